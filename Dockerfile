@@ -1,0 +1,54 @@
+# Two images from one file:
+#   docker build -t triptych .                     CPU (the last stage is the default)
+#   docker build -t triptych:cuda --target cuda .  NVIDIA GPUs; run it with --gpus all
+# A private mirror or another base: --build-arg BASE=... --build-arg CPU_INDEX=...
+ARG BASE=python:3.11-slim-bookworm
+
+FROM ${BASE} AS build
+ENV PIP_NO_CACHE_DIR=1 PIP_DISABLE_PIP_VERSION_CHECK=1
+WORKDIR /src
+RUN python3 -m venv /opt/triptych
+ENV PATH=/opt/triptych/bin:$PATH
+COPY constraints.txt ./
+
+# torch alone in a layer of its own: it is most of the image and changes least.
+FROM build AS build-cpu
+ARG CPU_INDEX=https://download.pytorch.org/whl/cpu
+RUN pip install -c constraints.txt --index-url "${CPU_INDEX}" torch
+COPY pyproject.toml README.md ./
+COPY models ./models
+COPY weights ./weights
+COPY server ./server
+RUN pip install -c constraints.txt .
+
+FROM build AS build-cuda
+RUN pip install -c constraints.txt torch
+COPY pyproject.toml README.md ./
+COPY models ./models
+COPY weights ./weights
+COPY server ./server
+RUN pip install -c constraints.txt .
+
+FROM ${BASE} AS runtime
+RUN useradd --create-home --uid 10001 triptych
+ENV PATH=/opt/triptych/bin:$PATH \
+    PYTHONUNBUFFERED=1 \
+    TRIPTYCH_HOST=0.0.0.0 \
+    TRIPTYCH_PORT=8000 \
+    HF_HOME=/models/hub
+VOLUME /models
+EXPOSE 8000
+USER triptych
+WORKDIR /home/triptych
+STOPSIGNAL SIGTERM
+HEALTHCHECK --interval=10s --timeout=3s --start-period=60s --retries=3 \
+    CMD ["python3", "-c", "import os, urllib.request as u; u.urlopen(f\"http://127.0.0.1:{os.environ['TRIPTYCH_PORT']}/health\", timeout=2)"]
+ENTRYPOINT ["triptych"]
+CMD ["serve"]
+
+FROM runtime AS cuda
+ENV NVIDIA_VISIBLE_DEVICES=all NVIDIA_DRIVER_CAPABILITIES=compute,utility
+COPY --from=build-cuda /opt/triptych /opt/triptych
+
+FROM runtime AS cpu
+COPY --from=build-cpu /opt/triptych /opt/triptych

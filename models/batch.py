@@ -1,0 +1,68 @@
+"""The ragged step: what one forward pass works on. Flat tokens and, beside them, who owns which."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import accumulate
+
+import torch
+from torch import Tensor
+
+
+@dataclass(frozen=True)
+class EncoderBatch:
+    """Whole sequences for a bidirectional stack, packed one after the other.
+
+    token_ids: [tokens], int64.
+    lengths: tokens of each sequence, `batch` integers that add up to `tokens`.
+    token_type_ids: [tokens], int64, or None for all zero.
+    """
+
+    token_ids: Tensor
+    lengths: tuple[int, ...]
+    token_type_ids: Tensor | None = None
+
+    @cached_property
+    def offsets(self) -> tuple[int, ...]:
+        """Where each sequence starts, and at the end `tokens`: `batch + 1` integers."""
+        return (0, *accumulate(self.lengths))
+
+    @cached_property
+    def positions(self) -> Tensor:
+        """[tokens], int64: 0, 1, 2... within each sequence."""
+        return torch.cat([torch.arange(length) for length in self.lengths]).to(self.token_ids.device)
+
+
+@dataclass(frozen=True)
+class DecoderBatch:
+    """Some next tokens of each row for a causal stack whose earlier keys and values lie in a paged cache.
+
+    Row i brings `query_lens[i]` tokens; after they are written it has `key_lens[i]` keys, so that its first token here
+    stands at position `key_lens[i] - query_lens[i]`.
+
+    token_ids: [tokens], int64.
+    positions: [tokens], int64, within each row's own sequence.
+    slot_mapping: [tokens], int64: the cache slot (`block * block_size + offset`) each token's key and value go to.
+    block_tables: [rows, blocks], int64: the blocks of each row in order, padded with any valid block.
+    source_lens, source_block_tables: the same for the read-only cross-attention cache; empty and None without an encoder.
+    """
+
+    token_ids: Tensor
+    positions: Tensor
+    query_lens: tuple[int, ...]
+    key_lens: tuple[int, ...]
+    slot_mapping: Tensor
+    block_tables: Tensor
+    source_lens: tuple[int, ...] = ()
+    source_block_tables: Tensor | None = None
+
+    @cached_property
+    def offsets(self) -> tuple[int, ...]:
+        """Where each row's tokens start, and at the end `tokens`: `rows + 1` integers."""
+        return (0, *accumulate(self.query_lens))
+
+    @cached_property
+    def last_token_indices(self) -> Tensor:
+        """[rows], int64: index into `tokens` of each row's last token, whose hidden state predicts the next one."""
+        return torch.tensor(self.offsets[1:], device=self.token_ids.device) - 1

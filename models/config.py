@@ -1,0 +1,255 @@
+"""What a model is made of: frozen, nested dataclasses that validate themselves.
+
+A family file turns a checkpoint's `config.json` into a `ModelConfig`; `models.transformer` builds the modules from it.
+No torch here, so that listing families and checking a configuration stays instant.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+Activation = Literal["relu", "gelu", "gelu_tanh", "gelu_quick", "silu", "tanh"]
+
+
+class ConfigError(ValueError):
+    """A configuration that no model can be built from, or that asks for something Triptych does not support."""
+
+
+def _require(condition: bool, message: str) -> None:
+    if not condition:
+        raise ConfigError(message)
+
+
+@dataclass(frozen=True)
+class NormConfig:
+    """Layer normalisation (Ba et al. 2016, arXiv:1607.06450) or RMS norm (Zhang and Sennrich 2019, arXiv:1910.07467)."""
+
+    kind: Literal["layer", "rms"]
+    eps: float
+    bias: bool = True
+
+    def __post_init__(self) -> None:
+        _require(self.eps > 0, f"norm eps must be positive, got {self.eps}")
+
+
+@dataclass(frozen=True)
+class NormSlots:
+    """The three places of a sublayer: `y = residual_norm(x + output_norm(f(input_norm(x))))`, each optional."""
+
+    input: NormConfig | None = None
+    output: NormConfig | None = None
+    residual: NormConfig | None = None
+
+
+@dataclass(frozen=True)
+class LinearScaling:
+    """Position interpolation (Chen et al. 2023, arXiv:2306.15595): all positions divided by `factor`."""
+
+    factor: float
+
+
+@dataclass(frozen=True)
+class Llama3Scaling:
+    """Llama 3.1: long wavelengths divided by `factor`, short ones kept, smooth in between."""
+
+    factor: float
+    low_freq_factor: float
+    high_freq_factor: float
+    original_max_positions: int
+
+
+@dataclass(frozen=True)
+class RopeConfig:
+    """Rotary position embedding (Su et al. 2021, arXiv:2104.09864).
+
+    `dim` is how many leading dimensions of each head rotate; `pairing` says whether dimension i turns with i + dim/2
+    (`half`, as Hugging Face stores it) or with i + 1 (`interleaved`, as the paper has it).
+    """
+
+    theta: float
+    dim: int
+    pairing: Literal["half", "interleaved"] = "half"
+    scaling: LinearScaling | Llama3Scaling | None = None
+
+    def __post_init__(self) -> None:
+        _require(self.dim > 0 and self.dim % 2 == 0, f"rope needs an even number of dimensions, got {self.dim}")
+        _require(self.theta > 0, f"rope theta must be positive, got {self.theta}")
+
+
+@dataclass(frozen=True)
+class BucketBiasConfig:
+    """T5's relative position buckets, added to attention scores (Raffel et al. 2020, arXiv:1910.10683, section 2.1).
+
+    One table for all layers of a stack.
+    """
+
+    num_buckets: int
+    max_distance: int
+    bidirectional: bool
+
+
+@dataclass(frozen=True)
+class AttentionConfig:
+    """Multi-head or grouped-query attention (Ainslie et al. 2023, arXiv:2305.13245), self or cross."""
+
+    num_heads: int
+    num_kv_heads: int
+    head_dim: int
+    scale: float
+    causal: bool
+    query_bias: bool = True
+    key_bias: bool = True
+    value_bias: bool = True
+    output_bias: bool = True
+    rope: RopeConfig | None = None
+    window: int | None = None
+    """Sliding window: a query sees its own position and the `window - 1` before it."""
+
+    def __post_init__(self) -> None:
+        _require(self.num_heads > 0 and self.num_kv_heads > 0, "attention needs at least one head")
+        _require(
+            self.num_heads % self.num_kv_heads == 0,
+            f"num_heads {self.num_heads} is not a multiple of num_kv_heads {self.num_kv_heads}",
+        )
+        _require(self.head_dim > 0, f"head_dim must be positive, got {self.head_dim}")
+        _require(self.window is None or self.window > 0, f"sliding window must be positive, got {self.window}")
+        if self.rope is not None:
+            _require(self.rope.dim <= self.head_dim, f"rope dim {self.rope.dim} exceeds head_dim {self.head_dim}")
+
+
+@dataclass(frozen=True)
+class FeedForwardConfig:
+    """`down(act(up(x)))`, or `down(act(gate(x)) * up(x))` when gated (Shazeer 2020, arXiv:2002.05202)."""
+
+    intermediate_size: int
+    activation: Activation
+    gated: bool = False
+    bias: bool = True
+
+    def __post_init__(self) -> None:
+        _require(self.intermediate_size > 0, f"intermediate_size must be positive, got {self.intermediate_size}")
+
+
+@dataclass(frozen=True)
+class LayerConfig:
+    """One layer: self-attention, then cross-attention where there is one, then feed-forward, each with its norm slots."""
+
+    attention: AttentionConfig
+    attention_norms: NormSlots
+    feed_forward: FeedForwardConfig
+    feed_forward_norms: NormSlots
+    cross_attention: AttentionConfig | None = None
+    cross_attention_norms: NormSlots = NormSlots()
+
+    def __post_init__(self) -> None:
+        if self.cross_attention is not None:
+            _require(not self.cross_attention.causal, "cross-attention is not causal")
+
+
+@dataclass(frozen=True)
+class LearnedPositions:
+    """A table of `num_positions` vectors added to the token embeddings; position 0 is its first row."""
+
+    num_positions: int
+
+
+@dataclass(frozen=True)
+class SinusoidalPositions:
+    """Vaswani et al. 2017, arXiv:1706.03762, section 3.5, sines in the first half of the width, cosines in the second."""
+
+    num_positions: int
+
+
+@dataclass(frozen=True)
+class EmbeddingConfig:
+    """Token embeddings times `scale`, plus positions and token types where there are some, then a norm."""
+
+    vocab_size: int
+    scale: float = 1.0
+    positions: LearnedPositions | SinusoidalPositions | None = None
+    num_token_types: int = 0
+    norm: NormConfig | None = None
+
+
+@dataclass(frozen=True)
+class StackConfig:
+    """Embeddings, layers and an optional final norm: an encoder or a decoder."""
+
+    embedding: EmbeddingConfig
+    layers: tuple[LayerConfig, ...]
+    final_norm: NormConfig | None = None
+    score_bias: BucketBiasConfig | None = None
+
+    def __post_init__(self) -> None:
+        _require(len(self.layers) > 0, "a stack needs at least one layer")
+
+
+@dataclass(frozen=True)
+class LanguageModelHead:
+    """Logits over the vocabulary. `tied` reuses the decoder's token embeddings; hidden states are times `scale` first."""
+
+    tied: bool
+    bias: bool = False
+    scale: float = 1.0
+
+
+@dataclass(frozen=True)
+class MaskedLanguageModelHead:
+    """Dense, activation, norm, then tied logits with a bias (BERT's `cls.predictions`)."""
+
+    activation: Activation
+    norm: NormConfig
+
+
+@dataclass(frozen=True)
+class PoolingHead:
+    """No weights of its own: one vector per sequence from the hidden states."""
+
+
+@dataclass(frozen=True)
+class ClassificationHead:
+    """One vector per sequence, then labels: `out(act(dense(pooled)))`, the dense step optional.
+
+    `pool` takes the first token of an encoder, or the last token of a sequence (BART's end-of-sentence token).
+    """
+
+    num_labels: int
+    dense: Activation | None
+    pool: Literal["first", "last"] = "first"
+    bias: bool = True
+
+    def __post_init__(self) -> None:
+        _require(self.num_labels > 0, f"num_labels must be positive, got {self.num_labels}")
+
+
+HeadConfig = LanguageModelHead | MaskedLanguageModelHead | PoolingHead | ClassificationHead
+
+
+@dataclass(frozen=True)
+class ModelConfig:
+    """A whole model. Encoder only, decoder only, or both; `shared_embeddings` makes both stacks use one token table."""
+
+    hidden_size: int
+    vocab_size: int
+    head: HeadConfig
+    encoder: StackConfig | None = None
+    decoder: StackConfig | None = None
+    shared_embeddings: bool = False
+    max_positions: int | None = None
+    """Longest sequence the positions allow; None where nothing limits it (T5's buckets)."""
+
+    def __post_init__(self) -> None:
+        _require(self.encoder is not None or self.decoder is not None, "a model needs an encoder or a decoder")
+        for label, stack in (("encoder", self.encoder), ("decoder", self.decoder)):
+            if stack is not None:
+                _require(
+                    stack.embedding.vocab_size == self.vocab_size,
+                    f"{label} vocabulary {stack.embedding.vocab_size} differs from the model's {self.vocab_size}",
+                )
+        crosses = self.decoder is not None and any(layer.cross_attention for layer in self.decoder.layers)
+        _require(crosses == (self.encoder is not None and self.decoder is not None), "cross-attention needs an encoder")
+
+    @property
+    def is_encoder_decoder(self) -> bool:
+        return self.encoder is not None and self.decoder is not None

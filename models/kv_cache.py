@@ -1,0 +1,58 @@
+"""Cache tensors for keys and values: write slots, read blocks. No policy: who owns a block is the engine's business."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from models.config import AttentionConfig
+
+
+class KVCache:
+    """Keys and values of all layers of one stack, in blocks of `block_size` token slots.
+
+    Per layer one tensor for keys and one for values: [blocks, block_size, kv_heads, head_dim].
+    Zeroed at the start and again by `clear`, so that no masked slot can ever hold a NaN.
+    """
+
+    def __init__(
+        self,
+        layers: Sequence[AttentionConfig],
+        num_blocks: int,
+        block_size: int,
+        dtype: torch.dtype,
+        device: torch.device,
+    ) -> None:
+        self.num_blocks = num_blocks
+        self.block_size = block_size
+        shapes = [(num_blocks, block_size, layer.num_kv_heads, layer.head_dim) for layer in layers]
+        self.keys = [torch.zeros(shape, dtype=dtype, device=device) for shape in shapes]
+        self.values = [torch.zeros(shape, dtype=dtype, device=device) for shape in shapes]
+
+    @staticmethod
+    def block_bytes(layers: Sequence[AttentionConfig], block_size: int, dtype: torch.dtype) -> int:
+        """Bytes that one block takes over all layers, keys and values together."""
+        return sum(2 * block_size * layer.num_kv_heads * layer.head_dim * dtype.itemsize for layer in layers)
+
+    def write(self, layer: int, slot_mapping: Tensor, key: Tensor, value: Tensor) -> None:
+        """Store new keys and values. slot_mapping: [tokens], int64. key, value: [tokens, kv_heads, head_dim]."""
+        self.keys[layer].flatten(0, 1).index_copy_(0, slot_mapping, key)
+        self.values[layer].flatten(0, 1).index_copy_(0, slot_mapping, value)
+
+    def copy_blocks(self, pairs: Sequence[tuple[int, int]]) -> None:
+        """Copy whole blocks (source, destination) in every layer: the write of a copy-on-write."""
+        if not pairs:
+            return
+        source, destination = torch.tensor(pairs, device=self.keys[0].device).unbind(1)
+        for tensor in (*self.keys, *self.values):
+            tensor[destination] = tensor[source]
+
+    def clear(self, blocks: Sequence[int]) -> None:
+        """Zero blocks whose last owner may have left non-finite numbers in them."""
+        if not blocks:
+            return
+        index = torch.tensor(blocks, device=self.keys[0].device)
+        for tensor in (*self.keys, *self.values):
+            tensor[index] = 0

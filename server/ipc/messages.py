@@ -1,0 +1,367 @@
+"""What crosses the wall between the HTTP process and a worker: typed msgpack messages, no pickle.
+
+To the worker:    Configure, Generate, Encode, Abort, Shutdown
+From the worker:  Progress, Ready, LoadFailed, StepOutput, Stats
+
+Only `Abort` travels against the tokens, only `Stats` beside them. A frame is a 4-byte little-endian length and then
+one message. Times are seconds of `time.monotonic()`, which processes of one machine share. Ids of requests are unique
+within the life of the HTTP process; a request is one sequence, or one group of beams.
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import Literal
+
+import msgspec
+
+Device = Literal["cpu", "cuda"]
+DType = Literal["float32", "bfloat16", "float16"]
+Task = Literal["generate", "translate", "embed", "classify", "fill_mask"]
+EncodeTask = Literal["embed", "classify"]
+Pooling = Literal["mean", "cls", "last", "max"]
+FinishReason = Literal["stop", "length", "timeout"]
+FailureCode = Literal["engine_error", "timeout", "request_too_large", "not_ready"]
+
+FRAME_HEADER = struct.Struct("<I")
+
+
+class Message(msgspec.Struct, frozen=True, array_like=True, tag=True):
+    """Base of every message; encoded as an array headed by the class name."""
+
+
+# ---------------------------------------------------------------------------------------------- to the worker
+
+
+class ModelSpec(msgspec.Struct, frozen=True):
+    """A model to load: the name clients use, the directory its checkpoint lies in, and the dtype to hold it in."""
+
+    name: str
+    directory: str
+    dtype: DType
+
+
+class EngineOptions(msgspec.Struct, frozen=True):
+    """How the engine schedules. Sizes in tokens, blocks, rows or bytes, as named.
+
+    max_batch_tokens: tokens of one step, prefill chunks and encoder texts included; a longer single text goes alone.
+    max_batch_rows: decoder rows of one step, per model.
+    block_size: token slots of one KV block.
+    kv_cache_bytes: bytes for all KV pools of the device together; shared evenly among the generating models.
+    threads: torch threads; 0 leaves torch's own choice.
+    """
+
+    max_batch_tokens: int = 512
+    max_batch_rows: int = 64
+    block_size: int = 32
+    kv_cache_bytes: int = 1 << 30
+    threads: int = 0
+    stats_interval_seconds: float = 0.25
+
+
+class Configure(Message, frozen=True):
+    """First message to a new worker. `epoch` counts the lives of the worker; all its answers carry it."""
+
+    epoch: int
+    device: Device
+    models: list[ModelSpec]
+    options: EngineOptions
+
+
+class GenerationParams(msgspec.Struct, frozen=True, omit_defaults=True):
+    """How to decode one request. Every field is resolved: nothing is left for the engine to default.
+
+    end_token_ids: the checkpoint's end-of-text tokens (empty for `ignore_eos`); stop_token_ids: the client's own.
+    Both end a sequence and both are kept out while fewer than `min_new_tokens` were made.
+    bad_words_ids: token sequences never to complete. suppress_token_ids: single tokens never to make.
+    renormalize_logits: log-softmax once more after masks and penalties (opus-mt's beams are trained that way).
+    forced_bos_token_id: made as the first new token, forced_eos_token_id as the last one when length runs out.
+    num_return_sequences <= num_beams; both 1 without beam search. `early_stopping`: True, False or "never".
+    top_logprobs: alternatives to report beside each token's own log-probability when `logprobs` is set.
+    stream: with beams, whether to report the tokens that every beam agrees on as they become certain.
+    """
+
+    max_new_tokens: int
+    min_new_tokens: int = 0
+    do_sample: bool = False
+    temperature: float = 1.0
+    top_k: int = 0
+    top_p: float = 1.0
+    min_p: float = 0.0
+    seed: int = 0
+    repetition_penalty: float = 1.0
+    no_repeat_ngram_size: int = 0
+    renormalize_logits: bool = False
+    bad_words_ids: list[list[int]] = []
+    suppress_token_ids: list[int] = []
+    end_token_ids: list[int] = []
+    stop_token_ids: list[int] = []
+    forced_bos_token_id: int | None = None
+    forced_eos_token_id: int | None = None
+    num_beams: int = 1
+    num_return_sequences: int = 1
+    length_penalty: float = 1.0
+    early_stopping: bool | Literal["never"] = False
+    logprobs: bool = False
+    top_logprobs: int = 0
+    stream: bool = False
+
+
+class Generate(Message, frozen=True):
+    """Decode one sequence, or one group of beams.
+
+    token_ids: the prompt of a decoder, or the source text of an encoder-decoder.
+    decoder_token_ids: what the decoder of an encoder-decoder starts from (start token and any prefix); else empty.
+    deadline: when to finish with reason `timeout`, or None.
+    """
+
+    request_id: int
+    model: str
+    token_ids: list[int]
+    decoder_token_ids: list[int]
+    params: GenerationParams
+    deadline: float | None = None
+
+
+class EncodeItem(msgspec.Struct, frozen=True, array_like=True):
+    """One text of an encoder request; token_type_ids None means all zero."""
+
+    token_ids: list[int]
+    token_type_ids: list[int] | None = None
+
+
+class Encode(Message, frozen=True):
+    """Run texts through an encoder: pooled vectors for `embed`, raw class logits for `classify`.
+
+    Each item is scheduled on its own and answered by an `Encoded` of its own. `pooling` and `normalize` are for `embed`.
+    """
+
+    request_id: int
+    model: str
+    task: EncodeTask
+    items: list[EncodeItem]
+    pooling: Pooling = "mean"
+    normalize: bool = True
+    deadline: float | None = None
+
+
+class Abort(Message, frozen=True):
+    """Forget a request: its client left, or its stop string was seen. Unknown ids are ignored; nothing answers."""
+
+    request_id: int
+
+
+class Shutdown(Message, frozen=True):
+    """Leave the loop and exit with status 0. What is still running is dropped."""
+
+
+ToWorker = Configure | Generate | Encode | Abort | Shutdown
+
+# -------------------------------------------------------------------------------------------- from the worker
+
+
+class GenerationDefaults(msgspec.Struct, frozen=True):
+    """What a checkpoint says of its own decoding: `generation_config.json`, else `config.json`, else the family.
+
+    Special tokens, and the defaults of those API fields that a client may leave out. None: the checkpoint does not say.
+    decoder_start_token_ids: what an encoder-decoder's decoder starts from.
+    """
+
+    bos_token_id: int | None = None
+    end_token_ids: list[int] = []
+    pad_token_id: int | None = None
+    decoder_start_token_ids: list[int] = []
+    forced_bos_token_id: int | None = None
+    forced_eos_token_id: int | None = None
+    suppress_token_ids: list[int] = []
+    bad_words_ids: list[list[int]] = []
+    renormalize_logits: bool = False
+    max_new_tokens: int | None = None
+    min_new_tokens: int | None = None
+    do_sample: bool | None = None
+    temperature: float | None = None
+    top_k: int | None = None
+    top_p: float | None = None
+    min_p: float | None = None
+    repetition_penalty: float | None = None
+    no_repeat_ngram_size: int | None = None
+    num_beams: int | None = None
+    length_penalty: float | None = None
+    early_stopping: bool | Literal["never"] | None = None
+
+
+class ModelInfo(msgspec.Struct, frozen=True):
+    """What the HTTP process needs to know of a loaded model.
+
+    context_tokens: longest sequence (decoder: prompt and answer together; encoder: the text; encoder-decoder: the
+    answer, with source_tokens for the source). kv_blocks: blocks of each pool, `self` and, with an encoder, `cross`;
+    empty where nothing is generated. labels: class names by index. problem_type: the checkpoint's word for its
+    classification (`single_label_classification`, `multi_label_classification`, `regression`).
+    """
+
+    name: str
+    family: str
+    architecture: str
+    tasks: list[Task]
+    dtype: DType
+    parameters: int
+    weight_bytes: int
+    vocab_size: int
+    hidden_size: int
+    context_tokens: int
+    source_tokens: int = 0
+    block_size: int = 0
+    kv_blocks: dict[str, int] = {}
+    kv_bytes: int = 0
+    is_encoder_decoder: bool = False
+    generation: GenerationDefaults = GenerationDefaults()
+    labels: list[str] = []
+    problem_type: str | None = None
+    pooling: Pooling = "mean"
+    normalize: bool = True
+    load_seconds: float = 0.0
+
+
+class Progress(Message, frozen=True):
+    """A model is loading: bytes of weights read so far, of how many."""
+
+    epoch: int
+    model: str
+    done_bytes: int
+    total_bytes: int
+
+
+class Ready(Message, frozen=True):
+    """All models are loaded and warm; requests are welcome."""
+
+    epoch: int
+    models: list[ModelInfo]
+
+
+class LoadFailed(Message, frozen=True):
+    """A model cannot be loaded, and no restart would help: one line for the operator, naming model and reason."""
+
+    epoch: int
+    message: str
+
+
+class TokenLogprob(msgspec.Struct, frozen=True, array_like=True):
+    """Log-probability of one token under the raw distribution, before temperature, penalties and masks."""
+
+    token_id: int
+    logprob: float
+    top: list[tuple[int, float]] = []
+
+
+class Tokens(msgspec.Struct, frozen=True, array_like=True):
+    """New tokens of a request, in order. With beams: tokens that no surviving beam can take back (row 0 only)."""
+
+    request_id: int
+    token_ids: list[int]
+    logprobs: list[TokenLogprob] | None = None
+
+
+class Hypothesis(msgspec.Struct, frozen=True, array_like=True):
+    """One answer: its new tokens (an end token, if one ended it, included) and, with beams, its score.
+
+    score: sum of log-probabilities / length ** length_penalty. stop_token_id: the token that ended it, if one did.
+    """
+
+    token_ids: list[int]
+    finish_reason: FinishReason
+    stop_token_id: int | None = None
+    score: float | None = None
+    logprobs: list[TokenLogprob] | None = None
+
+
+class Finished(msgspec.Struct, frozen=True, array_like=True):
+    """A request is done; its blocks are free. Hypotheses best first, `num_return_sequences` of them.
+
+    The whole answer, also what `Tokens` carried before.
+    """
+
+    request_id: int
+    hypotheses: list[Hypothesis]
+    queue_seconds: float
+    prefill_seconds: float
+    decode_seconds: float
+    cached_tokens: int = 0
+
+
+class Encoded(msgspec.Struct, frozen=True, array_like=True):
+    """One item of an `Encode` is done. values: float32, little-endian: [hidden] for embed, [labels] for classify."""
+
+    request_id: int
+    index: int
+    values: bytes
+
+
+class Failed(msgspec.Struct, frozen=True, array_like=True):
+    """A request ended without an answer. `message` is safe to show to the client."""
+
+    request_id: int
+    code: FailureCode
+    message: str
+
+
+class StepOutput(Message, frozen=True):
+    """Everything one step brought, in one message. Within a request: tokens before finished."""
+
+    epoch: int
+    tokens: list[Tokens] = []
+    finished: list[Finished] = []
+    encoded: list[Encoded] = []
+    failed: list[Failed] = []
+
+
+class StepTiming(msgspec.Struct, frozen=True, array_like=True):
+    """One step, for the histograms. phase: what it did (`prefill`, `decode`, `mixed`, `encode`)."""
+
+    model: str
+    phase: Literal["prefill", "decode", "mixed", "encode"]
+    seconds: float
+    rows: int
+    tokens: int
+    padding_tokens: int = 0
+
+
+class Stats(Message, frozen=True):
+    """The heartbeat, sent by the worker's own loop, and what it saw since the last one.
+
+    running, waiting, queue_tokens: now. kv_blocks_used: blocks in use by pool name, over all models. The counters
+    (preemptions, wasted_tokens) are increments since the last message.
+    """
+
+    epoch: int
+    running: int
+    waiting: int
+    queue_tokens: int
+    kv_blocks_used: dict[str, int]
+    kv_blocks_total: dict[str, int]
+    device_memory_bytes: dict[str, int]
+    steps: list[StepTiming] = []
+    preemptions: int = 0
+    wasted_tokens: int = 0
+
+
+FromWorker = Progress | Ready | LoadFailed | StepOutput | Stats
+
+_encoder = msgspec.msgpack.Encoder()
+_to_worker = msgspec.msgpack.Decoder(ToWorker)
+_from_worker = msgspec.msgpack.Decoder(FromWorker)
+
+
+def encode_frame(message: Message) -> bytes:
+    """A message as it goes over the socket: length, then msgpack."""
+    body = _encoder.encode(message)
+    return FRAME_HEADER.pack(len(body)) + body
+
+
+def decode_to_worker(body: bytes | memoryview) -> ToWorker:
+    """Raises msgspec.DecodeError (or ValidationError) for a body that is no message to a worker."""
+    return _to_worker.decode(body)
+
+
+def decode_from_worker(body: bytes | memoryview) -> FromWorker:
+    """Raises msgspec.DecodeError (or ValidationError) for a body that is no message from a worker."""
+    return _from_worker.decode(body)
