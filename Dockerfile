@@ -38,7 +38,7 @@ ENV PATH=/opt/triptych/bin:$PATH \
     HF_HOME=/models/hub
 VOLUME /models
 EXPOSE 8000
-USER triptych
+USER 10001
 WORKDIR /home/triptych
 STOPSIGNAL SIGTERM
 HEALTHCHECK --interval=10s --timeout=3s --start-period=60s --retries=3 \
