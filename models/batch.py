@@ -45,7 +45,8 @@ class DecoderBatch:
     positions: [tokens], int64, within each row's own sequence.
     slot_mapping: [tokens], int64: the cache slot (`block * block_size + offset`) each token's key and value go to.
     block_tables: [rows, blocks], int64: the blocks of each row in order, padded with any valid block.
-    source_lens, source_block_tables: the same for the read-only cross-attention cache; empty and None without an encoder.
+    source_lens, source_block_tables: the same for the read-only cross-attention cache; empty and None where there is
+    no encoder.
     """
 
     token_ids: Tensor

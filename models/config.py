@@ -23,7 +23,7 @@ def _require(condition: bool, message: str) -> None:
 
 @dataclass(frozen=True)
 class NormConfig:
-    """Layer normalisation (Ba et al. 2016, arXiv:1607.06450) or RMS norm (Zhang and Sennrich 2019, arXiv:1910.07467)."""
+    """Layer norm (Ba et al. 2016, arXiv:1607.06450) or RMS norm (Zhang and Sennrich 2019, arXiv:1910.07467)."""
 
     kind: Literal["layer", "rms"]
     eps: float
@@ -133,7 +133,7 @@ class FeedForwardConfig:
 
 @dataclass(frozen=True)
 class LayerConfig:
-    """One layer: self-attention, then cross-attention where there is one, then feed-forward, each with its norm slots."""
+    """Self-attention, then cross-attention where there is one, then feed-forward, each with its norm slots."""
 
     attention: AttentionConfig
     attention_norms: NormSlots
@@ -156,7 +156,7 @@ class LearnedPositions:
 
 @dataclass(frozen=True)
 class SinusoidalPositions:
-    """Vaswani et al. 2017, arXiv:1706.03762, section 3.5, sines in the first half of the width, cosines in the second."""
+    """Vaswani et al. 2017, arXiv:1706.03762, section 3.5; sines in the first half of the width, cosines after."""
 
     num_positions: int
 
@@ -187,7 +187,7 @@ class StackConfig:
 
 @dataclass(frozen=True)
 class LanguageModelHead:
-    """Logits over the vocabulary. `tied` reuses the decoder's token embeddings; hidden states are times `scale` first."""
+    """Logits over the vocabulary, of hidden states times `scale`. `tied` reuses the decoder's token embeddings."""
 
     tied: bool
     bias: bool = False
@@ -212,12 +212,14 @@ class ClassificationHead:
     """One vector per sequence, then labels: `out(act(dense(pooled)))`, the dense step optional.
 
     `pool` takes the first token of an encoder, or the last token of a sequence (BART's end-of-sentence token).
+    start_token_id: with a decoder, what it reads before the text.
     """
 
     num_labels: int
     dense: Activation | None
     pool: Literal["first", "last"] = "first"
     bias: bool = True
+    start_token_id: int = 0
 
     def __post_init__(self) -> None:
         _require(self.num_labels > 0, f"num_labels must be positive, got {self.num_labels}")
@@ -228,7 +230,10 @@ HeadConfig = LanguageModelHead | MaskedLanguageModelHead | PoolingHead | Classif
 
 @dataclass(frozen=True)
 class ModelConfig:
-    """A whole model. Encoder only, decoder only, or both; `shared_embeddings` makes both stacks use one token table."""
+    """A whole model. Encoder only, decoder only, or both; `shared_embeddings` makes both stacks use one token table.
+
+    vocab_size: of the logits and of the decoder; with a decoder that shares nothing, an encoder may have its own.
+    """
 
     hidden_size: int
     vocab_size: int
@@ -241,8 +246,9 @@ class ModelConfig:
 
     def __post_init__(self) -> None:
         _require(self.encoder is not None or self.decoder is not None, "a model needs an encoder or a decoder")
+        own_source = self.is_encoder_decoder and not self.shared_embeddings
         for label, stack in (("encoder", self.encoder), ("decoder", self.decoder)):
-            if stack is not None:
+            if stack is not None and not (label == "encoder" and own_source):
                 _require(
                     stack.embedding.vocab_size == self.vocab_size,
                     f"{label} vocabulary {stack.embedding.vocab_size} differs from the model's {self.vocab_size}",

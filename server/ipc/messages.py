@@ -16,7 +16,11 @@ from typing import Literal
 import msgspec
 
 Device = Literal["cpu", "cuda"]
+DeviceChoice = Literal["auto", "cpu", "cuda"]
+"""What the operator asks for; `auto` is CUDA where there is one. Only the worker can tell, it reports in `Ready`."""
 DType = Literal["float32", "bfloat16", "float16"]
+DTypeChoice = Literal["auto", "float32", "bfloat16", "float16"]
+"""`auto` is float32 on a CPU and bfloat16 on CUDA; `ModelInfo.dtype` has the outcome."""
 Task = Literal["generate", "translate", "embed", "classify", "fill_mask"]
 EncodeTask = Literal["embed", "classify"]
 Pooling = Literal["mean", "cls", "last", "max"]
@@ -38,7 +42,7 @@ class ModelSpec(msgspec.Struct, frozen=True):
 
     name: str
     directory: str
-    dtype: DType
+    dtype: DTypeChoice
 
 
 class EngineOptions(msgspec.Struct, frozen=True):
@@ -63,7 +67,7 @@ class Configure(Message, frozen=True):
     """First message to a new worker. `epoch` counts the lives of the worker; all its answers carry it."""
 
     epoch: int
-    device: Device
+    device: DeviceChoice
     models: list[ModelSpec]
     options: EngineOptions
 
@@ -133,7 +137,7 @@ class EncodeItem(msgspec.Struct, frozen=True, array_like=True):
 class Encode(Message, frozen=True):
     """Run texts through an encoder: pooled vectors for `embed`, raw class logits for `classify`.
 
-    Each item is scheduled on its own and answered by an `Encoded` of its own. `pooling` and `normalize` are for `embed`.
+    Each item is scheduled on its own and answered by an `Encoded` of its own. `pooling`, `normalize` are for `embed`.
     """
 
     request_id: int
@@ -236,6 +240,7 @@ class Ready(Message, frozen=True):
 
     epoch: int
     models: list[ModelInfo]
+    device: Device = "cpu"
 
 
 class LoadFailed(Message, frozen=True):
@@ -347,8 +352,8 @@ class Stats(Message, frozen=True):
 FromWorker = Progress | Ready | LoadFailed | StepOutput | Stats
 
 _encoder = msgspec.msgpack.Encoder()
-_to_worker = msgspec.msgpack.Decoder(ToWorker)
-_from_worker = msgspec.msgpack.Decoder(FromWorker)
+_to_worker: msgspec.msgpack.Decoder[ToWorker] = msgspec.msgpack.Decoder(ToWorker)
+_from_worker: msgspec.msgpack.Decoder[FromWorker] = msgspec.msgpack.Decoder(FromWorker)
 
 
 def encode_frame(message: Message) -> bytes:

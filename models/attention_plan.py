@@ -1,0 +1,158 @@
+"""Who looks at whom in one step, worked out once and used by every layer with the same sliding window.
+
+The facts (lengths, block tables, window, bias) are for any implementation of attention; `groups` is the shape the
+reference implementation wants them in.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import accumulate
+
+import torch
+from torch import Tensor
+
+
+@dataclass(frozen=True)
+class Group:
+    """Rows of one shape, for one call of scaled dot-product attention without padding among the queries.
+
+    queries: which tokens, `rows * query_len` of them, row by row. keys: which tokens (packed keys) or, with a paged
+    cache, which blocks, [rows, blocks]; each row uses the first `key_len` of its keys.
+    mask: added to the scores, broadcastable to [rows, heads, query_len, key_len], or None.
+    is_causal: query i sees keys 0..i and nothing else hides keys.
+    """
+
+    rows: int
+    query_len: int
+    key_len: int
+    queries: slice | Tensor
+    keys: slice | Tensor
+    mask: Tensor | None
+    is_causal: bool
+
+
+@dataclass(frozen=True)
+class AttentionPlan:
+    """Query and key lengths of each row, what hides a key from a query, and where the keys are.
+
+    query_lens, key_lens: `rows` integers; the queries of a row are its last `query_lens[i]` positions where the plan
+    is causal. window: a query sees its own position and the `window - 1` before it.
+    score_bias: [heads, 2 * length - 1], model dtype, the bias of distance `key - query` at `distance + length - 1`.
+    block_tables: [rows, blocks], int64, or None for packed keys. A row reads no other blocks than its own.
+    dtype, device: of the tensors that masks are added to.
+    """
+
+    query_lens: tuple[int, ...]
+    key_lens: tuple[int, ...]
+    dtype: torch.dtype
+    device: torch.device
+    causal: bool = False
+    window: int | None = None
+    score_bias: Tensor | None = None
+    block_tables: Tensor | None = None
+    block_size: int = 0
+
+    @cached_property
+    def groups(self) -> tuple[Group, ...]:
+        group = self._packed_group if self.block_tables is None else self._paged_group
+        return tuple(group(rows) for rows in self._rows_of_one_shape())
+
+    def _rows_of_one_shape(self) -> Iterator[list[int]]:
+        """Packed: rows of equal lengths. Paged: single queries whose block counts have the same number of binary
+        digits, so that less than half of what is gathered is padding; longer queries one row at a time."""
+        shapes: dict[tuple[int, int, int], list[int]] = {}
+        for row, (query_len, key_len) in enumerate(zip(self.query_lens, self.key_lens, strict=True)):
+            if self.block_tables is None:
+                shape = (query_len, key_len, 0)
+            elif query_len == 1:
+                first, end = self._visible_blocks(row)
+                shape = (1, (end - first).bit_length(), 0)
+            else:
+                shape = (query_len, key_len, row)
+            shapes.setdefault(shape, []).append(row)
+        yield from shapes.values()
+
+    def _visible_blocks(self, row: int) -> tuple[int, int]:
+        """First block that any query of the row sees, and the end of its blocks."""
+        key_len, first = self.key_lens[row], 0
+        if self.window is not None:
+            first = max(0, key_len - self.query_lens[row] - self.window + 1) // self.block_size
+        return first, -(-key_len // self.block_size)
+
+    def _packed_group(self, rows: Sequence[int]) -> Group:
+        query_len, key_len = self.query_lens[rows[0]], self.key_lens[rows[0]]
+        first_key = torch.zeros(1, 1, dtype=torch.int64, device=self.device)
+        mask, is_causal = self._mask(first_key, key_len, query_len, rows[:1])
+        return Group(
+            rows=len(rows),
+            query_len=query_len,
+            key_len=key_len,
+            queries=self._tokens(rows, self.query_lens),
+            keys=self._tokens(rows, self.key_lens),
+            mask=mask,
+            is_causal=is_causal,
+        )
+
+    def _paged_group(self, rows: Sequence[int]) -> Group:
+        assert self.block_tables is not None
+        spans = [self._visible_blocks(row) for row in rows]
+        count = max(end - first for first, end in spans)
+        first = torch.tensor([first for first, _ in spans], device=self.device)[:, None]
+        last = torch.tensor([end - 1 for _, end in spans], device=self.device)[:, None]
+        # Beyond a row's own blocks its last one is repeated: another row's block might hold NaN, and 0 * NaN is NaN.
+        columns = torch.minimum(first + torch.arange(count, device=self.device), last)
+        tables = self.block_tables[torch.tensor(rows, device=self.device)]
+        first_key = first * self.block_size
+        key_len = count * self.block_size
+        if len(rows) == 1:
+            key_len = self.key_lens[rows[0]] - spans[0][0] * self.block_size
+        query_len = self.query_lens[rows[0]]
+        mask, is_causal = self._mask(first_key, key_len, query_len, rows)
+        return Group(
+            rows=len(rows),
+            query_len=query_len,
+            key_len=key_len,
+            queries=self._tokens(rows, self.query_lens),
+            keys=tables.gather(1, columns),
+            mask=mask,
+            is_causal=is_causal,
+        )
+
+    def _tokens(self, rows: Sequence[int], lens: Sequence[int]) -> slice | Tensor:
+        """Indices of the rows' tokens; a slice, which copies nothing, where they lie side by side."""
+        offsets = (0, *accumulate(lens))
+        if rows[-1] - rows[0] == len(rows) - 1:
+            return slice(offsets[rows[0]], offsets[rows[-1] + 1])
+        starts = torch.tensor([offsets[row] for row in rows], device=self.device)
+        return (starts[:, None] + torch.arange(lens[rows[0]], device=self.device)).flatten()
+
+    def _mask(self, first_key: Tensor, key_len: int, query_len: int, rows: Sequence[int]) -> tuple[Tensor | None, bool]:
+        """What is added to the scores, and whether plain causality says it all. first_key: [rows, 1], a position."""
+        ends = [self.key_lens[row] for row in rows]
+        # One row's keys are cut to its length and begin at 0 unless a window or several rows say otherwise.
+        exact = len(rows) == 1
+        in_window = self.window is None or max(ends) <= self.window
+        if self.score_bias is None and exact and in_window:
+            if not self.causal or query_len == 1:
+                return None, False
+            if query_len == key_len:
+                return None, True
+        end = torch.tensor(ends, device=self.device)[:, None, None]
+        keys = (first_key + torch.arange(key_len, device=self.device))[:, None, :]
+        visible = keys < end
+        queries = end - query_len + torch.arange(query_len, device=self.device)[:, None]
+        distance = keys - queries
+        if self.causal:
+            visible = visible & (distance <= 0)
+        if self.window is not None:
+            visible = visible & (distance > -self.window)
+        hidden = ~visible[:, None]
+        if self.score_bias is None:
+            bias = torch.zeros(hidden.shape, dtype=self.dtype, device=self.device)
+        else:
+            zero = self.score_bias.shape[1] // 2
+            bias = self.score_bias[:, (distance + zero).clamp(0, 2 * zero)].transpose(0, 1)
+        return bias.masked_fill(hidden, -torch.inf), False

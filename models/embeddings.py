@@ -1,0 +1,69 @@
+"""From token ids to the first hidden states."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from models.config import EmbeddingConfig, LearnedPositions, SinusoidalPositions
+from models.linear import parameter
+from models.norms import make_norm
+from models.positions import sinusoids
+
+
+class Table(nn.Module):
+    """A row per index. weight: [rows, hidden], model dtype. forward: [tokens], int64 -> [tokens, hidden]."""
+
+    def __init__(self, rows: int, hidden_size: int) -> None:
+        super().__init__()
+        self.weight = parameter(rows, hidden_size)
+
+    def forward(self, index: Tensor) -> Tensor:
+        return F.embedding(index, self.weight)
+
+
+class SinusoidalTable(nn.Module):
+    """Like `Table`, but computed: no parameter. The table follows the device and dtype it is used in."""
+
+    def __init__(self, rows: int, hidden_size: int) -> None:
+        super().__init__()
+        self._table = sinusoids(rows, hidden_size)
+
+    def forward(self, index: Tensor, dtype: torch.dtype) -> Tensor:
+        if self._table.device != index.device or self._table.dtype != dtype:
+            self._table = self._table.to(index.device, dtype)
+        return F.embedding(index, self._table)
+
+
+class Embedding(nn.Module):
+    """Token vectors times `scale`, plus positions and token types where there are some, then a norm.
+
+    tokens: a table that another stack owns too, or None for one of its own.
+    """
+
+    def __init__(self, config: EmbeddingConfig, hidden_size: int, tokens: Table | None = None) -> None:
+        super().__init__()
+        self.scale = config.scale
+        self.tokens = Table(config.vocab_size, hidden_size) if tokens is None else tokens
+        self.positions: Table | SinusoidalTable | None = None
+        match config.positions:
+            case LearnedPositions(num_positions=rows):
+                self.positions = Table(rows, hidden_size)
+            case SinusoidalPositions(num_positions=rows):
+                self.positions = SinusoidalTable(rows, hidden_size)
+        self.token_types = Table(config.num_token_types, hidden_size) if config.num_token_types else None
+        self.norm = make_norm(config.norm, hidden_size)
+
+    def forward(self, token_ids: Tensor, positions: Tensor, token_type_ids: Tensor | None = None) -> Tensor:
+        """token_ids, positions, token_type_ids: [tokens], int64 -> [tokens, hidden], model dtype."""
+        x: Tensor = self.tokens(token_ids)
+        if self.scale != 1.0:
+            x = x * self.scale
+        if isinstance(self.positions, SinusoidalTable):
+            x = x + self.positions(positions, x.dtype)
+        elif self.positions is not None:
+            x = x + self.positions(positions)
+        if self.token_types is not None:
+            x = x + (self.token_types.weight[0] if token_type_ids is None else self.token_types(token_type_ids))
+        return x if self.norm is None else self.norm(x)

@@ -1,0 +1,31 @@
+"""The families Triptych serves, by the `model_type` of a checkpoint's `config.json`. No torch here."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from models.config import ConfigError
+from models.families import bart, bert, distilbert, gpt2, llama, marian, mistral, qwen2, roberta, t5
+from models.families.family import Family
+from models.families.fields import short
+
+_MODULES = (bert, roberta, distilbert, gpt2, llama, mistral, qwen2, t5, bart, marian)
+
+FAMILIES: Mapping[str, Family] = {kind: module.FAMILY for module in _MODULES for kind in module.FAMILY.model_types}
+
+
+def family_of(hf: Mapping[str, Any]) -> tuple[Family, str]:
+    """The family of a `config.json`, and which of its architectures the checkpoint is.
+
+    Raises ConfigError naming what is served, for an unknown `model_type` or architecture.
+    """
+    kind = hf.get("model_type")
+    if not isinstance(kind, str) or kind not in FAMILIES:
+        raise ConfigError(f"'model_type': {short(kind)} is not supported, only {', '.join(sorted(FAMILIES))}")
+    family = FAMILIES[kind]
+    named = hf.get("architectures") or [next(iter(family.architectures))]
+    if not isinstance(named, list) or len(named) != 1 or named[0] not in family.architectures:
+        served = ", ".join(family.architectures)
+        raise ConfigError(f"'architectures': {short(named)} is not supported for {kind}, only one of {served}")
+    return family, named[0]

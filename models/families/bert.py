@@ -1,0 +1,104 @@
+"""BERT (Devlin et al. 2019, arXiv:1810.04805): embeddings, masked words, classification."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from models.config import (
+    ClassificationHead,
+    ConfigError,
+    HeadConfig,
+    MaskedLanguageModelHead,
+    ModelConfig,
+    NormConfig,
+    PoolingHead,
+)
+from models.families.family import Family
+from models.families.fields import Fields
+from models.families.post_norm_encoder import (
+    bert_layer_names,
+    encoder_stack,
+    layer_rules,
+    linear,
+    norm,
+    refuse_other_attention,
+)
+from weights.rules import Drop, Rename, Rule
+
+_PREFIX = r"(?:bert\.)?"
+_TOKENS = "encoder.embedding.tokens.weight"
+
+
+def _config(hf: Mapping[str, Any], architecture: str) -> ModelConfig:
+    refuse_other_attention(hf)
+    fields = Fields(hf)
+    layer_norm = NormConfig("layer", fields.number("layer_norm_eps", 1e-12))
+    hidden_size, vocab_size = fields.integer("hidden_size", 768), fields.integer("vocab_size", 30522)
+    num_positions = fields.integer("max_position_embeddings", 512)
+    stack = encoder_stack(
+        vocab_size=vocab_size,
+        hidden_size=hidden_size,
+        num_layers=fields.integer("num_hidden_layers", 12),
+        num_heads=fields.integer("num_attention_heads", 12),
+        intermediate_size=fields.integer("intermediate_size", 3072),
+        activation=fields.activation("hidden_act", "gelu"),
+        norm=layer_norm,
+        num_positions=num_positions,
+        num_token_types=fields.integer("type_vocab_size", 2),
+    )
+    head = _head(fields, architecture, layer_norm)
+    return ModelConfig(hidden_size, vocab_size, head, encoder=stack, max_positions=num_positions)
+
+
+def _head(fields: Fields, architecture: str, layer_norm: NormConfig) -> HeadConfig:
+    match architecture:
+        case "BertModel":
+            return PoolingHead()
+        case "BertForMaskedLM" | "BertForPreTraining":
+            if not fields.flag("tie_word_embeddings", True):
+                raise ConfigError("'tie_word_embeddings': false is not supported for masked words")
+            return MaskedLanguageModelHead(fields.activation("hidden_act", "gelu"), layer_norm)
+        case _:
+            return ClassificationHead(fields.labels(), dense="tanh")
+
+
+def _rules(model: ModelConfig, hf: Mapping[str, Any], architecture: str) -> Sequence[Rule]:
+    embeddings = rf"{_PREFIX}embeddings"
+    body = (
+        Rename(rf"{embeddings}\.word_embeddings\.weight", _TOKENS),
+        Rename(rf"{embeddings}\.position_embeddings\.weight", "encoder.embedding.positions.weight"),
+        Rename(rf"{embeddings}\.token_type_embeddings\.weight", "encoder.embedding.token_types.weight"),
+        *norm(rf"{embeddings}\.LayerNorm", "encoder.embedding.norm"),
+        Drop(rf"{embeddings}\.(position_ids|token_type_ids)"),
+        *layer_rules(bert_layer_names(_PREFIX)),
+    )
+    pooler = rf"{_PREFIX}pooler\.dense"
+    match model.head:
+        case ClassificationHead():
+            return (*body, linear(pooler, "head.dense"), linear("classifier", "head.output"))
+        case MaskedLanguageModelHead():
+            return (
+                *body,
+                linear(r"cls\.predictions\.transform\.dense", "head.dense"),
+                *norm(r"cls\.predictions\.transform\.LayerNorm", "head.norm"),
+                Rename(r"cls\.predictions\.(?:decoder\.)?bias", "head.bias"),
+                Rename(r"cls\.predictions\.decoder\.weight", _TOKENS),
+                Drop(rf"{pooler}\..*|cls\.seq_relationship\..*"),
+            )
+        case _:
+            return (*body, Drop(rf"{pooler}\..*|cls\..*"))
+
+
+FAMILY = Family(
+    name="bert",
+    model_types=("bert",),
+    architectures={
+        "BertModel": ("embed",),
+        "BertForMaskedLM": ("fill_mask", "embed"),
+        "BertForPreTraining": ("fill_mask", "embed"),
+        "BertForSequenceClassification": ("classify",),
+    },
+    config=_config,
+    rules=_rules,
+)

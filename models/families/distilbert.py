@@ -1,0 +1,102 @@
+"""DistilBERT (Sanh et al. 2019, arXiv:1910.01108): BERT with half the layers, no token types and no pooler."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from models.config import (
+    ClassificationHead,
+    ConfigError,
+    HeadConfig,
+    MaskedLanguageModelHead,
+    ModelConfig,
+    NormConfig,
+    PoolingHead,
+)
+from models.families.family import Family
+from models.families.fields import Fields
+from models.families.post_norm_encoder import encoder_stack, layer_rules, linear, norm, refuse_other_attention
+from weights.rules import Drop, Rename, Rule
+
+_PREFIX = r"(?:distilbert\.)?"
+_TOKENS = "encoder.embedding.tokens.weight"
+_NORM = NormConfig("layer", 1e-12)
+
+
+def _config(hf: Mapping[str, Any], architecture: str) -> ModelConfig:
+    refuse_other_attention(hf)
+    fields = Fields(hf)
+    hidden_size, vocab_size = fields.integer("dim", 768), fields.integer("vocab_size", 30522)
+    num_positions = fields.integer("max_position_embeddings", 512)
+    stack = encoder_stack(
+        vocab_size=vocab_size,
+        hidden_size=hidden_size,
+        num_layers=fields.integer("n_layers", 6),
+        num_heads=fields.integer("n_heads", 12),
+        intermediate_size=fields.integer("hidden_dim", 3072),
+        activation=fields.activation("activation", "gelu"),
+        norm=_NORM,
+        num_positions=num_positions,
+        num_token_types=0,
+    )
+    return ModelConfig(hidden_size, vocab_size, _head(fields, architecture), encoder=stack, max_positions=num_positions)
+
+
+def _head(fields: Fields, architecture: str) -> HeadConfig:
+    match architecture:
+        case "DistilBertModel":
+            return PoolingHead()
+        case "DistilBertForMaskedLM":
+            if not fields.flag("tie_word_embeddings", True):
+                raise ConfigError("'tie_word_embeddings': false is not supported for masked words")
+            return MaskedLanguageModelHead(fields.activation("activation", "gelu"), _NORM)
+        case _:
+            return ClassificationHead(fields.labels(), dense="relu")
+
+
+def _rules(model: ModelConfig, hf: Mapping[str, Any], architecture: str) -> Sequence[Rule]:
+    embeddings, layer = rf"{_PREFIX}embeddings", rf"{_PREFIX}transformer\.layer\.(\d+)"
+    names = {
+        "query": rf"{layer}\.attention\.q_lin",
+        "key": rf"{layer}\.attention\.k_lin",
+        "value": rf"{layer}\.attention\.v_lin",
+        "output": rf"{layer}\.attention\.out_lin",
+        "attention_norm": rf"{layer}\.sa_layer_norm",
+        "up": rf"{layer}\.ffn\.lin1",
+        "down": rf"{layer}\.ffn\.lin2",
+        "feed_forward_norm": rf"{layer}\.output_layer_norm",
+    }
+    body = (
+        Rename(rf"{embeddings}\.word_embeddings\.weight", _TOKENS),
+        Rename(rf"{embeddings}\.position_embeddings\.weight", "encoder.embedding.positions.weight"),
+        *norm(rf"{embeddings}\.LayerNorm", "encoder.embedding.norm"),
+        Drop(rf"{embeddings}\.position_ids"),
+        *layer_rules(names),
+    )
+    match model.head:
+        case ClassificationHead():
+            return (*body, linear("pre_classifier", "head.dense"), linear("classifier", "head.output"))
+        case MaskedLanguageModelHead():
+            return (
+                *body,
+                linear("vocab_transform", "head.dense"),
+                *norm("vocab_layer_norm", "head.norm"),
+                Rename(r"vocab_projector\.bias", "head.bias"),
+                Rename(r"vocab_projector\.weight", _TOKENS),
+            )
+        case _:
+            return (*body, Drop(r"vocab_(transform|layer_norm|projector)\..*"))
+
+
+FAMILY = Family(
+    name="distilbert",
+    model_types=("distilbert",),
+    architectures={
+        "DistilBertModel": ("embed",),
+        "DistilBertForMaskedLM": ("fill_mask", "embed"),
+        "DistilBertForSequenceClassification": ("classify",),
+    },
+    config=_config,
+    rules=_rules,
+)

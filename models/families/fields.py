@@ -1,0 +1,138 @@
+"""Reading `config.json` strictly: what is absent has a default, what is wrong or not supported is refused by name."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from models.config import Activation, ConfigError, LinearScaling, Llama3Scaling, RopeConfig
+
+_ACTIVATIONS: Mapping[str, Activation] = {
+    "relu": "relu",
+    "gelu": "gelu",
+    "gelu_python": "gelu",
+    "gelu_new": "gelu_tanh",
+    "gelu_fast": "gelu_tanh",
+    "gelu_pytorch_tanh": "gelu_tanh",
+    "quick_gelu": "gelu_quick",
+    "silu": "silu",
+    "swish": "silu",
+    "tanh": "tanh",
+}
+
+
+class Fields:
+    """The settings of one `config.json`, asked for by name. Every method raises ConfigError naming the setting."""
+
+    def __init__(self, hf: Mapping[str, Any]) -> None:
+        self._hf = hf
+        if hf.get("auto_map"):
+            raise ConfigError("'auto_map' asks to run the checkpoint's own code, which is not supported")
+        if hf.get("quantization_config"):
+            raise ConfigError("'quantization_config': quantized checkpoints are not supported")
+
+    def integer(self, name: str, default: int | None = None, *, least: int = 1) -> int:
+        value = self._present(name, default)
+        if not isinstance(value, int) or isinstance(value, bool) or value < least:
+            raise ConfigError(f"{name!r} must be an integer of at least {least}")
+        return value
+
+    def optional_integer(self, name: str, absent: int | None = None) -> int | None:
+        """None where the setting is null; `absent` where it is not there at all."""
+        value = self._hf.get(name, absent)
+        return None if value is None else self.integer(name, value)
+
+    def number(self, name: str, default: float | None = None) -> float:
+        value = self._present(name, default)
+        if not isinstance(value, int | float) or isinstance(value, bool):
+            raise ConfigError(f"{name!r} must be a number")
+        return float(value)
+
+    def flag(self, name: str, default: bool) -> bool:
+        value = self._present(name, default)
+        if not isinstance(value, bool):
+            raise ConfigError(f"{name!r} must be true or false")
+        return value
+
+    def text(self, name: str, default: str) -> str:
+        value = self._present(name, default)
+        if not isinstance(value, str):
+            raise ConfigError(f"{name!r} must be a string")
+        return value
+
+    def activation(self, name: str, default: str) -> Activation:
+        return activation(self._present(name, default), name)
+
+    def refuse_unless(self, name: str, *allowed: Any) -> None:
+        """The setting is absent, null or one of `allowed`: whatever else it asks for is not supported."""
+        value = self._hf.get(name)
+        if value is not None and value not in allowed:
+            raise ConfigError(f"{name!r}: {short(value)} is not supported, only {', '.join(map(repr, allowed))}")
+
+    def labels(self, default: int = 2) -> int:
+        """How many classes a classification head has."""
+        names = self._hf.get("id2label")
+        return len(names) if isinstance(names, dict) and names else self.integer("num_labels", default)
+
+    def rope(self, head_dim: int, default_theta: float = 10000.0) -> RopeConfig:
+        """Rotary positions: `rope_parameters` (transformers 5), else `rope_theta` and `rope_scaling`."""
+        if self._hf.get("rope_parameters") is not None:
+            where, scaling = "rope_parameters", self._hf["rope_parameters"]
+        else:
+            where, scaling = "rope_scaling", self._hf.get("rope_scaling") or {}
+        if not isinstance(scaling, dict):
+            raise ConfigError(f"{where!r} must be an object")
+        inner = Fields({"rope_theta": self._hf.get("rope_theta"), **scaling})
+        theta = inner.number("rope_theta", default_theta)
+        self.refuse_unless("partial_rotary_factor", 1, 1.0)
+        inner.refuse_unless("partial_rotary_factor", 1, 1.0)
+        kind = scaling.get("rope_type", scaling.get("type", "default"))
+        if kind == "default":
+            return RopeConfig(theta, head_dim)
+        if kind == "linear":
+            return RopeConfig(theta, head_dim, scaling=LinearScaling(inner.positive("factor")))
+        if kind == "llama3":
+            return RopeConfig(
+                theta,
+                head_dim,
+                scaling=Llama3Scaling(
+                    factor=inner.positive("factor"),
+                    low_freq_factor=inner.positive("low_freq_factor"),
+                    high_freq_factor=inner.positive("high_freq_factor"),
+                    original_max_positions=inner.integer("original_max_position_embeddings"),
+                ),
+            )
+        raise ConfigError(f"{where!r}: type {short(kind)} is not supported, only 'default', 'linear' and 'llama3'")
+
+    def positive(self, name: str) -> float:
+        value = self.number(name)
+        if not value > 0:
+            raise ConfigError(f"{name!r} must be greater than zero")
+        return value
+
+    def _present(self, name: str, default: Any) -> Any:
+        value = self._hf.get(name)
+        value = default if value is None else value
+        if value is None:
+            raise ConfigError(f"{name!r} is missing")
+        return value
+
+
+def activation(value: Any, name: str) -> Activation:
+    """Our word for an activation of transformers."""
+    if not isinstance(value, str) or value not in _ACTIVATIONS:
+        raise ConfigError(f"{name!r}: activation {short(value)} is not supported, only {', '.join(_ACTIVATIONS)}")
+    return _ACTIVATIONS[value]
+
+
+def head_width(hidden_size: int, num_heads: int) -> int:
+    """Width of a head where the heads share the hidden size evenly."""
+    if hidden_size % num_heads:
+        raise ConfigError(f"hidden size {hidden_size} is not a multiple of the number of heads {num_heads}")
+    return hidden_size // num_heads
+
+
+def short(value: Any) -> str:
+    """A value of the file as it may stand in a message."""
+    text = repr(value)
+    return text if len(text) <= 60 else text[:57] + "..."

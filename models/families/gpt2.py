@@ -1,0 +1,91 @@
+"""GPT-2 (Radford et al. 2019): a pre-norm decoder with learned positions and one fused projection for attention."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from models.config import (
+    AttentionConfig,
+    EmbeddingConfig,
+    FeedForwardConfig,
+    LanguageModelHead,
+    LayerConfig,
+    LearnedPositions,
+    ModelConfig,
+    NormConfig,
+    NormSlots,
+    StackConfig,
+)
+from models.families.family import Family
+from models.families.fields import Fields, head_width
+from weights.rules import Drop, Rename, Rule, Split, Transpose, split, transpose
+
+
+def config(hf: Mapping[str, Any], architecture: str) -> ModelConfig:
+    fields = Fields(hf)
+    fields.refuse_unless("add_cross_attention", False)
+    hidden, heads = fields.integer("n_embd", 768), fields.integer("n_head", 12)
+    head_dim = head_width(hidden, heads)
+    positions = fields.integer("n_positions", fields.integer("n_ctx", 1024))
+    norm = NormConfig("layer", fields.number("layer_norm_epsilon", 1e-5))
+    scale = head_dim**-0.5 if fields.flag("scale_attn_weights", True) else 1.0
+    falling = fields.flag("scale_attn_by_inverse_layer_idx", False)
+    # `reorder_and_upcast_attn` only changes where half precision rounds; the softmax is in float32 here anyway.
+    fields.flag("reorder_and_upcast_attn", False)
+
+    def layer(index: int) -> LayerConfig:
+        return LayerConfig(
+            AttentionConfig(heads, heads, head_dim, scale / (index + 1) if falling else scale, causal=True),
+            NormSlots(input=norm),
+            FeedForwardConfig(
+                fields.integer("n_inner", 4 * hidden), fields.activation("activation_function", "gelu_new")
+            ),
+            NormSlots(input=norm),
+        )
+
+    vocab = fields.integer("vocab_size", 50257)
+    return ModelConfig(
+        hidden_size=hidden,
+        vocab_size=vocab,
+        head=LanguageModelHead(tied=fields.flag("tie_word_embeddings", True)),
+        decoder=StackConfig(
+            EmbeddingConfig(vocab, positions=LearnedPositions(positions)),
+            tuple(layer(index) for index in range(fields.integer("n_layer", 12))),
+            final_norm=norm,
+        ),
+        max_positions=positions,
+    )
+
+
+def rules(model: ModelConfig, hf: Mapping[str, Any], architecture: str) -> Sequence[Rule]:
+    tokens = "decoder.embedding.tokens.weight"
+    tied = isinstance(model.head, LanguageModelHead) and model.head.tied
+    layer, ours = r"(?:transformer\.)?h\.(\d+)\.", r"decoder.layers.\1."
+    fused = [rf"{ours}attention.{part}" for part in ("query", "key", "value")]
+    return (
+        Rename(r"(?:transformer\.)?wte\.weight", tokens),
+        Rename(r"(?:transformer\.)?wpe\.weight", "decoder.embedding.positions.weight"),
+        Rename(layer + r"ln_1\.(weight|bias)", ours + r"attention_norms.input.\2"),
+        Rule(layer + r"attn\.c_attn\.weight", tuple(f"{name}.weight" for name in fused), (transpose, split(3))),
+        Split(layer + r"attn\.c_attn\.bias", [f"{name}.bias" for name in fused]),
+        Transpose(layer + r"attn\.c_proj\.weight", ours + "attention.output.weight"),
+        Rename(layer + r"attn\.c_proj\.bias", ours + "attention.output.bias"),
+        Rename(layer + r"ln_2\.(weight|bias)", ours + r"feed_forward_norms.input.\2"),
+        Transpose(layer + r"mlp\.c_fc\.weight", ours + "feed_forward.up.weight"),
+        Rename(layer + r"mlp\.c_fc\.bias", ours + "feed_forward.up.bias"),
+        Transpose(layer + r"mlp\.c_proj\.weight", ours + "feed_forward.down.weight"),
+        Rename(layer + r"mlp\.c_proj\.bias", ours + "feed_forward.down.bias"),
+        Rename(r"(?:transformer\.)?ln_f\.(weight|bias)", r"decoder.final_norm.\1"),
+        Rename(r"lm_head\.weight", tokens if tied else "head.weight"),
+        Drop(layer + r"attn\.(?:bias|masked_bias)"),
+    )
+
+
+FAMILY = Family(
+    name="gpt2",
+    model_types=("gpt2",),
+    architectures={"GPT2LMHeadModel": ("generate",)},
+    config=config,
+    rules=rules,
+)

@@ -1,0 +1,86 @@
+"""What LLaMA and its descendants share: RMS pre-norm, rotary positions, grouped queries, gated feed-forward."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from models.config import (
+    AttentionConfig,
+    EmbeddingConfig,
+    FeedForwardConfig,
+    LanguageModelHead,
+    LayerConfig,
+    ModelConfig,
+    NormConfig,
+    NormSlots,
+    StackConfig,
+)
+from models.families.fields import Fields, head_width
+from weights.rules import Drop, Rename, Rule
+
+
+def rotary_decoder(
+    fields: Fields,
+    windows: Sequence[int | None],
+    num_kv_heads: int,
+    max_positions: int,
+    qkv_bias: bool = False,
+    output_bias: bool = False,
+    feed_forward_bias: bool = False,
+) -> ModelConfig:
+    """The model of a `config.json`. windows: the sliding window of each layer, None for full attention."""
+    hidden, heads = fields.integer("hidden_size", 4096), fields.integer("num_attention_heads", 32)
+    head_dim = fields.optional_integer("head_dim") or head_width(hidden, heads)
+    rope = fields.rope(head_dim)
+    norm = NormConfig("rms", fields.number("rms_norm_eps", 1e-6), bias=False)
+    feed_forward = FeedForwardConfig(
+        fields.integer("intermediate_size"), fields.activation("hidden_act", "silu"), gated=True, bias=feed_forward_bias
+    )
+
+    def layer(window: int | None) -> LayerConfig:
+        attention = AttentionConfig(
+            num_heads=heads,
+            num_kv_heads=num_kv_heads,
+            head_dim=head_dim,
+            scale=head_dim**-0.5,
+            causal=True,
+            query_bias=qkv_bias,
+            key_bias=qkv_bias,
+            value_bias=qkv_bias,
+            output_bias=output_bias,
+            rope=rope,
+            window=window,
+        )
+        return LayerConfig(attention, NormSlots(input=norm), feed_forward, NormSlots(input=norm))
+
+    vocab = fields.integer("vocab_size")
+    return ModelConfig(
+        hidden_size=hidden,
+        vocab_size=vocab,
+        head=LanguageModelHead(tied=fields.flag("tie_word_embeddings", False)),
+        decoder=StackConfig(
+            EmbeddingConfig(vocab), layers=tuple(layer(window) for window in windows), final_norm=norm
+        ),
+        max_positions=max_positions,
+    )
+
+
+def rules(model: ModelConfig, hf: Mapping[str, Any], architecture: str) -> Sequence[Rule]:
+    """The tensors of LLaMA, Mistral and Qwen2 checkpoints."""
+    tokens = "decoder.embedding.tokens.weight"
+    tied = isinstance(model.head, LanguageModelHead) and model.head.tied
+    layer, ours = r"model\.layers\.(\d+)\.", r"decoder.layers.\1."
+    return (
+        Rename(r"model\.embed_tokens\.weight", tokens),
+        Rename(layer + r"input_layernorm\.weight", ours + "attention_norms.input.weight"),
+        Rename(layer + r"self_attn\.q_proj\.(weight|bias)", ours + r"attention.query.\2"),
+        Rename(layer + r"self_attn\.k_proj\.(weight|bias)", ours + r"attention.key.\2"),
+        Rename(layer + r"self_attn\.v_proj\.(weight|bias)", ours + r"attention.value.\2"),
+        Rename(layer + r"self_attn\.o_proj\.(weight|bias)", ours + r"attention.output.\2"),
+        Rename(layer + r"post_attention_layernorm\.weight", ours + "feed_forward_norms.input.weight"),
+        Rename(layer + r"mlp\.(gate|up|down)_proj\.(weight|bias)", ours + r"feed_forward.\2.\3"),
+        Rename(r"model\.norm\.weight", "decoder.final_norm.weight"),
+        Rename(r"lm_head\.weight", tokens if tied else "head.weight"),
+        Drop(layer + r"self_attn\.rotary_emb\.inv_freq"),
+    )

@@ -1,0 +1,109 @@
+"""What stands on top of the hidden states: vocabulary logits, class logits, or one vector per sequence."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from models import ops
+from models.batch import EncoderBatch
+from models.config import ClassificationHead, HeadConfig, LanguageModelHead, MaskedLanguageModelHead, PoolingHead
+from models.feed_forward import ACTIVATIONS
+from models.linear import Linear, parameter
+from models.norms import make_norm
+
+Pooling = Literal["mean", "cls", "last", "max"]
+
+
+class LanguageModel(nn.Module):
+    """Logits over the vocabulary. forward: [n, hidden], and the token table [vocab, hidden] -> [n, vocab], float32."""
+
+    def __init__(self, config: LanguageModelHead, hidden_size: int, vocab_size: int) -> None:
+        super().__init__()
+        self.scale = config.scale
+        self.weight = None if config.tied else parameter(vocab_size, hidden_size)
+        self.bias = parameter(vocab_size) if config.bias else None
+
+    def forward(self, hidden: Tensor, tokens: Tensor) -> Tensor:
+        if self.scale != 1.0:
+            hidden = hidden * self.scale
+        return ops.linear(hidden, tokens if self.weight is None else self.weight, self.bias).float()
+
+
+class MaskedLanguageModel(nn.Module):
+    """Dense, activation, norm, tied logits with a bias (Devlin et al. 2018, arXiv:1810.04805).
+
+    forward: [n, hidden], and the token table [vocab, hidden] -> [n, vocab], float32.
+    """
+
+    def __init__(self, config: MaskedLanguageModelHead, hidden_size: int, vocab_size: int) -> None:
+        super().__init__()
+        self.dense = Linear(hidden_size, hidden_size, bias=True)
+        self.activation = ACTIVATIONS[config.activation]
+        self.norm = make_norm(config.norm, hidden_size)
+        self.bias = parameter(vocab_size)
+
+    def forward(self, hidden: Tensor, tokens: Tensor) -> Tensor:
+        assert self.norm is not None
+        return ops.linear(self.norm(self.activation(self.dense(hidden))), tokens, self.bias).float()
+
+
+class Classification(nn.Module):
+    """Class logits of the first or last token. forward: [tokens, hidden] -> [batch, num_labels], float32."""
+
+    def __init__(self, config: ClassificationHead, hidden_size: int) -> None:
+        super().__init__()
+        self.config = config
+        self.dense: Linear | None = None
+        if config.dense is not None:
+            self.dense = Linear(hidden_size, hidden_size, bias=True)
+            self.activation = ACTIVATIONS[config.dense]
+        self.output = Linear(hidden_size, config.num_labels, config.bias)
+
+    def forward(self, hidden: Tensor, batch: EncoderBatch) -> Tensor:
+        offsets = torch.tensor(batch.offsets, device=hidden.device)
+        x = hidden[offsets[:-1] if self.config.pool == "first" else offsets[1:] - 1]
+        if self.dense is not None:
+            x = self.activation(self.dense(x))
+        logits: Tensor = self.output(x)
+        return logits.float()
+
+
+def make_head(
+    config: HeadConfig, hidden_size: int, vocab_size: int
+) -> LanguageModel | MaskedLanguageModel | Classification | None:
+    """The head that a configuration asks for; None for pooling, which has no weights."""
+    match config:
+        case LanguageModelHead():
+            return LanguageModel(config, hidden_size, vocab_size)
+        case MaskedLanguageModelHead():
+            return MaskedLanguageModel(config, hidden_size, vocab_size)
+        case ClassificationHead():
+            return Classification(config, hidden_size)
+        case PoolingHead():
+            return None
+
+
+def pool(hidden: Tensor, batch: EncoderBatch, mode: Pooling) -> Tensor:
+    """One vector per sequence. hidden: [tokens, hidden] -> [batch, hidden], float32.
+
+    `cls` takes the first token. Each sequence is reduced on its own, so that its batch-mates change nothing.
+    """
+    parts = torch.split(hidden.float(), list(batch.lengths))
+    match mode:
+        case "mean":
+            return torch.stack([part.mean(0) for part in parts])
+        case "cls":
+            return torch.stack([part[0] for part in parts])
+        case "last":
+            return torch.stack([part[-1] for part in parts])
+        case "max":
+            return torch.stack([part.amax(0) for part in parts])
+
+
+def normalize(vectors: Tensor) -> Tensor:
+    """Unit length; a zero vector stays zero. [batch, hidden] -> [batch, hidden]."""
+    return F.normalize(vectors, dim=-1)

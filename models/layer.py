@@ -1,0 +1,39 @@
+"""One layer: self-attention, cross-attention where there is one, feed-forward, each between its norms."""
+
+from __future__ import annotations
+
+from torch import Tensor, nn
+
+from models.attention import Attention
+from models.config import LayerConfig
+from models.feed_forward import FeedForward
+from models.norms import SublayerNorms
+from models.steps import Step
+
+
+class Layer(nn.Module):
+    """index: the layer's number in its stack, under which a cache keeps its keys and values.
+
+    forward: [tokens, hidden] -> [tokens, hidden], model dtype.
+    """
+
+    def __init__(self, config: LayerConfig, hidden_size: int, index: int) -> None:
+        super().__init__()
+        self.index = index
+        self.attention = Attention(config.attention, hidden_size)
+        self.attention_norms = SublayerNorms(config.attention_norms, hidden_size)
+        self.cross_attention: Attention | None = None
+        if config.cross_attention is not None:
+            self.cross_attention = Attention(config.cross_attention, hidden_size)
+            self.cross_attention_norms = SublayerNorms(config.cross_attention_norms, hidden_size)
+        self.feed_forward = FeedForward(config.feed_forward, hidden_size)
+        self.feed_forward_norms = SublayerNorms(config.feed_forward_norms, hidden_size)
+
+    def forward(self, x: Tensor, step: Step) -> Tensor:
+        norms = self.attention_norms
+        x = norms.after(x, step.self_attention(self.index, self.attention, norms.before(x)))
+        if self.cross_attention is not None:
+            norms = self.cross_attention_norms
+            x = norms.after(x, step.cross_attention(self.index, self.cross_attention, norms.before(x)))
+        norms = self.feed_forward_norms
+        return norms.after(x, self.feed_forward(norms.before(x)))

@@ -1,0 +1,182 @@
+"""From a checkpoint directory to a model that can run, and everything the checkpoint says about it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from models.config import ConfigError, ModelConfig
+from models.families import family_of
+from models.families.family import Family, Task
+from models.generation_defaults import GenerationDefaults, generation_defaults
+from models.heads import Pooling
+from models.transformer import Transformer
+from weights.load import load_weights
+from weights.read import open_checkpoint
+from weights.resolve import file_in
+from weights.rules import first_match
+
+_POOLING: Mapping[str, Pooling] = {
+    "pooling_mode_mean_tokens": "mean",
+    "pooling_mode_cls_token": "cls",
+    "pooling_mode_lasttoken": "last",
+    "pooling_mode_max_tokens": "max",
+}
+
+
+@dataclass(frozen=True)
+class LoadedModel:
+    """A model with its weights, and what its checkpoint says of it.
+
+    tasks: what this architecture can do. labels: class names by index, for classification. problem_type: the
+    checkpoint's word for its classification, or None. pooling, normalize: how it makes one vector of a text.
+    parameters: numbers in all weights, tied ones once. weight_bytes: memory they take.
+    context_tokens: longest sequence a decoder (or a lone encoder) can take, None where nothing limits it.
+    source_tokens: the same for the encoder of an encoder-decoder, None also where there is none.
+    """
+
+    transformer: Transformer
+    config: ModelConfig
+    family: str
+    architecture: str
+    tasks: tuple[Task, ...]
+    generation: GenerationDefaults
+    labels: tuple[str, ...]
+    problem_type: str | None
+    pooling: Pooling
+    normalize: bool
+    parameters: int
+    weight_bytes: int
+    context_tokens: int | None
+    source_tokens: int | None
+
+
+def load_model(
+    directory: Path,
+    dtype: torch.dtype,
+    device: torch.device,
+    progress: Callable[[int, int], None] | None = None,
+) -> LoadedModel:
+    """Read a checkpoint. progress: told (bytes read so far, bytes in all).
+
+    Raises ConfigError for a configuration that is not supported, WeightsError or ResolveError for files that are not
+    as they must be; each is one line that names the setting, tensor or file.
+    """
+    hf = _json(directory, "config.json")
+    if hf is None:
+        raise ConfigError("the checkpoint has no config.json")
+    family, architecture = family_of(hf)
+    _refuse_dtype(family, dtype)
+    config = family.config(hf, architecture)
+    pooling, normalize = _pooling(directory)
+    generation = generation_defaults(_json(directory, "generation_config.json"), hf, family.generation)
+
+    with torch.device("meta"):
+        transformer = Transformer(config)
+    transformer.eval()
+    parameters, weight_bytes = _load(transformer, directory, family, hf, architecture, dtype, device, progress)
+    return LoadedModel(
+        transformer=transformer,
+        config=config,
+        family=family.name,
+        architecture=architecture,
+        tasks=family.architectures[architecture],
+        generation=generation,
+        labels=_labels(hf) if "classify" in family.architectures[architecture] else (),
+        problem_type=hf.get("problem_type"),
+        pooling=pooling,
+        normalize=normalize,
+        parameters=parameters,
+        weight_bytes=weight_bytes,
+        context_tokens=config.max_positions,
+        source_tokens=config.max_positions if config.is_encoder_decoder else None,
+    )
+
+
+def _load(
+    transformer: Transformer,
+    directory: Path,
+    family: Family,
+    hf: Mapping[str, Any],
+    architecture: str,
+    dtype: torch.dtype,
+    device: torch.device,
+    progress: Callable[[int, int], None] | None,
+) -> tuple[int, int]:
+    rules = family.rules(transformer.config, hf, architecture)
+    shapes = {name: tuple(parameter.shape) for name, parameter in transformer.named_parameters()}
+    with open_checkpoint(directory) as stored:
+        matches = [first_match(rules, name) for name in stored]
+    found = {target for match in matches if match is not None for target in match[1]}
+    zero = {name: shapes.pop(name) for name in family.zero_if_absent & shapes.keys() - found}
+
+    def assign(name: str, tensor: Tensor) -> None:
+        owner, _, attribute = name.rpartition(".")
+        setattr(transformer.get_submodule(owner), attribute, nn.Parameter(tensor, requires_grad=False))
+
+    report = load_weights(directory, rules, shapes, dtype, device, assign, progress)
+    for name, shape in zero.items():
+        assign(name, torch.zeros(shape, dtype=dtype, device=device))
+    return report.parameters, report.bytes
+
+
+def _refuse_dtype(family: Family, dtype: torch.dtype) -> None:
+    name = str(dtype).removeprefix("torch.")
+    if name in family.refused_dtypes:
+        raise ConfigError(f"dtype {name} is not supported for {family.name}: {family.refused_dtypes[name]}")
+
+
+def _json(directory: Path, name: str) -> dict[str, Any] | None:
+    """A JSON object of the checkpoint, or None where there is no such file."""
+    path = file_in(directory, name)
+    if path is None:
+        return None
+    try:
+        value = json.loads(path.read_bytes())
+    except (ValueError, RecursionError):
+        value = None
+    if not isinstance(value, dict):
+        raise ConfigError(f"{name!r} is not a JSON object")
+    return value
+
+
+def _labels(hf: Mapping[str, Any]) -> tuple[str, ...]:
+    names = hf.get("id2label")
+    if not isinstance(names, dict) or not names:
+        return ()
+    try:
+        by_index = {int(index): str(label) for index, label in names.items()}
+    except ValueError:
+        by_index = {}
+    if sorted(by_index) != list(range(len(names))):
+        raise ConfigError("'id2label' must name the classes 0, 1, 2 and so on")
+    return tuple(by_index[index] for index in range(len(by_index)))
+
+
+def _pooling(directory: Path) -> tuple[Pooling, bool]:
+    """How sentence-transformers files say to make one vector of a text; without them the mean, to unit length."""
+    path = file_in(directory, "modules.json")
+    if path is None:
+        return "mean", True
+    try:
+        modules = [(str(part["type"]).rpartition(".")[2], str(part["path"])) for part in json.loads(path.read_bytes())]
+    except (ValueError, TypeError, KeyError, RecursionError):
+        raise ConfigError("'modules.json' is not a list of modules") from None
+    kinds = [kind for kind, _ in modules]
+    if kinds not in (["Transformer", "Pooling"], ["Transformer", "Pooling", "Normalize"]):
+        raise ConfigError(f"'modules.json': {', '.join(kinds)} is not supported, only Transformer, Pooling, Normalize")
+    folder = modules[1][1]
+    if Path(folder).name != folder:
+        raise ConfigError("'modules.json': the folder of a module must lie in the checkpoint's own directory")
+    settings = _json(directory / folder, "config.json") or {}
+    chosen = [mode for name, mode in settings.items() if name.startswith("pooling_mode_") and mode]
+    modes = [ours for name, ours in _POOLING.items() if settings.get(name)]
+    if len(modes) != 1 or len(chosen) != 1:
+        raise ConfigError(f"'{folder}/config.json' must choose one pooling of {', '.join(_POOLING)}")
+    return modes[0], "Normalize" in kinds

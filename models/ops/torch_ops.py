@@ -1,0 +1,87 @@
+"""The reference implementation of every hot operation, in plain torch: any device, any float dtype."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from models.attention_plan import AttentionPlan, Group
+
+
+def linear(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    """`x W^T + b`. x: [..., in], weight: [out, in], bias: [out] -> [..., out]; one dtype."""
+    return F.linear(x, weight, bias)
+
+
+def layer_norm(x: Tensor, weight: Tensor, bias: Tensor | None, eps: float) -> Tensor:
+    """x: [..., hidden], weight, bias: [hidden] -> [..., hidden]; one dtype."""
+    return F.layer_norm(x, weight.shape, weight, bias, eps)
+
+
+def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
+    """x: [..., hidden], weight: [hidden] -> [..., hidden]. Normalised in float32, scaled in the dtype of x."""
+    wide = x.float()
+    return weight * (wide * torch.rsqrt(wide.square().mean(-1, keepdim=True) + eps)).to(x.dtype)
+
+
+def rotate(x: Tensor, cos: Tensor, sin: Tensor, interleaved: bool) -> Tensor:
+    """Turn pairs of dimensions by their angles, in float32; dimensions beyond the angles stay.
+
+    x: [tokens, heads, head_dim], model dtype. cos, sin: [tokens, 1, dim / 2], float32, dim <= head_dim.
+    interleaved: pairs are (0, 1), (2, 3)..., else (0, dim / 2), (1, dim / 2 + 1)...
+    Source: Su et al. 2021, arXiv:2104.09864, section 3.4.2.
+    """
+    dim = 2 * cos.shape[-1]
+    turning, staying = x[..., :dim].float(), x[..., dim:]
+    first, second = (turning[..., ::2], turning[..., 1::2]) if interleaved else turning.chunk(2, -1)
+    turned = (first * cos - second * sin, second * cos + first * sin)
+    joined = torch.stack(turned, -1).flatten(-2) if interleaved else torch.cat(turned, -1)
+    return torch.cat([joined.to(x.dtype), staying], -1) if staying.shape[-1] else joined.to(x.dtype)
+
+
+def packed_attention(query: Tensor, key: Tensor, value: Tensor, plan: AttentionPlan, scale: float) -> Tensor:
+    """Attention among keys and values that are at hand, packed like the queries.
+
+    query: [tokens, heads, head_dim]. key, value: [key tokens, kv_heads, head_dim]. -> [tokens, heads, head_dim].
+    """
+    output = torch.empty_like(query)
+    for group in plan.groups:
+        keys, values = (_by_row(side[group.keys], group.rows) for side in (key, value))
+        _attend(output, query, keys, values, group, scale)
+    return output
+
+
+def paged_attention(
+    query: Tensor, key_cache: Tensor, value_cache: Tensor, plan: AttentionPlan, scale: float
+) -> Tensor:
+    """Attention over keys and values in the blocks of a cache, the step's own ones included.
+
+    query: [tokens, heads, head_dim]. key_cache, value_cache: [blocks, block_size, kv_heads, head_dim].
+    -> [tokens, heads, head_dim]. Every slot of a row's blocks must hold finite numbers, also beyond its length.
+    """
+    output = torch.empty_like(query)
+    for group in plan.groups:
+        keys, values = (side[group.keys].flatten(1, 2)[:, : group.key_len] for side in (key_cache, value_cache))
+        _attend(output, query, keys, values, group, scale)
+    return output
+
+
+def _by_row(x: Tensor, rows: int) -> Tensor:
+    """[rows * length, ...] -> [rows, length, ...]."""
+    return x.view(rows, -1, *x.shape[1:])
+
+
+def _attend(output: Tensor, query: Tensor, keys: Tensor, values: Tensor, group: Group, scale: float) -> None:
+    """Write the rows of one group into the output. keys, values: [rows, key_len, kv_heads, head_dim]."""
+    queries = _by_row(query[group.queries], group.rows)
+    attended = F.scaled_dot_product_attention(
+        queries.transpose(1, 2),
+        keys.transpose(1, 2),
+        values.transpose(1, 2),
+        attn_mask=group.mask,
+        is_causal=group.is_causal,
+        scale=scale,
+        enable_gqa=query.shape[1] != keys.shape[2],
+    )
+    output[group.queries] = attended.transpose(1, 2).flatten(0, 1)

@@ -1,0 +1,108 @@
+"""Positions, named by where they act: on queries and keys (rotary), on embeddings (sinusoidal), on scores (buckets).
+
+Learned positions are a plain table and live in `embeddings`.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from models.config import BucketBiasConfig, LinearScaling, Llama3Scaling, RopeConfig
+from models.linear import parameter
+
+
+@dataclass(frozen=True)
+class Rotation:
+    """Angles of a step's tokens, made once and used by all layers. cos, sin: [tokens, 1, dim / 2], float32."""
+
+    cos: Tensor
+    sin: Tensor
+    config: RopeConfig
+
+
+def inverse_frequencies(config: RopeConfig) -> Tensor:
+    """Radians per position of each pair of dimensions: [dim / 2], float32, on the CPU.
+
+    Source: Su et al. 2021, arXiv:2104.09864, section 3.4.2; scaling as the config classes name it.
+    """
+    exponents = torch.arange(0, config.dim, 2, device="cpu").float() / config.dim
+    frequencies = 1.0 / config.theta**exponents
+    match config.scaling:
+        case LinearScaling(factor=factor):
+            return frequencies / factor
+        case Llama3Scaling() as scaling:
+            return _llama3(frequencies, scaling)
+    return frequencies
+
+
+def _llama3(frequencies: Tensor, scaling: Llama3Scaling) -> Tensor:
+    """Share 1 of the original frequency for short waves, 0 for long ones, linear in between."""
+    turns = scaling.original_max_positions * frequencies / (2 * math.pi)
+    share = (turns - scaling.low_freq_factor) / (scaling.high_freq_factor - scaling.low_freq_factor)
+    share = share.clamp(0, 1)
+    return share * frequencies + (1 - share) * frequencies / scaling.factor
+
+
+class Rotary:
+    """Rotary positions of one kind. Holds no parameters; the frequencies follow the device of the positions."""
+
+    def __init__(self, config: RopeConfig) -> None:
+        self.config = config
+        self._frequencies = inverse_frequencies(config)
+
+    def __call__(self, positions: Tensor) -> Rotation:
+        """positions: [tokens], int64."""
+        if self._frequencies.device != positions.device:
+            self._frequencies = self._frequencies.to(positions.device)
+        angles = positions[:, None, None].float() * self._frequencies
+        return Rotation(angles.cos(), angles.sin(), self.config)
+
+
+def sinusoids(num_positions: int, width: int) -> Tensor:
+    """[num_positions, width], float32, on the CPU: sines in the first half of the width, cosines in the second.
+
+    Source: Vaswani et al. 2017, arXiv:1706.03762, section 3.5. Computed in float64, as published checkpoints were.
+    """
+    sines = (width + 1) // 2
+    rates = 10000.0 ** (-2 * torch.arange(sines, dtype=torch.float64, device="cpu") / width)
+    angles = torch.arange(num_positions, dtype=torch.float64, device="cpu")[:, None] * rates
+    return torch.cat([angles.sin(), angles[:, : width - sines].cos()], dim=1).float()
+
+
+def bucket_of_distance(distance: Tensor, config: BucketBiasConfig) -> Tensor:
+    """The bucket of `key position - query position`; any shape, int64 to int64.
+
+    Half of the buckets are exact small distances, the other half grow logarithmically up to `max_distance`; a
+    bidirectional stack gives half of all to keys that come after the query.
+    Source: Raffel et al. 2020, arXiv:1910.10683, section 2.1.
+    """
+    buckets = config.num_buckets
+    offset = torch.zeros_like(distance)
+    if config.bidirectional:
+        buckets //= 2
+        offset = (distance > 0) * buckets
+        steps = distance.abs()
+    else:
+        steps = (-distance).clamp(min=0)
+    exact = buckets // 2
+    growth = torch.log(steps.clamp(min=1).float() / exact) / math.log(config.max_distance / exact)
+    far = (exact + (growth * (buckets - exact)).long()).clamp(max=buckets - 1)
+    return offset + torch.where(steps < exact, steps, far)
+
+
+class BucketBias(nn.Module):
+    """T5's relative position bias, one table for all layers of a stack. weight: [num_buckets, heads], model dtype."""
+
+    def __init__(self, config: BucketBiasConfig, num_heads: int) -> None:
+        super().__init__()
+        self.config = config
+        self.weight = parameter(config.num_buckets, num_heads)
+
+    def forward(self, length: int) -> Tensor:
+        """Bias of every distance below `length`: [heads, 2 * length - 1]; distance d stands at `d + length - 1`."""
+        distances = torch.arange(1 - length, length, device=self.weight.device)
+        return self.weight[bucket_of_distance(distances, self.config)].T

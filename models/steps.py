@@ -1,0 +1,146 @@
+"""What one forward pass brings to every layer's attention: positions, who sees whom, and where keys and values are.
+
+`PackedStep`: whole sequences at once, nothing is kept. `PagedStep`: next tokens of rows whose past lies in a cache.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor
+
+from models import ops
+from models.attention import Attention
+from models.attention_plan import AttentionPlan
+from models.batch import DecoderBatch
+from models.config import RopeConfig
+from models.kv_cache import KVCache
+from models.positions import Rotation
+
+
+class Step(ABC):
+    """Attention for one forward pass through one stack. A plan is made once for each sliding window and kept."""
+
+    def __init__(self, rotations: Mapping[RopeConfig, Rotation], score_bias: Tensor | None) -> None:
+        self.rotations = rotations
+        self._score_bias = score_bias
+        self._plans: dict[tuple[bool, int | None], AttentionPlan] = {}
+
+    def self_attention(self, layer: int, attention: Attention, hidden: Tensor) -> Tensor:
+        """hidden: [tokens, hidden] -> [tokens, hidden]."""
+        query = attention.queries(hidden, self.rotations)
+        key, value = attention.keys_values(hidden, self.rotations)
+        kind = (attention.config.causal, attention.config.window)
+        if kind not in self._plans:
+            self._plans[kind] = self._make_plan(*kind)
+        return attention.join(self._attend(layer, attention, query, key, value, self._plans[kind]))
+
+    @abstractmethod
+    def cross_attention(self, layer: int, attention: Attention, hidden: Tensor) -> Tensor:
+        """The same, but the keys and values come from the encoder."""
+
+    @abstractmethod
+    def _make_plan(self, causal: bool, window: int | None) -> AttentionPlan: ...
+
+    @abstractmethod
+    def _attend(
+        self, layer: int, attention: Attention, query: Tensor, key: Tensor, value: Tensor, plan: AttentionPlan
+    ) -> Tensor: ...
+
+
+class PackedStep(Step):
+    """Whole sequences, packed one after the other.
+
+    lengths: tokens of each sequence. source: [source tokens, hidden], the encoder's output for the cross-attention of
+    each sequence, `source_lengths` tokens each; or None.
+    """
+
+    def __init__(
+        self,
+        lengths: tuple[int, ...],
+        dtype: torch.dtype,
+        device: torch.device,
+        rotations: Mapping[RopeConfig, Rotation],
+        score_bias: Tensor | None = None,
+        source: Tensor | None = None,
+        source_lengths: tuple[int, ...] = (),
+    ) -> None:
+        super().__init__(rotations, score_bias)
+        self._lengths, self._dtype, self._device = lengths, dtype, device
+        self._source = source
+        self._cross_plan = AttentionPlan(lengths, source_lengths, dtype, device)
+
+    def cross_attention(self, layer: int, attention: Attention, hidden: Tensor) -> Tensor:
+        assert self._source is not None, "cross-attention needs the encoder's output"
+        query = attention.queries(hidden, {})
+        key, value = attention.keys_values(self._source, {})
+        attended = ops.packed_attention(query, key, value, self._cross_plan, attention.config.scale)
+        return attention.join(attended)
+
+    def _make_plan(self, causal: bool, window: int | None) -> AttentionPlan:
+        return AttentionPlan(
+            self._lengths, self._lengths, self._dtype, self._device, causal, window, score_bias=self._score_bias
+        )
+
+    def _attend(
+        self, layer: int, attention: Attention, query: Tensor, key: Tensor, value: Tensor, plan: AttentionPlan
+    ) -> Tensor:
+        return ops.packed_attention(query, key, value, plan, attention.config.scale)
+
+
+class PagedStep(Step):
+    """Next tokens of rows: their keys and values are written to the cache, then every query looks at its row's blocks.
+
+    dtype: of the hidden states. cross_cache: filled before with the keys and values of each row's source, or None.
+    """
+
+    def __init__(
+        self,
+        batch: DecoderBatch,
+        cache: KVCache,
+        cross_cache: KVCache | None,
+        dtype: torch.dtype,
+        rotations: Mapping[RopeConfig, Rotation],
+        score_bias: Tensor | None = None,
+    ) -> None:
+        super().__init__(rotations, score_bias)
+        self._batch, self._cache, self._cross_cache, self._dtype = batch, cache, cross_cache, dtype
+        self._device = batch.token_ids.device
+        if cross_cache is not None:
+            self._cross_plan = AttentionPlan(
+                batch.query_lens,
+                batch.source_lens,
+                dtype,
+                self._device,
+                block_tables=batch.source_block_tables,
+                block_size=cross_cache.block_size,
+            )
+
+    def cross_attention(self, layer: int, attention: Attention, hidden: Tensor) -> Tensor:
+        assert self._cross_cache is not None, "cross-attention needs the encoder's keys and values"
+        query = attention.queries(hidden, {})
+        keys, values = self._cross_cache.keys[layer], self._cross_cache.values[layer]
+        return attention.join(ops.paged_attention(query, keys, values, self._cross_plan, attention.config.scale))
+
+    def _make_plan(self, causal: bool, window: int | None) -> AttentionPlan:
+        batch = self._batch
+        return AttentionPlan(
+            batch.query_lens,
+            batch.key_lens,
+            self._dtype,
+            self._device,
+            causal,
+            window,
+            self._score_bias,
+            batch.block_tables,
+            self._cache.block_size,
+        )
+
+    def _attend(
+        self, layer: int, attention: Attention, query: Tensor, key: Tensor, value: Tensor, plan: AttentionPlan
+    ) -> Tensor:
+        self._cache.write(layer, self._batch.slot_mapping, key, value)
+        keys, values = self._cache.keys[layer], self._cache.values[layer]
+        return ops.paged_attention(query, keys, values, plan, attention.config.scale)

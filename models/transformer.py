@@ -1,0 +1,171 @@
+"""One transformer for all three families: an encoder stack, a decoder stack, or both, and a head.
+
+Parameter names, the targets of a family's weight rules (`N` counts layers from 0; a bias exists where the
+configuration asks for one; linear weights are `[out, in]` as torch stores them):
+
+| name                                                        | shape                                           |
+|-------------------------------------------------------------|-------------------------------------------------|
+| `encoder.embedding.tokens.weight`                           | [vocab, hidden]                                 |
+| `encoder.embedding.positions.weight`                        | [num_positions, hidden], learned positions only |
+| `encoder.embedding.token_types.weight`                      | [num_token_types, hidden]                       |
+| `encoder.embedding.norm.{weight,bias}`                      | [hidden]                                        |
+| `encoder.layers.N.attention.query.{weight,bias}`            | [heads * head_dim, hidden]                      |
+| `encoder.layers.N.attention.{key,value}.{weight,bias}`      | [kv_heads * head_dim, hidden]                   |
+| `encoder.layers.N.attention.output.{weight,bias}`           | [hidden, heads * head_dim]                      |
+| `encoder.layers.N.attention_norms.{input,output,residual}.{weight,bias}` | [hidden]                           |
+| `encoder.layers.N.feed_forward.{up,gate}.{weight,bias}`     | [intermediate, hidden], gate only when gated    |
+| `encoder.layers.N.feed_forward.down.{weight,bias}`          | [hidden, intermediate]                          |
+| `encoder.layers.N.feed_forward_norms.{input,output,residual}.{weight,bias}` | [hidden]                        |
+| `encoder.score_bias.weight`                                 | [num_buckets, heads]                            |
+| `encoder.final_norm.{weight,bias}`                          | [hidden]                                        |
+| `decoder....`                                               | the same, and in each layer `cross_attention.*` |
+|                                                             | and `cross_attention_norms.*`                   |
+| `head.weight`                                               | [vocab, hidden], language model head, untied    |
+| `head.bias`                                                 | [vocab], language model and masked head         |
+| `head.{dense,norm}.{weight,bias}`                           | masked language model head: dense, then norm    |
+| `head.{dense,output}.{weight,bias}`                         | classification head (BERT's pooler is `dense`)  |
+
+A tied tensor is one parameter and is expected once, under its first name: `encoder.embedding.tokens.weight` where the
+stacks share their embeddings, and no `head.weight` where the head is tied. Sinusoidal positions have no parameter.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from models.attention import Attention
+from models.batch import DecoderBatch, EncoderBatch
+from models.config import AttentionConfig, ClassificationHead, ModelConfig, RopeConfig, StackConfig
+from models.embeddings import Embedding, Table
+from models.heads import Classification, LanguageModel, MaskedLanguageModel, make_head
+from models.kv_cache import KVCache
+from models.layer import Layer
+from models.norms import make_norm
+from models.positions import BucketBias, Rotary, Rotation
+from models.steps import PackedStep, PagedStep, Step
+
+
+class Stack(nn.Module):
+    """An encoder or a decoder: embedding, layers, final norm.
+
+    tokens: a token table to share, or None. forward: token_ids, positions, token_type_ids: [tokens], int64
+    -> [tokens, hidden], model dtype.
+    """
+
+    def __init__(self, config: StackConfig, hidden_size: int, tokens: Table | None = None) -> None:
+        super().__init__()
+        self.config = config
+        self.embedding = Embedding(config.embedding, hidden_size, tokens)
+        self.layers = nn.ModuleList(Layer(layer, hidden_size, index) for index, layer in enumerate(config.layers))
+        self.final_norm = make_norm(config.final_norm, hidden_size)
+        self.score_bias: BucketBias | None = None
+        if config.score_bias is not None:
+            self.score_bias = BucketBias(config.score_bias, config.layers[0].attention.num_heads)
+        ropes = {layer.attention.rope for layer in config.layers}
+        self._rotaries = [Rotary(rope) for rope in ropes if rope is not None]
+
+    def rotations(self, positions: Tensor) -> dict[RopeConfig, Rotation]:
+        """The angles of a step's positions, for each kind of rotary positions in the stack."""
+        return {rotary.config: rotary(positions) for rotary in self._rotaries}
+
+    def bias(self, length: int) -> Tensor | None:
+        """The score bias of every distance below `length`, or None: see `BucketBias`."""
+        return None if self.score_bias is None else self.score_bias(length)
+
+    def forward(
+        self, token_ids: Tensor, positions: Tensor, step: Step, token_type_ids: Tensor | None = None
+    ) -> Tensor:
+        x: Tensor = self.embedding(token_ids, positions, token_type_ids)
+        for layer in self.layers:
+            x = layer(x, step)
+        return x if self.final_norm is None else self.final_norm(x)
+
+
+class Transformer(nn.Module):
+    """The whole model. Holds weights and no state between calls; keys and values live in the caches it is given.
+
+    Built on torch's meta device and filled by `models.loader`. For inference only.
+    """
+
+    def __init__(self, config: ModelConfig) -> None:
+        super().__init__()
+        self.config = config
+        self.encoder = None if config.encoder is None else Stack(config.encoder, config.hidden_size)
+        shared = self.encoder.embedding.tokens if self.encoder is not None and config.shared_embeddings else None
+        self.decoder = None if config.decoder is None else Stack(config.decoder, config.hidden_size, shared)
+        self.head = make_head(config.head, config.hidden_size, config.vocab_size)
+
+    @property
+    def dtype(self) -> torch.dtype:
+        return next(self.parameters()).dtype
+
+    @property
+    def device(self) -> torch.device:
+        return next(self.parameters()).device
+
+    def encode(self, batch: EncoderBatch) -> Tensor:
+        """The encoder's hidden states: [tokens, hidden], model dtype."""
+        assert self.encoder is not None, "the model has no encoder"
+        step = self._packed_step(self.encoder, batch)
+        return self.encoder(batch.token_ids, batch.positions, step, batch.token_type_ids)  # type: ignore[no-any-return]
+
+    def write_cross(self, encoder_hidden: Tensor, slot_mapping: Tensor, cross_cache: KVCache) -> None:
+        """Keep the keys and values that each decoder layer's cross-attention will look at.
+
+        encoder_hidden: [source tokens, hidden], model dtype. slot_mapping: [source tokens], int64, slots of the cache.
+        """
+        for index, attention in enumerate(self._cross_attentions()):
+            cross_cache.write(index, slot_mapping, *attention.keys_values(encoder_hidden, {}))
+
+    def decode(self, batch: DecoderBatch, cache: KVCache, cross_cache: KVCache | None = None) -> Tensor:
+        """The decoder's hidden states of the batch's tokens: [tokens, hidden], model dtype.
+
+        Writes their keys and values to the cache; `cross_cache` is read only, and None without an encoder.
+        """
+        assert self.decoder is not None, "the model has no decoder"
+        rotations = self.decoder.rotations(batch.positions)
+        bias = self.decoder.bias(max(batch.key_lens))
+        step = PagedStep(batch, cache, cross_cache, self.dtype, rotations, bias)
+        return self.decoder(batch.token_ids, batch.positions, step)  # type: ignore[no-any-return]
+
+    def logits(self, hidden: Tensor) -> Tensor:
+        """Scores over the vocabulary: [n, hidden], model dtype -> [n, vocab], float32."""
+        assert isinstance(self.head, LanguageModel | MaskedLanguageModel), "the model has no language model head"
+        stack = self.encoder if self.decoder is None else self.decoder
+        assert stack is not None
+        return self.head(hidden, stack.embedding.tokens.weight)  # type: ignore[no-any-return]
+
+    def classify(self, hidden: Tensor, batch: EncoderBatch) -> Tensor:
+        """Class logits from the encoder's hidden states: [tokens, hidden], model dtype -> [batch, num_labels], float32.
+
+        With a decoder (BART) the text goes through it once more, one place to the right behind its start token.
+        """
+        assert isinstance(self.head, Classification), "the model has no classification head"
+        if self.decoder is not None:
+            hidden = self._reread(hidden, batch)
+        return self.head(hidden, batch)  # type: ignore[no-any-return]
+
+    def self_attention_layers(self) -> tuple[AttentionConfig, ...]:
+        """What the decoder's self-attention cache has to hold, layer by layer; empty without a decoder."""
+        return () if self.config.decoder is None else tuple(layer.attention for layer in self.config.decoder.layers)
+
+    def cross_attention_layers(self) -> tuple[AttentionConfig, ...]:
+        """What the cross-attention cache has to hold, layer by layer; empty where nothing attends to an encoder."""
+        return tuple(attention.config for attention in self._cross_attentions())
+
+    def _cross_attentions(self) -> list[Attention]:
+        modules = [] if self.decoder is None else self.decoder.modules()
+        layers = [module for module in modules if isinstance(module, Layer)]
+        return [layer.cross_attention for layer in layers if layer.cross_attention is not None]
+
+    def _packed_step(self, stack: Stack, batch: EncoderBatch, source: Tensor | None = None) -> PackedStep:
+        rotations, bias = stack.rotations(batch.positions), stack.bias(max(batch.lengths))
+        return PackedStep(batch.lengths, self.dtype, self.device, rotations, bias, source, batch.lengths)
+
+    def _reread(self, source: Tensor, batch: EncoderBatch) -> Tensor:
+        assert self.decoder is not None and isinstance(self.config.head, ClassificationHead)
+        starts = torch.tensor(batch.offsets[:-1], device=batch.token_ids.device)
+        token_ids = batch.token_ids.roll(1).index_fill(0, starts, self.config.head.start_token_id)
+        step = self._packed_step(self.decoder, batch, source)
+        return self.decoder(token_ids, batch.positions, step)  # type: ignore[no-any-return]

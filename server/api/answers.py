@@ -1,0 +1,213 @@
+"""Tokens into text, one `Answer` for each hypothesis that a client will get. The same path whether streamed or not.
+
+What was given piece by piece is, joined, exactly the final text: streaming only looks at it earlier.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import AsyncGenerator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from server.errors import DeadlineExceeded, EngineFailure, NotReady, RequestError, RequestTooLarge
+from server.ipc.client import Call
+from server.ipc.messages import Encoded, Failed, Finished, GenerationParams, Hypothesis, TokenLogprob, Tokens
+from server.text.detokenizer import IncrementalDetokenizer
+from server.text.tokenizer import Tokenizer
+
+
+@dataclass(frozen=True)
+class TextOptions:
+    """How tokens become text."""
+
+    skip_special_tokens: bool = True
+    stop: tuple[str, ...] = ()
+    include_stop: bool = False
+
+
+@dataclass
+class Delta:
+    """News of one answer: text that is certain now, and the tokens that came with it."""
+
+    answer: Answer
+    text: str = ""
+    token_ids: list[int] = field(default_factory=list)
+    logprobs: list[TokenLogprob] = field(default_factory=list)
+
+
+class Answer:
+    """One answer in the making.
+
+    row: index of its sequence in the call. rank: which of the sequence's hypotheses it is, best first.
+    continues: the token ids whose text this one goes on from (a decoder's prompt, a forced prefix), if any.
+    """
+
+    def __init__(
+        self,
+        tokenizer: Tokenizer,
+        params: GenerationParams,
+        row: int,
+        rank: int,
+        options: TextOptions,
+        continues: Sequence[int] = (),
+    ) -> None:
+        self.row = row
+        self.rank = rank
+        self.tokenizer = tokenizer
+        self.text = ""
+        self.token_ids: list[int] = []
+        self.logprobs: list[TokenLogprob] = []
+        self.finish_reason: str | None = None
+        self.stop_reason: str | int | None = None
+        self.score: float | None = None
+        ends = () if options.include_stop else (*params.end_token_ids, *params.stop_token_ids)
+        self._silent = frozenset(ends)
+        self._own_stops = frozenset(params.stop_token_ids)
+        self._detokenizer = IncrementalDetokenizer(
+            tokenizer,
+            prompt_ids=continues,
+            skip_special_tokens=options.skip_special_tokens,
+            stop=options.stop,
+            include_stop=options.include_stop,
+        )
+
+    @property
+    def done(self) -> bool:
+        return self.finish_reason is not None
+
+    def feed(self, token_ids: Sequence[int], logprobs: Sequence[TokenLogprob] | None) -> Delta:
+        """New tokens. Those after a completed stop string are not taken; then the answer is done."""
+        pieces = []
+        taken = 0
+        for token_id in token_ids:
+            if self.done:
+                break
+            taken += 1
+            if token_id not in self._silent:
+                pieces.append(self._detokenizer.push((token_id,)))
+                if self._detokenizer.stopped is not None:
+                    self.finish_reason, self.stop_reason = "stop", self._detokenizer.stopped
+        delta = Delta(self, "".join(pieces), list(token_ids[:taken]), list(logprobs[:taken]) if logprobs else [])
+        self.text += delta.text
+        self.token_ids += delta.token_ids
+        self.logprobs += delta.logprobs
+        return delta
+
+    def finish(self, hypothesis: Hypothesis) -> Delta:
+        """The engine's whole answer: what of it was not seen yet, and what text was still held back."""
+        seen = len(self.token_ids)
+        delta = self.feed(hypothesis.token_ids[seen:], hypothesis.logprobs[seen:] if hypothesis.logprobs else None)
+        self.score = hypothesis.score
+        if not self.done:
+            rest = self._detokenizer.finish()
+            delta.text += rest
+            self.text += rest
+            self.finish_reason = hypothesis.finish_reason
+            stopped_by = hypothesis.stop_token_id
+            if self._detokenizer.stopped is not None:
+                self.finish_reason, self.stop_reason = "stop", self._detokenizer.stopped
+            elif stopped_by in self._own_stops:
+                self.stop_reason = stopped_by
+        return delta
+
+    def logprobs_json(self) -> list[dict[str, Any]]:
+        return [self.logprob_json(entry) for entry in self.logprobs]
+
+    def logprob_json(self, entry: TokenLogprob) -> dict[str, Any]:
+        return {
+            "id": entry.token_id,
+            "token": self._spell(entry.token_id),
+            "logprob": entry.logprob,
+            "top": [{"id": i, "token": self._spell(i), "logprob": logprob} for i, logprob in entry.top],
+        }
+
+    def _spell(self, token_id: int) -> str:
+        return self.tokenizer.decode([token_id], skip_special_tokens=False)
+
+
+@dataclass
+class Run:
+    """A call whose sequences become answers: `answers[row][rank]`."""
+
+    call: Call
+    answers: list[list[Answer]]
+    finished: list[Finished] = field(default_factory=list)
+    first_output: float | None = None
+
+    async def deltas(self) -> AsyncGenerator[list[Delta], None]:
+        """News in batches, until all answers are done; several events of one answer come as one delta.
+
+        Raises the request's error when a sequence fails.
+        """
+        while events := await self.call.events():
+            if self.first_output is None:
+                self.first_output = time.monotonic()
+            fresh: dict[int, Delta] = {}
+            for row, event in events:
+                for delta in self._take(row, event):
+                    earlier = fresh.setdefault(id(delta.answer), delta)
+                    if earlier is not delta:
+                        earlier.text += delta.text
+                        earlier.token_ids += delta.token_ids
+                        earlier.logprobs += delta.logprobs
+            yield list(fresh.values())
+
+    async def complete(self) -> None:
+        """Wait until all answers are done."""
+        async for _ in self.deltas():
+            pass
+
+    def _take(self, row: int, event: Tokens | Finished | Encoded | Failed) -> list[Delta]:
+        answers = self.answers[row]
+        if isinstance(event, Failed):
+            raise failure(event)
+        if answers[0].done or isinstance(event, Encoded):
+            return []
+        if isinstance(event, Tokens):
+            delta = answers[0].feed(event.token_ids, event.logprobs)
+            if answers[0].done:
+                self.call.stop(row)
+            return [delta]
+        self.finished.append(event)
+        if all(reason == "timeout" for reason in (h.finish_reason for h in event.hypotheses)) and not any(
+            h.token_ids for h in event.hypotheses
+        ):
+            raise DeadlineExceeded("the deadline passed before the first token")
+        return [answer.finish(hypothesis) for answer, hypothesis in zip(answers, event.hypotheses, strict=True)]
+
+    def timings(self, arrival: float) -> dict[str, float | None]:
+        """Milliseconds of the slowest sequence in each phase; null where a stop string ended all of them early."""
+
+        def slowest(name: str) -> float | None:
+            return max((round(getattr(one, name) * 1000, 3) for one in self.finished), default=None)
+
+        return {
+            "queue_ms": slowest("queue_seconds"),
+            "prefill_ms": slowest("prefill_seconds"),
+            "decode_ms": slowest("decode_seconds"),
+            "total_ms": round((time.monotonic() - arrival) * 1000, 3),
+        }
+
+    def cached_tokens(self) -> int:
+        return sum(one.cached_tokens for one in self.finished)
+
+
+def failure(event: Failed) -> RequestError:
+    """The error that a failed sequence means for its request."""
+    if event.code == "timeout":
+        return DeadlineExceeded(event.message)
+    if event.code == "request_too_large":
+        return RequestTooLarge(event.message)
+    if event.code == "not_ready":
+        return NotReady(event.message, retry_after=2)
+    return EngineFailure(event.message)
+
+
+def usage(prompt_tokens: int, completion_tokens: int, cached_tokens: int) -> dict[str, int]:
+    return {
+        "prompt_tokens": prompt_tokens,
+        "completion_tokens": completion_tokens,
+        "total_tokens": prompt_tokens + completion_tokens,
+        "cached_tokens": cached_tokens,
+    }

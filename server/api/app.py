@@ -1,0 +1,78 @@
+"""The HTTP application: routes, errors, the document. What it serves comes in as `State`; it starts nothing itself."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from functools import cache
+
+from fastapi import FastAPI
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.types import ASGIApp
+
+from server.api import (
+    routes_encode,
+    routes_generate,
+    routes_operations,
+    routes_tokenize,
+    routes_translate,
+)
+from server.api.documents import DESCRIPTION, document
+from server.api.gate import Gate, error_response
+from server.api.state import State
+from server.api.telemetry import version
+from server.errors import EngineFailure, MethodNotAllowed, NotFound, RequestError
+
+log = logging.getLogger("triptych.api")
+
+
+def create_app(state: State) -> ASGIApp:
+    """The whole application around one state, behind its gate."""
+    return Gate(create_routes(state), state)
+
+
+def create_routes(state: State) -> FastAPI:
+    """The routes without the gate, for what looks at the route table."""
+
+    @asynccontextmanager
+    async def lifespan(app: FastAPI) -> AsyncIterator[None]:
+        yield
+        state.threads.shutdown(wait=False, cancel_futures=True)
+
+    app = FastAPI(
+        title="Triptych",
+        version=version(),
+        description=DESCRIPTION,
+        lifespan=lifespan,
+        docs_url="/docs",
+        redoc_url=None,
+    )
+    app.state.triptych = state
+    for routes in (routes_generate, routes_translate, routes_encode, routes_tokenize, routes_operations):
+        app.include_router(routes.router)
+
+    def answer(request: Request, error: RequestError) -> Response:
+        return error_response(error, request.scope["triptych.request_id"], state)
+
+    async def on_request_error(request: Request, error: Exception) -> Response:
+        assert isinstance(error, RequestError)
+        return answer(request, error)
+
+    async def on_http_error(request: Request, error: Exception) -> Response:
+        assert isinstance(error, HTTPException)
+        if error.status_code == 405:
+            return answer(request, MethodNotAllowed("this route does not take this method"))
+        return answer(request, NotFound("there is no such route"))
+
+    async def on_fault(request: Request, error: Exception) -> Response:
+        log.error("fault in %s", getattr(request.scope.get("route"), "path", "no route"), exc_info=error)
+        return answer(request, EngineFailure("a fault in the server"))
+
+    app.add_exception_handler(RequestError, on_request_error)
+    app.add_exception_handler(HTTPException, on_http_error)
+    app.add_exception_handler(Exception, on_fault)
+    app.openapi = cache(lambda: document(app))  # type: ignore[method-assign]
+    return app

@@ -1,0 +1,59 @@
+"""What the HTTP process reads of a checkpoint directory: tokenizer, languages, and the prompts it was trained with."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from server.errors import CheckpointError
+from server.text.languages import TranslationLanguages
+from server.text.tokenizer import Tokenizer, TokenizerError, load_tokenizer
+from server.text.tokenizer_files import read_json
+from weights.resolve import ResolveError, file_in
+
+PROMPTS_FILE = "config_sentence_transformers.json"
+
+
+@dataclass(frozen=True)
+class Prompts:
+    """Beginnings of texts by name, and the one that is used without a name."""
+
+    by_name: Mapping[str, str] = field(default_factory=dict)
+    default: str = ""
+
+
+@dataclass(frozen=True)
+class CheckpointText:
+    """A checkpoint's own files for text."""
+
+    directory: Path
+    tokenizer: Tokenizer
+    languages: TranslationLanguages
+    prompts: Prompts
+
+
+def load(name: str, directory: Path) -> CheckpointText:
+    """Raises CheckpointError, one line, for a tokenizer or prompts that cannot be read."""
+    try:
+        tokenizer = load_tokenizer(directory)
+        family = str(read_json(directory, "config.json").get("model_type", ""))
+        languages = TranslationLanguages.from_checkpoint(directory, family, tokenizer)
+        return CheckpointText(directory, tokenizer, languages, _prompts(directory))
+    except (TokenizerError, ResolveError) as error:
+        raise CheckpointError(f"{name}: {error}") from None
+
+
+def _prompts(directory: Path) -> Prompts:
+    path = file_in(directory, PROMPTS_FILE)
+    if path is None:
+        return Prompts()
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        raise ResolveError(f"{PROMPTS_FILE} is not readable JSON") from None
+    given = content.get("prompts") if isinstance(content, dict) else None
+    by_name = {key: value for key, value in given.items() if isinstance(value, str)} if isinstance(given, dict) else {}
+    chosen = content.get("default_prompt_name") if isinstance(content, dict) else None
+    return Prompts(by_name, by_name.get(chosen, "") if isinstance(chosen, str) else "")

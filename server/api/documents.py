@@ -1,0 +1,151 @@
+"""The OpenAPI document: bodies, answers, errors and an example for every route. Does not take part in answering."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from fastapi import FastAPI
+from fastapi.openapi.utils import get_openapi
+from pydantic import BaseModel
+from pydantic.json_schema import models_json_schema
+
+from server.api import responses, schemas
+
+DESCRIPTION = (
+    "One inference server for the three transformer families: encoders (BERT), decoders (GPT-2, LLaMA) and "
+    "encoder-decoders (T5, BART, Marian). Every accepted field works, or the request fails and names the field."
+)
+
+_ERRORS = {
+    401: "missing or wrong API key",
+    404: "no such model",
+    408: "the body did not arrive in time",
+    413: "the body is too large",
+    415: "the body is not declared as JSON",
+    422: "malformed JSON, a bad value, or what does not fit",
+    429: "the queue is full",
+    500: "a fault in the engine",
+    503: "loading, draining, or the worker is being replaced",
+    504: "the deadline passed before the first byte",
+}
+
+_EXAMPLES: dict[str, tuple[dict[str, Any], Any]] = {
+    "generate": (
+        {"prompt": "Once upon a time", "max_new_tokens": 16, "temperature": 0.8, "seed": 7},
+        {
+            "id": "gen-0d1f",
+            "model": "gpt2",
+            "choices": [{"index": 0, "text": " there was a king.", "finish_reason": "stop", "stop_reason": None}],
+            "usage": {"prompt_tokens": 4, "completion_tokens": 6, "total_tokens": 10, "cached_tokens": 0},
+            "seed": 7,
+            "timings": {"queue_ms": 0.2, "prefill_ms": 4.1, "decode_ms": 30.5, "total_ms": 36.0},
+        },
+    ),
+    "translate": (
+        {"inputs": "The garden is small.", "source_lang": "en", "target_lang": "de"},
+        {
+            "id": "tr-0d1f",
+            "model": "opus-mt-en-de",
+            "translations": [
+                {
+                    "text": "Der Garten ist klein.",
+                    "source_lang": "en",
+                    "target_lang": "de",
+                    "score": -0.41,
+                    "alternatives": [],
+                    "finish_reason": "stop",
+                }
+            ],
+            "usage": {"prompt_tokens": 6, "completion_tokens": 6, "total_tokens": 12, "cached_tokens": 0},
+            "seed": 7,
+            "timings": {"queue_ms": 0.2, "prefill_ms": 4.1, "decode_ms": 30.5, "total_ms": 36.0},
+        },
+    ),
+    "embed": ({"inputs": ["a first text", "a second one"]}, [[0.6, 0.8], [0.8, 0.6]]),
+    "classify": (
+        {"inputs": "I liked this film."},
+        [{"label": "positive", "score": 0.98}, {"label": "negative", "score": 0.02}],
+    ),
+    "tokenize": (
+        {"inputs": "a text"},
+        [[{"id": 64, "text": "a", "start": 0, "end": 1, "special": False}]],
+    ),
+    "detokenize": ({"ids": [64, 2420]}, ["a text"]),
+    "health": ({}, {"status": "ok"}),
+    "ready": ({}, {"status": "ready"}),
+}
+
+_ANSWERS: dict[str, type[BaseModel]] = {
+    "generate": responses.GenerateAnswer,
+    "translate": responses.TranslateAnswer,
+    "embed": responses.EmbedAnswer,
+    "classify": responses.ClassifyAnswer,
+    "tokenize": responses.TokenizeAnswer,
+    "detokenize": responses.DetokenizeAnswer,
+    "health": responses.Status,
+    "ready": responses.Status,
+    "info": responses.InfoAnswer,
+}
+
+_STREAM = (
+    "With `stream`: server-sent events, `token` after `token` and then `done` with the whole answer, "
+    "or `error` and no `done`."
+)
+
+
+def _reference(model: type[BaseModel]) -> dict[str, str]:
+    return {"$ref": f"#/components/schemas/{model.__name__}"}
+
+
+def _error_answer(text: str) -> dict[str, Any]:
+    return {"description": text, "content": {"application/json": {"schema": _reference(responses.ErrorAnswer)}}}
+
+
+def operation(name: str, body: type[BaseModel] | None = None) -> dict[str, Any]:
+    """Arguments for a route's decorator: its id, what it takes and everything it may answer."""
+    example, answer = _EXAMPLES.get(name, ({}, None))
+    content: dict[str, Any] = {"schema": _reference(_ANSWERS[name])} if name in _ANSWERS else {}
+    if answer is not None:
+        content["example"] = answer
+    success: dict[str, Any] = {"description": "the answer", "content": {"application/json": content}}
+    if name == "metrics":
+        success["content"] = {"text/plain": {"schema": {"type": "string"}}}
+    errors = {401, 500} if body is None else set(_ERRORS)
+    if name in ("generate", "translate"):
+        success["description"] = f"the answer. {_STREAM}"
+        success["content"]["text/event-stream"] = {"schema": {"type": "string"}}
+    if name in ("health", "ready"):
+        errors = {503}
+    answers: dict[int | str, dict[str, Any]] = {200: success}
+    answers |= {status: _error_answer(_ERRORS[status]) for status in sorted(errors)}
+    extra: dict[str, Any] = {}
+    if body is not None:
+        media = {"schema": _reference(body), "example": example}
+        extra["requestBody"] = {"required": True, "content": {"application/json": media}}
+    return {"operation_id": name, "responses": answers, "openapi_extra": extra}
+
+
+def document(app: FastAPI) -> dict[str, Any]:
+    """The whole OpenAPI document of an application."""
+    bodies: list[type[BaseModel]] = [
+        schemas.GenerateBody,
+        schemas.TranslateBody,
+        schemas.EmbedBody,
+        schemas.ClassifyBody,
+        schemas.TokenizeBody,
+        schemas.DetokenizeBody,
+    ]
+    answers: list[type[BaseModel]] = [*dict.fromkeys(_ANSWERS.values()), responses.ErrorAnswer]
+    described = get_openapi(title=app.title, version=app.version, description=app.description, routes=app.routes)
+    modes: list[tuple[type[BaseModel], Literal["validation", "serialization"]]] = []
+    modes += [(body, "validation") for body in bodies]
+    modes += [(answer, "serialization") for answer in answers]
+    _, definitions = models_json_schema(
+        modes,
+        ref_template="#/components/schemas/{model}",
+    )
+    components = described.setdefault("components", {})
+    components["schemas"] = definitions["$defs"]
+    components["securitySchemes"] = {"key": {"type": "http", "scheme": "bearer"}}
+    described["security"] = [{"key": []}, {}]
+    return described

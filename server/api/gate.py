@@ -1,0 +1,100 @@
+"""The door of the server, around every route: request id, key, draining, counting, one log line. Pure ASGI.
+
+Runs before routing, so that a request without a key learns nothing, not even which routes exist.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+import time
+import uuid
+
+from starlette.datastructures import Headers, MutableHeaders
+from starlette.responses import Response
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from server.api.sse import dumps
+from server.api.state import State
+from server.errors import NotReady, RequestError, Unauthorized
+from server.settings import key_matches
+
+log = logging.getLogger("triptych.access")
+
+OPEN_ROUTES = frozenset({"/health", "/ready"})
+OPERATIONS = frozenset({"/health", "/ready", "/info", "/metrics", "/openapi.json", "/docs"})
+"""Routes that are answered while draining."""
+
+_REQUEST_ID = re.compile(r"[\x21-\x7e]{1,128}")
+
+
+class Gate:
+    """Wraps the application. `state` is the server's."""
+
+    def __init__(self, app: ASGIApp, state: State) -> None:
+        self.app = app
+        self.state = state
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self.app(scope, receive, send)
+            return
+        started = time.monotonic()
+        headers = Headers(scope=scope)
+        given = headers.get("x-request-id", "")
+        request_id = given if _REQUEST_ID.fullmatch(given) else uuid.uuid4().hex
+        scope["triptych.arrival"] = started
+        scope["triptych.request_id"] = request_id
+        status = 0
+
+        async def marked(message: Message) -> None:
+            nonlocal status
+            if message["type"] == "http.response.start":
+                status = message["status"]
+                MutableHeaders(scope=message)["x-request-id"] = request_id
+            await send(message)
+
+        counted = scope["path"] not in OPERATIONS
+        self.state.answering += counted
+        try:
+            try:
+                self._check(scope["path"], headers)
+            except RequestError as error:
+                await error_response(error, request_id, self.state)(scope, receive, marked)
+            else:
+                await self.app(scope, receive, marked)
+        except Exception:
+            # The application has answered and logged it, or cannot answer any more: returning closes the connection.
+            if not status:
+                raise
+        finally:
+            self.state.answering -= counted
+            self._count(scope, status, time.monotonic() - started, request_id)
+
+    def _check(self, path: str, headers: Headers) -> None:
+        if path not in OPEN_ROUTES and self.state.keys:
+            scheme, _, key = headers.get("authorization", "").partition(" ")
+            if scheme.lower() != "bearer" or not key_matches(key.strip().encode("utf-8", "replace"), self.state.keys):
+                raise Unauthorized("send a valid API key as `Authorization: Bearer KEY`")
+        if self.state.draining and path not in OPERATIONS:
+            raise NotReady("the server is shutting down", retry_after=5)
+
+    def _count(self, scope: Scope, status: int, seconds: float, request_id: str) -> None:
+        route = getattr(scope.get("route"), "path", "unmatched")
+        metrics = self.state.metrics
+        metrics.requests.labels(route, str(status or 499)).inc()
+        metrics.request_seconds.labels(route).observe(seconds)
+        if self.state.settings.access_log:
+            level = logging.DEBUG if route in OPERATIONS else logging.INFO
+            log.log(level, "%s %s %d %.1fms %s", scope["method"][:8], route, status or 499, seconds * 1000, request_id)
+
+
+def error_response(error: RequestError, request_id: str, state: State) -> Response:
+    """The error as the contract has it, counted by its code."""
+    state.metrics.rejected.labels(error.code).inc()
+    headers = {}
+    if error.retry_after is not None:
+        headers["retry-after"] = str(error.retry_after)
+    if error.status == 401:
+        headers["www-authenticate"] = "Bearer"
+    return Response(dumps(error.body(request_id)), error.status, headers, "application/json")

@@ -1,0 +1,174 @@
+"""What clients get, as schemas: for the OpenAPI document, and for the tests that hold real answers against them."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict, RootModel
+
+
+class Answer(BaseModel):
+    """Base of every answer: nothing undocumented in it."""
+
+    model_config = ConfigDict(extra="forbid", protected_namespaces=())
+
+
+class ErrorObject(Answer):
+    message: str
+    type: str
+    param: str | None
+    code: str
+    request_id: str
+
+
+class ErrorAnswer(Answer):
+    """Every failure."""
+
+    error: ErrorObject
+
+
+class TopLogprob(Answer):
+    id: int
+    token: str
+    logprob: float
+
+
+class TokenLogprobs(TopLogprob):
+    """Of the raw distribution: before temperature, penalties and masks."""
+
+    top: list[TopLogprob]
+
+
+class Usage(Answer):
+    prompt_tokens: int
+    completion_tokens: int
+    total_tokens: int
+    cached_tokens: int
+
+
+class Timings(Answer):
+    """Milliseconds, of the slowest sequence; null where a stop string ended all of them before the engine knew."""
+
+    queue_ms: float | None
+    prefill_ms: float | None
+    decode_ms: float | None
+    total_ms: float
+
+
+class Choice(Answer):
+    """One text. `stop_reason`: the stop string or the id that ended it, null at the end of text."""
+
+    index: int
+    text: str
+    token_ids: list[int] | None = None
+    finish_reason: Literal["stop", "length", "timeout"]
+    stop_reason: str | int | None
+    score: float | None = None
+    logprobs: list[TokenLogprobs] | None = None
+    prompt_index: int | None = None
+
+
+class GenerateAnswer(Answer):
+    id: str
+    model: str
+    choices: list[Choice]
+    usage: Usage
+    seed: int
+    timings: Timings
+
+
+class Alternative(Answer):
+    text: str
+    score: float | None
+
+
+class Translation(Answer):
+    """`score`: the sum of the segments' scores, null without beam search."""
+
+    text: str
+    source_lang: str | None
+    target_lang: str | None
+    score: float | None
+    alternatives: list[Alternative]
+    finish_reason: Literal["stop", "length", "timeout"]
+    token_ids: list[int] | None = None
+    logprobs: list[TokenLogprobs] | None = None
+
+
+class TranslateAnswer(Answer):
+    id: str
+    model: str
+    translations: list[Translation]
+    usage: Usage
+    seed: int
+    timings: Timings
+
+
+class Label(Answer):
+    label: str
+    score: float
+
+
+class Token(Answer):
+    """`start` and `end` are characters of the text; a special token stands at no place of it."""
+
+    id: int
+    text: str
+    start: int
+    end: int
+    special: bool
+
+
+class EmbedAnswer(RootModel[list[list[float]]]):
+    """A vector for each input, also for one."""
+
+
+class ClassifyAnswer(RootModel[list[Label] | list[list[Label]]]):
+    """Labels by falling score; a list of such lists for a list of inputs."""
+
+
+class TokenizeAnswer(RootModel[list[list[Token]]]):
+    """The tokens of each text."""
+
+
+class DetokenizeAnswer(RootModel[list[str]]):
+    """The text of each list of ids."""
+
+
+class Status(Answer):
+    status: str
+
+
+class ModelDescription(Answer):
+    name: str
+    family: str
+    architecture: str
+    tasks: list[str]
+    routes: list[str]
+    dtype: str
+    parameters: int
+    weight_bytes: int
+    kv_bytes: int
+    vocab_size: int
+    hidden_size: int
+    context_tokens: int
+    source_tokens: int | None
+    labels: list[str]
+    languages: list[str]
+
+
+class Limits(Answer):
+    max_body_bytes: int
+    max_text_characters: int
+    max_items: int
+    max_queue_requests: int
+    max_queue_tokens: int
+    max_timeout_ms: int
+
+
+class InfoAnswer(Answer):
+    name: str
+    version: str
+    device: str
+    models: list[ModelDescription]
+    limits: Limits

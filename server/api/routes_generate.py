@@ -1,0 +1,146 @@
+"""`POST /generate`: text from a decoder or an encoder-decoder. API.md section 3."""
+
+from __future__ import annotations
+
+import uuid
+from typing import Any
+
+from fastapi import APIRouter
+from starlette.requests import Request
+from starlette.responses import Response
+
+from server.api import generation
+from server.api.answers import Answer, Delta, Run, TextOptions, usage
+from server.api.body import read
+from server.api.documents import operation
+from server.api.replies import reply
+from server.api.schemas import GenerateBody, GenerationFields
+from server.api.state import Model, State, arrival, of
+from server.errors import InvalidRequest
+from server.ipc.messages import Generate, GenerationParams, TokenLogprob
+from server.text.languages import Plan
+
+router = APIRouter()
+
+
+def text_options(body: GenerationFields) -> TextOptions:
+    return TextOptions(
+        skip_special_tokens=body.skip_special_tokens is not False,
+        stop=tuple(body.stop or ()),
+        include_stop=bool(body.include_stop),
+    )
+
+
+def make_answers(
+    model: Model, params: GenerationParams, row: int, options: TextOptions, continues: list[int]
+) -> list[Answer]:
+    """The answers that one sequence will give, best first."""
+    return [
+        Answer(model.tokenizer, params, row, rank, options, continues) for rank in range(params.num_return_sequences)
+    ]
+
+
+def tokens_json(token_ids: list[int], logprobs: list[TokenLogprob]) -> list[dict[str, Any]]:
+    """The tokens of a `token` event."""
+    if not logprobs:
+        return [{"id": token_id} for token_id in token_ids]
+    return [{"id": entry.token_id, "logprob": entry.logprob} for entry in logprobs]
+
+
+@router.post("/generate", **operation("generate", GenerateBody))
+async def generate(request: Request) -> Response:
+    """Continue prompts with a decoder, or answer source texts with an encoder-decoder."""
+    state = of(request)
+    body = await read(request, GenerateBody, state.settings.max_body_bytes, state.settings.body_timeout_seconds)
+    deadline = state.deadline(request, body.timeout_ms)
+    model = state.candidates(body.model, ("generate", "translate"), "/generate")[0]
+    plan = generation.language_plan(body, model)
+    params, seed = generation.resolve(body, model, plan)
+    prompts = await _prompts(state, model, body, plan)
+    start = generation.decoder_start(body, model)
+    options = text_options(body)
+    start_tokens = len(model.info.generation.decoder_start_token_ids)
+
+    messages: list[Generate] = []
+    answers: list[list[Answer]] = []
+    origins: list[int] = []
+    for origin, prompt in enumerate(prompts):
+        left = generation.room(model.info, prompt, start, "prompt")
+        for index in range(body.n or 1):
+            own = generation.row(params, index, min(params.max_new_tokens, left))
+            continues = start[start_tokens:] if model.info.is_encoder_decoder else prompt
+            answers.append(make_answers(model, own, len(messages), options, continues))
+            messages.append(Generate(state.client.next_id(), model.name, prompt, start, own, deadline))
+            origins.append(origin)
+
+    answer_id = f"gen-{uuid.uuid4().hex}"
+    run = Run(state.client.submit(messages, deadline), answers)
+    per_row = params.num_return_sequences
+    many = isinstance(body.prompt, list) and not isinstance(body.prompt[0], int)
+
+    def token_events(deltas: list[Delta]) -> list[dict[str, Any]]:
+        return [
+            {
+                "id": answer_id,
+                "index": delta.answer.row * per_row + delta.answer.rank,
+                "text": delta.text,
+                "tokens": tokens_json(delta.token_ids, delta.logprobs),
+            }
+            for delta in deltas
+            if delta.text or delta.token_ids
+        ]
+
+    def whole() -> dict[str, Any]:
+        flat = [answer for row in answers for answer in row]
+        choices = []
+        for index, answer in enumerate(flat):
+            choice = _choice(body, index, answer)
+            if many:
+                choice["prompt_index"] = origins[answer.row]
+            choices.append(choice)
+        made = sum(len(answer.token_ids) for answer in flat)
+        return {
+            "id": answer_id,
+            "model": model.name,
+            "choices": choices,
+            "usage": usage(sum(map(len, prompts)), made, run.cached_tokens()),
+            "seed": seed,
+            "timings": run.timings(arrival(request)),
+        }
+
+    return await reply(request, state, run, bool(body.stream), token_events, whole)
+
+
+def _choice(body: GenerateBody, index: int, answer: Answer) -> dict[str, Any]:
+    choice: dict[str, Any] = {"index": index, "text": answer.text}
+    if body.return_token_ids:
+        choice["token_ids"] = answer.token_ids
+    choice["finish_reason"] = answer.finish_reason
+    choice["stop_reason"] = answer.stop_reason
+    if answer.score is not None:
+        choice["score"] = answer.score
+    if body.logprobs:
+        choice["logprobs"] = answer.logprobs_json()
+    return choice
+
+
+async def _prompts(state: State, model: Model, body: GenerateBody, plan: Plan) -> list[list[int]]:
+    """Token ids of every prompt, shortened where the client allows it."""
+    given = body.prompt
+    limit = body.truncate
+    side = "right" if model.info.is_encoder_decoder else "left"
+    leading = list(plan.leading_source_ids)
+    if isinstance(given, list) and isinstance(given[0], int):
+        given = [given]
+    if isinstance(given, list) and isinstance(given[0], list):
+        if plan.prefix:
+            raise InvalidRequest("`target_lang` of this model goes with text, not with token ids", "target_lang")
+        prompts = [generation.check_ids(ids, model.info, "prompt") for ids in given]
+        if limit is not None:
+            prompts = [ids[:limit] if side == "right" else ids[-limit:] for ids in prompts]
+        return [leading + ids for ids in prompts]
+    texts = [plan.prefix + text for text in ([given] if isinstance(given, str) else given)]
+    encodings = await state.encode(model.tokenizer, texts, param="prompt")
+    if limit is not None:
+        encodings = [generation.shorten(encoding, limit, side) for encoding in encodings]
+    return [leading + encoding.ids for encoding in encodings]

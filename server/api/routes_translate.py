@@ -1,0 +1,163 @@
+"""`POST /translate`: text from one language to another with an encoder-decoder. API.md section 4."""
+
+from __future__ import annotations
+
+import uuid
+from typing import Any
+
+import msgspec
+from fastapi import APIRouter
+from starlette.requests import Request
+from starlette.responses import Response
+
+from server.api import generation, segments
+from server.api.answers import Answer, Delta, Run, usage
+from server.api.body import read
+from server.api.documents import operation
+from server.api.replies import reply
+from server.api.routes_generate import make_answers, text_options, tokens_json
+from server.api.schemas import TranslateBody
+from server.api.segments import Segment, Segments
+from server.api.state import Model, State, arrival, of
+from server.errors import InvalidRequest
+from server.ipc.messages import Generate
+from server.text.languages import Plan, UnknownPair
+
+router = APIRouter()
+
+
+@router.post("/translate", **operation("translate", TranslateBody))
+async def translate(request: Request) -> Response:
+    """Translate texts, sentence by sentence unless told otherwise."""
+    state = of(request)
+    body = await read(request, TranslateBody, state.settings.max_body_bytes, state.settings.body_timeout_seconds)
+    deadline = state.deadline(request, body.timeout_ms)
+    model, plan = _choose(state, body)
+    alternatives = body.num_alternatives or 0
+    _refuse(body)
+    params, seed = generation.resolve(body, model, plan, min_beams=alternatives + 1)
+    if params.num_beams < alternatives + 1:
+        raise InvalidRequest(
+            f"`num_alternatives` {alternatives} needs `num_beams` of at least {alternatives + 1}", "num_alternatives"
+        )
+    params = msgspec.structs.replace(params, num_return_sequences=alternatives + 1)
+    texts = [body.inputs] if isinstance(body.inputs, str) else body.inputs
+    jobs = [Segments(pieces) for pieces in await _split(state, model, body, plan, texts)]
+    places = [(job, index) for job in jobs for index, segment in enumerate(job.segments) if segment.text.strip()]
+    sources = await _sources(state, model, body, plan, [job.segments[index].text for job, index in places])
+
+    bare = list(model.info.generation.decoder_start_token_ids)
+    prefixed = generation.decoder_start(body, model)
+    options = text_options(body)
+    messages: list[Generate] = []
+    answers: list[list[Answer]] = []
+    begun: set[int] = set()
+    for (job, index), source in zip(places, sources, strict=True):
+        segment = job.segments[index]
+        start = bare if id(job) in begun else prefixed
+        if id(job) not in begun:
+            segment.before = body.decoder_prefix or ""
+        begun.add(id(job))
+        own = generation.row(
+            params, 0, min(params.max_new_tokens, generation.room(model.info, source, start, "inputs"))
+        )
+        segment.answers = make_answers(model, own, len(messages), options, start[len(bare) :])
+        answers.append(segment.answers)
+        messages.append(Generate(state.client.next_id(), model.name, source, start, own, deadline))
+
+    answer_id = f"tr-{uuid.uuid4().hex}"
+    run = Run(state.client.submit(messages, deadline), answers)
+
+    def token_events(deltas: list[Delta]) -> list[dict[str, Any]]:
+        for delta in deltas:
+            if delta.answer.rank == 0:
+                job, index = places[delta.answer.row]
+                job.add(index, delta)
+        return [
+            {
+                "id": answer_id,
+                "index": number,
+                "segment": piece.segment,
+                "text": piece.text,
+                "tokens": tokens_json(piece.token_ids, piece.logprobs),
+            }
+            for number, job in enumerate(jobs)
+            for piece in job.release()
+        ]
+
+    def whole() -> dict[str, Any]:
+        made = sum(len(answer.token_ids) for row in answers for answer in row)
+        return {
+            "id": answer_id,
+            "model": model.name,
+            "translations": [_translation(body, plan, job, alternatives) for job in jobs],
+            "usage": usage(sum(map(len, sources)), made, run.cached_tokens()),
+            "seed": seed,
+            "timings": run.timings(arrival(request)),
+        }
+
+    return await reply(request, state, run, bool(body.stream), token_events, whole)
+
+
+def _refuse(body: TranslateBody) -> None:
+    if body.n not in (None, 1):
+        raise InvalidRequest("`n` is not for translations; use `num_alternatives`", "n")
+    if body.num_return_sequences not in (None, 1):
+        raise InvalidRequest(
+            "`num_return_sequences` is not for translations; use `num_alternatives`", "num_return_sequences"
+        )
+
+
+def _choose(state: State, body: TranslateBody) -> tuple[Model, Plan]:
+    """The first model that offers the pair. Raises InvalidRequest that lists what there is."""
+    candidates = state.candidates(body.model, ("translate",), "/translate")
+    reasons = []
+    for model in candidates:
+        try:
+            return model, model.text.languages.match(body.source_lang, body.target_lang)
+        except UnknownPair as error:
+            reasons.append((model.name, str(error)))
+    text = reasons[0][1] if len(reasons) == 1 else "; ".join(f"{name}: {reason}" for name, reason in reasons)
+    raise InvalidRequest(text, "target_lang")
+
+
+async def _split(state: State, model: Model, body: TranslateBody, plan: Plan, texts: list[str]) -> list[list[Segment]]:
+    if body.split_sentences is False:
+        return [segments.whole(text) for text in texts]
+    state.check_characters(texts, "inputs")
+    limit = model.info.source_tokens
+
+    def fits(text: str) -> bool:
+        if not limit or len(text) < limit // 2:
+            return True
+        encoded = model.tokenizer.encode([plan.prefix + text], offsets=False)[0]
+        return len(encoded.ids) + len(plan.leading_source_ids) <= limit
+
+    target = plan.target_lang or body.target_lang
+    return await state.in_thread(lambda: [segments.split(text, target, fits) for text in texts])
+
+
+async def _sources(state: State, model: Model, body: TranslateBody, plan: Plan, texts: list[str]) -> list[list[int]]:
+    """Token ids of every segment, with what asks for the target language before them."""
+    if not texts:
+        return []
+    encodings = await state.encode(model.tokenizer, [plan.prefix + text for text in texts], param="inputs")
+    if body.truncate is not None:
+        encodings = [generation.shorten(encoding, body.truncate, "right") for encoding in encodings]
+    return [[*plan.leading_source_ids, *encoding.ids] for encoding in encodings]
+
+
+def _translation(body: TranslateBody, plan: Plan, job: Segments, alternatives: int) -> dict[str, Any]:
+    answer: dict[str, Any] = {
+        "text": job.text(0),
+        "source_lang": plan.source_lang or body.source_lang,
+        "target_lang": plan.target_lang or body.target_lang,
+        "score": job.score(0),
+        "alternatives": [{"text": job.text(rank), "score": job.score(rank)} for rank in range(1, alternatives + 1)],
+        "finish_reason": job.finish_reason(),
+    }
+    if body.return_token_ids:
+        answer["token_ids"] = [token_id for one in job.best() for token_id in one.token_ids]
+    if body.logprobs:
+        answer["logprobs"] = [entry for one in job.best() for entry in one.logprobs_json()]
+    return answer

@@ -1,0 +1,312 @@
+"""What clients may send, field by field: strict types, bounds, no unknown fields. API.md sections 3 to 5.
+
+`None` always means "not given". A field that is known but not built takes its neutral value and refuses every other one
+by name (`refuse_unbuilt`); what may not be combined is refused by `refuse_contradictions`.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSchema
+
+from server.errors import InvalidRequest
+
+MAX_ITEMS = 1024
+MAX_STOPS = 16
+MAX_STOP_CHARACTERS = 256
+
+Model = Annotated[str | None, Field(min_length=1, max_length=256, description="a loaded model; default: the first fit")]
+Count = Annotated[int, Field(ge=0, le=1 << 20)]
+TokenId = Annotated[int, Field(ge=0, lt=1 << 31)]
+TokenIds = list[TokenId]
+ShortText = Annotated[str, Field(min_length=1, max_length=MAX_STOP_CHARACTERS)]
+Language = Annotated[str, Field(min_length=2, max_length=32)]
+Finite = Annotated[float, Field(allow_inf_nan=False)]
+
+_TEXT = {"type": "string"}
+_IDS = {"type": "array", "items": {"type": "integer", "minimum": 0}, "minItems": 1}
+
+
+def _list_of(item: dict[str, Any]) -> dict[str, Any]:
+    return {"type": "array", "items": item, "minItems": 1, "maxItems": MAX_ITEMS}
+
+
+def _is_ids(value: object) -> bool:
+    return isinstance(value, list) and bool(value) and all(type(item) is int and 0 <= item < 1 << 31 for item in value)
+
+
+def _check_list(value: object) -> list[Any]:
+    if not isinstance(value, list) or not value:
+        raise ValueError("has to be a string or a list that is not empty")
+    return value
+
+
+def _check_length(value: list[Any]) -> None:
+    if len(value) > MAX_ITEMS:
+        raise ValueError(f"has {len(value)} items; the limit is {MAX_ITEMS}")
+
+
+def _prompt(value: object) -> object:
+    if isinstance(value, str) or _is_ids(value):
+        return value
+    items = _check_list(value)
+    _check_length(items)
+    if all(isinstance(item, str) for item in items) or all(_is_ids(item) for item in items):
+        return items
+    raise ValueError("has to be a string, a list of strings, token ids, or a list of lists of token ids")
+
+
+def _texts_or_ids(value: object) -> object:
+    if isinstance(value, str) or _is_ids(value):
+        return value
+    items = _check_list(value)
+    _check_length(items)
+    if all(isinstance(item, str) or _is_ids(item) for item in items):
+        return items
+    raise ValueError("has to be a string, token ids, or a list of either")
+
+
+def _texts(value: object) -> object:
+    if isinstance(value, str):
+        return value
+    items = _check_list(value)
+    _check_length(items)
+    if all(isinstance(item, str) for item in items):
+        return items
+    raise ValueError("has to be a string or a list of strings")
+
+
+def _texts_or_pairs(value: object) -> object:
+    if isinstance(value, str):
+        return value
+    items = _check_list(value)
+    _check_length(items)
+    for item in items:
+        pair = isinstance(item, list) and len(item) in (1, 2) and all(isinstance(part, str) for part in item)
+        if not isinstance(item, str) and not pair:
+            raise ValueError("has to be a string, or a list of strings or of pairs of strings")
+    return items
+
+
+def _id_lists(value: object) -> object:
+    if _is_ids(value):
+        return value
+    items = _check_list(value)
+    _check_length(items)
+    if all(item == [] or _is_ids(item) for item in items):
+        return items
+    raise ValueError("has to be token ids, or a list of lists of token ids")
+
+
+def _strings(value: object) -> object:
+    return [value] if isinstance(value, str) else value
+
+
+_PAIR = {"type": "array", "items": _TEXT, "minItems": 1, "maxItems": 2}
+
+Prompt = Annotated[
+    Any,
+    BeforeValidator(_prompt),
+    WithJsonSchema({"anyOf": [_TEXT, _list_of(_TEXT), _IDS, _list_of(_IDS)]}),
+]
+TextsOrIds = Annotated[
+    Any,
+    BeforeValidator(_texts_or_ids),
+    WithJsonSchema({"anyOf": [_TEXT, _IDS, _list_of({"anyOf": [_TEXT, _IDS]})]}),
+]
+Texts = Annotated[Any, BeforeValidator(_texts), WithJsonSchema({"anyOf": [_TEXT, _list_of(_TEXT)]})]
+TextsOrPairs = Annotated[
+    Any,
+    BeforeValidator(_texts_or_pairs),
+    WithJsonSchema({"anyOf": [_TEXT, _list_of({"anyOf": [_TEXT, _PAIR]})]}),
+]
+IdLists = Annotated[
+    Any,
+    BeforeValidator(_id_lists),
+    WithJsonSchema({"anyOf": [_IDS, _list_of({"type": "array", "items": {"type": "integer", "minimum": 0}})]}),
+]
+Stops = Annotated[list[ShortText], BeforeValidator(_strings), Field(max_length=MAX_STOPS)]
+
+
+class Body(BaseModel):
+    """Base of every request: strict, nothing unknown."""
+
+    model_config = ConfigDict(strict=True, extra="forbid", allow_inf_nan=False)
+
+    model: Model = None
+
+
+class TimedBody(Body):
+    """Base of every request that waits for the engine."""
+
+    timeout_ms: Annotated[int | None, Field(ge=1, description="milliseconds; default 60000")] = None
+
+
+SAMPLER_NEUTRAL: dict[str, tuple[float, ...]] = {"temperature": (0, 1), "top_k": (0,), "top_p": (1,), "min_p": (0,)}
+
+
+class GenerationFields(TimedBody):
+    """How to decode: the fields that `/generate` and `/translate` share."""
+
+    stream: bool | None = None
+    max_new_tokens: Annotated[int | None, Field(ge=1, le=1 << 20)] = None
+    min_new_tokens: Count | None = None
+    do_sample: bool | None = None
+    temperature: Annotated[Finite | None, Field(ge=0, le=100)] = None
+    top_k: Count | None = None
+    top_p: Annotated[Finite | None, Field(gt=0, le=1)] = None
+    min_p: Annotated[Finite | None, Field(ge=0, le=1)] = None
+    typical_p: Annotated[Finite | None, Field(gt=0, le=1)] = None
+    repetition_penalty: Annotated[Finite | None, Field(gt=0, le=100)] = None
+    presence_penalty: Annotated[Finite | None, Field(ge=-2, le=2)] = None
+    frequency_penalty: Annotated[Finite | None, Field(ge=-2, le=2)] = None
+    no_repeat_ngram_size: Count | None = None
+    encoder_no_repeat_ngram_size: Count | None = None
+    logit_bias: dict[str, Annotated[Finite, Field(ge=-100, le=100)]] | None = None
+    bad_words: Annotated[list[ShortText] | None, Field(max_length=256)] = None
+    allowed_token_ids: TokenIds | None = None
+    suppress_tokens: TokenIds | None = None
+    seed: Annotated[int | None, Field(ge=0, lt=1 << 64)] = None
+    n: Annotated[int | None, Field(ge=1, le=16)] = None
+    best_of: Annotated[int | None, Field(ge=1, le=16)] = None
+    num_beams: Annotated[int | None, Field(ge=1, le=16)] = None
+    num_return_sequences: Annotated[int | None, Field(ge=1, le=16)] = None
+    length_penalty: Annotated[Finite | None, Field(ge=-100, le=100)] = None
+    early_stopping: bool | Literal["never"] | None = None
+    num_beam_groups: Annotated[int | None, Field(ge=1, le=16)] = None
+    diversity_penalty: Annotated[Finite | None, Field(ge=0, le=100)] = None
+    stop: Stops | None = None
+    stop_token_ids: Annotated[TokenIds | None, Field(max_length=64)] = None
+    include_stop: bool | None = None
+    ignore_eos: bool | None = None
+    skip_special_tokens: bool | None = None
+    logprobs: bool | None = None
+    top_logprobs: Annotated[int | None, Field(ge=0, le=20)] = None
+    prompt_logprobs: bool | None = None
+    echo: bool | None = None
+    return_token_ids: bool | None = None
+    return_attention: bool | None = None
+    truncate: Annotated[int | None, Field(ge=1, le=1 << 20)] = None
+    forced_bos_token: Annotated[str | int | None, Field(description="a token, or its id")] = None
+    decoder_prefix: Annotated[str | None, Field(min_length=1, max_length=4096)] = None
+    source_lang: Language | None = None
+    target_lang: Language | None = None
+    response_format: dict[str, Any] | None = None
+    user: Any = None
+    metadata: Any = None
+    store: Any = None
+
+    def sampler(self, neutral: bool = False) -> str | None:
+        """The first sampler field with a value; without `neutral`, only one that changes the distribution."""
+        for name, values in SAMPLER_NEUTRAL.items():
+            value = getattr(self, name)
+            if value is not None and (neutral or value not in values):
+                return name
+        return None
+
+
+_UNBUILT: dict[str, tuple[object, ...]] = {
+    "typical_p": (1.0,),
+    "presence_penalty": (0.0,),
+    "frequency_penalty": (0.0,),
+    "encoder_no_repeat_ngram_size": (0,),
+    "logit_bias": ({},),
+    "allowed_token_ids": (),
+    "num_beam_groups": (1,),
+    "diversity_penalty": (0.0,),
+    "prompt_logprobs": (False,),
+    "echo": (False,),
+    "return_attention": (False,),
+    "response_format": ({"type": "text"},),
+}
+
+
+def refuse_unbuilt(body: GenerationFields) -> None:
+    """Raises InvalidRequest for a known field, not built, that asks for something."""
+    for name, neutral in _UNBUILT.items():
+        value = getattr(body, name)
+        if value is not None and value not in neutral:
+            raise InvalidRequest(f"`{name}` is not supported by this server; leave it out", name)
+    if body.best_of is not None and body.best_of != (body.n or 1):
+        raise InvalidRequest("`best_of` other than `n` is not supported by this server", "best_of")
+
+
+def refuse_contradictions(body: GenerationFields, num_beams: int) -> None:
+    """Raises InvalidRequest for fields that exclude each other; `num_beams` is the resolved one."""
+    beams = num_beams > 1
+    returned = body.num_return_sequences or 1
+    if returned > num_beams:
+        raise InvalidRequest(
+            f"`num_return_sequences` {returned} is more than `num_beams` {num_beams}", "num_return_sequences"
+        )
+    if beams and (body.n or 1) > 1:
+        raise InvalidRequest("`n` does not go with beam search; use `num_return_sequences`", "n")
+    if beams and body.stop:
+        raise InvalidRequest(f"`stop` does not go with beam search (`num_beams` is {num_beams})", "stop")
+    if beams and body.do_sample:
+        raise InvalidRequest(f"`do_sample` does not go with beam search (`num_beams` is {num_beams})", "do_sample")
+    sampler = body.sampler()
+    if sampler is not None and beams:
+        raise InvalidRequest(f"`{sampler}` does not go with beam search (`num_beams` is {num_beams})", sampler)
+    if sampler is not None and body.do_sample is False:
+        raise InvalidRequest(f"`{sampler}` would have no effect, `do_sample` is false", sampler)
+    if not beams and body.length_penalty not in (None, 1.0):
+        raise InvalidRequest("`length_penalty` needs beam search (`num_beams` above 1)", "length_penalty")
+    if not beams and body.early_stopping:
+        raise InvalidRequest("`early_stopping` needs beam search (`num_beams` above 1)", "early_stopping")
+    if body.top_logprobs and not body.logprobs:
+        raise InvalidRequest("`top_logprobs` needs `logprobs` to be true", "top_logprobs")
+    if body.include_stop and not (body.stop or body.stop_token_ids):
+        raise InvalidRequest("`include_stop` needs `stop` or `stop_token_ids`", "include_stop")
+
+
+class GenerateBody(GenerationFields):
+    """`POST /generate`."""
+
+    prompt: Prompt
+
+
+class TranslateBody(GenerationFields):
+    """`POST /translate`."""
+
+    inputs: Texts
+    num_alternatives: Annotated[int | None, Field(ge=0, le=15)] = None
+    split_sentences: bool | None = None
+
+
+class EmbedBody(TimedBody):
+    """`POST /embed`."""
+
+    inputs: TextsOrIds
+    normalize: bool | None = None
+    truncate: bool | None = None
+    truncation_direction: Literal["left", "right"] | None = None
+    pooling: Literal["mean", "cls", "last", "max"] | None = None
+    dimensions: Annotated[int | None, Field(ge=1)] = None
+    prompt_name: Annotated[str | None, Field(max_length=64)] = None
+
+
+class ClassifyBody(TimedBody):
+    """`POST /classify`. A list of strings is several texts; a pair is a list inside the list."""
+
+    inputs: TextsOrPairs
+    top_k: Annotated[int | None, Field(ge=1)] = None
+    function_to_apply: Literal["softmax", "sigmoid", "none"] | None = None
+    raw_scores: bool | None = None
+    truncate: bool | None = None
+    truncation_direction: Literal["left", "right"] | None = None
+
+
+class TokenizeBody(Body):
+    """`POST /tokenize`."""
+
+    inputs: Texts
+    add_special_tokens: bool | None = None
+
+
+class DetokenizeBody(Body):
+    """`POST /detokenize`."""
+
+    ids: IdLists
+    skip_special_tokens: bool | None = None

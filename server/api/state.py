@@ -1,0 +1,173 @@
+"""What the routes share: settings, the engine's client, tokenizers, metrics. Made once, by the composition root."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from typing import TypeVar
+
+from starlette.requests import Request
+
+from server.api.checkpoint_text import CheckpointText
+from server.errors import ContextLengthExceeded, InvalidRequest, ModelNotFound, NotReady
+from server.ipc.client import EngineClient
+from server.ipc.messages import ModelInfo
+from server.metrics import Metrics
+from server.settings import Settings
+from server.text.tokenizer import Encoding, Tokenizer
+
+DEFAULT_TIMEOUT_MS = 60_000
+TOKENIZER_THREADS = 2
+
+_ROUTES = {"generate": "/generate", "translate": "/translate", "embed": "/embed", "classify": "/classify"}
+
+Result = TypeVar("Result")
+
+
+@dataclass(frozen=True)
+class Model:
+    """A loaded model as the routes see it: what the engine says of it, and how its text becomes ids."""
+
+    info: ModelInfo
+    text: CheckpointText
+
+    @property
+    def name(self) -> str:
+        return self.info.name
+
+    @property
+    def tokenizer(self) -> Tokenizer:
+        return self.text.tokenizer
+
+    def languages(self) -> list[str]:
+        """Every translation on offer, as `source-target`."""
+        if "translate" not in self.info.tasks:
+            return []
+        return [f"{source}-{target}" for source, target in self.text.languages.pairs()]
+
+    def routes(self) -> list[str]:
+        """The routes that this model answers."""
+        return [_ROUTES[task] for task in self.info.tasks if task in _ROUTES]
+
+
+@dataclass
+class State:
+    """All that lives as long as the server.
+
+    fresh: whether the worker is ready and was heard of lately. failed: whether the supervisor has given up.
+    """
+
+    settings: Settings
+    client: EngineClient
+    metrics: Metrics
+    fresh: Callable[[], bool]
+    failed: Callable[[], bool]
+    keys: tuple[bytes, ...] = ()
+    texts: Mapping[str, CheckpointText] = field(default_factory=dict)
+    draining: bool = False
+    answering: int = 0
+    threads: ThreadPoolExecutor = field(
+        default_factory=lambda: ThreadPoolExecutor(TOKENIZER_THREADS, thread_name_prefix="tokenizer")
+    )
+
+    @property
+    def ready(self) -> bool:
+        return not self.draining and self.fresh()
+
+    def loaded(self) -> list[Model]:
+        """All models, in the order they were named."""
+        infos = self.client.models
+        return [Model(infos[name], text) for name, text in self.texts.items() if name in infos]
+
+    def candidates(self, name: str | None, tasks: Sequence[str], route: str) -> list[Model]:
+        """The models that may answer a route: the one that was named, or all whose tasks fit.
+
+        Raises NotReady while loading, ModelNotFound for an unknown name, InvalidRequest for a model of another task.
+        """
+        models = self.loaded()
+        if not models:
+            raise NotReady("the models are loading; try again soon", retry_after=2)
+        if name is None:
+            fitting = [model for model in models if set(tasks) & set(model.info.tasks)]
+            if not fitting:
+                raise InvalidRequest(f"no loaded model answers {route}", "model")
+            return fitting
+        for model in models:
+            if model.name == name:
+                if set(tasks) & set(model.info.tasks):
+                    return [model]
+                served = ", ".join(model.routes()) or "no task route"
+                raise InvalidRequest(f"the model `{model.name}` does not answer {route}; it answers {served}", "model")
+        raise ModelNotFound("no loaded model has this name; `GET /info` lists the models", "model")
+
+    def any_model(self, name: str | None) -> Model:
+        """The named model, or the first one: for routes that need a tokenizer only."""
+        models = self.loaded()
+        if not models:
+            raise NotReady("the models are loading; try again soon", retry_after=2)
+        for model in models:
+            if name is None or model.name == name:
+                return model
+        raise ModelNotFound("no loaded model has this name; `GET /info` lists the models", "model")
+
+    async def in_thread(self, work: Callable[[], Result]) -> Result:
+        """Run text work away from the event loop, a bounded number at once."""
+        return await asyncio.get_running_loop().run_in_executor(self.threads, work)
+
+    def check_characters(self, texts: Sequence[str], param: str) -> None:
+        """Raises ContextLengthExceeded for a text that is too long to be worth tokenising."""
+        limit = self.settings.max_text_characters
+        longest = max(map(len, texts), default=0)
+        if longest > limit:
+            raise ContextLengthExceeded(f"`{param}` holds a text of {longest} characters; the limit is {limit}", param)
+
+    async def encode(
+        self,
+        tokenizer: Tokenizer,
+        texts: Sequence[str],
+        *,
+        pairs: Sequence[str] | None = None,
+        param: str,
+        add_special_tokens: bool = True,
+        offsets: bool = False,
+    ) -> list[Encoding]:
+        """Token ids of texts, in a thread, after the cheap check of their characters."""
+        self.check_characters((*texts, *(pairs or ())), param)
+        started = time.perf_counter()
+        encodings = await self.in_thread(
+            lambda: tokenizer.encode(texts, pairs=pairs, add_special_tokens=add_special_tokens, offsets=offsets)
+        )
+        self.metrics.tokenize_seconds.observe(time.perf_counter() - started)
+        return encodings
+
+    def deadline(self, request: Request, timeout_ms: int | None) -> float:
+        """When the request's time is over, on the monotonic clock: the tighter of body field and header.
+
+        Raises InvalidRequest for a header that is no number of milliseconds.
+        """
+        limit = int(self.settings.max_timeout_seconds * 1000)
+        header = request.headers.get("x-timeout-ms")
+        if header is not None:
+            if not (header.isascii() and header.isdigit() and 1 <= int(header[:12]) <= limit):
+                raise InvalidRequest(f"the header X-Timeout-Ms has to be from 1 to {limit}", "x-timeout-ms")
+            timeout_ms = min(int(header), timeout_ms or limit)
+        if timeout_ms is not None and timeout_ms > limit:
+            raise InvalidRequest(f"`timeout_ms` has to be at most {limit}", "timeout_ms")
+        return arrival(request) + (timeout_ms or DEFAULT_TIMEOUT_MS) / 1000
+
+
+def of(request: Request) -> State:
+    """The state of the application that a request belongs to."""
+    state = request.app.state.triptych
+    assert isinstance(state, State)
+    return state
+
+
+def arrival(request: Request) -> float:
+    """When the request's first bytes were seen, on the monotonic clock."""
+    seconds = request.scope["triptych.arrival"]
+    assert isinstance(seconds, float)
+    return seconds

@@ -1,0 +1,93 @@
+"""From events to metrics: the client's observer, and the counts of the routes."""
+
+from __future__ import annotations
+
+import importlib.metadata
+from collections.abc import Callable
+
+from server.ipc.client import Stage
+from server.ipc.messages import Device, Encoded, Failed, Finished, ModelInfo, Progress, Stats
+from server.metrics import Metrics
+
+
+def version() -> str:
+    """Triptych's own version."""
+    try:
+        return importlib.metadata.version("triptych")
+    except importlib.metadata.PackageNotFoundError:
+        return "unknown"
+
+
+class Telemetry:
+    """Hears of everything the client sees, and keeps the metrics right.
+
+    report: what to do with the progress of a load (the command line draws a bar).
+    """
+
+    def __init__(self, metrics: Metrics, report: Callable[[Progress], None] | None = None) -> None:
+        self.metrics = metrics
+        self._report = report
+
+    def on_progress(self, progress: Progress) -> None:
+        if self._report is not None:
+            self._report(progress)
+
+    def on_ready(self, models: list[ModelInfo], device: Device) -> None:
+        self.metrics.build_info.labels(version(), device).set(1)
+        for info in models:
+            self.metrics.model_load_seconds.labels(info.name, info.family).set(info.load_seconds)
+
+    def on_lost(self) -> None:
+        metrics = self.metrics
+        metrics.worker_restarts.inc()
+        for gauge in (metrics.running, metrics.waiting, metrics.queue_tokens):
+            gauge.set(0)
+        for pool in metrics.pools.sizes:
+            metrics.kv_blocks_used.labels(pool).set(0)
+
+    def on_stats(self, stats: Stats) -> None:
+        metrics = self.metrics
+        metrics.running.set(stats.running)
+        metrics.waiting.set(stats.waiting)
+        metrics.queue_tokens.set(stats.queue_tokens)
+        metrics.pools.sizes = stats.kv_blocks_total
+        for pool, blocks in stats.kv_blocks_used.items():
+            metrics.kv_blocks_used.labels(pool).set(blocks)
+        for kind, size in stats.device_memory_bytes.items():
+            metrics.device_memory.labels(kind).set(size)
+        for step in stats.steps:
+            metrics.step_seconds.labels(step.phase).observe(step.seconds)
+            metrics.batch_rows.observe(step.rows)
+            metrics.batch_tokens.observe(step.tokens)
+            metrics.padding_tokens.inc(step.padding_tokens)
+        metrics.preemptions.inc(stats.preemptions)
+        metrics.wasted_tokens.inc(stats.wasted_tokens)
+
+    def on_admitted(self, model: str, tokens: int) -> None:
+        self.metrics.prompt_tokens.labels(model).inc(tokens)
+
+    def on_first_output(self, model: str, seconds: float) -> None:
+        self.metrics.time_to_first_token.labels(model).observe(seconds)
+
+    def on_tokens(self, model: str, count: int, seconds: float | None) -> None:
+        self.metrics.generated_tokens.labels(model).inc(count)
+        if seconds is not None and count > 0:
+            gaps = self.metrics.inter_token.labels(model)
+            for _ in range(count):
+                gaps.observe(seconds / count)
+
+    def on_finished(self, model: str, prompt_tokens: int, event: Finished | Encoded | Failed | None) -> None:
+        reason: str
+        if isinstance(event, Finished):
+            reason = event.hypotheses[0].finish_reason if event.hypotheses else "stop"
+            self.metrics.queue_seconds.labels(model).observe(event.queue_seconds)
+            self.metrics.prefix_queries.inc(prompt_tokens)
+            self.metrics.prefix_hits.inc(event.cached_tokens)
+        elif isinstance(event, Failed):
+            reason = event.code
+        else:
+            reason = "stop" if event is None else "encoded"
+        self.metrics.finished.labels(model, reason).inc()
+
+    def on_cancelled(self, stage: Stage) -> None:
+        self.metrics.cancelled.labels(stage).inc()

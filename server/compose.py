@@ -1,0 +1,181 @@
+"""How the parts become a server: sources to directories, settings to a supervisor, a state and an application.
+
+Part of the composition root: `server.cli` reads the command line, this file builds what it asked for.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import re
+import socket
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from server.api import checkpoint_text
+from server.api.app import create_app
+from server.api.checkpoint_text import CheckpointText
+from server.api.serve import serve
+from server.api.state import State
+from server.api.telemetry import Telemetry
+from server.errors import CheckpointError, StartError
+from server.ipc.client import EngineClient
+from server.ipc.messages import Device, EngineOptions, ModelInfo, ModelSpec, Progress
+from server.ipc.supervisor import Patience, Supervisor
+from server.metrics import Metrics
+from server.settings import Settings
+from weights.resolve import ResolveError, resolve
+
+log = logging.getLogger("triptych")
+
+
+class Server:
+    """One server, from settings. Raises StartError or CheckpointError for models that cannot be found."""
+
+    def __init__(self, settings: Settings, worker: Sequence[str]) -> None:
+        self.settings = settings
+        self.directories = find_models(settings)
+        metrics = Metrics()
+        client = EngineClient(Telemetry(metrics, _LoadReport()), settings.max_queue_requests, settings.max_queue_tokens)
+        self.supervisor = _supervisor(self.directories, settings, client, worker)
+        self.texts: dict[str, CheckpointText] = {}
+        self.state = State(
+            settings=settings,
+            client=client,
+            metrics=metrics,
+            fresh=lambda: self.supervisor.fresh,
+            failed=lambda: self.supervisor.state == "failed",
+            keys=settings.keys(),
+            texts=self.texts,
+        )
+
+    async def serve(self, listener: socket.socket) -> None:
+        """Until a signal says otherwise."""
+        log.info("loading %s", ", ".join(self.directories))
+        host, port = listener.getsockname()[:2]
+        url = f"http://{f'[{host}]' if ':' in host else host}:{port}"
+        await serve(
+            create_app(self.state), self.state, self.supervisor, listener, self._load_texts, lambda: self._greet(url)
+        )
+
+    async def _load_texts(self) -> None:
+        for name, directory in self.directories.items():
+            self.texts[name] = await asyncio.to_thread(checkpoint_text.load, name, directory)
+
+    def _greet(self, url: str) -> None:
+        models = self.state.loaded()
+        width = max(len(model.name) for model in models)
+        lines = [f"Triptych is ready on {url} ({self.state.client.device})"]
+        lines += [f"  {model.name:<{width}}  {', '.join(model.info.tasks)}" for model in models]
+        lines += ["", "Try it:", f"  {_example(url, models[0].info)}", ""]
+        print("\n".join(lines), flush=True)
+
+
+def _example(url: str, info: ModelInfo) -> str:
+    bodies = {
+        "generate": ("generate", '{"prompt": "The old man", "max_new_tokens": 24}'),
+        "translate": ("translate", '{"inputs": "The garden is small."}'),
+        "embed": ("embed", '{"inputs": "a first text"}'),
+        "classify": ("classify", '{"inputs": "I liked this film."}'),
+    }
+    route, body = next((bodies[task] for task in info.tasks if task in bodies), ("tokenize", '{"inputs": "a text"}'))
+    body = body.replace("{", f'{{"model": "{info.name}", ', 1)
+    return f"curl {url}/{route} -H 'Content-Type: application/json' -d '{body}'"
+
+
+class _LoadReport:
+    """Says how far loading is: a bar per model on a terminal, a line per model elsewhere."""
+
+    def __init__(self) -> None:
+        self._bars: dict[str, Any] = {}
+        self._said: set[tuple[str, bool]] = set()
+
+    def __call__(self, progress: Progress) -> None:
+        if sys.stderr.isatty():
+            self._draw(progress)
+        else:
+            self._say(progress)
+
+    def _draw(self, progress: Progress) -> None:
+        from tqdm import tqdm
+
+        bar = self._bars.get(progress.model)
+        if bar is None:
+            bar = tqdm(desc=progress.model, total=progress.total_bytes, unit="B", unit_scale=True, unit_divisor=1024)
+            self._bars[progress.model] = bar
+        bar.update(progress.done_bytes - bar.n)
+        if progress.done_bytes >= progress.total_bytes:
+            bar.close()
+
+    def _say(self, progress: Progress) -> None:
+        complete = progress.done_bytes >= progress.total_bytes
+        if (progress.model, complete) not in self._said:
+            self._said.add((progress.model, complete))
+            size = progress.total_bytes / 2**20
+            log.info("%s: %s %.1f MiB of weights", progress.model, "read" if complete else "reading", size)
+
+
+def find_models(settings: Settings) -> dict[str, Path]:
+    """Names and directories of the models to serve; the demo models when none were named."""
+    if not settings.models:
+        import weights
+
+        demo = Path(weights.__file__).parent / "demo"
+        found = {path.parent.name: path.parent for path in sorted(demo.glob("*/config.json"))}
+        if not found:
+            raise StartError("no model named, and no demo model is installed: triptych serve NAME=PATH_OR_HUB_ID")
+        return found
+    directories = {}
+    for entry in settings.models:
+        name, _, source = entry.partition("=")
+        directories[name] = _resolve(source)
+    return directories
+
+
+def _resolve(source: str) -> Path:
+    try:
+        return resolve(source)
+    except ResolveError as error:
+        raise CheckpointError(str(error)) from None
+
+
+def _supervisor(
+    directories: dict[str, Path], settings: Settings, client: EngineClient, worker: Sequence[str]
+) -> Supervisor:
+    options = EngineOptions(
+        max_batch_tokens=settings.max_batch_tokens,
+        max_batch_rows=settings.max_batch_rows,
+        block_size=settings.block_size,
+        kv_cache_bytes=settings.kv_cache_memory,
+        threads=settings.threads,
+    )
+    patience = Patience(settings.stale_seconds, settings.hang_seconds, max_failures=settings.max_restarts)
+    specs = [ModelSpec(name, str(directory), settings.dtype) for name, directory in directories.items()]
+    return Supervisor(specs, settings.device, options, client, patience, worker)
+
+
+async def inspect(source: str, settings: Settings, worker: Sequence[str]) -> tuple[ModelInfo, Device]:
+    """Load one checkpoint as `serve` would, and say what the engine made of it. Raises CheckpointError."""
+    directory = _resolve(source)
+    name = re.sub(r"[^A-Za-z0-9._-]", "-", directory.resolve().name) or "model"
+    checkpoint_text.load(name, directory)
+    client = EngineClient(Telemetry(Metrics(), _LoadReport()), 1, 1)
+    supervisor = _supervisor({name: directory}, settings, client, worker)
+    try:
+        await supervisor.start()
+        return client.models[name], client.device
+    finally:
+        await supervisor.stop()
+
+
+def families() -> list[tuple[str, str]]:
+    """The families that can be served, with their architectures. Reads no checkpoint."""
+    from models.families import FAMILIES
+
+    families = {family.name: family for family in FAMILIES.values()}
+    return [
+        (name, ", ".join(f"{one} ({', '.join(tasks)})" for one, tasks in family.architectures.items()))
+        for name, family in sorted(families.items())
+    ]

@@ -1,0 +1,96 @@
+"""Frames over the worker's end of the socket, without ever waiting for the other side unless asked to.
+
+Knows frames and bytes. What does not fit the socket's buffer is kept and goes first next time, so that a frame is never
+cut, however little of it could be written at once.
+"""
+
+from __future__ import annotations
+
+import select
+import socket
+
+from server.ipc.messages import FRAME_HEADER, Message, ToWorker, decode_to_worker, encode_frame
+
+MAX_UNSENT_BYTES = 64 << 20
+"""With more than this unread on the other side, `send` waits: better late than out of memory."""
+_CHUNK_BYTES = 1 << 20
+
+
+class ConnectionClosed(Exception):
+    """The other side is gone."""
+
+
+class Connection:
+    """A connected stream socket, made non-blocking."""
+
+    def __init__(self, sock: socket.socket) -> None:
+        sock.setblocking(False)
+        self._socket = sock
+        self._received = bytearray()
+        self._unsent = bytearray()
+
+    def receive(self, timeout_seconds: float) -> list[ToWorker]:
+        """All whole messages that have come; waits at most so long for the first byte, and sends what is unsent.
+
+        Raises ConnectionClosed, and msgspec.DecodeError for bytes that are no message.
+        """
+        writers = [self._socket] if self._unsent else []
+        readable, writable, _ = select.select([self._socket], writers, [], timeout_seconds)
+        if writable:
+            self._flush()
+        if readable:
+            self._read()
+        return self._messages()
+
+    def send(self, message: Message) -> None:
+        """Send a frame, or keep what does not fit now. Raises ConnectionClosed."""
+        self._unsent += encode_frame(message)
+        self._flush()
+        while len(self._unsent) > MAX_UNSENT_BYTES:
+            select.select([], [self._socket], [])
+            self._flush()
+
+    def drain(self, timeout_seconds: float) -> None:
+        """Wait until everything is sent, at most so long for each piece."""
+        while self._unsent:
+            if not select.select([], [self._socket], [], timeout_seconds)[1]:
+                return
+            self._flush()
+
+    def _read(self) -> None:
+        while True:
+            try:
+                data = self._socket.recv(_CHUNK_BYTES)
+            except BlockingIOError:
+                return
+            except OSError as error:
+                raise ConnectionClosed from error
+            if not data:
+                raise ConnectionClosed
+            self._received += data
+            if len(data) < _CHUNK_BYTES:
+                return
+
+    def _messages(self) -> list[ToWorker]:
+        messages = []
+        start = 0
+        while len(self._received) - start >= FRAME_HEADER.size:
+            (length,) = FRAME_HEADER.unpack_from(self._received, start)
+            body = start + FRAME_HEADER.size
+            if len(self._received) < body + length:
+                break
+            messages.append(decode_to_worker(bytes(self._received[body : body + length])))
+            start = body + length
+        del self._received[:start]
+        return messages
+
+    def _flush(self) -> None:
+        while self._unsent:
+            try:
+                with memoryview(self._unsent) as unsent, unsent[:_CHUNK_BYTES] as chunk:
+                    sent = self._socket.send(chunk)
+            except BlockingIOError:
+                return
+            except OSError as error:
+                raise ConnectionClosed from error
+            del self._unsent[:sent]

@@ -1,0 +1,205 @@
+"""Everything a device does, one step at a time: whose turn it is, what came of it, what the numbers are.
+
+Single-threaded: `add` and `abort` are called between steps. Knows models by name and messages; not sockets, processes
+or checkpoints. Times are seconds of time.monotonic().
+"""
+
+from __future__ import annotations
+
+import heapq
+import logging
+import os
+import time
+from collections import Counter
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+
+from server.engine.encode_queue import EncodeRequest
+from server.engine.encoding import Encoding
+from server.engine.fairness import DeficitRoundRobin
+from server.engine.generation import Events, Generation, StepFailed
+from server.engine.sequence import Request
+from server.ipc.messages import Encode, Failed, Generate, Stats, StepOutput, StepTiming
+
+log = logging.getLogger("triptych.engine")
+
+
+class DeviceLost(RuntimeError):
+    """The device does not answer any more; only a new process can use it."""
+
+
+@dataclass(frozen=True, slots=True)
+class ModelEngine:
+    """One loaded model: what it generates, what it encodes, or both."""
+
+    name: str
+    generation: Generation | None = None
+    encoding: Encoding | None = None
+
+    @property
+    def has_work(self) -> bool:
+        return any(part is not None and part.has_work for part in (self.generation, self.encoding))
+
+
+class Engine:
+    """The models of one device and their requests. epoch: the life of the worker, carried by every output."""
+
+    def __init__(self, models: dict[str, ModelEngine], device: torch.device, epoch: int = 0) -> None:
+        self.models = models
+        self.device = device
+        self.epoch = epoch
+        self._requests: dict[int, tuple[ModelEngine, Request | EncodeRequest]] = {}
+        self._deadlines: list[tuple[float, int]] = []
+        self._turns = DeficitRoundRobin(models)
+        self._events = Events()
+        self._timings: list[StepTiming] = []
+        self._encoded_last: set[str] = set()
+        self._reported: Counter[str] = Counter()
+
+    @property
+    def has_work(self) -> bool:
+        """Whether `step` would do anything."""
+        return bool(self._events) or any(model.has_work for model in self.models.values())
+
+    def add(self, message: Generate | Encode) -> None:
+        """Take a request in. What is wrong with it is told by the next `step`, like every other end."""
+        model = self.models.get(message.model)
+        request: Request | EncodeRequest | None = None
+        if model is not None and isinstance(message, Generate) and model.generation is not None:
+            request = model.generation.add(message, self._events, time.monotonic())
+        elif model is not None and isinstance(message, Encode) and model.encoding is not None:
+            request = model.encoding.add(message, self._events)
+        else:
+            text = "this model is not loaded, or does not do this"
+            self._events.failed.append(Failed(message.request_id, "engine_error", text))
+        if model is not None and request is not None:
+            self._requests[message.request_id] = (model, request)
+            if message.deadline is not None:
+                heapq.heappush(self._deadlines, (message.deadline, message.request_id))
+
+    def abort(self, request_id: int) -> None:
+        """Forget a request and free its blocks; unknown ids are ignored, nothing answers."""
+        self._end(request_id, "abort")
+
+    def step(self) -> StepOutput | None:
+        """Let one model do one step. Returns what happened since the last call; None if nothing did.
+
+        Raises DeviceLost, after which the engine is of no use.
+        """
+        self._expire(time.monotonic())
+        busy = {name for name, model in self.models.items() if model.has_work}
+        name = self._turns.pick(busy)
+        if name is not None:
+            started = time.monotonic()
+            try:
+                timing = self._step(self.models[name])
+                if timing is not None:
+                    self._timings.append(timing)
+            except StepFailed as error:
+                log.exception("a step of %s failed; its requests are told", name)
+                self._recover(error)
+            self._turns.charge(name, time.monotonic() - started)
+        return self._output()
+
+    def _step(self, model: ModelEngine) -> StepTiming | None:
+        """Generation and encoding of one model take turns."""
+        generation, encoding = model.generation, model.encoding
+        encode_first = model.name not in self._encoded_last
+        if (
+            encoding is not None
+            and encoding.has_work
+            and (encode_first or generation is None or not generation.has_work)
+        ):
+            self._encoded_last.add(model.name)
+            return encoding.step(self._events)
+        self._encoded_last.discard(model.name)
+        return generation.step(self._events) if generation is not None else None
+
+    def _recover(self, error: Exception) -> None:
+        """Go on if the device still answers: out of memory passes, a fault of the device does not."""
+        if self.device.type != "cuda":
+            return
+        try:
+            torch.cuda.synchronize(self.device)
+            torch.cuda.empty_cache()
+        except RuntimeError as second:
+            raise DeviceLost(str(second)) from error
+
+    def _expire(self, now: float) -> None:
+        while self._deadlines and self._deadlines[0][0] <= now:
+            self._end(heapq.heappop(self._deadlines)[1], "timeout")
+
+    def _end(self, request_id: int, reason: Literal["abort", "timeout"]) -> None:
+        model, request = self._requests.pop(request_id, (None, None))
+        if model is None:
+            return
+        if isinstance(request, Request) and model.generation is not None:
+            model.generation.finish(request, reason, self._events)
+        elif isinstance(request, EncodeRequest) and model.encoding is not None:
+            model.encoding.finish(request, reason, self._events)
+
+    def _output(self) -> StepOutput | None:
+        events, self._events = self._events, Events()
+        if not events:
+            return None
+        for request_id in [end.request_id for end in events.finished] + [end.request_id for end in events.failed]:
+            self._requests.pop(request_id, None)
+        for encoded in events.encoded:
+            entry = self._requests.get(encoded.request_id)
+            if entry is not None and isinstance(entry[1], EncodeRequest) and entry[1].finished:
+                del self._requests[encoded.request_id]
+        return StepOutput(self.epoch, events.tokens, events.finished, events.encoded, events.failed)
+
+    def stats(self) -> Stats:
+        """The heartbeat: how things stand, and what was counted since the last one."""
+        generations = [model.generation for model in self.models.values() if model.generation is not None]
+        encodings = [model.encoding for model in self.models.values() if model.encoding is not None]
+        schedulers = [generation.scheduler for generation in generations]
+        used: Counter[str] = Counter()
+        total: Counter[str] = Counter()
+        for scheduler in schedulers:
+            pools = {"self": scheduler.self_pool, "cross": scheduler.cross_pool}
+            for name, pool in pools.items():
+                if pool is not None:
+                    used[name] += pool.used_blocks
+                    total[name] += pool.num_blocks
+        counted = Counter(
+            preemptions=sum(scheduler.num_preemptions for scheduler in schedulers),
+            wasted=sum(scheduler.num_wasted_tokens for scheduler in schedulers),
+        )
+        queue_tokens = sum(encoding.queue.num_waiting_tokens for encoding in encodings) + sum(
+            request.num_tokens + len(request.source_token_ids)
+            for scheduler in schedulers
+            for request in scheduler.waiting
+        )
+        waiting = sum(len(encoding.queue) for encoding in encodings) + sum(len(s.waiting) for s in schedulers)
+        timings, self._timings = self._timings, []
+        earlier, self._reported = self._reported, counted
+        return Stats(
+            self.epoch,
+            running=sum(len(scheduler.running) for scheduler in schedulers),
+            waiting=waiting,
+            queue_tokens=queue_tokens,
+            kv_blocks_used=dict(used),
+            kv_blocks_total=dict(total),
+            device_memory_bytes=device_memory(self.device),
+            steps=timings,
+            preemptions=counted["preemptions"] - earlier["preemptions"],
+            wasted_tokens=counted["wasted"] - earlier["wasted"],
+        )
+
+
+def device_memory(device: torch.device) -> dict[str, int]:
+    """Bytes: of this process on a CPU (`resident`), else of torch's allocator (`allocated`, `reserved`)."""
+    if device.type == "cuda":
+        return {
+            "allocated": torch.cuda.memory_allocated(device),
+            "reserved": torch.cuda.memory_reserved(device),
+        }
+    try:
+        with open("/proc/self/statm", "rb") as file:
+            return {"resident": int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")}
+    except OSError:
+        return {}

@@ -1,0 +1,239 @@
+"""One generating model in the engine: its requests, from admission to the one place where they all end, `finish`.
+
+Knows scheduler, runner and selection; not other models, sockets or processes. Times are seconds of time.monotonic().
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, field
+from typing import Literal
+
+from server.engine.beam_search import Beam
+from server.engine.runner import Runner
+from server.engine.scheduler import Schedule, Scheduler
+from server.engine.selection import Choice, select
+from server.engine.sequence import Request, State
+from server.ipc.messages import (
+    Encoded,
+    Failed,
+    FailureCode,
+    Finished,
+    FinishReason,
+    Generate,
+    Hypothesis,
+    StepTiming,
+    Tokens,
+)
+
+TIMED_OUT = "the deadline passed before the first token"
+NOT_FINITE = "the model produced numbers that are not finite"
+STEP_FAILED = "the step that computed this request failed"
+
+
+class StepFailed(RuntimeError):
+    """A step raised; the requests in it have ended, the others have not noticed."""
+
+
+@dataclass(slots=True)
+class Events:
+    """What happened since the last `StepOutput`, in order within each kind."""
+
+    tokens: list[Tokens] = field(default_factory=list)
+    finished: list[Finished] = field(default_factory=list)
+    encoded: list[Encoded] = field(default_factory=list)
+    failed: list[Failed] = field(default_factory=list)
+
+    def __bool__(self) -> bool:
+        return bool(self.tokens or self.finished or self.encoded or self.failed)
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What a model can take. Zero where there is no decoder (vocab_size, context_tokens) or no encoder (source_*)."""
+
+    vocab_size: int = 0
+    context_tokens: int = 0
+    source_vocab_size: int = 0
+    source_tokens: int = 0
+
+
+class Generation:
+    """The `Generate` requests of one model."""
+
+    def __init__(self, name: str, scheduler: Scheduler, runner: Runner, limits: Limits) -> None:
+        self.name = name
+        self.scheduler = scheduler
+        self.runner = runner
+        self.limits = limits
+        self.is_encoder_decoder = scheduler.cross_pool is not None
+
+    @property
+    def has_work(self) -> bool:
+        return bool(self.scheduler.waiting or self.scheduler.running)
+
+    def add(self, message: Generate, events: Events, now: float) -> Request | None:
+        """Queue a request. One that can never run ends here, and None is returned."""
+        request = Request(message, self.is_encoder_decoder, now)
+        wrong = self._wrong(message)
+        too_large = None if wrong else self._too_large(request) or self.scheduler.refusal(request)
+        if wrong or too_large:
+            code: FailureCode = "engine_error" if wrong else "request_too_large"
+            events.failed.append(Failed(request.request_id, code, wrong or too_large or ""))
+            return None
+        self.scheduler.add(request)
+        if message.params.max_new_tokens == 0:
+            self.finish(request, "length", events)
+            return None
+        return request
+
+    def _wrong(self, message: Generate) -> str | None:
+        """What the HTTP side should never have let through: an id beyond the table would take the device down."""
+        params = message.params
+        if not message.token_ids or (self.is_encoder_decoder and not message.decoder_token_ids):
+            return "there are no tokens to start from"
+        vocab = self.limits.source_vocab_size if self.is_encoder_decoder else self.limits.vocab_size
+        if min(message.token_ids) < 0 or max(message.token_ids) >= vocab:
+            return f"a token id lies outside the vocabulary of {vocab}"
+        ids = [*message.decoder_token_ids, *params.suppress_token_ids, *params.end_token_ids, *params.stop_token_ids]
+        ids += [token for token in (params.forced_bos_token_id, params.forced_eos_token_id) if token is not None]
+        ids += [token for word in params.bad_words_ids for token in word]
+        if ids and (min(ids) < 0 or max(ids) >= self.limits.vocab_size):
+            return f"a token id lies outside the vocabulary of {self.limits.vocab_size}"
+        if params.num_beams > 1 and params.do_sample:
+            return "beams cannot be sampled"
+        if not all(params.bad_words_ids):
+            return "a bad word has no tokens"
+        return None
+
+    def _too_large(self, request: Request) -> str | None:
+        tokens = request.num_prompt_tokens + request.params.max_new_tokens
+        if tokens > self.limits.context_tokens:
+            return f"{tokens} tokens, prompt and new ones, exceed the context of {self.limits.context_tokens}"
+        source = len(request.source_token_ids)
+        if source > self.limits.source_tokens:
+            return f"a source of {source} tokens exceeds the limit of {self.limits.source_tokens}"
+        return None
+
+    # --------------------------------------------------------------------------------------------------- a step
+
+    def step(self, events: Events) -> StepTiming | None:
+        """Run one step if there is one. Raises StepFailed, its requests already told."""
+        started = time.monotonic()
+        schedule = self.scheduler.schedule()
+        if schedule is None:
+            return None
+        phase, num_rows, num_tokens = schedule.phase, len(schedule.rows), schedule.num_tokens
+        for request in schedule.requests:
+            if request.first_scheduled is None:
+                request.first_scheduled = started
+        try:
+            self._run(schedule, events)
+        except Exception as error:
+            for request in schedule.requests:
+                self.finish(request, "engine_error", events, STEP_FAILED)
+            raise StepFailed from error
+        return StepTiming(self.name, phase, time.monotonic() - started, num_rows, num_tokens)
+
+    def _run(self, schedule: Schedule, events: Events) -> None:
+        self.runner.clear(*self.scheduler.take_suspects())
+        logits = self.runner.run(schedule)
+        ready = list(dict.fromkeys(row.request for row in schedule.rows if row.needs_logits))
+        self.scheduler.computed(schedule)
+        if not ready:
+            return
+        choices = select(logits, ready)
+        now = time.monotonic()
+        for choice in choices:
+            if choice.failed:
+                self.finish(choice.request, "engine_error", events, NOT_FINITE)
+            elif choice.exhausted:
+                self.finish(choice.request, "length", events)
+            else:
+                if choice.request.first_token is None:
+                    choice.request.first_token = now
+                if choice.parents is None:
+                    self._append(choice, events)
+                else:
+                    self._advance(choice.request, choice.parents, events)
+
+    def _append(self, choice: Choice, events: Events) -> None:
+        request, token = choice.request, choice.token
+        assert token is not None
+        request.rows[0].tokens.append(token)
+        logprobs = None
+        if choice.logprob is not None:
+            request.logprobs.append(choice.logprob)
+            logprobs = [choice.logprob]
+        events.tokens.append(Tokens(request.request_id, [token], logprobs))
+        if token in request.end_ids:
+            self.finish(request, "stop", events)
+        elif request.num_generated >= request.params.max_new_tokens:
+            self.finish(request, "length", events)
+
+    def _advance(self, request: Request, parents: list[int], events: Events) -> None:
+        beams = request.beams
+        assert beams is not None
+        if request.params.stream:
+            agreed = beams.agreed_prefix()
+            fresh = agreed[request.num_reported_tokens :]
+            if fresh:
+                logprobs = beams.agreed_logprobs()[request.num_reported_tokens :] if request.params.logprobs else None
+                events.tokens.append(Tokens(request.request_id, fresh, logprobs))
+                request.num_reported_tokens = len(agreed)
+        if beams.done:
+            self.finish(request, "length", events)
+        else:
+            self.scheduler.fork(request, parents)
+
+    # --------------------------------------------------------------------------------------------------- the end
+
+    def finish(
+        self,
+        request: Request,
+        reason: FinishReason | Literal["abort", "engine_error"],
+        events: Events,
+        message: str = "",
+    ) -> None:
+        """The one end of every request, however it comes; what comes second does nothing.
+
+        reason: why nothing follows the last token; `abort` says nothing to anybody, `engine_error` says `message`.
+        """
+        if request.state is State.FINISHED:
+            return
+        self.scheduler.remove(request, suspect=reason == "engine_error")
+        if reason == "abort":
+            return
+        if reason == "engine_error":
+            events.failed.append(Failed(request.request_id, "engine_error", message))
+        elif reason == "timeout" and request.first_token is None:
+            events.failed.append(Failed(request.request_id, "timeout", TIMED_OUT))
+        else:
+            events.finished.append(self._finished(request, reason))
+
+    def _finished(self, request: Request, reason: FinishReason) -> Finished:
+        now = time.monotonic()
+        scheduled = request.first_scheduled if request.first_scheduled is not None else now
+        first_token = request.first_token if request.first_token is not None else now
+        return Finished(
+            request.request_id,
+            _hypotheses(request, reason),
+            queue_seconds=scheduled - request.arrival,
+            prefill_seconds=first_token - scheduled,
+            decode_seconds=now - first_token,
+        )
+
+
+def _hypotheses(request: Request, reason: FinishReason) -> list[Hypothesis]:
+    if request.beams is None:
+        tokens = request.rows[0].tokens[request.num_prompt_tokens :]
+        return [_hypothesis(request, Beam(tokens, logprobs=request.logprobs), None, reason)]
+    beams = request.beams.hypotheses(request.params.num_return_sequences)
+    return [_hypothesis(request, beam, float(beam.score), reason) for beam in beams]
+
+
+def _hypothesis(request: Request, beam: Beam, score: float | None, reason: FinishReason) -> Hypothesis:
+    logprobs = beam.logprobs if request.params.logprobs else None
+    if beam.tokens and beam.tokens[-1] in request.end_ids:
+        return Hypothesis(beam.tokens, "stop", beam.tokens[-1], score, logprobs)
+    return Hypothesis(beam.tokens, reason, None, score, logprobs)

@@ -1,0 +1,47 @@
+"""What the worker asks of its operating system: how many cores are ours, and to die with the parent."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import signal
+import sys
+from pathlib import Path
+
+_PR_SET_PDEATHSIG = 1
+
+
+def die_with_parent() -> None:
+    """Have Linux kill this process when its parent ends, however it ends. Elsewhere the closed socket has to do."""
+    if sys.platform == "linux":
+        with contextlib.suppress(OSError, AttributeError):
+            ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
+def leave_signals_to_parent() -> None:
+    """Ctrl-C and a service manager's SIGTERM reach the whole process group; the parent drains, then tells us."""
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.SIG_IGN)
+
+
+def usable_cores(root: Path = Path("/sys/fs/cgroup")) -> int:
+    """Cores that we may really use: the least of affinity and the container's CPU quota (cgroup v2, else v1)."""
+    allowed = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    quota = _quota(root)
+    return allowed if quota is None else max(1, min(allowed, round(quota)))
+
+
+def _quota(root: Path) -> float | None:
+    try:
+        limit, period = (root / "cpu.max").read_text().split()
+    except (OSError, ValueError):
+        try:
+            limit = (root / "cpu" / "cpu.cfs_quota_us").read_text().strip()
+            period = (root / "cpu" / "cpu.cfs_period_us").read_text().strip()
+        except OSError:
+            return None
+    try:
+        return int(limit) / int(period) if int(limit) > 0 and int(period) > 0 else None
+    except ValueError:
+        return None

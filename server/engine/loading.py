@@ -1,0 +1,198 @@
+"""From a checkpoint to a model in the engine: weights, KV pools, and what the HTTP side needs to know of it.
+
+Knows how much memory a model gets, not what others do with theirs.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import torch
+
+from models.config import AttentionConfig, ConfigError
+from models.kv_cache import KVCache
+from models.loader import LoadedModel, load_model
+from server.engine.block_manager import BlockManager
+from server.engine.encoding import Encoding
+from server.engine.engine import ModelEngine
+from server.engine.generation import Generation, Limits
+from server.engine.runner import Runner
+from server.engine.scheduler import Scheduler
+from server.ipc.messages import DType, EngineOptions, GenerationDefaults, ModelInfo, ModelSpec
+from weights.read import WeightsError
+from weights.resolve import ResolveError
+
+UNLIMITED_TOKENS = 4096
+"""The context of a model whose positions set no limit (T5's buckets): what a client may ask for must end somewhere."""
+
+Progress = Callable[[int, int], None]
+
+
+class LoadError(Exception):
+    """A checkpoint that cannot be served, and no second try would help: one line for the operator."""
+
+
+@dataclass(frozen=True, slots=True)
+class Loaded:
+    """A model with its weights in place, before it has a share of the memory for keys and values."""
+
+    spec: ModelSpec
+    model: LoadedModel
+    dtype: torch.dtype
+    device: torch.device
+    seconds: float
+
+    @property
+    def generates(self) -> bool:
+        return bool({"generate", "translate"} & set(self.model.tasks))
+
+    @property
+    def encodes(self) -> bool:
+        return bool({"embed", "classify"} & set(self.model.tasks))
+
+    @property
+    def context_tokens(self) -> int:
+        return self.model.context_tokens or UNLIMITED_TOKENS
+
+    @property
+    def source_tokens(self) -> int:
+        """Longest text for the encoder; 0 without one."""
+        if self.model.config.encoder is None:
+            return 0
+        limit = self.model.source_tokens if self.model.config.is_encoder_decoder else self.model.context_tokens
+        return limit or UNLIMITED_TOKENS
+
+
+def load(spec: ModelSpec, device: torch.device, progress: Progress) -> Loaded:
+    """Read a checkpoint. Raises LoadError for one that cannot be served."""
+    started = time.monotonic()
+    name: str = spec.dtype
+    if name == "auto":
+        name = "bfloat16" if device.type == "cuda" else "float32"
+    dtype: torch.dtype = getattr(torch, name)
+    try:
+        model = load_model(Path(spec.directory), dtype, device, progress)
+    except (ConfigError, WeightsError, ResolveError) as error:
+        raise LoadError(f"model {spec.name!r}: {' '.join(str(error).split())}") from error
+    except (torch.OutOfMemoryError, MemoryError) as error:
+        raise LoadError(f"model {spec.name!r} does not fit the memory of the device") from error
+    return Loaded(spec, model, dtype, device, time.monotonic() - started)
+
+
+def pool_sizes(
+    self_layers: Sequence[AttentionConfig],
+    cross_layers: Sequence[AttentionConfig],
+    dtype: torch.dtype,
+    options: EngineOptions,
+    share_bytes: int,
+    context_tokens: int,
+    source_tokens: int,
+) -> dict[str, int]:
+    """Blocks of the pool `self`, and with cross-attention of the pool `cross`, in `share_bytes` together.
+
+    No pool is larger than full rows of the longest sequences could fill; what one pool leaves goes to the other.
+    """
+    layers = {"self": self_layers, "cross": cross_layers}
+    longest = {"self": context_tokens, "cross": source_tokens}
+    sizes = {name: KVCache.block_bytes(kind, options.block_size, dtype) for name, kind in layers.items() if kind}
+    blocks: dict[str, int] = {}
+    left = share_bytes
+    most = {name: options.max_batch_rows * -(-longest[name] // options.block_size) for name in sizes}
+    for name in sorted(sizes, key=lambda name: most[name] * sizes[name]):
+        fair = left // (len(sizes) - len(blocks))
+        blocks[name] = min(most[name], fair // sizes[name])
+        left -= blocks[name] * sizes[name]
+    return blocks
+
+
+def build(loaded: Loaded, options: EngineOptions, share_bytes: int) -> tuple[ModelEngine, ModelInfo]:
+    """Give a model its pools and its place in the engine. share_bytes: for its keys and values, if it generates.
+
+    Raises LoadError when that is too little to hold anything.
+    """
+    model, spec = loaded.model, loaded.spec
+    config, transformer = model.config, model.transformer
+    blocks: dict[str, int] = {}
+    caches: dict[str, KVCache] = {}
+    if loaded.generates:
+        layers = {"self": transformer.self_attention_layers(), "cross": transformer.cross_attention_layers()}
+        blocks = pool_sizes(
+            layers["self"],
+            layers["cross"],
+            loaded.dtype,
+            options,
+            share_bytes,
+            loaded.context_tokens,
+            loaded.source_tokens,
+        )
+        if min(blocks.values()) == 0:
+            raise LoadError(f"model {spec.name!r}: kv_cache_bytes leaves it {share_bytes} bytes, less than a block")
+        try:
+            caches = {
+                name: KVCache(layers[name], count, options.block_size, loaded.dtype, loaded.device)
+                for name, count in blocks.items()
+            }
+        except (torch.OutOfMemoryError, RuntimeError) as error:
+            raise LoadError(f"model {spec.name!r}: {share_bytes} bytes for its KV pools cannot be had") from error
+    runner = Runner(transformer, loaded.device, caches.get("self"), caches.get("cross"))
+    limits = Limits(
+        vocab_size=config.decoder.embedding.vocab_size if config.decoder is not None else 0,
+        context_tokens=loaded.context_tokens if config.decoder is not None else 0,
+        source_vocab_size=config.encoder.embedding.vocab_size if config.encoder is not None else 0,
+        source_tokens=loaded.source_tokens,
+    )
+    generation = encoding = None
+    if loaded.generates:
+        pools = {name: BlockManager(count, options.block_size) for name, count in blocks.items()}
+        scheduler = Scheduler(pools["self"], pools.get("cross"), options.max_batch_tokens, options.max_batch_rows)
+        generation = Generation(spec.name, scheduler, runner, limits)
+    if loaded.encodes:
+        encoding = Encoding(spec.name, runner, limits, options.max_batch_tokens)
+    return ModelEngine(spec.name, generation, encoding), _info(loaded, options, blocks)
+
+
+def _info(loaded: Loaded, options: EngineOptions, blocks: dict[str, int]) -> ModelInfo:
+    model = loaded.model
+    transformer = model.transformer
+    layers = {"self": transformer.self_attention_layers(), "cross": transformer.cross_attention_layers()}
+    kv_bytes = sum(
+        count * KVCache.block_bytes(layers[name], options.block_size, loaded.dtype) for name, count in blocks.items()
+    )
+    defaults = asdict(model.generation)
+    defaults |= {name: _plain(value) for name, value in defaults.items() if isinstance(value, tuple)}
+    dtypes: dict[torch.dtype, DType] = {
+        torch.float32: "float32",
+        torch.bfloat16: "bfloat16",
+        torch.float16: "float16",
+    }
+    return ModelInfo(
+        name=loaded.spec.name,
+        family=model.family,
+        architecture=model.architecture,
+        tasks=list(model.tasks),
+        dtype=dtypes[loaded.dtype],
+        parameters=model.parameters,
+        weight_bytes=model.weight_bytes,
+        vocab_size=model.config.vocab_size,
+        hidden_size=model.config.hidden_size,
+        context_tokens=loaded.context_tokens,
+        source_tokens=loaded.source_tokens if model.config.is_encoder_decoder else 0,
+        block_size=options.block_size if blocks else 0,
+        kv_blocks=blocks,
+        kv_bytes=kv_bytes,
+        is_encoder_decoder=model.config.is_encoder_decoder,
+        generation=GenerationDefaults(**defaults),
+        labels=list(model.labels),
+        problem_type=model.problem_type,
+        pooling=model.pooling,
+        normalize=model.normalize,
+        load_seconds=loaded.seconds,
+    )
+
+
+def _plain(value: object) -> object:
+    """Tuples as lists, all the way down."""
+    return [_plain(item) for item in value] if isinstance(value, tuple) else value

@@ -1,0 +1,134 @@
+"""Runs a schedule: packs it into batches, calls the transformer, returns logits. No policy; no state but the caches."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import chain
+from typing import Protocol
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from models.batch import DecoderBatch, EncoderBatch
+from models.kv_cache import KVCache
+from server.engine.scheduler import Schedule, ScheduledRow
+
+Ids = NDArray[np.int64]
+
+
+class Model(Protocol):
+    """What the engine asks of `models.transformer.Transformer`."""
+
+    def encode(self, batch: EncoderBatch) -> Tensor: ...
+
+    def write_cross(self, encoder_hidden: Tensor, slot_mapping: Tensor, cache: KVCache) -> None: ...
+
+    def decode(self, batch: DecoderBatch, cache: KVCache, cross_cache: KVCache | None = None) -> Tensor: ...
+
+    def logits(self, hidden: Tensor) -> Tensor: ...
+
+    def classify(self, hidden: Tensor, batch: EncoderBatch) -> Tensor: ...
+
+
+class Runner:
+    """One model, its device and its caches. cross_cache is None for a decoder."""
+
+    def __init__(
+        self, model: Model, device: torch.device, self_cache: KVCache | None, cross_cache: KVCache | None
+    ) -> None:
+        self.model = model
+        self.device = device
+        self.self_cache = self_cache
+        self.cross_cache = cross_cache
+
+    @torch.inference_mode()
+    def run(self, schedule: Schedule) -> Tensor:
+        """Compute a step. Returns logits [rows, vocab], float32, of the rows that need them, in their order."""
+        assert self.self_cache is not None
+        if schedule.sources:
+            self._encode_sources(schedule)
+        self.self_cache.copy_blocks(schedule.copies)
+        batch = self._decoder_batch(schedule.rows, self.self_cache.block_size)
+        hidden = self.model.decode(batch, self.self_cache, self.cross_cache)
+        needed = [index for index, row in enumerate(schedule.rows) if row.needs_logits]
+        last = batch.last_token_indices
+        if len(needed) < len(schedule.rows):
+            last = last[torch.tensor(needed, dtype=torch.int64, device=self.device)]
+        return self.model.logits(hidden[last]).float()
+
+    def encoder_batch(self, texts: Sequence[Sequence[int]], types: Sequence[Sequence[int] | None]) -> EncoderBatch:
+        """Pack whole texts. types: token types of each text, or None for all zero."""
+        lengths = tuple(len(text) for text in texts)
+        type_ids = None
+        if any(given is not None for given in types):
+            columns = [given or [0] * length for given, length in zip(types, lengths, strict=True)]
+            type_ids = self._tensor(list(chain.from_iterable(columns)))
+        return EncoderBatch(self._tensor(list(chain.from_iterable(texts))), lengths, type_ids)
+
+    def clear(self, self_blocks: Sequence[int], cross_blocks: Sequence[int]) -> None:
+        """Zero blocks that may hold numbers which are not finite."""
+        if self.self_cache is not None:
+            self.self_cache.clear(self_blocks)
+        if self.cross_cache is not None:
+            self.cross_cache.clear(cross_blocks)
+
+    def _encode_sources(self, schedule: Schedule) -> None:
+        assert self.cross_cache is not None
+        texts = [request.source_token_ids for request in schedule.sources]
+        hidden = self.model.encode(self.encoder_batch(texts, [None] * len(texts)))
+        size = self.cross_cache.block_size
+        slots = [
+            slots_of(request.cross_block_table, 0, len(request.source_token_ids), size) for request in schedule.sources
+        ]
+        self.model.write_cross(hidden, self._tensor(np.concatenate(slots)), self.cross_cache)
+
+    def _decoder_batch(self, rows: Sequence[ScheduledRow], block_size: int) -> DecoderBatch:
+        starts = [row.sequence.num_computed_tokens for row in rows]
+        counts = [row.num_tokens for row in rows]
+        ends = [start + count for start, count in zip(starts, counts, strict=True)]
+        token_ids = list(
+            chain.from_iterable(row.sequence.tokens[a:b] for row, a, b in zip(rows, starts, ends, strict=True))
+        )
+        positions = np.concatenate([np.arange(a, b) for a, b in zip(starts, ends, strict=True)])
+        slots = np.concatenate(
+            [slots_of(row.sequence.block_table, a, b, block_size) for row, a, b in zip(rows, starts, ends, strict=True)]
+        )
+        # One copy to the device for three columns.
+        packed = self._tensor(np.stack([np.asarray(token_ids, dtype=np.int64), positions, slots]))
+        source_lens: tuple[int, ...] = ()
+        source_tables = None
+        if self.cross_cache is not None:
+            source_lens = tuple(len(row.request.source_token_ids) for row in rows)
+            source_tables = self._tensor(padded_tables([row.request.cross_block_table for row in rows]))
+        tables = [row.sequence.block_table[: -(-end // block_size)] for row, end in zip(rows, ends, strict=True)]
+        return DecoderBatch(
+            token_ids=packed[0],
+            positions=packed[1],
+            query_lens=tuple(counts),
+            key_lens=tuple(ends),
+            slot_mapping=packed[2],
+            block_tables=self._tensor(padded_tables(tables)),
+            source_lens=source_lens,
+            source_block_tables=source_tables,
+        )
+
+    def _tensor(self, values: Ids | Sequence[int]) -> Tensor:
+        array = np.asarray(values, dtype=np.int64)
+        return torch.from_numpy(array).to(self.device, non_blocking=True)
+
+
+def slots_of(table: Sequence[int], start: int, end: int, block_size: int) -> Ids:
+    """Cache slots of the tokens start..end-1 of a sequence."""
+    if end == start + 1:
+        return np.array([table[start // block_size] * block_size + start % block_size], dtype=np.int64)
+    positions = np.arange(start, end)
+    blocks = np.asarray(table, dtype=np.int64)
+    return blocks[positions // block_size] * block_size + positions % block_size
+
+
+def padded_tables(tables: Sequence[Sequence[int]]) -> Ids:
+    """[rows, blocks]: each table, filled up with its own first block, so that no row ever reads another's."""
+    width = max(len(table) for table in tables)
+    return np.array([[*table, *[table[0]] * (width - len(table))] for table in tables], dtype=np.int64)

@@ -1,0 +1,138 @@
+"""From logits to one token a row. Every row has settings of its own, and its batch-mates change nothing.
+
+Each filter of a sampled row is a threshold on its logits (after temperature): a token survives if it is not below it.
+
+- top_k: the k-th largest logit (Fan et al. 2018, arXiv:1805.04833).
+- top_p: the smallest logit of the likeliest tokens that together reach top_p (Holtzman et al. 2020, arXiv:1904.09751);
+  probabilities taken after top_k.
+- min_p: the largest logit plus log(min_p) (Nguyen et al. 2024, arXiv:2407.01082).
+
+So tokens tied at a threshold live or die together, and no order of sorting can matter. The token is the inverse of the
+cumulative distribution at a number that is a hash of (seed, position), so there is no generator with a state.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+_NUCLEUS_GUESS = 1024
+"""How many of the largest logits are sorted before a row with top_p alone is sorted whole."""
+
+
+@dataclass(frozen=True, slots=True)
+class SamplerRow:
+    """How to choose one row's token. `position` counts the row's new tokens; top_k 0 and min_p 0 filter nothing."""
+
+    temperature: float = 0.0
+    top_k: int = 0
+    top_p: float = 1.0
+    min_p: float = 0.0
+    seed: int = 0
+    position: int = 0
+
+    @property
+    def is_greedy(self) -> bool:
+        return self.temperature <= 0.0
+
+
+def sample(logits: Tensor, rows: Sequence[SamplerRow]) -> Tensor:
+    """One token id per row: [rows], int64. logits: [rows, vocab], float32, not all -inf in any row; not changed."""
+    tokens = logits.argmax(dim=-1)
+    sampled = [index for index, row in enumerate(rows) if not row.is_greedy]
+    if sampled:
+        settings = [rows[index] for index in sampled]
+        where = torch.tensor(sampled, device=logits.device)
+        scaled = logits[where] / _column([row.temperature for row in settings], logits)
+        uniforms = uniform([row.seed for row in settings], [row.position for row in settings])
+        tokens[where] = _draw(scaled, thresholds(scaled, settings), torch.from_numpy(uniforms).to(logits.device))
+    return tokens
+
+
+def thresholds(scaled: Tensor, rows: Sequence[SamplerRow]) -> Tensor:
+    """The smallest logit that survives in each row: [rows]. scaled: [rows, vocab], float32, after temperature."""
+    vocab = scaled.shape[1]
+    lowest = torch.full_like(scaled[:, 0], -torch.inf)
+    with_top_k = [i for i, row in enumerate(rows) if 0 < row.top_k < vocab]
+    if with_top_k:
+        where, largest = _largest(scaled, with_top_k, max(rows[i].top_k for i in with_top_k))
+        kth = torch.tensor([rows[i].top_k - 1 for i in with_top_k], device=scaled.device)
+        lowest[where] = largest.gather(1, kth[:, None])[:, 0]
+        with_top_p = [n for n, i in enumerate(with_top_k) if rows[i].top_p < 1.0]
+        if with_top_p:
+            both = where[with_top_p]
+            kept = scaled[both].masked_fill(scaled[both] < lowest[both, None], -torch.inf)
+            top_p = [rows[with_top_k[n]].top_p for n in with_top_p]
+            # Beyond its own k a row's largest logits are not its own any more: they are filtered out.
+            own = largest[with_top_p]
+            own = own.masked_fill(own < lowest[both, None], -torch.inf)
+            lowest[both] = torch.maximum(lowest[both], _nucleus(own, kept, top_p)[0])
+    alone = [i for i, row in enumerate(rows) if row.top_p < 1.0 and not 0 < row.top_k < vocab]
+    for width in (min(_NUCLEUS_GUESS, vocab), vocab):
+        if alone:
+            where, largest = _largest(scaled, alone, width)
+            lowest[where], reached = _nucleus(largest, scaled[where], [rows[i].top_p for i in alone])
+            alone = [i for i, enough in zip(alone, reached.tolist(), strict=True) if not enough and width < vocab]
+    min_p = [row.min_p for row in rows]
+    if any(min_p):
+        floor = scaled.amax(dim=-1) + torch.log(_column(min_p, scaled)[:, 0])
+        lowest = torch.maximum(lowest, floor)
+    return lowest
+
+
+def _largest(scaled: Tensor, indices: Sequence[int], count: int) -> tuple[Tensor, Tensor]:
+    """Some rows' `count` largest logits, falling."""
+    where = torch.tensor(indices, device=scaled.device)
+    return where, scaled[where].topk(count, dim=-1).values
+
+
+def _nucleus(largest: Tensor, kept: Tensor, top_p: Sequence[float]) -> tuple[Tensor, Tensor]:
+    """The smallest logit of each row's nucleus, and whether the largest logits were enough to tell.
+
+    largest: [rows, count], falling; kept: [rows, vocab], the whole distribution.
+    """
+    total = kept.double().logsumexp(dim=-1, keepdim=True)
+    probabilities = (largest.double() - total).exp()
+    before = probabilities.cumsum(dim=-1) - probabilities
+    wanted = _column(top_p, before)
+    inside = before < wanted
+    inside[:, 0] = True
+    last = inside.sum(dim=-1, keepdim=True) - 1
+    return largest.gather(1, last)[:, 0], ~inside[:, -1]
+
+
+def _draw(scaled: Tensor, lowest: Tensor, uniforms: Tensor) -> Tensor:
+    """Invert the cumulative distribution of the survivors. uniforms: [rows], float64, in [0, 1)."""
+    weights = (scaled - scaled.amax(dim=-1, keepdim=True)).exp()
+    weights = weights.masked_fill(scaled < lowest[:, None], 0.0)
+    cumulative = weights.double().cumsum(dim=-1)
+    total = cumulative[:, -1]
+    target = torch.minimum(uniforms * total, torch.nextafter(total, torch.zeros_like(total)))
+    return torch.searchsorted(cumulative, target[:, None], right=True)[:, 0]
+
+
+def uniform(seeds: Sequence[int], positions: Sequence[int]) -> NDArray[np.float64]:
+    """One number in [0, 1) for each (seed, position), from 53 bits of splitmix64 (Steele et al. 2014, OOPSLA)."""
+    seed = np.array([value & 0xFFFFFFFFFFFFFFFF for value in seeds], dtype=np.uint64)
+    counter = np.array(positions, dtype=np.uint64) + np.uint64(1)
+    # The seed is hashed first, or neighbouring seeds would share a sequence at shifted positions.
+    bits = _mix(_mix(seed + _GAMMA) + counter * _GAMMA)
+    return (bits >> np.uint64(11)).astype(np.float64) * 2.0**-53
+
+
+_GAMMA = np.uint64(0x9E3779B97F4A7C15)
+
+
+def _mix(x: NDArray[np.uint64]) -> NDArray[np.uint64]:
+    x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return x ^ (x >> np.uint64(31))
+
+
+def _column(values: Sequence[float], like: Tensor) -> Tensor:
+    return torch.tensor(values, dtype=like.dtype, device=like.device)[:, None]

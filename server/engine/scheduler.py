@@ -1,0 +1,256 @@
+"""What one step computes. Knows requests, tokens and blocks; no tensors, no clocks, no sockets.
+
+There are no phases. Every row has tokens, some of them computed, and catches up under a token budget: first rows that
+lack one token (they decode, and are never held back by the budget), then chunks of rows that are further behind, then
+new requests in the order of arrival. A request is admitted when the tokens it has now fit the pool. When a decoding row
+finds no free block, the newest admitted request gives its blocks back and is computed again later
+(docs/decisions/0003-admission-and-preemption.md).
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass, field
+from typing import Literal
+
+from server.engine.block_manager import BlockManager
+from server.engine.sequence import Request, Sequence, State
+
+
+@dataclass(slots=True)
+class ScheduledRow:
+    """The next `num_tokens` uncomputed tokens of one row."""
+
+    request: Request
+    sequence: Sequence
+    num_tokens: int
+
+    @property
+    def needs_logits(self) -> bool:
+        """Whether the row's last token is among them."""
+        return self.num_tokens == self.sequence.num_uncomputed_tokens
+
+
+@dataclass(slots=True)
+class Schedule:
+    """One step: encode `sources`, copy the `copies` (source, destination) of `self` blocks, then compute `rows`."""
+
+    rows: list[ScheduledRow] = field(default_factory=list)
+    sources: list[Request] = field(default_factory=list)
+    copies: list[tuple[int, int]] = field(default_factory=list)
+    num_decode_tokens: int = 0
+
+    @property
+    def requests(self) -> list[Request]:
+        """Every request of the step, once."""
+        return list(dict.fromkeys([*self.sources, *(row.request for row in self.rows)]))
+
+    @property
+    def num_tokens(self) -> int:
+        return sum(row.num_tokens for row in self.rows) + sum(len(r.source_token_ids) for r in self.sources)
+
+    @property
+    def phase(self) -> Literal["prefill", "decode", "mixed"]:
+        if self.num_decode_tokens == 0:
+            return "prefill"
+        return "decode" if self.num_decode_tokens == self.num_tokens else "mixed"
+
+
+class Scheduler:
+    """Requests of one model: waiting, running, and their blocks.
+
+    cross_pool: blocks for encoded sources, None for a decoder. max_batch_tokens: tokens of one step beyond which no
+    prefill is added. max_batch_rows: rows of all running requests together.
+    """
+
+    def __init__(
+        self, self_pool: BlockManager, cross_pool: BlockManager | None, max_batch_tokens: int, max_batch_rows: int
+    ) -> None:
+        self.self_pool = self_pool
+        self.cross_pool = cross_pool
+        self.max_batch_tokens = max_batch_tokens
+        self.max_batch_rows = max_batch_rows
+        self.waiting: deque[Request] = deque()
+        self.running: list[Request] = []
+        self.num_preemptions = 0
+        self.num_wasted_tokens = 0
+        self.suspect_self_blocks: list[int] = []
+        self.suspect_cross_blocks: list[int] = []
+
+    def refusal(self, request: Request) -> str | None:
+        """Why a request could not run even alone, or None."""
+        if request.width > self.max_batch_rows:
+            return f"{request.width} beams; at most {self.max_batch_rows} rows run together"
+        tokens = request.num_prompt_tokens + request.params.max_new_tokens
+        worst = request.width * self.self_pool.blocks_for(tokens)
+        if worst > self.self_pool.num_blocks:
+            return (
+                f"{request.width} x {tokens} tokens need {worst} KV blocks of {self.self_pool.block_size} tokens; "
+                f"there are {self.self_pool.num_blocks}"
+            )
+        if self.cross_pool is not None:
+            source = self.cross_pool.blocks_for(len(request.source_token_ids))
+            if source > self.cross_pool.num_blocks:
+                return f"the source needs {source} KV blocks; there are {self.cross_pool.num_blocks}"
+        return None
+
+    def add(self, request: Request) -> None:
+        """Queue a request that `refusal` has nothing against."""
+        self.waiting.append(request)
+
+    def remove(self, request: Request, suspect: bool = False) -> None:
+        """Take a request out, wherever it is. suspect: its keys and values may be anything."""
+        if request.state is State.RUNNING:
+            self.running.remove(request)
+        elif request.state is State.WAITING:
+            self.waiting.remove(request)
+        request.state = State.FINISHED
+        suspect = suspect or not request.wants_next_token
+        self._release_rows(request, suspect)
+        if self.cross_pool is not None:
+            freed = self.cross_pool.release(request.cross_block_table)
+            request.cross_block_table = []
+            if suspect:
+                self.suspect_cross_blocks += freed
+
+    def take_suspects(self) -> tuple[list[int], list[int]]:
+        """Free `self` and `cross` blocks to zero before use: no finite logits ever spoke for what is in them."""
+        suspects = self.suspect_self_blocks, self.suspect_cross_blocks
+        self.suspect_self_blocks, self.suspect_cross_blocks = [], []
+        return suspects
+
+    def fork(self, request: Request, parents: list[int]) -> None:
+        """Replace the rows of a group by its new beams: row i goes on from old row `parents[i]`, sharing its blocks."""
+        assert request.beams is not None
+        old = request.rows
+        prompt = old[0].tokens[: request.num_prompt_tokens]
+        request.rows = [
+            Sequence(
+                [*prompt, *beam.tokens],
+                old[parent].num_computed_tokens,
+                self.self_pool.share(old[parent].block_table),
+            )
+            for beam, parent in zip(request.beams.running, parents, strict=True)
+        ]
+        for row in old:
+            self.self_pool.release(row.block_table)
+            row.block_table = []
+
+    # --------------------------------------------------------------------------------------------------- a step
+
+    def schedule(self) -> Schedule | None:
+        """The next step, its blocks taken; None when there is nothing to do. `computed` tells that it was done."""
+        schedule = Schedule()
+        preempted = self.num_preemptions
+        for request in list(self.running):
+            if request.state is State.RUNNING and request.wants_next_token:
+                self._decode(request, schedule)
+        budget = self.max_batch_tokens - len(schedule.rows)
+        # Of rows that decode, only those that have begun to answer are decode tokens; the rest are short prompts.
+        schedule.num_decode_tokens = sum(row.request.num_generated > 0 for row in schedule.rows)
+        for request in self.running:
+            if not request.wants_next_token:
+                budget -= self._prefill(request, schedule, budget)
+        if self.num_preemptions == preempted:
+            self._admit(schedule, budget)
+        return schedule if schedule.rows or schedule.sources else None
+
+    def computed(self, schedule: Schedule) -> None:
+        """The step is done: its keys and values are in the cache."""
+        for row in schedule.rows:
+            row.sequence.num_computed_tokens += row.num_tokens
+        for request in schedule.sources:
+            request.source_encoded = True
+
+    def _decode(self, request: Request, schedule: Schedule) -> None:
+        position = request.num_tokens - 1
+        tables = [row.block_table for row in request.rows]
+        while self.self_pool.blocks_to_write(tables, position) > self.self_pool.free_blocks:
+            newest = self.running[-1]
+            self._preempt(newest)
+            if newest is request:
+                return
+        for row in request.rows:
+            copy = self.self_pool.make_writable(row.block_table, position)
+            if copy is not None:
+                schedule.copies.append(copy)
+            schedule.rows.append(ScheduledRow(request, row, 1))
+
+    def _prefill(self, request: Request, schedule: Schedule, budget: int) -> int:
+        """Schedule what the budget allows of the tokens a request is behind. Returns how many that are."""
+        used = 0
+        for row, behind in request.catch_up():
+            count = min(behind, budget - used)
+            if count <= 0:
+                break
+            schedule.rows.append(ScheduledRow(request, row, count))
+            used += count
+        return used
+
+    def _admit(self, schedule: Schedule, budget: int) -> None:
+        rows = sum(request.width for request in self.running)
+        prefills = any(row.num_tokens > 1 for row in schedule.rows)
+        while self.waiting and budget > 0:
+            request = self.waiting[0]
+            rows += request.width
+            if rows > self.max_batch_rows or not self._fits(request):
+                return
+            source = 0 if request.source_encoded else len(request.source_token_ids)
+            # A source is encoded whole. One that exceeds the budget goes when no other prefill does.
+            if source > budget and prefills:
+                return
+            self.waiting.popleft()
+            request.state = State.RUNNING
+            self.running.append(request)
+            self._take_blocks(request)
+            if source:
+                schedule.sources.append(request)
+                budget = max(budget - source, 1)
+            budget -= self._prefill(request, schedule, budget)
+            prefills = True
+
+    # --------------------------------------------------------------------------------------------------- blocks
+
+    def _fits(self, request: Request) -> bool:
+        pool = self.self_pool
+        shared = request.common_tokens() // pool.block_size if len(request.rows) > 1 else 0
+        needed = shared + len(request.rows) * (pool.blocks_for(request.num_tokens) - shared)
+        if needed > pool.free_blocks:
+            return False
+        if self.cross_pool is None or request.cross_block_table:
+            return True
+        return self.cross_pool.blocks_for(len(request.source_token_ids)) <= self.cross_pool.free_blocks
+
+    def _take_blocks(self, request: Request) -> None:
+        """Blocks for all tokens that the request has, so that catching up never runs out of them."""
+        pool = self.self_pool
+        first, *others = request.rows
+        blocks = pool.blocks_for(request.num_tokens)
+        first.block_table = pool.allocate(blocks)
+        if others:
+            shared = request.common_tokens() // pool.block_size
+            request.shared_tokens = shared * pool.block_size
+            for row in others:
+                row.block_table = pool.share(first.block_table[:shared]) + pool.allocate(blocks - shared)
+                row.num_computed_tokens = request.shared_tokens
+        if self.cross_pool is not None and not request.cross_block_table:
+            needed = self.cross_pool.blocks_for(len(request.source_token_ids))
+            request.cross_block_table = self.cross_pool.allocate(needed)
+
+    def _preempt(self, request: Request) -> None:
+        """Give the blocks of a running request back; it will be admitted again before all others."""
+        self.num_preemptions += 1
+        self.num_wasted_tokens += sum(row.num_computed_tokens for row in request.rows)
+        self._release_rows(request, suspect=not request.wants_next_token)
+        self.running.remove(request)
+        request.state = State.WAITING
+        self.waiting.appendleft(request)
+
+    def _release_rows(self, request: Request, suspect: bool) -> None:
+        for row in request.rows:
+            freed = self.self_pool.release(row.block_table)
+            row.block_table = []
+            row.num_computed_tokens = 0
+            if suspect:
+                self.suspect_self_blocks += freed
+        request.shared_tokens = 0

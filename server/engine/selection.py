@@ -1,0 +1,139 @@
+"""From a step's logits to its requests' next tokens. Knows requests and logits; not schedules, blocks or messages' way.
+
+Rows of all requests are processed and chosen from together; what follows is a few numbers a row.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from server.engine.beam_search import Describe
+from server.engine.logits_processors import ProcessorRow, process
+from server.engine.sampler import SamplerRow, sample
+from server.engine.sequence import Request
+from server.ipc.messages import TokenLogprob
+
+
+@dataclass(slots=True)
+class Choice:
+    """What became of one request: one of these.
+
+    token and logprob: the next token of a single row. parents: the old row of each beam that goes on. failed: its
+    logits are not finite. exhausted: nothing is left that may follow.
+    """
+
+    request: Request
+    token: int | None = None
+    logprob: TokenLogprob | None = None
+    parents: list[int] | None = None
+    failed: bool = False
+    exhausted: bool = False
+
+
+@torch.inference_mode()
+def select(logits: Tensor, requests: Sequence[Request]) -> list[Choice]:
+    """Choose for each request; beams advance. logits: [rows, vocab], float32, overwritten; rows of each in order."""
+    # A sum is finite only if all its terms are: one pass, no mask.
+    finite = torch.isfinite(logits.sum(dim=-1)).tolist()
+    choices, singles, groups = [], [], []
+    start = 0
+    for request in requests:
+        rows = range(start, start + len(request.rows))
+        start = rows.stop
+        if not all(finite[row] for row in rows):
+            choices.append(Choice(request, failed=True))
+        elif request.beams is None:
+            singles.append((request, rows.start))
+        else:
+            groups.append((request, rows))
+    if singles:
+        choices += _select_tokens(_rows(logits, [row for _, row in singles]), [request for request, _ in singles])
+    if groups:
+        beam_rows = [row for _, rows in groups for row in rows]
+        choices += _select_beams(_rows(logits, beam_rows), [request for request, _ in groups])
+    return choices
+
+
+def _select_tokens(logits: Tensor, requests: Sequence[Request]) -> list[Choice]:
+    reported = [index for index, request in enumerate(requests) if request.params.logprobs]
+    raw = _rows(logits, reported).log_softmax(dim=-1) if reported else None
+    process(logits, [ProcessorRow(r.params, r.rows[0].tokens, r.num_generated) for r in requests])
+    settings = [_sampler_row(request) for request in requests]
+    tokens = sample(logits, settings)
+    possible = logits.gather(1, tokens[:, None])[:, 0] > -torch.inf
+    chosen, alive = torch.stack([tokens, possible]).tolist()
+    described: dict[int, TokenLogprob] = {}
+    if raw is not None:
+        tops = [requests[index].params.top_logprobs for index in reported]
+        described = dict(zip(reported, describe(raw, tokens[reported], tops), strict=True))
+    return [
+        Choice(request, token, described.get(index)) if can_follow else Choice(request, exhausted=True)
+        for index, (request, token, can_follow) in enumerate(zip(requests, chosen, alive, strict=True))
+    ]
+
+
+def _select_beams(logits: Tensor, requests: Sequence[Request]) -> list[Choice]:
+    raw = logits.log_softmax(dim=-1)
+    scores = raw.clone()
+    process(scores, [ProcessorRow(r.params, row.tokens, r.num_generated) for r in requests for row in r.rows])
+    owners = [request for request in requests for _ in request.rows]
+    renormalized = [index for index, request in enumerate(owners) if request.params.renormalize_logits]
+    if renormalized:
+        scores[renormalized] = scores[renormalized].log_softmax(dim=-1)
+    vocab = scores.shape[1]
+    widths = [min(request.beams.num_candidates, vocab) for request in requests if request.beams is not None]
+    values, tokens = (tensor.cpu().numpy() for tensor in scores.topk(max(widths), dim=-1))
+    choices = []
+    start = 0
+    for request, width in zip(requests, widths, strict=True):
+        assert request.beams is not None
+        rows = slice(start, start + len(request.rows))
+        start = rows.stop
+        if values[rows, 0].max() == -np.inf:
+            choices.append(Choice(request, exhausted=True))
+            continue
+        reporter = _reporter(raw[rows], request.params.top_logprobs) if request.params.logprobs else None
+        parents = request.beams.advance(values[rows, :width], tokens[rows, :width], reporter)
+        choices.append(Choice(request, parents=parents))
+    return choices
+
+
+def describe(raw: Tensor, tokens: Tensor, tops: Sequence[int]) -> list[TokenLogprob]:
+    """What to report of each row's token. raw: [rows, vocab], log-probabilities; tokens: [rows]; tops: alternatives."""
+    own = raw.gather(1, tokens[:, None])[:, 0].tolist()
+    count = min(max(tops), raw.shape[1])
+    best = raw.topk(count, dim=-1) if count else None
+    values = best.values.tolist() if best is not None else [[]] * len(own)
+    ids = best.indices.tolist() if best is not None else [[]] * len(own)
+    return [
+        TokenLogprob(token, logprob, list(zip(row_ids[:top], row_values[:top], strict=True)))
+        for token, logprob, row_ids, row_values, top in zip(tokens.tolist(), own, ids, values, tops, strict=True)
+    ]
+
+
+def _reporter(raw: Tensor, top: int) -> Describe:
+    def report(row: int, token: int) -> TokenLogprob:
+        return describe(raw[row : row + 1], torch.tensor([token], device=raw.device), [top])[0]
+
+    return report
+
+
+def _sampler_row(request: Request) -> SamplerRow:
+    params = request.params
+    if not params.do_sample:
+        return SamplerRow()
+    return SamplerRow(
+        params.temperature, params.top_k, params.top_p, params.min_p, params.seed, position=request.num_generated
+    )
+
+
+def _rows(logits: Tensor, indices: Sequence[int]) -> Tensor:
+    """Some rows: the tensor itself when that is all of them in order, else a copy."""
+    if list(indices) == list(range(logits.shape[0])):
+        return logits
+    return logits[torch.tensor(indices, device=logits.device)]

@@ -1,0 +1,109 @@
+"""A request as the engine sees it: one row of tokens, or a group of beams. Knows no tensors, no queues, no sockets."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import Enum
+from itertools import pairwise
+
+from server.engine.beam_search import BeamSearch
+from server.ipc.messages import Generate, GenerationParams, TokenLogprob
+
+
+class State(Enum):
+    """Where a request stands. Preemption turns RUNNING into WAITING; FINISHED is for good."""
+
+    WAITING = "waiting"
+    RUNNING = "running"
+    FINISHED = "finished"
+
+
+@dataclass(slots=True, eq=False)
+class Sequence:
+    """One row: its tokens, and how many of them have their keys and values in the cache.
+
+    block_table: blocks of the `self` pool, in order; at least enough for `num_computed_tokens`.
+    """
+
+    tokens: list[int]
+    num_computed_tokens: int = 0
+    block_table: list[int] = field(default_factory=list)
+
+    @property
+    def num_uncomputed_tokens(self) -> int:
+        return len(self.tokens) - self.num_computed_tokens
+
+
+class Request:
+    """One `Generate` on its way: scheduled, preempted and finished as a whole.
+
+    rows: one sequence, until the beams of a group part. All rows have the same number of tokens.
+    source_token_ids: the source text of an encoder-decoder, else empty; source_encoded: its cross blocks are filled.
+    shared_tokens: after a preemption, how much of their past the rows share again; computed by the first row alone.
+    Times are seconds of time.monotonic(); None: not yet.
+    """
+
+    def __init__(self, message: Generate, is_encoder_decoder: bool, arrival: float) -> None:
+        params = message.params
+        self.request_id = message.request_id
+        self.params: GenerationParams = params
+        self.deadline = message.deadline
+        self.state = State.WAITING
+        prompt = message.decoder_token_ids if is_encoder_decoder else message.token_ids
+        self.source_token_ids: list[int] = message.token_ids if is_encoder_decoder else []
+        self.source_encoded = False
+        self.cross_block_table: list[int] = []
+        self.num_prompt_tokens = len(prompt)
+        self.rows = [Sequence(list(prompt))]
+        self.shared_tokens = 0
+        self.end_ids = frozenset((*params.end_token_ids, *params.stop_token_ids))
+        self.beams: BeamSearch | None = None
+        if params.num_beams > 1:
+            self.beams = BeamSearch(
+                params.num_beams, params.max_new_tokens, self.end_ids, params.length_penalty, params.early_stopping
+            )
+        self.logprobs: list[TokenLogprob] = []
+        self.num_reported_tokens = 0
+        self.arrival = arrival
+        self.first_scheduled: float | None = None
+        self.first_token: float | None = None
+
+    @property
+    def width(self) -> int:
+        """Rows that the request will take in a step once its beams have parted."""
+        return self.params.num_beams
+
+    @property
+    def num_tokens(self) -> int:
+        """Tokens of each row, prompt and generated."""
+        return len(self.rows[0].tokens)
+
+    @property
+    def num_generated(self) -> int:
+        return self.num_tokens - self.num_prompt_tokens
+
+    @property
+    def wants_next_token(self) -> bool:
+        """Whether every row has all but its last token computed: the next step decodes."""
+        return all(row.num_uncomputed_tokens == 1 for row in self.rows)
+
+    def catch_up(self) -> list[tuple[Sequence, int]]:
+        """Rows that are behind, and by how many tokens.
+
+        A single row runs to its end, which decodes. Beams stop one token short, to decode together later; those that
+        share the first one's past wait for it.
+        """
+        if len(self.rows) == 1:
+            return [(self.rows[0], self.rows[0].num_uncomputed_tokens)]
+        first = self.rows[0]
+        rows = self.rows if first.num_computed_tokens >= self.shared_tokens else [first]
+        return [(row, row.num_uncomputed_tokens - 1) for row in rows if row.num_uncomputed_tokens > 1]
+
+    def common_tokens(self) -> int:
+        """How many leading tokens all rows have in common, the last token of the rows left out."""
+        texts = [row.tokens for row in self.rows]
+        limit = self.num_tokens - 1
+        for earlier, later in pairwise(texts):
+            if earlier[:limit] != later[:limit]:
+                limit = next(i for i in range(limit) if earlier[i] != later[i])
+        return limit

@@ -1,0 +1,355 @@
+"""Requests on their way through the wall: admission, ids, and each one's events. Knows messages, not HTTP or text.
+
+A `Call` is all sequences of one HTTP request. It is admitted whole or not at all, it hears of every event of its
+sequences, and whatever of it is unfinished when it closes is aborted.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Literal, Protocol
+
+from server.errors import ClientGone, NotReady, Overloaded, RequestTooLarge
+from server.ipc.messages import (
+    Abort,
+    Device,
+    Encode,
+    Encoded,
+    Failed,
+    FailureCode,
+    Finished,
+    Generate,
+    ModelInfo,
+    Progress,
+    Stats,
+    StepOutput,
+    Tokens,
+)
+from server.ipc.supervisor import Send
+
+DEADLINE_SLACK_SECONDS = 1.0
+"""The worker enforces deadlines; this long after one, a worker that did not is no longer waited for."""
+
+Event = Tokens | Finished | Encoded | Failed
+Stage = Literal["waiting", "running"]
+
+
+class Observer(Protocol):
+    """Who counts: the metrics.
+
+    on_tokens: new tokens, and the seconds since the same sequence's last ones (None at first). on_finished: with no
+    event when this side ended the sequence, at a stop string.
+    """
+
+    def on_progress(self, progress: Progress) -> None: ...
+
+    def on_ready(self, models: list[ModelInfo], device: Device) -> None: ...
+
+    def on_lost(self) -> None: ...
+
+    def on_stats(self, stats: Stats) -> None: ...
+
+    def on_admitted(self, model: str, tokens: int) -> None: ...
+
+    def on_first_output(self, model: str, seconds: float) -> None: ...
+
+    def on_tokens(self, model: str, count: int, seconds: float | None) -> None: ...
+
+    def on_finished(self, model: str, prompt_tokens: int, event: Finished | Encoded | Failed | None) -> None: ...
+
+    def on_cancelled(self, stage: Stage) -> None: ...
+
+
+@dataclass(slots=True)
+class _Sequence:
+    """One open request of the wire: whose it is, and whether it still counts as waiting."""
+
+    call: Call
+    index: int
+    model: str
+    tokens: int
+    answers: int
+    waiting: bool = True
+    seen_tokens: int = 0
+    last_seconds: float | None = None
+
+
+class Call:
+    """The sequences of one HTTP request. Iterate with `events`; leave the `with` block to drop what is unfinished."""
+
+    def __init__(self, client: EngineClient, ids: list[int], deadline: float | None) -> None:
+        self.started = time.monotonic()
+        self._client = client
+        self._ids = ids
+        self._open = set(ids)
+        self._events: list[tuple[int, Event]] = []
+        self._wake: asyncio.Future[None] | None = None
+        self._gone = False
+        self._timer: asyncio.TimerHandle | None = None
+        if deadline is not None:
+            delay = max(0.0, deadline - self.started) + DEADLINE_SLACK_SECONDS
+            self._timer = asyncio.get_running_loop().call_later(delay, self._expire)
+
+    def __enter__(self) -> Call:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    async def events(self) -> list[tuple[int, Event]]:
+        """Everything new since the last time, as (index of the sequence, event); empty when all sequences have ended.
+
+        A reader that is slow gets more at once. Raises ClientGone after `leave`.
+        """
+        while not self._events:
+            if self._gone:
+                raise ClientGone("the client closed the connection")
+            if not self._open:
+                return []
+            self._wake = asyncio.get_running_loop().create_future()
+            try:
+                await self._wake
+            finally:
+                self._wake = None
+        if self._gone:
+            raise ClientGone("the client closed the connection")
+        events, self._events = self._events, []
+        return events
+
+    def stop(self, index: int) -> None:
+        """No more of one sequence: its answer is complete for us (a stop string was seen)."""
+        self._client.completed(self._ids[index])
+        self._drop(self._ids[index])
+
+    def leave(self) -> None:
+        """The client is gone: abort everything and let the reader of `events` know."""
+        self._gone = True
+        for request_id in list(self._open):
+            self._client.cancelled(request_id)
+        self.close()
+        self._wake_up()
+
+    def close(self) -> None:
+        """Abort what is unfinished. Harmless when all is finished, and harmless twice."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        for request_id in list(self._open):
+            self._drop(request_id)
+
+    def fail(self, code: FailureCode, message: str) -> None:
+        """End every open sequence with a failure made on this side of the wall."""
+        for index, request_id in enumerate(self._ids):
+            if request_id in self._open:
+                self._drop(request_id)
+                self.put(index, Failed(request_id, code, message))
+
+    def put(self, index: int, event: Event) -> None:
+        self._events.append((index, event))
+        self._wake_up()
+
+    def ended(self, request_id: int) -> None:
+        self._open.discard(request_id)
+
+    def _drop(self, request_id: int) -> None:
+        if request_id in self._open:
+            self._open.discard(request_id)
+            self._client.abort(request_id)
+
+    def _expire(self) -> None:
+        self.fail("timeout", "the deadline passed")
+
+    def _wake_up(self) -> None:
+        if self._wake is not None and not self._wake.done():
+            self._wake.set_result(None)
+
+
+class EngineClient:
+    """The HTTP side's end of the wall. Bounded: what may wait for its first step is limited in requests and tokens.
+
+    max_queue_requests, max_queue_tokens: over all models. An `Encode` of many texts is one request of all its tokens.
+    """
+
+    def __init__(self, observer: Observer, max_queue_requests: int, max_queue_tokens: int) -> None:
+        self.models: dict[str, ModelInfo] = {}
+        self.device: Device = "cpu"
+        self.max_queue_requests = max_queue_requests
+        self.max_queue_tokens = max_queue_tokens
+        self.waiting_requests = 0
+        self.waiting_tokens = 0
+        self._observer = observer
+        self._send: Send | None = None
+        self._sequences: dict[int, _Sequence] = {}
+        self._ids = itertools.count(1)
+
+    @property
+    def connected(self) -> bool:
+        """Whether there is a worker that has loaded all models."""
+        return self._send is not None
+
+    @property
+    def open_requests(self) -> int:
+        return len(self._sequences)
+
+    def next_id(self) -> int:
+        return next(self._ids)
+
+    def submit(self, messages: Sequence[Generate | Encode], deadline: float | None) -> Call:
+        """Admit all sequences and send them, or none.
+
+        Raises NotReady without a worker, RequestTooLarge for what could never be admitted or run, Overloaded for what
+        does not fit now.
+        """
+        if self._send is None:
+            raise NotReady("the engine is starting; try again soon", retry_after=2)
+        sizes = [_size(message) for message in messages]
+        for message in messages:
+            if isinstance(message, Generate):
+                check_fit(self.models[message.model], message)
+        self._admit(len(messages), sum(sizes))
+        call = Call(self, [message.request_id for message in messages], deadline)
+        for index, (message, tokens) in enumerate(zip(messages, sizes, strict=True)):
+            answers = len(message.items) if isinstance(message, Encode) else 1
+            sequence = _Sequence(call, index, message.model, tokens, answers)
+            self._sequences[message.request_id] = sequence
+            self._observer.on_admitted(message.model, tokens)
+            self._send(message)
+        return call
+
+    def _admit(self, requests: int, tokens: int) -> None:
+        if requests > self.max_queue_requests:
+            raise RequestTooLarge(f"{requests} sequences in one request; the limit is {self.max_queue_requests}")
+        if tokens > self.max_queue_tokens:
+            raise RequestTooLarge(f"{tokens} tokens in one request; the limit is {self.max_queue_tokens}")
+        if self.waiting_requests + requests > self.max_queue_requests:
+            raise Overloaded(f"{self.waiting_requests} sequences are waiting already; try again soon", retry_after=1)
+        if self.waiting_tokens + tokens > self.max_queue_tokens:
+            raise Overloaded(f"{self.waiting_tokens} tokens are waiting already; try again soon", retry_after=1)
+        self.waiting_requests += requests
+        self.waiting_tokens += tokens
+
+    def abort(self, request_id: int) -> None:
+        """Tell the worker to forget a request. An answer that is already on its way is dropped when it comes."""
+        sequence = self._sequences.pop(request_id, None)
+        if sequence is not None:
+            self._started(sequence)
+            if self._send is not None:
+                self._send(Abort(request_id))
+
+    def cancelled(self, request_id: int) -> None:
+        """Count a request whose client left."""
+        sequence = self._sequences.get(request_id)
+        if sequence is not None:
+            self._observer.on_cancelled("waiting" if sequence.waiting else "running")
+
+    def completed(self, request_id: int) -> None:
+        """Count a sequence that is complete before the worker knows."""
+        sequence = self._sequences.get(request_id)
+        if sequence is not None:
+            self._observer.on_finished(sequence.model, sequence.tokens, None)
+
+    def fail_all(self, code: FailureCode, message: str) -> None:
+        """End every open request with a failure: the worker died, or the grace time is over."""
+        for call in {id(sequence.call): sequence.call for sequence in self._sequences.values()}.values():
+            call.fail(code, message)
+
+    # ------------------------------------------------------------------------------------- from the supervisor
+
+    def on_progress(self, progress: Progress) -> None:
+        self._observer.on_progress(progress)
+
+    def on_ready(self, models: list[ModelInfo], device: Device, send: Send) -> None:
+        self.models = {info.name: info for info in models}
+        self.device = device
+        self._send = send
+        self._observer.on_ready(models, device)
+
+    def on_lost(self) -> None:
+        self._send = None
+        self._observer.on_lost()
+        self.fail_all("engine_error", "the engine stopped working on this request")
+
+    def on_stats(self, stats: Stats) -> None:
+        self._observer.on_stats(stats)
+
+    def on_output(self, output: StepOutput) -> None:
+        now = time.monotonic()
+        for tokens in output.tokens:
+            sequence = self._sequences.get(tokens.request_id)
+            if sequence is not None:
+                self._first_output(sequence, now)
+                self._new_tokens(sequence, len(tokens.token_ids), now)
+                sequence.call.put(sequence.index, tokens)
+        for encoded in output.encoded:
+            sequence = self._sequences.get(encoded.request_id)
+            if sequence is not None:
+                self._first_output(sequence, now)
+                sequence.answers -= 1
+                if sequence.answers == 0:
+                    self._end(encoded.request_id, sequence, encoded)
+                sequence.call.put(sequence.index, encoded)
+        endings: tuple[Finished | Failed, ...] = (*output.finished, *output.failed)
+        for event in endings:
+            sequence = self._sequences.get(event.request_id)
+            if sequence is not None:
+                if isinstance(event, Finished):
+                    self._first_output(sequence, now)
+                    made = len(event.hypotheses[0].token_ids) if event.hypotheses else 0
+                    self._new_tokens(sequence, made - sequence.seen_tokens, now)
+                self._end(event.request_id, sequence, event)
+                sequence.call.put(sequence.index, event)
+
+    def _first_output(self, sequence: _Sequence, now: float) -> None:
+        if sequence.waiting:
+            self._started(sequence)
+            self._observer.on_first_output(sequence.model, now - sequence.call.started)
+
+    def _new_tokens(self, sequence: _Sequence, count: int, now: float) -> None:
+        if count > 0:
+            earlier = sequence.last_seconds
+            self._observer.on_tokens(sequence.model, count, None if earlier is None else now - earlier)
+            sequence.seen_tokens += count
+            sequence.last_seconds = now
+
+    def _started(self, sequence: _Sequence) -> None:
+        if sequence.waiting:
+            sequence.waiting = False
+            self.waiting_requests -= 1
+            self.waiting_tokens -= sequence.tokens
+
+    def _end(self, request_id: int, sequence: _Sequence, event: Finished | Encoded | Failed) -> None:
+        self._started(sequence)
+        del self._sequences[request_id]
+        sequence.call.ended(request_id)
+        self._observer.on_finished(sequence.model, sequence.tokens, event)
+
+
+def _size(message: Generate | Encode) -> int:
+    if isinstance(message, Encode):
+        return sum(len(item.token_ids) for item in message.items)
+    return len(message.token_ids) + len(message.decoder_token_ids)
+
+
+def check_fit(info: ModelInfo, message: Generate) -> None:
+    """Raises RequestTooLarge for a sequence, or a group of beams, that the KV pools could not hold even alone."""
+    if info.block_size == 0:
+        return
+    params = message.params
+    prefix = len(message.decoder_token_ids) if info.is_encoder_decoder else len(message.token_ids)
+    needs = {"self": params.num_beams * -(-(prefix + params.max_new_tokens) // info.block_size)}
+    if info.is_encoder_decoder:
+        needs["cross"] = -(-len(message.token_ids) // info.block_size)
+    for pool, blocks in needs.items():
+        if pool in info.kv_blocks and blocks > info.kv_blocks[pool]:
+            raise RequestTooLarge(
+                f"{prefix} tokens and {params.max_new_tokens} new ones with {params.num_beams} beams need {blocks} KV "
+                f"blocks of {info.block_size} tokens; the {pool} pool has {info.kv_blocks[pool]}",
+                "max_new_tokens",
+            )

@@ -1,0 +1,271 @@
+"""Language codes: ISO 639 (`de`, `deu`), BCP 47 (`de-AT`), FLORES-200 (`deu_Latn`) and mBART (`de_DE`), to one form."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from functools import cache
+
+_CODE = re.compile(r"([a-z]{2,3})(?:[-_]([a-z]{4}))?(?:[-_]([a-z]{2}|\d{3}))?", re.IGNORECASE)
+
+
+@dataclass(frozen=True)
+class Language:
+    """language: ISO 639-1 where there is one, else 639-3. script: ISO 15924 (`Latn`). region: ISO 3166 (`AT`)."""
+
+    language: str
+    script: str | None = None
+    region: str | None = None
+
+    def __str__(self) -> str:
+        return "-".join(part for part in (self.language, self.script, self.region) if part)
+
+    def fits(self, offered: Language) -> int:
+        """How well an offered language answers this one: 0 not at all, more is better.
+
+        Another script is another text; another region is not.
+        """
+        if self.language != offered.language:
+            return 0
+        if self.script and offered.script and self.script != offered.script:
+            return 0
+        same = (self.script == offered.script) + (self.region == offered.region)
+        return 1 + 2 * same + (offered.script is None and offered.region is None)
+
+
+def parse_language(code: str) -> Language | None:
+    """The language that a code of any of the four kinds means; None for what is no code."""
+    match = _CODE.fullmatch(code.strip())
+    if match is None:
+        return None
+    language, script, region = match.groups()
+    language = language.lower()
+    return Language(
+        _aliases().get(language, language),
+        script.title() if script else None,
+        region.upper() if region else None,
+    )
+
+
+def english_name(language: Language) -> str | None:
+    """The English name of a language, for models that are asked in words; None for one without a two-letter code."""
+    return _names().get(language.language)
+
+
+def is_collective(code: str) -> bool:
+    """Whether a code means a group of languages (ISO 639-5, or a name that OPUS-MT gave to one)."""
+    return code in _OPUS_GROUPS or code.lower() in _ISO_639_5.split()
+
+
+@cache
+def _aliases() -> dict[str, str]:
+    aliases = {three: two for two, three, _ in _rows()}
+    aliases |= dict(pair.split(":") for pair in _OTHER_CODES.split())
+    return aliases
+
+
+@cache
+def _names() -> dict[str, str]:
+    return {two: name for two, _, name in _rows()}
+
+
+def _rows() -> list[tuple[str, str, str]]:
+    return [(row[:2], row[3:6], row[7:]) for row in _ISO_639.strip().splitlines()]
+
+
+_OPUS_GROUPS = ("ROMANCE", "NORTH_EU", "SCANDINAVIA", "CELTIC", "NORWAY", "SAMI", "FINNIC", "WESTERN_SAAMI")
+_ISO_639_5 = """
+aav afa alg alv apa aqa aql art ath auf aus awd azc bad bai bat ber bih bnt btk cai cau cba ccn ccs cdc cdd cel cmc
+cpe cpf cpp crp csu cus day dmn dra egx esx euq fiu fox gem gme gmq gmw grk hmx hok hyx iir ijo inc ine ira iro itc
+jpx kar kdo khi kro map mkh mno mul mun myn nah nai ngf nic nub omq omv oto paa phi plf poz pqe pqw pra qwe roa sai
+sal sdv sem sgn sio sit sla smi son sqj ssa syd tai tbq trk tup tut tuw urj wak wen xgn xnd ypk zhx zle zls zlw znd
+"""
+# ISO 639-2's bibliographic codes, withdrawn codes, and the members by which FLORES names a macrolanguage.
+_OTHER_CODES = """
+alb:sq arm:hy baq:eu bur:my chi:zh cze:cs dut:nl fre:fr geo:ka ger:de gre:el ice:is mac:mk mao:mi may:ms per:fa rum:ro
+slo:sk tib:bo wel:cy iw:he in:id ji:yi jw:jv mo:ro sh:hbs scc:sr scr:hr nb:no nob:no cmn:zh arb:ar pes:fa swh:sw lvs:lv
+ekk:et khk:mn npi:ne ory:or uzn:uz ydd:yi zsm:ms als:sq azj:az plt:mg pbt:ps quy:qu gaz:om kmr:ku fil:tl ayr:ay dik:din
+"""
+_ISO_639 = """
+aa aar Afar
+ab abk Abkhazian
+af afr Afrikaans
+ak aka Akan
+am amh Amharic
+an arg Aragonese
+ar ara Arabic
+as asm Assamese
+av ava Avaric
+ay aym Aymara
+az aze Azerbaijani
+ba bak Bashkir
+be bel Belarusian
+bg bul Bulgarian
+bi bis Bislama
+bm bam Bambara
+bn ben Bengali
+bo bod Tibetan
+br bre Breton
+bs bos Bosnian
+ca cat Catalan
+ce che Chechen
+ch cha Chamorro
+co cos Corsican
+cr cre Cree
+cs ces Czech
+cu chu Church Slavic
+cv chv Chuvash
+cy cym Welsh
+da dan Danish
+de deu German
+dv div Divehi
+dz dzo Dzongkha
+ee ewe Ewe
+el ell Greek
+en eng English
+eo epo Esperanto
+es spa Spanish
+et est Estonian
+eu eus Basque
+fa fas Persian
+ff ful Fulah
+fi fin Finnish
+fj fij Fijian
+fo fao Faroese
+fr fra French
+fy fry Western Frisian
+ga gle Irish
+gd gla Scottish Gaelic
+gl glg Galician
+gn grn Guarani
+gu guj Gujarati
+gv glv Manx
+ha hau Hausa
+he heb Hebrew
+hi hin Hindi
+ho hmo Hiri Motu
+hr hrv Croatian
+ht hat Haitian Creole
+hu hun Hungarian
+hy hye Armenian
+hz her Herero
+ia ina Interlingua
+id ind Indonesian
+ie ile Interlingue
+ig ibo Igbo
+ii iii Sichuan Yi
+ik ipk Inupiaq
+io ido Ido
+is isl Icelandic
+it ita Italian
+iu iku Inuktitut
+ja jpn Japanese
+jv jav Javanese
+ka kat Georgian
+kg kon Kongo
+ki kik Kikuyu
+kj kua Kuanyama
+kk kaz Kazakh
+kl kal Kalaallisut
+km khm Khmer
+kn kan Kannada
+ko kor Korean
+kr kau Kanuri
+ks kas Kashmiri
+ku kur Kurdish
+kv kom Komi
+kw cor Cornish
+ky kir Kyrgyz
+la lat Latin
+lb ltz Luxembourgish
+lg lug Ganda
+li lim Limburgish
+ln lin Lingala
+lo lao Lao
+lt lit Lithuanian
+lu lub Luba-Katanga
+lv lav Latvian
+mg mlg Malagasy
+mh mah Marshallese
+mi mri Maori
+mk mkd Macedonian
+ml mal Malayalam
+mn mon Mongolian
+mr mar Marathi
+ms msa Malay
+mt mlt Maltese
+my mya Burmese
+na nau Nauru
+nd nde North Ndebele
+ne nep Nepali
+ng ndo Ndonga
+nl nld Dutch
+nn nno Norwegian Nynorsk
+no nor Norwegian
+nr nbl South Ndebele
+nv nav Navajo
+ny nya Chichewa
+oc oci Occitan
+oj oji Ojibwa
+om orm Oromo
+or ori Odia
+os oss Ossetian
+pa pan Punjabi
+pi pli Pali
+pl pol Polish
+ps pus Pashto
+pt por Portuguese
+qu que Quechua
+rm roh Romansh
+rn run Rundi
+ro ron Romanian
+ru rus Russian
+rw kin Kinyarwanda
+sa san Sanskrit
+sc srd Sardinian
+sd snd Sindhi
+se sme Northern Sami
+sg sag Sango
+si sin Sinhala
+sk slk Slovak
+sl slv Slovenian
+sm smo Samoan
+sn sna Shona
+so som Somali
+sq sqi Albanian
+sr srp Serbian
+ss ssw Swati
+st sot Southern Sotho
+su sun Sundanese
+sv swe Swedish
+sw swa Swahili
+ta tam Tamil
+te tel Telugu
+tg tgk Tajik
+th tha Thai
+ti tir Tigrinya
+tk tuk Turkmen
+tl tgl Tagalog
+tn tsn Tswana
+to ton Tonga
+tr tur Turkish
+ts tso Tsonga
+tt tat Tatar
+tw twi Twi
+ty tah Tahitian
+ug uig Uyghur
+uk ukr Ukrainian
+ur urd Urdu
+uz uzb Uzbek
+ve ven Venda
+vi vie Vietnamese
+vo vol Volapük
+wa wln Walloon
+wo wol Wolof
+xh xho Xhosa
+yi yid Yiddish
+yo yor Yoruba
+za zha Zhuang
+zh zho Chinese
+zu zul Zulu
+"""

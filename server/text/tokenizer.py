@@ -1,0 +1,111 @@
+"""Text to token ids and back: what every tokenizer of a checkpoint can do, and which one a directory needs.
+
+Knows files and strings. Does not know models, requests or limits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+from server.text.streams import TokenStream
+from weights.resolve import ResolveError, file_in
+
+
+class TokenizerError(ValueError):
+    """A checkpoint's tokenizer that cannot be loaded. One line, files by base name."""
+
+
+@dataclass(frozen=True)
+class Encoding:
+    """One text, or pair of texts, as the model sees it. All lists have one entry per token.
+
+    type_ids: 0 for the first text, 1 for the second where the family tells them apart.
+    special: whether the token was added around the text, rather than found in it.
+    offsets: (start, end) of each token in characters of the original text (of its own one, in a pair).
+    tokens: the vocabulary's spelling of each token. Both empty when not asked for.
+    """
+
+    ids: list[int]
+    type_ids: list[int]
+    special: list[bool]
+    offsets: list[tuple[int, int]]
+    tokens: list[str]
+
+
+@dataclass(frozen=True)
+class SpecialIds:
+    """Ids of the tokens with a role; None where the checkpoint has none."""
+
+    bos: int | None = None
+    eos: int | None = None
+    pad: int | None = None
+    unk: int | None = None
+    mask: int | None = None
+    cls: int | None = None
+    sep: int | None = None
+
+
+class Tokenizer(Protocol):
+    """A checkpoint's tokenizer. Immutable, safe to use from several threads at once."""
+
+    @property
+    def vocab_size(self) -> int:
+        """One more than the highest id."""
+
+    @property
+    def special(self) -> SpecialIds: ...
+
+    @property
+    def special_ids(self) -> frozenset[int]:
+        """All ids that `skip_special_tokens` leaves out."""
+
+    @property
+    def max_length(self) -> int | None:
+        """Most tokens the tokenizer's own files allow, special ones included; None where they set no sane limit."""
+
+    def encode(
+        self,
+        texts: Sequence[str],
+        *,
+        pairs: Sequence[str] | None = None,
+        add_special_tokens: bool = True,
+        offsets: bool = True,
+    ) -> list[Encoding]:
+        """Token ids of each text, of `(texts[i], pairs[i])` with `pairs`. Never truncated, never padded.
+
+        offsets: whether `Encoding.offsets` and `Encoding.tokens` are wanted; without them it is faster.
+        """
+
+    def decode(self, ids: Sequence[int], skip_special_tokens: bool = True) -> str:
+        """The text of a whole sequence. Ids outside of the vocabulary are left out."""
+
+    def stream(self, skip_special_tokens: bool = True) -> TokenStream:
+        """The same text piece by piece: all that the stream gives, joined, equals `decode`."""
+
+    def id_to_token(self, token_id: int) -> str | None:
+        """The vocabulary's spelling of a token; None outside of the vocabulary."""
+
+    def token_to_id(self, token: str) -> int | None:
+        """The id of a token by the vocabulary's spelling; None when there is none."""
+
+
+def load_tokenizer(directory: Path) -> Tokenizer:
+    """The tokenizer of a checkpoint directory, from `tokenizer.json` or from older files.
+
+    Raises TokenizerError when there is none, when a file of it is damaged, or when it is of a kind not supported.
+    """
+    from server.text.fast import FastTokenizer
+    from server.text.marian import MarianTokenizer
+    from server.text.tokenizer_files import read_tokenizer_files
+    from server.text.vocabularies import build_backend
+
+    try:
+        files = read_tokenizer_files(directory)
+        if file_in(directory, "source.spm") is not None:
+            return MarianTokenizer(directory, files)
+        return FastTokenizer(build_backend(directory, files), files)
+    except ResolveError as error:
+        raise TokenizerError(str(error)) from None

@@ -1,0 +1,156 @@
+"""What the JSON files around a tokenizer say: special tokens, added tokens, and how to treat text.
+
+`tokenizer_config.json` first; without its table of added tokens the older `special_tokens_map.json` and
+`added_tokens.json`; and what a family's tokenizers have by default.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tokenizers import AddedToken
+
+from server.text.tokenizer import TokenizerError
+from weights.resolve import file_in
+
+ROLES = ("bos", "eos", "unk", "sep", "pad", "cls", "mask")
+
+_SANE_LENGTH = 10_000_000
+_KINDS = {
+    "bert": "bert",
+    "distilbert": "bert",
+    "electra": "bert",
+    "mpnet": "mpnet",
+    "gpt2": "gpt2",
+    "roberta": "roberta",
+    "bart": "roberta",
+    "t5": "t5",
+    "mt5": "t5",
+    "marian": "marian",
+    "llama": "llama",
+}
+_DEFAULT_ROLES: Mapping[str, Mapping[str, str]] = {
+    "bert": {"unk": "[UNK]", "sep": "[SEP]", "pad": "[PAD]", "cls": "[CLS]", "mask": "[MASK]"},
+    "gpt2": {"unk": "<|endoftext|>", "bos": "<|endoftext|>", "eos": "<|endoftext|>"},
+    "roberta": {
+        "bos": "<s>",
+        "eos": "</s>",
+        "sep": "</s>",
+        "cls": "<s>",
+        "unk": "<unk>",
+        "pad": "<pad>",
+        "mask": "<mask>",
+    },
+    "t5": {"eos": "</s>", "unk": "<unk>", "pad": "<pad>"},
+    "marian": {"unk": "<unk>", "eos": "</s>", "pad": "<pad>"},
+    "llama": {"unk": "<unk>", "bos": "<s>", "eos": "</s>"},
+}
+
+
+@dataclass(frozen=True)
+class TokenizerFiles:
+    """The settings of a checkpoint's tokenizer.
+
+    kind: the family whose conventions hold (`bert`, `gpt2`, `roberta`, `t5`, `marian`, `llama`), or empty.
+    roles: tokens with a role, by the role's name; defaults of the kind included, so a vocabulary may
+        lack them. stated_roles: those that the files themselves name.
+    added: tokens by id beside the vocabulary's own. extra_special: further tokens that are not text.
+    max_length: tokens, None where the files set no sane limit.
+    config: `tokenizer_config.json` as it is.
+    """
+
+    kind: str
+    roles: Mapping[str, AddedToken]
+    stated_roles: frozenset[str]
+    added: Mapping[int, AddedToken]
+    extra_special: tuple[AddedToken, ...]
+    clean_up: bool
+    max_length: int | None
+    config: Mapping[str, Any]
+
+
+def read_json(directory: Path, name: str) -> dict[str, Any]:
+    """A JSON object of a checkpoint; empty when the file is not there. Raises TokenizerError for anything else."""
+    path = file_in(directory, name)
+    if path is None:
+        return {}
+    try:
+        content = json.loads(path.read_bytes())
+    except (ValueError, RecursionError, OSError):
+        raise TokenizerError(f"{name} is damaged: not JSON") from None
+    if not isinstance(content, dict):
+        raise TokenizerError(f"{name} is damaged: not a JSON object")
+    return content
+
+
+def read_tokenizer_files(directory: Path) -> TokenizerFiles:
+    """Everything the JSON files of `directory` say. Raises TokenizerError for damaged ones."""
+    config = read_json(directory, "tokenizer_config.json")
+    kind = _kind(config, directory)
+    try:
+        added = {int(index): _added(token) for index, token in (config.get("added_tokens_decoder") or {}).items()}
+        named: dict[str, Any] = {**config}
+        if "added_tokens_decoder" not in config:
+            named |= read_json(directory, "special_tokens_map.json")
+        by_content = {token.content: token for token in added.values()}
+        roles = {role: _special(content, {}) for role, content in _DEFAULT_ROLES.get(kind, {}).items()}
+        for role in ROLES:
+            if f"{role}_token" in named:
+                roles.pop(role, None)
+                if named[f"{role}_token"] is not None:
+                    roles[role] = _special(named[f"{role}_token"], by_content)
+        extra: list[Any] = []
+        for key in ("additional_special_tokens", "extra_special_tokens"):
+            more = named.get(key) or []
+            extra += list(more.values()) if isinstance(more, dict) else list(more)
+        extra_special = tuple(_special(token, by_content) for token in extra)
+        if "added_tokens_decoder" not in config:
+            special = {token.content for token in (*roles.values(), *extra_special)}
+            for content, index in read_json(directory, "added_tokens.json").items():
+                added[int(index)] = AddedToken(content, normalized=content not in special, special=content in special)
+        limit = config.get("model_max_length")
+        return TokenizerFiles(
+            kind=kind,
+            roles=roles,
+            stated_roles=frozenset(role for role in ROLES if named.get(f"{role}_token") is not None),
+            added=dict(sorted(added.items())),
+            extra_special=extra_special,
+            clean_up=bool(config.get("clean_up_tokenization_spaces", False)),
+            max_length=int(limit) if isinstance(limit, int | float) and 0 < limit <= _SANE_LENGTH else None,
+            config=config,
+        )
+    except (TypeError, ValueError, AttributeError) as error:
+        if isinstance(error, TokenizerError):
+            raise
+        raise TokenizerError("tokenizer_config.json is damaged: its special tokens cannot be read") from None
+
+
+def _kind(config: Mapping[str, Any], directory: Path) -> str:
+    name = str(config.get("tokenizer_class") or "").removesuffix("Fast").removesuffix("Tokenizer").lower()
+    if name in _KINDS:
+        return _KINDS[name]
+    if config.get("tokenizer_class"):
+        return ""
+    return _KINDS.get(str(read_json(directory, "config.json").get("model_type")), "")
+
+
+def _added(token: Any) -> AddedToken:
+    if not isinstance(token, dict):
+        raise TypeError
+    return AddedToken(**{key: value for key, value in token.items() if not key.startswith("__")})
+
+
+def _special(token: Any, known: Mapping[str, AddedToken]) -> AddedToken:
+    content = token["content"] if isinstance(token, dict) else token
+    if not isinstance(content, str):
+        raise TypeError
+    if content in known:
+        return known[content]
+    if isinstance(token, dict):
+        flags = {key: bool(token[key]) for key in ("single_word", "lstrip", "rstrip", "normalized") if key in token}
+        return AddedToken(content, special=True, **flags)
+    return AddedToken(content, special=True, normalized=False)

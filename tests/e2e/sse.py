@@ -1,0 +1,32 @@
+"""Reading a server-sent event stream, by the book and nothing else (WHATWG HTML, section 9.2)."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import httpx
+
+
+def events(response: httpx.Response) -> Iterator[tuple[str, Any]]:
+    """(event, data) pairs. Splits on newlines only: httpx's own `iter_lines` also splits on U+2028."""
+    buffer = ""
+    for chunk in response.iter_text():
+        buffer += chunk
+        while "\n\n" in buffer:
+            frame, buffer = buffer.split("\n\n", 1)
+            fields = [line.partition(": ") for line in frame.split("\n") if not line.startswith(":")]
+            if not fields:
+                continue
+            name = next((value for field, _, value in fields if field == "event"), "message")
+            yield name, json.loads("\n".join(value for field, _, value in fields if field == "data"))
+    assert not buffer.strip(), f"the stream ended inside a frame: {buffer!r}"
+
+
+def stream(url: str, body: dict[str, Any]) -> list[tuple[str, Any]]:
+    with httpx.stream("POST", url, json=body, timeout=120) as response:
+        response.read() if response.status_code != 200 else None
+        assert response.status_code == 200, response.text
+        assert response.headers["content-type"] == "text/event-stream; charset=utf-8"
+        return list(events(response))

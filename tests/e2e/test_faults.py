@@ -1,0 +1,136 @@
+"""Load, leaving clients and a killed worker, on the whole server."""
+
+from __future__ import annotations
+
+import signal
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+
+import httpx
+import psutil
+
+from tests.e2e.conftest import RunningServer
+from tests.e2e.sse import events, stream
+
+LONG = {"prompt": "Once upon a time", "max_new_tokens": 400, "ignore_eos": True, "stream": True}
+
+
+def eventually(condition, seconds: float = 30.0) -> None:
+    """Wait for a condition; the bound only ends a test that would hang."""
+    give_up = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < give_up, "the condition never came true"
+        time.sleep(0.02)
+
+
+def mixed_request(server: RunningServer, i: int) -> tuple[int, object]:
+    """Request number i of a mixture over all demo models; its kind, and an answer that a repetition must equal."""
+    kind = i % 6
+    prompt = ["The old fox", "Once upon a time", "A little girl", "The king"][i // 6 % 4]
+    route, body = [
+        ("/generate", {"prompt": prompt, "max_new_tokens": 24}),
+        ("/generate", {"prompt": prompt, "max_new_tokens": 24, "temperature": 0.9, "top_k": 20, "seed": i}),
+        ("/translate", {"inputs": ["I am a student", f"{prompt} sleeps."], "source_lang": "en", "target_lang": "fr"}),
+        ("/embed", {"inputs": [prompt, "The dog chased the cat."] * 4}),
+        ("/classify", {"inputs": f"{prompt}: I loved this wonderful film"}),
+        ("/generate", {"prompt": prompt, "max_new_tokens": 24, "stream": True}),
+    ][kind]
+    if body.get("stream"):
+        received = stream(server.url + route, body)
+        assert received[-1][0] == "done"
+        return kind, received[-1][1]["choices"][0]["text"]
+    response = httpx.post(server.url + route, json=body, timeout=120)
+    assert response.status_code == 200, response.text
+    answer = response.json()
+    if kind in (0, 1):
+        return kind, answer["choices"][0]["text"]
+    if kind == 2:
+        return kind, [t["text"] for t in answer["translations"]]
+    return kind, answer
+
+
+def test_64_mixed_requests_at_once_answer_as_they_do_alone(demo_server: RunningServer) -> None:
+    with ThreadPoolExecutor(64) as pool:
+        together = list(pool.map(lambda i: mixed_request(demo_server, i), range(64)))
+    for i in range(0, 64, 5):
+        kind, alone = mixed_request(demo_server, i)
+        if kind == 3:
+            assert all(abs(x - y) < 1e-5 for a, b in zip(alone, together[i][1], strict=True) for x, y in zip(a, b, strict=True))
+        elif kind == 4:
+            assert all(a["label"] == b["label"] and abs(a["score"] - b["score"]) < 1e-5 for a, b in zip(alone, together[i][1], strict=True))
+        else:
+            assert together[i] == (kind, alone)
+    eventually(lambda: demo_server.metric("triptych_kv_blocks_used") == 0)
+    assert demo_server.metric("triptych_requests_running") == 0
+
+
+def test_a_client_that_leaves_a_stream_frees_its_blocks(demo_server: RunningServer) -> None:
+    cancelled = demo_server.metric("triptych_requests_cancelled_total")
+    with httpx.stream("POST", f"{demo_server.url}/generate", json=LONG, timeout=60) as response:
+        next(events(response))
+        eventually(lambda: demo_server.metric("triptych_kv_blocks_used", pool="self") > 0)
+    eventually(lambda: demo_server.metric("triptych_kv_blocks_used", pool="self") == 0, 5)
+    eventually(lambda: demo_server.metric("triptych_requests_cancelled_total") > cancelled)
+
+
+def test_a_client_that_leaves_without_streaming_frees_its_blocks(demo_server: RunningServer) -> None:
+    cancelled = demo_server.metric("triptych_requests_cancelled_total")
+    body = {**LONG, "stream": False, "n": 8}
+    try:
+        httpx.post(f"{demo_server.url}/generate", json=body, timeout=0.25)
+        raise AssertionError("the answer came before the client could leave")
+    except httpx.ReadTimeout:
+        pass
+    eventually(lambda: demo_server.metric("triptych_requests_cancelled_total") > cancelled)
+    eventually(lambda: demo_server.metric("triptych_kv_blocks_used", pool="self") == 0, 5)
+
+
+def test_a_killed_worker_ends_streams_with_an_error_and_is_replaced(own_server: RunningServer) -> None:
+    worker = own_server.worker()
+    started = threading.Barrier(9)
+
+    def read() -> list[tuple[str, object]]:
+        with httpx.stream("POST", f"{own_server.url}/generate", json=LONG, timeout=60) as response:
+            assert response.status_code == 200
+            received = []
+            for event in events(response):
+                received.append(event)
+                if len(received) == 1:
+                    started.wait(30)
+            return received
+
+    with ThreadPoolExecutor(8) as pool:
+        readers = [pool.submit(read) for _ in range(8)]
+        started.wait(30)
+        worker.send_signal(signal.SIGKILL)
+        for reader in readers:
+            *_, last = reader.result(30)
+            assert last[0] == "error" and last[1]["error"]["code"] == "engine_error"
+            assert all(name == "token" for name, _ in reader.result()[:-1])
+    own_server.wait_ready()
+    assert own_server.worker().pid != worker.pid
+    answer = httpx.post(f"{own_server.url}/generate", json={"prompt": "The old fox", "max_new_tokens": 8}, timeout=60)
+    assert answer.status_code == 200, answer.text
+    assert own_server.metric("triptych_worker_restarts_total") == 1
+    assert own_server.metric("triptych_kv_blocks_used") == 0
+    assert own_server.metric("triptych_streams_open") == 0
+
+
+def test_sigterm_drains_and_leaves_no_process(own_server: RunningServer) -> None:
+    worker = own_server.worker()
+    with httpx.stream("POST", f"{own_server.url}/generate", json={**LONG, "max_new_tokens": 64}, timeout=60) as response:
+        reading = events(response)
+        next(reading)
+        own_server.process.send_signal(signal.SIGTERM)
+        *_, last = reading
+        assert last[0] in {"done", "error"}
+    assert own_server.process.wait(60) == 0
+    eventually(lambda: not psutil.pid_exists(worker.pid))
+
+
+def test_a_killed_server_leaves_no_worker(own_server: RunningServer) -> None:
+    worker = own_server.worker()
+    own_server.process.kill()
+    own_server.process.wait()
+    eventually(lambda: not psutil.pid_exists(worker.pid) or worker.status() == psutil.STATUS_ZOMBIE)

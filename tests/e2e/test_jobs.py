@@ -1,0 +1,120 @@
+"""The four jobs on the demo models, as the README shows them."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import subprocess
+
+import httpx
+import numpy as np
+import pytest
+
+from tests.e2e.conftest import REPOSITORY, RunningServer
+from tests.e2e.sse import stream
+
+
+def post(server: RunningServer, route: str, body: dict) -> dict:
+    response = httpx.post(server.url + route, json=body, timeout=120)
+    assert response.status_code == 200, response.text
+    return response.json()
+
+
+def test_translates_the_sentence_everyone_tries(demo_server: RunningServer) -> None:
+    answer = post(demo_server, "/translate", {"inputs": "I am a student", "source_lang": "en", "target_lang": "fr"})
+    assert [t["text"] for t in answer["translations"]] == ["Je suis un étudiant"]
+
+
+def test_continues_a_story(demo_server: RunningServer) -> None:
+    answer = post(demo_server, "/generate", {"prompt": "Once upon a time", "max_new_tokens": 40})
+    text = answer["choices"][0]["text"]
+    assert len(re.findall(r"[a-z]+", text)) >= 10
+    assert answer["usage"]["completion_tokens"] <= 40
+
+
+def test_embeds_unit_vectors_that_know_a_paraphrase(demo_server: RunningServer) -> None:
+    sentences = ["The dog chased the cat.", "The cat was chased by the dog.", "The king bought a red boat."]
+    a, b, c = (np.array(v) for v in post(demo_server, "/embed", {"inputs": sentences}))
+    assert np.allclose([a @ a, b @ b, c @ c], 1, atol=1e-5)
+    assert a @ b > a @ c
+
+
+@pytest.mark.parametrize(
+    ("review", "label"), [("I loved this wonderful film", "POSITIVE"), ("What a terrible, boring book", "NEGATIVE")]
+)
+def test_classifies(demo_server: RunningServer, review: str, label: str) -> None:
+    best, *_ = post(demo_server, "/classify", {"inputs": review})
+    assert best["label"] == label and best["score"] > 0.5
+
+
+@pytest.mark.parametrize(
+    "sampling", [{}, {"temperature": 0.9, "top_p": 0.95, "seed": 7}, {"num_beams": 4}], ids=["greedy", "seeded", "beams"]
+)
+def test_a_streamed_story_is_the_unstreamed_one(demo_server: RunningServer, sampling: dict) -> None:
+    body = {"prompt": "The old fox", "max_new_tokens": 48, **sampling}
+    whole = post(demo_server, "/generate", body)["choices"][0]
+    received = stream(demo_server.url + "/generate", {**body, "stream": True})
+    assert received[-1][0] == "done"
+    assert "".join(data["text"] for name, data in received if name == "token") == whole["text"]
+    assert received[-1][1]["choices"][0]["text"] == whole["text"]
+    assert len(received) > 3 or sampling.get("num_beams")
+
+
+def test_a_streamed_translation_is_the_unstreamed_one(demo_server: RunningServer) -> None:
+    body = {"inputs": ["I am a student. The big dog sleeps.", "She reads a book."], "source_lang": "en", "target_lang": "fr"}
+    whole = [t["text"] for t in post(demo_server, "/translate", body)["translations"]]
+    received = stream(demo_server.url + "/translate", {**body, "stream": True})
+    joined = ["", ""]
+    for name, data in received:
+        if name == "token":
+            joined[data["index"]] += data["text"]
+    assert joined == whole
+    assert [t["text"] for t in received[-1][1]["translations"]] == whole
+
+
+def test_tokenize_and_back(demo_server: RunningServer) -> None:
+    text = "The old fox slept."
+    (tokens,) = post(demo_server, "/tokenize", {"inputs": text})
+    (again,) = post(demo_server, "/detokenize", {"ids": [t["id"] for t in tokens], "skip_special_tokens": True})
+    assert again == text
+
+
+def readme_commands() -> list[str]:
+    """Every curl line of the README, continuation lines joined."""
+    readme = (REPOSITORY / "README.md").read_text()
+    blocks = re.findall(r"```console\n(.*?)```", readme, re.DOTALL)
+    lines = "\n".join(blocks).replace("\\\n", " ").splitlines()
+    return [line.partition("  #")[0].strip() for line in lines if line.startswith("curl ")]
+
+
+def test_the_readme_has_an_example_for_every_job() -> None:
+    assert {match for c in readme_commands() for match in re.findall(r":8000(/\w+)", c)} == {
+        "/generate", "/translate", "/embed", "/classify", "/tokenize", "/detokenize", "/health", "/ready", "/info", "/metrics",
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("command", readme_commands())
+def test_readme_examples_work_as_pasted(demo_server: RunningServer, command: str) -> None:
+    assert shutil.which("curl"), "the examples need curl"
+    command = command.replace("curl ", "curl --fail-with-body ", 1).replace("http://127.0.0.1:8000", demo_server.url)
+    done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stdout
+    if "stream" in command:
+        assert "event: done\n" in done.stdout
+    elif "/metrics" in command:
+        assert "triptych_build_info" in done.stdout
+    else:
+        json.loads(done.stdout)
+
+
+def test_metrics_pass_promtool(demo_server: RunningServer) -> None:
+    page = httpx.get(f"{demo_server.url}/metrics").content
+    promtool = shutil.which("promtool")
+    if promtool is None:
+        from prometheus_client.parser import text_string_to_metric_families
+
+        assert {f.name for f in text_string_to_metric_families(page.decode())} >= {"triptych_requests", "triptych_streams_open"}
+        return
+    done = subprocess.run([promtool, "check", "metrics"], input=page, capture_output=True, timeout=60)
+    assert done.returncode == 0 and not done.stderr, done.stderr.decode()

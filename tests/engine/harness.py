@@ -1,0 +1,238 @@
+"""A whole engine over tiny random checkpoints, and the oracle beside it."""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import torch
+import transformers
+
+from server.engine.engine import Engine, ModelEngine
+from server.engine.loading import Loaded, build
+from server.ipc.messages import (
+    Encode,
+    EngineOptions,
+    Failed,
+    Finished,
+    Generate,
+    GenerationParams,
+    ModelInfo,
+    ModelSpec,
+    Tokens,
+)
+from tests.parity.checkpoints import load, save
+
+VOCAB = 97
+DECODERS = {
+    "gpt2": (
+        "GPT2LMHeadModel",
+        transformers.GPT2Config(
+            vocab_size=VOCAB, n_positions=128, n_embd=32, n_layer=2, n_head=4, bos_token_id=1, eos_token_id=2
+        ),
+    ),
+    "llama": (
+        "LlamaForCausalLM",
+        transformers.LlamaConfig(
+            vocab_size=VOCAB,
+            hidden_size=32,
+            intermediate_size=48,
+            num_hidden_layers=2,
+            num_attention_heads=4,
+            num_key_value_heads=2,
+            max_position_embeddings=128,
+            bos_token_id=1,
+            eos_token_id=2,
+        ),
+    ),
+}
+SEQ2SEQ = {
+    "t5": (
+        "T5ForConditionalGeneration",
+        transformers.T5Config(
+            vocab_size=VOCAB, d_model=32, d_kv=8, d_ff=48, num_layers=2, num_heads=4, decoder_start_token_id=0
+        ),
+    ),
+    "bart": (
+        "BartForConditionalGeneration",
+        transformers.BartConfig(
+            vocab_size=VOCAB,
+            d_model=32,
+            encoder_layers=2,
+            decoder_layers=2,
+            encoder_attention_heads=4,
+            decoder_attention_heads=4,
+            encoder_ffn_dim=48,
+            decoder_ffn_dim=48,
+            max_position_embeddings=128,
+            forced_eos_token_id=None,
+        ),
+    ),
+    "marian": (
+        "MarianMTModel",
+        transformers.MarianConfig(
+            vocab_size=VOCAB,
+            d_model=32,
+            encoder_layers=2,
+            decoder_layers=2,
+            encoder_attention_heads=4,
+            decoder_attention_heads=4,
+            encoder_ffn_dim=48,
+            decoder_ffn_dim=48,
+            max_position_embeddings=128,
+            pad_token_id=VOCAB - 1,
+            decoder_start_token_id=VOCAB - 1,
+            eos_token_id=0,
+            forced_eos_token_id=None,
+        ),
+    ),
+}
+ENCODERS = {
+    "bert": (
+        "BertModel",
+        transformers.BertConfig(
+            vocab_size=VOCAB,
+            hidden_size=32,
+            num_hidden_layers=2,
+            num_attention_heads=4,
+            intermediate_size=48,
+            max_position_embeddings=128,
+        ),
+    ),
+    "classifier": (
+        "BertForSequenceClassification",
+        transformers.BertConfig(
+            vocab_size=VOCAB,
+            hidden_size=32,
+            num_hidden_layers=2,
+            num_attention_heads=4,
+            intermediate_size=48,
+            max_position_embeddings=128,
+            num_labels=5,
+        ),
+    ),
+}
+GENERATING = DECODERS | SEQ2SEQ
+
+
+@dataclass
+class Pair:
+    """A checkpoint as transformers reads it, and as we do."""
+
+    name: str
+    oracle: torch.nn.Module
+    loaded: Loaded
+
+    @property
+    def ends(self) -> list[int]:
+        return [self.oracle.config.eos_token_id]
+
+    @property
+    def starts(self) -> list[int]:
+        config = self.oracle.config
+        return [config.decoder_start_token_id] if config.is_encoder_decoder else []
+
+    def engine(self, **options) -> Engine:
+        """An engine of its own with this one model, whose blocks are small so that much happens."""
+        settings = {"block_size": 4, "kv_cache_bytes": 1 << 22, **options}
+        return engine([self], **settings)
+
+
+def make_pair(name: str, directory: Path, device: torch.device) -> Pair:
+    architecture, config = (GENERATING | ENCODERS)[name]
+    oracle = save(directory, config, architecture).to(device)
+    spec = ModelSpec(name, str(directory), "float32")
+    return Pair(name, oracle, Loaded(spec, load(directory, device), torch.float32, device, 0.0))
+
+
+def engine(pairs: list[Pair], **options) -> Engine:
+    settings = EngineOptions(**options)
+    models: dict[str, ModelEngine] = {}
+    infos: dict[str, ModelInfo] = {}
+    for pair in pairs:
+        models[pair.name], infos[pair.name] = build(pair.loaded, settings, settings.kv_cache_bytes // len(pairs))
+    return Engine(models, pairs[0].loaded.device)
+
+
+@dataclass
+class Results:
+    """Everything an engine said, by request."""
+
+    finished: dict[int, Finished] = field(default_factory=dict)
+    failed: dict[int, Failed] = field(default_factory=dict)
+    tokens: dict[int, list[int]] = field(default_factory=dict)
+    token_events: dict[int, list[Tokens]] = field(default_factory=dict)
+    encoded: dict[tuple[int, int], bytes] = field(default_factory=dict)
+    steps: int = 0
+
+    def take(self, output) -> None:
+        if output is None:
+            return
+        for event in output.tokens:
+            assert event.request_id not in self.finished, "tokens after the end"
+            self.tokens.setdefault(event.request_id, []).extend(event.token_ids)
+            self.token_events.setdefault(event.request_id, []).append(event)
+        for event in output.finished:
+            assert event.request_id not in self.finished | self.failed, "two ends"
+            self.finished[event.request_id] = event
+        for event in output.failed:
+            assert event.request_id not in self.finished | self.failed, "two ends"
+            self.failed[event.request_id] = event
+        for event in output.encoded:
+            self.encoded[event.request_id, event.index] = event.values
+
+    def texts(self, request_id: int) -> list[list[int]]:
+        return [hypothesis.token_ids for hypothesis in self.finished[request_id].hypotheses]
+
+
+def run(engine: Engine, requests: list[Generate | Encode], every: int = 0) -> Results:
+    """Add requests, all at once or one every few steps, and step until nothing is left. Blocks must all be free then."""
+    results = Results()
+    waiting = iter(requests)
+    for request in itertools.islice(waiting, 1 if every else None):
+        engine.add(request)
+    while True:
+        if every and results.steps % every == 0:
+            for request in itertools.islice(waiting, 1):
+                engine.add(request)
+        if not engine.has_work:
+            rest = list(waiting)
+            if not rest:
+                break
+            engine.add(rest[0])
+            waiting = iter(rest[1:])
+        results.take(engine.step())
+        results.steps += 1
+        assert results.steps < 20_000, "the engine does not come to an end"
+    stats = engine.stats()
+    assert set(stats.kv_blocks_used.values()) <= {0}, "blocks are left behind"
+    assert stats.running == stats.waiting == stats.queue_tokens == 0
+    return results
+
+
+def generate(pair: Pair, request_id: int, prompt: list[int], **params) -> Generate:
+    settings = {"max_new_tokens": 12, "end_token_ids": pair.ends, **params}
+    return Generate(request_id, pair.name, prompt, pair.starts, GenerationParams(**settings))
+
+
+def reference(pair: Pair, prompt: list[int], **settings):
+    """transformers' own `generate`: its new tokens, each hypothesis up to and with its end token, and their scores."""
+    device = next(pair.oracle.parameters()).device
+    settings = {"do_sample": False, "num_beams": 1, "pad_token_id": 0, "eos_token_id": pair.ends, **settings}
+    ends = settings["eos_token_id"] if isinstance(settings["eos_token_id"], list) else [settings["eos_token_id"]]
+    with torch.inference_mode():
+        output = pair.oracle.generate(
+            torch.tensor([prompt], device=device),
+            attention_mask=torch.ones(1, len(prompt), dtype=torch.long, device=device),
+            return_dict_in_generate=True,
+            output_scores=True,
+            **settings,
+        )
+    skip = len(pair.starts) or len(prompt)
+    texts = []
+    for row in output.sequences[:, skip:].tolist():
+        end = next((i + 1 for i, token in enumerate(row) if token in ends), len(row))
+        texts.append(row[:end])
+    scores = output.sequences_scores.tolist() if settings["num_beams"] > 1 else None
+    return texts, scores

@@ -1,0 +1,60 @@
+"""Blocks are counted exactly, whatever is done with them."""
+
+from __future__ import annotations
+
+import pytest
+
+from server.engine.block_manager import BlockManager, OutOfBlocks
+
+
+def test_allocate_and_release():
+    pool = BlockManager(4, 8)
+    blocks = pool.allocate(3)
+    assert len(set(blocks)) == 3 and pool.free_blocks == 1 and pool.used_blocks == 3
+    with pytest.raises(OutOfBlocks, match="2 KV blocks wanted, 1 of 4 are free"):
+        pool.allocate(2)
+    assert pool.free_blocks == 1
+    assert sorted(pool.release(blocks)) == sorted(blocks)
+    assert pool.free_blocks == 4
+
+
+def test_a_shared_block_is_free_when_its_last_owner_leaves():
+    pool = BlockManager(4, 8)
+    first = pool.allocate(2)
+    second = pool.share(first)
+    assert pool.release(first) == [] and pool.used_blocks == 2
+    assert pool.release(second) == second and pool.used_blocks == 0
+
+
+@pytest.mark.parametrize("tokens, blocks", [(0, 0), (1, 1), (8, 1), (9, 2)])
+def test_blocks_for(tokens, blocks):
+    assert BlockManager(4, 8).blocks_for(tokens) == blocks
+
+
+def test_writing_copies_what_others_still_read():
+    pool = BlockManager(8, 4)
+    first = pool.allocate(2)
+    second, third = pool.share(first), pool.share(first)
+    tables = [first, second, third]
+    assert pool.blocks_to_write(tables, 5) == 2
+    original = first[1]
+    copies = [pool.make_writable(table, 5) for table in tables]
+    assert copies[0] == (original, first[1]) and copies[1] == (original, second[1]) and copies[2] is None
+    assert third[1] == original and len({table[1] for table in tables}) == 3
+    assert len({table[0] for table in tables}) == 1
+    assert pool.used_blocks == 4
+
+
+def test_writing_past_the_end_adds_a_block():
+    pool = BlockManager(8, 4)
+    table = pool.allocate(1)
+    assert pool.blocks_to_write([table], 4) == 1
+    assert pool.make_writable(table, 4) is None and len(table) == 2
+
+
+def test_releasing_twice_is_a_bug():
+    pool = BlockManager(2, 4)
+    blocks = pool.allocate(1)
+    pool.release(blocks)
+    with pytest.raises(AssertionError):
+        pool.release(blocks)

@@ -1,0 +1,134 @@
+"""The sampler against transformers' warpers, against the distribution it claims to draw from, and against itself."""
+
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+import pytest
+import torch
+from transformers.generation.logits_process import (
+    LogitsProcessorList,
+    MinPLogitsWarper,
+    TemperatureLogitsWarper,
+    TopKLogitsWarper,
+    TopPLogitsWarper,
+)
+
+from server.engine.sampler import SamplerRow, sample, thresholds, uniform
+
+VOCAB = 3000
+SETTINGS = [
+    SamplerRow(temperature=t, top_k=k, top_p=p, min_p=m)
+    for t, k, p, m in itertools.product([0.5, 1.0, 1.7], [0, 1, 7, 50, 5000], [1.0, 0.9, 0.3], [0.0, 0.1])
+]
+
+
+def oracle(logits: torch.Tensor, row: SamplerRow) -> torch.Tensor:
+    warpers = LogitsProcessorList([TemperatureLogitsWarper(row.temperature)])
+    if row.top_k:
+        warpers.append(TopKLogitsWarper(row.top_k))
+    if row.top_p < 1.0:
+        warpers.append(TopPLogitsWarper(row.top_p))
+    if row.min_p:
+        warpers.append(MinPLogitsWarper(row.min_p))
+    return warpers(torch.zeros(1, 1, dtype=torch.long), logits[None])[0] > -torch.inf
+
+
+@pytest.mark.parametrize("spread", [0.2, 3.0])
+def test_filters_equal_transformers_in_one_mixed_batch(spread):
+    generator = torch.Generator().manual_seed(1)
+    logits = torch.randn(len(SETTINGS), VOCAB, generator=generator) * spread
+    scaled = logits / torch.tensor([[row.temperature] for row in SETTINGS])
+    lowest = thresholds(scaled, SETTINGS)
+    for index, row in enumerate(SETTINGS):
+        survivors = scaled[index] >= lowest[index]
+        assert torch.equal(survivors, oracle(logits[index], row)), row
+
+
+def test_a_nucleus_wider_than_the_guess_sorts_the_whole_row():
+    logits = torch.randn(2, VOCAB, generator=torch.Generator().manual_seed(2)) * 0.01
+    rows = [SamplerRow(1.0, top_p=0.95), SamplerRow(1.0, top_p=0.1)]
+    lowest = thresholds(logits, rows)
+    for index, row in enumerate(rows):
+        assert torch.equal(logits[index] >= lowest[index], oracle(logits[index], row))
+
+
+def test_masked_tokens_are_never_drawn():
+    logits = torch.zeros(1, 50)
+    logits[0, 10:] = -torch.inf
+    drawn = {int(sample(logits, [SamplerRow(1.0, seed=7, position=i)])[0]) for i in range(500)}
+    assert drawn == set(range(10))
+
+
+def test_tied_tokens_survive_together():
+    logits = torch.tensor([[1.0, 2.0, 2.0, 2.0, 0.0]])
+    assert (logits >= thresholds(logits, [SamplerRow(1.0, top_k=1)])).tolist() == [[False, True, True, True, False]]
+
+
+def test_greedy_rows_and_sampled_rows_share_a_batch():
+    logits = torch.randn(6, 100, generator=torch.Generator().manual_seed(3))
+    rows = [SamplerRow() if i % 2 else SamplerRow(1.0, top_k=1) for i in range(6)]
+    assert sample(logits, rows).tolist() == logits.argmax(-1).tolist()
+
+
+def chi_square(rows: list[SamplerRow], logits: torch.Tensor, expected: torch.Tensor) -> float:
+    tokens = sample(logits.expand(len(rows), -1), rows)
+    counts = torch.bincount(tokens, minlength=logits.shape[0]).double()
+    wanted = expected.double() * len(rows)
+    assert counts[wanted == 0].sum() == 0
+    kept = wanted > 0
+    return float(((counts[kept] - wanted[kept]) ** 2 / wanted[kept]).sum())
+
+
+@pytest.mark.parametrize("along", ["seed", "position"])
+@pytest.mark.parametrize("row", [(1.0, 0, 1.0, 0.0), (0.7, 12, 1.0, 0.0), (1.3, 0, 0.8, 0.0), (1.0, 15, 0.9, 0.05)])
+def test_frequencies_follow_the_distribution(along, row):
+    logits = torch.randn(20, generator=torch.Generator().manual_seed(4))
+    temperature, top_k, top_p, min_p = row
+    kept = oracle(logits, SamplerRow(temperature, top_k, top_p, min_p))
+    expected = (logits / temperature).masked_fill(~kept, -torch.inf).softmax(-1)
+    counters = [(i, 3) if along == "seed" else (3, i) for i in range(40_000)]
+    rows = [SamplerRow(*row, seed=seed, position=position) for seed, position in counters]
+    # 45 is above the 99.9th percentile of chi-square with 19 degrees of freedom.
+    assert chi_square(rows, logits, expected) < 45
+    # Negative control: the same draws do not fit a slightly hotter distribution.
+    hotter = (logits / (temperature * 1.15)).masked_fill(~kept, -torch.inf).softmax(-1)
+    assert chi_square(rows, logits, hotter) > 45
+
+
+def test_uniform_numbers_depend_on_seed_and_position_alone():
+    seeds, positions = [1, 2**64 - 1, 5, 5], [0, 1, 2, 3]
+    together = uniform(seeds, positions)
+    alone = [uniform([seed], [position])[0] for seed, position in zip(seeds, positions, strict=True)]
+    assert together.tolist() == alone
+    assert len(set(together.tolist())) == 4
+    assert ((together >= 0) & (together < 1)).all()
+
+
+def test_neighbouring_seeds_share_nothing():
+    first, second = uniform([1] * 2000, range(2000)), uniform([2] * 2000, range(2000))
+    assert not set(first.tolist()) & set(second.tolist())
+    assert abs(float(np.corrcoef(first, second)[0, 1])) < 0.1
+
+
+def test_batch_mates_change_nothing():
+    generator = torch.Generator().manual_seed(5)
+    logits = torch.randn(len(SETTINGS), VOCAB, generator=generator)
+    rows = [
+        SamplerRow(row.temperature, row.top_k, row.top_p, row.min_p, seed=i, position=i)
+        for i, row in enumerate(SETTINGS)
+    ]
+    together = sample(logits, rows).tolist()
+    alone = [int(sample(logits[i : i + 1], [row])[0]) for i, row in enumerate(rows)]
+    order = torch.randperm(len(rows), generator=generator).tolist()
+    shuffled = sample(logits[order], [rows[i] for i in order]).tolist()
+    assert together == alone
+    assert [shuffled[order.index(i)] for i in range(len(rows))] == alone
+
+
+def test_the_logits_are_not_changed():
+    logits = torch.randn(3, 40)
+    before = logits.clone()
+    sample(logits, [SamplerRow(), SamplerRow(1.0, 5, 0.5, 0.1), SamplerRow(0.3, 0, 0.5)])
+    assert torch.equal(logits, before)

@@ -1,0 +1,257 @@
+"""Thousands of interleavings of add, step, abort and preemption: blocks always add up, and everything ends.
+
+A fake model makes the tokens; beams are driven by random log-probabilities. What is checked is who owns which block and
+who computes which token when, after every single event.
+"""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+
+import numpy as np
+import pytest
+
+from server.engine.block_manager import BlockManager
+from server.engine.scheduler import Schedule, Scheduler
+from server.engine.sequence import Request, State
+from server.ipc.messages import Generate, GenerationParams
+
+VOCAB = 50
+
+
+class World:
+    """A scheduler, a cache that remembers which text's token lies in which slot, and the requests ever added."""
+
+    def __init__(self, rng: random.Random, cross: bool, **sizes) -> None:
+        self.rng = rng
+        self.block_size = sizes.get("block_size") or rng.choice([1, 2, 4])
+        blocks = sizes.get("blocks") or (rng.randint(35, 60) if cross else rng.randint(60, 120)) // self.block_size
+        self.scheduler = Scheduler(
+            BlockManager(blocks, self.block_size),
+            BlockManager(rng.randint(40, 160) // self.block_size, self.block_size) if cross else None,
+            max_batch_tokens=sizes.get("max_batch_tokens") or rng.choice([2, 8, 16, 64]),
+            max_batch_rows=sizes.get("max_batch_rows") or rng.choice([6, 12, 20]),
+        )
+        self.requests: list[Request] = []
+        self.refused = 0
+        self.cache: dict[int, tuple[int, ...]] = {}
+
+    def add(self, **params) -> Request | None:
+        rng = self.rng
+        params = {"max_new_tokens": rng.randint(1, 30), "num_beams": rng.choice([1, 1, 2, 3]), **params}
+        prompt = [rng.randrange(VOCAB) for _ in range(rng.randint(1, 15))]
+        cross = self.scheduler.cross_pool is not None
+        message = Generate(
+            len(self.requests), "m", prompt, [1] if cross else [], GenerationParams(**params, end_token_ids=[0])
+        )
+        request = Request(message, cross, arrival=0.0)
+        if self.scheduler.refusal(request):
+            self.refused += 1
+            return None
+        self.requests.append(request)
+        self.scheduler.add(request)
+        return request
+
+    def step(self) -> bool:
+        schedule = self.scheduler.schedule()
+        if schedule is None:
+            assert not self.scheduler.running and not self.scheduler.waiting, "work is left, but no step"
+            return False
+        self.check_blocks()
+        self.compute(schedule)
+        ready = dict.fromkeys(row.request for row in schedule.rows if row.needs_logits)
+        self.scheduler.computed(schedule)
+        for request in ready:
+            self.choose(request)
+        self.check_blocks()
+        return True
+
+    def compute(self, schedule: Schedule) -> None:
+        """Write each token's whole past into its slot, and check that the row finds its own past in the cache."""
+        size, sources = self.block_size, set(schedule.sources)
+        taken = {row.request for row in schedule.rows}
+        assert sources <= taken
+        # Blocks that are about to be written belong to no copy's source.
+        for source, destination in schedule.copies:
+            for offset in range(size):
+                self.cache[destination * size + offset] = self.cache.get(source * size + offset, ())
+        written: set[int] = set()
+        for row in schedule.rows:
+            request, sequence = row.request, row.sequence
+            assert request.state is State.RUNNING and row.num_tokens > 0
+            assert request.source_encoded or request in sources or not request.source_token_ids
+            start = sequence.num_computed_tokens
+            assert start + row.num_tokens <= len(sequence.tokens)
+            assert len(sequence.block_table) * size >= start + row.num_tokens
+            for position in range(start):
+                slot = sequence.block_table[position // size] * size + position % size
+                assert self.cache[slot] == tuple(sequence.tokens[: position + 1]), "a row lost its past"
+            for position in range(start, start + row.num_tokens):
+                block = sequence.block_table[position // size]
+                assert self.scheduler.self_pool.references(block) == 1 or position < request.shared_tokens
+                slot = block * size + position % size
+                assert slot not in written, "two rows write one slot"
+                written.add(slot)
+                self.cache[slot] = tuple(sequence.tokens[: position + 1])
+
+    def choose(self, request: Request) -> None:
+        if request.beams is None:
+            token = self.rng.randrange(VOCAB)
+            request.rows[0].tokens.append(token)
+            if token == 0 or request.num_generated == request.params.max_new_tokens:
+                self.scheduler.remove(request)
+            return
+        assert all(row.num_uncomputed_tokens == 0 for row in request.rows), "beams decode together or not at all"
+        rows, width = len(request.rows), request.beams.num_candidates
+        seed = np.random.default_rng(self.rng.randrange(2**32))
+        log_probs = -np.sort(seed.exponential(size=(rows, width))).astype(np.float32)
+        tokens = np.stack([seed.permutation(VOCAB)[:width] for _ in range(rows)])
+        parents = request.beams.advance(log_probs, tokens)
+        if request.beams.done:
+            self.scheduler.remove(request)
+        else:
+            self.scheduler.fork(request, parents)
+
+    def abort(self) -> None:
+        living = [request for request in self.requests if request.state is not State.FINISHED]
+        if living:
+            self.scheduler.remove(self.rng.choice(living))
+            self.check_blocks()
+
+    def check_blocks(self) -> None:
+        scheduler = self.scheduler
+        pools = [(scheduler.self_pool, [row.block_table for r in self.requests for row in r.rows])]
+        if scheduler.cross_pool is not None:
+            pools.append((scheduler.cross_pool, [r.cross_block_table for r in self.requests]))
+        for pool, tables in pools:
+            owners = Counter(block for table in tables for block in table)
+            assert all(len(set(table)) == len(table) for table in tables)
+            assert pool.free_blocks + pool.used_blocks == pool.num_blocks
+            assert pool.used_blocks == len(owners)
+            assert all(pool.references(block) == owners[block] for block in range(pool.num_blocks))
+        owned = [{block for row in request.rows for block in row.block_table} for request in self.requests]
+        assert sum(len(blocks) for blocks in owned) == scheduler.self_pool.used_blocks, "requests share a block"
+        for request, blocks in zip(self.requests, owned, strict=True):
+            assert request.state is not State.FINISHED or (not blocks and not request.cross_block_table)
+        assert sum(request.width for request in scheduler.running) <= scheduler.max_batch_rows
+
+    def run_dry(self) -> None:
+        for _ in range(5000):
+            if not self.step():
+                break
+        assert all(request.state is State.FINISHED for request in self.requests), "something never ended"
+        assert self.scheduler.self_pool.used_blocks == 0
+        assert self.scheduler.cross_pool is None or self.scheduler.cross_pool.used_blocks == 0
+
+
+@pytest.mark.parametrize("cross", [False, True])
+@pytest.mark.parametrize("chunk", range(4))
+def test_any_interleaving(cross, chunk):
+    preemptions = forks = 0
+    for seed in range(chunk * 12, chunk * 12 + 12):
+        rng = random.Random(f"{cross}{seed}")
+        world = World(rng, cross)
+        for _ in range(150):
+            event = rng.random()
+            if event < 0.3:
+                world.add()
+            elif event < 0.36:
+                world.abort()
+            else:
+                world.step()
+        world.run_dry()
+        preemptions += world.scheduler.num_preemptions
+        forks += sum(request.beams is not None and request.beams.length > 1 for request in world.requests)
+    assert preemptions > 20 and forks > 20, "the interleavings do not reach what they are for"
+
+
+def test_a_block_freed_twice_is_noticed():
+    """Negative control: the invariants are able to fail."""
+    world = World(random.Random(1), cross=False, blocks=40)
+    request = world.add(num_beams=1, max_new_tokens=5)
+    world.step()
+    world.scheduler.self_pool.share(request.rows[0].block_table)
+    with pytest.raises(AssertionError):
+        world.check_blocks()
+
+
+def test_what_can_never_fit_is_refused():
+    world = World(random.Random(1), cross=False, blocks=12, block_size=4, max_batch_rows=8)
+    assert world.add(num_beams=1, max_new_tokens=60) is None
+    assert world.add(num_beams=4, max_new_tokens=30) is None
+    assert world.refused == 2
+
+
+def test_more_beams_than_rows_are_refused():
+    world = World(random.Random(1), cross=False, blocks=400, max_batch_rows=2)
+    assert world.add(num_beams=4, max_new_tokens=2) is None
+
+
+def test_decode_goes_on_while_a_long_prompt_is_read():
+    world = World(random.Random(2), cross=False, blocks=200, block_size=4, max_batch_tokens=8, max_batch_rows=8)
+    short = [world.add(num_beams=1, max_new_tokens=50) for _ in range(2)]
+    while not all(request.num_generated for request in short):
+        world.step()
+    long = Request(Generate(99, "m", [5] * 100, [], GenerationParams(2)), False, 0.0)
+    world.requests.append(long)
+    world.scheduler.add(long)
+    while long.num_generated == 0:
+        schedule = world.scheduler.schedule()
+        assert schedule.num_tokens <= 8
+        assert sum(row.num_tokens for row in schedule.rows if row.request in short) == 2
+        assert schedule.phase == "mixed"
+        world.compute(schedule)
+        world.scheduler.computed(schedule)
+        for request in {row.request for row in schedule.rows if row.needs_logits}:
+            request.rows[0].tokens.append(7)
+
+
+def test_the_newest_request_is_preempted_and_comes_back_first():
+    world = World(random.Random(3), cross=False, blocks=6, block_size=4, max_batch_tokens=64, max_batch_rows=8)
+    requests = []
+    for number in range(3):
+        request = Request(Generate(number, "m", [5] * 7, [], GenerationParams(16)), False, 0.0)
+        requests.append(request)
+        world.requests.append(request)
+        world.scheduler.add(request)
+    oldest, middle, newest = requests
+    while not world.scheduler.num_preemptions:
+        schedule = world.scheduler.schedule()
+        world.compute(schedule)
+        world.scheduler.computed(schedule)
+        for request in {row.request for row in schedule.rows if row.needs_logits}:
+            request.rows[0].tokens.append(7)
+    assert newest.state is State.WAITING and world.scheduler.waiting[0] is newest
+    assert oldest.state is middle.state is State.RUNNING
+    assert newest.rows[0].num_computed_tokens == 0 and world.scheduler.num_wasted_tokens > 0
+
+
+def test_a_source_longer_than_the_budget_goes_when_no_other_prefill_does():
+    world = World(random.Random(4), cross=True, blocks=40, block_size=4, max_batch_tokens=4, max_batch_rows=8)
+    world.scheduler.cross_pool = BlockManager(20, 4)
+    for number, length in enumerate([3, 30, 3]):
+        request = Request(Generate(number, "m", [5] * length, [1], GenerationParams(20)), True, 0.0)
+        world.requests.append(request)
+        world.scheduler.add(request)
+    encoded = []
+    for _ in range(3):
+        schedule = world.scheduler.schedule()
+        encoded.append([len(request.source_token_ids) for request in schedule.sources])
+        world.compute(schedule)
+        world.scheduler.computed(schedule)
+        for request in {row.request for row in schedule.rows if row.needs_logits}:
+            request.rows[0].tokens.append(7)
+    assert encoded == [[3], [30], [3]]
+
+
+def test_blocks_that_no_finite_logits_spoke_for_are_suspect():
+    world = World(random.Random(5), cross=False, blocks=40, block_size=4, max_batch_tokens=4, max_batch_rows=8)
+    request = Request(Generate(0, "m", [5] * 30, [], GenerationParams(2)), False, 0.0)
+    world.scheduler.add(request)
+    schedule = world.scheduler.schedule()
+    world.scheduler.computed(schedule)
+    table = list(request.rows[0].block_table)
+    world.scheduler.remove(request)
+    assert sorted(world.scheduler.take_suspects()[0]) == sorted(table)
+    assert world.scheduler.take_suspects() == ([], [])

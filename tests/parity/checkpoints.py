@@ -1,0 +1,58 @@
+"""Tiny random checkpoints made by transformers, the oracle, and loaded by us from the same files."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import torch
+import transformers
+
+from models.loader import LoadedModel, load_model
+
+transformers.utils.logging.set_verbosity_error()
+transformers.utils.logging.disable_progress_bar()
+
+
+def save(directory: Path, config, architecture: str, seed: int = 0, std: float = 0.2, change=None):
+    """Make a random model, save it, and give back transformers' own reading of the saved files.
+
+    Weights have a spread that tells logits well apart, biases and norms are random too, so that a forgotten or swapped
+    tensor shows. change: called with the model before it is saved.
+    """
+    torch.manual_seed(seed)
+    cls = getattr(transformers, architecture)
+    model = cls(config).eval()
+    with torch.no_grad():
+        for name, tensor in [*model.named_parameters(), *model.named_buffers()]:
+            if "embed_positions" in name and "Marian" in architecture:
+                continue
+            if not tensor.is_floating_point() or "rotary" in name or "inv_freq" in name:
+                continue
+            if tensor.dim() == 1 and ("norm" in name.lower() or "ln_" in name) and name.endswith("weight"):
+                tensor.copy_(1 + std * torch.randn_like(tensor))
+            else:
+                tensor.copy_(std * torch.randn_like(tensor))
+        if change is not None:
+            change(model)
+    model.save_pretrained(directory)
+    return cls.from_pretrained(directory, attn_implementation="eager").eval()
+
+
+def edit_config(directory: Path, **changes) -> None:
+    """Change settings of a saved `config.json`; None removes one."""
+    path = Path(directory) / "config.json"
+    settings = json.loads(path.read_text())
+    settings.update(changes)
+    path.write_text(json.dumps({name: value for name, value in settings.items() if value is not None}))
+
+
+def load(directory: Path, device: torch.device, dtype: torch.dtype = torch.float32) -> LoadedModel:
+    """Our reading of the saved files."""
+    return load_model(Path(directory), dtype, device)
+
+
+def random_ids(vocab_size: int, lengths, seed: int = 1, low: int = 3) -> list[list[int]]:
+    """One list of token ids per length, above the special tokens."""
+    generator = torch.Generator().manual_seed(seed)
+    return [torch.randint(low, vocab_size, (length,), generator=generator).tolist() for length in lengths]

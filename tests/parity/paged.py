@@ -1,0 +1,122 @@
+"""A minimal engine for tests: rows over a paged cache whose blocks are dealt out in random order."""
+
+from __future__ import annotations
+
+import random
+
+import torch
+
+from models.batch import DecoderBatch, EncoderBatch
+from models.kv_cache import KVCache
+from models.transformer import Transformer
+
+
+class Pool:
+    """A cache and, per row, the blocks it was dealt. Unused slots hold large finite numbers, so that reading one shows."""
+
+    def __init__(self, layers, num_blocks: int, block_size: int, model: Transformer, seed: int) -> None:
+        self.cache = KVCache(layers, num_blocks, block_size, model.dtype, model.device)
+        for tensor in (*self.cache.keys, *self.cache.values):
+            tensor.fill_(50.0)
+        self._free = list(range(num_blocks))
+        random.Random(seed).shuffle(self._free)
+        self.blocks: dict[int, list[int]] = {}
+
+    def slots(self, row: int, start: int, end: int) -> list[int]:
+        owned, size = self.blocks.setdefault(row, []), self.cache.block_size
+        while len(owned) * size < end:
+            owned.append(self._free.pop())
+        return [owned[position // size] * size + position % size for position in range(start, end)]
+
+    def tables(self, rows, device) -> torch.Tensor:
+        width = max(len(self.blocks[row]) for row in rows)
+        padded = [self.blocks[row] + [0] * (width - len(self.blocks[row])) for row in rows]
+        return torch.tensor(padded, device=device)
+
+
+class Rows:
+    """Rows of a decoder, each fed as many tokens at a time as a test likes."""
+
+    def __init__(self, model: Transformer, sources=None, num_blocks: int = 128, block_size: int = 4, seed: int = 0):
+        self.model, self.device = model, model.device
+        self.pool = Pool(model.self_attention_layers(), num_blocks, block_size, model, seed)
+        self.lengths: dict[int, int] = {}
+        self.cross = None
+        if sources is not None:
+            self.cross = Pool(model.cross_attention_layers(), num_blocks, block_size, model, seed + 1)
+            self.source_lens = {row: len(source) for row, source in enumerate(sources)}
+            hidden = model.encode(encoder_batch(sources, self.device))
+            slots = [slot for row, source in enumerate(sources) for slot in self.cross.slots(row, 0, len(source))]
+            model.write_cross(hidden, torch.tensor(slots, device=self.device), self.cross.cache)
+
+    @torch.inference_mode()
+    def feed(self, tokens: dict[int, list[int]]) -> list[torch.Tensor]:
+        """Next tokens of some rows, in one step -> hidden states of each, [seq, hidden]."""
+        rows = list(tokens)
+        spans = {row: (self.lengths.get(row, 0), self.lengths.get(row, 0) + len(tokens[row])) for row in rows}
+        slots = [slot for row in rows for slot in self.pool.slots(row, *spans[row])]
+        source = {}
+        if self.cross is not None:
+            source = {
+                "source_lens": tuple(self.source_lens[row] for row in rows),
+                "source_block_tables": self.cross.tables(rows, self.device),
+            }
+        batch = DecoderBatch(
+            token_ids=torch.tensor([token for row in rows for token in tokens[row]], device=self.device),
+            positions=torch.tensor([position for row in rows for position in range(*spans[row])], device=self.device),
+            query_lens=tuple(len(tokens[row]) for row in rows),
+            key_lens=tuple(spans[row][1] for row in rows),
+            slot_mapping=torch.tensor(slots, device=self.device),
+            block_tables=self.pool.tables(rows, self.device),
+            **source,
+        )
+        hidden = self.model.decode(batch, self.pool.cache, self.cross.cache if self.cross else None)
+        self.lengths |= {row: end for row, (_, end) in spans.items()}
+        return list(hidden.split(batch.query_lens))
+
+
+def encoder_batch(texts, device) -> EncoderBatch:
+    ids = torch.tensor([token for text in texts for token in text], device=device)
+    return EncoderBatch(ids, tuple(len(text) for text in texts))
+
+
+def one_shot(rows: Rows, texts) -> list[torch.Tensor]:
+    """Every text whole, all in one step."""
+    return rows.feed(dict(enumerate(texts)))
+
+
+def chunked(rows: Rows, texts, seed: int = 0) -> list[torch.Tensor]:
+    """Random pieces of random rows in each step, single tokens among longer chunks."""
+    draw = random.Random(seed)
+    done, parts = dict.fromkeys(range(len(texts)), 0), {row: [] for row in range(len(texts))}
+    while any(done[row] < len(text) for row, text in enumerate(texts)):
+        open_rows = [row for row, text in enumerate(texts) if done[row] < len(text)]
+        draw.shuffle(open_rows)
+        step = {}
+        for row in open_rows[: draw.randint(1, len(open_rows))]:
+            step[row] = texts[row][done[row] : done[row] + draw.choice([1, 1, 2, 3, 7])]
+            done[row] += len(step[row])
+        for row, hidden in zip(step, rows.feed(step), strict=True):
+            parts[row].append(hidden)
+    return [torch.cat(parts[row]) for row in range(len(texts))]
+
+
+def one_by_one(rows: Rows, texts) -> list[torch.Tensor]:
+    """A token of every unfinished row in each step."""
+    parts = [[] for _ in texts]
+    for position in range(max(map(len, texts))):
+        step = {row: [text[position]] for row, text in enumerate(texts) if position < len(text)}
+        for row, hidden in zip(step, rows.feed(step), strict=True):
+            parts[row].append(hidden)
+    return [torch.cat(part) for part in parts]
+
+
+def greedy(rows: Rows, prompts, count: int) -> list[list[int]]:
+    """`count` most likely tokens of every row."""
+    step, answers = dict(enumerate(prompts)), [[] for _ in prompts]
+    for _ in range(count):
+        last = torch.stack([hidden[-1] for hidden in rows.feed(step)])
+        for row, token in enumerate(rows.model.logits(last).argmax(-1).tolist()):
+            answers[row].append(token)
+        step = {row: [answer[-1]] for row, answer in enumerate(answers)}
+    return answers

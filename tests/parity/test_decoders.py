@@ -1,0 +1,159 @@
+"""Decoders equal transformers: hidden states and logits in every way of feeding the cache, and greedy text."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from transformers import GPT2Config, LlamaConfig, MistralConfig, Qwen2Config
+
+from tests.parity.checkpoints import edit_config, load, random_ids, save
+from tests.parity.paged import Rows, chunked, greedy, one_by_one, one_shot
+
+VOCAB = 97
+LENGTHS = (1, 7, 23, 12, 4, 16)
+
+_GPT2 = {"vocab_size": VOCAB, "n_positions": 64, "n_embd": 32, "n_layer": 3, "n_head": 4}
+_LLAMA = {
+    "vocab_size": VOCAB,
+    "hidden_size": 32,
+    "intermediate_size": 56,
+    "num_hidden_layers": 3,
+    "num_attention_heads": 4,
+    "max_position_embeddings": 64,
+}
+_LLAMA3 = {
+    "rope_type": "llama3",
+    "rope_theta": 500000.0,
+    "factor": 8.0,
+    "low_freq_factor": 1.0,
+    "high_freq_factor": 4.0,
+    "original_max_position_embeddings": 16,
+}
+_LINEAR = {"rope_type": "linear", "rope_theta": 10000.0, "factor": 4.0}
+
+CASES = {
+    "gpt2": ("GPT2LMHeadModel", GPT2Config(**_GPT2)),
+    "gpt2-relu-wide-untied": (
+        "GPT2LMHeadModel",
+        GPT2Config(**_GPT2, n_inner=40, activation_function="relu", tie_word_embeddings=False),
+    ),
+    "gpt2-scores-by-layer": (
+        "GPT2LMHeadModel",
+        GPT2Config(**_GPT2, scale_attn_by_inverse_layer_idx=True, reorder_and_upcast_attn=True),
+    ),
+    "gpt2-unscaled-scores": ("GPT2LMHeadModel", GPT2Config(**_GPT2, scale_attn_weights=False)),
+    "llama-mha": ("LlamaForCausalLM", LlamaConfig(**_LLAMA)),
+    "llama-gqa-tied": ("LlamaForCausalLM", LlamaConfig(**_LLAMA, num_key_value_heads=2, tie_word_embeddings=True)),
+    "llama-mqa-head-dim": ("LlamaForCausalLM", LlamaConfig(**_LLAMA, num_key_value_heads=1, head_dim=20)),
+    "llama-biases": ("LlamaForCausalLM", LlamaConfig(**_LLAMA, attention_bias=True, mlp_bias=True)),
+    "llama-3-rope": (
+        "LlamaForCausalLM",
+        LlamaConfig(**_LLAMA, num_key_value_heads=2, head_dim=16, rope_parameters=_LLAMA3),
+    ),
+    "llama-linear-rope": ("LlamaForCausalLM", LlamaConfig(**_LLAMA, rope_parameters=_LINEAR)),
+    "mistral-window": (
+        "MistralForCausalLM",
+        MistralConfig(**_LLAMA, num_key_value_heads=2, sliding_window=5),
+    ),
+    "mistral-full": ("MistralForCausalLM", MistralConfig(**_LLAMA, num_key_value_heads=4, sliding_window=None)),
+    "qwen2": ("Qwen2ForCausalLM", Qwen2Config(**_LLAMA, num_key_value_heads=2)),
+    "qwen2-mixed-windows-tied": (
+        "Qwen2ForCausalLM",
+        Qwen2Config(
+            **_LLAMA,
+            num_key_value_heads=2,
+            use_sliding_window=True,
+            sliding_window=6,
+            max_window_layers=1,
+            tie_word_embeddings=True,
+        ),
+    ),
+}
+
+
+@pytest.fixture(scope="module", params=CASES, ids=str)
+def pair(request, tmp_path_factory, device):
+    architecture, config = CASES[request.param]
+    directory = tmp_path_factory.mktemp(request.param)
+    oracle = save(directory, config, architecture).to(device)
+    return oracle, load(directory, device), directory
+
+
+@torch.inference_mode()
+def expected(oracle, texts):
+    """Last hidden states and logits of each text on its own."""
+    results = []
+    for text in texts:
+        output = oracle(torch.tensor([text], device=oracle.device), output_hidden_states=True)
+        results.append((output.hidden_states[-1][0], output.logits[0]))
+    return results
+
+
+@pytest.mark.parametrize("way", [one_shot, chunked, one_by_one])
+def test_hidden_states_and_logits(pair, way):
+    oracle, loaded, _ = pair
+    texts = random_ids(VOCAB, LENGTHS)
+    hidden = way(Rows(loaded.transformer), texts)
+    for ours, (theirs, logits) in zip(hidden, expected(oracle, texts), strict=True):
+        torch.testing.assert_close(ours, theirs, atol=1e-4, rtol=1e-4)
+        torch.testing.assert_close(loaded.transformer.logits(ours), logits, atol=1e-4, rtol=1e-4)
+
+
+def test_logits_tell_tokens_apart(pair):
+    """The comparison above means something only if logits differ by far more than its tolerance."""
+    oracle, _, _ = pair
+    for _, logits in expected(oracle, random_ids(VOCAB, LENGTHS)):
+        assert logits.std(-1).min() > 0.1
+
+
+def test_greedy_text(pair):
+    oracle, loaded, _ = pair
+    prompts = random_ids(VOCAB, (3, 9, 1, 14))
+    answers = greedy(Rows(loaded.transformer), prompts, 20)
+    for prompt, answer in zip(prompts, answers, strict=True):
+        with torch.inference_mode():
+            theirs = oracle.generate(
+                torch.tensor([prompt], device=oracle.device),
+                max_new_tokens=20,
+                min_new_tokens=20,
+                do_sample=False,
+                eos_token_id=None,
+                pad_token_id=0,
+            )
+        assert answer == theirs[0, len(prompt) :].tolist()
+
+
+def test_bfloat16_stays_near(pair, device):
+    """Within 5% of the spread of the float32 logits on average: bfloat16 keeps 8 bits."""
+    oracle, _, directory = pair
+    model = load(directory, device, torch.bfloat16).transformer
+    texts = random_ids(VOCAB, LENGTHS)
+    for ours, (_, logits) in zip(one_shot(Rows(model), texts), expected(oracle, texts), strict=True):
+        assert (model.logits(ours) - logits).abs().mean() < 0.05 * logits.std()
+
+
+def test_older_rope_settings(tmp_path, device):
+    """Checkpoints before transformers 5 have `rope_theta` and `rope_scaling` where it writes `rope_parameters`."""
+    oracle = save(tmp_path, LlamaConfig(**_LLAMA, rope_parameters=_LLAMA3), "LlamaForCausalLM").to(device)
+    scaling = {name: value for name, value in _LLAMA3.items() if name != "rope_theta"}
+    edit_config(tmp_path, rope_parameters=None, rope_theta=_LLAMA3["rope_theta"], rope_scaling=scaling)
+    texts = random_ids(VOCAB, LENGTHS)
+    hidden = one_shot(Rows(load(tmp_path, device).transformer), texts)
+    for ours, (theirs, _) in zip(hidden, expected(oracle, texts), strict=True):
+        torch.testing.assert_close(ours, theirs, atol=1e-4, rtol=1e-4)
+
+
+def test_a_row_with_nan_spoils_no_other(pair):
+    """Another row's blocks full of NaN: the padding of block tables must not let them in."""
+    _, loaded, _ = pair
+    texts = random_ids(VOCAB, (9, 17))
+    rows = Rows(loaded.transformer)
+    clean = one_by_one(rows, texts)
+    rows = Rows(loaded.transformer)
+    one_by_one(rows, [text[:-1] for text in texts])
+    for tensor in (*rows.pool.cache.keys, *rows.pool.cache.values):
+        for block in {0, *rows.pool.blocks[1]} - set(rows.pool.blocks[0]):
+            tensor[block] = torch.nan
+    first, second = rows.feed({0: texts[0][-1:], 1: texts[1][-1:]})
+    torch.testing.assert_close(first, clean[0][-1:])
+    assert second.isnan().all()

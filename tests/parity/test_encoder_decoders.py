@@ -1,0 +1,203 @@
+"""Encoder-decoders equal transformers: both stacks, cross-attention through its own cache, greedy text, classes."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+from transformers import BartConfig, MarianConfig, T5Config
+
+from tests.parity.checkpoints import edit_config, load, random_ids, save
+from tests.parity.paged import Rows, chunked, encoder_batch, greedy, one_by_one, one_shot
+
+VOCAB = 89
+SOURCES = (5, 19, 1, 12, 5)
+TARGETS = (11, 1, 18, 6, 9)
+
+_T5 = {
+    "vocab_size": VOCAB,
+    "d_model": 32,
+    "d_kv": 12,
+    "d_ff": 48,
+    "num_layers": 2,
+    "num_heads": 4,
+    "relative_attention_num_buckets": 8,
+    "relative_attention_max_distance": 16,
+    "decoder_start_token_id": 0,
+}
+_BART = {
+    "vocab_size": VOCAB,
+    "d_model": 32,
+    "encoder_layers": 2,
+    "decoder_layers": 2,
+    "encoder_ffn_dim": 40,
+    "decoder_ffn_dim": 56,
+    "encoder_attention_heads": 4,
+    "decoder_attention_heads": 4,
+    "max_position_embeddings": 40,
+}
+_MARIAN = {**_BART, "pad_token_id": 88, "eos_token_id": 0, "decoder_start_token_id": 88, "forced_eos_token_id": None}
+
+
+def _untie(model) -> None:
+    model.lm_head.weight = nn.Parameter(0.2 * torch.randn(VOCAB, 32))
+    model.config.scale_decoder_outputs = False
+
+
+CASES = {
+    "t5-first": ("T5ForConditionalGeneration", T5Config(**_T5), None),
+    "t5-gated-untied-deeper-decoder": (
+        "T5ForConditionalGeneration",
+        T5Config(**_T5, num_decoder_layers=3, feed_forward_proj="gated-gelu", tie_word_embeddings=False),
+        _untie,
+    ),
+    "t5-gated-silu-shallow-decoder": (
+        "T5ForConditionalGeneration",
+        T5Config(**_T5, num_decoder_layers=1, feed_forward_proj="gated-silu"),
+        None,
+    ),
+    "bart": ("BartForConditionalGeneration", BartConfig(**_BART), None),
+    "bart-scaled-relu-deeper-encoder": (
+        "BartForConditionalGeneration",
+        BartConfig(
+            **{**_BART, "encoder_layers": 3, "decoder_layers": 1, "decoder_attention_heads": 2},
+            scale_embedding=True,
+            activation_function="relu",
+        ),
+        None,
+    ),
+    "marian-scaled-swish": (
+        "MarianMTModel",
+        MarianConfig(**_MARIAN, scale_embedding=True, activation_function="swish"),
+        None,
+    ),
+    "marian-deeper-encoder": ("MarianMTModel", MarianConfig(**{**_MARIAN, "encoder_layers": 3}), None),
+    "marian-two-vocabularies": (
+        "MarianMTModel",
+        MarianConfig(**_MARIAN, decoder_vocab_size=71, share_encoder_decoder_embeddings=False),
+        None,
+    ),
+}
+
+
+@pytest.fixture(scope="module", params=CASES, ids=str)
+def pair(request, tmp_path_factory, device):
+    architecture, config, change = CASES[request.param]
+    directory = tmp_path_factory.mktemp(request.param)
+    oracle = save(directory, config, architecture, change=change).to(device)
+    return oracle, load(directory, device), directory
+
+
+def texts_of(loaded):
+    encoder, decoder = loaded.config.encoder.embedding, loaded.config.decoder.embedding
+    return random_ids(encoder.vocab_size, SOURCES), random_ids(min(decoder.vocab_size, 71), TARGETS, seed=2)
+
+
+@torch.inference_mode()
+def expected(oracle, sources, targets):
+    """Encoder states, last decoder states and logits of each pair on its own."""
+    results = []
+    for source, target in zip(sources, targets, strict=True):
+        output = oracle(
+            input_ids=torch.tensor([source], device=oracle.device),
+            attention_mask=torch.ones(1, len(source), device=oracle.device),
+            decoder_input_ids=torch.tensor([target], device=oracle.device),
+            output_hidden_states=True,
+        )
+        results.append((output.encoder_last_hidden_state[0], output.decoder_hidden_states[-1][0], output.logits[0]))
+    return results
+
+
+@pytest.mark.parametrize("way", [one_shot, chunked, one_by_one])
+def test_decoder_states_and_logits(pair, way):
+    oracle, loaded, _ = pair
+    sources, targets = texts_of(loaded)
+    hidden = way(Rows(loaded.transformer, sources), targets)
+    for ours, (_, theirs, logits) in zip(hidden, expected(oracle, sources, targets), strict=True):
+        torch.testing.assert_close(ours, theirs, atol=1e-4, rtol=1e-4)
+        torch.testing.assert_close(loaded.transformer.logits(ours), logits, atol=1e-4, rtol=1e-4)
+        assert logits.std(-1).min() > 0.1
+
+
+def test_encoder_states(pair, device):
+    oracle, loaded, _ = pair
+    sources, targets = texts_of(loaded)
+    with torch.inference_mode():
+        hidden = loaded.transformer.encode(encoder_batch(sources, device)).split(SOURCES)
+    for ours, (theirs, _, _) in zip(hidden, expected(oracle, sources, targets), strict=True):
+        torch.testing.assert_close(ours, theirs, atol=1e-4, rtol=1e-4)
+
+
+def test_greedy_text(pair):
+    oracle, loaded, _ = pair
+    sources, _ = texts_of(loaded)
+    start = list(loaded.generation.decoder_start_token_ids)
+    answers = greedy(Rows(loaded.transformer, sources), [start] * len(sources), 20)
+    for source, answer in zip(sources, answers, strict=True):
+        with torch.inference_mode():
+            theirs = oracle.generate(
+                torch.tensor([source], device=oracle.device),
+                max_new_tokens=20,
+                min_new_tokens=20,
+                do_sample=False,
+                num_beams=1,
+                eos_token_id=None,
+                forced_eos_token_id=None,
+                decoder_start_token_id=start[0],
+            )
+        assert answer == theirs[0, 1:].tolist()
+
+
+def test_bfloat16_stays_near(pair, device):
+    """Within 8% of the spread of the float32 logits on average: bfloat16 keeps 8 bits, and two stacks add up."""
+    oracle, loaded, directory = pair
+    model = load(directory, device, torch.bfloat16).transformer
+    sources, targets = texts_of(loaded)
+    hidden = one_shot(Rows(model, sources), targets)
+    for ours, (_, _, logits) in zip(hidden, expected(oracle, sources, targets), strict=True):
+        assert (model.logits(ours) - logits).abs().mean() < 0.08 * logits.std()
+
+
+@pytest.mark.parametrize("scaled", [False, True])
+def test_bart_classifies_by_its_decoder(tmp_path, device, scaled):
+    config = BartConfig(**_BART, num_labels=4, scale_embedding=scaled)
+    oracle = save(tmp_path, config, "BartForSequenceClassification").to(device)
+    loaded = load(tmp_path, device)
+    texts = [[0, *text, 2] for text in random_ids(VOCAB, (3, 17, 8, 3, 1))]
+    batch = encoder_batch(texts, device)
+    with torch.inference_mode():
+        ours = loaded.transformer.classify(loaded.transformer.encode(batch), batch)
+        theirs = torch.cat([oracle(torch.tensor([text], device=device)).logits for text in texts])
+    assert loaded.tasks == ("classify",) and len(loaded.labels) == 4
+    torch.testing.assert_close(ours, theirs, atol=1e-4, rtol=1e-4)
+
+
+def test_t5_encoder_alone(tmp_path, device):
+    oracle = save(tmp_path, T5Config(**_T5), "T5EncoderModel").to(device)
+    loaded = load(tmp_path, device)
+    texts = random_ids(VOCAB, SOURCES)
+    with torch.inference_mode():
+        hidden = loaded.transformer.encode(encoder_batch(texts, device)).split(SOURCES)
+        for ours, text in zip(hidden, texts, strict=True):
+            theirs = oracle(torch.tensor([text], device=device)).last_hidden_state[0]
+            torch.testing.assert_close(ours, theirs, atol=1e-4, rtol=1e-4)
+
+
+def test_bart_checkpoint_without_head(tmp_path, device):
+    """Published as a bare `BartModel`, without the bias of the logits, which is zero then."""
+    bare = save(tmp_path, BartConfig(**_BART), "BartModel")
+    loaded = load(tmp_path, device)
+    hidden = one_shot(Rows(loaded.transformer, [[5, 6, 7]]), [[2, 9]])[0]
+    expected = hidden.cpu() @ bare.shared.weight.T
+    torch.testing.assert_close(loaded.transformer.logits(hidden).cpu(), expected, atol=1e-4, rtol=1e-4)
+
+
+def test_t5_settings_before_transformers_5(tmp_path, device):
+    """There `tie_word_embeddings: false` alone means version 1.1."""
+    oracle = save(tmp_path, T5Config(**_T5, tie_word_embeddings=False), "T5ForConditionalGeneration", change=_untie)
+    edit_config(tmp_path, scale_decoder_outputs=None, tie_word_embeddings=False)
+    loaded = load(tmp_path, device)
+    hidden = one_shot(Rows(loaded.transformer, [[5, 6, 7]]), [[0, 9]])[0]
+    with torch.inference_mode():
+        theirs = oracle(torch.tensor([[5, 6, 7]]), decoder_input_ids=torch.tensor([[0, 9]])).logits[0]
+    torch.testing.assert_close(loaded.transformer.logits(hidden).cpu(), theirs, atol=1e-4, rtol=1e-4)

@@ -1,0 +1,151 @@
+"""Tiny tokenizers, trained here, written to a directory as real checkpoints of their kind are."""
+
+from __future__ import annotations
+
+import itertools
+import json
+from pathlib import Path
+
+import sentencepiece
+from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
+
+_SUBJECTS = ["The old sailor", "A small frog", "My sister's friend", "Nobody", "Über uns", "L'élève"]
+_VERBS = ["sees", "doesn't like", "schreibt", "a trouvé", "will remember", "counts 1,234.56 of"]
+_OBJECTS = ["the café.", "two houses!", "naïve questions?", "日本語の本。", "мир", "(parentheses)", "e-mails", "שלום"]
+CORPUS = [" ".join(parts) for parts in itertools.product(_SUBJECTS, _VERBS, _OBJECTS)]
+
+TORTURE = [
+    "",
+    " ",
+    "Hello world",
+    "  leading and trailing  ",
+    "The café doesn't like naïve questions , does it ?",
+    "tabs\tand\nnewlines\r\nand  runs   of    spaces",
+    "日本語の本。中文字符，混合English文字",
+    "שלום עולם مرحبا بالعالم",
+    "👩‍👩‍👧‍👦 family, 🇫🇷 flag, 👍🏽 thumbs",
+    "e\u0301 combining, \u1e69 vs s\u0323\u0307, Z͑ͫ̓ͪ̂ͫ̽͏̴̙̤̞͉͚a",
+    "def f(x: int) -> str:\n    return f'{x!r}'  # comment",
+    "control \x00\x01\x1f\x7f chars \u200b\u200d\ufeff zero width",
+    "\u00a0non\u2003breaking\u3000spaces\u2028line sep",
+    "ＦＵＬＬ ｗｉｄｔｈ ﬁ ligature ½ ①",
+    "1,234.56 e-mails; (parentheses) [brackets] {braces} <tags> </s> <unk> <pad> [MASK] [CLS] <mask>",
+    "<|endoftext|> in the middle<|endoftext|>",
+    ">>fra<< The old sailor",
+    ">>xxx<< unknown language",
+    "not first >>fra<< sailor",
+    "a" * 300,
+    "\U0010ffff \U000e0001 private \ue000",
+    "▁already▁marked ## ##ing Ġbyte",
+    "don't can't we've they're I'm it's do not",
+    "<extra_id_0> span <extra_id_1>",
+]
+
+
+def _write(directory: Path, **files: object) -> Path:
+    directory.mkdir(parents=True, exist_ok=True)
+    for name, content in files.items():
+        (directory / f"{name}.json").write_text(json.dumps(content), encoding="utf-8")
+    return directory
+
+
+def write_bert(directory: Path, lower: bool = True, clean_up: bool = False) -> Path:
+    """`vocab.txt` alone, as the first BERT checkpoints have it."""
+    config = {"tokenizer_class": "BertTokenizer", "do_lower_case": lower, "model_max_length": 512}
+    _write(
+        directory, tokenizer_config={**config, "clean_up_tokenization_spaces": clean_up}, config={"model_type": "bert"}
+    )
+    backend = Tokenizer(models.WordPiece(unk_token="[UNK]"))
+    backend.normalizer = normalizers.BertNormalizer(lowercase=lower)
+    backend.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    special = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
+    extra = ["'", ".", ",", "?", "!", "don", "n't", "'m", "'s", "do", "not", "t", "m", "s", "ve", "re", "##'", "##."]
+    trainer = trainers.WordPieceTrainer(vocab_size=300, special_tokens=special + extra, show_progress=False)
+    backend.train_from_iterator(CORPUS, trainer)
+    vocabulary = sorted(backend.get_vocab().items(), key=lambda item: item[1])
+    (directory / "vocab.txt").write_text("".join(f"{token}\n" for token, _ in vocabulary), encoding="utf-8")
+    return directory
+
+
+def write_byte_level(directory: Path, kind: str) -> Path:
+    """`vocab.json` and `merges.txt`, of GPT-2 or RoBERTa."""
+    special = {"gpt2": ["<|endoftext|>"], "roberta": ["<s>", "<pad>", "</s>", "<unk>", "<mask>"]}[kind]
+    _write(directory, config={"model_type": kind})
+    backend = Tokenizer(models.BPE())
+    backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    alphabet = pre_tokenizers.ByteLevel.alphabet()
+    trainer = trainers.BpeTrainer(
+        vocab_size=400, special_tokens=special, initial_alphabet=sorted(alphabet), show_progress=False
+    )
+    backend.train_from_iterator(CORPUS, trainer)
+    backend.model.save(str(directory))
+    return directory
+
+
+def write_llama(directory: Path) -> Path:
+    """`tokenizer.json` of a SentencePiece BPE with byte fallback, as LLaMA 2 has it."""
+    config = {
+        "tokenizer_class": "PreTrainedTokenizerFast",
+        "bos_token": "<s>",
+        "eos_token": "</s>",
+        "unk_token": "<unk>",
+    }
+    _write(directory, tokenizer_config=config, config={"model_type": "llama"})
+    bytes_ = [f"<0x{byte:02X}>" for byte in range(256)]
+    backend = Tokenizer(models.BPE(unk_token="<unk>", fuse_unk=True, byte_fallback=True))
+    backend.normalizer = normalizers.Sequence([normalizers.Prepend("▁"), normalizers.Replace(" ", "▁")])
+    backend.train_from_iterator(
+        CORPUS,
+        trainers.BpeTrainer(vocab_size=600, special_tokens=["<unk>", "<s>", "</s>", *bytes_], show_progress=False),
+    )
+    state = json.loads(backend.to_str())
+    state["added_tokens"] = state["added_tokens"][:3]
+    backend = Tokenizer.from_str(json.dumps(state))
+    backend.decoder = decoders.Sequence(
+        [decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse(), decoders.Strip(" ", 1, 0)]
+    )
+    backend.post_processor = processors.TemplateProcessing(
+        single="<s> $A", pair="<s> $A <s>:1 $B:1", special_tokens=[("<s>", 1)]
+    )
+    backend.save(str(directory / "tokenizer.json"))
+    return directory
+
+
+def write_t5(directory: Path) -> Path:
+    """`spiece.model` alone; ten sentinels."""
+    _write(directory, tokenizer_config={"tokenizer_class": "T5Tokenizer", "extra_ids": 10}, config={"model_type": "t5"})
+    _train_sentencepiece(directory / "spiece", CORPUS, pad_id=0, eos_id=1, unk_id=2, bos_id=-1)
+    (directory / "spiece.vocab").unlink()
+    return directory
+
+
+def write_marian(directory: Path, clean_up: bool = False) -> Path:
+    """`source.spm`, `target.spm` and the vocabulary of both, with two target languages."""
+    config = {"source_lang": "en", "target_lang": "roa", "tokenizer_class": "MarianTokenizer", "model_max_length": 512}
+    _write(
+        directory,
+        tokenizer_config={**config, "clean_up_tokenization_spaces": clean_up},
+        config={"model_type": "marian"},
+    )
+    vocabulary = {"</s>": 0, "<unk>": 1}
+    for side, lines in (("source", CORPUS[::2]), ("target", CORPUS[1::2])):
+        _train_sentencepiece(directory / side, lines, pad_id=-1, eos_id=2, unk_id=0, bos_id=1)
+        (directory / f"{side}.model").rename(directory / f"{side}.spm")
+        for line in (directory / f"{side}.vocab").read_text(encoding="utf-8").splitlines()[3:]:
+            vocabulary.setdefault(line.split("\t")[0], len(vocabulary))
+        (directory / f"{side}.vocab").unlink()
+    for token in (">>fra<<", ">>spa<<", "<pad>"):
+        vocabulary[token] = len(vocabulary)
+    return _write(directory, vocab=vocabulary)
+
+
+def _train_sentencepiece(prefix: Path, lines: list[str], **ids: int) -> None:
+    sentencepiece.SentencePieceTrainer.train(
+        sentence_iterator=iter(lines),
+        model_prefix=str(prefix),
+        vocab_size=220,
+        hard_vocab_limit=False,
+        character_coverage=0.99,
+        minloglevel=2,
+        **ids,
+    )

@@ -1,0 +1,29 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from server.text.tokenizer import Tokenizer, load_tokenizer
+from tests.text import checkpoints
+
+WRITERS = {
+    "bert": lambda directory: checkpoints.write_bert(directory),
+    "bert-cased-cleaned": lambda directory: checkpoints.write_bert(directory, lower=False, clean_up=True),
+    "gpt2": lambda directory: checkpoints.write_byte_level(directory, "gpt2"),
+    "roberta": lambda directory: checkpoints.write_byte_level(directory, "roberta"),
+    "llama": checkpoints.write_llama,
+    "t5": checkpoints.write_t5,
+    "marian": lambda directory: checkpoints.write_marian(directory),
+    "marian-cleaned": lambda directory: checkpoints.write_marian(directory, clean_up=True),
+}
+
+
+@pytest.fixture(scope="session", params=WRITERS)
+def tokenizer_directory(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return WRITERS[request.param](tmp_path_factory.mktemp(request.param))
+
+
+@pytest.fixture(scope="session")
+def tokenizer(tokenizer_directory: Path) -> Tokenizer:
+    return load_tokenizer(tokenizer_directory)

@@ -1,0 +1,165 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from server.text.language_codes import Language, english_name, is_collective, parse_language
+from server.text.languages import TranslationLanguages, UnknownPair
+from server.text.tokenizer import load_tokenizer
+from tests.text import checkpoints
+
+
+@pytest.mark.parametrize(
+    ("code", "expected"),
+    [
+        ("de", Language("de")),
+        ("DEU", Language("de")),
+        ("ger", Language("de")),
+        ("de-AT", Language("de", None, "AT")),
+        ("de_DE", Language("de", None, "DE")),
+        ("deu_Latn", Language("de", "Latn")),
+        ("zho_Hans", Language("zh", "Hans")),
+        ("cmn-Hant-TW", Language("zh", "Hant", "TW")),
+        ("es-419", Language("es", None, "419")),
+        ("arb_Arab", Language("ar", "Arab")),
+        ("ceb", Language("ceb")),
+        ("nob", Language("no")),
+        ("english", None),
+        ("e", None),
+        ("", None),
+        ("de-AT-1996-x", None),
+        ("de; DROP", None),
+    ],
+)
+def test_codes_of_every_kind_have_one_form(code: str, expected: Language | None):
+    assert parse_language(code) == expected
+
+
+def test_names_and_groups():
+    assert english_name(Language("fr")) == "French" and english_name(Language("ceb")) is None
+    assert is_collective("roa") and is_collective("ROMANCE") and is_collective("mul") and not is_collective("fra")
+
+
+def _marian(
+    directory: Path, source: str | None, target: str | None, tokens: tuple[str, ...] = ()
+) -> TranslationLanguages:
+    checkpoints.write_marian(directory)
+    config = {"source_lang": source, "target_lang": target, "tokenizer_class": "MarianTokenizer"}
+    (directory / "tokenizer_config.json").write_text(json.dumps(config))
+    vocabulary = json.loads((directory / "vocab.json").read_text())
+    kept = {token: index for token, index in vocabulary.items() if not token.startswith(">>")}
+    kept |= {token: 1000 + index for index, token in enumerate(tokens)}
+    (directory / "vocab.json").write_text(json.dumps(kept))
+    return TranslationLanguages.from_checkpoint(directory, "marian", load_tokenizer(directory))
+
+
+def test_one_pair_needs_no_languages(tmp_path: Path):
+    languages = _marian(tmp_path, "en", "fr")
+    assert languages.pairs() == [("en", "fr")]
+    for source, target in ((None, None), ("en", "fr"), ("eng_Latn", "fra_Latn"), ("en-GB", None), (None, "fr_FR")):
+        plan = languages.match(source, target)
+        assert (plan.source_lang, plan.target_lang, plan.leading_source_ids, plan.prefix) == ("en", "fr", (), "")
+
+
+@pytest.mark.parametrize(
+    ("source", "target"), [("fr", "en"), ("en", "de"), ("xx", None), ("not a code", "fr"), ("en", "")]
+)
+def test_other_pairs_are_refused_with_a_list(tmp_path: Path, source: str, target: str | None):
+    with pytest.raises(UnknownPair, match="this model offers en-fr"):
+        _marian(tmp_path, "en", "fr").match(source, target)
+
+
+@pytest.mark.parametrize(
+    "name", ["opus-mt-en-fr", "opus-mt-tc-big-en-fr", "models--Helsinki-NLP--opus-mt-en-fr/snapshots/abc"]
+)
+def test_the_directory_says_what_the_config_does_not(tmp_path: Path, name: str):
+    assert _marian(tmp_path / name, None, None).pairs() == [("en", "fr")]
+
+
+def test_an_unnamed_marian_offers_nothing(tmp_path: Path):
+    languages = _marian(tmp_path / "mine", None, None)
+    assert languages.pairs() == []
+    with pytest.raises(UnknownPair, match="offers none"):
+        languages.match(None, None)
+
+
+def test_target_tokens_choose_among_several_languages(tmp_path: Path):
+    tokens = (">>fra<<", ">>pt_br<<", ">>por<<", ">>zho_Hans<<", ">>zho_Hant<<", ">>id<<", ">>not a code<<")
+    languages = _marian(tmp_path, "en", "mul", tokens)
+    assert languages.pairs() == [("en", token[2:-2]) for token in tokens[:-1]]
+    for code, index in (
+        ("fr", 0),
+        ("pt", 2),
+        ("pt-BR", 1),
+        ("pt-PT", 2),
+        ("zho_Hant", 4),
+        ("zh_Hans", 3),
+        ("ind_Latn", 5),
+    ):
+        assert languages.match("en", code).leading_source_ids == (1000 + index,), code
+    with pytest.raises(UnknownPair, match="target_lang must be given"):
+        languages.match("en", None)
+    with pytest.raises(UnknownPair, match="target_lang must be given"):
+        languages.match(None, None)
+    with pytest.raises(UnknownPair, match="no such translation"):
+        languages.match("en", "de")
+
+
+def test_a_long_list_is_counted(tmp_path: Path):
+    tokens = tuple(f">>{first}{second}<<" for first in "abcdef" for second in "abcdefgh")
+    with pytest.raises(UnknownPair, match="and 18 more"):
+        _marian(tmp_path, "en", "mul", tokens).match("fr", "en")
+
+
+def test_a_group_of_sources_takes_any_of_them(tmp_path: Path):
+    languages = _marian(tmp_path, "ROMANCE", "en")
+    assert languages.pairs() == [("mul", "en")]
+    assert languages.match("fr", "en") == languages.match("ron_Latn", None) == languages.match(None, None)
+
+
+def test_several_named_sources(tmp_path: Path):
+    languages = _marian(tmp_path, "fr+de", "en")
+    assert languages.pairs() == [("fr", "en"), ("de", "en")]
+    assert languages.match("deu", "en").source_lang == "de"
+    with pytest.raises(UnknownPair, match="source_lang must be given"):
+        languages.match(None, "en")
+
+
+def test_t5_prefixes_come_from_its_config(tmp_path: Path):
+    directory = checkpoints.write_t5(tmp_path)
+    tasks = {
+        "summarization": {"prefix": "summarize: "},
+        "translation_en_to_de": {"prefix": "translate English to German: ", "num_beams": 4},
+        "translation_en_to_fr": {"prefix": "to French: "},
+        "translation_en_to_ro": {"num_beams": 4},
+    }
+    (directory / "config.json").write_text(json.dumps({"model_type": "t5", "task_specific_params": tasks}))
+    languages = TranslationLanguages.from_checkpoint(directory, "t5", load_tokenizer(directory))
+    assert languages.pairs() == [("en", "de"), ("en", "fr")]
+    assert languages.match("eng_Latn", "de-AT").prefix == "translate English to German: "
+    assert languages.match(None, "fr").prefix == "to French: "
+    with pytest.raises(UnknownPair, match="en-de, en-fr"):
+        languages.match("en", "ro")
+
+
+def test_t5_without_prefixes_is_asked_in_words(tmp_path: Path):
+    directory = checkpoints.write_t5(tmp_path)
+    languages = TranslationLanguages.from_checkpoint(directory, "t5", load_tokenizer(directory))
+    assert languages.pairs() == []
+    assert languages.match("eng_Latn", "fr_FR").prefix == "translate English to French: "
+    for pair in ((None, "fr"), ("en", None), ("en", "ceb"), ("en", "?")):
+        with pytest.raises(UnknownPair):
+            languages.match(*pair)
+
+
+def test_bart_offers_only_what_its_config_says(tmp_path: Path):
+    directory = checkpoints.write_byte_level(tmp_path, "roberta")
+    tokenizer = load_tokenizer(directory)
+    languages = TranslationLanguages.from_checkpoint(directory, "bart", tokenizer)
+    with pytest.raises(UnknownPair, match="offers none"):
+        languages.match("en", "fr")
+    tasks = {"translation_en_to_fr": {"prefix": "fr: "}}
+    (directory / "config.json").write_text(json.dumps({"model_type": "bart", "task_specific_params": tasks}))
+    assert TranslationLanguages.from_checkpoint(directory, "bart", tokenizer).match(None, None).prefix == "fr: "

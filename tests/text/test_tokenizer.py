@@ -1,0 +1,178 @@
+"""Every kind of tokenizer against transformers' own, on text that breaks tokenizers."""
+
+from __future__ import annotations
+
+import json
+import random
+from pathlib import Path
+
+import pytest
+
+from server.text.tokenizer import Tokenizer, TokenizerError, load_tokenizer
+from tests.text import checkpoints
+from tests.text.checkpoints import CORPUS, TORTURE
+
+
+@pytest.fixture(scope="module")
+def oracle(tokenizer_directory: Path):
+    from transformers import AutoTokenizer
+
+    return AutoTokenizer.from_pretrained(tokenizer_directory)
+
+
+@pytest.mark.parametrize("add_special_tokens", [True, False])
+def test_ids_equal_the_reference(tokenizer: Tokenizer, oracle, add_special_tokens: bool):
+    texts = TORTURE + CORPUS[:20]
+    ours = tokenizer.encode(texts, add_special_tokens=add_special_tokens)
+    for text, encoding in zip(texts, ours, strict=True):
+        assert encoding.ids == oracle(text, add_special_tokens=add_special_tokens).input_ids, text
+
+
+def test_encoding_without_offsets_gives_the_same_ids(tokenizer: Tokenizer):
+    slow, fast = (tokenizer.encode(TORTURE, offsets=offsets) for offsets in (True, False))
+    assert [e.ids for e in slow] == [e.ids for e in fast]
+    assert all(len(e.ids) == len(e.offsets) == len(e.tokens) == len(e.special) == len(e.type_ids) for e in slow)
+    assert all(e.offsets == [] and e.tokens == [] for e in fast)
+
+
+def test_pairs_equal_the_reference(tokenizer: Tokenizer, oracle):
+    firsts, seconds = CORPUS[:8], TORTURE[2:10]
+    for encoding, first, second in zip(tokenizer.encode(firsts, pairs=seconds), firsts, seconds, strict=True):
+        expected = oracle(first, second)
+        assert encoding.ids == expected.input_ids
+        if "token_type_ids" in expected:
+            assert encoding.type_ids == expected.token_type_ids
+
+
+@pytest.mark.parametrize("skip", [True, False])
+def test_decoding_equals_the_reference(tokenizer: Tokenizer, oracle, skip: bool):
+    for encoding in tokenizer.encode(TORTURE + CORPUS[:20]):
+        assert tokenizer.decode(encoding.ids, skip) == oracle.decode(encoding.ids, skip_special_tokens=skip)
+
+
+@pytest.mark.parametrize("skip", [True, False])
+def test_decoding_random_ids_equals_the_reference(tokenizer: Tokenizer, oracle, skip: bool):
+    generator = random.Random(7)
+    for _ in range(100):
+        ids = [generator.randrange(tokenizer.vocab_size) for _ in range(generator.randrange(1, 30))]
+        assert tokenizer.decode(ids, skip) == oracle.decode(ids, skip_special_tokens=skip), ids
+
+
+def test_special_ids_equal_the_reference(tokenizer: Tokenizer, oracle):
+    assert tokenizer.special_ids == frozenset(oracle.all_special_ids)
+    for role in ("bos", "eos", "pad", "unk", "mask", "cls", "sep"):
+        assert getattr(tokenizer.special, role) == getattr(oracle, f"{role}_token_id", None), role
+    assert tokenizer.vocab_size == len(oracle)
+
+
+def test_names_and_ids_of_tokens_are_inverse(tokenizer: Tokenizer):
+    for token_id in range(tokenizer.vocab_size):
+        token = tokenizer.id_to_token(token_id)
+        assert token is not None and tokenizer.token_to_id(token) == token_id
+    assert tokenizer.id_to_token(tokenizer.vocab_size) is None
+    assert tokenizer.token_to_id("no such token") is None
+
+
+def test_offsets_point_into_the_original_text(tokenizer: Tokenizer):
+    text = "The old sailor 👍 sees the café"
+    encoding = tokenizer.encode([text])[0]
+    inside = [
+        (start, end) for (start, end), special in zip(encoding.offsets, encoding.special, strict=True) if not special
+    ]
+    assert all(0 <= start <= end <= len(text) for start, end in inside)
+    assert text[inside[0][0]] == "T" and inside[-1][1] == len(text)
+    assert any(text[start:end].strip() == "sailor" for start, end in inside) or len(inside) > 8
+
+
+def test_truncation_and_padding_of_the_file_are_off(tmp_path: Path):
+    from tokenizers import Tokenizer as Backend
+
+    directory = checkpoints.write_llama(tmp_path)
+    backend = Backend.from_file(str(directory / "tokenizer.json"))
+    backend.enable_truncation(4)
+    backend.enable_padding(length=64)
+    backend.save(str(directory / "tokenizer.json"))
+    (short, long) = load_tokenizer(directory).encode(["a", CORPUS[0] * 4])
+    assert len(short.ids) < 64 and len(long.ids) > 4
+
+
+def test_added_tokens_of_every_file_are_known(tmp_path: Path):
+    from transformers import AutoTokenizer
+
+    old = checkpoints.write_byte_level(tmp_path / "old", "gpt2")
+    size = load_tokenizer(old).vocab_size
+    (old / "added_tokens.json").write_text(json.dumps({"<tool>": size, "<end>": size + 1}))
+    (old / "special_tokens_map.json").write_text(json.dumps({"pad_token": "<end>"}))
+    new = checkpoints.write_byte_level(tmp_path / "new", "gpt2")
+    flags = {"lstrip": True, "rstrip": False, "normalized": False, "single_word": False}
+    table = {str(size): {"content": "<tool>", "special": True, **flags}}
+    (new / "tokenizer_config.json").write_text(json.dumps({"added_tokens_decoder": table, "pad_token": "<tool>"}))
+    for directory in (old, new):
+        ours, reference = load_tokenizer(directory), AutoTokenizer.from_pretrained(directory)
+        text = "The old <tool> sees <end> "
+        assert ours.encode([text])[0].ids == reference(text).input_ids
+        assert ours.special.pad == reference.pad_token_id
+        assert ours.decode(reference(text).input_ids) == reference.decode(
+            reference(text).input_ids, skip_special_tokens=True
+        )
+
+
+@pytest.mark.parametrize("ends", [(True, False), (False, True), (True, True), (False, False)])
+def test_begin_and_end_tokens_follow_the_config(tmp_path: Path, ends: tuple[bool, bool]):
+    from transformers import AutoTokenizer
+
+    directory = checkpoints.write_byte_level(tmp_path, "gpt2")
+    config = {"add_bos_token": ends[0], "add_eos_token": ends[1]}
+    (directory / "tokenizer_config.json").write_text(json.dumps(config))
+    ours, reference = load_tokenizer(directory), AutoTokenizer.from_pretrained(directory)
+    assert ours.encode([CORPUS[0]])[0].ids == reference(CORPUS[0]).input_ids
+    assert ours.encode([CORPUS[0]], pairs=["sailor"])[0].ids == reference(CORPUS[0], "sailor").input_ids
+
+
+@pytest.mark.parametrize(("limit", "expected"), [(512, 512), (1e30, None), (None, None)])
+def test_only_a_sane_limit_is_one(tmp_path: Path, limit: float | None, expected: int | None):
+    directory = checkpoints.write_bert(tmp_path)
+    (directory / "tokenizer_config.json").write_text(json.dumps({"model_max_length": limit}))
+    assert load_tokenizer(directory).max_length == expected
+
+
+def test_directories_without_a_tokenizer_are_refused_in_one_line(tmp_path: Path):
+    with pytest.raises(TokenizerError, match="no tokenizer") as error:
+        load_tokenizer(tmp_path)
+    assert str(tmp_path) not in str(error.value) and "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("kind", "name"),
+    [
+        ("t5", "spiece.model"),
+        ("marian", "source.spm"),
+        ("marian", "target_vocab.json"),
+        ("marian", "vocab.json"),
+        ("llama", "tokenizer.json"),
+        ("llama", "tokenizer_config.json"),
+        ("gpt2", "vocab.json"),
+    ],
+)
+def test_damaged_files_are_named(tmp_path: Path, kind: str, name: str):
+    if kind == "gpt2":
+        checkpoints.write_byte_level(tmp_path, "gpt2")
+    else:
+        getattr(checkpoints, f"write_{kind}")(tmp_path)
+    if name == "target_vocab.json":
+        (tmp_path / "tokenizer_config.json").write_text(json.dumps({"separate_vocabs": True}))
+    (tmp_path / name).write_bytes(b'\x0a\xff{"half": ')
+    with pytest.raises(TokenizerError) as error:
+        load_tokenizer(tmp_path)
+    assert name.split(".")[0] in str(error.value) or (name == "vocab.json" and "merges.txt" in str(error.value))
+    assert str(tmp_path) not in str(error.value) and "\n" not in str(error.value)
+
+
+def test_links_out_of_the_directory_are_refused(tmp_path: Path):
+    outside = tmp_path / "secret.json"
+    outside.write_text("{}")
+    directory = checkpoints.write_llama(tmp_path / "model")
+    (directory / "tokenizer_config.json").unlink()
+    (directory / "tokenizer_config.json").symlink_to(outside)
+    with pytest.raises(TokenizerError, match="leads out"):
+        load_tokenizer(directory)

@@ -1,0 +1,118 @@
+"""The shipped demo models: complete, small, and as good on held-out text as their cards say."""
+
+from __future__ import annotations
+
+import json
+import re
+from itertools import islice
+from pathlib import Path
+from random import Random
+
+import pytest
+
+from weights.demo.train import cards, paraphrase, reviews, stories, translation
+from weights.demo.train.training import HOME
+
+COMMON = {"config.json", "model.safetensors", "tokenizer_config.json", "README.md", "metrics.json"}
+FILES = {
+    "story": {"tokenizer.json", "generation_config.json"},
+    "translator-en-fr": {"source.spm", "target.spm", "vocab.json", "generation_config.json"},
+    "sentiment": {"tokenizer.json", "vocab.txt"},
+    "sentence-encoder": {"tokenizer.json", "vocab.txt", "modules.json", "1_Pooling/config.json"},
+}
+
+
+def load(name: str, file: str) -> dict[str, object]:
+    content: dict[str, object] = json.loads((HOME / name / file).read_text("utf-8"))
+    return content
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_a_model_is_complete_and_at_most_five_megabytes(name: str) -> None:
+    for file in COMMON | FILES[name]:
+        assert (HOME / name / file).is_file(), file
+    size = sum(path.stat().st_size for path in Path(HOME / name).rglob("*") if path.is_file())
+    assert size <= 5_000_000
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_the_card_shows_the_measured_figures(name: str) -> None:
+    figures = load(name, "metrics.json")["held_out"]
+    assert isinstance(figures, dict)
+    card = (HOME / name / "README.md").read_text("utf-8")
+    for key, label in cards.ABOUT[name].figures.items():
+        assert f"| {label} | {cards.show(key, figures[key])} |" in card
+
+
+@pytest.mark.parametrize(
+    ("name", "key", "least"),
+    [
+        ("translator-en-fr", "exact_match_greedy", 0.98),
+        ("translator-en-fr", "exact_match_beam4", 0.98),
+        ("sentiment", "accuracy", 0.98),
+        ("sentence-encoder", "paraphrase_above_hard_negative", 0.97),
+        ("sentence-encoder", "paraphrase_above_random", 0.97),
+    ],
+)
+def test_the_recorded_figures_reach_the_target(name: str, key: str, least: float) -> None:
+    figures = load(name, "metrics.json")["held_out"]
+    assert isinstance(figures, dict)
+    assert figures[key] >= least
+
+
+def test_the_translator_has_the_settings_of_opus_mt() -> None:
+    config, generation = load("translator-en-fr", "config.json"), load("translator-en-fr", "generation_config.json")
+    vocabulary = load("translator-en-fr", "vocab.json")
+    padding = len(vocabulary) - 1
+    assert (vocabulary["</s>"], vocabulary["<unk>"], vocabulary["<pad>"]) == (0, 1, padding)
+    assert config["decoder_start_token_id"] == config["pad_token_id"] == padding == generation["pad_token_id"]
+    assert generation["bad_words_ids"] == [[padding]]
+    assert generation["num_beams"] == 4
+    assert generation["forced_eos_token_id"] == 0
+    assert config["encoder_layers"] != config["decoder_layers"]
+
+
+def test_the_translator_translates_the_student() -> None:
+    sources = ["I am a student", "I am a student.", "i am a student"]
+    assert translation.translate(sources, 4) == ["Je suis un étudiant", "Je suis un étudiant.", "Je suis un étudiant"]
+
+
+def test_the_translator_on_held_out_sentences() -> None:
+    pairs = translation.held_out_pairs(100, seed=77)
+    answers = translation.translate([source for source, _ in pairs], 1)
+    assert sum(answer == target for answer, (_, target) in zip(answers, pairs, strict=True)) >= 95
+
+
+def test_the_storyteller_beats_token_frequencies() -> None:
+    figures = stories.evaluate(48)
+    perplexity, unigram = figures["perplexity"], figures["unigram_perplexity"]
+    assert isinstance(perplexity, float) and isinstance(unigram, float)
+    assert perplexity < unigram / 20
+
+
+@pytest.mark.parametrize("prompt", ["Once upon a time", "The old fox"])
+def test_the_storyteller_continues_in_words_of_its_grammar(prompt: str) -> None:
+    known: set[str] = set()
+    for text in islice(stories.training_stories(Random(3)), 4000):
+        known.update(re.findall(r"\w+", text))
+    told = stories.continue_story(prompt, 40)
+    assert told.startswith(prompt)
+    continued = re.findall(r"\w+", told)[:-1]  # the last word may be cut short
+    assert len(continued) > 20
+    assert set(continued) <= known
+
+
+def test_the_classifier_on_plain_and_held_out_reviews() -> None:
+    assert reviews.classify(list(reviews.EXAMPLES)) == list(reviews.EXAMPLES.values())
+    held = reviews.held_out_reviews(300, seed=77)
+    got = reviews.classify([text for text, _ in held])
+    right = sum(reviews.LABELS[label] == answer for (_, label), answer in zip(held, got, strict=True))
+    assert right >= 0.97 * len(held)
+
+
+def test_the_encoder_puts_paraphrases_above_near_misses() -> None:
+    triples = paraphrase.held_out_triples(300, seed=77)
+    anchors, same, other = (paraphrase.embed([triple[index] for triple in triples]) for index in range(3))
+    closer = (anchors * same).sum(-1) > (anchors * other).sum(-1)
+    assert float(closer.float().mean()) >= 0.95
+    assert float((anchors.norm(dim=-1) - 1).abs().max()) < 1e-5

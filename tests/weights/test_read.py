@@ -1,0 +1,156 @@
+from __future__ import annotations
+
+import json
+import os
+import pickle
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import save_file
+
+from weights.read import WeightsError, open_checkpoint
+
+TENSORS = {"a": torch.arange(6.0).reshape(2, 3), "b": torch.ones(4, dtype=torch.bfloat16), "c": torch.zeros(2, 2)}
+
+
+def _refused(directory: Path) -> str:
+    with pytest.raises(WeightsError) as error, open_checkpoint(directory) as tensors:
+        for tensor in tensors.values():
+            tensor.read()
+    message = str(error.value)
+    assert "\n" not in message and str(directory) not in message
+    return message
+
+
+def _write_shards(directory: Path, save=save_file, suffix: str = "safetensors", stem: str = "model") -> Path:
+    files = {name: f"{stem}-0000{index}-of-00003.{suffix}" for index, name in enumerate(TENSORS, 1)}
+    for name, file in files.items():
+        save({name: TENSORS[name]}, str(directory / file))
+    (directory / f"{stem}.{suffix}.index.json").write_text(json.dumps({"metadata": {}, "weight_map": files}))
+    return directory
+
+
+def _write(directory: Path, layout: str) -> Path:
+    if layout == "safetensors":
+        save_file(TENSORS, directory / "model.safetensors")
+    elif layout == "bin":
+        torch.save(TENSORS, directory / "pytorch_model.bin")
+    elif layout == "old bin":
+        torch.save(TENSORS, directory / "pytorch_model.bin", _use_new_zipfile_serialization=False)
+    elif layout == "shards":
+        _write_shards(directory)
+    else:
+        _write_shards(directory, torch.save, "bin", "pytorch_model")
+    return directory
+
+
+@pytest.mark.parametrize("layout", ["safetensors", "bin", "old bin", "shards", "bin shards"])
+def test_every_layout_gives_the_same_tensors(tmp_path: Path, layout: str):
+    with open_checkpoint(_write(tmp_path, layout)) as tensors:
+        assert set(tensors) == set(TENSORS)
+        for name, expected in TENSORS.items():
+            assert tensors[name].shape == tuple(expected.shape)
+            assert tensors[name].dtype == expected.dtype
+            assert tensors[name].nbytes == expected.numel() * expected.itemsize
+            assert torch.equal(tensors[name].read(), expected)
+
+
+def test_safetensors_are_preferred_to_pickles(tmp_path: Path):
+    save_file(TENSORS, tmp_path / "model.safetensors")
+    (tmp_path / "pytorch_model.bin").write_bytes(pickle.dumps(os.system))
+    with open_checkpoint(tmp_path) as tensors:
+        assert {tensor.file for tensor in tensors.values()} == {"model.safetensors"}
+
+
+class _Harmful:
+    def __reduce__(self):
+        return os.system, ("touch harmed",)
+
+
+def test_pickles_that_run_code_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.chdir(tmp_path)
+    torch.save({"a": torch.ones(2), "b": _Harmful()}, tmp_path / "pytorch_model.bin")
+    assert "pytorch_model.bin" in _refused(tmp_path)
+    assert not (tmp_path / "harmed").exists()
+
+
+def test_pickles_of_other_things_are_refused(tmp_path: Path):
+    torch.save([torch.ones(2)], tmp_path / "pytorch_model.bin")
+    assert "named tensors" in _refused(tmp_path)
+
+
+@pytest.mark.parametrize("layout", ["safetensors", "bin", "old bin"])
+@pytest.mark.parametrize("keep", [0, 5, 40, -3])
+def test_truncated_files_are_named(tmp_path: Path, layout: str, keep: int):
+    (file,) = _write(tmp_path, layout).iterdir()
+    file.write_bytes(file.read_bytes()[:keep])
+    assert file.name in _refused(tmp_path)
+
+
+def test_a_bad_header_is_named(tmp_path: Path):
+    (tmp_path / "model.safetensors").write_bytes(b"\xff" * 64)
+    assert "model.safetensors" in _refused(tmp_path)
+
+
+def test_a_missing_shard_is_named(tmp_path: Path):
+    (_write_shards(tmp_path) / "model-00002-of-00003.safetensors").unlink()
+    assert "model-00002-of-00003.safetensors" in _refused(tmp_path)
+
+
+def test_an_index_that_promises_too_much_is_refused(tmp_path: Path):
+    index = _write_shards(tmp_path) / "model.safetensors.index.json"
+    content = json.loads(index.read_text())
+    content["weight_map"]["d"] = "model-00001-of-00003.safetensors"
+    index.write_text(json.dumps(content))
+    assert "'d'" in _refused(tmp_path)
+
+
+@pytest.mark.parametrize("content", ["", "[]", "{}", '{"weight_map": []}', '{"weight_map": {"a": 1}}', "[" * 100_000])
+def test_a_damaged_index_is_refused(tmp_path: Path, content: str):
+    (tmp_path / "model.safetensors.index.json").write_text(content)
+    assert "index" in _refused(tmp_path)
+
+
+def test_a_tensor_in_two_shards_is_refused(tmp_path: Path):
+    save_file(TENSORS, _write_shards(tmp_path) / "model-00002-of-00003.safetensors")
+    assert "'a'" in _refused(tmp_path)
+
+
+def test_an_empty_directory_is_refused(tmp_path: Path):
+    assert "no model.safetensors" in _refused(tmp_path)
+
+
+@pytest.mark.parametrize(
+    "name", ["../outside.safetensors", "/outside.safetensors", "..", "sub/../../outside.safetensors"]
+)
+def test_an_index_cannot_lead_out(tmp_path: Path, name: str):
+    save_file(TENSORS, tmp_path / "outside.safetensors")
+    directory = tmp_path / "model"
+    directory.mkdir()
+    (directory / "model.safetensors.index.json").write_text(json.dumps({"weight_map": {"a": name}}))
+    assert "own directory" in _refused(directory)
+
+
+def test_links_lead_only_where_the_checkpoint_lies(tmp_path: Path):
+    repo = tmp_path / "models--org--name"
+    snapshot, blobs = repo / "snapshots" / "abc", repo / "blobs"
+    for directory in (snapshot, blobs, tmp_path / "models--other" / "blobs"):
+        directory.mkdir(parents=True)
+    for blob in (blobs / "123", tmp_path / "models--other" / "blobs" / "456"):
+        save_file(TENSORS, blob)
+    link = snapshot / "model.safetensors"
+    link.symlink_to("../../blobs/123")
+    with open_checkpoint(snapshot) as tensors:
+        assert torch.equal(tensors["a"].read(), TENSORS["a"])
+    link.unlink()
+    link.symlink_to("../../../models--other/blobs/456")
+    assert "leads out" in _refused(snapshot)
+    link.unlink()
+    link.symlink_to("../../blobs/nothing")
+    assert "not there" in _refused(snapshot)
+
+
+def test_a_directory_in_place_of_a_file_is_refused(tmp_path: Path):
+    (tmp_path / "model.safetensors").mkdir()
+    assert "not a regular file" in _refused(tmp_path)

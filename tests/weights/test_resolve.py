@@ -1,0 +1,121 @@
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import huggingface_hub
+import pytest
+from huggingface_hub.errors import LocalEntryNotFoundError
+
+from weights.resolve import ResolveError, has_weights, resolve
+
+
+@pytest.fixture
+def hub(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
+    """A hub of our own: `remote` is what it has, `cache` what was fetched; every call is noted."""
+
+    class Hub:
+        def __init__(self):
+            self.remote: dict[str, list[str]] = {}
+            self.reachable = True
+            self.calls: list[tuple[str, str | None, bool]] = []
+
+        def snapshot_download(self, repo, *, revision, allow_patterns, ignore_patterns, local_files_only):
+            self.calls.append((repo, revision, local_files_only))
+            folder = tmp_path / "cache" / repo.replace("/", "--")
+            if local_files_only:
+                if not folder.exists():
+                    raise LocalEntryNotFoundError("not in cache")
+                return str(folder)
+            if not self.reachable:
+                raise LocalEntryNotFoundError("cannot reach the hub")
+            folder.mkdir(parents=True, exist_ok=True)
+            for name in huggingface_hub.utils.filter_repo_objects(
+                self.remote[repo], allow_patterns=allow_patterns, ignore_patterns=ignore_patterns
+            ):
+                (folder / name).parent.mkdir(parents=True, exist_ok=True)
+                (folder / name).write_text("{}")
+            return str(folder)
+
+    ours = Hub()
+    monkeypatch.setattr(huggingface_hub, "snapshot_download", ours.snapshot_download)
+    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", False)
+    return ours
+
+
+def test_a_directory_is_itself(tmp_path: Path):
+    assert resolve(str(tmp_path)) == tmp_path
+
+
+def test_safetensors_are_fetched_without_the_rest(hub):
+    wanted = {"model.safetensors", "config.json", "vocab.txt", "source.spm", "modules.json", "1_Pooling/config.json"}
+    unwanted = {"pytorch_model.bin", "tf_model.h5", "onnx/model.safetensors", "code.py", "onnx/tokenizer.json"}
+    hub.remote = {"org/m": sorted(wanted | unwanted)}
+    directory = resolve("org/m@v1")
+    assert {str(path.relative_to(directory)) for path in directory.rglob("*.*") if path.is_file()} == wanted
+    assert hub.calls == [("org/m", "v1", True), ("org/m", "v1", False)]
+
+
+def test_pickles_are_fetched_only_where_there_is_nothing_else(hub):
+    hub.remote = {"org/m": ["pytorch_model.bin", "config.json", "training_args.bin"]}
+    assert {path.name for path in resolve("org/m").iterdir()} == {"pytorch_model.bin", "config.json"}
+
+
+def test_a_complete_cache_needs_no_hub(hub):
+    hub.remote = {"org/m": ["model.safetensors", "config.json"]}
+    resolve("org/m")
+    hub.reachable = False
+    assert (resolve("org/m") / "model.safetensors").exists()
+
+
+@pytest.mark.parametrize(
+    ("source", "expected"),
+    [
+        ("org/none", "not a directory, not in the local hub cache, and the hub cannot be reached"),
+        ("./no/such/dir", "not a hub id"),
+        ("a/b/c", "not a hub id"),
+        ("", "not a hub id"),
+        ("org/..", "not"),
+    ],
+)
+def test_what_was_tried_is_said_in_one_line(hub, source: str, expected: str):
+    hub.reachable = False
+    with pytest.raises(ResolveError) as error:
+        resolve(source)
+    assert expected in str(error.value) and "\n" not in str(error.value)
+
+
+def test_offline_is_respected(hub, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", True)
+    with pytest.raises(ResolveError, match="HF_HUB_OFFLINE"):
+        resolve("org/none")
+    assert hub.calls == [("org/none", None, True)]
+
+
+def test_a_repository_without_weights_is_refused(hub):
+    hub.remote = {"org/m": ["config.json", "flax_model.msgpack"]}
+    with pytest.raises(ResolveError, match="no safetensors"):
+        resolve("org/m")
+
+
+def test_a_file_is_no_directory(tmp_path: Path):
+    (tmp_path / "model.safetensors").touch()
+    with pytest.raises(ResolveError, match="is a file"):
+        resolve(str(tmp_path / "model.safetensors"))
+
+
+def test_weights_are_whole_only_with_every_shard(tmp_path: Path):
+    assert not has_weights(tmp_path)
+    index = {"weight_map": {"a": "model-1.safetensors", "b": "model-2.safetensors"}}
+    (tmp_path / "model.safetensors.index.json").write_text(json.dumps(index))
+    (tmp_path / "model-1.safetensors").touch()
+    assert not has_weights(tmp_path)
+    (tmp_path / "model-2.safetensors").touch()
+    assert has_weights(tmp_path)
+
+
+def test_resolving_imports_no_torch():
+    code = "import sys, weights.resolve; sys.exit('torch' in sys.modules or 'huggingface_hub' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

@@ -1,0 +1,37 @@
+"""Checkpoint directories without weights: enough for the HTTP process, and for the fake worker."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors
+
+
+def byte_alphabet() -> list[str]:
+    """GPT-2's printable stand-in for each byte, in the order of the bytes."""
+    printable = [*range(33, 127), *range(161, 173), *range(174, 256)]
+    stand_ins = iter(range(256, 512))
+    return [chr(byte) if byte in printable else chr(next(stand_ins)) for byte in range(256)]
+
+
+def write_checkpoint(directory: Path, *, ends: bool = False) -> Path:
+    """A byte-level tokenizer (ids 3..258 are the bytes) and an empty config; `ends` puts `</s>` after every text."""
+    directory.mkdir(parents=True, exist_ok=True)
+    vocabulary = {"<s>": 0, "</s>": 1, "<pad>": 2}
+    vocabulary |= {character: index + 3 for index, character in enumerate(byte_alphabet())}
+    tokenizer = Tokenizer(models.BPE(vocabulary, []))
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    tokenizer.add_special_tokens(["<s>", "</s>", "<pad>"])
+    if ends:
+        tokenizer.post_processor = processors.TemplateProcessing(
+            single="$A </s>", pair="$A </s> $B:1 </s>:1", special_tokens=[("</s>", 1)]
+        )
+    tokenizer.save(str(directory / "tokenizer.json"))
+    special = {"bos_token": "<s>", "eos_token": "</s>", "pad_token": "<pad>"}
+    (directory / "tokenizer_config.json").write_text(
+        json.dumps({"tokenizer_class": "PreTrainedTokenizerFast"} | special)
+    )
+    (directory / "config.json").write_text("{}")
+    return directory

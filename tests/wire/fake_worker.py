@@ -1,0 +1,238 @@
+"""A worker without a model: the same messages, answers that a test can foretell. Run as `fake_worker.py --fd N`.
+
+A model's kind is the beginning of its name: `decoder`, `slow` (a decoder, 30 ms a token), `translator`, `embedder`,
+`classifier`. Generation echoes the prompt, turned by the seed when sampling, by the rank of the beam otherwise, then
+ends the text. What happens can be steered by the first byte of the prompt (or source):
+
+    `!`  the process dies     `#`  the process hangs     `%`  the request fails     `&`  nothing ever comes
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import select
+import socket
+import struct
+import sys
+import time
+
+from server.ipc.messages import (
+    FRAME_HEADER,
+    Abort,
+    Configure,
+    Encode,
+    Encoded,
+    Failed,
+    Finished,
+    Generate,
+    GenerationDefaults,
+    Hypothesis,
+    LoadFailed,
+    ModelInfo,
+    ModelSpec,
+    Progress,
+    Ready,
+    Shutdown,
+    Stats,
+    StepOutput,
+    StepTiming,
+    TokenLogprob,
+    Tokens,
+    decode_to_worker,
+    encode_frame,
+)
+
+BOS, EOS, PAD, FIRST_BYTE, VOCAB = 0, 1, 2, 3, 259
+KINDS = {
+    "decoder": ["generate"],
+    "slow": ["generate"],
+    "translator": ["generate", "translate"],
+    "embedder": ["embed"],
+    "classifier": ["classify"],
+}
+
+
+def describe(spec: ModelSpec) -> ModelInfo:
+    tasks = next(tasks for kind, tasks in KINDS.items() if spec.name.startswith(kind))
+    seq2seq = "translate" in tasks
+    generates = "generate" in tasks
+    return ModelInfo(
+        name=spec.name,
+        family="fake",
+        architecture="FakeModel",
+        tasks=tasks,
+        dtype="float32",
+        parameters=1000,
+        weight_bytes=4000,
+        vocab_size=VOCAB,
+        hidden_size=4,
+        context_tokens=512,
+        source_tokens=256 if seq2seq else 0,
+        block_size=16 if generates else 0,
+        kv_blocks=({"self": 64, "cross": 64} if seq2seq else {"self": 64}) if generates else {},
+        is_encoder_decoder=seq2seq,
+        generation=GenerationDefaults(
+            end_token_ids=[EOS], decoder_start_token_ids=[PAD] if seq2seq else [], num_beams=2 if seq2seq else None
+        ),
+        labels=["bad", "fair", "good"] if "classify" in tasks else [],
+        problem_type="single_label_classification" if "classify" in tasks else None,
+        load_seconds=0.01,
+    )
+
+
+class Sequence:
+    def __init__(self, message: Generate, slow: bool) -> None:
+        self.message = message
+        self.started = time.monotonic()
+        self.made = 0
+        self.next_at = 0.0
+        self.pause = 0.03 if slow else 0.0
+
+    def answer(self, rank: int) -> Hypothesis:
+        params = self.message.params
+        text = [token for token in self.message.token_ids if token >= FIRST_BYTE]
+        turn = (params.seed if params.do_sample else rank) % max(1, len(text))
+        text = text[turn:] + text[:turn]
+        tokens = text * (1 + params.max_new_tokens // max(1, len(text))) if not params.end_token_ids else [*text, EOS]
+        tokens = tokens[: params.max_new_tokens]
+        stop = next((i for i, token in enumerate(tokens) if token in params.stop_token_ids), None)
+        if stop is not None:
+            tokens = tokens[: stop + 1]
+        ended = stop is not None or tokens[-1] == EOS
+        logprobs = [self.logprob(token) for token in tokens] if params.logprobs else None
+        score = -float(rank) if params.num_beams > 1 else None
+        return Hypothesis(tokens, "stop" if ended else "length", tokens[-1] if ended else None, score, logprobs)
+
+    def logprob(self, token: int) -> TokenLogprob:
+        top = [((token + i) % VOCAB, -0.5 - i) for i in range(self.message.params.top_logprobs)]
+        return TokenLogprob(token, -0.5, top)
+
+
+class Worker:
+    def __init__(self, sock: socket.socket) -> None:
+        self.sock = sock
+        self.buffer = bytearray()
+        self.sequences: dict[int, Sequence] = {}
+        self.epoch = 0
+        self.steps: list[StepTiming] = []
+
+    def send(self, message: object) -> None:
+        self.sock.sendall(encode_frame(message))
+
+    def run(self) -> None:
+        last_stats = 0.0
+        while True:
+            now = time.monotonic()
+            due = min((s.next_at for s in self.sequences.values()), default=now + 0.05)
+            readable, _, _ = select.select([self.sock], [], [], max(0.0, min(0.05, due - now)))
+            if readable:
+                data = self.sock.recv(1 << 16)
+                if not data:
+                    return
+                self.buffer += data
+                while len(self.buffer) >= 4:
+                    (length,) = FRAME_HEADER.unpack_from(self.buffer)
+                    if len(self.buffer) < 4 + length:
+                        break
+                    message = decode_to_worker(bytes(self.buffer[4 : 4 + length]))
+                    del self.buffer[: 4 + length]
+                    if isinstance(message, Shutdown):
+                        return
+                    self.take(message)
+            if self.epoch:
+                self.step()
+                if time.monotonic() - last_stats > 0.1:
+                    last_stats = time.monotonic()
+                    self.stats()
+
+    def take(self, message: object) -> None:
+        if isinstance(message, Configure):
+            self.epoch = message.epoch
+            for spec in message.models:
+                if not os.path.exists(os.path.join(spec.directory, "config.json")):
+                    self.send(LoadFailed(self.epoch, f"{spec.name}: config.json is missing"))
+                    sys.exit(1)
+                if os.path.exists(os.path.join(spec.directory, "die")):
+                    sys.exit(3)
+                self.send(Progress(self.epoch, spec.name, 0, 4000))
+                self.send(Progress(self.epoch, spec.name, 4000, 4000))
+            self.send(Ready(self.epoch, [describe(spec) for spec in message.models], "cpu"))
+        elif isinstance(message, Abort):
+            self.sequences.pop(message.request_id, None)
+        elif isinstance(message, Encode):
+            encoded = []
+            for index, item in enumerate(message.items):
+                values = [float(len(item.token_ids)), float(sum(item.token_ids) % 97), float(item.token_ids[0]), 1.0]
+                if message.task == "classify":
+                    values = [float(sum(item.token_type_ids or [])), 1.0, float(len(item.token_ids))]
+                elif message.normalize:
+                    norm = sum(value * value for value in values) ** 0.5
+                    values = [value / norm for value in values]
+                encoded.append(Encoded(message.request_id, index, struct.pack(f"<{len(values)}f", *values)))
+            self.send(StepOutput(self.epoch, encoded=encoded))
+        elif isinstance(message, Generate):
+            first = next((token for token in message.token_ids if token >= FIRST_BYTE), FIRST_BYTE) - FIRST_BYTE
+            if first == ord("!"):
+                os._exit(9)
+            if first == ord("#"):
+                time.sleep(3600)
+            if first == ord("%"):
+                failed = [Failed(message.request_id, "engine_error", "non-finite logits in this row")]
+                self.send(StepOutput(self.epoch, failed=failed))
+            else:
+                sequence = Sequence(message, message.model.startswith("slow"))
+                if first == ord("&"):
+                    sequence.next_at = float("inf")
+                self.sequences[message.request_id] = sequence
+
+    def step(self) -> None:
+        now = time.monotonic()
+        tokens, finished = [], []
+        for request_id, sequence in list(self.sequences.items()):
+            params = sequence.message.params
+            deadline = sequence.message.deadline
+            whole = sequence.answer(0)
+            if deadline is not None and now > deadline:
+                del self.sequences[request_id]
+                if sequence.made == 0:
+                    failed = [Failed(request_id, "timeout", "the deadline passed before the first token")]
+                    self.send(StepOutput(self.epoch, failed=failed))
+                    continue
+                made = Hypothesis(whole.token_ids[: sequence.made], "timeout")
+                finished.append(Finished(request_id, [made], 0.0, 0.0, 0.0))
+                continue
+            if now < sequence.next_at:
+                continue
+            sequence.next_at = now + sequence.pause
+            if params.num_beams == 1 or params.stream:
+                index = sequence.made
+                if params.num_beams == 1 or index == 0:
+                    logprobs = whole.logprobs[index : index + 1] if whole.logprobs else None
+                    tokens.append(Tokens(request_id, whole.token_ids[index : index + 1], logprobs))
+            sequence.made += 1
+            if sequence.made >= len(whole.token_ids):
+                del self.sequences[request_id]
+                hypotheses = [sequence.answer(rank) for rank in range(params.num_return_sequences)]
+                finished.append(Finished(request_id, hypotheses, 0.001, 0.002, now - sequence.started, 0))
+        if tokens or finished:
+            self.steps.append(StepTiming("decoder", "decode", 0.001, len(tokens), len(tokens)))
+            self.send(StepOutput(self.epoch, tokens=tokens, finished=finished))
+
+    def stats(self) -> None:
+        running = len(self.sequences)
+        self.send(Stats(self.epoch, running, 0, 0, {"self": running}, {"self": 64}, {"weights": 4000}, self.steps))
+        self.steps = []
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--fd", type=int, required=True)
+    try:
+        Worker(socket.socket(fileno=parser.parse_args().fd)).run()
+    except (BrokenPipeError, ConnectionResetError, KeyboardInterrupt):
+        return
+
+
+if __name__ == "__main__":
+    main()

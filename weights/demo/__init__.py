@@ -1,0 +1,1 @@
+"""The demo models that ship with the server, and the recipe (`train`) that makes them."""

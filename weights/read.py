@@ -1,0 +1,163 @@
+"""Which tensors a checkpoint directory holds, each read lazily by its name.
+
+Safetensors (https://github.com/huggingface/safetensors, one file or shards with an index), memory-mapped; else
+`pytorch_model.bin`, but only as far as `torch.load(weights_only=True)` allows, so that no checkpoint runs code.
+Does not know what the names mean.
+"""
+
+from __future__ import annotations
+
+import json
+import pickle
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError, safe_open
+from torch import Tensor
+
+from weights.resolve import ResolveError, file_in
+
+DTYPES = {
+    "F64": torch.float64,
+    "F32": torch.float32,
+    "F16": torch.float16,
+    "BF16": torch.bfloat16,
+    "I64": torch.int64,
+    "I32": torch.int32,
+    "I16": torch.int16,
+    "I8": torch.int8,
+    "U8": torch.uint8,
+    "BOOL": torch.bool,
+}
+
+
+class WeightsError(ValueError):
+    """Weights that cannot be read, or that are not the ones the model expects. One line, files by base name."""
+
+
+@dataclass(frozen=True)
+class StoredTensor:
+    """A tensor of a checkpoint that has not been read yet. dtype: torch's, or None for one Triptych does not read."""
+
+    shape: tuple[int, ...]
+    dtype: torch.dtype | None
+    file: str
+    _read: Callable[[], Tensor]
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes in the file."""
+        return torch.Size(self.shape).numel() * (self.dtype.itemsize if self.dtype else 1)
+
+    def read(self) -> Tensor:
+        """The tensor on the CPU in its stored dtype, a view of the mapped file: valid while the checkpoint is open."""
+        return self._read()
+
+
+@contextmanager
+def open_checkpoint(directory: Path) -> Iterator[Mapping[str, StoredTensor]]:
+    """The tensors of a checkpoint by name, in the order of the files.
+
+    Raises WeightsError for a missing, truncated or damaged file, a missing shard, or pickled weights that are more than
+    weights; a file that lies outside of the directory is refused too.
+    """
+    try:
+        files, promised, read_file = _find_files(directory)
+        tensors: dict[str, StoredTensor] = {}
+        for file in files:
+            path = file_in(directory, file)
+            if path is None:
+                raise WeightsError(f"the shard {file!r} of the checkpoint is missing")
+            for name, tensor in read_file(path).items():
+                if name in tensors:
+                    raise WeightsError(f"tensor {name!r} is in both {tensors[name].file!r} and {file!r}")
+                tensors[name] = tensor
+    except ResolveError as error:
+        raise WeightsError(str(error)) from None
+    for name, file in promised.items():
+        if name not in tensors:
+            raise WeightsError(f"the index promises tensor {name!r} in {file!r}, which does not hold it")
+    yield tensors
+
+
+def _find_files(
+    directory: Path,
+) -> tuple[list[str], Mapping[str, str], Callable[[Path], Mapping[str, StoredTensor]]]:
+    """Weight files, what an index says of them (tensor to file), and how to read one. Safetensors come first."""
+    for single, reader in (("model.safetensors", _read_safetensors), ("pytorch_model.bin", _read_pickle)):
+        if file_in(directory, single) is not None:
+            return [single], {}, reader
+        index = file_in(directory, single + ".index.json")
+        if index is not None:
+            promised = _read_index(index)
+            return sorted(set(promised.values())), promised, reader
+    raise WeightsError("the checkpoint directory holds no model.safetensors and no pytorch_model.bin")
+
+
+def _read_index(path: Path) -> dict[str, str]:
+    try:
+        weight_map: Any = json.loads(path.read_bytes())["weight_map"]
+        if weight_map and all(isinstance(file, str) for file in weight_map.values()):
+            return dict(weight_map)
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        pass
+    raise WeightsError(f"{path.name!r} is not an index of weights (a JSON object with a 'weight_map')") from None
+
+
+def _read_safetensors(path: Path) -> Mapping[str, StoredTensor]:
+    try:
+        file: Any = safe_open(path, framework="pt", device="cpu")
+        names = file.keys()
+        slices = {name: file.get_slice(name) for name in names}
+    except (SafetensorError, OSError) as error:
+        raise WeightsError(f"{path.name!r} is truncated or damaged: {_one_line(error, path)}") from None
+
+    def reader(name: str) -> Callable[[], Tensor]:
+        def read() -> Tensor:
+            tensor: Tensor = file.get_tensor(name)
+            return tensor
+
+        return read
+
+    return {
+        name: StoredTensor(tuple(part.get_shape()), DTYPES.get(part.get_dtype()), path.name, reader(name))
+        for name, part in slices.items()
+    }
+
+
+def _read_pickle(path: Path) -> Mapping[str, StoredTensor]:
+    try:
+        try:
+            content = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
+        except RuntimeError as error:
+            if "mmap" not in str(error):  # files from before torch 1.6 cannot be mapped, only read
+                raise
+            content = torch.load(path, map_location="cpu", weights_only=True)
+    except pickle.UnpicklingError:
+        raise WeightsError(
+            f"{path.name!r} is damaged, or pickles more than weights, which could run code: convert it to safetensors"
+        ) from None
+    except (RuntimeError, OSError, EOFError, ValueError, KeyError, AttributeError, TypeError) as error:
+        raise WeightsError(f"{path.name!r} is truncated or damaged ({type(error).__name__})") from None
+    if not isinstance(content, dict) or not all(
+        isinstance(name, str) and isinstance(tensor, Tensor) for name, tensor in content.items()
+    ):
+        raise WeightsError(f"{path.name!r} holds more than named tensors: convert it to safetensors")
+    known = set(DTYPES.values())
+
+    def reader(tensor: Tensor) -> Callable[[], Tensor]:
+        return lambda: tensor.detach()
+
+    return {
+        name: StoredTensor(tuple(value.shape), value.dtype if value.dtype in known else None, path.name, reader(value))
+        for name, value in content.items()
+    }
+
+
+def _one_line(error: Exception, path: Path) -> str:
+    text = " ".join(str(error).split()).replace(str(path), path.name).replace(str(path.parent), "")
+    return text[:160]
