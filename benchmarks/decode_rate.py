@@ -96,7 +96,10 @@ def measure(arguments: argparse.Namespace) -> list[dict[str, float]]:
     weight_bytes = sum(parameter.numel() * parameter.itemsize for parameter in model.parameters())
     layers = model.self_attention_layers()
     speed = bandwidth(device)
-    print(f"{weight_bytes / 1e9:.2f} GB of weights, {speed / 1e9:.0f} GB/s measured, torch {torch.__version__}", flush=True)
+    print(
+        f"{weight_bytes / 1e9:.2f} GB of weights, {speed / 1e9:.0f} GB/s measured, torch {torch.__version__}",
+        flush=True,
+    )
     results = []
     for rows in arguments.rows:
         blocks = rows * -(-arguments.context // arguments.block_size)
@@ -109,10 +112,12 @@ def measure(arguments: argparse.Namespace) -> list[dict[str, float]]:
 
         seconds = seconds_per_call(step, arguments.steps, device)
         floor = (weight_bytes + kv_bytes) / speed
-        results.append({"rows": rows, "step_ms": seconds * 1e3, "tokens_per_second": rows / seconds, "share": floor / seconds})
+        results.append(
+            {"rows": rows, "step_ms": seconds * 1e3, "tokens_per_second": rows / seconds, "share": floor / seconds}
+        )
         print(
-            f"{rows:3d} rows, context {arguments.context}: {seconds * 1e3:8.2f} ms a step, {rows / seconds:9.0f} tokens/s, "
-            f"floor {floor * 1e3:7.2f} ms, {floor / seconds:5.1%} of the bandwidth",
+            f"{rows:3d} rows, context {arguments.context}: {seconds * 1e3:8.2f} ms a step, "
+            f"{rows / seconds:9.0f} tokens/s, floor {floor * 1e3:7.2f} ms, {floor / seconds:5.1%} of the bandwidth",
             flush=True,
         )
         del cache

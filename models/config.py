@@ -88,6 +88,14 @@ class BucketBiasConfig:
     max_distance: int
     bidirectional: bool
 
+    def __post_init__(self) -> None:
+        exact = self.num_buckets // (4 if self.bidirectional else 2)
+        _require(exact > 0, f"{self.num_buckets} position buckets are too few")
+        _require(
+            self.max_distance > exact,
+            f"max_distance {self.max_distance} must exceed the {exact} distances with a bucket of their own",
+        )
+
 
 @dataclass(frozen=True)
 class AttentionConfig:

@@ -75,6 +75,7 @@ _NEUTRAL: Mapping[str, tuple[Any, ...]] = {
     "num_beam_groups": (1,),
     "penalty_alpha": (0.0,),
     "sequence_bias": ((),),
+    "stop_strings": ((),),
     "typical_p": (1.0,),
     "epsilon_cutoff": (0.0,),
     "eta_cutoff": (0.0,),
@@ -83,14 +84,19 @@ _NEUTRAL: Mapping[str, tuple[Any, ...]] = {
 
 
 def generation_defaults(
-    generation_config: Mapping[str, Any] | None, config: Mapping[str, Any], family: GenerationDefaults
+    generation_config: Mapping[str, Any] | None,
+    config: Mapping[str, Any],
+    family: GenerationDefaults,
+    vocab_size: int,
+    is_encoder_decoder: bool,
 ) -> GenerationDefaults:
     """Read a checkpoint's defaults.
 
     generation_config: `generation_config.json`, or None where the checkpoint has none. config: `config.json`.
-    family: what holds where neither says.
+    family: what holds where neither says. vocab_size: of the logits; ids beyond it can never be made, so that those
+    that end, are suppressed or pad are left out, and those that must be made are refused.
 
-    Raises ConfigError for a setting that is not supported or of the wrong type.
+    Raises ConfigError for a setting that is not supported, of the wrong type, or outside the vocabulary.
     """
     source = dict(config if generation_config is None else generation_config)
     for name in _TOKENS:
@@ -105,18 +111,44 @@ def generation_defaults(
     found["end_token_ids"] = _token_ids(source.get("eos_token_id"), "eos_token_id")
     found["decoder_start_token_ids"] = _token_ids(source.get("decoder_start_token_id"), "decoder_start_token_id")
     found["suppress_token_ids"] = _token_ids(source.get("suppress_tokens"), "suppress_tokens")
-    found["bad_words_ids"] = tuple(_token_ids(ids, "bad_words_ids") for ids in source.get("bad_words_ids") or ())
+    words = source.get("bad_words_ids") or []
+    if not isinstance(words, list):
+        raise ConfigError("generation setting 'bad_words_ids' must be lists of token ids")
+    found["bad_words_ids"] = tuple(_token_ids(ids, "bad_words_ids") for ids in words)
     forced_eos = _token_ids(source.get("forced_eos_token_id"), "forced_eos_token_id")
     if len(forced_eos) > 1:
         raise ConfigError(f"generation setting 'forced_eos_token_id' has {len(forced_eos)} tokens; one is supported")
     found["forced_eos_token_id"] = forced_eos[0] if forced_eos else None
-    if config.get("is_encoder_decoder"):
+    if is_encoder_decoder:
         # A decoder-only length counts the prompt, which is not known here; an encoder-decoder's counts its start token.
         for new, whole in (("max_new_tokens", "max_length"), ("min_new_tokens", "min_length")):
             if new not in found and isinstance(source.get(whole), int):
                 found[new] = max(source[whole] - 1, 0)
     _check_types(found)
-    return replace(family, **{name: value for name, value in found.items() if value is not None and value != ()})
+    said = {name: value for name, value in found.items() if value is not None and value != ()}
+    return _within(replace(family, **said), vocab_size)
+
+
+def _within(defaults: GenerationDefaults, vocab_size: int) -> GenerationDefaults:
+    needed = (*defaults.decoder_start_token_ids, defaults.forced_bos_token_id, defaults.forced_eos_token_id)
+    for token in needed:
+        if token is not None and not 0 <= token < vocab_size:
+            raise ConfigError(f"generation settings need token {token}, outside the vocabulary of {vocab_size}")
+
+    def single(token: int | None) -> int | None:
+        return token if token is not None and 0 <= token < vocab_size else None
+
+    def several(tokens: tuple[int, ...]) -> tuple[int, ...]:
+        return tuple(token for token in tokens if token < vocab_size)
+
+    return replace(
+        defaults,
+        bos_token_id=single(defaults.bos_token_id),
+        pad_token_id=single(defaults.pad_token_id),
+        end_token_ids=several(defaults.end_token_ids),
+        suppress_token_ids=several(defaults.suppress_token_ids),
+        bad_words_ids=tuple(word for word in defaults.bad_words_ids if word and several(word) == word),
+    )
 
 
 def _token_ids(value: Any, name: str) -> tuple[int, ...]:

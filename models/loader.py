@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from models.config import ConfigError, ModelConfig
 from models.families import family_of
 from models.families.family import Family, Task
+from models.families.fields import Fields
 from models.generation_defaults import GenerationDefaults, generation_defaults
 from models.heads import Pooling
 from models.transformer import Transformer
@@ -27,6 +28,9 @@ _POOLING: Mapping[str, Pooling] = {
     "pooling_mode_cls_token": "cls",
     "pooling_mode_lasttoken": "last",
     "pooling_mode_max_tokens": "max",
+    "pooling_mode_mean": "mean",
+    "pooling_mode_cls": "cls",
+    "pooling_mode_max": "max",
 }
 
 
@@ -74,8 +78,11 @@ def load_model(
     family, architecture = family_of(hf)
     _refuse_dtype(family, dtype)
     config = family.config(hf, architecture)
-    pooling, normalize = _pooling(directory)
-    generation = generation_defaults(_json(directory, "generation_config.json"), hf, family.generation)
+    pooling, normalize, longest_text = _sentence_settings(directory)
+    limits = [limit for limit in (config.max_positions, longest_text) if limit is not None]
+    context_tokens = min(limits, default=None)
+    said = _json(directory, "generation_config.json")
+    generation = generation_defaults(said, hf, family.generation, config.vocab_size, config.is_encoder_decoder)
 
     with torch.device("meta"):
         transformer = Transformer(config)
@@ -94,8 +101,8 @@ def load_model(
         normalize=normalize,
         parameters=parameters,
         weight_bytes=weight_bytes,
-        context_tokens=config.max_positions,
-        source_tokens=config.max_positions if config.is_encoder_decoder else None,
+        context_tokens=context_tokens,
+        source_tokens=context_tokens if config.is_encoder_decoder else None,
     )
 
 
@@ -159,11 +166,14 @@ def _labels(hf: Mapping[str, Any]) -> tuple[str, ...]:
     return tuple(by_index[index] for index in range(len(by_index)))
 
 
-def _pooling(directory: Path) -> tuple[Pooling, bool]:
-    """How sentence-transformers files say to make one vector of a text; without them the mean, to unit length."""
+def _sentence_settings(directory: Path) -> tuple[Pooling, bool, int | None]:
+    """How sentence-transformers files say to make one vector of a text: pooling, unit length, and the longest text.
+
+    Without them the mean, to unit length, and no limit.
+    """
     path = file_in(directory, "modules.json")
     if path is None:
-        return "mean", True
+        return "mean", True, None
     try:
         modules = [(str(part["type"]).rpartition(".")[2], str(part["path"])) for part in json.loads(path.read_bytes())]
     except (ValueError, TypeError, KeyError, RecursionError):
@@ -171,12 +181,18 @@ def _pooling(directory: Path) -> tuple[Pooling, bool]:
     kinds = [kind for kind, _ in modules]
     if kinds not in (["Transformer", "Pooling"], ["Transformer", "Pooling", "Normalize"]):
         raise ConfigError(f"'modules.json': {', '.join(kinds)} is not supported, only Transformer, Pooling, Normalize")
-    folder = modules[1][1]
+    text = Fields(_json(directory, "sentence_bert_config.json") or {})
+    text.refuse_unless("do_lower_case", False)
+    return _pooling(directory, modules[1][1]), "Normalize" in kinds, text.optional_integer("max_seq_length")
+
+
+def _pooling(directory: Path, folder: str) -> Pooling:
     if Path(folder).name != folder:
         raise ConfigError("'modules.json': the folder of a module must lie in the checkpoint's own directory")
     settings = _json(directory / folder, "config.json") or {}
-    chosen = [mode for name, mode in settings.items() if name.startswith("pooling_mode_") and mode]
-    modes = [ours for name, ours in _POOLING.items() if settings.get(name)]
-    if len(modes) != 1 or len(chosen) != 1:
-        raise ConfigError(f"'{folder}/config.json' must choose one pooling of {', '.join(_POOLING)}")
-    return modes[0], "Normalize" in kinds
+    chosen = [name for name, mode in settings.items() if name.startswith("pooling_mode_") and mode is True]
+    if "pooling_mode" in settings:
+        chosen.append(f"pooling_mode_{settings['pooling_mode']}")
+    if len(chosen) != 1 or chosen[0] not in _POOLING:
+        raise ConfigError(f"'{folder}/config.json' must choose one pooling: mean, cls, max or last token")
+    return _POOLING[chosen[0]]

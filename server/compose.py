@@ -30,6 +30,9 @@ from weights.resolve import ResolveError, resolve
 
 log = logging.getLogger("triptych")
 
+_LARGE_BYTES = 256 << 20
+"""Weights of this size take long enough to say so before they are read."""
+
 
 class Server:
     """One server, from settings. Raises StartError or CheckpointError for models that cannot be found."""
@@ -69,7 +72,8 @@ class Server:
         width = max(len(model.name) for model in models)
         lines = [f"Triptych is ready on {url} ({self.state.client.device})"]
         lines += [f"  {model.name:<{width}}  {', '.join(model.info.tasks)}" for model in models]
-        lines += ["", "Try it:", f"  {_example(url, models[0].info)}", ""]
+        shown = next((model for model in models if "generate" in model.info.tasks), models[0])
+        lines += ["", "Try it:", f"  {_example(url, shown.info)}", ""]
         print("\n".join(lines), flush=True)
 
 
@@ -111,7 +115,7 @@ class _LoadReport:
 
     def _say(self, progress: Progress) -> None:
         complete = progress.done_bytes >= progress.total_bytes
-        if (progress.model, complete) not in self._said:
+        if (progress.model, complete) not in self._said and (complete or progress.total_bytes > _LARGE_BYTES):
             self._said.add((progress.model, complete))
             size = progress.total_bytes / 2**20
             log.info("%s: %s %.1f MiB of weights", progress.model, "read" if complete else "reading", size)

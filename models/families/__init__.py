@@ -25,7 +25,7 @@ def family_of(hf: Mapping[str, Any]) -> tuple[Family, str]:
         raise ConfigError(f"'model_type': {short(kind)} is not supported, only {', '.join(sorted(FAMILIES))}")
     family = FAMILIES[kind]
     named = hf.get("architectures") or [next(iter(family.architectures))]
-    if not isinstance(named, list) or len(named) != 1 or named[0] not in family.architectures:
+    if not isinstance(named, list) or len(named) != 1 or named[0] not in tuple(family.architectures):
         served = ", ".join(family.architectures)
         raise ConfigError(f"'architectures': {short(named)} is not supported for {kind}, only one of {served}")
     return family, named[0]

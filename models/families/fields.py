@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -44,8 +45,8 @@ class Fields:
 
     def number(self, name: str, default: float | None = None) -> float:
         value = self._present(name, default)
-        if not isinstance(value, int | float) or isinstance(value, bool):
-            raise ConfigError(f"{name!r} must be a number")
+        if not isinstance(value, int | float) or isinstance(value, bool) or not math.isfinite(value):
+            raise ConfigError(f"{name!r} must be a finite number")
         return float(value)
 
     def flag(self, name: str, default: bool) -> bool:
@@ -75,13 +76,13 @@ class Fields:
         return len(names) if isinstance(names, dict) and names else self.integer("num_labels", default)
 
     def rope(self, head_dim: int, default_theta: float = 10000.0) -> RopeConfig:
-        """Rotary positions: `rope_parameters` (transformers 5), else `rope_theta` and `rope_scaling`."""
-        if self._hf.get("rope_parameters") is not None:
-            where, scaling = "rope_parameters", self._hf["rope_parameters"]
-        else:
-            where, scaling = "rope_scaling", self._hf.get("rope_scaling") or {}
+        """Rotary positions: `rope_theta` and `rope_scaling`, or `rope_parameters` with all in one (transformers 5)."""
+        where = "rope_scaling" if self._hf.get("rope_scaling") else "rope_parameters"
+        scaling = self._hf.get(where) or {}
         if not isinstance(scaling, dict):
             raise ConfigError(f"{where!r} must be an object")
+        if any(isinstance(value, dict) for value in scaling.values()):
+            raise ConfigError(f"{where!r}: other positions for each kind of layer are not supported")
         inner = Fields({"rope_theta": self._hf.get("rope_theta"), **scaling})
         theta = inner.number("rope_theta", default_theta)
         self.refuse_unless("partial_rotary_factor", 1, 1.0)

@@ -19,6 +19,7 @@ from models.config import (
 )
 from models.families.family import Family
 from models.families.fields import Fields, head_width
+from models.generation_defaults import GenerationDefaults
 from weights.rules import Drop, Rename, Rule, Split, Transpose, split, transpose
 
 
@@ -88,4 +89,5 @@ FAMILY = Family(
     architectures={"GPT2LMHeadModel": ("generate",)},
     config=config,
     rules=rules,
+    generation=GenerationDefaults(bos_token_id=50256, end_token_ids=(50256,)),
 )

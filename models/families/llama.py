@@ -9,6 +9,7 @@ from models.config import ModelConfig
 from models.families.family import Family
 from models.families.fields import Fields
 from models.families.rotary_decoder import rotary_decoder, rules
+from models.generation_defaults import GenerationDefaults
 
 
 def config(hf: Mapping[str, Any], architecture: str) -> ModelConfig:
@@ -31,4 +32,5 @@ FAMILY = Family(
     architectures={"LlamaForCausalLM": ("generate",)},
     config=config,
     rules=rules,
+    generation=GenerationDefaults(bos_token_id=1, end_token_ids=(2,)),
 )

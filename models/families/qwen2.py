@@ -31,8 +31,8 @@ def _windows(fields: Fields, layer_types: Any) -> list[int | None]:
     if layer_types is None:
         full = fields.integer("max_window_layers", 28, least=0)
         return [window if index >= full else None for index in range(layers)]
-    known = {"full_attention", "sliding_attention"}
-    if not isinstance(layer_types, list) or len(layer_types) != layers or not known.issuperset(layer_types):
+    known = ("full_attention", "sliding_attention")
+    if not isinstance(layer_types, list) or len(layer_types) != layers or any(k not in known for k in layer_types):
         raise ConfigError(f"'layer_types' must name full_attention or sliding_attention for each of {layers} layers")
     if "sliding_attention" in layer_types and window is None:
         raise ConfigError("'layer_types' has sliding_attention, but 'use_sliding_window' or 'sliding_window' is unset")

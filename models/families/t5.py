@@ -74,7 +74,7 @@ def _stack(fields: Fields, vocab: int, num_layers: int, decoder: bool) -> StackC
         cross_attention_norms=before if decoder else NormSlots(),
     )
     buckets = BucketBiasConfig(
-        num_buckets=fields.integer("relative_attention_num_buckets", 32, least=4),
+        num_buckets=fields.integer("relative_attention_num_buckets", 32),
         max_distance=fields.integer("relative_attention_max_distance", 128),
         bidirectional=not decoder,
     )

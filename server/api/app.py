@@ -49,6 +49,7 @@ def create_routes(state: State) -> FastAPI:
         lifespan=lifespan,
         docs_url="/docs",
         redoc_url=None,
+        swagger_ui_oauth2_redirect_url=None,
     )
     app.state.triptych = state
     for routes in (routes_generate, routes_translate, routes_encode, routes_tokenize, routes_operations):

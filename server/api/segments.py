@@ -102,8 +102,8 @@ class Segments:
 
 
 def whole(text: str) -> list[Segment]:
-    """A text as one segment."""
-    return [Segment(text, "")]
+    """A text as one segment; white space alone is nothing to translate."""
+    return [Segment(text, "") if text.strip() else Segment("", text)]
 
 
 def split(text: str, target: str | None, fits: Callable[[str], bool]) -> list[Segment]:
@@ -112,12 +112,11 @@ def split(text: str, target: str | None, fits: Callable[[str], bool]) -> list[Se
     Sentences that stood without a space between them get one, unless the target language has none either.
     """
     spaced = re.split(r"[-_]", target or "")[0].lower() not in UNSPACED
-    pieces = [piece for sentence in split_sentences(text) for piece in _cut(sentence, fits)]
-    segments = [Segment(piece.text, piece.separator) for piece in pieces]
-    for segment in segments[:-1]:
-        if segment.text and not segment.separator and spaced:
-            segment.separator = " "
-    return segments
+    sentences = split_sentences(text)
+    for index, sentence in enumerate(sentences[:-1]):
+        if sentence.text and not sentence.separator and spaced:
+            sentences[index] = Sentence(sentence.text, " ")
+    return [Segment(piece.text, piece.separator) for sentence in sentences for piece in _cut(sentence, fits)]
 
 
 def _cut(sentence: Sentence, fits: Callable[[str], bool]) -> list[Sentence]:

@@ -91,6 +91,7 @@ async def serve(
         await asyncio.wait({serving, asked, loading}, return_when=asyncio.FIRST_COMPLETED)
         if loading.done():
             loading.result()
+            state.started = True
             on_ready()
             await asyncio.wait({serving, asked}, return_when=asyncio.FIRST_COMPLETED)
         if serving.done():
@@ -106,8 +107,14 @@ async def serve(
 
 
 async def _load(load: Callable[[], Awaitable[None]], supervisor: Supervisor) -> None:
-    await load()
-    await supervisor.start()
+    """Tokenizers and the worker side by side: most of the worker's time is its imports."""
+    worker = asyncio.create_task(supervisor.start(), name="worker")
+    try:
+        await load()
+        await worker
+    finally:
+        worker.cancel()
+        await asyncio.gather(worker, return_exceptions=True)
 
 
 def _on_signals(stopping: asyncio.Event, supervisor: Supervisor) -> None:

@@ -58,6 +58,7 @@ class State:
     """All that lives as long as the server.
 
     fresh: whether the worker is ready and was heard of lately. failed: whether the supervisor has given up.
+    started: everything was loaded once. draining: nothing new is taken. answering: requests that are being answered.
     """
 
     settings: Settings
@@ -67,6 +68,7 @@ class State:
     failed: Callable[[], bool]
     keys: tuple[bytes, ...] = ()
     texts: Mapping[str, CheckpointText] = field(default_factory=dict)
+    started: bool = False
     draining: bool = False
     answering: int = 0
     threads: ThreadPoolExecutor = field(
@@ -75,7 +77,7 @@ class State:
 
     @property
     def ready(self) -> bool:
-        return not self.draining and self.fresh()
+        return self.started and not self.draining and self.fresh()
 
     def loaded(self) -> list[Model]:
         """All models, in the order they were named."""

@@ -42,7 +42,7 @@ class SamplerRow:
 
 
 def sample(logits: Tensor, rows: Sequence[SamplerRow]) -> Tensor:
-    """One token id per row: [rows], int64. logits: [rows, vocab], float32, not all -inf in any row; not changed."""
+    """One token id per row: [rows], int64; any, where all logits are -inf. logits: [rows, vocab], float32, kept."""
     tokens = logits.argmax(dim=-1)
     sampled = [index for index, row in enumerate(rows) if not row.is_greedy]
     if sampled:
@@ -113,7 +113,8 @@ def _draw(scaled: Tensor, lowest: Tensor, uniforms: Tensor) -> Tensor:
     cumulative = weights.double().cumsum(dim=-1)
     total = cumulative[:, -1]
     target = torch.minimum(uniforms * total, torch.nextafter(total, torch.zeros_like(total)))
-    return torch.searchsorted(cumulative, target[:, None], right=True)[:, 0]
+    # Only where nothing survives at all does the search run past the end; the caller looks at the logit it gets.
+    return torch.searchsorted(cumulative, target[:, None], right=True)[:, 0].clamp_(max=scaled.shape[1] - 1)
 
 
 def uniform(seeds: Sequence[int], positions: Sequence[int]) -> NDArray[np.float64]:

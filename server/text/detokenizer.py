@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
+from server.text.streams import byte_of
 from server.text.tokenizer import Tokenizer
 
 _CONTEXT_TOKENS = 16
@@ -63,11 +64,15 @@ class IncrementalDetokenizer:
 
 
 def _context(prompt_ids: Sequence[int], tokenizer: Tokenizer) -> Sequence[int]:
-    """The end of a prompt, long enough to stand for all of it: several tokens that show as text, if it has any."""
+    """The end of a prompt, long enough to stand for all of it: several tokens that show as text, if it has any.
+
+    It does not begin within bytes spelled as tokens, which only a whole run of them can be read from.
+    """
     showing = 0
     for index in range(len(prompt_ids) - 1, -1, -1):
-        showing += prompt_ids[index] not in tokenizer.special_ids
-        if showing == _CONTEXT_TOKENS:
+        token_id = prompt_ids[index]
+        showing += token_id not in tokenizer.special_ids
+        if showing >= _CONTEXT_TOKENS and byte_of(tokenizer.id_to_token(token_id) or "") is None:
             return prompt_ids[index:]
     return prompt_ids
 

@@ -11,9 +11,12 @@ The steps are those of the `tokenizers` library: https://huggingface.co/docs/tok
 from __future__ import annotations
 
 import codecs
+import re
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from typing import Any, Protocol
+
+_BYTE_TOKEN = re.compile(r"<0x([0-9A-Fa-f]{2})>")
 
 
 class UnknownDecoder(ValueError):
@@ -132,13 +135,11 @@ class ByteTokens:
         self._run = bytearray()
 
     def push(self, token: str) -> list[str]:
-        if len(token) == 6 and token.startswith("<0x") and token.endswith(">"):
-            try:
-                self._run.append(int(token[3:5], 16))
-                return []
-            except ValueError:
-                pass
-        return [*self.finish(), token]
+        byte = byte_of(token)
+        if byte is None:
+            return [*self.finish(), token]
+        self._run.append(byte)
+        return []
 
     def finish(self) -> list[str]:
         run, self._run = bytes(self._run), bytearray()
@@ -148,6 +149,12 @@ class ByteTokens:
             return [run.decode()]
         except UnicodeDecodeError:
             return ["\N{REPLACEMENT CHARACTER}"] * len(run)
+
+
+def byte_of(token: str) -> int | None:
+    """The byte that a token such as `<0xE2>` spells; None for any other token."""
+    match = _BYTE_TOKEN.fullmatch(token)
+    return int(match[1], 16) if match else None
 
 
 class ByteLevel:

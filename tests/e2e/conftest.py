@@ -26,23 +26,29 @@ class RunningServer:
     log: Path
 
     def metric(self, name: str, **labels: str) -> float:
-        """Sum over the samples of a metric that carry these labels."""
-        total, found = 0.0, False
-        for line in httpx.get(f"{self.url}/metrics").text.splitlines():
+        """Sum over the samples of a metric that carry these labels; 0 while a declared metric has none yet."""
+        page = httpx.get(f"{self.url}/metrics").text
+        assert f"# TYPE {name} " in page, f"no metric {name}"
+        total = 0.0
+        for line in page.splitlines():
             sample, _, value = line.rpartition(" ")
-            if (sample == name or sample.startswith(name + "{")) and all(f'{k}="{v}"' in sample for k, v in labels.items()):
-                total, found = total + float(value), True
-        assert found, f"no metric {name} {labels}"
+            named = sample == name or sample.startswith(name + "{")
+            if named and all(f'{label}="{wanted}"' in sample for label, wanted in labels.items()):
+                total += float(value)
         return total
 
     def worker(self) -> psutil.Process:
-        (child,) = (c for c in psutil.Process(self.process.pid).children() if "server.engine.worker" in " ".join(c.cmdline()))
+        (child,) = (
+            c for c in psutil.Process(self.process.pid).children() if "server.engine.worker" in " ".join(c.cmdline())
+        )
         return child
 
     def wait_ready(self, seconds: float = 120) -> None:
         give_up = time.monotonic() + seconds
         while time.monotonic() < give_up:
-            assert self.process.poll() is None, f"the server left with {self.process.returncode}: {self.log.read_text()}"
+            assert self.process.poll() is None, (
+                f"the server left with {self.process.returncode}: {self.log.read_text()}"
+            )
             with contextlib.suppress(httpx.HTTPError):
                 if httpx.get(f"{self.url}/ready").status_code == 200:
                     return

@@ -56,9 +56,14 @@ def test_64_mixed_requests_at_once_answer_as_they_do_alone(demo_server: RunningS
     for i in range(0, 64, 5):
         kind, alone = mixed_request(demo_server, i)
         if kind == 3:
-            assert all(abs(x - y) < 1e-5 for a, b in zip(alone, together[i][1], strict=True) for x, y in zip(a, b, strict=True))
+            assert all(
+                abs(x - y) < 1e-5 for a, b in zip(alone, together[i][1], strict=True) for x, y in zip(a, b, strict=True)
+            )
         elif kind == 4:
-            assert all(a["label"] == b["label"] and abs(a["score"] - b["score"]) < 1e-5 for a, b in zip(alone, together[i][1], strict=True))
+            assert all(
+                a["label"] == b["label"] and abs(a["score"] - b["score"]) < 1e-5
+                for a, b in zip(alone, together[i][1], strict=True)
+            )
         else:
             assert together[i] == (kind, alone)
     eventually(lambda: demo_server.metric("triptych_kv_blocks_used") == 0)
@@ -119,7 +124,9 @@ def test_a_killed_worker_ends_streams_with_an_error_and_is_replaced(own_server: 
 
 def test_sigterm_drains_and_leaves_no_process(own_server: RunningServer) -> None:
     worker = own_server.worker()
-    with httpx.stream("POST", f"{own_server.url}/generate", json={**LONG, "max_new_tokens": 64}, timeout=60) as response:
+    with httpx.stream(
+        "POST", f"{own_server.url}/generate", json={**LONG, "max_new_tokens": 64}, timeout=60
+    ) as response:
         reading = events(response)
         next(reading)
         own_server.process.send_signal(signal.SIGTERM)

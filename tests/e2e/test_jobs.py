@@ -49,7 +49,9 @@ def test_classifies(demo_server: RunningServer, review: str, label: str) -> None
 
 
 @pytest.mark.parametrize(
-    "sampling", [{}, {"temperature": 0.9, "top_p": 0.95, "seed": 7}, {"num_beams": 4}], ids=["greedy", "seeded", "beams"]
+    "sampling",
+    [{}, {"temperature": 0.9, "top_p": 0.95, "seed": 7}, {"num_beams": 4}],
+    ids=["greedy", "seeded", "beams"],
 )
 def test_a_streamed_story_is_the_unstreamed_one(demo_server: RunningServer, sampling: dict) -> None:
     body = {"prompt": "The old fox", "max_new_tokens": 48, **sampling}
@@ -62,7 +64,11 @@ def test_a_streamed_story_is_the_unstreamed_one(demo_server: RunningServer, samp
 
 
 def test_a_streamed_translation_is_the_unstreamed_one(demo_server: RunningServer) -> None:
-    body = {"inputs": ["I am a student. The big dog sleeps.", "She reads a book."], "source_lang": "en", "target_lang": "fr"}
+    body = {
+        "inputs": ["I am a student. The big dog sleeps.", "She reads a book."],
+        "source_lang": "en",
+        "target_lang": "fr",
+    }
     whole = [t["text"] for t in post(demo_server, "/translate", body)["translations"]]
     received = stream(demo_server.url + "/translate", {**body, "stream": True})
     joined = ["", ""]
@@ -75,8 +81,10 @@ def test_a_streamed_translation_is_the_unstreamed_one(demo_server: RunningServer
 
 def test_tokenize_and_back(demo_server: RunningServer) -> None:
     text = "The old fox slept."
-    (tokens,) = post(demo_server, "/tokenize", {"inputs": text})
-    (again,) = post(demo_server, "/detokenize", {"ids": [t["id"] for t in tokens], "skip_special_tokens": True})
+    (tokens,) = post(demo_server, "/tokenize", {"model": "story", "inputs": text})
+    (again,) = post(
+        demo_server, "/detokenize", {"model": "story", "ids": [t["id"] for t in tokens], "skip_special_tokens": True}
+    )
     assert again == text
 
 
@@ -89,9 +97,9 @@ def readme_commands() -> list[str]:
 
 
 def test_the_readme_has_an_example_for_every_job() -> None:
-    assert {match for c in readme_commands() for match in re.findall(r":8000(/\w+)", c)} == {
-        "/generate", "/translate", "/embed", "/classify", "/tokenize", "/detokenize", "/health", "/ready", "/info", "/metrics",
-    }  # fmt: skip
+    routes = {match for command in readme_commands() for match in re.findall(r":8000(/\w+)", command)}
+    assert routes >= {"/generate", "/translate", "/embed", "/classify", "/tokenize", "/detokenize"}
+    assert routes >= {"/health", "/ready", "/info", "/metrics"}
 
 
 @pytest.mark.parametrize("command", readme_commands())
@@ -114,7 +122,10 @@ def test_metrics_pass_promtool(demo_server: RunningServer) -> None:
     if promtool is None:
         from prometheus_client.parser import text_string_to_metric_families
 
-        assert {f.name for f in text_string_to_metric_families(page.decode())} >= {"triptych_requests", "triptych_streams_open"}
+        assert {f.name for f in text_string_to_metric_families(page.decode())} >= {
+            "triptych_requests",
+            "triptych_streams_open",
+        }
         return
     done = subprocess.run([promtool, "check", "metrics"], input=page, capture_output=True, timeout=60)
     assert done.returncode == 0 and not done.stderr, done.stderr.decode()

@@ -187,7 +187,7 @@ class Results:
 
 
 def run(engine: Engine, requests: list[Generate | Encode], every: int = 0) -> Results:
-    """Add requests, all at once or one every few steps, and step until nothing is left. Blocks must all be free then."""
+    """Add requests, all at once or one every few steps; step until nothing is left. All blocks must then be free."""
     results = Results()
     waiting = iter(requests)
     for request in itertools.islice(waiting, 1 if every else None):

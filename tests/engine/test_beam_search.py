@@ -40,6 +40,7 @@ VARIANTS = {
         "length_penalty": 1.5,
         "num_return_sequences": 4,
     },
+    "nearly all end": {"end_token_ids": list(range(2, 80)), "num_return_sequences": 4, "early_stopping": "never"},
     "many ends and processors": {
         "end_token_ids": [2, 9, 17, 33, 34, 35],
         "min_new_tokens": 3,
@@ -84,7 +85,7 @@ def test_long_texts_cross_many_blocks(pairs, name):
     check(pairs(name), {"max_new_tokens": 60, "num_return_sequences": 4}, random_ids(97, [9, 30], seed=8))
 
 
-@pytest.mark.parametrize("early, penalty", itertools.product([True, False, "never"], [1.0, -1.0]))
+@pytest.mark.parametrize("early, penalty", list(itertools.product([True, False, "never"], [1.0, -1.0])))
 @pytest.mark.parametrize("name", ["gpt2", "t5"])
 def test_what_was_streamed_is_how_the_answer_begins(pairs, name, early, penalty):
     pair = pairs(name)

@@ -72,7 +72,6 @@ class World:
         size, sources = self.block_size, set(schedule.sources)
         taken = {row.request for row in schedule.rows}
         assert sources <= taken
-        # Blocks that are about to be written belong to no copy's source.
         for source, destination in schedule.copies:
             for offset in range(size):
                 self.cache[destination * size + offset] = self.cache.get(source * size + offset, ())
@@ -87,6 +86,9 @@ class World:
             for position in range(start):
                 slot = sequence.block_table[position // size] * size + position % size
                 assert self.cache[slot] == tuple(sequence.tokens[: position + 1]), "a row lost its past"
+        for row in schedule.rows:
+            request, sequence = row.request, row.sequence
+            start = sequence.num_computed_tokens
             for position in range(start, start + row.num_tokens):
                 block = sequence.block_table[position // size]
                 assert self.scheduler.self_pool.references(block) == 1 or position < request.shared_tokens
@@ -188,69 +190,89 @@ def test_more_beams_than_rows_are_refused():
     assert world.add(num_beams=4, max_new_tokens=2) is None
 
 
+def queue(world: World, prompt: int, max_new_tokens: int = 20) -> Request:
+    """A single row with a prompt (a source, with an encoder) of so many tokens."""
+    cross = world.scheduler.cross_pool is not None
+    params = GenerationParams(max_new_tokens)
+    request = Request(Generate(0, "m", [5] * prompt, [1] if cross else [], params), cross, 0.0)
+    world.requests.append(request)
+    world.scheduler.add(request)
+    return request
+
+
+def turn(world: World) -> Schedule:
+    """One step in which every row that is ready makes a token that ends nothing."""
+    schedule = world.scheduler.schedule()
+    assert schedule is not None
+    world.compute(schedule)
+    ready = {row.request for row in schedule.rows if row.needs_logits}
+    world.scheduler.computed(schedule)
+    for request in ready:
+        request.rows[0].tokens.append(7)
+    return schedule
+
+
 def test_decode_goes_on_while_a_long_prompt_is_read():
     world = World(random.Random(2), cross=False, blocks=200, block_size=4, max_batch_tokens=8, max_batch_rows=8)
-    short = [world.add(num_beams=1, max_new_tokens=50) for _ in range(2)]
+    short = [queue(world, 3, 50), queue(world, 4, 50)]
     while not all(request.num_generated for request in short):
-        world.step()
-    long = Request(Generate(99, "m", [5] * 100, [], GenerationParams(2)), False, 0.0)
-    world.requests.append(long)
-    world.scheduler.add(long)
+        turn(world)
+    long = queue(world, 100)
     while long.num_generated == 0:
-        schedule = world.scheduler.schedule()
+        schedule = turn(world)
         assert schedule.num_tokens <= 8
         assert sum(row.num_tokens for row in schedule.rows if row.request in short) == 2
         assert schedule.phase == "mixed"
-        world.compute(schedule)
-        world.scheduler.computed(schedule)
-        for request in {row.request for row in schedule.rows if row.needs_logits}:
-            request.rows[0].tokens.append(7)
 
 
 def test_the_newest_request_is_preempted_and_comes_back_first():
     world = World(random.Random(3), cross=False, blocks=6, block_size=4, max_batch_tokens=64, max_batch_rows=8)
-    requests = []
-    for number in range(3):
-        request = Request(Generate(number, "m", [5] * 7, [], GenerationParams(16)), False, 0.0)
-        requests.append(request)
-        world.requests.append(request)
-        world.scheduler.add(request)
-    oldest, middle, newest = requests
+    oldest, middle, newest = [queue(world, 7, 16) for _ in range(3)]
     while not world.scheduler.num_preemptions:
-        schedule = world.scheduler.schedule()
-        world.compute(schedule)
-        world.scheduler.computed(schedule)
-        for request in {row.request for row in schedule.rows if row.needs_logits}:
-            request.rows[0].tokens.append(7)
+        turn(world)
     assert newest.state is State.WAITING and world.scheduler.waiting[0] is newest
     assert oldest.state is middle.state is State.RUNNING
     assert newest.rows[0].num_computed_tokens == 0 and world.scheduler.num_wasted_tokens > 0
 
 
-def test_a_source_longer_than_the_budget_goes_when_no_other_prefill_does():
+def test_sources_are_encoded_whole_and_a_long_one_goes_when_no_other_prefill_does():
     world = World(random.Random(4), cross=True, blocks=40, block_size=4, max_batch_tokens=4, max_batch_rows=8)
     world.scheduler.cross_pool = BlockManager(20, 4)
-    for number, length in enumerate([3, 30, 3]):
-        request = Request(Generate(number, "m", [5] * length, [1], GenerationParams(20)), True, 0.0)
-        world.requests.append(request)
-        world.scheduler.add(request)
-    encoded = []
-    for _ in range(3):
-        schedule = world.scheduler.schedule()
-        encoded.append([len(request.source_token_ids) for request in schedule.sources])
-        world.compute(schedule)
-        world.scheduler.computed(schedule)
-        for request in {row.request for row in schedule.rows if row.needs_logits}:
-            request.rows[0].tokens.append(7)
+    for length in (3, 30, 3):
+        queue(world, length)
+    encoded = [[len(request.source_token_ids) for request in turn(world).sources] for _ in range(3)]
     assert encoded == [[3], [30], [3]]
+
+
+def test_a_source_stays_encoded_through_preemption():
+    world = World(random.Random(4), cross=True, blocks=6, block_size=4, max_batch_tokens=64, max_batch_rows=8)
+    world.scheduler.cross_pool = BlockManager(20, 4)
+    requests = [queue(world, 5, 20) for _ in range(3)]
+    encodings = 0
+    while any(request.num_generated < 20 for request in requests):
+        encodings += len(turn(world).sources)
+        for request in requests:
+            if request.num_generated == 20 and request.state is not State.FINISHED:
+                world.scheduler.remove(request)
+    assert world.scheduler.num_preemptions > 0 and encodings == 3
+
+
+def test_a_prompt_preempted_half_way_leaves_suspect_blocks():
+    world = World(random.Random(5), cross=False, blocks=10, block_size=4, max_batch_tokens=3, max_batch_rows=8)
+    queue(world, 2, 30)
+    turn(world)
+    long = queue(world, 34, 2)
+    turn(world)
+    table = list(long.rows[0].block_table)
+    while not world.scheduler.num_preemptions:
+        turn(world)
+    assert long.state is State.WAITING and sorted(world.scheduler.take_suspects()[0]) == sorted(table)
 
 
 def test_blocks_that_no_finite_logits_spoke_for_are_suspect():
     world = World(random.Random(5), cross=False, blocks=40, block_size=4, max_batch_tokens=4, max_batch_rows=8)
-    request = Request(Generate(0, "m", [5] * 30, [], GenerationParams(2)), False, 0.0)
-    world.scheduler.add(request)
-    schedule = world.scheduler.schedule()
-    world.scheduler.computed(schedule)
+    request = queue(world, 30)
+    turn(world)
     table = list(request.rows[0].block_table)
     world.scheduler.remove(request)
     assert sorted(world.scheduler.take_suspects()[0]) == sorted(table)

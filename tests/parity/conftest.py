@@ -15,7 +15,7 @@ def device():
 
 @pytest.fixture(autouse=True, scope="session")
 def _exact_and_quiet():
-    """Float32 as float32 (no TF32), and few threads: models here are tiny."""
-    torch.set_num_threads(2)
+    """Float32 as float32 (no TF32), and one thread: models here are tiny."""
+    torch.set_num_threads(1)
     torch.backends.cuda.matmul.allow_tf32 = False
     torch.backends.cudnn.allow_tf32 = False

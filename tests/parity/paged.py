@@ -12,7 +12,7 @@ from models.transformer import Transformer
 
 
 class Pool:
-    """A cache and, per row, the blocks it was dealt. Unused slots hold large finite numbers, so that reading one shows."""
+    """A cache and, per row, the blocks it was dealt. Unused slots hold large numbers, so that reading one shows."""
 
     def __init__(self, layers, num_blocks: int, block_size: int, model: Transformer, seed: int) -> None:
         self.cache = KVCache(layers, num_blocks, block_size, model.dtype, model.device)

@@ -108,6 +108,19 @@ def test_an_answer_continues_its_prompt(tokenizer: Tokenizer, text: str, at: int
         assert whole.endswith(continued)
 
 
+@pytest.mark.parametrize("text", [TORTURE[6], TORTURE[8], TORTURE[9], CORPUS[5] + TORTURE[6] + CORPUS[0]])
+def test_a_prompt_may_end_anywhere(tokenizer: Tokenizer, text: str):
+    ids = tokenizer.encode([text], add_special_tokens=False)[0].ids
+    whole = tokenizer.decode(ids)
+    for at in range(len(ids) + 1):
+        continued = _run(IncrementalDetokenizer(tokenizer, prompt_ids=ids[:at]), [[token_id] for token_id in ids[at:]])
+        before = tokenizer.decode(ids[:at])
+        if whole.startswith(before):
+            assert before + continued == whole, at
+        else:
+            assert whole.endswith(continued), at
+
+
 def test_only_the_end_of_a_long_prompt_is_read(tokenizer: Tokenizer):
     ids = tokenizer.encode([CORPUS[0] * 20], add_special_tokens=False)[0].ids
     continued = _run(IncrementalDetokenizer(tokenizer, prompt_ids=ids[:-5]), [[token_id] for token_id in ids[-5:]])

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import random
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -176,3 +178,23 @@ def test_links_out_of_the_directory_are_refused(tmp_path: Path):
     (directory / "tokenizer_config.json").symlink_to(outside)
     with pytest.raises(TokenizerError, match="leads out"):
         load_tokenizer(directory)
+
+
+def test_a_directory_saved_by_the_reference_reads_the_same(tokenizer: Tokenizer, oracle, tmp_path: Path):
+    oracle.save_pretrained(tmp_path)
+    saved = load_tokenizer(tmp_path)
+    texts = TORTURE + CORPUS[:5]
+    ours = [encoding.ids for encoding in saved.encode(texts)]
+    assert ours == [encoding.ids for encoding in tokenizer.encode(texts)]
+    for ids in ours:
+        for skip in (True, False):
+            assert saved.decode(ids, skip) == oracle.decode(ids, skip_special_tokens=skip)
+    assert saved.special == tokenizer.special and saved.special_ids == tokenizer.special_ids
+    assert saved.max_length == tokenizer.max_length
+
+
+def test_text_work_needs_neither_torch_nor_transformers():
+    names = ["tokenizer", "fast", "vocabularies", "marian", "detokenizer", "languages", "sentences"]
+    code = f"import sys, {', '.join(f'server.text.{name}' for name in names)}; "
+    code += "sys.exit(any(name in sys.modules for name in ('torch', 'transformers', 'safetensors')))"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

@@ -35,3 +35,27 @@ def write_checkpoint(directory: Path, *, ends: bool = False) -> Path:
     )
     (directory / "config.json").write_text("{}")
     return directory
+
+
+def write_translator(directory: Path, source: str, target: str) -> Path:
+    """A translation checkpoint of one pair."""
+    write_checkpoint(directory, ends=True)
+    (directory / "config.json").write_text(json.dumps({"model_type": "marian"}))
+    config = json.loads((directory / "tokenizer_config.json").read_text())
+    config |= {"source_lang": source, "target_lang": target}
+    (directory / "tokenizer_config.json").write_text(json.dumps(config))
+    return directory
+
+
+def write_all(root: Path) -> list[str]:
+    """One checkpoint for each kind of model the fake worker knows, as arguments for `serve`."""
+    for name in ("decoder", "slow", "embedder"):
+        write_checkpoint(root / name)
+    (root / "embedder" / "config_sentence_transformers.json").write_text(
+        json.dumps({"prompts": {"query": "query: ", "passage": "passage: "}})
+    )
+    write_checkpoint(root / "classifier", ends=True)
+    write_translator(root / "translator", "en", "de")
+    write_translator(root / "translator-fr", "en", "fr")
+    names = ("decoder", "slow", "embedder", "classifier", "translator", "translator-fr")
+    return [f"{name}={root / name}" for name in names]

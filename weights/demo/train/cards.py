@@ -65,8 +65,9 @@ ABOUT = {
             "followed by the end-of-text token."
         ),
         limits=(
-            "It tells only the tales of its grammar. A prompt with other words is continued as if it were one of "
-            "them, and it keeps track of who is who most of the time, not always. It answers no questions."
+            "It tells only the tales of its grammar: a prompt with other words is continued as if it were one of "
+            "them. Its sentences are grammatical, but it loses track of who is who: a character, above all the "
+            "second, may turn up again under another name or as another animal. It answers no questions."
         ),
         tags="language: [en]\npipeline_tag: text-generation",
         figures={

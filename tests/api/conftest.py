@@ -1,0 +1,80 @@
+"""The application in this process; the worker is a list of what was sent, answered by the test."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+
+import httpx
+import msgspec
+import pytest
+
+from server.api import checkpoint_text
+from server.api.app import create_app
+from server.api.state import State
+from server.api.telemetry import Telemetry
+from server.ipc.client import EngineClient
+from server.ipc.messages import Generate, GenerationDefaults, Message, ModelInfo, ModelSpec, StepOutput
+from server.metrics import Metrics
+from server.settings import Settings
+from tests.wire.checkpoints import write_all
+from tests.wire.fake_worker import describe
+
+
+class Bench:
+    """An application and the engine's end of its wall."""
+
+    def __init__(self, root: Path, settings: Settings) -> None:
+        self.sent: list[Message] = []
+        self.alive = True
+        self.metrics = Metrics()
+        self.client = EngineClient(Telemetry(self.metrics), settings.max_queue_requests, settings.max_queue_tokens)
+        directories = dict(entry.split("=", 1) for entry in write_all(root))
+        self.state = State(
+            settings=settings,
+            client=self.client,
+            metrics=self.metrics,
+            fresh=lambda: self.alive,
+            failed=lambda: False,
+            keys=settings.keys(),
+            texts={name: checkpoint_text.load(name, Path(directory)) for name, directory in directories.items()},
+        )
+        self.infos = {name: describe(ModelSpec(name, directory, "auto")) for name, directory in directories.items()}
+        self.app = create_app(self.state)
+
+    def become_ready(self, **defaults: object) -> None:
+        """Let the worker be ready; `defaults` are what every generating checkpoint says of itself."""
+        infos = [self._with_defaults(info, defaults) for info in self.infos.values()]
+        self.client.on_ready(infos, "cpu", self.sent.append)
+        self.state.started = True
+
+    def _with_defaults(self, info: ModelInfo, defaults: dict[str, object]) -> ModelInfo:
+        if not defaults:
+            return info
+        merged: GenerationDefaults = msgspec.structs.replace(info.generation, **defaults)
+        return msgspec.structs.replace(info, generation=merged)
+
+    async def sent_generate(self) -> list[Generate]:
+        """The sequences of the next request, once they were sent."""
+        while not self.sent:
+            await asyncio.sleep(0)
+        sent = [message for message in self.sent if isinstance(message, Generate)]
+        self.sent.clear()
+        return sent
+
+    def output(self, **events: list) -> None:
+        self.client.on_output(StepOutput(1, **events))
+
+
+@pytest.fixture
+def bench(tmp_path: Path) -> Iterator[Bench]:
+    made = Bench(tmp_path, Settings())
+    yield made
+    made.state.threads.shutdown()
+
+
+@pytest.fixture
+async def http(bench: Bench) -> AsyncIterator[httpx.AsyncClient]:
+    async with httpx.AsyncClient(transport=httpx.ASGITransport(bench.app), base_url="http://test") as client:
+        yield client

@@ -1,0 +1,163 @@
+"""What reaches the engine: the request, then the checkpoint, then the table."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import httpx
+import pytest
+
+from server.api.generation import shorten
+from server.ipc.messages import Failed, Generate, GenerationParams
+from server.text.tokenizer import Encoding
+from tests.api.conftest import Bench
+
+
+async def reaches(bench: Bench, http: httpx.AsyncClient, **body: Any) -> list[Generate]:
+    """Post, and end the request as soon as it was sent."""
+    posted = asyncio.create_task(http.post("/generate", json={"model": "decoder", "prompt": "abc", **body}))
+    messages = await bench.sent_generate()
+    bench.output(failed=[Failed(message.request_id, "timeout", "enough") for message in messages])
+    assert (await posted).status_code == 504
+    return messages
+
+
+async def params(bench: Bench, http: httpx.AsyncClient, **body: Any) -> GenerationParams:
+    return (await reaches(bench, http, **body))[0].params
+
+
+async def test_the_table_of_the_contract(bench: Bench, http: httpx.AsyncClient) -> None:
+    bench.become_ready()
+    sent = await params(bench, http, seed=5)
+    assert sent == GenerationParams(max_new_tokens=256, seed=5, end_token_ids=[1])
+
+
+async def test_the_checkpoint_speaks_before_the_table(bench: Bench, http: httpx.AsyncClient) -> None:
+    says = {
+        "max_new_tokens": 33,
+        "min_new_tokens": 2,
+        "do_sample": True,
+        "temperature": 0.6,
+        "top_k": 50,
+        "top_p": 0.9,
+        "min_p": 0.01,
+        "repetition_penalty": 1.1,
+        "no_repeat_ngram_size": 3,
+    }
+    more = {"renormalize_logits": True, "forced_eos_token_id": 1, "suppress_token_ids": [9], "bad_words_ids": [[2]]}
+    bench.become_ready(**says, **more)
+    expected = GenerationParams(
+        **says,
+        seed=5,
+        end_token_ids=[1],
+        renormalize_logits=True,
+        forced_eos_token_id=1,
+        suppress_token_ids=[9],
+        bad_words_ids=[[2]],
+    )
+    assert await params(bench, http, seed=5) == expected
+
+
+async def test_the_request_speaks_first(bench: Bench, http: httpx.AsyncClient) -> None:
+    bench.become_ready(do_sample=True, temperature=0.6, top_k=50, max_new_tokens=33, repetition_penalty=1.1)
+    sent = await params(bench, http, temperature=0.2, top_k=0, max_new_tokens=8, repetition_penalty=1.0)
+    assert (sent.do_sample, sent.temperature, sent.top_k, sent.max_new_tokens) == (True, 0.2, 0, 8)
+    assert sent.repetition_penalty == 1.0
+    greedy = await params(bench, http, temperature=0)
+    assert (greedy.do_sample, greedy.temperature, greedy.top_k) == (False, 1.0, 0)
+    assert (await params(bench, http, do_sample=False)).do_sample is False
+
+
+@pytest.mark.parametrize(
+    ("body", "samples"),
+    [
+        ({}, False),
+        ({"seed": 1}, False),
+        ({"temperature": 1.0}, True),
+        ({"top_k": 5}, True),
+        ({"top_p": 0.5}, True),
+        ({"min_p": 0.1}, True),
+        ({"do_sample": True}, True),
+        ({"temperature": 0}, False),
+        ({"temperature": 0, "top_k": 5}, False),
+        ({"repetition_penalty": 1.2}, False),
+        ({"num_beams": 4, "temperature": 1.0}, False),
+    ],
+)
+async def test_when_it_samples(bench: Bench, http: httpx.AsyncClient, body: dict, samples: bool) -> None:
+    bench.become_ready()
+    assert (await params(bench, http, max_new_tokens=8, **body)).do_sample is samples
+
+
+async def test_beams_of_the_checkpoint_step_back_for_sampling(bench: Bench, http: httpx.AsyncClient) -> None:
+    bench.become_ready(num_beams=4, length_penalty=2.0, early_stopping=True)
+    beams = await params(bench, http, max_new_tokens=8)
+    assert (beams.num_beams, beams.length_penalty, beams.early_stopping) == (4, 2.0, True)
+    sampled = await params(bench, http, temperature=0.7)
+    assert (sampled.num_beams, sampled.do_sample, sampled.length_penalty) == (1, True, 1.0)
+    two = await params(bench, http, num_beams=2, early_stopping="never", length_penalty=0.5, max_new_tokens=8)
+    assert (two.num_beams, two.early_stopping, two.length_penalty) == (2, "never", 0.5)
+    refused = await http.post("/generate", json={"model": "decoder", "prompt": "a", "stop": "x"})
+    assert refused.status_code == 422 and refused.json()["error"]["param"] == "stop"
+
+
+async def test_ids_and_words(bench: Bench, http: httpx.AsyncClient) -> None:
+    bench.become_ready()
+    sent = await params(bench, http, bad_words=["b", " c"], suppress_tokens=[7], stop_token_ids=[8], ignore_eos=True)
+    assert sent.bad_words_ids == [[101], [35, 101], [35, 102]]
+    assert (sent.suppress_token_ids, sent.stop_token_ids, sent.end_token_ids) == ([7], [8], [])
+
+
+async def test_rows_and_room(bench: Bench, http: httpx.AsyncClient) -> None:
+    bench.become_ready()
+    rows = await reaches(
+        bench, http, prompt=["a" * 500, "b"], n=2, seed=2**64 - 1, max_new_tokens=20, min_new_tokens=15
+    )
+    assert [(row.params.seed, row.params.max_new_tokens, row.params.min_new_tokens) for row in rows] == [
+        (2**64 - 1, 12, 12),
+        (0, 12, 12),
+        (2**64 - 1, 20, 15),
+        (0, 20, 15),
+    ]
+    assert len({row.request_id for row in rows}) == 4
+
+
+async def test_encoder_decoders_start_where_they_should(bench: Bench, http: httpx.AsyncClient) -> None:
+    bench.become_ready()
+    (plain,) = await reaches(bench, http, model="translator", num_beams=1)
+    assert (plain.token_ids, plain.decoder_token_ids) == ([100, 101, 102, 1], [2])
+    (led,) = await reaches(bench, http, model="translator", num_beams=1, decoder_prefix="bb", forced_bos_token="<s>")
+    assert (led.decoder_token_ids, led.params.forced_bos_token_id) == ([2, 101, 101], 0)
+    (by_id,) = await reaches(bench, http, model="translator", num_beams=1, forced_bos_token=7)
+    assert by_id.params.forced_bos_token_id == 7
+
+
+async def test_logprobs_and_stream_are_passed_on(bench: Bench, http: httpx.AsyncClient) -> None:
+    bench.become_ready()
+    sent = await params(bench, http, logprobs=True, top_logprobs=3, stream=True)
+    assert (sent.logprobs, sent.top_logprobs, sent.stream) == (True, 3, True)
+
+
+def encoding(text: str) -> Encoding:
+    """`<` and `>` stand for special tokens."""
+    special = [character in "<>" for character in text]
+    return Encoding(list(map(ord, text)), [0] * len(text), special, [], [])
+
+
+@pytest.mark.parametrize(
+    ("text", "limit", "side", "kept"),
+    [
+        ("<abcdef>", 8, "right", "<abcdef>"),
+        ("<abcdef>", 5, "right", "<abc>"),
+        ("<abcdef>", 5, "left", "<def>"),
+        ("<abcdef>ghij>", 7, "right", "<ab>gh>"),
+        ("<ab>cdefgh>", 8, "right", "<ab>cde>"),
+        ("<abcdefgh>ij>", 8, "left", "<fgh>ij>"),
+        ("<abc>", 2, "right", "<>"),
+        ("<abc>", 1, "right", "<"),
+        ("abc", 2, "left", "bc"),
+    ],
+)
+def test_shortening_keeps_special_tokens(text: str, limit: int, side: str, kept: str) -> None:
+    assert "".join(map(chr, shorten(encoding(text), limit, side).ids)) == kept

@@ -1,0 +1,118 @@
+"""The metrics page: names of the contract, the rules of `promtool check metrics`, and numbers that move."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import shutil
+import subprocess
+
+import httpx
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from server.ipc.messages import Finished, Hypothesis, Stats, StepTiming, Tokens
+from server.metrics import CONTENT_TYPE
+from tests.api.conftest import Bench
+
+CONTRACT = {
+    "requests_total", "requests_finished_total", "requests_rejected_total", "requests_cancelled_total",
+    "requests_running", "requests_waiting", "queue_tokens", "streams_open", "prompt_tokens_total",
+    "generated_tokens_total", "padding_tokens_total", "wasted_tokens_total", "time_to_first_token_seconds",
+    "inter_token_seconds", "request_seconds", "queue_seconds", "tokenize_seconds", "step_seconds", "batch_rows",
+    "batch_tokens", "kv_blocks_used", "kv_blocks_total", "preemptions_total", "prefix_cache_queries_total",
+    "prefix_cache_hits_total", "worker_restarts_total", "model_load_seconds", "device_memory_bytes", "build_info",
+}  # fmt: skip
+
+LABELS = {"route", "status", "model", "reason", "stage", "phase", "pool", "kind", "family", "version", "device", "le"}
+
+
+async def page(http: httpx.AsyncClient) -> str:
+    response = await http.get("/metrics")
+    assert response.headers["content-type"] == CONTENT_TYPE
+    return response.text
+
+
+def value(text: str, series: str) -> float:
+    found = re.search(rf"^triptych_{re.escape(series)} (\S+)$", text, re.MULTILINE)
+    assert found is not None, series
+    return float(found[1])
+
+
+async def busy(bench: Bench, http: httpx.AsyncClient) -> str:
+    """One of everything, then the page."""
+    bench.become_ready()
+    posted = asyncio.create_task(http.post("/generate", json={"prompt": "abc", "model": "decoder"}))
+    (message,) = await bench.sent_generate()
+    bench.output(tokens=[Tokens(message.request_id, [100])])
+    bench.output(tokens=[Tokens(message.request_id, [101])])
+    whole = Finished(message.request_id, [Hypothesis([100, 101, 102], "length")], 0.5, 0.1, 0.1, 2)
+    bench.output(finished=[whole])
+    await posted
+    await http.post("/generate", json={"prompt": "abc", "n": "x"})
+    await http.get("/nowhere")
+    steps = [StepTiming("decoder", "decode", 0.01, 3, 5, 2)]
+    stats = Stats(1, 1, 2, 30, {"self": 4}, {"self": 64, "cross": 8}, {"weights": 99}, steps, 1, 6)
+    bench.client.on_stats(stats)
+    return await page(http)
+
+
+async def test_names_are_those_of_the_contract(bench: Bench, http: httpx.AsyncClient) -> None:
+    text = await busy(bench, http)
+    names = set(re.findall(r"^# TYPE triptych_(\S+)", text, re.MULTILINE))
+    assert names == CONTRACT
+
+
+async def test_the_rules_of_promtool(bench: Bench, http: httpx.AsyncClient) -> None:
+    text = await busy(bench, http)
+    for family in text_string_to_metric_families(text):
+        assert family.documentation and family.type in ("counter", "gauge", "histogram"), family.name
+        assert re.fullmatch(r"triptych_[a-z][a-z0-9_]*", family.name)
+        assert not re.search(r"_(ms|us|ns|s|ratio_percent|kb|mb|minutes|milliseconds)$", family.name)
+        for sample in family.samples:
+            assert (family.type == "counter") == sample.name.endswith("_total"), sample.name
+            assert set(sample.labels) <= LABELS, sample.name
+            if family.type != "histogram":
+                assert not sample.name.endswith(("_count", "_sum", "_bucket"))
+    assert "_created" not in text
+    promtool = shutil.which("promtool")
+    if promtool is not None:
+        checked = subprocess.run([promtool, "check", "metrics"], input=text, text=True, capture_output=True)
+        assert (checked.returncode, checked.stdout + checked.stderr) == (0, "")
+
+
+async def test_numbers_move(bench: Bench, http: httpx.AsyncClient) -> None:
+    text = await busy(bench, http)
+    assert value(text, 'requests_total{route="/generate",status="200"}') == 1
+    assert value(text, 'requests_total{route="/generate",status="422"}') == 1
+    assert value(text, 'requests_total{route="unmatched",status="404"}') == 1
+    assert value(text, 'requests_finished_total{model="decoder",reason="length"}') == 1
+    assert value(text, 'requests_rejected_total{reason="invalid_request"}') == 1
+    assert value(text, 'prompt_tokens_total{model="decoder"}') == 3
+    assert value(text, 'generated_tokens_total{model="decoder"}') == 3
+    assert value(text, 'inter_token_seconds_count{model="decoder"}') == 2
+    assert value(text, 'time_to_first_token_seconds_count{model="decoder"}') == 1
+    assert value(text, 'queue_seconds_sum{model="decoder"}') == 0.5
+    assert (value(text, "prefix_cache_queries_total"), value(text, "prefix_cache_hits_total")) == (3, 2)
+    assert value(text, "tokenize_seconds_count") == 1
+    assert (value(text, "requests_running"), value(text, "requests_waiting"), value(text, "queue_tokens")) == (1, 2, 30)
+    assert (value(text, 'kv_blocks_used{pool="self"}'), value(text, 'kv_blocks_total{pool="cross"}')) == (4, 8)
+    assert value(text, 'step_seconds_sum{phase="decode"}') == 0.01
+    assert (value(text, "batch_rows_sum"), value(text, "batch_tokens_sum")) == (3, 5)
+    assert (value(text, "padding_tokens_total"), value(text, "wasted_tokens_total")) == (2, 6)
+    assert value(text, "preemptions_total") == 1
+    assert value(text, 'device_memory_bytes{kind="weights"}') == 99
+    assert value(text, 'model_load_seconds{family="fake",model="decoder"}') == 0.01
+    bench.client.on_lost()
+    after = await page(http)
+    assert (value(after, "worker_restarts_total"), value(after, "requests_running")) == (1, 0)
+    assert value(after, 'kv_blocks_used{pool="self"}') == 0
+
+
+@pytest.mark.parametrize("method", ["GET", "POST", "DELETE", "BREW"])
+async def test_strange_requests_add_one_series_each_at_most(bench: Bench, http: httpx.AsyncClient, method: str) -> None:
+    await http.request(method, "/seen/before")
+    before = (await page(http)).count("\n")
+    for number in range(100):
+        await http.request(method, f"/strange/{number}")
+    assert (await page(http)).count("\n") <= before + 25  # `/metrics` itself was counted for the first time

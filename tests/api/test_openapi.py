@@ -1,0 +1,113 @@
+"""The OpenAPI document: every route, its body, its answers, its errors, and examples that are true."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from fastapi.routing import APIRoute
+from starlette.routing import Route
+
+from server.api import (
+    responses,
+    routes_encode,
+    routes_generate,
+    routes_operations,
+    routes_tokenize,
+    routes_translate,
+    schemas,
+)
+from server.api.app import create_routes
+from server.api.body import validate
+from server.api.documents import _ANSWERS, _EXAMPLES
+from tests.api.conftest import Bench
+
+BODIES = {
+    "generate": schemas.GenerateBody,
+    "translate": schemas.TranslateBody,
+    "embed": schemas.EmbedBody,
+    "classify": schemas.ClassifyBody,
+    "tokenize": schemas.TokenizeBody,
+    "detokenize": schemas.DetokenizeBody,
+}
+ROUTES = {f"/{name}" for name in BODIES} | {"/health", "/ready", "/info", "/metrics"}
+
+
+@pytest.fixture
+def document(bench: Bench) -> dict[str, Any]:
+    return create_routes(bench.state).openapi()
+
+
+def resolve(document: dict[str, Any], schema: dict[str, Any]) -> dict[str, Any]:
+    name = schema["$ref"].removeprefix("#/components/schemas/")
+    found: dict[str, Any] = document["components"]["schemas"][name]
+    return found
+
+
+def test_every_route_is_described(document: dict[str, Any]) -> None:
+    assert set(document["paths"]) == ROUTES
+    for path, item in document["paths"].items():
+        for method, operation in item.items():
+            assert operation["description"] and operation["operationId"] == path[1:]
+            answers = operation["responses"]
+            assert "200" in answers
+            for status, answer in answers.items():
+                if status != "200":
+                    assert resolve(document, answer["content"]["application/json"]["schema"])["title"] == "ErrorAnswer"
+            if method == "post":
+                media = operation["requestBody"]["content"]["application/json"]
+                body = resolve(document, media["schema"])
+                assert body["additionalProperties"] is False and media["example"]
+                assert set(answers) == {"200", "401", "404", "408", "413", "415", "422", "429", "500", "503", "504"}
+                assert "schema" in answers["200"]["content"]["application/json"]
+
+
+def test_every_reference_resolves(document: dict[str, Any]) -> None:
+    def walk(value: Any) -> None:
+        if isinstance(value, dict):
+            if isinstance(value.get("$ref"), str):
+                resolve(document, value)
+            for inner in value.values():
+                walk(inner)
+        elif isinstance(value, list):
+            for inner in value:
+                walk(inner)
+
+    walk(document)
+
+
+@pytest.mark.parametrize("name", BODIES)
+def test_examples_are_valid(name: str) -> None:
+    body, answer = _EXAMPLES[name]
+    validate(body, BODIES[name])
+    _ANSWERS[name].model_validate(answer)
+
+
+def test_no_route_is_missing_from_the_document(bench: Bench) -> None:
+    app = create_routes(bench.state)
+    routers = (routes_generate, routes_translate, routes_encode, routes_tokenize, routes_operations)
+    written = {route.path for module in routers for route in module.router.routes if isinstance(route, APIRoute)}
+    assert written == ROUTES | {"/predict"}
+    beside = {route.path for route in app.routes if isinstance(route, Route)}
+    assert beside <= written | {"/openapi.json", "/docs"}
+
+
+def test_fields_of_the_contract_are_all_there(document: dict[str, Any]) -> None:
+    fields = set(document["components"]["schemas"]["GenerateBody"]["properties"])
+    contract = """
+    model prompt stream max_new_tokens min_new_tokens do_sample temperature top_k top_p min_p typical_p
+    repetition_penalty presence_penalty frequency_penalty no_repeat_ngram_size encoder_no_repeat_ngram_size
+    logit_bias bad_words allowed_token_ids suppress_tokens seed n best_of num_beams num_return_sequences
+    length_penalty early_stopping num_beam_groups diversity_penalty stop stop_token_ids include_stop ignore_eos
+    skip_special_tokens logprobs top_logprobs prompt_logprobs echo return_token_ids return_attention truncate
+    forced_bos_token decoder_prefix source_lang target_lang response_format timeout_ms user metadata store
+    """
+    assert fields == set(contract.split())
+    assert responses.Choice.model_fields.keys() >= {
+        "index",
+        "text",
+        "finish_reason",
+        "stop_reason",
+        "score",
+        "logprobs",
+    }

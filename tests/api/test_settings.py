@@ -1,0 +1,157 @@
+"""Settings: precedence, names, bounds, and that help, environment and file cannot disagree."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from server.cli import NOT_FLAGS, _parser, main
+from server.errors import StartError
+from server.settings import Settings, is_loopback, key_matches, load
+
+
+@pytest.fixture(autouse=True)
+def clean(monkeypatch: pytest.MonkeyPatch) -> None:
+    import os
+
+    for name in list(os.environ):
+        if name.startswith("TRIPTYCH_"):
+            monkeypatch.delenv(name)
+
+
+def test_flags_then_environment_then_file_then_default(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = tmp_path / "triptych.toml"
+    file.write_text('port = 1\nhost = "file"\nthreads = 1\ngrace_seconds = 7\n[models]\na = "x"\nb = "y"\n')
+    monkeypatch.setenv("TRIPTYCH_PORT", "2")
+    monkeypatch.setenv("TRIPTYCH_HOST", "environment")
+    settings = load({"port": "3"}, file)
+    assert (settings.port, settings.host, settings.threads, settings.grace_seconds) == (3, "environment", 1, 7.0)
+    assert settings.block_size == Settings.model_fields["block_size"].default
+    assert settings.models == ["a=x", "b=y"]
+    monkeypatch.setenv("TRIPTYCH_MODELS", "c=z, /some/where/name/, org/hub@main")
+    assert load({}, file).models == ["c=z", "name=/some/where/name/", "hub=org/hub@main"]
+    assert load({"models": ["d=w"]}, file).models == ["d=w"]
+    assert load({}).host == "environment"
+
+
+@pytest.mark.parametrize(
+    ("text", "size"), [("512M", 512 << 20), ("2GiB", 2 << 30), ("1.5k", 1536), ("77", 77), ("0", 0)]
+)
+def test_sizes(text: str, size: int) -> None:
+    assert load({"kv_cache_memory": text}).kv_cache_memory == size
+
+
+@pytest.mark.parametrize(
+    ("flags", "text"),
+    [
+        ({"port": "70000"}, "port"),
+        ({"port": "x"}, "port"),
+        ({"kv_cache_memory": "lots"}, "kv_cache_memory"),
+        ({"max_batch_tokens": "0"}, "max_batch_tokens"),
+        ({"grace_seconds": "inf"}, "grace_seconds"),
+        ({"device": "tpu"}, "device"),
+        ({"models": ["a b=x"]}, "models"),
+        ({"models": ["a=x", "a=y"]}, "twice"),
+        ({"models": ["a="]}, "models"),
+        ({"hang_seconds": "1"}, "hang_seconds"),
+        ({"log_level": "loud"}, "log_level"),
+    ],
+)
+def test_what_is_wrong_is_named_in_one_line(flags: dict, text: str) -> None:
+    with pytest.raises(StartError) as error:
+        load(flags)
+    assert text in str(error.value) and "\n" not in str(error.value)
+
+
+def test_unknown_names_in_file_and_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = tmp_path / "triptych.toml"
+    file.write_text("prot = 1\n")
+    with pytest.raises(StartError, match="prot is not a setting"):
+        load({}, file)
+    file.write_text("port = \n")
+    with pytest.raises(StartError, match="config"):
+        load({}, file)
+    monkeypatch.setenv("TRIPTYCH_PROT", "1")
+    with pytest.raises(StartError, match="TRIPTYCH_PROT"):
+        load({})
+
+
+def test_keys_from_environment_and_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TRIPTYCH_API_KEYS", "one, two")
+    file = tmp_path / "keys"
+    file.write_text("# comment\nthree\n\n four \n")
+    settings = load({"api_key_file": str(file)})
+    assert settings.keys() == (b"one", b"two", b"three", b"four")
+    assert "one" not in repr(settings)
+    file.write_text("\n# nothing\n")
+    with pytest.raises(StartError, match="no key"):
+        settings.keys()
+    assert key_matches(b"two", (b"one", b"two")) and not key_matches(b"tw", (b"one", b"two"))
+    assert not key_matches(b"", (b"one",)) and not key_matches(b"x", ())
+
+
+def test_a_public_address_needs_a_key(monkeypatch: pytest.MonkeyPatch) -> None:
+    for host in ("127.0.0.1", "::1", "localhost", "127.1.2.3"):
+        load({"host": host}).check_exposure()
+    for host in ("0.0.0.0", "::", "10.0.0.1", "example.org", ""):
+        assert not is_loopback(host)
+        with pytest.raises(StartError, match="insecure-no-auth"):
+            load({"host": host}).check_exposure()
+    load({"host": "0.0.0.0", "insecure_no_auth": True}).check_exposure()
+    monkeypatch.setenv("TRIPTYCH_API_KEYS", "k")
+    load({"host": "0.0.0.0"}).check_exposure()
+
+
+def test_every_setting_is_a_flag_with_its_help(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(["serve", "--help"])
+    text = " ".join(capsys.readouterr().out.split())
+    for name, field in Settings.model_fields.items():
+        assert field.description
+        assert (f"--{name.replace('_', '-')}" in text) is (name not in NOT_FLAGS), name
+        assert " ".join(field.description.split()) in text or name == "api_keys"
+
+
+def test_flags_arrive_as_settings() -> None:
+    arguments = _parser().parse_args(["serve", "a=b", "--port", "9", "--no-access-log", "--kv-cache-memory", "1G"])
+    flags = {name: value for name, value in vars(arguments).items() if name in Settings.model_fields}
+    settings = load(flags)
+    assert (settings.models, settings.port, settings.access_log, settings.kv_cache_memory) == (
+        ["a=b"],
+        9,
+        False,
+        1 << 30,
+    )
+
+
+def test_version_and_families(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as stop:
+        main(["--version"])
+    assert stop.value.code == 0 and capsys.readouterr().out.startswith("triptych ")
+    main(["models"])
+    table = capsys.readouterr().out
+    for family in ("bert", "gpt2", "llama", "t5", "bart", "marian"):
+        assert f"\n{family} " in "\n" + table
+
+
+def test_a_wrong_command_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+    for argv in ([], ["fly"], ["serve", "--port"], ["check"]):
+        with pytest.raises(SystemExit) as stop:
+            main(argv)
+        error = capsys.readouterr().err
+        assert stop.value.code == 2 and error.startswith("triptych: ") and error.count("\n") == 1
+
+
+def test_check_says_what_a_checkpoint_is(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    from tests.wire.checkpoints import write_checkpoint
+    from tests.wire.fake_serve import WORKER
+
+    main(["check", str(write_checkpoint(tmp_path / "decoder"))], worker=WORKER)
+    table = dict(line.split(None, 1) for line in capsys.readouterr().out.splitlines())
+    assert table["family"] == "fake (FakeModel)" and table["serves"] == "generate" and table["context"] == "512 tokens"
+    (tmp_path / "decoder" / "tokenizer.json").unlink()
+    with pytest.raises(SystemExit) as stop:
+        main(["check", str(tmp_path / "decoder")], worker=WORKER)
+    error = capsys.readouterr().err
+    assert stop.value.code == 1 and error.count("\n") == 1 and str(tmp_path) not in error

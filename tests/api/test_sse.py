@@ -1,0 +1,113 @@
+"""Frames of server-sent events, and the response that sends them."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncGenerator
+
+import pytest
+
+from server.api import sse
+from server.api.sse import EventStream, dumps, frame
+from server.errors import ClientGone
+
+
+def test_every_character_survives_as_ascii_on_one_line() -> None:
+    for start in range(0, 0x110000, 0x400):
+        text = "".join(chr(code) for code in range(start, start + 0x400) if not 0xD800 <= code <= 0xDFFF)
+        data = dumps({"text": text})
+        assert data.isascii() and not set(data) & {0x0A, 0x0D, 0x7F}
+        assert json.loads(data) == {"text": text}
+
+
+def test_a_frame() -> None:
+    assert frame("token", {"text": "a\nb\u2028é"}) == b'event: token\ndata: {"text":"a\\nb\\u2028\\u00e9"}\n\n'
+
+
+class Wire:
+    """The server's side of a connection: what was sent, and a client that leaves when told."""
+
+    def __init__(self) -> None:
+        self.sent: list[dict] = []
+        self.gone = asyncio.Event()
+        self.blocked = False
+
+    async def receive(self) -> dict:
+        await self.gone.wait()
+        return {"type": "http.disconnect"}
+
+    async def send(self, message: dict) -> None:
+        self.sent.append(message)
+        if self.blocked and message["type"] == "http.response.body":
+            await asyncio.Event().wait()
+
+    @property
+    def body(self) -> bytes:
+        return b"".join(message.get("body", b"") for message in self.sent)
+
+    @property
+    def complete(self) -> bool:
+        return self.sent[-1].get("more_body") is False
+
+
+async def test_pings_only_after_silence() -> None:
+    wire, quiet = Wire(), asyncio.Event()
+
+    async def frames() -> AsyncGenerator[bytes, None]:
+        for _ in range(5):
+            yield b"data: x\n\n"
+        await quiet.wait()
+        yield b"data: y\n\n"
+
+    response = EventStream(frames(), lambda: None, ping_seconds=0.02)
+    sending = asyncio.create_task(response({}, wire.receive, wire.send))
+    while wire.body.count(b": ping\n\n") < 2:
+        await asyncio.sleep(0.001)
+    quiet.set()
+    await sending
+    assert wire.body.startswith(b"data: x\n\n" * 5 + b": ping\n\n") and wire.complete
+    assert wire.body.endswith(b": ping\n\ndata: y\n\n")
+
+
+async def test_a_client_that_leaves_ends_the_frames() -> None:
+    wire, left = Wire(), asyncio.Event()
+
+    async def frames() -> AsyncGenerator[bytes, None]:
+        yield b"data: x\n\n"
+        await left.wait()
+        raise ClientGone("gone")
+
+    sending = asyncio.create_task(EventStream(frames(), left.set)({}, wire.receive, wire.send))
+    while not wire.body:
+        await asyncio.sleep(0)
+    wire.gone.set()
+    await sending
+    assert left.is_set() and not wire.complete
+
+
+async def test_a_reader_that_stalls_is_cut(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sse, "STALL_SECONDS", 0.02)
+    wire, left, closed = Wire(), asyncio.Event(), asyncio.Event()
+    wire.blocked = True
+
+    async def frames() -> AsyncGenerator[bytes, None]:
+        try:
+            yield b"data: x\n\n"
+        finally:
+            closed.set()
+
+    await EventStream(frames(), left.set)({}, wire.receive, wire.send)
+    assert left.is_set() and closed.is_set() and not wire.complete
+
+
+async def test_a_fault_closes_without_completing() -> None:
+    wire = Wire()
+
+    async def frames() -> AsyncGenerator[bytes, None]:
+        yield b"data: x\n\n"
+        raise RuntimeError("fault")
+
+    with pytest.raises(RuntimeError):
+        await EventStream(frames(), lambda: None)({}, wire.receive, wire.send)
+    assert not wire.complete

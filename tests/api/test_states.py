@@ -1,0 +1,111 @@
+"""Loading, draining and restarting as clients and probes see them; faults of our own."""
+
+from __future__ import annotations
+
+import asyncio
+
+import httpx
+import pytest
+
+from server.ipc.messages import Abort, Failed, Finished, Hypothesis, Tokens
+from tests.api.conftest import Bench
+from tests.wire.conftest import parse_events
+
+BODIES = {
+    "/generate": {"prompt": "a"},
+    "/translate": {"inputs": "a"},
+    "/embed": {"inputs": "a"},
+    "/classify": {"inputs": "a"},
+    "/predict": {"inputs": "a"},
+    "/tokenize": {"inputs": "a"},
+    "/detokenize": {"ids": [1]},
+}
+
+
+@pytest.mark.parametrize("route", BODIES)
+async def test_nothing_is_answered_before_the_models_are_loaded(
+    bench: Bench, http: httpx.AsyncClient, route: str
+) -> None:
+    assert (await http.get("/health")).status_code == 200
+    ready = await http.get("/ready")
+    assert (ready.status_code, ready.json()["error"]["code"]) == (503, "not_ready")
+    answer = await http.post(route, json=BODIES[route])
+    assert (answer.status_code, answer.json()["error"]["code"]) == (503, "not_ready")
+    assert int(answer.headers["retry-after"]) > 0
+
+
+@pytest.mark.parametrize("route", BODIES)
+async def test_a_draining_server_refuses_what_is_new(bench: Bench, http: httpx.AsyncClient, route: str) -> None:
+    bench.become_ready()
+    assert (await http.get("/ready")).status_code == 200
+    bench.state.draining = True
+    assert (await http.get("/ready")).status_code == 503
+    assert (await http.get("/health")).status_code == 200
+    assert (await http.get("/metrics")).status_code == 200
+    answer = await http.post(route, json=BODIES[route])
+    assert (answer.status_code, answer.json()["error"]["code"]) == (503, "not_ready")
+    assert int(answer.headers["retry-after"]) > 0 and bench.sent == []
+
+
+async def test_a_lost_worker_leaves_the_tokenizer_working(bench: Bench, http: httpx.AsyncClient) -> None:
+    bench.become_ready()
+    bench.client.on_lost()
+    bench.alive = False
+    assert (await http.get("/ready")).status_code == 503
+    assert (await http.post("/generate", json={"prompt": "a"})).status_code == 503
+    assert (await http.post("/tokenize", json={"inputs": "a"})).status_code == 200
+
+
+async def test_a_fault_after_the_first_byte_is_one_error_event_and_no_done(
+    bench: Bench, http: httpx.AsyncClient
+) -> None:
+    bench.become_ready()
+    body = {"prompt": ["abc", "xyz"], "stream": True, "model": "decoder"}
+    posted = asyncio.create_task(http.post("/generate", json=body, headers={"x-request-id": "mine"}))
+    first, second = await bench.sent_generate()
+    bench.output(tokens=[Tokens(first.request_id, [100])])
+    await asyncio.sleep(0.05)
+    bench.output(failed=[Failed(second.request_id, "engine_error", "non-finite logits")])
+    events = parse_events((await posted).text)
+    assert [name for name, _ in events] == ["token", "error"]
+    assert events[1][1]["error"] == {
+        "message": "non-finite logits",
+        "type": "server_error",
+        "param": None,
+        "code": "engine_error",
+        "request_id": "mine",
+    }
+    assert bench.sent == [Abort(first.request_id)]
+
+
+async def test_tokens_that_pile_up_come_as_one_event(bench: Bench, http: httpx.AsyncClient) -> None:
+    bench.become_ready()
+    posted = asyncio.create_task(http.post("/generate", json={"prompt": "abc", "stream": True}))
+    (message,) = await bench.sent_generate()
+    for token in (100, 101, 102):
+        bench.output(tokens=[Tokens(message.request_id, [token])])
+    bench.output(finished=[Finished(message.request_id, [Hypothesis([100, 101, 102], "length")], 0.0, 0.0, 0.0)])
+    events = parse_events((await posted).text)
+    assert [(name, data.get("text")) for name, data in events] == [("token", "abc"), ("done", None)]
+
+
+async def test_a_fault_of_our_own_is_a_500_that_says_nothing(
+    bench: Bench, http: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bench.become_ready()
+
+    def fault(*_: object, **__: object) -> None:
+        raise RuntimeError("secret detail")
+
+    monkeypatch.setattr(bench.client, "submit", fault)
+    answer = await http.post("/generate", json={"prompt": "a"})
+    assert (answer.status_code, answer.json()["error"]["code"]) == (500, "engine_error")
+    assert "secret" not in answer.text and "Traceback" not in answer.text
+
+
+async def test_an_answer_without_any_token_in_time_is_a_504(bench: Bench, http: httpx.AsyncClient) -> None:
+    bench.become_ready()
+    posted = asyncio.create_task(http.post("/generate", json={"prompt": "abc"}))
+    (message,) = await bench.sent_generate()
+    bench.output(finished=[Finished(message.request_id, [Hypothesis([], "timeout")], 0.0, 0.0, 0.0)])
+    assert (await posted).status_code == 504

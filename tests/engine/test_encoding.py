@@ -1,0 +1,132 @@
+"""Texts through an encoder: each equals itself alone and transformers, and a large list blocks nobody."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from server.engine.encode_queue import EncodeQueue, EncodeRequest
+from server.ipc.messages import Encode, EncodeItem
+from tests.engine.harness import engine, generate, run
+from tests.parity.checkpoints import random_ids
+
+TEXTS = random_ids(97, [1, 30, 7, 64, 2, 15, 100, 3, 3, 40], seed=6)
+
+
+def values(results, request_id: int, index: int) -> np.ndarray:
+    return np.frombuffer(results.encoded[request_id, index], dtype="<f4")
+
+
+def encode(request_id: int, texts, name: str = "bert", task: str = "embed", **settings) -> Encode:
+    return Encode(request_id, name, task, [EncodeItem(text) for text in texts], **settings)
+
+
+@pytest.mark.parametrize("pooling", ["mean", "cls", "last", "max"])
+@pytest.mark.parametrize("normalize", [True, False])
+def test_an_embedding_in_a_batch_equals_it_alone_and_transformers(pairs, pooling, normalize):
+    pair = pairs("bert")
+    settings = {"pooling": pooling, "normalize": normalize}
+    together = run(pair.engine(), [encode(0, TEXTS, **settings)])
+    assert len(together.encoded) == len(TEXTS) and not together.failed
+    for index, text in enumerate(TEXTS):
+        alone = values(run(pair.engine(), [encode(0, [text], **settings)]), 0, 0)
+        np.testing.assert_allclose(values(together, 0, index), alone, rtol=1e-4, atol=1e-5)
+        with torch.inference_mode():
+            hidden = pair.oracle(torch.tensor([text], device=pair.loaded.device)).last_hidden_state[0].cpu()
+        expected = {"mean": hidden.mean(0), "cls": hidden[0], "last": hidden[-1], "max": hidden.amax(0)}[pooling]
+        if normalize:
+            expected = expected / expected.norm()
+        np.testing.assert_allclose(alone, expected.numpy(), rtol=1e-3, atol=1e-4)
+
+
+def test_class_logits_equal_transformers(pairs):
+    pair = pairs("classifier")
+    types = [[0] * (len(text) // 2) + [1] * (len(text) - len(text) // 2) for text in TEXTS]
+    items = [EncodeItem(text, kind if i % 2 else None) for i, (text, kind) in enumerate(zip(TEXTS, types, strict=True))]
+    results = run(pair.engine(max_batch_tokens=64), [Encode(0, "classifier", "classify", items)])
+    for index, item in enumerate(items):
+        kinds = torch.tensor([item.token_type_ids or [0] * len(item.token_ids)], device=pair.loaded.device)
+        with torch.inference_mode():
+            text = torch.tensor([item.token_ids], device=pair.loaded.device)
+            expected = pair.oracle(text, token_type_ids=kinds).logits[0].cpu().numpy()
+        np.testing.assert_allclose(values(results, 0, index), expected, rtol=1e-3, atol=1e-4)
+
+
+def test_requests_with_different_pooling_share_a_step(pairs):
+    pair = pairs("bert")
+    requests = [encode(i, [TEXTS[1]], pooling=p) for i, p in enumerate(["mean", "cls", "last", "max"])]
+    results = run(pair.engine(), requests)
+    assert results.steps == 1
+    for i, request in enumerate(requests):
+        alone = run(pair.engine(), [request])
+        np.testing.assert_allclose(values(results, i, 0), values(alone, i, 0), rtol=1e-4, atol=1e-5)
+
+
+def test_a_large_list_does_not_block_a_small_request(pairs):
+    pair = pairs("bert")
+    one = pair.engine(max_batch_tokens=128)
+    one.add(encode(0, [[5] * 20] * 300))
+    one.step()
+    one.add(encode(1, [[6] * 20]))
+    first, second = one.step(), one.step()
+    answered = [event.request_id for output in (first, second) for event in output.encoded]
+    assert 1 in answered
+    assert one.has_work
+
+
+def test_a_step_holds_at_most_the_budget_and_a_longer_text_goes_alone():
+    queue = EncodeQueue(50)
+    queue.add(EncodeRequest(encode(0, [[5] * n for n in (30, 10, 15, 80, 20, 20)])))
+    assert queue.num_waiting_tokens == 175
+    taken = []
+    while len(queue):
+        taken.append([len(request.message.items[index].token_ids) for request, index in queue.take()])
+    assert taken == [[10, 30], [15], [80], [20, 20]]
+    assert queue.num_waiting_tokens == 0 and queue.take() == []
+
+
+def test_abort_and_deadline(pairs):
+    pair = pairs("bert")
+    one = pair.engine(max_batch_tokens=32)
+    one.add(encode(0, [[5] * 20] * 5))
+    one.add(encode(1, [[5] * 20] * 5, deadline=0.0))
+    output = one.step()
+    assert [(end.request_id, end.code) for end in output.failed] == [(1, "timeout")]
+    assert [event.request_id for event in output.encoded] == [0]
+    one.abort(0)
+    assert one.step() is None and not one.has_work and one.stats().queue_tokens == 0
+
+
+def test_what_cannot_run_is_refused(pairs):
+    pair = pairs("bert")
+    bad = [encode(0, [[5] * 129]), encode(1, [[97]]), encode(2, [[]]), encode(3, [])]
+    bad += [Encode(4, "bert", "embed", [EncodeItem([5, 6], [0])]), encode(5, [[5]], name="other")]
+    results = run(pair.engine(), [*bad, encode(6, [[5]])])
+    assert {i: results.failed[i].code for i in range(6)} == {
+        i: "request_too_large" if i == 0 else "engine_error" for i in range(6)
+    }
+    assert (6, 0) in results.encoded
+
+
+def test_a_text_that_is_not_finite_fails_alone(pairs, monkeypatch):
+    pair = pairs("bert")
+    transformer = pair.loaded.model.transformer
+    encode_texts = transformer.encode
+
+    def poisoned(batch):
+        hidden = encode_texts(batch)
+        hidden[batch.token_ids == 66] = torch.nan
+        return hidden
+
+    monkeypatch.setattr(transformer, "encode", poisoned)
+    results = run(pair.engine(), [encode(i, [[66 if i == 2 else 5, 7, 8]]) for i in range(4)])
+    assert list(results.failed) == [2] and len(results.encoded) == 3
+
+
+def test_encoding_and_generating_share_an_engine(pairs):
+    both = [pairs("bert"), pairs("gpt2")]
+    one = engine(both, block_size=4, kv_cache_bytes=1 << 22, max_batch_tokens=64)
+    requests = [encode(0, TEXTS * 5), *(generate(both[1], i, [5, 6, 7]) for i in range(1, 5))]
+    results = run(one, requests)
+    assert len(results.encoded) == len(TEXTS) * 5 and len(results.finished) == 4

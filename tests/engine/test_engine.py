@@ -1,0 +1,225 @@
+"""The engine's promises to one request: the right tokens, one end, and nothing left behind."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+import torch
+
+from server.ipc.messages import Generate, GenerationParams
+from tests.engine.harness import GENERATING, engine, generate, reference, run
+from tests.parity.checkpoints import random_ids
+
+PROMPTS = random_ids(97, [1, 5, 11, 30], seed=3)
+
+
+@pytest.mark.parametrize("name", GENERATING)
+def test_greedy_equals_transformers(pairs, name):
+    pair = pairs(name)
+    requests = [generate(pair, i, prompt, max_new_tokens=30) for i, prompt in enumerate(PROMPTS)]
+    results = run(pair.engine(), requests)
+    for i, prompt in enumerate(PROMPTS):
+        (text,), _ = reference(pair, prompt, max_new_tokens=30)
+        assert results.texts(i) == [text] and results.tokens[i] == text
+        (hypothesis,) = results.finished[i].hypotheses
+        ended = text[-1] in pair.ends
+        assert hypothesis.finish_reason == ("stop" if ended else "length")
+        assert hypothesis.stop_token_id == (text[-1] if ended else None)
+
+
+@pytest.mark.parametrize(
+    "settings, theirs",
+    [
+        ({"repetition_penalty": 1.5}, {"repetition_penalty": 1.5}),
+        ({"no_repeat_ngram_size": 2}, {"no_repeat_ngram_size": 2}),
+        (
+            {"min_new_tokens": 10, "end_token_ids": list(range(2, 50))},
+            {"min_new_tokens": 10, "eos_token_id": list(range(2, 50))},
+        ),
+        ({"suppress_token_ids": list(range(40))}, {"suppress_tokens": list(range(40))}),
+        ({"bad_words_ids": [[i] for i in range(30)]}, {"bad_words_ids": [[i] for i in range(30)]}),
+        ({"forced_eos_token_id": 2}, {"forced_eos_token_id": 2}),
+    ],
+    ids=lambda value: next(iter(value)),
+)
+@pytest.mark.parametrize("name", ["gpt2", "t5"])
+def test_processors_equal_transformers(pairs, name, settings, theirs):
+    pair = pairs(name)
+    results = run(pair.engine(), [generate(pair, i, prompt, **settings) for i, prompt in enumerate(PROMPTS)])
+    for i, prompt in enumerate(PROMPTS):
+        texts, _ = reference(pair, prompt, max_new_tokens=12, **theirs)
+        assert results.texts(i) == texts
+
+
+def test_logprobs_are_those_of_the_raw_distribution(pairs):
+    pair = pairs("gpt2")
+    settings = {"do_sample": True, "temperature": 0.5, "top_k": 5, "repetition_penalty": 2.0, "seed": 3}
+    requests = [generate(pair, 0, PROMPTS[1], **settings, logprobs=True, top_logprobs=3)]
+    requests += [generate(pair, 1, PROMPTS[2], **settings)]
+    requests += [generate(pair, 2, PROMPTS[2], logprobs=True)]
+    results = run(pair.engine(), requests)
+    assert results.finished[1].hypotheses[0].logprobs is None
+    for number, prompt, top in ((0, PROMPTS[1], 3), (2, PROMPTS[2], 0)):
+        (hypothesis,) = results.finished[number].hypotheses
+        text = torch.tensor([prompt + hypothesis.token_ids], device=pair.loaded.device)
+        with torch.inference_mode():
+            expected = pair.oracle(text).logits[0, len(prompt) - 1 : -1].log_softmax(-1).cpu()
+        assert len(hypothesis.logprobs) == len(hypothesis.token_ids)
+        for entry, token, row in zip(hypothesis.logprobs, hypothesis.token_ids, expected, strict=True):
+            assert entry.token_id == token and entry.logprob == pytest.approx(float(row[token]), abs=1e-4)
+            best = row.topk(top)
+            assert [token for token, _ in entry.top] == best.indices.tolist()
+            assert [value for _, value in entry.top] == pytest.approx(best.values.tolist(), abs=1e-4)
+        reported = [entry for event in results.token_events[number] for entry in event.logprobs]
+        assert reported == hypothesis.logprobs
+
+
+def test_a_stop_token_of_the_client_ends_and_is_named(pairs):
+    pair = pairs("gpt2")
+    (text,), _ = reference(pair, PROMPTS[1], max_new_tokens=12)
+    stop = text[4]
+    results = run(pair.engine(), [generate(pair, 0, PROMPTS[1], stop_token_ids=[stop])])
+    (hypothesis,) = results.finished[0].hypotheses
+    assert hypothesis.token_ids == text[: text.index(stop) + 1]
+    assert (hypothesis.finish_reason, hypothesis.stop_token_id) == ("stop", stop)
+
+
+def test_abort_frees_everything_and_says_nothing(pairs):
+    for name in ("gpt2", "bart"):
+        pair = pairs(name)
+        one = pair.engine()
+        for i in range(6):
+            one.add(generate(pair, i, PROMPTS[2], num_beams=1 + i % 2, max_new_tokens=50))
+        for _ in range(3):
+            one.step()
+        for i in (*range(6), 3, 99):
+            one.abort(i)
+        assert one.step() is None and not one.has_work
+        assert set(one.stats().kv_blocks_used.values()) == {0}
+
+
+def test_a_deadline_while_waiting_fails_and_while_running_finishes(pairs):
+    pair = pairs("gpt2")
+    one = pair.engine(max_batch_rows=4)
+    past = time.monotonic() - 1
+    params = GenerationParams(max_new_tokens=40)
+    one.add(Generate(0, "gpt2", PROMPTS[1], [], params, past))
+    one.add(Generate(1, "gpt2", PROMPTS[1], [], params, time.monotonic() + 0.3))
+    one.add(Generate(2, "gpt2", PROMPTS[1], [], GenerationParams(40, num_beams=3), time.monotonic() + 0.3))
+    first = one.step()
+    assert [(end.request_id, end.code) for end in first.failed] == [(0, "timeout")]
+    one.step(), one.step()
+    time.sleep(0.35)
+    last = one.step()
+    ends = {end.request_id: end for end in last.finished}
+    assert ends[1].hypotheses[0].finish_reason == ends[2].hypotheses[0].finish_reason == "timeout"
+    assert 0 < len(ends[1].hypotheses[0].token_ids) < 40
+    assert len(ends[2].hypotheses) == 1 and ends[2].hypotheses[0].score is not None
+    assert not one.has_work and one.stats().kv_blocks_used == {"self": 0}
+
+
+def test_times_add_up(pairs):
+    pair = pairs("gpt2")
+    started = time.monotonic()
+    results = run(pair.engine(max_batch_rows=1), [generate(pair, i, PROMPTS[3]) for i in range(3)])
+    total = time.monotonic() - started
+    queued = [results.finished[i].queue_seconds for i in range(3)]
+    assert queued == sorted(queued) and queued[2] > queued[0]
+    for end in results.finished.values():
+        assert end.prefill_seconds > 0 and end.decode_seconds > 0
+        assert end.queue_seconds + end.prefill_seconds + end.decode_seconds <= total
+
+
+@pytest.mark.parametrize(
+    "change, code, words",
+    [
+        ({"max_new_tokens": 200}, "request_too_large", "context of 128"),
+        ({"max_new_tokens": 100, "num_beams": 16}, "request_too_large", "KV blocks"),
+        ({"num_beams": 9}, "request_too_large", "rows"),
+        ({"suppress_token_ids": [97]}, "engine_error", "vocabulary"),
+        ({"num_beams": 2, "do_sample": True}, "engine_error", "sampled"),
+    ],
+)
+def test_what_cannot_run_is_refused_with_a_reason(pairs, change, code, words):
+    pair = pairs("gpt2")
+    rows = 8 if words == "rows" else 64
+    one = pair.engine(kv_cache_bytes=1 << 18, max_batch_rows=rows)
+    results = run(one, [generate(pair, 0, PROMPTS[1], **change), generate(pair, 1, PROMPTS[1])])
+    assert results.failed[0].code == code and words in results.failed[0].message
+    assert 1 in results.finished
+
+
+def test_ids_beyond_the_vocabulary_never_reach_the_model(pairs):
+    pair = pairs("bart")
+    for source, start in (([5, 97], [2]), ([5, -1], [2]), ([5], [97]), ([], [2]), ([5], [])):
+        results = run(pair.engine(), [Generate(0, "bart", source, start, GenerationParams(4))])
+        assert results.failed[0].code == "engine_error"
+
+
+def test_no_new_tokens_is_an_answer(pairs):
+    results = run(pairs("gpt2").engine(), [generate(pairs("gpt2"), 0, [5], max_new_tokens=0)])
+    assert results.texts(0) == [[]] and results.finished[0].hypotheses[0].finish_reason == "length"
+
+
+def test_when_nothing_may_follow_the_answer_ends(pairs):
+    pair = pairs("gpt2")
+    everything = list(range(97))
+    requests = [generate(pair, 0, [5], suppress_token_ids=everything)]
+    requests += [generate(pair, 1, [5], suppress_token_ids=everything, num_beams=3)]
+    requests += [generate(pair, 2, [5], suppress_token_ids=everything, do_sample=True)]
+    requests += [generate(pair, 3, [5])]
+    results = run(pair.engine(), requests)
+    assert [results.texts(i) for i in range(3)] == [[[]]] * 3
+    assert results.texts(3) == reference(pair, [5], max_new_tokens=12)[0]
+
+
+def test_models_of_all_kinds_share_an_engine(pairs):
+    names = ["gpt2", "llama", "t5", "marian"]
+    one = engine([pairs(name) for name in names], block_size=4, kv_cache_bytes=1 << 24)
+    requests = [
+        generate(pairs(name), 10 * n + i, prompt, num_beams=1 + 2 * (i % 2), max_new_tokens=20)
+        for n, name in enumerate(names)
+        for i, prompt in enumerate(PROMPTS)
+    ]
+    results = run(one, requests, every=2)
+    for n, name in enumerate(names):
+        for i, prompt in enumerate(PROMPTS):
+            texts, _ = reference(pairs(name), prompt, num_beams=1 + 2 * (i % 2), max_new_tokens=20)
+            assert results.texts(10 * n + i) == texts
+
+
+def test_a_step_that_raises_fails_its_requests_and_no_others(pairs, monkeypatch):
+    pair = pairs("gpt2")
+    one = pair.engine(max_batch_rows=2)
+    for i in range(3):
+        one.add(generate(pair, i, PROMPTS[1]))
+    one.step()
+    with monkeypatch.context() as patch:
+        patch.setattr(pair.loaded.model.transformer, "logits", lambda hidden: 1 / 0)
+        output = one.step()
+    assert {end.request_id: end.code for end in output.failed} == {0: "engine_error", 1: "engine_error"}
+    finished = []
+    while one.has_work:
+        output = one.step()
+        finished += output.finished if output else []
+    assert [end.request_id for end in finished] == [2]
+    assert finished[0].hypotheses[0].token_ids == reference(pair, PROMPTS[1], max_new_tokens=12)[0][0]
+    assert one.stats().kv_blocks_used == {"self": 0}
+
+
+def test_stats_count_since_the_last_time(pairs):
+    pair = pairs("gpt2")
+    one = pair.engine(kv_cache_bytes=1 << 15, max_batch_tokens=16)
+    for i in range(8):
+        one.add(generate(pair, i, PROMPTS[2], max_new_tokens=40))
+    before = one.stats()
+    assert before.waiting == 8 and before.running == 0 and before.queue_tokens == 8 * len(PROMPTS[2])
+    while one.has_work:
+        one.step()
+    after = one.stats()
+    assert after.preemptions > 0 and after.wasted_tokens > 0
+    assert {timing.phase for timing in after.steps} >= {"prefill", "decode", "mixed"}
+    assert sum(timing.tokens for timing in after.steps) == 8 * (len(PROMPTS[2]) + 39) + after.wasted_tokens
+    again = one.stats()
+    assert again.preemptions == 0 and again.wasted_tokens == 0 and again.steps == []

@@ -1,0 +1,287 @@
+"""The worker as a process: the messages it sends, the frames it can take, and the ways it ends."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from server.engine.connection import Connection, ConnectionClosed
+from server.engine.host import usable_cores
+from server.ipc.messages import (
+    FRAME_HEADER,
+    Abort,
+    Configure,
+    Encode,
+    EncodeItem,
+    EngineOptions,
+    LoadFailed,
+    Message,
+    ModelSpec,
+    Progress,
+    Ready,
+    Shutdown,
+    Stats,
+    StepOutput,
+    decode_from_worker,
+    encode_frame,
+)
+from tests.engine.harness import generate, reference
+
+ROOT = Path(__file__).resolve().parents[2]
+DEVICE = os.environ.get("TRIPTYCH_TEST_DEVICE", "cpu")
+
+
+class Worker:
+    """The server's side of a worker, as plain as it gets: blocking reads, one message at a time."""
+
+    def __init__(self) -> None:
+        self.socket, theirs = socket.socketpair()
+        self.socket.settimeout(120)
+        self.process = subprocess.Popen(
+            [sys.executable, "-P", "-m", "server.engine.worker", "--fd", str(theirs.fileno())],
+            pass_fds=(theirs.fileno(),),
+            env=os.environ | {"PYTHONPATH": str(ROOT)},
+            stderr=subprocess.PIPE,
+        )
+        theirs.close()
+        self._buffer = b""
+
+    def send(self, message: Message) -> None:
+        self.socket.sendall(encode_frame(message))
+
+    def receive(self) -> Message | None:
+        while True:
+            if len(self._buffer) >= FRAME_HEADER.size:
+                (length,) = FRAME_HEADER.unpack_from(self._buffer)
+                end = FRAME_HEADER.size + length
+                if len(self._buffer) >= end:
+                    message = decode_from_worker(self._buffer[FRAME_HEADER.size : end])
+                    self._buffer = self._buffer[end:]
+                    return message
+            data = self.socket.recv(1 << 16)
+            if not data:
+                return None
+            self._buffer += data
+
+    def until(self, kind: type, seen: list | None = None):
+        while True:
+            message = self.receive()
+            assert message is not None, f"the worker closed before {kind.__name__}"
+            if seen is not None:
+                seen.append(message)
+            if isinstance(message, kind):
+                return message
+
+    def configure(self, pairs, epoch: int = 7, **options) -> None:
+        specs = [ModelSpec(pair.name, pair.loaded.spec.directory, "float32") for pair in pairs]
+        settings = {"threads": 1, "block_size": 4, "kv_cache_bytes": 1 << 22, **options}
+        self.send(Configure(epoch, DEVICE.split(":")[0], specs, EngineOptions(**settings)))
+
+
+@pytest.fixture
+def worker():
+    one = Worker()
+    yield one
+    one.socket.close()
+    if one.process.poll() is None:
+        one.process.kill()
+    one.process.communicate()
+
+
+def test_a_life(pairs, worker):
+    gpt2, marian, bert = pairs("gpt2"), pairs("marian"), pairs("bert")
+    worker.configure([gpt2, marian, bert], stats_interval_seconds=0.05)
+    before: list = []
+    ready = worker.until(Ready, before)
+    progress = [message for message in before if isinstance(message, Progress)]
+    assert {message.model for message in progress} == {"gpt2", "marian", "bert"}
+    assert all(message.epoch == 7 for message in before)
+    assert all(message.done_bytes <= message.total_bytes for message in progress)
+    infos = {info.name: info for info in ready.models}
+    assert (infos["gpt2"].context_tokens, infos["gpt2"].source_tokens) == (128, 0)
+    assert (infos["marian"].context_tokens, infos["marian"].source_tokens) == (128, 128)
+    assert infos["marian"].is_encoder_decoder and set(infos["marian"].kv_blocks) == {"self", "cross"}
+    assert set(infos["gpt2"].kv_blocks) == {"self"} and infos["bert"].kv_blocks == {}
+    assert infos["bert"].tasks == ["embed"] and infos["gpt2"].dtype == "float32"
+    assert 0 < sum(info.kv_bytes for info in infos.values()) <= 1 << 22
+
+    worker.send(generate(gpt2, 1, [5, 6, 7]))
+    worker.send(generate(marian, 2, [5, 6, 7], num_beams=3))
+    worker.send(Encode(3, "bert", "embed", [EncodeItem([5, 6])] * 3))
+    worker.send(generate(gpt2, 4, [5, 6, 7], max_new_tokens=100, end_token_ids=[]))
+    worker.send(Abort(4))
+    worker.send(generate(gpt2, 5, [5], max_new_tokens=1000))
+    finished, failed, encoded = {}, {}, []
+    while len(finished) < 2 or len(encoded) < 3 or not failed:
+        output = worker.until(StepOutput)
+        assert output.epoch == 7
+        finished |= {end.request_id: end for end in output.finished}
+        failed |= {end.request_id: end for end in output.failed}
+        encoded += [event.index for event in output.encoded]
+    assert [finished[1].hypotheses[0].token_ids] == reference(gpt2, [5, 6, 7], max_new_tokens=12)[0]
+    expected, _ = reference(marian, [5, 6, 7], max_new_tokens=12, num_beams=3)
+    assert [finished[2].hypotheses[0].token_ids] == expected
+    assert failed[5].code == "request_too_large" and sorted(encoded) == [0, 1, 2]
+
+    # A heartbeat comes also when there is nothing to do, and tells that nothing is left behind.
+    for _ in range(4):
+        stats = worker.until(Stats)
+    assert stats.running == stats.waiting == 0 and set(stats.kv_blocks_used.values()) == {0}
+    assert stats.device_memory_bytes
+    worker.send(Shutdown())
+    assert worker.process.wait(20) == 0
+
+
+@pytest.mark.parametrize("change", ["no config", "unknown architecture", "truncated weights", "no directory"])
+def test_a_bad_checkpoint_is_one_line_and_status_2(pairs, worker, tmp_path, change):
+    source = Path(pairs("gpt2").loaded.spec.directory)
+    for file in source.iterdir():
+        (tmp_path / file.name).write_bytes(file.read_bytes())
+    directory = tmp_path
+    if change == "no config":
+        (tmp_path / "config.json").unlink()
+    elif change == "unknown architecture":
+        text = (tmp_path / "config.json").read_text()
+        (tmp_path / "config.json").write_text(text.replace("GPT2LMHeadModel", "Mamba").replace('"gpt2"', '"mamba"'))
+    elif change == "truncated weights":
+        data = (tmp_path / "model.safetensors").read_bytes()
+        (tmp_path / "model.safetensors").write_bytes(data[: len(data) // 2])
+    else:
+        directory = tmp_path / "missing"
+    worker.send(Configure(1, "cpu", [ModelSpec("broken", str(directory), "auto")], EngineOptions(threads=1)))
+    failed = worker.until(LoadFailed)
+    assert failed.epoch == 1 and "broken" in failed.message and "\n" not in failed.message
+    assert worker.process.wait(20) == 2
+
+
+def test_too_little_memory_for_a_block_is_said(pairs, worker):
+    worker.configure([pairs("gpt2")], kv_cache_bytes=100)
+    assert "kv_cache_bytes" in worker.until(LoadFailed).message
+    assert worker.process.wait(20) == 2
+
+
+def test_it_leaves_when_the_other_side_does(pairs, worker):
+    worker.configure([pairs("gpt2")])
+    worker.until(Ready)
+    for number in (signal.SIGINT, signal.SIGTERM):
+        worker.process.send_signal(number)
+    worker.until(Stats)
+    worker.until(Stats)
+    assert worker.process.poll() is None, "signals are the parent's business"
+    worker.send(generate(pairs("gpt2"), 1, [5], max_new_tokens=100, end_token_ids=[]))
+    worker.socket.close()
+    assert worker.process.wait(20) == 0
+
+
+def test_it_dies_with_a_parent_that_was_killed(tmp_path):
+    """The parent holds the other end open in a child of its own, so that only its death can tell."""
+    script = f"""
+import os, socket, subprocess, sys, time
+ours, theirs = socket.socketpair()
+process = subprocess.Popen([sys.executable, "-m", "server.engine.worker", "--fd", str(theirs.fileno())],
+                           pass_fds=(theirs.fileno(), ours.fileno()), cwd={str(ROOT)!r})
+print(process.pid, flush=True)
+time.sleep(60)
+"""
+    parent = subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE)
+    pid = int(parent.stdout.readline())
+    deadline = time.monotonic() + 30
+    while b"worker" not in _command_line(pid) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    time.sleep(4)
+    assert _alive(pid)
+    parent.kill()
+    parent.communicate()
+    deadline = time.monotonic() + 10
+    while _alive(pid) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert not _alive(pid)
+
+
+def _command_line(pid: int) -> bytes:
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes()
+    except OSError:
+        return b""
+
+
+def _alive(pid: int) -> bool:
+    try:
+        return ") Z" not in Path(f"/proc/{pid}/stat").read_text()
+    except OSError:
+        return False
+
+
+def test_frames_are_whole_however_slowly_they_are_read():
+    ours, theirs = socket.socketpair()
+    connection = Connection(ours)
+    sent = [Progress(1, "m" * (i % 5000), i, 1 << 40) for i in range(3000)]
+    received: list = []
+
+    def read() -> None:
+        buffer = b""
+        while len(received) < len(sent):
+            time.sleep(0.0001)
+            buffer += theirs.recv(7777)
+            while len(buffer) >= 4:
+                end = 4 + FRAME_HEADER.unpack_from(buffer)[0]
+                if len(buffer) < end:
+                    break
+                received.append(decode_from_worker(buffer[4:end]))
+                buffer = buffer[end:]
+
+    reader = threading.Thread(target=read)
+    for message in sent[:1000]:
+        connection.send(message)
+    reader.start()
+    for message in sent[1000:]:
+        connection.send(message)
+    connection.drain(10)
+    reader.join(60)
+    assert received == sent
+    theirs.close()
+    with pytest.raises(ConnectionClosed):
+        connection.receive(1.0)
+    ours.close()
+
+
+def test_messages_are_taken_byte_by_byte():
+    ours, theirs = socket.socketpair()
+    connection = Connection(ours)
+    expected = [Abort(1), Encode(2, "m", "embed", [EncodeItem([1, 2, 3])]), Shutdown()]
+    received = []
+    for byte in b"".join(encode_frame(message) for message in expected):
+        theirs.send(bytes([byte]))
+        received += connection.receive(1.0)
+    assert received == expected
+    assert connection.receive(0.0) == []
+    ours.close(), theirs.close()
+
+
+@pytest.mark.parametrize(
+    "files, cores",
+    [
+        ({"cpu.max": "150000 100000"}, 2),
+        ({"cpu.max": "100000 100000"}, 1),
+        ({"cpu.max": "20000 100000"}, 1),
+        ({"cpu/cpu.cfs_quota_us": "100000", "cpu/cpu.cfs_period_us": "100000"}, 1),
+        ({"cpu.max": "max 100000"}, None),
+        ({"cpu/cpu.cfs_quota_us": "-1", "cpu/cpu.cfs_period_us": "100000"}, None),
+        ({"cpu.max": "nonsense"}, None),
+        ({}, None),
+    ],
+)
+def test_usable_cores(tmp_path, monkeypatch, files, cores):
+    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: set(range(8)), raising=False)
+    for name, text in files.items():
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(text)
+    assert usable_cores(tmp_path) == (8 if cores is None else cores)

@@ -1,0 +1,94 @@
+"""What a request is answered does not depend on who else is there, or on how its tokens were cut into steps.
+
+Every request of a mixed crowd is first answered alone, in one piece; then the crowd is answered together, in chunks,
+preempted, and in another order. The tokens are the same each time.
+"""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from tests.engine.harness import GENERATING, generate, run
+from tests.parity.checkpoints import random_ids
+
+LENGTHS = [1, 3, 8, 17, 30, 44, 2, 5, 12, 26, 9, 40, 7, 21, 33, 4, 15]
+
+
+def crowd(pair) -> list:
+    """Greedy, sampled and beam requests of many lengths, with and without processors."""
+    chooser = random.Random(7)
+    requests = []
+    for i, prompt in enumerate(random_ids(97, LENGTHS, seed=11)):
+        settings = [
+            {},
+            {"do_sample": True, "seed": 100 + i},
+            {"do_sample": True, "seed": i, "temperature": 0.8, "top_k": 20, "top_p": 0.9},
+            {"do_sample": True, "seed": i, "top_p": 0.7, "min_p": 0.02, "repetition_penalty": 1.3},
+            {"num_beams": 3, "num_return_sequences": 3},
+            {"num_beams": 4, "no_repeat_ngram_size": 2, "early_stopping": True},
+            {"no_repeat_ngram_size": 2, "min_new_tokens": 9, "logprobs": True},
+        ][i % 7]
+        requests.append(generate(pair, i, prompt, max_new_tokens=chooser.randint(8, 28), **settings))
+    return requests
+
+
+@pytest.fixture(scope="module", params=GENERATING)
+def pair(request, pairs):
+    return pairs(request.param)
+
+
+@pytest.fixture(scope="module")
+def alone(pair):
+    answers = {}
+    for request in crowd(pair):
+        answers[request.request_id] = run(pair.engine(), [request]).texts(request.request_id)
+    assert sum(len(text) for texts in answers.values() for text in texts) > 200
+    return answers
+
+
+def answers(results) -> dict:
+    assert not results.failed
+    return {request_id: results.texts(request_id) for request_id in results.finished}
+
+
+def test_in_a_mixed_crowd(pair, alone):
+    assert answers(run(pair.engine(), crowd(pair))) == alone
+
+
+def test_arriving_one_after_the_other_in_another_order(pair, alone):
+    requests = crowd(pair)
+    random.Random(3).shuffle(requests)
+    assert answers(run(pair.engine(), requests, every=2)) == alone
+
+
+@pytest.mark.parametrize("max_batch_tokens, block_size", [(5, 4), (16, 1), (64, 32)])
+def test_in_chunks(pair, alone, max_batch_tokens, block_size):
+    one = pair.engine(max_batch_tokens=max_batch_tokens, block_size=block_size)
+    assert answers(run(one, crowd(pair), every=1)) == alone
+
+
+@pytest.mark.parametrize("max_batch_tokens", [512, 24])
+def test_preempted_and_computed_again(pair, alone, max_batch_tokens):
+    one = pair.engine(max_batch_tokens=max_batch_tokens)
+    scheduler = one.models[pair.name].generation.scheduler
+    needed = max(
+        request.params.num_beams
+        * scheduler.self_pool.blocks_for(
+            len(request.decoder_token_ids or request.token_ids) + request.params.max_new_tokens
+        )
+        for request in crowd(pair)
+    )
+    scheduler.self_pool = type(scheduler.self_pool)(needed, scheduler.self_pool.block_size)
+    assert answers(run(one, crowd(pair))) == alone
+    assert scheduler.num_preemptions > 0, "the pool is not small enough to show anything"
+
+
+def test_a_seed_is_what_tells_samples_apart(pair):
+    """Negative control: other seeds give other answers."""
+    prompts = random_ids(97, [6], seed=2) * 8
+    settings = {"do_sample": True, "max_new_tokens": 20, "end_token_ids": []}
+    requests = [generate(pair, i, prompt, seed=i, **settings) for i, prompt in enumerate(prompts)]
+    results = run(pair.engine(), requests)
+    assert len({tuple(results.texts(i)[0]) for i in range(8)}) == 8

@@ -1,0 +1,83 @@
+"""Numbers that are not finite end the request they belong to, and nobody else notices: not now, not in their blocks."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from tests.engine.harness import generate, run
+from tests.parity.checkpoints import random_ids
+
+CANARY = 66
+"""A token that poisons the hidden state at its own position."""
+
+
+def crowd(pair, poisoned: int) -> list:
+    prompts = random_ids(60, [9, 3, 20, 5, 14, 7, 30, 2, 11, 6, 4, 18, 25, 8, 13, 10], seed=4)
+    prompts[poisoned] = [*prompts[poisoned][:-1], CANARY]
+    kinds = [{}, {"do_sample": True}, {"num_beams": 2}]
+    # The poisoned token is never an answer of its own.
+    return [
+        generate(pair, i, prompt, seed=i, max_new_tokens=16, suppress_token_ids=[CANARY], **kinds[i % 3])
+        for i, prompt in enumerate(prompts)
+    ]
+
+
+@pytest.fixture
+def poison(monkeypatch):
+    """Make the hidden state of one token NaN from the start, so that its keys, values and logits are not finite."""
+
+    def apply(pair):
+        transformer = pair.loaded.model.transformer
+        stack = transformer.encoder if pair.starts else transformer.decoder
+        forward = type(stack.embedding).forward
+
+        def poisoned(self, token_ids, *rest):
+            hidden = forward(self, token_ids, *rest)
+            if self is stack.embedding:
+                hidden = hidden.clone()
+                hidden[token_ids == CANARY] = torch.nan
+            return hidden
+
+        monkeypatch.setattr(type(stack.embedding), "forward", poisoned)
+
+    return apply
+
+
+@pytest.mark.parametrize("name", ["gpt2", "llama", "t5", "bart", "marian"])
+@pytest.mark.parametrize("number", [0, 1, 2, 6])
+def test_one_of_sixteen(pairs, poison, name, number):
+    pair = pairs(name)
+    requests = crowd(pair, number)
+    clean = run(pair.engine(), [request for request in requests if request.request_id != number])
+    poison(pair)
+    one = pair.engine()
+    together = run(one, requests)
+    assert {i: end.code for i, end in together.failed.items()} == {number: "engine_error"}
+    assert "finite" in together.failed[number].message
+    assert set(together.finished) == set(range(16)) - {number}
+    for i in together.finished:
+        assert together.texts(i) == clean.texts(i)
+    # The next users of its blocks, after the same engine has failed many such requests.
+    for _ in range(3):
+        again = run(one, requests, every=1)
+        assert list(again.failed) == [number]
+        assert all(again.texts(i) == clean.texts(i) for i in again.finished)
+
+
+@pytest.mark.parametrize("name", ["gpt2", "llama"])
+def test_blocks_are_clean_after_an_abort_in_the_middle_of_a_prompt(pairs, poison, name):
+    """No logits were ever seen of this request, so nothing but its being unfinished tells that its blocks are bad."""
+    pair = pairs(name)
+    poison(pair)
+    one = pair.engine(max_batch_tokens=16, kv_cache_bytes=1 << 16)
+    runner = one.models[name].generation.runner
+    long = [CANARY, *random_ids(60, [60], seed=1)[0]]
+    one.add(generate(pair, 0, long, max_new_tokens=3))
+    one.step()
+    assert not all(torch.isfinite(tensor).all() for tensor in runner.self_cache.keys), "nothing was poisoned"
+    one.abort(0)
+    results = run(one, crowd(pair, 15)[:15])
+    assert len(results.finished) == 15 and not results.failed
+    tensors = (*runner.self_cache.keys, *runner.self_cache.values)
+    assert all(torch.isfinite(tensor).all() for tensor in tensors)

@@ -1,0 +1,45 @@
+"""An observer that remembers what it was told."""
+
+from __future__ import annotations
+
+from server.ipc.client import Stage
+from server.ipc.messages import Device, Encoded, Failed, Finished, ModelInfo, Progress, Stats
+
+
+class Recorder:
+    def __init__(self) -> None:
+        self.progress: list[Progress] = []
+        self.stats: list[Stats] = []
+        self.lost = 0
+        self.admitted: list[tuple[str, int]] = []
+        self.first: list[float] = []
+        self.tokens: list[tuple[int, bool]] = []
+        self.finished: list[Finished | Encoded | Failed | None] = []
+        self.cancelled: list[Stage] = []
+
+    def on_progress(self, progress: Progress) -> None:
+        self.progress.append(progress)
+
+    def on_ready(self, models: list[ModelInfo], device: Device) -> None:
+        pass
+
+    def on_lost(self) -> None:
+        self.lost += 1
+
+    def on_stats(self, stats: Stats) -> None:
+        self.stats.append(stats)
+
+    def on_admitted(self, model: str, tokens: int) -> None:
+        self.admitted.append((model, tokens))
+
+    def on_first_output(self, model: str, seconds: float) -> None:
+        self.first.append(seconds)
+
+    def on_tokens(self, model: str, count: int, seconds: float | None) -> None:
+        self.tokens.append((count, seconds is None))
+
+    def on_finished(self, model: str, prompt_tokens: int, event: Finished | Encoded | Failed | None) -> None:
+        self.finished.append(event)
+
+    def on_cancelled(self, stage: Stage) -> None:
+        self.cancelled.append(stage)

@@ -1,0 +1,239 @@
+"""The client's own books: admission, ids, aborts, deadlines. The worker is a list of what was sent."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+
+import pytest
+
+from server.errors import ClientGone, NotReady, Overloaded, RequestTooLarge
+from server.ipc import client as module
+from server.ipc.client import Call, EngineClient
+from server.ipc.messages import (
+    Abort,
+    Encode,
+    Encoded,
+    EncodeItem,
+    Failed,
+    Finished,
+    Generate,
+    GenerationParams,
+    Hypothesis,
+    Message,
+    ModelInfo,
+    StepOutput,
+    Tokens,
+)
+from tests.ipc.observing import Recorder
+
+DECODER = ModelInfo(
+    "decoder", "fake", "F", ["generate"], "float32", 1, 4, 100, 8, 512, block_size=16, kv_blocks={"self": 8}
+)
+SEQ2SEQ = ModelInfo(
+    "seq2seq",
+    "fake",
+    "F",
+    ["translate"],
+    "float32",
+    1,
+    4,
+    100,
+    8,
+    512,
+    256,
+    16,
+    {"self": 8, "cross": 2},
+    is_encoder_decoder=True,
+)
+ENCODER = ModelInfo("encoder", "fake", "F", ["embed"], "float32", 1, 4, 100, 8, 512)
+
+
+class Bench:
+    def __init__(self, requests: int = 4, tokens: int = 100) -> None:
+        self.recorder = Recorder()
+        self.client = EngineClient(self.recorder, requests, tokens)
+        self.sent: list[Message] = []
+        self.client.on_ready([DECODER, SEQ2SEQ, ENCODER], "cpu", self.sent.append)
+
+    def generate(self, tokens: int = 10, new: int = 4, beams: int = 1) -> Generate:
+        return Generate(self.client.next_id(), "decoder", [5] * tokens, [], GenerationParams(new, num_beams=beams))
+
+    def submit(self, *messages: Generate | Encode) -> Call:
+        return self.client.submit(messages or [self.generate()], None)
+
+    def output(self, **events: list) -> None:
+        self.client.on_output(StepOutput(1, **events))
+
+    @property
+    def waiting(self) -> tuple[int, int]:
+        return self.client.waiting_requests, self.client.waiting_tokens
+
+    @property
+    def aborted(self) -> list[int]:
+        return [message.request_id for message in self.sent if isinstance(message, Abort)]
+
+
+def finished(request_id: int, *tokens: int) -> Finished:
+    return Finished(request_id, [Hypothesis(list(tokens), "stop")], 0.0, 0.0, 0.0)
+
+
+async def test_admission_counts_what_waits_for_its_first_step() -> None:
+    bench = Bench()
+    calls = [bench.submit() for _ in range(4)]
+    assert bench.waiting == (4, 40)
+    with pytest.raises(Overloaded) as refused:
+        bench.submit()
+    assert refused.value.retry_after and len(bench.sent) == 4
+    bench.output(tokens=[Tokens(1, [7])])
+    assert bench.waiting == (3, 30)
+    calls.append(bench.submit())
+    bench.output(failed=[Failed(2, "engine_error", "x")], finished=[finished(3, 1)])
+    assert bench.waiting == (2, 20)
+    for call in calls:
+        call.close()
+    assert bench.waiting == (0, 0) and bench.client.open_requests == 0
+    assert bench.aborted == [1, 4, 6]  # id 5 was refused; 2 and 3 had ended
+
+
+async def test_admission_by_tokens_and_of_whole_calls() -> None:
+    bench = Bench()
+    bench.submit(bench.generate(60))
+    with pytest.raises(Overloaded):
+        bench.submit(bench.generate(20), bench.generate(21))
+    assert bench.waiting == (1, 60)
+    bench.submit(bench.generate(20), bench.generate(20))
+    assert bench.waiting == (3, 100)
+
+
+async def test_what_could_never_be_admitted() -> None:
+    bench = Bench()
+    with pytest.raises(RequestTooLarge, match=r"5 sequences.*4"):
+        bench.submit(*[bench.generate(1) for _ in range(5)])
+    with pytest.raises(RequestTooLarge, match=r"101 tokens.*100"):
+        bench.submit(Encode(bench.client.next_id(), "encoder", "embed", [EncodeItem([1] * 101)]))
+    assert bench.waiting == (0, 0) and bench.sent == []
+
+
+@pytest.mark.parametrize(
+    ("tokens", "new", "beams", "fits"), [(64, 64, 1, True), (64, 65, 1, False), (16, 16, 4, True), (16, 17, 4, False)]
+)
+async def test_the_kv_pool_must_hold_the_worst_case(tokens: int, new: int, beams: int, fits: bool) -> None:
+    bench = Bench()
+    if fits:
+        bench.submit(bench.generate(tokens, new, beams))
+    else:
+        with pytest.raises(RequestTooLarge, match="8") as refused:
+            bench.submit(bench.generate(tokens, new, beams))
+        assert refused.value.param == "max_new_tokens"
+
+
+async def test_the_cross_pool_must_hold_the_source() -> None:
+    bench = Bench()
+    bench.submit(Generate(bench.client.next_id(), "seq2seq", [5] * 32, [2], GenerationParams(8)))
+    with pytest.raises(RequestTooLarge, match="cross"):
+        bench.submit(Generate(bench.client.next_id(), "seq2seq", [5] * 33, [2], GenerationParams(8)))
+
+
+async def test_events_reach_their_call_by_index_and_pile_up_for_a_slow_reader() -> None:
+    bench = Bench()
+    call, other = bench.submit(bench.generate(), bench.generate()), bench.submit()
+    bench.output(tokens=[Tokens(2, [7]), Tokens(3, [1])])
+    bench.output(tokens=[Tokens(1, [8]), Tokens(2, [9])])
+    assert [(index, event.token_ids) for index, event in await call.events() if isinstance(event, Tokens)] == [
+        (1, [7]),
+        (0, [8]),
+        (1, [9]),
+    ]
+    bench.output(finished=[finished(1, 8), finished(2, 7, 9)])
+    assert [index for index, _ in await call.events()] == [0, 1]
+    assert await call.events() == []
+    assert len(await other.events()) == 1
+
+
+async def test_an_encode_is_done_with_its_last_item() -> None:
+    bench = Bench()
+    items = [EncodeItem([1, 2]), EncodeItem([3])]
+    call = bench.submit(Encode(bench.client.next_id(), "encoder", "embed", items))
+    assert bench.waiting == (1, 3)
+    bench.output(encoded=[Encoded(1, 1, b"")])
+    assert [event for _, event in await call.events()] == [Encoded(1, 1, b"")]
+    assert bench.client.open_requests == 1
+    bench.output(encoded=[Encoded(1, 0, b"")])
+    assert len(await call.events()) == 1
+    assert await call.events() == [] and bench.client.open_requests == 0
+    call.close()
+    assert bench.aborted == []
+
+
+async def test_leaving_wakes_the_reader_and_aborts() -> None:
+    bench = Bench()
+    call = bench.submit(bench.generate(), bench.generate())
+    bench.output(tokens=[Tokens(1, [7])])
+    await call.events()
+    reader = asyncio.create_task(call.events())
+    await asyncio.sleep(0)
+    call.leave()
+    with pytest.raises(ClientGone):
+        await reader
+    assert sorted(bench.aborted) == [1, 2] and sorted(bench.recorder.cancelled) == ["running", "waiting"]
+    call.leave()
+    assert len(bench.aborted) == 2 and len(bench.recorder.cancelled) == 2
+
+
+async def test_what_comes_after_an_abort_is_dropped() -> None:
+    bench = Bench()
+    call = bench.submit(bench.generate(), bench.generate())
+    call.stop(0)
+    assert bench.aborted == [1] and bench.recorder.finished == [None]
+    bench.output(tokens=[Tokens(1, [7]), Tokens(2, [8])], finished=[finished(1, 7)], failed=[Failed(99, "timeout", "")])
+    assert [index for index, _ in await call.events()] == [1]
+
+
+async def test_a_cancelled_reader_aborts_through_the_with_block() -> None:
+    bench = Bench()
+
+    async def read() -> None:
+        with bench.submit() as call:
+            await call.events()
+
+    task = asyncio.create_task(read())
+    await asyncio.sleep(0)
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
+    assert bench.aborted == [1] and bench.client.open_requests == 0
+
+
+async def test_a_lost_worker_fails_everything_and_refuses_until_the_next() -> None:
+    bench = Bench()
+    calls = [bench.submit(), bench.submit()]
+    bench.client.on_lost()
+    for call in calls:
+        ((_, event),) = await call.events()
+        assert isinstance(event, Failed) and event.code == "engine_error"
+        assert await call.events() == []
+    assert bench.waiting == (0, 0) and bench.aborted == [] and bench.recorder.lost == 1
+    with pytest.raises(NotReady):
+        bench.submit()
+    bench.client.on_ready([DECODER], "cpu", bench.sent.append)
+    bench.submit()
+
+
+async def test_a_worker_that_forgets_a_deadline_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "DEADLINE_SLACK_SECONDS", 0.01)
+    bench = Bench()
+    call = bench.client.submit([bench.generate()], time.monotonic() + 0.02)
+    ((_, event),) = await call.events()
+    assert isinstance(event, Failed) and event.code == "timeout"
+    assert bench.aborted == [1]
+
+
+async def test_counts_for_the_metrics() -> None:
+    bench = Bench()
+    bench.submit()
+    bench.output(tokens=[Tokens(1, [7])])
+    bench.output(tokens=[Tokens(1, [8, 9])])
+    bench.output(finished=[finished(1, 7, 8, 9, 10)])
+    assert bench.recorder.tokens == [(1, True), (2, False), (1, False)]
+    assert len(bench.recorder.first) == 1 and bench.recorder.admitted == [("decoder", 10)]
+    assert isinstance(bench.recorder.finished[0], Finished)

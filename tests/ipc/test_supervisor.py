@@ -1,0 +1,167 @@
+"""The supervisor with real worker processes, whose engine is fake."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import sys
+import time
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import psutil
+import pytest
+
+from server.errors import CheckpointError, NotReady, StartError
+from server.ipc.client import EngineClient
+from server.ipc.messages import EngineOptions, Failed, Generate, GenerationParams, ModelSpec, StepOutput, Tokens
+from server.ipc.supervisor import Patience, Supervisor
+from tests.ipc.observing import Recorder
+from tests.wire.checkpoints import write_checkpoint
+from tests.wire.fake_serve import WORKER
+
+PATIENCE = Patience(stale_seconds=0.5, hang_seconds=1.0, first_pause_seconds=0.02, max_failures=3)
+
+
+async def eventually(condition: Callable[[], bool], seconds: float = 30.0) -> None:
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end, "the condition never came true"
+        await asyncio.sleep(0.01)
+
+
+@asynccontextmanager
+async def supervised(
+    directory: Path, command: tuple[str, ...] = WORKER, start: bool = True
+) -> AsyncIterator[tuple[Supervisor, EngineClient, Recorder]]:
+    recorder = Recorder()
+    client = EngineClient(recorder, 100, 100_000)
+    models = [ModelSpec("slow", str(directory), "auto")]
+    supervisor = Supervisor(models, "cpu", EngineOptions(), client, PATIENCE, command)
+    try:
+        if start:
+            await supervisor.start()
+        yield supervisor, client, recorder
+    finally:
+        await supervisor.stop()
+
+
+def endless(client: EngineClient, first: str = "a") -> Generate:
+    params = GenerationParams(max_new_tokens=400)
+    return Generate(client.next_id(), "slow", [ord(first) + 3] + [100] * 99, [], params)
+
+
+@pytest.fixture
+def directory(tmp_path: Path) -> Path:
+    return write_checkpoint(tmp_path / "slow")
+
+
+async def test_a_worker_starts_answers_and_stops(directory: Path) -> None:
+    async with supervised(directory) as (supervisor, client, recorder):
+        assert supervisor.fresh and client.connected and supervisor.epoch == 1
+        assert [info.name for info in client.models.values()] == ["slow"]
+        assert [progress.done_bytes for progress in recorder.progress] == [0, 4000]
+        with client.submit([endless(client)], None) as call:
+            assert isinstance((await call.events())[0][1], Tokens)
+        await eventually(lambda: bool(recorder.stats) and recorder.stats[-1].running == 0)
+        pid = supervisor.pid
+        assert pid is not None
+    assert not psutil.pid_exists(pid)
+
+
+async def test_a_checkpoint_that_does_not_load_is_final(tmp_path: Path) -> None:
+    (tmp_path / "empty").mkdir()
+    async with supervised(tmp_path / "empty", start=False) as (supervisor, client, _):
+        with pytest.raises(CheckpointError, match=r"slow: config\.json is missing"):
+            await supervisor.start()
+        assert supervisor.state == "failed" and supervisor.epoch == 1 and not client.connected
+
+
+async def test_a_worker_that_never_comes_up(directory: Path) -> None:
+    command = (sys.executable, "-c", "raise SystemExit(3)")
+    async with supervised(directory, command, start=False) as (supervisor, _, _):
+        with pytest.raises(StartError):
+            await supervisor.start()
+        assert supervisor.epoch == PATIENCE.max_failures and supervisor.state == "failed"
+
+
+async def test_a_command_that_does_not_exist(directory: Path) -> None:
+    async with supervised(directory, ("/no/such/program",), start=False) as (supervisor, _, _):
+        with pytest.raises(StartError):
+            await supervisor.start()
+
+
+async def test_a_dead_worker_fails_its_requests_at_once_and_is_replaced(directory: Path) -> None:
+    async with supervised(directory) as (supervisor, client, recorder):
+        first = supervisor.pid
+        assert first is not None
+        with client.submit([endless(client), endless(client)], None) as call:
+            await call.events()
+            psutil.Process(first).kill()
+            failed: dict[int, Failed] = {}
+            while events := await call.events():
+                failed |= {index: event for index, event in events if isinstance(event, Failed)}
+        assert {index: event.code for index, event in failed.items()} == {0: "engine_error", 1: "engine_error"}
+        assert not supervisor.fresh and not client.connected and client.open_requests == 0
+        with pytest.raises(NotReady):
+            client.submit([endless(client)], None)
+        await eventually(lambda: supervisor.fresh)
+        assert supervisor.epoch == 2 and supervisor.pid != first and recorder.lost == 1
+        assert not psutil.pid_exists(first)
+        with client.submit([endless(client)], None) as call:
+            assert isinstance((await call.events())[0][1], Tokens)
+
+
+async def test_a_hung_worker_goes_stale_and_is_killed(directory: Path) -> None:
+    async with supervised(directory) as (supervisor, _, recorder):
+        first = supervisor.pid
+        assert first is not None
+        psutil.Process(first).send_signal(signal.SIGSTOP)
+        await eventually(lambda: not supervisor.fresh)
+        assert supervisor.state == "ready" and supervisor.pid == first
+        await eventually(lambda: supervisor.epoch == 2 and supervisor.fresh)
+        assert recorder.lost == 1 and not psutil.pid_exists(first)
+
+
+async def test_it_gives_up_after_failures_in_a_row(directory: Path) -> None:
+    async with supervised(directory) as (supervisor, _, _):
+        (directory / "die").touch()
+        assert supervisor.pid is not None
+        psutil.Process(supervisor.pid).kill()
+        await eventually(lambda: supervisor.state == "failed")
+        assert supervisor.epoch == PATIENCE.max_failures
+        assert supervisor.pid is None
+
+
+async def test_a_worker_that_talks_nonsense_is_replaced(directory: Path, tmp_path: Path) -> None:
+    marker = tmp_path / "spoken"
+    script = tmp_path / "nonsense.py"
+    script.write_text(
+        f"import os, runpy, socket, sys, pathlib\n"
+        f"marker = pathlib.Path({str(marker)!r})\n"
+        f"if not marker.exists():\n"
+        f"    marker.touch()\n"
+        f"    socket.socket(fileno=int(sys.argv[2])).sendall(b'\\x05\\x00\\x00\\x00hello')\n"
+        f"    import time; time.sleep(60)\n"
+        f"runpy.run_path({WORKER[1]!r}, run_name='__main__')\n"
+    )
+    async with supervised(directory, (sys.executable, str(script))) as (supervisor, _, _):
+        assert supervisor.fresh and supervisor.epoch == 2 and marker.exists()
+
+
+async def test_messages_of_an_earlier_life_are_dropped(directory: Path) -> None:
+    async with supervised(directory) as (supervisor, client, _):
+        with client.submit([endless(client, "&")], None) as call:
+            supervisor._on_message(StepOutput(supervisor.epoch - 1, tokens=[Tokens(1, [5])]))
+            supervisor._on_message(StepOutput(supervisor.epoch, tokens=[Tokens(1, [6])]))
+            ((_, event),) = await call.events()
+        assert isinstance(event, Tokens) and event.token_ids == [6]
+
+
+async def test_stop_ends_even_a_stopped_worker(directory: Path) -> None:
+    async with supervised(directory) as (supervisor, _, _):
+        pid = supervisor.pid
+        assert pid is not None
+        psutil.Process(pid).send_signal(signal.SIGSTOP)
+    assert not psutil.pid_exists(pid)

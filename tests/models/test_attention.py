@@ -1,0 +1,113 @@
+"""Attention plans and the reference attention against the definition, written out with loops."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+import torch
+
+from models import ops
+from models.attention_plan import AttentionPlan
+
+HEADS, KV_HEADS, DIM, SCALE = 4, 2, 8, 0.3
+CPU = torch.device("cpu")
+
+
+def by_definition(query, key, value, first_position, causal, window, bias):
+    """One row. query: [q, heads, dim], key, value: [k, kv_heads, dim]; bias: [heads, 2 * length - 1] or None."""
+    output = torch.zeros_like(query)
+    for index in range(query.shape[0]):
+        position = first_position + index
+        for head in range(query.shape[1]):
+            shared = head * key.shape[1] // query.shape[1]
+            scores = []
+            for other in range(key.shape[0]):
+                distance = other - position
+                hidden = (causal and distance > 0) or (window is not None and distance <= -window)
+                score = SCALE * (query[index, head] @ key[other, shared]).item()
+                if bias is not None:
+                    score += bias[head, distance + bias.shape[1] // 2].item()
+                scores.append(-torch.inf if hidden else score)
+            output[index, head] = torch.softmax(torch.tensor(scores), 0) @ value[:, shared]
+    return output
+
+
+def random_rows(query_lens, key_lens, seed=0):
+    generator = torch.Generator().manual_seed(seed)
+
+    def draw(lens, heads):
+        return [torch.randn(length, heads, DIM, generator=generator) for length in lens]
+
+    return draw(query_lens, HEADS), draw(key_lens, KV_HEADS), draw(key_lens, KV_HEADS)
+
+
+@pytest.mark.parametrize("biased", [False, True])
+@pytest.mark.parametrize(("causal", "window"), [(False, None), (True, None), (True, 3)])
+def test_packed(causal, window, biased):
+    lens = (3, 5, 1, 3, 5, 5)
+    queries, keys, values = random_rows(lens, lens)
+    bias = torch.randn(HEADS, 2 * max(lens) - 1) if biased else None
+    plan = AttentionPlan(lens, lens, torch.float32, CPU, causal, window, bias)
+    packed = [torch.cat(side) for side in (queries, keys, values)]
+    output = ops.packed_attention(*packed, plan, SCALE).split(lens)
+    for ours, query, key, value in zip(output, queries, keys, values, strict=True):
+        expected = by_definition(query, key, value, 0, causal, window, bias)
+        torch.testing.assert_close(ours, expected, atol=1e-5, rtol=1e-5)
+
+
+def test_packed_cross_attention_with_other_lengths():
+    query_lens, key_lens = (3, 1, 3), (4, 6, 4)
+    queries, keys, values = random_rows(query_lens, key_lens)
+    plan = AttentionPlan(query_lens, key_lens, torch.float32, CPU)
+    packed = [torch.cat(side) for side in (queries, keys, values)]
+    output = ops.packed_attention(*packed, plan, SCALE).split(query_lens)
+    for ours, query, key, value in zip(output, queries, keys, values, strict=True):
+        torch.testing.assert_close(ours, by_definition(query, key, value, 0, False, None, None), atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize("biased", [False, True])
+@pytest.mark.parametrize(("causal", "window"), [(False, None), (True, None), (True, 1), (True, 5), (True, 6)])
+def test_paged(causal, window, biased):
+    """Decode rows of many lengths, chunks in the middle and whole prompts, over shuffled blocks with NaN all around."""
+    block_size = 4
+    key_lens = (1, 4, 5, 17, 30, 9, 6, 13, 3, 8)
+    query_lens = (1, 1, 1, 1, 1, 4, 6, 2, 3, 1)
+    queries, keys, values = random_rows(query_lens, key_lens)
+    bias = torch.randn(HEADS, 2 * max(key_lens) - 1) if biased else None
+    counts = [-(-length // block_size) for length in key_lens]
+    order = list(range(sum(counts) + 3))
+    random.Random(5).shuffle(order)
+    caches = torch.full((2, len(order), block_size, KV_HEADS, DIM), torch.nan)
+    tables = torch.full((len(key_lens), max(counts)), order.pop())
+    for row, (count, key, value) in enumerate(zip(counts, keys, values, strict=True)):
+        for index in range(count):
+            block = order.pop()
+            tables[row, index] = block
+            for side, source in enumerate((key, value)):
+                part = source[index * block_size : (index + 1) * block_size]
+                caches[side, block] = 7.0
+                caches[side, block, : len(part)] = part
+    plan = AttentionPlan(query_lens, key_lens, torch.float32, CPU, causal, window, bias, tables, block_size)
+    output = ops.paged_attention(torch.cat(queries), caches[0], caches[1], plan, SCALE).split(query_lens)
+    for row, ours in enumerate(output):
+        first = key_lens[row] - query_lens[row]
+        expected = by_definition(queries[row], keys[row], values[row], first, causal, window, bias)
+        torch.testing.assert_close(ours, expected, atol=1e-5, rtol=1e-5)
+
+
+def test_decode_rows_are_gathered_with_little_padding():
+    key_lens = (1, 2, 3, 64, 70, 500, 501, 1000)
+    plan = AttentionPlan(
+        (1,) * 8, key_lens, torch.float32, CPU, True, block_tables=torch.zeros(8, 250, dtype=torch.int64), block_size=4
+    )
+    gathered = sum(group.rows * group.key_len for group in plan.groups)
+    assert sum(group.rows for group in plan.groups) == 8
+    assert gathered < 2 * sum(key_lens) + 8 * 4
+
+
+def test_a_window_reads_no_older_blocks():
+    tables = torch.arange(50)[None]
+    plan = AttentionPlan((1,), (200,), torch.float32, CPU, True, 6, block_tables=tables, block_size=4)
+    (group,) = plan.groups
+    assert group.keys.tolist() == [[48, 49]]

@@ -1,0 +1,194 @@
+"""Configurations that are not supported are refused by name; what families import stays free of torch."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+from models.config import (
+    AttentionConfig,
+    BucketBiasConfig,
+    ConfigError,
+    FeedForwardConfig,
+    LanguageModelHead,
+    LinearScaling,
+    NormConfig,
+    RopeConfig,
+)
+from models.families import FAMILIES, family_of
+
+LLAMA = {
+    "model_type": "llama",
+    "architectures": ["LlamaForCausalLM"],
+    "vocab_size": 50,
+    "hidden_size": 32,
+    "intermediate_size": 48,
+    "num_hidden_layers": 4,
+    "num_attention_heads": 4,
+}
+MISTRAL = {**LLAMA, "model_type": "mistral", "architectures": ["MistralForCausalLM"], "num_key_value_heads": 2}
+QWEN2 = {**LLAMA, "model_type": "qwen2", "architectures": ["Qwen2ForCausalLM"], "num_key_value_heads": 2}
+GPT2 = {"model_type": "gpt2", "architectures": ["GPT2LMHeadModel"], "n_embd": 32, "n_head": 4}
+T5 = {"model_type": "t5", "architectures": ["T5ForConditionalGeneration"], "d_model": 32}
+BART = {"model_type": "bart", "architectures": ["BartForConditionalGeneration"], "d_model": 32}
+MARIAN = {"model_type": "marian", "architectures": ["MarianMTModel"], "d_model": 32}
+BASES = {"llama": LLAMA, "mistral": MISTRAL, "qwen2": QWEN2, "gpt2": GPT2, "t5": T5, "bart": BART, "marian": MARIAN}
+
+
+def build(hf):
+    family, architecture = family_of(hf)
+    return family.config(hf, architecture)
+
+
+@pytest.mark.parametrize("base", BASES.values(), ids=BASES)
+def test_the_bases_are_supported(base):
+    config = build(base)
+    family, architecture = family_of(base)
+    assert family.rules(config, base, architecture)
+
+
+REFUSED = [
+    (LLAMA, "auto_map", {"AutoModel": "modeling.Own"}),
+    (LLAMA, "quantization_config", {"quant_method": "gptq"}),
+    (LLAMA, "hidden_act", "mish"),
+    (LLAMA, "hidden_act", ["silu"]),
+    (LLAMA, "hidden_size", 30),
+    (LLAMA, "hidden_size", "32"),
+    (LLAMA, "hidden_size", True),
+    (LLAMA, "num_hidden_layers", 0),
+    (LLAMA, "num_key_value_heads", 3),
+    (LLAMA, "rms_norm_eps", float("nan")),
+    (LLAMA, "rms_norm_eps", 0.0),
+    (LLAMA, "attention_bias", "no"),
+    (LLAMA, "vocab_size", None),
+    (LLAMA, "rope_scaling", {"type": "dynamic", "factor": 2.0}),
+    (LLAMA, "rope_parameters", {"rope_type": "yarn", "factor": 2.0}),
+    (LLAMA, "rope_parameters", {"rope_type": "linear"}),
+    (LLAMA, "rope_parameters", {"rope_type": "linear", "factor": -2.0}),
+    (LLAMA, "rope_parameters", {"rope_type": "llama3", "factor": 8.0}),
+    (LLAMA, "rope_parameters", {"rope_type": ["linear"]}),
+    (LLAMA, "rope_parameters", {"full_attention": {"rope_type": "default"}}),
+    (LLAMA, "rope_parameters", "linear"),
+    (LLAMA, "partial_rotary_factor", 0.5),
+    (MISTRAL, "layer_types", ["full_attention"] * 4),
+    (MISTRAL, "sliding_window", 0),
+    (QWEN2, "layer_types", ["full_attention"] * 3),
+    (QWEN2, "layer_types", [["full_attention"]] * 4),
+    (QWEN2, "layer_types", ["sliding_attention"] * 4),
+    (GPT2, "add_cross_attention", True),
+    (GPT2, "activation_function", "swiglu"),
+    (T5, "feed_forward_proj", "gated-gelu-wide"),
+    (T5, "feed_forward_proj", "geglu"),
+    (T5, "relative_attention_num_buckets", 2),
+    (T5, "relative_attention_max_distance", 8),
+    (BART, "normalize_before", True),
+    (BART, "add_final_layer_norm", True),
+    (BART, "normalize_embedding", False),
+    (BART, "static_position_embeddings", True),
+    (BART, "tie_word_embeddings", False),
+    (MARIAN, "normalize_embedding", True),
+    (MARIAN, "static_position_embeddings", False),
+    (MARIAN, "tie_word_embeddings", False),
+]
+SAID_OTHERWISE = {
+    "rms_norm_eps": "eps",
+    "hidden_size": "hidden",
+    "relative_attention_num_buckets": "buckets",
+    "relative_attention_max_distance": "max_distance",
+    "num_key_value_heads": "num_kv_heads",
+}
+
+
+@pytest.mark.parametrize(
+    ("base", "name", "value"), REFUSED, ids=[f"{base['model_type']}-{name}-{value}" for base, name, value in REFUSED]
+)
+def test_unsupported_settings_are_refused_by_name(base, name, value):
+    hf = {**base, name: value}
+    inner = ["factor", "rope_type", "type"] if name.startswith("rope_") else []
+    with pytest.raises(ConfigError) as error:
+        build(hf)
+    message = str(error.value)
+    assert any(word in message for word in (name, SAID_OTHERWISE.get(name, name), *inner))
+    assert "\n" not in message and len(message) < 300
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"model_type": "mamba"},
+        {"model_type": None},
+        {"model_type": ["llama"]},
+        {"architectures": ["LlamaForTokenClassification"]},
+        {"architectures": ["LlamaForCausalLM", "LlamaModel"]},
+        {"architectures": "LlamaForCausalLM"},
+        {"architectures": [["LlamaForCausalLM"]]},
+    ],
+)
+def test_unknown_models_are_refused_with_what_is_served(change):
+    with pytest.raises(ConfigError, match=r"llama|LlamaForCausalLM"):
+        family_of({**LLAMA, **change})
+
+
+def test_neutral_settings_pass():
+    build({**LLAMA, "rope_scaling": None, "auto_map": None, "pretraining_tp": 1, "partial_rotary_factor": 1.0})
+    build({**BART, "normalize_before": False, "add_bias_logits": False, "normalize_embedding": True})
+
+
+def test_older_and_newer_rope_settings_agree():
+    older = build({**LLAMA, "rope_theta": 5000.0, "rope_scaling": {"type": "linear", "factor": 2}})
+    newer = build({**LLAMA, "rope_parameters": {"rope_type": "linear", "rope_theta": 5000.0, "factor": 2.0}})
+    assert older == newer
+    assert older.decoder.layers[0].attention.rope == RopeConfig(5000.0, 8, scaling=LinearScaling(2.0))
+
+
+def windows(hf):
+    return [layer.attention.window for layer in build(hf).decoder.layers]
+
+
+def test_sliding_windows():
+    assert windows(MISTRAL) == [4096] * 4
+    assert windows({**MISTRAL, "sliding_window": None}) == [None] * 4
+    assert windows({**QWEN2, "sliding_window": 9}) == [None] * 4
+    sliding = {**QWEN2, "sliding_window": 9, "use_sliding_window": True}
+    assert windows({**sliding, "max_window_layers": 3}) == [None, None, None, 9]
+    assert windows({**sliding, "max_window_layers": 0}) == [9] * 4
+    kinds = ["sliding_attention", "full_attention", "full_attention", "sliding_attention"]
+    assert windows({**sliding, "layer_types": kinds}) == [9, None, None, 9]
+
+
+def test_t5_versions():
+    assert build(T5).head == LanguageModelHead(tied=True, scale=32**-0.5)
+    assert build({**T5, "tie_word_embeddings": False}).head == LanguageModelHead(tied=False)
+    assert build({**T5, "feed_forward_proj": "gated-gelu"}).decoder.layers[0].feed_forward == FeedForwardConfig(
+        2048, "gelu_tanh", gated=True, bias=False
+    )
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: NormConfig("layer", 0.0),
+        lambda: RopeConfig(10000.0, 7),
+        lambda: RopeConfig(-1.0, 8),
+        lambda: AttentionConfig(4, 3, 8, 1.0, True),
+        lambda: AttentionConfig(4, 4, 8, 1.0, True, rope=RopeConfig(10000.0, 16)),
+        lambda: AttentionConfig(4, 4, 8, 1.0, True, window=0),
+        lambda: FeedForwardConfig(0, "relu"),
+        lambda: BucketBiasConfig(32, 8, bidirectional=True),
+    ],
+)
+def test_parts_validate_themselves(make):
+    with pytest.raises(ConfigError):
+        make()
+
+
+def test_every_family_is_listed_under_its_types():
+    for kind, family in FAMILIES.items():
+        assert kind in family.model_types and family.architectures
+
+
+def test_families_are_free_of_torch():
+    code = "import sys, models.families; sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

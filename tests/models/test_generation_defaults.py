@@ -1,0 +1,118 @@
+"""What checkpoints say of their own decoding, as published ones say it."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+
+from models.config import ConfigError
+from models.generation_defaults import GenerationDefaults, generation_defaults
+from server.ipc import messages
+
+FAMILY = GenerationDefaults(end_token_ids=(7,), decoder_start_token_ids=(3,))
+
+
+def read(generation_config, config=None, seq2seq=True, vocab_size=60000):
+    return generation_defaults(generation_config, config or {}, FAMILY, vocab_size, seq2seq)
+
+
+def test_fields_are_those_of_the_message():
+    ours = [field.name for field in dataclasses.fields(GenerationDefaults)]
+    assert ours == list(messages.GenerationDefaults.__struct_fields__)
+
+
+def test_opus_mt():
+    said = {
+        "bad_words_ids": [[58100]],
+        "bos_token_id": 0,
+        "decoder_start_token_id": 58100,
+        "eos_token_id": 0,
+        "forced_eos_token_id": 0,
+        "max_length": 512,
+        "num_beams": 4,
+        "pad_token_id": 58100,
+        "renormalize_logits": True,
+    }
+    assert read(said, {"num_beams": 6}) == GenerationDefaults(
+        bos_token_id=0,
+        end_token_ids=(0,),
+        pad_token_id=58100,
+        decoder_start_token_ids=(58100,),
+        forced_eos_token_id=0,
+        bad_words_ids=((58100,),),
+        renormalize_logits=True,
+        max_new_tokens=511,
+        num_beams=4,
+    )
+
+
+def test_bart_summaries_from_an_older_config():
+    config = {
+        "early_stopping": True,
+        "eos_token_id": 2,
+        "decoder_start_token_id": 2,
+        "length_penalty": 2.0,
+        "max_length": 142,
+        "min_length": 56,
+        "no_repeat_ngram_size": 3,
+        "num_beams": 4,
+        "hidden_size": 1024,
+    }
+    defaults = read(None, config)
+    assert (defaults.min_new_tokens, defaults.max_new_tokens) == (55, 141)
+    assert (defaults.early_stopping, defaults.length_penalty, defaults.no_repeat_ngram_size) == (True, 2.0, 3)
+
+
+def test_several_end_tokens_and_sampling():
+    said = {"eos_token_id": [11, 12], "do_sample": True, "temperature": 0.6, "top_p": 0.9, "max_length": 4096}
+    defaults = read(said, seq2seq=False)
+    assert defaults.end_token_ids == (11, 12) and defaults.temperature == 0.6
+    assert defaults.max_new_tokens is None, "a decoder's max_length counts a prompt that is not known here"
+
+
+def test_special_tokens_fall_back_but_settings_do_not():
+    config = {"eos_token_id": 5, "num_beams": 4, "forced_eos_token_id": 5}
+    defaults = read({"temperature": 1.0}, config)
+    assert defaults.end_token_ids == (5,) and defaults.num_beams is None and defaults.forced_eos_token_id is None
+    assert read({}, {}).end_token_ids == (7,)
+
+
+def test_tokens_beyond_the_vocabulary():
+    said = {"eos_token_id": [5, 500], "pad_token_id": 500, "bad_words_ids": [[1, 500], [2]], "suppress_tokens": [500]}
+    defaults = read(said, vocab_size=100)
+    assert defaults.end_token_ids == (5,) and defaults.pad_token_id is None
+    assert defaults.bad_words_ids == ((2,),) and defaults.suppress_token_ids == ()
+    for name in ("decoder_start_token_id", "forced_bos_token_id", "forced_eos_token_id"):
+        with pytest.raises(ConfigError, match="500"):
+            read({name: 500}, vocab_size=100)
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        {"num_beam_groups": 2},
+        {"diversity_penalty": 0.5},
+        {"typical_p": 0.9},
+        {"begin_suppress_tokens": [220]},
+        {"stop_strings": ["."]},
+        {"temperature": "hot"},
+        {"temperature": True},
+        {"top_k": 5.5},
+        {"do_sample": 1},
+        {"eos_token_id": "2"},
+        {"eos_token_id": -2},
+        {"eos_token_id": [True]},
+        {"early_stopping": "soon"},
+        {"bad_words_ids": 5},
+        {"forced_eos_token_id": [1, 2]},
+    ],
+)
+def test_what_is_not_supported_is_refused_by_name(said):
+    with pytest.raises(ConfigError, match=next(iter(said))):
+        read(said)
+
+
+def test_neutral_settings_pass():
+    neutral = {"num_beam_groups": 1, "diversity_penalty": 0.0, "typical_p": 1.0, "begin_suppress_tokens": []}
+    assert read({**neutral, "do_sample": None}) == FAMILY

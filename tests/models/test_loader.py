@@ -1,0 +1,165 @@
+"""Loading a checkpoint: what is told of it, and which checkpoints are refused."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from transformers import BartConfig, LlamaConfig, T5Config
+
+from models.config import ConfigError
+from models.loader import load_model
+from tests.parity.checkpoints import edit_config, save
+from weights.load import WeightsError
+
+CPU = torch.device("cpu")
+SMALL = {
+    "vocab_size": 50,
+    "hidden_size": 16,
+    "intermediate_size": 24,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 2,
+    "max_position_embeddings": 32,
+}
+
+
+@pytest.fixture
+def llama(tmp_path):
+    save(tmp_path, LlamaConfig(**SMALL), "LlamaForCausalLM")
+    return tmp_path
+
+
+def change_tensors(directory, change):
+    tensors = load_file(directory / "model.safetensors")
+    change(tensors)
+    save_file(tensors, directory / "model.safetensors", {"format": "pt"})
+
+
+def test_what_is_told(llama):
+    seen = []
+    loaded = load_model(llama, torch.bfloat16, CPU, lambda done, total: seen.append((done, total)))
+    assert (loaded.family, loaded.architecture, loaded.tasks) == ("llama", "LlamaForCausalLM", ("generate",))
+    assert loaded.parameters == sum(parameter.numel() for parameter in loaded.transformer.parameters())
+    assert loaded.weight_bytes == 2 * loaded.parameters
+    assert (loaded.context_tokens, loaded.source_tokens) == (32, None)
+    assert (loaded.transformer.dtype, loaded.transformer.device) == (torch.bfloat16, CPU)
+    assert not any(parameter.requires_grad for parameter in loaded.transformer.parameters())
+    assert [done for done, _ in seen] == sorted(done for done, _ in seen) and seen[-1][0] == seen[-1][1] > 0
+    assert len(loaded.transformer.self_attention_layers()) == 2 and loaded.transformer.cross_attention_layers() == ()
+
+
+def test_all_faults_of_the_tensors_at_once(llama):
+    def change(tensors):
+        del tensors["model.norm.weight"]
+        tensors["model.layers.0.mlp.up_proj.weight"] = torch.zeros(3, 3)
+        tensors["model.layers.0.self_attn.adapter.weight"] = torch.zeros(2)
+
+    change_tensors(llama, change)
+    with pytest.raises(WeightsError) as error:
+        load_model(llama, torch.float32, CPU)
+    for word in ("1 missing", "1 unexpected", "1 misshapen", "adapter", "up_proj", "norm"):
+        assert word in str(error.value)
+
+
+def test_a_tied_head_that_differs_is_refused(tmp_path):
+    save(tmp_path, LlamaConfig(**SMALL, tie_word_embeddings=True), "LlamaForCausalLM")
+    embedding = load_file(tmp_path / "model.safetensors")["model.embed_tokens.weight"]
+    change_tensors(tmp_path, lambda tensors: tensors.update({"lm_head.weight": embedding.clone()}))
+    load_model(tmp_path, torch.float32, CPU)
+    change_tensors(tmp_path, lambda tensors: tensors.update({"lm_head.weight": embedding + 1}))
+    with pytest.raises(WeightsError, match=r"lm_head\.weight"):
+        load_model(tmp_path, torch.float32, CPU)
+
+
+def test_an_unsupported_setting_is_refused_before_weights_are_read(llama):
+    (llama / "model.safetensors").unlink()
+    edit_config(llama, rope_scaling={"rope_type": "yarn", "factor": 4.0})
+    with pytest.raises(ConfigError, match="rope_scaling"):
+        load_model(llama, torch.float32, CPU)
+
+
+@pytest.mark.parametrize("text", ["", "[1]", "{", "[" * 100000])
+def test_a_broken_config_is_one_line(llama, text):
+    (llama / "config.json").write_text(text)
+    with pytest.raises(ConfigError, match=r"config\.json"):
+        load_model(llama, torch.float32, CPU)
+
+
+def test_no_config(llama):
+    (llama / "config.json").unlink()
+    with pytest.raises(ConfigError, match=r"config\.json"):
+        load_model(llama, torch.float32, CPU)
+
+
+def test_t5_refuses_float16_and_has_no_limit(tmp_path):
+    save(tmp_path, T5Config(vocab_size=50, d_model=16, d_kv=8, d_ff=24, num_layers=1, num_heads=2), "T5EncoderModel")
+    with pytest.raises(ConfigError, match="float16"):
+        load_model(tmp_path, torch.float16, CPU)
+    assert load_model(tmp_path, torch.bfloat16, CPU).context_tokens is None
+
+
+@pytest.fixture
+def classifier(tmp_path):
+    config = BartConfig(
+        vocab_size=50,
+        d_model=16,
+        encoder_layers=1,
+        decoder_layers=1,
+        encoder_ffn_dim=24,
+        decoder_ffn_dim=24,
+        encoder_attention_heads=2,
+        decoder_attention_heads=2,
+        id2label={0: "contradiction", 1: "neutral", 2: "entailment"},
+    )
+    save(tmp_path, config, "BartForSequenceClassification")
+    return tmp_path
+
+
+def test_labels(classifier):
+    assert load_model(classifier, torch.float32, CPU).labels == ("contradiction", "neutral", "entailment")
+    edit_config(classifier, id2label={"0": "a", "2": "b", "3": "c"})
+    with pytest.raises(ConfigError, match="id2label"):
+        load_model(classifier, torch.float32, CPU)
+
+
+def sentence_transformer(directory, modules, settings):
+    parts = [{"idx": i, "type": f"sentence_transformers.models.{kind}", "path": path} for i, (kind, path) in modules]
+    (directory / "modules.json").write_text(json.dumps(parts))
+    (directory / "1_Pooling").mkdir(exist_ok=True)
+    (directory / "1_Pooling" / "config.json").write_text(json.dumps(settings))
+
+
+MODULES = list(enumerate([("Transformer", ""), ("Pooling", "1_Pooling"), ("Normalize", "2_Normalize")]))
+
+
+def test_pooling_of_sentence_transformers(llama):
+    loaded = load_model(llama, torch.float32, CPU)
+    assert (loaded.pooling, loaded.normalize) == ("mean", True)
+    for name, pooling in [("cls_token", "cls"), ("mean_tokens", "mean"), ("max_tokens", "max"), ("lasttoken", "last")]:
+        sentence_transformer(llama, MODULES, {f"pooling_mode_{name}": True, "pooling_mode_weightedmean_tokens": False})
+        loaded = load_model(llama, torch.float32, CPU)
+        assert (loaded.pooling, loaded.normalize) == (pooling, True)
+    sentence_transformer(llama, MODULES[:2], {"pooling_mode_cls_token": True})
+    assert load_model(llama, torch.float32, CPU).normalize is False
+    sentence_transformer(llama, MODULES, {"pooling_mode": "cls"})
+    (llama / "sentence_bert_config.json").write_text('{"max_seq_length": 20, "do_lower_case": false}')
+    loaded = load_model(llama, torch.float32, CPU)
+    assert (loaded.pooling, loaded.context_tokens) == ("cls", 20)
+
+
+@pytest.mark.parametrize(
+    ("modules", "settings"),
+    [
+        ([*MODULES[:2], (2, ("Dense", "2_Dense"))], {"pooling_mode_cls_token": True}),
+        (MODULES, {"pooling_mode_cls_token": True, "pooling_mode_mean_tokens": True}),
+        (MODULES, {"pooling_mode_weightedmean_tokens": True}),
+        (MODULES, {}),
+        ([MODULES[0], (1, ("Pooling", "../elsewhere"))], {"pooling_mode_cls_token": True}),
+    ],
+)
+def test_other_ways_to_one_vector_are_refused(llama, modules, settings):
+    sentence_transformer(llama, modules, settings)
+    with pytest.raises(ConfigError):
+        load_model(llama, torch.float32, CPU)

@@ -1,0 +1,116 @@
+"""Rotary, sinusoidal and bucket positions against the oracle and against their definitions."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from transformers import LlamaConfig, MarianConfig
+from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding, apply_rotary_pos_emb
+from transformers.models.marian.modeling_marian import MarianSinusoidalPositionalEmbedding
+from transformers.models.t5.modeling_t5 import T5Attention
+
+from models import ops
+from models.config import BucketBiasConfig, LinearScaling, Llama3Scaling, RopeConfig
+from models.positions import BucketBias, Rotary, bucket_of_distance, inverse_frequencies, sinusoids
+
+SCALINGS = {
+    "default": (None, {"rope_type": "default"}),
+    "linear": (LinearScaling(4.0), {"rope_type": "linear", "factor": 4.0}),
+    "llama3": (
+        Llama3Scaling(8.0, 1.0, 4.0, 8192),
+        {
+            "rope_type": "llama3",
+            "factor": 8.0,
+            "low_freq_factor": 1.0,
+            "high_freq_factor": 4.0,
+            "original_max_position_embeddings": 8192,
+        },
+    ),
+}
+
+
+@pytest.mark.parametrize("name", SCALINGS)
+def test_half_pairing_equals_llama(name):
+    scaling, theirs = SCALINGS[name]
+    config = LlamaConfig(
+        hidden_size=256,
+        num_attention_heads=2,
+        max_position_embeddings=131072,
+        rope_parameters={**theirs, "rope_theta": 500000.0},
+    )
+    positions = torch.tensor([0, 1, 2, 77, 5000])
+    query, key = torch.randn(5, 2, 128), torch.randn(5, 2, 128)
+    cos, sin = LlamaRotaryEmbedding(config)(query, positions[None])
+    expected = apply_rotary_pos_emb(query, key, cos[0], sin[0], unsqueeze_dim=1)
+    rotation = Rotary(RopeConfig(500000.0, 128, scaling=scaling))(positions)
+    for x, turned in zip((query, key), expected, strict=True):
+        torch.testing.assert_close(ops.rotate(x, rotation.cos, rotation.sin, False), turned, atol=1e-4, rtol=1e-4)
+
+
+@pytest.mark.parametrize("interleaved", [False, True])
+def test_rotation_turns_each_pair_by_its_angle(interleaved):
+    """A pair (a, b) as the complex number a + bi, times e^(i position frequency)."""
+    config = RopeConfig(100.0, 6, "interleaved" if interleaved else "half")
+    positions, x = torch.tensor([0, 3, 11]), torch.randn(3, 2, 10)
+    rotation = Rotary(config)(positions)
+    turned = ops.rotate(x, rotation.cos, rotation.sin, interleaved)
+    for token, position in enumerate(positions.tolist()):
+        for pair in range(3):
+            first, second = (2 * pair, 2 * pair + 1) if interleaved else (pair, pair + 3)
+            angle = position * 100.0 ** (-2 * pair / 6)
+            for head in range(2):
+                value = complex(x[token, head, first], x[token, head, second])
+                value *= complex(math.cos(angle), math.sin(angle))
+                assert turned[token, head, first].item() == pytest.approx(value.real, abs=1e-5)
+                assert turned[token, head, second].item() == pytest.approx(value.imag, abs=1e-5)
+    assert torch.equal(turned[..., 6:], x[..., 6:])
+
+
+def test_scores_depend_on_distance_only():
+    rotary = Rotary(RopeConfig(10000.0, 16))
+    query, key = torch.randn(1, 1, 16).double(), torch.randn(1, 1, 16).double()
+
+    def score(query_position, key_position):
+        turned = []
+        for x, position in ((query, query_position), (key, key_position)):
+            rotation = rotary(torch.tensor([position]))
+            turned.append(ops.rotate(x, rotation.cos, rotation.sin, False))
+        return (turned[0] * turned[1]).sum().item()
+
+    assert score(9, 4) == pytest.approx(score(25, 20), abs=1e-4)
+    assert score(9, 4) != pytest.approx(score(9, 5), abs=1e-4)
+
+
+def test_frequencies_stay_on_the_cpu_while_models_are_built_on_meta():
+    with torch.device("meta"):
+        assert inverse_frequencies(RopeConfig(10000.0, 8)).device.type == "cpu"
+        assert sinusoids(4, 6).device.type == "cpu"
+
+
+@pytest.mark.parametrize("width", [8, 7])
+def test_sinusoids_equal_marian(width):
+    config = MarianConfig(d_model=width)
+    table = MarianSinusoidalPositionalEmbedding(50, config.d_model)
+    expected = table.create_weight() if hasattr(table, "create_weight") else table.weight
+    torch.testing.assert_close(sinusoids(50, width), expected.detach(), atol=1e-6, rtol=1e-6)
+
+
+@pytest.mark.parametrize("bidirectional", [False, True])
+@pytest.mark.parametrize(("buckets", "farthest"), [(32, 128), (8, 20), (16, 64)])
+def test_buckets_equal_t5(bidirectional, buckets, farthest):
+    distance = torch.arange(-300, 301)
+    expected = T5Attention._relative_position_bucket(distance, bidirectional, buckets, farthest)
+    assert torch.equal(bucket_of_distance(distance, BucketBiasConfig(buckets, farthest, bidirectional)), expected)
+
+
+def test_bias_of_every_distance():
+    config = BucketBiasConfig(8, 20, bidirectional=True)
+    bias = BucketBias(config, num_heads=3)
+    bias.weight.copy_(torch.randn(8, 3))
+    table = bias(12)
+    assert table.shape == (3, 23)
+    for distance in (-11, -1, 0, 4, 11):
+        bucket = bucket_of_distance(torch.tensor(distance), config)
+        assert torch.equal(table[:, distance + 11], bias.weight[bucket])

@@ -1,0 +1,26 @@
+"""The README's facts: its table of families is the registry's."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from models.families import FAMILIES
+
+README = Path(__file__).resolve().parents[1] / "README.md"
+KINDS = {"encoder": "bert roberta distilbert", "decoder": "gpt2 llama mistral qwen2", "encoder-decoder": "t5 bart marian"}
+
+
+def table() -> str:
+    rows = ["| family | kind | architectures of `config.json`, and what each does |", "|---|---|---|"]
+    kind_of = {name: kind for kind, names in KINDS.items() for name in names.split()}
+    families = {family.name: family for family in FAMILIES.values()}
+    for name, family in families.items():
+        does = "; ".join(f"`{one}`: {', '.join(tasks)}" for one, tasks in family.architectures.items())
+        rows.append(f"| {name} | {kind_of[name]} | {does} |")
+    return "\n".join(rows)
+
+
+def test_the_table_of_families_is_the_registry() -> None:
+    _, _, rest = README.read_text().partition("<!-- families: begin -->\n")
+    printed, _, _ = rest.partition("\n<!-- families: end -->")
+    assert printed == table(), f"the README should say:\n{table()}"

@@ -1,0 +1,138 @@
+"""A real server process with real sockets; only the engine behind it is fake."""
+
+from __future__ import annotations
+
+import json
+import os
+import queue
+import re
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import httpx
+import psutil
+import pytest
+
+from tests.wire.checkpoints import write_all
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+SCRIPT = Path(__file__).with_name("fake_serve.py")
+
+
+class Process:
+    """A started `triptych serve`. Its output is read all the time, so that it never blocks on a full pipe."""
+
+    def __init__(self, *arguments: str, environment: dict[str, str] | None = None) -> None:
+        self.process = subprocess.Popen(
+            [sys.executable, str(SCRIPT), "serve", "--port", "0", *arguments],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            env=os.environ | {"PYTHONPATH": str(REPOSITORY)} | (environment or {}),
+        )
+        self.lines: list[str] = []
+        self._news: queue.Queue[str | None] = queue.Queue()
+        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._reader.start()
+        self.url = ""
+
+    def _read(self) -> None:
+        assert self.process.stdout is not None
+        for line in self.process.stdout:
+            self.lines.append(line)
+            self._news.put(line)
+        self._news.put(None)
+
+    @property
+    def output(self) -> str:
+        return "".join(self.lines)
+
+    def wait_ready(self) -> Process:
+        while (line := self._news.get(timeout=60)) is not None:
+            if match := re.search(r"ready on (http://\S+)", line):
+                self.url = match[1]
+                return self
+        raise AssertionError(f"the server ended: {self.output}")
+
+    def worker(self) -> psutil.Process:
+        (child,) = psutil.Process(self.process.pid).children()
+        return child
+
+    def metric(self, name: str) -> float:
+        """The sum of all series of a metric."""
+        page = httpx.get(f"{self.url}/metrics").text
+        found = re.findall(rf"^{name}(?:{{[^}}]*}})? (\S+)$", page, re.MULTILINE)
+        return sum(map(float, found))
+
+    def stop(self) -> int:
+        if self.process.poll() is None:
+            self.process.send_signal(signal.SIGTERM)
+        try:
+            status = self.process.wait(30)
+        finally:
+            if self.process.poll() is None:
+                self.process.kill()
+                self.process.wait()
+        self._reader.join(10)
+        assert self.process.stdout is not None
+        self.process.stdout.close()
+        return status
+
+
+def eventually(condition: Callable[[], bool], seconds: float = 30.0) -> None:
+    """Wait for a condition; the bound only ends a test that would hang."""
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end, "the condition never came true"
+        time.sleep(0.01)
+
+
+def parse_events(text: str) -> list[tuple[str, dict]]:
+    """Server-sent events by the standard's rules; comments are dropped."""
+    events = []
+    for block in text.split("\n\n")[:-1]:
+        fields = dict(line.split(": ", 1) for line in block.split("\n") if not line.startswith(":"))
+        if fields:
+            events.append((fields["event"], json.loads(fields["data"])))
+    return events
+
+
+@pytest.fixture(scope="session")
+def checkpoints(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
+    return write_all(tmp_path_factory.mktemp("checkpoints"))
+
+
+@pytest.fixture(scope="session")
+def shared_server(checkpoints: list[str]) -> Iterator[Process]:
+    """For tests that leave the server as they found it."""
+    server = Process(*checkpoints, "--body-timeout-seconds", "0.5")
+    try:
+        yield server.wait_ready()
+    finally:
+        server.stop()
+
+
+@pytest.fixture
+def start(checkpoints: list[str]) -> Iterator[Callable[..., Process]]:
+    """Start servers of one's own."""
+    started: list[Process] = []
+
+    def begin(*arguments: str, models: list[str] | None = None, **options: dict[str, str]) -> Process:
+        server = Process(*(checkpoints if models is None else models), *arguments, **options)
+        started.append(server)
+        return server
+
+    yield begin
+    for server in started:
+        server.stop()
+
+
+@pytest.fixture
+def client(shared_server: Process) -> Iterator[httpx.Client]:
+    with httpx.Client(base_url=shared_server.url, timeout=60) as http:
+        yield http

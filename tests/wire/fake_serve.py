@@ -1,0 +1,13 @@
+"""`triptych`, with the fake worker behind it."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+from server.cli import main
+
+WORKER = (sys.executable, str(Path(__file__).with_name("fake_worker.py")))
+
+if __name__ == "__main__":
+    main(worker=WORKER)

@@ -1,0 +1,330 @@
+"""`/generate` over a socket. The fake engine echoes the prompt and then ends the text."""
+
+from __future__ import annotations
+
+import random
+
+import httpx
+import pytest
+
+from server.api.responses import ErrorAnswer, GenerateAnswer
+from tests.wire.conftest import Process, parse_events
+
+TEXTS = [
+    "plain",
+    "héllo 😀 wörld",
+    "日本語の文章",
+    "e\u0301\u0308 combining",
+    "line\nbreak\u2028and\u2029more",
+    "👩‍👩‍👧‍👦",
+]
+
+
+def generate(client: httpx.Client, **body: object) -> dict:
+    response = client.post("/generate", json={"model": "decoder", **body})
+    assert response.status_code == 200, response.text
+    return GenerateAnswer.model_validate_json(response.content, strict=True).model_dump()
+
+
+def stream(client: httpx.Client, **body: object) -> list[tuple[str, dict]]:
+    response = client.post("/generate", json={"model": "decoder", "stream": True, **body})
+    assert response.status_code == 200, response.text
+    return parse_events(response.text)
+
+
+def refused(client: httpx.Client, param: str | None, code: str = "invalid_request", **body: object) -> str:
+    response = client.post("/generate", json={"model": "decoder", "prompt": "ab", **body})
+    assert response.status_code == 422, response.text
+    error = ErrorAnswer.model_validate_json(response.content).error
+    assert (error.param, error.code) == (param, code)
+    assert response.headers["x-request-id"] == error.request_id
+    return error.message
+
+
+def test_the_four_forms_of_a_prompt(client: httpx.Client) -> None:
+    assert [c["text"] for c in generate(client, prompt="ab")["choices"]] == ["ab"]
+    many = generate(client, prompt=["ab", "cd"])["choices"]
+    assert [(c["text"], c["prompt_index"], c["index"]) for c in many] == [("ab", 0, 0), ("cd", 1, 1)]
+    assert [c["text"] for c in generate(client, prompt=[100, 101])["choices"]] == ["ab"]
+    assert [c["text"] for c in generate(client, prompt=[[100, 101], [102]])["choices"]] == ["ab", "c"]
+
+
+@pytest.mark.parametrize("text", TEXTS)
+def test_streamed_text_is_the_unstreamed_text(client: httpx.Client, text: str) -> None:
+    events = stream(client, prompt=text)
+    assert [name for name, _ in events[:-1]] == ["token"] * (len(events) - 1)
+    done = events[-1]
+    assert done[0] == "done"
+    joined = "".join(data["text"] for name, data in events if name == "token")
+    assert joined == done[1]["choices"][0]["text"] == generate(client, prompt=text)["choices"][0]["text"] == text
+    assert all("\ufffd" not in data["text"] for name, data in events if name == "token")
+    ids = [token["id"] for name, data in events if name == "token" for token in data["tokens"]]
+    assert ids == generate(client, prompt=text, return_token_ids=True)["choices"][0]["token_ids"]
+
+
+def test_a_stop_string_cuts_the_text_and_never_shows(client: httpx.Client) -> None:
+    randomness = random.Random(3)
+    for _ in range(60):
+        text = "".join(randomness.choices("abcé😀", k=randomness.randint(1, 24)))
+        stops = [
+            "".join(randomness.choices("abcé😀", k=randomness.randint(1, 4))) for _ in range(randomness.randint(1, 3))
+        ]
+        first = min((text.find(stop) + len(stop) for stop in stops if stop in text), default=None)
+        events = stream(client, prompt=text, stop=stops)
+        joined = "".join(data["text"] for name, data in events if name == "token")
+        choice = events[-1][1]["choices"][0]
+        assert joined == choice["text"]
+        if first is None:
+            assert (joined, choice["stop_reason"]) == (text, None)
+        else:
+            assert choice["finish_reason"] == "stop" and choice["stop_reason"] in stops
+            assert joined + choice["stop_reason"] == text[:first]
+            kept = generate(client, prompt=text, stop=stops, include_stop=True)["choices"][0]["text"]
+            assert kept == text[:first]
+
+
+def test_reasons_to_stop(client: httpx.Client) -> None:
+    ends = generate(client, prompt="abc")["choices"][0]
+    assert (ends["finish_reason"], ends["stop_reason"]) == ("stop", None)
+    stopped = generate(client, prompt="abc", stop_token_ids=[101])["choices"][0]
+    assert (stopped["text"], stopped["finish_reason"], stopped["stop_reason"]) == ("a", "stop", 101)
+    kept = generate(client, prompt="abc", stop_token_ids=[101], include_stop=True)["choices"][0]
+    assert kept["text"] == "ab"
+    length = generate(client, prompt="abc", max_new_tokens=2)["choices"][0]
+    assert (length["text"], length["finish_reason"]) == ("ab", "length")
+    endless = generate(client, prompt="abc", max_new_tokens=7, ignore_eos=True)["choices"][0]
+    assert (endless["text"], endless["finish_reason"]) == ("abcabca", "length")
+
+
+def test_rows_use_following_seeds_and_the_seed_comes_back(client: httpx.Client) -> None:
+    answer = generate(client, prompt=["abcd", "xyz"], n=2, temperature=1.0, seed=1)
+    assert [c["text"] for c in answer["choices"]] == ["bcda", "cdab", "yzx", "zxy"]
+    assert answer["seed"] == 1
+    drawn = {generate(client, prompt="ab", do_sample=True)["seed"] for _ in range(4)}
+    assert len(drawn) == 4
+    last = generate(client, prompt="ab", n=2, temperature=1.0, seed=2**64 - 1)
+    assert last["seed"] == 2**64 - 1
+
+
+def test_greedy_and_sampling_follow_the_fields(client: httpx.Client) -> None:
+    assert generate(client, prompt="abc", seed=1)["choices"][0]["text"] == "abc"
+    assert generate(client, prompt="abc", seed=1, top_k=5)["choices"][0]["text"] == "bca"
+    assert generate(client, prompt="abc", seed=1, do_sample=True)["choices"][0]["text"] == "bca"
+    assert generate(client, prompt="abc", seed=1, do_sample=True, temperature=0)["choices"][0]["text"] == "abc"
+    assert generate(client, prompt="abc", seed=1, temperature=0.0)["choices"][0]["text"] == "abc"
+
+
+def test_beams(client: httpx.Client) -> None:
+    choices = generate(client, prompt="abc", num_beams=3, num_return_sequences=3, max_new_tokens=8)["choices"]
+    assert [(c["text"], c["score"]) for c in choices] == [("abc", 0.0), ("bca", -1.0), ("cab", -2.0)]
+    events = stream(client, prompt="abc", num_beams=3, num_return_sequences=2, max_new_tokens=8)
+    joined = {0: "", 1: ""}
+    for name, data in events[:-1]:
+        assert name == "token"
+        joined[data["index"]] += data["text"]
+    assert joined == {0: "abc", 1: "bca"}
+    assert [c["text"] for c in events[-1][1]["choices"]] == ["abc", "bca"]
+
+
+def test_logprobs(client: httpx.Client) -> None:
+    choice = generate(client, prompt="ab", logprobs=True, top_logprobs=2)["choices"][0]
+    assert [(entry["id"], entry["token"], entry["logprob"]) for entry in choice["logprobs"]] == [
+        (100, "a", -0.5),
+        (101, "b", -0.5),
+        (1, "</s>", -0.5),
+    ]
+    assert choice["logprobs"][0]["top"] == [
+        {"id": 100, "token": "a", "logprob": -0.5},
+        {"id": 101, "token": "b", "logprob": -1.5},
+    ]
+    tokens = [
+        token
+        for name, data in stream(client, prompt="ab", logprobs=True)
+        if name == "token"
+        for token in data["tokens"]
+    ]
+    assert tokens == [{"id": 100, "logprob": -0.5}, {"id": 101, "logprob": -0.5}, {"id": 1, "logprob": -0.5}]
+
+
+def test_special_tokens_and_usage(client: httpx.Client) -> None:
+    answer = generate(client, prompt=[100, 1, 101], max_new_tokens=16)
+    assert answer["choices"][0]["text"] == "ab"
+    assert answer["usage"] == {"prompt_tokens": 3, "completion_tokens": 3, "total_tokens": 6, "cached_tokens": 0}
+    assert answer["timings"]["total_ms"] > 0
+
+
+def test_truncate_keeps_the_end_for_decoders_and_the_beginning_for_encoders(client: httpx.Client) -> None:
+    assert generate(client, prompt="abcdef", truncate=2)["choices"][0]["text"] == "ef"
+    assert generate(client, prompt=[100, 101, 102], truncate=2)["choices"][0]["text"] == "bc"
+    seq2seq = generate(client, model="translator", prompt="abcdef", truncate=3, num_beams=1)
+    assert seq2seq["choices"][0]["text"] == "ab"
+    assert seq2seq["usage"]["prompt_tokens"] == 3
+
+
+def test_new_tokens_are_clipped_to_the_context(client: httpx.Client) -> None:
+    choice = generate(client, prompt="a" * 500, max_new_tokens=4000, ignore_eos=True)["choices"][0]
+    assert (len(choice["text"]), choice["finish_reason"]) == (12, "length")
+
+
+def test_a_prompt_must_fit(client: httpx.Client) -> None:
+    assert "512" in refused(client, "prompt", "context_length_exceeded", prompt="a" * 512)
+    assert "400000" in refused(client, "prompt", "context_length_exceeded", prompt="a" * 400_001)
+    text = refused(client, "prompt", "context_length_exceeded", model="translator", prompt="a" * 300)
+    assert "256" in text and "301" in text
+    message = refused(client, "max_new_tokens", "request_too_large", num_beams=16, max_new_tokens=400)
+    assert "64" in message
+
+
+@pytest.mark.parametrize(
+    ("param", "body"),
+    [
+        ("prompt", {"prompt": ""}),
+        ("prompt", {"prompt": []}),
+        ("prompt", {"prompt": [[]]}),
+        ("prompt", {"prompt": [259]}),
+        ("prompt", {"prompt": ["a", 1]}),
+        ("prompt", {"prompt": [True]}),
+        ("prompt", {"prompt": {"text": "a"}}),
+        ("prompt", {"prompt": ["a"] * 1025}),
+        ("temperature", {"temperature": True}),
+        ("temperature", {"temperature": "1"}),
+        ("temperature", {"temperature": -0.1}),
+        ("top_k", {"top_k": 1.5}),
+        ("top_p", {"top_p": 0}),
+        ("seed", {"seed": 2**64}),
+        ("seed", {"seed": -1}),
+        ("n", {"n": 17}),
+        ("n", {"n": 0}),
+        ("max_new_tokens", {"max_new_tokens": 0}),
+        ("max_new_tokens", {"max_new_tokens": "5"}),
+        ("stop", {"stop": ["a"] * 17}),
+        ("stop", {"stop": "a" * 257}),
+        ("stop", {"stop": ""}),
+        ("stop_token_ids", {"stop_token_ids": [259]}),
+        ("suppress_tokens", {"suppress_tokens": [100000]}),
+        ("top_logprobs", {"top_logprobs": 21, "logprobs": True}),
+        ("top_logprobs", {"top_logprobs": 2}),
+        ("include_stop", {"include_stop": True}),
+        ("num_return_sequences", {"num_beams": 2, "num_return_sequences": 3}),
+        ("do_sample", {"num_beams": 2, "do_sample": True}),
+        ("temperature", {"num_beams": 2, "temperature": 0.5}),
+        ("n", {"num_beams": 2, "n": 2}),
+        ("stop", {"num_beams": 2, "stop": "x"}),
+        ("top_k", {"do_sample": False, "top_k": 5}),
+        ("length_penalty", {"length_penalty": 0.0}),
+        ("early_stopping", {"early_stopping": True}),
+        ("early_stopping", {"early_stopping": "sometimes", "num_beams": 2}),
+        ("min_new_tokens", {"min_new_tokens": 9, "max_new_tokens": 8}),
+        ("forced_bos_token", {"forced_bos_token": "x"}),
+        ("decoder_prefix", {"decoder_prefix": "x"}),
+        ("source_lang", {"source_lang": "en"}),
+        ("target_lang", {"target_lang": "de"}),
+        ("unknown_field", {"unknown_field": 1}),
+        ("timeout_ms", {"timeout_ms": 0}),
+        ("timeout_ms", {"timeout_ms": 600_001}),
+        ("typical_p", {"typical_p": 0.5}),
+        ("presence_penalty", {"presence_penalty": 0.5}),
+        ("frequency_penalty", {"frequency_penalty": 0.5}),
+        ("encoder_no_repeat_ngram_size", {"encoder_no_repeat_ngram_size": 2}),
+        ("logit_bias", {"logit_bias": {"5": 1}}),
+        ("allowed_token_ids", {"allowed_token_ids": [5]}),
+        ("best_of", {"best_of": 2}),
+        ("num_beam_groups", {"num_beam_groups": 2}),
+        ("diversity_penalty", {"diversity_penalty": 0.5}),
+        ("prompt_logprobs", {"prompt_logprobs": True}),
+        ("echo", {"echo": True}),
+        ("return_attention", {"return_attention": True}),
+        ("response_format", {"response_format": {"type": "json_object"}}),
+        ("model", {"model": "embedder"}),
+    ],
+)
+def test_what_is_refused_names_its_field(client: httpx.Client, param: str, body: dict) -> None:
+    message = refused(client, param, **body)
+    assert param in message or param == "model"
+
+
+def test_a_model_of_another_task_names_its_routes(client: httpx.Client) -> None:
+    assert "/embed" in refused(client, "model", model="embedder")
+
+
+def test_neutral_values_that_clients_send_unprompted_pass(client: httpx.Client) -> None:
+    neutral = {
+        "typical_p": 1,
+        "presence_penalty": 0,
+        "frequency_penalty": 0.0,
+        "encoder_no_repeat_ngram_size": 0,
+        "logit_bias": {},
+        "allowed_token_ids": None,
+        "n": 2,
+        "best_of": 2,
+        "num_beams": 1,
+        "num_beam_groups": 1,
+        "diversity_penalty": 0,
+        "prompt_logprobs": False,
+        "echo": False,
+        "return_attention": False,
+        "response_format": {"type": "text"},
+        "do_sample": False,
+        "temperature": 1.0,
+        "top_p": 1,
+        "top_k": 0,
+        "min_p": 0,
+        "length_penalty": 1.0,
+        "early_stopping": False,
+        "logprobs": False,
+        "top_logprobs": 0,
+        "stop": [],
+        "user": "someone",
+        "metadata": {"a": [1]},
+        "store": True,
+    }
+    choices = generate(client, prompt="abc", **neutral)["choices"]
+    assert [c["text"] for c in choices] == ["abc", "abc"]
+
+
+def test_unknown_model_unknown_route_wrong_method(client: httpx.Client) -> None:
+    unknown = client.post("/generate", json={"prompt": "a", "model": "nobody"})
+    assert (unknown.status_code, unknown.json()["error"]["code"]) == (404, "model_not_found")
+    assert client.post("/nowhere", json={}).status_code == 404
+    assert client.get("/generate").status_code == 405
+
+
+def test_a_failed_sequence_is_an_engine_error(client: httpx.Client) -> None:
+    for streams in (False, True):
+        response = client.post("/generate", json={"model": "decoder", "prompt": "%", "stream": streams})
+        assert response.status_code == 500
+        assert response.json()["error"]["code"] == "engine_error"
+
+
+def test_a_deadline_before_the_first_byte(client: httpx.Client) -> None:
+    for streams in (False, True):
+        body = {"model": "decoder", "prompt": "&", "stream": streams, "timeout_ms": 100}
+        response = client.post("/generate", json=body)
+        assert (response.status_code, response.json()["error"]["code"]) == (504, "timeout")
+    header = client.post("/generate", json={"prompt": "&"}, headers={"X-Timeout-Ms": "50"})
+    assert header.status_code == 504
+    for bad in ("0", "x", "-1", "1e3", "99999999999999999999"):
+        response = client.post("/generate", json={"prompt": "a"}, headers={"X-Timeout-Ms": bad})
+        assert (response.status_code, response.json()["error"]["param"]) == (422, "x-timeout-ms")
+
+
+def test_a_deadline_after_the_first_byte_is_a_partial_answer(client: httpx.Client) -> None:
+    choice = generate(client, model="slow", prompt="abc" * 30, ignore_eos=True, timeout_ms=400)["choices"][0]
+    assert choice["finish_reason"] == "timeout"
+    assert choice["text"] and ("abc" * 200).startswith(choice["text"])
+
+
+def test_request_ids(client: httpx.Client) -> None:
+    assert client.get("/health", headers={"X-Request-Id": "my-id.1"}).headers["x-request-id"] == "my-id.1"
+    for odd in ("a b", "x" * 129, "é".encode("latin-1")):
+        assert client.get("/health", headers={"X-Request-Id": odd}).headers["x-request-id"] != odd
+
+
+def test_the_head_of_a_stream(client: httpx.Client, shared_server: Process) -> None:
+    with client.stream("POST", "/generate", json={"prompt": "a", "stream": True}) as response:
+        assert response.headers["content-type"] == "text/event-stream; charset=utf-8"
+        assert response.headers["cache-control"] == "no-cache"
+        assert response.headers["x-accel-buffering"] == "no"
+        raw = response.read()
+    assert raw.isascii() and b"\r" not in raw
+    assert not any(line.startswith((b"id:", b"retry:")) for line in raw.split(b"\n"))

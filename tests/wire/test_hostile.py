@@ -1,0 +1,130 @@
+"""Bodies that no honest client sends: a 4xx with a valid JSON body that echoes nothing, and a server that goes on."""
+
+from __future__ import annotations
+
+import json
+import socket
+import time
+
+import httpx
+import pytest
+
+from tests.wire.conftest import Process
+
+CANARY = "CaNaRy7f3"
+
+HOSTILE = {
+    "nan": b'{"prompt": "%s", "temperature": NaN}',
+    "infinity": b'{"prompt": "%s", "temperature": Infinity}',
+    "huge exponent": b'{"prompt": "%s", "temperature": 1e999}',
+    "huge integer": b'{"prompt": "%s", "seed": ' + b"9" * 5000 + b"}",
+    "integer above u64": b'{"prompt": "%s", "seed": 18446744073709551616}',
+    "lone surrogate": b'{"prompt": "%s\\ud800"}',
+    "invalid utf-8": b'{"prompt": "%s\xff"}',
+    "utf-8 surrogate": b'{"prompt": "%s\xed\xa0\x80"}',
+    "byte order mark": b'\xef\xbb\xbf{"prompt": "%s"}',
+    "deep arrays": b"[" * 100_000,
+    "deep but closed": b'{"prompt": "%s", "metadata": ' + b"[" * 40 + b"]" * 40 + b"}",
+    "deep objects": b'{"a":' * 40 + b"1" + b"}" * 40,
+    "truncated": b'{"prompt": "%s',
+    "trailing": b'{"prompt": "%s"} x',
+    "two values": b'{"prompt": "%s"}{}',
+    "empty": b"",
+    "a list": b'["%s"]',
+    "a string": b'"%s"',
+    "null": b"null",
+    "unknown field": b'{"prompt": "a", "%s%s%s-<script>": 1}',
+    "wrong type": b'{"prompt": {"x": "%s"}}',
+    "bad literal": b'{"prompt": "a", "early_stopping": "%s", "num_beams": 2}',
+    "odd model": b'{"prompt": "a", "model": "%s"}',
+    "odd language": b'{"prompt": "a", "model": "translator", "target_lang": "%s"}',
+    "a path for a model": b'{"prompt": "a", "model": "../../etc/%s"}',
+}
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_hostile_json_is_refused_and_not_echoed(client: httpx.Client, shared_server: Process, name: str) -> None:
+    pid = shared_server.worker().pid
+    body = HOSTILE[name].replace(b"%s", CANARY.encode())
+    response = client.post("/generate", content=body, headers={"content-type": "application/json"})
+    assert response.status_code in (404, 422), response.text
+    error = json.loads(response.content)["error"]
+    assert set(error) == {"message", "type", "param", "code", "request_id"}
+    assert CANARY not in response.text and "script" not in response.text
+    assert client.post("/generate", json={"prompt": "ok"}).status_code == 200
+    assert shared_server.worker().pid == pid
+
+
+def test_a_canary_shows_neither_in_logs_nor_in_metrics(client: httpx.Client, shared_server: Process) -> None:
+    client.post("/generate", json={"prompt": CANARY, "model": "decoder"}, headers={"authorization": f"Bearer {CANARY}"})
+    client.post("/generate", json={"prompt": CANARY, "temperature": "x"})
+    client.get(f"/{CANARY}?q={CANARY}")
+    assert CANARY not in shared_server.output
+    assert CANARY not in client.get("/metrics").text
+
+
+def test_a_nul_is_text_like_any_other(client: httpx.Client) -> None:
+    answer = client.post("/generate", json={"prompt": "a\0b"})
+    assert answer.json()["choices"][0]["text"] == "a\0b"
+
+
+@pytest.mark.parametrize(
+    "content_type", ["text/plain", "application/x-www-form-urlencoded", "multipart/form-data", None]
+)
+def test_a_body_must_say_that_it_is_json(client: httpx.Client, content_type: str | None) -> None:
+    headers = {"content-type": content_type} if content_type else {}
+    response = client.post("/generate", content=b'{"prompt": "a"}', headers=headers)
+    assert (response.status_code, response.json()["error"]["param"]) == (415, "content-type")
+
+
+def test_a_body_over_the_limit_declared_or_streamed(client: httpx.Client) -> None:
+    big = b'{"prompt": "' + b"a" * (2 << 20) + b'"}'
+    declared = client.post("/generate", content=big, headers={"content-type": "application/json"})
+    assert (declared.status_code, declared.json()["error"]["code"]) == (413, "body_too_large")
+    chunks = (big[i : i + 65536] for i in range(0, len(big), 65536))
+    streamed = client.post("/generate", content=chunks, headers={"content-type": "application/json"})
+    assert (streamed.status_code, streamed.json()["error"]["code"]) == (413, "body_too_large")
+
+
+def test_a_large_body_within_the_limit_is_read(client: httpx.Client) -> None:
+    response = client.post("/tokenize", json={"model": "decoder", "inputs": ["ab" * 50_000] * 4})
+    assert [len(tokens) for tokens in response.json()] == [100_000] * 4
+
+
+def raw(server: Process, *parts: bytes, pause: float = 0.0) -> bytes:
+    url = httpx.URL(server.url)
+    with socket.create_connection((url.host, url.port)) as connection:
+        for part in parts:
+            connection.sendall(part)
+            time.sleep(pause)
+        connection.settimeout(30)
+        received = b""
+        while chunk := connection.recv(65536):
+            received += chunk
+        return received
+
+
+def test_a_slow_body_is_not_waited_for(shared_server: Process) -> None:
+    fields = (b"host: x", b"connection: close", b"content-type: application/json", b"content-length: 100")
+    head = b"\r\n".join((b"POST /generate HTTP/1.1", *fields, b"", b""))
+    received = raw(shared_server, head + b'{"prom')
+    assert received.startswith(b"HTTP/1.1 408 ") and b'"body_timeout"' in received
+
+
+def test_endless_headers_are_cut(shared_server: Process) -> None:
+    received = raw(shared_server, b"GET /health HTTP/1.1\r\nhost: x\r\n" + b"x-a: " + b"a" * (70 << 10))
+    assert received.startswith(b"HTTP/1.1 431 ")
+
+
+def test_what_is_no_http_is_refused(shared_server: Process) -> None:
+    assert raw(shared_server, b"\x16\x03\x01\x02\x00\x01\x00\r\n\r\n").startswith(b"HTTP/1.1 400 ")
+
+
+def test_odd_paths_add_no_series(client: httpx.Client) -> None:
+    client.get("/no/such/0")
+    before = client.get("/metrics").text.count("\n")
+    for number in range(200):
+        client.get(f"/no/such/{number}")
+        client.request("POST", f"/{number}%00%ff", content=b"x")
+    assert client.get("/metrics").text.count("\n") <= before + 40  # histograms of routes seen for the first time
+    assert "such" not in client.get("/metrics").text

@@ -1,0 +1,139 @@
+"""`/translate` over a socket. The fake engine "translates" by echoing; beam k turns the text by k bytes."""
+
+from __future__ import annotations
+
+import httpx
+import pytest
+
+from server.api.responses import TranslateAnswer
+from tests.wire.conftest import parse_events
+
+TEXT = "The garden is small. The house, however, is big!\n\n  It stands by Dr. Miller's lake."
+
+
+def translate(client: httpx.Client, **body: object) -> dict:
+    response = client.post("/translate", json={"model": "translator", **body})
+    assert response.status_code == 200, response.text
+    return TranslateAnswer.model_validate_json(response.content, strict=True).model_dump()
+
+
+def refused(client: httpx.Client, param: str, code: str = "invalid_request", **body: object) -> str:
+    response = client.post("/translate", json={"inputs": "a", **body})
+    assert response.status_code == 422, response.text
+    error = response.json()["error"]
+    assert (error["param"], error["code"]) == (param, code), error
+    return str(error["message"])
+
+
+@pytest.mark.parametrize("split", [True, False])
+@pytest.mark.parametrize("text", [TEXT, "one", "  spaced  ", "", " \n ", "日本語。これは文。", "a\nb\n"])
+def test_texts_come_back_whole(client: httpx.Client, text: str, split: bool) -> None:
+    answer = translate(client, inputs=[text, "x"], split_sentences=split, target_lang="de")
+    expected = "日本語。 これは文。" if split and text.startswith("日") else text
+    assert [t["text"] for t in answer["translations"]] == [expected, "x"]
+    assert answer["translations"][0]["source_lang"] == "en" and answer["translations"][0]["target_lang"] == "de"
+
+
+def test_sentences_are_sequences_of_their_own(client: httpx.Client) -> None:
+    together = translate(client, inputs=TEXT, split_sentences=False)["usage"]["prompt_tokens"]
+    apart = translate(client, inputs=TEXT)["usage"]["prompt_tokens"]
+    assert together == len(TEXT) + 1
+    assert apart < together + 3 and apart != together
+
+
+def test_streamed_text_is_the_unstreamed_text_in_order(client: httpx.Client) -> None:
+    for num_beams in (1, 2, 4):
+        body = {"inputs": [TEXT, "Short. Text."], "num_beams": num_beams, "max_new_tokens": 64}
+        response = client.post("/translate", json={"model": "translator", "stream": True, **body})
+        events = parse_events(response.text)
+        assert events[-1][0] == "done"
+        joined, last = {0: "", 1: ""}, {0: 0, 1: 0}
+        for name, data in events[:-1]:
+            assert name == "token"
+            assert data["segment"] >= last[data["index"]]
+            last[data["index"]] = data["segment"]
+            joined[data["index"]] += data["text"]
+        whole = [t["text"] for t in translate(client, **body)["translations"]]
+        assert (
+            [joined[0], joined[1]]
+            == whole
+            == [t["text"] for t in events[-1][1]["translations"]]
+            == [TEXT, "Short. Text."]
+        )
+
+
+def test_alternatives_raise_the_number_of_beams(client: httpx.Client) -> None:
+    translation = translate(client, inputs="abc", num_alternatives=3, max_new_tokens=16)["translations"][0]
+    assert (translation["text"], translation["score"]) == ("abc", 0.0)
+    assert [(a["text"], a["score"]) for a in translation["alternatives"]] == [
+        ("bca", -1.0),
+        ("cab", -2.0),
+        ("abc", -3.0),
+    ]
+    assert "num_alternatives" in refused(client, "num_alternatives", num_alternatives=3, num_beams=2)
+    two = translate(client, inputs="Ab. Cd.", num_alternatives=1)["translations"][0]
+    assert (two["alternatives"][0]["text"], two["alternatives"][0]["score"]) == ("b.A d.C", -2.0)
+
+
+def test_the_pair_chooses_the_model(client: httpx.Client) -> None:
+    def chosen(**body: object) -> str:
+        response = client.post("/translate", json={"inputs": "a", **body})
+        assert response.status_code == 200, response.text
+        return str(response.json()["model"])
+
+    assert chosen(source_lang="en", target_lang="de") == "translator"
+    assert chosen(source_lang="en", target_lang="fr") == "translator-fr"
+    assert chosen(target_lang="fra_Latn") == "translator-fr"
+    assert chosen(target_lang="de-AT") == chosen(target_lang="deu") == chosen(target_lang="de_DE") == "translator"
+
+
+def test_an_unknown_pair_lists_what_there_is(client: httpx.Client) -> None:
+    message = refused(client, "target_lang", source_lang="en", target_lang="fi")
+    assert "en-de" in message and "en-fr" in message
+    assert "en-de" in refused(client, "target_lang", model="translator", target_lang="fr")
+    refused(client, "target_lang", source_lang="de", target_lang="en")
+    refused(client, "target_lang", target_lang="?!")
+
+
+def test_long_sentences_are_cut_where_they_may_be(client: httpx.Client) -> None:
+    sentence = "word, " * 100 + "end."
+    assert translate(client, inputs=sentence, max_new_tokens=300)["translations"][0]["text"] == sentence
+    endless = "x" * 1000
+    assert translate(client, inputs=endless, max_new_tokens=300)["translations"][0]["text"] == endless
+    message = refused(client, "inputs", "context_length_exceeded", inputs=sentence, split_sentences=False)
+    assert "256" in message and str(len(sentence) + 1) in message
+
+
+def test_a_prefix_begins_the_translation(client: httpx.Client) -> None:
+    body = {"inputs": "Ab. Cd.", "decoder_prefix": "So: "}
+    assert translate(client, **body)["translations"][0]["text"] == "So: Ab. Cd."
+    response = client.post("/translate", json={"stream": True, "model": "translator", **body})
+    joined = "".join(data["text"] for name, data in parse_events(response.text) if name == "token")
+    assert joined == "So: Ab. Cd."
+
+
+def test_token_ids_logprobs_and_reasons(client: httpx.Client) -> None:
+    body = {"num_beams": 1, "return_token_ids": True, "logprobs": True}
+    translation = translate(client, inputs="Ab. Cd.", **body)["translations"][0]
+    assert translation["token_ids"] == [68, 101, 49, 1, 70, 103, 49, 1]
+    assert [entry["id"] for entry in translation["logprobs"]] == translation["token_ids"]
+    assert translation["finish_reason"] == "stop" and translation["score"] is None
+    cut = translate(client, inputs="Abc. D.", max_new_tokens=3)["translations"][0]
+    assert cut["finish_reason"] == "length"
+
+
+@pytest.mark.parametrize(
+    "body", [{"n": 2}, {"num_return_sequences": 2}, {"echo": True}, {"inputs": [1, 2]}, {"prompt": "x"}]
+)
+def test_what_is_not_for_translations(client: httpx.Client, body: dict) -> None:
+    refused(client, next(iter(body)), **body)
+
+
+def test_a_decoder_does_not_translate(client: httpx.Client) -> None:
+    assert "/generate" in refused(client, "model", model="decoder")
+
+
+def test_generate_asks_for_languages_too(client: httpx.Client) -> None:
+    body = {"model": "translator", "prompt": "ab", "num_beams": 1}
+    assert client.post("/generate", json=body | {"target_lang": "de"}).json()["choices"][0]["text"] == "ab"
+    assert client.post("/generate", json=body | {"target_lang": "fi"}).json()["error"]["param"] == "target_lang"
