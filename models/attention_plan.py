@@ -7,7 +7,7 @@ reference implementation wants them in.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import accumulate
 
@@ -54,6 +54,20 @@ class AttentionPlan:
     score_bias: Tensor | None = None
     block_tables: Tensor | None = None
     block_size: int = 0
+    _scratch: dict[tuple[int, ...], Tensor] = field(default_factory=dict, repr=False)
+
+    def scratch(self, cache: Tensor) -> tuple[Tensor, Tensor]:
+        """Room for the keys and the values of any group, which the layers of a step use in turn.
+
+        cache: [blocks, block_size, kv_heads, head_dim] -> two of the same shape, as many blocks as a group has at most.
+        Fresh memory for each layer would cost more than the attention itself: every page of it has to be mapped.
+        """
+        shape = tuple(cache.shape[1:])
+        if shape not in self._scratch:
+            count = max(group.keys.numel() for group in self.groups if isinstance(group.keys, Tensor))
+            self._scratch[shape] = cache.new_empty(2, count, *shape)
+        keys, values = self._scratch[shape]
+        return keys, values
 
     @cached_property
     def groups(self) -> tuple[Group, ...]:

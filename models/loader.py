@@ -187,9 +187,7 @@ def _sentence_settings(directory: Path) -> tuple[Pooling, bool, int | None]:
 
 
 def _pooling(directory: Path, folder: str) -> Pooling:
-    if Path(folder).name != folder:
-        raise ConfigError("'modules.json': the folder of a module must lie in the checkpoint's own directory")
-    settings = _json(directory / folder, "config.json") or {}
+    settings = _json(directory, f"{folder}/config.json") or {}
     chosen = [name for name, mode in settings.items() if name.startswith("pooling_mode_") and mode is True]
     if "pooling_mode" in settings:
         chosen.append(f"pooling_mode_{settings['pooling_mode']}")

@@ -73,9 +73,7 @@ class Stack(nn.Module):
         """The score bias of every distance below `length`, or None: see `BucketBias`."""
         return None if self.score_bias is None else self.score_bias(length)
 
-    def forward(
-        self, token_ids: Tensor, positions: Tensor, step: Step, token_type_ids: Tensor | None = None
-    ) -> Tensor:
+    def forward(self, token_ids: Tensor, positions: Tensor, step: Step, token_type_ids: Tensor | None = None) -> Tensor:
         x: Tensor = self.embedding(token_ids, positions, token_type_ids)
         for layer in self.layers:
             x = layer(x, step)

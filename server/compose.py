@@ -112,6 +112,7 @@ class _LoadReport:
         bar.update(progress.done_bytes - bar.n)
         if progress.done_bytes >= progress.total_bytes:
             bar.close()
+            del self._bars[progress.model]
 
     def _say(self, progress: Progress) -> None:
         complete = progress.done_bytes >= progress.total_bytes

@@ -7,7 +7,11 @@ from pathlib import Path
 from models.families import FAMILIES
 
 README = Path(__file__).resolve().parents[1] / "README.md"
-KINDS = {"encoder": "bert roberta distilbert", "decoder": "gpt2 llama mistral qwen2", "encoder-decoder": "t5 bart marian"}
+KINDS = {
+    "encoder": "bert roberta distilbert",
+    "decoder": "gpt2 llama mistral qwen2",
+    "encoder-decoder": "t5 bart marian",
+}
 
 
 def table() -> str:

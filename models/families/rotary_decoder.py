@@ -59,9 +59,7 @@ def rotary_decoder(
         hidden_size=hidden,
         vocab_size=vocab,
         head=LanguageModelHead(tied=fields.flag("tie_word_embeddings", False)),
-        decoder=StackConfig(
-            EmbeddingConfig(vocab), layers=tuple(layer(window) for window in windows), final_norm=norm
-        ),
+        decoder=StackConfig(EmbeddingConfig(vocab), layers=tuple(layer(window) for window in windows), final_norm=norm),
         max_positions=max_positions,
     )
 

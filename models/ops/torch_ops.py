@@ -52,19 +52,27 @@ def packed_attention(query: Tensor, key: Tensor, value: Tensor, plan: AttentionP
     return output
 
 
-def paged_attention(
-    query: Tensor, key_cache: Tensor, value_cache: Tensor, plan: AttentionPlan, scale: float
-) -> Tensor:
+def paged_attention(query: Tensor, key_cache: Tensor, value_cache: Tensor, plan: AttentionPlan, scale: float) -> Tensor:
     """Attention over keys and values in the blocks of a cache, the step's own ones included.
 
     query: [tokens, heads, head_dim]. key_cache, value_cache: [blocks, block_size, kv_heads, head_dim].
     -> [tokens, heads, head_dim]. Every slot of a row's blocks must hold finite numbers, also beyond its length.
     """
     output = torch.empty_like(query)
+    key_room, value_room = plan.scratch(key_cache)
     for group in plan.groups:
-        keys, values = (side[group.keys].flatten(1, 2)[:, : group.key_len] for side in (key_cache, value_cache))
+        keys, values = _gather(key_cache, group, key_room), _gather(value_cache, group, value_room)
         _attend(output, query, keys, values, group, scale)
     return output
+
+
+def _gather(cache: Tensor, group: Group, room: Tensor) -> Tensor:
+    """The blocks of a group, side by side in `room`. -> [rows, key_len, kv_heads, head_dim]."""
+    assert isinstance(group.keys, Tensor)
+    blocks = group.keys.flatten()
+    gathered = room[: len(blocks)]
+    torch.index_select(cache, 0, blocks, out=gathered)
+    return gathered.view(group.rows, -1, *cache.shape[2:])[:, : group.key_len]
 
 
 def _by_row(x: Tensor, rows: int) -> Tensor:

@@ -91,10 +91,13 @@ class Gate:
 
 def error_response(error: RequestError, request_id: str, state: State) -> Response:
     """The error as the contract has it, counted by its code."""
-    state.metrics.rejected.labels(error.code).inc()
+    if error.status != 499:  # counted as cancelled, where it was noticed
+        state.metrics.rejected.labels(error.code).inc()
     headers = {}
-    if error.retry_after is not None:
-        headers["retry-after"] = str(error.retry_after)
+    if error.status in (429, 503):
+        headers["retry-after"] = str(error.retry_after or 1)
+    if error.status == 408:
+        headers["connection"] = "close"
     if error.status == 401:
         headers["www-authenticate"] = "Bearer"
     return Response(dumps(error.body(request_id)), error.status, headers, "application/json")

@@ -5,6 +5,8 @@ from __future__ import annotations
 import importlib.metadata
 from collections.abc import Callable
 
+from prometheus_client import Counter, Histogram
+
 from server.ipc.client import Stage
 from server.ipc.messages import Device, Encoded, Failed, Finished, ModelInfo, Progress, Stats
 from server.metrics import Metrics
@@ -27,6 +29,7 @@ class Telemetry:
     def __init__(self, metrics: Metrics, report: Callable[[Progress], None] | None = None) -> None:
         self.metrics = metrics
         self._report = report
+        self._of_model: dict[str, tuple[Counter, Histogram, Histogram]] = {}
 
     def on_progress(self, progress: Progress) -> None:
         if self._report is not None:
@@ -36,6 +39,12 @@ class Telemetry:
         self.metrics.build_info.labels(version(), device).set(1)
         for info in models:
             self.metrics.model_load_seconds.labels(info.name, info.family).set(info.load_seconds)
+            # Looked up once: these three are needed for every token.
+            self._of_model[info.name] = (
+                self.metrics.generated_tokens.labels(info.name),
+                self.metrics.time_to_first_token.labels(info.name),
+                self.metrics.inter_token.labels(info.name),
+            )
 
     def on_lost(self) -> None:
         metrics = self.metrics
@@ -67,12 +76,12 @@ class Telemetry:
         self.metrics.prompt_tokens.labels(model).inc(tokens)
 
     def on_first_output(self, model: str, seconds: float) -> None:
-        self.metrics.time_to_first_token.labels(model).observe(seconds)
+        self._of_model[model][1].observe(seconds)
 
     def on_tokens(self, model: str, count: int, seconds: float | None) -> None:
-        self.metrics.generated_tokens.labels(model).inc(count)
-        if seconds is not None and count > 0:
-            gaps = self.metrics.inter_token.labels(model)
+        generated, _, gaps = self._of_model[model]
+        generated.inc(count)
+        if seconds is not None:
             for _ in range(count):
                 gaps.observe(seconds / count)
 

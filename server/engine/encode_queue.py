@@ -28,10 +28,9 @@ Text = tuple[EncodeRequest, int]
 
 
 class EncodeQueue:
-    """Requests in the order of their turns. A step's texts hold at most `max_batch_tokens`; a longer one goes alone."""
+    """Requests in the order of their turns."""
 
-    def __init__(self, max_batch_tokens: int) -> None:
-        self.max_batch_tokens = max_batch_tokens
+    def __init__(self) -> None:
         self._turns: deque[EncodeRequest] = deque()
         self.num_waiting_tokens = 0
 
@@ -48,10 +47,9 @@ class EncodeQueue:
             self._turns.remove(request)
             self.num_waiting_tokens -= sum(len(item.token_ids) for item in request.waiting_items)
 
-    def take(self) -> list[Text]:
-        """The texts of the next step, shortest first."""
+    def take(self, budget: int) -> list[Text]:
+        """The texts of the next step, shortest first: at most `budget` tokens, or one text that is longer."""
         taken: list[Text] = []
-        budget = self.max_batch_tokens
         while self._turns:
             request = self._turns[0]
             index = request.next_item

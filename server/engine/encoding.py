@@ -17,6 +17,7 @@ from models.heads import normalize, pool
 from server.engine.encode_queue import EncodeQueue, EncodeRequest, Text
 from server.engine.generation import NOT_FINITE, STEP_FAILED, TIMED_OUT, Events, Limits, StepFailed
 from server.engine.runner import Runner
+from server.engine.scheduler import shared_tokens
 from server.ipc.messages import Encode, Encoded, Failed, FailureCode, Pooling, StepTiming
 
 
@@ -27,7 +28,8 @@ class Encoding:
         self.name = name
         self.runner = runner
         self.limits = limits
-        self.queue = EncodeQueue(max_batch_tokens)
+        self.max_batch_tokens = max_batch_tokens
+        self.queue = EncodeQueue()
 
     @property
     def has_work(self) -> bool:
@@ -57,9 +59,12 @@ class Encoding:
                 return "request_too_large", f"a text of {tokens} tokens exceeds the limit of {limit}"
         return "engine_error", ""
 
-    def step(self, events: Events) -> StepTiming | None:
-        """Encode some texts if any wait. Raises StepFailed, its requests already told."""
-        texts = self.queue.take()
+    def step(self, events: Events, is_shared: bool = False) -> StepTiming | None:
+        """Encode some texts if any wait; fewer when the device is shared with requests that decode.
+
+        Raises StepFailed, its requests already told.
+        """
+        texts = self.queue.take(shared_tokens(self.max_batch_tokens) if is_shared else self.max_batch_tokens)
         if not texts:
             return None
         started = time.monotonic()

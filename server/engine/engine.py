@@ -113,9 +113,12 @@ class Engine:
             and (encode_first or generation is None or not generation.has_work)
         ):
             self._encoded_last.add(model.name)
-            return encoding.step(self._events)
+            return encoding.step(self._events, is_shared=self._is_generating())
         self._encoded_last.discard(model.name)
         return generation.step(self._events) if generation is not None else None
+
+    def _is_generating(self) -> bool:
+        return any(m.generation is not None and bool(m.generation.scheduler.running) for m in self.models.values())
 
     def _recover(self, error: Exception) -> None:
         """Go on if the device still answers: out of memory passes, a fault of the device does not."""

@@ -16,6 +16,14 @@ from typing import Literal
 from server.engine.block_manager import BlockManager
 from server.engine.sequence import Request, Sequence, State
 
+PREFILL_PER_DECODE = 4
+"""Prefill tokens that a step may add for each row that decodes in it."""
+
+
+def shared_tokens(max_batch_tokens: int) -> int:
+    """Prefill or encoder tokens of a step that others wait for: a fraction of those it may have when nobody does."""
+    return max(max_batch_tokens // 8, 1)
+
 
 @dataclass(slots=True)
 class ScheduledRow:
@@ -60,7 +68,8 @@ class Scheduler:
     """Requests of one model: waiting, running, and their blocks.
 
     cross_pool: blocks for encoded sources, None for a decoder. max_batch_tokens: tokens of one step beyond which no
-    prefill is added. max_batch_rows: rows of all running requests together.
+    prefill is added; a step with decoding rows adds less, see `PREFILL_PER_DECODE` and `shared_tokens`.
+    max_batch_rows: rows of all running requests together.
     """
 
     def __init__(
@@ -146,6 +155,9 @@ class Scheduler:
             if request.state is State.RUNNING and request.wants_next_token:
                 self._decode(request, schedule)
         budget = self.max_batch_tokens - len(schedule.rows)
+        if schedule.rows:
+            # Others wait for this step: what is added must not make it several times as long.
+            budget = min(budget, max(PREFILL_PER_DECODE * len(schedule.rows), shared_tokens(self.max_batch_tokens)))
         # Of rows that decode, only those that have begun to answer are decode tokens; the rest are short prompts.
         schedule.num_decode_tokens = sum(row.request.num_generated > 0 for row in schedule.rows)
         for request in self.running:

@@ -86,6 +86,7 @@ class _Channel(asyncio.Protocol):
         self._buffer = bytearray()
         self._transport: asyncio.Transport | None = None
         self.closed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self.broken = False
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
@@ -125,6 +126,7 @@ class _Channel(asyncio.Protocol):
 
     def _break(self, reason: str) -> None:
         log.error("the worker sent something that is no message (%s); replacing it", reason)
+        self.broken = True
         self.close()
 
 
@@ -283,6 +285,8 @@ class Supervisor:
                 log.error("the worker was silent for %.1f s; killing it", quiet)
                 self.kill()
                 return
+        if channel.broken:
+            self.kill()
 
     def _on_message(self, message: FromWorker) -> None:
         if message.epoch != self.epoch:

@@ -109,3 +109,19 @@ async def test_an_answer_without_any_token_in_time_is_a_504(bench: Bench, http: 
     (message,) = await bench.sent_generate()
     bench.output(finished=[Finished(message.request_id, [Hypothesis([], "timeout")], 0.0, 0.0, 0.0)])
     assert (await posted).status_code == 504
+
+
+async def test_a_stop_string_aborts_the_sequence_and_answers_without_its_end(
+    bench: Bench, http: httpx.AsyncClient
+) -> None:
+    bench.become_ready()
+    body = {"model": "decoder", "prompt": "abc", "stop": "bc"}
+    posted = asyncio.create_task(http.post("/generate", json=body))
+    (message,) = await bench.sent_generate()
+    for token in (100, 101, 102):
+        bench.output(tokens=[Tokens(message.request_id, [token])])
+    answer = (await asyncio.wait_for(posted, 30)).json()
+    assert bench.sent == [Abort(message.request_id)]
+    (choice,) = answer["choices"]
+    assert (choice["text"], choice["finish_reason"], choice["stop_reason"]) == ("a", "stop", "bc")
+    assert answer["timings"]["queue_ms"] is None and answer["usage"]["completion_tokens"] == 3

@@ -76,14 +76,14 @@ def test_a_large_list_does_not_block_a_small_request(pairs):
 
 
 def test_a_step_holds_at_most_the_budget_and_a_longer_text_goes_alone():
-    queue = EncodeQueue(50)
+    queue = EncodeQueue()
     queue.add(EncodeRequest(encode(0, [[5] * n for n in (30, 10, 15, 80, 20, 20)])))
     assert queue.num_waiting_tokens == 175
     taken = []
     while len(queue):
-        taken.append([len(request.message.items[index].token_ids) for request, index in queue.take()])
+        taken.append([len(request.message.items[index].token_ids) for request, index in queue.take(50)])
     assert taken == [[10, 30], [15], [80], [20, 20]]
-    assert queue.num_waiting_tokens == 0 and queue.take() == []
+    assert queue.num_waiting_tokens == 0 and queue.take(50) == []
 
 
 def test_abort_and_deadline(pairs):
@@ -122,6 +122,21 @@ def test_a_text_that_is_not_finite_fails_alone(pairs, monkeypatch):
     monkeypatch.setattr(transformer, "encode", poisoned)
     results = run(pair.engine(), [encode(i, [[66 if i == 2 else 5, 7, 8]]) for i in range(4)])
     assert list(results.failed) == [2] and len(results.encoded) == 3
+
+
+def test_encoder_steps_are_short_while_somebody_decodes(pairs):
+    both = [pairs("bert"), pairs("gpt2")]
+    one = engine(both, block_size=4, kv_cache_bytes=1 << 22, max_batch_tokens=160)
+    one.add(generate(both[1], 1, [5, 6, 7], max_new_tokens=120, end_token_ids=[]))
+    one.step()
+    one.add(encode(0, [[5] * 10] * 100))
+    while not (output := one.step()) or not output.encoded:
+        pass
+    one.abort(1)
+    while one.has_work:
+        one.step()
+    sizes = [timing.tokens for timing in one.stats().steps if timing.phase == "encode"]
+    assert sizes[0] == 20 and max(sizes) == 160 and sum(sizes) == 1000
 
 
 def test_encoding_and_generating_share_an_engine(pairs):

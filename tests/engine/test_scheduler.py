@@ -225,6 +225,21 @@ def test_decode_goes_on_while_a_long_prompt_is_read():
         assert schedule.phase == "mixed"
 
 
+def test_a_step_that_decodes_reads_only_a_little_of_a_prompt():
+    world = World(random.Random(2), cross=False, blocks=200, block_size=4, max_batch_tokens=160, max_batch_rows=64)
+    queue(world, 300)
+    assert turn(world).num_tokens == 160
+    turn(world)
+    few = queue(world, 300)
+    assert turn(world).num_tokens == 1 + 160 // 8
+    world.scheduler.remove(few)
+    for _ in range(12):
+        queue(world, 2)
+    turn(world), turn(world)
+    queue(world, 100)
+    assert turn(world).num_tokens == 13 + 13 * 4
+
+
 def test_the_newest_request_is_preempted_and_comes_back_first():
     world = World(random.Random(3), cross=False, blocks=6, block_size=4, max_batch_tokens=64, max_batch_rows=8)
     oldest, middle, newest = [queue(world, 7, 16) for _ in range(3)]

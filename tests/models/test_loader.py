@@ -13,6 +13,7 @@ from models.config import ConfigError
 from models.loader import load_model
 from tests.parity.checkpoints import edit_config, save
 from weights.load import WeightsError
+from weights.resolve import ResolveError
 
 CPU = torch.device("cpu")
 SMALL = {
@@ -149,6 +150,20 @@ def test_pooling_of_sentence_transformers(llama):
     assert (loaded.pooling, loaded.context_tokens) == ("cls", 20)
 
 
+def test_pooling_in_the_hub_cache(llama, tmp_path_factory):
+    """There every file is a link to a blob of the repository, also those of the pooling folder."""
+    sentence_transformer(llama, MODULES, {"pooling_mode_cls_token": True})
+    repo = tmp_path_factory.mktemp("models--org--name")
+    snapshot = repo / "snapshots" / "0123abc"
+    for number, file in enumerate(path for path in llama.rglob("*") if path.is_file()):
+        blob, link = repo / "blobs" / str(number), snapshot / file.relative_to(llama)
+        for folder in (blob.parent, link.parent):
+            folder.mkdir(parents=True, exist_ok=True)
+        blob.write_bytes(file.read_bytes())
+        link.symlink_to(blob)
+    assert load_model(snapshot, torch.float32, CPU).pooling == "cls"
+
+
 @pytest.mark.parametrize(
     ("modules", "settings"),
     [
@@ -161,5 +176,5 @@ def test_pooling_of_sentence_transformers(llama):
 )
 def test_other_ways_to_one_vector_are_refused(llama, modules, settings):
     sentence_transformer(llama, modules, settings)
-    with pytest.raises(ConfigError):
+    with pytest.raises((ConfigError, ResolveError)):
         load_model(llama, torch.float32, CPU)

@@ -84,7 +84,7 @@ def test_the_translator_on_held_out_sentences() -> None:
 
 
 def test_the_storyteller_beats_token_frequencies() -> None:
-    figures = stories.evaluate(48)
+    figures = stories.perplexities(24)
     perplexity, unigram = figures["perplexity"], figures["unigram_perplexity"]
     assert isinstance(perplexity, float) and isinstance(unigram, float)
     assert perplexity < unigram / 20

@@ -166,8 +166,8 @@ def _unigram_perplexity(tokenizer: PreTrainedTokenizerBase, rows: list[list[int]
     return math.exp(sum(losses) / len(losses))
 
 
-def evaluate(count: int = 1000, folder: Path = HOME / NAME) -> dict[str, float | int | str]:
-    """Perplexity per token on held-out stories, beside that of token frequencies, and sample continuations."""
+def perplexities(count: int, folder: Path = HOME / NAME) -> dict[str, float | int | str]:
+    """Perplexity per token on held-out stories, beside that of token frequencies."""
     tokenizer = AutoTokenizer.from_pretrained(folder)
     model = LlamaForCausalLM.from_pretrained(folder)
     rows = [[*ids, tokenizer.eos_token_id] for ids in tokenizer(held_out_stories(count))["input_ids"]]
@@ -179,10 +179,14 @@ def evaluate(count: int = 1000, folder: Path = HOME / NAME) -> dict[str, float |
             real = int((ids[:, 1:] != tokenizer.pad_token_id).sum())
             loss += float(_loss(model, tokenizer.pad_token_id, {"input_ids": ids})) * real
             tokens += real
-    figures: dict[str, float | int | str] = {
+    return {
         "stories": count,
         "tokens": int(tokens),
         "perplexity": math.exp(loss / tokens),
         "unigram_perplexity": _unigram_perplexity(tokenizer, rows),
     }
-    return figures | {f"greedy: {prompt}": continue_story(prompt) for prompt in PROMPTS}
+
+
+def evaluate(count: int = 1000) -> dict[str, float | int | str]:
+    """The perplexities, and how the model continues a few beginnings."""
+    return perplexities(count) | {f"greedy: {prompt}": continue_story(prompt) for prompt in PROMPTS}

@@ -201,7 +201,7 @@ def translate(texts: list[str], beams: int, folder: Path = HOME / NAME) -> list[
     return answers
 
 
-def evaluate(count: int = 3000) -> dict[str, float | int | str]:
+def evaluate(count: int = 2000) -> dict[str, float | int | str]:
     """Exact match on held-out sentences, greedy and with beam search, and on their untidy spellings."""
     pairs = held_out_pairs(count)
     sources = [source for source, _ in pairs]

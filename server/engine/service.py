@@ -1,0 +1,139 @@
+"""The worker's life, from `Configure` to the end of the loop. Knows the connection and the engine; no processes.
+
+One thread: read what came, do one step, send what it brought, and every so often a heartbeat. So a heartbeat means that
+the very loop that serves requests is alive.
+"""
+
+from __future__ import annotations
+
+import gc
+import logging
+import time
+from collections.abc import Callable
+
+import torch
+
+from server.engine.connection import Connection
+from server.engine.engine import Engine
+from server.engine.host import usable_cores
+from server.engine.loading import Loaded, LoadError, build, load
+from server.ipc.messages import (
+    Abort,
+    Configure,
+    Encode,
+    EncodeItem,
+    EncodeTask,
+    Generate,
+    GenerationParams,
+    LoadFailed,
+    ModelInfo,
+    Progress,
+    Ready,
+    Shutdown,
+    ToWorker,
+)
+
+log = logging.getLogger("triptych.worker")
+
+PROGRESS_SECONDS = 0.1
+DRAIN_SECONDS = 2.0
+_FOREVER = 3600.0
+
+
+def live(connection: Connection) -> int:
+    """The whole life of a worker. Returns its exit status: 0, or 2 when a model cannot be loaded.
+
+    Raises ConnectionClosed when the other side is gone.
+    """
+    backlog: list[ToWorker] = []
+    while not backlog:
+        backlog = connection.receive(_FOREVER)
+    first, *early = backlog
+    if isinstance(first, Shutdown):
+        return 0
+    assert isinstance(first, Configure), f"the first message must be Configure, not {type(first).__name__}"
+    try:
+        engine, infos = start(first, connection.send)
+    except LoadError as error:
+        connection.send(LoadFailed(first.epoch, str(error)))
+        connection.drain(DRAIN_SECONDS)
+        return 2
+    connection.send(Ready(first.epoch, infos, "cuda" if engine.device.type == "cuda" else "cpu"))
+    return _serve(engine, connection, early, first.options.stats_interval_seconds)
+
+
+def start(configure: Configure, send: Callable[[Progress], None]) -> tuple[Engine, list[ModelInfo]]:
+    """Load all models, share the memory among them, and run each one once. Raises LoadError."""
+    options = configure.options
+    device = _device(configure.device)
+    torch.set_num_threads(options.threads or usable_cores())
+    torch.backends.cuda.matmul.allow_tf32 = False
+    loaded = [load(spec, device, _reporter(configure.epoch, spec.name, send)) for spec in configure.models]
+    generating = sum(model.generates for model in loaded)
+    built = [build(model, options, options.kv_cache_bytes // max(generating, 1)) for model in loaded]
+    engine = Engine({model.name: model for model, _ in built}, device, configure.epoch)
+    _warm_up(engine, loaded)
+    # What lives as long as the process need not be looked at by every collection.
+    gc.collect()
+    gc.freeze()
+    return engine, [info for _, info in built]
+
+
+def _device(choice: str) -> torch.device:
+    available = torch.cuda.is_available()
+    if choice == "cuda" and not available:
+        raise LoadError("device cuda was asked for, and torch finds none")
+    return torch.device("cuda", torch.cuda.current_device()) if available and choice != "cpu" else torch.device("cpu")
+
+
+def _reporter(epoch: int, name: str, send: Callable[[Progress], None]) -> Callable[[int, int], None]:
+    """Tells the server how far a model is, a few times a second and at the end."""
+    last = -PROGRESS_SECONDS
+
+    def report(done_bytes: int, total_bytes: int) -> None:
+        nonlocal last
+        now = time.monotonic()
+        if now - last >= PROGRESS_SECONDS or done_bytes == total_bytes:
+            last = now
+            send(Progress(epoch, name, done_bytes, total_bytes))
+
+    return report
+
+
+def _warm_up(engine: Engine, models: list[Loaded]) -> None:
+    """A few steps of each model, so that the first request finds everything allocated and chosen."""
+    for number, model in enumerate(models):
+        if model.generates:
+            starts = [0] if model.model.config.is_encoder_decoder else []
+            params = GenerationParams(max_new_tokens=3, do_sample=True, top_k=5)
+            engine.add(Generate(-2 * number - 1, model.spec.name, [0, 0], starts, params))
+        if model.encodes:
+            task: EncodeTask = "embed" if "embed" in model.model.tasks else "classify"
+            engine.add(Encode(-2 * number - 2, model.spec.name, task, [EncodeItem([0, 0])]))
+    while engine.has_work:
+        engine.step()
+    engine.stats()
+
+
+def _serve(engine: Engine, connection: Connection, early: list[ToWorker], stats_seconds: float) -> int:
+    next_stats = time.monotonic()
+    messages = early
+    while True:
+        for message in messages:
+            if isinstance(message, Generate | Encode):
+                engine.add(message)
+            elif isinstance(message, Abort):
+                engine.abort(message.request_id)
+            elif isinstance(message, Shutdown):
+                connection.drain(DRAIN_SECONDS)
+                return 0
+            else:
+                log.error("a worker is configured once; a second Configure is ignored")
+        output = engine.step()
+        if output is not None:
+            connection.send(output)
+        now = time.monotonic()
+        if now >= next_stats:
+            connection.send(engine.stats())
+            next_stats = now + stats_seconds
+        messages = connection.receive(0.0 if engine.has_work else max(next_stats - now, 0.0))
