@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from models.config import ConfigError, ModelConfig
+from models.config import ClassificationHead, ConfigError, HeadConfig, ModelConfig
 from models.families import family_of
 from models.families.family import Family, Task
 from models.families.fields import Fields
@@ -95,7 +95,7 @@ def load_model(
         architecture=architecture,
         tasks=family.architectures[architecture],
         generation=generation,
-        labels=_labels(hf) if "classify" in family.architectures[architecture] else (),
+        labels=_labels(hf, config.head),
         problem_type=hf.get("problem_type"),
         pooling=pooling,
         normalize=normalize,
@@ -122,6 +122,9 @@ def _load(
         matches = [first_match(rules, name) for name in stored]
     found = {target for match in matches if match is not None for target in match[1]}
     zero = {name: shapes.pop(name) for name in family.zero_if_absent & shapes.keys() - found}
+    tied = {name: family.tied_if_absent[name] for name in family.tied_if_absent.keys() & shapes.keys() - found}
+    for name in tied:
+        del shapes[name]
 
     def assign(name: str, tensor: Tensor) -> None:
         owner, _, attribute = name.rpartition(".")
@@ -130,6 +133,8 @@ def _load(
     report = load_weights(directory, rules, shapes, dtype, device, assign, progress)
     for name, shape in zero.items():
         assign(name, torch.zeros(shape, dtype=dtype, device=device))
+    for name, source in tied.items():
+        assign(name, transformer.get_parameter(source))
     return report.parameters, report.bytes
 
 
@@ -153,10 +158,13 @@ def _json(directory: Path, name: str) -> dict[str, Any] | None:
     return value
 
 
-def _labels(hf: Mapping[str, Any]) -> tuple[str, ...]:
+def _labels(hf: Mapping[str, Any], head: HeadConfig) -> tuple[str, ...]:
+    """Class names by index, empty without classes. transformers does not write its own, `LABEL_0`, `LABEL_1`..."""
+    if not isinstance(head, ClassificationHead):
+        return ()
     names = hf.get("id2label")
     if not isinstance(names, dict) or not names:
-        return ()
+        return tuple(f"LABEL_{index}" for index in range(head.num_labels))
     try:
         by_index = {int(index): str(label) for index, label in names.items()}
     except ValueError:

@@ -95,8 +95,8 @@ FAMILY = Family(
     model_types=("bert",),
     architectures={
         "BertModel": ("embed",),
-        "BertForMaskedLM": ("fill_mask", "embed"),
-        "BertForPreTraining": ("fill_mask", "embed"),
+        "BertForMaskedLM": ("embed",),
+        "BertForPreTraining": ("embed",),
         "BertForSequenceClassification": ("classify",),
     },
     config=_config,

@@ -94,7 +94,7 @@ FAMILY = Family(
     model_types=("distilbert",),
     architectures={
         "DistilBertModel": ("embed",),
-        "DistilBertForMaskedLM": ("fill_mask", "embed"),
+        "DistilBertForMaskedLM": ("embed",),
         "DistilBertForSequenceClassification": ("classify",),
     },
     config=_config,

@@ -10,7 +10,7 @@ from models.config import ModelConfig
 from models.generation_defaults import GenerationDefaults
 from weights.rules import Rule
 
-Task = Literal["generate", "translate", "embed", "classify", "fill_mask"]
+Task = Literal["generate", "translate", "embed", "classify"]
 
 
 @dataclass(frozen=True)
@@ -24,6 +24,7 @@ class Family:
     rules: (model, `config.json`, architecture) to the rules for the checkpoint's tensors.
     generation: what holds where neither `generation_config.json` nor `config.json` says.
     zero_if_absent: our names of parameters that some checkpoints leave out and that are zero then.
+    tied_if_absent: our names of parameters that some checkpoints leave out, each with the one it is tied to then.
     refused_dtypes: dtypes that give wrong numbers in this family, with the reason.
     """
 
@@ -34,4 +35,5 @@ class Family:
     rules: Callable[[ModelConfig, Mapping[str, Any], str], Sequence[Rule]]
     generation: GenerationDefaults = field(default_factory=GenerationDefaults)
     zero_if_absent: frozenset[str] = frozenset()
+    tied_if_absent: Mapping[str, str] = field(default_factory=dict)
     refused_dtypes: Mapping[str, str] = field(default_factory=dict)

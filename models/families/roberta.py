@@ -107,7 +107,7 @@ FAMILY = Family(
     model_types=("roberta",),
     architectures={
         "RobertaModel": ("embed",),
-        "RobertaForMaskedLM": ("fill_mask", "embed"),
+        "RobertaForMaskedLM": ("embed",),
         "RobertaForSequenceClassification": ("classify",),
     },
     config=_config,

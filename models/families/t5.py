@@ -132,5 +132,7 @@ FAMILY = Family(
     config=config,
     rules=rules,
     generation=GenerationDefaults(end_token_ids=(1,), pad_token_id=0, decoder_start_token_ids=(0,)),
+    # transformers 5 saves a version 1.1 whose logits were never untied without its `lm_head`.
+    tied_if_absent={"head.weight": _TOKENS},
     refused_dtypes={"float16": "T5's feed-forward sums exceed float16; use bfloat16 or float32"},
 )

@@ -25,68 +25,71 @@ from server.ipc.messages import (
 from tests.parity.checkpoints import load, save
 
 VOCAB = 97
+_LLAMA = {
+    "vocab_size": VOCAB,
+    "hidden_size": 32,
+    "intermediate_size": 48,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "max_position_embeddings": 128,
+    "bos_token_id": 1,
+    "eos_token_id": 2,
+}
+_GPT2 = {
+    "vocab_size": VOCAB,
+    "n_positions": 128,
+    "n_embd": 32,
+    "n_layer": 2,
+    "n_head": 4,
+    "bos_token_id": 1,
+    "eos_token_id": 2,
+}
+_T5 = {"vocab_size": VOCAB, "d_model": 32, "d_kv": 8, "d_ff": 48, "num_heads": 4, "decoder_start_token_id": 0}
+_BART = {
+    "vocab_size": VOCAB,
+    "d_model": 32,
+    "encoder_attention_heads": 4,
+    "decoder_attention_heads": 4,
+    "encoder_ffn_dim": 48,
+    "decoder_ffn_dim": 48,
+    "max_position_embeddings": 128,
+    "forced_eos_token_id": None,
+}
+_MARIAN = _BART | {"pad_token_id": VOCAB - 1, "decoder_start_token_id": VOCAB - 1, "eos_token_id": 0}
+_TWO_LAYERS = {"encoder_layers": 2, "decoder_layers": 2}
+_DEEP_ENCODER = {"encoder_layers": 3, "decoder_layers": 1, "scale_embedding": True}
+
 DECODERS = {
-    "gpt2": (
-        "GPT2LMHeadModel",
-        transformers.GPT2Config(
-            vocab_size=VOCAB, n_positions=128, n_embd=32, n_layer=2, n_head=4, bos_token_id=1, eos_token_id=2
-        ),
+    "gpt2": ("GPT2LMHeadModel", transformers.GPT2Config(**_GPT2)),
+    "gpt2-untied": ("GPT2LMHeadModel", transformers.GPT2Config(**_GPT2, tie_word_embeddings=False)),
+    "llama": ("LlamaForCausalLM", transformers.LlamaConfig(**_LLAMA, num_key_value_heads=2)),
+    "llama-tied": ("LlamaForCausalLM", transformers.LlamaConfig(**_LLAMA, tie_word_embeddings=True)),
+    "mistral": (
+        "MistralForCausalLM",
+        transformers.MistralConfig(**_LLAMA, num_key_value_heads=2, sliding_window=6),
     ),
-    "llama": (
-        "LlamaForCausalLM",
-        transformers.LlamaConfig(
-            vocab_size=VOCAB,
-            hidden_size=32,
-            intermediate_size=48,
-            num_hidden_layers=2,
-            num_attention_heads=4,
-            num_key_value_heads=2,
-            max_position_embeddings=128,
-            bos_token_id=1,
-            eos_token_id=2,
-        ),
+    "mistral-full": (
+        "MistralForCausalLM",
+        transformers.MistralConfig(**_LLAMA, num_key_value_heads=4, sliding_window=None),
+    ),
+    "qwen2": ("Qwen2ForCausalLM", transformers.Qwen2Config(**_LLAMA, num_key_value_heads=2)),
+    "qwen2-tied": (
+        "Qwen2ForCausalLM",
+        transformers.Qwen2Config(**_LLAMA, num_key_value_heads=1, tie_word_embeddings=True),
     ),
 }
 SEQ2SEQ = {
-    "t5": (
+    "t5": ("T5ForConditionalGeneration", transformers.T5Config(**_T5, num_layers=2)),
+    "t5-gated-untied": (
         "T5ForConditionalGeneration",
         transformers.T5Config(
-            vocab_size=VOCAB, d_model=32, d_kv=8, d_ff=48, num_layers=2, num_heads=4, decoder_start_token_id=0
+            **_T5, num_layers=3, num_decoder_layers=1, feed_forward_proj="gated-gelu", tie_word_embeddings=False
         ),
     ),
-    "bart": (
-        "BartForConditionalGeneration",
-        transformers.BartConfig(
-            vocab_size=VOCAB,
-            d_model=32,
-            encoder_layers=2,
-            decoder_layers=2,
-            encoder_attention_heads=4,
-            decoder_attention_heads=4,
-            encoder_ffn_dim=48,
-            decoder_ffn_dim=48,
-            max_position_embeddings=128,
-            forced_eos_token_id=None,
-        ),
-    ),
-    "marian": (
-        "MarianMTModel",
-        transformers.MarianConfig(
-            vocab_size=VOCAB,
-            d_model=32,
-            encoder_layers=2,
-            decoder_layers=2,
-            encoder_attention_heads=4,
-            decoder_attention_heads=4,
-            encoder_ffn_dim=48,
-            decoder_ffn_dim=48,
-            max_position_embeddings=128,
-            pad_token_id=VOCAB - 1,
-            decoder_start_token_id=VOCAB - 1,
-            eos_token_id=0,
-            forced_eos_token_id=None,
-        ),
-    ),
+    "bart": ("BartForConditionalGeneration", transformers.BartConfig(**_BART, **_TWO_LAYERS)),
+    "bart-deep-encoder": ("BartForConditionalGeneration", transformers.BartConfig(**_BART, **_DEEP_ENCODER)),
+    "marian": ("MarianMTModel", transformers.MarianConfig(**_MARIAN, **_TWO_LAYERS)),
+    "marian-deep-encoder": ("MarianMTModel", transformers.MarianConfig(**_MARIAN, **_DEEP_ENCODER)),
 }
 ENCODERS = {
     "bert": (

@@ -7,7 +7,7 @@ import json
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
-from transformers import BartConfig, LlamaConfig, T5Config
+from transformers import BartConfig, BertConfig, LlamaConfig, T5Config
 
 from models.config import ConfigError
 from models.loader import load_model
@@ -178,3 +178,10 @@ def test_other_ways_to_one_vector_are_refused(llama, modules, settings):
     sentence_transformer(llama, modules, settings)
     with pytest.raises((ConfigError, ResolveError)):
         load_model(llama, torch.float32, CPU)
+
+
+def test_labels_that_the_file_leaves_out(tmp_path):
+    """transformers does not write its default names; scores need some all the same."""
+    save(tmp_path, BertConfig(**SMALL), "BertForSequenceClassification")
+    assert "id2label" not in (tmp_path / "config.json").read_text()
+    assert load_model(tmp_path, torch.float32, CPU).labels == ("LABEL_0", "LABEL_1")
