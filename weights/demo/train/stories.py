@@ -26,9 +26,9 @@ from weights.demo.train.split import held_out
 from weights.demo.train.training import HOME, Batch, by_length, fit, pad, save_model, seed_everything
 
 NAME = "story"
-STEPS = 1100
+STEPS = 3300
 _CONTEXT = 512
-_BATCH = 48
+_BATCH = 16
 _CHUNK = 64
 _VOCABULARY = 1280
 BOS, EOS, PAD = "<s>", "</s>", "<pad>"
@@ -139,10 +139,10 @@ def train(seed: int = 2, steps: int = STEPS) -> None:
         partial(_loss, model, tokenizer.pad_token_id),
         steps,
         name=NAME,
-        learning_rate=3e-3,
-        warmup=150,
+        learning_rate=2e-3,
+        warmup=300,
         save=lambda: save_model(model, folder),
-        save_every=200,
+        save_every=500,
     )
 
 
