@@ -114,6 +114,20 @@ def test_embeddings(body: str, mode: str, tmp_path: Path):
 
 
 @every_body
+@pytest.mark.parametrize("dtype, bound", [(torch.bfloat16, 0.03), (torch.float16, 0.005)], ids=str)
+@torch.inference_mode()
+def test_half_precision_stays_near(body: str, dtype: torch.dtype, bound: float, tmp_path: Path):
+    """Mean error as a share of the spread of the float32 hidden states: bfloat16 keeps 8 bits, float16 keeps 11."""
+    model = _reference(body, "Model", seed=5)
+    model.save_pretrained(tmp_path)
+    batch = _batch(model)
+    expected = torch.cat([output.last_hidden_state[0] for output in _one_by_one(model, batch)])
+    found = load_model(tmp_path, dtype, DEVICE).transformer.encode(batch).cpu()
+    assert found.dtype == dtype
+    assert (found.float() - expected).abs().mean() < bound * expected.std()
+
+
+@every_body
 @pytest.mark.parametrize("labels", [1, 5])
 @torch.inference_mode()
 def test_class_logits(body: str, labels: int, tmp_path: Path):

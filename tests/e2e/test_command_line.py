@@ -1,0 +1,107 @@
+"""`triptych serve` and `triptych check` on checkpoints that are right, and on checkpoints that are not."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import httpx
+import pytest
+from safetensors.numpy import load_file, save_file
+
+from tests.e2e.conftest import REPOSITORY, free_port, start_server
+
+DEMO = REPOSITORY / "weights" / "demo"
+
+
+def triptych(*arguments: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "server.cli", *arguments]
+    return subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, timeout=120)
+
+
+@pytest.fixture
+def story(tmp_path: Path) -> Path:
+    return Path(shutil.copytree(DEMO / "story", tmp_path / "story"))
+
+
+def without_a_tensor(story: Path) -> str:
+    tensors = load_file(story / "model.safetensors")
+    name = "model.layers.1.mlp.up_proj.weight"
+    del tensors[name]
+    save_file(tensors, story / "model.safetensors", metadata={"format": "pt"})
+    return name
+
+
+def of_an_unknown_architecture(story: Path) -> str:
+    config = json.loads((story / "config.json").read_text())
+    config |= {"model_type": "reformer", "architectures": ["ReformerModelWithLMHead"]}
+    (story / "config.json").write_text(json.dumps(config))
+    return "reformer"
+
+
+def truncated(story: Path) -> str:
+    weights = story / "model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:-1000])
+    return "model.safetensors"
+
+
+def that_wants_its_own_code(story: Path) -> str:
+    config = json.loads((story / "config.json").read_text())
+    config["auto_map"] = {"AutoModelForCausalLM": "modeling.Story"}
+    (story / "config.json").write_text(json.dumps(config))
+    return "auto_map"
+
+
+@pytest.mark.parametrize("damage", [without_a_tensor, of_an_unknown_architecture, truncated, that_wants_its_own_code])
+@pytest.mark.parametrize("command", ["serve", "check"])
+def test_a_bad_checkpoint_is_one_line_that_names_it(story: Path, damage, command: str) -> None:
+    named = damage(story)
+    more = ["--port", str(free_port()), "--log-level", "error"] if command == "serve" else []
+    done = triptych(command, f"tale={story}" if command == "serve" else str(story), *more)
+    assert done.returncode == 1
+    (line,) = [line for line in done.stderr.splitlines() if line.startswith("triptych:")]
+    assert named in line
+    assert "Traceback" not in done.stdout + done.stderr
+    assert str(story.parent) not in line
+
+
+def test_a_model_that_is_nowhere_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    monkeypatch.setenv("HF_HOME", str(tmp_path))
+    done = triptych("check", "nobody/nothing")
+    assert done.returncode == 1
+    (line,) = done.stderr.splitlines()
+    assert "nobody/nothing" in line and "HF_HUB_OFFLINE" in line
+
+
+def test_check_says_what_a_checkpoint_is() -> None:
+    done = triptych("check", str(DEMO / "translator-en-fr"))
+    assert done.returncode == 0
+    said = dict(line.split("  ", 1) for line in done.stdout.splitlines())
+    assert said["family"].strip() == "marian (MarianMTModel)"
+    assert "translate" in said["serves"]
+
+
+def test_several_models_by_name_in_bfloat16(tmp_path: Path) -> None:
+    models = {"llm": "story", "mt": "translator-en-fr", "vectors": "sentence-encoder", "mood": "sentiment"}
+    named = [f"{name}={DEMO / directory}" for name, directory in models.items()]
+    server = start_server(tmp_path / "log", *named, "--dtype", "bfloat16", "--device", "cpu")
+    try:
+        server.wait_ready()
+        info = httpx.get(f"{server.url}/info").json()
+        assert [(m["name"], m["dtype"]) for m in info["models"]] == [(name, "bfloat16") for name in models]
+        body = {"model": "mt", "inputs": "I am a student"}
+        answer = httpx.post(f"{server.url}/translate", json=body, timeout=60).json()
+        assert answer["translations"][0]["text"] == "Je suis un étudiant"
+        body = {"model": "mood", "inputs": "I loved this wonderful film"}
+        assert httpx.post(f"{server.url}/classify", json=body, timeout=60).json()[0]["label"] == "POSITIVE"
+        body = {"model": "llm", "prompt": "Once upon a time", "max_new_tokens": 8}
+        assert httpx.post(f"{server.url}/generate", json=body, timeout=60).status_code == 200
+        wrong = httpx.post(f"{server.url}/generate", json=body | {"model": "vectors"}, timeout=60)
+        assert wrong.status_code == 422 and "/embed" in wrong.json()["error"]["message"]
+        assert httpx.post(f"{server.url}/embed", json={"model": "none", "inputs": "a"}).status_code == 404
+    finally:
+        server.stop()

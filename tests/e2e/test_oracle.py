@@ -1,0 +1,86 @@
+"""What the server answers over HTTP is what transformers makes of the same files."""
+
+from __future__ import annotations
+
+import httpx
+import numpy as np
+import pytest
+import torch
+from transformers import (
+    AutoModel,
+    AutoModelForCausalLM,
+    AutoModelForSeq2SeqLM,
+    AutoModelForSequenceClassification,
+    AutoTokenizer,
+)
+
+from tests.e2e.conftest import REPOSITORY, RunningServer
+
+DEMO = REPOSITORY / "weights" / "demo"
+PROMPTS = ["Once upon a time", "The old fox", "In a small village, a brave girl", "One night the wind"]
+SENTENCES = [
+    "I am a student",
+    "The little cat does not sleep in the garden.",
+    "Do they often buy red apples?",
+    "We will visit the old museum tomorrow.",
+]
+
+
+def post(server: RunningServer, route: str, body: dict) -> dict:
+    response = httpx.post(server.url + route, json=body, timeout=120)
+    assert response.status_code == 200, response.text
+    return response.json()
+
+
+@torch.inference_mode()
+@pytest.mark.parametrize("num_beams", [1, 4])
+def test_stories(demo_server: RunningServer, num_beams: int) -> None:
+    tokenizer = AutoTokenizer.from_pretrained(DEMO / "story")
+    model = AutoModelForCausalLM.from_pretrained(DEMO / "story")
+    expected = []
+    for prompt in PROMPTS:
+        inputs = tokenizer(prompt, return_tensors="pt")
+        made = model.generate(**inputs, max_new_tokens=60, num_beams=num_beams, do_sample=False)[0]
+        expected.append(tokenizer.decode(made, skip_special_tokens=True))
+    answer = post(demo_server, "/generate", {"prompt": PROMPTS, "max_new_tokens": 60, "num_beams": num_beams})
+    assert [p + c["text"] for p, c in zip(PROMPTS, answer["choices"], strict=True)] == expected
+
+
+@torch.inference_mode()
+def test_translations_with_the_beams_the_checkpoint_asks_for(demo_server: RunningServer) -> None:
+    folder = DEMO / "translator-en-fr"
+    tokenizer, model = AutoTokenizer.from_pretrained(folder), AutoModelForSeq2SeqLM.from_pretrained(folder)
+    assert model.generation_config.num_beams > 1
+    expected = []
+    for sentence in SENTENCES:
+        made = model.generate(
+            **tokenizer(sentence, return_tensors="pt"), return_dict_in_generate=True, output_scores=True
+        )
+        expected.append(
+            (tokenizer.decode(made.sequences[0], skip_special_tokens=True), float(made.sequences_scores[0]))
+        )
+    body = {"inputs": SENTENCES, "split_sentences": False}
+    translations = post(demo_server, "/translate", body)["translations"]
+    assert [t["text"] for t in translations] == [text for text, _ in expected]
+    assert [t["score"] for t in translations] == pytest.approx([score for _, score in expected], abs=1e-4)
+
+
+@torch.inference_mode()
+def test_embeddings(demo_server: RunningServer) -> None:
+    folder = DEMO / "sentence-encoder"
+    tokenizer, model = AutoTokenizer.from_pretrained(folder), AutoModel.from_pretrained(folder)
+    ours = np.array(post(demo_server, "/embed", {"inputs": SENTENCES}))
+    for sentence, vector in zip(SENTENCES, ours, strict=True):
+        mean = model(**tokenizer(sentence, return_tensors="pt")).last_hidden_state[0].mean(0)
+        np.testing.assert_allclose(vector, (mean / mean.norm()).numpy(), atol=1e-5)
+
+
+@torch.inference_mode()
+def test_classes(demo_server: RunningServer) -> None:
+    folder = DEMO / "sentiment"
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    model = AutoModelForSequenceClassification.from_pretrained(folder)
+    for labels, sentence in zip(post(demo_server, "/classify", {"inputs": SENTENCES}), SENTENCES, strict=True):
+        scores = model(**tokenizer(sentence, return_tensors="pt")).logits[0].softmax(-1)
+        expected = {model.config.id2label[index]: float(score) for index, score in enumerate(scores)}
+        assert {one["label"]: one["score"] for one in labels} == pytest.approx(expected, abs=1e-5)
