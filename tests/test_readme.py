@@ -1,10 +1,12 @@
-"""The README's facts: its table of families is the registry's."""
+"""The README's facts: its table of families is the registry's, its settings file is one."""
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 from models.families import FAMILIES
+from server import settings
 
 README = Path(__file__).resolve().parents[1] / "README.md"
 KINDS = {
@@ -28,3 +30,12 @@ def test_the_table_of_families_is_the_registry() -> None:
     _, _, rest = README.read_text().partition("<!-- families: begin -->\n")
     printed, _, _ = rest.partition("\n<!-- families: end -->")
     assert printed == table(), f"the README should say:\n{table()}"
+
+
+def test_the_settings_file_is_one(tmp_path: Path) -> None:
+    (block,) = re.findall(r"```toml\n(.*?)```", README.read_text(), re.DOTALL)
+    file = tmp_path / "triptych.toml"
+    file.write_text(block)
+    read = settings.load({}, file)
+    assert (read.port, read.dtype, read.kv_cache_memory) == (9000, "bfloat16", 4 << 30)
+    assert read.models == ["mt=/path/opus-mt-en-de", "embed=sentence-transformers/all-MiniLM-L6-v2"]

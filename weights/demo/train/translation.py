@@ -19,7 +19,7 @@ from weights.demo.train.split import held_out
 from weights.demo.train.training import HOME, Batch, by_length, fit, pad, save_model, seed_everything
 
 NAME = "translator-en-fr"
-STEPS = 4000
+STEPS = 3400
 _BATCH = 256
 _CHUNK = 64  # batches drawn at once and sorted by length
 _PIECES = {"source": 1000, "target": 1400}

@@ -1,0 +1,52 @@
+"""What is deployed names only what exists: metrics on the dashboard, settings in the images."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import yaml
+
+from server.metrics import Metrics
+from server.settings import Settings
+
+REPOSITORY = Path(__file__).resolve().parents[1]
+
+
+def test_the_dashboard_asks_for_metrics_that_exist() -> None:
+    exposed = set(re.findall(r"^# TYPE (\w+) (\w+)", Metrics().render().decode(), re.MULTILINE))
+    names = {name for name, kind in exposed if kind != "histogram"}
+    names |= {
+        name + suffix for name, kind in exposed if kind == "histogram" for suffix in ("_bucket", "_sum", "_count")
+    }
+    dashboard = json.loads((REPOSITORY / "deploy/grafana/dashboards/triptych.json").read_text())
+    asked = {
+        name
+        for panel in dashboard["panels"]
+        for target in panel["targets"]
+        for name in re.findall(r"triptych_\w+", target["expr"])
+    }
+    assert len(asked) > 15
+    assert asked <= names, asked - names
+
+
+def test_images_and_compose_use_settings_that_exist() -> None:
+    text = (REPOSITORY / "Dockerfile").read_text() + (REPOSITORY / "docker-compose.yml").read_text()
+    used = set(re.findall(r"TRIPTYCH_([A-Z_]+)(?==|:| )", text))
+    assert {"HOST", "PORT", "INSECURE_NO_AUTH"} <= used
+    assert {name.lower() for name in used - {"TARGET"}} <= Settings.model_fields.keys()
+
+
+def test_compose_publishes_on_this_machine_alone() -> None:
+    services = yaml.safe_load((REPOSITORY / "docker-compose.yml").read_text())["services"]
+    assert set(services) == {"triptych", "prometheus", "grafana"}
+    ports = [port for service in services.values() for port in service["ports"]]
+    assert len(ports) == 3 and all(port.startswith("127.0.0.1:") for port in ports)
+
+
+def test_every_configuration_file_is_yaml_or_json() -> None:
+    files = [*REPOSITORY.glob("deploy/**/*.yml"), *REPOSITORY.glob("deploy/**/*.json")]
+    assert len(files) >= 4
+    for file in files:
+        assert yaml.safe_load(file.read_text())
