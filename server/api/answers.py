@@ -128,7 +128,7 @@ class Answer:
 
 @dataclass
 class Run:
-    """A call whose sequences become answers: `answers[row][rank]`."""
+    """A call whose sequences become answers: `answers[row][rank]`, as many ranks as there are hypotheses."""
 
     call: Call
     answers: list[list[Answer]]
@@ -174,6 +174,8 @@ class Run:
             h.token_ids for h in event.hypotheses
         ):
             raise DeadlineExceeded("the deadline passed before the first token")
+        # Where masks leave fewer tokens than beams, there are fewer hypotheses than were asked for.
+        del answers[max(len(event.hypotheses), 1) :]
         return [answer.finish(hypothesis) for answer, hypothesis in zip(answers, event.hypotheses, strict=True)]
 
     def timings(self, arrival: float) -> dict[str, float | None]:

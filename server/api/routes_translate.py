@@ -90,7 +90,7 @@ async def translate(request: Request) -> Response:
         return {
             "id": answer_id,
             "model": model.name,
-            "translations": [_translation(body, plan, job, alternatives) for job in jobs],
+            "translations": [_translation(body, plan, job) for job in jobs],
             "usage": usage(sum(map(len, sources)), made, run.cached_tokens()),
             "seed": seed,
             "timings": run.timings(arrival(request)),
@@ -147,13 +147,13 @@ async def _sources(state: State, model: Model, body: TranslateBody, plan: Plan, 
     return [[*plan.leading_source_ids, *encoding.ids] for encoding in encodings]
 
 
-def _translation(body: TranslateBody, plan: Plan, job: Segments, alternatives: int) -> dict[str, Any]:
+def _translation(body: TranslateBody, plan: Plan, job: Segments) -> dict[str, Any]:
     answer: dict[str, Any] = {
         "text": job.text(0),
         "source_lang": plan.source_lang or body.source_lang,
         "target_lang": plan.target_lang or body.target_lang,
         "score": job.score(0),
-        "alternatives": [{"text": job.text(rank), "score": job.score(rank)} for rank in range(1, alternatives + 1)],
+        "alternatives": [{"text": job.text(rank), "score": job.score(rank)} for rank in range(1, job.ranks)],
         "finish_reason": job.finish_reason(),
     }
     if body.return_token_ids:

@@ -83,6 +83,11 @@ class Segments:
             if not segment.done:
                 return
 
+    @property
+    def ranks(self) -> int:
+        """How many translations of the whole there are."""
+        return min((len(segment.answers) for segment in self.segments if segment.answers), default=1)
+
     def text(self, rank: int) -> str:
         return "".join([segment.result(rank) for segment in self.segments])
 

@@ -14,7 +14,7 @@ Follows what `transformers` 5 does with `generate(num_beams=...)`, so that answe
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 import numpy as np
@@ -28,17 +28,22 @@ Describe = Callable[[int, int], TokenLogprob]
 """From (row of this step, token id) to the log-probability to report."""
 
 ZERO = np.float32(0.0)
+ONE = np.float32(1)
 NEVER = np.float32(-1e9)
 """Low enough that no real sum of log-probabilities is near it, and finite, so that nothing turns into NaN."""
 
 
 @dataclass(slots=True)
 class Beam:
-    """New tokens with their summed log-probability (running) or final score (finished)."""
+    """New tokens with their summed log-probability (running) or final score (finished).
+
+    is_possible: false for what only fills a place, where fewer tokens may follow than there are beams.
+    """
 
     tokens: list[int] = field(default_factory=list)
     score: np.float32 = ZERO
     logprobs: list[TokenLogprob] = field(default_factory=list)
+    is_possible: bool = True
 
 
 class BeamSearch:
@@ -97,14 +102,14 @@ class BeamSearch:
         going_on = np.where(ends, totals + NEVER, totals)
         survivors = np.argsort(-going_on, kind="stable")[: self.num_beams]
 
-        def child(candidate: int, score: np.float32) -> Beam:
+        def child(candidate: int, total: np.float32, penalty: np.float32 = ONE) -> Beam:
             row, token = int(rows[candidate]), int(tokens[candidate])
             parent = self.running[row]
             logprobs = [*parent.logprobs, describe(row, token)] if describe is not None else []
-            return Beam([*parent.tokens, token], score, logprobs)
+            return Beam([*parent.tokens, token], total / penalty, logprobs, bool(total > NEVER / 2))
 
         penalty = self._penalty(self.length)
-        newly = [child(i, totals[i] / penalty) for i in range(min(self.num_beams, len(best))) if ends[i]]
+        newly = [child(i, totals[i], penalty) for i in range(min(self.num_beams, len(best))) if ends[i]]
         running = [child(int(i), going_on[i]) for i in survivors]
         self.finished = self._keep_best([*self.finished, *(beam for beam in newly if beam.score >= NEVER)])
         self.running = running
@@ -154,10 +159,13 @@ class BeamSearch:
         return []
 
     def hypotheses(self, count: int) -> list[Beam]:
-        """The best answers, best first. Of a search that was cut short, running beams count as they stand."""
-        if self.done and self.finished:
-            return self.finished[:count]
-        penalty = self._penalty(max(self.length, 1))
-        unfinished = [Beam(beam.tokens, beam.score / penalty, beam.logprobs) for beam in self.running]
-        real = [beam for beam in unfinished if beam.score > -np.inf]
-        return self._keep_best([*self.finished, *real])[:count] or unfinished[:1]
+        """The best answers, best first; at least one, and fewer than `count` where no more are possible.
+
+        Of a search that was cut short, running beams count as they stand.
+        """
+        answers = self.finished
+        if not (self.done and self.finished):
+            penalty = self._penalty(max(self.length, 1))
+            unfinished = [replace(beam, score=beam.score / penalty) for beam in self.running]
+            answers = self._keep_best([*self.finished, *unfinished])
+        return [beam for beam in answers if beam.is_possible][:count] or answers[:1]

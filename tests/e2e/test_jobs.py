@@ -129,3 +129,20 @@ def test_metrics_pass_promtool(demo_server: RunningServer) -> None:
         return
     done = subprocess.run([promtool, "check", "metrics"], input=page, capture_output=True, timeout=60)
     assert done.returncode == 0 and not done.stderr, done.stderr.decode()
+
+
+def test_fewer_answers_than_beams_when_no_more_are_possible(demo_server: RunningServer) -> None:
+    """A forced token and a forced end leave one answer, however many were asked for."""
+    forced = {"forced_bos_token": "▁le", "max_new_tokens": 2}
+    body = {
+        "model": "translator-en-fr",
+        "prompt": "I am a student",
+        **forced,
+        "num_beams": 4,
+        "num_return_sequences": 4,
+    }
+    (choice,) = post(demo_server, "/generate", body)["choices"]
+    assert (choice["text"], choice["finish_reason"]) == ("le", "stop")
+    body = {"inputs": "I am a student", **forced, "num_alternatives": 3}
+    (translation,) = post(demo_server, "/translate", body)["translations"]
+    assert (translation["text"], translation["alternatives"]) == ("le", [])
