@@ -43,6 +43,15 @@ class NormSlots:
 
 
 @dataclass(frozen=True)
+class QueryKeyNorm:
+    """A norm of queries and one of keys, after their projection and before they rotate (Henry et al. 2020,
+    arXiv:2010.04245): over each head with weights that all heads share, or over all heads together."""
+
+    norm: NormConfig
+    over: Literal["head", "all"] = "head"
+
+
+@dataclass(frozen=True)
 class LinearScaling:
     """Position interpolation (Chen et al. 2023, arXiv:2306.15595): all positions divided by `factor`."""
 
@@ -111,6 +120,7 @@ class AttentionConfig:
     value_bias: bool = True
     output_bias: bool = True
     rope: RopeConfig | None = None
+    query_key_norm: QueryKeyNorm | None = None
     window: int | None = None
     """Sliding window: a query sees its own position and the `window - 1` before it."""
 
@@ -141,7 +151,11 @@ class FeedForwardConfig:
 
 @dataclass(frozen=True)
 class LayerConfig:
-    """Self-attention, then cross-attention where there is one, then feed-forward, each with its norm slots."""
+    """Self-attention, then cross-attention where there is one, then feed-forward, each with its norm slots.
+
+    parallel: attention and feed-forward both start from the layer's input, and both results are added to it (Wang and
+    Komatsuzaki 2021, GPT-J). A feed-forward without an input norm of its own then reads what attention reads.
+    """
 
     attention: AttentionConfig
     attention_norms: NormSlots
@@ -149,8 +163,10 @@ class LayerConfig:
     feed_forward_norms: NormSlots
     cross_attention: AttentionConfig | None = None
     cross_attention_norms: NormSlots = NormSlots()
+    parallel: bool = False
 
     def __post_init__(self) -> None:
+        _require(not (self.parallel and self.cross_attention), "a parallel layer has no cross-attention")
         if self.cross_attention is not None:
             _require(not self.cross_attention.causal, "cross-attention is not causal")
 

@@ -11,7 +11,7 @@ from server import settings
 README = Path(__file__).resolve().parents[1] / "README.md"
 KINDS = {
     "encoder": "bert roberta distilbert",
-    "decoder": "gpt2 llama mistral qwen2",
+    "decoder": "gpt2 gpt_neox opt llama mistral qwen2 qwen3",
     "encoder-decoder": "t5 bart marian",
 }
 

@@ -6,11 +6,28 @@ from collections.abc import Mapping
 from typing import Any
 
 from models.config import ConfigError
-from models.families import bart, bert, distilbert, gpt2, llama, marian, mistral, qwen2, roberta, t5
+from models.families import (
+    bart,
+    bert,
+    distilbert,
+    gpt2,
+    gpt_neox,
+    llama,
+    marian,
+    mistral,
+    opt,
+    qwen2,
+    qwen3,
+    roberta,
+    t5,
+)
 from models.families.family import Family
 from models.families.fields import short
 
-_MODULES = (bert, roberta, distilbert, gpt2, llama, mistral, qwen2, t5, bart, marian)
+_ENCODERS = (bert, roberta, distilbert)
+_DECODERS = (gpt2, gpt_neox, opt, llama, mistral, qwen2, qwen3)
+_ENCODER_DECODERS = (t5, bart, marian)
+_MODULES = (*_ENCODERS, *_DECODERS, *_ENCODER_DECODERS)
 
 FAMILIES: Mapping[str, Family] = {kind: module.FAMILY for module in _MODULES for kind in module.FAMILY.model_types}
 

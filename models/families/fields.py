@@ -75,8 +75,12 @@ class Fields:
         names = self._hf.get("id2label")
         return len(names) if isinstance(names, dict) and names else self.integer("num_labels", default)
 
-    def rope(self, head_dim: int, default_theta: float = 10000.0) -> RopeConfig:
-        """Rotary positions: `rope_theta` and `rope_scaling`, or `rope_parameters` with all in one (transformers 5)."""
+    def rope(self, head_dim: int, default_theta: float = 10000.0, default_share: float | None = None) -> RopeConfig:
+        """Rotary positions: `rope_theta` and `rope_scaling`, or `rope_parameters` with all in one (transformers 5).
+
+        default_share: how much of each head rotates unless `partial_rotary_factor` says; None for a family that rotates
+        all of it and knows no such setting.
+        """
         where = "rope_scaling" if self._hf.get("rope_scaling") else "rope_parameters"
         scaling = self._hf.get(where) or {}
         if not isinstance(scaling, dict):
@@ -85,8 +89,14 @@ class Fields:
             raise ConfigError(f"{where!r}: other positions for each kind of layer are not supported")
         inner = Fields({"rope_theta": self._hf.get("rope_theta"), **scaling})
         theta = inner.number("rope_theta", default_theta)
-        self.refuse_unless("partial_rotary_factor", 1, 1.0)
-        inner.refuse_unless("partial_rotary_factor", 1, 1.0)
+        if default_share is None:
+            self.refuse_unless("partial_rotary_factor", 1, 1.0)
+            inner.refuse_unless("partial_rotary_factor", 1, 1.0)
+        else:
+            share = inner.number("partial_rotary_factor", self.number("partial_rotary_factor", default_share))
+            if not 0 < share <= 1:
+                raise ConfigError("'partial_rotary_factor' must be above 0 and at most 1")
+            head_dim = int(head_dim * share)
         kind = scaling.get("rope_type", scaling.get("type", "default"))
         if kind == "default":
             return RopeConfig(theta, head_dim)

@@ -14,6 +14,7 @@ from models.config import (
     ModelConfig,
     NormConfig,
     NormSlots,
+    QueryKeyNorm,
     StackConfig,
 )
 from models.families.fields import Fields, head_width
@@ -28,10 +29,16 @@ def rotary_decoder(
     qkv_bias: bool = False,
     output_bias: bool = False,
     feed_forward_bias: bool = False,
+    default_head_dim: int | None = None,
+    head_norms: bool = False,
 ) -> ModelConfig:
-    """The model of a `config.json`. windows: the sliding window of each layer, None for full attention."""
+    """The model of a `config.json`.
+
+    windows: the sliding window of each layer, None for full attention. default_head_dim: where the file does not say,
+    None to share the hidden size evenly. head_norms: each head's queries and keys are normalised.
+    """
     hidden, heads = fields.integer("hidden_size", 4096), fields.integer("num_attention_heads", 32)
-    head_dim = fields.optional_integer("head_dim") or head_width(hidden, heads)
+    head_dim = fields.optional_integer("head_dim") or default_head_dim or head_width(hidden, heads)
     rope = fields.rope(head_dim)
     norm = NormConfig("rms", fields.number("rms_norm_eps", 1e-6), bias=False)
     feed_forward = FeedForwardConfig(
@@ -50,6 +57,7 @@ def rotary_decoder(
             value_bias=qkv_bias,
             output_bias=output_bias,
             rope=rope,
+            query_key_norm=QueryKeyNorm(norm) if head_norms else None,
             window=window,
         )
         return LayerConfig(attention, NormSlots(input=norm), feed_forward, NormSlots(input=norm))
@@ -65,7 +73,7 @@ def rotary_decoder(
 
 
 def rules(model: ModelConfig, hf: Mapping[str, Any], architecture: str) -> Sequence[Rule]:
-    """The tensors of LLaMA, Mistral and Qwen2 checkpoints."""
+    """The tensors of LLaMA, Mistral and Qwen checkpoints."""
     tokens = "decoder.embedding.tokens.weight"
     tied = isinstance(model.head, LanguageModelHead) and model.head.tied
     layer, ours = r"model\.layers\.(\d+)\.", r"decoder.layers.\1."
@@ -76,6 +84,8 @@ def rules(model: ModelConfig, hf: Mapping[str, Any], architecture: str) -> Seque
         Rename(layer + r"self_attn\.k_proj\.(weight|bias)", ours + r"attention.key.\2"),
         Rename(layer + r"self_attn\.v_proj\.(weight|bias)", ours + r"attention.value.\2"),
         Rename(layer + r"self_attn\.o_proj\.(weight|bias)", ours + r"attention.output.\2"),
+        Rename(layer + r"self_attn\.q_norm\.weight", ours + "attention.query_norm.weight"),
+        Rename(layer + r"self_attn\.k_norm\.weight", ours + "attention.key_norm.weight"),
         Rename(layer + r"post_attention_layernorm\.weight", ours + "feed_forward_norms.input.weight"),
         Rename(layer + r"mlp\.(gate|up|down)_proj\.(weight|bias)", ours + r"feed_forward.\2.\3"),
         Rename(r"model\.norm\.weight", "decoder.final_norm.weight"),

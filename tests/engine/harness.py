@@ -44,6 +44,7 @@ _GPT2 = {
     "bos_token_id": 1,
     "eos_token_id": 2,
 }
+_OPT = {name: value for name, value in _LLAMA.items() if name != "intermediate_size"} | {"ffn_dim": 48}
 _T5 = {"vocab_size": VOCAB, "d_model": 32, "d_kv": 8, "d_ff": 48, "num_heads": 4, "decoder_start_token_id": 0}
 _BART = {
     "vocab_size": VOCAB,
@@ -77,6 +78,9 @@ DECODERS = {
         "Qwen2ForCausalLM",
         transformers.Qwen2Config(**_LLAMA, num_key_value_heads=1, tie_word_embeddings=True),
     ),
+    "qwen3": ("Qwen3ForCausalLM", transformers.Qwen3Config(**_LLAMA, num_key_value_heads=2, head_dim=12)),
+    "gpt-neox": ("GPTNeoXForCausalLM", transformers.GPTNeoXConfig(**_LLAMA)),
+    "opt": ("OPTForCausalLM", transformers.OPTConfig(**_OPT)),
 }
 SEQ2SEQ = {
     "t5": ("T5ForConditionalGeneration", transformers.T5Config(**_T5, num_layers=2)),

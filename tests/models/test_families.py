@@ -34,7 +34,11 @@ GPT2 = {"model_type": "gpt2", "architectures": ["GPT2LMHeadModel"], "n_embd": 32
 T5 = {"model_type": "t5", "architectures": ["T5ForConditionalGeneration"], "d_model": 32}
 BART = {"model_type": "bart", "architectures": ["BartForConditionalGeneration"], "d_model": 32}
 MARIAN = {"model_type": "marian", "architectures": ["MarianMTModel"], "d_model": 32}
-BASES = {"llama": LLAMA, "mistral": MISTRAL, "qwen2": QWEN2, "gpt2": GPT2, "t5": T5, "bart": BART, "marian": MARIAN}
+QWEN3 = {**QWEN2, "model_type": "qwen3", "architectures": ["Qwen3ForCausalLM"]}
+NEOX = {**LLAMA, "model_type": "gpt_neox", "architectures": ["GPTNeoXForCausalLM"]}
+OPT = {**LLAMA, "model_type": "opt", "architectures": ["OPTForCausalLM"]}
+DECODERS = (GPT2, NEOX, OPT, LLAMA, MISTRAL, QWEN2, QWEN3)
+BASES = {base["model_type"]: base for base in (*DECODERS, T5, BART, MARIAN)}
 
 
 def build(hf):
@@ -77,6 +81,12 @@ REFUSED = [
     (QWEN2, "layer_types", ["full_attention"] * 3),
     (QWEN2, "layer_types", [["full_attention"]] * 4),
     (QWEN2, "layer_types", ["sliding_attention"] * 4),
+    (QWEN3, "layer_types", ["sliding_attention"] * 4),
+    (NEOX, "partial_rotary_factor", 1.5),
+    (NEOX, "rope_parameters", {"partial_rotary_factor": 0.0}),
+    (NEOX, "rotary_pct", 0.4),
+    (OPT, "word_embed_proj_dim", 16),
+    (OPT, "layer_norm_elementwise_affine", False),
     (GPT2, "add_cross_attention", True),
     (GPT2, "activation_function", "swiglu"),
     (T5, "feed_forward_proj", "gated-gelu-wide"),
@@ -98,6 +108,7 @@ SAID_OTHERWISE = {
     "relative_attention_num_buckets": "buckets",
     "relative_attention_max_distance": "max_distance",
     "num_key_value_heads": "num_kv_heads",
+    "rotary_pct": "rope needs an even number",
 }
 
 
@@ -106,7 +117,7 @@ SAID_OTHERWISE = {
 )
 def test_unsupported_settings_are_refused_by_name(base, name, value):
     hf = {**base, name: value}
-    inner = ["factor", "rope_type", "type"] if name.startswith("rope_") else []
+    inner = ["factor", "rope_type", "type", "partial_rotary_factor"] if name.startswith("rope_") else []
     with pytest.raises(ConfigError) as error:
         build(hf)
     message = str(error.value)
@@ -141,6 +152,14 @@ def test_older_and_newer_rope_settings_agree():
     newer = build({**LLAMA, "rope_parameters": {"rope_type": "linear", "rope_theta": 5000.0, "factor": 2.0}})
     assert older == newer
     assert older.decoder.layers[0].attention.rope == RopeConfig(5000.0, 8, scaling=LinearScaling(2.0))
+
+
+def test_how_much_of_a_head_rotates():
+    older = build({**NEOX, "rotary_emb_base": 500, "rotary_pct": 0.5})
+    newer = build({**NEOX, "rope_parameters": {"rope_theta": 500.0, "partial_rotary_factor": 0.5}})
+    assert older == newer
+    assert older.decoder.layers[0].attention.rope == RopeConfig(500.0, 4)
+    assert build(NEOX).decoder.layers[0].attention.rope == RopeConfig(10000.0, 2)
 
 
 def windows(hf):

@@ -7,6 +7,7 @@ import torch
 from transformers import GPT2Config, LlamaConfig, MistralConfig, Qwen2Config
 
 from tests.parity.checkpoints import edit_config, load, random_ids, save
+from tests.parity.decoder_cases import MORE_CASES
 from tests.parity.paged import Rows, chunked, greedy, one_by_one, one_shot
 
 VOCAB = 97
@@ -68,6 +69,7 @@ CASES = {
             tie_word_embeddings=True,
         ),
     ),
+    **MORE_CASES,
 }
 
 
