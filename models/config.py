@@ -23,9 +23,12 @@ def _require(condition: bool, message: str) -> None:
 
 @dataclass(frozen=True)
 class NormConfig:
-    """Layer norm (Ba et al. 2016, arXiv:1607.06450) or RMS norm (Zhang and Sennrich 2019, arXiv:1910.07467)."""
+    """Layer norm (Ba et al. 2016, arXiv:1607.06450) or RMS norm (Zhang and Sennrich 2019, arXiv:1910.07467).
 
-    kind: Literal["layer", "rms"]
+    `rms_from_one`: an RMS norm whose checkpoints hold weights as distances from one (Gemma).
+    """
+
+    kind: Literal["layer", "rms", "rms_from_one"]
     eps: float
     bias: bool = True
 
@@ -123,6 +126,8 @@ class AttentionConfig:
     query_key_norm: QueryKeyNorm | None = None
     window: int | None = None
     """Sliding window: a query sees its own position and the `window - 1` before it."""
+    score_cap: float | None = None
+    """Scores stay below it: `cap * tanh(score / cap)`, before masks (Bello et al. 2016, arXiv:1611.09940)."""
 
     def __post_init__(self) -> None:
         _require(self.num_heads > 0 and self.num_kv_heads > 0, "attention needs at least one head")
@@ -132,6 +137,7 @@ class AttentionConfig:
         )
         _require(self.head_dim > 0, f"head_dim must be positive, got {self.head_dim}")
         _require(self.window is None or self.window > 0, f"sliding window must be positive, got {self.window}")
+        _require(self.score_cap is None or self.score_cap > 0, f"score cap must be positive, got {self.score_cap}")
         if self.rope is not None:
             _require(self.rope.dim <= self.head_dim, f"rope dim {self.rope.dim} exceeds head_dim {self.head_dim}")
 
@@ -211,11 +217,18 @@ class StackConfig:
 
 @dataclass(frozen=True)
 class LanguageModelHead:
-    """Logits over the vocabulary, of hidden states times `scale`. `tied` reuses the decoder's token embeddings."""
+    """Logits over the vocabulary, of hidden states times `scale`. `tied` reuses the decoder's token embeddings.
+
+    cap: logits stay below it, `cap * tanh(logit / cap)`.
+    """
 
     tied: bool
     bias: bool = False
     scale: float = 1.0
+    cap: float | None = None
+
+    def __post_init__(self) -> None:
+        _require(self.cap is None or self.cap > 0, f"logit cap must be positive, got {self.cap}")
 
 
 @dataclass(frozen=True)

@@ -10,12 +10,17 @@ from models.families import (
     bart,
     bert,
     distilbert,
+    gemma,
+    gemma2,
     gpt2,
     gpt_neox,
+    gptj,
     llama,
     marian,
     mistral,
     opt,
+    phi,
+    phi3,
     qwen2,
     qwen3,
     roberta,
@@ -25,7 +30,7 @@ from models.families.family import Family
 from models.families.fields import short
 
 _ENCODERS = (bert, roberta, distilbert)
-_DECODERS = (gpt2, gpt_neox, opt, llama, mistral, qwen2, qwen3)
+_DECODERS = (gpt2, gptj, gpt_neox, opt, llama, mistral, qwen2, qwen3, phi, phi3, gemma, gemma2)
 _ENCODER_DECODERS = (t5, bart, marian)
 _MODULES = (*_ENCODERS, *_DECODERS, *_ENCODER_DECODERS)
 

@@ -115,8 +115,8 @@ class Fields:
             )
         raise ConfigError(f"{where!r}: type {short(kind)} is not supported, only 'default', 'linear' and 'llama3'")
 
-    def positive(self, name: str) -> float:
-        value = self.number(name)
+    def positive(self, name: str, default: float | None = None) -> float:
+        value = self.number(name, default)
         if not value > 0:
             raise ConfigError(f"{name!r} must be greater than zero")
         return value

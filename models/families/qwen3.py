@@ -23,7 +23,7 @@ def config(hf: Mapping[str, Any], architecture: str) -> ModelConfig:
         qkv_bias=attention_bias,
         output_bias=attention_bias,
         default_head_dim=128,
-        head_norms=True,
+        query_key_norms="head",
     )
 
 

@@ -80,6 +80,19 @@ DECODERS = {
     ),
     "qwen3": ("Qwen3ForCausalLM", transformers.Qwen3Config(**_LLAMA, num_key_value_heads=2, head_dim=12)),
     "gpt-neox": ("GPTNeoXForCausalLM", transformers.GPTNeoXConfig(**_LLAMA)),
+    "gptj": ("GPTJForCausalLM", transformers.GPTJConfig(**_GPT2, rotary_dim=4)),
+    "phi": ("PhiForCausalLM", transformers.PhiConfig(**_LLAMA)),
+    "phi3": (
+        "Phi3ForCausalLM",
+        transformers.Phi3Config(**_LLAMA, pad_token_id=0, num_key_value_heads=2, sliding_window=6),
+    ),
+    "gemma": ("GemmaForCausalLM", transformers.GemmaConfig(**_LLAMA, num_key_value_heads=1, head_dim=12)),
+    "gemma2": (
+        "Gemma2ForCausalLM",
+        transformers.Gemma2Config(
+            **_LLAMA, num_key_value_heads=2, head_dim=12, sliding_window=6, attn_logit_softcapping=2.0
+        ),
+    ),
     "opt": ("OPTForCausalLM", transformers.OPTConfig(**_OPT)),
 }
 SEQ2SEQ = {

@@ -37,7 +37,12 @@ MARIAN = {"model_type": "marian", "architectures": ["MarianMTModel"], "d_model":
 QWEN3 = {**QWEN2, "model_type": "qwen3", "architectures": ["Qwen3ForCausalLM"]}
 NEOX = {**LLAMA, "model_type": "gpt_neox", "architectures": ["GPTNeoXForCausalLM"]}
 OPT = {**LLAMA, "model_type": "opt", "architectures": ["OPTForCausalLM"]}
-DECODERS = (GPT2, NEOX, OPT, LLAMA, MISTRAL, QWEN2, QWEN3)
+GPTJ = {**GPT2, "model_type": "gptj", "architectures": ["GPTJForCausalLM"], "rotary_dim": 4}
+PHI = {**LLAMA, "model_type": "phi", "architectures": ["PhiForCausalLM"]}
+PHI3 = {**LLAMA, "model_type": "phi3", "architectures": ["Phi3ForCausalLM"]}
+GEMMA = {**LLAMA, "model_type": "gemma", "architectures": ["GemmaForCausalLM"], "num_key_value_heads": 2}
+GEMMA2 = {**GEMMA, "model_type": "gemma2", "architectures": ["Gemma2ForCausalLM"]}
+DECODERS = (GPT2, GPTJ, NEOX, OPT, LLAMA, MISTRAL, QWEN2, QWEN3, PHI, PHI3, GEMMA, GEMMA2)
 BASES = {base["model_type"]: base for base in (*DECODERS, T5, BART, MARIAN)}
 
 
@@ -85,6 +90,17 @@ REFUSED = [
     (NEOX, "partial_rotary_factor", 1.5),
     (NEOX, "rope_parameters", {"partial_rotary_factor": 0.0}),
     (NEOX, "rotary_pct", 0.4),
+    (GPTJ, "rotary_dim", None),
+    (PHI, "qk_layernorm", "yes"),
+    (PHI3, "rope_scaling", {"type": "longrope", "short_factor": [1.0], "long_factor": [2.0]}),
+    (PHI3, "rope_scaling", {"type": "su", "short_factor": [1.0], "long_factor": [2.0]}),
+    (GEMMA, "use_bidirectional_attention", True),
+    (GEMMA, "hidden_activation", "relu"),
+    (GEMMA2, "use_bidirectional_attention", True),
+    (GEMMA2, "attn_logit_softcapping", 0.0),
+    (GEMMA2, "final_logit_softcapping", -30.0),
+    (GEMMA2, "query_pre_attn_scalar", 0),
+    (GEMMA2, "layer_types", ["chunked_attention"] * 4),
     (OPT, "word_embed_proj_dim", 16),
     (OPT, "layer_norm_elementwise_affine", False),
     (GPT2, "add_cross_attention", True),
@@ -175,6 +191,14 @@ def test_sliding_windows():
     assert windows({**sliding, "max_window_layers": 0}) == [9] * 4
     kinds = ["sliding_attention", "full_attention", "full_attention", "sliding_attention"]
     assert windows({**sliding, "layer_types": kinds}) == [9, None, None, 9]
+
+
+def test_gemma_2_windows_and_caps():
+    assert windows(GEMMA2) == [4096, None, 4096, None]
+    assert windows({**GEMMA2, "layer_types": ["full_attention"] * 4}) == [None] * 4
+    capped, free = build(GEMMA2), build({**GEMMA2, "attn_logit_softcapping": None, "final_logit_softcapping": None})
+    assert (capped.decoder.layers[0].attention.score_cap, capped.head.cap) == (50.0, 30.0)
+    assert (free.decoder.layers[0].attention.score_cap, free.head.cap) == (None, None)
 
 
 def test_t5_versions():

@@ -2,7 +2,16 @@
 
 from __future__ import annotations
 
-from transformers import GPTNeoXConfig, OPTConfig, Qwen3Config
+from transformers import (
+    Gemma2Config,
+    GemmaConfig,
+    GPTJConfig,
+    GPTNeoXConfig,
+    OPTConfig,
+    Phi3Config,
+    PhiConfig,
+    Qwen3Config,
+)
 
 VOCAB = 97
 _BASE = {
@@ -13,6 +22,8 @@ _BASE = {
     "max_position_embeddings": 64,
 }
 _WIDE = {**_BASE, "intermediate_size": 56}
+_GPTJ = {"vocab_size": VOCAB, "n_positions": 64, "n_embd": 32, "n_layer": 3, "n_head": 4}
+_PHI3 = {**_WIDE, "pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2}
 _OPT = {**_BASE, "ffn_dim": 56}
 
 MORE_CASES = {
@@ -53,5 +64,64 @@ MORE_CASES = {
     "opt-no-biases-no-final-norm": (
         "OPTForCausalLM",
         OPTConfig(**_OPT, enable_bias=False, _remove_final_layer_norm=True),
+    ),
+    "gptj": ("GPTJForCausalLM", GPTJConfig(**_GPTJ, rotary_dim=4)),
+    "gptj-whole-heads-wide": (
+        "GPTJForCausalLM",
+        GPTJConfig(**_GPTJ, rotary_dim=8, n_inner=40, activation_function="relu"),
+    ),
+    "phi": ("PhiForCausalLM", PhiConfig(**_WIDE)),
+    "phi-gqa-normed-heads": (
+        "PhiForCausalLM",
+        PhiConfig(
+            **_WIDE,
+            num_key_value_heads=2,
+            qk_layernorm=True,
+            rope_parameters={"rope_type": "linear", "factor": 2.0, "rope_theta": 500.0, "partial_rotary_factor": 0.25},
+        ),
+    ),
+    "phi3": ("Phi3ForCausalLM", Phi3Config(**_PHI3)),
+    "phi3-gqa-window-partial-rope": (
+        "Phi3ForCausalLM",
+        Phi3Config(
+            **_PHI3,
+            num_key_value_heads=2,
+            sliding_window=5,
+            tie_word_embeddings=True,
+            rope_parameters={"rope_type": "default", "rope_theta": 10000.0, "partial_rotary_factor": 0.75},
+        ),
+    ),
+    "gemma": ("GemmaForCausalLM", GemmaConfig(**_WIDE, num_key_value_heads=1, head_dim=12)),
+    "gemma-biases-gelu": (
+        "GemmaForCausalLM",
+        GemmaConfig(**_WIDE, num_key_value_heads=4, head_dim=8, attention_bias=True, hidden_act="gelu"),
+    ),
+    "gemma2": (
+        "Gemma2ForCausalLM",
+        Gemma2Config(**_WIDE, num_key_value_heads=2, head_dim=12, sliding_window=5, query_pre_attn_scalar=9),
+    ),
+    "gemma2-low-caps": (
+        "Gemma2ForCausalLM",
+        Gemma2Config(
+            **_WIDE,
+            num_key_value_heads=4,
+            head_dim=8,
+            sliding_window=7,
+            layer_types=["full_attention", "sliding_attention", "full_attention"],
+            query_pre_attn_scalar=2,
+            attn_logit_softcapping=1.5,
+            final_logit_softcapping=4.0,
+        ),
+    ),
+    "gemma2-no-caps": (
+        "Gemma2ForCausalLM",
+        Gemma2Config(
+            **_WIDE,
+            num_key_value_heads=1,
+            head_dim=8,
+            query_pre_attn_scalar=8,
+            attn_logit_softcapping=None,
+            final_logit_softcapping=None,
+        ),
     ),
 }
