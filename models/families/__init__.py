@@ -13,24 +13,47 @@ from models.families import (
     gemma,
     gemma2,
     gpt2,
+    gpt_neo,
     gpt_neox,
     gptj,
     llama,
     marian,
     mistral,
+    olmo2,
+    openai_gpt,
     opt,
     phi,
     phi3,
     qwen2,
     qwen3,
     roberta,
+    stablelm,
+    starcoder2,
     t5,
 )
 from models.families.family import Family
 from models.families.fields import short
 
 _ENCODERS = (bert, roberta, distilbert)
-_DECODERS = (gpt2, gptj, gpt_neox, opt, llama, mistral, qwen2, qwen3, phi, phi3, gemma, gemma2)
+_DECODERS = (
+    openai_gpt,
+    gpt2,
+    gpt_neo,
+    gptj,
+    gpt_neox,
+    opt,
+    llama,
+    mistral,
+    qwen2,
+    qwen3,
+    phi,
+    phi3,
+    gemma,
+    gemma2,
+    olmo2,
+    stablelm,
+    starcoder2,
+)
 _ENCODER_DECODERS = (t5, bart, marian)
 _MODULES = (*_ENCODERS, *_DECODERS, *_ENCODER_DECODERS)
 

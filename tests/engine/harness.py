@@ -44,6 +44,17 @@ _GPT2 = {
     "bos_token_id": 1,
     "eos_token_id": 2,
 }
+_NEO = {
+    "vocab_size": VOCAB,
+    "hidden_size": 32,
+    "num_layers": 2,
+    "attention_types": [[["global", "local"], 1]],
+    "num_heads": 4,
+    "window_size": 6,
+    "max_position_embeddings": 128,
+    "bos_token_id": 1,
+    "eos_token_id": 2,
+}
 _OPT = {name: value for name, value in _LLAMA.items() if name != "intermediate_size"} | {"ffn_dim": 48}
 _T5 = {"vocab_size": VOCAB, "d_model": 32, "d_kv": 8, "d_ff": 48, "num_heads": 4, "decoder_start_token_id": 0}
 _BART = {
@@ -93,6 +104,17 @@ DECODERS = {
             **_LLAMA, num_key_value_heads=2, head_dim=12, sliding_window=6, attn_logit_softcapping=2.0
         ),
     ),
+    "olmo2": ("Olmo2ForCausalLM", transformers.Olmo2Config(**_LLAMA, pad_token_id=0, num_key_value_heads=2)),
+    "stablelm": (
+        "StableLmForCausalLM",
+        transformers.StableLmConfig(**_LLAMA, num_key_value_heads=2, use_parallel_residual=True),
+    ),
+    "starcoder2": (
+        "Starcoder2ForCausalLM",
+        transformers.Starcoder2Config(**_LLAMA, num_key_value_heads=2, sliding_window=6),
+    ),
+    "gpt-neo": ("GPTNeoForCausalLM", transformers.GPTNeoConfig(**_NEO)),
+    "openai-gpt": ("OpenAIGPTLMHeadModel", transformers.OpenAIGPTConfig(**_GPT2)),
     "opt": ("OPTForCausalLM", transformers.OPTConfig(**_OPT)),
 }
 SEQ2SEQ = {

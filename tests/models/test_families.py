@@ -42,7 +42,13 @@ PHI = {**LLAMA, "model_type": "phi", "architectures": ["PhiForCausalLM"]}
 PHI3 = {**LLAMA, "model_type": "phi3", "architectures": ["Phi3ForCausalLM"]}
 GEMMA = {**LLAMA, "model_type": "gemma", "architectures": ["GemmaForCausalLM"], "num_key_value_heads": 2}
 GEMMA2 = {**GEMMA, "model_type": "gemma2", "architectures": ["Gemma2ForCausalLM"]}
-DECODERS = (GPT2, GPTJ, NEOX, OPT, LLAMA, MISTRAL, QWEN2, QWEN3, PHI, PHI3, GEMMA, GEMMA2)
+OLMO2 = {**LLAMA, "model_type": "olmo2", "architectures": ["Olmo2ForCausalLM"]}
+STABLELM = {**LLAMA, "model_type": "stablelm", "architectures": ["StableLmForCausalLM"], "num_key_value_heads": 2}
+STARCODER2 = {**LLAMA, "model_type": "starcoder2", "architectures": ["Starcoder2ForCausalLM"]}
+NEO = {"model_type": "gpt_neo", "architectures": ["GPTNeoForCausalLM"], "hidden_size": 32, "num_heads": 4}
+OPENAI = {**GPT2, "model_type": "openai-gpt", "architectures": ["OpenAIGPTLMHeadModel"]}
+OLDER = (OPENAI, GPT2, NEO, GPTJ, NEOX, OPT)
+DECODERS = (*OLDER, LLAMA, MISTRAL, QWEN2, QWEN3, PHI, PHI3, GEMMA, GEMMA2, OLMO2, STABLELM, STARCODER2)
 BASES = {base["model_type"]: base for base in (*DECODERS, T5, BART, MARIAN)}
 
 
@@ -91,6 +97,14 @@ REFUSED = [
     (NEOX, "rope_parameters", {"partial_rotary_factor": 0.0}),
     (NEOX, "rotary_pct", 0.4),
     (GPTJ, "rotary_dim", None),
+    (STABLELM, "qk_layernorm", True),
+    (STARCODER2, "sliding_window", -1),
+    (OLMO2, "attention_bias", 1),
+    (NEO, "attention_types", [[["global", "local"], 3]]),
+    (NEO, "attention_types", [[["global", "strided"], 12]]),
+    (NEO, "attention_types", "global"),
+    (NEO, "attention_types", [[["global"], 10**12]]),
+    (OPENAI, "afn", "gelu_pytorch_tanh"),
     (PHI, "qk_layernorm", "yes"),
     (PHI3, "rope_scaling", {"type": "longrope", "short_factor": [1.0], "long_factor": [2.0]}),
     (PHI3, "rope_scaling", {"type": "su", "short_factor": [1.0], "long_factor": [2.0]}),

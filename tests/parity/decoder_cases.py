@@ -2,16 +2,7 @@
 
 from __future__ import annotations
 
-from transformers import (
-    Gemma2Config,
-    GemmaConfig,
-    GPTJConfig,
-    GPTNeoXConfig,
-    OPTConfig,
-    Phi3Config,
-    PhiConfig,
-    Qwen3Config,
-)
+import transformers
 
 VOCAB = 97
 _BASE = {
@@ -22,15 +13,16 @@ _BASE = {
     "max_position_embeddings": 64,
 }
 _WIDE = {**_BASE, "intermediate_size": 56}
+_NEO = {"vocab_size": VOCAB, "hidden_size": 32, "num_heads": 4, "max_position_embeddings": 64, "window_size": 5}
 _GPTJ = {"vocab_size": VOCAB, "n_positions": 64, "n_embd": 32, "n_layer": 3, "n_head": 4}
 _PHI3 = {**_WIDE, "pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2}
 _OPT = {**_BASE, "ffn_dim": 56}
 
 MORE_CASES = {
-    "qwen3": ("Qwen3ForCausalLM", Qwen3Config(**_WIDE, num_key_value_heads=2, head_dim=12)),
+    "qwen3": ("Qwen3ForCausalLM", transformers.Qwen3Config(**_WIDE, num_key_value_heads=2, head_dim=12)),
     "qwen3-biases-mixed-windows-tied": (
         "Qwen3ForCausalLM",
-        Qwen3Config(
+        transformers.Qwen3Config(
             **_WIDE,
             num_key_value_heads=4,
             head_dim=8,
@@ -43,11 +35,11 @@ MORE_CASES = {
     ),
     "gpt-neox": (
         "GPTNeoXForCausalLM",
-        GPTNeoXConfig(**_WIDE, rope_parameters={"rope_theta": 10000.0, "partial_rotary_factor": 0.5}),
+        transformers.GPTNeoXConfig(**_WIDE, rope_parameters={"rope_theta": 10000.0, "partial_rotary_factor": 0.5}),
     ),
     "gpt-neox-in-turn-linear-rope": (
         "GPTNeoXForCausalLM",
-        GPTNeoXConfig(
+        transformers.GPTNeoXConfig(
             **{**_WIDE, "num_attention_heads": 2},
             use_parallel_residual=False,
             attention_bias=False,
@@ -56,34 +48,36 @@ MORE_CASES = {
             rope_parameters={"rope_type": "linear", "factor": 2.0, "rope_theta": 500.0, "partial_rotary_factor": 0.25},
         ),
     ),
-    "opt": ("OPTForCausalLM", OPTConfig(**_OPT)),
+    "opt": ("OPTForCausalLM", transformers.OPTConfig(**_OPT)),
     "opt-post-norm-untied": (
         "OPTForCausalLM",
-        OPTConfig(**_OPT, do_layer_norm_before=False, activation_function="gelu", tie_word_embeddings=False),
+        transformers.OPTConfig(
+            **_OPT, do_layer_norm_before=False, activation_function="gelu", tie_word_embeddings=False
+        ),
     ),
     "opt-no-biases-no-final-norm": (
         "OPTForCausalLM",
-        OPTConfig(**_OPT, enable_bias=False, _remove_final_layer_norm=True),
+        transformers.OPTConfig(**_OPT, enable_bias=False, _remove_final_layer_norm=True),
     ),
-    "gptj": ("GPTJForCausalLM", GPTJConfig(**_GPTJ, rotary_dim=4)),
+    "gptj": ("GPTJForCausalLM", transformers.GPTJConfig(**_GPTJ, rotary_dim=4)),
     "gptj-whole-heads-wide": (
         "GPTJForCausalLM",
-        GPTJConfig(**_GPTJ, rotary_dim=8, n_inner=40, activation_function="relu"),
+        transformers.GPTJConfig(**_GPTJ, rotary_dim=8, n_inner=40, activation_function="relu"),
     ),
-    "phi": ("PhiForCausalLM", PhiConfig(**_WIDE)),
+    "phi": ("PhiForCausalLM", transformers.PhiConfig(**_WIDE)),
     "phi-gqa-normed-heads": (
         "PhiForCausalLM",
-        PhiConfig(
+        transformers.PhiConfig(
             **_WIDE,
             num_key_value_heads=2,
             qk_layernorm=True,
             rope_parameters={"rope_type": "linear", "factor": 2.0, "rope_theta": 500.0, "partial_rotary_factor": 0.25},
         ),
     ),
-    "phi3": ("Phi3ForCausalLM", Phi3Config(**_PHI3)),
+    "phi3": ("Phi3ForCausalLM", transformers.Phi3Config(**_PHI3)),
     "phi3-gqa-window-partial-rope": (
         "Phi3ForCausalLM",
-        Phi3Config(
+        transformers.Phi3Config(
             **_PHI3,
             num_key_value_heads=2,
             sliding_window=5,
@@ -91,18 +85,20 @@ MORE_CASES = {
             rope_parameters={"rope_type": "default", "rope_theta": 10000.0, "partial_rotary_factor": 0.75},
         ),
     ),
-    "gemma": ("GemmaForCausalLM", GemmaConfig(**_WIDE, num_key_value_heads=1, head_dim=12)),
+    "gemma": ("GemmaForCausalLM", transformers.GemmaConfig(**_WIDE, num_key_value_heads=1, head_dim=12)),
     "gemma-biases-gelu": (
         "GemmaForCausalLM",
-        GemmaConfig(**_WIDE, num_key_value_heads=4, head_dim=8, attention_bias=True, hidden_act="gelu"),
+        transformers.GemmaConfig(**_WIDE, num_key_value_heads=4, head_dim=8, attention_bias=True, hidden_act="gelu"),
     ),
     "gemma2": (
         "Gemma2ForCausalLM",
-        Gemma2Config(**_WIDE, num_key_value_heads=2, head_dim=12, sliding_window=5, query_pre_attn_scalar=9),
+        transformers.Gemma2Config(
+            **_WIDE, num_key_value_heads=2, head_dim=12, sliding_window=5, query_pre_attn_scalar=9
+        ),
     ),
     "gemma2-low-caps": (
         "Gemma2ForCausalLM",
-        Gemma2Config(
+        transformers.Gemma2Config(
             **_WIDE,
             num_key_value_heads=4,
             head_dim=8,
@@ -115,7 +111,7 @@ MORE_CASES = {
     ),
     "gemma2-no-caps": (
         "Gemma2ForCausalLM",
-        Gemma2Config(
+        transformers.Gemma2Config(
             **_WIDE,
             num_key_value_heads=1,
             head_dim=8,
@@ -123,5 +119,48 @@ MORE_CASES = {
             attn_logit_softcapping=None,
             final_logit_softcapping=None,
         ),
+    ),
+    "olmo2": ("Olmo2ForCausalLM", transformers.Olmo2Config(**_PHI3)),
+    "olmo2-gqa-biases-tied": (
+        "Olmo2ForCausalLM",
+        transformers.Olmo2Config(**_PHI3, num_key_value_heads=2, attention_bias=True, tie_word_embeddings=True),
+    ),
+    "stablelm": ("StableLmForCausalLM", transformers.StableLmConfig(**_WIDE, num_key_value_heads=4)),
+    "stablelm-parallel-gqa-biases": (
+        "StableLmForCausalLM",
+        transformers.StableLmConfig(
+            **_WIDE,
+            num_key_value_heads=2,
+            use_qkv_bias=True,
+            use_parallel_residual=True,
+            rope_parameters={"rope_type": "default", "rope_theta": 500.0, "partial_rotary_factor": 0.5},
+        ),
+    ),
+    "starcoder2": ("Starcoder2ForCausalLM", transformers.Starcoder2Config(**_WIDE)),
+    "starcoder2-window-no-biases-untied": (
+        "Starcoder2ForCausalLM",
+        transformers.Starcoder2Config(
+            **_WIDE, num_key_value_heads=1, sliding_window=5, use_bias=False, tie_word_embeddings=False
+        ),
+    ),
+    "gpt-neo": (
+        "GPTNeoForCausalLM",
+        transformers.GPTNeoConfig(**_NEO, num_layers=4, attention_types=[[["global", "local"], 2]]),
+    ),
+    "gpt-neo-wide-untied": (
+        "GPTNeoForCausalLM",
+        transformers.GPTNeoConfig(
+            **_NEO,
+            num_layers=3,
+            attention_types=[[["local"], 2], [["global"], 1]],
+            intermediate_size=40,
+            activation_function="relu",
+            tie_word_embeddings=False,
+        ),
+    ),
+    "openai-gpt": ("OpenAIGPTLMHeadModel", transformers.OpenAIGPTConfig(**_GPTJ)),
+    "openai-gpt-silu-untied": (
+        "OpenAIGPTLMHeadModel",
+        transformers.OpenAIGPTConfig(**{**_GPTJ, "n_head": 2}, afn="swish", tie_word_embeddings=False),
     ),
 }
