@@ -72,6 +72,37 @@ class Llama3Scaling:
 
 
 @dataclass(frozen=True)
+class YarnScaling:
+    """YaRN (Peng et al. 2023, arXiv:2309.00071): waves that turn less than `beta_slow` times over the original length
+    divided by `factor`, those above `beta_fast` turns kept, a ramp over dimensions in between (whole ones when
+    `truncate`); cosines and sines times `magnitude`."""
+
+    factor: float
+    original_max_positions: int
+    beta_fast: float
+    beta_slow: float
+    truncate: bool
+    magnitude: float
+
+    def __post_init__(self) -> None:
+        _require(self.factor > 0, f"rope factor must be greater than zero, got {self.factor}")
+        _require(self.beta_fast > 0 and self.beta_slow > 0, "rope beta_fast and beta_slow must be greater than zero")
+
+
+@dataclass(frozen=True)
+class LongScaling:
+    """LongRoPE (Ding et al. 2024, arXiv:2402.13753) up to its original length: each wavelength times a factor of its
+    own, cosines and sines times `magnitude`."""
+
+    factors: tuple[float, ...]
+    original_max_positions: int
+    magnitude: float
+
+
+Scaling = LinearScaling | Llama3Scaling | YarnScaling | LongScaling
+
+
+@dataclass(frozen=True)
 class RopeConfig:
     """Rotary position embedding (Su et al. 2021, arXiv:2104.09864).
 
@@ -82,10 +113,14 @@ class RopeConfig:
     theta: float
     dim: int
     pairing: Literal["half", "interleaved"] = "half"
-    scaling: LinearScaling | Llama3Scaling | None = None
+    scaling: Scaling | None = None
 
     def __post_init__(self) -> None:
         _require(self.dim > 0 and self.dim % 2 == 0, f"rope needs an even number of dimensions, got {self.dim}")
+        if isinstance(self.scaling, LongScaling):
+            _require(2 * len(self.scaling.factors) == self.dim, f"rope needs {self.dim // 2} factors")
+        if isinstance(self.scaling, YarnScaling):
+            _require(self.theta > 1, f"rope theta must exceed 1 to be scaled, got {self.theta}")
         _require(self.theta > 0, f"rope theta must be positive, got {self.theta}")
 
 

@@ -6,7 +6,8 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-from models.config import Activation, ConfigError, LinearScaling, Llama3Scaling, RopeConfig
+from models.config import Activation, ConfigError, RopeConfig
+from models.families.rope_scaling import KINDS, scaling_of
 
 _ACTIVATIONS: Mapping[str, Activation] = {
     "relu": "relu",
@@ -48,6 +49,10 @@ class Fields:
         if not isinstance(value, int | float) or isinstance(value, bool) or not math.isfinite(value):
             raise ConfigError(f"{name!r} must be a finite number")
         return float(value)
+
+    def optional_positive(self, name: str) -> float | None:
+        """None where the setting is null or not there."""
+        return None if self._hf.get(name) is None else self.positive(name)
 
     def flag(self, name: str, default: bool) -> bool:
         value = self._present(name, default)
@@ -98,22 +103,10 @@ class Fields:
                 raise ConfigError("'partial_rotary_factor' must be above 0 and at most 1")
             head_dim = int(head_dim * share)
         kind = scaling.get("rope_type", scaling.get("type", "default"))
-        if kind == "default":
-            return RopeConfig(theta, head_dim)
-        if kind == "linear":
-            return RopeConfig(theta, head_dim, scaling=LinearScaling(inner.positive("factor")))
-        if kind == "llama3":
-            return RopeConfig(
-                theta,
-                head_dim,
-                scaling=Llama3Scaling(
-                    factor=inner.positive("factor"),
-                    low_freq_factor=inner.positive("low_freq_factor"),
-                    high_freq_factor=inner.positive("high_freq_factor"),
-                    original_max_positions=inner.integer("original_max_position_embeddings"),
-                ),
-            )
-        raise ConfigError(f"{where!r}: type {short(kind)} is not supported, only 'default', 'linear' and 'llama3'")
+        kind = "longrope" if kind == "su" else kind
+        if not isinstance(kind, str) or kind not in KINDS:
+            raise ConfigError(f"{where!r}: type {short(kind)} is not supported, only {', '.join(KINDS)}")
+        return RopeConfig(theta, head_dim, scaling=scaling_of(kind, self, inner, scaling, head_dim))
 
     def positive(self, name: str, default: float | None = None) -> float:
         value = self.number(name, default)

@@ -20,6 +20,7 @@ from models.config import (
 )
 from models.families.family import Family
 from models.families.fields import Fields, head_width
+from models.families.rope_scaling import longest_text
 from models.generation_defaults import GenerationDefaults
 from weights.rules import Drop, Rename, Rule
 
@@ -28,6 +29,7 @@ def config(hf: Mapping[str, Any], architecture: str) -> ModelConfig:
     fields = Fields(hf)
     hidden, heads = fields.integer("hidden_size", 2048), fields.integer("num_attention_heads", 32)
     head_dim = head_width(hidden, heads)
+    rope = fields.rope(head_dim, default_share=0.5)
     norm = NormConfig("layer", fields.number("layer_norm_eps", 1e-5))
     layer = LayerConfig(
         attention=AttentionConfig(
@@ -36,7 +38,7 @@ def config(hf: Mapping[str, Any], architecture: str) -> ModelConfig:
             head_dim=head_dim,
             scale=head_dim**-0.5,
             causal=True,
-            rope=fields.rope(head_dim, default_share=0.5),
+            rope=rope,
             query_key_norm=QueryKeyNorm(norm) if fields.flag("qk_layernorm", False) else None,
         ),
         attention_norms=NormSlots(input=norm),
@@ -54,7 +56,7 @@ def config(hf: Mapping[str, Any], architecture: str) -> ModelConfig:
         decoder=StackConfig(
             EmbeddingConfig(vocab), (layer,) * fields.integer("num_hidden_layers", 24), final_norm=norm
         ),
-        max_positions=fields.integer("max_position_embeddings", 2048),
+        max_positions=longest_text(rope, fields.integer("max_position_embeddings", 2048)),
     )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from models.config import ModelConfig, NormConfig
+from models.config import ConfigError, ModelConfig, NormConfig
 from models.families.family import Family
 from models.families.fields import Fields
 from models.families.rotary_decoder import rotary_decoder
@@ -16,6 +16,9 @@ from weights.rules import Rule, Split
 
 def config(hf: Mapping[str, Any], architecture: str) -> ModelConfig:
     fields = Fields(hf)
+    older = hf.get("rope_scaling")
+    if isinstance(older, dict) and older.get("type", older.get("rope_type")) == "yarn":
+        raise ConfigError("'rope_scaling': type 'yarn' of the first Phi-3 releases is not supported, only 'longrope'")
     return rotary_decoder(
         fields,
         windows=(fields.optional_integer("sliding_window"),) * fields.integer("num_hidden_layers", 32),

@@ -18,6 +18,7 @@ from models.config import (
     StackConfig,
 )
 from models.families.fields import Fields, head_width
+from models.families.rope_scaling import longest_text
 from weights.rules import Drop, Rename, Rule
 
 
@@ -76,7 +77,7 @@ def rotary_decoder(
         vocab_size=vocab,
         head=LanguageModelHead(tied=fields.flag("tie_word_embeddings", default_tied)),
         decoder=StackConfig(EmbeddingConfig(vocab), layers=tuple(layer(window) for window in windows), final_norm=norm),
-        max_positions=max_positions,
+        max_positions=longest_text(rope, max_positions),
     )
 
 

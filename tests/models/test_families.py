@@ -14,8 +14,10 @@ from models.config import (
     FeedForwardConfig,
     LanguageModelHead,
     LinearScaling,
+    LongScaling,
     NormConfig,
     RopeConfig,
+    YarnScaling,
 )
 from models.families import FAMILIES, family_of
 
@@ -64,6 +66,7 @@ def test_the_bases_are_supported(base):
     assert family.rules(config, base, architecture)
 
 
+ORIGINAL = "original_max_position_embeddings"
 REFUSED = [
     (LLAMA, "auto_map", {"AutoModel": "modeling.Own"}),
     (LLAMA, "quantization_config", {"quant_method": "gptq"}),
@@ -78,8 +81,12 @@ REFUSED = [
     (LLAMA, "rms_norm_eps", 0.0),
     (LLAMA, "attention_bias", "no"),
     (LLAMA, "vocab_size", None),
-    (LLAMA, "rope_scaling", {"type": "dynamic", "factor": 2.0}),
-    (LLAMA, "rope_parameters", {"rope_type": "yarn", "factor": 2.0}),
+    (LLAMA, "rope_scaling", {"type": "xpos", "factor": 2.0}),
+    (LLAMA, "rope_scaling", {"type": "dynamic"}),
+    (LLAMA, "rope_parameters", {"rope_type": "yarn", "factor": -2.0, "original_max_position_embeddings": 64}),
+    (LLAMA, "rope_parameters", {"rope_type": "yarn", "beta_fast": -1, "factor": 2, ORIGINAL: 64}),
+    (LLAMA, "rope_parameters", {"rope_type": "longrope", "short_factor": [1.0] * 3, "factor": 2, ORIGINAL: 64}),
+    (LLAMA, "rope_parameters", {"rope_type": "longrope", "short_factor": [0] * 4, "factor": 2, ORIGINAL: 64}),
     (LLAMA, "rope_parameters", {"rope_type": "linear"}),
     (LLAMA, "rope_parameters", {"rope_type": "linear", "factor": -2.0}),
     (LLAMA, "rope_parameters", {"rope_type": "llama3", "factor": 8.0}),
@@ -106,8 +113,8 @@ REFUSED = [
     (NEO, "attention_types", [[["global"], 10**12]]),
     (OPENAI, "afn", "gelu_pytorch_tanh"),
     (PHI, "qk_layernorm", "yes"),
-    (PHI3, "rope_scaling", {"type": "longrope", "short_factor": [1.0], "long_factor": [2.0]}),
-    (PHI3, "rope_scaling", {"type": "su", "short_factor": [1.0], "long_factor": [2.0]}),
+    (PHI3, "rope_scaling", {"type": "yarn", "factor": 2.0}),
+    (PHI3, "rope_scaling", {"type": "su", "short_factor": [1.0], "factor": 2, ORIGINAL: 64}),
     (GEMMA, "use_bidirectional_attention", True),
     (GEMMA, "hidden_activation", "relu"),
     (GEMMA2, "use_bidirectional_attention", True),
@@ -147,7 +154,7 @@ SAID_OTHERWISE = {
 )
 def test_unsupported_settings_are_refused_by_name(base, name, value):
     hf = {**base, name: value}
-    inner = ["factor", "rope_type", "type", "partial_rotary_factor"] if name.startswith("rope_") else []
+    inner = ["factor", "rope_type", "type", "partial_rotary_factor", "beta_fast"] if name.startswith("rope_") else []
     with pytest.raises(ConfigError) as error:
         build(hf)
     message = str(error.value)
@@ -192,6 +199,19 @@ def test_how_much_of_a_head_rotates():
     assert build(NEOX).decoder.layers[0].attention.rope == RopeConfig(10000.0, 2)
 
 
+def test_texts_are_no_longer_than_scalings_are_exact():
+    for base in (NEOX, PHI, STABLELM):
+        pairs = build(base).decoder.layers[0].attention.rope.dim // 2
+        long = {"rope_type": "longrope", "short_factor": [2.0] * pairs, "factor": 4.0, ORIGINAL: 128}
+        assert build({**base, "rope_scaling": long, "max_position_embeddings": 512}).max_positions == 128
+    short = {"type": "su", "short_factor": [1.0, 2, 3, 4], "long_factor": [5.0, 6, 7, 8]}
+    model = build({**PHI3, ORIGINAL: 64, "max_position_embeddings": 4096, "rope_scaling": short})
+    assert model.max_positions == 64
+    assert model.decoder.layers[0].attention.rope.scaling == LongScaling((1.0, 2.0, 3.0, 4.0), 64, 2**0.5)
+    dynamic = build({**LLAMA, "rope_scaling": {"type": "dynamic", "factor": 2.0}, "max_position_embeddings": 64})
+    assert dynamic == build({**LLAMA, "max_position_embeddings": 64})
+
+
 def windows(hf):
     return [layer.attention.window for layer in build(hf).decoder.layers]
 
@@ -229,6 +249,10 @@ def test_t5_versions():
         lambda: NormConfig("layer", 0.0),
         lambda: RopeConfig(10000.0, 7),
         lambda: RopeConfig(-1.0, 8),
+        lambda: RopeConfig(1.0, 8, scaling=YarnScaling(2.0, 64, 32.0, 1.0, True, 1.0)),
+        lambda: RopeConfig(10000.0, 8, scaling=LongScaling((1.0,), 64, 1.0)),
+        lambda: AttentionConfig(4, 4, 8, 1.0, True, score_cap=0.0),
+        lambda: LanguageModelHead(tied=True, cap=-1.0),
         lambda: AttentionConfig(4, 3, 8, 1.0, True),
         lambda: AttentionConfig(4, 4, 8, 1.0, True, rope=RopeConfig(10000.0, 16)),
         lambda: AttentionConfig(4, 4, 8, 1.0, True, window=0),

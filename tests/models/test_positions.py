@@ -12,10 +12,16 @@ from transformers.models.marian.modeling_marian import MarianSinusoidalPositiona
 from transformers.models.t5.modeling_t5 import T5Attention
 
 from models import ops
-from models.config import BucketBiasConfig, LinearScaling, Llama3Scaling, RopeConfig
+from models.config import BucketBiasConfig, LinearScaling, Llama3Scaling, RopeConfig, YarnScaling
 from models.positions import BucketBias, Rotary, bucket_of_distance, inverse_frequencies, sinusoids
 
+_YARN = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 8192}
 SCALINGS = {
+    "yarn": (YarnScaling(4.0, 8192, 32.0, 1.0, True, 0.1 * math.log(4.0) + 1.0), _YARN),
+    "yarn-whole-waves": (
+        YarnScaling(4.0, 8192, 16.0, 2.0, False, 1.2),
+        {**_YARN, "beta_fast": 16.0, "beta_slow": 2.0, "truncate": False, "attention_factor": 1.2},
+    ),
     "default": (None, {"rope_type": "default"}),
     "linear": (LinearScaling(4.0), {"rope_type": "linear", "factor": 4.0}),
     "llama3": (

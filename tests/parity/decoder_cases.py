@@ -13,6 +13,21 @@ _BASE = {
     "max_position_embeddings": 64,
 }
 _WIDE = {**_BASE, "intermediate_size": 56}
+_YARN = {
+    "rope_type": "yarn",
+    "rope_theta": 10000.0,
+    "factor": 4.0,
+    "beta_fast": 4.0,
+    "beta_slow": 0.5,
+    "original_max_position_embeddings": 16,
+}
+_LONG = {
+    "rope_type": "longrope",
+    "rope_theta": 10000.0,
+    "short_factor": [1.0, 1.5, 2.0, 4.0],
+    "long_factor": [2.0, 3.0, 5.0, 9.0],
+    "original_max_position_embeddings": 48,
+}
 _NEO = {"vocab_size": VOCAB, "hidden_size": 32, "num_heads": 4, "max_position_embeddings": 64, "window_size": 5}
 _GPTJ = {"vocab_size": VOCAB, "n_positions": 64, "n_embd": 32, "n_layer": 3, "n_head": 4}
 _PHI3 = {**_WIDE, "pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2}
@@ -162,5 +177,23 @@ MORE_CASES = {
     "openai-gpt-silu-untied": (
         "OpenAIGPTLMHeadModel",
         transformers.OpenAIGPTConfig(**{**_GPTJ, "n_head": 2}, afn="swish", tie_word_embeddings=False),
+    ),
+    "llama-dynamic-rope": (
+        "LlamaForCausalLM",
+        transformers.LlamaConfig(**_WIDE, rope_parameters={"rope_type": "dynamic", "factor": 4.0, "rope_theta": 500.0}),
+    ),
+    "llama-yarn-rope": ("LlamaForCausalLM", transformers.LlamaConfig(**_WIDE, head_dim=16, rope_parameters=_YARN)),
+    "qwen2-yarn-rope-by-hand": (
+        "Qwen2ForCausalLM",
+        transformers.Qwen2Config(
+            **_WIDE, num_key_value_heads=2, rope_parameters={**_YARN, "attention_factor": 1.3, "truncate": False}
+        ),
+    ),
+    "llama-long-rope": ("LlamaForCausalLM", transformers.LlamaConfig(**_WIDE, rope_parameters=_LONG)),
+    "phi3-long-rope": (
+        "Phi3ForCausalLM",
+        transformers.Phi3Config(
+            **_PHI3, original_max_position_embeddings=48, rope_parameters={**_LONG, "partial_rotary_factor": 1.0}
+        ),
     ),
 }
