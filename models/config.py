@@ -145,6 +145,14 @@ class BucketBiasConfig:
 
 
 @dataclass(frozen=True)
+class AlibiConfig:
+    """A straight line for each head, added to its scores: `slope * (key position - query position)` (Press et al. 2022,
+    arXiv:2108.12409)."""
+
+    slopes: tuple[float, ...]
+
+
+@dataclass(frozen=True)
 class AttentionConfig:
     """Multi-head or grouped-query attention (Ainslie et al. 2023, arXiv:2305.13245), self or cross."""
 
@@ -244,10 +252,13 @@ class StackConfig:
     embedding: EmbeddingConfig
     layers: tuple[LayerConfig, ...]
     final_norm: NormConfig | None = None
-    score_bias: BucketBiasConfig | None = None
+    score_bias: BucketBiasConfig | AlibiConfig | None = None
 
     def __post_init__(self) -> None:
         _require(len(self.layers) > 0, "a stack needs at least one layer")
+        if isinstance(self.score_bias, AlibiConfig):
+            slopes, heads = len(self.score_bias.slopes), self.layers[0].attention.num_heads
+            _require(slopes == heads, f"{slopes} ALiBi slopes for {heads} heads")
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,5 @@
-"""Positions, named by where they act: on queries and keys (rotary), on embeddings (sinusoidal), on scores (buckets).
+"""Positions, named by where they act: on queries and keys (rotary), on embeddings (sinusoidal), on scores (buckets,
+ALiBi).
 
 Learned positions are a plain table and live in `embeddings`.
 """
@@ -11,7 +12,15 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from models.config import BucketBiasConfig, LinearScaling, Llama3Scaling, LongScaling, RopeConfig, YarnScaling
+from models.config import (
+    AlibiConfig,
+    BucketBiasConfig,
+    LinearScaling,
+    Llama3Scaling,
+    LongScaling,
+    RopeConfig,
+    YarnScaling,
+)
 from models.linear import parameter
 
 
@@ -133,3 +142,17 @@ class BucketBias(nn.Module):
         """Bias of every distance below `length`: [heads, 2 * length - 1]; distance d stands at `d + length - 1`."""
         distances = torch.arange(1 - length, length, device=self.weight.device)
         return self.weight[bucket_of_distance(distances, self.config)].T
+
+
+class Alibi:
+    """ALiBi's bias (Press et al. 2022, arXiv:2108.12409). No parameters; the slopes follow the device asked for."""
+
+    def __init__(self, config: AlibiConfig) -> None:
+        self._slopes = torch.tensor(config.slopes, device="cpu")
+
+    def __call__(self, length: int, dtype: torch.dtype, device: torch.device) -> Tensor:
+        """Like `BucketBias`: [heads, 2 * length - 1], computed in float32."""
+        if self._slopes.device != device:
+            self._slopes = self._slopes.to(device)
+        distances = torch.arange(1 - length, length, device=device)
+        return (self._slopes[:, None] * distances).to(dtype)

@@ -55,6 +55,16 @@ _NEO = {
     "bos_token_id": 1,
     "eos_token_id": 2,
 }
+_BLOOM = {"vocab_size": VOCAB, "hidden_size": 32, "n_layer": 2, "bos_token_id": 1, "eos_token_id": 2}
+_MPT = {
+    "vocab_size": VOCAB,
+    "d_model": 32,
+    "n_layers": 2,
+    "max_seq_len": 128,
+    "bos_token_id": 1,
+    "eos_token_id": 2,
+}
+_FALCON = {name: value for name, value in _LLAMA.items() if name != "intermediate_size"}
 _OPT = {name: value for name, value in _LLAMA.items() if name != "intermediate_size"} | {"ffn_dim": 48}
 _T5 = {"vocab_size": VOCAB, "d_model": 32, "d_kv": 8, "d_ff": 48, "num_heads": 4, "decoder_start_token_id": 0}
 _BART = {
@@ -115,6 +125,12 @@ DECODERS = {
     ),
     "gpt-neo": ("GPTNeoForCausalLM", transformers.GPTNeoConfig(**_NEO)),
     "openai-gpt": ("OpenAIGPTLMHeadModel", transformers.OpenAIGPTConfig(**_GPT2)),
+    "bloom": ("BloomForCausalLM", transformers.BloomConfig(**_BLOOM, n_head=4)),
+    "mpt": ("MptForCausalLM", transformers.MptConfig(**_MPT, n_heads=4)),
+    "falcon": (
+        "FalconForCausalLM",
+        transformers.FalconConfig(**_FALCON, new_decoder_architecture=True, num_kv_heads=2),
+    ),
     "opt": ("OPTForCausalLM", transformers.OPTConfig(**_OPT)),
 }
 SEQ2SEQ = {

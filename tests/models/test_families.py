@@ -49,7 +49,10 @@ STABLELM = {**LLAMA, "model_type": "stablelm", "architectures": ["StableLmForCau
 STARCODER2 = {**LLAMA, "model_type": "starcoder2", "architectures": ["Starcoder2ForCausalLM"]}
 NEO = {"model_type": "gpt_neo", "architectures": ["GPTNeoForCausalLM"], "hidden_size": 32, "num_heads": 4}
 OPENAI = {**GPT2, "model_type": "openai-gpt", "architectures": ["OpenAIGPTLMHeadModel"]}
-OLDER = (OPENAI, GPT2, NEO, GPTJ, NEOX, OPT)
+BLOOM = {"model_type": "bloom", "architectures": ["BloomForCausalLM"], "hidden_size": 32, "n_head": 4}
+MPT = {"model_type": "mpt", "architectures": ["MptForCausalLM"], "d_model": 32, "n_heads": 4}
+FALCON = {**LLAMA, "model_type": "falcon", "architectures": ["FalconForCausalLM"]}
+OLDER = (OPENAI, GPT2, NEO, GPTJ, NEOX, OPT, BLOOM, MPT, FALCON)
 DECODERS = (*OLDER, LLAMA, MISTRAL, QWEN2, QWEN3, PHI, PHI3, GEMMA, GEMMA2, OLMO2, STABLELM, STARCODER2)
 BASES = {base["model_type"]: base for base in (*DECODERS, T5, BART, MARIAN)}
 
@@ -104,6 +107,13 @@ REFUSED = [
     (NEOX, "rope_parameters", {"partial_rotary_factor": 0.0}),
     (NEOX, "rotary_pct", 0.4),
     (GPTJ, "rotary_dim", None),
+    (BLOOM, "apply_residual_connection_post_layernorm", True),
+    (MPT, "attn_config", ["alibi"]),
+    (MPT, "no_bias", False),
+    (MPT, "expansion_ratio", 3),
+    (MPT, "logit_scale", "inv_sqrt_d_model"),
+    (FALCON, "alibi", True),
+    (FALCON, "num_ln_in_parallel_attn", 2),
     (STABLELM, "qk_layernorm", True),
     (STARCODER2, "sliding_window", -1),
     (OLMO2, "attention_bias", 1),
@@ -233,6 +243,27 @@ def test_gemma_2_windows_and_caps():
     capped, free = build(GEMMA2), build({**GEMMA2, "attn_logit_softcapping": None, "final_logit_softcapping": None})
     assert (capped.decoder.layers[0].attention.score_cap, capped.head.cap) == (50.0, 30.0)
     assert (free.decoder.layers[0].attention.score_cap, free.head.cap) == (None, None)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("alibi", False), ("alibi_bias_max", 5), ("clip_qkv", 6.0), ("qk_ln", True), ("prefix_lm", True)],
+)
+def test_mpt_scores_that_are_not_supported(name, value):
+    with pytest.raises(ConfigError, match=name):
+        build({**MPT, "attn_config": {name: value}})
+
+
+def test_bloom_has_two_names_for_each_size():
+    older = {"n_embed": 48, "num_attention_heads": 6, "num_hidden_layers": 3}
+    newer = {"hidden_size": 48, "n_head": 6, "n_layer": 3}
+    assert build({**BLOOM, **older}) == build({**BLOOM, **newer})
+    assert build({**BLOOM, "seq_length": 2048}).max_positions == 2048 and build(BLOOM).max_positions is None
+
+
+def test_falcon_newer_layers_are_never_in_turn():
+    with pytest.raises(ConfigError, match="parallel_attn"):
+        build({**FALCON, "new_decoder_architecture": True, "parallel_attn": False})
 
 
 def test_t5_versions():

@@ -28,6 +28,8 @@ _LONG = {
     "long_factor": [2.0, 3.0, 5.0, 9.0],
     "original_max_position_embeddings": 48,
 }
+_BLOOM = {"vocab_size": VOCAB, "hidden_size": 32, "n_layer": 3}
+_MPT = {"vocab_size": VOCAB, "d_model": 32, "n_layers": 3, "max_seq_len": 64}
 _NEO = {"vocab_size": VOCAB, "hidden_size": 32, "num_heads": 4, "max_position_embeddings": 64, "window_size": 5}
 _GPTJ = {"vocab_size": VOCAB, "n_positions": 64, "n_embd": 32, "n_layer": 3, "n_head": 4}
 _PHI3 = {**_WIDE, "pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2}
@@ -195,5 +197,32 @@ MORE_CASES = {
         transformers.Phi3Config(
             **_PHI3, original_max_position_embeddings=48, rope_parameters={**_LONG, "partial_rotary_factor": 1.0}
         ),
+    ),
+    "bloom": ("BloomForCausalLM", transformers.BloomConfig(**_BLOOM, n_head=4)),
+    "bloom-six-heads-untied": (
+        "BloomForCausalLM",
+        transformers.BloomConfig(**{**_BLOOM, "hidden_size": 36}, n_head=6, tie_word_embeddings=False),
+    ),
+    "mpt": ("MptForCausalLM", transformers.MptConfig(**_MPT, n_heads=4)),
+    "mpt-six-heads-other-scores": (
+        "MptForCausalLM",
+        transformers.MptConfig(**{**_MPT, "d_model": 36}, n_heads=6, attn_config={"softmax_scale": 0.3}),
+    ),
+    "falcon-multi-query": ("FalconForCausalLM", transformers.FalconConfig(**_BASE)),
+    "falcon-grouped-two-norms": (
+        "FalconForCausalLM",
+        transformers.FalconConfig(
+            **_BASE, new_decoder_architecture=True, num_kv_heads=2, bias=True, tie_word_embeddings=False
+        ),
+    ),
+    "falcon-grouped-one-norm": (
+        "FalconForCausalLM",
+        transformers.FalconConfig(
+            **_BASE, new_decoder_architecture=True, num_kv_heads=2, num_ln_in_parallel_attn=1, ffn_hidden_size=40
+        ),
+    ),
+    "falcon-in-turn": (
+        "FalconForCausalLM",
+        transformers.FalconConfig(**_BASE, parallel_attn=False, multi_query=False, bias=True, activation="gelu_new"),
     ),
 }
