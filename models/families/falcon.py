@@ -25,7 +25,7 @@ from weights.rules import Rename, Rule, Split
 
 
 def config(hf: Mapping[str, Any], architecture: str) -> ModelConfig:
-    fields = Fields(hf)
+    fields = Fields(hf, published_code="falcon")
     # Its ALiBi is rounded to bfloat16 by position, which no bias by distance can follow.
     fields.refuse_unless("alibi", False)
     hidden, heads = fields.integer("hidden_size", 4544), fields.integer("num_attention_heads", 71)

@@ -25,7 +25,7 @@ from weights.rules import Rename, Rule, Split
 
 
 def config(hf: Mapping[str, Any], architecture: str) -> ModelConfig:
-    fields = Fields(hf)
+    fields = Fields(hf, published_code="mpt")
     fields.refuse_unless("expansion_ratio", 4)
     fields.refuse_unless("no_bias", True)
     fields.refuse_unless("logit_scale")
@@ -98,7 +98,7 @@ def rules(model: ModelConfig, hf: Mapping[str, Any], architecture: str) -> Seque
 FAMILY = Family(
     name="mpt",
     model_types=("mpt",),
-    architectures={"MptForCausalLM": ("generate",)},
+    architectures={"MptForCausalLM": ("generate",), "MPTForCausalLM": ("generate",)},
     config=config,
     rules=rules,
 )

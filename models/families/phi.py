@@ -26,7 +26,7 @@ from weights.rules import Drop, Rename, Rule
 
 
 def config(hf: Mapping[str, Any], architecture: str) -> ModelConfig:
-    fields = Fields(hf)
+    fields = Fields(hf, published_code="phi")
     hidden, heads = fields.integer("hidden_size", 2048), fields.integer("num_attention_heads", 32)
     head_dim = head_width(hidden, heads)
     rope = fields.rope(head_dim, default_share=0.5)

@@ -15,7 +15,7 @@ from weights.rules import Rule, Split
 
 
 def config(hf: Mapping[str, Any], architecture: str) -> ModelConfig:
-    fields = Fields(hf)
+    fields = Fields(hf, published_code="phi3")
     older = hf.get("rope_scaling")
     if isinstance(older, dict) and older.get("type", older.get("rope_type")) == "yarn":
         raise ConfigError("'rope_scaling': type 'yarn' of the first Phi-3 releases is not supported, only 'longrope'")

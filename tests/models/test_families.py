@@ -254,6 +254,18 @@ def test_mpt_scores_that_are_not_supported(name, value):
         build({**MPT, "attn_config": {name: value}})
 
 
+def test_published_code_is_known_and_other_code_is_not():
+    for base in (PHI, PHI3, MPT, FALCON):
+        kind = base["model_type"]
+        known = {"AutoConfig": f"configuration_{kind}.Config", "AutoModelForCausalLM": f"modeling_{kind}.Model"}
+        assert build({**base, "auto_map": known}) == build(base)
+        for other in ({**known, "AutoModel": "modeling_own.Model"}, {"AutoModel": ["modeling"]}, ["modeling"]):
+            with pytest.raises(ConfigError, match="auto_map"):
+                build({**base, "auto_map": other})
+    with pytest.raises(ConfigError, match="auto_map"):
+        build({**LLAMA, "auto_map": {"AutoModel": "modeling_llama.LlamaModel"}})
+
+
 def test_bloom_has_two_names_for_each_size():
     older = {"n_embed": 48, "num_attention_heads": 6, "num_hidden_layers": 3}
     newer = {"hidden_size": 48, "n_head": 6, "n_layer": 3}
