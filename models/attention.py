@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from models import ops
 from models.config import AttentionConfig, RopeConfig
 from models.linear import Linear
+from models.norms import LayerNorm, RMSNorm, make_norm
 from models.positions import Rotation
 
 
@@ -27,19 +28,34 @@ class Attention(nn.Module):
         self.key = Linear(hidden_size, kv_width, config.key_bias)
         self.value = Linear(hidden_size, kv_width, config.value_bias)
         self.output = Linear(width, hidden_size, config.output_bias)
+        self.query_norm: LayerNorm | RMSNorm | None = None
+        self.key_norm: LayerNorm | RMSNorm | None = None
+        if config.query_key_norm is not None:
+            norm, whole = config.query_key_norm.norm, config.query_key_norm.over == "all"
+            self.query_norm = make_norm(norm, width if whole else config.head_dim)
+            self.key_norm = make_norm(norm, kv_width if whole else config.head_dim)
 
     def queries(self, hidden: Tensor, rotations: Mapping[RopeConfig, Rotation]) -> Tensor:
-        """[tokens, hidden] -> [tokens, heads, head_dim], rotated where the configuration has rotary positions."""
-        return self._rotate(self._heads(self.query(hidden)), rotations)
+        """[tokens, hidden] -> [tokens, heads, head_dim], normalised and rotated where the configuration says so."""
+        return self._rotate(self._normalised(self.query(hidden), self.query_norm), rotations)
 
     def keys_values(self, hidden: Tensor, rotations: Mapping[RopeConfig, Rotation]) -> tuple[Tensor, Tensor]:
-        """[tokens, hidden] -> two of [tokens, kv_heads, head_dim], the keys rotated like the queries."""
-        return self._rotate(self._heads(self.key(hidden)), rotations), self._heads(self.value(hidden))
+        """[tokens, hidden] -> two of [tokens, kv_heads, head_dim], the keys treated like the queries."""
+        keys = self._rotate(self._normalised(self.key(hidden), self.key_norm), rotations)
+        return keys, self._heads(self.value(hidden))
 
     def join(self, attended: Tensor) -> Tensor:
         """[tokens, heads, head_dim] -> [tokens, hidden]."""
         output: Tensor = self.output(attended.flatten(-2))
         return output
+
+    def _normalised(self, x: Tensor, norm: LayerNorm | RMSNorm | None) -> Tensor:
+        if norm is None:
+            return self._heads(x)
+        assert self.config.query_key_norm is not None
+        whole = self.config.query_key_norm.over == "all"
+        y: Tensor = self._heads(norm(x)) if whole else norm(self._heads(x))
+        return y
 
     def _heads(self, x: Tensor) -> Tensor:
         return x.view(x.shape[0], -1, self.config.head_dim)

@@ -23,9 +23,12 @@ def _require(condition: bool, message: str) -> None:
 
 @dataclass(frozen=True)
 class NormConfig:
-    """Layer norm (Ba et al. 2016, arXiv:1607.06450) or RMS norm (Zhang and Sennrich 2019, arXiv:1910.07467)."""
+    """Layer norm (Ba et al. 2016, arXiv:1607.06450) or RMS norm (Zhang and Sennrich 2019, arXiv:1910.07467).
 
-    kind: Literal["layer", "rms"]
+    `rms_from_one`: an RMS norm whose checkpoints hold weights as distances from one (Gemma).
+    """
+
+    kind: Literal["layer", "rms", "rms_from_one"]
     eps: float
     bias: bool = True
 
@@ -40,6 +43,15 @@ class NormSlots:
     input: NormConfig | None = None
     output: NormConfig | None = None
     residual: NormConfig | None = None
+
+
+@dataclass(frozen=True)
+class QueryKeyNorm:
+    """A norm of queries and one of keys, after their projection and before they rotate (Henry et al. 2020,
+    arXiv:2010.04245): over each head with weights that all heads share, or over all heads together."""
+
+    norm: NormConfig
+    over: Literal["head", "all"] = "head"
 
 
 @dataclass(frozen=True)
@@ -60,6 +72,37 @@ class Llama3Scaling:
 
 
 @dataclass(frozen=True)
+class YarnScaling:
+    """YaRN (Peng et al. 2023, arXiv:2309.00071): waves that turn less than `beta_slow` times over the original length
+    divided by `factor`, those above `beta_fast` turns kept, a ramp over dimensions in between (whole ones when
+    `truncate`); cosines and sines times `magnitude`."""
+
+    factor: float
+    original_max_positions: int
+    beta_fast: float
+    beta_slow: float
+    truncate: bool
+    magnitude: float
+
+    def __post_init__(self) -> None:
+        _require(self.factor > 0, f"rope factor must be greater than zero, got {self.factor}")
+        _require(self.beta_fast > 0 and self.beta_slow > 0, "rope beta_fast and beta_slow must be greater than zero")
+
+
+@dataclass(frozen=True)
+class LongScaling:
+    """LongRoPE (Ding et al. 2024, arXiv:2402.13753) up to its original length: each wavelength times a factor of its
+    own, cosines and sines times `magnitude`."""
+
+    factors: tuple[float, ...]
+    original_max_positions: int
+    magnitude: float
+
+
+Scaling = LinearScaling | Llama3Scaling | YarnScaling | LongScaling
+
+
+@dataclass(frozen=True)
 class RopeConfig:
     """Rotary position embedding (Su et al. 2021, arXiv:2104.09864).
 
@@ -70,10 +113,14 @@ class RopeConfig:
     theta: float
     dim: int
     pairing: Literal["half", "interleaved"] = "half"
-    scaling: LinearScaling | Llama3Scaling | None = None
+    scaling: Scaling | None = None
 
     def __post_init__(self) -> None:
         _require(self.dim > 0 and self.dim % 2 == 0, f"rope needs an even number of dimensions, got {self.dim}")
+        if isinstance(self.scaling, LongScaling):
+            _require(2 * len(self.scaling.factors) == self.dim, f"rope needs {self.dim // 2} factors")
+        if isinstance(self.scaling, YarnScaling):
+            _require(self.theta > 1, f"rope theta must exceed 1 to be scaled, got {self.theta}")
         _require(self.theta > 0, f"rope theta must be positive, got {self.theta}")
 
 
@@ -98,6 +145,14 @@ class BucketBiasConfig:
 
 
 @dataclass(frozen=True)
+class AlibiConfig:
+    """A straight line for each head, added to its scores: `slope * (key position - query position)` (Press et al. 2022,
+    arXiv:2108.12409)."""
+
+    slopes: tuple[float, ...]
+
+
+@dataclass(frozen=True)
 class AttentionConfig:
     """Multi-head or grouped-query attention (Ainslie et al. 2023, arXiv:2305.13245), self or cross."""
 
@@ -111,8 +166,11 @@ class AttentionConfig:
     value_bias: bool = True
     output_bias: bool = True
     rope: RopeConfig | None = None
+    query_key_norm: QueryKeyNorm | None = None
     window: int | None = None
     """Sliding window: a query sees its own position and the `window - 1` before it."""
+    score_cap: float | None = None
+    """Scores stay below it: `cap * tanh(score / cap)`, before masks (Bello et al. 2016, arXiv:1611.09940)."""
 
     def __post_init__(self) -> None:
         _require(self.num_heads > 0 and self.num_kv_heads > 0, "attention needs at least one head")
@@ -122,6 +180,7 @@ class AttentionConfig:
         )
         _require(self.head_dim > 0, f"head_dim must be positive, got {self.head_dim}")
         _require(self.window is None or self.window > 0, f"sliding window must be positive, got {self.window}")
+        _require(self.score_cap is None or self.score_cap > 0, f"score cap must be positive, got {self.score_cap}")
         if self.rope is not None:
             _require(self.rope.dim <= self.head_dim, f"rope dim {self.rope.dim} exceeds head_dim {self.head_dim}")
 
@@ -141,7 +200,11 @@ class FeedForwardConfig:
 
 @dataclass(frozen=True)
 class LayerConfig:
-    """Self-attention, then cross-attention where there is one, then feed-forward, each with its norm slots."""
+    """Self-attention, then cross-attention where there is one, then feed-forward, each with its norm slots.
+
+    parallel: attention and feed-forward both start from the layer's input, and both results are added to it (Wang and
+    Komatsuzaki 2021, GPT-J). A feed-forward without an input norm of its own then reads what attention reads.
+    """
 
     attention: AttentionConfig
     attention_norms: NormSlots
@@ -149,8 +212,10 @@ class LayerConfig:
     feed_forward_norms: NormSlots
     cross_attention: AttentionConfig | None = None
     cross_attention_norms: NormSlots = NormSlots()
+    parallel: bool = False
 
     def __post_init__(self) -> None:
+        _require(not (self.parallel and self.cross_attention), "a parallel layer has no cross-attention")
         if self.cross_attention is not None:
             _require(not self.cross_attention.causal, "cross-attention is not causal")
 
@@ -187,19 +252,29 @@ class StackConfig:
     embedding: EmbeddingConfig
     layers: tuple[LayerConfig, ...]
     final_norm: NormConfig | None = None
-    score_bias: BucketBiasConfig | None = None
+    score_bias: BucketBiasConfig | AlibiConfig | None = None
 
     def __post_init__(self) -> None:
         _require(len(self.layers) > 0, "a stack needs at least one layer")
+        if isinstance(self.score_bias, AlibiConfig):
+            slopes, heads = len(self.score_bias.slopes), self.layers[0].attention.num_heads
+            _require(slopes == heads, f"{slopes} ALiBi slopes for {heads} heads")
 
 
 @dataclass(frozen=True)
 class LanguageModelHead:
-    """Logits over the vocabulary, of hidden states times `scale`. `tied` reuses the decoder's token embeddings."""
+    """Logits over the vocabulary, of hidden states times `scale`. `tied` reuses the decoder's token embeddings.
+
+    cap: logits stay below it, `cap * tanh(logit / cap)`.
+    """
 
     tied: bool
     bias: bool = False
     scale: float = 1.0
+    cap: float | None = None
+
+    def __post_init__(self) -> None:
+        _require(self.cap is None or self.cap > 0, f"logit cap must be positive, got {self.cap}")
 
 
 @dataclass(frozen=True)

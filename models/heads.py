@@ -23,14 +23,15 @@ class LanguageModel(nn.Module):
 
     def __init__(self, config: LanguageModelHead, hidden_size: int, vocab_size: int) -> None:
         super().__init__()
-        self.scale = config.scale
+        self.scale, self.cap = config.scale, config.cap
         self.weight = None if config.tied else parameter(vocab_size, hidden_size)
         self.bias = parameter(vocab_size) if config.bias else None
 
     def forward(self, hidden: Tensor, tokens: Tensor) -> Tensor:
         if self.scale != 1.0:
             hidden = hidden * self.scale
-        return ops.linear(hidden, tokens if self.weight is None else self.weight, self.bias).float()
+        logits = ops.linear(hidden, tokens if self.weight is None else self.weight, self.bias).float()
+        return logits if self.cap is None else self.cap * torch.tanh(logits / self.cap)
 
 
 class MaskedLanguageModel(nn.Module):

@@ -19,7 +19,7 @@ class Layer(nn.Module):
 
     def __init__(self, config: LayerConfig, hidden_size: int, index: int) -> None:
         super().__init__()
-        self.index = index
+        self.index, self.parallel = index, config.parallel
         self.attention = Attention(config.attention, hidden_size)
         self.attention_norms = SublayerNorms(config.attention_norms, hidden_size)
         self.cross_attention: Attention | None = None
@@ -30,6 +30,8 @@ class Layer(nn.Module):
         self.feed_forward_norms = SublayerNorms(config.feed_forward_norms, hidden_size)
 
     def forward(self, x: Tensor, step: Step) -> Tensor:
+        if self.parallel:
+            return self._side_by_side(x, step)
         norms = self.attention_norms
         x = norms.after(x, step.self_attention(self.index, self.attention, norms.before(x)))
         if self.cross_attention is not None:
@@ -37,3 +39,9 @@ class Layer(nn.Module):
             x = norms.after(x, step.cross_attention(self.index, self.cross_attention, norms.before(x)))
         norms = self.feed_forward_norms
         return norms.after(x, self.feed_forward(norms.before(x)))
+
+    def _side_by_side(self, x: Tensor, step: Step) -> Tensor:
+        read = self.attention_norms.before(x)
+        fed = read if self.feed_forward_norms.input is None else self.feed_forward_norms.before(x)
+        x = self.attention_norms.after(x, step.self_attention(self.index, self.attention, read))
+        return self.feed_forward_norms.after(x, self.feed_forward(fed))

@@ -37,11 +37,28 @@ class RMSNorm(nn.Module):
         return ops.rms_norm(x, self.weight, self.eps)
 
 
+class RMSNormFromOne(RMSNorm):
+    """RMS norm whose weight is one plus what is stored. The sum is not made at load, because half precision would round
+    it, and the whole norm is computed in float32 (Gemma Team 2024, arXiv:2403.08295, by its published code).
+
+    forward: [..., hidden] -> [..., hidden].
+    """
+
+    def forward(self, x: Tensor) -> Tensor:
+        return ops.rms_norm(x.float(), 1.0 + self.weight.float(), self.eps).to(x.dtype)
+
+
 def make_norm(config: NormConfig | None, size: int) -> LayerNorm | RMSNorm | None:
     """The norm that a configuration asks for, or None."""
     if config is None:
         return None
-    return LayerNorm(size, config.eps, config.bias) if config.kind == "layer" else RMSNorm(size, config.eps)
+    match config.kind:
+        case "layer":
+            return LayerNorm(size, config.eps, config.bias)
+        case "rms":
+            return RMSNorm(size, config.eps)
+        case "rms_from_one":
+            return RMSNormFromOne(size, config.eps)
 
 
 class SublayerNorms(nn.Module):

@@ -1,4 +1,5 @@
-"""Positions, named by where they act: on queries and keys (rotary), on embeddings (sinusoidal), on scores (buckets).
+"""Positions, named by where they act: on queries and keys (rotary), on embeddings (sinusoidal), on scores (buckets,
+ALiBi).
 
 Learned positions are a plain table and live in `embeddings`.
 """
@@ -11,7 +12,15 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from models.config import BucketBiasConfig, LinearScaling, Llama3Scaling, RopeConfig
+from models.config import (
+    AlibiConfig,
+    BucketBiasConfig,
+    LinearScaling,
+    Llama3Scaling,
+    LongScaling,
+    RopeConfig,
+    YarnScaling,
+)
 from models.linear import parameter
 
 
@@ -36,6 +45,10 @@ def inverse_frequencies(config: RopeConfig) -> Tensor:
             return frequencies / factor
         case Llama3Scaling() as scaling:
             return _llama3(frequencies, scaling)
+        case YarnScaling() as scaling:
+            return _yarn(frequencies, config, scaling)
+        case LongScaling(factors=factors):
+            return frequencies / torch.tensor(factors, device="cpu")
     return frequencies
 
 
@@ -47,19 +60,42 @@ def _llama3(frequencies: Tensor, scaling: Llama3Scaling) -> Tensor:
     return share * frequencies + (1 - share) * frequencies / scaling.factor
 
 
+def _yarn(frequencies: Tensor, config: RopeConfig, scaling: YarnScaling) -> Tensor:
+    """Share 1 of the original frequency in the first dimensions, 0 in the last, linear from `first` to `last`."""
+
+    def where(turns: float) -> float:
+        """The dimension whose wave turns so often over the original length."""
+        span = scaling.original_max_positions / (turns * 2 * math.pi)
+        return config.dim * math.log(span) / (2 * math.log(config.theta))
+
+    first, last = where(scaling.beta_fast), where(scaling.beta_slow)
+    if scaling.truncate:
+        first, last = math.floor(first), math.ceil(last)
+    first, last = max(first, 0), min(last, config.dim - 1)
+    width = last - first or 0.001
+    share = 1 - ((torch.arange(len(frequencies), device="cpu").float() - first) / width).clamp(0, 1)
+    return share * frequencies + (1 - share) * frequencies / scaling.factor
+
+
 class Rotary:
     """Rotary positions of one kind. Holds no parameters; the frequencies follow the device of the positions."""
 
     def __init__(self, config: RopeConfig) -> None:
         self.config = config
         self._frequencies = inverse_frequencies(config)
+        self._magnitude = 1.0
+        if isinstance(config.scaling, YarnScaling | LongScaling):
+            self._magnitude = config.scaling.magnitude
 
     def __call__(self, positions: Tensor) -> Rotation:
         """positions: [tokens], int64."""
         if self._frequencies.device != positions.device:
             self._frequencies = self._frequencies.to(positions.device)
         angles = positions[:, None, None].float() * self._frequencies
-        return Rotation(angles.cos(), angles.sin(), self.config)
+        cos, sin = angles.cos(), angles.sin()
+        if self._magnitude != 1.0:
+            cos, sin = cos * self._magnitude, sin * self._magnitude
+        return Rotation(cos, sin, self.config)
 
 
 def sinusoids(num_positions: int, width: int) -> Tensor:
@@ -106,3 +142,17 @@ class BucketBias(nn.Module):
         """Bias of every distance below `length`: [heads, 2 * length - 1]; distance d stands at `d + length - 1`."""
         distances = torch.arange(1 - length, length, device=self.weight.device)
         return self.weight[bucket_of_distance(distances, self.config)].T
+
+
+class Alibi:
+    """ALiBi's bias (Press et al. 2022, arXiv:2108.12409). No parameters; the slopes follow the device asked for."""
+
+    def __init__(self, config: AlibiConfig) -> None:
+        self._slopes = torch.tensor(config.slopes, device="cpu")
+
+    def __call__(self, length: int, dtype: torch.dtype, device: torch.device) -> Tensor:
+        """Like `BucketBias`: [heads, 2 * length - 1], computed in float32."""
+        if self._slopes.device != device:
+            self._slopes = self._slopes.to(device)
+        distances = torch.arange(1 - length, length, device=device)
+        return (self._slopes[:, None] * distances).to(dtype)

@@ -87,7 +87,7 @@ class PackedStep(Step):
     def _attend(
         self, layer: int, attention: Attention, query: Tensor, key: Tensor, value: Tensor, plan: AttentionPlan
     ) -> Tensor:
-        return ops.packed_attention(query, key, value, plan, attention.config.scale)
+        return ops.packed_attention(query, key, value, plan, attention.config.scale, attention.config.score_cap)
 
 
 class PagedStep(Step):
@@ -143,4 +143,4 @@ class PagedStep(Step):
     ) -> Tensor:
         self._cache.write(layer, self._batch.slot_mapping, key, value)
         keys, values = self._cache.keys[layer], self._cache.values[layer]
-        return ops.paged_attention(query, keys, values, plan, attention.config.scale)
+        return ops.paged_attention(query, keys, values, plan, attention.config.scale, attention.config.score_cap)

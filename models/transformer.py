@@ -12,6 +12,7 @@ configuration asks for one; linear weights are `[out, in]` as torch stores them)
 | `encoder.layers.N.attention.query.{weight,bias}`            | [heads * head_dim, hidden]                      |
 | `encoder.layers.N.attention.{key,value}.{weight,bias}`      | [kv_heads * head_dim, hidden]                   |
 | `encoder.layers.N.attention.output.{weight,bias}`           | [hidden, heads * head_dim]                      |
+| `encoder.layers.N.attention.{query,key}_norm.{weight,bias}` | [head_dim], or as long as the projection        |
 | `encoder.layers.N.attention_norms.{input,output,residual}.{weight,bias}` | [hidden]                           |
 | `encoder.layers.N.feed_forward.{up,gate}.{weight,bias}`     | [intermediate, hidden], gate only when gated    |
 | `encoder.layers.N.feed_forward.down.{weight,bias}`          | [hidden, intermediate]                          |
@@ -36,13 +37,21 @@ from torch import Tensor, nn
 
 from models.attention import Attention
 from models.batch import DecoderBatch, EncoderBatch
-from models.config import AttentionConfig, ClassificationHead, ModelConfig, RopeConfig, StackConfig
+from models.config import (
+    AlibiConfig,
+    AttentionConfig,
+    BucketBiasConfig,
+    ClassificationHead,
+    ModelConfig,
+    RopeConfig,
+    StackConfig,
+)
 from models.embeddings import Embedding, Table
 from models.heads import Classification, LanguageModel, MaskedLanguageModel, make_head
 from models.kv_cache import KVCache
 from models.layer import Layer
 from models.norms import make_norm
-from models.positions import BucketBias, Rotary, Rotation
+from models.positions import Alibi, BucketBias, Rotary, Rotation
 from models.steps import PackedStep, PagedStep, Step
 
 
@@ -59,9 +68,12 @@ class Stack(nn.Module):
         self.embedding = Embedding(config.embedding, hidden_size, tokens)
         self.layers = nn.ModuleList(Layer(layer, hidden_size, index) for index, layer in enumerate(config.layers))
         self.final_norm = make_norm(config.final_norm, hidden_size)
-        self.score_bias: BucketBias | None = None
-        if config.score_bias is not None:
-            self.score_bias = BucketBias(config.score_bias, config.layers[0].attention.num_heads)
+        self.score_bias: BucketBias | Alibi | None = None
+        match config.score_bias:
+            case BucketBiasConfig() as buckets:
+                self.score_bias = BucketBias(buckets, config.layers[0].attention.num_heads)
+            case AlibiConfig() as lines:
+                self.score_bias = Alibi(lines)
         ropes = {layer.attention.rope for layer in config.layers}
         self._rotaries = [Rotary(rope) for rope in ropes if rope is not None]
 
@@ -71,6 +83,9 @@ class Stack(nn.Module):
 
     def bias(self, length: int) -> Tensor | None:
         """The score bias of every distance below `length`, or None: see `BucketBias`."""
+        if isinstance(self.score_bias, Alibi):
+            weight = self.embedding.tokens.weight
+            return self.score_bias(length, weight.dtype, weight.device)
         return None if self.score_bias is None else self.score_bias(length)
 
     def forward(self, token_ids: Tensor, positions: Tensor, step: Step, token_type_ids: Tensor | None = None) -> Tensor:

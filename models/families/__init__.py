@@ -6,11 +6,62 @@ from collections.abc import Mapping
 from typing import Any
 
 from models.config import ConfigError
-from models.families import bart, bert, distilbert, gpt2, llama, marian, mistral, qwen2, roberta, t5
+from models.families import (
+    bart,
+    bert,
+    bloom,
+    distilbert,
+    falcon,
+    gemma,
+    gemma2,
+    gpt2,
+    gpt_neo,
+    gpt_neox,
+    gptj,
+    llama,
+    marian,
+    mistral,
+    mpt,
+    olmo2,
+    openai_gpt,
+    opt,
+    phi,
+    phi3,
+    qwen2,
+    qwen3,
+    roberta,
+    stablelm,
+    starcoder2,
+    t5,
+)
 from models.families.family import Family
 from models.families.fields import short
 
-_MODULES = (bert, roberta, distilbert, gpt2, llama, mistral, qwen2, t5, bart, marian)
+_ENCODERS = (bert, roberta, distilbert)
+_DECODERS = (
+    openai_gpt,
+    gpt2,
+    gpt_neo,
+    gptj,
+    gpt_neox,
+    opt,
+    bloom,
+    mpt,
+    falcon,
+    llama,
+    mistral,
+    qwen2,
+    qwen3,
+    phi,
+    phi3,
+    gemma,
+    gemma2,
+    olmo2,
+    stablelm,
+    starcoder2,
+)
+_ENCODER_DECODERS = (t5, bart, marian)
+_MODULES = (*_ENCODERS, *_DECODERS, *_ENCODER_DECODERS)
 
 FAMILIES: Mapping[str, Family] = {kind: module.FAMILY for module in _MODULES for kind in module.FAMILY.model_types}
 

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Mapping
 from typing import Any
 
-from models.config import Activation, ConfigError, LinearScaling, Llama3Scaling, RopeConfig
+from models.config import Activation, ConfigError, RopeConfig
+from models.families.rope_scaling import KINDS, scaling_of
 
 _ACTIVATIONS: Mapping[str, Activation] = {
     "relu": "relu",
@@ -23,11 +25,15 @@ _ACTIVATIONS: Mapping[str, Activation] = {
 
 
 class Fields:
-    """The settings of one `config.json`, asked for by name. Every method raises ConfigError naming the setting."""
+    """The settings of one `config.json`, asked for by name. Every method raises ConfigError naming the setting.
 
-    def __init__(self, hf: Mapping[str, Any]) -> None:
+    published_code: of a family whose first checkpoints came with their own code (`modeling_phi3.py` and such), the name
+    in those files; what they do is what is built here, so an `auto_map` to them alone is no reason to refuse.
+    """
+
+    def __init__(self, hf: Mapping[str, Any], published_code: str | None = None) -> None:
         self._hf = hf
-        if hf.get("auto_map"):
+        if hf.get("auto_map") and not _only_code_of(published_code, hf["auto_map"]):
             raise ConfigError("'auto_map' asks to run the checkpoint's own code, which is not supported")
         if hf.get("quantization_config"):
             raise ConfigError("'quantization_config': quantized checkpoints are not supported")
@@ -48,6 +54,10 @@ class Fields:
         if not isinstance(value, int | float) or isinstance(value, bool) or not math.isfinite(value):
             raise ConfigError(f"{name!r} must be a finite number")
         return float(value)
+
+    def optional_positive(self, name: str) -> float | None:
+        """None where the setting is null or not there."""
+        return None if self._hf.get(name) is None else self.positive(name)
 
     def flag(self, name: str, default: bool) -> bool:
         value = self._present(name, default)
@@ -75,8 +85,12 @@ class Fields:
         names = self._hf.get("id2label")
         return len(names) if isinstance(names, dict) and names else self.integer("num_labels", default)
 
-    def rope(self, head_dim: int, default_theta: float = 10000.0) -> RopeConfig:
-        """Rotary positions: `rope_theta` and `rope_scaling`, or `rope_parameters` with all in one (transformers 5)."""
+    def rope(self, head_dim: int, default_theta: float = 10000.0, default_share: float | None = None) -> RopeConfig:
+        """Rotary positions: `rope_theta` and `rope_scaling`, or `rope_parameters` with all in one (transformers 5).
+
+        default_share: how much of each head rotates unless `partial_rotary_factor` says; None for a family that rotates
+        all of it and knows no such setting.
+        """
         where = "rope_scaling" if self._hf.get("rope_scaling") else "rope_parameters"
         scaling = self._hf.get(where) or {}
         if not isinstance(scaling, dict):
@@ -85,28 +99,22 @@ class Fields:
             raise ConfigError(f"{where!r}: other positions for each kind of layer are not supported")
         inner = Fields({"rope_theta": self._hf.get("rope_theta"), **scaling})
         theta = inner.number("rope_theta", default_theta)
-        self.refuse_unless("partial_rotary_factor", 1, 1.0)
-        inner.refuse_unless("partial_rotary_factor", 1, 1.0)
+        if default_share is None:
+            self.refuse_unless("partial_rotary_factor", 1, 1.0)
+            inner.refuse_unless("partial_rotary_factor", 1, 1.0)
+        else:
+            share = inner.number("partial_rotary_factor", self.number("partial_rotary_factor", default_share))
+            if not 0 < share <= 1:
+                raise ConfigError("'partial_rotary_factor' must be above 0 and at most 1")
+            head_dim = int(head_dim * share)
         kind = scaling.get("rope_type", scaling.get("type", "default"))
-        if kind == "default":
-            return RopeConfig(theta, head_dim)
-        if kind == "linear":
-            return RopeConfig(theta, head_dim, scaling=LinearScaling(inner.positive("factor")))
-        if kind == "llama3":
-            return RopeConfig(
-                theta,
-                head_dim,
-                scaling=Llama3Scaling(
-                    factor=inner.positive("factor"),
-                    low_freq_factor=inner.positive("low_freq_factor"),
-                    high_freq_factor=inner.positive("high_freq_factor"),
-                    original_max_positions=inner.integer("original_max_position_embeddings"),
-                ),
-            )
-        raise ConfigError(f"{where!r}: type {short(kind)} is not supported, only 'default', 'linear' and 'llama3'")
+        kind = "longrope" if kind == "su" else kind
+        if not isinstance(kind, str) or kind not in KINDS:
+            raise ConfigError(f"{where!r}: type {short(kind)} is not supported, only {', '.join(KINDS)}")
+        return RopeConfig(theta, head_dim, scaling=scaling_of(kind, self, inner, scaling, head_dim))
 
-    def positive(self, name: str) -> float:
-        value = self.number(name)
+    def positive(self, name: str, default: float | None = None) -> float:
+        value = self.number(name, default)
         if not value > 0:
             raise ConfigError(f"{name!r} must be greater than zero")
         return value
@@ -117,6 +125,13 @@ class Fields:
         if value is None:
             raise ConfigError(f"{name!r} is missing")
         return value
+
+
+def _only_code_of(family: str | None, auto_map: Any) -> bool:
+    if family is None or not isinstance(auto_map, dict):
+        return False
+    files = re.compile(rf"(?:[\w.-]+/[\w.-]+--)?(?:configuration|modeling)_{family}\.\w+")
+    return all(isinstance(target, str) and files.fullmatch(target) for target in auto_map.values())
 
 
 def activation(value: Any, name: str) -> Activation:

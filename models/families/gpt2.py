@@ -17,10 +17,11 @@ from models.config import (
     NormSlots,
     StackConfig,
 )
+from models.families.conv1d_layers import layer_rules
 from models.families.family import Family
 from models.families.fields import Fields, head_width
 from models.generation_defaults import GenerationDefaults
-from weights.rules import Drop, Rename, Rule, Split, Transpose, split, transpose
+from weights.rules import Rename, Rule
 
 
 def config(hf: Mapping[str, Any], architecture: str) -> ModelConfig:
@@ -62,24 +63,12 @@ def config(hf: Mapping[str, Any], architecture: str) -> ModelConfig:
 def rules(model: ModelConfig, hf: Mapping[str, Any], architecture: str) -> Sequence[Rule]:
     tokens = "decoder.embedding.tokens.weight"
     tied = isinstance(model.head, LanguageModelHead) and model.head.tied
-    layer, ours = r"(?:transformer\.)?h\.(\d+)\.", r"decoder.layers.\1."
-    fused = [rf"{ours}attention.{part}" for part in ("query", "key", "value")]
     return (
         Rename(r"(?:transformer\.)?wte\.weight", tokens),
         Rename(r"(?:transformer\.)?wpe\.weight", "decoder.embedding.positions.weight"),
-        Rename(layer + r"ln_1\.(weight|bias)", ours + r"attention_norms.input.\2"),
-        Rule(layer + r"attn\.c_attn\.weight", tuple(f"{name}.weight" for name in fused), (transpose, split(3))),
-        Split(layer + r"attn\.c_attn\.bias", [f"{name}.bias" for name in fused]),
-        Transpose(layer + r"attn\.c_proj\.weight", ours + "attention.output.weight"),
-        Rename(layer + r"attn\.c_proj\.bias", ours + "attention.output.bias"),
-        Rename(layer + r"ln_2\.(weight|bias)", ours + r"feed_forward_norms.input.\2"),
-        Transpose(layer + r"mlp\.c_fc\.weight", ours + "feed_forward.up.weight"),
-        Rename(layer + r"mlp\.c_fc\.bias", ours + "feed_forward.up.bias"),
-        Transpose(layer + r"mlp\.c_proj\.weight", ours + "feed_forward.down.weight"),
-        Rename(layer + r"mlp\.c_proj\.bias", ours + "feed_forward.down.bias"),
+        *layer_rules("input"),
         Rename(r"(?:transformer\.)?ln_f\.(weight|bias)", r"decoder.final_norm.\1"),
         Rename(r"lm_head\.weight", tokens if tied else "head.weight"),
-        Drop(layer + r"attn\.(?:bias|masked_bias)"),
     )
 
 

@@ -40,29 +40,35 @@ def rotate(x: Tensor, cos: Tensor, sin: Tensor, interleaved: bool) -> Tensor:
     return torch.cat([joined.to(x.dtype), staying], -1) if staying.shape[-1] else joined.to(x.dtype)
 
 
-def packed_attention(query: Tensor, key: Tensor, value: Tensor, plan: AttentionPlan, scale: float) -> Tensor:
+def packed_attention(
+    query: Tensor, key: Tensor, value: Tensor, plan: AttentionPlan, scale: float, cap: float | None = None
+) -> Tensor:
     """Attention among keys and values that are at hand, packed like the queries.
 
     query: [tokens, heads, head_dim]. key, value: [key tokens, kv_heads, head_dim]. -> [tokens, heads, head_dim].
+    cap: of the scaled scores, `cap * tanh(score / cap)` before masks; or None.
     """
     output = torch.empty_like(query)
     for group in plan.groups:
         keys, values = (_by_row(side[group.keys], group.rows) for side in (key, value))
-        _attend(output, query, keys, values, group, scale)
+        _attend(output, query, keys, values, group, scale, cap)
     return output
 
 
-def paged_attention(query: Tensor, key_cache: Tensor, value_cache: Tensor, plan: AttentionPlan, scale: float) -> Tensor:
+def paged_attention(
+    query: Tensor, key_cache: Tensor, value_cache: Tensor, plan: AttentionPlan, scale: float, cap: float | None = None
+) -> Tensor:
     """Attention over keys and values in the blocks of a cache, the step's own ones included.
 
     query: [tokens, heads, head_dim]. key_cache, value_cache: [blocks, block_size, kv_heads, head_dim].
     -> [tokens, heads, head_dim]. Every slot of a row's blocks must hold finite numbers, also beyond its length.
+    cap: as above.
     """
     output = torch.empty_like(query)
     key_room, value_room = plan.scratch(key_cache)
     for group in plan.groups:
         keys, values = _gather(key_cache, group, key_room), _gather(value_cache, group, value_room)
-        _attend(output, query, keys, values, group, scale)
+        _attend(output, query, keys, values, group, scale, cap)
     return output
 
 
@@ -80,16 +86,38 @@ def _by_row(x: Tensor, rows: int) -> Tensor:
     return x.view(rows, -1, *x.shape[1:])
 
 
-def _attend(output: Tensor, query: Tensor, keys: Tensor, values: Tensor, group: Group, scale: float) -> None:
+def _attend(
+    output: Tensor, query: Tensor, keys: Tensor, values: Tensor, group: Group, scale: float, cap: float | None
+) -> None:
     """Write the rows of one group into the output. keys, values: [rows, key_len, kv_heads, head_dim]."""
-    queries = _by_row(query[group.queries], group.rows)
-    attended = F.scaled_dot_product_attention(
-        queries.transpose(1, 2),
-        keys.transpose(1, 2),
-        values.transpose(1, 2),
-        attn_mask=group.mask,
-        is_causal=group.is_causal,
-        scale=scale,
-        enable_gqa=query.shape[1] != keys.shape[2],
-    )
+    sides = (_by_row(query[group.queries], group.rows), keys, values)
+    queries, keys, values = (side.transpose(1, 2) for side in sides)
+    if cap is None:
+        attended = F.scaled_dot_product_attention(
+            queries,
+            keys,
+            values,
+            attn_mask=group.mask,
+            is_causal=group.is_causal,
+            scale=scale,
+            enable_gqa=queries.shape[1] != keys.shape[1],
+        )
+    else:
+        attended = _capped(queries, keys, values, group, scale, cap)
     output[group.queries] = attended.transpose(1, 2).flatten(0, 1)
+
+
+def _capped(queries: Tensor, keys: Tensor, values: Tensor, group: Group, scale: float, cap: float) -> Tensor:
+    """Attention with capped scores, softmax in float32. queries: [rows, heads, query_len, head_dim], keys, values:
+    [rows, kv_heads, key_len, head_dim] -> like the queries."""
+    rows, kv_heads, _, head_dim = keys.shape
+    shared = queries.reshape(rows, kv_heads, -1, group.query_len, head_dim)
+    scores = (shared @ keys[:, :, None].transpose(-1, -2)).flatten(1, 2).float() * scale
+    scores = cap * torch.tanh(scores / cap)
+    if group.mask is not None:
+        scores = scores + group.mask
+    if group.is_causal:
+        later = torch.ones(scores.shape[-2:], dtype=torch.bool, device=scores.device).triu(1)
+        scores = scores.masked_fill(later, -torch.inf)
+    shares = scores.softmax(-1).to(values.dtype).view(rows, kv_heads, -1, group.query_len, keys.shape[2])
+    return (shares @ values[:, :, None]).flatten(1, 2)

@@ -44,6 +44,28 @@ _GPT2 = {
     "bos_token_id": 1,
     "eos_token_id": 2,
 }
+_NEO = {
+    "vocab_size": VOCAB,
+    "hidden_size": 32,
+    "num_layers": 2,
+    "attention_types": [[["global", "local"], 1]],
+    "num_heads": 4,
+    "window_size": 6,
+    "max_position_embeddings": 128,
+    "bos_token_id": 1,
+    "eos_token_id": 2,
+}
+_BLOOM = {"vocab_size": VOCAB, "hidden_size": 32, "n_layer": 2, "bos_token_id": 1, "eos_token_id": 2}
+_MPT = {
+    "vocab_size": VOCAB,
+    "d_model": 32,
+    "n_layers": 2,
+    "max_seq_len": 128,
+    "bos_token_id": 1,
+    "eos_token_id": 2,
+}
+_FALCON = {name: value for name, value in _LLAMA.items() if name != "intermediate_size"}
+_OPT = {name: value for name, value in _LLAMA.items() if name != "intermediate_size"} | {"ffn_dim": 48}
 _T5 = {"vocab_size": VOCAB, "d_model": 32, "d_kv": 8, "d_ff": 48, "num_heads": 4, "decoder_start_token_id": 0}
 _BART = {
     "vocab_size": VOCAB,
@@ -77,6 +99,39 @@ DECODERS = {
         "Qwen2ForCausalLM",
         transformers.Qwen2Config(**_LLAMA, num_key_value_heads=1, tie_word_embeddings=True),
     ),
+    "qwen3": ("Qwen3ForCausalLM", transformers.Qwen3Config(**_LLAMA, num_key_value_heads=2, head_dim=12)),
+    "gpt-neox": ("GPTNeoXForCausalLM", transformers.GPTNeoXConfig(**_LLAMA)),
+    "gptj": ("GPTJForCausalLM", transformers.GPTJConfig(**_GPT2, rotary_dim=4)),
+    "phi": ("PhiForCausalLM", transformers.PhiConfig(**_LLAMA)),
+    "phi3": (
+        "Phi3ForCausalLM",
+        transformers.Phi3Config(**_LLAMA, pad_token_id=0, num_key_value_heads=2, sliding_window=6),
+    ),
+    "gemma": ("GemmaForCausalLM", transformers.GemmaConfig(**_LLAMA, num_key_value_heads=1, head_dim=12)),
+    "gemma2": (
+        "Gemma2ForCausalLM",
+        transformers.Gemma2Config(
+            **_LLAMA, num_key_value_heads=2, head_dim=12, sliding_window=6, attn_logit_softcapping=2.0
+        ),
+    ),
+    "olmo2": ("Olmo2ForCausalLM", transformers.Olmo2Config(**_LLAMA, pad_token_id=0, num_key_value_heads=2)),
+    "stablelm": (
+        "StableLmForCausalLM",
+        transformers.StableLmConfig(**_LLAMA, num_key_value_heads=2, use_parallel_residual=True),
+    ),
+    "starcoder2": (
+        "Starcoder2ForCausalLM",
+        transformers.Starcoder2Config(**_LLAMA, num_key_value_heads=2, sliding_window=6),
+    ),
+    "gpt-neo": ("GPTNeoForCausalLM", transformers.GPTNeoConfig(**_NEO)),
+    "openai-gpt": ("OpenAIGPTLMHeadModel", transformers.OpenAIGPTConfig(**_GPT2)),
+    "bloom": ("BloomForCausalLM", transformers.BloomConfig(**_BLOOM, n_head=4)),
+    "mpt": ("MptForCausalLM", transformers.MptConfig(**_MPT, n_heads=4)),
+    "falcon": (
+        "FalconForCausalLM",
+        transformers.FalconConfig(**_FALCON, new_decoder_architecture=True, num_kv_heads=2),
+    ),
+    "opt": ("OPTForCausalLM", transformers.OPTConfig(**_OPT)),
 }
 SEQ2SEQ = {
     "t5": ("T5ForConditionalGeneration", transformers.T5Config(**_T5, num_layers=2)),

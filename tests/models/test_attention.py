@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 
 import pytest
@@ -14,7 +15,7 @@ HEADS, KV_HEADS, DIM, SCALE = 4, 2, 8, 0.3
 CPU = torch.device("cpu")
 
 
-def by_definition(query, key, value, first_position, causal, window, bias):
+def by_definition(query, key, value, first_position, causal, window, bias, cap=None):
     """One row. query: [q, heads, dim], key, value: [k, kv_heads, dim]; bias: [heads, 2 * length - 1] or None."""
     output = torch.zeros_like(query)
     for index in range(query.shape[0]):
@@ -26,6 +27,7 @@ def by_definition(query, key, value, first_position, causal, window, bias):
                 distance = other - position
                 hidden = (causal and distance > 0) or (window is not None and distance <= -window)
                 score = SCALE * (query[index, head] @ key[other, shared]).item()
+                score = score if cap is None else cap * math.tanh(score / cap)
                 if bias is not None:
                     score += bias[head, distance + bias.shape[1] // 2].item()
                 scores.append(-torch.inf if hidden else score)
@@ -42,17 +44,18 @@ def random_rows(query_lens, key_lens, seed=0):
     return draw(query_lens, HEADS), draw(key_lens, KV_HEADS), draw(key_lens, KV_HEADS)
 
 
+@pytest.mark.parametrize("cap", [None, 0.5])
 @pytest.mark.parametrize("biased", [False, True])
 @pytest.mark.parametrize(("causal", "window"), [(False, None), (True, None), (True, 3)])
-def test_packed(causal, window, biased):
+def test_packed(causal, window, biased, cap):
     lens = (3, 5, 1, 3, 5, 5)
     queries, keys, values = random_rows(lens, lens)
     bias = torch.randn(HEADS, 2 * max(lens) - 1) if biased else None
     plan = AttentionPlan(lens, lens, torch.float32, CPU, causal, window, bias)
     packed = [torch.cat(side) for side in (queries, keys, values)]
-    output = ops.packed_attention(*packed, plan, SCALE).split(lens)
+    output = ops.packed_attention(*packed, plan, SCALE, cap).split(lens)
     for ours, query, key, value in zip(output, queries, keys, values, strict=True):
-        expected = by_definition(query, key, value, 0, causal, window, bias)
+        expected = by_definition(query, key, value, 0, causal, window, bias, cap)
         torch.testing.assert_close(ours, expected, atol=1e-5, rtol=1e-5)
 
 

@@ -14,8 +14,10 @@ from models.config import (
     FeedForwardConfig,
     LanguageModelHead,
     LinearScaling,
+    LongScaling,
     NormConfig,
     RopeConfig,
+    YarnScaling,
 )
 from models.families import FAMILIES, family_of
 
@@ -34,7 +36,25 @@ GPT2 = {"model_type": "gpt2", "architectures": ["GPT2LMHeadModel"], "n_embd": 32
 T5 = {"model_type": "t5", "architectures": ["T5ForConditionalGeneration"], "d_model": 32}
 BART = {"model_type": "bart", "architectures": ["BartForConditionalGeneration"], "d_model": 32}
 MARIAN = {"model_type": "marian", "architectures": ["MarianMTModel"], "d_model": 32}
-BASES = {"llama": LLAMA, "mistral": MISTRAL, "qwen2": QWEN2, "gpt2": GPT2, "t5": T5, "bart": BART, "marian": MARIAN}
+QWEN3 = {**QWEN2, "model_type": "qwen3", "architectures": ["Qwen3ForCausalLM"]}
+NEOX = {**LLAMA, "model_type": "gpt_neox", "architectures": ["GPTNeoXForCausalLM"]}
+OPT = {**LLAMA, "model_type": "opt", "architectures": ["OPTForCausalLM"]}
+GPTJ = {**GPT2, "model_type": "gptj", "architectures": ["GPTJForCausalLM"], "rotary_dim": 4}
+PHI = {**LLAMA, "model_type": "phi", "architectures": ["PhiForCausalLM"]}
+PHI3 = {**LLAMA, "model_type": "phi3", "architectures": ["Phi3ForCausalLM"]}
+GEMMA = {**LLAMA, "model_type": "gemma", "architectures": ["GemmaForCausalLM"], "num_key_value_heads": 2}
+GEMMA2 = {**GEMMA, "model_type": "gemma2", "architectures": ["Gemma2ForCausalLM"]}
+OLMO2 = {**LLAMA, "model_type": "olmo2", "architectures": ["Olmo2ForCausalLM"]}
+STABLELM = {**LLAMA, "model_type": "stablelm", "architectures": ["StableLmForCausalLM"], "num_key_value_heads": 2}
+STARCODER2 = {**LLAMA, "model_type": "starcoder2", "architectures": ["Starcoder2ForCausalLM"]}
+NEO = {"model_type": "gpt_neo", "architectures": ["GPTNeoForCausalLM"], "hidden_size": 32, "num_heads": 4}
+OPENAI = {**GPT2, "model_type": "openai-gpt", "architectures": ["OpenAIGPTLMHeadModel"]}
+BLOOM = {"model_type": "bloom", "architectures": ["BloomForCausalLM"], "hidden_size": 32, "n_head": 4}
+MPT = {"model_type": "mpt", "architectures": ["MptForCausalLM"], "d_model": 32, "n_heads": 4}
+FALCON = {**LLAMA, "model_type": "falcon", "architectures": ["FalconForCausalLM"]}
+OLDER = (OPENAI, GPT2, NEO, GPTJ, NEOX, OPT, BLOOM, MPT, FALCON)
+DECODERS = (*OLDER, LLAMA, MISTRAL, QWEN2, QWEN3, PHI, PHI3, GEMMA, GEMMA2, OLMO2, STABLELM, STARCODER2)
+BASES = {base["model_type"]: base for base in (*DECODERS, T5, BART, MARIAN)}
 
 
 def build(hf):
@@ -49,6 +69,7 @@ def test_the_bases_are_supported(base):
     assert family.rules(config, base, architecture)
 
 
+ORIGINAL = "original_max_position_embeddings"
 REFUSED = [
     (LLAMA, "auto_map", {"AutoModel": "modeling.Own"}),
     (LLAMA, "quantization_config", {"quant_method": "gptq"}),
@@ -63,8 +84,12 @@ REFUSED = [
     (LLAMA, "rms_norm_eps", 0.0),
     (LLAMA, "attention_bias", "no"),
     (LLAMA, "vocab_size", None),
-    (LLAMA, "rope_scaling", {"type": "dynamic", "factor": 2.0}),
-    (LLAMA, "rope_parameters", {"rope_type": "yarn", "factor": 2.0}),
+    (LLAMA, "rope_scaling", {"type": "xpos", "factor": 2.0}),
+    (LLAMA, "rope_scaling", {"type": "dynamic"}),
+    (LLAMA, "rope_parameters", {"rope_type": "yarn", "factor": -2.0, "original_max_position_embeddings": 64}),
+    (LLAMA, "rope_parameters", {"rope_type": "yarn", "beta_fast": -1, "factor": 2, ORIGINAL: 64}),
+    (LLAMA, "rope_parameters", {"rope_type": "longrope", "short_factor": [1.0] * 3, "factor": 2, ORIGINAL: 64}),
+    (LLAMA, "rope_parameters", {"rope_type": "longrope", "short_factor": [0] * 4, "factor": 2, ORIGINAL: 64}),
     (LLAMA, "rope_parameters", {"rope_type": "linear"}),
     (LLAMA, "rope_parameters", {"rope_type": "linear", "factor": -2.0}),
     (LLAMA, "rope_parameters", {"rope_type": "llama3", "factor": 8.0}),
@@ -77,6 +102,38 @@ REFUSED = [
     (QWEN2, "layer_types", ["full_attention"] * 3),
     (QWEN2, "layer_types", [["full_attention"]] * 4),
     (QWEN2, "layer_types", ["sliding_attention"] * 4),
+    (QWEN3, "layer_types", ["sliding_attention"] * 4),
+    (NEOX, "partial_rotary_factor", 1.5),
+    (NEOX, "rope_parameters", {"partial_rotary_factor": 0.0}),
+    (NEOX, "rotary_pct", 0.4),
+    (GPTJ, "rotary_dim", None),
+    (BLOOM, "apply_residual_connection_post_layernorm", True),
+    (MPT, "attn_config", ["alibi"]),
+    (MPT, "no_bias", False),
+    (MPT, "expansion_ratio", 3),
+    (MPT, "logit_scale", "inv_sqrt_d_model"),
+    (FALCON, "alibi", True),
+    (FALCON, "num_ln_in_parallel_attn", 2),
+    (STABLELM, "qk_layernorm", True),
+    (STARCODER2, "sliding_window", -1),
+    (OLMO2, "attention_bias", 1),
+    (NEO, "attention_types", [[["global", "local"], 3]]),
+    (NEO, "attention_types", [[["global", "strided"], 12]]),
+    (NEO, "attention_types", "global"),
+    (NEO, "attention_types", [[["global"], 10**12]]),
+    (OPENAI, "afn", "gelu_pytorch_tanh"),
+    (PHI, "qk_layernorm", "yes"),
+    (PHI3, "rope_scaling", {"type": "yarn", "factor": 2.0}),
+    (PHI3, "rope_scaling", {"type": "su", "short_factor": [1.0], "factor": 2, ORIGINAL: 64}),
+    (GEMMA, "use_bidirectional_attention", True),
+    (GEMMA, "hidden_activation", "relu"),
+    (GEMMA2, "use_bidirectional_attention", True),
+    (GEMMA2, "attn_logit_softcapping", 0.0),
+    (GEMMA2, "final_logit_softcapping", -30.0),
+    (GEMMA2, "query_pre_attn_scalar", 0),
+    (GEMMA2, "layer_types", ["chunked_attention"] * 4),
+    (OPT, "word_embed_proj_dim", 16),
+    (OPT, "layer_norm_elementwise_affine", False),
     (GPT2, "add_cross_attention", True),
     (GPT2, "activation_function", "swiglu"),
     (T5, "feed_forward_proj", "gated-gelu-wide"),
@@ -98,6 +155,7 @@ SAID_OTHERWISE = {
     "relative_attention_num_buckets": "buckets",
     "relative_attention_max_distance": "max_distance",
     "num_key_value_heads": "num_kv_heads",
+    "rotary_pct": "rope needs an even number",
 }
 
 
@@ -106,7 +164,7 @@ SAID_OTHERWISE = {
 )
 def test_unsupported_settings_are_refused_by_name(base, name, value):
     hf = {**base, name: value}
-    inner = ["factor", "rope_type", "type"] if name.startswith("rope_") else []
+    inner = ["factor", "rope_type", "type", "partial_rotary_factor", "beta_fast"] if name.startswith("rope_") else []
     with pytest.raises(ConfigError) as error:
         build(hf)
     message = str(error.value)
@@ -143,6 +201,27 @@ def test_older_and_newer_rope_settings_agree():
     assert older.decoder.layers[0].attention.rope == RopeConfig(5000.0, 8, scaling=LinearScaling(2.0))
 
 
+def test_how_much_of_a_head_rotates():
+    older = build({**NEOX, "rotary_emb_base": 500, "rotary_pct": 0.5})
+    newer = build({**NEOX, "rope_parameters": {"rope_theta": 500.0, "partial_rotary_factor": 0.5}})
+    assert older == newer
+    assert older.decoder.layers[0].attention.rope == RopeConfig(500.0, 4)
+    assert build(NEOX).decoder.layers[0].attention.rope == RopeConfig(10000.0, 2)
+
+
+def test_texts_are_no_longer_than_scalings_are_exact():
+    for base in (NEOX, PHI, STABLELM):
+        pairs = build(base).decoder.layers[0].attention.rope.dim // 2
+        long = {"rope_type": "longrope", "short_factor": [2.0] * pairs, "factor": 4.0, ORIGINAL: 128}
+        assert build({**base, "rope_scaling": long, "max_position_embeddings": 512}).max_positions == 128
+    short = {"type": "su", "short_factor": [1.0, 2, 3, 4], "long_factor": [5.0, 6, 7, 8]}
+    model = build({**PHI3, ORIGINAL: 64, "max_position_embeddings": 4096, "rope_scaling": short})
+    assert model.max_positions == 64
+    assert model.decoder.layers[0].attention.rope.scaling == LongScaling((1.0, 2.0, 3.0, 4.0), 64, 2**0.5)
+    dynamic = build({**LLAMA, "rope_scaling": {"type": "dynamic", "factor": 2.0}, "max_position_embeddings": 64})
+    assert dynamic == build({**LLAMA, "max_position_embeddings": 64})
+
+
 def windows(hf):
     return [layer.attention.window for layer in build(hf).decoder.layers]
 
@@ -156,6 +235,47 @@ def test_sliding_windows():
     assert windows({**sliding, "max_window_layers": 0}) == [9] * 4
     kinds = ["sliding_attention", "full_attention", "full_attention", "sliding_attention"]
     assert windows({**sliding, "layer_types": kinds}) == [9, None, None, 9]
+
+
+def test_gemma_2_windows_and_caps():
+    assert windows(GEMMA2) == [4096, None, 4096, None]
+    assert windows({**GEMMA2, "layer_types": ["full_attention"] * 4}) == [None] * 4
+    capped, free = build(GEMMA2), build({**GEMMA2, "attn_logit_softcapping": None, "final_logit_softcapping": None})
+    assert (capped.decoder.layers[0].attention.score_cap, capped.head.cap) == (50.0, 30.0)
+    assert (free.decoder.layers[0].attention.score_cap, free.head.cap) == (None, None)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("alibi", False), ("alibi_bias_max", 5), ("clip_qkv", 6.0), ("qk_ln", True), ("prefix_lm", True)],
+)
+def test_mpt_scores_that_are_not_supported(name, value):
+    with pytest.raises(ConfigError, match=name):
+        build({**MPT, "attn_config": {name: value}})
+
+
+def test_published_code_is_known_and_other_code_is_not():
+    for base in (PHI, PHI3, MPT, FALCON):
+        kind = base["model_type"]
+        known = {"AutoConfig": f"configuration_{kind}.Config", "AutoModelForCausalLM": f"modeling_{kind}.Model"}
+        assert build({**base, "auto_map": known}) == build(base)
+        for other in ({**known, "AutoModel": "modeling_own.Model"}, {"AutoModel": ["modeling"]}, ["modeling"]):
+            with pytest.raises(ConfigError, match="auto_map"):
+                build({**base, "auto_map": other})
+    with pytest.raises(ConfigError, match="auto_map"):
+        build({**LLAMA, "auto_map": {"AutoModel": "modeling_llama.LlamaModel"}})
+
+
+def test_bloom_has_two_names_for_each_size():
+    older = {"n_embed": 48, "num_attention_heads": 6, "num_hidden_layers": 3}
+    newer = {"hidden_size": 48, "n_head": 6, "n_layer": 3}
+    assert build({**BLOOM, **older}) == build({**BLOOM, **newer})
+    assert build({**BLOOM, "seq_length": 2048}).max_positions == 2048 and build(BLOOM).max_positions is None
+
+
+def test_falcon_newer_layers_are_never_in_turn():
+    with pytest.raises(ConfigError, match="parallel_attn"):
+        build({**FALCON, "new_decoder_architecture": True, "parallel_attn": False})
 
 
 def test_t5_versions():
@@ -172,6 +292,10 @@ def test_t5_versions():
         lambda: NormConfig("layer", 0.0),
         lambda: RopeConfig(10000.0, 7),
         lambda: RopeConfig(-1.0, 8),
+        lambda: RopeConfig(1.0, 8, scaling=YarnScaling(2.0, 64, 32.0, 1.0, True, 1.0)),
+        lambda: RopeConfig(10000.0, 8, scaling=LongScaling((1.0,), 64, 1.0)),
+        lambda: AttentionConfig(4, 4, 8, 1.0, True, score_cap=0.0),
+        lambda: LanguageModelHead(tied=True, cap=-1.0),
         lambda: AttentionConfig(4, 3, 8, 1.0, True),
         lambda: AttentionConfig(4, 4, 8, 1.0, True, rope=RopeConfig(10000.0, 16)),
         lambda: AttentionConfig(4, 4, 8, 1.0, True, window=0),

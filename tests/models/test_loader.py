@@ -76,7 +76,7 @@ def test_a_tied_head_that_differs_is_refused(tmp_path):
 
 def test_an_unsupported_setting_is_refused_before_weights_are_read(llama):
     (llama / "model.safetensors").unlink()
-    edit_config(llama, rope_scaling={"rope_type": "yarn", "factor": 4.0})
+    edit_config(llama, rope_scaling={"rope_type": "xpos", "factor": 4.0})
     with pytest.raises(ConfigError, match="rope_scaling"):
         load_model(llama, torch.float32, CPU)
 

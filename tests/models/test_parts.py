@@ -6,6 +6,7 @@ import pytest
 import torch
 from torch.nn import functional as F
 from transformers.activations import ACT2FN
+from transformers.models.gemma.modeling_gemma import GemmaRMSNorm
 from transformers.models.llama.modeling_llama import LlamaRMSNorm
 
 from models.batch import EncoderBatch
@@ -34,6 +35,15 @@ def randomize(module):
 def test_rms_norm_equals_llama(dtype):
     ours = randomize(make_norm(NormConfig("rms", 1e-5, bias=False), 16)).to(dtype)
     theirs = LlamaRMSNorm(16, 1e-5).to(dtype)
+    theirs.weight.data.copy_(ours.weight)
+    x = (30 * torch.randn(5, 16)).to(dtype)
+    torch.testing.assert_close(ours(x), theirs(x).detach(), atol=0, rtol=0)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+def test_rms_norm_from_one_equals_gemma(dtype):
+    ours = randomize(make_norm(NormConfig("rms_from_one", 1e-5, bias=False), 16)).to(dtype)
+    theirs = GemmaRMSNorm(16, 1e-5).to(dtype)
     theirs.weight.data.copy_(ours.weight)
     x = (30 * torch.randn(5, 16)).to(dtype)
     torch.testing.assert_close(ours(x), theirs(x).detach(), atol=0, rtol=0)

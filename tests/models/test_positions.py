@@ -7,15 +7,24 @@ import math
 import pytest
 import torch
 from transformers import LlamaConfig, MarianConfig
+from transformers.models.bloom.modeling_bloom import build_alibi_tensor
 from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding, apply_rotary_pos_emb
 from transformers.models.marian.modeling_marian import MarianSinusoidalPositionalEmbedding
+from transformers.models.mpt.modeling_mpt import build_mpt_alibi_tensor
 from transformers.models.t5.modeling_t5 import T5Attention
 
 from models import ops
-from models.config import BucketBiasConfig, LinearScaling, Llama3Scaling, RopeConfig
-from models.positions import BucketBias, Rotary, bucket_of_distance, inverse_frequencies, sinusoids
+from models.config import AlibiConfig, BucketBiasConfig, LinearScaling, Llama3Scaling, RopeConfig, YarnScaling
+from models.families.alibi import bloom_slopes, mpt_slopes
+from models.positions import Alibi, BucketBias, Rotary, bucket_of_distance, inverse_frequencies, sinusoids
 
+_YARN = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 8192}
 SCALINGS = {
+    "yarn": (YarnScaling(4.0, 8192, 32.0, 1.0, True, 0.1 * math.log(4.0) + 1.0), _YARN),
+    "yarn-whole-waves": (
+        YarnScaling(4.0, 8192, 16.0, 2.0, False, 1.2),
+        {**_YARN, "beta_fast": 16.0, "beta_slow": 2.0, "truncate": False, "attention_factor": 1.2},
+    ),
     "default": (None, {"rope_type": "default"}),
     "linear": (LinearScaling(4.0), {"rope_type": "linear", "factor": 4.0}),
     "llama3": (
@@ -114,3 +123,15 @@ def test_bias_of_every_distance():
     for distance in (-11, -1, 0, 4, 11):
         bucket = bucket_of_distance(torch.tensor(distance), config)
         assert torch.equal(table[:, distance + 11], bias.weight[bucket])
+
+
+@pytest.mark.parametrize("heads", [1, 2, 6, 8, 12, 71])
+def test_alibi_slopes_equal_bloom_and_mpt(heads):
+    """Their biases differ from ours by a number for each query, which softmax does not see."""
+    bloom = build_alibi_tensor(torch.ones(1, 5), heads, torch.float32)[:, 0]
+    mpt = build_mpt_alibi_tensor(heads, 5)[:, 0]
+    for slopes, theirs in ((bloom_slopes(heads), bloom), (mpt_slopes(heads), mpt)):
+        table = Alibi(AlibiConfig(slopes))(5, torch.float32, torch.device("cpu"))
+        assert table.shape == (heads, 9)
+        torch.testing.assert_close(table[:, :5] - table[:, :1], theirs - theirs[:, :1])
+        assert (table[:, 4] == 0).all() and (table[:, 3] < 0).all()

@@ -6,7 +6,10 @@ import pytest
 import torch
 from transformers import GPT2Config, LlamaConfig, MistralConfig, Qwen2Config
 
+from models.config import ConfigError
+from models.families import FAMILIES
 from tests.parity.checkpoints import edit_config, load, random_ids, save
+from tests.parity.decoder_cases import MORE_CASES
 from tests.parity.paged import Rows, chunked, greedy, one_by_one, one_shot
 
 VOCAB = 97
@@ -68,6 +71,7 @@ CASES = {
             tie_word_embeddings=True,
         ),
     ),
+    **MORE_CASES,
 }
 
 
@@ -119,7 +123,11 @@ def test_greedy_text(pair):
 @pytest.mark.parametrize("dtype, bound", [(torch.bfloat16, 0.05), (torch.float16, 0.01)], ids=str)
 def test_half_precision_stays_near(pair, device, dtype, bound):
     """Mean error as a share of the spread of the float32 logits: bfloat16 keeps 8 bits, float16 keeps 11."""
-    oracle, _, directory = pair
+    oracle, loaded, directory = pair
+    if str(dtype).removeprefix("torch.") in FAMILIES[loaded.family].refused_dtypes:
+        with pytest.raises(ConfigError, match=r"float16.*bfloat16"):
+            load(directory, device, dtype)
+        return
     model = load(directory, device, dtype).transformer
     texts = random_ids(VOCAB, LENGTHS)
     for ours, (_, logits) in zip(one_shot(Rows(model), texts), expected(oracle, texts), strict=True):

@@ -1,0 +1,97 @@
+"""Falcon (Almazrouei et al. 2023, arXiv:2311.16867): attention and feed-forward side by side, few key and value heads,
+all projections in one tensor, group by group."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from models.config import (
+    AttentionConfig,
+    EmbeddingConfig,
+    FeedForwardConfig,
+    LanguageModelHead,
+    LayerConfig,
+    ModelConfig,
+    NormConfig,
+    NormSlots,
+    StackConfig,
+)
+from models.families.family import Family
+from models.families.fields import Fields, head_width
+from models.families.rope_scaling import longest_text
+from models.generation_defaults import GenerationDefaults
+from weights.rules import Rename, Rule, Split
+
+
+def config(hf: Mapping[str, Any], architecture: str) -> ModelConfig:
+    fields = Fields(hf, published_code="falcon")
+    # Its ALiBi is rounded to bfloat16 by position, which no bias by distance can follow.
+    fields.refuse_unless("alibi", False)
+    hidden, heads = fields.integer("hidden_size", 4544), fields.integer("num_attention_heads", 71)
+    head_dim, bias = head_width(hidden, heads), fields.flag("bias", False)
+    newer, parallel = fields.flag("new_decoder_architecture", False), fields.flag("parallel_attn", True)
+    if newer:
+        fields.refuse_unless("parallel_attn", True)
+        kv_heads = fields.integer("num_kv_heads", heads)
+    else:
+        fields.refuse_unless("num_ln_in_parallel_attn", 1)
+        kv_heads = 1 if fields.flag("multi_query", True) else heads
+    fields.refuse_unless("num_ln_in_parallel_attn", 1, 2)
+    own_norm = not parallel or (newer and fields.integer("num_ln_in_parallel_attn", 2) == 2)
+    norm, rope = NormConfig("layer", fields.number("layer_norm_epsilon", 1e-5)), fields.rope(head_dim)
+    layer = LayerConfig(
+        attention=AttentionConfig(heads, kv_heads, head_dim, head_dim**-0.5, True, bias, bias, bias, bias, rope),
+        attention_norms=NormSlots(input=norm),
+        feed_forward=FeedForwardConfig(
+            fields.integer("ffn_hidden_size", 4 * hidden), fields.activation("activation", "gelu"), bias=bias
+        ),
+        feed_forward_norms=NormSlots(input=norm if own_norm else None),
+        parallel=parallel,
+    )
+    vocab = fields.integer("vocab_size", 65024)
+    return ModelConfig(
+        hidden_size=hidden,
+        vocab_size=vocab,
+        head=LanguageModelHead(tied=fields.flag("tie_word_embeddings", True)),
+        decoder=StackConfig(
+            EmbeddingConfig(vocab), (layer,) * fields.integer("num_hidden_layers", 32), final_norm=norm
+        ),
+        max_positions=longest_text(rope, fields.integer("max_position_embeddings", 2048)),
+    )
+
+
+def rules(model: ModelConfig, hf: Mapping[str, Any], architecture: str) -> Sequence[Rule]:
+    assert model.decoder is not None and isinstance(model.head, LanguageModelHead)
+    attention, tokens = model.decoder.layers[0].attention, "decoder.embedding.tokens.weight"
+    shared, head_dim = attention.num_heads // attention.num_kv_heads, attention.head_dim
+    layer, ours = r"transformer\.h\.(\d+)\.", r"decoder.layers.\1."
+    return (
+        Rename(r"transformer\.word_embeddings\.weight", tokens),
+        Rename(layer + r"(?:input_layernorm|ln_attn)\.(weight|bias)", ours + r"attention_norms.input.\2"),
+        *(
+            Split(
+                layer + rf"self_attention\.query_key_value\.{part}",
+                [f"{ours}attention.{name}.{part}" for name in ("query", "key", "value")],
+                sizes=(shared * head_dim, head_dim, head_dim),
+                groups=attention.num_kv_heads,
+            )
+            for part in ("weight", "bias")
+        ),
+        Rename(layer + r"self_attention\.dense\.(weight|bias)", ours + r"attention.output.\2"),
+        Rename(layer + r"(?:post_attention_layernorm|ln_mlp)\.(weight|bias)", ours + r"feed_forward_norms.input.\2"),
+        Rename(layer + r"mlp\.dense_h_to_4h\.(weight|bias)", ours + r"feed_forward.up.\2"),
+        Rename(layer + r"mlp\.dense_4h_to_h\.(weight|bias)", ours + r"feed_forward.down.\2"),
+        Rename(r"transformer\.ln_f\.(weight|bias)", r"decoder.final_norm.\1"),
+        Rename(r"lm_head\.weight", tokens if model.head.tied else "head.weight"),
+    )
+
+
+FAMILY = Family(
+    name="falcon",
+    model_types=("falcon",),
+    architectures={"FalconForCausalLM": ("generate",)},
+    config=config,
+    rules=rules,
+    generation=GenerationDefaults(bos_token_id=11, end_token_ids=(11,)),
+)

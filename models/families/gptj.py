@@ -1,0 +1,92 @@
+"""GPT-J (Wang and Komatsuzaki 2021): attention and feed-forward side by side behind one norm; the first dimensions of
+each head rotate, neighbours in pairs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from models.config import (
+    AttentionConfig,
+    ConfigError,
+    EmbeddingConfig,
+    FeedForwardConfig,
+    LanguageModelHead,
+    LayerConfig,
+    ModelConfig,
+    NormConfig,
+    NormSlots,
+    RopeConfig,
+    StackConfig,
+)
+from models.families.family import Family
+from models.families.fields import Fields, head_width
+from models.generation_defaults import GenerationDefaults
+from weights.rules import Drop, Rename, Rule
+
+
+def config(hf: Mapping[str, Any], architecture: str) -> ModelConfig:
+    fields = Fields(hf)
+    hidden, heads = fields.integer("n_embd", 4096), fields.integer("n_head", 16)
+    head_dim = head_width(hidden, heads)
+    if hf.get("rotary_dim", 64) is None:
+        raise ConfigError("'rotary_dim': null is not supported, only a number of dimensions")
+    norm = NormConfig("layer", fields.number("layer_norm_epsilon", 1e-5))
+    layer = LayerConfig(
+        attention=AttentionConfig(
+            num_heads=heads,
+            num_kv_heads=heads,
+            head_dim=head_dim,
+            scale=head_dim**-0.5,
+            causal=True,
+            query_bias=False,
+            key_bias=False,
+            value_bias=False,
+            output_bias=False,
+            rope=RopeConfig(10000.0, fields.integer("rotary_dim", 64), "interleaved"),
+        ),
+        attention_norms=NormSlots(input=norm),
+        feed_forward=FeedForwardConfig(
+            fields.integer("n_inner", 4 * hidden), fields.activation("activation_function", "gelu_new")
+        ),
+        feed_forward_norms=NormSlots(),
+        parallel=True,
+    )
+    vocab = fields.integer("vocab_size", 50400)
+    return ModelConfig(
+        hidden_size=hidden,
+        vocab_size=vocab,
+        head=LanguageModelHead(tied=fields.flag("tie_word_embeddings", False), bias=True),
+        decoder=StackConfig(EmbeddingConfig(vocab), (layer,) * fields.integer("n_layer", 28), final_norm=norm),
+        max_positions=fields.integer("n_positions", 2048),
+    )
+
+
+def rules(model: ModelConfig, hf: Mapping[str, Any], architecture: str) -> Sequence[Rule]:
+    tokens = "decoder.embedding.tokens.weight"
+    tied = isinstance(model.head, LanguageModelHead) and model.head.tied
+    layer, ours = r"transformer\.h\.(\d+)\.", r"decoder.layers.\1."
+    return (
+        Rename(r"transformer\.wte\.weight", tokens),
+        Rename(layer + r"ln_1\.(weight|bias)", ours + r"attention_norms.input.\2"),
+        Rename(layer + r"attn\.q_proj\.weight", ours + "attention.query.weight"),
+        Rename(layer + r"attn\.k_proj\.weight", ours + "attention.key.weight"),
+        Rename(layer + r"attn\.v_proj\.weight", ours + "attention.value.weight"),
+        Rename(layer + r"attn\.out_proj\.weight", ours + "attention.output.weight"),
+        Drop(layer + r"attn\.(?:bias|masked_bias|embed_positions)"),
+        Rename(layer + r"mlp\.fc_in\.(weight|bias)", ours + r"feed_forward.up.\2"),
+        Rename(layer + r"mlp\.fc_out\.(weight|bias)", ours + r"feed_forward.down.\2"),
+        Rename(r"transformer\.ln_f\.(weight|bias)", r"decoder.final_norm.\1"),
+        Rename(r"lm_head\.weight", tokens if tied else "head.weight"),
+        Rename(r"lm_head\.bias", "head.bias"),
+    )
+
+
+FAMILY = Family(
+    name="gptj",
+    model_types=("gptj",),
+    architectures={"GPTJForCausalLM": ("generate",)},
+    config=config,
+    rules=rules,
+    generation=GenerationDefaults(bos_token_id=50256, end_token_ids=(50256,)),
+)

@@ -1,0 +1,104 @@
+"""MPT (MosaicML 2023): a pre-norm decoder with ALiBi and no biases at all."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from models.config import (
+    AlibiConfig,
+    AttentionConfig,
+    ConfigError,
+    EmbeddingConfig,
+    FeedForwardConfig,
+    LanguageModelHead,
+    LayerConfig,
+    ModelConfig,
+    NormConfig,
+    NormSlots,
+    StackConfig,
+)
+from models.families.alibi import mpt_slopes
+from models.families.family import Family
+from models.families.fields import Fields, head_width
+from weights.rules import Rename, Rule, Split
+
+
+def config(hf: Mapping[str, Any], architecture: str) -> ModelConfig:
+    fields = Fields(hf, published_code="mpt")
+    fields.refuse_unless("expansion_ratio", 4)
+    fields.refuse_unless("no_bias", True)
+    fields.refuse_unless("logit_scale")
+    hidden, heads = fields.integer("d_model", 2048), fields.integer("n_heads", 16)
+    norm = NormConfig("layer", fields.number("layer_norm_epsilon", 1e-5), bias=False)
+    scores = _scores(hf)
+    layer = LayerConfig(
+        attention=AttentionConfig(
+            num_heads=heads,
+            num_kv_heads=heads,
+            head_dim=head_width(hidden, heads),
+            scale=scores.optional_positive("softmax_scale") or head_width(hidden, heads) ** -0.5,
+            causal=True,
+            query_bias=False,
+            key_bias=False,
+            value_bias=False,
+            output_bias=False,
+        ),
+        attention_norms=NormSlots(input=norm),
+        feed_forward=FeedForwardConfig(4 * hidden, "gelu", bias=False),
+        feed_forward_norms=NormSlots(input=norm),
+    )
+    vocab = fields.integer("vocab_size", 50368)
+    return ModelConfig(
+        hidden_size=hidden,
+        vocab_size=vocab,
+        head=LanguageModelHead(tied=fields.flag("tie_word_embeddings", True)),
+        decoder=StackConfig(
+            EmbeddingConfig(vocab),
+            (layer,) * fields.integer("n_layers", 24),
+            final_norm=norm,
+            score_bias=AlibiConfig(mpt_slopes(heads)),
+        ),
+        max_positions=fields.integer("max_seq_len", 2048),
+    )
+
+
+def _scores(hf: Mapping[str, Any]) -> Fields:
+    """The settings under `attn_config`, without those that would change what is computed."""
+    inner = hf.get("attn_config") or {}
+    if not isinstance(inner, dict):
+        raise ConfigError("'attn_config' must be an object")
+    fields = Fields(inner)
+    fields.refuse_unless("attn_type", "multihead_attention")
+    fields.refuse_unless("alibi", True)
+    fields.refuse_unless("alibi_bias_max", 8)
+    fields.refuse_unless("clip_qkv", 0)
+    for name in ("prefix_lm", "qk_ln", "attn_uses_sequence_id"):
+        fields.refuse_unless(name, False)
+    return fields
+
+
+def rules(model: ModelConfig, hf: Mapping[str, Any], architecture: str) -> Sequence[Rule]:
+    tokens = "decoder.embedding.tokens.weight"
+    tied = isinstance(model.head, LanguageModelHead) and model.head.tied
+    layer, ours = r"transformer\.blocks\.(\d+)\.", r"decoder.layers.\1."
+    return (
+        Rename(r"transformer\.wte\.weight", tokens),
+        Rename(layer + r"norm_1\.weight", ours + "attention_norms.input.weight"),
+        Split(layer + r"attn\.Wqkv\.weight", [f"{ours}attention.{name}.weight" for name in ("query", "key", "value")]),
+        Rename(layer + r"attn\.out_proj\.weight", ours + "attention.output.weight"),
+        Rename(layer + r"norm_2\.weight", ours + "feed_forward_norms.input.weight"),
+        Rename(layer + r"ffn\.up_proj\.weight", ours + "feed_forward.up.weight"),
+        Rename(layer + r"ffn\.down_proj\.weight", ours + "feed_forward.down.weight"),
+        Rename(r"transformer\.norm_f\.weight", "decoder.final_norm.weight"),
+        Rename(r"lm_head\.weight", tokens if tied else "head.weight"),
+    )
+
+
+FAMILY = Family(
+    name="mpt",
+    model_types=("mpt",),
+    architectures={"MptForCausalLM": ("generate",), "MPTForCausalLM": ("generate",)},
+    config=config,
+    rules=rules,
+)

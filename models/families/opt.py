@@ -1,0 +1,88 @@
+"""OPT (Zhang et al. 2022, arXiv:2205.01068): learned positions counted from 2, norms before or after the sublayers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from models.config import (
+    AttentionConfig,
+    EmbeddingConfig,
+    FeedForwardConfig,
+    LanguageModelHead,
+    LayerConfig,
+    LearnedPositions,
+    ModelConfig,
+    NormConfig,
+    NormSlots,
+    StackConfig,
+)
+from models.families.family import Family
+from models.families.fields import Fields, head_width
+from models.generation_defaults import GenerationDefaults
+from weights.rules import Rename, Rule, Slice
+
+_NORM = NormConfig("layer", 1e-5)
+
+
+def config(hf: Mapping[str, Any], architecture: str) -> ModelConfig:
+    fields = Fields(hf)
+    hidden, heads = fields.integer("hidden_size", 768), fields.integer("num_attention_heads", 12)
+    fields.refuse_unless("word_embed_proj_dim", hidden)
+    fields.refuse_unless("layer_norm_elementwise_affine", True)
+    head_dim, bias = head_width(hidden, heads), fields.flag("enable_bias", True)
+    before = fields.flag("do_layer_norm_before", True)
+    norms = NormSlots(input=_NORM) if before else NormSlots(residual=_NORM)
+    layer = LayerConfig(
+        AttentionConfig(heads, heads, head_dim, head_dim**-0.5, True, bias, bias, bias, bias),
+        norms,
+        FeedForwardConfig(fields.integer("ffn_dim", 3072), fields.activation("activation_function", "relu"), bias=bias),
+        norms,
+    )
+    vocab, positions = fields.integer("vocab_size", 50272), fields.integer("max_position_embeddings", 2048)
+    # Checkpoints tuned before transformers 4.20.1 were saved without their final norm.
+    final = before and not fields.flag("_remove_final_layer_norm", False)
+    return ModelConfig(
+        hidden_size=hidden,
+        vocab_size=vocab,
+        head=LanguageModelHead(tied=fields.flag("tie_word_embeddings", True)),
+        decoder=StackConfig(
+            EmbeddingConfig(vocab, positions=LearnedPositions(positions)),
+            (layer,) * fields.integer("num_hidden_layers", 12),
+            final_norm=_NORM if final else None,
+        ),
+        max_positions=positions,
+    )
+
+
+def rules(model: ModelConfig, hf: Mapping[str, Any], architecture: str) -> Sequence[Rule]:
+    tokens = "decoder.embedding.tokens.weight"
+    tied = isinstance(model.head, LanguageModelHead) and model.head.tied
+    assert model.decoder is not None
+    slot = "residual" if model.decoder.layers[0].attention_norms.input is None else "input"
+    decoder, ours = r"(?:model\.)?decoder\.", r"decoder.layers.\1."
+    layer = decoder + r"layers\.(\d+)\."
+    return (
+        Rename(decoder + r"embed_tokens\.weight", tokens),
+        Slice(decoder + r"embed_positions\.weight", "decoder.embedding.positions.weight", start=2),
+        Rename(layer + r"self_attn_layer_norm\.(weight|bias)", ours + rf"attention_norms.{slot}.\2"),
+        Rename(layer + r"self_attn\.q_proj\.(weight|bias)", ours + r"attention.query.\2"),
+        Rename(layer + r"self_attn\.k_proj\.(weight|bias)", ours + r"attention.key.\2"),
+        Rename(layer + r"self_attn\.v_proj\.(weight|bias)", ours + r"attention.value.\2"),
+        Rename(layer + r"self_attn\.out_proj\.(weight|bias)", ours + r"attention.output.\2"),
+        Rename(layer + r"final_layer_norm\.(weight|bias)", ours + rf"feed_forward_norms.{slot}.\2"),
+        Rename(layer + r"fc1\.(weight|bias)", ours + r"feed_forward.up.\2"),
+        Rename(layer + r"fc2\.(weight|bias)", ours + r"feed_forward.down.\2"),
+        Rename(decoder + r"final_layer_norm\.(weight|bias)", r"decoder.final_norm.\1"),
+        Rename(r"lm_head\.weight", tokens if tied else "head.weight"),
+    )
+
+
+FAMILY = Family(
+    name="opt",
+    model_types=("opt",),
+    architectures={"OPTForCausalLM": ("generate",)},
+    config=config,
+    rules=rules,
+    generation=GenerationDefaults(bos_token_id=2, end_token_ids=(2,), pad_token_id=1),
+)

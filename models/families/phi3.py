@@ -1,0 +1,57 @@
+"""Phi-3 and Phi-4 (Abdin et al. 2024, arXiv:2404.14219): LLaMA with fused projections and some sliding windows."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from models.config import ConfigError, ModelConfig, NormConfig
+from models.families.family import Family
+from models.families.fields import Fields
+from models.families.rotary_decoder import rotary_decoder
+from models.families.rotary_decoder import rules as llama_rules
+from models.generation_defaults import GenerationDefaults
+from weights.rules import Rule, Split
+
+
+def config(hf: Mapping[str, Any], architecture: str) -> ModelConfig:
+    fields = Fields(hf, published_code="phi3")
+    older = hf.get("rope_scaling")
+    if isinstance(older, dict) and older.get("type", older.get("rope_type")) == "yarn":
+        raise ConfigError("'rope_scaling': type 'yarn' of the first Phi-3 releases is not supported, only 'longrope'")
+    return rotary_decoder(
+        fields,
+        windows=(fields.optional_integer("sliding_window"),) * fields.integer("num_hidden_layers", 32),
+        num_kv_heads=fields.integer("num_key_value_heads", fields.integer("num_attention_heads", 32)),
+        max_positions=fields.integer("max_position_embeddings", 4096),
+        norm=NormConfig("rms", fields.number("rms_norm_eps", 1e-5), bias=False),
+        default_rope_share=1.0,
+    )
+
+
+def rules(model: ModelConfig, hf: Mapping[str, Any], architecture: str) -> Sequence[Rule]:
+    assert model.decoder is not None
+    attention, ours = model.decoder.layers[0].attention, r"decoder.layers.\1."
+    width, kv_width = attention.num_heads * attention.head_dim, attention.num_kv_heads * attention.head_dim
+    return (
+        Split(
+            r"model\.layers\.(\d+)\.self_attn\.qkv_proj\.weight",
+            [f"{ours}attention.{name}.weight" for name in ("query", "key", "value")],
+            sizes=(width, kv_width, kv_width),
+        ),
+        Split(
+            r"model\.layers\.(\d+)\.mlp\.gate_up_proj\.weight",
+            [f"{ours}feed_forward.{name}.weight" for name in ("gate", "up")],
+        ),
+        *llama_rules(model, hf, architecture),
+    )
+
+
+FAMILY = Family(
+    name="phi3",
+    model_types=("phi3",),
+    architectures={"Phi3ForCausalLM": ("generate",)},
+    config=config,
+    rules=rules,
+    generation=GenerationDefaults(bos_token_id=1, end_token_ids=(32000,), pad_token_id=32000),
+)
