@@ -5,6 +5,7 @@ What was given piece by piece is, joined, exactly the final text: streaming only
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import AsyncGenerator, Sequence
 from dataclasses import dataclass, field
@@ -111,6 +112,10 @@ class Answer:
                 self.stop_reason = stopped_by
         return delta
 
+    def mean_logprob(self) -> float:
+        """Log-probability per token, under the raw distribution; the worst there is where no token was made."""
+        return sum(entry.logprob for entry in self.logprobs) / len(self.logprobs) if self.logprobs else -math.inf
+
     def logprobs_json(self) -> list[dict[str, Any]]:
         return [self.logprob_json(entry) for entry in self.logprobs]
 
@@ -191,6 +196,16 @@ class Run:
 
     def cached_tokens(self) -> int:
         return sum(one.cached_tokens for one in self.finished)
+
+
+def best(answers: Sequence[Answer], candidates: int, count: int) -> list[Answer]:
+    """Of each run of so many candidates the `count` with the highest log-probability per token, best first.
+
+    Source: OpenAI API reference, completions, `best_of`. Equal ones keep their order.
+    """
+    starts = range(0, len(answers), candidates)
+    ranked = [sorted(answers[i : i + candidates], key=lambda answer: -answer.mean_logprob()) for i in starts]
+    return [answer for run in ranked for answer in run[:count]]
 
 
 def failure(event: Failed) -> RequestError:

@@ -10,7 +10,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from server.api import generation
-from server.api.answers import Answer, Delta, Run, TextOptions, usage
+from server.api.answers import Answer, Delta, Run, TextOptions, best, usage
 from server.api.body import read
 from server.api.documents import operation
 from server.api.replies import reply
@@ -66,7 +66,7 @@ async def generate(request: Request) -> Response:
     origins: list[int] = []
     for origin, prompt in enumerate(prompts):
         left = generation.room(model.info, prompt, start, "prompt")
-        for index in range(body.n or 1):
+        for index in range(body.candidates):
             own = generation.row(params, index, min(params.max_new_tokens, left))
             continues = start[start_tokens:] if model.info.is_encoder_decoder else prompt
             answers.append(make_answers(model, own, len(messages), options, continues))
@@ -92,8 +92,9 @@ async def generate(request: Request) -> Response:
 
     def whole() -> dict[str, Any]:
         flat = [answer for row in answers for answer in row]
+        kept = best(flat, body.candidates, body.n or 1) if body.is_ranked else flat
         choices = []
-        for index, answer in enumerate(flat):
+        for index, answer in enumerate(kept):
             choice = _choice(body, index, answer)
             if many:
                 choice["prompt_index"] = origins[answer.row]

@@ -96,6 +96,7 @@ class Generation:
         if min(message.token_ids) < 0 or max(message.token_ids) >= vocab:
             return f"a token id lies outside the vocabulary of {vocab}"
         ids = [*message.decoder_token_ids, *params.suppress_token_ids, *params.end_token_ids, *params.stop_token_ids]
+        ids += [*params.allowed_token_ids, *params.logit_bias]
         ids += [token for token in (params.forced_bos_token_id, params.forced_eos_token_id) if token is not None]
         ids += [token for word in params.bad_words_ids for token in word]
         if ids and (min(ids) < 0 or max(ids) >= self.limits.vocab_size):

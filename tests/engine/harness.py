@@ -219,6 +219,34 @@ def generate(pair: Pair, request_id: int, prompt: list[int], **params) -> Genera
     return Generate(request_id, pair.name, prompt, pair.starts, GenerationParams(**settings))
 
 
+class CountPenalties(transformers.LogitsProcessor):
+    """What the OpenAI API reference says of `presence_penalty` and `frequency_penalty`, token by token."""
+
+    def __init__(self, num_prompt_tokens: int, presence: float, frequency: float) -> None:
+        self.num_prompt_tokens, self.presence, self.frequency = num_prompt_tokens, presence, frequency
+
+    def __call__(self, input_ids, scores):
+        scores = scores.clone()
+        for row, tokens in zip(scores, input_ids[:, self.num_prompt_tokens :].tolist(), strict=True):
+            for token in set(tokens):
+                row[token] -= tokens.count(token) * self.frequency + self.presence
+        return scores
+
+
+def in_their_words(pair: Pair, prompt: list[int], settings: dict) -> dict:
+    """Our settings of a request as arguments of transformers' `generate`."""
+    names = {"suppress_token_ids": "suppress_tokens", "end_token_ids": "eos_token_id"}
+    theirs = {names.get(name, name): value for name, value in settings.items()}
+    if bias := theirs.pop("logit_bias", None):
+        theirs["sequence_bias"] = {(token,): value for token, value in bias.items()}
+    if allowed := theirs.pop("allowed_token_ids", None):
+        theirs["prefix_allowed_tokens_fn"] = lambda batch, ids: allowed
+    penalties = theirs.pop("presence_penalty", 0.0), theirs.pop("frequency_penalty", 0.0)
+    if any(penalties):
+        theirs["logits_processor"] = [CountPenalties(len(pair.starts) or len(prompt), *penalties)]
+    return theirs
+
+
 def reference(pair: Pair, prompt: list[int], **settings):
     """transformers' own `generate`: its new tokens, each hypothesis up to and with its end token, and their scores."""
     device = next(pair.oracle.parameters()).device

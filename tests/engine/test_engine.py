@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from server.ipc.messages import Generate, GenerationParams
-from tests.engine.harness import GENERATING, engine, generate, reference, run
+from tests.engine.harness import GENERATING, engine, generate, in_their_words, reference, run
 from tests.parity.checkpoints import random_ids
 
 PROMPTS = random_ids(97, [1, 5, 11, 30], seed=3)
@@ -29,26 +29,29 @@ def test_greedy_equals_transformers(pairs, name):
 
 
 @pytest.mark.parametrize(
-    "settings, theirs",
+    "settings",
     [
-        ({"repetition_penalty": 1.5}, {"repetition_penalty": 1.5}),
-        ({"no_repeat_ngram_size": 2}, {"no_repeat_ngram_size": 2}),
-        (
-            {"min_new_tokens": 10, "end_token_ids": list(range(2, 50))},
-            {"min_new_tokens": 10, "eos_token_id": list(range(2, 50))},
-        ),
-        ({"suppress_token_ids": list(range(40))}, {"suppress_tokens": list(range(40))}),
-        ({"bad_words_ids": [[i] for i in range(30)]}, {"bad_words_ids": [[i] for i in range(30)]}),
-        ({"forced_eos_token_id": 2}, {"forced_eos_token_id": 2}),
+        {"repetition_penalty": 1.5},
+        {"presence_penalty": 2.0},
+        {"frequency_penalty": -0.6, "presence_penalty": 0.3},
+        {"no_repeat_ngram_size": 2},
+        {"encoder_no_repeat_ngram_size": 1},
+        {"encoder_no_repeat_ngram_size": 2},
+        {"min_new_tokens": 10, "end_token_ids": list(range(2, 50))},
+        {"suppress_token_ids": list(range(40))},
+        {"allowed_token_ids": list(range(40, 60))},
+        {"logit_bias": {token: token / 9 for token in range(50)}},
+        {"bad_words_ids": [[i] for i in range(30)]},
+        {"forced_eos_token_id": 2},
     ],
-    ids=lambda value: next(iter(value)),
+    ids=lambda value: "-".join(value),
 )
 @pytest.mark.parametrize("name", ["gpt2", "t5"])
-def test_processors_equal_transformers(pairs, name, settings, theirs):
+def test_processors_equal_transformers(pairs, name, settings):
     pair = pairs(name)
     results = run(pair.engine(), [generate(pair, i, prompt, **settings) for i, prompt in enumerate(PROMPTS)])
     for i, prompt in enumerate(PROMPTS):
-        texts, _ = reference(pair, prompt, max_new_tokens=12, **theirs)
+        texts, _ = reference(pair, prompt, max_new_tokens=12, **in_their_words(pair, prompt, settings))
         assert results.texts(i) == texts
 
 
@@ -138,6 +141,9 @@ def test_times_add_up(pairs):
         ({"max_new_tokens": 100, "num_beams": 16}, "request_too_large", "KV blocks"),
         ({"num_beams": 9}, "request_too_large", "rows"),
         ({"suppress_token_ids": [97]}, "engine_error", "vocabulary"),
+        ({"allowed_token_ids": [5, 97]}, "engine_error", "vocabulary"),
+        ({"logit_bias": {97: 1.0}}, "engine_error", "vocabulary"),
+        ({"logit_bias": {-1: 1.0}}, "engine_error", "vocabulary"),
         ({"num_beams": 2, "do_sample": True}, "engine_error", "sampled"),
     ],
 )

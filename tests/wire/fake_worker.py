@@ -2,7 +2,8 @@
 
 A model's kind is the beginning of its name: `decoder`, `slow` (a decoder, 30 ms a token), `translator`, `embedder`,
 `classifier`. Generation echoes the prompt, turned by the seed when sampling, by the rank of the beam otherwise, then
-ends the text. What happens can be steered by the first byte of the prompt (or source):
+ends the text. Every token has log-probability -0.5, less one for each byte that sampling turned the prompt by. What
+happens can be steered by the first byte of the prompt (or source):
 
     `!`  the process dies     `#`  the process hangs     `%`  the request fails     `&`  nothing ever comes
 """
@@ -100,13 +101,14 @@ class Sequence:
         if stop is not None:
             tokens = tokens[: stop + 1]
         ended = stop is not None or tokens[-1] == EOS
-        logprobs = [self.logprob(token) for token in tokens] if params.logprobs else None
+        likely = -0.5 - turn if params.do_sample else -0.5
+        logprobs = [self.logprob(token, likely) for token in tokens] if params.logprobs else None
         score = -float(rank) if params.num_beams > 1 else None
         return Hypothesis(tokens, "stop" if ended else "length", tokens[-1] if ended else None, score, logprobs)
 
-    def logprob(self, token: int) -> TokenLogprob:
-        top = [((token + i) % VOCAB, -0.5 - i) for i in range(self.message.params.top_logprobs)]
-        return TokenLogprob(token, -0.5, top)
+    def logprob(self, token: int, likely: float) -> TokenLogprob:
+        top = [((token + i) % VOCAB, likely - i) for i in range(self.message.params.top_logprobs)]
+        return TokenLogprob(token, likely, top)
 
 
 class Worker:

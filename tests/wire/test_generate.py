@@ -222,13 +222,41 @@ def test_a_prompt_must_fit(client: httpx.Client) -> None:
         ("unknown_field", {"unknown_field": 1}),
         ("timeout_ms", {"timeout_ms": 0}),
         ("timeout_ms", {"timeout_ms": 600_001}),
-        ("typical_p", {"typical_p": 0.5}),
-        ("presence_penalty", {"presence_penalty": 0.5}),
-        ("frequency_penalty", {"frequency_penalty": 0.5}),
-        ("encoder_no_repeat_ngram_size", {"encoder_no_repeat_ngram_size": 2}),
-        ("logit_bias", {"logit_bias": {"5": 1}}),
-        ("allowed_token_ids", {"allowed_token_ids": [5]}),
-        ("best_of", {"best_of": 2}),
+        ("typical_p", {"typical_p": 0}),
+        ("typical_p", {"typical_p": 1.01}),
+        ("typical_p", {"typical_p": True}),
+        ("typical_p", {"typical_p": 0.5, "do_sample": False}),
+        ("typical_p", {"typical_p": 0.5, "num_beams": 2}),
+        ("presence_penalty", {"presence_penalty": 2.01}),
+        ("presence_penalty", {"presence_penalty": -2.01}),
+        ("presence_penalty", {"presence_penalty": "0"}),
+        ("frequency_penalty", {"frequency_penalty": 2.01}),
+        ("frequency_penalty", {"frequency_penalty": -2.01}),
+        ("frequency_penalty", {"frequency_penalty": False}),
+        ("encoder_no_repeat_ngram_size", {"encoder_no_repeat_ngram_size": -1}),
+        ("encoder_no_repeat_ngram_size", {"encoder_no_repeat_ngram_size": 2.0}),
+        ("encoder_no_repeat_ngram_size", {"encoder_no_repeat_ngram_size": (1 << 20) + 1}),
+        ("logit_bias", {"logit_bias": {"5": 100.5}}),
+        ("logit_bias", {"logit_bias": {"5": -100.5}}),
+        ("logit_bias", {"logit_bias": {"5": True}}),
+        ("logit_bias", {"logit_bias": {"5": None}}),
+        ("logit_bias", {"logit_bias": {"259": 1}}),
+        ("logit_bias", {"logit_bias": {"-1": 1}}),
+        ("logit_bias", {"logit_bias": {"05": 1}}),
+        ("logit_bias", {"logit_bias": {"a": 1}}),
+        ("logit_bias", {"logit_bias": {"5\n": 1}}),
+        ("logit_bias", {"logit_bias": {"٥": 1}}),
+        ("logit_bias", {"logit_bias": {"9" * 30: 1}}),
+        ("logit_bias", {"logit_bias": [5]}),
+        ("allowed_token_ids", {"allowed_token_ids": []}),
+        ("allowed_token_ids", {"allowed_token_ids": [5, 259]}),
+        ("allowed_token_ids", {"allowed_token_ids": [-1]}),
+        ("allowed_token_ids", {"allowed_token_ids": ["5"]}),
+        ("best_of", {"best_of": 0}),
+        ("best_of", {"best_of": 17}),
+        ("best_of", {"best_of": 2, "n": 3}),
+        ("best_of", {"best_of": 2, "stream": True}),
+        ("best_of", {"best_of": 2, "num_beams": 2}),
         ("num_beam_groups", {"num_beam_groups": 2}),
         ("diversity_penalty", {"diversity_penalty": 0.5}),
         ("prompt_logprobs", {"prompt_logprobs": True}),
@@ -280,6 +308,53 @@ def test_neutral_values_that_clients_send_unprompted_pass(client: httpx.Client) 
     }
     choices = generate(client, prompt="abc", **neutral)["choices"]
     assert [c["text"] for c in choices] == ["abc", "abc"]
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        {"typical_p": 1e-6},
+        {"typical_p": 0.999999},
+        {"presence_penalty": 2},
+        {"presence_penalty": -2.0},
+        {"frequency_penalty": 2.0},
+        {"frequency_penalty": -2},
+        {"encoder_no_repeat_ngram_size": 1},
+        {"encoder_no_repeat_ngram_size": 1 << 20},
+        {"logit_bias": {"0": 100, "258": -100.0, "7": 0}},
+        {"allowed_token_ids": [0]},
+        {"allowed_token_ids": [258, 5, 5]},
+        {"best_of": 1},
+        {"best_of": 16},
+    ],
+)
+def test_values_at_the_bounds_pass(client: httpx.Client, body: dict) -> None:
+    answer = generate(client, prompt="abc", seed=0, **body)
+    assert [choice["text"] for choice in answer["choices"]] == ["abc"]
+
+
+def test_the_best_of_several(client: httpx.Client) -> None:
+    """The fake engine's text is the less likely the further its seed turns it: of four, no turn is best."""
+    body = {"prompt": ["abcd", "wxyz"], "n": 2, "temperature": 1.0, "seed": 1}
+    answer = generate(client, best_of=4, **body)
+    assert [(c["index"], c["text"], c["prompt_index"]) for c in answer["choices"]] == [
+        (0, "abcd", 0),
+        (1, "bcda", 0),
+        (2, "wxyz", 1),
+        (3, "xyzw", 1),
+    ]
+    assert answer["usage"]["completion_tokens"] == 8 * 5 and answer["seed"] == 1
+    assert all(choice["logprobs"] is None for choice in answer["choices"])
+    assert [c["text"] for c in generate(client, **body)["choices"]] == ["bcda", "cdab", "xyzw", "yzwx"]
+    shown = generate(client, best_of=4, logprobs=True, **body)["choices"][0]["logprobs"]
+    assert [entry["logprob"] for entry in shown] == [-0.5] * 5
+
+
+def test_best_of_looks_at_what_is_left_before_a_stop_string(client: httpx.Client) -> None:
+    answer = generate(client, prompt="abcd", best_of=4, n=4, temperature=1.0, seed=0, stop="c")
+    assert [c["text"] for c in answer["choices"]] == ["ab", "b", "", "dab"]
+    (best,) = generate(client, prompt="abcd", best_of=4, temperature=1.0, seed=1, stop="c")["choices"]
+    assert (best["text"], best["stop_reason"]) == ("ab", "c")
 
 
 def test_unknown_model_unknown_route_wrong_method(client: httpx.Client) -> None:
