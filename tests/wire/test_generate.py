@@ -151,6 +151,9 @@ def test_special_tokens_and_usage(client: httpx.Client) -> None:
     assert answer["choices"][0]["text"] == "ab"
     assert answer["usage"] == {"prompt_tokens": 3, "completion_tokens": 3, "total_tokens": 6, "cached_tokens": 0}
     assert answer["timings"]["total_ms"] > 0
+    ended = {"prompt": "ab", "stop_token_ids": [1], "include_stop": True}
+    for skip, text in ((True, "ab"), (False, "ab</s>")):
+        assert generate(client, skip_special_tokens=skip, **ended)["choices"][0]["text"] == text
 
 
 def test_truncate_keeps_the_end_for_decoders_and_the_beginning_for_encoders(client: httpx.Client) -> None:
