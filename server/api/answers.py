@@ -12,8 +12,17 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from server.errors import DeadlineExceeded, EngineFailure, NotReady, RequestError, RequestTooLarge
-from server.ipc.client import Call
-from server.ipc.messages import Encoded, Failed, Finished, GenerationParams, Hypothesis, TokenLogprob, Tokens
+from server.ipc.client import Call, Event
+from server.ipc.messages import (
+    Encoded,
+    Failed,
+    Finished,
+    GenerationParams,
+    Hypothesis,
+    PromptScored,
+    TokenLogprob,
+    Tokens,
+)
 from server.text.detokenizer import IncrementalDetokenizer
 from server.text.tokenizer import Tokenizer
 
@@ -116,6 +125,10 @@ class Answer:
         """Log-probability per token, under the raw distribution; the worst there is where no token was made."""
         return sum(entry.logprob for entry in self.logprobs) / len(self.logprobs) if self.logprobs else -math.inf
 
+    def prompt_logprobs_json(self, logprobs: Sequence[TokenLogprob]) -> list[dict[str, Any] | None]:
+        """For a whole prompt, given those of all its tokens but the first, which nothing foretells."""
+        return [None, *(self.logprob_json(entry) for entry in logprobs)]
+
     def logprobs_json(self) -> list[dict[str, Any]]:
         return [self.logprob_json(entry) for entry in self.logprobs]
 
@@ -133,11 +146,15 @@ class Answer:
 
 @dataclass
 class Run:
-    """A call whose sequences become answers: `answers[row][rank]`."""
+    """A call whose sequences become answers: `answers[row][rank]`.
+
+    prompts: log-probabilities of the prompt's tokens from the second on, of each row that asked for them.
+    """
 
     call: Call
     answers: list[list[Answer]]
     finished: list[Finished] = field(default_factory=list)
+    prompts: dict[int, list[TokenLogprob]] = field(default_factory=dict)
     first_output: float | None = None
 
     async def deltas(self) -> AsyncGenerator[list[Delta], None]:
@@ -163,10 +180,13 @@ class Run:
         async for _ in self.deltas():
             pass
 
-    def _take(self, row: int, event: Tokens | Finished | Encoded | Failed) -> list[Delta]:
+    def _take(self, row: int, event: Event) -> list[Delta]:
         answers = self.answers[row]
         if isinstance(event, Failed):
             raise failure(event)
+        if isinstance(event, PromptScored):
+            self.prompts[row] = event.logprobs
+            return []
         if answers[0].done or isinstance(event, Encoded):
             return []
         if isinstance(event, Tokens):

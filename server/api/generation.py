@@ -80,6 +80,7 @@ def resolve(body: GenerationFields, model: Model, plan: Plan, min_beams: int = 1
         early_stopping=_first(body.early_stopping, defaults.early_stopping, default=False) if num_beams > 1 else False,
         logprobs=bool(body.logprobs) or body.is_ranked,
         top_logprobs=body.top_logprobs or 0,
+        prompt_logprobs=bool(body.prompt_logprobs),
         stream=bool(body.stream),
     )
     _check_minimum(body, params)
@@ -99,6 +100,10 @@ def language_plan(body: GenerationFields, model: Model) -> Plan:
 
 def _refuse_source_fields(body: GenerationFields, info: ModelInfo) -> None:
     if info.is_encoder_decoder:
+        if body.prompt_logprobs:
+            raise InvalidRequest(
+                f"`prompt_logprobs` is for decoders; `{info.name}` reads a source text", "prompt_logprobs"
+            )
         return
     for name in ("forced_bos_token", "decoder_prefix", "source_lang", "target_lang"):
         if getattr(body, name) is not None:
@@ -140,11 +145,15 @@ def _forced_bos(body: GenerationFields, model: Model, plan: Plan) -> int | None:
 
 
 def row(params: GenerationParams, index: int, max_new_tokens: int) -> GenerationParams:
-    """The parameters of one row: its own seed, and as many new tokens as its context leaves."""
+    """The parameters of one row: its own seed, and as many new tokens as its context leaves.
+
+    The rows of a prompt read the same text, so that the first alone tells its log-probabilities.
+    """
     return msgspec.structs.replace(
         params,
         seed=(params.seed + index) % SEED_LIMIT,
         max_new_tokens=max_new_tokens,
+        prompt_logprobs=params.prompt_logprobs and index == 0,
         min_new_tokens=min(params.min_new_tokens, max_new_tokens),
     )
 

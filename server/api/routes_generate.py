@@ -96,6 +96,10 @@ async def generate(request: Request) -> Response:
         choices = []
         for index, answer in enumerate(kept):
             choice = _choice(body, index, answer)
+            if body.prompt_logprobs:
+                choice["prompt_logprobs"] = answer.prompt_logprobs_json(
+                    run.prompts[origins[answer.row] * body.candidates]
+                )
             if many:
                 choice["prompt_index"] = origins[answer.row]
             choices.append(choice)

@@ -229,7 +229,6 @@ class GenerationFields(TimedBody):
 _UNBUILT: dict[str, tuple[object, ...]] = {
     "num_beam_groups": (1,),
     "diversity_penalty": (0.0,),
-    "prompt_logprobs": (False,),
     "echo": (False,),
     "return_attention": (False,),
     "response_format": ({"type": "text"},),
@@ -273,8 +272,8 @@ def refuse_contradictions(body: GenerationFields, num_beams: int) -> None:
         raise InvalidRequest("`length_penalty` needs beam search (`num_beams` above 1)", "length_penalty")
     if not beams and body.early_stopping:
         raise InvalidRequest("`early_stopping` needs beam search (`num_beams` above 1)", "early_stopping")
-    if body.top_logprobs and not body.logprobs:
-        raise InvalidRequest("`top_logprobs` needs `logprobs` to be true", "top_logprobs")
+    if body.top_logprobs and not (body.logprobs or body.prompt_logprobs):
+        raise InvalidRequest("`top_logprobs` needs `logprobs` or `prompt_logprobs` to be true", "top_logprobs")
     if body.include_stop and not (body.stop or body.stop_token_ids):
         raise InvalidRequest("`include_stop` needs `stop` or `stop_token_ids`", "include_stop")
 

@@ -41,6 +41,7 @@ class Request:
     rows: one sequence, until the beams of a group part. All rows have the same number of tokens.
     source_token_ids: the source text of an encoder-decoder, else empty; source_encoded: its cross blocks are filled.
     tables: what the settings say of certain tokens.
+    prompt_logprobs: of the prompt's second token and what follows, as far as they are known, if they are asked for.
     shared_tokens: after a preemption, how much of their past the rows share again; computed by the first row alone.
     Times are seconds of time.monotonic(); None: not yet.
     """
@@ -66,6 +67,8 @@ class Request:
                 params.num_beams, params.max_new_tokens, self.end_ids, params.length_penalty, params.early_stopping
             )
         self.logprobs: list[TokenLogprob] = []
+        self.prompt_logprobs: list[TokenLogprob] = []
+        self.prompt_reported = False
         self.num_reported_tokens = 0
         self.arrival = arrival
         self.first_scheduled: float | None = None

@@ -85,6 +85,7 @@ class GenerationParams(msgspec.Struct, frozen=True, omit_defaults=True):
     forced_bos_token_id: made as the first new token, forced_eos_token_id as the last one when length runs out.
     num_return_sequences <= num_beams; both 1 without beam search. `early_stopping`: True, False or "never".
     top_logprobs: alternatives to report beside each token's own log-probability when `logprobs` is set.
+    prompt_logprobs: whether to report those of a decoder's prompt, with as many alternatives.
     stream: with beams, whether to report the tokens that every beam agrees on as they become certain.
     """
 
@@ -117,6 +118,7 @@ class GenerationParams(msgspec.Struct, frozen=True, omit_defaults=True):
     early_stopping: bool | Literal["never"] = False
     logprobs: bool = False
     top_logprobs: int = 0
+    prompt_logprobs: bool = False
     stream: bool = False
 
 
@@ -277,6 +279,13 @@ class Tokens(msgspec.Struct, frozen=True, array_like=True):
     logprobs: list[TokenLogprob] | None = None
 
 
+class PromptScored(msgspec.Struct, frozen=True, array_like=True):
+    """A prompt's log-probabilities, of every token but the first; before the request's first token."""
+
+    request_id: int
+    logprobs: list[TokenLogprob]
+
+
 class Hypothesis(msgspec.Struct, frozen=True, array_like=True):
     """One answer: its new tokens (an end token, if one ended it, included) and, with beams, its score.
 
@@ -321,13 +330,14 @@ class Failed(msgspec.Struct, frozen=True, array_like=True):
 
 
 class StepOutput(Message, frozen=True):
-    """Everything one step brought, in one message. Within a request: tokens before finished."""
+    """Everything one step brought, in one message. Within a request: prompt, then tokens, then finished."""
 
     epoch: int
     tokens: list[Tokens] = []
     finished: list[Finished] = []
     encoded: list[Encoded] = []
     failed: list[Failed] = []
+    prompts: list[PromptScored] = []
 
 
 class StepTiming(msgspec.Struct, frozen=True, array_like=True):

@@ -168,7 +168,9 @@ async def test_encoder_decoders_start_where_they_should(bench: Bench, http: http
 async def test_logprobs_and_stream_are_passed_on(bench: Bench, http: httpx.AsyncClient) -> None:
     bench.become_ready()
     sent = await params(bench, http, logprobs=True, top_logprobs=3, stream=True)
-    assert (sent.logprobs, sent.top_logprobs, sent.stream) == (True, 3, True)
+    assert (sent.logprobs, sent.top_logprobs, sent.stream, sent.prompt_logprobs) == (True, 3, True, False)
+    rows = await reaches(bench, http, prompt=["ab", "cd"], n=2, prompt_logprobs=True, top_logprobs=3)
+    assert [(row.params.prompt_logprobs, row.params.top_logprobs) for row in rows] == [(True, 3), (False, 3)] * 2
 
 
 def encoding(text: str) -> Encoding:

@@ -20,6 +20,7 @@ from server.ipc.messages import (
     GenerationParams,
     ModelInfo,
     ModelSpec,
+    TokenLogprob,
     Tokens,
 )
 from tests.parity.checkpoints import load, save
@@ -162,6 +163,7 @@ def engine(pairs: list[Pair], **options) -> Engine:
 class Results:
     """Everything an engine said, by request."""
 
+    prompts: dict[int, list[TokenLogprob]] = field(default_factory=dict)
     finished: dict[int, Finished] = field(default_factory=dict)
     failed: dict[int, Failed] = field(default_factory=dict)
     tokens: dict[int, list[int]] = field(default_factory=dict)
@@ -172,6 +174,9 @@ class Results:
     def take(self, output) -> None:
         if output is None:
             return
+        for event in output.prompts:
+            assert event.request_id not in self.prompts | self.tokens | self.finished, "late, or twice"
+            self.prompts[event.request_id] = event.logprobs
         for event in output.tokens:
             assert event.request_id not in self.finished, "tokens after the end"
             self.tokens.setdefault(event.request_id, []).extend(event.token_ids)

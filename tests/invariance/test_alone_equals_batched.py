@@ -19,6 +19,7 @@ LENGTHS = [1, 3, 8, 17, 30, 44, 2, 5, 12, 26, 9, 40, 7, 21, 33, 4, 15, 6, 11, 19
 def crowd(pair) -> list:
     """Greedy, sampled and beam requests of many lengths, with and without processors."""
     chooser = random.Random(7)
+    scored = {"prompt_logprobs": True, "top_logprobs": 2} if not pair.starts else {}
     requests = []
     for i, prompt in enumerate(random_ids(97, LENGTHS, seed=11)):
         settings = [
@@ -32,7 +33,7 @@ def crowd(pair) -> list:
             {"do_sample": True, "seed": i, "typical_p": 0.8, "top_k": 60, "presence_penalty": 0.7},
             {"frequency_penalty": 0.9, "encoder_no_repeat_ngram_size": 2, "logit_bias": {5: 1.5, 90: -100.0}},
             {"num_beams": 2, "allowed_token_ids": list(range(2, 97, 3)), "frequency_penalty": -0.4},
-            {"do_sample": True, "seed": i, "allowed_token_ids": list(range(60)), "typical_p": 0.5},
+            {"do_sample": True, "seed": i, "allowed_token_ids": list(range(60)), "typical_p": 0.5, **scored},
         ][i % 11]
         requests.append(generate(pair, i, prompt, max_new_tokens=chooser.randint(8, 28), **settings))
     return requests

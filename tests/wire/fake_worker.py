@@ -33,6 +33,7 @@ from server.ipc.messages import (
     ModelInfo,
     ModelSpec,
     Progress,
+    PromptScored,
     Ready,
     Shutdown,
     Stats,
@@ -190,7 +191,7 @@ class Worker:
 
     def step(self) -> None:
         now = time.monotonic()
-        tokens, finished = [], []
+        prompts, tokens, finished = [], [], []
         for request_id, sequence in list(self.sequences.items()):
             params = sequence.message.params
             deadline = sequence.message.deadline
@@ -207,6 +208,9 @@ class Worker:
             if now < sequence.next_at:
                 continue
             sequence.next_at = now + sequence.pause
+            if params.prompt_logprobs and sequence.made == 0:
+                told = [sequence.logprob(token, -0.25) for token in sequence.message.token_ids[1:]]
+                prompts.append(PromptScored(request_id, told))
             if params.num_beams == 1 or params.stream:
                 index = sequence.made
                 if params.num_beams == 1 or index == 0:
@@ -217,9 +221,9 @@ class Worker:
                 del self.sequences[request_id]
                 hypotheses = [sequence.answer(rank) for rank in range(params.num_return_sequences)]
                 finished.append(Finished(request_id, hypotheses, 0.001, 0.002, now - sequence.started, 0))
-        if tokens or finished:
+        if prompts or tokens or finished:
             self.steps.append(StepTiming("decoder", "decode", 0.001, len(tokens), len(tokens)))
-            self.send(StepOutput(self.epoch, tokens=tokens, finished=finished))
+            self.send(StepOutput(self.epoch, tokens=tokens, finished=finished, prompts=prompts))
 
     def stats(self) -> None:
         running = len(self.sequences)

@@ -146,6 +146,25 @@ def test_logprobs(client: httpx.Client) -> None:
     assert tokens == [{"id": 100, "logprob": -0.5}, {"id": 101, "logprob": -0.5}, {"id": 1, "logprob": -0.5}]
 
 
+def test_logprobs_of_the_prompt(client: httpx.Client) -> None:
+    body = {"prompt": ["abc", "d"], "n": 2, "prompt_logprobs": True, "top_logprobs": 1, "stop": "b"}
+    answer = generate(client, **body)
+    told = [choice["prompt_logprobs"] for choice in answer["choices"]]
+    entries = [
+        {"id": token, "token": text, "logprob": -0.25, "top": [{"id": token, "token": text, "logprob": -0.25}]}
+        for token, text in ((101, "b"), (102, "c"))
+    ]
+    assert told == [[None, *entries], [None, *entries], [None], [None]]
+    assert [choice["logprobs"] for choice in answer["choices"]] == [None] * 4
+    events = stream(client, **body)
+    assert [choice["prompt_logprobs"] for choice in events[-1][1]["choices"]] == told
+    ranked = generate(client, **{**body, "best_of": 4})["choices"]
+    assert [choice["prompt_logprobs"] for choice in ranked] == told
+    beams = generate(client, prompt="abc", num_beams=2, num_return_sequences=2, prompt_logprobs=True, max_new_tokens=8)
+    assert [len(choice["prompt_logprobs"]) for choice in beams["choices"]] == [3, 3]
+    assert generate(client, prompt="abc")["choices"][0]["prompt_logprobs"] is None
+
+
 def test_special_tokens_and_usage(client: httpx.Client) -> None:
     answer = generate(client, prompt=[100, 1, 101], max_new_tokens=16)
     assert answer["choices"][0]["text"] == "ab"
@@ -262,7 +281,8 @@ def test_a_prompt_must_fit(client: httpx.Client) -> None:
         ("best_of", {"best_of": 2, "num_beams": 2}),
         ("num_beam_groups", {"num_beam_groups": 2}),
         ("diversity_penalty", {"diversity_penalty": 0.5}),
-        ("prompt_logprobs", {"prompt_logprobs": True}),
+        ("prompt_logprobs", {"prompt_logprobs": 1}),
+        ("prompt_logprobs", {"prompt_logprobs": True, "model": "translator"}),
         ("echo", {"echo": True}),
         ("return_attention", {"return_attention": True}),
         ("response_format", {"response_format": {"type": "json_object"}}),
