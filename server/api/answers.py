@@ -51,6 +51,7 @@ class Answer:
 
     row: index of its sequence in the call. rank: which of the sequence's hypotheses it is, best first.
     continues: the token ids whose text this one goes on from (a decoder's prompt, a forced prefix), if any.
+    echo: what the text begins with, before anything that was made.
     """
 
     def __init__(
@@ -61,6 +62,7 @@ class Answer:
         rank: int,
         options: TextOptions,
         continues: Sequence[int] = (),
+        echo: str = "",
     ) -> None:
         self.row = row
         self.rank = rank
@@ -72,6 +74,7 @@ class Answer:
         self.stop_reason: str | int | None = None
         self.score: float | None = None
         ends = () if options.include_stop else (*params.end_token_ids, *params.stop_token_ids)
+        self._unsaid = echo
         self._silent = frozenset(ends)
         self._own_stops = frozenset(params.stop_token_ids)
         self._detokenizer = IncrementalDetokenizer(
@@ -88,7 +91,7 @@ class Answer:
 
     def feed(self, token_ids: Sequence[int], logprobs: Sequence[TokenLogprob] | None) -> Delta:
         """New tokens. Those after a completed stop string are not taken; then the answer is done."""
-        pieces = []
+        pieces, self._unsaid = [self._unsaid], ""
         taken = 0
         for token_id in token_ids:
             if self.done:

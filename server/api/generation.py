@@ -100,10 +100,9 @@ def language_plan(body: GenerationFields, model: Model) -> Plan:
 
 def _refuse_source_fields(body: GenerationFields, info: ModelInfo) -> None:
     if info.is_encoder_decoder:
-        if body.prompt_logprobs:
-            raise InvalidRequest(
-                f"`prompt_logprobs` is for decoders; `{info.name}` reads a source text", "prompt_logprobs"
-            )
+        for name in ("prompt_logprobs", "echo"):
+            if getattr(body, name):
+                raise InvalidRequest(f"`{name}` is for decoders; `{info.name}` reads a source text", name)
         return
     for name in ("forced_bos_token", "decoder_prefix", "source_lang", "target_lang"):
         if getattr(body, name) is not None:

@@ -32,11 +32,12 @@ def text_options(body: GenerationFields) -> TextOptions:
 
 
 def make_answers(
-    model: Model, params: GenerationParams, row: int, options: TextOptions, continues: list[int]
+    model: Model, params: GenerationParams, row: int, options: TextOptions, continues: list[int], echo: str = ""
 ) -> list[Answer]:
     """The answers that one sequence will give, best first."""
     return [
-        Answer(model.tokenizer, params, row, rank, options, continues) for rank in range(params.num_return_sequences)
+        Answer(model.tokenizer, params, row, rank, options, continues, echo)
+        for rank in range(params.num_return_sequences)
     ]
 
 
@@ -57,6 +58,7 @@ async def generate(request: Request) -> Response:
     plan = generation.language_plan(body, model)
     params, seed = generation.resolve(body, model, plan)
     prompts = await _prompts(state, model, body, plan)
+    echoes = _echoes(model, body, prompts)
     start = generation.decoder_start(body, model)
     options = text_options(body)
     start_tokens = len(model.info.generation.decoder_start_token_ids)
@@ -69,7 +71,7 @@ async def generate(request: Request) -> Response:
         for index in range(body.candidates):
             own = generation.row(params, index, min(params.max_new_tokens, left))
             continues = start[start_tokens:] if model.info.is_encoder_decoder else prompt
-            answers.append(make_answers(model, own, len(messages), options, continues))
+            answers.append(make_answers(model, own, len(messages), options, continues, echoes[origin]))
             messages.append(Generate(state.client.next_id(), model.name, prompt, start, own, deadline))
             origins.append(origin)
 
@@ -127,6 +129,17 @@ def _choice(body: GenerateBody, index: int, answer: Answer) -> dict[str, Any]:
     if body.logprobs:
         choice["logprobs"] = answer.logprobs_json()
     return choice
+
+
+def _echoes(model: Model, body: GenerateBody, prompts: list[list[int]]) -> list[str]:
+    """What each answer begins with: the prompt as it was written, or what the tokens say that are left of it."""
+    if not body.echo:
+        return [""] * len(prompts)
+    written = [body.prompt] if isinstance(body.prompt, str) else body.prompt
+    if isinstance(written[0], str) and body.truncate is None:
+        return list(written)
+    skip = body.skip_special_tokens is not False
+    return [model.tokenizer.decode(ids, skip_special_tokens=skip) for ids in prompts]
 
 
 async def _prompts(state: State, model: Model, body: GenerateBody, plan: Plan) -> list[list[int]]:

@@ -95,6 +95,23 @@ def test_best_of_is_by_log_probability_per_token(demo_server: RunningServer) -> 
 
 
 @torch.inference_mode()
+def test_a_prompt_is_scored_and_echoed(demo_server: RunningServer) -> None:
+    tokenizer = AutoTokenizer.from_pretrained(DEMO / "story")
+    model = AutoModelForCausalLM.from_pretrained(DEMO / "story")
+    body = {"prompt": PROMPTS, "max_new_tokens": 20, "prompt_logprobs": True, "top_logprobs": 2, "echo": True}
+    for prompt, choice in zip(PROMPTS, post(demo_server, "/generate", body)["choices"], strict=True):
+        inputs = tokenizer(prompt, return_tensors="pt")
+        made = model.generate(**inputs, max_new_tokens=20, do_sample=False)[0]
+        assert choice["text"] == tokenizer.decode(made, skip_special_tokens=True)
+        log_probs = model(**inputs).logits[0].log_softmax(-1)
+        ids = inputs["input_ids"][0].tolist()
+        assert choice["prompt_logprobs"][0] is None and len(choice["prompt_logprobs"]) == len(ids)
+        for entry, token, row in zip(choice["prompt_logprobs"][1:], ids[1:], log_probs[:-1], strict=True):
+            assert entry["id"] == token and entry["logprob"] == pytest.approx(float(row[token]), abs=1e-4)
+            assert [one["id"] for one in entry["top"]] == row.topk(2).indices.tolist()
+
+
+@torch.inference_mode()
 def test_translations_with_the_beams_the_checkpoint_asks_for(demo_server: RunningServer) -> None:
     folder = DEMO / "translator-en-fr"
     tokenizer, model = AutoTokenizer.from_pretrained(folder), AutoModelForSeq2SeqLM.from_pretrained(folder)

@@ -165,6 +165,35 @@ def test_logprobs_of_the_prompt(client: httpx.Client) -> None:
     assert generate(client, prompt="abc")["choices"][0]["prompt_logprobs"] is None
 
 
+def test_echo_is_the_prompt_and_then_the_answer(client: httpx.Client) -> None:
+    for prompt in [*TEXTS, [100, 101], [[100, 1, 101], [102]]]:
+        plain = generate(client, prompt=prompt, n=2, seed=1, temperature=1.0)["choices"]
+        choices = generate(client, prompt=prompt, n=2, seed=1, temperature=1.0, echo=True, return_token_ids=True)
+        before = {str([100, 101]): ["ab"], str([[100, 1, 101], [102]]): ["ab", "c"]}.get(str(prompt), [prompt])
+        expected = [before[choice["prompt_index"] or 0] + choice["text"] for choice in plain]
+        assert [choice["text"] for choice in choices["choices"]] == expected
+        made = [len(choice["token_ids"]) for choice in choices["choices"]]
+        assert sum(made) == choices["usage"]["completion_tokens"], "the prompt is not among the tokens made"
+        joined = [""] * len(expected)
+        events = stream(client, prompt=prompt, n=2, seed=1, temperature=1.0, echo=True)
+        for _, data in events[:-1]:
+            joined[data["index"]] += data["text"]
+        assert joined == expected == [choice["text"] for choice in events[-1][1]["choices"]]
+
+
+def test_echo_with_what_else_touches_the_text(client: httpx.Client) -> None:
+    def text(**body: object) -> str:
+        return generate(client, prompt="abc", echo=True, **body)["choices"][0]["text"]
+
+    assert text(stop="c") == "abcab", "a stop string in the prompt ends nothing"
+    assert text(truncate=2) == "bcbc"
+    assert text(stop_token_ids=[100]) == "abc"
+    beams = generate(client, prompt="abc", echo=True, num_beams=2, num_return_sequences=2, max_new_tokens=8)
+    assert [choice["text"] for choice in beams["choices"]] == ["abcabc", "abcbca"]
+    special = {"prompt": [100, 1, 101], "echo": True, "skip_special_tokens": False}
+    assert generate(client, **special)["choices"][0]["text"] == "a</s>bab"
+
+
 def test_special_tokens_and_usage(client: httpx.Client) -> None:
     answer = generate(client, prompt=[100, 1, 101], max_new_tokens=16)
     assert answer["choices"][0]["text"] == "ab"
@@ -283,7 +312,8 @@ def test_a_prompt_must_fit(client: httpx.Client) -> None:
         ("diversity_penalty", {"diversity_penalty": 0.5}),
         ("prompt_logprobs", {"prompt_logprobs": 1}),
         ("prompt_logprobs", {"prompt_logprobs": True, "model": "translator"}),
-        ("echo", {"echo": True}),
+        ("echo", {"echo": "yes"}),
+        ("echo", {"echo": True, "model": "translator"}),
         ("return_attention", {"return_attention": True}),
         ("response_format", {"response_format": {"type": "json_object"}}),
         ("model", {"model": "embedder"}),
