@@ -27,7 +27,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 _NUCLEUS_GUESS = 1024
-"""How many of the largest logits are sorted before a row with top_p alone is sorted whole."""
+"""How many of the first tokens are sorted before a row with top_p alone, or with typical_p, is sorted whole."""
+_COLDEST = 1e-30
+"""A temperature below which nothing changes any more, except that logits divided by it would overflow."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +56,7 @@ def sample(logits: Tensor, rows: Sequence[SamplerRow]) -> Tensor:
     if sampled:
         settings = [rows[index] for index in sampled]
         where = torch.tensor(sampled, device=logits.device)
-        scaled = logits[where] / _column([row.temperature for row in settings], logits)
+        scaled = logits[where] / _column([max(row.temperature, _COLDEST) for row in settings], logits)
         uniforms = uniform([row.seed for row in settings], [row.position for row in settings])
         lowest = thresholds(scaled, settings)
         keep_typical(scaled, lowest, settings)
@@ -95,20 +97,25 @@ def thresholds(scaled: Tensor, rows: Sequence[SamplerRow]) -> Tensor:
 
 def keep_typical(scaled: Tensor, lowest: Tensor, rows: Sequence[SamplerRow]) -> None:
     """Set to -inf what is not typical, in rows with typical_p. scaled: [rows, vocab], float32; lowest: [rows]."""
+    vocab = scaled.shape[1]
     filtered = [index for index, row in enumerate(rows) if row.typical_p < 1.0]
-    if not filtered:
-        return
-    where = torch.tensor(filtered, device=scaled.device)
-    kept = scaled[where]
-    kept = kept.masked_fill(kept < lowest[where, None], -torch.inf)
-    log_probs = kept.double().log_softmax(dim=-1)
-    probabilities = log_probs.exp()
-    distances = (log_probs + torch.special.entr(probabilities).sum(dim=-1, keepdim=True)).abs()
-    nearest, order = distances.sort(dim=-1)
-    reached = probabilities.gather(1, order).cumsum(dim=-1)
-    wanted = torch.tensor([[rows[index].typical_p] for index in filtered], dtype=reached.dtype, device=reached.device)
-    last = (reached < wanted).sum(dim=-1, keepdim=True).clamp_(max=scaled.shape[1] - 1)
-    scaled[where] = kept.masked_fill(distances > nearest.gather(1, last), -torch.inf)
+    for width in (min(_NUCLEUS_GUESS, vocab), vocab):
+        if not filtered:
+            return
+        where = torch.tensor(filtered, device=scaled.device)
+        kept = scaled[where]
+        kept = kept.masked_fill(kept < lowest[where, None], -torch.inf)
+        log_probs = kept.double().log_softmax(dim=-1)
+        probabilities = log_probs.exp()
+        distances = (log_probs + torch.special.entr(probabilities).sum(dim=-1, keepdim=True)).abs()
+        nearest, order = distances.topk(width, dim=-1, largest=False)
+        reached = probabilities.gather(1, order).cumsum(dim=-1)
+        before = reached < _column([rows[index].typical_p for index in filtered], reached)
+        last = before.sum(dim=-1, keepdim=True).clamp_(max=width - 1)
+        enough = ~before[:, -1] if width < vocab else torch.ones_like(before[:, -1])
+        typical = kept.masked_fill(distances > nearest.gather(1, last), -torch.inf)
+        scaled[where[enough]] = typical[enough]
+        filtered = [index for index, is_done in zip(filtered, enough.tolist(), strict=True) if not is_done]
 
 
 def _largest(scaled: Tensor, indices: Sequence[int], count: int) -> tuple[Tensor, Tensor]:

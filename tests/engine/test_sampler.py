@@ -78,10 +78,13 @@ def test_typical_looks_at_what_the_bans_leave():
 
 def test_a_nucleus_wider_than_the_guess_sorts_the_whole_row():
     logits = torch.randn(2, VOCAB, generator=torch.Generator().manual_seed(2)) * 0.01
-    rows = [SamplerRow(1.0, top_p=0.95), SamplerRow(1.0, top_p=0.1)]
-    lowest = thresholds(logits, rows)
-    for index, row in enumerate(rows):
-        assert torch.equal(logits[index] >= lowest[index], oracle(logits[index], row))
+    for name in ("top_p", "typical_p"):
+        rows = [SamplerRow(1.0, **{name: 0.95}), SamplerRow(1.0, **{name: 0.1})]
+        kept = survivors(logits, rows)
+        assert kept[0].sum() > 1024 > kept[1].sum() > 1
+        for index, row in enumerate(rows):
+            # In double: their float32 is too coarse where all distances are nearly the same.
+            assert torch.equal(kept[index], oracle(logits[index].double(), row))
 
 
 def test_masked_tokens_are_never_drawn():
@@ -94,6 +97,15 @@ def test_masked_tokens_are_never_drawn():
 def test_tied_tokens_survive_together():
     logits = torch.tensor([[1.0, 2.0, 2.0, 2.0, 0.0]])
     assert (logits >= thresholds(logits, [SamplerRow(1.0, top_k=1)])).tolist() == [[False, True, True, True, False]]
+
+
+@pytest.mark.parametrize("temperature", [1e-300, 1e-45, 1e-38, 1e-20])
+def test_next_to_no_temperature_is_greedy(temperature):
+    logits = torch.randn(4, 100, generator=torch.Generator().manual_seed(6)) * 30
+    logits[:, 50:60] = -torch.inf
+    settings = [{}, {"top_p": 0.9}, {"typical_p": 0.9}, {"top_k": 7, "min_p": 0.1}]
+    rows = [SamplerRow(temperature, seed=i, **setting) for i, setting in enumerate(settings)]
+    assert sample(logits, rows).tolist() == logits.argmax(-1).tolist()
 
 
 def test_greedy_rows_and_sampled_rows_share_a_batch():
