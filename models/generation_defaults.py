@@ -37,8 +37,10 @@ class GenerationDefaults:
     top_k: int | None = None
     top_p: float | None = None
     min_p: float | None = None
+    typical_p: float | None = None
     repetition_penalty: float | None = None
     no_repeat_ngram_size: int | None = None
+    encoder_no_repeat_ngram_size: int | None = None
     num_beams: int | None = None
     length_penalty: float | None = None
     early_stopping: bool | Literal["never"] | None = None
@@ -57,8 +59,10 @@ _PLAIN = (
     "top_k",
     "top_p",
     "min_p",
+    "typical_p",
     "repetition_penalty",
     "no_repeat_ngram_size",
+    "encoder_no_repeat_ngram_size",
     "num_beams",
     "length_penalty",
     "early_stopping",
@@ -67,7 +71,6 @@ _NEUTRAL: Mapping[str, tuple[Any, ...]] = {
     "begin_suppress_tokens": ((),),
     "constraints": (),
     "diversity_penalty": (0.0,),
-    "encoder_no_repeat_ngram_size": (0,),
     "encoder_repetition_penalty": (1.0,),
     "exponential_decay_length_penalty": (),
     "force_words_ids": ((),),
@@ -76,7 +79,6 @@ _NEUTRAL: Mapping[str, tuple[Any, ...]] = {
     "penalty_alpha": (0.0,),
     "sequence_bias": ((),),
     "stop_strings": ((),),
-    "typical_p": (1.0,),
     "epsilon_cutoff": (0.0,),
     "eta_cutoff": (0.0,),
 }

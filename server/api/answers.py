@@ -5,14 +5,24 @@ What was given piece by piece is, joined, exactly the final text: streaming only
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import AsyncGenerator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from server.errors import DeadlineExceeded, EngineFailure, NotReady, RequestError, RequestTooLarge
-from server.ipc.client import Call
-from server.ipc.messages import Encoded, Failed, Finished, GenerationParams, Hypothesis, TokenLogprob, Tokens
+from server.ipc.client import Call, Event
+from server.ipc.messages import (
+    Encoded,
+    Failed,
+    Finished,
+    GenerationParams,
+    Hypothesis,
+    PromptScored,
+    TokenLogprob,
+    Tokens,
+)
 from server.text.detokenizer import IncrementalDetokenizer
 from server.text.tokenizer import Tokenizer
 
@@ -41,6 +51,7 @@ class Answer:
 
     row: index of its sequence in the call. rank: which of the sequence's hypotheses it is, best first.
     continues: the token ids whose text this one goes on from (a decoder's prompt, a forced prefix), if any.
+    echo: what the text begins with, before anything that was made.
     """
 
     def __init__(
@@ -51,6 +62,7 @@ class Answer:
         rank: int,
         options: TextOptions,
         continues: Sequence[int] = (),
+        echo: str = "",
     ) -> None:
         self.row = row
         self.rank = rank
@@ -62,6 +74,7 @@ class Answer:
         self.stop_reason: str | int | None = None
         self.score: float | None = None
         ends = () if options.include_stop else (*params.end_token_ids, *params.stop_token_ids)
+        self._unsaid = echo
         self._silent = frozenset(ends)
         self._own_stops = frozenset(params.stop_token_ids)
         self._detokenizer = IncrementalDetokenizer(
@@ -78,7 +91,7 @@ class Answer:
 
     def feed(self, token_ids: Sequence[int], logprobs: Sequence[TokenLogprob] | None) -> Delta:
         """New tokens. Those after a completed stop string are not taken; then the answer is done."""
-        pieces = []
+        pieces, self._unsaid = [self._unsaid], ""
         taken = 0
         for token_id in token_ids:
             if self.done:
@@ -111,6 +124,14 @@ class Answer:
                 self.stop_reason = stopped_by
         return delta
 
+    def mean_logprob(self) -> float:
+        """Log-probability per token, under the raw distribution; the worst there is where no token was made."""
+        return sum(entry.logprob for entry in self.logprobs) / len(self.logprobs) if self.logprobs else -math.inf
+
+    def prompt_logprobs_json(self, logprobs: Sequence[TokenLogprob]) -> list[dict[str, Any] | None]:
+        """For a whole prompt, given those of all its tokens but the first, which nothing foretells."""
+        return [None, *(self.logprob_json(entry) for entry in logprobs)]
+
     def logprobs_json(self) -> list[dict[str, Any]]:
         return [self.logprob_json(entry) for entry in self.logprobs]
 
@@ -128,11 +149,15 @@ class Answer:
 
 @dataclass
 class Run:
-    """A call whose sequences become answers: `answers[row][rank]`, as many ranks as there are hypotheses."""
+    """A call whose sequences become answers: `answers[row][rank]`, as many ranks as there are hypotheses.
+
+    prompts: log-probabilities of the prompt's tokens from the second on, of each row that asked for them.
+    """
 
     call: Call
     answers: list[list[Answer]]
     finished: list[Finished] = field(default_factory=list)
+    prompts: dict[int, list[TokenLogprob]] = field(default_factory=dict)
     first_output: float | None = None
 
     async def deltas(self) -> AsyncGenerator[list[Delta], None]:
@@ -158,10 +183,13 @@ class Run:
         async for _ in self.deltas():
             pass
 
-    def _take(self, row: int, event: Tokens | Finished | Encoded | Failed) -> list[Delta]:
+    def _take(self, row: int, event: Event) -> list[Delta]:
         answers = self.answers[row]
         if isinstance(event, Failed):
             raise failure(event)
+        if isinstance(event, PromptScored):
+            self.prompts[row] = event.logprobs
+            return []
         if answers[0].done or isinstance(event, Encoded):
             return []
         if isinstance(event, Tokens):
@@ -193,6 +221,16 @@ class Run:
 
     def cached_tokens(self) -> int:
         return sum(one.cached_tokens for one in self.finished)
+
+
+def best(answers: Sequence[Answer], candidates: int, count: int) -> list[Answer]:
+    """Of each run of so many candidates the `count` with the highest log-probability per token, best first.
+
+    Source: OpenAI API reference, completions, `best_of`. Equal ones keep their order.
+    """
+    starts = range(0, len(answers), candidates)
+    ranked = [sorted(answers[i : i + candidates], key=lambda answer: -answer.mean_logprob()) for i in starts]
+    return [answer for run in ranked for answer in run[:count]]
 
 
 def failure(event: Failed) -> RequestError:

@@ -53,15 +53,23 @@ def resolve(body: GenerationFields, model: Model, plan: Plan, min_beams: int = 1
         top_k=_first(body.top_k, defaults.top_k, default=0) if sample else 0,
         top_p=_first(body.top_p, defaults.top_p, default=1.0) if sample else 1.0,
         min_p=_first(body.min_p, defaults.min_p, default=0.0) if sample else 0.0,
+        typical_p=_first(body.typical_p, defaults.typical_p, default=1.0) if sample else 1.0,
         seed=seed,
         repetition_penalty=_first(body.repetition_penalty, defaults.repetition_penalty, default=1.0),
+        presence_penalty=body.presence_penalty or 0.0,
+        frequency_penalty=body.frequency_penalty or 0.0,
         no_repeat_ngram_size=_first(body.no_repeat_ngram_size, defaults.no_repeat_ngram_size, default=0),
+        encoder_no_repeat_ngram_size=_first(
+            body.encoder_no_repeat_ngram_size, defaults.encoder_no_repeat_ngram_size, default=0
+        ),
         renormalize_logits=defaults.renormalize_logits,
         bad_words_ids=[*defaults.bad_words_ids, *_bad_words(body.bad_words or [], model.tokenizer)],
         suppress_token_ids=[
             *defaults.suppress_token_ids,
             *_in_vocabulary(body.suppress_tokens or [], info, "suppress_tokens"),
         ],
+        allowed_token_ids=_in_vocabulary(body.allowed_token_ids or [], info, "allowed_token_ids"),
+        logit_bias=_logit_bias(body, info),
         end_token_ids=[] if body.ignore_eos else defaults.end_token_ids,
         stop_token_ids=_in_vocabulary(body.stop_token_ids or [], info, "stop_token_ids"),
         forced_bos_token_id=_forced_bos(body, model, plan),
@@ -70,8 +78,9 @@ def resolve(body: GenerationFields, model: Model, plan: Plan, min_beams: int = 1
         num_return_sequences=body.num_return_sequences or 1,
         length_penalty=_first(body.length_penalty, defaults.length_penalty, default=1.0) if num_beams > 1 else 1.0,
         early_stopping=_first(body.early_stopping, defaults.early_stopping, default=False) if num_beams > 1 else False,
-        logprobs=bool(body.logprobs),
+        logprobs=bool(body.logprobs) or body.is_ranked,
         top_logprobs=body.top_logprobs or 0,
+        prompt_logprobs=bool(body.prompt_logprobs),
         stream=bool(body.stream),
     )
     _check_minimum(body, params)
@@ -91,6 +100,9 @@ def language_plan(body: GenerationFields, model: Model) -> Plan:
 
 def _refuse_source_fields(body: GenerationFields, info: ModelInfo) -> None:
     if info.is_encoder_decoder:
+        for name in ("prompt_logprobs", "echo"):
+            if getattr(body, name):
+                raise InvalidRequest(f"`{name}` is for decoders; `{info.name}` reads a source text", name)
         return
     for name in ("forced_bos_token", "decoder_prefix", "source_lang", "target_lang"):
         if getattr(body, name) is not None:
@@ -101,6 +113,13 @@ def _in_vocabulary(ids: Sequence[int], info: ModelInfo, param: str) -> list[int]
     if ids and max(ids) >= info.vocab_size:
         raise InvalidRequest(f"`{param}` holds an id outside of the vocabulary of {info.vocab_size} tokens", param)
     return list(ids)
+
+
+def _logit_bias(body: GenerationFields, info: ModelInfo) -> dict[int, float]:
+    """By token id; biases of zero change nothing and are left out."""
+    biases = {int(token): bias for token, bias in (body.logit_bias or {}).items()}
+    _in_vocabulary(list(biases), info, "logit_bias")
+    return {token: bias for token, bias in biases.items() if bias}
 
 
 def _bad_words(words: Sequence[str], tokenizer: Tokenizer) -> list[list[int]]:
@@ -125,11 +144,15 @@ def _forced_bos(body: GenerationFields, model: Model, plan: Plan) -> int | None:
 
 
 def row(params: GenerationParams, index: int, max_new_tokens: int) -> GenerationParams:
-    """The parameters of one row: its own seed, and as many new tokens as its context leaves."""
+    """The parameters of one row: its own seed, and as many new tokens as its context leaves.
+
+    The rows of a prompt read the same text, so that the first alone tells its log-probabilities.
+    """
     return msgspec.structs.replace(
         params,
         seed=(params.seed + index) % SEED_LIMIT,
         max_new_tokens=max_new_tokens,
+        prompt_logprobs=params.prompt_logprobs and index == 0,
         min_new_tokens=min(params.min_new_tokens, max_new_tokens),
     )
 

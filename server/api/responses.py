@@ -56,7 +56,10 @@ class Timings(Answer):
 
 
 class Choice(Answer):
-    """One text. `stop_reason`: the stop string or the id that ended it, null at the end of text."""
+    """One text. `stop_reason`: the stop string or the id that ended it, null at the end of text.
+
+    `prompt_logprobs`: an entry for each token of the prompt, null for the first.
+    """
 
     index: int
     text: str
@@ -65,6 +68,7 @@ class Choice(Answer):
     stop_reason: str | int | None
     score: float | None = None
     logprobs: list[TokenLogprobs] | None = None
+    prompt_logprobs: list[TokenLogprobs | None] | None = None
     prompt_index: int | None = None
 
 

@@ -10,7 +10,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from server.api import generation
-from server.api.answers import Answer, Delta, Run, TextOptions, usage
+from server.api.answers import Answer, Delta, Run, TextOptions, best, usage
 from server.api.body import read
 from server.api.documents import operation
 from server.api.replies import reply
@@ -32,11 +32,12 @@ def text_options(body: GenerationFields) -> TextOptions:
 
 
 def make_answers(
-    model: Model, params: GenerationParams, row: int, options: TextOptions, continues: list[int]
+    model: Model, params: GenerationParams, row: int, options: TextOptions, continues: list[int], echo: str = ""
 ) -> list[Answer]:
     """The answers that one sequence will give, best first."""
     return [
-        Answer(model.tokenizer, params, row, rank, options, continues) for rank in range(params.num_return_sequences)
+        Answer(model.tokenizer, params, row, rank, options, continues, echo)
+        for rank in range(params.num_return_sequences)
     ]
 
 
@@ -57,6 +58,7 @@ async def generate(request: Request) -> Response:
     plan = generation.language_plan(body, model)
     params, seed = generation.resolve(body, model, plan)
     prompts = await _prompts(state, model, body, plan)
+    echoes = _echoes(model, body, prompts)
     start = generation.decoder_start(body, model)
     options = text_options(body)
     start_tokens = len(model.info.generation.decoder_start_token_ids)
@@ -66,10 +68,10 @@ async def generate(request: Request) -> Response:
     origins: list[int] = []
     for origin, prompt in enumerate(prompts):
         left = generation.room(model.info, prompt, start, "prompt")
-        for index in range(body.n or 1):
+        for index in range(body.candidates):
             own = generation.row(params, index, min(params.max_new_tokens, left))
             continues = start[start_tokens:] if model.info.is_encoder_decoder else prompt
-            answers.append(make_answers(model, own, len(messages), options, continues))
+            answers.append(make_answers(model, own, len(messages), options, continues, echoes[origin]))
             messages.append(Generate(state.client.next_id(), model.name, prompt, start, own, deadline))
             origins.append(origin)
 
@@ -92,9 +94,14 @@ async def generate(request: Request) -> Response:
 
     def whole() -> dict[str, Any]:
         flat = [answer for row in answers for answer in row]
+        kept = best(flat, body.candidates, body.n or 1) if body.is_ranked else flat
         choices = []
-        for index, answer in enumerate(flat):
+        for index, answer in enumerate(kept):
             choice = _choice(body, index, answer)
+            if body.prompt_logprobs:
+                choice["prompt_logprobs"] = answer.prompt_logprobs_json(
+                    run.prompts[origins[answer.row] * body.candidates]
+                )
             if many:
                 choice["prompt_index"] = origins[answer.row]
             choices.append(choice)
@@ -122,6 +129,17 @@ def _choice(body: GenerateBody, index: int, answer: Answer) -> dict[str, Any]:
     if body.logprobs:
         choice["logprobs"] = answer.logprobs_json()
     return choice
+
+
+def _echoes(model: Model, body: GenerateBody, prompts: list[list[int]]) -> list[str]:
+    """What each answer begins with: the prompt as it was written, or what the tokens say that are left of it."""
+    if not body.echo:
+        return [""] * len(prompts)
+    written = [body.prompt] if isinstance(body.prompt, str) else body.prompt
+    if isinstance(written[0], str) and body.truncate is None:
+        return list(written)
+    skip = body.skip_special_tokens is not False
+    return [model.tokenizer.decode(ids, skip_special_tokens=skip) for ids in prompts]
 
 
 async def _prompts(state: State, model: Model, body: GenerateBody, plan: Plan) -> list[list[int]]:

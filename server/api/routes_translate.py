@@ -102,6 +102,8 @@ async def translate(request: Request) -> Response:
 def _refuse(body: TranslateBody) -> None:
     if body.n not in (None, 1):
         raise InvalidRequest("`n` is not for translations; use `num_alternatives`", "n")
+    if body.best_of not in (None, 1):
+        raise InvalidRequest("`best_of` is not for translations; beam search keeps the best", "best_of")
     if body.num_return_sequences not in (None, 1):
         raise InvalidRequest(
             "`num_return_sequences` is not for translations; use `num_alternatives`", "num_return_sequences"

@@ -22,6 +22,7 @@ TokenId = Annotated[int, Field(ge=0, lt=1 << 31)]
 TokenIds = list[TokenId]
 ShortText = Annotated[str, Field(min_length=1, max_length=MAX_STOP_CHARACTERS)]
 Language = Annotated[str, Field(min_length=2, max_length=32)]
+IdText = Annotated[str, Field(pattern=r"^(0|[1-9][0-9]{0,8})$")]
 Finite = Annotated[float, Field(allow_inf_nan=False)]
 
 _TEXT = {"type": "string"}
@@ -143,7 +144,13 @@ class TimedBody(Body):
     timeout_ms: Annotated[int | None, Field(ge=1, description="milliseconds; default 60000")] = None
 
 
-SAMPLER_NEUTRAL: dict[str, tuple[float, ...]] = {"temperature": (0, 1), "top_k": (0,), "top_p": (1,), "min_p": (0,)}
+SAMPLER_NEUTRAL: dict[str, tuple[float, ...]] = {
+    "temperature": (0, 1),
+    "top_k": (0,),
+    "top_p": (1,),
+    "min_p": (0,),
+    "typical_p": (1,),
+}
 
 
 class GenerationFields(TimedBody):
@@ -163,9 +170,12 @@ class GenerationFields(TimedBody):
     frequency_penalty: Annotated[Finite | None, Field(ge=-2, le=2)] = None
     no_repeat_ngram_size: Count | None = None
     encoder_no_repeat_ngram_size: Count | None = None
-    logit_bias: dict[str, Annotated[Finite, Field(ge=-100, le=100)]] | None = None
+    logit_bias: Annotated[
+        dict[IdText, Annotated[Finite, Field(ge=-100, le=100)]] | None,
+        Field(description="token ids, as strings, and what to add to their logits"),
+    ] = None
     bad_words: Annotated[list[ShortText] | None, Field(max_length=256)] = None
-    allowed_token_ids: TokenIds | None = None
+    allowed_token_ids: Annotated[TokenIds | None, Field(min_length=1)] = None
     suppress_tokens: TokenIds | None = None
     seed: Annotated[int | None, Field(ge=0, lt=1 << 64)] = None
     n: Annotated[int | None, Field(ge=1, le=16)] = None
@@ -205,18 +215,20 @@ class GenerationFields(TimedBody):
                 return name
         return None
 
+    @property
+    def candidates(self) -> int:
+        """Rows to make for each prompt."""
+        return self.best_of or self.n or 1
+
+    @property
+    def is_ranked(self) -> bool:
+        """Whether only the best of the candidates are wanted."""
+        return self.candidates > (self.n or 1)
+
 
 _UNBUILT: dict[str, tuple[object, ...]] = {
-    "typical_p": (1.0,),
-    "presence_penalty": (0.0,),
-    "frequency_penalty": (0.0,),
-    "encoder_no_repeat_ngram_size": (0,),
-    "logit_bias": ({},),
-    "allowed_token_ids": (),
     "num_beam_groups": (1,),
     "diversity_penalty": (0.0,),
-    "prompt_logprobs": (False,),
-    "echo": (False,),
     "return_attention": (False,),
     "response_format": ({"type": "text"},),
 }
@@ -228,8 +240,6 @@ def refuse_unbuilt(body: GenerationFields) -> None:
         value = getattr(body, name)
         if value is not None and value not in neutral:
             raise InvalidRequest(f"`{name}` is not supported by this server; leave it out", name)
-    if body.best_of is not None and body.best_of != (body.n or 1):
-        raise InvalidRequest("`best_of` other than `n` is not supported by this server", "best_of")
 
 
 def refuse_contradictions(body: GenerationFields, num_beams: int) -> None:
@@ -240,6 +250,12 @@ def refuse_contradictions(body: GenerationFields, num_beams: int) -> None:
         raise InvalidRequest(
             f"`num_return_sequences` {returned} is more than `num_beams` {num_beams}", "num_return_sequences"
         )
+    if body.candidates < (body.n or 1):
+        raise InvalidRequest(f"`best_of` {body.best_of} is less than `n` {body.n}", "best_of")
+    if body.is_ranked and beams:
+        raise InvalidRequest("`best_of` does not go with beam search; use `num_return_sequences`", "best_of")
+    if body.is_ranked and body.stream:
+        raise InvalidRequest("`best_of` above `n` does not go with `stream`: the best is known at the end", "best_of")
     if beams and (body.n or 1) > 1:
         raise InvalidRequest("`n` does not go with beam search; use `num_return_sequences`", "n")
     if beams and body.stop:
@@ -255,8 +271,8 @@ def refuse_contradictions(body: GenerationFields, num_beams: int) -> None:
         raise InvalidRequest("`length_penalty` needs beam search (`num_beams` above 1)", "length_penalty")
     if not beams and body.early_stopping:
         raise InvalidRequest("`early_stopping` needs beam search (`num_beams` above 1)", "early_stopping")
-    if body.top_logprobs and not body.logprobs:
-        raise InvalidRequest("`top_logprobs` needs `logprobs` to be true", "top_logprobs")
+    if body.top_logprobs and not (body.logprobs or body.prompt_logprobs):
+        raise InvalidRequest("`top_logprobs` needs `logprobs` or `prompt_logprobs` to be true", "top_logprobs")
     if body.include_stop and not (body.stop or body.stop_token_ids):
         raise InvalidRequest("`include_stop` needs `stop` or `stop_token_ids`", "include_stop")
 

@@ -153,7 +153,7 @@ class Engine:
             entry = self._requests.get(encoded.request_id)
             if entry is not None and isinstance(entry[1], EncodeRequest) and entry[1].finished:
                 del self._requests[encoded.request_id]
-        return StepOutput(self.epoch, events.tokens, events.finished, events.encoded, events.failed)
+        return StepOutput(self.epoch, events.tokens, events.finished, events.encoded, events.failed, events.prompts)
 
     def stats(self) -> Stats:
         """The heartbeat: how things stand, and what was counted since the last one."""

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from server.engine.beam_search import Beam
+from server.engine.prompt_scores import score_prompts
 from server.engine.runner import Runner
 from server.engine.scheduler import Schedule, Scheduler
 from server.engine.selection import Choice, select
@@ -22,6 +23,7 @@ from server.ipc.messages import (
     FinishReason,
     Generate,
     Hypothesis,
+    PromptScored,
     StepTiming,
     Tokens,
 )
@@ -39,13 +41,14 @@ class StepFailed(RuntimeError):
 class Events:
     """What happened since the last `StepOutput`, in order within each kind."""
 
+    prompts: list[PromptScored] = field(default_factory=list)
     tokens: list[Tokens] = field(default_factory=list)
     finished: list[Finished] = field(default_factory=list)
     encoded: list[Encoded] = field(default_factory=list)
     failed: list[Failed] = field(default_factory=list)
 
     def __bool__(self) -> bool:
-        return bool(self.tokens or self.finished or self.encoded or self.failed)
+        return bool(self.prompts or self.tokens or self.finished or self.encoded or self.failed)
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,12 +99,15 @@ class Generation:
         if min(message.token_ids) < 0 or max(message.token_ids) >= vocab:
             return f"a token id lies outside the vocabulary of {vocab}"
         ids = [*message.decoder_token_ids, *params.suppress_token_ids, *params.end_token_ids, *params.stop_token_ids]
+        ids += [*params.allowed_token_ids, *params.logit_bias]
         ids += [token for token in (params.forced_bos_token_id, params.forced_eos_token_id) if token is not None]
         ids += [token for word in params.bad_words_ids for token in word]
         if ids and (min(ids) < 0 or max(ids) >= self.limits.vocab_size):
             return f"a token id lies outside the vocabulary of {self.limits.vocab_size}"
         if params.num_beams > 1 and params.do_sample:
             return "beams cannot be sampled"
+        if params.prompt_logprobs and self.is_encoder_decoder:
+            return "a source text has no log-probabilities"
         if not all(params.bad_words_ids):
             return "a bad word has no tokens"
         return None
@@ -137,14 +143,20 @@ class Generation:
 
     def _run(self, schedule: Schedule, events: Events) -> None:
         self.runner.clear(*self.scheduler.take_suspects())
-        logits = self.runner.run(schedule)
+        logits, hidden = self.runner.run(schedule)
+        scored, failed = score_prompts(schedule.rows, hidden, self.runner.logits)
         ready = list(dict.fromkeys(row.request for row in schedule.rows if row.needs_logits))
         self.scheduler.computed(schedule)
+        events.prompts += [PromptScored(request.request_id, request.prompt_logprobs) for request in scored]
+        for request in failed:
+            self.finish(request, "engine_error", events, NOT_FINITE)
         if not ready:
             return
         choices = select(logits, ready)
         now = time.monotonic()
         for choice in choices:
+            if choice.request.state is State.FINISHED:
+                continue
             if choice.failed:
                 self.finish(choice.request, "engine_error", events, NOT_FINITE)
             elif choice.exhausted:

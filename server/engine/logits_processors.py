@@ -1,7 +1,9 @@
-"""Changes to logits before a token is chosen: penalties, bans and forced tokens, each row with settings of its own.
+"""Changes to logits before a token is chosen: biases, penalties, bans, forced tokens; each row as its settings say.
 
 Everything that a step bans, in all rows, is collected as (row, token) pairs and written at once; rows that ask for
-nothing cost nothing. Knows token ids and settings; not where logits come from or how a token is chosen.
+nothing cost nothing. The order is that of `transformers`, with the penalties it does not have after the one it has:
+bias, repetition, presence and frequency, allowed tokens, bans, forced tokens, suppressed tokens. Knows token ids and
+settings; not where logits come from or how a token is chosen.
 """
 
 from __future__ import annotations
@@ -11,35 +13,50 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
+from server.engine.token_tables import Ids, TokenTables
 from server.ipc.messages import GenerationParams
 
 
 @dataclass(frozen=True, slots=True)
 class ProcessorRow:
-    """One row: its settings, the decoder's tokens so far (prompt and new ones), and how many of them are new."""
+    """One row: its settings, the decoder's tokens so far (prompt and new ones), and how many of them are new.
+
+    tables: what its settings say of certain tokens.
+    """
 
     params: GenerationParams
     tokens: Sequence[int]
     num_generated: int
+    tables: TokenTables
+
+
+Busy = Sequence[tuple[int, ProcessorRow]]
+"""Rows of a step that have something to process, each with its index in the logits."""
 
 
 def is_needed(params: GenerationParams) -> bool:
     """Whether these settings can ever change logits."""
     return bool(
         params.repetition_penalty != 1.0
+        or params.presence_penalty
+        or params.frequency_penalty
         or params.no_repeat_ngram_size
+        or params.encoder_no_repeat_ngram_size
         or params.bad_words_ids
         or params.min_new_tokens
         or params.suppress_token_ids
+        or params.allowed_token_ids
+        or params.logit_bias
         or params.forced_bos_token_id is not None
         or params.forced_eos_token_id is not None
     )
 
 
 def process(logits: Tensor, rows: Sequence[ProcessorRow]) -> None:
-    """Change logits in place: penalise, ban, then force.
+    """Change logits in place: add biases, penalise, ban, then force.
 
     logits: [rows, vocab], float32. Greedy and sampled rows bring raw logits, beams bring log-probabilities.
     """
@@ -47,7 +64,10 @@ def process(logits: Tensor, rows: Sequence[ProcessorRow]) -> None:
     if not busy:
         return
     vocab = logits.shape[1]
+    _add_bias(logits, busy)
     _penalise_repetition(logits, busy)
+    _penalise_counts(logits, busy)
+    _keep_allowed(logits, busy)
     banned_rows: list[int] = []
     banned_tokens: list[int] = []
     forced: list[tuple[int, int]] = []
@@ -76,20 +96,71 @@ def forced_token(row: ProcessorRow) -> int | None:
     return row.params.forced_bos_token_id if row.num_generated == 0 else None
 
 
-def _penalise_repetition(logits: Tensor, busy: Sequence[tuple[int, ProcessorRow]]) -> None:
+def _add_bias(logits: Tensor, busy: Busy) -> None:
+    """OpenAI API reference, `logit_bias`: the bias is added to the token's logit before anything is chosen."""
+    biased = [(index, row) for index, row in busy if row.params.logit_bias]
+    if not biased:
+        return
+    where, tokens, biases = _places(logits, [(index, row.tables.biased, row.tables.biases) for index, row in biased])
+    logits[where, tokens] += biases
+
+
+def _penalise_repetition(logits: Tensor, busy: Busy) -> None:
     """Keskar et al. 2019, arXiv:1909.05858, section 4.1: divide what is positive, multiply what is negative."""
     penalised = [(index, row) for index, row in busy if row.params.repetition_penalty != 1.0]
     if not penalised:
         return
-    seen = [np.unique(np.asarray(row.tokens, dtype=np.int64)) for _, row in penalised]
-    seen = [tokens[tokens < logits.shape[1]] for tokens in seen]
-    counts = [len(tokens) for tokens in seen]
-    where = torch.from_numpy(np.repeat([index for index, _ in penalised], counts)).to(logits.device)
-    tokens = torch.from_numpy(np.concatenate(seen)).to(logits.device)
-    factors = np.repeat([row.params.repetition_penalty for _, row in penalised], counts).astype(np.float32)
-    penalty = torch.from_numpy(factors).to(logits.device)
+    seen = []
+    for index, row in penalised:
+        ids = np.unique(np.asarray(row.tokens, dtype=np.int64))
+        seen.append((index, ids, np.full(len(ids), row.params.repetition_penalty, dtype=np.float32)))
+    where, tokens, penalty = _places(logits, seen)
     values = logits[where, tokens]
     logits[where, tokens] = torch.where(values < 0, values * penalty, values / penalty)
+
+
+def _penalise_counts(logits: Tensor, busy: Busy) -> None:
+    """OpenAI API guide, "Frequency and presence penalties", over new tokens alone.
+
+    A token that was made c > 0 times loses `c * frequency_penalty + presence_penalty`.
+    """
+    penalised = [
+        (index, row)
+        for index, row in busy
+        if row.num_generated and (row.params.presence_penalty or row.params.frequency_penalty)
+    ]
+    if not penalised:
+        return
+    made = []
+    for index, row in penalised:
+        ids, counts = np.unique(np.asarray(row.tokens[-row.num_generated :], dtype=np.int64), return_counts=True)
+        penalty = counts * row.params.frequency_penalty + row.params.presence_penalty
+        made.append((index, ids, penalty.astype(np.float32)))
+    where, tokens, penalties = _places(logits, made)
+    logits[where, tokens] -= penalties
+
+
+def _keep_allowed(logits: Tensor, busy: Busy) -> None:
+    """Where tokens are allowed by name, no others are."""
+    limited = [(index, row.tables.allowed) for index, row in busy if row.params.allowed_token_ids]
+    if not limited:
+        return
+    mask = torch.full((len(limited), logits.shape[1]), -torch.inf, device=logits.device)
+    where, tokens, kept = _places(
+        mask, [(n, allowed, np.zeros(len(allowed), dtype=np.float32)) for n, (_, allowed) in enumerate(limited)]
+    )
+    mask[where, tokens] = kept
+    logits[torch.tensor([index for index, _ in limited], device=logits.device)] += mask
+
+
+def _places(logits: Tensor, entries: Sequence[tuple[int, Ids, NDArray[np.float32]]]) -> tuple[Tensor, Tensor, Tensor]:
+    """Row, token and value of every entry, side by side on the device; tokens that have no logit are left out."""
+    rows = np.repeat([index for index, _, _ in entries], [len(tokens) for _, tokens, _ in entries])
+    tokens = np.concatenate([tokens for _, tokens, _ in entries])
+    values = np.concatenate([values for _, _, values in entries])
+    real = tokens < logits.shape[1]
+    places = torch.from_numpy(np.stack([rows[real], tokens[real]])).to(logits.device)
+    return places[0], places[1], torch.from_numpy(values[real]).to(logits.device)
 
 
 def _banned(row: ProcessorRow) -> list[int]:
@@ -97,7 +168,9 @@ def _banned(row: ProcessorRow) -> list[int]:
     params = row.params
     banned: list[int] = []
     if params.no_repeat_ngram_size:
-        banned += _repeating(row.tokens, params.no_repeat_ngram_size)
+        banned += _repeating(row.tokens, row.tokens, params.no_repeat_ngram_size)
+    if params.encoder_no_repeat_ngram_size:
+        banned += _repeating(row.tables.source, row.tokens, params.encoder_no_repeat_ngram_size)
     for word in params.bad_words_ids:
         *start, last = word
         tail = list(row.tokens[max(len(row.tokens) - len(start), 0) :])
@@ -109,12 +182,12 @@ def _banned(row: ProcessorRow) -> list[int]:
     return banned
 
 
-def _repeating(tokens: Sequence[int], size: int) -> list[int]:
-    """Tokens that would complete an n-gram the row already has (Paulus et al. 2017, arXiv:1705.04304, section 2.5)."""
-    if len(tokens) < size:
+def _repeating(text: Sequence[int] | Ids, tokens: Sequence[int], size: int) -> list[int]:
+    """Tokens that, after `tokens`, complete an n-gram of `text` (Paulus et al. 2017, arXiv:1705.04304, section 2.5)."""
+    if len(text) < size or len(tokens) < size - 1:
         return []
-    text = np.asarray(tokens, dtype=np.int64)
-    windows = np.lib.stride_tricks.sliding_window_view(text, size)
-    matches = (windows[:, :-1] == text[len(text) - size + 1 :]).all(axis=1)
+    windows = np.lib.stride_tricks.sliding_window_view(np.asarray(text, dtype=np.int64), size)
+    last = np.asarray(tokens[len(tokens) - size + 1 :], dtype=np.int64)
+    matches = (windows[:, :-1] == last).all(axis=1)
     repeating: list[int] = np.unique(windows[matches, -1]).tolist()
     return repeating

@@ -44,8 +44,12 @@ class Runner:
         self.cross_cache = cross_cache
 
     @torch.inference_mode()
-    def run(self, schedule: Schedule) -> Tensor:
-        """Compute a step. Returns logits [rows, vocab], float32, of the rows that need them, in their order."""
+    def run(self, schedule: Schedule) -> tuple[Tensor, Tensor]:
+        """Compute a step.
+
+        Returns logits [rows, vocab], float32, of the rows that need them, in their order; and the hidden states of all
+        tokens, [tokens, hidden].
+        """
         assert self.self_cache is not None
         if schedule.sources:
             self._encode_sources(schedule)
@@ -56,7 +60,12 @@ class Runner:
         last = batch.last_token_indices
         if len(needed) < len(schedule.rows):
             last = last[torch.tensor(needed, dtype=torch.int64, device=self.device)]
-        return self.model.logits(hidden[last]).float()
+        return self.logits(hidden[last]), hidden
+
+    @torch.inference_mode()
+    def logits(self, hidden: Tensor) -> Tensor:
+        """[n, hidden] to [n, vocab], float32."""
+        return self.model.logits(hidden).float()
 
     def encoder_batch(self, texts: Sequence[Sequence[int]], types: Sequence[Sequence[int] | None]) -> EncoderBatch:
         """Pack whole texts. types: token types of each text, or None for all zero."""

@@ -1,11 +1,16 @@
 """From logits to one token a row. Every row has settings of its own, and its batch-mates change nothing.
 
-Each filter of a sampled row is a threshold on its logits (after temperature): a token survives if it is not below it.
+Three filters of a sampled row are thresholds on its logits (after temperature): a token survives if it is not below.
 
 - top_k: the k-th largest logit (Fan et al. 2018, arXiv:1805.04833).
 - top_p: the smallest logit of the likeliest tokens that together reach top_p (Holtzman et al. 2020, arXiv:1904.09751);
   probabilities taken after top_k.
 - min_p: the largest logit plus log(min_p) (Nguyen et al. 2024, arXiv:2407.01082).
+
+A fourth looks at what these leave, renormalised:
+
+- typical_p: the tokens whose surprise, -log p, is nearest to the entropy, until they together reach typical_p (Meister
+  et al. 2023, arXiv:2202.00666, section 3): a threshold on the distance.
 
 So tokens tied at a threshold live or die together, and no order of sorting can matter. The token is the inverse of the
 cumulative distribution at a number that is a hash of (seed, position), so there is no generator with a state.
@@ -22,17 +27,20 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 _NUCLEUS_GUESS = 1024
-"""How many of the largest logits are sorted before a row with top_p alone is sorted whole."""
+"""How many of the first tokens are sorted before a row with top_p alone, or with typical_p, is sorted whole."""
+_COLDEST = 1e-30
+"""A temperature below which nothing changes any more, except that logits divided by it would overflow."""
 
 
 @dataclass(frozen=True, slots=True)
 class SamplerRow:
-    """How to choose one row's token. `position` counts the row's new tokens; top_k 0 and min_p 0 filter nothing."""
+    """How to choose one row's token. `position` counts the row's new tokens; the filters' defaults filter nothing."""
 
     temperature: float = 0.0
     top_k: int = 0
     top_p: float = 1.0
     min_p: float = 0.0
+    typical_p: float = 1.0
     seed: int = 0
     position: int = 0
 
@@ -48,9 +56,11 @@ def sample(logits: Tensor, rows: Sequence[SamplerRow]) -> Tensor:
     if sampled:
         settings = [rows[index] for index in sampled]
         where = torch.tensor(sampled, device=logits.device)
-        scaled = logits[where] / _column([row.temperature for row in settings], logits)
+        scaled = logits[where] / _column([max(row.temperature, _COLDEST) for row in settings], logits)
         uniforms = uniform([row.seed for row in settings], [row.position for row in settings])
-        tokens[where] = _draw(scaled, thresholds(scaled, settings), torch.from_numpy(uniforms).to(logits.device))
+        lowest = thresholds(scaled, settings)
+        keep_typical(scaled, lowest, settings)
+        tokens[where] = _draw(scaled, lowest, torch.from_numpy(uniforms).to(logits.device))
     return tokens
 
 
@@ -83,6 +93,29 @@ def thresholds(scaled: Tensor, rows: Sequence[SamplerRow]) -> Tensor:
         floor = scaled.amax(dim=-1) + torch.log(_column(min_p, scaled)[:, 0])
         lowest = torch.maximum(lowest, floor)
     return lowest
+
+
+def keep_typical(scaled: Tensor, lowest: Tensor, rows: Sequence[SamplerRow]) -> None:
+    """Set to -inf what is not typical, in rows with typical_p. scaled: [rows, vocab], float32; lowest: [rows]."""
+    vocab = scaled.shape[1]
+    filtered = [index for index, row in enumerate(rows) if row.typical_p < 1.0]
+    for width in (min(_NUCLEUS_GUESS, vocab), vocab):
+        if not filtered:
+            return
+        where = torch.tensor(filtered, device=scaled.device)
+        kept = scaled[where]
+        kept = kept.masked_fill(kept < lowest[where, None], -torch.inf)
+        log_probs = kept.double().log_softmax(dim=-1)
+        probabilities = log_probs.exp()
+        distances = (log_probs + torch.special.entr(probabilities).sum(dim=-1, keepdim=True)).abs()
+        nearest, order = distances.topk(width, dim=-1, largest=False)
+        reached = probabilities.gather(1, order).cumsum(dim=-1)
+        before = reached < _column([rows[index].typical_p for index in filtered], reached)
+        last = before.sum(dim=-1, keepdim=True).clamp_(max=width - 1)
+        enough = ~before[:, -1] if width < vocab else torch.ones_like(before[:, -1])
+        typical = kept.masked_fill(distances > nearest.gather(1, last), -torch.inf)
+        scaled[where[enough]] = typical[enough]
+        filtered = [index for index, is_done in zip(filtered, enough.tolist(), strict=True) if not is_done]
 
 
 def _largest(scaled: Tensor, indices: Sequence[int], count: int) -> tuple[Tensor, Tensor]:

@@ -62,7 +62,7 @@ def select(logits: Tensor, requests: Sequence[Request]) -> list[Choice]:
 def _select_tokens(logits: Tensor, requests: Sequence[Request]) -> list[Choice]:
     reported = [index for index, request in enumerate(requests) if request.params.logprobs]
     raw = _rows(logits, reported).log_softmax(dim=-1) if reported else None
-    process(logits, [ProcessorRow(r.params, r.rows[0].tokens, r.num_generated) for r in requests])
+    process(logits, [ProcessorRow(r.params, r.rows[0].tokens, r.num_generated, r.tables) for r in requests])
     settings = [_sampler_row(request) for request in requests]
     tokens = sample(logits, settings)
     possible = logits.gather(1, tokens[:, None])[:, 0] > -torch.inf
@@ -80,7 +80,7 @@ def _select_tokens(logits: Tensor, requests: Sequence[Request]) -> list[Choice]:
 def _select_beams(logits: Tensor, requests: Sequence[Request]) -> list[Choice]:
     raw = logits.log_softmax(dim=-1)
     scores = raw.clone()
-    process(scores, [ProcessorRow(r.params, row.tokens, r.num_generated) for r in requests for row in r.rows])
+    process(scores, [ProcessorRow(r.params, row.tokens, r.num_generated, r.tables) for r in requests for row in r.rows])
     owners = [request for request in requests for _ in request.rows]
     renormalized = [index for index, request in enumerate(owners) if request.params.renormalize_logits]
     if renormalized:
@@ -128,7 +128,13 @@ def _sampler_row(request: Request) -> SamplerRow:
     if not params.do_sample:
         return SamplerRow()
     return SamplerRow(
-        params.temperature, params.top_k, params.top_p, params.min_p, params.seed, position=request.num_generated
+        params.temperature,
+        params.top_k,
+        params.top_p,
+        params.min_p,
+        params.typical_p,
+        seed=params.seed,
+        position=request.num_generated,
     )
 
 

@@ -7,6 +7,7 @@ from enum import Enum
 from itertools import pairwise
 
 from server.engine.beam_search import BeamSearch
+from server.engine.token_tables import TokenTables
 from server.ipc.messages import Generate, GenerationParams, TokenLogprob
 
 
@@ -39,6 +40,8 @@ class Request:
 
     rows: one sequence, until the beams of a group part. All rows have the same number of tokens.
     source_token_ids: the source text of an encoder-decoder, else empty; source_encoded: its cross blocks are filled.
+    tables: what the settings say of certain tokens.
+    prompt_logprobs: of the prompt's second token and what follows, as far as they are known, if they are asked for.
     shared_tokens: after a preemption, how much of their past the rows share again; computed by the first row alone.
     Times are seconds of time.monotonic(); None: not yet.
     """
@@ -56,6 +59,7 @@ class Request:
         self.num_prompt_tokens = len(prompt)
         self.rows = [Sequence(list(prompt))]
         self.shared_tokens = 0
+        self.tables = TokenTables.of(params, message.token_ids)
         self.end_ids = frozenset((*params.end_token_ids, *params.stop_token_ids))
         self.beams: BeamSearch | None = None
         if params.num_beams > 1:
@@ -63,6 +67,8 @@ class Request:
                 params.num_beams, params.max_new_tokens, self.end_ids, params.length_penalty, params.early_stopping
             )
         self.logprobs: list[TokenLogprob] = []
+        self.prompt_logprobs: list[TokenLogprob] = []
+        self.prompt_reported = False
         self.num_reported_tokens = 0
         self.arrival = arrival
         self.first_scheduled: float | None = None

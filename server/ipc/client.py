@@ -26,6 +26,7 @@ from server.ipc.messages import (
     Generate,
     ModelInfo,
     Progress,
+    PromptScored,
     Stats,
     StepOutput,
     Tokens,
@@ -35,7 +36,7 @@ from server.ipc.supervisor import Send
 DEADLINE_SLACK_SECONDS = 1.0
 """The worker enforces deadlines; this long after one, a worker that did not is no longer waited for."""
 
-Event = Tokens | Finished | Encoded | Failed
+Event = PromptScored | Tokens | Finished | Encoded | Failed
 Stage = Literal["waiting", "running"]
 
 
@@ -281,6 +282,10 @@ class EngineClient:
 
     def on_output(self, output: StepOutput) -> None:
         now = time.monotonic()
+        for scored in output.prompts:
+            sequence = self._sequences.get(scored.request_id)
+            if sequence is not None:
+                sequence.call.put(sequence.index, scored)
         for tokens in output.tokens:
             sequence = self._sequences.get(tokens.request_id)
             if sequence is not None:

@@ -78,10 +78,14 @@ class GenerationParams(msgspec.Struct, frozen=True, omit_defaults=True):
     end_token_ids: the checkpoint's end-of-text tokens (empty for `ignore_eos`); stop_token_ids: the client's own.
     Both end a sequence and both are kept out while fewer than `min_new_tokens` were made.
     bad_words_ids: token sequences never to complete. suppress_token_ids: single tokens never to make.
+    allowed_token_ids: if any, no other token is made unless it is forced. logit_bias: what to add to a token's logit.
+    presence_penalty, frequency_penalty: for a token once made, and for each time it was made.
+    encoder_no_repeat_ngram_size: length of the n-grams of the source (or a decoder's prompt) never to make; 0: none.
     renormalize_logits: log-softmax once more after masks and penalties (opus-mt's beams are trained that way).
     forced_bos_token_id: made as the first new token, forced_eos_token_id as the last one when length runs out.
     num_return_sequences <= num_beams; both 1 without beam search. `early_stopping`: True, False or "never".
     top_logprobs: alternatives to report beside each token's own log-probability when `logprobs` is set.
+    prompt_logprobs: whether to report those of a decoder's prompt, with as many alternatives.
     stream: with beams, whether to report the tokens that every beam agrees on as they become certain.
     """
 
@@ -92,12 +96,18 @@ class GenerationParams(msgspec.Struct, frozen=True, omit_defaults=True):
     top_k: int = 0
     top_p: float = 1.0
     min_p: float = 0.0
+    typical_p: float = 1.0
     seed: int = 0
     repetition_penalty: float = 1.0
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
     no_repeat_ngram_size: int = 0
+    encoder_no_repeat_ngram_size: int = 0
     renormalize_logits: bool = False
     bad_words_ids: list[list[int]] = []
     suppress_token_ids: list[int] = []
+    allowed_token_ids: list[int] = []
+    logit_bias: dict[int, float] = {}
     end_token_ids: list[int] = []
     stop_token_ids: list[int] = []
     forced_bos_token_id: int | None = None
@@ -108,6 +118,7 @@ class GenerationParams(msgspec.Struct, frozen=True, omit_defaults=True):
     early_stopping: bool | Literal["never"] = False
     logprobs: bool = False
     top_logprobs: int = 0
+    prompt_logprobs: bool = False
     stream: bool = False
 
 
@@ -187,8 +198,10 @@ class GenerationDefaults(msgspec.Struct, frozen=True):
     top_k: int | None = None
     top_p: float | None = None
     min_p: float | None = None
+    typical_p: float | None = None
     repetition_penalty: float | None = None
     no_repeat_ngram_size: int | None = None
+    encoder_no_repeat_ngram_size: int | None = None
     num_beams: int | None = None
     length_penalty: float | None = None
     early_stopping: bool | Literal["never"] | None = None
@@ -266,6 +279,13 @@ class Tokens(msgspec.Struct, frozen=True, array_like=True):
     logprobs: list[TokenLogprob] | None = None
 
 
+class PromptScored(msgspec.Struct, frozen=True, array_like=True):
+    """A prompt's log-probabilities, of every token but the first; before the request's first token."""
+
+    request_id: int
+    logprobs: list[TokenLogprob]
+
+
 class Hypothesis(msgspec.Struct, frozen=True, array_like=True):
     """One answer: its new tokens (an end token, if one ended it, included) and, with beams, its score.
 
@@ -310,13 +330,14 @@ class Failed(msgspec.Struct, frozen=True, array_like=True):
 
 
 class StepOutput(Message, frozen=True):
-    """Everything one step brought, in one message. Within a request: tokens before finished."""
+    """Everything one step brought, in one message. Within a request: prompt, then tokens, then finished."""
 
     epoch: int
     tokens: list[Tokens] = []
     finished: list[Finished] = []
     encoded: list[Encoded] = []
     failed: list[Failed] = []
+    prompts: list[PromptScored] = []
 
 
 class StepTiming(msgspec.Struct, frozen=True, array_like=True):

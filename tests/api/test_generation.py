@@ -42,8 +42,10 @@ async def test_the_checkpoint_speaks_before_the_table(bench: Bench, http: httpx.
         "top_k": 50,
         "top_p": 0.9,
         "min_p": 0.01,
+        "typical_p": 0.95,
         "repetition_penalty": 1.1,
         "no_repeat_ngram_size": 3,
+        "encoder_no_repeat_ngram_size": 4,
     }
     more = {"renormalize_logits": True, "forced_eos_token_id": 1, "suppress_token_ids": [9], "bad_words_ids": [[2]]}
     bench.become_ready(**says, **more)
@@ -78,6 +80,9 @@ async def test_the_request_speaks_first(bench: Bench, http: httpx.AsyncClient) -
         ({"top_k": 5}, True),
         ({"top_p": 0.5}, True),
         ({"min_p": 0.1}, True),
+        ({"typical_p": 0.9}, True),
+        ({"presence_penalty": 1.0, "frequency_penalty": 1.0, "logit_bias": {"5": 1}}, False),
+        ({"best_of": 2}, False),
         ({"do_sample": True}, True),
         ({"temperature": 0}, False),
         ({"temperature": 0, "top_k": 5}, False),
@@ -109,6 +114,33 @@ async def test_ids_and_words(bench: Bench, http: httpx.AsyncClient) -> None:
     assert (sent.suppress_token_ids, sent.stop_token_ids, sent.end_token_ids) == ([7], [8], [])
 
 
+async def test_penalties_biases_and_allowed_tokens(bench: Bench, http: httpx.AsyncClient) -> None:
+    bench.become_ready(typical_p=0.3, encoder_no_repeat_ngram_size=2)
+    sent = await params(
+        bench,
+        http,
+        presence_penalty=2,
+        frequency_penalty=-0.5,
+        typical_p=0.7,
+        encoder_no_repeat_ngram_size=0,
+        logit_bias={"0": -100, "258": 0.5, "7": 0},
+        allowed_token_ids=[258, 5],
+    )
+    assert (sent.presence_penalty, sent.frequency_penalty, sent.typical_p) == (2.0, -0.5, 0.7)
+    assert (sent.logit_bias, sent.allowed_token_ids) == ({0: -100.0, 258: 0.5}, [258, 5])
+    assert sent.encoder_no_repeat_ngram_size == 0
+    greedy = await params(bench, http, temperature=0)
+    assert (greedy.typical_p, greedy.encoder_no_repeat_ngram_size) == (1.0, 2)
+
+
+async def test_candidates_are_rows_with_logprobs(bench: Bench, http: httpx.AsyncClient) -> None:
+    bench.become_ready()
+    rows = await reaches(bench, http, n=2, best_of=3, temperature=1.0, seed=4)
+    assert [(row.params.seed, row.params.logprobs) for row in rows] == [(4, True), (5, True), (6, True)]
+    plain = await reaches(bench, http, n=2, best_of=2, temperature=1.0, seed=4)
+    assert [(row.params.seed, row.params.logprobs) for row in plain] == [(4, False), (5, False)]
+
+
 async def test_rows_and_room(bench: Bench, http: httpx.AsyncClient) -> None:
     bench.become_ready()
     rows = await reaches(
@@ -136,7 +168,9 @@ async def test_encoder_decoders_start_where_they_should(bench: Bench, http: http
 async def test_logprobs_and_stream_are_passed_on(bench: Bench, http: httpx.AsyncClient) -> None:
     bench.become_ready()
     sent = await params(bench, http, logprobs=True, top_logprobs=3, stream=True)
-    assert (sent.logprobs, sent.top_logprobs, sent.stream) == (True, 3, True)
+    assert (sent.logprobs, sent.top_logprobs, sent.stream, sent.prompt_logprobs) == (True, 3, True, False)
+    rows = await reaches(bench, http, prompt=["ab", "cd"], n=2, prompt_logprobs=True, top_logprobs=3)
+    assert [(row.params.prompt_logprobs, row.params.top_logprobs) for row in rows] == [(True, 3), (False, 3)] * 2
 
 
 def encoding(text: str) -> Encoding:

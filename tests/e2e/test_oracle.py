@@ -47,6 +47,71 @@ def test_stories(demo_server: RunningServer, num_beams: int) -> None:
 
 
 @torch.inference_mode()
+@pytest.mark.parametrize(
+    ("ours", "theirs"),
+    [
+        (
+            {"logit_bias": {"14": -100, "300": 6, "77": 4.5}},
+            {"sequence_bias": {(14,): -100.0, (300,): 6.0, (77,): 4.5}},
+        ),
+        (
+            {"allowed_token_ids": list(range(200, 330))},
+            {"prefix_allowed_tokens_fn": lambda batch, ids: list(range(200, 330))},
+        ),
+        ({"encoder_no_repeat_ngram_size": 1}, {"encoder_no_repeat_ngram_size": 1}),
+    ],
+    ids=["bias", "allowed", "source n-grams"],
+)
+def test_processors(demo_server: RunningServer, ours: dict, theirs: dict) -> None:
+    tokenizer = AutoTokenizer.from_pretrained(DEMO / "story")
+    model = AutoModelForCausalLM.from_pretrained(DEMO / "story")
+    body = {"prompt": PROMPTS, "max_new_tokens": 30, "return_token_ids": True}
+    plain = [choice["token_ids"] for choice in post(demo_server, "/generate", body)["choices"]]
+    choices = post(demo_server, "/generate", {**body, **ours})["choices"]
+    for prompt, choice in zip(PROMPTS, choices, strict=True):
+        inputs = tokenizer(prompt, return_tensors="pt")
+        made = model.generate(**inputs, max_new_tokens=30, do_sample=False, **theirs)[0]
+        assert choice["token_ids"] == made[inputs["input_ids"].shape[1] :].tolist()
+    assert [choice["token_ids"] for choice in choices] != plain
+
+
+@torch.inference_mode()
+def test_best_of_is_by_log_probability_per_token(demo_server: RunningServer) -> None:
+    tokenizer = AutoTokenizer.from_pretrained(DEMO / "story")
+    model = AutoModelForCausalLM.from_pretrained(DEMO / "story")
+    body = {"prompt": PROMPTS[0], "max_new_tokens": 90, "temperature": 1.3, "seed": 3, "return_token_ids": True}
+    prompt = tokenizer(PROMPTS[0])["input_ids"]
+
+    def sums(tokens: list[int]) -> tuple[float, float]:
+        log_probs = model(torch.tensor([prompt + tokens])).logits[0, len(prompt) - 1 : -1].log_softmax(-1)
+        total = float(log_probs.gather(1, torch.tensor(tokens)[:, None]).sum())
+        return total / len(tokens), total
+
+    every = [choice["token_ids"] for choice in post(demo_server, "/generate", {**body, "n": 6})["choices"]]
+    best = [choice["token_ids"] for choice in post(demo_server, "/generate", {**body, "n": 3, "best_of": 6})["choices"]]
+    assert best == sorted(every, key=lambda tokens: -sums(tokens)[0])[:3]
+    # Negative controls: they do not just come in order, and their sums would choose others.
+    assert best != every[:3] and best != sorted(every, key=lambda tokens: -sums(tokens)[1])[:3]
+
+
+@torch.inference_mode()
+def test_a_prompt_is_scored_and_echoed(demo_server: RunningServer) -> None:
+    tokenizer = AutoTokenizer.from_pretrained(DEMO / "story")
+    model = AutoModelForCausalLM.from_pretrained(DEMO / "story")
+    body = {"prompt": PROMPTS, "max_new_tokens": 20, "prompt_logprobs": True, "top_logprobs": 2, "echo": True}
+    for prompt, choice in zip(PROMPTS, post(demo_server, "/generate", body)["choices"], strict=True):
+        inputs = tokenizer(prompt, return_tensors="pt")
+        made = model.generate(**inputs, max_new_tokens=20, do_sample=False)[0]
+        assert choice["text"] == tokenizer.decode(made, skip_special_tokens=True)
+        log_probs = model(**inputs).logits[0].log_softmax(-1)
+        ids = inputs["input_ids"][0].tolist()
+        assert choice["prompt_logprobs"][0] is None and len(choice["prompt_logprobs"]) == len(ids)
+        for entry, token, row in zip(choice["prompt_logprobs"][1:], ids[1:], log_probs[:-1], strict=True):
+            assert entry["id"] == token and entry["logprob"] == pytest.approx(float(row[token]), abs=1e-4)
+            assert [one["id"] for one in entry["top"]] == row.topk(2).indices.tolist()
+
+
+@torch.inference_mode()
 def test_translations_with_the_beams_the_checkpoint_asks_for(demo_server: RunningServer) -> None:
     folder = DEMO / "translator-en-fr"
     tokenizer, model = AutoTokenizer.from_pretrained(folder), AutoModelForSeq2SeqLM.from_pretrained(folder)

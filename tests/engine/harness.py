@@ -20,6 +20,7 @@ from server.ipc.messages import (
     GenerationParams,
     ModelInfo,
     ModelSpec,
+    TokenLogprob,
     Tokens,
 )
 from tests.parity.checkpoints import load, save
@@ -217,6 +218,7 @@ def engine(pairs: list[Pair], **options) -> Engine:
 class Results:
     """Everything an engine said, by request."""
 
+    prompts: dict[int, list[TokenLogprob]] = field(default_factory=dict)
     finished: dict[int, Finished] = field(default_factory=dict)
     failed: dict[int, Failed] = field(default_factory=dict)
     tokens: dict[int, list[int]] = field(default_factory=dict)
@@ -227,6 +229,9 @@ class Results:
     def take(self, output) -> None:
         if output is None:
             return
+        for event in output.prompts:
+            assert event.request_id not in self.prompts | self.tokens | self.finished, "late, or twice"
+            self.prompts[event.request_id] = event.logprobs
         for event in output.tokens:
             assert event.request_id not in self.finished, "tokens after the end"
             self.tokens.setdefault(event.request_id, []).extend(event.token_ids)
@@ -272,6 +277,34 @@ def run(engine: Engine, requests: list[Generate | Encode], every: int = 0) -> Re
 def generate(pair: Pair, request_id: int, prompt: list[int], **params) -> Generate:
     settings = {"max_new_tokens": 12, "end_token_ids": pair.ends, **params}
     return Generate(request_id, pair.name, prompt, pair.starts, GenerationParams(**settings))
+
+
+class CountPenalties(transformers.LogitsProcessor):
+    """What the OpenAI API reference says of `presence_penalty` and `frequency_penalty`, token by token."""
+
+    def __init__(self, num_prompt_tokens: int, presence: float, frequency: float) -> None:
+        self.num_prompt_tokens, self.presence, self.frequency = num_prompt_tokens, presence, frequency
+
+    def __call__(self, input_ids, scores):
+        scores = scores.clone()
+        for row, tokens in zip(scores, input_ids[:, self.num_prompt_tokens :].tolist(), strict=True):
+            for token in set(tokens):
+                row[token] -= tokens.count(token) * self.frequency + self.presence
+        return scores
+
+
+def in_their_words(pair: Pair, prompt: list[int], settings: dict) -> dict:
+    """Our settings of a request as arguments of transformers' `generate`."""
+    names = {"suppress_token_ids": "suppress_tokens", "end_token_ids": "eos_token_id"}
+    theirs = {names.get(name, name): value for name, value in settings.items()}
+    if bias := theirs.pop("logit_bias", None):
+        theirs["sequence_bias"] = {(token,): value for token, value in bias.items()}
+    if allowed := theirs.pop("allowed_token_ids", None):
+        theirs["prefix_allowed_tokens_fn"] = lambda batch, ids: allowed
+    penalties = theirs.pop("presence_penalty", 0.0), theirs.pop("frequency_penalty", 0.0)
+    if any(penalties):
+        theirs["logits_processor"] = [CountPenalties(len(pair.starts) or len(prompt), *penalties)]
+    return theirs
 
 
 def reference(pair: Pair, prompt: list[int], **settings):

@@ -6,7 +6,7 @@ import itertools
 
 import pytest
 
-from tests.engine.harness import DECODERS, GENERATING, SEQ2SEQ, generate, reference, run
+from tests.engine.harness import DECODERS, GENERATING, SEQ2SEQ, generate, in_their_words, reference, run
 from tests.parity.checkpoints import random_ids
 
 PROMPTS = random_ids(97, [1, 5, 11], seed=3)
@@ -30,6 +30,10 @@ VARIANTS = {
     "bad words": {"bad_words_ids": [[5], [6, 7], [40], [41, 42]]},
     "suppressed": {"suppress_token_ids": [3, 4, 50, 51]},
     "renormalized": {"renormalize_logits": True, "suppress_token_ids": list(range(20, 60)), "repetition_penalty": 1.3},
+    "presence rewarded, repetition punished": {"presence_penalty": -0.5, "frequency_penalty": 0.7},
+    "biased": {"logit_bias": {7: 2.0, 2: 1.5, 90: -100.0}, "num_return_sequences": 4},
+    "allowed": {"allowed_token_ids": [2, *range(30, 50)], "num_return_sequences": 4},
+    "no bigram of the source": {"encoder_no_repeat_ngram_size": 2, "logit_bias": {3: 3.0}},
     "forced end": {"forced_eos_token_id": 2},
     "one token": {"max_new_tokens": 1, "num_return_sequences": 4},
     "many ends": {"end_token_ids": [2, 9, 17, 33, 34, 35, 36, 70, 71], "num_return_sequences": 4},
@@ -49,16 +53,14 @@ VARIANTS = {
         "num_return_sequences": 2,
     },
 }
-THEIR_NAMES = {"suppress_token_ids": "suppress_tokens", "end_token_ids": "eos_token_id"}
 
 
 def check(pair, variant, prompts, **more):
     settings = {"num_beams": 4, "max_new_tokens": 12, **variant, **more}
     requests = [generate(pair, i, prompt, **settings) for i, prompt in enumerate(prompts)]
     results = run(pair.engine(), requests)
-    theirs = {THEIR_NAMES.get(name, name): value for name, value in settings.items()}
     for i, prompt in enumerate(prompts):
-        texts, scores = reference(pair, prompt, **theirs)
+        texts, scores = reference(pair, prompt, **in_their_words(pair, prompt, settings))
         assert results.texts(i) == texts
         assert [h.score for h in results.finished[i].hypotheses] == pytest.approx(scores, abs=1e-4)
 

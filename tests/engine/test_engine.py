@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from server.ipc.messages import Generate, GenerationParams
-from tests.engine.harness import GENERATING, engine, generate, reference, run
+from tests.engine.harness import GENERATING, engine, generate, in_their_words, reference, run
 from tests.parity.checkpoints import random_ids
 
 PROMPTS = random_ids(97, [1, 5, 11, 30], seed=3)
@@ -29,26 +29,29 @@ def test_greedy_equals_transformers(pairs, name):
 
 
 @pytest.mark.parametrize(
-    "settings, theirs",
+    "settings",
     [
-        ({"repetition_penalty": 1.5}, {"repetition_penalty": 1.5}),
-        ({"no_repeat_ngram_size": 2}, {"no_repeat_ngram_size": 2}),
-        (
-            {"min_new_tokens": 10, "end_token_ids": list(range(2, 50))},
-            {"min_new_tokens": 10, "eos_token_id": list(range(2, 50))},
-        ),
-        ({"suppress_token_ids": list(range(40))}, {"suppress_tokens": list(range(40))}),
-        ({"bad_words_ids": [[i] for i in range(30)]}, {"bad_words_ids": [[i] for i in range(30)]}),
-        ({"forced_eos_token_id": 2}, {"forced_eos_token_id": 2}),
+        {"repetition_penalty": 1.5},
+        {"presence_penalty": 2.0},
+        {"frequency_penalty": -0.6, "presence_penalty": 0.3},
+        {"no_repeat_ngram_size": 2},
+        {"encoder_no_repeat_ngram_size": 1},
+        {"encoder_no_repeat_ngram_size": 2},
+        {"min_new_tokens": 10, "end_token_ids": list(range(2, 50))},
+        {"suppress_token_ids": list(range(40))},
+        {"allowed_token_ids": list(range(40, 60))},
+        {"logit_bias": {token: token / 9 for token in range(50)}},
+        {"bad_words_ids": [[i] for i in range(30)]},
+        {"forced_eos_token_id": 2},
     ],
-    ids=lambda value: next(iter(value)),
+    ids=lambda value: "-".join(value),
 )
 @pytest.mark.parametrize("name", ["gpt2", "t5"])
-def test_processors_equal_transformers(pairs, name, settings, theirs):
+def test_processors_equal_transformers(pairs, name, settings):
     pair = pairs(name)
     results = run(pair.engine(), [generate(pair, i, prompt, **settings) for i, prompt in enumerate(PROMPTS)])
     for i, prompt in enumerate(PROMPTS):
-        texts, _ = reference(pair, prompt, max_new_tokens=12, **theirs)
+        texts, _ = reference(pair, prompt, max_new_tokens=12, **in_their_words(pair, prompt, settings))
         assert results.texts(i) == texts
 
 
@@ -73,6 +76,66 @@ def test_logprobs_are_those_of_the_raw_distribution(pairs):
             assert [value for _, value in entry.top] == pytest.approx(best.values.tolist(), abs=1e-4)
         reported = [entry for event in results.token_events[number] for entry in event.logprobs]
         assert reported == hypothesis.logprobs
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"max_batch_tokens": 5},
+        {"max_batch_tokens": 16, "block_size": 1},
+        {"kv_cache_bytes": 1 << 16},
+        {"kv_cache_bytes": 1 << 16, "max_batch_tokens": 16},
+    ],
+    ids=["whole", "in chunks", "small blocks", "preempted", "preempted, in chunks"],
+)
+@pytest.mark.parametrize("name", ["gpt2", "mistral"])
+def test_prompt_logprobs_equal_transformers(pairs, name, options):
+    pair = pairs(name)
+    prompts = [*PROMPTS, *random_ids(97, [70, 2, 90], seed=9)]
+    kinds = [{"top_logprobs": 3}, {"num_beams": 2}, {"do_sample": True}, {"max_new_tokens": 1}]
+    requests = [
+        generate(pair, i, prompt, prompt_logprobs=True, **{"max_new_tokens": 25, **kinds[i % 4]})
+        for i, prompt in enumerate(prompts)
+    ]
+    requests.append(generate(pair, 99, PROMPTS[2], max_new_tokens=25))
+    one = pair.engine(**options)
+    results = run(one, requests)
+    assert "kv_cache_bytes" not in options or one.models[name].generation.scheduler.num_preemptions > 0
+    assert set(results.prompts) == set(range(len(prompts))), "one is left out, or one tells what nobody asked for"
+    for i, prompt in enumerate(prompts):
+        ids = torch.tensor([prompt], device=pair.loaded.device)
+        with torch.inference_mode():
+            expected = pair.oracle(ids).logits[0].log_softmax(-1).cpu()
+        assert [entry.token_id for entry in results.prompts[i]] == prompt[1:]
+        for entry, token, row in zip(results.prompts[i], prompt[1:], expected[:-1], strict=True):
+            assert entry.logprob == pytest.approx(float(row[token]), abs=1e-4)
+            best = row.topk(kinds[i % 4].get("top_logprobs", 0))
+            assert [token for token, _ in entry.top] == best.indices.tolist()
+            assert [value for _, value in entry.top] == pytest.approx(best.values.tolist(), abs=1e-4)
+
+
+def test_prompt_logprobs_that_are_not_finite_fail_their_request_alone(pairs, monkeypatch):
+    pair = pairs("gpt2")
+    transformer = pair.loaded.model.transformer
+    honest = transformer.logits
+    requests = [generate(pair, i, PROMPTS[2], prompt_logprobs=i == 1) for i in range(3)]
+
+    def spoiled(hidden):
+        """Only a prompt has as many positions at once; the rows that go on are as they should be."""
+        logits = honest(hidden)
+        return logits * torch.nan if len(hidden) == len(PROMPTS[2]) - 1 else logits
+
+    monkeypatch.setattr(transformer, "logits", spoiled)
+    results = run(pair.engine(), requests)
+    assert {i: end.code for i, end in results.failed.items()} == {1: "engine_error"}
+    assert results.texts(0) == results.texts(2) == reference(pair, PROMPTS[2], max_new_tokens=12)[0]
+    assert not results.prompts
+
+
+def test_a_source_text_has_no_prompt_logprobs(pairs):
+    results = run(pairs("t5").engine(), [generate(pairs("t5"), 0, [5, 6], prompt_logprobs=True)])
+    assert "source" in results.failed[0].message
 
 
 def test_a_stop_token_of_the_client_ends_and_is_named(pairs):
@@ -138,6 +201,9 @@ def test_times_add_up(pairs):
         ({"max_new_tokens": 100, "num_beams": 16}, "request_too_large", "KV blocks"),
         ({"num_beams": 9}, "request_too_large", "rows"),
         ({"suppress_token_ids": [97]}, "engine_error", "vocabulary"),
+        ({"allowed_token_ids": [5, 97]}, "engine_error", "vocabulary"),
+        ({"logit_bias": {97: 1.0}}, "engine_error", "vocabulary"),
+        ({"logit_bias": {-1: 1.0}}, "engine_error", "vocabulary"),
         ({"num_beams": 2, "do_sample": True}, "engine_error", "sampled"),
     ],
 )

@@ -1,4 +1,7 @@
-"""Each processor equals its counterpart in transformers, alone and with all the others in one mixed batch."""
+"""Each processor equals its counterpart in transformers, alone and with all the others in one mixed batch.
+
+Presence and frequency penalties have none: they are held against the formula of the OpenAI API reference.
+"""
 
 from __future__ import annotations
 
@@ -7,29 +10,54 @@ import random
 import pytest
 import torch
 from transformers.generation.logits_process import (
+    EncoderNoRepeatNGramLogitsProcessor,
     ForcedBOSTokenLogitsProcessor,
     ForcedEOSTokenLogitsProcessor,
     LogitsProcessorList,
     MinNewTokensLengthLogitsProcessor,
     NoBadWordsLogitsProcessor,
     NoRepeatNGramLogitsProcessor,
+    PrefixConstrainedLogitsProcessor,
     RepetitionPenaltyLogitsProcessor,
+    SequenceBiasLogitsProcessor,
     SuppressTokensLogitsProcessor,
 )
 
 from server.engine.logits_processors import ProcessorRow, is_needed, process
+from server.engine.token_tables import TokenTables
 from server.ipc.messages import GenerationParams
 
 VOCAB = 40
 ENDS, STOPS = [1, 2], [3]
+SOURCE = [3, 6, 7, 7, 8, 9, 3, 6, 9, 30, 8, 7, 3, 3, 6, 8]
+
+
+def openai_penalties(params: GenerationParams, generated: list[int], logits: torch.Tensor) -> torch.Tensor:
+    """mu[j] - c[j] * alpha_frequency - float(c[j] > 0) * alpha_presence, token by token."""
+    changed = logits.clone()
+    for j in range(VOCAB):
+        c = generated.count(j)
+        changed[j] = logits[j] - c * params.frequency_penalty - float(c > 0) * params.presence_penalty
+    return changed
 
 
 def oracle(row: ProcessorRow, logits: torch.Tensor) -> torch.Tensor:
     params, prompt = row.params, len(row.tokens) - row.num_generated
     ends = [*params.end_token_ids, *params.stop_token_ids]
+    ids = torch.tensor([row.tokens])
     processors = LogitsProcessorList()
+    if params.logit_bias:
+        processors.append(SequenceBiasLogitsProcessor({(token,): bias for token, bias in params.logit_bias.items()}))
     if params.repetition_penalty != 1.0:
         processors.append(RepetitionPenaltyLogitsProcessor(params.repetition_penalty))
+    logits = openai_penalties(params, row.tokens[prompt:], processors(ids, logits[None].clone())[0])
+    processors = LogitsProcessorList()
+    if params.allowed_token_ids:
+        processors.append(PrefixConstrainedLogitsProcessor(lambda batch, ids: params.allowed_token_ids, 1))
+    if params.encoder_no_repeat_ngram_size:
+        processors.append(
+            EncoderNoRepeatNGramLogitsProcessor(params.encoder_no_repeat_ngram_size, torch.tensor([SOURCE]))
+        )
     if params.no_repeat_ngram_size:
         processors.append(NoRepeatNGramLogitsProcessor(params.no_repeat_ngram_size))
     if params.bad_words_ids:
@@ -43,7 +71,7 @@ def oracle(row: ProcessorRow, logits: torch.Tensor) -> torch.Tensor:
         processors.append(ForcedEOSTokenLogitsProcessor(last, params.forced_eos_token_id))
     if params.suppress_token_ids:
         processors.append(SuppressTokensLogitsProcessor(params.suppress_token_ids))
-    return processors(torch.tensor([row.tokens]), logits[None].clone())[0]
+    return processors(ids, logits[None])[0]
 
 
 SETTINGS = {
@@ -59,9 +87,25 @@ SETTINGS = {
     "forced bos": {"forced_bos_token_id": 9, "min_new_tokens": 1, "end_token_ids": ENDS},
     "forced eos": {"forced_eos_token_id": 2},
     "forced and suppressed": {"forced_eos_token_id": 2, "suppress_token_ids": [2, 5]},
+    "presence": {"presence_penalty": 1.5},
+    "presence below zero": {"presence_penalty": -2.0},
+    "frequency": {"frequency_penalty": 0.7},
+    "presence and frequency": {"presence_penalty": -0.5, "frequency_penalty": 2.0},
+    "bias": {"logit_bias": {0: -100.0, 7: 100.0, 8: 0.25, 39: -1.5}},
+    "allowed": {"allowed_token_ids": [3, 8, 39, 3]},
+    "allowed but forced": {"allowed_token_ids": [3, 8], "forced_eos_token_id": 2},
+    "source unigrams": {"encoder_no_repeat_ngram_size": 1},
+    "source bigrams": {"encoder_no_repeat_ngram_size": 2},
+    "source trigrams": {"encoder_no_repeat_ngram_size": 3},
+    "n-grams longer than the source": {"no_repeat_ngram_size": 2, "encoder_no_repeat_ngram_size": 17},
     "everything": {
         "repetition_penalty": 1.3,
+        "presence_penalty": 0.5,
+        "frequency_penalty": -0.3,
+        "logit_bias": {3: 1.0, 20: 50.0, 4: -3.0},
+        "allowed_token_ids": list(range(1, 30)),
         "no_repeat_ngram_size": 2,
+        "encoder_no_repeat_ngram_size": 3,
         "bad_words_ids": [[5], [6, 7]],
         "min_new_tokens": 3,
         "suppress_token_ids": [20],
@@ -82,7 +126,7 @@ def rows_of(settings: dict, seed: int) -> list[ProcessorRow]:
         for prompt in (1, 40):
             tokens = [chooser.choice([3, 6, 7, 8, 9]) for _ in range(prompt + generated)]
             if settings.get("forced_bos_token_id") is None or prompt == 1:
-                rows.append(ProcessorRow(params, tokens, generated))
+                rows.append(ProcessorRow(params, tokens, generated, TokenTables.of(params, SOURCE)))
     return rows
 
 
@@ -107,7 +151,32 @@ def test_rows_with_different_settings_share_a_batch():
 
 
 def test_tokens_beyond_the_logits_are_left_alone():
-    row = ProcessorRow(GenerationParams(8, repetition_penalty=2.0, no_repeat_ngram_size=1), [3, VOCAB + 5], 1)
+    beyond = VOCAB + 5
+    params = GenerationParams(
+        8,
+        repetition_penalty=2.0,
+        presence_penalty=1.0,
+        no_repeat_ngram_size=1,
+        encoder_no_repeat_ngram_size=1,
+        logit_bias={beyond: 5.0},
+    )
+    row = ProcessorRow(params, [3, beyond], 1, TokenTables.of(params, [beyond]))
     logits = torch.ones(1, VOCAB)
     process(logits, [row])
     assert logits[0, 3] == -torch.inf and (logits[0, 4:] == 1).all()
+
+
+def test_the_prompt_does_not_count_for_presence_and_frequency():
+    params = GenerationParams(8, presence_penalty=1.0, frequency_penalty=1.0)
+    tables = TokenTables.of(params, [])
+    logits = torch.zeros(2, VOCAB)
+    process(logits, [ProcessorRow(params, [3, 3, 4], 0, tables), ProcessorRow(params, [3, 3, 4, 4, 4, 5], 3, tables)])
+    assert not logits[0].any()
+    assert logits[1].nonzero()[:, 0].tolist() == [4, 5] and logits[1, [4, 5]].tolist() == [-3.0, -2.0]
+
+
+def test_rows_that_ask_for_nothing_are_not_touched(monkeypatch):
+    params = GenerationParams(8)
+    row = ProcessorRow(params, [3, 3], 1, TokenTables.of(params, SOURCE))
+    monkeypatch.setattr("server.engine.logits_processors.torch", None)
+    process(torch.zeros(1, VOCAB), [row])

@@ -13,14 +13,17 @@ from transformers.generation.logits_process import (
     TemperatureLogitsWarper,
     TopKLogitsWarper,
     TopPLogitsWarper,
+    TypicalLogitsWarper,
 )
 
-from server.engine.sampler import SamplerRow, sample, thresholds, uniform
+from server.engine.sampler import SamplerRow, keep_typical, sample, thresholds, uniform
 
 VOCAB = 3000
 SETTINGS = [
-    SamplerRow(temperature=t, top_k=k, top_p=p, min_p=m)
-    for t, k, p, m in itertools.product([0.5, 1.0, 1.7], [0, 1, 7, 50, 5000], [1.0, 0.9, 0.3], [0.0, 0.1])
+    SamplerRow(temperature=t, top_k=k, top_p=p, min_p=m, typical_p=y)
+    for t, k, p, m, y in itertools.product(
+        [0.5, 1.0, 1.7], [0, 1, 7, 50, 5000], [1.0, 0.9, 0.3], [0.0, 0.1], [1.0, 0.95, 0.2]
+    )
 ]
 
 
@@ -32,7 +35,17 @@ def oracle(logits: torch.Tensor, row: SamplerRow) -> torch.Tensor:
         warpers.append(TopPLogitsWarper(row.top_p))
     if row.min_p:
         warpers.append(MinPLogitsWarper(row.min_p))
+    if row.typical_p < 1.0:
+        warpers.append(TypicalLogitsWarper(row.typical_p))
     return warpers(torch.zeros(1, 1, dtype=torch.long), logits[None])[0] > -torch.inf
+
+
+def survivors(scaled: torch.Tensor, rows: list[SamplerRow]) -> torch.Tensor:
+    """[rows, vocab]: what may be drawn, by the sampler's own filters. scaled: logits after temperature, kept."""
+    scaled = scaled.clone()
+    lowest = thresholds(scaled, rows)
+    keep_typical(scaled, lowest, rows)
+    return (scaled >= lowest[:, None]) & (scaled > -torch.inf)
 
 
 @pytest.mark.parametrize("spread", [0.2, 3.0])
@@ -40,18 +53,38 @@ def test_filters_equal_transformers_in_one_mixed_batch(spread):
     generator = torch.Generator().manual_seed(1)
     logits = torch.randn(len(SETTINGS), VOCAB, generator=generator) * spread
     scaled = logits / torch.tensor([[row.temperature] for row in SETTINGS])
-    lowest = thresholds(scaled, SETTINGS)
+    ours = survivors(scaled, SETTINGS)
     for index, row in enumerate(SETTINGS):
-        survivors = scaled[index] >= lowest[index]
-        assert torch.equal(survivors, oracle(logits[index], row)), row
+        assert torch.equal(ours[index], oracle(logits[index], row)), row
+
+
+def test_typical_tokens_need_not_be_the_likeliest():
+    """Meister et al., section 3: where one token is likelier than the entropy wants, it is the first to go."""
+    logits = torch.tensor([[0.4, *[0.6 / 60] * 60]]).log()
+    row = SamplerRow(1.0, typical_p=0.3)
+    kept = survivors(logits, [row])[0]
+    assert not kept[0] and kept[1:].all() and torch.equal(kept, oracle(logits[0], row))
+
+
+def test_typical_looks_at_what_the_bans_leave():
+    logits = torch.randn(3, 60, generator=torch.Generator().manual_seed(8)) * 2
+    logits[:, 10:40] = -torch.inf
+    rows = [SamplerRow(1.0, typical_p=p) for p in (0.1, 0.6, 0.999)]
+    kept = survivors(logits, rows)
+    assert not kept[:, 10:40].any() and kept.any(dim=1).all()
+    for index, row in enumerate(rows):
+        assert torch.equal(kept[index], oracle(logits[index], row))
 
 
 def test_a_nucleus_wider_than_the_guess_sorts_the_whole_row():
     logits = torch.randn(2, VOCAB, generator=torch.Generator().manual_seed(2)) * 0.01
-    rows = [SamplerRow(1.0, top_p=0.95), SamplerRow(1.0, top_p=0.1)]
-    lowest = thresholds(logits, rows)
-    for index, row in enumerate(rows):
-        assert torch.equal(logits[index] >= lowest[index], oracle(logits[index], row))
+    for name in ("top_p", "typical_p"):
+        rows = [SamplerRow(1.0, **{name: 0.95}), SamplerRow(1.0, **{name: 0.1})]
+        kept = survivors(logits, rows)
+        assert kept[0].sum() > 1024 > kept[1].sum() > 1
+        for index, row in enumerate(rows):
+            # In double: their float32 is too coarse where all distances are nearly the same.
+            assert torch.equal(kept[index], oracle(logits[index].double(), row))
 
 
 def test_masked_tokens_are_never_drawn():
@@ -64,6 +97,15 @@ def test_masked_tokens_are_never_drawn():
 def test_tied_tokens_survive_together():
     logits = torch.tensor([[1.0, 2.0, 2.0, 2.0, 0.0]])
     assert (logits >= thresholds(logits, [SamplerRow(1.0, top_k=1)])).tolist() == [[False, True, True, True, False]]
+
+
+@pytest.mark.parametrize("temperature", [1e-300, 1e-45, 1e-38, 1e-20])
+def test_next_to_no_temperature_is_greedy(temperature):
+    logits = torch.randn(4, 100, generator=torch.Generator().manual_seed(6)) * 30
+    logits[:, 50:60] = -torch.inf
+    settings = [{}, {"top_p": 0.9}, {"typical_p": 0.9}, {"top_k": 7, "min_p": 0.1}]
+    rows = [SamplerRow(temperature, seed=i, **setting) for i, setting in enumerate(settings)]
+    assert sample(logits, rows).tolist() == logits.argmax(-1).tolist()
 
 
 def test_greedy_rows_and_sampled_rows_share_a_batch():
@@ -82,11 +124,21 @@ def chi_square(rows: list[SamplerRow], logits: torch.Tensor, expected: torch.Ten
 
 
 @pytest.mark.parametrize("along", ["seed", "position"])
-@pytest.mark.parametrize("row", [(1.0, 0, 1.0, 0.0), (0.7, 12, 1.0, 0.0), (1.3, 0, 0.8, 0.0), (1.0, 15, 0.9, 0.05)])
+@pytest.mark.parametrize(
+    "row",
+    [
+        (1.0, 0, 1.0, 0.0, 1.0),
+        (0.7, 12, 1.0, 0.0, 1.0),
+        (1.3, 0, 0.8, 0.0, 1.0),
+        (1.0, 15, 0.9, 0.05, 1.0),
+        (1.0, 0, 1.0, 0.0, 0.8),
+        (1.2, 15, 1.0, 0.02, 0.9),
+    ],
+)
 def test_frequencies_follow_the_distribution(along, row):
     logits = torch.randn(20, generator=torch.Generator().manual_seed(4))
-    temperature, top_k, top_p, min_p = row
-    kept = oracle(logits, SamplerRow(temperature, top_k, top_p, min_p))
+    temperature = row[0]
+    kept = oracle(logits, SamplerRow(*row))
     expected = (logits / temperature).masked_fill(~kept, -torch.inf).softmax(-1)
     counters = [(i, 3) if along == "seed" else (3, i) for i in range(40_000)]
     rows = [SamplerRow(*row, seed=seed, position=position) for seed, position in counters]
@@ -116,7 +168,7 @@ def test_batch_mates_change_nothing():
     generator = torch.Generator().manual_seed(5)
     logits = torch.randn(len(SETTINGS), VOCAB, generator=generator)
     rows = [
-        SamplerRow(row.temperature, row.top_k, row.top_p, row.min_p, seed=i, position=i)
+        SamplerRow(row.temperature, row.top_k, row.top_p, row.min_p, row.typical_p, seed=i, position=i)
         for i, row in enumerate(SETTINGS)
     ]
     together = sample(logits, rows).tolist()
@@ -128,7 +180,9 @@ def test_batch_mates_change_nothing():
 
 
 def test_the_logits_are_not_changed():
-    logits = torch.randn(3, 40)
+    logits = torch.randn(4, 40)
     before = logits.clone()
-    sample(logits, [SamplerRow(), SamplerRow(1.0, 5, 0.5, 0.1), SamplerRow(0.3, 0, 0.5)])
+    sample(
+        logits, [SamplerRow(), SamplerRow(1.0, 5, 0.5, 0.1), SamplerRow(0.3, 0, 0.5), SamplerRow(1.0, typical_p=0.4)]
+    )
     assert torch.equal(logits, before)

@@ -13,12 +13,13 @@ import pytest
 from tests.engine.harness import GENERATING, generate, run
 from tests.parity.checkpoints import random_ids
 
-LENGTHS = [1, 3, 8, 17, 30, 44, 2, 5, 12, 26, 9, 40, 7, 21, 33, 4, 15]
+LENGTHS = [1, 3, 8, 17, 30, 44, 2, 5, 12, 26, 9, 40, 7, 21, 33, 4, 15, 6, 11, 19, 3, 28]
 
 
 def crowd(pair) -> list:
     """Greedy, sampled and beam requests of many lengths, with and without processors."""
     chooser = random.Random(7)
+    scored = {"prompt_logprobs": True, "top_logprobs": 2} if not pair.starts else {}
     requests = []
     for i, prompt in enumerate(random_ids(97, LENGTHS, seed=11)):
         settings = [
@@ -29,7 +30,11 @@ def crowd(pair) -> list:
             {"num_beams": 3, "num_return_sequences": 3},
             {"num_beams": 4, "no_repeat_ngram_size": 2, "early_stopping": True},
             {"no_repeat_ngram_size": 2, "min_new_tokens": 9, "logprobs": True},
-        ][i % 7]
+            {"do_sample": True, "seed": i, "typical_p": 0.8, "top_k": 60, "presence_penalty": 0.7},
+            {"frequency_penalty": 0.9, "encoder_no_repeat_ngram_size": 2, "logit_bias": {5: 1.5, 90: -100.0}},
+            {"num_beams": 2, "allowed_token_ids": list(range(2, 97, 3)), "frequency_penalty": -0.4},
+            {"do_sample": True, "seed": i, "allowed_token_ids": list(range(60)), "typical_p": 0.5, **scored},
+        ][i % 11]
         requests.append(generate(pair, i, prompt, max_new_tokens=chooser.randint(8, 28), **settings))
     return requests
 

@@ -71,6 +71,14 @@ def test_several_end_tokens_and_sampling():
     assert defaults.max_new_tokens is None, "a decoder's max_length counts a prompt that is not known here"
 
 
+def test_settings_of_blenderbot_and_of_typical_sampling():
+    said = {"encoder_no_repeat_ngram_size": 3, "no_repeat_ngram_size": 3, "num_beams": 10}
+    defaults = read(None, said)
+    assert (defaults.encoder_no_repeat_ngram_size, defaults.no_repeat_ngram_size) == (3, 3)
+    assert read({"do_sample": True, "typical_p": 0.9}).typical_p == 0.9
+    assert defaults.typical_p is None
+
+
 def test_special_tokens_fall_back_but_settings_do_not():
     config = {"eos_token_id": 5, "num_beams": 4, "forced_eos_token_id": 5}
     defaults = read({"temperature": 1.0}, config)
@@ -93,7 +101,8 @@ def test_tokens_beyond_the_vocabulary():
     [
         {"num_beam_groups": 2},
         {"diversity_penalty": 0.5},
-        {"typical_p": 0.9},
+        {"typical_p": "most"},
+        {"encoder_no_repeat_ngram_size": 2.5},
         {"begin_suppress_tokens": [220]},
         {"stop_strings": ["."]},
         {"temperature": "hot"},
@@ -114,5 +123,5 @@ def test_what_is_not_supported_is_refused_by_name(said):
 
 
 def test_neutral_settings_pass():
-    neutral = {"num_beam_groups": 1, "diversity_penalty": 0.0, "typical_p": 1.0, "begin_suppress_tokens": []}
+    neutral = {"num_beam_groups": 1, "diversity_penalty": 0.0, "guidance_scale": 1.0, "begin_suppress_tokens": []}
     assert read({**neutral, "do_sample": None}) == FAMILY

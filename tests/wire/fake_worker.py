@@ -2,7 +2,8 @@
 
 A model's kind is the beginning of its name: `decoder`, `slow` (a decoder, 30 ms a token), `translator`, `embedder`,
 `classifier`. Generation echoes the prompt, turned by the seed when sampling, by the rank of the beam otherwise, then
-ends the text. What happens can be steered by the first byte of the prompt (or source):
+ends the text. Every token has log-probability -0.5, less one for each byte that sampling turned the prompt by. What
+happens can be steered by the first byte of the prompt (or source):
 
     `!`  the process dies     `#`  the process hangs     `%`  the request fails     `&`  nothing ever comes
 """
@@ -32,6 +33,7 @@ from server.ipc.messages import (
     ModelInfo,
     ModelSpec,
     Progress,
+    PromptScored,
     Ready,
     Shutdown,
     Stats,
@@ -100,13 +102,14 @@ class Sequence:
         if stop is not None:
             tokens = tokens[: stop + 1]
         ended = stop is not None or tokens[-1] == EOS
-        logprobs = [self.logprob(token) for token in tokens] if params.logprobs else None
+        likely = -0.5 - turn if params.do_sample else -0.5
+        logprobs = [self.logprob(token, likely) for token in tokens] if params.logprobs else None
         score = -float(rank) if params.num_beams > 1 else None
         return Hypothesis(tokens, "stop" if ended else "length", tokens[-1] if ended else None, score, logprobs)
 
-    def logprob(self, token: int) -> TokenLogprob:
-        top = [((token + i) % VOCAB, -0.5 - i) for i in range(self.message.params.top_logprobs)]
-        return TokenLogprob(token, -0.5, top)
+    def logprob(self, token: int, likely: float) -> TokenLogprob:
+        top = [((token + i) % VOCAB, likely - i) for i in range(self.message.params.top_logprobs)]
+        return TokenLogprob(token, likely, top)
 
 
 class Worker:
@@ -188,7 +191,7 @@ class Worker:
 
     def step(self) -> None:
         now = time.monotonic()
-        tokens, finished = [], []
+        prompts, tokens, finished = [], [], []
         for request_id, sequence in list(self.sequences.items()):
             params = sequence.message.params
             deadline = sequence.message.deadline
@@ -205,6 +208,9 @@ class Worker:
             if now < sequence.next_at:
                 continue
             sequence.next_at = now + sequence.pause
+            if params.prompt_logprobs and sequence.made == 0:
+                told = [sequence.logprob(token, -0.25) for token in sequence.message.token_ids[1:]]
+                prompts.append(PromptScored(request_id, told))
             if params.num_beams == 1 or params.stream:
                 index = sequence.made
                 if params.num_beams == 1 or index == 0:
@@ -215,9 +221,9 @@ class Worker:
                 del self.sequences[request_id]
                 hypotheses = [sequence.answer(rank) for rank in range(params.num_return_sequences)]
                 finished.append(Finished(request_id, hypotheses, 0.001, 0.002, now - sequence.started, 0))
-        if tokens or finished:
+        if prompts or tokens or finished:
             self.steps.append(StepTiming("decoder", "decode", 0.001, len(tokens), len(tokens)))
-            self.send(StepOutput(self.epoch, tokens=tokens, finished=finished))
+            self.send(StepOutput(self.epoch, tokens=tokens, finished=finished, prompts=prompts))
 
     def stats(self) -> None:
         running = len(self.sequences)

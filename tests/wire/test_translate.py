@@ -123,7 +123,16 @@ def test_token_ids_logprobs_and_reasons(client: httpx.Client) -> None:
 
 
 @pytest.mark.parametrize(
-    "body", [{"n": 2}, {"num_return_sequences": 2}, {"echo": True}, {"inputs": [1, 2]}, {"prompt": "x"}]
+    "body",
+    [
+        {"n": 2},
+        {"best_of": 2},
+        {"num_return_sequences": 2},
+        {"echo": True},
+        {"prompt_logprobs": True},
+        {"inputs": [1, 2]},
+        {"prompt": "x"},
+    ],
 )
 def test_what_is_not_for_translations(client: httpx.Client, body: dict) -> None:
     refused(client, next(iter(body)), **body)

@@ -1,0 +1,48 @@
+"""Log-probabilities of a prompt's own tokens, as its chunks are computed. Knows hidden states; not who asked."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import torch
+from torch import Tensor
+
+from server.engine.scheduler import ScheduledRow
+from server.engine.selection import describe
+from server.engine.sequence import Request
+
+_POSITIONS = 64
+"""Positions whose logits are held at a time: a chunk of them all would be as large as the vocabulary is wide."""
+
+
+@torch.inference_mode()
+def score_prompts(
+    rows: Sequence[ScheduledRow], hidden: Tensor, logits: Callable[[Tensor], Tensor]
+) -> tuple[list[Request], list[Request]]:
+    """Add to `prompt_logprobs` what this step tells: position i speaks of token i + 1, the first is told by none.
+
+    hidden: [tokens, hidden] of the step's rows, in order, before they count as computed. logits: from hidden states
+    [n, hidden] to [n, vocab], float32. What an earlier step told, before a preemption, is kept.
+    Returns the requests whose prompts are now complete, and those whose numbers are not finite.
+    """
+    complete, failed = [], []
+    start = 0
+    for row in rows:
+        first, start = start, start + row.num_tokens
+        request = row.request
+        if not request.params.prompt_logprobs or request.prompt_reported:
+            continue
+        done = row.sequence.num_computed_tokens
+        last = min(done + row.num_tokens, request.num_prompt_tokens - 1)
+        for begin in range(max(done, len(request.prompt_logprobs)), last, _POSITIONS):
+            end = min(begin + _POSITIONS, last)
+            raw = logits(hidden[first + begin - done : first + end - done]).log_softmax(dim=-1)
+            tokens = torch.tensor(row.sequence.tokens[begin + 1 : end + 1], device=raw.device)
+            if not bool(torch.isfinite(raw.sum())):
+                failed.append(request)
+                break
+            request.prompt_logprobs += describe(raw, tokens, [request.params.top_logprobs] * len(tokens))
+        if request not in failed and len(request.prompt_logprobs) == request.num_prompt_tokens - 1:
+            request.prompt_reported = True
+            complete.append(request)
+    return complete, failed
