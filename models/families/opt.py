@@ -20,7 +20,7 @@ from models.config import (
 from models.families.family import Family
 from models.families.fields import Fields, head_width
 from models.generation_defaults import GenerationDefaults
-from weights.rules import Rename, Rule, Slice
+from weights.rules import Drop, Rename, Rule, Slice
 
 _NORM = NormConfig("layer", 1e-5)
 
@@ -75,6 +75,8 @@ def rules(model: ModelConfig, hf: Mapping[str, Any], architecture: str) -> Seque
         Rename(layer + r"fc2\.(weight|bias)", ours + r"feed_forward.down.\2"),
         Rename(decoder + r"final_layer_norm\.(weight|bias)", r"decoder.final_norm.\1"),
         Rename(r"lm_head\.weight", tokens if tied else "head.weight"),
+        # A number that the first releases kept beside the weights.
+        Drop(decoder + r"version"),
     )
 
 

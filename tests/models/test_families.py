@@ -20,6 +20,7 @@ from models.config import (
     YarnScaling,
 )
 from models.families import FAMILIES, family_of
+from weights.rules import first_match
 
 LLAMA = {
     "model_type": "llama",
@@ -264,6 +265,26 @@ def test_published_code_is_known_and_other_code_is_not():
                 build({**base, "auto_map": other})
     with pytest.raises(ConfigError, match="auto_map"):
         build({**LLAMA, "auto_map": {"AutoModel": "modeling_llama.LlamaModel"}})
+
+
+@pytest.mark.parametrize(
+    ("base", "dropped", "renamed"),
+    [
+        (GPTJ, "transformer.h.0.attn.masked_bias", "transformer.wte.weight"),
+        (NEOX, "gpt_neox.layers.3.attention.rotary_emb.inv_freq", "gpt_neox.embed_in.weight"),
+        (NEO, "transformer.h.0.attn.attention.masked_bias", "transformer.wte.weight"),
+        (OPENAI, "h.0.attn.bias", "tokens_embed.weight"),
+        (OPT, "model.decoder.version", "decoder.embed_tokens.weight"),
+        (PHI, "model.layers.0.self_attn.rotary_emb.inv_freq", "model.embed_tokens.weight"),
+        (BLOOM, None, "word_embeddings.weight"),
+    ],
+    ids=lambda value: value["model_type"] if isinstance(value, dict) else "",
+)
+def test_names_of_first_releases(base, dropped, renamed):
+    family, architecture = family_of(base)
+    rules = family.rules(build(base), base, architecture)
+    assert dropped is None or first_match(rules, dropped)[1] == ()
+    assert first_match(rules, renamed)[1] == ("decoder.embedding.tokens.weight",)
 
 
 def test_bloom_has_two_names_for_each_size():
