@@ -17,6 +17,8 @@ from server.api import (
     routes_encode,
     routes_generate,
     routes_operations,
+    routes_rerank,
+    routes_similarity,
     routes_tokenize,
     routes_translate,
 )
@@ -27,6 +29,16 @@ from server.api.telemetry import version
 from server.errors import EngineFailure, MethodNotAllowed, NotFound, RequestError
 
 log = logging.getLogger("triptych.api")
+
+ROUTES = (
+    routes_generate,
+    routes_translate,
+    routes_encode,
+    routes_similarity,
+    routes_rerank,
+    routes_tokenize,
+    routes_operations,
+)
 
 
 def create_app(state: State) -> ASGIApp:
@@ -52,7 +64,7 @@ def create_routes(state: State) -> FastAPI:
         swagger_ui_oauth2_redirect_url=None,
     )
     app.state.triptych = state
-    for routes in (routes_generate, routes_translate, routes_encode, routes_tokenize, routes_operations):
+    for routes in ROUTES:
         app.include_router(routes.router)
 
     def answer(request: Request, error: RequestError) -> Response:

@@ -66,6 +66,14 @@ _EXAMPLES: dict[str, tuple[dict[str, Any], Any]] = {
         {"inputs": "I liked this film."},
         [{"label": "positive", "score": 0.98}, {"label": "negative", "score": 0.02}],
     ),
+    "similarity": (
+        {"inputs": {"source_sentence": "The cat sleeps.", "sentences": ["A cat is asleep.", "The king left."]}},
+        [0.91, 0.12],
+    ),
+    "rerank": (
+        {"query": "What do cats eat?", "texts": ["The king left.", "Cats eat fish."], "return_text": True},
+        [{"index": 1, "score": 0.98, "text": "Cats eat fish."}, {"index": 0, "score": 0.01, "text": "The king left."}],
+    ),
     "tokenize": (
         {"inputs": "a text"},
         [[{"id": 64, "text": "a", "start": 0, "end": 1, "special": False}]],
@@ -80,6 +88,8 @@ _ANSWERS: dict[str, type[BaseModel]] = {
     "translate": responses.TranslateAnswer,
     "embed": responses.EmbedAnswer,
     "classify": responses.ClassifyAnswer,
+    "similarity": responses.SimilarityAnswer,
+    "rerank": responses.RerankAnswer,
     "tokenize": responses.TokenizeAnswer,
     "detokenize": responses.DetokenizeAnswer,
     "health": responses.Status,
@@ -132,6 +142,8 @@ def document(app: FastAPI) -> dict[str, Any]:
         schemas.TranslateBody,
         schemas.EmbedBody,
         schemas.ClassifyBody,
+        schemas.SimilarityBody,
+        schemas.RerankBody,
         schemas.TokenizeBody,
         schemas.DetokenizeBody,
     ]

@@ -127,6 +127,22 @@ class ClassifyAnswer(RootModel[list[Label] | list[list[Label]]]):
     """Labels by falling score; a list of such lists for a list of inputs."""
 
 
+class SimilarityAnswer(RootModel[list[float]]):
+    """A cosine for each sentence."""
+
+
+class Ranked(Answer):
+    """`index`: place of the text in the list that came."""
+
+    index: int
+    score: float
+    text: str | None = None
+
+
+class RerankAnswer(RootModel[list[Ranked]]):
+    """Texts by falling score."""
+
+
 class TokenizeAnswer(RootModel[list[list[Token]]]):
     """The tokens of each text."""
 

@@ -298,6 +298,35 @@ class ClassifyBody(TimedBody):
     truncation_direction: Literal["left", "right"] | None = None
 
 
+class Sentences(BaseModel):
+    """A sentence, and those to compare with it."""
+
+    model_config = ConfigDict(strict=True, extra="forbid")
+
+    source_sentence: str
+    sentences: Annotated[list[str], Field(min_length=1, max_length=MAX_ITEMS)]
+
+
+class SimilarityBody(TimedBody):
+    """`POST /similarity`."""
+
+    inputs: Sentences
+    truncate: bool | None = None
+    truncation_direction: Literal["left", "right"] | None = None
+    prompt_name: Annotated[str | None, Field(max_length=64)] = None
+
+
+class RerankBody(TimedBody):
+    """`POST /rerank`. `raw_scores`: logits instead of numbers from 0 to 1."""
+
+    query: Annotated[str, Field(min_length=1)]
+    texts: Annotated[list[str], Field(min_length=1, max_length=MAX_ITEMS)]
+    raw_scores: bool | None = None
+    return_text: bool | None = None
+    truncate: bool | None = None
+    truncation_direction: Literal["left", "right"] | None = None
+
+
 class TokenizeBody(Body):
     """`POST /tokenize`."""
 

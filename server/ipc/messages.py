@@ -21,7 +21,7 @@ DeviceChoice = Literal["auto", "cpu", "cuda"]
 DType = Literal["float32", "bfloat16", "float16"]
 DTypeChoice = Literal["auto", "float32", "bfloat16", "float16"]
 """`auto` is float32 on a CPU and bfloat16 on CUDA; `ModelInfo.dtype` has the outcome."""
-Task = Literal["generate", "translate", "embed", "classify"]
+Task = Literal["generate", "translate", "embed", "classify", "rerank"]
 EncodeTask = Literal["embed", "classify"]
 Pooling = Literal["mean", "cls", "last", "max"]
 FinishReason = Literal["stop", "length", "timeout"]

@@ -54,8 +54,9 @@ def write_all(root: Path) -> list[str]:
     (root / "embedder" / "config_sentence_transformers.json").write_text(
         json.dumps({"prompts": {"query": "query: ", "passage": "passage: "}})
     )
-    write_checkpoint(root / "classifier", ends=True)
+    for name in ("classifier", "reranker"):
+        write_checkpoint(root / name, ends=True)
     write_translator(root / "translator", "en", "de")
     write_translator(root / "translator-fr", "en", "fr")
-    names = ("decoder", "slow", "embedder", "classifier", "translator", "translator-fr")
+    names = ("decoder", "slow", "embedder", "classifier", "reranker", "translator", "translator-fr")
     return [f"{name}={root / name}" for name in names]

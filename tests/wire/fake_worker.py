@@ -1,8 +1,8 @@
 """A worker without a model: the same messages, answers that a test can foretell. Run as `fake_worker.py --fd N`.
 
 A model's kind is the beginning of its name: `decoder`, `slow` (a decoder, 30 ms a token), `translator`, `embedder`,
-`classifier`. Generation echoes the prompt, turned by the seed when sampling, by the rank of the beam otherwise, then
-ends the text. What happens can be steered by the first byte of the prompt (or source):
+`classifier`, `reranker`. Generation echoes the prompt, turned by the seed when sampling, by the rank of the beam
+otherwise, then ends the text. What happens can be steered by the first byte of the prompt (or source):
 
     `!`  the process dies     `#`  the process hangs     `%`  the request fails     `&`  nothing ever comes
 """
@@ -50,7 +50,9 @@ KINDS = {
     "translator": ["generate", "translate"],
     "embedder": ["embed"],
     "classifier": ["classify"],
+    "reranker": ["classify", "rerank"],
 }
+LABELS = {"classify": ["bad", "fair", "good"], "rerank": ["relevance"]}
 
 
 def describe(spec: ModelSpec) -> ModelInfo:
@@ -75,7 +77,7 @@ def describe(spec: ModelSpec) -> ModelInfo:
         generation=GenerationDefaults(
             end_token_ids=[EOS], decoder_start_token_ids=[PAD] if seq2seq else [], num_beams=2 if seq2seq else None
         ),
-        labels=["bad", "fair", "good"] if "classify" in tasks else [],
+        labels=LABELS.get(tasks[-1], []),
         problem_type="single_label_classification" if "classify" in tasks else None,
         load_seconds=0.01,
     )
@@ -164,7 +166,9 @@ class Worker:
             encoded = []
             for index, item in enumerate(message.items):
                 values = [float(len(item.token_ids)), float(sum(item.token_ids) % 97), float(item.token_ids[0]), 1.0]
-                if message.task == "classify":
+                if message.model.startswith("reranker"):
+                    values = [float(sum(item.token_type_ids or [])) - 3.0]
+                elif message.task == "classify":
                     values = [float(sum(item.token_type_ids or [])), 1.0, float(len(item.token_ids))]
                 elif message.normalize:
                     norm = sum(value * value for value in values) ** 0.5
