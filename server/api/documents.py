@@ -62,6 +62,7 @@ _EXAMPLES: dict[str, tuple[dict[str, Any], Any]] = {
         },
     ),
     "embed": ({"inputs": ["a first text", "a second one"]}, [[0.6, 0.8], [0.8, 0.6]]),
+    "embed_all": ({"inputs": ["a text"]}, [[[0.6, 0.8], [0.8, 0.6], [1.0, 0.0]]]),
     "classify": (
         {"inputs": "I liked this film."},
         [{"label": "positive", "score": 0.98}, {"label": "negative", "score": 0.02}],
@@ -87,6 +88,7 @@ _ANSWERS: dict[str, type[BaseModel]] = {
     "generate": responses.GenerateAnswer,
     "translate": responses.TranslateAnswer,
     "embed": responses.EmbedAnswer,
+    "embed_all": responses.EmbedAllAnswer,
     "classify": responses.ClassifyAnswer,
     "similarity": responses.SimilarityAnswer,
     "rerank": responses.RerankAnswer,
@@ -141,6 +143,7 @@ def document(app: FastAPI) -> dict[str, Any]:
         schemas.GenerateBody,
         schemas.TranslateBody,
         schemas.EmbedBody,
+        schemas.EmbedAllBody,
         schemas.ClassifyBody,
         schemas.SimilarityBody,
         schemas.RerankBody,

@@ -82,11 +82,15 @@ async def _collect(call: Call, found: list[Encoded | None]) -> None:
                 found[event.index] = event
 
 
+async def matrices(request: Request, state: State, message: Encode, deadline: float) -> list[Numbers]:
+    """[rows, width] of each item, in order."""
+    encoded = await answers(request, state, message, deadline)
+    return [np.frombuffer(one.values, dtype="<f4").reshape(one.rows, -1) for one in encoded]
+
+
 async def vectors(request: Request, state: State, message: Encode, deadline: float) -> Numbers:
-    """[items, width]: one vector of each item, in order."""
-    return np.stack(
-        [np.frombuffer(one.values, dtype="<f4") for one in await answers(request, state, message, deadline)]
-    )
+    """[items, width]: the one row of each item, in order."""
+    return np.concatenate(await matrices(request, state, message, deadline))
 
 
 def sigmoid(logits: Numbers) -> Numbers:

@@ -123,6 +123,10 @@ class EmbedAnswer(RootModel[list[list[float]]]):
     """A vector for each input, also for one."""
 
 
+class EmbedAllAnswer(RootModel[list[list[list[float]]]]):
+    """For each input a vector for each of its tokens, also for one."""
+
+
 class ClassifyAnswer(RootModel[list[Label] | list[list[Label]]]):
     """Labels by falling score; a list of such lists for a list of inputs."""
 

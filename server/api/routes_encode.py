@@ -1,4 +1,4 @@
-"""`POST /embed` and `POST /classify`: vectors and labels from an encoder. API.md section 5."""
+"""`POST /embed`, `POST /embed_all` and `POST /classify`: vectors and labels from an encoder. API.md section 5."""
 
 from __future__ import annotations
 
@@ -16,12 +16,15 @@ from server.api.body import read
 from server.api.documents import operation
 from server.api.encode import Numbers
 from server.api.replies import json_response
-from server.api.schemas import ClassifyBody, EmbedBody
+from server.api.schemas import ClassifyBody, EmbedAllBody, EmbedBody
 from server.api.state import Model, State, of
-from server.errors import InvalidRequest
+from server.errors import InvalidRequest, RequestTooLarge
 from server.ipc.messages import Encode, EncodeItem, ModelInfo
 
 router = APIRouter()
+
+MAX_NUMBERS = 1 << 24
+"""Numbers of one `/embed_all` answer: 64 MiB from the worker, and about three times that as JSON."""
 
 
 @router.post("/embed", **operation("embed", EmbedBody))
@@ -31,9 +34,7 @@ async def embed(request: Request) -> Response:
     body = await read(request, EmbedBody, state.settings.max_body_bytes, state.settings.body_timeout_seconds)
     deadline = state.deadline(request, body.timeout_ms)
     model = state.candidates(body.model, ("embed",), "/embed")[0]
-    hidden = model.info.hidden_size
-    if body.dimensions is not None and body.dimensions > hidden:
-        raise InvalidRequest(f"`dimensions` {body.dimensions} is more than the model's {hidden}", "dimensions")
+    _check_dimensions(body, model.info)
     items = await _embed_items(state, model, body)
     message = Encode(
         state.client.next_id(),
@@ -44,17 +45,56 @@ async def embed(request: Request) -> Response:
         normalize=body.normalize is not False and body.dimensions is None,
         deadline=deadline,
     )
-    vectors = await encode.vectors(request, state, message, deadline)
-    if body.dimensions is not None:
-        vectors = vectors[:, : body.dimensions]
-        if body.normalize is not False:
-            norms = np.linalg.norm(vectors, axis=1, keepdims=True)
-            vectors = vectors / np.maximum(norms, np.finfo(np.float32).tiny)
-    content = orjson.dumps(np.ascontiguousarray(vectors), option=orjson.OPT_SERIALIZE_NUMPY)
-    return Response(content, media_type="application/json")
+    return _numbers(_cut(await encode.vectors(request, state, message, deadline), body))
 
 
-async def _embed_items(state: State, model: Model, body: EmbedBody) -> list[EncodeItem]:
+@router.post("/embed_all", **operation("embed_all", EmbedAllBody))
+async def embed_all(request: Request) -> Response:
+    """A vector for each token of each text, special tokens included."""
+    state = of(request)
+    body = await read(request, EmbedAllBody, state.settings.max_body_bytes, state.settings.body_timeout_seconds)
+    deadline = state.deadline(request, body.timeout_ms)
+    model = state.candidates(body.model, ("embed",), "/embed_all")[0]
+    _check_dimensions(body, model.info)
+    items = await _embed_items(state, model, body)
+    numbers = sum(len(item.token_ids) for item in items) * model.info.hidden_size
+    if numbers > MAX_NUMBERS:
+        text = f"`inputs` asks for {numbers} numbers; the limit of one answer is {MAX_NUMBERS}"
+        raise RequestTooLarge(text, "inputs")
+    message = Encode(
+        state.client.next_id(),
+        model.name,
+        "embed_tokens",
+        items,
+        normalize=body.normalize is not False and body.dimensions is None,
+        deadline=deadline,
+    )
+    matrices = [_cut(one, body) for one in await encode.matrices(request, state, message, deadline)]
+    return await state.in_thread(lambda: _numbers(matrices))
+
+
+def _check_dimensions(body: EmbedAllBody, info: ModelInfo) -> None:
+    if body.dimensions is not None and body.dimensions > info.hidden_size:
+        text = f"`dimensions` {body.dimensions} is more than the model's {info.hidden_size}"
+        raise InvalidRequest(text, "dimensions")
+
+
+def _cut(vectors: Numbers, body: EmbedAllBody) -> Numbers:
+    """[n, hidden] to [n, `dimensions`], at unit length again unless that is not wanted."""
+    if body.dimensions is None:
+        return vectors
+    vectors = vectors[:, : body.dimensions]
+    if body.normalize is not False:
+        norms = np.linalg.norm(vectors, axis=1, keepdims=True)
+        vectors = vectors / np.maximum(norms, np.finfo(np.float32).tiny)
+    return np.ascontiguousarray(vectors)
+
+
+def _numbers(value: Numbers | list[Numbers]) -> Response:
+    return Response(orjson.dumps(value, option=orjson.OPT_SERIALIZE_NUMPY), media_type="application/json")
+
+
+async def _embed_items(state: State, model: Model, body: EmbedAllBody) -> list[EncodeItem]:
     """Every input as ids: texts with the prompt that was named, if any, and id lists as they are."""
     given = body.inputs
     inputs = [given] if isinstance(given, str) or isinstance(given[0], int) else given

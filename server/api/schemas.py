@@ -275,16 +275,21 @@ class TranslateBody(GenerationFields):
     split_sentences: bool | None = None
 
 
-class EmbedBody(TimedBody):
-    """`POST /embed`."""
+class EmbedAllBody(TimedBody):
+    """`POST /embed_all`. Everything `/embed` takes but `pooling`."""
 
     inputs: TextsOrIds
     normalize: bool | None = None
     truncate: bool | None = None
     truncation_direction: Literal["left", "right"] | None = None
-    pooling: Literal["mean", "cls", "last", "max"] | None = None
     dimensions: Annotated[int | None, Field(ge=1)] = None
     prompt_name: Annotated[str | None, Field(max_length=64)] = None
+
+
+class EmbedBody(EmbedAllBody):
+    """`POST /embed`."""
+
+    pooling: Literal["mean", "cls", "last", "max"] | None = None
 
 
 class ClassifyBody(TimedBody):

@@ -25,7 +25,7 @@ TOKENIZER_THREADS = 2
 _ROUTES: Mapping[Task, tuple[str, ...]] = {
     "generate": ("/generate",),
     "translate": ("/translate",),
-    "embed": ("/embed", "/similarity"),
+    "embed": ("/embed", "/embed_all", "/similarity"),
     "classify": ("/classify",),
     "rerank": ("/rerank",),
 }

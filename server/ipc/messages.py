@@ -22,7 +22,8 @@ DType = Literal["float32", "bfloat16", "float16"]
 DTypeChoice = Literal["auto", "float32", "bfloat16", "float16"]
 """`auto` is float32 on a CPU and bfloat16 on CUDA; `ModelInfo.dtype` has the outcome."""
 Task = Literal["generate", "translate", "embed", "classify", "rerank"]
-EncodeTask = Literal["embed", "classify"]
+EncodeTask = Literal["embed", "embed_tokens", "classify"]
+"""What to read off an encoder: a vector of each text, or of each token; class logits of each text."""
 Pooling = Literal["mean", "cls", "last", "max"]
 FinishReason = Literal["stop", "length", "timeout"]
 FailureCode = Literal["engine_error", "timeout", "request_too_large", "not_ready"]
@@ -135,9 +136,10 @@ class EncodeItem(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Encode(Message, frozen=True):
-    """Run texts through an encoder: pooled vectors for `embed`, raw class logits for `classify`.
+    """Run texts through an encoder, and say for each what `task` asks for; logits come raw.
 
-    Each item is scheduled on its own and answered by an `Encoded` of its own. `pooling`, `normalize` are for `embed`.
+    Each item is scheduled on its own and answered by an `Encoded` of its own. `pooling` is for `embed`, `normalize` for
+    `embed` and `embed_tokens`.
     """
 
     request_id: int
@@ -294,11 +296,16 @@ class Finished(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Encoded(msgspec.Struct, frozen=True, array_like=True):
-    """One item of an `Encode` is done. values: float32, little-endian: [hidden] for embed, [labels] for classify."""
+    """One item of an `Encode` is done.
+
+    values: float32, little-endian, [rows, width]: one row of the text, or for `embed_tokens` a row of each token; as
+    wide as the hidden states, or for `classify` as there are labels.
+    """
 
     request_id: int
     index: int
     values: bytes
+    rows: int = 1
 
 
 class Failed(msgspec.Struct, frozen=True, array_like=True):

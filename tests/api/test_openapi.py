@@ -19,6 +19,7 @@ BODIES = {
     "generate": schemas.GenerateBody,
     "translate": schemas.TranslateBody,
     "embed": schemas.EmbedBody,
+    "embed_all": schemas.EmbedAllBody,
     "classify": schemas.ClassifyBody,
     "similarity": schemas.SimilarityBody,
     "rerank": schemas.RerankBody,

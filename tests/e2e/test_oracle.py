@@ -76,6 +76,16 @@ def test_embeddings(demo_server: RunningServer) -> None:
 
 
 @torch.inference_mode()
+def test_embeddings_of_every_token(demo_server: RunningServer) -> None:
+    folder = DEMO / "sentence-encoder"
+    tokenizer, model = AutoTokenizer.from_pretrained(folder), AutoModel.from_pretrained(folder)
+    ours = post(demo_server, "/embed_all", {"inputs": SENTENCES, "normalize": False})
+    for sentence, matrix in zip(SENTENCES, ours, strict=True):
+        expected = model(**tokenizer(sentence, return_tensors="pt")).last_hidden_state[0]
+        np.testing.assert_allclose(matrix, expected.numpy(), atol=1e-4)
+
+
+@torch.inference_mode()
 def test_similarities(demo_server: RunningServer) -> None:
     folder = DEMO / "sentence-encoder"
     tokenizer, model = AutoTokenizer.from_pretrained(folder), AutoModel.from_pretrained(folder)

@@ -167,6 +167,7 @@ class Results:
     tokens: dict[int, list[int]] = field(default_factory=dict)
     token_events: dict[int, list[Tokens]] = field(default_factory=dict)
     encoded: dict[tuple[int, int], bytes] = field(default_factory=dict)
+    rows: dict[tuple[int, int], int] = field(default_factory=dict)
     steps: int = 0
 
     def take(self, output) -> None:
@@ -184,6 +185,7 @@ class Results:
             self.failed[event.request_id] = event
         for event in output.encoded:
             self.encoded[event.request_id, event.index] = event.values
+            self.rows[event.request_id, event.index] = event.rows
 
     def texts(self, request_id: int) -> list[list[int]]:
         return [hypothesis.token_ids for hypothesis in self.finished[request_id].hypotheses]

@@ -40,6 +40,22 @@ def test_an_embedding_in_a_batch_equals_it_alone_and_transformers(pairs, pooling
         np.testing.assert_allclose(alone, expected.numpy(), rtol=1e-3, atol=1e-4)
 
 
+@pytest.mark.parametrize("normalize", [True, False])
+def test_the_vectors_of_all_tokens_equal_transformers(pairs, normalize):
+    pair = pairs("bert")
+    mixed = [encode(0, TEXTS, task="embed_tokens", normalize=normalize), encode(1, TEXTS[:4], pooling="max")]
+    results = run(pair.engine(max_batch_tokens=64), mixed)
+    for index, text in enumerate(TEXTS):
+        with torch.inference_mode():
+            expected = pair.oracle(torch.tensor([text], device=pair.loaded.device)).last_hidden_state[0].cpu()
+        if normalize:
+            expected = expected / expected.norm(dim=-1, keepdim=True)
+        assert results.rows[0, index] == len(text)
+        found = values(results, 0, index).reshape(len(text), -1)
+        np.testing.assert_allclose(found, expected.numpy(), rtol=1e-3, atol=1e-4)
+    assert {results.rows[1, index] for index in range(4)} == {1}
+
+
 def test_class_logits_equal_transformers(pairs):
     pair = pairs("classifier")
     types = [[0] * (len(text) // 2) + [1] * (len(text) - len(text) // 2) for text in TEXTS]

@@ -163,17 +163,7 @@ class Worker:
         elif isinstance(message, Abort):
             self.sequences.pop(message.request_id, None)
         elif isinstance(message, Encode):
-            encoded = []
-            for index, item in enumerate(message.items):
-                values = [float(len(item.token_ids)), float(sum(item.token_ids) % 97), float(item.token_ids[0]), 1.0]
-                if message.model.startswith("reranker"):
-                    values = [float(sum(item.token_type_ids or [])) - 3.0]
-                elif message.task == "classify":
-                    values = [float(sum(item.token_type_ids or [])), 1.0, float(len(item.token_ids))]
-                elif message.normalize:
-                    norm = sum(value * value for value in values) ** 0.5
-                    values = [value / norm for value in values]
-                encoded.append(Encoded(message.request_id, index, struct.pack(f"<{len(values)}f", *values)))
+            encoded = [self.encode(message, index) for index in range(len(message.items))]
             self.send(StepOutput(self.epoch, encoded=encoded))
         elif isinstance(message, Generate):
             first = next((token for token in message.token_ids if token >= FIRST_BYTE), FIRST_BYTE) - FIRST_BYTE
@@ -189,6 +179,22 @@ class Worker:
                 if first == ord("&"):
                     sequence.next_at = float("inf")
                 self.sequences[message.request_id] = sequence
+
+    def encode(self, message: Encode, index: int) -> Encoded:
+        item = message.items[index]
+        count, types = float(len(item.token_ids)), float(sum(item.token_type_ids or []))
+        if message.task == "embed_tokens":
+            rows = [[float(token), float(place), count, 1.0] for place, token in enumerate(item.token_ids)]
+        elif message.model.startswith("reranker"):
+            rows = [[types - 3.0]]
+        elif message.task == "classify":
+            rows = [[types, 1.0, count]]
+        else:
+            rows = [[count, float(sum(item.token_ids) % 97), float(item.token_ids[0]), 1.0]]
+        if message.task in ("embed", "embed_tokens") and message.normalize:
+            rows = [[value / sum(one * one for one in row) ** 0.5 for value in row] for row in rows]
+        flat = [value for row in rows for value in row]
+        return Encoded(message.request_id, index, struct.pack(f"<{len(flat)}f", *flat), len(rows))
 
     def step(self) -> None:
         now = time.monotonic()
