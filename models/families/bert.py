@@ -95,8 +95,8 @@ FAMILY = Family(
     model_types=("bert",),
     architectures={
         "BertModel": ("embed",),
-        "BertForMaskedLM": ("embed",),
-        "BertForPreTraining": ("embed",),
+        "BertForMaskedLM": ("embed", "fill_mask"),
+        "BertForPreTraining": ("embed", "fill_mask"),
         "BertForSequenceClassification": ("classify",),
     },
     config=_config,

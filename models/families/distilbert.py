@@ -94,7 +94,7 @@ FAMILY = Family(
     model_types=("distilbert",),
     architectures={
         "DistilBertModel": ("embed",),
-        "DistilBertForMaskedLM": ("embed",),
+        "DistilBertForMaskedLM": ("embed", "fill_mask"),
         "DistilBertForSequenceClassification": ("classify",),
     },
     config=_config,

@@ -107,7 +107,7 @@ FAMILY = Family(
     model_types=("roberta",),
     architectures={
         "RobertaModel": ("embed",),
-        "RobertaForMaskedLM": ("embed",),
+        "RobertaForMaskedLM": ("embed", "fill_mask"),
         "RobertaForSequenceClassification": ("classify",),
     },
     config=_config,

@@ -15,6 +15,7 @@ from starlette.types import ASGIApp
 
 from server.api import (
     routes_encode,
+    routes_fill_mask,
     routes_generate,
     routes_operations,
     routes_rerank,
@@ -36,6 +37,7 @@ ROUTES = (
     routes_encode,
     routes_similarity,
     routes_rerank,
+    routes_fill_mask,
     routes_tokenize,
     routes_operations,
 )

@@ -75,6 +75,10 @@ _EXAMPLES: dict[str, tuple[dict[str, Any], Any]] = {
         {"query": "What do cats eat?", "texts": ["The king left.", "Cats eat fish."], "return_text": True},
         [{"index": 1, "score": 0.98, "text": "Cats eat fish."}, {"index": 0, "score": 0.01, "text": "The king left."}],
     ),
+    "fill_mask": (
+        {"inputs": "Paris is the [MASK] of France.", "top_k": 1},
+        [{"score": 0.99, "token": 3007, "token_str": "capital", "sequence": "paris is the capital of france."}],
+    ),
     "tokenize": (
         {"inputs": "a text"},
         [[{"id": 64, "text": "a", "start": 0, "end": 1, "special": False}]],
@@ -92,6 +96,7 @@ _ANSWERS: dict[str, type[BaseModel]] = {
     "classify": responses.ClassifyAnswer,
     "similarity": responses.SimilarityAnswer,
     "rerank": responses.RerankAnswer,
+    "fill_mask": responses.FillMaskAnswer,
     "tokenize": responses.TokenizeAnswer,
     "detokenize": responses.DetokenizeAnswer,
     "health": responses.Status,
@@ -147,6 +152,7 @@ def document(app: FastAPI) -> dict[str, Any]:
         schemas.ClassifyBody,
         schemas.SimilarityBody,
         schemas.RerankBody,
+        schemas.FillMaskBody,
         schemas.TokenizeBody,
         schemas.DetokenizeBody,
     ]

@@ -147,6 +147,19 @@ class RerankAnswer(RootModel[list[Ranked]]):
     """Texts by falling score."""
 
 
+class Word(Answer):
+    """`sequence`: the text with the word in it."""
+
+    score: float
+    token: int
+    token_str: str
+    sequence: str
+
+
+class FillMaskAnswer(RootModel[list[Word] | list[list[Word]]]):
+    """Words by falling probability; a list of such lists for a list of inputs."""
+
+
 class TokenizeAnswer(RootModel[list[list[Token]]]):
     """The tokens of each text."""
 

@@ -13,6 +13,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSche
 from server.errors import InvalidRequest
 
 MAX_ITEMS = 1024
+MAX_WORDS = 256
 MAX_STOPS = 16
 MAX_STOP_CHARACTERS = 256
 
@@ -330,6 +331,16 @@ class RerankBody(TimedBody):
     return_text: bool | None = None
     truncate: bool | None = None
     truncation_direction: Literal["left", "right"] | None = None
+
+
+class FillMaskBody(TimedBody):
+    """`POST /fill_mask`. `targets`: consider only these words, each one token of the vocabulary."""
+
+    inputs: Texts
+    top_k: Annotated[int | None, Field(ge=1, le=MAX_WORDS)] = None
+    targets: Annotated[list[ShortText] | None, BeforeValidator(_strings), Field(min_length=1, max_length=MAX_WORDS)] = (
+        None
+    )
 
 
 class TokenizeBody(Body):

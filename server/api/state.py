@@ -28,6 +28,7 @@ _ROUTES: Mapping[Task, tuple[str, ...]] = {
     "embed": ("/embed", "/embed_all", "/similarity"),
     "classify": ("/classify",),
     "rerank": ("/rerank",),
+    "fill_mask": ("/fill_mask",),
 }
 
 Result = TypeVar("Result")

@@ -52,9 +52,13 @@ class Encoding:
                 return "engine_error", f"a text is empty or outside the vocabulary of {self.limits.source_vocab_size}"
             if item.token_type_ids is not None and len(item.token_type_ids) != len(item.token_ids):
                 return "engine_error", "a text has another number of token types than of tokens"
+            if message.task == "fill_mask" and item.mask_index not in range(len(item.token_ids)):
+                return "engine_error", "a text has no place for the mask"
             if len(item.token_ids) > self.limits.source_tokens:
                 tokens, limit = len(item.token_ids), self.limits.source_tokens
                 return "request_too_large", f"a text of {tokens} tokens exceeds the limit of {limit}"
+        if message.top_k < 1 or not all(0 <= word < self.limits.source_vocab_size for word in message.target_ids):
+            return "engine_error", "words to fill in are asked for that do not exist"
         return "engine_error", ""
 
     def step(self, events: Events, is_shared: bool = False) -> StepTiming | None:
@@ -79,7 +83,7 @@ class Encoding:
                 self.finish(request, "engine_error", events, NOT_FINITE)
                 continue
             values = readout.values.astype("<f4").tobytes()
-            events.encoded.append(Encoded(request.request_id, index, values, len(readout.values)))
+            events.encoded.append(Encoded(request.request_id, index, values, len(readout.values), readout.token_ids))
             request.unanswered -= 1
             if request.unanswered == 0:
                 request.finished = True

@@ -21,12 +21,14 @@ from server.engine.engine import ModelEngine
 from server.engine.generation import Generation, Limits
 from server.engine.runner import Runner
 from server.engine.scheduler import Scheduler
-from server.ipc.messages import DType, EngineOptions, GenerationDefaults, ModelInfo, ModelSpec
+from server.ipc.messages import DType, EncodeTask, EngineOptions, GenerationDefaults, ModelInfo, ModelSpec
 from weights.read import WeightsError
 from weights.resolve import ResolveError
 
 UNLIMITED_TOKENS = 4096
 """The context of a model whose positions set no limit (T5's buckets): what a client may ask for must end somewhere."""
+
+ENCODE_TASKS: tuple[EncodeTask, ...] = ("embed", "classify", "fill_mask")
 
 Progress = Callable[[int, int], None]
 
@@ -51,7 +53,12 @@ class Loaded:
 
     @property
     def encodes(self) -> bool:
-        return bool({"embed", "classify"} & set(self.model.tasks))
+        return bool(self.encode_tasks)
+
+    @property
+    def encode_tasks(self) -> list[EncodeTask]:
+        """What the encoder can be asked for, by the tasks of the model."""
+        return [task for task in ENCODE_TASKS if task in self.model.tasks]
 
     @property
     def context_tokens(self) -> int:

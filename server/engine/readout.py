@@ -6,7 +6,7 @@ Knows the model and what an `Encode` asks for; no queue, no events. Texts that a
 from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 import torch
@@ -21,9 +21,10 @@ from server.ipc.messages import Encode, EncodeItem
 
 @dataclass(frozen=True, slots=True)
 class Readout:
-    """What came of one text. values: [rows, width], float32."""
+    """What came of one text. values: [rows, width], float32. token_ids: the words that they are of, for `fill_mask`."""
 
     values: NDArray[np.float32]
+    token_ids: list[int] = field(default_factory=list)
 
 
 def read_out(
@@ -47,6 +48,8 @@ def _kind(message: Encode) -> Hashable:
             return message.task, message.normalize
         case "classify":
             return message.task
+        case "fill_mask":
+            return message.task, message.top_k, tuple(message.target_ids)
 
 
 def _read(
@@ -63,6 +66,9 @@ def _read(
             return _spans(normalize(tokens) if message.normalize else tokens, mine, batch)
         case "classify":
             return _rows(model.classify(hidden, batch)[mine])
+        case "fill_mask":
+            masks = [batch.offsets[at] + (item.mask_index or 0) for at, (_, item) in zip(mine, asked, strict=True)]
+            return _words(model.logits(hidden[masks]), message.top_k, message.target_ids)
 
 
 def _tokens_of(mine: list[int], hidden: Tensor, batch: EncoderBatch) -> Tensor:
@@ -79,3 +85,13 @@ def _spans(values: Tensor, mine: list[int], batch: EncoderBatch) -> list[Readout
     """[tokens of these texts, width]: a row for each token of each text."""
     ends = np.cumsum([batch.lengths[index] for index in mine])
     return [Readout(part) for part in np.split(values.float().cpu().numpy(), ends[:-1])]
+
+
+def _words(logits: Tensor, top_k: int, targets: list[int]) -> list[Readout]:
+    """The likeliest words, of `targets` if there are any; each with its probability among all. [texts, vocab]."""
+    scores = torch.softmax(logits.float(), dim=-1)
+    if targets:
+        scores = scores[:, targets]
+    values, places = (found.cpu() for found in scores.topk(min(top_k, scores.shape[1])))
+    words = [[targets[place] for place in row] if targets else row for row in places.tolist()]
+    return [Readout(row[None], ids) for row, ids in zip(values.numpy(), words, strict=True)]

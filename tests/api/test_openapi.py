@@ -23,6 +23,7 @@ BODIES = {
     "classify": schemas.ClassifyBody,
     "similarity": schemas.SimilarityBody,
     "rerank": schemas.RerankBody,
+    "fill_mask": schemas.FillMaskBody,
     "tokenize": schemas.TokenizeBody,
     "detokenize": schemas.DetokenizeBody,
 }

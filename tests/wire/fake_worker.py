@@ -1,8 +1,8 @@
 """A worker without a model: the same messages, answers that a test can foretell. Run as `fake_worker.py --fd N`.
 
 A model's kind is the beginning of its name: `decoder`, `slow` (a decoder, 30 ms a token), `translator`, `embedder`,
-`classifier`, `reranker`. Generation echoes the prompt, turned by the seed when sampling, by the rank of the beam
-otherwise, then ends the text. What happens can be steered by the first byte of the prompt (or source):
+`classifier`, `reranker`, `masker`. Generation echoes the prompt, turned by the seed when sampling, by the rank of the
+beam otherwise, then ends the text. What happens can be steered by the first byte of the prompt (or source):
 
     `!`  the process dies     `#`  the process hangs     `%`  the request fails     `&`  nothing ever comes
 """
@@ -51,6 +51,7 @@ KINDS = {
     "embedder": ["embed"],
     "classifier": ["classify"],
     "reranker": ["classify", "rerank"],
+    "masker": ["embed", "fill_mask"],
 }
 LABELS = {"classify": ["bad", "fair", "good"], "rerank": ["relevance"]}
 
@@ -67,7 +68,7 @@ def describe(spec: ModelSpec) -> ModelInfo:
         dtype="float32",
         parameters=1000,
         weight_bytes=4000,
-        vocab_size=VOCAB,
+        vocab_size=VOCAB + ("fill_mask" in tasks),
         hidden_size=4,
         context_tokens=512,
         source_tokens=256 if seq2seq else 0,
@@ -182,6 +183,11 @@ class Worker:
 
     def encode(self, message: Encode, index: int) -> Encoded:
         item = message.items[index]
+        if message.task == "fill_mask":
+            letters = [FIRST_BYTE + ord("a") + (item.mask_index + rank) % 26 for rank in range(26)]
+            words = (message.target_ids or letters)[: message.top_k]
+            scores = [1 / (2 + rank) for rank in range(len(words))]
+            return Encoded(message.request_id, index, struct.pack(f"<{len(words)}f", *scores), 1, words)
         count, types = float(len(item.token_ids)), float(sum(item.token_type_ids or []))
         if message.task == "embed_tokens":
             rows = [[float(token), float(place), count, 1.0] for place, token in enumerate(item.token_ids)]
