@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from models.config import ClassificationHead, ConfigError, HeadConfig, ModelConfig
+from models.config import ClassificationHead, ConfigError, HeadConfig, ModelConfig, TokenClassificationHead
 from models.families import family_of
 from models.families.family import Family, Task
 from models.families.fields import Fields
@@ -165,7 +165,7 @@ def _tasks(tasks: tuple[Task, ...], head: HeadConfig) -> tuple[Task, ...]:
 
 def _labels(hf: Mapping[str, Any], head: HeadConfig) -> tuple[str, ...]:
     """Class names by index, empty without classes. transformers does not write its own, `LABEL_0`, `LABEL_1`..."""
-    if not isinstance(head, ClassificationHead):
+    if not isinstance(head, ClassificationHead | TokenClassificationHead):
         return ()
     names = hf.get("id2label")
     if not isinstance(names, dict) or not names:

@@ -20,6 +20,7 @@ from server.api import (
     routes_operations,
     routes_rerank,
     routes_similarity,
+    routes_token_classify,
     routes_tokenize,
     routes_translate,
 )
@@ -38,6 +39,7 @@ ROUTES = (
     routes_similarity,
     routes_rerank,
     routes_fill_mask,
+    routes_token_classify,
     routes_tokenize,
     routes_operations,
 )

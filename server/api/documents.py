@@ -79,6 +79,13 @@ _EXAMPLES: dict[str, tuple[dict[str, Any], Any]] = {
         {"inputs": "Paris is the [MASK] of France.", "top_k": 1},
         [{"score": 0.99, "token": 3007, "token_str": "capital", "sequence": "paris is the capital of france."}],
     ),
+    "token_classify": (
+        {"inputs": "Ada Lovelace lived in London."},
+        [
+            {"entity_group": "PER", "score": 0.99, "word": "Ada Lovelace", "start": 0, "end": 12},
+            {"entity_group": "LOC", "score": 0.98, "word": "London", "start": 22, "end": 28},
+        ],
+    ),
     "tokenize": (
         {"inputs": "a text"},
         [[{"id": 64, "text": "a", "start": 0, "end": 1, "special": False}]],
@@ -97,6 +104,7 @@ _ANSWERS: dict[str, type[BaseModel]] = {
     "similarity": responses.SimilarityAnswer,
     "rerank": responses.RerankAnswer,
     "fill_mask": responses.FillMaskAnswer,
+    "token_classify": responses.TokenClassifyAnswer,
     "tokenize": responses.TokenizeAnswer,
     "detokenize": responses.DetokenizeAnswer,
     "health": responses.Status,
@@ -153,6 +161,7 @@ def document(app: FastAPI) -> dict[str, Any]:
         schemas.SimilarityBody,
         schemas.RerankBody,
         schemas.FillMaskBody,
+        schemas.TokenClassifyBody,
         schemas.TokenizeBody,
         schemas.DetokenizeBody,
     ]

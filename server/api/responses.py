@@ -160,6 +160,22 @@ class FillMaskAnswer(RootModel[list[Word] | list[list[Word]]]):
     """Words by falling probability; a list of such lists for a list of inputs."""
 
 
+class Entity(Answer):
+    """`start` and `end` are characters of the text. Single tokens (aggregation "none") have `entity` and `index`."""
+
+    entity_group: str | None = None
+    entity: str | None = None
+    score: float
+    index: int | None = None
+    word: str
+    start: int
+    end: int
+
+
+class TokenClassifyAnswer(RootModel[list[Entity] | list[list[Entity]]]):
+    """Entities in the order of the text; a list of such lists for a list of inputs."""
+
+
 class TokenizeAnswer(RootModel[list[list[Token]]]):
     """The tokens of each text."""
 

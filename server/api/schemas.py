@@ -343,6 +343,14 @@ class FillMaskBody(TimedBody):
     )
 
 
+class TokenClassifyBody(TimedBody):
+    """`POST /token_classify`. `stride`: tokens that the windows of a long text have in common."""
+
+    inputs: Texts
+    aggregation_strategy: Literal["none", "simple", "first", "average", "max"] | None = None
+    stride: Count | None = None
+
+
 class TokenizeBody(Body):
     """`POST /tokenize`."""
 

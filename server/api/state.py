@@ -29,6 +29,8 @@ _ROUTES: Mapping[Task, tuple[str, ...]] = {
     "classify": ("/classify",),
     "rerank": ("/rerank",),
     "fill_mask": ("/fill_mask",),
+    "token_classify": ("/token_classify",),
+    "question_answer": ("/question_answer",),
 }
 
 Result = TypeVar("Result")

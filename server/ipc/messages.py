@@ -21,9 +21,9 @@ DeviceChoice = Literal["auto", "cpu", "cuda"]
 DType = Literal["float32", "bfloat16", "float16"]
 DTypeChoice = Literal["auto", "float32", "bfloat16", "float16"]
 """`auto` is float32 on a CPU and bfloat16 on CUDA; `ModelInfo.dtype` has the outcome."""
-Task = Literal["generate", "translate", "embed", "classify", "rerank", "fill_mask"]
-EncodeTask = Literal["embed", "embed_tokens", "classify", "fill_mask"]
-"""What to read off an encoder: a vector of each text, or of each token; class logits of each text; words for a mask."""
+Task = Literal["generate", "translate", "embed", "classify", "rerank", "fill_mask", "token_classify", "question_answer"]
+EncodeTask = Literal["embed", "embed_tokens", "classify", "classify_tokens", "fill_mask"]
+"""What to read off an encoder: a vector, or class logits, of each text or of each token; or words for a mask."""
 Pooling = Literal["mean", "cls", "last", "max"]
 FinishReason = Literal["stop", "length", "timeout"]
 FailureCode = Literal["engine_error", "timeout", "request_too_large", "not_ready"]
@@ -301,8 +301,8 @@ class Finished(msgspec.Struct, frozen=True, array_like=True):
 class Encoded(msgspec.Struct, frozen=True, array_like=True):
     """One item of an `Encode` is done.
 
-    values: float32, little-endian, [rows, width]: one row of the text, or for `embed_tokens` a row of each token; as
-    wide as the hidden states, or for `classify` as there are labels.
+    values: float32, little-endian, [rows, width]: one row of the text, or for `embed_tokens` and `classify_tokens` a
+    row of each token; as wide as the hidden states, or to classify as there are labels (two to mark answers).
     For `fill_mask`, falling probabilities and beside them, in token_ids, the words that have them.
     """
 

@@ -13,7 +13,12 @@ from tests.e2e.conftest import RunningServer, start_server
 from tests.e2e.encoder_checkpoints import FAMILIES, tokenizer, write_encoder
 from tests.e2e.test_oracle import post
 
-HEADS = {"fill": ("MaskedLM", {}), "rank": ("SequenceClassification", {"num_labels": 1})}
+LABELS = {0: "O", 1: "B-PER", 2: "I-PER", 3: "B-LOC", 4: "I-LOC"}
+HEADS = {
+    "fill": ("MaskedLM", {}),
+    "rank": ("SequenceClassification", {"num_labels": 1}),
+    "tag": ("TokenClassification", {"id2label": LABELS, "label2id": {label: at for at, label in LABELS.items()}}),
+}
 TEXTS = [
     "The old sailor sees two houses!",
     "Über uns schreibt the café.",
@@ -78,3 +83,37 @@ def test_rerank(server: RunningServer, checkpoints: dict[str, Path], family: str
     assert [one["score"] for one in raw] == pytest.approx([expected[one["index"]] for one in raw], abs=1e-4)
     usual = [one["score"] for one in post(server, "/rerank", body)]
     assert usual == pytest.approx(torch.tensor(sorted(expected, reverse=True)).sigmoid().tolist(), abs=1e-5)
+
+
+def same_entities(found: list[dict], expected: list[dict]) -> None:
+    assert [one | {"score": 0} for one in found] == [one | {"score": 0} for one in expected]
+    scores = [float(one["score"]) for one in expected]
+    assert [one["score"] for one in found] == pytest.approx(scores, rel=1e-3)
+
+
+@every_family
+@pytest.mark.parametrize("strategy", ["none", "simple", "first", "average", "max"])
+def test_entities(server: RunningServer, checkpoints: dict[str, Path], family: str, strategy: str) -> None:
+    oracle = pipeline("token-classification", checkpoints[f"{family}-tag"], aggregation_strategy=strategy)
+    texts = [TEXTS[0], TEXTS[1], "L'élève aime [MASK] 日本語 e-mails !"]
+    body = {"model": f"{family}-tag", "inputs": texts, "aggregation_strategy": strategy}
+    expected = [oracle(text) for text in texts]
+    assert sum(map(len, expected)) > 6
+    for found, entities in zip(post(server, "/token_classify", body), expected, strict=True):
+        same_entities(found, entities)
+    if strategy == "simple":
+        same_entities(post(server, "/ner", {"model": f"{family}-tag", "inputs": texts[0]}), expected[0])
+
+
+@every_family
+@pytest.mark.parametrize("strategy", ["simple", "average"])
+@pytest.mark.parametrize("stride", [0, 7, 20])
+def test_entities_of_long_texts(
+    server: RunningServer, checkpoints: dict[str, Path], family: str, strategy: str, stride: int
+) -> None:
+    oracle = pipeline(
+        "token-classification", checkpoints[f"{family}-tag"], aggregation_strategy=strategy, stride=stride
+    )
+    text = " ".join(TEXTS * 4)
+    body = {"model": f"{family}-tag", "inputs": text, "aggregation_strategy": strategy, "stride": stride}
+    same_entities(post(server, "/token_classify", body), oracle(text))

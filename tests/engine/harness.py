@@ -102,6 +102,7 @@ _BERT = {
 ENCODERS = {
     "bert": ("BertModel", transformers.BertConfig(**_BERT)),
     "classifier": ("BertForSequenceClassification", transformers.BertConfig(**_BERT, num_labels=5)),
+    "tagger": ("BertForTokenClassification", transformers.BertConfig(**_BERT, num_labels=5)),
     "masked": ("BertForMaskedLM", transformers.BertConfig(**_BERT)),
 }
 GENERATING = DECODERS | SEQ2SEQ

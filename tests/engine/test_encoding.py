@@ -69,6 +69,16 @@ def test_class_logits_equal_transformers(pairs):
         np.testing.assert_allclose(values(results, 0, index), expected, rtol=1e-3, atol=1e-4)
 
 
+def test_token_logits_equal_transformers(pairs):
+    pair = pairs("tagger")
+    results = run(pair.engine(max_batch_tokens=64), [encode(0, TEXTS, "tagger", "classify_tokens")])
+    for index, text in enumerate(TEXTS):
+        with torch.inference_mode():
+            expected = pair.oracle(torch.tensor([text], device=pair.loaded.device)).logits[0].cpu().numpy()
+        assert results.rows[0, index] == len(text)
+        np.testing.assert_allclose(values(results, 0, index).reshape(expected.shape), expected, rtol=1e-3, atol=1e-4)
+
+
 @pytest.mark.parametrize("targets", [[], [9, 70, 33, 4]])
 def test_words_for_a_mask_equal_transformers(pairs, targets):
     pair = pairs("masked")

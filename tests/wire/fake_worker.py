@@ -1,8 +1,8 @@
 """A worker without a model: the same messages, answers that a test can foretell. Run as `fake_worker.py --fd N`.
 
 A model's kind is the beginning of its name: `decoder`, `slow` (a decoder, 30 ms a token), `translator`, `embedder`,
-`classifier`, `reranker`, `masker`. Generation echoes the prompt, turned by the seed when sampling, by the rank of the
-beam otherwise, then ends the text. What happens can be steered by the first byte of the prompt (or source):
+`classifier`, `reranker`, `masker`, `tagger`. Generation echoes the prompt, turned by the seed when sampling, by the
+rank of the beam otherwise, then ends the text. What happens can be steered by the first byte of the prompt (or source):
 
     `!`  the process dies     `#`  the process hangs     `%`  the request fails     `&`  nothing ever comes
 """
@@ -52,8 +52,9 @@ KINDS = {
     "classifier": ["classify"],
     "reranker": ["classify", "rerank"],
     "masker": ["embed", "fill_mask"],
+    "tagger": ["token_classify"],
 }
-LABELS = {"classify": ["bad", "fair", "good"], "rerank": ["relevance"]}
+LABELS = {"classify": ["bad", "fair", "good"], "rerank": ["relevance"], "token_classify": ["O", "B-UP", "I-UP"]}
 
 
 def describe(spec: ModelSpec) -> ModelInfo:
@@ -82,6 +83,14 @@ def describe(spec: ModelSpec) -> ModelInfo:
         problem_type="single_label_classification" if "classify" in tasks else None,
         load_seconds=0.01,
     )
+
+
+def tag(token: int, count: float) -> list[float]:
+    """Capital letters are named, `A` begins a name; sure of it by the number of tokens that were read."""
+    letter = token - FIRST_BYTE
+    if not ord("A") <= letter <= ord("Z"):
+        return [count, 0.0, 0.0]
+    return [0.0, count, 0.0] if letter == ord("A") else [0.0, 0.0, count]
 
 
 class Sequence:
@@ -189,7 +198,9 @@ class Worker:
             scores = [1 / (2 + rank) for rank in range(len(words))]
             return Encoded(message.request_id, index, struct.pack(f"<{len(words)}f", *scores), 1, words)
         count, types = float(len(item.token_ids)), float(sum(item.token_type_ids or []))
-        if message.task == "embed_tokens":
+        if message.task == "classify_tokens":
+            rows = [tag(token, count) for token in item.token_ids]
+        elif message.task == "embed_tokens":
             rows = [[float(token), float(place), count, 1.0] for place, token in enumerate(item.token_ids)]
         elif message.model.startswith("reranker"):
             rows = [[types - 3.0]]
