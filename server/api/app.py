@@ -18,6 +18,7 @@ from server.api import (
     routes_fill_mask,
     routes_generate,
     routes_operations,
+    routes_question_answer,
     routes_rerank,
     routes_similarity,
     routes_token_classify,
@@ -40,6 +41,7 @@ ROUTES = (
     routes_rerank,
     routes_fill_mask,
     routes_token_classify,
+    routes_question_answer,
     routes_tokenize,
     routes_operations,
 )

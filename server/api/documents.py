@@ -86,6 +86,10 @@ _EXAMPLES: dict[str, tuple[dict[str, Any], Any]] = {
             {"entity_group": "LOC", "score": 0.98, "word": "London", "start": 22, "end": 28},
         ],
     ),
+    "question_answer": (
+        {"question": "Where did Ada live?", "context": "Ada Lovelace lived in London."},
+        [{"answer": "London", "score": 0.97, "start": 22, "end": 28}],
+    ),
     "tokenize": (
         {"inputs": "a text"},
         [[{"id": 64, "text": "a", "start": 0, "end": 1, "special": False}]],
@@ -105,6 +109,7 @@ _ANSWERS: dict[str, type[BaseModel]] = {
     "rerank": responses.RerankAnswer,
     "fill_mask": responses.FillMaskAnswer,
     "token_classify": responses.TokenClassifyAnswer,
+    "question_answer": responses.QuestionAnswerAnswer,
     "tokenize": responses.TokenizeAnswer,
     "detokenize": responses.DetokenizeAnswer,
     "health": responses.Status,
@@ -162,6 +167,7 @@ def document(app: FastAPI) -> dict[str, Any]:
         schemas.RerankBody,
         schemas.FillMaskBody,
         schemas.TokenClassifyBody,
+        schemas.QuestionAnswerBody,
         schemas.TokenizeBody,
         schemas.DetokenizeBody,
     ]

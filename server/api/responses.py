@@ -176,6 +176,19 @@ class TokenClassifyAnswer(RootModel[list[Entity] | list[list[Entity]]]):
     """Entities in the order of the text; a list of such lists for a list of inputs."""
 
 
+class FoundAnswer(Answer):
+    """`start` and `end` are characters of the context."""
+
+    answer: str
+    score: float
+    start: int
+    end: int
+
+
+class QuestionAnswerAnswer(RootModel[list[FoundAnswer]]):
+    """Answers by falling score."""
+
+
 class TokenizeAnswer(RootModel[list[list[Token]]]):
     """The tokens of each text."""
 

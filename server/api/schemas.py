@@ -351,6 +351,14 @@ class TokenClassifyBody(TimedBody):
     stride: Count | None = None
 
 
+class QuestionAnswerBody(TimedBody):
+    """`POST /question_answer`."""
+
+    question: Annotated[str, Field(min_length=1)]
+    context: Annotated[str, Field(min_length=1)]
+    top_k: Annotated[int | None, Field(ge=1, le=MAX_WORDS)] = None
+
+
 class TokenizeBody(Body):
     """`POST /tokenize`."""
 

@@ -25,6 +25,7 @@ BODIES = {
     "rerank": schemas.RerankBody,
     "fill_mask": schemas.FillMaskBody,
     "token_classify": schemas.TokenClassifyBody,
+    "question_answer": schemas.QuestionAnswerBody,
     "tokenize": schemas.TokenizeBody,
     "detokenize": schemas.DetokenizeBody,
 }

@@ -18,7 +18,7 @@ _SMALL = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "
 _DISTILLED = {"dim": 32, "n_layers": 2, "n_heads": 4, "hidden_dim": 48}
 
 
-def write_encoder(directory: Path, family: str, head: str, std: float = 0.3, **settings: object) -> Path:
+def write_encoder(directory: Path, family: str, head: str, std: float = 0.1, **settings: object) -> Path:
     """A checkpoint of `<Family>For<head>`; distilbert keeps the case of letters, bert does not."""
     if family == "roberta":
         write_byte_level(directory, "roberta")

@@ -5,18 +5,21 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 import transformers
+from transformers.pipelines.document_question_answering import select_starts_ends
 
 from tests.e2e.conftest import RunningServer, start_server
-from tests.e2e.encoder_checkpoints import FAMILIES, tokenizer, write_encoder
+from tests.e2e.encoder_checkpoints import FAMILIES, LONGEST, tokenizer, write_encoder
 from tests.e2e.test_oracle import post
 
 LABELS = {0: "O", 1: "B-PER", 2: "I-PER", 3: "B-LOC", 4: "I-LOC"}
 HEADS = {
     "fill": ("MaskedLM", {}),
     "rank": ("SequenceClassification", {"num_labels": 1}),
+    "answer": ("QuestionAnswering", {}),
     "tag": ("TokenClassification", {"id2label": LABELS, "label2id": {label: at for at, label in LABELS.items()}}),
 }
 TEXTS = [
@@ -95,10 +98,10 @@ def same_entities(found: list[dict], expected: list[dict]) -> None:
 @pytest.mark.parametrize("strategy", ["none", "simple", "first", "average", "max"])
 def test_entities(server: RunningServer, checkpoints: dict[str, Path], family: str, strategy: str) -> None:
     oracle = pipeline("token-classification", checkpoints[f"{family}-tag"], aggregation_strategy=strategy)
-    texts = [TEXTS[0], TEXTS[1], "L'élève aime [MASK] 日本語 e-mails !"]
+    texts = [*TEXTS, "L'élève aime [MASK] 日本語 e-mails !"]
     body = {"model": f"{family}-tag", "inputs": texts, "aggregation_strategy": strategy}
     expected = [oracle(text) for text in texts]
-    assert sum(map(len, expected)) > 6
+    assert sum(map(len, expected)) > 6, "one entity everywhere would prove nothing"
     for found, entities in zip(post(server, "/token_classify", body), expected, strict=True):
         same_entities(found, entities)
     if strategy == "simple":
@@ -117,3 +120,55 @@ def test_entities_of_long_texts(
     text = " ".join(TEXTS * 4)
     body = {"model": f"{family}-tag", "inputs": text, "aggregation_strategy": strategy, "stride": stride}
     same_entities(post(server, "/token_classify", body), oracle(text))
+
+
+@torch.inference_mode()
+def likeliest_spans(directory: Path, question: str, context: str, top_k: int) -> list[tuple[float, int, int]]:
+    """Windows, masks and spans as transformers makes them, at places of whole words; each place with its best score."""
+    reader = tokenizer(directory)
+    model = transformers.AutoModelForQuestionAnswering.from_pretrained(directory)
+    whole = reader(question, context, return_offsets_mapping=True)
+    cut = reader(
+        question,
+        context,
+        truncation="only_second",
+        max_length=LONGEST,
+        stride=LONGEST // 2,
+        return_overflowing_tokens=True,
+        return_offsets_mapping=True,
+    )
+    words: dict[tuple[int, int], tuple[int, int]] = {}
+    for index, sequence in enumerate(whole.sequence_ids(0)):
+        if sequence == 1:
+            place = whole.word_to_chars(0, whole.token_to_word(0, index), sequence_index=1)
+            words[whole["offset_mapping"][index]] = (place.start, place.end)
+    best: dict[tuple[int, int], float] = {}
+    for window, ids in enumerate(cut["input_ids"]):
+        given = {name: torch.tensor([cut[name][window]]) for name in ("input_ids", "token_type_ids") if name in cut}
+        output = model(**given)
+        masked = [
+            sequence != 1 and not (sequence is None and token == reader.cls_token_id)
+            for sequence, token in zip(cut.sequence_ids(window), ids, strict=True)
+        ]
+        starts, ends, scores, _ = select_starts_ends(
+            output.start_logits.numpy(), output.end_logits.numpy(), np.array(masked, dtype=int), None, top_k=10_000
+        )
+        for start, end, score in zip(starts, ends, scores, strict=True):
+            if score > 0 and cut.sequence_ids(window)[start] == cut.sequence_ids(window)[end] == 1:
+                first, last = (cut["offset_mapping"][window][index] for index in (start, end))
+                place = (words[first][0], words[last][1])
+                best[place] = max(best.get(place, 0.0), float(score))
+    return sorted(((score, *place) for place, score in best.items()), reverse=True)[:top_k]
+
+
+@every_family
+@pytest.mark.parametrize("top_k", [1, 8])
+@pytest.mark.parametrize("repeated", [1, 4])
+def test_answers(server: RunningServer, checkpoints: dict[str, Path], family: str, top_k: int, repeated: int) -> None:
+    name, question, context = f"{family}-answer", "Who counts e-mails?", " ".join(TEXTS[::-1] * repeated)
+    body = {"model": name, "question": question, "context": context}
+    found = post(server, "/question_answer", body if top_k == 1 else body | {"top_k": top_k})
+    expected = likeliest_spans(checkpoints[name], question, context, top_k)
+    assert [one["score"] for one in found] == pytest.approx([score for score, _, _ in expected], rel=1e-3)
+    assert [(one["start"], one["end"]) for one in found] == [(start, end) for _, start, end in expected]
+    assert [one["answer"] for one in found] == [context[start:end] for _, start, end in expected]

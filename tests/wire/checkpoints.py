@@ -60,10 +60,21 @@ def write_all(root: Path) -> list[str]:
     (root / "embedder" / "config_sentence_transformers.json").write_text(
         json.dumps({"prompts": {"query": "query: ", "passage": "passage: "}})
     )
-    for name in ("classifier", "reranker", "tagger"):
+    for name in ("classifier", "reranker", "tagger", "answerer"):
         write_checkpoint(root / name, ends=True)
     write_checkpoint(root / "masker", ends=True, mask=True)
     write_translator(root / "translator", "en", "de")
     write_translator(root / "translator-fr", "en", "fr")
-    names = ("decoder", "slow", "embedder", "classifier", "reranker", "masker", "tagger", "translator", "translator-fr")
+    names = (
+        "decoder",
+        "slow",
+        "embedder",
+        "classifier",
+        "reranker",
+        "masker",
+        "tagger",
+        "answerer",
+        "translator",
+        "translator-fr",
+    )
     return [f"{name}={root / name}" for name in names]

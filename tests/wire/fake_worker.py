@@ -1,8 +1,9 @@
 """A worker without a model: the same messages, answers that a test can foretell. Run as `fake_worker.py --fd N`.
 
 A model's kind is the beginning of its name: `decoder`, `slow` (a decoder, 30 ms a token), `translator`, `embedder`,
-`classifier`, `reranker`, `masker`, `tagger`. Generation echoes the prompt, turned by the seed when sampling, by the
-rank of the beam otherwise, then ends the text. What happens can be steered by the first byte of the prompt (or source):
+`classifier`, `reranker`, `masker`, `tagger`, `answerer`. Generation echoes the prompt, turned by the seed when
+sampling, by the rank of the beam otherwise, then ends the text. What happens can be steered by the first byte of the
+prompt (or source):
 
     `!`  the process dies     `#`  the process hangs     `%`  the request fails     `&`  nothing ever comes
 """
@@ -53,6 +54,7 @@ KINDS = {
     "reranker": ["classify", "rerank"],
     "masker": ["embed", "fill_mask"],
     "tagger": ["token_classify"],
+    "answerer": ["question_answer"],
 }
 LABELS = {"classify": ["bad", "fair", "good"], "rerank": ["relevance"], "token_classify": ["O", "B-UP", "I-UP"]}
 
@@ -198,7 +200,10 @@ class Worker:
             scores = [1 / (2 + rank) for rank in range(len(words))]
             return Encoded(message.request_id, index, struct.pack(f"<{len(words)}f", *scores), 1, words)
         count, types = float(len(item.token_ids)), float(sum(item.token_type_ids or []))
-        if message.task == "classify_tokens":
+        if message.model.startswith("answerer"):
+            letters = [chr(max(0, token - FIRST_BYTE)) for token in item.token_ids]
+            rows = [[9.0 * (letter in "<["), 9.0 * (letter in ">]")] for letter in letters]
+        elif message.task == "classify_tokens":
             rows = [tag(token, count) for token in item.token_ids]
         elif message.task == "embed_tokens":
             rows = [[float(token), float(place), count, 1.0] for place, token in enumerate(item.token_ids)]
