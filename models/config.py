@@ -308,7 +308,24 @@ class ClassificationHead:
         _require(self.num_labels > 0, f"num_labels must be positive, got {self.num_labels}")
 
 
-HeadConfig = LanguageModelHead | MaskedLanguageModelHead | PoolingHead | ClassificationHead
+@dataclass(frozen=True)
+class TokenClassificationHead:
+    """Class logits of each token, straight from its hidden state."""
+
+    num_labels: int
+
+    def __post_init__(self) -> None:
+        _require(self.num_labels > 0, f"num_labels must be positive, got {self.num_labels}")
+
+
+@dataclass(frozen=True)
+class SpanHead:
+    """Two logits of each token: to begin an answer, and to end one (Devlin et al. 2019, arXiv:1810.04805, 4.2)."""
+
+
+HeadConfig = (
+    LanguageModelHead | MaskedLanguageModelHead | PoolingHead | ClassificationHead | TokenClassificationHead | SpanHead
+)
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""What stands on top of the hidden states: vocabulary logits, class logits, or one vector per sequence."""
+"""What stands on top of the hidden states: logits over words or classes, or one vector per sequence."""
 
 from __future__ import annotations
 
@@ -10,7 +10,15 @@ from torch.nn import functional as F
 
 from models import ops
 from models.batch import EncoderBatch
-from models.config import ClassificationHead, HeadConfig, LanguageModelHead, MaskedLanguageModelHead, PoolingHead
+from models.config import (
+    ClassificationHead,
+    HeadConfig,
+    LanguageModelHead,
+    MaskedLanguageModelHead,
+    PoolingHead,
+    SpanHead,
+    TokenClassificationHead,
+)
 from models.feed_forward import ACTIVATIONS
 from models.linear import Linear, parameter
 from models.norms import make_norm
@@ -73,9 +81,21 @@ class Classification(nn.Module):
         return logits.float()
 
 
+class TokenClassification(nn.Module):
+    """Logits of each token. forward: [tokens, hidden] -> [tokens, num_labels], float32."""
+
+    def __init__(self, num_labels: int, hidden_size: int) -> None:
+        super().__init__()
+        self.output = Linear(hidden_size, num_labels, bias=True)
+
+    def forward(self, hidden: Tensor) -> Tensor:
+        logits: Tensor = self.output(hidden)
+        return logits.float()
+
+
 def make_head(
     config: HeadConfig, hidden_size: int, vocab_size: int
-) -> LanguageModel | MaskedLanguageModel | Classification | None:
+) -> LanguageModel | MaskedLanguageModel | Classification | TokenClassification | None:
     """The head that a configuration asks for; None for pooling, which has no weights."""
     match config:
         case LanguageModelHead():
@@ -84,6 +104,10 @@ def make_head(
             return MaskedLanguageModel(config, hidden_size, vocab_size)
         case ClassificationHead():
             return Classification(config, hidden_size)
+        case TokenClassificationHead():
+            return TokenClassification(config.num_labels, hidden_size)
+        case SpanHead():
+            return TokenClassification(2, hidden_size)
         case PoolingHead():
             return None
 

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from models.config import ClassificationHead, ConfigError, HeadConfig, ModelConfig
+from models.config import ClassificationHead, ConfigError, HeadConfig, ModelConfig, TokenClassificationHead
 from models.families import family_of
 from models.families.family import Family, Task
 from models.families.fields import Fields
@@ -38,7 +38,7 @@ _POOLING: Mapping[str, Pooling] = {
 class LoadedModel:
     """A model with its weights, and what its checkpoint says of it.
 
-    tasks: what this architecture can do. labels: class names by index, for classification. problem_type: the
+    tasks: what it can do. labels: class names by index, for classification. problem_type: the
     checkpoint's word for its classification, or None. pooling, normalize: how it makes one vector of a text.
     parameters: numbers in all weights, tied ones once. weight_bytes: memory they take.
     context_tokens: longest sequence a decoder (or a lone encoder) can take, None where nothing limits it.
@@ -93,7 +93,7 @@ def load_model(
         config=config,
         family=family.name,
         architecture=architecture,
-        tasks=family.architectures[architecture],
+        tasks=_tasks(family.architectures[architecture], config.head),
         generation=generation,
         labels=_labels(hf, config.head),
         problem_type=hf.get("problem_type"),
@@ -158,9 +158,14 @@ def _json(directory: Path, name: str) -> dict[str, Any] | None:
     return value
 
 
+def _tasks(tasks: tuple[Task, ...], head: HeadConfig) -> tuple[Task, ...]:
+    """What a checkpoint can do: what its architecture can, and with one label for a pair of texts also rank by it."""
+    return (*tasks, "rerank") if isinstance(head, ClassificationHead) and head.num_labels == 1 else tasks
+
+
 def _labels(hf: Mapping[str, Any], head: HeadConfig) -> tuple[str, ...]:
     """Class names by index, empty without classes. transformers does not write its own, `LABEL_0`, `LABEL_1`..."""
-    if not isinstance(head, ClassificationHead):
+    if not isinstance(head, ClassificationHead | TokenClassificationHead):
         return ()
     names = hf.get("id2label")
     if not isinstance(names, dict) or not names:

@@ -47,7 +47,7 @@ from models.config import (
     StackConfig,
 )
 from models.embeddings import Embedding, Table
-from models.heads import Classification, LanguageModel, MaskedLanguageModel, make_head
+from models.heads import Classification, LanguageModel, MaskedLanguageModel, TokenClassification, make_head
 from models.kv_cache import KVCache
 from models.layer import Layer
 from models.norms import make_norm
@@ -158,6 +158,11 @@ class Transformer(nn.Module):
         if self.decoder is not None:
             hidden = self._reread(hidden, batch)
         return self.head(hidden, batch)  # type: ignore[no-any-return]
+
+    def classify_tokens(self, hidden: Tensor) -> Tensor:
+        """Logits of each token: [tokens, hidden], model dtype -> [tokens, num_labels], float32; two to mark a span."""
+        assert isinstance(self.head, TokenClassification), "the model has no head for tokens"
+        return self.head(hidden)  # type: ignore[no-any-return]
 
     def self_attention_layers(self) -> tuple[AttentionConfig, ...]:
         """What the decoder's self-attention cache has to hold, layer by layer; empty without a decoder."""

@@ -83,6 +83,11 @@ def _example(url: str, info: ModelInfo) -> str:
         "translate": ("translate", '{"inputs": "The garden is small."}'),
         "embed": ("embed", '{"inputs": "a first text"}'),
         "classify": ("classify", '{"inputs": "I liked this film."}'),
+        "token_classify": ("token_classify", '{"inputs": "Ada Lovelace lived in London."}'),
+        "question_answer": (
+            "question_answer",
+            '{"question": "Where did Ada live?", "context": "Ada Lovelace lived in London."}',
+        ),
     }
     route, body = next((bodies[task] for task in info.tasks if task in bodies), ("tokenize", '{"inputs": "a text"}'))
     body = body.replace("{", f'{{"model": "{info.name}", ', 1)

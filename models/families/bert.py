@@ -13,6 +13,8 @@ from models.config import (
     ModelConfig,
     NormConfig,
     PoolingHead,
+    SpanHead,
+    TokenClassificationHead,
 )
 from models.families.family import Family
 from models.families.fields import Fields
@@ -23,6 +25,7 @@ from models.families.post_norm_encoder import (
     linear,
     norm,
     refuse_other_attention,
+    span_head,
 )
 from weights.rules import Drop, Rename, Rule
 
@@ -59,6 +62,10 @@ def _head(fields: Fields, architecture: str, layer_norm: NormConfig) -> HeadConf
             if not fields.flag("tie_word_embeddings", True):
                 raise ConfigError("'tie_word_embeddings': false is not supported for masked words")
             return MaskedLanguageModelHead(fields.activation("hidden_act", "gelu"), layer_norm)
+        case "BertForTokenClassification":
+            return TokenClassificationHead(fields.labels())
+        case "BertForQuestionAnswering":
+            return span_head(fields)
         case _:
             return ClassificationHead(fields.labels(), dense="tanh")
 
@@ -86,6 +93,10 @@ def _rules(model: ModelConfig, hf: Mapping[str, Any], architecture: str) -> Sequ
                 Rename(r"cls\.predictions\.decoder\.weight", _TOKENS),
                 Drop(rf"{pooler}\..*|cls\.seq_relationship\..*"),
             )
+        case TokenClassificationHead():
+            return (*body, linear("classifier", "head.output"), Drop(rf"{pooler}\..*|cls\..*"))
+        case SpanHead():
+            return (*body, linear("qa_outputs", "head.output"), Drop(rf"{pooler}\..*|cls\..*"))
         case _:
             return (*body, Drop(rf"{pooler}\..*|cls\..*"))
 
@@ -95,9 +106,11 @@ FAMILY = Family(
     model_types=("bert",),
     architectures={
         "BertModel": ("embed",),
-        "BertForMaskedLM": ("embed",),
-        "BertForPreTraining": ("embed",),
+        "BertForMaskedLM": ("embed", "fill_mask"),
+        "BertForPreTraining": ("embed", "fill_mask"),
         "BertForSequenceClassification": ("classify",),
+        "BertForTokenClassification": ("token_classify",),
+        "BertForQuestionAnswering": ("question_answer",),
     },
     config=_config,
     rules=_rules,

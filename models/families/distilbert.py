@@ -13,10 +13,19 @@ from models.config import (
     ModelConfig,
     NormConfig,
     PoolingHead,
+    SpanHead,
+    TokenClassificationHead,
 )
 from models.families.family import Family
 from models.families.fields import Fields
-from models.families.post_norm_encoder import encoder_stack, layer_rules, linear, norm, refuse_other_attention
+from models.families.post_norm_encoder import (
+    encoder_stack,
+    layer_rules,
+    linear,
+    norm,
+    refuse_other_attention,
+    span_head,
+)
 from weights.rules import Drop, Rename, Rule
 
 _PREFIX = r"(?:distilbert\.)?"
@@ -51,6 +60,10 @@ def _head(fields: Fields, architecture: str) -> HeadConfig:
             if not fields.flag("tie_word_embeddings", True):
                 raise ConfigError("'tie_word_embeddings': false is not supported for masked words")
             return MaskedLanguageModelHead(fields.activation("activation", "gelu"), _NORM)
+        case "DistilBertForTokenClassification":
+            return TokenClassificationHead(fields.labels())
+        case "DistilBertForQuestionAnswering":
+            return span_head(fields)
         case _:
             return ClassificationHead(fields.labels(), dense="relu")
 
@@ -85,6 +98,10 @@ def _rules(model: ModelConfig, hf: Mapping[str, Any], architecture: str) -> Sequ
                 Rename(r"vocab_projector\.bias", "head.bias"),
                 Rename(r"vocab_projector\.weight", _TOKENS),
             )
+        case TokenClassificationHead():
+            return (*body, linear("classifier", "head.output"))
+        case SpanHead():
+            return (*body, linear("qa_outputs", "head.output"))
         case _:
             return (*body, Drop(r"vocab_(transform|layer_norm|projector)\..*"))
 
@@ -94,8 +111,10 @@ FAMILY = Family(
     model_types=("distilbert",),
     architectures={
         "DistilBertModel": ("embed",),
-        "DistilBertForMaskedLM": ("embed",),
+        "DistilBertForMaskedLM": ("embed", "fill_mask"),
         "DistilBertForSequenceClassification": ("classify",),
+        "DistilBertForTokenClassification": ("token_classify",),
+        "DistilBertForQuestionAnswering": ("question_answer",),
     },
     config=_config,
     rules=_rules,

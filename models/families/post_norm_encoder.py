@@ -12,12 +12,14 @@ from typing import Any
 from models.config import (
     Activation,
     AttentionConfig,
+    ConfigError,
     EmbeddingConfig,
     FeedForwardConfig,
     LayerConfig,
     LearnedPositions,
     NormConfig,
     NormSlots,
+    SpanHead,
     StackConfig,
 )
 from models.families.fields import Fields, head_width
@@ -58,6 +60,13 @@ def refuse_other_attention(hf: Mapping[str, Any]) -> None:
     fields.refuse_unless("position_embedding_type", "absolute")
     fields.refuse_unless("is_decoder", False)
     fields.refuse_unless("add_cross_attention", False)
+
+
+def span_head(fields: Fields) -> SpanHead:
+    """The head of question answering. Raises ConfigError unless it has two labels, for the beginning and the end."""
+    if fields.labels() != 2:
+        raise ConfigError(f"'num_labels': {fields.labels()} is not supported for question answering, only 2")
+    return SpanHead()
 
 
 def linear(pattern: str, name: str) -> Rule:

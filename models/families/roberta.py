@@ -17,6 +17,8 @@ from models.config import (
     ModelConfig,
     NormConfig,
     PoolingHead,
+    SpanHead,
+    TokenClassificationHead,
 )
 from models.families.family import Family
 from models.families.fields import Fields
@@ -27,6 +29,7 @@ from models.families.post_norm_encoder import (
     linear,
     norm,
     refuse_other_attention,
+    span_head,
 )
 from weights.rules import Drop, Rename, Rule, Slice
 
@@ -68,6 +71,10 @@ def _head(fields: Fields, architecture: str, layer_norm: NormConfig) -> HeadConf
             if not fields.flag("tie_word_embeddings", True):
                 raise ConfigError("'tie_word_embeddings': false is not supported for masked words")
             return MaskedLanguageModelHead("gelu", layer_norm)
+        case "RobertaForTokenClassification":
+            return TokenClassificationHead(fields.labels())
+        case "RobertaForQuestionAnswering":
+            return span_head(fields)
         case _:
             return ClassificationHead(fields.labels(), dense="tanh")
 
@@ -98,6 +105,10 @@ def _rules(model: ModelConfig, hf: Mapping[str, Any], architecture: str) -> Sequ
                 Rename(r"lm_head\.(?:decoder\.)?bias", "head.bias"),
                 Rename(r"lm_head\.decoder\.weight", _TOKENS),
             )
+        case TokenClassificationHead():
+            return (*body, linear("classifier", "head.output"))
+        case SpanHead():
+            return (*body, linear("qa_outputs", "head.output"))
         case _:
             return (*body, Drop(r"lm_head\..*"))
 
@@ -107,8 +118,10 @@ FAMILY = Family(
     model_types=("roberta",),
     architectures={
         "RobertaModel": ("embed",),
-        "RobertaForMaskedLM": ("embed",),
+        "RobertaForMaskedLM": ("embed", "fill_mask"),
         "RobertaForSequenceClassification": ("classify",),
+        "RobertaForTokenClassification": ("token_classify",),
+        "RobertaForQuestionAnswering": ("question_answer",),
     },
     config=_config,
     rules=_rules,

@@ -15,8 +15,13 @@ from starlette.types import ASGIApp
 
 from server.api import (
     routes_encode,
+    routes_fill_mask,
     routes_generate,
     routes_operations,
+    routes_question_answer,
+    routes_rerank,
+    routes_similarity,
+    routes_token_classify,
     routes_tokenize,
     routes_translate,
 )
@@ -27,6 +32,19 @@ from server.api.telemetry import version
 from server.errors import EngineFailure, MethodNotAllowed, NotFound, RequestError
 
 log = logging.getLogger("triptych.api")
+
+ROUTES = (
+    routes_generate,
+    routes_translate,
+    routes_encode,
+    routes_similarity,
+    routes_rerank,
+    routes_fill_mask,
+    routes_token_classify,
+    routes_question_answer,
+    routes_tokenize,
+    routes_operations,
+)
 
 
 def create_app(state: State) -> ASGIApp:
@@ -52,7 +70,7 @@ def create_routes(state: State) -> FastAPI:
         swagger_ui_oauth2_redirect_url=None,
     )
     app.state.triptych = state
-    for routes in (routes_generate, routes_translate, routes_encode, routes_tokenize, routes_operations):
+    for routes in ROUTES:
         app.include_router(routes.router)
 
     def answer(request: Request, error: RequestError) -> Response:

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from server.errors import CheckpointError
+from server.errors import CheckpointError, InvalidRequest
 from server.text.languages import TranslationLanguages
 from server.text.tokenizer import Tokenizer, TokenizerError, load_tokenizer
 from server.text.tokenizer_files import read_json
@@ -32,6 +32,18 @@ class CheckpointText:
     tokenizer: Tokenizer
     languages: TranslationLanguages
     prompts: Prompts
+
+    def prompt(self, name: str | None) -> str:
+        """The prompt of that name (sentence-transformers), the default one without a name, or nothing.
+
+        Raises InvalidRequest for a name that the checkpoint does not have.
+        """
+        if name is None:
+            return self.prompts.default
+        if name not in self.prompts.by_name:
+            names = ", ".join(sorted(self.prompts.by_name)) or "none"
+            raise InvalidRequest(f"`prompt_name` is not one of the checkpoint's prompts ({names})", "prompt_name")
+        return self.prompts.by_name[name]
 
 
 def load(name: str, directory: Path) -> CheckpointText:

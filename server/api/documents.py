@@ -62,9 +62,33 @@ _EXAMPLES: dict[str, tuple[dict[str, Any], Any]] = {
         },
     ),
     "embed": ({"inputs": ["a first text", "a second one"]}, [[0.6, 0.8], [0.8, 0.6]]),
+    "embed_all": ({"inputs": ["a text"]}, [[[0.6, 0.8], [0.8, 0.6], [1.0, 0.0]]]),
     "classify": (
         {"inputs": "I liked this film."},
         [{"label": "positive", "score": 0.98}, {"label": "negative", "score": 0.02}],
+    ),
+    "similarity": (
+        {"inputs": {"source_sentence": "The cat sleeps.", "sentences": ["A cat is asleep.", "The king left."]}},
+        [0.91, 0.12],
+    ),
+    "rerank": (
+        {"query": "What do cats eat?", "texts": ["The king left.", "Cats eat fish."], "return_text": True},
+        [{"index": 1, "score": 0.98, "text": "Cats eat fish."}, {"index": 0, "score": 0.01, "text": "The king left."}],
+    ),
+    "fill_mask": (
+        {"inputs": "Paris is the [MASK] of France.", "top_k": 1},
+        [{"score": 0.99, "token": 3007, "token_str": "capital", "sequence": "paris is the capital of france."}],
+    ),
+    "token_classify": (
+        {"inputs": "Ada Lovelace lived in London."},
+        [
+            {"entity_group": "PER", "score": 0.99, "word": "Ada Lovelace", "start": 0, "end": 12},
+            {"entity_group": "LOC", "score": 0.98, "word": "London", "start": 22, "end": 28},
+        ],
+    ),
+    "question_answer": (
+        {"question": "Where did Ada live?", "context": "Ada Lovelace lived in London."},
+        [{"answer": "London", "score": 0.97, "start": 22, "end": 28}],
     ),
     "tokenize": (
         {"inputs": "a text"},
@@ -79,7 +103,13 @@ _ANSWERS: dict[str, type[BaseModel]] = {
     "generate": responses.GenerateAnswer,
     "translate": responses.TranslateAnswer,
     "embed": responses.EmbedAnswer,
+    "embed_all": responses.EmbedAllAnswer,
     "classify": responses.ClassifyAnswer,
+    "similarity": responses.SimilarityAnswer,
+    "rerank": responses.RerankAnswer,
+    "fill_mask": responses.FillMaskAnswer,
+    "token_classify": responses.TokenClassifyAnswer,
+    "question_answer": responses.QuestionAnswerAnswer,
     "tokenize": responses.TokenizeAnswer,
     "detokenize": responses.DetokenizeAnswer,
     "health": responses.Status,
@@ -131,7 +161,13 @@ def document(app: FastAPI) -> dict[str, Any]:
         schemas.GenerateBody,
         schemas.TranslateBody,
         schemas.EmbedBody,
+        schemas.EmbedAllBody,
         schemas.ClassifyBody,
+        schemas.SimilarityBody,
+        schemas.RerankBody,
+        schemas.FillMaskBody,
+        schemas.TokenClassifyBody,
+        schemas.QuestionAnswerBody,
         schemas.TokenizeBody,
         schemas.DetokenizeBody,
     ]

@@ -211,7 +211,7 @@ def shorten(encoding: Encoding, limit: int, side: str) -> Encoding:
     excess = len(encoding.ids) - limit
     if excess <= 0:
         return encoding
-    runs = _text_runs(encoding)
+    runs = text_runs(encoding)
     kept = {start: list(range(start, end)) for start, end in runs}
     while excess > 0 and any(kept.values()):
         longest = max(kept.values(), key=len)
@@ -227,10 +227,11 @@ def shorten(encoding: Encoding, limit: int, side: str) -> Encoding:
         special=[encoding.special[index] for index in keep],
         offsets=[encoding.offsets[index] for index in keep] if encoding.offsets else [],
         tokens=[encoding.tokens[index] for index in keep] if encoding.tokens else [],
+        words=[encoding.words[index] for index in keep] if encoding.words else [],
     )
 
 
-def _text_runs(encoding: Encoding) -> list[tuple[int, int]]:
+def text_runs(encoding: Encoding) -> list[tuple[int, int]]:
     """Where tokens of the text itself stand: (start, end) of each run between special tokens."""
     runs = []
     start: int | None = None

@@ -127,8 +127,70 @@ class EmbedAnswer(RootModel[list[list[float]]]):
     """A vector for each input, also for one."""
 
 
+class EmbedAllAnswer(RootModel[list[list[list[float]]]]):
+    """For each input a vector for each of its tokens, also for one."""
+
+
 class ClassifyAnswer(RootModel[list[Label] | list[list[Label]]]):
     """Labels by falling score; a list of such lists for a list of inputs."""
+
+
+class SimilarityAnswer(RootModel[list[float]]):
+    """A cosine for each sentence."""
+
+
+class Ranked(Answer):
+    """`index`: place of the text in the list that came."""
+
+    index: int
+    score: float
+    text: str | None = None
+
+
+class RerankAnswer(RootModel[list[Ranked]]):
+    """Texts by falling score."""
+
+
+class Word(Answer):
+    """`sequence`: the text with the word in it."""
+
+    score: float
+    token: int
+    token_str: str
+    sequence: str
+
+
+class FillMaskAnswer(RootModel[list[Word] | list[list[Word]]]):
+    """Words by falling probability; a list of such lists for a list of inputs."""
+
+
+class Entity(Answer):
+    """`start` and `end` are characters of the text. Single tokens (aggregation "none") have `entity` and `index`."""
+
+    entity_group: str | None = None
+    entity: str | None = None
+    score: float
+    index: int | None = None
+    word: str
+    start: int
+    end: int
+
+
+class TokenClassifyAnswer(RootModel[list[Entity] | list[list[Entity]]]):
+    """Entities in the order of the text; a list of such lists for a list of inputs."""
+
+
+class FoundAnswer(Answer):
+    """`start` and `end` are characters of the context."""
+
+    answer: str
+    score: float
+    start: int
+    end: int
+
+
+class QuestionAnswerAnswer(RootModel[list[FoundAnswer]]):
+    """Answers by falling score."""
 
 
 class TokenizeAnswer(RootModel[list[list[Token]]]):

@@ -1,4 +1,4 @@
-"""`POST /embed` and `POST /classify`: vectors and labels from an encoder. API.md section 5."""
+"""`POST /embed`, `POST /embed_all` and `POST /classify`: vectors and labels from an encoder. API.md section 5."""
 
 from __future__ import annotations
 
@@ -8,25 +8,23 @@ from typing import Any
 import numpy as np
 import orjson
 from fastapi import APIRouter
-from numpy.typing import NDArray
 from starlette.requests import Request
 from starlette.responses import Response
 
-from server.api import generation
-from server.api.answers import failure
+from server.api import encode
 from server.api.body import read
 from server.api.documents import operation
-from server.api.replies import attended, json_response
-from server.api.schemas import ClassifyBody, EmbedBody
+from server.api.encode import Numbers
+from server.api.replies import json_response
+from server.api.schemas import ClassifyBody, EmbedAllBody, EmbedBody
 from server.api.state import Model, State, of
-from server.errors import ContextLengthExceeded, InvalidRequest
-from server.ipc.client import Call
-from server.ipc.messages import Encode, Encoded, EncodeItem, Failed, ModelInfo
-from server.text.tokenizer import Encoding
+from server.errors import InvalidRequest, RequestTooLarge
+from server.ipc.messages import Encode, EncodeItem, ModelInfo
 
 router = APIRouter()
 
-Vector = NDArray[np.float32]
+MAX_NUMBERS = 1 << 24
+"""Numbers of one `/embed_all` answer: 64 MiB from the worker, and about three times that as JSON."""
 
 
 @router.post("/embed", **operation("embed", EmbedBody))
@@ -36,9 +34,7 @@ async def embed(request: Request) -> Response:
     body = await read(request, EmbedBody, state.settings.max_body_bytes, state.settings.body_timeout_seconds)
     deadline = state.deadline(request, body.timeout_ms)
     model = state.candidates(body.model, ("embed",), "/embed")[0]
-    hidden = model.info.hidden_size
-    if body.dimensions is not None and body.dimensions > hidden:
-        raise InvalidRequest(f"`dimensions` {body.dimensions} is more than the model's {hidden}", "dimensions")
+    _check_dimensions(body, model.info)
     items = await _embed_items(state, model, body)
     message = Encode(
         state.client.next_id(),
@@ -49,21 +45,60 @@ async def embed(request: Request) -> Response:
         normalize=body.normalize is not False and body.dimensions is None,
         deadline=deadline,
     )
-    vectors = await _values(request, state, message, deadline)
-    if body.dimensions is not None:
-        vectors = vectors[:, : body.dimensions]
-        if body.normalize is not False:
-            norms = np.linalg.norm(vectors, axis=1, keepdims=True)
-            vectors = vectors / np.maximum(norms, np.finfo(np.float32).tiny)
-    content = orjson.dumps(np.ascontiguousarray(vectors), option=orjson.OPT_SERIALIZE_NUMPY)
-    return Response(content, media_type="application/json")
+    return _numbers(_cut(await encode.vectors(request, state, message, deadline), body))
 
 
-async def _embed_items(state: State, model: Model, body: EmbedBody) -> list[EncodeItem]:
+@router.post("/embed_all", **operation("embed_all", EmbedAllBody))
+async def embed_all(request: Request) -> Response:
+    """A vector for each token of each text, special tokens included."""
+    state = of(request)
+    body = await read(request, EmbedAllBody, state.settings.max_body_bytes, state.settings.body_timeout_seconds)
+    deadline = state.deadline(request, body.timeout_ms)
+    model = state.candidates(body.model, ("embed",), "/embed_all")[0]
+    _check_dimensions(body, model.info)
+    items = await _embed_items(state, model, body)
+    numbers = sum(len(item.token_ids) for item in items) * model.info.hidden_size
+    if numbers > MAX_NUMBERS:
+        text = f"`inputs` asks for {numbers} numbers; the limit of one answer is {MAX_NUMBERS}"
+        raise RequestTooLarge(text, "inputs")
+    message = Encode(
+        state.client.next_id(),
+        model.name,
+        "embed_tokens",
+        items,
+        normalize=body.normalize is not False and body.dimensions is None,
+        deadline=deadline,
+    )
+    matrices = [_cut(one, body) for one in await encode.matrices(request, state, message, deadline)]
+    return await state.in_thread(lambda: _numbers(matrices))
+
+
+def _check_dimensions(body: EmbedAllBody, info: ModelInfo) -> None:
+    if body.dimensions is not None and body.dimensions > info.hidden_size:
+        text = f"`dimensions` {body.dimensions} is more than the model's {info.hidden_size}"
+        raise InvalidRequest(text, "dimensions")
+
+
+def _cut(vectors: Numbers, body: EmbedAllBody) -> Numbers:
+    """[n, hidden] to [n, `dimensions`], at unit length again unless that is not wanted."""
+    if body.dimensions is None:
+        return vectors
+    vectors = vectors[:, : body.dimensions]
+    if body.normalize is not False:
+        norms = np.linalg.norm(vectors, axis=1, keepdims=True)
+        vectors = vectors / np.maximum(norms, np.finfo(np.float32).tiny)
+    return np.ascontiguousarray(vectors)
+
+
+def _numbers(value: Numbers | list[Numbers]) -> Response:
+    return Response(orjson.dumps(value, option=orjson.OPT_SERIALIZE_NUMPY), media_type="application/json")
+
+
+async def _embed_items(state: State, model: Model, body: EmbedAllBody) -> list[EncodeItem]:
     """Every input as ids: texts with the prompt that was named, if any, and id lists as they are."""
     given = body.inputs
     inputs = [given] if isinstance(given, str) or isinstance(given[0], int) else given
-    prompt = _prompt(model, body.prompt_name)
+    prompt = model.text.prompt(body.prompt_name)
     if body.prompt_name is not None and any(isinstance(one, list) for one in inputs):
         raise InvalidRequest("`prompt_name` does not go with token ids", "prompt_name")
     texts = [prompt + one for one in inputs if isinstance(one, str)]
@@ -72,25 +107,14 @@ async def _embed_items(state: State, model: Model, body: EmbedBody) -> list[Enco
     items = []
     for one in inputs:
         if isinstance(one, str):
-            items.append(_item(next(encodings), model.info, truncate, side))
+            items.append(encode.item(next(encodings), model.info, truncate, side, "inputs"))
         else:
             ids = one
             if truncate:
-                limit = _limit(model.info)
+                limit = encode.limit(model.info)
                 ids = ids[:limit] if side == "right" else ids[-limit:]
-            items.append(EncodeItem(_fitting(ids, model.info)))
+            items.append(EncodeItem(encode.fitting(ids, model.info, "inputs")))
     return items
-
-
-def _prompt(model: Model, name: str | None) -> str:
-    """The checkpoint's prompt of that name (sentence-transformers), its default one without a name, or nothing."""
-    prompts = model.text.prompts
-    if name is None:
-        return prompts.default
-    if name not in prompts.by_name:
-        names = ", ".join(sorted(prompts.by_name)) or "none"
-        raise InvalidRequest(f"`prompt_name` is not one of the checkpoint's prompts ({names})", "prompt_name")
-    return prompts.by_name[name]
 
 
 @router.post("/classify", **operation("classify", ClassifyBody))
@@ -105,7 +129,7 @@ async def classify(request: Request) -> Response:
         raise InvalidRequest("`raw_scores` does not go with `function_to_apply`", "raw_scores")
     items = await _classify_items(state, model, body)
     message = Encode(state.client.next_id(), model.name, "classify", items, deadline=deadline)
-    logits = await _values(request, state, message, deadline)
+    logits = await encode.vectors(request, state, message, deadline)
     function = "none" if body.raw_scores else body.function_to_apply or _usual_function(model.info)
     answers = [_labels(row, model.info, body.top_k) for row in _apply(function, logits)]
     return json_response(answers[0] if isinstance(body.inputs, str) else answers)
@@ -118,50 +142,10 @@ async def _classify_items(state: State, model: Model, body: ClassifyBody) -> lis
     singles = [one[0] for one in inputs if len(one) == 1]
     firsts = [one[0] for one in inputs if len(one) == 2]
     seconds = [one[1] for one in inputs if len(one) == 2]
-    single = iter(await state.encode(model.tokenizer, singles, param="inputs") if singles else [])
-    paired = iter(await state.encode(model.tokenizer, firsts, pairs=seconds, param="inputs") if firsts else [])
     truncate, side = body.truncate is not False, body.truncation_direction or "right"
-    return [_item(next(single if len(one) == 1 else paired), model.info, truncate, side) for one in inputs]
-
-
-def _item(encoding: Encoding, info: ModelInfo, truncate: bool, side: str) -> EncodeItem:
-    if truncate:
-        encoding = generation.shorten(encoding, _limit(info), side)
-    ids = _fitting(encoding.ids, info)
-    return EncodeItem(ids, encoding.type_ids if any(encoding.type_ids) else None)
-
-
-def _fitting(ids: list[int], info: ModelInfo) -> list[int]:
-    if not ids:
-        raise InvalidRequest("`inputs` holds a text without any token", "inputs")
-    if len(ids) > _limit(info):
-        raise ContextLengthExceeded(
-            f"`inputs` holds a text of {len(ids)} tokens; `{info.name}` reads at most {_limit(info)}", "inputs"
-        )
-    return generation.check_ids(ids, info, "inputs")
-
-
-def _limit(info: ModelInfo) -> int:
-    """Longest text in tokens."""
-    return (info.source_tokens if info.is_encoder_decoder else 0) or info.context_tokens
-
-
-async def _values(request: Request, state: State, message: Encode, deadline: float) -> NDArray[np.float32]:
-    """[items, width]: what the engine says of each item, in order."""
-    found: list[Vector | None] = [None] * len(message.items)
-    with state.client.submit([message], deadline) as call:
-        async with attended(request, call.leave):
-            await _collect(call, found)
-    return np.stack([one for one in found if one is not None])
-
-
-async def _collect(call: Call, found: list[Vector | None]) -> None:
-    while events := await call.events():
-        for _, event in events:
-            if isinstance(event, Failed):
-                raise failure(event)
-            if isinstance(event, Encoded):
-                found[event.index] = np.frombuffer(event.values, dtype="<f4")
+    single = iter(await encode.text_items(state, model, singles, truncate, side, "inputs"))
+    paired = iter(await encode.pair_items(state, model, firsts, seconds, truncate, side, "inputs"))
+    return [next(single if len(one) == 1 else paired) for one in inputs]
 
 
 def _usual_function(info: ModelInfo) -> str:
@@ -173,15 +157,15 @@ def _usual_function(info: ModelInfo) -> str:
     return "softmax"
 
 
-def _apply(function: str, logits: NDArray[np.float32]) -> NDArray[np.float32]:
+def _apply(function: str, logits: Numbers) -> Numbers:
     if function == "softmax":
         powers = np.exp(logits - logits.max(axis=1, keepdims=True))
         return np.asarray(powers / powers.sum(axis=1, keepdims=True), dtype=np.float32)
     if function == "sigmoid":
-        return np.asarray(0.5 * (1.0 + np.tanh(0.5 * logits)), dtype=np.float32)
+        return encode.sigmoid(logits)
     return logits
 
 
-def _labels(scores: Vector, info: ModelInfo, top_k: int | None) -> list[dict[str, Any]]:
+def _labels(scores: Numbers, info: ModelInfo, top_k: int | None) -> list[dict[str, Any]]:
     order: Sequence[int] = np.argsort(-scores, kind="stable")[:top_k].tolist()
     return [{"label": info.labels[index], "score": float(scores[index])} for index in order]

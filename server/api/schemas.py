@@ -13,6 +13,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSche
 from server.errors import InvalidRequest
 
 MAX_ITEMS = 1024
+MAX_WORDS = 256
 MAX_STOPS = 16
 MAX_STOP_CHARACTERS = 256
 
@@ -291,16 +292,21 @@ class TranslateBody(GenerationFields):
     split_sentences: bool | None = None
 
 
-class EmbedBody(TimedBody):
-    """`POST /embed`."""
+class EmbedAllBody(TimedBody):
+    """`POST /embed_all`. Everything `/embed` takes but `pooling`."""
 
     inputs: TextsOrIds
     normalize: bool | None = None
     truncate: bool | None = None
     truncation_direction: Literal["left", "right"] | None = None
-    pooling: Literal["mean", "cls", "last", "max"] | None = None
     dimensions: Annotated[int | None, Field(ge=1)] = None
     prompt_name: Annotated[str | None, Field(max_length=64)] = None
+
+
+class EmbedBody(EmbedAllBody):
+    """`POST /embed`."""
+
+    pooling: Literal["mean", "cls", "last", "max"] | None = None
 
 
 class ClassifyBody(TimedBody):
@@ -312,6 +318,61 @@ class ClassifyBody(TimedBody):
     raw_scores: bool | None = None
     truncate: bool | None = None
     truncation_direction: Literal["left", "right"] | None = None
+
+
+class Sentences(BaseModel):
+    """A sentence, and those to compare with it."""
+
+    model_config = ConfigDict(strict=True, extra="forbid")
+
+    source_sentence: str
+    sentences: Annotated[list[str], Field(min_length=1, max_length=MAX_ITEMS)]
+
+
+class SimilarityBody(TimedBody):
+    """`POST /similarity`."""
+
+    inputs: Sentences
+    truncate: bool | None = None
+    truncation_direction: Literal["left", "right"] | None = None
+    prompt_name: Annotated[str | None, Field(max_length=64)] = None
+
+
+class RerankBody(TimedBody):
+    """`POST /rerank`. `raw_scores`: logits instead of numbers from 0 to 1."""
+
+    query: Annotated[str, Field(min_length=1)]
+    texts: Annotated[list[str], Field(min_length=1, max_length=MAX_ITEMS)]
+    raw_scores: bool | None = None
+    return_text: bool | None = None
+    truncate: bool | None = None
+    truncation_direction: Literal["left", "right"] | None = None
+
+
+class FillMaskBody(TimedBody):
+    """`POST /fill_mask`. `targets`: consider only these words, each one token of the vocabulary."""
+
+    inputs: Texts
+    top_k: Annotated[int | None, Field(ge=1, le=MAX_WORDS)] = None
+    targets: Annotated[list[ShortText] | None, BeforeValidator(_strings), Field(min_length=1, max_length=MAX_WORDS)] = (
+        None
+    )
+
+
+class TokenClassifyBody(TimedBody):
+    """`POST /token_classify`. `stride`: tokens that the windows of a long text have in common."""
+
+    inputs: Texts
+    aggregation_strategy: Literal["none", "simple", "first", "average", "max"] | None = None
+    stride: Count | None = None
+
+
+class QuestionAnswerBody(TimedBody):
+    """`POST /question_answer`."""
+
+    question: Annotated[str, Field(min_length=1)]
+    context: Annotated[str, Field(min_length=1)]
+    top_k: Annotated[int | None, Field(ge=1, le=MAX_WORDS)] = None
 
 
 class TokenizeBody(Body):

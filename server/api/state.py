@@ -14,7 +14,7 @@ from starlette.requests import Request
 from server.api.checkpoint_text import CheckpointText
 from server.errors import ContextLengthExceeded, InvalidRequest, ModelNotFound, NotReady
 from server.ipc.client import EngineClient
-from server.ipc.messages import ModelInfo
+from server.ipc.messages import ModelInfo, Task
 from server.metrics import Metrics
 from server.settings import Settings
 from server.text.tokenizer import Encoding, Tokenizer
@@ -22,7 +22,16 @@ from server.text.tokenizer import Encoding, Tokenizer
 DEFAULT_TIMEOUT_MS = 60_000
 TOKENIZER_THREADS = 2
 
-_ROUTES = {"generate": "/generate", "translate": "/translate", "embed": "/embed", "classify": "/classify"}
+_ROUTES: Mapping[Task, tuple[str, ...]] = {
+    "generate": ("/generate",),
+    "translate": ("/translate",),
+    "embed": ("/embed", "/embed_all", "/similarity"),
+    "classify": ("/classify",),
+    "rerank": ("/rerank",),
+    "fill_mask": ("/fill_mask",),
+    "token_classify": ("/token_classify",),
+    "question_answer": ("/question_answer",),
+}
 
 Result = TypeVar("Result")
 
@@ -50,7 +59,7 @@ class Model:
 
     def routes(self) -> list[str]:
         """The routes that this model answers."""
-        return [_ROUTES[task] for task in self.info.tasks if task in _ROUTES]
+        return [route for task in self.info.tasks for route in _ROUTES[task]]
 
 
 @dataclass

@@ -1,4 +1,4 @@
-"""One encoder in the engine: texts in, one vector a text out. Knows queue and runner, no pools of blocks.
+"""One encoder in the engine: texts in, vectors or logits out. Knows queue and runner, no pools of blocks.
 
 Times are seconds of time.monotonic().
 """
@@ -10,15 +10,13 @@ from typing import Literal
 
 import numpy as np
 import torch
-from torch import Tensor
 
-from models.batch import EncoderBatch
-from models.heads import normalize, pool
 from server.engine.encode_queue import EncodeQueue, EncodeRequest, Text
 from server.engine.generation import NOT_FINITE, STEP_FAILED, TIMED_OUT, Events, Limits, StepFailed
+from server.engine.readout import Readout, read_out
 from server.engine.runner import Runner
 from server.engine.scheduler import shared_tokens
-from server.ipc.messages import Encode, Encoded, Failed, FailureCode, Pooling, StepTiming
+from server.ipc.messages import Encode, Encoded, Failed, FailureCode, StepTiming
 
 
 class Encoding:
@@ -54,9 +52,13 @@ class Encoding:
                 return "engine_error", f"a text is empty or outside the vocabulary of {self.limits.source_vocab_size}"
             if item.token_type_ids is not None and len(item.token_type_ids) != len(item.token_ids):
                 return "engine_error", "a text has another number of token types than of tokens"
+            if message.task == "fill_mask" and item.mask_index not in range(len(item.token_ids)):
+                return "engine_error", "a text has no place for the mask"
             if len(item.token_ids) > self.limits.source_tokens:
                 tokens, limit = len(item.token_ids), self.limits.source_tokens
                 return "request_too_large", f"a text of {tokens} tokens exceeds the limit of {limit}"
+        if message.top_k < 1 or not all(0 <= word < self.limits.source_vocab_size for word in message.target_ids):
+            return "engine_error", "words to fill in are asked for that do not exist"
         return "engine_error", ""
 
     def step(self, events: Events, is_shared: bool = False) -> StepTiming | None:
@@ -69,18 +71,19 @@ class Encoding:
             return None
         started = time.monotonic()
         try:
-            values = self._run(texts)
+            readouts = self._run(texts)
         except Exception as error:
             for request, _ in texts:
                 self.finish(request, "engine_error", events, STEP_FAILED)
             raise StepFailed from error
-        for (request, index), numbers in zip(texts, values, strict=True):
+        for (request, index), readout in zip(texts, readouts, strict=True):
             if request.finished:
                 continue
-            if not np.isfinite(numbers).all():
+            if not np.isfinite(readout.values).all():
                 self.finish(request, "engine_error", events, NOT_FINITE)
                 continue
-            events.encoded.append(Encoded(request.request_id, index, numbers.astype("<f4").tobytes()))
+            values = readout.values.astype("<f4").tobytes()
+            events.encoded.append(Encoded(request.request_id, index, values, len(readout.values), readout.token_ids))
             request.unanswered -= 1
             if request.unanswered == 0:
                 request.finished = True
@@ -88,21 +91,13 @@ class Encoding:
         return StepTiming(self.name, "encode", time.monotonic() - started, len(texts), tokens)
 
     @torch.inference_mode()
-    def _run(self, texts: list[Text]) -> list[np.ndarray[tuple[int], np.dtype[np.float32]]]:
-        """One vector for each text: [hidden] to embed, [labels] to classify."""
-        items = [request.message.items[index] for request, index in texts]
-        batch = self.runner.encoder_batch([item.token_ids for item in items], [item.token_type_ids for item in items])
-        hidden = self.runner.model.encode(batch)
-        kinds = [_kind(request.message) for request, _ in texts]
-        outcomes = {kind: self._head(kind, hidden, batch).float().cpu().numpy() for kind in dict.fromkeys(kinds)}
-        return [outcomes[kind][index] for index, kind in enumerate(kinds)]
-
-    def _head(self, kind: _Kind, hidden: Tensor, batch: EncoderBatch) -> Tensor:
-        if kind is None:
-            return self.runner.model.classify(hidden, batch)
-        pooling, normalized = kind
-        pooled = pool(hidden, batch, pooling)
-        return normalize(pooled) if normalized else pooled
+    def _run(self, texts: list[Text]) -> list[Readout]:
+        """What each text was asked for."""
+        asked = [(request.message, request.message.items[index]) for request, index in texts]
+        batch = self.runner.encoder_batch(
+            [item.token_ids for _, item in asked], [item.token_type_ids for _, item in asked]
+        )
+        return read_out(self.runner.model, asked, self.runner.model.encode(batch), batch)
 
     def finish(
         self,
@@ -120,11 +115,3 @@ class Encoding:
             events.failed.append(Failed(request.request_id, "timeout", TIMED_OUT))
         elif reason == "engine_error":
             events.failed.append(Failed(request.request_id, "engine_error", message))
-
-
-_Kind = tuple[Pooling, bool] | None
-"""What is asked of the hidden states: pooling and normalisation, or None for the classification head."""
-
-
-def _kind(message: Encode) -> _Kind:
-    return None if message.task == "classify" else (message.pooling, message.normalize)

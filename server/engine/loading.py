@@ -6,7 +6,7 @@ Knows how much memory a model gets, not what others do with theirs.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -21,12 +21,20 @@ from server.engine.engine import ModelEngine
 from server.engine.generation import Generation, Limits
 from server.engine.runner import Runner
 from server.engine.scheduler import Scheduler
-from server.ipc.messages import DType, EngineOptions, GenerationDefaults, ModelInfo, ModelSpec
+from server.ipc.messages import DType, EncodeTask, EngineOptions, GenerationDefaults, ModelInfo, ModelSpec, Task
 from weights.read import WeightsError
 from weights.resolve import ResolveError
 
 UNLIMITED_TOKENS = 4096
 """The context of a model whose positions set no limit (T5's buckets): what a client may ask for must end somewhere."""
+
+ENCODE_TASKS: Mapping[Task, EncodeTask] = {
+    "embed": "embed",
+    "classify": "classify",
+    "fill_mask": "fill_mask",
+    "token_classify": "classify_tokens",
+    "question_answer": "classify_tokens",
+}
 
 Progress = Callable[[int, int], None]
 
@@ -51,7 +59,12 @@ class Loaded:
 
     @property
     def encodes(self) -> bool:
-        return bool({"embed", "classify"} & set(self.model.tasks))
+        return bool(self.encode_tasks)
+
+    @property
+    def encode_tasks(self) -> list[EncodeTask]:
+        """What the encoder can be asked for, by the tasks of the model."""
+        return [ENCODE_TASKS[task] for task in self.model.tasks if task in ENCODE_TASKS]
 
     @property
     def context_tokens(self) -> int:

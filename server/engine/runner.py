@@ -31,6 +31,8 @@ class Model(Protocol):
 
     def classify(self, hidden: Tensor, batch: EncoderBatch) -> Tensor: ...
 
+    def classify_tokens(self, hidden: Tensor) -> Tensor: ...
+
 
 class Runner:
     """One model, its device and its caches. cross_cache is None for a decoder."""

@@ -22,7 +22,6 @@ from server.ipc.messages import (
     Configure,
     Encode,
     EncodeItem,
-    EncodeTask,
     Generate,
     GenerationParams,
     LoadFailed,
@@ -108,8 +107,8 @@ def _warm_up(engine: Engine, models: list[Loaded]) -> None:
             params = GenerationParams(max_new_tokens=3, do_sample=True, top_k=5)
             engine.add(Generate(-2 * number - 1, model.spec.name, [0, 0], starts, params))
         if model.encodes:
-            task: EncodeTask = "embed" if "embed" in model.model.tasks else "classify"
-            engine.add(Encode(-2 * number - 2, model.spec.name, task, [EncodeItem([0, 0])]))
+            item = EncodeItem([0, 0], mask_index=0)
+            engine.add(Encode(-2 * number - 2, model.spec.name, model.encode_tasks[-1], [item]))
     while engine.has_work:
         engine.step()
     engine.stats()

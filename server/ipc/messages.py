@@ -21,8 +21,9 @@ DeviceChoice = Literal["auto", "cpu", "cuda"]
 DType = Literal["float32", "bfloat16", "float16"]
 DTypeChoice = Literal["auto", "float32", "bfloat16", "float16"]
 """`auto` is float32 on a CPU and bfloat16 on CUDA; `ModelInfo.dtype` has the outcome."""
-Task = Literal["generate", "translate", "embed", "classify"]
-EncodeTask = Literal["embed", "classify"]
+Task = Literal["generate", "translate", "embed", "classify", "rerank", "fill_mask", "token_classify", "question_answer"]
+EncodeTask = Literal["embed", "embed_tokens", "classify", "classify_tokens", "fill_mask"]
+"""What to read off an encoder: a vector, or class logits, of each text or of each token; or words for a mask."""
 Pooling = Literal["mean", "cls", "last", "max"]
 FinishReason = Literal["stop", "length", "timeout"]
 FailureCode = Literal["engine_error", "timeout", "request_too_large", "not_ready"]
@@ -139,16 +140,18 @@ class Generate(Message, frozen=True):
 
 
 class EncodeItem(msgspec.Struct, frozen=True, array_like=True):
-    """One text of an encoder request; token_type_ids None means all zero."""
+    """One text of an encoder request; token_type_ids None means all zero. mask_index: where a word is to go."""
 
     token_ids: list[int]
     token_type_ids: list[int] | None = None
+    mask_index: int | None = None
 
 
 class Encode(Message, frozen=True):
-    """Run texts through an encoder: pooled vectors for `embed`, raw class logits for `classify`.
+    """Run texts through an encoder, and say for each what `task` asks for; logits come raw.
 
-    Each item is scheduled on its own and answered by an `Encoded` of its own. `pooling`, `normalize` are for `embed`.
+    Each item is scheduled on its own and answered by an `Encoded` of its own. `pooling` is for `embed`, `normalize` for
+    `embed` and `embed_tokens`, `top_k` and `target_ids` for `fill_mask`: so many words, of these only if there are any.
     """
 
     request_id: int
@@ -157,6 +160,8 @@ class Encode(Message, frozen=True):
     items: list[EncodeItem]
     pooling: Pooling = "mean"
     normalize: bool = True
+    top_k: int = 5
+    target_ids: list[int] = []
     deadline: float | None = None
 
 
@@ -314,11 +319,18 @@ class Finished(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Encoded(msgspec.Struct, frozen=True, array_like=True):
-    """One item of an `Encode` is done. values: float32, little-endian: [hidden] for embed, [labels] for classify."""
+    """One item of an `Encode` is done.
+
+    values: float32, little-endian, [rows, width]: one row of the text, or for `embed_tokens` and `classify_tokens` a
+    row of each token; as wide as the hidden states, or to classify as there are labels (two to mark answers).
+    For `fill_mask`, falling probabilities and beside them, in token_ids, the words that have them.
+    """
 
     request_id: int
     index: int
     values: bytes
+    rows: int = 1
+    token_ids: list[int] = []
 
 
 class Failed(msgspec.Struct, frozen=True, array_like=True):

@@ -33,6 +33,7 @@ class FastTokenizer:
         self.special = SpecialIds(**{role: vocabulary.get(token.content) for role, token in files.roles.items()})
         self.vocab_size = max(vocabulary.values()) + 1
         self.max_length = files.max_length
+        self.marks_subwords = bool(getattr(backend.model, "continuing_subword_prefix", None))
         decoder = backend.decoder
         self._decoder = None if decoder is None else json.loads(decoder.__getstate__())
         try:
@@ -57,6 +58,7 @@ class FastTokenizer:
                 special=[bool(mark) for mark in found.special_tokens_mask],
                 offsets=found.offsets if offsets else [],
                 tokens=found.tokens if offsets else [],
+                words=found.word_ids if offsets else [],
             )
             for found in batch(inputs, add_special_tokens=add_special_tokens)
         ]
@@ -67,6 +69,10 @@ class FastTokenizer:
 
     def stream(self, skip_special_tokens: bool = True) -> _FastStream:
         return _FastStream(self._backend, self._chain(), self.special_ids if skip_special_tokens else frozenset())
+
+    def join(self, tokens: Sequence[str]) -> str:
+        decoder = self._backend.decoder
+        return " ".join(tokens) if decoder is None else str(decoder.decode(list(tokens)))
 
     def id_to_token(self, token_id: int) -> str | None:
         token: str | None = self._backend.id_to_token(token_id)

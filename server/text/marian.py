@@ -57,6 +57,7 @@ class MarianTokenizer:
         self._whole_tokens = re.compile("|".join(map(re.escape, whole)))
         self.vocab_size = max(max(self._vocabulary.values()), *self._tokens, *self._ids.values()) + 1
         self.max_length = files.max_length
+        self.marks_subwords = False
         self._clean_up = files.clean_up
 
     def encode(
@@ -120,6 +121,9 @@ class MarianTokenizer:
                 segment.append(token)
         text = (text + _spell(self._speller, segment)).replace("▁", " ").strip()
         return clean_up(text) if self._clean_up else text
+
+    def join(self, tokens: Sequence[str]) -> str:
+        return _spell(self._speller, list(tokens)).replace("▁", " ").strip()
 
     def stream(self, skip_special_tokens: bool = True) -> _MarianStream:
         skipped = self.special_ids if skip_special_tokens else frozenset()

@@ -6,7 +6,7 @@ Knows files and strings. Does not know models, requests or limits.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
@@ -26,6 +26,8 @@ class Encoding:
     special: whether the token was added around the text, rather than found in it.
     offsets: (start, end) of each token in characters of the original text (of its own one, in a pair).
     tokens: the vocabulary's spelling of each token. Both empty when not asked for.
+    words: the number of the word that each token is of, in its own text of a pair; None for special tokens. Empty when
+        offsets were not asked for, and where the tokenizer does not cut at words first (Marian).
     """
 
     ids: list[int]
@@ -33,6 +35,7 @@ class Encoding:
     special: list[bool]
     offsets: list[tuple[int, int]]
     tokens: list[str]
+    words: list[int | None] = field(default_factory=list)
 
 
 @dataclass(frozen=True)
@@ -84,6 +87,13 @@ class Tokenizer(Protocol):
 
     def stream(self, skip_special_tokens: bool = True) -> TokenStream:
         """The same text piece by piece: all that the stream gives, joined, equals `decode`."""
+
+    @property
+    def marks_subwords(self) -> bool:
+        """Whether a token's spelling says that it goes on with a word (WordPiece's `##`)."""
+
+    def join(self, tokens: Sequence[str]) -> str:
+        """The text that tokens spell, as it is: none is special, nothing is cleaned up."""
 
     def id_to_token(self, token_id: int) -> str | None:
         """The vocabulary's spelling of a token; None outside of the vocabulary."""

@@ -8,15 +8,8 @@ import pytest
 from fastapi.routing import APIRoute
 from starlette.routing import Route
 
-from server.api import (
-    responses,
-    routes_encode,
-    routes_generate,
-    routes_operations,
-    routes_tokenize,
-    routes_translate,
-    schemas,
-)
+from server.api import app as application
+from server.api import responses, schemas
 from server.api.app import create_routes
 from server.api.body import validate
 from server.api.documents import _ANSWERS, _EXAMPLES
@@ -26,7 +19,13 @@ BODIES = {
     "generate": schemas.GenerateBody,
     "translate": schemas.TranslateBody,
     "embed": schemas.EmbedBody,
+    "embed_all": schemas.EmbedAllBody,
     "classify": schemas.ClassifyBody,
+    "similarity": schemas.SimilarityBody,
+    "rerank": schemas.RerankBody,
+    "fill_mask": schemas.FillMaskBody,
+    "token_classify": schemas.TokenClassifyBody,
+    "question_answer": schemas.QuestionAnswerBody,
     "tokenize": schemas.TokenizeBody,
     "detokenize": schemas.DetokenizeBody,
 }
@@ -85,9 +84,10 @@ def test_examples_are_valid(name: str) -> None:
 
 def test_no_route_is_missing_from_the_document(bench: Bench) -> None:
     app = create_routes(bench.state)
-    routers = (routes_generate, routes_translate, routes_encode, routes_tokenize, routes_operations)
-    written = {route.path for module in routers for route in module.router.routes if isinstance(route, APIRoute)}
-    assert written == ROUTES | {"/predict"}
+    written = {
+        route.path for module in application.ROUTES for route in module.router.routes if isinstance(route, APIRoute)
+    }
+    assert written == ROUTES | {"/predict", "/ner"}
     beside = {route.path for route in app.routes if isinstance(route, Route)}
     assert beside <= written | {"/openapi.json", "/docs"}
 

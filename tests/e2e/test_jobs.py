@@ -98,7 +98,7 @@ def readme_commands() -> list[str]:
 
 def test_the_readme_has_an_example_for_every_job() -> None:
     routes = {match for command in readme_commands() for match in re.findall(r":8000(/\w+)", command)}
-    assert routes >= {"/generate", "/translate", "/embed", "/classify", "/tokenize", "/detokenize"}
+    assert routes >= {"/generate", "/translate", "/embed", "/similarity", "/classify", "/tokenize", "/detokenize"}
     assert routes >= {"/health", "/ready", "/info", "/metrics"}
 
 

@@ -141,6 +141,26 @@ def test_embeddings(demo_server: RunningServer) -> None:
 
 
 @torch.inference_mode()
+def test_embeddings_of_every_token(demo_server: RunningServer) -> None:
+    folder = DEMO / "sentence-encoder"
+    tokenizer, model = AutoTokenizer.from_pretrained(folder), AutoModel.from_pretrained(folder)
+    ours = post(demo_server, "/embed_all", {"inputs": SENTENCES, "normalize": False})
+    for sentence, matrix in zip(SENTENCES, ours, strict=True):
+        expected = model(**tokenizer(sentence, return_tensors="pt")).last_hidden_state[0]
+        np.testing.assert_allclose(matrix, expected.numpy(), atol=1e-4)
+
+
+@torch.inference_mode()
+def test_similarities(demo_server: RunningServer) -> None:
+    folder = DEMO / "sentence-encoder"
+    tokenizer, model = AutoTokenizer.from_pretrained(folder), AutoModel.from_pretrained(folder)
+    source, *others = (model(**tokenizer(one, return_tensors="pt")).last_hidden_state[0].mean(0) for one in SENTENCES)
+    expected = [float(torch.cosine_similarity(source, other, dim=0)) for other in others]
+    inputs = {"source_sentence": SENTENCES[0], "sentences": SENTENCES[1:]}
+    assert post(demo_server, "/similarity", {"inputs": inputs}) == pytest.approx(expected, abs=1e-5)
+
+
+@torch.inference_mode()
 def test_classes(demo_server: RunningServer) -> None:
     folder = DEMO / "sentiment"
     tokenizer = AutoTokenizer.from_pretrained(folder)

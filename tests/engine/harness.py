@@ -147,30 +147,19 @@ SEQ2SEQ = {
     "marian": ("MarianMTModel", transformers.MarianConfig(**_MARIAN, **_TWO_LAYERS)),
     "marian-deep-encoder": ("MarianMTModel", transformers.MarianConfig(**_MARIAN, **_DEEP_ENCODER)),
 }
+_BERT = {
+    "vocab_size": VOCAB,
+    "hidden_size": 32,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "intermediate_size": 48,
+    "max_position_embeddings": 128,
+}
 ENCODERS = {
-    "bert": (
-        "BertModel",
-        transformers.BertConfig(
-            vocab_size=VOCAB,
-            hidden_size=32,
-            num_hidden_layers=2,
-            num_attention_heads=4,
-            intermediate_size=48,
-            max_position_embeddings=128,
-        ),
-    ),
-    "classifier": (
-        "BertForSequenceClassification",
-        transformers.BertConfig(
-            vocab_size=VOCAB,
-            hidden_size=32,
-            num_hidden_layers=2,
-            num_attention_heads=4,
-            intermediate_size=48,
-            max_position_embeddings=128,
-            num_labels=5,
-        ),
-    ),
+    "bert": ("BertModel", transformers.BertConfig(**_BERT)),
+    "classifier": ("BertForSequenceClassification", transformers.BertConfig(**_BERT, num_labels=5)),
+    "tagger": ("BertForTokenClassification", transformers.BertConfig(**_BERT, num_labels=5)),
+    "masked": ("BertForMaskedLM", transformers.BertConfig(**_BERT)),
 }
 GENERATING = DECODERS | SEQ2SEQ
 
@@ -224,6 +213,8 @@ class Results:
     tokens: dict[int, list[int]] = field(default_factory=dict)
     token_events: dict[int, list[Tokens]] = field(default_factory=dict)
     encoded: dict[tuple[int, int], bytes] = field(default_factory=dict)
+    rows: dict[tuple[int, int], int] = field(default_factory=dict)
+    words: dict[tuple[int, int], list[int]] = field(default_factory=dict)
     steps: int = 0
 
     def take(self, output) -> None:
@@ -244,6 +235,8 @@ class Results:
             self.failed[event.request_id] = event
         for event in output.encoded:
             self.encoded[event.request_id, event.index] = event.values
+            self.rows[event.request_id, event.index] = event.rows
+            self.words[event.request_id, event.index] = event.token_ids
 
     def texts(self, request_id: int) -> list[list[int]]:
         return [hypothesis.token_ids for hypothesis in self.finished[request_id].hypotheses]

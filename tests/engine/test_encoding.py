@@ -40,6 +40,22 @@ def test_an_embedding_in_a_batch_equals_it_alone_and_transformers(pairs, pooling
         np.testing.assert_allclose(alone, expected.numpy(), rtol=1e-3, atol=1e-4)
 
 
+@pytest.mark.parametrize("normalize", [True, False])
+def test_the_vectors_of_all_tokens_equal_transformers(pairs, normalize):
+    pair = pairs("bert")
+    mixed = [encode(0, TEXTS, task="embed_tokens", normalize=normalize), encode(1, TEXTS[:4], pooling="max")]
+    results = run(pair.engine(max_batch_tokens=64), mixed)
+    for index, text in enumerate(TEXTS):
+        with torch.inference_mode():
+            expected = pair.oracle(torch.tensor([text], device=pair.loaded.device)).last_hidden_state[0].cpu()
+        if normalize:
+            expected = expected / expected.norm(dim=-1, keepdim=True)
+        assert results.rows[0, index] == len(text)
+        found = values(results, 0, index).reshape(len(text), -1)
+        np.testing.assert_allclose(found, expected.numpy(), rtol=1e-3, atol=1e-4)
+    assert {results.rows[1, index] for index in range(4)} == {1}
+
+
 def test_class_logits_equal_transformers(pairs):
     pair = pairs("classifier")
     types = [[0] * (len(text) // 2) + [1] * (len(text) - len(text) // 2) for text in TEXTS]
@@ -51,6 +67,46 @@ def test_class_logits_equal_transformers(pairs):
             text = torch.tensor([item.token_ids], device=pair.loaded.device)
             expected = pair.oracle(text, token_type_ids=kinds).logits[0].cpu().numpy()
         np.testing.assert_allclose(values(results, 0, index), expected, rtol=1e-3, atol=1e-4)
+
+
+def test_token_logits_equal_transformers(pairs):
+    pair = pairs("tagger")
+    results = run(pair.engine(max_batch_tokens=64), [encode(0, TEXTS, "tagger", "classify_tokens")])
+    for index, text in enumerate(TEXTS):
+        with torch.inference_mode():
+            expected = pair.oracle(torch.tensor([text], device=pair.loaded.device)).logits[0].cpu().numpy()
+        assert results.rows[0, index] == len(text)
+        np.testing.assert_allclose(values(results, 0, index).reshape(expected.shape), expected, rtol=1e-3, atol=1e-4)
+
+
+@pytest.mark.parametrize("targets", [[], [9, 70, 33, 4]])
+def test_words_for_a_mask_equal_transformers(pairs, targets):
+    pair = pairs("masked")
+    items = [EncodeItem(text, mask_index=(3 * i) % len(text)) for i, text in enumerate(TEXTS)]
+    ask = [Encode(k, "masked", "fill_mask", items, top_k=k, target_ids=targets) for k in (1, 6)]
+    results = run(pair.engine(max_batch_tokens=64), [*ask, encode(0, TEXTS, name="masked")])
+    for index, item in enumerate(items):
+        with torch.inference_mode():
+            logits = pair.oracle(torch.tensor([item.token_ids], device=pair.loaded.device)).logits[0, item.mask_index]
+        scores = logits.softmax(-1).cpu()
+        order = sorted(targets or range(97), key=lambda word: -scores[word])
+        for k in (1, 6):
+            assert results.words[k, index] == order[:k]
+            np.testing.assert_allclose(values(results, k, index), scores[order[:k]].numpy(), rtol=1e-3, atol=1e-6)
+    assert len(results.encoded) == 3 * len(TEXTS) and not results.failed
+
+
+def test_masks_and_words_that_do_not_exist_are_refused(pairs):
+    wrong = [
+        Encode(0, "masked", "fill_mask", [EncodeItem([5, 6])]),
+        Encode(1, "masked", "fill_mask", [EncodeItem([5, 6], mask_index=2)]),
+        Encode(2, "masked", "fill_mask", [EncodeItem([5, 6], mask_index=-1)]),
+        Encode(3, "masked", "fill_mask", [EncodeItem([5, 6], mask_index=0)], target_ids=[97]),
+        Encode(4, "masked", "fill_mask", [EncodeItem([5, 6], mask_index=0)], top_k=0),
+    ]
+    results = run(pairs("masked").engine(), [*wrong, Encode(5, "masked", "fill_mask", [EncodeItem([5], mask_index=0)])])
+    assert {i: results.failed[i].code for i in results.failed} == dict.fromkeys(range(5), "engine_error")
+    assert len(results.words[5, 0]) == 5
 
 
 def test_requests_with_different_pooling_share_a_step(pairs):

@@ -136,7 +136,7 @@ def test_class_logits(body: str, labels: int, tmp_path: Path):
     expected = torch.cat([output.logits for output in _one_by_one(model, batch)])
     found = ours.transformer.classify(ours.transformer.encode(batch), batch)
     torch.testing.assert_close(found.cpu(), expected, atol=1e-4, rtol=0)
-    assert ours.tasks == ("classify",)
+    assert ours.tasks == (("classify", "rerank") if labels == 1 else ("classify",))
     assert ours.labels == tuple(model.config.id2label[index] for index in range(labels))
 
 
@@ -148,8 +148,62 @@ def test_masked_word_logits(body: str, tmp_path: Path):
     expected = torch.cat([output.logits[0] for output in _one_by_one(model, batch)])
     found = ours.transformer.logits(ours.transformer.encode(batch))
     torch.testing.assert_close(found.cpu(), expected, atol=1e-4, rtol=0)
-    assert ours.tasks == ("embed",)
+    assert ours.tasks == ("embed", "fill_mask")
     assert ours.parameters <= model.num_parameters()
+
+
+@every_body
+@pytest.mark.parametrize("labels", [1, 5])
+@torch.inference_mode()
+def test_token_logits(body: str, labels: int, tmp_path: Path):
+    model = _reference(body, "ForTokenClassification", seed=6, num_labels=labels)
+    ours, batch = _saved(model, tmp_path), _batch(model)
+    expected = torch.cat([output.logits[0] for output in _one_by_one(model, batch)])
+    found = ours.transformer.classify_tokens(ours.transformer.encode(batch))
+    torch.testing.assert_close(found.cpu(), expected, atol=1e-4, rtol=0)
+    assert ours.tasks == ("token_classify",)
+    assert ours.labels == tuple(model.config.id2label[index] for index in range(labels))
+
+
+@every_body
+@torch.inference_mode()
+def test_span_logits(body: str, tmp_path: Path):
+    model = _reference(body, "ForQuestionAnswering", seed=7)
+    ours, batch = _saved(model, tmp_path), _batch(model)
+    outputs = _one_by_one(model, batch)
+    expected = torch.cat([torch.stack([one.start_logits[0], one.end_logits[0]], dim=1) for one in outputs])
+    found = ours.transformer.classify_tokens(ours.transformer.encode(batch))
+    torch.testing.assert_close(found.cpu(), expected, atol=1e-4, rtol=0)
+    assert (ours.tasks, ours.labels) == (("question_answer",), ())
+
+
+@pytest.mark.parametrize("task", ["ForTokenClassification", "ForQuestionAnswering"])
+@torch.inference_mode()
+def test_a_head_for_tokens_beside_a_pooler_nobody_asks(task: str, tmp_path: Path):
+    """Published taggers and question answerers often keep the pooler that they were trained next to."""
+    model = _reference("bert-small", task)
+    model.save_pretrained(tmp_path)
+    tensors = load_file(tmp_path / "model.safetensors")
+    tensors |= {"bert.pooler.dense.weight": torch.ones(32, 32), "bert.pooler.dense.bias": torch.ones(32)}
+    save_file(tensors, tmp_path / "model.safetensors")
+    ours, batch = _load(tmp_path), _batch(model)
+    expected = [getattr(one, "logits", None) for one in _one_by_one(model, batch)]
+    found = ours.transformer.classify_tokens(ours.transformer.encode(batch)).cpu()
+    if task == "ForTokenClassification":
+        torch.testing.assert_close(found, torch.cat([one[0] for one in expected]), atol=1e-4, rtol=0)
+    else:
+        starts = torch.cat([one.start_logits[0] for one in _one_by_one(model, batch)])
+        torch.testing.assert_close(found[:, 0], starts, atol=1e-4, rtol=0)
+
+
+def test_an_answer_has_two_ends():
+    from models.families import family_of
+
+    for family, body in (("Bert", "bert-small"), ("Roberta", "roberta-small"), ("DistilBert", "distilbert-small")):
+        hf = getattr(transformers, f"{family}Config")(**BODIES[body][1], num_labels=3).to_dict()
+        found, architecture = family_of({**hf, "architectures": [f"{family}ForQuestionAnswering"]})
+        with pytest.raises(ConfigError, match="num_labels"):
+            found.config({**hf, "architectures": [architecture]}, architecture)
 
 
 @torch.inference_mode()

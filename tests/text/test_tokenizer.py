@@ -46,6 +46,12 @@ def test_pairs_equal_the_reference(tokenizer: Tokenizer, oracle):
             assert encoding.type_ids == expected.token_type_ids
 
 
+def test_joined_tokens_equal_the_reference(tokenizer: Tokenizer, oracle):
+    for text in CORPUS[:20]:
+        (encoding,) = tokenizer.encode([text], add_special_tokens=False)
+        assert tokenizer.join(encoding.tokens) == oracle.convert_tokens_to_string(encoding.tokens)
+
+
 @pytest.mark.parametrize("skip", [True, False])
 def test_decoding_equals_the_reference(tokenizer: Tokenizer, oracle, skip: bool):
     for encoding in tokenizer.encode(TORTURE + CORPUS[:20]):

@@ -15,8 +15,11 @@ def byte_alphabet() -> list[str]:
     return [chr(byte) if byte in printable else chr(next(stand_ins)) for byte in range(256)]
 
 
-def write_checkpoint(directory: Path, *, ends: bool = False) -> Path:
-    """A byte-level tokenizer (ids 3..258 are the bytes) and an empty config; `ends` puts `</s>` after every text."""
+def write_checkpoint(directory: Path, *, ends: bool = False, mask: bool = False) -> Path:
+    """A byte-level tokenizer (ids 3..258 are the bytes) and an empty config.
+
+    ends: puts `</s>` after every text. mask: knows `<mask>`, id 259.
+    """
     directory.mkdir(parents=True, exist_ok=True)
     vocabulary = {"<s>": 0, "</s>": 1, "<pad>": 2}
     vocabulary |= {character: index + 3 for index, character in enumerate(byte_alphabet())}
@@ -24,12 +27,15 @@ def write_checkpoint(directory: Path, *, ends: bool = False) -> Path:
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
     tokenizer.decoder = decoders.ByteLevel()
     tokenizer.add_special_tokens(["<s>", "</s>", "<pad>"])
+    if mask:
+        tokenizer.add_special_tokens(["<mask>"])
     if ends:
         tokenizer.post_processor = processors.TemplateProcessing(
             single="$A </s>", pair="$A </s> $B:1 </s>:1", special_tokens=[("</s>", 1)]
         )
     tokenizer.save(str(directory / "tokenizer.json"))
     special = {"bos_token": "<s>", "eos_token": "</s>", "pad_token": "<pad>"}
+    special |= {"mask_token": "<mask>"} if mask else {}
     (directory / "tokenizer_config.json").write_text(
         json.dumps({"tokenizer_class": "PreTrainedTokenizerFast"} | special)
     )
@@ -54,8 +60,21 @@ def write_all(root: Path) -> list[str]:
     (root / "embedder" / "config_sentence_transformers.json").write_text(
         json.dumps({"prompts": {"query": "query: ", "passage": "passage: "}})
     )
-    write_checkpoint(root / "classifier", ends=True)
+    for name in ("classifier", "reranker", "tagger", "answerer"):
+        write_checkpoint(root / name, ends=True)
+    write_checkpoint(root / "masker", ends=True, mask=True)
     write_translator(root / "translator", "en", "de")
     write_translator(root / "translator-fr", "en", "fr")
-    names = ("decoder", "slow", "embedder", "classifier", "translator", "translator-fr")
+    names = (
+        "decoder",
+        "slow",
+        "embedder",
+        "classifier",
+        "reranker",
+        "masker",
+        "tagger",
+        "answerer",
+        "translator",
+        "translator-fr",
+    )
     return [f"{name}={root / name}" for name in names]

@@ -1,9 +1,9 @@
 """A worker without a model: the same messages, answers that a test can foretell. Run as `fake_worker.py --fd N`.
 
 A model's kind is the beginning of its name: `decoder`, `slow` (a decoder, 30 ms a token), `translator`, `embedder`,
-`classifier`. Generation echoes the prompt, turned by the seed when sampling, by the rank of the beam otherwise, then
-ends the text. Every token has log-probability -0.5, less one for each byte that sampling turned the prompt by. What
-happens can be steered by the first byte of the prompt (or source):
+`classifier`, `reranker`, `masker`, `tagger`, `answerer`. Generation echoes the prompt, turned by the seed when
+sampling, by the rank of the beam otherwise, then ends the text. Every token has log-probability -0.5, less one for each
+byte that sampling turned the prompt by. What happens can be steered by the first byte of the prompt (or source):
 
     `!`  the process dies     `#`  the process hangs     `%`  the request fails     `&`  nothing ever comes
 """
@@ -52,7 +52,12 @@ KINDS = {
     "translator": ["generate", "translate"],
     "embedder": ["embed"],
     "classifier": ["classify"],
+    "reranker": ["classify", "rerank"],
+    "masker": ["embed", "fill_mask"],
+    "tagger": ["token_classify"],
+    "answerer": ["question_answer"],
 }
+LABELS = {"classify": ["bad", "fair", "good"], "rerank": ["relevance"], "token_classify": ["O", "B-UP", "I-UP"]}
 
 
 def describe(spec: ModelSpec) -> ModelInfo:
@@ -67,7 +72,7 @@ def describe(spec: ModelSpec) -> ModelInfo:
         dtype="float32",
         parameters=1000,
         weight_bytes=4000,
-        vocab_size=VOCAB,
+        vocab_size=VOCAB + ("fill_mask" in tasks),
         hidden_size=4,
         context_tokens=512,
         source_tokens=256 if seq2seq else 0,
@@ -77,10 +82,18 @@ def describe(spec: ModelSpec) -> ModelInfo:
         generation=GenerationDefaults(
             end_token_ids=[EOS], decoder_start_token_ids=[PAD] if seq2seq else [], num_beams=2 if seq2seq else None
         ),
-        labels=["bad", "fair", "good"] if "classify" in tasks else [],
+        labels=LABELS.get(tasks[-1], []),
         problem_type="single_label_classification" if "classify" in tasks else None,
         load_seconds=0.01,
     )
+
+
+def tag(token: int, count: float) -> list[float]:
+    """Capital letters are named, `A` begins a name; sure of it by the number of tokens that were read."""
+    letter = token - FIRST_BYTE
+    if not ord("A") <= letter <= ord("Z"):
+        return [count, 0.0, 0.0]
+    return [0.0, count, 0.0] if letter == ord("A") else [0.0, 0.0, count]
 
 
 class Sequence:
@@ -164,15 +177,7 @@ class Worker:
         elif isinstance(message, Abort):
             self.sequences.pop(message.request_id, None)
         elif isinstance(message, Encode):
-            encoded = []
-            for index, item in enumerate(message.items):
-                values = [float(len(item.token_ids)), float(sum(item.token_ids) % 97), float(item.token_ids[0]), 1.0]
-                if message.task == "classify":
-                    values = [float(sum(item.token_type_ids or [])), 1.0, float(len(item.token_ids))]
-                elif message.normalize:
-                    norm = sum(value * value for value in values) ** 0.5
-                    values = [value / norm for value in values]
-                encoded.append(Encoded(message.request_id, index, struct.pack(f"<{len(values)}f", *values)))
+            encoded = [self.encode(message, index) for index in range(len(message.items))]
             self.send(StepOutput(self.epoch, encoded=encoded))
         elif isinstance(message, Generate):
             first = next((token for token in message.token_ids if token >= FIRST_BYTE), FIRST_BYTE) - FIRST_BYTE
@@ -188,6 +193,32 @@ class Worker:
                 if first == ord("&"):
                     sequence.next_at = float("inf")
                 self.sequences[message.request_id] = sequence
+
+    def encode(self, message: Encode, index: int) -> Encoded:
+        item = message.items[index]
+        if message.task == "fill_mask":
+            letters = [FIRST_BYTE + ord("a") + (item.mask_index + rank) % 26 for rank in range(26)]
+            words = (message.target_ids or letters)[: message.top_k]
+            scores = [1 / (2 + rank) for rank in range(len(words))]
+            return Encoded(message.request_id, index, struct.pack(f"<{len(words)}f", *scores), 1, words)
+        count, types = float(len(item.token_ids)), float(sum(item.token_type_ids or []))
+        if message.model.startswith("answerer"):
+            letters = [chr(max(0, token - FIRST_BYTE)) for token in item.token_ids]
+            rows = [[9.0 * (letter in "<["), 9.0 * (letter in ">]")] for letter in letters]
+        elif message.task == "classify_tokens":
+            rows = [tag(token, count) for token in item.token_ids]
+        elif message.task == "embed_tokens":
+            rows = [[float(token), float(place), count, 1.0] for place, token in enumerate(item.token_ids)]
+        elif message.model.startswith("reranker"):
+            rows = [[types - 3.0]]
+        elif message.task == "classify":
+            rows = [[types, 1.0, count]]
+        else:
+            rows = [[count, float(sum(item.token_ids) % 97), float(item.token_ids[0]), 1.0]]
+        if message.task in ("embed", "embed_tokens") and message.normalize:
+            rows = [[value / sum(one * one for one in row) ** 0.5 for value in row] for row in rows]
+        flat = [value for row in rows for value in row]
+        return Encoded(message.request_id, index, struct.pack(f"<{len(flat)}f", *flat), len(rows))
 
     def step(self) -> None:
         now = time.monotonic()

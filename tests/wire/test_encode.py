@@ -11,7 +11,14 @@ from typing import Any
 import httpx
 import pytest
 
-from server.api.responses import ClassifyAnswer, DetokenizeAnswer, EmbedAnswer, InfoAnswer, TokenizeAnswer
+from server.api.responses import (
+    ClassifyAnswer,
+    DetokenizeAnswer,
+    EmbedAllAnswer,
+    EmbedAnswer,
+    InfoAnswer,
+    TokenizeAnswer,
+)
 
 
 def post(client: httpx.Client, route: str, **body: object) -> Any:
@@ -54,6 +61,34 @@ def test_embed_truncates_unless_told_not_to(client: httpx.Client) -> None:
     refused(client, "/embed", "inputs", "context_length_exceeded", inputs=long, truncate=False)
     refused(client, "/embed", "inputs", "context_length_exceeded", inputs=[100] * 513, truncate=False)
     assert post(client, "/embed", inputs=[100] * 513, normalize=False)[0][0] == 512.0
+
+
+def test_embed_all_gives_a_vector_for_each_token(client: httpx.Client) -> None:
+    found = post(client, "/embed_all", inputs=["ab", [100], "c"], normalize=False)
+    EmbedAllAnswer.model_validate(found)
+    assert found == [
+        [[100.0, 0.0, 2.0, 1.0], [101.0, 1.0, 2.0, 1.0]],
+        [[100.0, 0.0, 1.0, 1.0]],
+        [[102.0, 0.0, 1.0, 1.0]],
+    ]
+    assert post(client, "/embed_all", inputs="ab", normalize=False) == found[:1]
+    ((one, _),) = post(client, "/embed_all", inputs="ab")
+    assert one == pytest.approx([value / math.hypot(*found[0][0]) for value in found[0][0]])
+    ((one, other),) = post(client, "/embed_all", inputs="ab", dimensions=2)
+    assert one == [1.0, 0.0]
+    assert other == pytest.approx([101 / math.hypot(101, 1), 1 / math.hypot(101, 1)])
+    assert post(client, "/embed_all", inputs="ab", dimensions=1, normalize=False) == [[[100.0], [101.0]]]
+
+
+def test_embed_all_truncates_and_refuses(client: httpx.Client) -> None:
+    long = "a" * 511 + "bc"
+    (right,) = post(client, "/embed_all", inputs=long, normalize=False)
+    (left,) = post(client, "/embed_all", inputs=long, normalize=False, truncation_direction="left")
+    assert [len(right), len(left)] == [512, 512] and [right[-1][0], left[-1][0]] == [101.0, 102.0]
+    refused(client, "/embed_all", "inputs", "context_length_exceeded", inputs=long, truncate=False)
+    refused(client, "/embed_all", "pooling", inputs="a", pooling="mean")
+    refused(client, "/embed_all", "dimensions", inputs="a", dimensions=5)
+    refused(client, "/embed_all", "prompt_name", inputs="a", prompt_name="nothing")
 
 
 def test_embed_prompts_come_from_the_checkpoint(client: httpx.Client) -> None:

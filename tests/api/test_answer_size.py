@@ -1,0 +1,21 @@
+"""An answer that would be too large is refused before anything is computed for it."""
+
+from __future__ import annotations
+
+import httpx
+import pytest
+
+from server.api import routes_encode
+from tests.api.conftest import Bench
+
+
+async def test_embed_all_is_refused_by_the_size_of_its_answer(
+    bench: Bench, http: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bench.become_ready()
+    monkeypatch.setattr(routes_encode, "MAX_NUMBERS", 4 * 5)  # five tokens of four numbers
+    response = await http.post("/embed_all", json={"inputs": ["abc", "def"]})
+    assert response.status_code == 422
+    error = response.json()["error"]
+    assert (error["code"], error["param"]) == ("request_too_large", "inputs")
+    assert "24" in error["message"] and "20" in error["message"] and bench.sent == []

@@ -1,0 +1,37 @@
+"""Tiny random encoders with tokenizers that make real words, for each kind of head; and the oracle's pipelines."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import transformers
+
+from tests.parity.checkpoints import save
+from tests.text.checkpoints import write_bert, write_byte_level
+
+LONGEST = 48
+"""Tokens that these models read at once."""
+FAMILIES = ("bert", "roberta", "distilbert")
+_PREFIX = {"bert": "Bert", "roberta": "Roberta", "distilbert": "DistilBert"}
+_SMALL = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 48}
+_DISTILLED = {"dim": 32, "n_layers": 2, "n_heads": 4, "hidden_dim": 48}
+
+
+def write_encoder(directory: Path, family: str, head: str, std: float = 0.1, **settings: object) -> Path:
+    """A checkpoint of `<Family>For<head>`; distilbert keeps the case of letters, bert does not."""
+    if family == "roberta":
+        write_byte_level(directory, "roberta")
+        vocabulary = len(json.loads((directory / "vocab.json").read_text()))
+        sizes = {**_SMALL, "max_position_embeddings": LONGEST + 2, "pad_token_id": 1, "type_vocab_size": 1}
+    else:
+        write_bert(directory, lower=family == "bert")
+        vocabulary = len((directory / "vocab.txt").read_text().splitlines())
+        sizes = {**(_SMALL if family == "bert" else _DISTILLED), "max_position_embeddings": LONGEST}
+    config = getattr(transformers, f"{_PREFIX[family]}Config")(vocab_size=vocabulary, **sizes, **settings)
+    save(directory, config, f"{_PREFIX[family]}For{head}", seed=len(head), std=std)
+    return directory
+
+
+def tokenizer(directory: Path):
+    return transformers.AutoTokenizer.from_pretrained(directory, model_max_length=LONGEST)

@@ -1,0 +1,48 @@
+"""`/fill_mask` over a socket.
+
+The fake engine's first word is the letter as far behind `a` as the mask stands in the text, then the next letters;
+their scores are 1/2, 1/3 and so on. With targets the words are the targets, in their order.
+"""
+
+from __future__ import annotations
+
+import httpx
+import pytest
+
+from server.api.responses import FillMaskAnswer
+from tests.wire.test_encode import post, refused
+
+
+def test_words_scores_and_sequences(client: httpx.Client) -> None:
+    words = post(client, "/fill_mask", inputs="xy<mask>z")
+    FillMaskAnswer.model_validate(words)
+    assert len(words) == 5
+    assert words[:2] == [
+        {"score": 0.5, "token": 102, "token_str": "c", "sequence": "xycz"},
+        {"score": pytest.approx(1 / 3), "token": 103, "token_str": "d", "sequence": "xydz"},
+    ]
+    lists = post(client, "/fill_mask", inputs=["<mask>", "x<mask>"], top_k=1)
+    FillMaskAnswer.model_validate(lists)
+    assert [[word["sequence"] for word in one] for one in lists] == [["a"], ["xb"]]
+
+
+def test_targets_are_words_of_the_vocabulary(client: httpx.Client) -> None:
+    words = post(client, "/fill_mask", inputs="<mask>", targets=["q", "r", "q"])
+    assert [word["token_str"] for word in words] == ["q", "r"]
+    assert post(client, "/fill_mask", inputs="<mask>", targets="q") == words[:1]
+    assert [word["token"] for word in post(client, "/fill_mask", inputs="<mask>", targets=[" ", "</s>"])] == [35, 1]
+    assert "targets[1]" in refused(client, "/fill_mask", "targets", inputs="<mask>", targets=["q", "qr"])
+
+
+@pytest.mark.parametrize("inputs", ["xy", "<mask><mask>", ["<mask>", "x"], "", [], 1])
+def test_each_text_needs_one_mask(client: httpx.Client, inputs: object) -> None:
+    refused(client, "/fill_mask", "inputs", inputs=inputs)
+
+
+def test_fill_mask_refuses(client: httpx.Client) -> None:
+    refused(client, "/fill_mask", "inputs", "context_length_exceeded", inputs="a" * 511 + "<mask>")
+    assert len(post(client, "/fill_mask", inputs="a" * 510 + "<mask>")) == 5
+    refused(client, "/fill_mask", "top_k", inputs="<mask>", top_k=0)
+    refused(client, "/fill_mask", "top_k", inputs="<mask>", top_k=257)
+    refused(client, "/fill_mask", "targets", inputs="<mask>", targets=[])
+    assert "/embed" in refused(client, "/fill_mask", "model", inputs="<mask>", model="embedder")
