@@ -7,25 +7,23 @@ from typing import Any
 
 from models.config import (
     ClassificationHead,
-    ConfigError,
-    HeadConfig,
     MaskedLanguageModelHead,
     ModelConfig,
     NormConfig,
-    PoolingHead,
     SpanHead,
     TokenClassificationHead,
 )
 from models.families.family import Family
 from models.families.fields import Fields
 from models.families.post_norm_encoder import (
+    architectures,
     bert_layer_names,
     encoder_stack,
+    head,
     layer_rules,
     linear,
     norm,
     refuse_other_attention,
-    span_head,
 )
 from weights.rules import Drop, Rename, Rule
 
@@ -50,24 +48,10 @@ def _config(hf: Mapping[str, Any], architecture: str) -> ModelConfig:
         num_positions=num_positions,
         num_token_types=fields.integer("type_vocab_size", 2),
     )
-    head = _head(fields, architecture, layer_norm)
-    return ModelConfig(hidden_size, vocab_size, head, encoder=stack, max_positions=num_positions)
-
-
-def _head(fields: Fields, architecture: str, layer_norm: NormConfig) -> HeadConfig:
-    match architecture:
-        case "BertModel":
-            return PoolingHead()
-        case "BertForMaskedLM" | "BertForPreTraining":
-            if not fields.flag("tie_word_embeddings", True):
-                raise ConfigError("'tie_word_embeddings': false is not supported for masked words")
-            return MaskedLanguageModelHead(fields.activation("hidden_act", "gelu"), layer_norm)
-        case "BertForTokenClassification":
-            return TokenClassificationHead(fields.labels())
-        case "BertForQuestionAnswering":
-            return span_head(fields)
-        case _:
-            return ClassificationHead(fields.labels(), dense="tanh")
+    chosen = head(
+        fields, architecture, MaskedLanguageModelHead(fields.activation("hidden_act", "gelu"), layer_norm), dense="tanh"
+    )
+    return ModelConfig(hidden_size, vocab_size, chosen, encoder=stack, max_positions=num_positions)
 
 
 def _rules(model: ModelConfig, hf: Mapping[str, Any], architecture: str) -> Sequence[Rule]:
@@ -104,14 +88,7 @@ def _rules(model: ModelConfig, hf: Mapping[str, Any], architecture: str) -> Sequ
 FAMILY = Family(
     name="bert",
     model_types=("bert",),
-    architectures={
-        "BertModel": ("embed",),
-        "BertForMaskedLM": ("embed", "fill_mask"),
-        "BertForPreTraining": ("embed", "fill_mask"),
-        "BertForSequenceClassification": ("classify",),
-        "BertForTokenClassification": ("token_classify",),
-        "BertForQuestionAnswering": ("question_answer",),
-    },
+    architectures=architectures("Bert") | {"BertForPreTraining": ("embed", "fill_mask")},
     config=_config,
     rules=_rules,
 )

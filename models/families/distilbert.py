@@ -7,24 +7,22 @@ from typing import Any
 
 from models.config import (
     ClassificationHead,
-    ConfigError,
-    HeadConfig,
     MaskedLanguageModelHead,
     ModelConfig,
     NormConfig,
-    PoolingHead,
     SpanHead,
     TokenClassificationHead,
 )
 from models.families.family import Family
 from models.families.fields import Fields
 from models.families.post_norm_encoder import (
+    architectures,
     encoder_stack,
+    head,
     layer_rules,
     linear,
     norm,
     refuse_other_attention,
-    span_head,
 )
 from weights.rules import Drop, Rename, Rule
 
@@ -49,23 +47,10 @@ def _config(hf: Mapping[str, Any], architecture: str) -> ModelConfig:
         num_positions=num_positions,
         num_token_types=0,
     )
-    return ModelConfig(hidden_size, vocab_size, _head(fields, architecture), encoder=stack, max_positions=num_positions)
-
-
-def _head(fields: Fields, architecture: str) -> HeadConfig:
-    match architecture:
-        case "DistilBertModel":
-            return PoolingHead()
-        case "DistilBertForMaskedLM":
-            if not fields.flag("tie_word_embeddings", True):
-                raise ConfigError("'tie_word_embeddings': false is not supported for masked words")
-            return MaskedLanguageModelHead(fields.activation("activation", "gelu"), _NORM)
-        case "DistilBertForTokenClassification":
-            return TokenClassificationHead(fields.labels())
-        case "DistilBertForQuestionAnswering":
-            return span_head(fields)
-        case _:
-            return ClassificationHead(fields.labels(), dense="relu")
+    chosen = head(
+        fields, architecture, MaskedLanguageModelHead(fields.activation("activation", "gelu"), _NORM), dense="relu"
+    )
+    return ModelConfig(hidden_size, vocab_size, chosen, encoder=stack, max_positions=num_positions)
 
 
 def _rules(model: ModelConfig, hf: Mapping[str, Any], architecture: str) -> Sequence[Rule]:
@@ -109,13 +94,7 @@ def _rules(model: ModelConfig, hf: Mapping[str, Any], architecture: str) -> Sequ
 FAMILY = Family(
     name="distilbert",
     model_types=("distilbert",),
-    architectures={
-        "DistilBertModel": ("embed",),
-        "DistilBertForMaskedLM": ("embed", "fill_mask"),
-        "DistilBertForSequenceClassification": ("classify",),
-        "DistilBertForTokenClassification": ("token_classify",),
-        "DistilBertForQuestionAnswering": ("question_answer",),
-    },
+    architectures=architectures("DistilBert"),
     config=_config,
     rules=_rules,
 )

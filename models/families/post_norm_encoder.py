@@ -12,16 +12,22 @@ from typing import Any
 from models.config import (
     Activation,
     AttentionConfig,
+    ClassificationHead,
     ConfigError,
     EmbeddingConfig,
     FeedForwardConfig,
+    HeadConfig,
     LayerConfig,
     LearnedPositions,
+    MaskedLanguageModelHead,
     NormConfig,
     NormSlots,
+    PoolingHead,
     SpanHead,
     StackConfig,
+    TokenClassificationHead,
 )
+from models.families.family import Task
 from models.families.fields import Fields, head_width
 from weights.rules import Rename, Rule
 
@@ -62,11 +68,38 @@ def refuse_other_attention(hf: Mapping[str, Any]) -> None:
     fields.refuse_unless("add_cross_attention", False)
 
 
-def span_head(fields: Fields) -> SpanHead:
-    """The head of question answering. Raises ConfigError unless it has two labels, for the beginning and the end."""
-    if fields.labels() != 2:
-        raise ConfigError(f"'num_labels': {fields.labels()} is not supported for question answering, only 2")
-    return SpanHead()
+def architectures(name: str) -> dict[str, tuple[Task, ...]]:
+    """What transformers calls a family's models, and what each can do. name: how their names begin (`Bert`)."""
+    return {
+        f"{name}Model": ("embed",),
+        f"{name}ForMaskedLM": ("embed", "fill_mask"),
+        f"{name}ForSequenceClassification": ("classify",),
+        f"{name}ForTokenClassification": ("token_classify",),
+        f"{name}ForQuestionAnswering": ("question_answer",),
+    }
+
+
+def head(fields: Fields, architecture: str, masked: MaskedLanguageModelHead, dense: Activation) -> HeadConfig:
+    """The head that the name of an architecture asks for.
+
+    masked: the family's head for masked words. dense: the activation before its classes. Raises ConfigError for untied
+    masked words, and for question answering without its two labels, for the beginning and the end.
+    """
+    match architecture.partition("For")[2]:
+        case "":
+            return PoolingHead()
+        case "MaskedLM" | "PreTraining":
+            if not fields.flag("tie_word_embeddings", True):
+                raise ConfigError("'tie_word_embeddings': false is not supported for masked words")
+            return masked
+        case "TokenClassification":
+            return TokenClassificationHead(fields.labels())
+        case "QuestionAnswering":
+            if fields.labels() != 2:
+                raise ConfigError(f"'num_labels': {fields.labels()} is not supported for question answering, only 2")
+            return SpanHead()
+        case _:
+            return ClassificationHead(fields.labels(), dense=dense)
 
 
 def linear(pattern: str, name: str) -> Rule:

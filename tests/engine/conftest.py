@@ -2,24 +2,12 @@
 
 from __future__ import annotations
 
-import os
-
 import pytest
-import torch
 
+from tests.devices import _exact_and_quiet, device
 from tests.engine.harness import make_pair
 
-
-@pytest.fixture(scope="session")
-def device():
-    return torch.device(os.environ.get("TRIPTYCH_TEST_DEVICE", "cpu"))
-
-
-@pytest.fixture(autouse=True, scope="session")
-def _exact_and_quiet():
-    """Float32 as float32 (no TF32), and few threads: models here are tiny."""
-    torch.set_num_threads(1)
-    torch.backends.cuda.matmul.allow_tf32 = False
+__all__ = ["_exact_and_quiet", "device", "pairs"]
 
 
 @pytest.fixture(scope="session")

@@ -1,21 +1,5 @@
-"""Parity runs on the CPU, or on the device that TRIPTYCH_TEST_DEVICE names."""
+"""Parity runs where `tests.devices` says."""
 
-from __future__ import annotations
+from tests.devices import _exact_and_quiet, device
 
-import os
-
-import pytest
-import torch
-
-
-@pytest.fixture(scope="session")
-def device():
-    return torch.device(os.environ.get("TRIPTYCH_TEST_DEVICE", "cpu"))
-
-
-@pytest.fixture(autouse=True, scope="session")
-def _exact_and_quiet():
-    """Float32 as float32 (no TF32), and one thread: models here are tiny."""
-    torch.set_num_threads(1)
-    torch.backends.cuda.matmul.allow_tf32 = False
-    torch.backends.cudnn.allow_tf32 = False
+__all__ = ["_exact_and_quiet", "device"]
