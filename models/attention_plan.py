@@ -39,7 +39,7 @@ class AttentionPlan:
     """Query and key lengths of each row, what hides a key from a query, and where the keys are.
 
     query_lens, key_lens: `rows` integers; the queries of a row are its last `query_lens[i]` positions where the plan
-    is causal. window: a query sees its own position and the `window - 1` before it.
+    is causal. window: a query sees its own position and the `window - 1` before it; if not causal, as many after it.
     score_bias: [heads, 2 * length - 1], model dtype, the bias of distance `key - query` at `distance + length - 1`.
     block_tables: [rows, blocks], int64, or None for packed keys. A row reads no other blocks than its own.
     dtype, device: of the tensors that masks are added to.
@@ -162,7 +162,7 @@ class AttentionPlan:
         if self.causal:
             visible = visible & (distance <= 0)
         if self.window is not None:
-            visible = visible & (distance > -self.window)
+            visible = visible & (distance.abs() < self.window)
         hidden = ~visible[:, None]
         if self.score_bias is None:
             bias = torch.zeros(hidden.shape, dtype=self.dtype, device=self.device)

@@ -168,7 +168,7 @@ class AttentionConfig:
     rope: RopeConfig | None = None
     query_key_norm: QueryKeyNorm | None = None
     window: int | None = None
-    """Sliding window: a query sees its own position and the `window - 1` before it."""
+    """Sliding window: a query sees its own position and the `window - 1` before it; if not causal, as many after it."""
     score_cap: float | None = None
     """Scores stay below it: `cap * tanh(score / cap)`, before masks (Bello et al. 2016, arXiv:1611.09940)."""
 

@@ -25,7 +25,7 @@ def by_definition(query, key, value, first_position, causal, window, bias, cap=N
             scores = []
             for other in range(key.shape[0]):
                 distance = other - position
-                hidden = (causal and distance > 0) or (window is not None and distance <= -window)
+                hidden = (causal and distance > 0) or (window is not None and abs(distance) >= window)
                 score = SCALE * (query[index, head] @ key[other, shared]).item()
                 score = score if cap is None else cap * math.tanh(score / cap)
                 if bias is not None:
@@ -46,7 +46,7 @@ def random_rows(query_lens, key_lens, seed=0):
 
 @pytest.mark.parametrize("cap", [None, 0.5])
 @pytest.mark.parametrize("biased", [False, True])
-@pytest.mark.parametrize(("causal", "window"), [(False, None), (True, None), (True, 3)])
+@pytest.mark.parametrize(("causal", "window"), [(False, None), (True, None), (True, 3), (False, 3)])
 def test_packed(causal, window, biased, cap):
     lens = (3, 5, 1, 3, 5, 5)
     queries, keys, values = random_rows(lens, lens)
