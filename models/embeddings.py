@@ -6,6 +6,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from models.batch import EncoderBatch
 from models.config import EmbeddingConfig, LearnedPositions, SinusoidalPositions
 from models.linear import parameter
 from models.norms import make_norm
@@ -54,6 +55,11 @@ class Embedding(nn.Module):
                 self.positions = SinusoidalTable(rows, hidden_size)
         self.token_types = Table(config.num_token_types, hidden_size) if config.num_token_types else None
         self.norm = make_norm(config.norm, hidden_size)
+
+    def read(self, batch: EncoderBatch) -> Tensor:
+        """The first hidden states of a batch of texts: [tokens, hidden], model dtype."""
+        output: Tensor = self(batch.token_ids, batch.positions, batch.token_type_ids)
+        return output
 
     def forward(self, token_ids: Tensor, positions: Tensor, token_type_ids: Tensor | None = None) -> Tensor:
         """token_ids, positions, token_type_ids: [tokens], int64 -> [tokens, hidden], model dtype."""

@@ -33,6 +33,7 @@ from models.families import (
     stablelm,
     starcoder2,
     t5,
+    whisper,
 )
 from models.families.family import Family
 from models.families.fields import short
@@ -60,7 +61,7 @@ _DECODERS = (
     stablelm,
     starcoder2,
 )
-_ENCODER_DECODERS = (t5, bart, marian)
+_ENCODER_DECODERS = (t5, bart, marian, whisper)
 _MODULES = (*_ENCODERS, *_DECODERS, *_ENCODER_DECODERS)
 
 FAMILIES: Mapping[str, Family] = {kind: module.FAMILY for module in _MODULES for kind in module.FAMILY.model_types}

@@ -21,7 +21,17 @@ DeviceChoice = Literal["auto", "cpu", "cuda"]
 DType = Literal["float32", "bfloat16", "float16"]
 DTypeChoice = Literal["auto", "float32", "bfloat16", "float16"]
 """`auto` is float32 on a CPU and bfloat16 on CUDA; `ModelInfo.dtype` has the outcome."""
-Task = Literal["generate", "translate", "embed", "classify", "rerank", "fill_mask", "token_classify", "question_answer"]
+Task = Literal[
+    "generate",
+    "translate",
+    "embed",
+    "classify",
+    "rerank",
+    "fill_mask",
+    "token_classify",
+    "question_answer",
+    "transcribe",
+]
 EncodeTask = Literal["embed", "embed_tokens", "classify", "classify_tokens", "fill_mask"]
 """What to read off an encoder: a vector, or class logits, of each text or of each token; or words for a mask."""
 Pooling = Literal["mean", "cls", "last", "max"]
@@ -194,6 +204,7 @@ class GenerationDefaults(msgspec.Struct, frozen=True):
     forced_bos_token_id: int | None = None
     forced_eos_token_id: int | None = None
     suppress_token_ids: list[int] = []
+    begin_suppress_token_ids: list[int] = []
     bad_words_ids: list[list[int]] = []
     renormalize_logits: bool = False
     max_new_tokens: int | None = None
