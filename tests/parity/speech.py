@@ -69,9 +69,11 @@ def write(directory: Path, shape: str, seed: int = 0, **generation: object):
 
 
 def _louder(model) -> None:
-    """Let what was heard matter to what is written: without it all recordings read alike."""
+    """Let what was heard and how far the text is matter to what comes next, or all recordings read alike."""
+    model.model.decoder.embed_positions.weight.mul_(5)
     for layer in model.model.decoder.layers:
         layer.encoder_attn.v_proj.weight.mul_(4)
+        layer.encoder_attn.q_proj.weight.mul_(3)
 
 
 def recording(seconds: float, seed: int = 0, rate: int = 16_000) -> np.ndarray:
