@@ -31,6 +31,7 @@ _ROUTES: Mapping[Task, tuple[str, ...]] = {
     "fill_mask": ("/fill_mask",),
     "token_classify": ("/token_classify",),
     "question_answer": ("/question_answer",),
+    "transcribe": ("/v1/audio/transcriptions",),
 }
 
 Result = TypeVar("Result")
@@ -59,7 +60,10 @@ class Model:
 
     def routes(self) -> list[str]:
         """The routes that this model answers."""
-        return [route for task in self.info.tasks for route in _ROUTES[task]]
+        routes = [route for task in self.info.tasks for route in _ROUTES[task]]
+        if self.text.speech is not None and self.text.speech.translates:
+            routes.append("/v1/audio/translations")
+        return routes
 
 
 @dataclass

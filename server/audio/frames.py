@@ -15,6 +15,9 @@ from numpy.typing import NDArray
 SAMPLE_RATE = 16_000
 HOP_SAMPLES = 160
 FRAMES_PER_SECOND = SAMPLE_RATE // HOP_SAMPLES
+FRAMES_PER_TOKEN = 2
+"""Of the frames that a model hears, and the tokens that its encoder makes of them."""
+
 _HALF_WINDOW = 200
 _RANGE = 8.0
 

@@ -129,7 +129,7 @@ def _samples(data: bytes, form: _Format, max_seconds: float) -> Samples:
     if count > max_seconds * form.rate:
         raise AudioError(f"the sound is {count / form.rate:.1f} seconds long; the limit is {max_seconds:g}")
     values = _numbers(data[: count * form.frame_bytes], form)
-    mono = values.reshape(-1, form.channels).mean(axis=1, dtype=np.float64).astype(np.float32)
+    mono: Samples = values.reshape(-1, form.channels).mean(axis=1, dtype=np.float64).astype(np.float32)
     if not np.isfinite(mono).all():
         raise AudioError("the WAV file holds numbers that are not finite")
     return mono
@@ -139,11 +139,11 @@ def _numbers(data: bytes, form: _Format) -> NDArray[np.float64] | NDArray[np.flo
     """Every sample of every channel. PCM of 8 bits is unsigned, wider PCM is signed."""
     if form.kind == _FLOAT:
         with np.errstate(over="ignore"):
-            return np.frombuffer(data, dtype=f"<f{form.bits // 8}").astype(np.float32)
+            return np.asarray(np.frombuffer(data, dtype=f"<f{form.bits // 8}"), dtype=np.float32)
     if form.bits == 8:
         return (np.frombuffer(data, dtype=np.uint8).astype(np.float32) - 128) / 128
     if form.bits == 24:
         wide = np.zeros((len(data) // 3, 4), dtype=np.uint8)
         wide[:, 1:] = np.frombuffer(data, dtype=np.uint8).reshape(-1, 3)
-        return wide.view("<i4")[:, 0] / np.float64(1 << 31)
-    return np.frombuffer(data, dtype=f"<i{form.bits // 8}") / np.float64(1 << form.bits - 1)
+        return np.asarray(wide.view("<i4")[:, 0], dtype=np.float64) / (1 << 31)
+    return np.asarray(np.frombuffer(data, dtype=f"<i{form.bits // 8}"), dtype=np.float64) / (1 << form.bits - 1)

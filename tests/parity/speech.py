@@ -8,12 +8,14 @@ from pathlib import Path
 import numpy as np
 import torch
 import transformers
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import WhisperConfig
 
 from tests.parity.checkpoints import save
+from tests.wire.checkpoints import byte_alphabet
 
-TEXT_TOKENS = 60
-"""Ids below this one are words; then come the end, the start, languages, tasks and times."""
+TEXT_TOKENS = 256
+"""Ids below this one are bytes; then come the end, the start, languages, tasks and times."""
 END, START = TEXT_TOKENS, TEXT_TOKENS + 1
 LANGUAGES = {f"<|{code}|>": START + 1 + at for at, code in enumerate(("en", "de", "fr"))}
 TRANSLATE, TRANSCRIBE = START + 4, START + 5
@@ -66,6 +68,21 @@ def write(directory: Path, shape: str, seed: int = 0, **generation: object):
     (directory / "generation_config.json").write_text(json.dumps(GENERATION | generation))
     cls = transformers.WhisperForConditionalGeneration
     return cls.from_pretrained(directory, attn_implementation="eager").eval()
+
+
+def write_tokenizer(directory: Path) -> None:
+    """A byte-level tokenizer with the special tokens of the checkpoint; times are words of their own, not special."""
+    vocabulary = {character: index for index, character in enumerate(byte_alphabet())}
+    tokenizer = Tokenizer(models.BPE(vocabulary, []))
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    special = ["<|endoftext|>", "<|startoftranscript|>", *LANGUAGES, "<|translate|>", "<|transcribe|>"]
+    tokenizer.add_special_tokens([*special, "<|startofprev|>", "<|nospeech|>", "<|notimestamps|>"])
+    assert tokenizer.token_to_id("<|notimestamps|>") == NO_TIMESTAMPS
+    tokenizer.add_tokens([f"<|{0.02 * at:.2f}|>" for at in range(51)])
+    tokenizer.save(str(directory / "tokenizer.json"))
+    ends = {"bos_token": "<|endoftext|>", "eos_token": "<|endoftext|>"}
+    (directory / "tokenizer_config.json").write_text(json.dumps({"tokenizer_class": "PreTrainedTokenizerFast"} | ends))
 
 
 def _louder(model) -> None:
