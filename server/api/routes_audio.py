@@ -123,6 +123,7 @@ def _params(body: TranslationForm, model: Model, tokens: SpeechTokens, with_time
         seed=body.seed if body.seed is not None else secrets.randbits(63),
         suppress_token_ids=said.suppress_token_ids,
         begin_suppress_token_ids=said.begin_suppress_token_ids,
+        bad_words_ids=said.bad_words_ids,
         end_token_ids=said.end_token_ids,
         num_beams=1 if sample else body.num_beams or said.num_beams or 1,
         length_penalty=1.0 if said.length_penalty is None else said.length_penalty,
@@ -139,7 +140,7 @@ def _written(
 ) -> Response:
     lines = [
         transcripts.Line(
-            one.part.start,
+            min(one.part.start, seconds),
             min(one.part.end, seconds),
             transcripts.words_of(one.part.tokens, tokens, model.tokenizer),
             one.part.tokens,

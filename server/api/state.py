@@ -53,7 +53,9 @@ class Model:
         return self.text.tokenizer
 
     def languages(self) -> list[str]:
-        """Every translation on offer, as `source-target`."""
+        """Every translation on offer, as `source-target`; every language that a speech model knows."""
+        if self.text.speech is not None:
+            return list(self.text.speech.languages) or ["en"]
         if "translate" not in self.info.tasks:
             return []
         return [f"{source}-{target}" for source, target in self.text.languages.pairs()]

@@ -15,7 +15,9 @@ from numpy.typing import NDArray
 from server.audio.frames import Samples
 
 MAX_CHANNELS = 8
-MIN_RATE, MAX_RATE = 1_000, 384_000
+MIN_RATE, MAX_RATE = 1_000, 192_000
+LOUDEST = 1_000.0
+"""Floats are meant to be from -1 to 1, and may go beyond; with more than this the power of a sound overflows."""
 
 _PCM, _FLOAT, _EXTENSIBLE = 0x0001, 0x0003, 0xFFFE
 _SUBFORMAT_TAIL = bytes.fromhex("000000001000800000aa00389b71")
@@ -132,6 +134,8 @@ def _samples(data: bytes, form: _Format, max_seconds: float) -> Samples:
     mono: Samples = values.reshape(-1, form.channels).mean(axis=1, dtype=np.float64).astype(np.float32)
     if not np.isfinite(mono).all():
         raise AudioError("the WAV file holds numbers that are not finite")
+    if np.abs(mono).max() > LOUDEST:
+        raise AudioError(f"the WAV file holds numbers beyond {LOUDEST:g}; floats are from -1 to 1")
     return mono
 
 

@@ -69,6 +69,10 @@ def test_filters_follow_the_published_scale(num_mels: int) -> None:
     np.testing.assert_allclose(mel_filters(num_mels).numpy(), theirs, atol=1e-8, rtol=1e-5)
 
 
+def test_the_loudest_sound_that_is_read_is_finite() -> None:
+    assert np.isfinite(ours(1000 * np.sign(recording(1.0)), 80, 100)).all()
+
+
 def test_windows() -> None:
     frames = np.arange(24, dtype=np.float32).reshape(12, 2)
     assert cut.window(frames, 3, 5).tolist() == frames[3:8].tolist()

@@ -88,6 +88,7 @@ REFUSED = [
     (b"RIFF\0\0\0\0WAVE" + chunk(b"fmt ", b"1234"), "format"),
     (wav(np.full(9, np.nan), bits=32, is_float=True), "finite"),
     (wav(np.full(9, 1e300), bits=64, is_float=True), "finite"),
+    (wav(np.full(9, -1001.0), bits=32, is_float=True), "beyond 1000"),
     (wav(recording(11.0)), "11.0 seconds"),
 ]
 
