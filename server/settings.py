@@ -87,6 +87,7 @@ class Settings(BaseSettings):
     max_text_characters: Count = Field(default=400_000, description="longest single text of a request")
     max_audio_bytes: Size = Field(default=25 << 20, description="largest request body with a recording")
     max_audio_seconds: Seconds = Field(default=1800.0, description="longest recording")
+    max_recordings: Count = Field(default=16, description="recordings that are taken in at once; each takes memory")
     audio_timeout_seconds: Seconds = Field(default=60.0, description="how long a client may take to send a recording")
     max_queue_requests: Count = Field(default=256, description="sequences that may wait for their first step")
     max_queue_tokens: Count = Field(default=524_288, description="tokens of the sequences that may wait")

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import math
 import secrets
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from fastapi import APIRouter
@@ -20,7 +22,7 @@ from server.api.transcribing import Heard, Wanted, transcribe
 from server.audio.frames import FRAMES_PER_SECOND, FRAMES_PER_TOKEN, SAMPLE_RATE, Samples
 from server.audio.resample import resample
 from server.audio.wav import AudioError, read_wav
-from server.errors import InvalidRequest
+from server.errors import InvalidRequest, Overloaded
 from server.ipc.messages import GenerationParams, TimestampRules
 from server.text.speech import SpeechTask, SpeechTokens, english
 
@@ -33,13 +35,27 @@ _TIMED = frozenset({"verbose_json", "srt", "vtt"})
 @router.post("/v1/audio/transcriptions", **operation("transcriptions", TranscriptionForm, "multipart/form-data"))
 async def transcriptions(request: Request) -> Response:
     """Write down what is said in a recording, in the language it is said in."""
-    return await _answer(request, TranscriptionForm, "transcribe")
+    with _taken_in(of(request)):
+        return await _answer(request, TranscriptionForm, "transcribe")
 
 
 @router.post("/v1/audio/translations", **operation("translations", TranslationForm, "multipart/form-data"))
 async def translations(request: Request) -> Response:
     """Write down in English what is said in a recording."""
-    return await _answer(request, TranslationForm, "translate")
+    with _taken_in(of(request)):
+        return await _answer(request, TranslationForm, "translate")
+
+
+@contextmanager
+def _taken_in(state: State) -> Iterator[None]:
+    """While inside, one more recording may lie in memory. Raises Overloaded for one too many, before a byte is read."""
+    if state.recordings >= state.settings.max_recordings:
+        raise Overloaded(f"{state.recordings} recordings are being heard already; try again soon", retry_after=1)
+    state.recordings += 1
+    try:
+        yield
+    finally:
+        state.recordings -= 1
 
 
 async def _answer(request: Request, schema: type[TranslationForm], task: SpeechTask) -> Response:

@@ -73,7 +73,8 @@ class State:
     """All that lives as long as the server.
 
     fresh: whether the worker is ready and was heard of lately. failed: whether the supervisor has given up.
-    started: everything was loaded once. draining: nothing new is taken. answering: requests that are being answered.
+    started: everything was loaded once. draining: nothing new is taken. answering: requests that are being answered;
+    recordings: those of them that hold a recording.
     """
 
     settings: Settings
@@ -86,6 +87,7 @@ class State:
     started: bool = False
     draining: bool = False
     answering: int = 0
+    recordings: int = 0
     threads: ThreadPoolExecutor = field(
         default_factory=lambda: ThreadPoolExecutor(TOKENIZER_THREADS, thread_name_prefix="tokenizer")
     )
