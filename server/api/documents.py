@@ -9,7 +9,7 @@ from fastapi.openapi.utils import get_openapi
 from pydantic import BaseModel
 from pydantic.json_schema import models_json_schema
 
-from server.api import responses, schemas
+from server.api import responses, schemas, speech_schemas
 
 DESCRIPTION = (
     "One inference server for the three transformer families: encoders (BERT), decoders (GPT-2, LLaMA) and "
@@ -204,8 +204,8 @@ def document(app: FastAPI) -> dict[str, Any]:
         schemas.FillMaskBody,
         schemas.TokenClassifyBody,
         schemas.QuestionAnswerBody,
-        schemas.TranscriptionForm,
-        schemas.TranslationForm,
+        speech_schemas.TranscriptionForm,
+        speech_schemas.TranslationForm,
         schemas.TokenizeBody,
         schemas.DetokenizeBody,
     ]
@@ -219,7 +219,7 @@ def document(app: FastAPI) -> dict[str, Any]:
         ref_template="#/components/schemas/{model}",
     )
     components = described.setdefault("components", {})
-    for form in (schemas.TranscriptionForm, schemas.TranslationForm):
+    for form in (speech_schemas.TranscriptionForm, speech_schemas.TranslationForm):
         described_form = definitions["$defs"][form.__name__]
         described_form["properties"] = {"file": _FILE, **described_form["properties"]}
         described_form["required"] = ["file"]

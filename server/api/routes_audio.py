@@ -16,7 +16,7 @@ from server.api import transcripts
 from server.api.documents import operation
 from server.api.form import read_form
 from server.api.replies import json_response
-from server.api.schemas import TranscriptionForm, TranslationForm
+from server.api.speech_schemas import TranscriptionForm, TranslationForm
 from server.api.state import Model, State, of
 from server.api.transcribing import Heard, Wanted, transcribe
 from server.audio.frames import FRAMES_PER_SECOND, FRAMES_PER_TOKEN, SAMPLE_RATE, Samples
@@ -143,7 +143,7 @@ def _params(body: TranslationForm, model: Model, tokens: SpeechTokens, with_time
         end_token_ids=said.end_token_ids,
         num_beams=1 if sample else body.num_beams or said.num_beams or 1,
         length_penalty=1.0 if said.length_penalty is None else said.length_penalty,
-        early_stopping=bool(said.early_stopping) if said.early_stopping != "never" else "never",
+        early_stopping=said.early_stopping or False,
         repetition_penalty=said.repetition_penalty or 1.0,
         no_repeat_ngram_size=said.no_repeat_ngram_size or 0,
         timestamps=TimestampRules(tokens.first_time, tokens.max_initial) if with_times else None,

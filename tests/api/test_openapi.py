@@ -9,7 +9,7 @@ from fastapi.routing import APIRoute
 from starlette.routing import Route
 
 from server.api import app as application
-from server.api import responses, schemas
+from server.api import responses, schemas, speech_schemas
 from server.api.app import create_routes
 from server.api.body import validate
 from server.api.documents import _ANSWERS, _EXAMPLES
@@ -26,8 +26,8 @@ BODIES = {
     "fill_mask": schemas.FillMaskBody,
     "token_classify": schemas.TokenClassifyBody,
     "question_answer": schemas.QuestionAnswerBody,
-    "transcriptions": schemas.TranscriptionForm,
-    "translations": schemas.TranslationForm,
+    "transcriptions": speech_schemas.TranscriptionForm,
+    "translations": speech_schemas.TranslationForm,
     "tokenize": schemas.TokenizeBody,
     "detokenize": schemas.DetokenizeBody,
 }
