@@ -10,6 +10,7 @@ from models.families import (
     bart,
     bert,
     bloom,
+    camembert,
     distilbert,
     falcon,
     gemma,
@@ -33,11 +34,12 @@ from models.families import (
     stablelm,
     starcoder2,
     t5,
+    xlm_roberta,
 )
 from models.families.family import Family
 from models.families.fields import short
 
-_ENCODERS = (bert, roberta, distilbert)
+_ENCODERS = (bert, roberta, distilbert, xlm_roberta, camembert)
 _DECODERS = (
     openai_gpt,
     gpt2,

@@ -1,4 +1,4 @@
-"""BERT, RoBERTa and DistilBERT against transformers: several lengths in one ragged batch."""
+"""Encoders and their heads against transformers: several lengths in one ragged batch."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from models.batch import EncoderBatch
 from models.config import ConfigError
 from models.heads import normalize, pool
 from models.loader import LoadedModel, load_model
+from tests.parity.encoder_cases import MORE_BODIES
 from weights.load import WeightsError
 
 LENGTHS = (5, 1, 17, 9, 3)
@@ -37,6 +38,7 @@ BODIES = {
     "roberta-wide": ("Roberta", {**COMMON, **WIDE, "type_vocab_size": 2, "pad_token_id": 0, "layer_norm_eps": 1e-5}),
     "distilbert-small": ("DistilBert", {**COMMON, **SMALL_DISTIL}),
     "distilbert-wide": ("DistilBert", {**COMMON, **WIDE_DISTIL, "sinusoidal_pos_embds": True}),
+    **MORE_BODIES,
 }
 every_body = pytest.mark.parametrize("body", BODIES)
 

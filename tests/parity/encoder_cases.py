@@ -1,0 +1,24 @@
+"""Shapes of the encoders beside BERT, RoBERTa and DistilBERT: how transformers' classes begin, and a configuration.
+
+`test_encoders` runs every head of every shape.
+"""
+
+from __future__ import annotations
+
+SMALL = {
+    "vocab_size": 101,
+    "max_position_embeddings": 40,
+    "initializer_range": 0.2,
+    "hidden_size": 32,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "intermediate_size": 64,
+}
+WIDE = {**SMALL, "hidden_size": 48, "num_hidden_layers": 3, "num_attention_heads": 6, "intermediate_size": 80}
+
+MORE_BODIES: dict[str, tuple[str, dict[str, object]]] = {
+    "xlm-roberta-small": ("XLMRoberta", {**SMALL, "type_vocab_size": 1, "layer_norm_eps": 1e-5}),
+    "xlm-roberta-wide": ("XLMRoberta", {**WIDE, "hidden_act": "relu", "pad_token_id": 3}),
+    "camembert-small": ("Camembert", {**SMALL, "type_vocab_size": 1, "layer_norm_eps": 1e-5}),
+    "camembert-wide": ("Camembert", {**WIDE, "hidden_act": "gelu_new", "pad_token_id": 0}),
+}
