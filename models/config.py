@@ -236,26 +236,43 @@ class SinusoidalPositions:
 
 @dataclass(frozen=True)
 class EmbeddingConfig:
-    """Token embeddings times `scale`, plus positions and token types where there are some, then a norm."""
+    """Token embeddings times `scale`, plus positions and token types where there are some, then a norm.
+
+    width: of all tables and the norm, whose result a linear layer then brings to the hidden size (Lan et al. 2020,
+    arXiv:1909.11942, section 3.1); None for tables of the hidden size and no such layer.
+    """
 
     vocab_size: int
     scale: float = 1.0
     positions: LearnedPositions | SinusoidalPositions | None = None
     num_token_types: int = 0
     norm: NormConfig | None = None
+    width: int | None = None
+
+    def __post_init__(self) -> None:
+        _require(self.width is None or self.width > 0, f"embedding width must be positive, got {self.width}")
 
 
 @dataclass(frozen=True)
 class StackConfig:
-    """Embeddings, layers and an optional final norm: an encoder or a decoder."""
+    """Embeddings, layers and an optional final norm: an encoder or a decoder.
+
+    sharing: for each layer, the number of the layer whose weights it uses: its own, or that of an earlier one (Lan et
+    al. 2020, arXiv:1909.11942, section 3.1); empty where every layer has its own.
+    """
 
     embedding: EmbeddingConfig
     layers: tuple[LayerConfig, ...]
     final_norm: NormConfig | None = None
     score_bias: BucketBiasConfig | AlibiConfig | None = None
+    sharing: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
         _require(len(self.layers) > 0, "a stack needs at least one layer")
+        _require(not self.sharing or len(self.sharing) == len(self.layers), "sharing must name one layer for each")
+        for index, owner in enumerate(self.sharing):
+            _require(0 <= owner <= index and self.sharing[owner] == owner, f"layer {owner} has no weights to share")
+            _require(self.layers[owner] == self.layers[index], f"layers {owner} and {index} differ and share weights")
         if isinstance(self.score_bias, AlibiConfig):
             slopes, heads = len(self.score_bias.slopes), self.layers[0].attention.num_heads
             _require(slopes == heads, f"{slopes} ALiBi slopes for {heads} heads")
@@ -279,10 +296,15 @@ class LanguageModelHead:
 
 @dataclass(frozen=True)
 class MaskedLanguageModelHead:
-    """Dense, activation, norm, then tied logits with a bias (BERT's `cls.predictions`)."""
+    """Dense, activation, norm, then tied logits with a bias (BERT's `cls.predictions`).
+
+    The dense layer leads to the width of the encoder's token table.
+    """
 
     activation: Activation
     norm: NormConfig
+    dense_bias: bool = True
+    bias: bool = True
 
 
 @dataclass(frozen=True)
@@ -292,17 +314,19 @@ class PoolingHead:
 
 @dataclass(frozen=True)
 class ClassificationHead:
-    """One vector per sequence, then labels: `out(act(dense(pooled)))`, the dense step optional.
+    """One vector per sequence, then labels: `out(norm(act(dense(pooled))))`, the dense step and its norm optional.
 
-    `pool` takes the first token of an encoder, or the last token of a sequence (BART's end-of-sentence token).
+    `pool` takes the first token of an encoder, the last of a sequence (BART's end-of-sentence token), or the mean.
     start_token_id: with a decoder, what it reads before the text.
     """
 
     num_labels: int
     dense: Activation | None
-    pool: Literal["first", "last"] = "first"
+    pool: Literal["first", "last", "mean"] = "first"
     bias: bool = True
     start_token_id: int = 0
+    dense_bias: bool = True
+    norm: NormConfig | None = None
 
     def __post_init__(self) -> None:
         _require(self.num_labels > 0, f"num_labels must be positive, got {self.num_labels}")
@@ -310,9 +334,12 @@ class ClassificationHead:
 
 @dataclass(frozen=True)
 class TokenClassificationHead:
-    """Class logits of each token, straight from its hidden state."""
+    """Class logits of each token: `out(norm(act(dense(hidden))))`, the dense step and its norm optional."""
 
     num_labels: int
+    dense: Activation | None = None
+    dense_bias: bool = True
+    norm: NormConfig | None = None
 
     def __post_init__(self) -> None:
         _require(self.num_labels > 0, f"num_labels must be positive, got {self.num_labels}")
@@ -320,7 +347,14 @@ class TokenClassificationHead:
 
 @dataclass(frozen=True)
 class SpanHead:
-    """Two logits of each token: to begin an answer, and to end one (Devlin et al. 2019, arXiv:1810.04805, 4.2)."""
+    """Two logits of each token: to begin an answer, and to end one (Devlin et al. 2019, arXiv:1810.04805, 4.2).
+
+    They come from the hidden state like the classes of a token: `out(norm(act(dense(hidden))))`.
+    """
+
+    dense: Activation | None = None
+    dense_bias: bool = True
+    norm: NormConfig | None = None
 
 
 HeadConfig = (

@@ -7,11 +7,13 @@ from typing import Any
 
 from models.config import ConfigError
 from models.families import (
+    albert,
     bart,
     bert,
     bloom,
     camembert,
     distilbert,
+    electra,
     falcon,
     gemma,
     gemma2,
@@ -22,6 +24,7 @@ from models.families import (
     llama,
     marian,
     mistral,
+    mpnet,
     mpt,
     olmo2,
     openai_gpt,
@@ -39,7 +42,7 @@ from models.families import (
 from models.families.family import Family
 from models.families.fields import short
 
-_ENCODERS = (bert, roberta, distilbert, xlm_roberta, camembert)
+_ENCODERS = (bert, roberta, distilbert, xlm_roberta, camembert, electra, albert, mpnet)
 _DECODERS = (
     openai_gpt,
     gpt2,

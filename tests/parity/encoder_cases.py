@@ -15,10 +15,17 @@ SMALL = {
     "intermediate_size": 64,
 }
 WIDE = {**SMALL, "hidden_size": 48, "num_hidden_layers": 3, "num_attention_heads": 6, "intermediate_size": 80}
+GROUPS = {"num_hidden_layers": 5, "num_hidden_groups": 2, "inner_group_num": 2}
 
 MORE_BODIES: dict[str, tuple[str, dict[str, object]]] = {
     "xlm-roberta-small": ("XLMRoberta", {**SMALL, "type_vocab_size": 1, "layer_norm_eps": 1e-5}),
     "xlm-roberta-wide": ("XLMRoberta", {**WIDE, "hidden_act": "relu", "pad_token_id": 3}),
     "camembert-small": ("Camembert", {**SMALL, "type_vocab_size": 1, "layer_norm_eps": 1e-5}),
     "camembert-wide": ("Camembert", {**WIDE, "hidden_act": "gelu_new", "pad_token_id": 0}),
+    "electra-small": ("Electra", {**SMALL, "embedding_size": 12}),
+    "electra-wide": ("Electra", {**WIDE, "embedding_size": 48, "hidden_act": "gelu_new", "layer_norm_eps": 1e-6}),
+    "albert-small": ("Albert", {**SMALL, "num_hidden_layers": 4, "embedding_size": 12}),
+    "albert-wide": ("Albert", {**WIDE, **GROUPS, "embedding_size": 48, "hidden_act": "relu"}),
+    "mpnet-small": ("MPNet", SMALL),
+    "mpnet-wide": ("MPNet", {**WIDE, "hidden_act": "gelu_new", "layer_norm_eps": 1e-5}),
 }
