@@ -24,8 +24,10 @@ from models.families import (
     llama,
     marian,
     mistral,
+    modernbert,
     mpnet,
     mpt,
+    nomic_bert,
     olmo2,
     openai_gpt,
     opt,
@@ -42,7 +44,7 @@ from models.families import (
 from models.families.family import Family
 from models.families.fields import short
 
-_ENCODERS = (bert, roberta, distilbert, xlm_roberta, camembert, electra, albert, mpnet)
+_ENCODERS = (bert, roberta, distilbert, xlm_roberta, camembert, electra, albert, mpnet, modernbert, nomic_bert)
 _DECODERS = (
     openai_gpt,
     gpt2,

@@ -16,6 +16,21 @@ SMALL = {
 }
 WIDE = {**SMALL, "hidden_size": 48, "num_hidden_layers": 3, "num_attention_heads": 6, "intermediate_size": 80}
 GROUPS = {"num_hidden_layers": 5, "num_hidden_groups": 2, "inner_group_num": 2}
+IDS = dict.fromkeys(("pad_token_id", "bos_token_id", "eos_token_id", "cls_token_id", "sep_token_id"), 0)
+MODERN = {**SMALL, **IDS, "initializer_range": 0.2}
+MODERN_WIDE = {
+    **IDS,
+    "hidden_activation": "silu",
+    "norm_bias": True,
+    "attention_bias": True,
+    "mlp_bias": True,
+    "classifier_bias": True,
+    "classifier_pooling": "mean",
+    "classifier_activation": "tanh",
+    "decoder_bias": False,
+    "local_attention": 8,
+    "layer_types": ["sliding_attention", "full_attention", "sliding_attention"],
+}
 
 MORE_BODIES: dict[str, tuple[str, dict[str, object]]] = {
     "xlm-roberta-small": ("XLMRoberta", {**SMALL, "type_vocab_size": 1, "layer_norm_eps": 1e-5}),
@@ -28,4 +43,8 @@ MORE_BODIES: dict[str, tuple[str, dict[str, object]]] = {
     "albert-wide": ("Albert", {**WIDE, **GROUPS, "embedding_size": 48, "hidden_act": "relu"}),
     "mpnet-small": ("MPNet", SMALL),
     "mpnet-wide": ("MPNet", {**WIDE, "hidden_act": "gelu_new", "layer_norm_eps": 1e-5}),
+    "modernbert-small": ("ModernBert", {**MODERN, "num_hidden_layers": 4, "local_attention": 6}),
+    "modernbert-wide": ("ModernBert", {**WIDE, **MODERN_WIDE}),
+    "nomic_bert-small": ("NomicBert", SMALL),
+    "nomic_bert-wide": ("NomicBert", {**WIDE, "hidden_act": "gelu", "type_vocab_size": 3, "rope_theta": 500.0}),
 }

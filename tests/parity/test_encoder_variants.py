@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 from pathlib import Path
 
 import pytest
 import torch
 import transformers
+from safetensors.torch import save_file
 
 from models.config import ConfigError, StackConfig
 from models.families import family_of
+from tests.parity.checkpoints import edit_config, load
 from tests.parity.encoder_cases import MORE_BODIES
-from tests.parity.test_encoders import _batch, _one_by_one, _reference, _saved
+from tests.parity.test_encoders import DEVICE, _batch, _one_by_one, _reference, _saved
 
 
 def _config(body: str, task: str, **changes):
@@ -80,9 +83,102 @@ def test_only_equal_layers_share_weights():
         dataclasses.replace(stack, layers=(first, other), sharing=(0, 0))
 
 
+@torch.inference_mode()
+def test_two_kinds_of_modernbert_layers_rotate_differently(tmp_path: Path):
+    """The older words for it too; with one theta for both the numbers are others."""
+    model = _reference("modernbert-small", "Model")
+    assert _config("modernbert-small", "Model").encoder.layers[1].attention.window == 4
+    model.save_pretrained(tmp_path)
+    older = {"global_attn_every_n_layers": 3, "global_rope_theta": 160000.0, "local_rope_theta": 10000.0}
+    edit_config(tmp_path, **older, rope_parameters=None, layer_types=None)
+    found, expected = _hidden(load(tmp_path, DEVICE), model)
+    torch.testing.assert_close(found, expected, atol=1e-4, rtol=0)
+    for wrong in ({"local_rope_theta": 160000.0}, {"local_attention": 4}, {"global_attn_every_n_layers": 2}):
+        edit_config(tmp_path, **older | wrong)
+        assert not torch.allclose(_hidden(load(tmp_path, DEVICE), model)[0], expected, atol=1e-3)
+        edit_config(tmp_path, local_attention=6)
+
+
+@pytest.mark.parametrize("task", ["Model", "ForMaskedLM"])
+@torch.inference_mode()
+def test_a_nomic_checkpoint_as_first_published(task: str, tmp_path: Path):
+    """GPT-2's words, fused projections, another place for the layers, no biases in the head, code of its own."""
+    model = _reference("nomic_bert-small", task)
+    if task == "ForMaskedLM":
+        predictions = model.cls.predictions
+        for bias in (predictions.transform.dense.bias, predictions.bias, predictions.decoder.bias):
+            bias.zero_()
+    model.save_pretrained(tmp_path)
+    _publish_nomic(tmp_path, model)
+    ours, batch = load(tmp_path, DEVICE), _batch(model)
+    assert ours.context_tokens == 64
+    hidden = ours.transformer.encode(batch)
+    if task == "Model":
+        expected = torch.cat([output.last_hidden_state[0] for output in _one_by_one(model, batch)])
+        torch.testing.assert_close(hidden.cpu(), expected, atol=1e-4, rtol=0)
+    else:
+        expected = torch.cat([output.logits[0] for output in _one_by_one(model, batch)])
+        torch.testing.assert_close(ours.transformer.logits(hidden).cpu(), expected, atol=1e-4, rtol=0)
+    edit_config(tmp_path, rotary_scaling_factor=2, max_trained_positions=32)
+    assert load(tmp_path, DEVICE).context_tokens == 32
+
+
+def _publish_nomic(directory: Path, model) -> None:
+    """Write a saved checkpoint again as the family's own code would have."""
+    words = {
+        "embeddings.LayerNorm": "emb_ln",
+        "self_attn.o_proj": "attn.out_proj",
+        "gate_proj": "fc12",
+        "up_proj": "fc11",
+        "down_proj": "fc2",
+        "post_attention_layernorm": "norm1",
+        "post_mlp_layernorm": "norm2",
+        "nomic_bert.": "bert.",
+        "layers.": "encoder.layers.",
+    }
+    tensors = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+    for index in range(2):
+        prefix = f"{'' if 'layers.0.mlp.up_proj.weight' in tensors else 'nomic_bert.'}layers.{index}."
+        parts = [tensors.pop(f"{prefix}self_attn.{part}_proj.weight") for part in "qkv"]
+        tensors[f"{prefix}attn.Wqkv.weight"] = torch.cat(parts)
+    published = {}
+    for name, tensor in tensors.items():
+        for ours, theirs in words.items():
+            name = name.replace(ours, theirs)
+        if not (name.startswith("cls") and name.endswith("bias") and "layer_norm" not in name):
+            published[name] = tensor
+    save_file(published, directory / "model.safetensors")
+    code = "nomic-ai/nomic-bert-2048--{}_hf_nomic_bert.{}"
+    config = {
+        "model_type": "nomic_bert",
+        "architectures": [type(model).__name__],
+        "auto_map": {"AutoModel": code.format("modeling", "NomicBertModel")},
+        "n_embd": 32,
+        "n_layer": 2,
+        "n_head": 4,
+        "n_inner": 64,
+        "n_positions": 64,
+        "vocab_size": 101,
+        "rotary_emb_base": 1000,
+        "rotary_emb_fraction": 1.0,
+        "activation_function": "swiglu",
+        "layer_norm_epsilon": 1e-12,
+    }
+    (directory / "config.json").write_text(json.dumps(config))
+
+
 @pytest.mark.parametrize(
     ("body", "setting", "value"),
     [
+        ("modernbert-small", "classifier_pooling", "max"),
+        ("modernbert-small", "layer_types", ["chunked_attention"] * 4),
+        ("modernbert-small", "local_rope_theta", None),
+        ("modernbert-small", "rope_parameters", {"full_attention": "linear"}),
+        ("nomic_bert-small", "prenorm", True),
+        ("nomic_bert-small", "num_experts", 8),
+        ("nomic_bert-small", "rotary_emb_fraction", 0.5),
+        ("nomic_bert-small", "n_embd", 64),
+        ("nomic_bert-small", "auto_map", {"AutoModel": "modeling_other.NomicBertModel"}),
         ("albert-small", "num_hidden_groups", 5),
         ("albert-small", "embedding_size", 0),
         ("electra-small", "position_embedding_type", "relative_key"),
@@ -91,4 +187,4 @@ def test_only_equal_layers_share_weights():
 )
 def test_settings_that_are_refused_by_name(body: str, setting: str, value: object):
     with pytest.raises(ConfigError, match=setting):
-        _config(body, "Model", **{setting: value})
+        _config(body, "ForSequenceClassification", **{setting: value})
