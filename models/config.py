@@ -186,6 +186,55 @@ class AttentionConfig:
 
 
 @dataclass(frozen=True)
+class DisentangledConfig(AttentionConfig):
+    """Self-attention whose scores also compare contents with distances (He et al. 2021, arXiv:2006.03654, section 3.1).
+
+    A distance is a vector of the stack's `DistanceConfig`. content_to_position: a query looks at the distance to each
+    key; position_to_content: a key at the distance from each query. own_projections: distances have projections of
+    their own; else those of queries and keys.
+    """
+
+    content_to_position: bool = True
+    position_to_content: bool = True
+    own_projections: bool = True
+    position_key_bias: bool = True
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        _require(self.content_to_position or self.position_to_content, "disentangled attention must look at distances")
+        plain = self.rope is None and self.query_key_norm is None and self.window is None and self.score_cap is None
+        _require(plain and not self.causal and self.num_heads == self.num_kv_heads, "no such disentangled attention")
+
+
+@dataclass(frozen=True)
+class DistanceConfig:
+    """A vector for each signed distance below `max_distance`, for all layers of a stack; then a norm, if any.
+
+    num_buckets: with it, half as many distances on each side have a vector of their own and farther ones share, in
+    steps that grow logarithmically (He et al. 2021, arXiv:2111.09543, by its published code).
+    """
+
+    max_distance: int
+    num_buckets: int | None = None
+    norm: NormConfig | None = None
+
+    def __post_init__(self) -> None:
+        _require(self.max_distance > 0, f"max_distance must be positive, got {self.max_distance}")
+        if self.num_buckets is not None:
+            exact = self.num_buckets // 2
+            _require(exact > 0, f"{self.num_buckets} position buckets are too few")
+            _require(
+                self.max_distance - 1 > exact,
+                f"max_distance {self.max_distance} is too short for {self.num_buckets} buckets",
+            )
+
+    @property
+    def span(self) -> int:
+        """Vectors on each side of distance zero."""
+        return self.num_buckets or self.max_distance
+
+
+@dataclass(frozen=True)
 class FeedForwardConfig:
     """`down(act(up(x)))`, or `down(act(gate(x)) * up(x))` when gated (Shazeer 2020, arXiv:2002.05202)."""
 
@@ -218,6 +267,21 @@ class LayerConfig:
         _require(not (self.parallel and self.cross_attention), "a parallel layer has no cross-attention")
         if self.cross_attention is not None:
             _require(not self.cross_attention.causal, "cross-attention is not causal")
+
+
+@dataclass(frozen=True)
+class ConvolvedLayerConfig(LayerConfig):
+    """A layer with a convolution over its input beside it: `norm(layer(x) + act(conv(x)))` (DeBERTa-v2's first)."""
+
+    kernel_size: int = 3
+    groups: int = 1
+    activation: Activation = "tanh"
+    norm: NormConfig = NormConfig("layer", 1e-7)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        _require(self.kernel_size % 2 == 1, f"a convolution needs an odd kernel, got {self.kernel_size}")
+        _require(not self.attention.causal, "a convolution sees what comes after")
 
 
 @dataclass(frozen=True)
@@ -266,6 +330,7 @@ class StackConfig:
     final_norm: NormConfig | None = None
     score_bias: BucketBiasConfig | AlibiConfig | None = None
     sharing: tuple[int, ...] = ()
+    distances: DistanceConfig | None = None
 
     def __post_init__(self) -> None:
         _require(len(self.layers) > 0, "a stack needs at least one layer")
@@ -276,6 +341,8 @@ class StackConfig:
         if isinstance(self.score_bias, AlibiConfig):
             slopes, heads = len(self.score_bias.slopes), self.layers[0].attention.num_heads
             _require(slopes == heads, f"{slopes} ALiBi slopes for {heads} heads")
+        disentangled = any(isinstance(layer.attention, DisentangledConfig) for layer in self.layers)
+        _require(disentangled == (self.distances is not None), "disentangled attention and distances need each other")
 
 
 @dataclass(frozen=True)

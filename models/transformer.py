@@ -20,6 +20,11 @@ configuration asks for one; linear weights are `[out, in]` as torch stores them)
 | `encoder.layers.N.feed_forward_norms.{input,output,residual}.{weight,bias}` | [hidden]                        |
 | `encoder.score_bias.weight`                                 | [num_buckets, heads]                            |
 | `encoder.final_norm.{weight,bias}`                          | [hidden]                                        |
+| `encoder.distances.weight`                                  | [2 * span, hidden], disentangled attention only |
+| `encoder.distances.norm.{weight,bias}`                      | [hidden]                                        |
+| `encoder.layers.N.attention.position_{key,query}.{weight,bias}` | like `key` and `query`, disentangled only   |
+| `encoder.layers.N.convolution.{weight,bias}`                | [hidden, hidden / groups, kernel], and [hidden] |
+| `encoder.layers.N.convolution_norm.{weight,bias}`           | [hidden]                                        |
 | `decoder....`                                               | the same, and in each layer `cross_attention.*` |
 |                                                             | and `cross_attention_norms.*`                   |
 | `head.weight`                                               | [vocab, hidden], language model head, untied    |
@@ -49,6 +54,8 @@ from models.config import (
     RopeConfig,
     StackConfig,
 )
+from models.convolved_layer import make_layer
+from models.disentangled import DistanceTable
 from models.embeddings import Embedding, Table
 from models.heads import Classification, LanguageModel, MaskedLanguageModel, TokenClassification, make_head
 from models.kv_cache import KVCache
@@ -72,7 +79,7 @@ class Stack(nn.Module):
         layers: list[Layer] = []
         for index, layer in enumerate(config.layers):
             owner = config.sharing[index] if config.sharing else index
-            layers.append(Layer(layer, hidden_size, index) if owner == index else layers[owner].again(index))
+            layers.append(make_layer(layer, hidden_size, index) if owner == index else layers[owner].again(index))
         self.layers = nn.ModuleList(layers)
         self.final_norm = make_norm(config.final_norm, hidden_size)
         self.score_bias: BucketBias | Alibi | None = None
@@ -81,6 +88,7 @@ class Stack(nn.Module):
                 self.score_bias = BucketBias(buckets, config.layers[0].attention.num_heads)
             case AlibiConfig() as lines:
                 self.score_bias = Alibi(lines)
+        self.distances = None if config.distances is None else DistanceTable(config.distances, hidden_size)
         ropes = {layer.attention.rope for layer in config.layers}
         self._rotaries = [Rotary(rope) for rope in ropes if rope is not None]
 
@@ -189,7 +197,8 @@ class Transformer(nn.Module):
 
     def _packed_step(self, stack: Stack, batch: EncoderBatch, source: Tensor | None = None) -> PackedStep:
         rotations, bias = stack.rotations(batch.positions), stack.bias(max(batch.lengths))
-        return PackedStep(batch.lengths, self.dtype, self.device, rotations, bias, source, batch.lengths)
+        distances = None if stack.distances is None else stack.distances(max(batch.lengths))
+        return PackedStep(batch.lengths, self.dtype, self.device, rotations, bias, source, batch.lengths, distances)
 
     def _reread(self, source: Tensor, batch: EncoderBatch) -> Tensor:
         assert self.decoder is not None and isinstance(self.config.head, ClassificationHead)

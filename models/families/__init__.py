@@ -12,6 +12,8 @@ from models.families import (
     bert,
     bloom,
     camembert,
+    deberta,
+    deberta_v2,
     distilbert,
     electra,
     falcon,
@@ -44,7 +46,20 @@ from models.families import (
 from models.families.family import Family
 from models.families.fields import short
 
-_ENCODERS = (bert, roberta, distilbert, xlm_roberta, camembert, electra, albert, mpnet, modernbert, nomic_bert)
+_ENCODERS = (
+    bert,
+    roberta,
+    distilbert,
+    xlm_roberta,
+    camembert,
+    electra,
+    albert,
+    mpnet,
+    modernbert,
+    nomic_bert,
+    deberta,
+    deberta_v2,
+)
 _DECODERS = (
     openai_gpt,
     gpt2,

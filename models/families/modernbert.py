@@ -73,15 +73,7 @@ def _config(hf: Mapping[str, Any], architecture: str) -> ModelConfig:
 
     def layer(index: int, window: int | None) -> LayerConfig:
         attention = AttentionConfig(
-            num_heads=heads,
-            num_kv_heads=heads,
-            head_dim=head_dim,
-            scale=head_dim**-0.5,
-            causal=False,
-            query_bias=bias,
-            key_bias=bias,
-            value_bias=bias,
-            output_bias=bias,
+            *(heads, heads, head_dim, head_dim**-0.5, False, bias, bias, bias, bias),
             rope=wide if window is None else near,
             window=window,
         )

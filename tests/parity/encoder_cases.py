@@ -31,6 +31,29 @@ MODERN_WIDE = {
     "local_attention": 8,
     "layer_types": ["sliding_attention", "full_attention", "sliding_attention"],
 }
+DISENTANGLED = {"relative_attention": True, "pos_att_type": "c2p|p2c"}
+DEBERTA_WIDE = {
+    "max_relative_positions": 5,
+    "position_biased_input": False,
+    "type_vocab_size": 2,
+    "legacy": False,
+    "pooler_hidden_act": "tanh",
+}
+DEBERTA_3 = {
+    "position_biased_input": False,
+    "position_buckets": 6,
+    "norm_rel_ebd": "layer_norm",
+    "share_att_key": True,
+    "legacy": False,
+}
+DEBERTA_2 = {
+    "position_buckets": 8,
+    "max_relative_positions": 12,
+    "type_vocab_size": 2,
+    "conv_kernel_size": 5,
+    "conv_groups": 2,
+    "conv_act": "gelu",
+}
 
 MORE_BODIES: dict[str, tuple[str, dict[str, object]]] = {
     "xlm-roberta-small": ("XLMRoberta", {**SMALL, "type_vocab_size": 1, "layer_norm_eps": 1e-5}),
@@ -47,4 +70,13 @@ MORE_BODIES: dict[str, tuple[str, dict[str, object]]] = {
     "modernbert-wide": ("ModernBert", {**WIDE, **MODERN_WIDE}),
     "nomic_bert-small": ("NomicBert", SMALL),
     "nomic_bert-wide": ("NomicBert", {**WIDE, "hidden_act": "gelu", "type_vocab_size": 3, "rope_theta": 500.0}),
+    "deberta-small": ("Deberta", {**SMALL, **DISENTANGLED}),
+    "deberta-wide": ("Deberta", {**WIDE, **DISENTANGLED, **DEBERTA_WIDE}),
+    "deberta-plain": ("Deberta", {**SMALL, "pos_att_type": "c2p", "hidden_act": "gelu_new", "legacy": False}),
+    "deberta-v2-small": ("DebertaV2", {**SMALL, **DISENTANGLED, **DEBERTA_3}),
+    "deberta-v2-wide": ("DebertaV2", {**WIDE, **DISENTANGLED, **DEBERTA_2}),
+    "deberta-v2-one-way": (
+        "DebertaV2",
+        {**SMALL, **DISENTANGLED, "pos_att_type": ["p2c"], "max_relative_positions": 6},
+    ),
 }

@@ -10,8 +10,12 @@ import pytest
 import torch
 import transformers
 from safetensors.torch import save_file
+from transformers.models.deberta_v2.modeling_deberta_v2 import make_log_bucket_position
 
-from models.config import ConfigError, StackConfig
+from models import ops
+from models.config import ConfigError, ConvolvedLayerConfig, DistanceConfig, StackConfig
+from models.convolved_layer import ConvolvedLayer
+from models.disentangled import row_of_distance
 from models.families import family_of
 from tests.parity.checkpoints import edit_config, load
 from tests.parity.encoder_cases import MORE_BODIES
@@ -167,9 +171,71 @@ def _publish_nomic(directory: Path, model) -> None:
     (directory / "config.json").write_text(json.dumps(config))
 
 
+@pytest.mark.parametrize(("buckets", "farthest"), [(256, 512), (6, 40), (2, 9), (None, 5)])
+def test_rows_of_distances_equal_the_reference(buckets: int | None, farthest: int):
+    """Every distance of a long text, in float32 with the same rounding."""
+    places = torch.arange(1500)
+    distance = places[:, None] - places
+    expected = distance
+    if buckets is not None:
+        expected = make_log_bucket_position(distance, buckets, farthest).long()
+    span = buckets or farthest
+    found = row_of_distance(distance, DistanceConfig(farthest, buckets))
+    assert torch.equal(found, (expected + span).clamp(0, 2 * span - 1))
+
+
+@pytest.mark.parametrize("body", ["deberta-wide", "deberta-v2-small", "deberta-v2-wide"])
+@torch.inference_mode()
+def test_planted_faults_of_disentangled_attention_show(body: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """Distances the wrong way round, one of the two scores forgotten, texts that see their neighbours' tokens."""
+    model = _reference(body, "Model")
+    ours = _saved(model, tmp_path)
+    found, expected = _hidden(ours, model)
+    torch.testing.assert_close(found, expected, atol=1e-4, rtol=0)
+    right, faults = ops.disentangled_attention, []
+
+    def turned(query, key, value, to, of, plan, scale):
+        distances = dataclasses.replace(plan.distances, row_of=plan.distances.row_of.flip(0))
+        return right(query, key, value, to, of, dataclasses.replace(plan, distances=distances), scale)
+
+    faults.append(turned)
+    faults.append(lambda query, key, value, to, of, plan, scale: right(query, key, value, to, None, plan, scale))
+    faults.append(lambda query, key, value, to, of, plan, scale: right(query, key, value, None, of, plan, scale))
+    for fault in faults:
+        monkeypatch.setattr(ops, "disentangled_attention", fault)
+        assert not torch.allclose(_hidden(ours, model)[0], expected, atol=1e-3)
+    monkeypatch.setattr(ops, "disentangled_attention", right)
+    if isinstance(ours.config.encoder.layers[0], ConvolvedLayerConfig):
+        plain = ConvolvedLayer._convolved
+        one = lambda self, x, lengths: plain(self, x, (sum(lengths),))  # noqa: E731
+        monkeypatch.setattr(ConvolvedLayer, "_convolved", one)
+        assert not torch.allclose(_hidden(ours, model)[0], expected, atol=1e-3)
+
+
+@torch.inference_mode()
+def test_the_first_debertas_have_the_head_of_masked_words_by_its_later_name(tmp_path: Path):
+    """microsoft/deberta-base names no `legacy`, and holds `lm_predictions`."""
+    model = _reference("deberta-wide", "ForMaskedLM")
+    model.save_pretrained(tmp_path)
+    edit_config(tmp_path, legacy=None)
+    ours, batch = load(tmp_path, DEVICE), _batch(model)
+    expected = torch.cat([output.logits[0] for output in _one_by_one(model, batch)])
+    found = ours.transformer.logits(ours.transformer.encode(batch))
+    torch.testing.assert_close(found.cpu(), expected, atol=1e-4, rtol=0)
+
+
 @pytest.mark.parametrize(
     ("body", "setting", "value"),
     [
+        ("deberta-small", "talking_head", True),
+        ("deberta-small", "pos_att_type", ["c2p", "p2p"]),
+        ("deberta-small", "pos_att_type", "c2p|c2p"),
+        ("deberta-small", "embedding_size", 16),
+        ("deberta-small", "max_relative_positions", "many"),
+        ("deberta-v2-small", "norm_rel_ebd", "rms"),
+        ("deberta-v2-small", "position_buckets", 40.5),
+        ("deberta-v2-small", "attention_head_size", 16),
+        ("deberta-v2-wide", "conv_act", "maxout"),
         ("modernbert-small", "classifier_pooling", "max"),
         ("modernbert-small", "layer_types", ["chunked_attention"] * 4),
         ("modernbert-small", "local_rope_theta", None),
