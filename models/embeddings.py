@@ -59,7 +59,10 @@ class Embedding(nn.Module):
         self.projection = None if config.width is None else Linear(width, hidden_size, bias=True)
 
     def forward(self, token_ids: Tensor, positions: Tensor, token_type_ids: Tensor | None = None) -> Tensor:
-        """token_ids, positions, token_type_ids: [tokens], int64 -> [tokens, hidden], model dtype."""
+        """token_ids, positions, token_type_ids: [tokens], int64 -> [tokens, hidden], model dtype.
+
+        Where there is one type only, every token is of it, whatever its text's place in a pair.
+        """
         x: Tensor = self.tokens(token_ids)
         if self.scale != 1.0:
             x = x * self.scale
@@ -68,7 +71,10 @@ class Embedding(nn.Module):
         elif self.positions is not None:
             x = x + self.positions(positions)
         if self.token_types is not None:
-            x = x + (self.token_types.weight[0] if token_type_ids is None else self.token_types(token_type_ids))
+            if token_type_ids is None or len(self.token_types.weight) == 1:
+                x = x + self.token_types.weight[0]
+            else:
+                x = x + self.token_types(token_type_ids)
         if self.norm is not None:
             x = self.norm(x)
         return x if self.projection is None else self.projection(x)

@@ -68,6 +68,9 @@ def _modern(hf: Mapping[str, Any]) -> dict[str, Any]:
     for old, new in _OLDER_WORDS.items():
         if hf.get(old) is not None and settings.setdefault(new, hf[old]) != hf[old]:
             raise ConfigError(f"{old!r} and {new!r} differ")
+    theta, rope = hf.get("rotary_emb_base"), hf.get("rope_parameters")
+    if theta is not None and isinstance(rope, dict) and rope.get("rope_theta", theta) != theta:
+        raise ConfigError("'rotary_emb_base' and 'rope_theta' differ")
     fields.refuse_unless("num_heads_kv", settings.get("num_attention_heads"))
     multiple = fields.integer("pad_vocab_size_multiple", 1)
     settings["vocab_size"] = -(-fields.integer("vocab_size", 30528) // multiple) * multiple

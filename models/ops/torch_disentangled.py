@@ -38,11 +38,10 @@ def disentangled_attention(
         rows = row_of[places[:, None] - places + len(row_of) // 2].expand(*queries.shape[:2], -1, -1)
         scores = torch.zeros((), dtype=query.dtype, device=query.device)
         if position_key is not None:
-            scores = scores + (queries @ position_key.permute(1, 2, 0)).gather(-1, rows)
+            scores = scores + ((queries * scale) @ position_key.permute(1, 2, 0)).gather(-1, rows)
         if position_query is not None:
-            by_key = keys @ position_query.permute(1, 2, 0)
+            by_key = keys @ (position_query * scale).permute(1, 2, 0)
             scores = scores + by_key.gather(-1, rows.transpose(-1, -2)).transpose(-1, -2)
-        scores = scores * scale
         if group.mask is not None:
             scores = scores + group.mask
         attended = F.scaled_dot_product_attention(queries, keys, values, attn_mask=scores, scale=scale)
