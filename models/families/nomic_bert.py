@@ -64,7 +64,7 @@ def _modern(hf: Mapping[str, Any]) -> dict[str, Any]:
     fields, settings = Fields(hf, _PUBLISHED_CODE), {name: value for name, value in hf.items() if name != "auto_map"}
     for name, only in _ONLY.items():
         fields.refuse_unless(name, only)
-    fields.refuse_unless("rotary_emb_scale_base")
+    fields.refuse_unless("rotary_emb_scale_base", None)
     for old, new in _OLDER_WORDS.items():
         if hf.get(old) is not None and settings.setdefault(new, hf[old]) != hf[old]:
             raise ConfigError(f"{old!r} and {new!r} differ")

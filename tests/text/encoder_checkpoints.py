@@ -20,7 +20,9 @@ def _unigram() -> list[tuple[str, float]]:
     backend.pre_tokenizer = pre_tokenizers.Metaspace("▁", prepend_scheme="always")
     trainer = trainers.UnigramTrainer(vocab_size=200, special_tokens=[], unk_token="<unk>", show_progress=False)
     backend.train_from_iterator(CORPUS, trainer)
-    return [(piece, score) for piece, score in json.loads(backend.to_str())["model"]["vocab"] if piece != "<unk>"]
+    pieces = {piece: score for piece, score in json.loads(backend.to_str())["model"]["vocab"] if piece != "<unk>"}
+    words = {f"▁{word}" for text in CORPUS for word in text.split()}
+    return list((dict.fromkeys(sorted(words), -8.0) | pieces).items())
 
 
 def _pieces(first: tuple[str, ...], last: tuple[str, ...] = ()) -> list[tuple[str, float]]:
