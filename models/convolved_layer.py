@@ -36,9 +36,8 @@ class ConvolvedLayer(Layer):
 
     def _convolved(self, x: Tensor, lengths: tuple[int, ...]) -> Tensor:
         """All sequences in one call: `margin` zeros stand before each of them and after the last."""
-        place = torch.arange(len(x), device=x.device) + self.margin * torch.cat(
-            [torch.full((length,), number, device=x.device) for number, length in enumerate(lengths, 1)]
-        )
+        gaps = torch.cat([torch.full((length,), number) for number, length in enumerate(lengths, 1)])
+        place = (torch.arange(len(x)) + self.margin * gaps).to(x.device)
         spaced = x.new_zeros(len(x) + self.margin * (len(lengths) + 1), x.shape[1])
         spaced[place] = x
         kernel = self.convolution

@@ -50,15 +50,15 @@ def _windows(hf: Mapping[str, Any], fields: Fields, num_layers: int) -> list[int
 
 def _rope(hf: Mapping[str, Any], head_dim: int, kind: str, old_name: str, theta: float) -> RopeConfig:
     """The rotations of one kind of layer: `rope_parameters` names both kinds, older files have a theta for each."""
-    both = hf.get("rope_parameters") or {}
-    if not isinstance(both, dict) or not all(isinstance(both.get(one) or {}, dict) for one in both):
+    both, scaling = hf.get("rope_parameters") or {}, hf.get("rope_scaling") or {}
+    if not isinstance(both, dict) or not all(isinstance(one or {}, dict) for one in both.values()):
         raise ConfigError("'rope_parameters' must have an object for each kind of layer")
+    if not isinstance(scaling, dict):
+        raise ConfigError("'rope_scaling' must be an object")
     if old_name in hf and hf[old_name] is None:
         raise ConfigError(f"{old_name!r}: null is not supported")
-    own = {**(hf.get("rope_scaling") or {}), **(both.get(kind) or {})}
-    return Fields({**hf, "rope_scaling": None, "rope_parameters": own}).rope(
-        head_dim, Fields(hf).positive(old_name, theta)
-    )
+    own = {**hf, "rope_scaling": None, "rope_parameters": scaling | (both.get(kind) or {})}
+    return Fields(own).rope(head_dim, Fields(hf).positive(old_name, theta))
 
 
 def _config(hf: Mapping[str, Any], architecture: str) -> ModelConfig:

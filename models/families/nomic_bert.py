@@ -40,28 +40,20 @@ _OLDER_WORDS = {
 }
 _ONLY: Mapping[str, Any] = {
     "activation_function": "swiglu",
-    "causal": False,
-    "is_decoder": False,
-    "mlp_fc1_bias": False,
-    "mlp_fc2_bias": False,
     "moe_every_n_layers": 0,
-    "norm_mlp": False,
     "num_experts": 0,
-    "parallel_block": False,
-    "prenorm": False,
-    "qkv_proj_bias": False,
     "rotary_emb_fraction": 1.0,
-    "rotary_emb_interleaved": False,
-    "rotary_head_dim": False,
-    "scale_attn_by_inverse_layer_idx": False,
     "scale_attn_weights": True,
-    "use_rms_norm": False,
+    **dict.fromkeys(("causal", "is_decoder", "norm_mlp", "parallel_block", "prenorm", "use_rms_norm"), False),
+    **dict.fromkeys(("mlp_fc1_bias", "mlp_fc2_bias", "qkv_proj_bias", "rotary_emb_interleaved"), False),
+    **dict.fromkeys(("rotary_head_dim", "scale_attn_by_inverse_layer_idx"), False),
 }
 
 
 def _modern(hf: Mapping[str, Any]) -> dict[str, Any]:
     """The settings by the words of transformers."""
-    fields, settings = Fields(hf, _PUBLISHED_CODE), {name: value for name, value in hf.items() if name != "auto_map"}
+    fields = Fields(hf, _PUBLISHED_CODE)
+    settings = {name: value for name, value in hf.items() if value is not None and name != "auto_map"}
     for name, only in _ONLY.items():
         fields.refuse_unless(name, only)
     fields.refuse_unless("rotary_emb_scale_base", None)

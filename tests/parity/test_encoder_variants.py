@@ -103,6 +103,22 @@ def test_two_kinds_of_modernbert_layers_rotate_differently(tmp_path: Path):
         edit_config(tmp_path, local_attention=6)
 
 
+@pytest.mark.parametrize(
+    "scaling",
+    [
+        {"rope_type": "linear", "factor": 3.0},
+        {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 10},
+    ],
+    ids=lambda scaling: scaling["rope_type"],
+)
+@torch.inference_mode()
+def test_one_kind_of_modernbert_layers_may_be_stretched(scaling: dict, tmp_path: Path):
+    both = {"full_attention": {**scaling, "rope_theta": 5000.0}, "sliding_attention": {"rope_theta": 900.0}}
+    model = _reference("modernbert-small", "Model", rope_parameters=both)
+    found, expected = _hidden(_saved(model, tmp_path), model)
+    torch.testing.assert_close(found, expected, atol=1e-4, rtol=0)
+
+
 @pytest.mark.parametrize("task", ["Model", "ForMaskedLM"])
 @torch.inference_mode()
 def test_a_nomic_checkpoint_as_first_published(task: str, tmp_path: Path):
@@ -240,6 +256,8 @@ def test_the_first_debertas_have_the_head_of_masked_words_by_its_later_name(tmp_
         ("modernbert-small", "layer_types", ["chunked_attention"] * 4),
         ("modernbert-small", "local_rope_theta", None),
         ("modernbert-small", "rope_parameters", {"full_attention": "linear"}),
+        ("modernbert-small", "rope_parameters", {"rope_type": "default"}),
+        ("modernbert-small", "rope_scaling", "linear"),
         ("nomic_bert-small", "prenorm", True),
         ("nomic_bert-small", "num_experts", 8),
         ("nomic_bert-small", "rotary_emb_fraction", 0.5),
