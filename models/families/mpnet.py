@@ -10,15 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from models.config import (
-    BucketBiasConfig,
-    ClassificationHead,
-    MaskedLanguageModelHead,
-    ModelConfig,
-    NormConfig,
-    SpanHead,
-    TokenClassificationHead,
-)
+from models.config import BucketBiasConfig, MaskedLanguageModelHead, ModelConfig, NormConfig
 from models.families.family import Family
 from models.families.fields import Fields
 from models.families.post_norm_encoder import (
@@ -27,9 +19,9 @@ from models.families.post_norm_encoder import (
     encoder_stack,
     head,
     layer_rules,
-    linear,
     norm,
     refuse_other_attention,
+    roberta_head_rules,
 )
 from weights.rules import Drop, Rename, Rule, Slice
 
@@ -65,31 +57,15 @@ def _config(hf: Mapping[str, Any], architecture: str) -> ModelConfig:
 def _rules(model: ModelConfig, hf: Mapping[str, Any], architecture: str) -> Sequence[Rule]:
     embeddings, attention = rf"{_PREFIX}embeddings", rf"{_PREFIX}encoder\.layer\.(\d+)\.attention"
     names = {part: rf"{attention}\.attn\.{part[0]}" for part in ("query", "key", "value", "output")}
-    body = (
+    return (
         Rename(rf"{embeddings}\.word_embeddings\.weight", _TOKENS),
         Slice(rf"{embeddings}\.position_embeddings\.weight", "encoder.embedding.positions.weight", start=_FIRST),
         *norm(rf"{embeddings}\.LayerNorm", "encoder.embedding.norm"),
         Rename(rf"{_PREFIX}encoder\.relative_attention_bias\.weight", "encoder.score_bias.weight"),
         Drop(rf"{embeddings}\.position_ids|{_PREFIX}pooler\..*"),
         *layer_rules(bert_layer_names(_PREFIX) | names | {"attention_norm": rf"{attention}\.LayerNorm"}),
+        *roberta_head_rules(model.head),
     )
-    match model.head:
-        case ClassificationHead():
-            return (*body, linear(r"classifier\.dense", "head.dense"), linear(r"classifier\.out_proj", "head.output"))
-        case MaskedLanguageModelHead():
-            return (
-                *body,
-                linear(r"lm_head\.dense", "head.dense"),
-                *norm(r"lm_head\.layer_norm", "head.norm"),
-                Rename(r"lm_head\.(?:decoder\.)?bias", "head.bias"),
-                Rename(r"lm_head\.decoder\.weight", _TOKENS),
-            )
-        case TokenClassificationHead():
-            return (*body, linear("classifier", "head.output"))
-        case SpanHead():
-            return (*body, linear("qa_outputs", "head.output"))
-        case _:
-            return (*body, Drop(r"lm_head\..*"))
 
 
 FAMILY = Family(
