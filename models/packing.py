@@ -1,0 +1,34 @@
+"""Weights into the layout that products are fastest in, once, after they are loaded."""
+
+from __future__ import annotations
+
+import torch
+from torch import nn
+
+from models import ops
+from models.attention import Attention
+from models.linear import Linear, Packer
+from models.transformer import Transformer
+
+
+def pack_weights(model: Transformer, quantization: ops.Quantization | None = None) -> None:
+    """Pack every linear of a model in place; what reads one input is multiplied in one product.
+
+    quantization: `int8` rounds all linears, the output head included. Embeddings, norms and biases keep their dtype.
+    A head that is tied to the embeddings stays one table with them unless it is rounded.
+    """
+    packer = ops.packer(model.dtype, model.device, quantization)
+    if packer is not None:
+        with torch.inference_mode():
+            _pack(model, packer)
+            model.pack_head(packer, even_if_tied=quantization is not None)
+
+
+def _pack(module: nn.Module, packer: Packer) -> None:
+    for name, child in module.named_children():
+        if type(child) is Attention and name != "cross_attention":
+            child.pack(packer)
+        elif isinstance(child, Linear):
+            child.pack(packer)
+        else:
+            _pack(child, packer)
