@@ -47,7 +47,7 @@ class Attention(nn.Module):
             turned = self._rotate(self._heads(joined[:, : (heads + kv_heads) * dim]), rotations)
             query, key = turned[:, :heads], turned[:, heads:]
         else:
-            query, key, _ = joined.split((heads * dim, kv_heads * dim, kv_heads * dim), dim=1)
+            query, key = joined[:, : heads * dim], joined[:, heads * dim : (heads + kv_heads) * dim]
             query = self._rotate(self._normalised(query, self.query_norm), rotations)
             key = self._rotate(self._normalised(key, self.key_norm), rotations)
         return query, key, self._heads(joined[:, (heads + kv_heads) * dim :])

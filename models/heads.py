@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from models import ops
+from models.activations import ACTIVATIONS
 from models.batch import EncoderBatch
 from models.config import (
     ClassificationHead,
@@ -19,7 +20,6 @@ from models.config import (
     SpanHead,
     TokenClassificationHead,
 )
-from models.activations import ACTIVATIONS
 from models.linear import Linear, Packer, parameter
 from models.norms import make_norm
 
@@ -44,7 +44,6 @@ class LanguageModel(nn.Module):
         else:
             logits = ops.linear(hidden, tokens if self.weight is None else self.weight, self.bias).float()
         return logits if self.cap is None else self.cap * torch.tanh(logits / self.cap)
-
 
     def pack(self, packer: Packer, tokens: Tensor | None) -> None:
         """Put the weight into its fastest layout. tokens: a tied head's table, or None to leave a tied head alone."""

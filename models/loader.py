@@ -90,8 +90,8 @@ def load_model(
     with torch.device("meta"):
         transformer = Transformer(config)
     transformer.eval()
-    parameters, weight_bytes = _load(transformer, directory, family, hf, architecture, dtype, device, progress)
-    pack_weights(transformer, quantization)
+    parameters = _load(transformer, directory, family, hf, architecture, dtype, device, progress)
+    weight_bytes = pack_weights(transformer, quantization)
     return LoadedModel(
         transformer=transformer,
         config=config,
@@ -119,7 +119,7 @@ def _load(
     dtype: torch.dtype,
     device: torch.device,
     progress: Callable[[int, int], None] | None,
-) -> tuple[int, int]:
+) -> int:
     rules = family.rules(transformer.config, hf, architecture)
     shapes = {name: tuple(parameter.shape) for name, parameter in transformer.named_parameters()}
     with open_checkpoint(directory) as stored:
@@ -139,7 +139,7 @@ def _load(
         assign(name, torch.zeros(shape, dtype=dtype, device=device))
     for name, source in tied.items():
         assign(name, transformer.get_parameter(source))
-    return report.parameters, report.bytes
+    return report.parameters
 
 
 def _refuse_dtype(family: Family, dtype: torch.dtype) -> None:

@@ -9,17 +9,19 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import ModuleType
-from typing import Literal
+from typing import Literal, Protocol
 
 import torch
 from torch import Tensor
 
 from models.attention_plan import AttentionPlan
+from models.config import Activation
 from models.ops import cpu_ops, torch_ops
 
 __all__ = [
     "PackedLinear",
     "implementation",
+    "kernels_are_built",
     "layer_norm",
     "linear",
     "packed_attention",
@@ -31,12 +33,22 @@ __all__ = [
     "write_slots",
 ]
 
-PackedLinear = Callable[..., Tensor]
-"""(x [rows, in], activation, times) -> [rows, out], like `Linear.forward`."""
+
+class PackedLinear(Protocol):
+    """A weight in its fastest layout. Calling it: [rows, in] -> [rows, out], like `Linear.forward`."""
+
+    def __call__(self, x: Tensor, activation: Activation | None = None, times: Tensor | None = None) -> Tensor: ...
+
+    @property
+    def nbytes(self) -> int:
+        """Memory that it takes beyond what is shared with the model."""
+
 
 Quantization = Literal["int8"]
 
 _kernels = cpu_ops.available()
+kernels_are_built = _kernels
+"""Whether this installation has the compiled kernels; without them a CPU computes with torch alone."""
 
 
 def implementation(x: Tensor) -> ModuleType:

@@ -1,7 +1,7 @@
 """The compiled kernels behind the same functions as `torch_ops`: float32 and bfloat16 on a CPU.
 
-Products of matrices go through oneDNN by way of torch, in a layout that is made once (`PackedLinear`). oneDNN gives each
-row the same bits for every number of rows from two up; a single row is therefore computed twice.
+Products of matrices go through oneDNN by way of torch, in a layout that is made once (`OneDnnLinear`). oneDNN gives
+each row the same bits for every number of rows from two up; a single row is therefore computed twice.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _FUSED: Mapping[Activation, tuple[str, str]] = {
 
 def available() -> bool:
     """Whether the kernels were built and torch has oneDNN."""
-    return library.load() is not None and torch.backends.mkldnn.is_available()
+    return library.load() is not None and torch.backends.mkldnn.is_available()  # type: ignore[no-untyped-call]
 
 
 def takes(x: Tensor) -> bool:
@@ -172,6 +172,7 @@ class OneDnnLinear:
     def __init__(self, weight: Tensor, bias: Tensor | None, packed: bool = True) -> None:
         self._weight = torch.ops.mkldnn._reorder_linear_weight(weight, None) if packed else weight
         self._bias = bias
+        self.nbytes = weight.nbytes + (0 if bias is None else bias.nbytes)
 
     def __call__(self, x: Tensor, activation: Activation | None = None, times: Tensor | None = None) -> Tensor:
         """[rows, in] -> [rows, out]: the activation of the product, or the product times another tensor."""
@@ -187,7 +188,7 @@ class OneDnnLinear:
             y = torch.ops.mkldnn._linear_pointwise(x, self._weight, self._bias, name, [], way)
             if name == "none" and activation is not None:
                 y = ACTIVATIONS[activation](y)
-        return y[:1] if rows == 1 else y
+        return y[:1] if rows == 1 else y  # type: ignore[no-any-return]
 
 
 class Int8Linear:
@@ -201,6 +202,7 @@ class Int8Linear:
         self._offsets = torch.empty(columns, dtype=torch.int32)
         self._scales = scales
         self._bias = None if bias is None else bias.float().contiguous()
+        self.nbytes = sum(x.nbytes for x in (self._packed, self._offsets, self._scales, self._bias) if x is not None)
         _library().triptych_int8_pack(
             rounded.data_ptr(), columns, self._width, self._packed.data_ptr(), self._offsets.data_ptr()
         )
@@ -238,4 +240,3 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     if x.dim() != 2:
         return torch_ops.linear(x, weight, bias)
     return OneDnnLinear(weight, bias, packed=False)(x)
-

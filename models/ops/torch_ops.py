@@ -162,6 +162,7 @@ class Int8Linear:
     def __init__(self, weight: Tensor, bias: Tensor | None) -> None:
         self.weight, self.scales = quantize_int8(weight)
         self.bias = None if bias is None else bias.float()
+        self.nbytes = sum(x.nbytes for x in (self.weight, self.scales, self.bias) if x is not None)
 
     def __call__(self, x: Tensor, activation: Activation | None = None, times: Tensor | None = None) -> Tensor:
         """[rows, in] -> [rows, out], the dtype of x: the activation of the product, or the product times another."""

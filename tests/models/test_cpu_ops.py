@@ -112,7 +112,9 @@ def paged_case(dtype, heads, kv_heads, head_dim, key_lens, query_lens, **setting
         {"cap": 2.0},
     ],
 )
-@pytest.mark.parametrize(("heads", "kv_heads", "head_dim"), [(4, 4, 32), (6, 2, 64), (8, 1, 128), (5, 5, 12), (3, 1, 80)])
+@pytest.mark.parametrize(
+    ("heads", "kv_heads", "head_dim"), [(4, 4, 32), (6, 2, 64), (8, 1, 128), (5, 5, 12), (3, 1, 80)]
+)
 def test_paged_attention(dtype, settings, heads, kv_heads, head_dim):
     rows = [(1, 1), (2, 1), (4, 1), (33, 1), (9, 3), (40, 20), (8, 8), (9, 9), (70, 1)]
     case = paged_case(dtype, heads, kv_heads, head_dim, [k for k, _ in rows], [q for _, q in rows], **settings)

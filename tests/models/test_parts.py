@@ -9,8 +9,8 @@ from transformers.activations import ACT2FN
 from transformers.models.gemma.modeling_gemma import GemmaRMSNorm
 from transformers.models.llama.modeling_llama import LlamaRMSNorm
 
-from models.batch import EncoderBatch
 from models import ops
+from models.batch import EncoderBatch
 from models.config import (
     EmbeddingConfig,
     FeedForwardConfig,
