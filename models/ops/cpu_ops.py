@@ -32,8 +32,10 @@ _FUSED: Mapping[Activation, tuple[str, str]] = {
 
 
 def available() -> bool:
-    """Whether the kernels were built and torch has oneDNN."""
-    return library.load() is not None and torch.backends.mkldnn.is_available()  # type: ignore[no-untyped-call]
+    """Whether the kernels were built and torch has the oneDNN products they go with, whose names are private to it."""
+    names = ("_reorder_linear_weight", "_linear_pointwise")
+    has_products = torch.backends.mkldnn.is_available()  # type: ignore[no-untyped-call]
+    return library.load() is not None and has_products and all(hasattr(torch.ops.mkldnn, name) for name in names)
 
 
 def takes(x: Tensor) -> bool:
