@@ -9,25 +9,23 @@ from torch.nn import functional as F
 from models.batch import SoundBatch
 from models.config import ConvolutionalEmbeddingConfig
 from models.embeddings import Table
-from models.linear import parameter
+from models.linear import Kernel
 
-KERNEL = 3
+KERNEL_SIZE = 3
 
 
-class Convolution(nn.Module):
-    """Over time, zeros beyond both ends. weight: [hidden, in, 3], bias: [hidden], model dtype.
+class Convolution(Kernel):
+    """Three frames wide, zeros beyond both ends.
 
     forward: [batch, in, frames] -> [batch, hidden, ceil(frames / stride)].
     """
 
     def __init__(self, in_size: int, out_size: int, stride: int) -> None:
-        super().__init__()
+        super().__init__(out_size, in_size, KERNEL_SIZE)
         self.stride = stride
-        self.weight = parameter(out_size, in_size, KERNEL)
-        self.bias = parameter(out_size)
 
     def forward(self, x: Tensor) -> Tensor:
-        return F.conv1d(x, self.weight, self.bias, stride=self.stride, padding=KERNEL // 2)
+        return F.conv1d(x, self.weight, self.bias, stride=self.stride, padding=KERNEL_SIZE // 2)
 
 
 class ConvolutionalEmbedding(nn.Module):

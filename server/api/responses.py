@@ -245,6 +245,7 @@ class ModelDescription(Answer):
     tasks: list[str]
     routes: list[str]
     dtype: str
+    quantization: str | None
     parameters: int
     weight_bytes: int
     kv_bytes: int
