@@ -17,11 +17,13 @@ class EncoderBatch:
     token_ids: [tokens], int64.
     lengths: tokens of each sequence, `batch` integers that add up to `tokens`.
     token_type_ids: [tokens], int64, or None for all zero.
+    adapters: the name of each sequence's adapter, empty for none; no names where no sequence has one.
     """
 
     token_ids: Tensor
     lengths: tuple[int, ...]
     token_type_ids: Tensor | None = None
+    adapters: tuple[str, ...] = ()
 
     @cached_property
     def offsets(self) -> tuple[int, ...]:
@@ -40,10 +42,12 @@ class SoundBatch:
 
     frames: [frames, num_mels], float32: log-mel power, 100 frames a second.
     frame_lengths: frames of each recording, `batch` integers that add up to `frames`. Two frames become one token.
+    adapters: as in `EncoderBatch`.
     """
 
     frames: Tensor
     frame_lengths: tuple[int, ...]
+    adapters: tuple[str, ...] = ()
 
     @cached_property
     def lengths(self) -> tuple[int, ...]:
@@ -69,6 +73,7 @@ class DecoderBatch:
     block_tables: [rows, blocks], int64: the blocks of each row in order, padded with any valid block.
     source_lens, source_block_tables: the same for the read-only cross-attention cache; empty and None where there is
     no encoder.
+    adapters: the name of each row's adapter, empty for none; no names where no row has one.
     """
 
     token_ids: Tensor
@@ -79,6 +84,7 @@ class DecoderBatch:
     block_tables: Tensor
     source_lens: tuple[int, ...] = ()
     source_block_tables: Tensor | None = None
+    adapters: tuple[str, ...] = ()
 
     @cached_property
     def offsets(self) -> tuple[int, ...]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,13 +17,14 @@ from models.families.family import Family, Task
 from models.families.fields import Fields
 from models.generation_defaults import GenerationDefaults, generation_defaults
 from models.heads import Pooling
+from models.lora import adaptable, read_lora, refuse_unadaptable
 from models.ops import Quantization
 from models.packing import pack_weights
 from models.transformer import Transformer
 from weights.load import load_weights
-from weights.read import open_checkpoint
-from weights.resolve import file_in
-from weights.rules import first_match
+from weights.read import WeightsError, open_checkpoint
+from weights.resolve import ResolveError, file_in
+from weights.rules import Rule, first_match
 
 _POOLING: Mapping[str, Pooling] = {
     "pooling_mode_mean_tokens": "mean",
@@ -45,6 +46,7 @@ class LoadedModel:
     parameters: numbers in all weights, tied ones once. weight_bytes: memory they take.
     context_tokens: longest sequence a decoder (or a lone encoder) can take, None where nothing limits it.
     source_tokens: the same for the encoder of an encoder-decoder, None also where there is none.
+    adapters: those that can be asked for by name.
     """
 
     transformer: Transformer
@@ -61,6 +63,15 @@ class LoadedModel:
     weight_bytes: int
     context_tokens: int | None
     source_tokens: int | None
+    adapters: Mapping[str, LoadedAdapter]
+
+
+@dataclass(frozen=True)
+class LoadedAdapter:
+    """A low-rank adapter beside a model's weights. parameters: numbers in its file. weight_bytes: memory they take."""
+
+    parameters: int
+    weight_bytes: int
 
 
 def load_model(
@@ -69,8 +80,12 @@ def load_model(
     device: torch.device,
     progress: Callable[[int, int], None] | None = None,
     quantization: Quantization | None = None,
+    adapters: Mapping[str, Path] | None = None,
 ) -> LoadedModel:
     """Read a checkpoint. progress: told (bytes read so far, bytes in all). quantization: see `pack_weights`.
+
+    adapters: names and directories of low-rank adapters as peft saves them; they are computed in `dtype`, whatever the
+    weights are rounded to.
 
     Raises ConfigError for a configuration that is not supported, WeightsError or ResolveError for files that are not
     as they must be; each is one line that names the setting, tensor or file.
@@ -90,8 +105,14 @@ def load_model(
     with torch.device("meta"):
         transformer = Transformer(config)
     transformer.eval()
-    parameters = _load(transformer, directory, family, hf, architecture, dtype, device, progress)
+    rules = family.rules(config, hf, architecture)
+    parameters = _load(transformer, directory, family, rules, dtype, device, progress)
+    linears = adaptable(transformer)
     weight_bytes = pack_weights(transformer, quantization)
+    loaded_adapters = {
+        name: _load_adapter(transformer, name, path, directory, rules, linears, dtype, device)
+        for name, path in (adapters or {}).items()
+    }
     return LoadedModel(
         transformer=transformer,
         config=config,
@@ -107,6 +128,7 @@ def load_model(
         weight_bytes=weight_bytes,
         context_tokens=context_tokens,
         source_tokens=(config.max_source_positions or context_tokens) if config.is_encoder_decoder else None,
+        adapters=loaded_adapters,
     )
 
 
@@ -114,13 +136,11 @@ def _load(
     transformer: Transformer,
     directory: Path,
     family: Family,
-    hf: Mapping[str, Any],
-    architecture: str,
+    rules: Sequence[Rule],
     dtype: torch.dtype,
     device: torch.device,
     progress: Callable[[int, int], None] | None,
 ) -> int:
-    rules = family.rules(transformer.config, hf, architecture)
     shapes = {name: tuple(parameter.shape) for name, parameter in transformer.named_parameters()}
     with open_checkpoint(directory) as stored:
         matches = [first_match(rules, name) for name in stored]
@@ -140,6 +160,32 @@ def _load(
     for name, source in tied.items():
         assign(name, transformer.get_parameter(source))
     return report.parameters
+
+
+def _load_adapter(
+    transformer: Transformer,
+    name: str,
+    directory: Path,
+    base: Path,
+    rules: Sequence[Rule],
+    linears: Mapping[str, tuple[int, int]],
+    dtype: torch.dtype,
+    device: torch.device,
+) -> LoadedAdapter:
+    try:
+        refuse_unadaptable(transformer)
+        settings = _json(directory, "adapter_config.json")
+        if settings is None:
+            raise ConfigError("the directory holds no adapter_config.json")
+        with open_checkpoint(base) as stored:
+            pairs = read_lora(directory, settings, rules, linears, stored, device)
+    except (ConfigError, WeightsError, ResolveError) as error:
+        raise ConfigError(f"adapter {name!r}: {error}") from error
+    with torch.inference_mode():
+        weight_bytes = transformer.adapters.attach(transformer, name, pairs, dtype)
+    downs = {id(pair.down): pair.down for pair in pairs.values()}.values()
+    numbers = sum(down.numel() for down in downs) + sum(pair.up.numel() for pair in pairs.values())
+    return LoadedAdapter(numbers, weight_bytes)
 
 
 def _refuse_dtype(family: Family, dtype: torch.dtype) -> None:

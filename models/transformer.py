@@ -44,6 +44,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
+from models.adapters import Adapters
 from models.attention import Attention
 from models.batch import DecoderBatch, EncoderBatch, SoundBatch
 from models.config import (
@@ -151,6 +152,7 @@ class Transformer(nn.Module):
         assert stack is not None
         token_width = stack.embedding.width or config.hidden_size
         self.head = make_head(config.head, config.hidden_size, config.vocab_size, token_width)
+        self.adapters = Adapters()
 
     @property
     def dtype(self) -> torch.dtype:
@@ -164,15 +166,25 @@ class Transformer(nn.Module):
         """The encoder's hidden states: [tokens, hidden], model dtype."""
         assert self.encoder is not None, "the model has no encoder"
         step = self._packed_step(self.encoder, batch)
-        return self.encoder.read(batch, step)
+        with self.adapters.used(batch.adapters, batch.lengths, self.device):
+            return self.encoder.read(batch, step)
 
-    def write_cross(self, encoder_hidden: Tensor, slot_mapping: Tensor, cross_cache: KVCache) -> None:
+    def write_cross(
+        self,
+        encoder_hidden: Tensor,
+        slot_mapping: Tensor,
+        cross_cache: KVCache,
+        sources: EncoderBatch | SoundBatch | None = None,
+    ) -> None:
         """Keep the keys and values that each decoder layer's cross-attention will look at.
 
         encoder_hidden: [source tokens, hidden], model dtype. slot_mapping: [source tokens], int64, slots of the cache.
+        sources: what was encoded, for its adapters; None for no adapters.
         """
-        for index, attention in enumerate(self._cross_attentions()):
-            cross_cache.write(index, slot_mapping, *attention.keys_values(encoder_hidden, {}))
+        names, counts = ((), ()) if sources is None else (sources.adapters, sources.lengths)
+        with self.adapters.used(names, counts, self.device):
+            for index, attention in enumerate(self._cross_attentions()):
+                cross_cache.write(index, slot_mapping, *attention.keys_values(encoder_hidden, {}))
 
     def decode(self, batch: DecoderBatch, cache: KVCache, cross_cache: KVCache | None = None) -> Tensor:
         """The decoder's hidden states of the batch's tokens: [tokens, hidden], model dtype.
@@ -183,7 +195,8 @@ class Transformer(nn.Module):
         rotations = self.decoder.rotations(batch.positions)
         bias = self.decoder.bias(max(batch.key_lens))
         step = PagedStep(batch, cache, cross_cache, self.dtype, rotations, bias)
-        return self.decoder(batch.token_ids, batch.positions, step)  # type: ignore[no-any-return]
+        with self.adapters.used(batch.adapters, batch.query_lens, self.device):
+            return self.decoder(batch.token_ids, batch.positions, step)  # type: ignore[no-any-return]
 
     def logits(self, hidden: Tensor) -> Tensor:
         """Scores over the vocabulary: [n, hidden], model dtype -> [n, vocab], float32."""
@@ -199,8 +212,10 @@ class Transformer(nn.Module):
         """
         assert isinstance(self.head, Classification), "the model has no classification head"
         if self.decoder is not None:
-            hidden = self._reread(hidden, batch)
-        return self.head(hidden, batch)  # type: ignore[no-any-return]
+            with self.adapters.used(batch.adapters, batch.lengths, self.device):
+                hidden = self._reread(hidden, batch)
+        with self.adapters.used(batch.adapters, [1] * len(batch.lengths), self.device):
+            return self.head(hidden, batch)  # type: ignore[no-any-return]
 
     def classify_tokens(self, hidden: Tensor) -> Tensor:
         """Logits of each token: [tokens, hidden], model dtype -> [tokens, num_labels], float32; two to mark a span."""

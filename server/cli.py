@@ -23,6 +23,8 @@ from server.settings import Settings
 
 NOT_FLAGS = frozenset({"models", "api_keys"})
 """Models are arguments; keys on a command line would show in every process list."""
+REPEATED = frozenset({"adapter"})
+"""Flags that may be given more than once."""
 
 
 class _Parser(argparse.ArgumentParser):
@@ -86,6 +88,8 @@ def _add_flags(parser: argparse.ArgumentParser, names: Sequence[str]) -> None:
             parser.add_argument(flag, action=argparse.BooleanOptionalAction, **options)
         else:
             choices = _choices(field)
+            if name in REPEATED:
+                options["action"] = "append"
             parser.add_argument(flag, choices=choices, metavar=None if choices else _metavar(name), **options)
 
 

@@ -11,6 +11,7 @@ import re
 import socket
 import sys
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +27,7 @@ from server.ipc.messages import Device, EngineOptions, ModelInfo, ModelSpec, Pro
 from server.ipc.supervisor import Patience, Supervisor
 from server.metrics import Metrics
 from server.settings import Settings
-from weights.resolve import ResolveError, resolve
+from weights.resolve import ADAPTER_WEIGHTS, WHOLE_WEIGHTS, ResolveError, resolve
 
 log = logging.getLogger("triptych")
 
@@ -40,9 +41,10 @@ class Server:
     def __init__(self, settings: Settings, worker: Sequence[str]) -> None:
         self.settings = settings
         self.directories = find_models(settings)
+        self.adapters = find_adapters(settings, list(self.directories))
         metrics = Metrics()
         client = EngineClient(Telemetry(metrics, _LoadReport()), settings.max_queue_requests, settings.max_queue_tokens)
-        self.supervisor = _supervisor(self.directories, settings, client, worker)
+        self.supervisor = _supervisor(self.directories, settings, client, worker, self.adapters)
         self.texts: dict[str, CheckpointText] = {}
         self.state = State(
             settings=settings,
@@ -66,6 +68,8 @@ class Server:
     async def _load_texts(self) -> None:
         for name, directory in self.directories.items():
             self.texts[name] = await asyncio.to_thread(checkpoint_text.load, name, directory)
+        for adapter in self.adapters:
+            self.texts[adapter.name] = self.texts[adapter.model]
 
     def _greet(self, url: str) -> None:
         models = self.state.loaded()
@@ -146,15 +150,42 @@ def find_models(settings: Settings) -> dict[str, Path]:
     return directories
 
 
-def _resolve(source: str) -> Path:
+@dataclass(frozen=True)
+class Adapter:
+    """An adapter to serve: its own name, the directory that it lies in, and the model that it goes with."""
+
+    name: str
+    directory: Path
+    model: str
+
+
+def find_adapters(settings: Settings, models: Sequence[str]) -> list[Adapter]:
+    """The adapters of the settings. Raises StartError for an unknown model, CheckpointError for no directory."""
+    adapters = []
+    for entry in settings.adapter:
+        name, _, source = entry.partition("=")
+        path, _, model = source.rpartition("@")
+        if model not in models:
+            raise StartError(f"adapter: no model is named {model!r}, only {', '.join(models)}")
+        if name in models:
+            raise StartError(f"adapter: the name {name!r} is that of a model")
+        adapters.append(Adapter(name, _resolve(path, ADAPTER_WEIGHTS), model))
+    return adapters
+
+
+def _resolve(source: str, weights: Sequence[str] = WHOLE_WEIGHTS) -> Path:
     try:
-        return resolve(source)
+        return resolve(source, weights)
     except ResolveError as error:
         raise CheckpointError(str(error)) from None
 
 
 def _supervisor(
-    directories: dict[str, Path], settings: Settings, client: EngineClient, worker: Sequence[str]
+    directories: dict[str, Path],
+    settings: Settings,
+    client: EngineClient,
+    worker: Sequence[str],
+    adapters: Sequence[Adapter] = (),
 ) -> Supervisor:
     options = EngineOptions(
         max_batch_tokens=settings.max_batch_tokens,
@@ -166,7 +197,13 @@ def _supervisor(
     patience = Patience(settings.stale_seconds, settings.hang_seconds, max_failures=settings.max_restarts)
     rounded = _rounded(settings.quantize, list(directories))
     specs = [
-        ModelSpec(name, str(directory), settings.dtype, "int8" if name in rounded else None)
+        ModelSpec(
+            name,
+            str(directory),
+            settings.dtype,
+            "int8" if name in rounded else None,
+            {adapter.name: str(adapter.directory) for adapter in adapters if adapter.model == name},
+        )
         for name, directory in directories.items()
     ]
     return Supervisor(specs, settings.device, options, client, patience, worker)

@@ -59,10 +59,20 @@ def _commas(value: object) -> object:
     return value
 
 
+def _adapters(value: object) -> object:
+    """A list of `NAME=PATH@MODEL`; a table of names and `PATH@MODEL`; text, or a list of texts, with commas."""
+    if isinstance(value, Mapping):
+        return [f"{name}={path}" for name, path in value.items()]
+    if isinstance(value, list) and all(isinstance(entry, str) for entry in value):
+        return _commas(",".join(value))
+    return _commas(value)
+
+
 Size = Annotated[int, BeforeValidator(_bytes), Field(ge=0)]
 Count = Annotated[int, Field(ge=1)]
 Seconds = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 Models = Annotated[list[str], NoDecode, BeforeValidator(_models)]
+Adapters = Annotated[list[str], NoDecode, BeforeValidator(_adapters)]
 Names = Annotated[list[str], NoDecode, BeforeValidator(_commas)]
 Keys = Annotated[list[SecretStr], NoDecode, BeforeValidator(_commas)]
 
@@ -78,6 +88,10 @@ class Settings(BaseSettings):
     device: Literal["auto", "cpu", "cuda"] = Field(default="auto", description="where to compute")
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = Field(
         default="auto", description="number format of weights; auto: float32 on cpu, bfloat16 on cuda"
+    )
+    adapter: Adapters = Field(
+        default=[],
+        description="low-rank adapters as peft saves them: NAME=PATH_OR_HUB_ID@MODEL; repeat it or put commas between",
     )
     quantize: Names = Field(
         default=[],
@@ -120,10 +134,16 @@ class Settings(BaseSettings):
         for entry in self.quantize:
             if entry.rpartition("=")[2] != "int8":
                 raise ValueError(f"quantize: write int8 or NAME=int8, got {entry!r}")
-        names = [entry.partition("=")[0] for entry in self.models]
+        for entry in self.adapter:
+            name, _, source = entry.partition("=")
+            path, _, model = source.rpartition("@")
+            if not MODEL_NAME.fullmatch(name) or not path or not MODEL_NAME.fullmatch(model):
+                raise ValueError(f"adapter: write NAME=PATH_OR_HUB_ID@MODEL, got {entry!r}")
+        names = [entry.partition("=")[0] for entry in (*self.models, *self.adapter)]
         for name in names:
             if names.count(name) > 1:
-                raise ValueError(f"models: the name {name!r} is used twice")
+                where = "models" if name not in {entry.partition("=")[0] for entry in self.adapter} else "adapter"
+                raise ValueError(f"{where}: the name {name!r} is used twice")
         if self.hang_seconds <= self.stale_seconds:
             raise ValueError(
                 f"hang_seconds ({self.hang_seconds:g}) must be more than stale_seconds ({self.stale_seconds:g})"

@@ -84,6 +84,18 @@ def open_checkpoint(directory: Path) -> Iterator[Mapping[str, StoredTensor]]:
     yield tensors
 
 
+@contextmanager
+def open_safetensors(directory: Path, file: str) -> Iterator[Mapping[str, StoredTensor]]:
+    """The tensors of one safetensors file of a directory. Raises WeightsError like `open_checkpoint`."""
+    try:
+        path = file_in(directory, file)
+    except ResolveError as error:
+        raise WeightsError(str(error)) from None
+    if path is None:
+        raise WeightsError(f"the directory holds no {file}")
+    yield _read_safetensors(path)
+
+
 def _find_files(
     directory: Path,
 ) -> tuple[list[str], Mapping[str, str], Callable[[Path], Mapping[str, StoredTensor]]]:

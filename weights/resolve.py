@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Sequence
 from pathlib import Path, PurePath
 
 _HUB_ID = re.compile(r"(?P<repo>[\w.-]+(/[\w.-]+)?)(@(?P<revision>[\w./-]+))?")
@@ -20,12 +21,18 @@ class ResolveError(ValueError):
     """No checkpoint directory can be had for what was asked, or a file of one may not be opened. One line."""
 
 
-def resolve(source: str) -> Path:
+WHOLE_WEIGHTS = ("model.safetensors", "pytorch_model.bin")
+"""What the weights of a whole model are called, or, with shards, begins the name of their index."""
+ADAPTER_WEIGHTS = ("adapter_model.safetensors",)
+"""What those of a low-rank adapter are called."""
+
+
+def resolve(source: str, weights: Sequence[str] = WHOLE_WEIGHTS) -> Path:
     """The directory of a checkpoint.
 
     source: a directory, or a hub id `org/name`, with `@revision` for a branch, tag or commit. A hub id is answered from
     the local cache where that is complete, else downloaded, unless the environment sets HF_HUB_OFFLINE. Safetensors are
-    preferred; pickled weights are fetched only from repositories without them.
+    preferred; pickled weights are fetched only from repositories without them. weights: files that make it complete.
 
     Raises ResolveError, which says what was tried.
     """
@@ -37,10 +44,10 @@ def resolve(source: str) -> Path:
     match = _HUB_ID.fullmatch(source)
     if match is None:
         raise ResolveError(f"{source!r} is not a directory, and not a hub id of the form org/name[@revision]")
-    return _from_hub(source, match["repo"], match["revision"])
+    return _from_hub(source, match["repo"], match["revision"], weights)
 
 
-def _from_hub(source: str, repo: str, revision: str | None) -> Path:
+def _from_hub(source: str, repo: str, revision: str | None, weights: Sequence[str]) -> Path:
     from huggingface_hub import constants, snapshot_download
     from huggingface_hub.errors import (
         GatedRepoError,
@@ -50,8 +57,8 @@ def _from_hub(source: str, repo: str, revision: str | None) -> Path:
         RevisionNotFoundError,
     )
 
-    def snapshot(weights: tuple[str, ...], offline: bool) -> Path:
-        patterns = [*_TEXT_FILES, *weights]
+    def snapshot(files: tuple[str, ...], offline: bool) -> Path:
+        patterns = [*_TEXT_FILES, *files]
         return Path(
             snapshot_download(
                 repo,
@@ -65,7 +72,7 @@ def _from_hub(source: str, repo: str, revision: str | None) -> Path:
     tried = f"{source!r} is not a directory"
     try:
         cached = snapshot(_SAFE_WEIGHTS, offline=True)
-        if has_weights(cached):
+        if has_weights(cached, weights):
             return cached
     except HFValidationError:
         raise ResolveError(f"{tried}, and not a hub id of the form org/name[@revision]") from None
@@ -76,7 +83,7 @@ def _from_hub(source: str, repo: str, revision: str | None) -> Path:
         raise ResolveError(f"{tried}, and HF_HUB_OFFLINE forbids asking the hub")
     try:
         fetched = snapshot(_SAFE_WEIGHTS, offline=False)
-        if not has_weights(fetched):
+        if not has_weights(fetched, weights):
             fetched = snapshot(_PICKLED_WEIGHTS, offline=False)
     except GatedRepoError:
         raise ResolveError(f"{tried}, and the hub grants it only to accounts that asked for access") from None
@@ -88,14 +95,14 @@ def _from_hub(source: str, repo: str, revision: str | None) -> Path:
         raise ResolveError(f"{tried}, and the hub cannot be reached") from None
     except Exception as error:  # the hub's client raises whatever its HTTP library does
         raise ResolveError(f"{tried}, and fetching it from the hub failed ({type(error).__name__})") from None
-    if not has_weights(fetched):
-        raise ResolveError(f"{tried}, and the hub's repository holds no safetensors and no pytorch_model.bin")
+    if not has_weights(fetched, weights):
+        raise ResolveError(f"{tried}, and the hub's repository holds no {' and no '.join(weights)}")
     return fetched
 
 
-def has_weights(directory: Path) -> bool:
+def has_weights(directory: Path, weights: Sequence[str] = WHOLE_WEIGHTS) -> bool:
     """Whether the directory holds a whole set of weights: one file, or an index and every shard it names."""
-    for single in ("model.safetensors", "pytorch_model.bin"):
+    for single in weights:
         if (directory / single).exists():
             return True
         index = directory / f"{single}.index.json"

@@ -246,6 +246,7 @@ class ModelDescription(Answer):
     routes: list[str]
     dtype: str
     quantization: str | None
+    adapter_of: str | None
     parameters: int
     weight_bytes: int
     kv_bytes: int

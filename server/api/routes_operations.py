@@ -71,6 +71,7 @@ def _describe(model: Model) -> dict[str, object]:
         "routes": model.routes(),
         "dtype": about.dtype,
         "quantization": about.quantization,
+        "adapter_of": about.adapter_of or None,
         "parameters": about.parameters,
         "weight_bytes": about.weight_bytes,
         "kv_bytes": about.kv_bytes,

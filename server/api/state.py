@@ -102,7 +102,7 @@ class State:
         return [Model(infos[name], text) for name, text in self.texts.items() if name in infos]
 
     def candidates(self, name: str | None, tasks: Sequence[str], route: str) -> list[Model]:
-        """The models that may answer a route: the one that was named, or all whose tasks fit.
+        """The models that may answer a route: the one that was named, or all whose tasks fit; adapters only by name.
 
         Raises NotReady while loading, ModelNotFound for an unknown name, InvalidRequest for a model of another task.
         """
@@ -110,7 +110,7 @@ class State:
         if not models:
             raise NotReady("the models are loading; try again soon", retry_after=2)
         if name is None:
-            fitting = [model for model in models if set(tasks) & set(model.info.tasks)]
+            fitting = [model for model in models if set(tasks) & set(model.info.tasks) and not model.info.adapter_of]
             if not fitting:
                 raise InvalidRequest(f"no loaded model answers {route}", "model")
             return fitting

@@ -8,12 +8,13 @@ from server.ipc.messages import Encode, EncodeItem
 
 
 class EncodeRequest:
-    """One `Encode`: which of its texts wait, and how many answers it still owes."""
+    """One `Encode`: which of its texts wait, and how many answers it still owes. adapter: as in `sequence.Request`."""
 
-    def __init__(self, message: Encode) -> None:
+    def __init__(self, message: Encode, adapter: str = "") -> None:
         self.request_id = message.request_id
         self.message = message
         self.deadline = message.deadline
+        self.adapter = adapter
         self.next_item = 0
         self.unanswered = len(message.items)
         self.finished = False

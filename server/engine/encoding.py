@@ -35,7 +35,7 @@ class Encoding:
 
     def add(self, message: Encode, events: Events) -> EncodeRequest | None:
         """Queue the texts. A request that can never run ends here, and None is returned."""
-        request = EncodeRequest(message)
+        request = EncodeRequest(message, message.model if message.model != self.name else "")
         code, reason = self._refusal(message)
         if reason:
             request.finished = True
@@ -95,7 +95,9 @@ class Encoding:
         """What each text was asked for."""
         asked = [(request.message, request.message.items[index]) for request, index in texts]
         batch = self.runner.encoder_batch(
-            [item.token_ids for _, item in asked], [item.token_type_ids for _, item in asked]
+            [item.token_ids for _, item in asked],
+            [item.token_type_ids for _, item in asked],
+            [request.adapter for request, _ in texts],
         )
         return read_out(self.runner.model, asked, self.runner.model.encode(batch), batch)
 

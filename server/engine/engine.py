@@ -32,11 +32,12 @@ class DeviceLost(RuntimeError):
 
 @dataclass(frozen=True, slots=True)
 class ModelEngine:
-    """One loaded model: what it generates, what it encodes, or both."""
+    """One loaded model: what it generates, what it encodes, or both. adapters: names that requests may use for it."""
 
     name: str
     generation: Generation | None = None
     encoding: Encoding | None = None
+    adapters: tuple[str, ...] = ()
 
     @property
     def has_work(self) -> bool:
@@ -50,6 +51,7 @@ class Engine:
         self.models = models
         self.device = device
         self.epoch = epoch
+        self._by_name = {name: model for model in models.values() for name in (model.name, *model.adapters)}
         self._requests: dict[int, tuple[ModelEngine, Request | EncodeRequest]] = {}
         self._deadlines: list[tuple[float, int]] = []
         self._turns = DeficitRoundRobin(models)
@@ -65,7 +67,7 @@ class Engine:
 
     def add(self, message: Generate | Encode) -> None:
         """Take a request in. What is wrong with it is told by the next `step`, like every other end."""
-        model = self.models.get(message.model)
+        model = self._by_name.get(message.model)
         request: Request | EncodeRequest | None = None
         if model is not None and isinstance(message, Generate) and model.generation is not None:
             request = model.generation.add(message, self._events, time.monotonic())

@@ -82,7 +82,8 @@ class Generation:
     def add(self, message: Generate, events: Events, now: float) -> Request | None:
         """Queue a request. One that can never run ends here, and None is returned."""
         heard = self.limits.source_tokens if message.frames else None
-        request = Request(message, self.is_encoder_decoder, now, heard)
+        adapter = message.model if message.model != self.name else ""
+        request = Request(message, self.is_encoder_decoder, now, heard, adapter)
         wrong = self._wrong(message)
         too_large = None if wrong else self._too_large(request) or self.scheduler.refusal(request)
         if wrong or too_large:

@@ -18,7 +18,7 @@ from server.engine.encode_queue import Text
 from server.engine.encoding import Encoding
 from server.engine.generation import Limits
 from server.engine.readout import Readout
-from server.engine.runner import Model, Runner
+from server.engine.runner import Model, Runner, named
 from server.engine.sequence import Request
 from server.ipc.messages import Encode, EncodeItem, FailureCode, Generate, GenerationParams
 
@@ -37,7 +37,8 @@ class SoundRunner(Runner):
     def source_batch(self, requests: Sequence[Request]) -> SoundBatch:
         """Pack whole recordings, or windows of longer ones."""
         frames = [_floats(request.source_frames).view(-1, self.num_mels) for request in requests]
-        return SoundBatch(torch.cat(frames).to(self.device), tuple(len(one) for one in frames))
+        adapters = named([request.adapter for request in requests])
+        return SoundBatch(torch.cat(frames).to(self.device), tuple(len(one) for one in frames), adapters)
 
 
 class Hearing(Encoding):

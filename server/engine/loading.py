@@ -11,6 +11,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import torch
+from msgspec.structs import replace
 
 from models.config import AttentionConfig, ConfigError, ConvolutionalEmbeddingConfig
 from models.kv_cache import KVCache
@@ -96,7 +97,8 @@ def load(spec: ModelSpec, device: torch.device, progress: Progress) -> Loaded:
         name = "bfloat16" if device.type == "cuda" else "float32"
     dtype: torch.dtype = getattr(torch, name)
     try:
-        model = load_model(Path(spec.directory), dtype, device, progress, spec.quantization)
+        adapters = {adapter: Path(directory) for adapter, directory in spec.adapters.items()}
+        model = load_model(Path(spec.directory), dtype, device, progress, spec.quantization, adapters)
     except (ConfigError, WeightsError, ResolveError) as error:
         raise LoadError(f"model {spec.name!r}: {' '.join(str(error).split())}") from error
     except (torch.OutOfMemoryError, MemoryError) as error:
@@ -181,7 +183,22 @@ def build(loaded: Loaded, options: EngineOptions, share_bytes: int) -> tuple[Mod
         encoding = Hearing(spec.name, runner, limits, options.max_batch_tokens, loaded.num_mels)
     elif loaded.encodes:
         encoding = Encoding(spec.name, runner, limits, options.max_batch_tokens)
-    return ModelEngine(spec.name, generation, encoding), _info(loaded, options, blocks)
+    return ModelEngine(spec.name, generation, encoding, tuple(model.adapters)), _info(loaded, options, blocks)
+
+
+def adapter_infos(loaded: Loaded, base: ModelInfo) -> list[ModelInfo]:
+    """A model's adapters as models of their own: they do what their base does, in its blocks."""
+    return [
+        replace(
+            base,
+            name=name,
+            adapter_of=base.name,
+            parameters=adapter.parameters,
+            weight_bytes=adapter.weight_bytes,
+            kv_bytes=0,
+        )
+        for name, adapter in loaded.model.adapters.items()
+    ]
 
 
 def _info(loaded: Loaded, options: EngineOptions, blocks: dict[str, int]) -> ModelInfo:

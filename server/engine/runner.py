@@ -24,7 +24,13 @@ class Model(Protocol):
 
     def encode(self, batch: EncoderBatch | SoundBatch) -> Tensor: ...
 
-    def write_cross(self, encoder_hidden: Tensor, slot_mapping: Tensor, cache: KVCache) -> None: ...
+    def write_cross(
+        self,
+        encoder_hidden: Tensor,
+        slot_mapping: Tensor,
+        cross_cache: KVCache,
+        sources: EncoderBatch | SoundBatch | None = None,
+    ) -> None: ...
 
     def decode(self, batch: DecoderBatch, cache: KVCache, cross_cache: KVCache | None = None) -> Tensor: ...
 
@@ -70,19 +76,21 @@ class Runner:
         """[n, hidden] to [n, vocab], float32."""
         return self.model.logits(hidden).float()
 
-    def encoder_batch(self, texts: Sequence[Sequence[int]], types: Sequence[Sequence[int] | None]) -> EncoderBatch:
-        """Pack whole texts. types: token types of each text, or None for all zero."""
+    def encoder_batch(
+        self, texts: Sequence[Sequence[int]], types: Sequence[Sequence[int] | None], adapters: Sequence[str]
+    ) -> EncoderBatch:
+        """Pack whole texts. types: token types of each, or None for all zero. adapters: the name of each one's."""
         lengths = tuple(len(text) for text in texts)
         type_ids = None
         if any(given is not None for given in types):
             columns = [given or [0] * length for given, length in zip(types, lengths, strict=True)]
             type_ids = self._tensor(list(chain.from_iterable(columns)))
-        return EncoderBatch(self._tensor(list(chain.from_iterable(texts))), lengths, type_ids)
+        return EncoderBatch(self._tensor(list(chain.from_iterable(texts))), lengths, type_ids, named(adapters))
 
     def source_batch(self, requests: Sequence[Request]) -> EncoderBatch | SoundBatch:
         """Pack whole sources."""
         texts = [request.source_token_ids for request in requests]
-        return self.encoder_batch(texts, [None] * len(texts))
+        return self.encoder_batch(texts, [None] * len(texts), [request.adapter for request in requests])
 
     def clear(self, self_blocks: Sequence[int], cross_blocks: Sequence[int]) -> None:
         """Zero blocks that may hold numbers which are not finite."""
@@ -93,12 +101,13 @@ class Runner:
 
     def _encode_sources(self, schedule: Schedule) -> None:
         assert self.cross_cache is not None
-        hidden = self.model.encode(self.source_batch(schedule.sources))
+        batch = self.source_batch(schedule.sources)
+        hidden = self.model.encode(batch)
         size = self.cross_cache.block_size
         slots = [
             slots_of(request.cross_block_table, 0, request.num_source_tokens, size) for request in schedule.sources
         ]
-        self.model.write_cross(hidden, self._tensor(np.concatenate(slots)), self.cross_cache)
+        self.model.write_cross(hidden, self._tensor(np.concatenate(slots)), self.cross_cache, batch)
 
     def _decoder_batch(self, rows: Sequence[ScheduledRow], block_size: int) -> DecoderBatch:
         starts = [row.sequence.num_computed_tokens for row in rows]
@@ -128,11 +137,17 @@ class Runner:
             block_tables=self._tensor(padded_tables(tables)),
             source_lens=source_lens,
             source_block_tables=source_tables,
+            adapters=named([row.request.adapter for row in rows]),
         )
 
     def _tensor(self, values: Ids | Sequence[int]) -> Tensor:
         array = np.asarray(values, dtype=np.int64)
         return torch.from_numpy(array).to(self.device, non_blocking=True)
+
+
+def named(adapters: Sequence[str]) -> tuple[str, ...]:
+    """The adapters of a batch as it wants them: nothing where nobody uses one."""
+    return tuple(adapters) if any(adapters) else ()
 
 
 def slots_of(table: Sequence[int], start: int, end: int, block_size: int) -> Ids:

@@ -18,7 +18,7 @@ from server.engine.connection import Connection
 from server.engine.engine import Engine
 from server.engine.hearing import rehearsal
 from server.engine.host import usable_cores
-from server.engine.loading import Loaded, LoadError, build, load
+from server.engine.loading import Loaded, LoadError, adapter_infos, build, load
 from server.ipc.messages import (
     Abort,
     Configure,
@@ -81,7 +81,8 @@ def start(configure: Configure, send: Callable[[Progress], None]) -> tuple[Engin
     # What lives as long as the process need not be looked at by every collection.
     gc.collect()
     gc.freeze()
-    return engine, [info for _, info in built]
+    adapters = [info for model, (_, base) in zip(loaded, built, strict=True) for info in adapter_infos(model, base)]
+    return engine, [info for _, info in built] + adapters
 
 
 def _device(choice: str) -> torch.device:
@@ -106,21 +107,22 @@ def _reporter(epoch: int, name: str, send: Callable[[Progress], None]) -> Callab
 
 
 def _warm_up(engine: Engine, models: list[Loaded]) -> None:
-    """A few steps of each model, so that the first request finds everything allocated and chosen."""
-    for number, model in enumerate(models):
+    """A few steps of each model and adapter, so that the first request finds everything allocated and chosen."""
+    names = [(model, name) for model in models for name in (model.spec.name, *model.model.adapters)]
+    for number, (model, name) in enumerate(names):
         if model.num_mels:
             hearing = engine.models[model.spec.name].encoding
             assert hearing is not None
-            for message in rehearsal(model.spec.name, -2 * number - 1, hearing.limits, [0]):
+            for message in rehearsal(name, -2 * number - 1, hearing.limits, [0]):
                 engine.add(message)
             continue
         if model.generates:
             starts = [0] if model.model.config.is_encoder_decoder else []
             params = GenerationParams(max_new_tokens=3, do_sample=True, top_k=5)
-            engine.add(Generate(-2 * number - 1, model.spec.name, [0, 0], starts, params))
+            engine.add(Generate(-2 * number - 1, name, [0, 0], starts, params))
         if model.encodes:
             item = EncodeItem([0, 0], mask_index=0)
-            engine.add(Encode(-2 * number - 2, model.spec.name, model.encode_tasks[-1], [item]))
+            engine.add(Encode(-2 * number - 2, name, model.encode_tasks[-1], [item]))
     while engine.has_work:
         engine.step()
     engine.stats()

@@ -54,13 +54,15 @@ class Message(msgspec.Struct, frozen=True, array_like=True, tag=True):
 class ModelSpec(msgspec.Struct, frozen=True):
     """A model to load: the name clients use, the directory its checkpoint lies in, and the dtype to hold it in.
 
-    quantization: how its linears are rounded, or None.
+    quantization: how its linears are rounded, or None. adapters: low-rank adapters of this model that clients may ask
+    for as if they were models: names and directories.
     """
 
     name: str
     directory: str
     dtype: DTypeChoice
     quantization: Quantization | None = None
+    adapters: dict[str, str] = {}
 
 
 class EngineOptions(msgspec.Struct, frozen=True):
@@ -156,6 +158,7 @@ class GenerationParams(msgspec.Struct, frozen=True, omit_defaults=True):
 class Generate(Message, frozen=True):
     """Decode one sequence, or one group of beams.
 
+    model: the name of a model, or of one of its adapters.
     token_ids: the prompt of a decoder, or the source text of an encoder-decoder.
     decoder_token_ids: what the decoder of an encoder-decoder starts from (start token and any prefix); else empty.
     deadline: when to finish with reason `timeout`, or None.
@@ -196,6 +199,7 @@ class EncodeItem(msgspec.Struct, frozen=True, array_like=True):
 class Encode(Message, frozen=True):
     """Run texts through an encoder, and say for each what `task` asks for; logits come raw.
 
+    model: the name of a model, or of one of its adapters.
     Each item is scheduled on its own and answered by an `Encoded` of its own. `pooling` is for `embed`, `normalize` for
     `embed` and `embed_tokens`, `top_k` and `target_ids` for `fill_mask`: so many words, of these only if there are any.
     """
@@ -266,7 +270,8 @@ class ModelInfo(msgspec.Struct, frozen=True):
     answer, with source_tokens for the source). kv_blocks: blocks of each pool, `self` and, with an encoder, `cross`;
     empty where nothing is generated. labels: class names by index. problem_type: the checkpoint's word for its
     classification (`single_label_classification`, `multi_label_classification`, `regression`). num_mels: numbers in a
-    frame of the sound that the model hears; 0 where it reads text.
+    frame of the sound that the model hears; 0 where it reads text. adapter_of: for an adapter, the model that it goes
+    with, whose blocks it uses; parameters and weight_bytes are then what it adds.
     """
 
     name: str
@@ -292,6 +297,7 @@ class ModelInfo(msgspec.Struct, frozen=True):
     load_seconds: float = 0.0
     quantization: Quantization | None = None
     num_mels: int = 0
+    adapter_of: str = ""
 
 
 class Progress(Message, frozen=True):

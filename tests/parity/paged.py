@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 
 import torch
 
@@ -35,21 +36,31 @@ class Pool:
 
 
 class Rows:
-    """Rows of a decoder, each fed as many tokens at a time as a test likes."""
+    """Rows of a decoder, each fed as many tokens at a time as a test likes. adapters: the name of each row's."""
 
-    def __init__(self, model: Transformer, sources=None, num_blocks: int = 128, block_size: int = 4, seed: int = 0):
+    def __init__(
+        self,
+        model: Transformer,
+        sources=None,
+        num_blocks: int = 128,
+        block_size: int = 4,
+        seed: int = 0,
+        adapters: tuple[str, ...] = (),
+    ):
         self.model, self.device = model, model.device
         self.pool = Pool(model.self_attention_layers(), num_blocks, block_size, model, seed)
         self.lengths: dict[int, int] = {}
+        self.adapters = tuple(adapters)
         self.cross = None
         if sources is not None:
             self.cross = Pool(model.cross_attention_layers(), num_blocks, block_size, model, seed + 1)
             heard = torch.is_tensor(sources[0])
             batch = sound_batch(sources, self.device) if heard else encoder_batch(sources, self.device)
+            batch = replace(batch, adapters=self.adapters)
             self.source_lens = dict(enumerate(batch.lengths))
             hidden = model.encode(batch)
             slots = [slot for row, length in self.source_lens.items() for slot in self.cross.slots(row, 0, length)]
-            model.write_cross(hidden, torch.tensor(slots, device=self.device), self.cross.cache)
+            model.write_cross(hidden, torch.tensor(slots, device=self.device), self.cross.cache, batch)
 
     @torch.inference_mode()
     def feed(self, tokens: dict[int, list[int]]) -> list[torch.Tensor]:
@@ -70,6 +81,7 @@ class Rows:
             key_lens=tuple(spans[row][1] for row in rows),
             slot_mapping=torch.tensor(slots, device=self.device),
             block_tables=self.pool.tables(rows, self.device),
+            adapters=tuple(self.adapters[row] for row in rows) if self.adapters else (),
             **source,
         )
         hidden = self.model.decode(batch, self.pool.cache, self.cross.cache if self.cross else None)

@@ -1,0 +1,215 @@
+"""Low-rank adapters beside the weights of one model, each for the rows that ask for it.
+
+A linear that some adapter changes gets an `AdaptedLinear` in place of its packed weight; the others, and a model
+without adapters, know nothing of all this. Who uses which adapter is said for one pass at a time (`Adapters.rows`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from itertools import accumulate
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from models import ops
+from models.activations import ACTIVATIONS
+from models.attention import Attention
+from models.config import Activation
+from models.linear import Linear
+
+_JOINED = ("query", "key", "value")
+
+
+@dataclass(frozen=True)
+class LowRank:
+    """What an adapter adds to a linear: `x down^T up^T`, any float dtype. down: [rank, in]. up: [out, rank].
+
+    Source: Hu et al. 2021, arXiv:2106.09685, section 4.1; its factor alpha / rank is in `up`.
+    """
+
+    down: Tensor
+    up: Tensor
+
+
+@dataclass(frozen=True)
+class Chosen:
+    """Rows of a tensor that go through adapters: `places`, adapter by adapter, each with its `parts` of them.
+
+    places: [n], int64, or a slice for all rows in their order. whole: whether no row is left out.
+    """
+
+    places: slice | Tensor
+    parts: tuple[tuple[str, slice], ...]
+    whole: bool
+
+
+class AdapterRows:
+    """Which rows of a pass's tensors use which adapter.
+
+    names: an adapter for each sequence, empty for none. counts: how many rows each sequence has.
+    """
+
+    def __init__(self, names: Sequence[str], counts: Sequence[int], device: torch.device) -> None:
+        starts = (0, *accumulate(counts))
+        self._spans: dict[str, list[tuple[int, int]]] = {}
+        for index, name in enumerate(names):
+            self._spans.setdefault(name, []).append((starts[index], starts[index + 1]))
+        self._count, self._device = starts[-1], device
+        self._chosen: dict[frozenset[str], Chosen | None] = {}
+
+    def among(self, names: frozenset[str]) -> Chosen | None:
+        """The rows of these adapters; None if there are none. Worked out once for all linears that ask the same."""
+        if names not in self._chosen:
+            self._chosen[names] = self._among(names)
+        return self._chosen[names]
+
+    def _among(self, names: frozenset[str]) -> Chosen | None:
+        rows = {
+            name: np.concatenate([np.arange(*span) for span in spans])
+            for name, spans in self._spans.items()
+            if name in names
+        }
+        if not rows:
+            return None
+        ends = (0, *accumulate(len(one) for one in rows.values()))
+        parts = tuple((name, slice(*ends[index : index + 2])) for index, name in enumerate(rows))
+        whole = ends[-1] == self._count
+        if whole and len(rows) == 1:
+            return Chosen(slice(None), parts, whole)
+        places = torch.from_numpy(np.concatenate(list(rows.values()))).to(self._device, non_blocking=True)
+        return Chosen(places, parts, whole)
+
+
+class Adapters:
+    """The adapters of one model. rows: those of the pass that is running, None where nobody asks for one."""
+
+    def __init__(self) -> None:
+        self.rows: AdapterRows | None = None
+
+    @contextmanager
+    def used(self, names: Sequence[str], counts: Sequence[int], device: torch.device) -> Iterator[None]:
+        """A pass over rows of these sequences, see `AdapterRows`; no names for no adapters."""
+        self.rows = AdapterRows(names, counts, device) if any(names) else None
+        try:
+            yield
+        finally:
+            self.rows = None
+
+    def attach(self, model: nn.Module, name: str, pairs: Mapping[str, LowRank], dtype: torch.dtype) -> int:
+        """Put an adapter beside the model's weights, after these are packed. Returns the bytes that it takes.
+
+        pairs: by the path of a linear in the model. dtype: to compute in.
+        """
+        joined: dict[str, dict[str, LowRank]] = {}
+        taken = 0
+        for path, pair in pairs.items():
+            owner_path, _, leaf = path.rpartition(".")
+            owner = model.get_submodule(owner_path)
+            if isinstance(owner, Attention) and owner.merged is not None and leaf in _JOINED:
+                joined.setdefault(owner_path, {})[leaf] = pair
+                continue
+            linear = owner.get_submodule(leaf)
+            assert isinstance(linear, Linear)
+            base = linear.packed or _Plain(linear.weight, linear.bias)
+            linear.packed = adapted = self._adapted(base)
+            taken += adapted.add(name, pair, dtype)
+        for path, parts in joined.items():
+            attention = model.get_submodule(path)
+            assert isinstance(attention, Attention) and attention.merged is not None
+            attention.merged = adapted = self._adapted(attention.merged)
+            taken += adapted.add(name, _side_by_side(attention, parts), dtype)
+        return taken
+
+    def _adapted(self, base: ops.PackedLinear) -> AdaptedLinear:
+        return base if isinstance(base, AdaptedLinear) else AdaptedLinear(base, self)
+
+
+class AdaptedLinear:
+    """A `PackedLinear` that some rows go through with what an adapter adds.
+
+    Every row has the numbers that it has alone: those without an adapter get the base's very own, and each product of
+    an adapter is over its own rows.
+    """
+
+    def __init__(self, base: ops.PackedLinear, table: Adapters) -> None:
+        self._base, self._table = base, table
+        self._added: dict[str, tuple[ops.PackedLinear, ops.PackedLinear]] = {}
+        self._names: frozenset[str] = frozenset()
+
+    @property
+    def nbytes(self) -> int:
+        own = sum(one.nbytes for pair in self._added.values() for one in pair)
+        return self._base.nbytes + own
+
+    def add(self, name: str, pair: LowRank, dtype: torch.dtype) -> int:
+        """One more adapter. Returns the bytes that it takes."""
+        packer = ops.packer(dtype, pair.down.device) or _Plain
+        packed = [packer(one.to(dtype).contiguous(), None) for one in (pair.down, pair.up)]
+        self._added[name] = (packed[0], packed[1])
+        self._names = frozenset(self._added)
+        return sum(one.nbytes for one in packed)
+
+    def __call__(self, x: Tensor, activation: Activation | None = None, times: Tensor | None = None) -> Tensor:
+        """Like `Linear.forward`."""
+        rows = self._table.rows
+        chosen = None if rows is None else rows.among(self._names)
+        if chosen is None:
+            return self._base(x, activation, times)
+        asked = x[chosen.places]
+        if activation is None and times is None:
+            y = self._base(x)
+            changed = y[chosen.places]
+        else:
+            # What is added comes before the activation, which the base's product may have inside.
+            y = torch.empty(0) if chosen.whole else self._base(x, activation, times)
+            changed = self._base(asked)
+        for name, part in chosen.parts:
+            down, up = self._added[name]
+            changed[part] += up(down(asked[part]))
+        if activation is not None:
+            changed = ACTIVATIONS[activation](changed)
+        if times is not None:
+            changed = changed * times[chosen.places]
+        if chosen.whole and isinstance(chosen.places, slice):
+            return changed
+        if chosen.whole:
+            y = torch.empty_like(changed)
+        y[chosen.places] = changed
+        return y
+
+
+class _Plain:
+    """A weight as it lies, as a `PackedLinear`. weight: [out, in], bias: [out] or None."""
+
+    def __init__(self, weight: Tensor, bias: Tensor | None) -> None:
+        self._weight, self._bias = weight, bias
+
+    @property
+    def nbytes(self) -> int:
+        return self._weight.nbytes + (0 if self._bias is None else self._bias.nbytes)
+
+    def __call__(self, x: Tensor, activation: Activation | None = None, times: Tensor | None = None) -> Tensor:
+        y = ops.linear(x, self._weight, self._bias)
+        if activation is not None:
+            y = ACTIVATIONS[activation](y)
+        return y if times is None else y * times
+
+
+def _side_by_side(attention: Attention, parts: Mapping[str, LowRank]) -> LowRank:
+    """What is added to queries, keys and values as one product's; a factor that they share is there once."""
+    config = attention.config
+    heads = {"query": config.num_heads, "key": config.num_kv_heads, "value": config.num_kv_heads}
+    starts = dict(zip(_JOINED, accumulate((0, heads["query"], heads["key"])), strict=True))
+    downs: dict[int, Tensor] = {id(part.down): part.down for part in parts.values()}
+    ends = (0, *accumulate(len(down) for down in downs.values()))
+    columns = {key: slice(*ends[index : index + 2]) for index, key in enumerate(downs)}
+    down = torch.cat(list(downs.values()))
+    up = down.new_zeros(sum(heads.values()) * config.head_dim, len(down))
+    for leaf, part in parts.items():
+        start = starts[leaf] * config.head_dim
+        up[start : start + len(part.up), columns[id(part.down)]] = part.up
+    return LowRank(down, up)

@@ -1,0 +1,178 @@
+"""A model with a low-rank adapter gives the logits of peft's merged weights: every generating family, BERT's heads."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+import transformers
+
+from models import ops
+from models.batch import EncoderBatch
+from models.loader import load_model
+from models.lora_config import LoraConfig
+from tests.engine.harness import DECODERS, ENCODERS, SEQ2SEQ
+from tests.parity.adapters import save_adapter
+from tests.parity.checkpoints import random_ids, save
+from tests.parity.paged import Rows, chunked, greedy, one_by_one, one_shot
+
+TEXTS = random_ids(97, [7, 1, 12, 3])
+SOURCES = random_ids(97, [5, 9, 1, 14], seed=3)
+SETTINGS = {
+    "attention-names": {"target_modules": ["q_proj", "v_proj"]},
+    "one-pattern": {"target_modules": r".*\.layers\.\d\.(self_attn|mlp)\.(k|o|up|down)_proj"},
+    "rank-stabilised": {"use_rslora": True, "r": 9, "lora_alpha": 5},
+    "one-layer": {"target_modules": ["q_proj", "gate_proj"], "layers_to_transform": [1], "layers_pattern": "layers"},
+    "one-layer-by-any-name": {"target_modules": ["k_proj"], "layers_to_transform": 0},
+    "other-ranks": {
+        "rank_pattern": {"q_proj": 1, r"layers\.1\.mlp\.\w+": 16},
+        "alpha_pattern": {"v_proj": 2, r"model\.layers\.0\.self_attn\.k_proj": 40},
+    },
+    "left-out": {"exclude_modules": ["o_proj", "down_proj"]},
+    "rank-one": {"r": 1, "lora_alpha": 3},
+}
+
+
+def generating(name: str, directory: Path, device, **settings):
+    """The base as transformers has it, the merged model, and ours with the adapter `tone`."""
+    architecture, config = (DECODERS | SEQ2SEQ)[name]
+    base = save(directory / "base", config, architecture)
+    merged = save_adapter(base, directory / "tone", 5, **settings)
+    loaded = load_model(directory / "base", torch.float32, device, adapters={"tone": directory / "tone"})
+    return base, merged, loaded.transformer
+
+
+@torch.inference_mode()
+def theirs(model, text: list[int], source: list[int] | None) -> torch.Tensor:
+    if source is None:
+        return model(torch.tensor([text])).logits[0]
+    return model(input_ids=torch.tensor([source]), decoder_input_ids=torch.tensor([text])).logits[0]
+
+
+@torch.inference_mode()
+def ours(model, way, texts, sources, adapters) -> list[torch.Tensor]:
+    rows = Rows(model, sources, adapters=adapters)
+    return [model.logits(hidden).cpu() for hidden in way(rows, texts)]
+
+
+@pytest.mark.parametrize("name", [*DECODERS, *SEQ2SEQ])
+def test_logits_are_those_of_merged_weights(name, tmp_path, device):
+    base, merged, model = generating(name, tmp_path, device)
+    sources = SOURCES if name in SEQ2SEQ else None
+    both = ("tone", "", "tone", "")
+    for way in (one_shot, chunked, one_by_one):
+        for row, logits in enumerate(ours(model, way, TEXTS, sources, both)):
+            source = None if sources is None else sources[row]
+            oracle = merged if both[row] else base
+            torch.testing.assert_close(logits, theirs(oracle, TEXTS[row], source), rtol=1e-4, atol=1e-4)
+    for text, source in zip(TEXTS, sources or [None] * 4, strict=True):
+        assert (theirs(base, text, source) - theirs(merged, text, source)).abs().max() > 0.1, "it changes nothing"
+
+
+@pytest.mark.parametrize("name", ["llama", "gpt2", "gpt-neox", "phi3", "t5", "bart"])
+def test_twenty_greedy_tokens_are_those_of_merged_weights(name, tmp_path, device):
+    _, merged, model = generating(name, tmp_path, device)
+    sources = SOURCES if name in SEQ2SEQ else None
+    prompts = TEXTS if sources is None else [[0]] * len(SOURCES)
+    found = greedy(Rows(model, sources, adapters=("tone",) * 4), prompts, 20)
+    for row, prompt in enumerate(prompts):
+        text = list(prompt)
+        for _ in range(20):
+            text.append(int(theirs(merged, text, None if sources is None else sources[row])[-1].argmax()))
+        assert found[row] == text[len(prompt) :]
+
+
+@pytest.mark.parametrize("kind", SETTINGS)
+def test_every_way_to_say_what_is_adapted(kind, tmp_path, device):
+    base, merged, model = generating("llama", tmp_path, device, **SETTINGS[kind])
+    (logits,) = ours(model, one_shot, TEXTS[:1], None, ("tone",))
+    expected = theirs(merged, TEXTS[0], None)
+    torch.testing.assert_close(logits, expected, rtol=1e-4, atol=1e-4)
+    assert (expected - theirs(base, TEXTS[0], None)).abs().max() > 0.01
+
+
+def test_a_forgotten_factor_shows(tmp_path, device, monkeypatch):
+    """Negative control: with alpha / rank left out, logits are not peft's."""
+    monkeypatch.setattr(LoraConfig, "scale_of", lambda self, module: 1.0)
+    _, merged, model = generating("llama", tmp_path, device)
+    (logits,) = ours(model, one_shot, TEXTS[:1], None, ("tone",))
+    assert (logits - theirs(merged, TEXTS[0], None)).abs().max() > 0.1
+
+
+def test_cross_attention_without_its_adapter_shows(tmp_path, device, monkeypatch):
+    """Negative control: keys and values of the source computed by the base alone are not those of merged weights."""
+    _, merged, model = generating("bart", tmp_path, device, target_modules=["k_proj", "v_proj"])
+    plain = type(model).write_cross
+    monkeypatch.setattr(
+        type(model), "write_cross", lambda self, x, slots, cache, sources=None: plain(self, x, slots, cache)
+    )
+    (logits,) = ours(model, one_shot, TEXTS[:1], SOURCES[:1], ("tone",))
+    assert (logits - theirs(merged, TEXTS[0], SOURCES[0])).abs().max() > 0.1
+
+
+@pytest.mark.parametrize("name", ["llama", "gpt2", "t5"])
+def test_weights_that_are_not_packed(name, tmp_path, device):
+    """As on a device without compiled kernels."""
+    with ops.using("torch"):
+        base, merged, model = generating(name, tmp_path, device)
+        sources = SOURCES if name in SEQ2SEQ else None
+        both = ("tone", "", "tone", "")
+        for row, logits in enumerate(ours(model, one_shot, TEXTS, sources, both)):
+            oracle = merged if both[row] else base
+            expected = theirs(oracle, TEXTS[row], None if sources is None else sources[row])
+            torch.testing.assert_close(logits, expected, rtol=1e-4, atol=1e-4)
+
+
+def encoder(name: str, directory: Path, device, **settings):
+    architecture, config = ENCODERS[name]
+    base = save(directory / "base", config, architecture)
+    merged = save_adapter(base, directory / "tone", 5, **settings)
+    loaded = load_model(directory / "base", torch.float32, device, adapters={"tone": directory / "tone"})
+    return base, merged, loaded.transformer
+
+
+def batch_of(texts, device, adapters) -> EncoderBatch:
+    ids = torch.tensor([token for text in texts for token in text], device=device)
+    return EncoderBatch(ids, tuple(map(len, texts)), adapters=adapters)
+
+
+@torch.inference_mode()
+def test_embeddings_of_bert(tmp_path, device):
+    base, merged, model = encoder("bert", tmp_path, device)
+    both = ("", "tone", "tone", "")
+    hidden = model.encode(batch_of(TEXTS, device, both)).cpu().split([len(text) for text in TEXTS])
+    for row, states in enumerate(hidden):
+        oracle = merged if both[row] else base
+        expected = oracle(torch.tensor([TEXTS[row]])).last_hidden_state[0]
+        torch.testing.assert_close(states, expected, rtol=1e-4, atol=1e-5)
+
+
+@torch.inference_mode()
+def test_classes_of_bert_with_an_adapter_on_the_head_too(tmp_path, device):
+    base, merged, model = encoder("classifier", tmp_path, device)
+    both = ("tone", "tone", "", "tone")
+    batch = batch_of(TEXTS, device, both)
+    logits = model.classify(model.encode(batch), batch).cpu()
+    for row, text in enumerate(TEXTS):
+        oracle = merged if both[row] else base
+        torch.testing.assert_close(logits[row], oracle(torch.tensor([text])).logits[0], rtol=1e-4, atol=1e-4)
+
+
+@torch.inference_mode()
+def test_classes_of_bart(tmp_path, device):
+    """The text goes through the decoder as well, and its own cross-attention."""
+    common = {"encoder_attention_heads": 4, "decoder_attention_heads": 4, "encoder_ffn_dim": 48, "decoder_ffn_dim": 48}
+    config = transformers.BartConfig(
+        vocab_size=97, d_model=32, **common, encoder_layers=2, decoder_layers=2, max_position_embeddings=128
+    )
+    base = save(tmp_path / "base", config, "BartForSequenceClassification")
+    merged = save_adapter(base, tmp_path / "tone", 5)
+    model = load_model(tmp_path / "base", torch.float32, device, adapters={"tone": tmp_path / "tone"}).transformer
+    texts = [[*text, config.eos_token_id] for text in TEXTS]
+    both = ("", "tone", "tone", "")
+    batch = batch_of(texts, device, both)
+    logits = model.classify(model.encode(batch), batch).cpu()
+    for row, text in enumerate(texts):
+        oracle = merged if both[row] else base
+        torch.testing.assert_close(logits[row], oracle(torch.tensor([text])).logits[0], rtol=1e-4, atol=1e-4)
