@@ -24,3 +24,15 @@ ACTIVATIONS: Mapping[Activation, Callable[[Tensor], Tensor]] = {
     "silu": F.silu,
     "tanh": torch.tanh,
 }
+
+
+_WHOLE = 64
+"""Numbers that a CPU's vector loops take at once, at most: torch computes what is left of a tensor by other code."""
+
+
+def activate(x: Tensor, name: Activation) -> Tensor:
+    """The activation, with the same bits for a row whatever rows are around it. x: [rows, width] -> the same."""
+    left = -x.shape[-1] % _WHOLE
+    if left == 0 or not x.is_cpu:
+        return ACTIVATIONS[name](x)
+    return ACTIVATIONS[name](F.pad(x, (0, left)))[..., :-left].contiguous()

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from models import ops
-from models.activations import ACTIVATIONS
+from models.activations import activate
 from models.attention import Attention
 from models.config import Activation
 from models.linear import Linear
@@ -171,7 +171,7 @@ class AdaptedLinear:
             down, up = self._added[name]
             changed[part] += up(down(asked[part]))
         if activation is not None:
-            changed = ACTIVATIONS[activation](changed)
+            changed = activate(changed, activation)
         if times is not None:
             changed = changed * times[chosen.places]
         if chosen.whole and isinstance(chosen.places, slice):
@@ -195,7 +195,7 @@ class _Plain:
     def __call__(self, x: Tensor, activation: Activation | None = None, times: Tensor | None = None) -> Tensor:
         y = ops.linear(x, self._weight, self._bias)
         if activation is not None:
-            y = ACTIVATIONS[activation](y)
+            y = activate(y, activation)
         return y if times is None else y * times
 
 

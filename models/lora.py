@@ -62,7 +62,7 @@ def read_lora(
                 raise ConfigError(f"{WEIGHTS!r} changes {module!r}, which is no target of its adapter_config.json")
             for path, pair in _pairs(module, down, up, config, rules, device).items():
                 if path not in linears:
-                    raise ConfigError(f"{module!r} cannot be adapted, only linear layers below the output over words")
+                    raise ConfigError(f"{module!r} is no linear layer of the base that can be adapted")
                 shape = (len(pair.up), pair.down.shape[1])
                 if shape != linears[path]:
                     raise ConfigError(f"{module!r} is made for {list(shape)} weights, the base's are {linears[path]}")

@@ -96,7 +96,9 @@ def _from_hub(source: str, repo: str, revision: str | None, weights: Sequence[st
     except Exception as error:  # the hub's client raises whatever its HTTP library does
         raise ResolveError(f"{tried}, and fetching it from the hub failed ({type(error).__name__})") from None
     if not has_weights(fetched, weights):
-        raise ResolveError(f"{tried}, and the hub's repository holds no {' and no '.join(weights)}")
+        raise ResolveError(
+            f"{tried}, and the hub's repository holds no safetensors of weights ({' or '.join(weights)})"
+        )
     return fetched
 
 

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
-from models.activations import ACTIVATIONS
+from models.activations import activate
 from models.attention_plan import AttentionPlan, Queries
 from models.config import Activation
 from models.ops import library, torch_ops
@@ -189,7 +189,7 @@ class OneDnnLinear:
             name, way = ("none", "") if activation is None else _FUSED.get(activation, ("none", ""))
             y = torch.ops.mkldnn._linear_pointwise(x, self._weight, self._bias, name, [], way)
             if name == "none" and activation is not None:
-                y = ACTIVATIONS[activation](y)
+                y = activate(y, activation)
         return y[:1] if rows == 1 else y  # type: ignore[no-any-return]
 
 
@@ -233,7 +233,7 @@ class Int8Linear:
             columns,
         )
         if activation is not None:
-            y = ACTIVATIONS[activation](y)
+            y = activate(y, activation)
         return y if times is None else y.mul_(times)
 
 

@@ -54,6 +54,9 @@ def test_sizes(text: str, size: int) -> None:
         ({"models": ["a b=x"]}, "models"),
         ({"models": ["a=x", "a=y"]}, "twice"),
         ({"models": ["a="]}, "models"),
+        ({"adapter": ["a=x"]}, "adapter: write NAME=PATH_OR_HUB_ID@MODEL"),
+        ({"adapter": ["a=x@b", "a=y@b"]}, "adapter: the name 'a' is used twice"),
+        ({"models": ["a=x"], "adapter": ["a=y@a"]}, "adapter: the name 'a' is used twice"),
         ({"hang_seconds": "1"}, "hang_seconds"),
         ({"log_level": "loud"}, "log_level"),
     ],
@@ -123,6 +126,17 @@ def test_flags_arrive_as_settings() -> None:
         False,
         1 << 30,
     )
+
+
+def test_adapters_as_flags_in_the_environment_and_in_a_table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    given = ["serve", "--adapter", "a=x@m,b=org/y@main@m", "--adapter", "c=z@n"]
+    flags = {name: value for name, value in vars(_parser().parse_args(given)).items() if name in Settings.model_fields}
+    assert load(flags).adapter == ["a=x@m", "b=org/y@main@m", "c=z@n"]
+    file = tmp_path / "triptych.toml"
+    file.write_text('[adapter]\na = "x@m"\nb = "y@m"\n')
+    assert load({}, file).adapter == ["a=x@m", "b=y@m"]
+    monkeypatch.setenv("TRIPTYCH_ADAPTER", "c=z@n, d=w@n")
+    assert load({}, file).adapter == ["c=z@n", "d=w@n"]
 
 
 def test_version_and_families(capsys: pytest.CaptureFixture[str]) -> None:

@@ -9,7 +9,7 @@ import huggingface_hub
 import pytest
 from huggingface_hub.errors import LocalEntryNotFoundError
 
-from weights.resolve import ResolveError, has_weights, resolve
+from weights.resolve import ADAPTER_WEIGHTS, ResolveError, has_weights, resolve
 
 
 @pytest.fixture
@@ -92,6 +92,14 @@ def test_offline_is_respected(hub, monkeypatch: pytest.MonkeyPatch):
     with pytest.raises(ResolveError, match="HF_HUB_OFFLINE"):
         resolve("org/none")
     assert hub.calls == [("org/none", None, True)]
+
+
+def test_an_adapter_is_complete_with_its_own_weights(hub):
+    hub.remote = {"org/a": ["adapter_model.safetensors", "adapter_config.json", "training_args.bin"]}
+    with pytest.raises(ResolveError, match="no safetensors"):
+        resolve("org/a")
+    found = resolve("org/a", ADAPTER_WEIGHTS)
+    assert {path.name for path in found.iterdir()} == {"adapter_model.safetensors", "adapter_config.json"}
 
 
 def test_a_repository_without_weights_is_refused(hub):

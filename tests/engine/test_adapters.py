@@ -1,0 +1,227 @@
+"""Requests with different adapters in one engine: each equals itself alone and peft's merged weights, every token."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from msgspec.structs import replace
+
+from models.adapters import AdapterRows
+from models.loader import load_model
+from server.engine.loading import Loaded, LoadError, adapter_infos, build, load
+from server.engine.service import start
+from server.ipc.messages import Configure, Encode, EncodeItem, EngineOptions, ModelSpec
+from tests.engine.harness import ENCODERS, GENERATING, Pair, generate, reference, run
+from tests.parity.adapters import save_adapter
+from tests.parity.checkpoints import random_ids, save
+from tests.parity.paged import Rows, one_shot
+
+BASE = "base"
+ADAPTERS = {
+    "warm": {},
+    "cold": {"r": 1, "lora_alpha": 2},
+    "dry": {"r": 8, "lora_alpha": 4, "use_rslora": True},
+}
+NAMES = [BASE, *ADAPTERS]
+FAMILIES = ["llama", "gpt2", "gpt-neox", "t5", "bart"]
+PROMPTS = random_ids(97, [3, 17, 1, 9, 30, 5, 2, 12, 7, 21, 4, 11], seed=8)
+
+
+class Family:
+    """A checkpoint with three adapters: ours in one model, transformers' in four."""
+
+    def __init__(self, name: str, home: Path, device, quantization=None) -> None:
+        architecture, config = (GENERATING | ENCODERS)[name]
+        oracle = save(home / BASE, config, architecture)
+        oracles = {BASE: oracle}
+        for seed, (adapter, settings) in enumerate(ADAPTERS.items()):
+            oracles[adapter] = save_adapter(oracle, home / adapter, seed, **settings)
+        directories = {adapter: str(home / adapter) for adapter in ADAPTERS}
+        spec = ModelSpec(BASE, str(home / BASE), "float32", quantization, directories)
+        paths = {adapter: home / adapter for adapter in ADAPTERS}
+        model = load_model(home / BASE, torch.float32, device, None, quantization, paths)
+        self.spec = spec
+        self.loaded = Loaded(spec, model, torch.float32, device, 0.0)
+        self.pairs = {which: Pair(which, oracles[which].to(device), self.loaded) for which in NAMES}
+
+    def engine(self, **options):
+        return Pair(BASE, self.pairs[BASE].oracle, self.loaded).engine(**options)
+
+    def crowd(self, **settings) -> list:
+        """Greedy and beam requests that take turns among the base and its adapters."""
+        kinds = [{}, {"num_beams": 3, "num_return_sequences": 2}, {"min_new_tokens": 9}]
+        return [
+            generate(self.pairs[NAMES[i % 4]], i, prompt, max_new_tokens=8 + i, **(kinds[i % 3] | settings))
+            for i, prompt in enumerate(PROMPTS)
+        ]
+
+
+@pytest.fixture(scope="module")
+def families(tmp_path_factory, device):
+    made = {}
+
+    def get(name: str) -> Family:
+        if name not in made:
+            made[name] = Family(name, tmp_path_factory.mktemp(name), device)
+        return made[name]
+
+    return get
+
+
+@pytest.fixture(scope="module", params=FAMILIES)
+def family(request, families):
+    return families(request.param)
+
+
+def answers(results) -> dict:
+    assert not results.failed
+    return {request_id: results.texts(request_id) for request_id in results.finished}
+
+
+@pytest.fixture(scope="module")
+def alone(family):
+    return {one.request_id: run(family.engine(), [one]).texts(one.request_id) for one in family.crowd()}
+
+
+def test_alone_it_equals_merged_weights(family, alone):
+    for request in family.crowd():
+        params = request.params
+        settings = {
+            "num_beams": params.num_beams,
+            "num_return_sequences": params.num_return_sequences,
+            "min_new_tokens": params.min_new_tokens,
+            "max_new_tokens": params.max_new_tokens,
+        }
+        texts, _ = reference(family.pairs[request.model], request.token_ids, **settings)
+        assert alone[request.request_id] == texts
+
+
+def test_rows_of_three_adapters_and_the_base_in_one_batch(family, alone):
+    assert answers(run(family.engine(), family.crowd())) == alone
+
+
+@pytest.mark.parametrize("max_batch_tokens, block_size", [(5, 4), (16, 1)])
+def test_in_chunks(family, alone, max_batch_tokens, block_size):
+    engine = family.engine(max_batch_tokens=max_batch_tokens, block_size=block_size)
+    assert answers(run(engine, family.crowd(), every=1)) == alone
+
+
+def test_preempted_and_computed_again(family, alone):
+    engine = family.engine()
+    scheduler = engine.models[BASE].generation.scheduler
+    needed = max(
+        request.params.num_beams
+        * scheduler.self_pool.blocks_for(
+            len(request.decoder_token_ids or request.token_ids) + request.params.max_new_tokens
+        )
+        for request in family.crowd()
+    )
+    scheduler.self_pool = type(scheduler.self_pool)(needed, scheduler.self_pool.block_size)
+    assert answers(run(engine, family.crowd())) == alone
+    assert scheduler.num_preemptions > 0, "the pool is not small enough to show anything"
+
+
+def test_adapters_swapped_between_rows_show(family, alone, monkeypatch):
+    """Negative control: each row with the adapter of the row before it."""
+    plain = AdapterRows.__init__
+
+    def swapped(self, names, counts, device):
+        plain(self, (*names[1:], names[0]), counts, device)
+
+    monkeypatch.setattr(AdapterRows, "__init__", swapped)
+    found = answers(run(family.engine(), family.crowd()))
+    assert sum(found[request_id] != alone[request_id] for request_id in alone) >= 6
+
+
+def test_the_adapters_say_different_things(family, alone):
+    prompt = random_ids(97, [9], seed=4)[0]
+    requests = [generate(family.pairs[name], i, prompt, end_token_ids=[]) for i, name in enumerate(NAMES)]
+    assert len({str(text) for text in answers(run(family.engine(), requests)).values()}) == 4
+
+
+def test_an_unknown_name_is_refused(families):
+    family = families("llama")
+    request = replace(generate(family.pairs[BASE], 0, [5, 6]), model="nobody")
+    results = run(family.engine(), [request])
+    assert results.failed[0].code == "engine_error"
+
+
+@pytest.mark.parametrize("name", ["bert", "classifier"])
+def test_texts_of_an_encoder(families, name):
+    family = families(name)
+    task = "embed" if name == "bert" else "classify"
+    requests = [
+        Encode(i, NAMES[i % 4], task, [EncodeItem(text), EncodeItem(text[::-1])], pooling="cls", normalize=False)
+        for i, text in enumerate(PROMPTS)
+    ]
+    together = run(family.engine(), requests)
+    assert not together.failed and len(together.encoded) == 2 * len(PROMPTS)
+    for request in requests:
+        alone = run(family.engine(), [request])
+        for index, item in enumerate(request.items):
+            found = np.frombuffer(together.encoded[request.request_id, index], dtype="<f4")
+            by_itself = np.frombuffer(alone.encoded[request.request_id, index], dtype="<f4")
+            np.testing.assert_allclose(found, by_itself, rtol=1e-5, atol=1e-6)
+            with torch.inference_mode():
+                said = family.pairs[request.model].oracle(torch.tensor([item.token_ids], device=family.loaded.device))
+            expected = said.last_hidden_state[0, 0] if name == "bert" else said.logits[0]
+            np.testing.assert_allclose(found, expected.cpu().numpy(), rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("name", ["llama", "gpt2", "t5", "bart"])
+def test_over_a_rounded_base_the_adapter_is_as_exact_as_the_base(name, tmp_path, device):
+    exact = Family(name, tmp_path, device)
+    paths = {adapter: tmp_path / adapter for adapter in ADAPTERS}
+    rounded = load_model(tmp_path / BASE, torch.float32, device, quantization="int8", adapters=paths).transformer
+    text = PROMPTS[4]
+    sources = [text[::-1]] if exact.loaded.model.config.is_encoder_decoder else None
+
+    @torch.inference_mode()
+    def logits(model, adapter=""):
+        (hidden,) = one_shot(Rows(model, sources, adapters=(adapter,)), [text])
+        return model.logits(hidden)
+
+    def spread(difference) -> float:
+        return float(difference.square().mean().sqrt())
+
+    unrounded = exact.loaded.model.transformer
+    for adapter in ADAPTERS:
+        error = spread(logits(rounded, adapter) - logits(unrounded, adapter))
+        assert error < 2 * spread(logits(rounded) - logits(unrounded))
+        assert spread(logits(rounded, adapter) - logits(rounded)) > 10 * error
+
+
+def test_a_rounded_base_alone_and_in_a_batch(tmp_path, device):
+    family = Family("llama", tmp_path, device, quantization="int8")
+    alone = {one.request_id: run(family.engine(), [one]).texts(one.request_id) for one in family.crowd()}
+    assert answers(run(family.engine(), family.crowd())) == alone
+
+
+def test_what_the_http_side_is_told(families):
+    family = families("llama")
+    engine, base = build(family.loaded, EngineOptions(kv_cache_bytes=1 << 22), 1 << 22)
+    infos = {info.name: info for info in adapter_infos(family.loaded, base)}
+    assert list(infos) == list(engine.adapters) == list(ADAPTERS)
+    for info in infos.values():
+        assert (info.adapter_of, info.kv_bytes, info.tasks, info.kv_blocks) == (BASE, 0, base.tasks, base.kv_blocks)
+        assert info.weight_bytes >= 4 * info.parameters
+    # The seven linears of two layers, 32 wide, with eight heads' worth of keys halved: rank 4 against rank 8.
+    assert 2 * infos["warm"].parameters == infos["dry"].parameters
+    assert base.adapter_of == ""
+
+
+def test_a_worker_warms_its_adapters_up(families):
+    spec = families("llama").spec
+    options = EngineOptions(kv_cache_bytes=1 << 22, threads=1)
+    engine, infos = start(Configure(0, "cpu", [spec], options), lambda progress: None)
+    assert [info.name for info in infos] == NAMES
+    assert engine.stats().running == 0
+
+
+def test_an_adapter_that_cannot_be_loaded_is_one_line(families, tmp_path):
+    spec = replace(families("llama").spec, adapters={"tone": str(tmp_path)})
+    with pytest.raises(LoadError, match=r"^model 'base': adapter 'tone': the directory holds no adapter_config.json$"):
+        load(spec, torch.device("cpu"), lambda done, total: None)

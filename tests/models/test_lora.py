@@ -1,0 +1,240 @@
+"""Adapter directories: what is read of them, and that everything else is refused by name; rows are found by adapter."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+import transformers
+from safetensors.torch import load_file, save_file
+
+from models.adapters import AdapterRows
+from models.config import ConfigError
+from models.loader import load_model
+from models.lora_config import LoraConfig
+from tests.engine.harness import DECODERS
+from tests.parity.adapters import save_adapter
+from tests.parity.checkpoints import save
+
+CPU = torch.device("cpu")
+PLAIN = {"peft_type": "LORA", "r": 4, "lora_alpha": 8, "target_modules": ["q_proj"]}
+FILE = "adapter_model.safetensors"
+EVERYWHERE = {"target_modules": "all-linear"}
+UP = "base_model.model.model.layers.1.mlp.up_proj.lora_{}.weight"
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory) -> Path:
+    home = tmp_path_factory.mktemp("lora")
+    architecture, config = DECODERS["llama-tied"]
+    save_adapter(save(home / "base", config, architecture), home / "tone", 1)
+    return home
+
+
+def served(home: Path, directory: Path):
+    return load_model(home / "base", torch.float32, CPU, adapters={"tone": directory})
+
+
+def changed(home: Path, directory: Path, settings=None, tensors=None) -> Path:
+    """The good adapter with other settings, and with its tensors as `tensors` changes them."""
+    directory.mkdir()
+    said = json.loads((home / "tone" / "adapter_config.json").read_text()) | (settings or {})
+    (directory / "adapter_config.json").write_text(json.dumps(said))
+    content = load_file(home / "tone" / FILE)
+    if tensors is not None:
+        tensors(content)
+    save_file(content, directory / FILE)
+    return directory
+
+
+def test_a_good_one_is_loaded(home, tmp_path):
+    (adapter,) = served(home, changed(home, tmp_path / "same")).adapters.values()
+    assert adapter.parameters == sum(tensor.numel() for tensor in load_file(home / "tone" / FILE).values())
+
+
+@pytest.mark.parametrize(
+    ("setting", "value"),
+    [
+        ("peft_type", "IA3"),
+        ("peft_type", "ADALORA"),
+        ("peft_type", None),
+        ("use_dora", True),
+        ("bias", "all"),
+        ("bias", "lora_only"),
+        ("lora_bias", True),
+        ("modules_to_save", ["lm_head"]),
+        ("trainable_token_indices", [3]),
+        ("target_parameters", ["mlp.experts.down_proj"]),
+        ("layer_replication", [[0, 1], [0, 2]]),
+        ("alora_invocation_tokens", [5]),
+        ("use_qalora", True),
+        ("megatron_config", {"tp": 2}),
+        ("init_lora_weights", "pissa"),
+        ("init_lora_weights", "olora"),
+        ("init_lora_weights", "loftq"),
+        ("something_of_tomorrow", "yes"),
+        ("r", 0),
+        ("r", "four"),
+        ("lora_alpha", float("inf")),
+        ("use_rslora", "no"),
+        ("target_modules", None),
+        ("target_modules", [3]),
+        ("target_modules", "(q_proj"),
+        ("exclude_modules", 7),
+        ("layers_to_transform", [-1]),
+        ("layers_to_transform", "all"),
+        ("layers_pattern", "(layers"),
+        ("rank_pattern", {"q_proj": 0}),
+        ("rank_pattern", ["q_proj"]),
+        ("alpha_pattern", {"(": 2}),
+    ],
+)
+def test_a_setting_that_is_not_supported_is_named(setting, value):
+    with pytest.raises(ConfigError, match=setting if setting not in ("rank_pattern", "alpha_pattern") else ""):
+        LoraConfig.read(PLAIN | {setting: value})
+
+
+def test_settings_that_change_no_answer_are_let_through():
+    config = LoraConfig.read(
+        PLAIN
+        | {
+            "lora_dropout": 0.1,
+            "inference_mode": False,
+            "task_type": "CAUSAL_LM",
+            "init_lora_weights": "gaussian",
+            "fan_in_fan_out": True,
+            "base_model_name_or_path": "org/base",
+            "runtime_config": {"ephemeral_gpu_offload": True},
+            "use_dora": False,
+            "modules_to_save": None,
+            "loftq_config": {},
+        }
+    )
+    assert (config.rank, config.scale_of("model.layers.0.self_attn.q_proj")) == (4, 2.0)
+
+
+def lacks_a_layer(tensors) -> None:
+    del tensors[UP.format("A")], tensors[UP.format("B")]
+
+
+def lacks_half_a_layer(tensors) -> None:
+    del tensors[UP.format("B")]
+
+
+def of_another_width(tensors) -> None:
+    tensors[UP.format("A")] = torch.zeros(4, 24)
+
+
+def of_another_height(tensors) -> None:
+    tensors[UP.format("B")] = torch.zeros(50, 4)
+
+
+def of_another_rank(tensors) -> None:
+    tensors[UP.format("A")], tensors[UP.format("B")] = torch.zeros(5, 32), torch.zeros(48, 5)
+
+
+def of_whole_numbers(tensors) -> None:
+    tensors[UP.format("A")] = torch.zeros(4, 32, dtype=torch.int32)
+
+
+def with_magnitudes(tensors) -> None:
+    tensors["base_model.model.model.layers.1.mlp.up_proj.lora_magnitude_vector"] = torch.ones(48)
+
+
+def with_embeddings(tensors) -> None:
+    tensors["base_model.model.model.embed_tokens.lora_embedding_A"] = torch.zeros(4, 97)
+
+
+def with_a_head(tensors) -> None:
+    tensors["base_model.model.lm_head.weight"] = torch.zeros(97, 32)
+
+
+def with_a_third_layer(tensors) -> None:
+    for side, shape in (("A", (4, 32)), ("B", (48, 4))):
+        tensors[UP.format(side).replace("layers.1", "layers.2")] = torch.zeros(shape)
+
+
+def with_a_norm(tensors) -> None:
+    name = "base_model.model.model.layers.1.up_proj.lora_{}.weight"
+    tensors[name.format("A")], tensors[name.format("B")] = torch.zeros(4, 32), torch.zeros(48, 4)
+
+
+def with_words(tensors) -> None:
+    name = "base_model.model.lm_head.lora_{}.weight"
+    tensors[name.format("A")], tensors[name.format("B")] = torch.zeros(4, 32), torch.zeros(97, 4)
+
+
+@pytest.mark.parametrize(
+    ("change", "settings", "words"),
+    [
+        (lacks_a_layer, {}, "lacks 1 layers of its targets .decoder.layers.1.feed_forward.up"),
+        (lacks_half_a_layer, {}, "'model.layers.1.mlp.up_proj' has only one of lora_A and lora_B"),
+        (of_another_width, {}, r"up_proj' is made for \[48, 24\] weights, the base's are \(48, 32\)"),
+        (of_another_height, {}, r"up_proj' is made for \[50, 32\] weights"),
+        (of_another_rank, {}, "has rank 5 and 5, adapter_config.json says 4"),
+        (of_whole_numbers, {}, "not a matrix of floating-point numbers"),
+        (with_magnitudes, {}, "lora_magnitude_vector' is not supported"),
+        (with_embeddings, {}, "lora_embedding_A' is not supported"),
+        (with_a_head, {}, "'base_model.model.lm_head.weight' is not supported"),
+        (with_a_third_layer, EVERYWHERE, "'model.layers.2.mlp.up_proj' is no linear layer of the base"),
+        (with_a_norm, EVERYWHERE, "the base model has no 'model.layers.1.up_proj'"),
+        (with_words, EVERYWHERE, "'lm_head' is no linear layer of the base that can be adapted"),
+        (with_words, {}, "'lm_head', which is no target"),
+        (None, {"target_modules": ["q_proj"]}, "which is no target"),
+        (None, {"rank_pattern": {"up_proj": 8}}, "has rank 4 and 4, adapter_config.json says 8"),
+        (dict.clear, {}, "changes nothing"),
+    ],
+)
+def test_a_file_that_is_not_what_its_settings_say(home, tmp_path, change, settings, words):
+    with pytest.raises(ConfigError, match=words) as error:
+        served(home, changed(home, tmp_path / "bad", settings, change))
+    assert str(error.value).startswith("adapter 'tone': ") and "\n" not in str(error.value)
+
+
+def test_a_directory_without_its_files(home, tmp_path):
+    with pytest.raises(ConfigError, match=r"holds no adapter_config\.json"):
+        served(home, tmp_path)
+    (tmp_path / "adapter_config.json").write_text(json.dumps(PLAIN))
+    with pytest.raises(ConfigError, match=f"holds no {FILE}"):
+        served(home, tmp_path)
+    (tmp_path / FILE).write_bytes(b"\x00" * 100)
+    with pytest.raises(ConfigError, match="truncated or damaged"):
+        served(home, tmp_path)
+    (tmp_path / FILE).unlink()
+    (tmp_path / FILE).symlink_to(home / "tone" / FILE)
+    with pytest.raises(ConfigError, match="leads out of"):
+        served(home, tmp_path)
+
+
+def test_an_adapter_of_another_base_is_refused(home, tmp_path):
+    architecture, config = DECODERS["gpt2"]
+    save_adapter(save(tmp_path / "gpt2", config, architecture), tmp_path / "other", 1)
+    with pytest.raises(ConfigError, match=r"the base model has no 'transformer\.h\.0"):
+        served(home, tmp_path / "other")
+
+
+def test_disentangled_attention_is_refused(tmp_path):
+    config = transformers.DebertaV2Config(
+        vocab_size=97, hidden_size=32, num_hidden_layers=1, num_attention_heads=4, intermediate_size=48,
+        relative_attention=True, pos_att_type=["c2p", "p2c"],
+    )  # fmt: skip
+    base = save(tmp_path / "base", config, "DebertaV2Model")
+    save_adapter(base, tmp_path / "tone", 1, target_modules=["value_proj"])
+    with pytest.raises(ConfigError, match="disentangled attention"):
+        load_model(tmp_path / "base", torch.float32, CPU, adapters={"tone": tmp_path / "tone"})
+
+
+def test_rows_are_found_by_adapter():
+    rows = AdapterRows(["a", "", "b", "a"], [2, 1, 3, 1], CPU)
+    both = rows.among(frozenset({"a", "b"}))
+    assert both.places.tolist() == [0, 1, 6, 3, 4, 5] and not both.whole
+    assert both.parts == (("a", slice(0, 3)), ("b", slice(3, 6)))
+    assert rows.among(frozenset({"b"})).places.tolist() == [3, 4, 5]
+    assert rows.among(frozenset({"c"})) is None
+    assert rows.among(frozenset({"b"})) is rows.among(frozenset({"b"}))
+    only = AdapterRows(["a", "a"], [2, 1], CPU).among(frozenset({"a"}))
+    assert only.places == slice(None) and only.whole
+    mixed = AdapterRows(["a", "b", "a"], [1, 1, 1], CPU).among(frozenset({"a", "b"}))
+    assert mixed.places.tolist() == [0, 2, 1] and mixed.whole
