@@ -13,7 +13,6 @@ from torch import Tensor, nn
 from models.adapters import LowRank
 from models.config import ConfigError
 from models.disentangled import DisentangledAttention
-from models.heads import Classification
 from models.linear import Linear
 from models.lora_config import LoraConfig
 from models.transformer import Transformer
@@ -26,16 +25,9 @@ _FLOATS = (torch.float32, torch.float16, torch.bfloat16)
 
 
 def adaptable(model: Transformer) -> dict[str, tuple[int, int]]:
-    """Linears that an adapter may change, by their paths, with their shapes [out, in]; to be asked before packing.
-
-    Those that are applied to tokens or whole texts: not the heads over words or tokens, whose rows are any.
-    """
-    heads = isinstance(model.head, Classification)
-    return {
-        path: (one.weight.shape[0], one.weight.shape[1])
-        for path, one in model.named_modules()
-        if isinstance(one, Linear) and (heads or not path.startswith("head."))
-    }
+    """Linears that an adapter may change, by their paths, with their shapes [out, in]; to be asked before packing."""
+    linears = ((path, one) for path, one in model.named_modules() if isinstance(one, Linear))
+    return {path: (one.weight.shape[0], one.weight.shape[1]) for path, one in linears}
 
 
 def read_lora(

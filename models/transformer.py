@@ -41,6 +41,8 @@ the first of them. Sinusoidal positions have no parameter.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor, nn
 
@@ -198,12 +200,16 @@ class Transformer(nn.Module):
         with self.adapters.used(batch.adapters, batch.query_lens, self.device):
             return self.decoder(batch.token_ids, batch.positions, step)  # type: ignore[no-any-return]
 
-    def logits(self, hidden: Tensor) -> Tensor:
-        """Scores over the vocabulary: [n, hidden], model dtype -> [n, vocab], float32."""
+    def logits(self, hidden: Tensor, adapters: Sequence[str] = ()) -> Tensor:
+        """Scores over the vocabulary: [n, hidden], model dtype -> [n, vocab], float32.
+
+        adapters: the name of each row's, for a head over masked words; no names for no adapters.
+        """
         assert isinstance(self.head, LanguageModel | MaskedLanguageModel), "the model has no language model head"
         stack = self.encoder if self.decoder is None else self.decoder
         assert stack is not None
-        return self.head(hidden, stack.tokens.weight)  # type: ignore[no-any-return]
+        with self.adapters.used(adapters, [1] * len(adapters), self.device):
+            return self.head(hidden, stack.tokens.weight)  # type: ignore[no-any-return]
 
     def classify(self, hidden: Tensor, batch: EncoderBatch) -> Tensor:
         """Class logits from the encoder's hidden states: [tokens, hidden], model dtype -> [batch, num_labels], float32.
@@ -217,10 +223,14 @@ class Transformer(nn.Module):
         with self.adapters.used(batch.adapters, [1] * len(batch.lengths), self.device):
             return self.head(hidden, batch)  # type: ignore[no-any-return]
 
-    def classify_tokens(self, hidden: Tensor) -> Tensor:
-        """Logits of each token: [tokens, hidden], model dtype -> [tokens, num_labels], float32; two to mark a span."""
+    def classify_tokens(self, hidden: Tensor, adapters: Sequence[str] = (), lengths: Sequence[int] = ()) -> Tensor:
+        """Logits of each token: [tokens, hidden], model dtype -> [tokens, num_labels], float32; two to mark a span.
+
+        adapters: the name of each text's, with its `lengths`; no names for no adapters.
+        """
         assert isinstance(self.head, TokenClassification), "the model has no head for tokens"
-        return self.head(hidden)  # type: ignore[no-any-return]
+        with self.adapters.used(adapters, lengths, self.device):
+            return self.head(hidden)  # type: ignore[no-any-return]
 
     def pack_head(self, packer: Packer, even_if_tied: bool) -> None:
         """Put the weight of a language model head into its fastest layout, see `LanguageModel.pack`."""

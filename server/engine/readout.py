@@ -57,6 +57,7 @@ def _read(
 ) -> list[Readout]:
     """The answers of the texts numbered `mine`, which all ask for what the first one does."""
     message, _ = asked[0]
+    adapters = [batch.adapters[index] for index in mine] if batch.adapters else []
     match message.task:
         case "embed":
             pooled = pool(hidden, batch, message.pooling)[mine]
@@ -67,12 +68,14 @@ def _read(
         case "classify":
             return _rows(model.classify(hidden, batch)[mine])
         case "classify_tokens":
-            return _spans(model.classify_tokens(_tokens_of(mine, hidden, batch)), mine, batch)
+            lengths = [batch.lengths[index] for index in mine]
+            logits = model.classify_tokens(_tokens_of(mine, hidden, batch), adapters, lengths)
+            return _spans(logits, mine, batch)
         case "log_mel":
             raise AssertionError("sound is not read by an encoder of texts")
         case "fill_mask":
             masks = [batch.offsets[at] + (item.mask_index or 0) for at, (_, item) in zip(mine, asked, strict=True)]
-            return _words(model.logits(hidden[masks]), message.top_k, message.target_ids)
+            return _words(model.logits(hidden[masks], adapters), message.top_k, message.target_ids)
 
 
 def _tokens_of(mine: list[int], hidden: Tensor, batch: EncoderBatch) -> Tensor:

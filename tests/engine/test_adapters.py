@@ -171,6 +171,26 @@ def test_texts_of_an_encoder(families, name):
             np.testing.assert_allclose(found, expected.cpu().numpy(), rtol=1e-4, atol=1e-4)
 
 
+def test_tokens_and_masked_words_through_heads_with_adapters(families):
+    texts = PROMPTS[:8]
+    for name, task in (("tagger", "classify_tokens"), ("masked", "fill_mask")):
+        family = families(name)
+        requests = [
+            Encode(i, NAMES[i % 4], task, [EncodeItem(text, mask_index=len(text) - 1)], top_k=97)
+            for i, text in enumerate(texts)
+        ]
+        together = run(family.engine(), requests)
+        for request, text in zip(requests, texts, strict=True):
+            found = np.frombuffer(together.encoded[request.request_id, 0], dtype="<f4")
+            with torch.inference_mode():
+                said = family.pairs[request.model].oracle(torch.tensor([text], device=family.loaded.device))
+            if name == "tagger":
+                expected = said.logits[0].flatten()
+            else:
+                expected = said.logits[0, -1].softmax(-1)[together.words[request.request_id, 0]]
+            np.testing.assert_allclose(found, expected.cpu().numpy(), rtol=1e-3, atol=1e-4)
+
+
 @pytest.mark.parametrize("name", ["llama", "gpt2", "t5", "bart"])
 def test_over_a_rounded_base_the_adapter_is_as_exact_as_the_base(name, tmp_path, device):
     exact = Family(name, tmp_path, device)
