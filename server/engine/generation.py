@@ -143,14 +143,16 @@ class Generation:
             if request.first_scheduled is None:
                 request.first_scheduled = started
         try:
-            self._run(schedule, events)
+            mask_wait_seconds = self._run(schedule, events)
         except Exception as error:
             for request in schedule.requests:
                 self.finish(request, "engine_error", events, STEP_FAILED)
             raise StepFailed from error
-        return StepTiming(self.name, phase, time.monotonic() - started, num_rows, num_tokens)
+        seconds = time.monotonic() - started
+        return StepTiming(self.name, phase, seconds, num_rows, num_tokens, mask_wait_seconds=mask_wait_seconds)
 
-    def _run(self, schedule: Schedule, events: Events) -> None:
+    def _run(self, schedule: Schedule, events: Events) -> float | None:
+        """Compute, choose, tell. Returns the seconds that masks took beyond the forward pass, if there were any."""
         self.runner.clear(*self.scheduler.take_suspects())
         ready = list(dict.fromkeys(row.request for row in schedule.rows if row.needs_logits))
         masking = self._start_masks(ready)
@@ -160,11 +162,12 @@ class Generation:
         events.prompts += [PromptScored(request.request_id, request.prompt_logprobs) for request in scored]
         for request in failed:
             self.finish(request, "engine_error", events, NOT_FINITE)
+        mask_wait_seconds = None
         if masking is not None:
-            masking.wait()
+            mask_wait_seconds = masking.wait()
             self._fail_unfollowable(ready, events)
         if not ready:
-            return
+            return mask_wait_seconds
         choices = select(logits, ready)
         now = time.monotonic()
         for choice in choices:
@@ -181,6 +184,7 @@ class Generation:
                     self._append(choice, events)
                 else:
                     self._advance(choice.request, choice.parents, events)
+        return mask_wait_seconds
 
     def _start_masks(self, ready: list[Request]) -> Masking | None:
         """Begin to make the masks of the rows that get a token in this step, where a grammar has a say in it."""

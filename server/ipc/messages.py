@@ -365,7 +365,10 @@ class StepOutput(Message, frozen=True):
 
 
 class StepTiming(msgspec.Struct, frozen=True, array_like=True):
-    """One step, for the histograms. phase: what it did (`prefill`, `decode`, `mixed`, `encode`)."""
+    """One step, for the histograms. phase: what it did (`prefill`, `decode`, `mixed`, `encode`).
+
+    mask_wait_seconds: how long the masks of grammars took beyond the forward pass beside them; None without any.
+    """
 
     model: str
     phase: Literal["prefill", "decode", "mixed", "encode"]
@@ -373,6 +376,7 @@ class StepTiming(msgspec.Struct, frozen=True, array_like=True):
     rows: int
     tokens: int
     padding_tokens: int = 0
+    mask_wait_seconds: float | None = None
 
 
 class Stats(Message, frozen=True):
