@@ -68,7 +68,7 @@ def source_of(wanted: ResponseFormat) -> str:
         source = _regex_source(wanted.pattern)
     else:
         assert isinstance(wanted, Choice)
-        source = _regex_source("|".join("".join(f"\\x{{{ord(one):x}}}" for one in text) for text in wanted.choices))
+        source = _regex_source("|".join(map(_literally, wanted.choices)))
     reason = refusal(source)
     if reason is not None:
         raise InvalidRequest(f"`{_PARAM}` {reason}", _PARAM)
@@ -97,12 +97,17 @@ def _regex_source(pattern: str) -> str:
     return _text_grammar(LLMatcher.grammar_from_regex(pattern))
 
 
+def _literally(text: str) -> str:
+    """An expression for one text, whatever its characters mean in expressions."""
+    return "".join(one if one.isascii() and one.isalnum() else f"\\x{{{ord(one):x}}}" for one in text)
+
+
 def _text_grammar(grammar: str) -> str:
     (rules,) = json.loads(grammar)["grammars"]
     return json.dumps({name: value for name, value in rules.items() if name != "name" and value is not None})
 
 
-@lru_cache(maxsize=256)
+@lru_cache(maxsize=64)
 def refusal(source: str) -> str | None:
     """Why a grammar cannot be used; None where it can. It is compiled and asked how a text may begin."""
     from llguidance import LLMatcher, LLParserLimits

@@ -86,7 +86,7 @@ def test_members_stay_in_the_order_of_the_schema() -> None:
 def test_choices_are_taken_literally() -> None:
     """Every character that means something in an expression, and none of it does."""
     source = grammar.source_of(Choice(type="choice", choices=["a.*(b)|/\\[^$", "\n\"'", "é😀"]))
-    assert json.loads(source)["lark_grammar"].startswith("start: /\\x{61}\\x{2e}\\x{2a}")
+    assert json.loads(source)["lark_grammar"].startswith("start: /a\\x{2e}\\x{2a}\\x{28}b")
 
 
 @pytest.mark.parametrize("pattern", ["a/b", "a\nb", "#", "//", "a\\/b", '"', "(?x) a b # c"])

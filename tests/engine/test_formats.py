@@ -12,6 +12,7 @@ import random
 import re
 
 import jsonschema
+import numpy as np
 import pytest
 import torch
 from llguidance import LLParserLimits
@@ -139,6 +140,20 @@ def test_the_mask_is_exact():
             seen.add(text)
             stack += [(constraint.fork(), [*tokens, token], text + TOKENS[token]) for token in fitting]
     assert seen == texts, "the walk goes everywhere"
+
+
+@pytest.mark.parametrize("vocab_size", [5, 31, 32, 33, 70])
+def test_the_vocabulary_may_be_longer_or_shorter_than_the_logits(vocab_size):
+    """And two tokens may be spelled alike: both are allowed, as far as they have a logit."""
+    tokens = [b"", b"a", b"b", b"a", b"", *[b"c"] * 40, b"a"]
+    one = Constraint(choice_grammar(["a", "ab"]), 0)
+    formats = Formats(tokens, vocab_size)
+    formats.start([(one, [], [0], [])]).wait()
+    bits = np.unpackbits(one.bits.view(np.uint8), bitorder="little")
+    assert np.flatnonzero(bits).tolist() == [i for i in (1, 3, 45) if i < vocab_size]
+    formats.start([(one, [1], [0], [])]).wait()
+    bits = np.unpackbits(one.bits.view(np.uint8), bitorder="little")
+    assert np.flatnonzero(bits).tolist() == [0, 2]
 
 
 class Tried(LogitsProcessor):
