@@ -11,7 +11,7 @@ from collections.abc import AsyncGenerator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from server.errors import DeadlineExceeded, EngineFailure, NotReady, RequestError, RequestTooLarge
+from server.errors import DeadlineExceeded, EngineFailure, InvalidRequest, NotReady, RequestError, RequestTooLarge
 from server.ipc.client import Call, Event
 from server.ipc.messages import (
     Encoded,
@@ -24,16 +24,18 @@ from server.ipc.messages import (
     Tokens,
 )
 from server.text.detokenizer import IncrementalDetokenizer
+from server.text.spelling import Spelling
 from server.text.tokenizer import Tokenizer
 
 
 @dataclass(frozen=True)
 class TextOptions:
-    """How tokens become text."""
+    """How tokens become text. spelling: token by token, where a grammar has decided byte by byte."""
 
     skip_special_tokens: bool = True
     stop: tuple[str, ...] = ()
     include_stop: bool = False
+    spelling: Spelling | None = None
 
 
 @dataclass
@@ -83,6 +85,7 @@ class Answer:
             skip_special_tokens=options.skip_special_tokens,
             stop=options.stop,
             include_stop=options.include_stop,
+            spelling=options.spelling,
         )
 
     @property
@@ -241,6 +244,8 @@ def failure(event: Failed) -> RequestError:
         return RequestTooLarge(event.message)
     if event.code == "not_ready":
         return NotReady(event.message, retry_after=2)
+    if event.code == "invalid_format":
+        return InvalidRequest(event.message, "response_format")
     return EngineFailure(event.message)
 
 

@@ -28,11 +28,13 @@ def _first(*values: Value | None, default: Value) -> Value:
     return next((value for value in values if value is not None), default)
 
 
-def resolve(body: GenerationFields, model: Model, plan: Plan, min_beams: int = 1) -> tuple[GenerationParams, int]:
+def resolve(
+    body: GenerationFields, model: Model, plan: Plan, min_beams: int = 1, grammar: str = ""
+) -> tuple[GenerationParams, int]:
     """Everything but the room in the context, for all rows of a request; and the seed of its first row.
 
     plan: how the target language is asked for. min_beams: beams needed for the alternatives that were asked for, when
-    the client did not say how many.
+    the client did not say how many. grammar: what `response_format` comes to.
     Raises InvalidRequest that names the field for what is not built, contradicts itself or is not in the vocabulary.
     """
     refuse_unbuilt(body)
@@ -83,8 +85,10 @@ def resolve(body: GenerationFields, model: Model, plan: Plan, min_beams: int = 1
         top_logprobs=body.top_logprobs or 0,
         prompt_logprobs=bool(body.prompt_logprobs),
         stream=bool(body.stream),
+        grammar=grammar,
     )
     _check_minimum(body, params)
+    _check_ends(body, model, params)
     return params, seed
 
 
@@ -165,6 +169,18 @@ def _check_minimum(body: GenerationFields, params: GenerationParams) -> None:
             f"`min_new_tokens` {body.min_new_tokens} is more than `max_new_tokens` {params.max_new_tokens}",
             "min_new_tokens",
         )
+
+
+def _check_ends(body: GenerationFields, model: Model, params: GenerationParams) -> None:
+    """Raises InvalidRequest for what would end a formatted text too late, or begin it with something else."""
+    if not params.grammar:
+        return
+    if params.num_beams > 1 and not (params.end_token_ids or params.stop_token_ids):
+        raise InvalidRequest(
+            f"`response_format` with beam search needs a token to end with; `{model.name}` has none", "response_format"
+        )
+    if params.forced_bos_token_id is not None and model.tokenizer.spelling.tokens[params.forced_bos_token_id]:
+        raise InvalidRequest("`forced_bos_token` is text, which does not go with `response_format`", "forced_bos_token")
 
 
 def decoder_start(body: GenerationFields, model: Model) -> list[int]:

@@ -9,7 +9,7 @@ from fastapi import APIRouter
 from starlette.requests import Request
 from starlette.responses import Response
 
-from server.api import generation
+from server.api import generation, grammar
 from server.api.answers import Answer, Delta, Run, TextOptions, best, usage
 from server.api.body import read
 from server.api.documents import operation
@@ -19,15 +19,17 @@ from server.api.state import Model, State, arrival, of
 from server.errors import InvalidRequest
 from server.ipc.messages import Generate, GenerationParams, TokenLogprob
 from server.text.languages import Plan
+from server.text.spelling import Spelling
 
 router = APIRouter()
 
 
-def text_options(body: GenerationFields) -> TextOptions:
+def text_options(body: GenerationFields, spelling: Spelling | None) -> TextOptions:
     return TextOptions(
         skip_special_tokens=body.skip_special_tokens is not False,
         stop=tuple(body.stop or ()),
         include_stop=bool(body.include_stop),
+        spelling=spelling,
     )
 
 
@@ -56,11 +58,13 @@ async def generate(request: Request) -> Response:
     deadline = state.deadline(request, body.timeout_ms)
     model = state.candidates(body.model, ("generate", "translate"), "/generate")[0]
     plan = generation.language_plan(body, model)
-    params, seed = generation.resolve(body, model, plan)
+    begins = model.info.is_encoder_decoder and body.decoder_prefix is None
+    rules, spelling = await grammar.prepare(state, model, body.response_format, continues=not begins)
+    params, seed = generation.resolve(body, model, plan, grammar=rules)
     prompts = await _prompts(state, model, body, plan)
     echoes = _echoes(model, body, prompts)
     start = generation.decoder_start(body, model)
-    options = text_options(body)
+    options = text_options(body, spelling)
     start_tokens = len(model.info.generation.decoder_start_token_ids)
 
     messages: list[Generate] = []

@@ -10,7 +10,7 @@ from fastapi import APIRouter
 from starlette.requests import Request
 from starlette.responses import Response
 
-from server.api import generation, segments
+from server.api import generation, grammar, segments
 from server.api.answers import Answer, Delta, Run, usage
 from server.api.body import read
 from server.api.documents import operation
@@ -35,7 +35,10 @@ async def translate(request: Request) -> Response:
     model, plan = _choose(state, body)
     alternatives = body.num_alternatives or 0
     _refuse(body)
-    params, seed = generation.resolve(body, model, plan, min_beams=alternatives + 1)
+    rules, spelling = await grammar.prepare(
+        state, model, body.response_format, continues=body.decoder_prefix is not None
+    )
+    params, seed = generation.resolve(body, model, plan, min_beams=alternatives + 1, grammar=rules)
     if params.num_beams < alternatives + 1:
         raise InvalidRequest(
             f"`num_alternatives` {alternatives} needs `num_beams` of at least {alternatives + 1}", "num_alternatives"
@@ -48,7 +51,7 @@ async def translate(request: Request) -> Response:
 
     bare = list(model.info.generation.decoder_start_token_ids)
     prefixed = generation.decoder_start(body, model)
-    options = text_options(body)
+    options = text_options(body, spelling)
     messages: list[Generate] = []
     answers: list[list[Answer]] = []
     begun: set[int] = set()
@@ -102,6 +105,10 @@ async def translate(request: Request) -> Response:
 def _refuse(body: TranslateBody) -> None:
     if body.n not in (None, 1):
         raise InvalidRequest("`n` is not for translations; use `num_alternatives`", "n")
+    if body.split_sentences and body.has_format:
+        raise InvalidRequest(
+            "`split_sentences` does not go with `response_format`, which is about the whole text", "split_sentences"
+        )
     if body.best_of not in (None, 1):
         raise InvalidRequest("`best_of` is not for translations; beam search keeps the best", "best_of")
     if body.num_return_sequences not in (None, 1):
@@ -124,7 +131,7 @@ def _choose(state: State, body: TranslateBody) -> tuple[Model, Plan]:
 
 
 async def _split(state: State, model: Model, body: TranslateBody, plan: Plan, texts: list[str]) -> list[list[Segment]]:
-    if body.split_sentences is False:
+    if body.split_sentences is False or body.has_format:
         return [segments.whole(text) for text in texts]
     state.check_characters(texts, "inputs")
     limit = model.info.source_tokens

@@ -1,6 +1,7 @@
 """One generating model in the engine: its requests, from admission to the one place where they all end, `finish`.
 
-Knows scheduler, runner and selection; not other models, sockets or processes. Times are seconds of time.monotonic().
+Knows scheduler, runner, grammars and selection; not other models, sockets or processes. Times are seconds of
+time.monotonic().
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from server.engine.beam_search import Beam
+from server.engine.constraint import Formats, Masking, fork
 from server.engine.prompt_scores import score_prompts
 from server.engine.runner import Runner
 from server.engine.scheduler import Schedule, Scheduler
@@ -74,10 +76,15 @@ class Generation:
         self.runner = runner
         self.limits = limits
         self.is_encoder_decoder = scheduler.cross_pool is not None
+        self.formats: Formats | None = None
 
     @property
     def has_work(self) -> bool:
         return bool(self.scheduler.waiting or self.scheduler.running)
+
+    def teach(self, tokens: list[bytes]) -> None:
+        """Learn how the vocabulary is spelled, which grammars need to know."""
+        self.formats = Formats(tokens, self.limits.vocab_size)
 
     def add(self, message: Generate, events: Events, now: float) -> Request | None:
         """Queue a request. One that can never run ends here, and None is returned."""
@@ -119,6 +126,8 @@ class Generation:
             return "beams cannot be sampled"
         if params.prompt_logprobs and self.is_encoder_decoder:
             return "a source text has no log-probabilities"
+        if params.grammar and self.formats is None:
+            return "a grammar came before the vocabulary"
         if not all(params.bad_words_ids):
             return "a bad word has no tokens"
         return None
@@ -145,24 +154,31 @@ class Generation:
             if request.first_scheduled is None:
                 request.first_scheduled = started
         try:
-            self._run(schedule, events)
+            mask_wait_seconds = self._run(schedule, events)
         except Exception as error:
             for request in schedule.requests:
                 self.finish(request, "engine_error", events, STEP_FAILED)
             raise StepFailed from error
-        return StepTiming(self.name, phase, time.monotonic() - started, num_rows, num_tokens)
+        seconds = time.monotonic() - started
+        return StepTiming(self.name, phase, seconds, num_rows, num_tokens, mask_wait_seconds=mask_wait_seconds)
 
-    def _run(self, schedule: Schedule, events: Events) -> None:
+    def _run(self, schedule: Schedule, events: Events) -> float | None:
+        """Compute, choose, tell. Returns the seconds that masks took beyond the forward pass, if there were any."""
         self.runner.clear(*self.scheduler.take_suspects())
+        ready = list(dict.fromkeys(row.request for row in schedule.rows if row.needs_logits))
+        masking = self._start_masks(ready)
         logits, hidden = self.runner.run(schedule)
         scored, failed = score_prompts(schedule.rows, hidden, self.runner.logits)
-        ready = list(dict.fromkeys(row.request for row in schedule.rows if row.needs_logits))
         self.scheduler.computed(schedule)
         events.prompts += [PromptScored(request.request_id, request.prompt_logprobs) for request in scored]
         for request in failed:
             self.finish(request, "engine_error", events, NOT_FINITE)
+        mask_wait_seconds = None
+        if masking is not None:
+            mask_wait_seconds = masking.wait()
+            self._fail_unfollowable(ready, events)
         if not ready:
-            return
+            return mask_wait_seconds
         choices = select(logits, ready)
         now = time.monotonic()
         for choice in choices:
@@ -171,7 +187,7 @@ class Generation:
             if choice.failed:
                 self.finish(choice.request, "engine_error", events, NOT_FINITE)
             elif choice.exhausted:
-                self.finish(choice.request, "length", events)
+                self.finish(choice.request, "stop" if choice.request.is_complete else "length", events)
             else:
                 if choice.request.first_token is None:
                     choice.request.first_token = now
@@ -179,6 +195,26 @@ class Generation:
                     self._append(choice, events)
                 else:
                     self._advance(choice.request, choice.parents, events)
+        return mask_wait_seconds
+
+    def _start_masks(self, ready: list[Request]) -> Masking | None:
+        """Begin to make the masks of the rows that get a token in this step, where a grammar has a say in it."""
+        rows = [
+            (constraint, row.tokens, request.params.end_token_ids, request.params.stop_token_ids)
+            for request in ready
+            if request.constraints
+            for row, constraint in zip(request.rows, request.constraints, strict=True)
+            if len(row.tokens) >= constraint.num_consumed
+        ]
+        return self.formats.start(rows) if self.formats is not None and rows else None
+
+    def _fail_unfollowable(self, ready: list[Request], events: Events) -> None:
+        """A grammar with no way on, or too complex to find one, is the end of its own request only."""
+        for request in ready:
+            finished = request.beams is not None and bool(request.beams.finished)
+            failures = [constraint.failure for constraint in request.constraints]
+            if failures and all(failures) and not finished:
+                self.finish(request, "invalid_format", events, failures[0])
 
     def _append(self, choice: Choice, events: Events) -> None:
         request, token = choice.request, choice.token
@@ -208,27 +244,31 @@ class Generation:
             self.finish(request, "length", events)
         else:
             self.scheduler.fork(request, parents)
+            if request.constraints:
+                possible = [beam.is_possible for beam in beams.running]
+                request.constraints = fork(request.constraints, parents, possible)
 
     # --------------------------------------------------------------------------------------------------- the end
 
     def finish(
         self,
         request: Request,
-        reason: FinishReason | Literal["abort", "engine_error"],
+        reason: FinishReason | Literal["abort", "engine_error", "invalid_format"],
         events: Events,
         message: str = "",
     ) -> None:
         """The one end of every request, however it comes; what comes second does nothing.
 
-        reason: why nothing follows the last token; `abort` says nothing to anybody, `engine_error` says `message`.
+        reason: why nothing follows the last token; `abort` says nothing to anybody, `engine_error` and
+        `invalid_format` say `message`.
         """
         if request.state is State.FINISHED:
             return
         self.scheduler.remove(request, suspect=reason == "engine_error")
         if reason == "abort":
             return
-        if reason == "engine_error":
-            events.failed.append(Failed(request.request_id, "engine_error", message))
+        if reason == "engine_error" or reason == "invalid_format":
+            events.failed.append(Failed(request.request_id, reason, message))
         elif reason == "timeout" and request.first_token is None:
             events.failed.append(Failed(request.request_id, "timeout", TIMED_OUT))
         else:

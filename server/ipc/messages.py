@@ -1,6 +1,6 @@
 """What crosses the wall between the HTTP process and a worker: typed msgpack messages, no pickle.
 
-To the worker:    Configure, Generate, Encode, Abort, Shutdown
+To the worker:    Configure, Vocabulary, Generate, Encode, Abort, Shutdown
 From the worker:  Progress, Ready, LoadFailed, StepOutput, Stats
 
 Only `Abort` travels against the tokens, only `Stats` beside them. A frame is a 4-byte little-endian length and then
@@ -39,7 +39,7 @@ EncodeTask = Literal["embed", "embed_tokens", "classify", "classify_tokens", "fi
 before any encoder, the frames of a sound."""
 Pooling = Literal["mean", "cls", "last", "max"]
 FinishReason = Literal["stop", "length", "timeout"]
-FailureCode = Literal["engine_error", "timeout", "request_too_large", "not_ready"]
+FailureCode = Literal["engine_error", "timeout", "request_too_large", "not_ready", "invalid_format"]
 
 FRAME_HEADER = struct.Struct("<I")
 
@@ -100,6 +100,16 @@ class TimestampRules(msgspec.Struct, frozen=True, array_like=True):
     max_initial: int | None = None
 
 
+class Vocabulary(Message, frozen=True):
+    """How a model's tokens are spelled, by id: before the first `Generate` with a grammar, once in a worker's life.
+
+    tokens: the bytes that each token adds to a text; empty for those that are no text.
+    """
+
+    model: str
+    tokens: list[bytes]
+
+
 class GenerationParams(msgspec.Struct, frozen=True, omit_defaults=True):
     """How to decode one request. Every field is resolved: nothing is left for the engine to default.
 
@@ -116,6 +126,7 @@ class GenerationParams(msgspec.Struct, frozen=True, omit_defaults=True):
     top_logprobs: alternatives to report beside each token's own log-probability when `logprobs` is set.
     prompt_logprobs: whether to report those of a decoder's prompt, with as many alternatives.
     stream: with beams, whether to report the tokens that every beam agrees on as they become certain.
+    grammar: what the text has to be, in llguidance's format; empty: anything. It says when the text may end.
     """
 
     max_new_tokens: int
@@ -151,6 +162,7 @@ class GenerationParams(msgspec.Struct, frozen=True, omit_defaults=True):
     top_logprobs: int = 0
     prompt_logprobs: bool = False
     stream: bool = False
+    grammar: str = ""
 
 
 class Generate(Message, frozen=True):
@@ -221,7 +233,7 @@ class Shutdown(Message, frozen=True):
     """Leave the loop and exit with status 0. What is still running is dropped."""
 
 
-ToWorker = Configure | Generate | Encode | Abort | Shutdown
+ToWorker = Configure | Vocabulary | Generate | Encode | Abort | Shutdown
 
 # -------------------------------------------------------------------------------------------- from the worker
 
@@ -404,7 +416,10 @@ class StepOutput(Message, frozen=True):
 
 
 class StepTiming(msgspec.Struct, frozen=True, array_like=True):
-    """One step, for the histograms. phase: what it did (`prefill`, `decode`, `mixed`, `encode`)."""
+    """One step, for the histograms. phase: what it did (`prefill`, `decode`, `mixed`, `encode`).
+
+    mask_wait_seconds: how long the masks of grammars took beyond the forward pass beside them; None without any.
+    """
 
     model: str
     phase: Literal["prefill", "decode", "mixed", "encode"]
@@ -412,6 +427,7 @@ class StepTiming(msgspec.Struct, frozen=True, array_like=True):
     rows: int
     tokens: int
     padding_tokens: int = 0
+    mask_wait_seconds: float | None = None
 
 
 class Stats(Message, frozen=True):

@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 from copy import deepcopy
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from sentencepiece import SentencePieceProcessor
 from tokenizers import AddedToken
 
 from server.text.protobuf import protobuf_fields
+from server.text.spelling import Spelling, spell_piece
 from server.text.streams import Stripped, TextStep, clean_up, clean_up_steps
 from server.text.tokenizer import Encoding, SpecialIds, TokenizerError
 from server.text.tokenizer_files import TokenizerFiles, read_json
@@ -135,6 +137,12 @@ class MarianTokenizer:
 
     def token_to_id(self, token: str) -> int | None:
         return self._id(token)
+
+    @cached_property
+    def spelling(self) -> Spelling:
+        silent = self.special_ids | {self._unk}
+        names = (None if index in silent else self.id_to_token(index) for index in range(self.vocab_size))
+        return Spelling(tuple(b"" if name is None else spell_piece(name) for name in names), opens_with_space=True)
 
     def _id(self, token: str) -> int | None:
         return self._ids.get(token, self._vocabulary.get(token))

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
+from server.text.spelling import Spelling
 from server.text.streams import TokenStream
 from weights.resolve import ResolveError, file_in
 
@@ -87,6 +88,10 @@ class Tokenizer(Protocol):
 
     def stream(self, skip_special_tokens: bool = True) -> TokenStream:
         """The same text piece by piece: all that the stream gives, joined, equals `decode`."""
+
+    @property
+    def spelling(self) -> Spelling:
+        """What each token adds to a text, in bytes. Raises NoSpelling where that depends on other tokens."""
 
     @property
     def marks_subwords(self) -> bool:

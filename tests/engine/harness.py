@@ -22,10 +22,13 @@ from server.ipc.messages import (
     ModelSpec,
     TokenLogprob,
     Tokens,
+    Vocabulary,
 )
 from tests.parity.checkpoints import load, save
 
 VOCAB = 97
+PRINTABLE = [*[b""] * 3, *(bytes([33 + i]) for i in range(VOCAB - 3))]
+"""How the tokens of these checkpoints are spelled, for grammars: three are no text."""
 _LLAMA = {
     "vocab_size": VOCAB,
     "hidden_size": 32,
@@ -200,7 +203,10 @@ def engine(pairs: list[Pair], **options) -> Engine:
     infos: dict[str, ModelInfo] = {}
     for pair in pairs:
         models[pair.name], infos[pair.name] = build(pair.loaded, settings, settings.kv_cache_bytes // len(pairs))
-    return Engine(models, pairs[0].loaded.device)
+    made = Engine(models, pairs[0].loaded.device)
+    for pair in pairs:
+        made.teach(Vocabulary(pair.name, PRINTABLE))
+    return made
 
 
 @dataclass
