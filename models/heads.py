@@ -89,8 +89,8 @@ class Classification(nn.Module):
                 return offsets[1:] - 1
             case "end":
                 index = torch.arange(len(batch.token_ids), device=offsets.device)
-                ends = index.masked_fill(batch.token_ids.ne(self.config.end_token_id), 0)
-                last = torch.stack([part.max() for part in ends.split(list(batch.lengths))])
+                ends = index * (batch.token_ids == self.config.end_token_id)
+                last = torch.stack([part.max() for part in torch.split(ends, list(batch.lengths))])
                 return torch.maximum(last, offsets[:-1])
 
 
