@@ -24,18 +24,23 @@ from weights.resolve import file_in
 _LANGUAGE_TOKEN = re.compile(r">>.*?<<", re.DOTALL)
 
 
-class MarianTokenizer:
-    """Source pieces through `source.spm`, ids by `vocab.json`; answers by `target_vocab.json` where there is one."""
+class PieceTokenizer:
+    """Pieces of a SentencePiece model, under the ids of a vocabulary beside it.
 
-    def __init__(self, directory: Path, files: TokenizerFiles) -> None:
-        self._vocabulary: dict[str, int] = read_json(directory, "vocab.json")
-        separate = bool(files.config.get("separate_vocabs", False))
-        target = read_json(directory, "target_vocab.json") if separate else self._vocabulary
-        if not self._vocabulary or not target:
-            raise TokenizerError(f"{'target_vocab' if self._vocabulary else 'vocab'}.json is missing or empty")
-        self._source = _load_model(directory, "source.spm")
-        # One vocabulary for both sides is spelled as the source model spells, as the reference implementation has it.
-        self._speller = _load_model(directory, "target.spm") if separate else self._source
+    source: the model that cuts source texts. speller: the one that spells answers. vocabulary: ids of the source's
+    tokens. target: ids of the answer's tokens. special_gap: what stands in a text after a token that is none.
+    """
+
+    def __init__(
+        self,
+        source: Any,
+        speller: Any,
+        vocabulary: dict[str, int],
+        target: dict[str, int],
+        files: TokenizerFiles,
+        special_gap: str,
+    ) -> None:
+        self._source, self._speller, self._vocabulary, self._gap = source, speller, vocabulary, special_gap
         self._tokens = {index: token for token, index in target.items()}
         self._added = _added_tokens(files, self._vocabulary)
         self._tokens |= {index: token.content for index, token in self._added.items()}
@@ -72,14 +77,14 @@ class MarianTokenizer:
         return [self._encode(group, add_special_tokens, offsets) for group in groups]
 
     def _encode(self, group: tuple[str, ...], add_special_tokens: bool, offsets: bool) -> Encoding:
-        found = [piece for text in group for piece in self._split(text, offsets)]
-        if add_special_tokens:
-            found.append((self._tokens.get(self._eos, "</s>"), 0, 0))
+        text_pieces = [piece for text in group for piece in self._split(text, offsets)]
+        before, after = self._around() if add_special_tokens else ([], [])
+        found = [*((token, 0, 0) for token in before), *text_pieces, *((token, 0, 0) for token in after)]
         ids = [self._id(token) for token, _, _ in found]
         return Encoding(
             ids=[self._unk if index is None else index for index in ids],
             type_ids=[0] * len(found),
-            special=[False] * (len(found) - add_special_tokens) + [True] * add_special_tokens,
+            special=[True] * len(before) + [False] * len(text_pieces) + [True] * len(after),
             offsets=[(start, end) for _, start, end in found] if offsets else [],
             tokens=[token for token, _, _ in found] if offsets else [],
         )
@@ -99,11 +104,11 @@ class MarianTokenizer:
             at = end
         yield from self._plain(text[at:], at, offsets)
 
+    def _around(self) -> tuple[list[str], list[str]]:
+        """Tokens before and after a text."""
+        return [], [self._tokens.get(self._eos, "</s>")]
+
     def _plain(self, text: str, at: int, offsets: bool) -> Iterator[tuple[str, int, int]]:
-        match = _LANGUAGE_TOKEN.match(text)
-        if match is not None:
-            yield match[0], at, at + match.end()
-            text, at = text[match.end() :], at + match.end()
         if text:
             for piece, start, end in _located_pieces(self._source, text) if offsets else _pieces(self._source, text):
                 yield piece, at + start, at + end
@@ -115,7 +120,7 @@ class MarianTokenizer:
             if token is None or (skip_special_tokens and token_id in self.special_ids):
                 continue
             if token in self._special_tokens:
-                text += _spell(self._speller, segment) + token + " "
+                text += _spell(self._speller, segment) + token + self._gap
                 segment = []
             else:
                 segment.append(token)
@@ -125,10 +130,10 @@ class MarianTokenizer:
     def join(self, tokens: Sequence[str]) -> str:
         return _spell(self._speller, list(tokens)).replace("▁", " ").strip()
 
-    def stream(self, skip_special_tokens: bool = True) -> _MarianStream:
+    def stream(self, skip_special_tokens: bool = True) -> _PieceStream:
         skipped = self.special_ids if skip_special_tokens else frozenset()
         steps: list[TextStep] = [Stripped(), *(clean_up_steps() if self._clean_up else ())]
-        return _MarianStream(self, self._speller, self._special_tokens, skipped, steps)
+        return _PieceStream(self, self._speller, self._special_tokens, skipped, steps, self._gap)
 
     def id_to_token(self, token_id: int) -> str | None:
         return self._tokens.get(token_id)
@@ -140,7 +145,29 @@ class MarianTokenizer:
         return self._ids.get(token, self._vocabulary.get(token))
 
 
-class _MarianStream:
+class MarianTokenizer(PieceTokenizer):
+    """Source pieces through `source.spm`, ids by `vocab.json`; answers by `target_vocab.json` where there is one."""
+
+    def __init__(self, directory: Path, files: TokenizerFiles) -> None:
+        vocabulary = read_json(directory, "vocab.json")
+        separate = bool(files.config.get("separate_vocabs", False))
+        target = read_json(directory, "target_vocab.json") if separate else vocabulary
+        if not vocabulary or not target:
+            raise TokenizerError(f"{'target_vocab' if vocabulary else 'vocab'}.json is missing or empty")
+        source = load_pieces(directory, "source.spm")
+        # One vocabulary for both sides is spelled as the source model spells, as the reference implementation has it.
+        speller = load_pieces(directory, "target.spm") if separate else source
+        super().__init__(source, speller, vocabulary, target, files, special_gap=" ")
+
+    def _plain(self, text: str, at: int, offsets: bool) -> Iterator[tuple[str, int, int]]:
+        match = _LANGUAGE_TOKEN.match(text)
+        if match is not None:
+            yield match[0], at, at + match.end()
+            text, at = text[match.end() :], at + match.end()
+        yield from super()._plain(text, at, offsets)
+
+
+class _PieceStream:
     """Spells a segment (the tokens between two special ones) with what came just before as an anchor.
 
     SentencePiece treats only the beginning of a segment in its own way, so once a piece has shown, spelling it again
@@ -149,14 +176,15 @@ class _MarianStream:
 
     def __init__(
         self,
-        tokenizer: MarianTokenizer,
+        tokenizer: PieceTokenizer,
         speller: Any,
         special: set[str],
         skipped: frozenset[int],
         steps: Sequence[TextStep],
+        gap: str,
     ) -> None:
         self._tokenizer, self._speller, self._special, self._skipped = tokenizer, speller, special, skipped
-        self._steps = steps
+        self._steps, self._gap = steps, gap
         self._window: list[str] = []
         self._shown = ""
 
@@ -165,7 +193,7 @@ class _MarianStream:
         if token is None or token_id in self._skipped:
             return ""
         if token in self._special:
-            text = self._rest() + token + " "
+            text = self._rest() + token + self._gap
             self._window, self._shown = [], ""
         else:
             self._window.append(token)
@@ -185,8 +213,9 @@ class _MarianStream:
             text += self._through(step.finish(), index + 1)
         return text
 
-    def fork(self) -> _MarianStream:
-        copy = _MarianStream(self._tokenizer, self._speller, self._special, self._skipped, deepcopy(self._steps))
+    def fork(self) -> _PieceStream:
+        steps = deepcopy(self._steps)
+        copy = _PieceStream(self._tokenizer, self._speller, self._special, self._skipped, steps, self._gap)
         copy._window, copy._shown = list(self._window), self._shown
         return copy
 
@@ -223,7 +252,8 @@ def _spell(model: Any, pieces: list[str]) -> str:
     return str(model.DecodePieces(pieces)) if pieces else ""
 
 
-def _load_model(directory: Path, name: str) -> Any:
+def load_pieces(directory: Path, name: str) -> Any:
+    """The SentencePiece model of a file. Raises TokenizerError where it is missing or damaged."""
     path = file_in(directory, name)
     if path is None:
         raise TokenizerError(f"{name} is missing")

@@ -2,6 +2,7 @@
 
 - `vocab.txt`: WordPiece (Devlin et al. 2019, arXiv:1810.04805; Wu et al. 2016, arXiv:1609.08144).
 - `vocab.json` and `merges.txt`: byte-level BPE (Radford et al. 2019), with RoBERTa's or no template.
+- `sentencepiece.bpe.model`: mBART's Unigram (`fairseq`).
 - `spiece.model`: T5's Unigram (Kudo 2018, arXiv:1804.10959) with its sentinels `<extra_id_0>`... at the end.
 """
 
@@ -14,6 +15,7 @@ from pathlib import Path
 from tokenizers import Tokenizer as Backend
 from tokenizers import decoders, models, normalizers, pre_tokenizers, processors
 
+from server.text.fairseq import build_unigram
 from server.text.protobuf import protobuf_fields
 from server.text.tokenizer import TokenizerError
 from server.text.tokenizer_files import TokenizerFiles
@@ -27,6 +29,7 @@ def build_backend(directory: Path, files: TokenizerFiles) -> Backend:
         "vocab.txt": lambda path: _word_piece(path, files),
         "merges.txt": lambda path: _byte_level(directory, path, files),
         "spiece.model": lambda path: _unigram(path, files),
+        "sentencepiece.bpe.model": lambda path: _fairseq(path, files),
     }
     for name, build in builders.items():
         path = file_in(directory, name)
@@ -106,6 +109,12 @@ def _asked_template(backend: Backend, files: TokenizerFiles) -> processors.Templ
     return processors.TemplateProcessing(
         single=around("$A", 0), pair=[*around("$A", 0), *around("$B", 1)], special_tokens=list(used.items())
     )
+
+
+def _fairseq(path: Path, files: TokenizerFiles) -> Backend:
+    if files.kind not in ("mbart", "mbart50"):
+        raise TokenizerError(f"{path.name} without tokenizer.json is supported for mBART and M2M100 only")
+    return build_unigram(*_read_sentencepiece(path.read_bytes()), files)
 
 
 def _unigram(path: Path, files: TokenizerFiles) -> Backend:
