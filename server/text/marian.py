@@ -13,12 +13,12 @@ from pathlib import Path
 from typing import Any
 
 from sentencepiece import SentencePieceProcessor
-from tokenizers import AddedToken
 
 from server.text.protobuf import protobuf_fields
 from server.text.streams import Stripped, TextStep, clean_up, clean_up_steps
 from server.text.tokenizer import Encoding, SpecialIds, TokenizerError
 from server.text.tokenizer_files import TokenizerFiles, read_json
+from server.text.whole_tokens import WholeTokens, added_tokens
 from weights.resolve import file_in
 
 _LANGUAGE_TOKEN = re.compile(r">>.*?<<", re.DOTALL)
@@ -42,7 +42,7 @@ class PieceTokenizer:
     ) -> None:
         self._source, self._speller, self._vocabulary, self._gap = source, speller, vocabulary, special_gap
         self._tokens = {index: token for token, index in target.items()}
-        self._added = _added_tokens(files, self._vocabulary)
+        self._added = added_tokens(files, self._vocabulary)
         self._tokens |= {index: token.content for index, token in self._added.items()}
         self._ids = {token.content: index for index, token in self._added.items()}
         self.special = SpecialIds(
@@ -58,8 +58,8 @@ class PieceTokenizer:
         roles = {token.content for token in (*files.roles.values(), *files.extra_special)}
         self._special_tokens = roles | {token.content for token in self._added.values() if token.special}
         self.special_ids = frozenset(index for index in map(self._id, self._special_tokens) if index is not None)
-        whole = sorted(self._special_tokens | set(self._ids), key=len, reverse=True)
-        self._whole_tokens = re.compile("|".join(map(re.escape, whole)))
+        by_spelling = {token.content: token for token in self._added.values()}
+        self._whole_tokens = WholeTokens(self._special_tokens | set(self._ids), by_spelling)
         self.vocab_size = max(max(self._vocabulary.values()), *self._tokens, *self._ids.values()) + 1
         self.max_length = files.max_length
         self.marks_subwords = False
@@ -91,18 +91,11 @@ class PieceTokenizer:
 
     def _split(self, text: str, offsets: bool) -> Iterator[tuple[str, int, int]]:
         """(token, start, end) of a text: added tokens whole, the rest through SentencePiece."""
-        at = 0
-        for match in self._whole_tokens.finditer(text):
-            start, end, added = match.start(), match.end(), self._added.get(self._ids.get(match[0], -1))
-            if start < at:
-                continue  # swallowed by the white space of the token before
-            left = text[at:start]
-            yield from self._plain(left.rstrip() if added and added.lstrip else left, at, offsets)
-            yield match[0], start, end
-            if added and added.rstrip:
-                end += len(text[end:]) - len(text[end:].lstrip())
-            at = end
-        yield from self._plain(text[at:], at, offsets)
+        for part, at, is_whole in self._whole_tokens.split(text):
+            if is_whole:
+                yield part, at, at + len(part)
+            else:
+                yield from self._plain(part, at, offsets)
 
     def _around(self) -> tuple[list[str], list[str]]:
         """Tokens before and after a text."""
@@ -263,14 +256,3 @@ def load_pieces(directory: Path, name: str) -> Any:
     except (RuntimeError, OSError):
         raise TokenizerError(f"{name} is damaged: not a SentencePiece model") from None
     return model
-
-
-def _added_tokens(files: TokenizerFiles, vocabulary: dict[str, int]) -> dict[int, AddedToken]:
-    """Tokens beside the vocabulary; special ones that it lacks get the next free ids."""
-    added = dict(files.added)
-    known = {token.content for token in added.values()} | set(vocabulary)
-    for token in (*files.roles.values(), *files.extra_special):
-        if token.content not in known:
-            added[max((*vocabulary.values(), *added)) + 1] = token
-            known.add(token.content)
-    return added

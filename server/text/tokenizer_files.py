@@ -38,6 +38,11 @@ _KINDS = {
     "m2m100": "m2m100",
     "m2m_100": "m2m100",
     "umt5": "t5",
+    "byt5": "byt5",
+    "pegasus": "pegasus",
+    "blenderbot": "blenderbot",
+    "blenderbot-small": "blenderbot-small",
+    "blenderbotsmall": "blenderbot-small",
 }
 _FAIRSEQ_ROLES = {
     "bos": "<s>",
@@ -56,7 +61,11 @@ _DEFAULT_ROLES: Mapping[str, Mapping[str, str]] = {
     "mbart50": _FAIRSEQ_ROLES,
     "nllb": _FAIRSEQ_ROLES,
     "m2m100": {"bos": "<s>", "eos": "</s>", "sep": "</s>", "unk": "<unk>", "pad": "<pad>"},
+    "blenderbot": _FAIRSEQ_ROLES,
     "t5": {"eos": "</s>", "unk": "<unk>", "pad": "<pad>"},
+    "blenderbot-small": {"bos": "__start__", "eos": "__end__", "unk": "__unk__", "pad": "__null__"},
+    "byt5": {"eos": "</s>", "unk": "<unk>", "pad": "<pad>"},
+    "pegasus": {"eos": "</s>", "unk": "<unk>", "pad": "<pad>", "mask": "<mask_2>"},
     "marian": {"unk": "<unk>", "eos": "</s>", "pad": "<pad>"},
     "llama": {"unk": "<unk>", "bos": "<s>", "eos": "</s>"},
 }
@@ -67,7 +76,7 @@ class TokenizerFiles:
     """The settings of a checkpoint's tokenizer.
 
     kind: the family whose conventions hold (`bert`, `gpt2`, `roberta`, `t5`, `marian`, `llama`, `mbart`, `mbart50`,
-        `nllb`, `m2m100`), or empty.
+        `nllb`, `m2m100`, `byt5`, `pegasus`, `blenderbot`, `blenderbot-small`), or empty.
     roles: tokens with a role, by the role's name; defaults of the kind included, so a vocabulary may
         lack them. stated_roles: those that the files themselves name.
     added: tokens by id beside the vocabulary's own. extra_special: further tokens that are not text.

@@ -144,6 +144,35 @@ def write_marian(directory: Path, clean_up: bool = False) -> Path:
     return _write(directory, vocab=vocabulary)
 
 
+def write_pegasus(directory: Path) -> Path:
+    """`spiece.model` alone; its masks and unused tokens stand before the pieces."""
+    _write(directory, tokenizer_config={"tokenizer_class": "PegasusTokenizer"}, config={"model_type": "pegasus"})
+    _train_sentencepiece(directory / "spiece", CORPUS, pad_id=0, eos_id=1, unk_id=2, bos_id=-1)
+    (directory / "spiece.vocab").unlink()
+    return directory
+
+
+def write_blenderbot_small(directory: Path) -> Path:
+    """`vocab.json` and `merges.txt` of lower-case words, whose inner pieces end in `@@`."""
+    kind = {"model_type": "blenderbot-small"}
+    _write(directory, tokenizer_config={"tokenizer_class": "BlenderbotSmallTokenizer"}, config=kind)
+    backend = Tokenizer(models.BPE(end_of_word_suffix="</w>"))
+    backend.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    trainer = trainers.BpeTrainer(vocab_size=260, end_of_word_suffix="</w>", show_progress=False)
+    backend.train_from_iterator([line.lower() for line in CORPUS], trainer)
+    state = json.loads(backend.to_str())["model"]
+    pieces = [piece.removesuffix("</w>") if piece.endswith("</w>") else piece + "@@" for piece in state["vocab"]]
+    merges = ["#version: 0.2", *(" ".join(pair) for pair in state["merges"])]
+    (directory / "merges.txt").write_text("\n".join(merges) + "\n", encoding="utf-8")
+    tokens = ["__null__", "__start__", "__end__", "__unk__", "__newln__", *dict.fromkeys(pieces)]
+    return _write(directory, vocab={token: index for index, token in enumerate(tokens)})
+
+
+def write_byt5(directory: Path) -> Path:
+    """No vocabulary at all: the class says it."""
+    return _write(directory, tokenizer_config={"tokenizer_class": "ByT5Tokenizer"}, config={"model_type": "t5"})
+
+
 def write_mbart(directory: Path, kind: str = "MBart") -> Path:
     """`sentencepiece.bpe.model` alone, of mBART or mBART-50 (kind `MBart50`)."""
     _write(directory, tokenizer_config={"tokenizer_class": f"{kind}Tokenizer"}, config={"model_type": "mbart"})

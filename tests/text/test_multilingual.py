@@ -167,6 +167,16 @@ def test_a_checkpoint_of_one_target_offers_only_that(tmp_path: Path, name: str, 
         languages.match("de", "fi")
 
 
+def test_blenderbot_ends_its_texts(tmp_path: Path):
+    """From `vocab.json` and `merges.txt`, for which transformers 5 forgets the end token that 4 and the files have."""
+    directory = checkpoints.write_byte_level(tmp_path, "roberta")
+    (directory / "tokenizer_config.json").write_text(json.dumps({"tokenizer_class": "BlenderbotTokenizer"}))
+    ours, oracle = load_tokenizer(directory), reference(directory)
+    for text in [*TORTURE, *CORPUS[:5]]:
+        assert ours.encode([text])[0].ids == [*oracle(text).input_ids, ours.special.eos]
+        assert ours.decode(oracle(text).input_ids) == oracle.decode(oracle(text).input_ids, skip_special_tokens=True)
+
+
 def test_lists_are_those_of_the_published_tokenizers():
     assert list(LANGUAGES["mbart"]) == MBART_CODES and list(LANGUAGES["mbart50"]) == MBART_50_CODES
     assert {kind: list(LANGUAGES[kind]) for kind in ("m2m100", "wmt21")} == M2M_100_CODES
