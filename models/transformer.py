@@ -36,6 +36,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
+from models.alignment import AligningStep
 from models.attention import Attention
 from models.batch import DecoderBatch, EncoderBatch
 from models.config import (
@@ -145,6 +146,19 @@ class Transformer(nn.Module):
         bias = self.decoder.bias(max(batch.key_lens))
         step = PagedStep(batch, cache, cross_cache, self.dtype, rotations, bias)
         return self.decoder(batch.token_ids, batch.positions, step)  # type: ignore[no-any-return]
+
+    def align(self, source: EncoderBatch, target: EncoderBatch) -> Tensor:
+        """What each token of a text looks at in its source, over layers and heads: [tokens, source tokens], float32.
+
+        source, target: one text each; the target with what the decoder starts from, and without its last token, which
+        has looked at nothing yet.
+        """
+        assert self.decoder is not None, "the model has no decoder"
+        (length,) = target.lengths
+        rotations, bias = self.decoder.rotations(target.positions), self.decoder.bias(length)
+        step = AligningStep(length, self.encode(source), rotations, bias)
+        self.decoder(target.token_ids, target.positions, step)
+        return step.weights
 
     def logits(self, hidden: Tensor) -> Tensor:
         """Scores over the vocabulary: [n, hidden], model dtype -> [n, vocab], float32."""

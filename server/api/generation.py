@@ -82,6 +82,7 @@ def resolve(body: GenerationFields, model: Model, plan: Plan, min_beams: int = 1
         top_logprobs=body.top_logprobs or 0,
         prompt_logprobs=bool(body.prompt_logprobs),
         stream=bool(body.stream),
+        attention=bool(body.return_attention),
     )
     _check_minimum(body, params)
     return params, seed
@@ -104,6 +105,10 @@ def _refuse_source_fields(body: GenerationFields, info: ModelInfo) -> None:
             if getattr(body, name):
                 raise InvalidRequest(f"`{name}` is for decoders; `{info.name}` reads a source text", name)
         return
+    if body.return_attention:
+        raise InvalidRequest(
+            f"`return_attention` is for encoder-decoder models; `{info.name}` is a decoder", "return_attention"
+        )
     for name in ("forced_bos_token", "decoder_prefix", "source_lang", "target_lang"):
         if getattr(body, name) is not None:
             raise InvalidRequest(f"`{name}` is for encoder-decoder models; `{info.name}` is a decoder", name)

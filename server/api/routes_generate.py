@@ -102,6 +102,8 @@ async def generate(request: Request) -> Response:
                 choice["prompt_logprobs"] = answer.prompt_logprobs_json(
                     run.prompts[origins[answer.row] * body.candidates]
                 )
+            if body.return_attention:
+                choice["attention"] = answer.alignment_json(messages[answer.row].token_ids)
             if many:
                 choice["prompt_index"] = origins[answer.row]
             choices.append(choice)

@@ -90,7 +90,7 @@ async def translate(request: Request) -> Response:
         return {
             "id": answer_id,
             "model": model.name,
-            "translations": [_translation(body, plan, job) for job in jobs],
+            "translations": [_translation(body, plan, job, [one.token_ids for one in messages]) for job in jobs],
             "usage": usage(sum(map(len, sources)), made, run.cached_tokens()),
             "seed": seed,
             "timings": run.timings(arrival(request)),
@@ -152,7 +152,7 @@ async def _sources(state: State, model: Model, body: TranslateBody, plan: Plan, 
     return [encoding.ids for encoding in encodings]
 
 
-def _translation(body: TranslateBody, plan: Plan, job: Segments) -> dict[str, Any]:
+def _translation(body: TranslateBody, plan: Plan, job: Segments, sources: list[list[int]]) -> dict[str, Any]:
     answer: dict[str, Any] = {
         "text": job.text(0),
         "source_lang": plan.source_lang or body.source_lang,
@@ -165,4 +165,6 @@ def _translation(body: TranslateBody, plan: Plan, job: Segments) -> dict[str, An
         answer["token_ids"] = [token_id for one in job.best() for token_id in one.token_ids]
     if body.logprobs:
         answer["logprobs"] = [entry for one in job.best() for entry in one.logprobs_json()]
+    if body.return_attention:
+        answer["attention"] = [one.alignment_json(sources[one.row]) for one in job.best()]
     return answer

@@ -230,7 +230,6 @@ class GenerationFields(TimedBody):
 _UNBUILT: dict[str, tuple[object, ...]] = {
     "num_beam_groups": (1,),
     "diversity_penalty": (0.0,),
-    "return_attention": (False,),
     "response_format": ({"type": "text"},),
 }
 

@@ -204,3 +204,27 @@ def test_generate_takes_languages_too_and_mbart_needs_one(server: RunningServer,
     ):
         response = httpx.post(f"{server.url}/generate", json=wrong)
         assert (response.status_code, response.json()["error"]["param"]) == (422, param)
+
+
+@torch.inference_mode()
+def test_attention_of_every_segment(server: RunningServer, directories: dict[str, Path]) -> None:
+    """`return_attention`: a row for each token that the encoder read, a column for each new token."""
+    body = {"model": "nllb", "inputs": f"{TEXTS[0]} {TEXTS[1]}", "source_lang": "en", "target_lang": "zu"}
+    body |= {"return_attention": True, "return_token_ids": True, "num_beams": 4, "max_new_tokens": 12}
+    translation = post(server, "/translate", body)["translations"][0]
+    tokenizer = AutoTokenizer.from_pretrained(directories["nllb"], src_lang="eng_Latn")
+    model = AutoModelForSeq2SeqLM.from_pretrained(directories["nllb"], attn_implementation="eager")
+    assert len(translation["attention"]) == 2
+    made = translation["token_ids"]
+    for text, alignment in zip(TEXTS, translation["attention"], strict=False):
+        inputs = tokenizer(text, return_tensors="pt")
+        assert alignment["source_tokens"] == tokenizer.convert_ids_to_tokens(inputs["input_ids"][0].tolist())
+        tokens, made = made[: len(alignment["target_tokens"])], made[len(alignment["target_tokens"]) :]
+        assert alignment["target_tokens"] == tokenizer.convert_ids_to_tokens(tokens)
+        seen = model(**inputs, decoder_input_ids=torch.tensor([[2, *tokens[:-1]]]), output_attentions=True)
+        expected = torch.stack([layer[0] for layer in seen.cross_attentions]).mean((0, 1)).T
+        torch.testing.assert_close(torch.tensor(alignment["weights"]), expected, atol=1e-4, rtol=1e-4)
+    choice = post(server, "/generate", {"model": "m2m", "prompt": TEXTS, "return_attention": True})["choices"][1]
+    assert len(choice["attention"]["weights"]) == len(choice["attention"]["source_tokens"])
+    columns = torch.tensor(choice["attention"]["weights"]).sum(0)
+    torch.testing.assert_close(columns, torch.ones_like(columns))

@@ -97,6 +97,7 @@ from tests.wire.test_generate import generate, refused
         ("echo", {"echo": "yes"}),
         ("echo", {"echo": True, "model": "translator"}),
         ("return_attention", {"return_attention": True}),
+        ("return_attention", {"return_attention": 1, "model": "translator"}),
         ("response_format", {"response_format": {"type": "json_object"}}),
         ("model", {"model": "embedder"}),
     ],
