@@ -327,6 +327,21 @@ def test_names_of_first_releases(base, dropped, renamed):
     assert first_match(rules, renamed)[1] == ("decoder.embedding.tokens.weight",)
 
 
+@pytest.mark.parametrize("base", [BART, MBART, M2M_100, PEGASUS, BLENDERBOT, BLENDERBOT_SMALL])
+def test_names_of_first_seq2seq_releases(base):
+    """Every table of tokens stood in the files, tied or not, and what is computed stood there as well."""
+    family, architecture = family_of(base)
+    rules = family.rules(build(base), base, architecture)
+    for name in ("shared", "encoder.embed_tokens", "decoder.embed_tokens"):
+        for prefix in ("", "model."):
+            assert first_match(rules, f"{prefix}{name}.weight")[1] == ("encoder.embedding.tokens.weight",)
+    assert first_match(rules, "lm_head.weight")[1] == ("encoder.embedding.tokens.weight",)
+    assert first_match(rules, "model.decoder.version")[1] == ()
+    if base in (M2M_100, PEGASUS):
+        assert first_match(rules, "model.encoder.embed_positions.weight")[1] == ()
+    assert base is not M2M_100 or first_match(rules, "model.decoder.embed_positions.weights")[1] == ()
+
+
 def test_bloom_has_two_names_for_each_size():
     older = {"n_embed": 48, "num_attention_heads": 6, "num_hidden_layers": 3}
     newer = {"hidden_size": 48, "n_head": 6, "n_layer": 3}

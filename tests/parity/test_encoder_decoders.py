@@ -268,9 +268,14 @@ def test_t5_encoder_alone(tmp_path, device, kind):
             torch.testing.assert_close(ours, theirs, atol=1e-4, rtol=1e-4)
 
 
-def test_bart_checkpoint_without_head(tmp_path, device):
+@pytest.mark.parametrize(
+    "kind",
+    [BartConfig, MBartConfig, M2M100Config, PegasusConfig, BlenderbotConfig, BlenderbotSmallConfig],
+    ids=lambda kind: kind.model_type,
+)
+def test_checkpoint_without_head(tmp_path, device, kind):
     """Published as a bare `BartModel`, without the bias of the logits, which is zero then."""
-    bare = save(tmp_path, BartConfig(**_BART), "BartModel")
+    bare = save(tmp_path, kind(**_BART), kind.__name__.replace("Config", "Model"))
     loaded = load(tmp_path, device)
     hidden = one_shot(Rows(loaded.transformer, [[5, 6, 7]]), [[2, 9]])[0]
     with torch.inference_mode():
