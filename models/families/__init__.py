@@ -7,12 +7,17 @@ from typing import Any
 
 from models.config import ConfigError
 from models.families import (
+    albert,
     bart,
     bert,
     blenderbot,
     blenderbot_small,
     bloom,
+    camembert,
+    deberta,
+    deberta_v2,
     distilbert,
+    electra,
     falcon,
     gemma,
     gemma2,
@@ -25,8 +30,11 @@ from models.families import (
     marian,
     mbart,
     mistral,
+    modernbert,
+    mpnet,
     mpt,
     mt5,
+    nomic_bert,
     olmo2,
     openai_gpt,
     opt,
@@ -40,11 +48,25 @@ from models.families import (
     starcoder2,
     t5,
     umt5,
+    xlm_roberta,
 )
 from models.families.family import Family
 from models.families.fields import short
 
-_ENCODERS = (bert, roberta, distilbert)
+_ENCODERS = (
+    bert,
+    roberta,
+    distilbert,
+    xlm_roberta,
+    camembert,
+    electra,
+    albert,
+    mpnet,
+    modernbert,
+    nomic_bert,
+    deberta,
+    deberta_v2,
+)
 _DECODERS = (
     openai_gpt,
     gpt2,

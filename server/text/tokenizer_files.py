@@ -43,25 +43,30 @@ _KINDS = {
     "blenderbot": "blenderbot",
     "blenderbot-small": "blenderbot-small",
     "blenderbotsmall": "blenderbot-small",
+    "nomic_bert": "bert",
+    "xlmroberta": "xlm-roberta",
+    "xlm-roberta": "xlm-roberta",
+    "camembert": "xlm-roberta",
+    "albert": "albert",
+    "deberta": "deberta",
+    "debertav2": "deberta",
+    "deberta-v2": "deberta",
 }
-_FAIRSEQ_ROLES = {
-    "bos": "<s>",
-    "eos": "</s>",
-    "sep": "</s>",
-    "cls": "<s>",
-    "unk": "<unk>",
-    "pad": "<pad>",
-    "mask": "<mask>",
-}
+_ANGLED = {"bos": "<s>", "eos": "</s>", "sep": "</s>", "cls": "<s>", "unk": "<unk>", "pad": "<pad>", "mask": "<mask>"}
+_BOXED = {"bos": "[CLS]", "eos": "[SEP]", "sep": "[SEP]", "cls": "[CLS]", "mask": "[MASK]"}
 _DEFAULT_ROLES: Mapping[str, Mapping[str, str]] = {
     "bert": {"unk": "[UNK]", "sep": "[SEP]", "pad": "[PAD]", "cls": "[CLS]", "mask": "[MASK]"},
     "gpt2": {"unk": "<|endoftext|>", "bos": "<|endoftext|>", "eos": "<|endoftext|>"},
-    "roberta": _FAIRSEQ_ROLES,
-    "mbart": _FAIRSEQ_ROLES,
-    "mbart50": _FAIRSEQ_ROLES,
-    "nllb": _FAIRSEQ_ROLES,
+    "roberta": _ANGLED,
+    "xlm-roberta": _ANGLED,
+    "mpnet": {**_ANGLED, "unk": "[UNK]"},
+    "albert": {**_BOXED, "unk": "<unk>", "pad": "<pad>"},
+    "deberta": {**_BOXED, "unk": "[UNK]", "pad": "[PAD]"},
+    "mbart": _ANGLED,
+    "mbart50": _ANGLED,
+    "nllb": _ANGLED,
     "m2m100": {"bos": "<s>", "eos": "</s>", "sep": "</s>", "unk": "<unk>", "pad": "<pad>"},
-    "blenderbot": _FAIRSEQ_ROLES,
+    "blenderbot": _ANGLED,
     "t5": {"eos": "</s>", "unk": "<unk>", "pad": "<pad>"},
     "blenderbot-small": {"bos": "__start__", "eos": "__end__", "unk": "__unk__", "pad": "__null__"},
     "byt5": {"eos": "</s>", "unk": "<unk>", "pad": "<pad>"},
@@ -75,8 +80,7 @@ _DEFAULT_ROLES: Mapping[str, Mapping[str, str]] = {
 class TokenizerFiles:
     """The settings of a checkpoint's tokenizer.
 
-    kind: the family whose conventions hold (`bert`, `gpt2`, `roberta`, `t5`, `marian`, `llama`, `mbart`, `mbart50`,
-        `nllb`, `m2m100`, `byt5`, `pegasus`, `blenderbot`, `blenderbot-small`), or empty.
+    kind: the family whose conventions hold (`bert`, `gpt2`, `roberta`, `t5`, `deberta`, `mbart`...), or empty.
     roles: tokens with a role, by the role's name; defaults of the kind included, so a vocabulary may
         lack them. stated_roles: those that the files themselves name.
     added: tokens by id beside the vocabulary's own. extra_special: further tokens that are not text.
