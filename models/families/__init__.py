@@ -48,6 +48,7 @@ from models.families import (
     starcoder2,
     t5,
     umt5,
+    whisper,
     xlm_roberta,
 )
 from models.families.family import Family
@@ -89,7 +90,7 @@ _DECODERS = (
     stablelm,
     starcoder2,
 )
-_ENCODER_DECODERS = (t5, mt5, umt5, bart, marian, mbart, m2m_100, pegasus, blenderbot, blenderbot_small)
+_ENCODER_DECODERS = (t5, mt5, umt5, bart, marian, mbart, m2m_100, pegasus, blenderbot, blenderbot_small, whisper)
 _MODULES = (*_ENCODERS, *_DECODERS, *_ENCODER_DECODERS)
 
 FAMILIES: Mapping[str, Family] = {kind: module.FAMILY for module in _MODULES for kind in module.FAMILY.model_types}

@@ -87,4 +87,4 @@ def test_what_cannot_be_computed_fails_alone(pairs, monkeypatch, broken):
 
 def test_a_decoder_has_none(pairs):
     pair = pairs("gpt2")
-    assert "no source" in run(pair.engine(), [generate(pair, 0, [5, 6], attention=True)]).failed[0].message
+    assert "source text" in run(pair.engine(), [generate(pair, 0, [5, 6], attention=True)]).failed[0].message
