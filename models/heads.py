@@ -96,7 +96,7 @@ class _Labels(nn.Module):
 
 
 class Classification(_Labels):
-    """Class logits of each sequence's first or last token, or mean. forward: [tokens, hidden] -> [batch, num_labels],
+    """Class logits of one token of each sequence, or the mean. forward: [tokens, hidden] -> [batch, num_labels],
     float32."""
 
     def __init__(self, config: ClassificationHead, hidden_size: int) -> None:
@@ -106,8 +106,21 @@ class Classification(_Labels):
     def forward(self, hidden: Tensor, batch: EncoderBatch) -> Tensor:
         if self.config.pool == "mean":
             return self.labels(pool(hidden, batch, "mean").to(hidden.dtype))
-        offsets = torch.tensor(batch.offsets, device=hidden.device)
-        return self.labels(hidden[offsets[:-1] if self.config.pool == "first" else offsets[1:] - 1])
+        return self.labels(hidden[self._places(batch)])
+
+    def _places(self, batch: EncoderBatch) -> Tensor:
+        """Index of each text's one token: [batch], int64. A text without an end token gives its first."""
+        offsets = torch.tensor(batch.offsets, device=batch.token_ids.device)
+        match self.config.pool:
+            case "first":
+                return offsets[:-1]
+            case "end":
+                index = torch.arange(len(batch.token_ids), device=offsets.device)
+                ends = index * (batch.token_ids == self.config.end_token_id)
+                last = torch.stack([part.max() for part in torch.split(ends, list(batch.lengths))])
+                return torch.maximum(last, offsets[:-1])
+            case _:
+                return offsets[1:] - 1
 
 
 class TokenClassification(_Labels):

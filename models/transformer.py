@@ -8,7 +8,7 @@ configuration asks for one; linear weights are `[out, in]` as torch stores them)
 | `encoder.embedding.tokens.weight`                           | [vocab, hidden]                                 |
 | `encoder.embedding.positions.weight`                        | [num_positions, hidden], learned positions only |
 | `encoder.embedding.token_types.weight`                      | [num_token_types, hidden]                       |
-| `encoder.embedding.norm.{weight,bias}`                      | [hidden]                                        |
+| `encoder.embedding.{norm,token_norm}.{weight,bias}`         | [hidden]                                        |
 | `encoder.embedding.projection.{weight,bias}`                | [hidden, width], tables and norm then [width]   |
 | `encoder.embedding.convolution_{1,2}.{weight,bias}`         | [hidden, num_mels or hidden, 3], sound only     |
 | `encoder.layers.N.attention.query.{weight,bias}`            | [heads * head_dim, hidden]                      |
@@ -20,6 +20,7 @@ configuration asks for one; linear weights are `[out, in]` as torch stores them)
 | `encoder.layers.N.feed_forward.down.{weight,bias}`          | [hidden, intermediate]                          |
 | `encoder.layers.N.feed_forward_norms.{input,output,residual}.{weight,bias}` | [hidden]                        |
 | `encoder.score_bias.weight`                                 | [num_buckets, heads]                            |
+| `encoder.score_bias.layers.N.weight`                        | the same, where each layer has its own          |
 | `encoder.final_norm.{weight,bias}`                          | [hidden]                                        |
 | `encoder.distances.weight`                                  | [2 * span, hidden], disentangled attention only |
 | `encoder.distances.norm.{weight,bias}`                      | [hidden]                                        |
@@ -44,6 +45,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
+from models.alignment import AligningStep
 from models.attention import Attention
 from models.batch import DecoderBatch, EncoderBatch, SoundBatch
 from models.config import (
@@ -65,7 +67,7 @@ from models.kv_cache import KVCache
 from models.layer import Layer
 from models.linear import Packer
 from models.norms import make_norm
-from models.positions import Alibi, BucketBias, Rotary, Rotation
+from models.positions import Alibi, BucketBias, LayerBucketBias, Rotary, Rotation
 from models.sound_embedding import ConvolutionalEmbedding
 from models.steps import PackedStep, PagedStep, Step
 
@@ -87,10 +89,13 @@ class Stack(nn.Module):
             layers.append(make_layer(layer, hidden_size, index) if owner == index else layers[owner].again(index))
         self.layers = nn.ModuleList(layers)
         self.final_norm = make_norm(config.final_norm, hidden_size)
-        self.score_bias: BucketBias | Alibi | None = None
+        self.score_bias: BucketBias | LayerBucketBias | Alibi | None = None
+        heads = config.layers[0].attention.num_heads
         match config.score_bias:
+            case BucketBiasConfig(per_layer=True) as buckets:
+                self.score_bias = LayerBucketBias(buckets, heads, len(config.layers))
             case BucketBiasConfig() as buckets:
-                self.score_bias = BucketBias(buckets, config.layers[0].attention.num_heads)
+                self.score_bias = BucketBias(buckets, heads)
             case AlibiConfig() as lines:
                 self.score_bias = Alibi(lines)
         self.distances = None if config.distances is None else DistanceTable(config.distances, hidden_size)
@@ -108,7 +113,7 @@ class Stack(nn.Module):
         return {rotary.config: rotary(positions) for rotary in self._rotaries}
 
     def bias(self, length: int) -> Tensor | None:
-        """The score bias of every distance below `length`, or None: see `BucketBias`."""
+        """The score bias of every distance below `length`, or None: see `BucketBias` and `LayerBucketBias`."""
         if isinstance(self.score_bias, Alibi):
             weight = self.tokens.weight
             return self.score_bias(length, weight.dtype, weight.device)
@@ -185,6 +190,19 @@ class Transformer(nn.Module):
         step = PagedStep(batch, cache, cross_cache, self.dtype, rotations, bias)
         return self.decoder(batch.token_ids, batch.positions, step)  # type: ignore[no-any-return]
 
+    def align(self, source: EncoderBatch, target: EncoderBatch) -> Tensor:
+        """What each token of a text looks at in its source, over layers and heads: [tokens, source tokens], float32.
+
+        source, target: one text each; the target with what the decoder starts from, and without its last token, which
+        has looked at nothing yet.
+        """
+        assert self.decoder is not None, "the model has no decoder"
+        (length,) = target.lengths
+        rotations, bias = self.decoder.rotations(target.positions), self.decoder.bias(length)
+        step = AligningStep(length, self.encode(source), rotations, bias)
+        self.decoder(target.token_ids, target.positions, step)
+        return step.weights
+
     def logits(self, hidden: Tensor) -> Tensor:
         """Scores over the vocabulary: [n, hidden], model dtype -> [n, vocab], float32."""
         assert isinstance(self.head, LanguageModel | MaskedLanguageModel), "the model has no language model head"
@@ -233,6 +251,11 @@ class Transformer(nn.Module):
     def _reread(self, source: Tensor, batch: EncoderBatch) -> Tensor:
         assert self.decoder is not None and isinstance(self.config.head, ClassificationHead)
         starts = torch.tensor(batch.offsets[:-1], device=batch.token_ids.device)
-        token_ids = batch.token_ids.roll(1).index_fill(0, starts, self.config.head.start_token_id)
+        token_ids, start = batch.token_ids.roll(1), self.config.head.start_token_id
+        if start is None:
+            ends = torch.tensor(batch.offsets[1:], device=batch.token_ids.device) - 1
+            token_ids = token_ids.index_copy(0, starts, batch.token_ids[ends])
+        else:
+            token_ids = token_ids.index_fill(0, starts, start)
         step = self._packed_step(self.decoder, batch, source)
         return self.decoder(token_ids, batch.positions, step)  # type: ignore[no-any-return]

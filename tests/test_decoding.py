@@ -24,6 +24,7 @@ TESTS = {
     "wire": ["tests/wire/test_generate.py", "tests/wire/test_fields.py"],
     "translate": ["tests/wire/test_translate.py"],
     "oracle": ["tests/e2e/test_oracle.py"],
+    "attention": ["tests/engine/test_alignment.py", "tests/e2e/test_translation.py"],
 }
 
 
@@ -48,6 +49,7 @@ def test_a_field_is_tested_where_the_table_says(row):
         "suppress_tokens": "suppress_token_ids",
         "forced_bos_token": "forced_bos_token_id",
         "response_format": "grammar",
+        "return_attention": "attention",
     }
     for place in row[3].strip().split(", "):
         text = "".join((ROOT / file).read_text() for file in TESTS[place])

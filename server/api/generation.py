@@ -86,6 +86,7 @@ def resolve(
         prompt_logprobs=bool(body.prompt_logprobs),
         stream=bool(body.stream),
         grammar=grammar,
+        attention=bool(body.return_attention),
     )
     _check_minimum(body, params)
     _check_ends(body, model, params)
@@ -109,6 +110,10 @@ def _refuse_source_fields(body: GenerationFields, info: ModelInfo) -> None:
             if getattr(body, name):
                 raise InvalidRequest(f"`{name}` is for decoders; `{info.name}` reads a source text", name)
         return
+    if body.return_attention:
+        raise InvalidRequest(
+            f"`return_attention` is for encoder-decoder models; `{info.name}` is a decoder", "return_attention"
+        )
     for name in ("forced_bos_token", "decoder_prefix", "source_lang", "target_lang"):
         if getattr(body, name) is not None:
             raise InvalidRequest(f"`{name}` is for encoder-decoder models; `{info.name}` is a decoder", name)
@@ -183,11 +188,24 @@ def _check_ends(body: GenerationFields, model: Model, params: GenerationParams) 
         raise InvalidRequest("`forced_bos_token` is text, which does not go with `response_format`", "forced_bos_token")
 
 
-def decoder_start(body: GenerationFields, model: Model) -> list[int]:
-    """What the decoder of an encoder-decoder starts from; empty for a decoder-only model."""
+def bare_start(model: Model, plan: Plan) -> list[int]:
+    """What the decoder of an encoder-decoder starts from; empty for a decoder-only model.
+
+    Raises InvalidRequest where that is a language (mBART) and none was named.
+    """
     if not model.info.is_encoder_decoder:
         return []
-    start = list(model.info.generation.decoder_start_token_ids)
+    start = list(plan.decoder_start_ids or model.info.generation.decoder_start_token_ids)
+    if not start:
+        raise InvalidRequest(
+            f"`{model.name}` starts its answer from a language; `target_lang` must be given", "target_lang"
+        )
+    return start
+
+
+def decoder_start(body: GenerationFields, model: Model, plan: Plan) -> list[int]:
+    """The same with what the client wants the answer to begin with."""
+    start = bare_start(model, plan)
     if body.decoder_prefix:
         start += model.tokenizer.encode([body.decoder_prefix], add_special_tokens=False, offsets=False)[0].ids
     return start
@@ -218,6 +236,18 @@ def room(info: ModelInfo, prompt: Sequence[int], start: Sequence[int], param: st
 def check_ids(ids: Sequence[int], info: ModelInfo, param: str) -> list[int]:
     """The ids. Raises InvalidRequest for one that the model has no embedding for, whoever made it."""
     return _in_vocabulary(ids, info, param)
+
+
+def with_languages(encoding: Encoding, plan: Plan) -> Encoding:
+    """A source text between the token ids that ask for its translation."""
+    leading, trailing = plan.leading_source_ids, plan.trailing_source_ids or ()
+    return Encoding(
+        ids=[*leading, *encoding.ids, *trailing],
+        type_ids=[*(0 for _ in leading), *encoding.type_ids, *(0 for _ in trailing)],
+        special=[*(True for _ in leading), *encoding.special, *(True for _ in trailing)],
+        offsets=[],
+        tokens=[],
+    )
 
 
 def shorten(encoding: Encoding, limit: int, side: str) -> Encoding:

@@ -49,8 +49,8 @@ async def translate(request: Request) -> Response:
     places = [(job, index) for job in jobs for index, segment in enumerate(job.segments) if segment.text.strip()]
     sources = await _sources(state, model, body, plan, [job.segments[index].text for job, index in places])
 
-    bare = list(model.info.generation.decoder_start_token_ids)
-    prefixed = generation.decoder_start(body, model)
+    bare = generation.bare_start(model, plan)
+    prefixed = generation.decoder_start(body, model, plan)
     options = text_options(body, spelling)
     messages: list[Generate] = []
     answers: list[list[Answer]] = []
@@ -93,7 +93,7 @@ async def translate(request: Request) -> Response:
         return {
             "id": answer_id,
             "model": model.name,
-            "translations": [_translation(body, plan, job) for job in jobs],
+            "translations": [_translation(body, plan, job, [one.token_ids for one in messages]) for job in jobs],
             "usage": usage(sum(map(len, sources)), made, run.cached_tokens()),
             "seed": seed,
             "timings": run.timings(arrival(request)),
@@ -139,8 +139,9 @@ async def _split(state: State, model: Model, body: TranslateBody, plan: Plan, te
     def fits(text: str) -> bool:
         if not limit or len(text) < limit // 2:
             return True
-        encoded = model.tokenizer.encode([plan.prefix + text], offsets=False)[0]
-        return len(encoded.ids) + len(plan.leading_source_ids) <= limit
+        own_specials = plan.trailing_source_ids is None
+        encoded = model.tokenizer.encode([plan.prefix + text], add_special_tokens=own_specials, offsets=False)[0]
+        return len(generation.with_languages(encoded, plan).ids) <= limit
 
     target = plan.target_lang or body.target_lang
     return await state.in_thread(lambda: [segments.split(text, target, fits) for text in texts])
@@ -150,13 +151,15 @@ async def _sources(state: State, model: Model, body: TranslateBody, plan: Plan, 
     """Token ids of every segment, with what asks for the target language before them."""
     if not texts:
         return []
-    encodings = await state.encode(model.tokenizer, [plan.prefix + text for text in texts], param="inputs")
+    prefixed, own_specials = [plan.prefix + text for text in texts], plan.trailing_source_ids is None
+    encodings = await state.encode(model.tokenizer, prefixed, param="inputs", add_special_tokens=own_specials)
+    encodings = [generation.with_languages(encoding, plan) for encoding in encodings]
     if body.truncate is not None:
         encodings = [generation.shorten(encoding, body.truncate, "right") for encoding in encodings]
-    return [[*plan.leading_source_ids, *encoding.ids] for encoding in encodings]
+    return [encoding.ids for encoding in encodings]
 
 
-def _translation(body: TranslateBody, plan: Plan, job: Segments) -> dict[str, Any]:
+def _translation(body: TranslateBody, plan: Plan, job: Segments, sources: list[list[int]]) -> dict[str, Any]:
     answer: dict[str, Any] = {
         "text": job.text(0),
         "source_lang": plan.source_lang or body.source_lang,
@@ -169,4 +172,6 @@ def _translation(body: TranslateBody, plan: Plan, job: Segments) -> dict[str, An
         answer["token_ids"] = [token_id for one in job.best() for token_id in one.token_ids]
     if body.logprobs:
         answer["logprobs"] = [entry for one in job.best() for entry in one.logprobs_json()]
+    if body.return_attention:
+        answer["attention"] = [one.alignment_json(sources[one.row]) for one in job.best()]
     return answer

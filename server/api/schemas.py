@@ -236,7 +236,6 @@ class GenerationFields(TimedBody):
 _UNBUILT: dict[str, tuple[object, ...]] = {
     "num_beam_groups": (1,),
     "diversity_penalty": (0.0,),
-    "return_attention": (False,),
 }
 
 

@@ -6,9 +6,12 @@ time.monotonic().
 
 from __future__ import annotations
 
+import logging
 import time
 from dataclasses import dataclass, field
 from typing import Literal
+
+from msgspec.structs import replace
 
 from server.engine.beam_search import Beam
 from server.engine.constraint import Formats, Masking, fork
@@ -33,6 +36,9 @@ from server.ipc.messages import (
 TIMED_OUT = "the deadline passed before the first token"
 NOT_FINITE = "the model produced numbers that are not finite"
 STEP_FAILED = "the step that computed this request failed"
+NOT_ALIGNED = "what the answer looked at in its source could not be computed"
+
+log = logging.getLogger("triptych.engine")
 
 
 class StepFailed(RuntimeError):
@@ -124,6 +130,8 @@ class Generation:
             return f"a token id lies outside the vocabulary of {self.limits.vocab_size}"
         if params.num_beams > 1 and params.do_sample:
             return "beams cannot be sampled"
+        if params.attention and (not self.is_encoder_decoder or message.frames):
+            return "without a source text there is nothing to look at"
         if params.prompt_logprobs and self.is_encoder_decoder:
             return "a source text has no log-probabilities"
         if params.grammar and self.formats is None:
@@ -272,15 +280,31 @@ class Generation:
         elif reason == "timeout" and request.first_token is None:
             events.failed.append(Failed(request.request_id, "timeout", TIMED_OUT))
         else:
-            events.finished.append(self._finished(request, reason))
+            self._tell(request, reason, events)
 
-    def _finished(self, request: Request, reason: FinishReason) -> Finished:
+    def _tell(self, request: Request, reason: FinishReason, events: Events) -> None:
+        """The answer, with what it looked at if that was asked for; if that fails, it fails for this request alone."""
+        hypotheses = _hypotheses(request, reason)
+        if request.params.attention:
+            try:
+                hypotheses = [self._aligned(request, one) if one.token_ids else one for one in hypotheses]
+            except Exception:
+                log.exception("attention of a request to %s cannot be told", self.name)
+                events.failed.append(Failed(request.request_id, "engine_error", NOT_ALIGNED))
+                return
+        events.finished.append(self._finished(request, hypotheses))
+
+    def _aligned(self, request: Request, hypothesis: Hypothesis) -> Hypothesis:
+        start, made = request.rows[0].tokens[: request.num_prompt_tokens], hypothesis.token_ids
+        return replace(hypothesis, attention=self.runner.align(request.source_token_ids, start + made, len(made)))
+
+    def _finished(self, request: Request, hypotheses: list[Hypothesis]) -> Finished:
         now = time.monotonic()
         scheduled = request.first_scheduled if request.first_scheduled is not None else now
         first_token = request.first_token if request.first_token is not None else now
         return Finished(
             request.request_id,
-            _hypotheses(request, reason),
+            hypotheses,
             queue_seconds=scheduled - request.arrival,
             prefill_seconds=first_token - scheduled,
             decode_seconds=now - first_token,

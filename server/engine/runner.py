@@ -30,6 +30,8 @@ class Model(Protocol):
 
     def logits(self, hidden: Tensor) -> Tensor: ...
 
+    def align(self, source: EncoderBatch, target: EncoderBatch) -> Tensor: ...
+
     def classify(self, hidden: Tensor, batch: EncoderBatch) -> Tensor: ...
 
     def classify_tokens(self, hidden: Tensor) -> Tensor: ...
@@ -69,6 +71,20 @@ class Runner:
     def logits(self, hidden: Tensor) -> Tensor:
         """[n, hidden] to [n, vocab], float32."""
         return self.model.logits(hidden).float()
+
+    @torch.inference_mode()
+    def align(self, source_ids: Sequence[int], decoder_ids: Sequence[int], num_new: int) -> bytes:
+        """What each of the last `num_new` tokens looked at when it was made: float32, little-endian, [num_new, source].
+
+        A pass of its own through the whole model, so that it is the same whatever batch, beams or drafts made the text.
+        Raises FloatingPointError for numbers that are not finite.
+        """
+        source = self.encoder_batch([source_ids], [None])
+        target = self.encoder_batch([decoder_ids[:-1]], [None])
+        weights = self.model.align(source, target)[-num_new:]
+        if not torch.isfinite(weights).all():
+            raise FloatingPointError("attention is not finite")
+        return weights.cpu().numpy().astype("<f4").tobytes()
 
     def encoder_batch(self, texts: Sequence[Sequence[int]], types: Sequence[Sequence[int] | None]) -> EncoderBatch:
         """Pack whole texts. types: token types of each text, or None for all zero."""

@@ -127,6 +127,7 @@ class GenerationParams(msgspec.Struct, frozen=True, omit_defaults=True):
     prompt_logprobs: whether to report those of a decoder's prompt, with as many alternatives.
     stream: with beams, whether to report the tokens that every beam agrees on as they become certain.
     grammar: what the text has to be, in llguidance's format; empty: anything. It says when the text may end.
+    attention: whether to tell, at the end, what each token looked at in the source text of an encoder-decoder.
     """
 
     max_new_tokens: int
@@ -163,6 +164,7 @@ class GenerationParams(msgspec.Struct, frozen=True, omit_defaults=True):
     prompt_logprobs: bool = False
     stream: bool = False
     grammar: str = ""
+    attention: bool = False
 
 
 class Generate(Message, frozen=True):
@@ -357,6 +359,8 @@ class Hypothesis(msgspec.Struct, frozen=True, array_like=True):
     """One answer: its new tokens (an end token, if one ended it, included) and, with beams, its score.
 
     score: sum of log-probabilities / length ** length_penalty. stop_token_id: the token that ended it, if one did.
+    attention: float32, little-endian, [new tokens, source tokens], if it was asked for: cross-attention, averaged over
+    layers and heads.
     """
 
     token_ids: list[int]
@@ -364,6 +368,7 @@ class Hypothesis(msgspec.Struct, frozen=True, array_like=True):
     stop_token_id: int | None = None
     score: float | None = None
     logprobs: list[TokenLogprob] | None = None
+    attention: bytes | None = None
 
 
 class Finished(msgspec.Struct, frozen=True, array_like=True):

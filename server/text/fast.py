@@ -13,6 +13,7 @@ from functools import cached_property
 from tokenizers import Tokenizer as Backend
 from tokenizers import models
 
+from server.text.fairseq import DEFAULT_SOURCE, set_source_language
 from server.text.spelling import Spelling, speller
 from server.text.streams import Chain, UnknownDecoder, clean_up, clean_up_steps, decoder_chain
 from server.text.tokenizer import Encoding, SpecialIds, TokenizerError
@@ -26,6 +27,8 @@ class FastTokenizer:
         backend.no_truncation()
         backend.no_padding()
         _add_tokens(backend, files)
+        if files.kind in DEFAULT_SOURCE:
+            set_source_language(backend, files)
         self._backend = backend
         self._clean_up = files.clean_up and not isinstance(backend.model, models.BPE)
         added = backend.get_added_tokens_decoder()

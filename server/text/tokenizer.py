@@ -112,7 +112,10 @@ def load_tokenizer(directory: Path) -> Tokenizer:
 
     Raises TokenizerError when there is none, when a file of it is damaged, or when it is of a kind not supported.
     """
+    from server.text.blenderbot_small import BlenderbotSmallTokenizer
+    from server.text.byt5 import ByT5Tokenizer
     from server.text.fast import FastTokenizer
+    from server.text.m2m_100 import M2M100Tokenizer
     from server.text.marian import MarianTokenizer
     from server.text.tokenizer_files import read_tokenizer_files
     from server.text.vocabularies import build_backend
@@ -121,6 +124,12 @@ def load_tokenizer(directory: Path) -> Tokenizer:
         files = read_tokenizer_files(directory)
         if file_in(directory, "source.spm") is not None:
             return MarianTokenizer(directory, files)
+        if files.kind == "m2m100" and file_in(directory, "tokenizer.json") is None:
+            return M2M100Tokenizer(directory, files)
+        if files.kind == "byt5" and file_in(directory, "tokenizer.json") is None:
+            return ByT5Tokenizer(files)
+        if files.kind == "blenderbot-small" and file_in(directory, "tokenizer.json") is None:
+            return BlenderbotSmallTokenizer(directory, files)
         return FastTokenizer(build_backend(directory, files), files)
     except ResolveError as error:
         raise TokenizerError(str(error)) from None

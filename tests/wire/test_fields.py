@@ -125,6 +125,7 @@ from tests.wire.test_generate import generate, refused
             "forced_bos_token",
             {"response_format": {"type": "json_object"}, "forced_bos_token": "a", "model": "translator"},
         ),
+        ("return_attention", {"return_attention": 1, "model": "translator"}),
         ("model", {"model": "embedder"}),
     ],
 )
