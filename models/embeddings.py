@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -26,9 +28,9 @@ class Table(nn.Module):
 class SinusoidalTable(nn.Module):
     """Like `Table`, but computed: no parameter. The table follows the device and dtype it is used in."""
 
-    def __init__(self, rows: int, hidden_size: int) -> None:
+    def __init__(self, rows: int, hidden_size: int, pairing: Literal["half", "interleaved"]) -> None:
         super().__init__()
-        self._table = sinusoids(rows, hidden_size)
+        self._table = sinusoids(rows, hidden_size, pairing)
 
     def forward(self, index: Tensor, dtype: torch.dtype) -> Tensor:
         if self._table.device != index.device or self._table.dtype != dtype:
@@ -50,8 +52,8 @@ class Embedding(nn.Module):
         match config.positions:
             case LearnedPositions(num_positions=rows):
                 self.positions = Table(rows, hidden_size)
-            case SinusoidalPositions(num_positions=rows):
-                self.positions = SinusoidalTable(rows, hidden_size)
+            case SinusoidalPositions(num_positions=rows, pairing=pairing):
+                self.positions = SinusoidalTable(rows, hidden_size, pairing)
         self.token_types = Table(config.num_token_types, hidden_size) if config.num_token_types else None
         self.norm = make_norm(config.norm, hidden_size)
 

@@ -22,6 +22,7 @@ from models.families import (
     marian,
     mistral,
     mpt,
+    native,
     olmo2,
     openai_gpt,
     opt,
@@ -61,7 +62,7 @@ _DECODERS = (
     starcoder2,
 )
 _ENCODER_DECODERS = (t5, bart, marian)
-_MODULES = (*_ENCODERS, *_DECODERS, *_ENCODER_DECODERS)
+_MODULES = (*_ENCODERS, *_DECODERS, *_ENCODER_DECODERS, native)
 
 FAMILIES: Mapping[str, Family] = {kind: module.FAMILY for module in _MODULES for kind in module.FAMILY.model_types}
 

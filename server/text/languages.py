@@ -63,7 +63,7 @@ class TranslationLanguages:
     @classmethod
     def from_checkpoint(cls, directory: Path, family: str, tokenizer: Tokenizer) -> TranslationLanguages:
         """Read a checkpoint's languages. family: its name (`marian`, `t5`, `bart`)."""
-        if family == "marian":
+        if family in ("marian", "triptych"):
             return cls(_marian_offers(directory, tokenizer))
         offers = _task_offers(read_json(directory, "config.json"))
         return cls(offers, in_words=family == "t5" and not offers)
