@@ -32,8 +32,16 @@ _KINDS = {
     "mt5": "t5",
     "marian": "marian",
     "llama": "llama",
+    "mistral": "llama",
+    "xlmroberta": "xlm-roberta",
+    "xlm-roberta": "xlm-roberta",
+    "camembert": "camembert",
+    "mbart": "mbart",
+    "mbart50": "mbart50",
 }
-_DEFAULT_ROLES: Mapping[str, Mapping[str, str]] = {
+_MASK_AFTER_SPACE = {"content": "<mask>", "lstrip": True}
+_FAIRSEQ_ROLES: Mapping[str, Any] = {"eos": "</s>", "sep": "</s>", "cls": "<s>", "unk": "<unk>", "pad": "<pad>"}
+_DEFAULT_ROLES: Mapping[str, Mapping[str, Any]] = {
     "bert": {"unk": "[UNK]", "sep": "[SEP]", "pad": "[PAD]", "cls": "[CLS]", "mask": "[MASK]"},
     "gpt2": {"unk": "<|endoftext|>", "bos": "<|endoftext|>", "eos": "<|endoftext|>"},
     "roberta": {
@@ -45,6 +53,10 @@ _DEFAULT_ROLES: Mapping[str, Mapping[str, str]] = {
         "pad": "<pad>",
         "mask": "<mask>",
     },
+    "xlm-roberta": {**_FAIRSEQ_ROLES, "bos": "<s>", "mask": "<mask>"},
+    "camembert": {**_FAIRSEQ_ROLES, "bos": "<s>", "mask": _MASK_AFTER_SPACE},
+    "mbart": {**_FAIRSEQ_ROLES, "bos": "<s>", "mask": _MASK_AFTER_SPACE},
+    "mbart50": {**_FAIRSEQ_ROLES, "mask": _MASK_AFTER_SPACE},
     "t5": {"eos": "</s>", "unk": "<unk>", "pad": "<pad>"},
     "marian": {"unk": "<unk>", "eos": "</s>", "pad": "<pad>"},
     "llama": {"unk": "<unk>", "bos": "<s>", "eos": "</s>"},
@@ -55,7 +67,7 @@ _DEFAULT_ROLES: Mapping[str, Mapping[str, str]] = {
 class TokenizerFiles:
     """The settings of a checkpoint's tokenizer.
 
-    kind: the family whose conventions hold (`bert`, `gpt2`, `roberta`, `t5`, `marian`, `llama`), or empty.
+    kind: the family whose conventions hold (`bert`, `gpt2`, `xlm-roberta`...), or empty.
     roles: tokens with a role, by the role's name; defaults of the kind included, so a vocabulary may
         lack them. stated_roles: those that the files themselves name.
     added: tokens by id beside the vocabulary's own. extra_special: further tokens that are not text.

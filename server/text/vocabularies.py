@@ -2,19 +2,19 @@
 
 - `vocab.txt`: WordPiece (Devlin et al. 2019, arXiv:1810.04805; Wu et al. 2016, arXiv:1609.08144).
 - `vocab.json` and `merges.txt`: byte-level BPE (Radford et al. 2019), with RoBERTa's or no template.
-- `spiece.model`: T5's Unigram (Kudo 2018, arXiv:1804.10959) with its sentinels `<extra_id_0>`... at the end.
+- `tokenizer.model`, `spiece.model`, `sentencepiece.bpe.model`: see `sentencepieces`.
 """
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Callable
 from pathlib import Path
 
 from tokenizers import Tokenizer as Backend
 from tokenizers import decoders, models, normalizers, pre_tokenizers, processors
 
-from server.text.protobuf import protobuf_fields
+from server.text import sentencepieces
+from server.text.sentencepieces import asked_ends
 from server.text.tokenizer import TokenizerError
 from server.text.tokenizer_files import TokenizerFiles
 from weights.resolve import file_in
@@ -26,7 +26,9 @@ def build_backend(directory: Path, files: TokenizerFiles) -> Backend:
         "tokenizer.json": lambda path: Backend.from_file(str(path)),
         "vocab.txt": lambda path: _word_piece(path, files),
         "merges.txt": lambda path: _byte_level(directory, path, files),
-        "spiece.model": lambda path: _unigram(path, files),
+        "tokenizer.model": lambda path: sentencepieces.llama(path, files),
+        "spiece.model": lambda path: sentencepieces.t5(path, files),
+        "sentencepiece.bpe.model": lambda path: sentencepieces.fairseq(path, files),
     }
     for name, build in builders.items():
         path = file_in(directory, name)
@@ -88,64 +90,5 @@ def _byte_level(directory: Path, merges_path: Path, files: TokenizerFiles) -> Ba
         trim = bool(files.config.get("trim_offsets", True))
         backend.post_processor = processors.RobertaProcessing(sep, cls, trim, prefix_space)
     else:
-        backend.post_processor = _asked_template(backend, files)
+        backend.post_processor = asked_ends(backend, files)
     return backend
-
-
-def _asked_template(backend: Backend, files: TokenizerFiles) -> processors.TemplateProcessing:
-    """Begin and end tokens around a text as far as `tokenizer_config.json` asks for them."""
-    bos, eos = (
-        files.roles[role].content if files.config.get(f"add_{role}_token") and role in files.roles else None
-        for role in ("bos", "eos")
-    )
-
-    def around(text: str, segment: int) -> list[str]:
-        return [f"{token}:{segment}" for token in (bos, text, eos) if token]
-
-    used = {token: backend.token_to_id(token) for token in (bos, eos) if token}
-    return processors.TemplateProcessing(
-        single=around("$A", 0), pair=[*around("$A", 0), *around("$B", 1)], special_tokens=list(used.items())
-    )
-
-
-def _unigram(path: Path, files: TokenizerFiles) -> Backend:
-    if files.kind != "t5":
-        raise TokenizerError("spiece.model without tokenizer.json is supported for T5 only")
-    pieces, charsmap = _read_sentencepiece(path.read_bytes())
-    extra_ids = int(files.config.get("extra_ids", 100))
-    pieces += [(f"<extra_id_{index}>", 0.0) for index in reversed(range(extra_ids))]
-    backend = Backend(models.Unigram(pieces, unk_id=2, byte_fallback=False))
-    if charsmap:
-        backend.normalizer = normalizers.Precompiled(charsmap)
-    backend.pre_tokenizer = pre_tokenizers.Sequence(
-        [pre_tokenizers.WhitespaceSplit(), pre_tokenizers.Metaspace("▁", prepend_scheme="always", split=True)]
-    )
-    backend.decoder = decoders.Metaspace("▁", prepend_scheme="always", split=True)
-    backend.add_special_tokens([f"<extra_id_{index}>" for index in range(extra_ids)])
-    end = files.roles["eos"].content
-    backend.post_processor = processors.TemplateProcessing(
-        single=["$A", end], pair=["$A", end, "$B", end], special_tokens=[(end, backend.token_to_id(end))]
-    )
-    return backend
-
-
-def _read_sentencepiece(content: bytes) -> tuple[list[tuple[str, float]], bytes]:
-    """Pieces with their scores, and the normaliser's character map, of a SentencePiece model.
-
-    The file is a protocol buffer whose field 1 is a piece (1: text, 2: score) and whose field 3 holds the normaliser's
-    settings (2: character map): sentencepiece_model.proto of https://github.com/google/sentencepiece.
-    """
-    pieces: list[tuple[str, float]] = []
-    charsmap = b""
-    for field, value in protobuf_fields(content):
-        if field == 1 and isinstance(value, bytes):
-            parts = dict(protobuf_fields(value))
-            score = parts.get(2)
-            pieces.append(
-                (bytes(parts[1]).decode(), struct.unpack("<f", score)[0] if isinstance(score, bytes) else 0.0)
-            )
-        elif field == 3 and isinstance(value, bytes):
-            charsmap = bytes(dict(protobuf_fields(value)).get(2, b""))
-    if not pieces:
-        raise TokenizerError("spiece.model holds no pieces")
-    return pieces, charsmap

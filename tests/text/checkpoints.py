@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+from collections.abc import Sequence
 from pathlib import Path
 
 import sentencepiece
@@ -139,13 +140,53 @@ def write_marian(directory: Path, clean_up: bool = False) -> Path:
     return _write(directory, vocab=vocabulary)
 
 
-def _train_sentencepiece(prefix: Path, lines: list[str], **ids: int) -> None:
+def write_sentencepiece_llama(
+    directory: Path, legacy: bool = False, symbols: Sequence[str] = (), **settings: object
+) -> Path:
+    """`tokenizer.model` alone, a BPE with byte fallback that keeps white space, as the first LLaMA has it."""
+    config = {"tokenizer_class": "LlamaTokenizer", "add_bos_token": True, "legacy": legacy, **settings}
+    _write(directory, tokenizer_config=config, config={"model_type": "llama"})
+    _train_sentencepiece(
+        directory / "tokenizer",
+        CORPUS,
+        unk_id=0,
+        bos_id=1,
+        eos_id=2,
+        model_type="bpe",
+        byte_fallback=True,
+        split_digits=True,
+        remove_extra_whitespaces=False,
+        normalization_rule_name="identity",
+        vocab_size=500,
+        user_defined_symbols=list(symbols),
+    )
+    (directory / "tokenizer.vocab").unlink()
+    return directory
+
+
+def write_fairseq(directory: Path, name: str, rule: str = "", **settings: object) -> Path:
+    """`sentencepiece.bpe.model` alone. name: how the class begins (`XLMRoberta`, `Camembert`, `MBart`, `MBart50`)."""
+    _write(directory, tokenizer_config={"tokenizer_class": f"{name}Tokenizer", **settings})
+    # transformers 5 reads mBART's file without the normaliser that is in it: here is none.
+    rule = rule or ("identity" if name == "MBart" else "nmt_nfkc")
+    _train_sentencepiece(
+        directory / "sentencepiece.bpe",
+        CORPUS,
+        unk_id=0,
+        bos_id=1,
+        eos_id=2,
+        normalization_rule_name=rule,
+    )
+    (directory / "sentencepiece.bpe.vocab").unlink()
+    return directory
+
+
+def _train_sentencepiece(prefix: Path, lines: list[str], **settings: object) -> None:
+    usual = {"vocab_size": 220, "character_coverage": 0.99}
     sentencepiece.SentencePieceTrainer.train(
         sentence_iterator=iter(lines),
         model_prefix=str(prefix),
-        vocab_size=220,
         hard_vocab_limit=False,
-        character_coverage=0.99,
         minloglevel=2,
-        **ids,
+        **usual | settings,
     )

@@ -92,6 +92,69 @@ def test_offsets_point_into_the_original_text(tokenizer: Tokenizer):
     assert any(text[start:end].strip() == "sailor" for start, end in inside) or len(inside) > 8
 
 
+def test_offsets_equal_the_reference(tokenizer: Tokenizer, oracle):
+    if not oracle.is_fast:
+        assert type(oracle).__name__ == "MarianTokenizer"  # the one that has no offsets there
+        return
+    for text, encoding in zip(TORTURE, tokenizer.encode(TORTURE), strict=True):
+        assert encoding.offsets == oracle(text, return_offsets_mapping=True).offset_mapping, text
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"add_bos_token": False},
+        {"add_eos_token": True},
+        {"add_prefix_space": False},
+        {"legacy": True, "add_bos_token": True, "add_eos_token": True},
+        {"pad_token": "<pad>", "bos_token": "<tool>"},
+    ],
+    ids=str,
+)
+def test_settings_of_a_sentencepiece_llama(tmp_path: Path, settings: dict):
+    """With a piece of the user's own, `<tool>`, which stands for itself in a text and is not special."""
+    from transformers import AutoTokenizer
+
+    directory = checkpoints.write_sentencepiece_llama(tmp_path, symbols=["<tool>"], **settings)
+    ours, reference = load_tokenizer(directory), AutoTokenizer.from_pretrained(directory)
+    for text in [*TORTURE, "The <tool>old <tool> sailor<s>x</s> y"]:
+        (encoding,) = ours.encode([text])
+        assert encoding.ids == reference(text).input_ids, text
+        for skip in (True, False):
+            assert ours.decode(encoding.ids, skip) == reference.decode(encoding.ids, skip_special_tokens=skip)
+            stream = ours.stream(skip)
+            assert "".join(map(stream.push, encoding.ids)) + stream.finish() == ours.decode(encoding.ids, skip)
+
+
+def test_mbart_normalises_as_its_file_says(tmp_path: Path):
+    """transformers 5 leaves the normaliser out; sentencepiece itself, and the published `tokenizer.json`, do not."""
+    import sentencepiece
+
+    directory = checkpoints.write_fairseq(tmp_path, "MBart", rule="nmt_nfkc")
+    reference = sentencepiece.SentencePieceProcessor(model_file=str(directory / "sentencepiece.bpe.model"))
+    text = "ＦＵＬＬ ｗｉｄｔｈ of the café"
+    (encoding,) = load_tokenizer(directory).encode([text], add_special_tokens=False)
+    assert encoding.ids == [3 if index == 0 else index + 1 for index in reference.encode(text)]
+
+
+@pytest.mark.parametrize(
+    ("kind", "file"),
+    [("gpt2", "tokenizer.model"), ("gpt2", "spiece.model"), ("roberta", "sentencepiece.bpe.model")],
+)
+def test_sentencepiece_files_of_other_kinds_are_refused_by_name(tmp_path: Path, kind: str, file: str):
+    directory = checkpoints.write_fairseq(tmp_path, "MBart")
+    (directory / "sentencepiece.bpe.model").rename(directory / file)
+    (directory / "tokenizer_config.json").write_text(json.dumps({"tokenizer_class": kind}))
+    with pytest.raises(TokenizerError, match=file):
+        load_tokenizer(directory)
+
+
+def test_a_source_language_that_mbart_does_not_have_is_refused(tmp_path: Path):
+    with pytest.raises(TokenizerError, match="src_lang"):
+        load_tokenizer(checkpoints.write_fairseq(tmp_path, "MBart", src_lang="uk_UA"))
+    assert load_tokenizer(checkpoints.write_fairseq(tmp_path / "50", "MBart50", src_lang="uk_UA")).encode([""])
+
+
 def test_truncation_and_padding_of_the_file_are_off(tmp_path: Path):
     from tokenizers import Tokenizer as Backend
 
@@ -157,6 +220,7 @@ def test_directories_without_a_tokenizer_are_refused_in_one_line(tmp_path: Path)
         ("marian", "source.spm"),
         ("marian", "target_vocab.json"),
         ("marian", "vocab.json"),
+        ("sentencepiece_llama", "tokenizer.model"),
         ("llama", "tokenizer.json"),
         ("llama", "tokenizer_config.json"),
         ("gpt2", "vocab.json"),
