@@ -1,4 +1,4 @@
-"""What the HTTP process reads of a checkpoint directory: tokenizer, languages, and the prompts it was trained with."""
+"""What the HTTP process reads of a checkpoint directory: tokenizer, languages, prompts, and chat templates."""
 
 from __future__ import annotations
 
@@ -8,9 +8,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from server.errors import CheckpointError, InvalidRequest
+from server.text.chat import ChatTemplates, read_templates
 from server.text.languages import TranslationLanguages
 from server.text.tokenizer import Tokenizer, TokenizerError, load_tokenizer
-from server.text.tokenizer_files import read_json
+from server.text.tokenizer_files import read_json, read_tokenizer_files
 from weights.resolve import ResolveError, file_in
 
 PROMPTS_FILE = "config_sentence_transformers.json"
@@ -32,6 +33,7 @@ class CheckpointText:
     tokenizer: Tokenizer
     languages: TranslationLanguages
     prompts: Prompts
+    chat_templates: ChatTemplates = field(default_factory=ChatTemplates)
 
     def prompt(self, name: str | None) -> str:
         """The prompt of that name (sentence-transformers), the default one without a name, or nothing.
@@ -52,7 +54,8 @@ def load(name: str, directory: Path) -> CheckpointText:
         tokenizer = load_tokenizer(directory)
         family = str(read_json(directory, "config.json").get("model_type", ""))
         languages = TranslationLanguages.from_checkpoint(directory, family, tokenizer)
-        return CheckpointText(directory, tokenizer, languages, _prompts(directory))
+        templates = read_templates(directory, read_tokenizer_files(directory))
+        return CheckpointText(directory, tokenizer, languages, _prompts(directory), templates)
     except (TokenizerError, ResolveError) as error:
         raise CheckpointError(f"{name}: {error}") from None
 

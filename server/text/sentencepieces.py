@@ -55,14 +55,14 @@ class SentencePieces:
                 continue
             parts = dict(protobuf_fields(value))
             if field == 1:
-                text, score = bytes(parts[1]).decode(), parts.get(2)  # type: ignore[arg-type]
+                text, score = bytes(parts[1]).decode(), parts.get(2)
                 pieces.append((text, struct.unpack("<f", score)[0] if isinstance(score, bytes) else 0.0))
                 if parts.get(3) in (_CONTROL, _USER_DEFINED):
                     apart.append(AddedToken(text, normalized=False, special=parts[3] == _CONTROL))
             elif field == 2:
                 kind = int(parts.get(3, 1))
             elif field == 3:
-                charsmap = bytes(parts.get(2, b""))  # type: ignore[arg-type]
+                charsmap = bytes(parts.get(2, b""))
         if not pieces:
             raise TokenizerError(f"{path.name} holds no pieces")
         return cls(pieces, charsmap, kind == _BPE, apart)
@@ -118,9 +118,10 @@ def fairseq(path: Path, files: TokenizerFiles) -> Backend:
     """Unigram behind fairseq's dictionary, which puts its own four tokens first (XLM-R, CamemBERT, mBART)."""
     model = SentencePieces.read(path)
     first = [("<s>", 0.0), ("<pad>", 0.0), ("</s>", 0.0), ("<unk>", 0.0)]
+    codes: list[str] = []
     match files.kind:
         case "xlm-roberta":
-            pieces, codes = [*first, *model.pieces[3:]], []
+            pieces = [*first, *model.pieces[3:]]
         case "camembert":
             unused = [
                 ("<s>NOTUSED", 0.0),
@@ -129,7 +130,7 @@ def fairseq(path: Path, files: TokenizerFiles) -> Backend:
                 ("<unk>", 0.0),
                 ("<unk>NOTUSED", -100.0),
             ]
-            pieces, codes = [*unused, *model.pieces[1:]], []
+            pieces = [*unused, *model.pieces[1:]]
         case "mbart" | "mbart50":
             codes = (_MBART_LANGUAGES if files.kind == "mbart" else _MBART_50_LANGUAGES).split()
             pieces = [*first, *model.pieces[3:], *((code, 0.0) for code in codes)]
