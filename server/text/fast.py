@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from copy import deepcopy
 
 from tokenizers import Tokenizer as Backend
-from tokenizers import models
+from tokenizers import models, normalizers
 
 from server.text.streams import Chain, UnknownDecoder, clean_up, clean_up_steps, decoder_chain
 from server.text.tokenizer import Encoding, SpecialIds, TokenizerError
@@ -24,6 +24,9 @@ class FastTokenizer:
         backend.no_truncation()
         backend.no_padding()
         _add_tokens(backend, files)
+        if files.lower_case:
+            usual = [] if backend.normalizer is None else [backend.normalizer]
+            backend.normalizer = normalizers.Sequence([normalizers.Lowercase(), *usual])
         self._backend = backend
         self._clean_up = files.clean_up and not isinstance(backend.model, models.BPE)
         added = backend.get_added_tokens_decoder()

@@ -72,7 +72,7 @@ class TokenizerFiles:
         lack them. stated_roles: those that the files themselves name.
     added: tokens by id beside the vocabulary's own. extra_special: further tokens that are not text.
     max_length: tokens, None where the files set no sane limit.
-    config: `tokenizer_config.json` as it is.
+    config: `tokenizer_config.json` as it is. lower_case: texts are lower-cased before all else (sentence-transformers).
     """
 
     kind: str
@@ -83,6 +83,7 @@ class TokenizerFiles:
     clean_up: bool
     max_length: int | None
     config: Mapping[str, Any]
+    lower_case: bool = False
 
 
 def read_json(directory: Path, name: str) -> dict[str, Any]:
@@ -134,6 +135,7 @@ def read_tokenizer_files(directory: Path) -> TokenizerFiles:
             clean_up=bool(config.get("clean_up_tokenization_spaces", False)),
             max_length=int(limit) if isinstance(limit, int | float) and 0 < limit <= _SANE_LENGTH else None,
             config=config,
+            lower_case=read_json(directory, "sentence_bert_config.json").get("do_lower_case") is True,
         )
     except (TypeError, ValueError, AttributeError) as error:
         if isinstance(error, TokenizerError):
