@@ -90,6 +90,10 @@ _EXAMPLES: dict[str, tuple[dict[str, Any], Any]] = {
         {"question": "Where did Ada live?", "context": "Ada Lovelace lived in London."},
         [{"answer": "London", "score": 0.97, "start": 22, "end": 28}],
     ),
+    "zero_shot_classify": (
+        {"inputs": "The match ended two all.", "candidate_labels": ["sport", "cooking"]},
+        [{"label": "sport", "score": 0.98}, {"label": "cooking", "score": 0.02}],
+    ),
     "tokenize": (
         {"inputs": "a text"},
         [[{"id": 64, "text": "a", "start": 0, "end": 1, "special": False}]],
@@ -110,6 +114,7 @@ _ANSWERS: dict[str, type[BaseModel]] = {
     "fill_mask": responses.FillMaskAnswer,
     "token_classify": responses.TokenClassifyAnswer,
     "question_answer": responses.QuestionAnswerAnswer,
+    "zero_shot_classify": responses.ClassifyAnswer,
     "tokenize": responses.TokenizeAnswer,
     "detokenize": responses.DetokenizeAnswer,
     "health": responses.Status,
@@ -168,6 +173,7 @@ def document(app: FastAPI) -> dict[str, Any]:
         schemas.FillMaskBody,
         schemas.TokenClassifyBody,
         schemas.QuestionAnswerBody,
+        schemas.ZeroShotClassifyBody,
         schemas.TokenizeBody,
         schemas.DetokenizeBody,
     ]

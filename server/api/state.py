@@ -12,6 +12,7 @@ from typing import TypeVar
 from starlette.requests import Request
 
 from server.api.checkpoint_text import CheckpointText
+from server.api.entailment import entailment
 from server.errors import ContextLengthExceeded, InvalidRequest, ModelNotFound, NotReady
 from server.ipc.client import EngineClient
 from server.ipc.messages import ModelInfo, Task
@@ -59,7 +60,9 @@ class Model:
 
     def routes(self) -> list[str]:
         """The routes that this model answers."""
-        return [route for task in self.info.tasks for route in _ROUTES[task]]
+        routes = [route for task in self.info.tasks for route in _ROUTES[task]]
+        judges = "classify" in self.info.tasks and entailment(self.info.labels) is not None
+        return [*routes, "/zero_shot_classify"] if judges else routes
 
 
 @dataclass
