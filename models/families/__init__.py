@@ -37,6 +37,7 @@ from models.families import (
 )
 from models.families.family import Family
 from models.families.fields import short
+from models.families.refused import REFUSED
 
 _ENCODERS = (bert, roberta, distilbert)
 _DECODERS = (
@@ -70,9 +71,12 @@ FAMILIES: Mapping[str, Family] = {kind: module.FAMILY for module in _MODULES for
 def family_of(hf: Mapping[str, Any]) -> tuple[Family, str]:
     """The family of a `config.json`, and which of its architectures the checkpoint is.
 
-    Raises ConfigError naming what is served, for an unknown `model_type` or architecture.
+    Raises ConfigError naming what is served, for an unknown `model_type` or architecture; for a known one that is not
+    served, with the reason.
     """
     kind = hf.get("model_type")
+    if isinstance(kind, str) and kind in REFUSED:
+        raise ConfigError(f"'model_type': {kind!r} is not supported: {REFUSED[kind]}")
     if not isinstance(kind, str) or kind not in FAMILIES:
         raise ConfigError(f"'model_type': {short(kind)} is not supported, only {', '.join(sorted(FAMILIES))}")
     family = FAMILIES[kind]
