@@ -34,6 +34,25 @@ def test_the_table_of_families_is_the_registry() -> None:
     assert printed == table(), f"the README should say:\n{table()}"
 
 
+def test_the_list_for_new_families_names_what_there_is() -> None:
+    root = README.parent
+    page = (root / "docs" / "adding-a-family.md").read_text()
+    named = set(re.findall(r"`((?:[\w-]+/)*[\w-]+\.(?:py|md))`", page)) | set(re.findall(r"`(docs/[\w./-]+)", page))
+    assert len(named) >= 15
+    homes = [root, *(root / home for home in ("models/families", "server/text", "tests/parity", "tests/text"))]
+    missing = [name for name in named if not any((home / name.rstrip(".,")).exists() for home in homes)]
+    assert not missing
+    for symbol, file in (
+        ("_REQUIRED", "models/families/native.py"),
+        ("REFUSED", "tests/models/test_families.py"),
+        ("REFUSED", "tests/parity/test_native.py"),
+        ("test_a_wrong_setting_that_no_tensor_tells_shows", "tests/parity/test_native.py"),
+        ("WRITERS", "tests/text/conftest.py"),
+    ):
+        assert symbol in page and symbol in (root / file).read_text()
+    assert "docs/adding-a-family.md" in (root / "CONTRIBUTING.md").read_text()
+
+
 def test_the_settings_file_is_one(tmp_path: Path) -> None:
     (block,) = re.findall(r"```toml\n(.*?)```", README.read_text(), re.DOTALL)
     file = tmp_path / "triptych.toml"

@@ -176,7 +176,7 @@ def test_unsupported_settings_are_refused_by_name(base, name, value):
 @pytest.mark.parametrize(
     "change",
     [
-        {"model_type": "mamba"},
+        {"model_type": "no-such-model"},
         {"model_type": None},
         {"model_type": ["llama"]},
         {"architectures": ["LlamaForTokenClassification"]},
