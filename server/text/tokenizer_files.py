@@ -36,8 +36,6 @@ _KINDS = {
     "xlmroberta": "xlm-roberta",
     "xlm-roberta": "xlm-roberta",
     "camembert": "camembert",
-    "mbart": "mbart",
-    "mbart50": "mbart50",
 }
 _MASK_AFTER_SPACE = {"content": "<mask>", "lstrip": True}
 _FAIRSEQ_ROLES: Mapping[str, Any] = {"eos": "</s>", "sep": "</s>", "cls": "<s>", "unk": "<unk>", "pad": "<pad>"}
@@ -55,8 +53,6 @@ _DEFAULT_ROLES: Mapping[str, Mapping[str, Any]] = {
     },
     "xlm-roberta": {**_FAIRSEQ_ROLES, "bos": "<s>", "mask": "<mask>"},
     "camembert": {**_FAIRSEQ_ROLES, "bos": "<s>", "mask": _MASK_AFTER_SPACE},
-    "mbart": {**_FAIRSEQ_ROLES, "bos": "<s>", "mask": _MASK_AFTER_SPACE},
-    "mbart50": {**_FAIRSEQ_ROLES, "mask": _MASK_AFTER_SPACE},
     "t5": {"eos": "</s>", "unk": "<unk>", "pad": "<pad>"},
     "marian": {"unk": "<unk>", "eos": "</s>", "pad": "<pad>"},
     "llama": {"unk": "<unk>", "bos": "<s>", "eos": "</s>"},

@@ -1,8 +1,9 @@
 """A `tokenizers` backend for a checkpoint: from `tokenizer.json`, or from the vocabulary files that came before it.
 
 - `vocab.txt`: WordPiece (Devlin et al. 2019, arXiv:1810.04805; Wu et al. 2016, arXiv:1609.08144).
-- `vocab.json` and `merges.txt`: byte-level BPE (Radford et al. 2019), with RoBERTa's or no template.
-- `tokenizer.model`, `spiece.model`, `sentencepiece.bpe.model`: see `sentencepieces`.
+- `vocab.json` and `merges.txt`: byte-level BPE (Radford et al. 2019), with RoBERTa's, DeBERTa's or no template.
+- `tokenizer.model`: LLaMA's BPE, `sentencepiece.bpe.model`: XLM-R's and CamemBERT's Unigram (`sentencepieces`).
+- `spiece.model`: T5's Unigram (Kudo 2018, arXiv:1804.10959) with its sentinels `<extra_id_0>`... at the end.
 """
 
 from __future__ import annotations
@@ -14,7 +15,6 @@ from tokenizers import Tokenizer as Backend
 from tokenizers import decoders, models, normalizers, pre_tokenizers, processors
 
 from server.text import sentencepieces
-from server.text.sentencepieces import asked_ends
 from server.text.tokenizer import TokenizerError
 from server.text.tokenizer_files import TokenizerFiles
 from weights.resolve import file_in
@@ -26,9 +26,9 @@ def build_backend(directory: Path, files: TokenizerFiles) -> Backend:
         "tokenizer.json": lambda path: Backend.from_file(str(path)),
         "vocab.txt": lambda path: _word_piece(path, files),
         "merges.txt": lambda path: _byte_level(directory, path, files),
-        "tokenizer.model": lambda path: sentencepieces.llama(path, files),
-        "spiece.model": lambda path: sentencepieces.t5(path, files),
-        "sentencepiece.bpe.model": lambda path: sentencepieces.fairseq(path, files),
+        "tokenizer.model": lambda path: _llama(path, files),
+        "spiece.model": lambda path: _unigram(path, files),
+        "sentencepiece.bpe.model": lambda path: sentencepieces.xlm_roberta(path, files),
     }
     for name, build in builders.items():
         path = file_in(directory, name)
@@ -65,12 +65,22 @@ def _word_piece(path: Path, files: TokenizerFiles) -> Backend:
     cls, sep = roles["cls"], roles["sep"]
     if cls not in vocabulary or sep not in vocabulary:
         raise TokenizerError(f"vocab.txt does not hold {cls!r} and {sep!r}")
-    backend.post_processor = processors.TemplateProcessing(
-        single=f"{cls}:0 $A:0 {sep}:0",
-        pair=f"{cls}:0 $A:0 {sep}:0 $B:1 {sep}:1",
-        special_tokens=[(cls, vocabulary[cls]), (sep, vocabulary[sep])],
-    )
+    if files.kind == "mpnet":
+        backend.post_processor = processors.RobertaProcessing(
+            (sep, vocabulary[sep]), (cls, vocabulary[cls]), trim_offsets=True, add_prefix_space=False
+        )
+    else:
+        backend.post_processor = _bert_template((cls, vocabulary[cls]), (sep, vocabulary[sep]))
     return backend
+
+
+def _bert_template(cls: tuple[str, int], sep: tuple[str, int]) -> processors.TemplateProcessing:
+    """`[CLS] A [SEP]`, and `[CLS] A [SEP] B [SEP]` with the second text of another type."""
+    return processors.TemplateProcessing(
+        single=f"{cls[0]}:0 $A:0 {sep[0]}:0",
+        pair=f"{cls[0]}:0 $A:0 {sep[0]}:0 $B:1 {sep[0]}:1",
+        special_tokens=[cls, sep],
+    )
 
 
 def _byte_level(directory: Path, merges_path: Path, files: TokenizerFiles) -> Backend:
@@ -82,13 +92,63 @@ def _byte_level(directory: Path, merges_path: Path, files: TokenizerFiles) -> Ba
     prefix_space = bool(files.config.get("add_prefix_space", False))
     backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=prefix_space)
     backend.decoder = decoders.ByteLevel()
-    if files.kind == "roberta":
+    if files.kind in ("roberta", "deberta"):
         ends = [files.roles[role].content for role in ("sep", "cls")]
         if not all(end in vocabulary for end in ends):
             raise TokenizerError(f"vocab.json does not hold {ends[0]!r} and {ends[1]!r}")
         sep, cls = ((end, vocabulary[end]) for end in ends)
         trim = bool(files.config.get("trim_offsets", True))
-        backend.post_processor = processors.RobertaProcessing(sep, cls, trim, prefix_space)
+        roberta = processors.RobertaProcessing(sep, cls, trim, prefix_space)
+        backend.post_processor = roberta if files.kind == "roberta" else _bert_template(cls, sep)
     else:
-        backend.post_processor = asked_ends(backend, files)
+        backend.post_processor = _asked_template(backend, files)
     return backend
+
+
+def _asked_template(backend: Backend, files: TokenizerFiles) -> processors.TemplateProcessing:
+    """Begin and end tokens around a text as far as `tokenizer_config.json` asks for them."""
+    bos, eos = (
+        files.roles[role].content if files.config.get(f"add_{role}_token") and role in files.roles else None
+        for role in ("bos", "eos")
+    )
+
+    def around(text: str, segment: int) -> list[str]:
+        return [f"{token}:{segment}" for token in (bos, text, eos) if token]
+
+    used = {token: backend.token_to_id(token) for token in (bos, eos) if token}
+    return processors.TemplateProcessing(
+        single=around("$A", 0), pair=[*around("$A", 0), *around("$B", 1)], special_tokens=list(used.items())
+    )
+
+
+def _llama(path: Path, files: TokenizerFiles) -> Backend:
+    backend = sentencepieces.llama(path, files)
+    backend.post_processor = _asked_template(backend, files)
+    return backend
+
+
+def _unigram(path: Path, files: TokenizerFiles) -> Backend:
+    if files.kind != "t5":
+        raise TokenizerError("spiece.model without tokenizer.json is supported for T5 only")
+    pieces, charsmap = _read_sentencepiece(path.read_bytes())
+    extra_ids = int(files.config.get("extra_ids", 100))
+    pieces += [(f"<extra_id_{index}>", 0.0) for index in reversed(range(extra_ids))]
+    backend = Backend(models.Unigram(pieces, unk_id=2, byte_fallback=False))
+    if charsmap:
+        backend.normalizer = normalizers.Precompiled(charsmap)
+    backend.pre_tokenizer = pre_tokenizers.Sequence(
+        [pre_tokenizers.WhitespaceSplit(), pre_tokenizers.Metaspace("▁", prepend_scheme="always", split=True)]
+    )
+    backend.decoder = decoders.Metaspace("▁", prepend_scheme="always", split=True)
+    backend.add_special_tokens([f"<extra_id_{index}>" for index in range(extra_ids)])
+    end = files.roles["eos"].content
+    backend.post_processor = processors.TemplateProcessing(
+        single=["$A", end], pair=["$A", end, "$B", end], special_tokens=[(end, backend.token_to_id(end))]
+    )
+    return backend
+
+
+def _read_sentencepiece(content: bytes) -> tuple[list[tuple[str, float]], bytes]:
+    """Pieces with their scores, and the normaliser's character map, of a SentencePiece model."""
+    model = sentencepieces.SentencePieces.read(content, "spiece.model")
+    return list(model.pieces), model.charsmap

@@ -164,19 +164,10 @@ def write_sentencepiece_llama(
     return directory
 
 
-def write_fairseq(directory: Path, name: str, rule: str = "", **settings: object) -> Path:
-    """`sentencepiece.bpe.model` alone. name: how the class begins (`XLMRoberta`, `Camembert`, `MBart`, `MBart50`)."""
-    _write(directory, tokenizer_config={"tokenizer_class": f"{name}Tokenizer", **settings})
-    # transformers 5 reads mBART's file without the normaliser that is in it: here is none.
-    rule = rule or ("identity" if name == "MBart" else "nmt_nfkc")
-    _train_sentencepiece(
-        directory / "sentencepiece.bpe",
-        CORPUS,
-        unk_id=0,
-        bos_id=1,
-        eos_id=2,
-        normalization_rule_name=rule,
-    )
+def write_xlm_roberta(directory: Path, name: str = "XLMRoberta") -> Path:
+    """`sentencepiece.bpe.model` alone. name: how the tokenizer's class begins (`XLMRoberta`, `Camembert`)."""
+    _write(directory, tokenizer_config={"tokenizer_class": f"{name}Tokenizer"})
+    _train_sentencepiece(directory / "sentencepiece.bpe", CORPUS, unk_id=0, bos_id=1, eos_id=2)
     (directory / "sentencepiece.bpe.vocab").unlink()
     return directory
 

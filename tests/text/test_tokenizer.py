@@ -126,33 +126,16 @@ def test_settings_of_a_sentencepiece_llama(tmp_path: Path, settings: dict):
             assert "".join(map(stream.push, encoding.ids)) + stream.finish() == ours.decode(encoding.ids, skip)
 
 
-def test_mbart_normalises_as_its_file_says(tmp_path: Path):
-    """transformers 5 leaves the normaliser out; sentencepiece itself, and the published `tokenizer.json`, do not."""
-    import sentencepiece
-
-    directory = checkpoints.write_fairseq(tmp_path, "MBart", rule="nmt_nfkc")
-    reference = sentencepiece.SentencePieceProcessor(model_file=str(directory / "sentencepiece.bpe.model"))
-    text = "ＦＵＬＬ ｗｉｄｔｈ of the café"
-    (encoding,) = load_tokenizer(directory).encode([text], add_special_tokens=False)
-    assert encoding.ids == [3 if index == 0 else index + 1 for index in reference.encode(text)]
-
-
 @pytest.mark.parametrize(
     ("kind", "file"),
     [("gpt2", "tokenizer.model"), ("gpt2", "spiece.model"), ("roberta", "sentencepiece.bpe.model")],
 )
 def test_sentencepiece_files_of_other_kinds_are_refused_by_name(tmp_path: Path, kind: str, file: str):
-    directory = checkpoints.write_fairseq(tmp_path, "MBart")
+    directory = checkpoints.write_xlm_roberta(tmp_path)
     (directory / "sentencepiece.bpe.model").rename(directory / file)
     (directory / "tokenizer_config.json").write_text(json.dumps({"tokenizer_class": kind}))
     with pytest.raises(TokenizerError, match=file):
         load_tokenizer(directory)
-
-
-def test_a_source_language_that_mbart_does_not_have_is_refused(tmp_path: Path):
-    with pytest.raises(TokenizerError, match="src_lang"):
-        load_tokenizer(checkpoints.write_fairseq(tmp_path, "MBart", src_lang="uk_UA"))
-    assert load_tokenizer(checkpoints.write_fairseq(tmp_path / "50", "MBart50", src_lang="uk_UA")).encode([""])
 
 
 def test_truncation_and_padding_of_the_file_are_off(tmp_path: Path):
