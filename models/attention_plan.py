@@ -35,6 +35,17 @@ class Group:
 
 
 @dataclass(frozen=True)
+class Distances:
+    """Vectors of distances, `query position - key position`, for attention that looks at them.
+
+    vectors: [rows, hidden], model dtype. row_of: [2 * length - 1], int64, the row of distance d at `d + length - 1`.
+    """
+
+    vectors: Tensor
+    row_of: Tensor
+
+
+@dataclass(frozen=True)
 class AttentionPlan:
     """Query and key lengths of each row, what hides a key from a query, and where the keys are.
 
@@ -54,6 +65,7 @@ class AttentionPlan:
     score_bias: Tensor | None = None
     block_tables: Tensor | None = None
     block_size: int = 0
+    distances: Distances | None = None
     _scratch: dict[tuple[int, ...], Tensor] = field(default_factory=dict, repr=False)
 
     def scratch(self, cache: Tensor) -> tuple[Tensor, Tensor]:

@@ -23,3 +23,12 @@ class Linear(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         return ops.linear(x, self.weight, self.bias)
+
+
+class Kernel(nn.Module):
+    """The weights of a convolution over tokens. weight: [out, in, size], bias: [out], model dtype."""
+
+    def __init__(self, out_features: int, in_features: int, size: int) -> None:
+        super().__init__()
+        self.weight = parameter(out_features, in_features, size)
+        self.bias = parameter(out_features)

@@ -9,6 +9,7 @@ configuration asks for one; linear weights are `[out, in]` as torch stores them)
 | `encoder.embedding.positions.weight`                        | [num_positions, hidden], learned positions only |
 | `encoder.embedding.token_types.weight`                      | [num_token_types, hidden]                       |
 | `encoder.embedding.norm.{weight,bias}`                      | [hidden]                                        |
+| `encoder.embedding.projection.{weight,bias}`                | [hidden, width], tables and norm then [width]   |
 | `encoder.layers.N.attention.query.{weight,bias}`            | [heads * head_dim, hidden]                      |
 | `encoder.layers.N.attention.{key,value}.{weight,bias}`      | [kv_heads * head_dim, hidden]                   |
 | `encoder.layers.N.attention.output.{weight,bias}`           | [hidden, heads * head_dim]                      |
@@ -19,15 +20,22 @@ configuration asks for one; linear weights are `[out, in]` as torch stores them)
 | `encoder.layers.N.feed_forward_norms.{input,output,residual}.{weight,bias}` | [hidden]                        |
 | `encoder.score_bias.weight`                                 | [num_buckets, heads]                            |
 | `encoder.final_norm.{weight,bias}`                          | [hidden]                                        |
+| `encoder.distances.weight`                                  | [2 * span, hidden], disentangled attention only |
+| `encoder.distances.norm.{weight,bias}`                      | [hidden]                                        |
+| `encoder.layers.N.attention.position_{key,query}.{weight,bias}` | like `key` and `query`, disentangled only   |
+| `encoder.layers.N.convolution.{weight,bias}`                | [hidden, hidden / groups, kernel], and [hidden] |
+| `encoder.layers.N.convolution_norm.{weight,bias}`           | [hidden]                                        |
 | `decoder....`                                               | the same, and in each layer `cross_attention.*` |
 |                                                             | and `cross_attention_norms.*`                   |
 | `head.weight`                                               | [vocab, hidden], language model head, untied    |
 | `head.bias`                                                 | [vocab], language model and masked head         |
 | `head.{dense,norm}.{weight,bias}`                           | masked language model head: dense, then norm    |
-| `head.{dense,output}.{weight,bias}`                         | classification head (BERT's pooler is `dense`)  |
+| `head.{dense,norm,output}.{weight,bias}`                    | classes of a text (BERT's pooler is `dense`) or |
+|                                                             | of a token; dense and norm optional             |
 
 A tied tensor is one parameter and is expected once, under its first name: `encoder.embedding.tokens.weight` where the
-stacks share their embeddings, and no `head.weight` where the head is tied. Sinusoidal positions have no parameter.
+stacks share their embeddings, and no `head.weight` where the head is tied; layers that share weights have the names of
+the first of them. Sinusoidal positions have no parameter.
 """
 
 from __future__ import annotations
@@ -46,6 +54,8 @@ from models.config import (
     RopeConfig,
     StackConfig,
 )
+from models.convolved_layer import make_layer
+from models.disentangled import DistanceTable
 from models.embeddings import Embedding, Table
 from models.heads import Classification, LanguageModel, MaskedLanguageModel, TokenClassification, make_head
 from models.kv_cache import KVCache
@@ -66,7 +76,11 @@ class Stack(nn.Module):
         super().__init__()
         self.config = config
         self.embedding = Embedding(config.embedding, hidden_size, tokens)
-        self.layers = nn.ModuleList(Layer(layer, hidden_size, index) for index, layer in enumerate(config.layers))
+        layers: list[Layer] = []
+        for index, layer in enumerate(config.layers):
+            owner = config.sharing[index] if config.sharing else index
+            layers.append(make_layer(layer, hidden_size, index) if owner == index else layers[owner].again(index))
+        self.layers = nn.ModuleList(layers)
         self.final_norm = make_norm(config.final_norm, hidden_size)
         self.score_bias: BucketBias | Alibi | None = None
         match config.score_bias:
@@ -74,6 +88,7 @@ class Stack(nn.Module):
                 self.score_bias = BucketBias(buckets, config.layers[0].attention.num_heads)
             case AlibiConfig() as lines:
                 self.score_bias = Alibi(lines)
+        self.distances = None if config.distances is None else DistanceTable(config.distances, hidden_size)
         ropes = {layer.attention.rope for layer in config.layers}
         self._rotaries = [Rotary(rope) for rope in ropes if rope is not None]
 
@@ -107,7 +122,10 @@ class Transformer(nn.Module):
         self.encoder = None if config.encoder is None else Stack(config.encoder, config.hidden_size)
         shared = self.encoder.embedding.tokens if self.encoder is not None and config.shared_embeddings else None
         self.decoder = None if config.decoder is None else Stack(config.decoder, config.hidden_size, shared)
-        self.head = make_head(config.head, config.hidden_size, config.vocab_size)
+        stack = config.encoder or config.decoder
+        assert stack is not None
+        token_width = stack.embedding.width or config.hidden_size
+        self.head = make_head(config.head, config.hidden_size, config.vocab_size, token_width)
 
     @property
     def dtype(self) -> torch.dtype:
@@ -179,7 +197,8 @@ class Transformer(nn.Module):
 
     def _packed_step(self, stack: Stack, batch: EncoderBatch, source: Tensor | None = None) -> PackedStep:
         rotations, bias = stack.rotations(batch.positions), stack.bias(max(batch.lengths))
-        return PackedStep(batch.lengths, self.dtype, self.device, rotations, bias, source, batch.lengths)
+        distances = None if stack.distances is None else stack.distances(max(batch.lengths))
+        return PackedStep(batch.lengths, self.dtype, self.device, rotations, bias, source, batch.lengths, distances)
 
     def _reread(self, source: Tensor, batch: EncoderBatch) -> Tensor:
         assert self.decoder is not None and isinstance(self.config.head, ClassificationHead)

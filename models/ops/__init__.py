@@ -3,6 +3,15 @@
 `torch_ops` is the reference that any other implementation is tested against.
 """
 
+from models.ops.torch_disentangled import disentangled_attention
 from models.ops.torch_ops import layer_norm, linear, packed_attention, paged_attention, rms_norm, rotate
 
-__all__ = ["layer_norm", "linear", "packed_attention", "paged_attention", "rms_norm", "rotate"]
+__all__ = [
+    "disentangled_attention",
+    "layer_norm",
+    "linear",
+    "packed_attention",
+    "paged_attention",
+    "rms_norm",
+    "rotate",
+]

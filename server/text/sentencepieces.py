@@ -90,7 +90,7 @@ def llama(path: Path, files: TokenizerFiles) -> Backend:
 
 def xlm_roberta(path: Path, files: TokenizerFiles) -> Backend:
     """Unigram behind fairseq's dictionary, which puts its own four tokens first: XLM-R (Conneau et al. 2019,
-    arXiv:1911.02116), and CamemBERT (Martin et al. 2019, arXiv:1911.03894), which keeps the pieces for them beside them.
+    arXiv:1911.02116), and CamemBERT (Martin et al. 2019, arXiv:1911.03894), whose pieces keep theirs, too.
     """
     model = SentencePieces.read(path.read_bytes(), path.name)
     match files.kind:

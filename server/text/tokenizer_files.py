@@ -33,26 +33,26 @@ _KINDS = {
     "marian": "marian",
     "llama": "llama",
     "mistral": "llama",
+    "nomic_bert": "bert",
     "xlmroberta": "xlm-roberta",
     "xlm-roberta": "xlm-roberta",
     "camembert": "camembert",
+    "albert": "albert",
+    "deberta": "deberta",
+    "debertav2": "deberta",
+    "deberta-v2": "deberta",
 }
-_MASK_AFTER_SPACE = {"content": "<mask>", "lstrip": True}
-_FAIRSEQ_ROLES: Mapping[str, Any] = {"eos": "</s>", "sep": "</s>", "cls": "<s>", "unk": "<unk>", "pad": "<pad>"}
+_ANGLED = {"bos": "<s>", "eos": "</s>", "sep": "</s>", "cls": "<s>", "unk": "<unk>", "pad": "<pad>", "mask": "<mask>"}
+_BOXED = {"bos": "[CLS]", "eos": "[SEP]", "sep": "[SEP]", "cls": "[CLS]", "mask": "[MASK]"}
 _DEFAULT_ROLES: Mapping[str, Mapping[str, Any]] = {
     "bert": {"unk": "[UNK]", "sep": "[SEP]", "pad": "[PAD]", "cls": "[CLS]", "mask": "[MASK]"},
     "gpt2": {"unk": "<|endoftext|>", "bos": "<|endoftext|>", "eos": "<|endoftext|>"},
-    "roberta": {
-        "bos": "<s>",
-        "eos": "</s>",
-        "sep": "</s>",
-        "cls": "<s>",
-        "unk": "<unk>",
-        "pad": "<pad>",
-        "mask": "<mask>",
-    },
-    "xlm-roberta": {**_FAIRSEQ_ROLES, "bos": "<s>", "mask": "<mask>"},
-    "camembert": {**_FAIRSEQ_ROLES, "bos": "<s>", "mask": _MASK_AFTER_SPACE},
+    "roberta": _ANGLED,
+    "xlm-roberta": _ANGLED,
+    "camembert": _ANGLED | {"mask": {"content": "<mask>", "lstrip": True}},
+    "mpnet": {**_ANGLED, "unk": "[UNK]"},
+    "albert": {**_BOXED, "unk": "<unk>", "pad": "<pad>"},
+    "deberta": {**_BOXED, "unk": "[UNK]", "pad": "[PAD]"},
     "t5": {"eos": "</s>", "unk": "<unk>", "pad": "<pad>"},
     "marian": {"unk": "<unk>", "eos": "</s>", "pad": "<pad>"},
     "llama": {"unk": "<unk>", "bos": "<s>", "eos": "</s>"},
@@ -63,7 +63,7 @@ _DEFAULT_ROLES: Mapping[str, Mapping[str, Any]] = {
 class TokenizerFiles:
     """The settings of a checkpoint's tokenizer.
 
-    kind: the family whose conventions hold (`bert`, `gpt2`, `xlm-roberta`...), or empty.
+    kind: the family whose conventions hold (`bert`, `gpt2`, `roberta`, `t5`, `deberta`...), or empty.
     roles: tokens with a role, by the role's name; defaults of the kind included, so a vocabulary may
         lack them. stated_roles: those that the files themselves name.
     added: tokens by id beside the vocabulary's own. extra_special: further tokens that are not text.

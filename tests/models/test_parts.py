@@ -110,6 +110,21 @@ def test_embedding_sums():
     torch.testing.assert_close(table(ids, positions), expected(torch.tensor([0, 0])))
 
 
+def test_a_single_token_type_is_everyones():
+    table = randomize(Embedding(EmbeddingConfig(20, num_token_types=1), 8))
+    ids = torch.tensor([4, 19])
+    found = table(ids, torch.tensor([0, 1]), torch.tensor([0, 1]))
+    torch.testing.assert_close(found, table.tokens.weight[ids] + table.token_types.weight[0])
+
+
+def test_narrow_embeddings_are_normed_and_then_brought_to_the_hidden_size():
+    table = randomize(Embedding(EmbeddingConfig(20, norm=NormConfig("layer", 1e-5), width=4), 8))
+    ids = torch.tensor([4, 19])
+    normed = F.layer_norm(table.tokens.weight[ids], (4,), table.norm.weight, table.norm.bias, 1e-5)
+    expected = F.linear(normed, table.projection.weight, table.projection.bias)
+    torch.testing.assert_close(table(ids, torch.tensor([0, 1])), expected)
+
+
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_sinusoidal_embedding_has_no_parameters(dtype):
     table = randomize(Embedding(EmbeddingConfig(20, positions=SinusoidalPositions(10)), 8)).to(dtype)
