@@ -7,7 +7,7 @@ A `config.json` with `model_type: "triptych"` spells all of it; tensors are name
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Literal
 
 from models.config import (
     ClassificationHead,
@@ -35,7 +35,7 @@ _SETTINGS: Mapping[str, frozenset[str]] = {
     for name, more in {
         "TriptychEncoder": "num_layers",
         "TriptychForMaskedLM": _WORDS + "num_layers",
-        "TriptychForSequenceClassification": _LABELS + "num_layers classifier_token problem_type",
+        "TriptychForSequenceClassification": _LABELS + "num_layers classifier_reads problem_type",
         "TriptychForTokenClassification": _LABELS + "num_layers",
         "TriptychForCausalLM": _WORDS + _TOKENS + "num_layers",
         "TriptychForConditionalGeneration": _WORDS
@@ -44,8 +44,9 @@ _SETTINGS: Mapping[str, frozenset[str]] = {
     }.items()
 }
 _BODY = ("activation", "norm", "final_norm", "positions", "scale_embeddings")
-_REQUIRED = frozenset((*_BODY, "tie_word_embeddings", "shared_embeddings", "classifier_token"))
+_REQUIRED = frozenset((*_BODY, "tie_word_embeddings", "shared_embeddings", "classifier_reads"))
 """Without a default, since no tensor would tell that one of them is wrong."""
+_READS: Mapping[str, Literal["first", "last", "mean"]] = {"first": "first", "last": "last", "mean": "mean"}
 
 
 def config(hf: Mapping[str, Any], architecture: str) -> ModelConfig:
@@ -86,8 +87,7 @@ def _head(fields: Fields, architecture: str) -> HeadConfig:
         case "TriptychEncoder":
             return PoolingHead()
         case "TriptychForSequenceClassification":
-            last = choice(fields, "classifier_token", ("first", "last")) == "last"
-            return ClassificationHead(fields.labels(), dense=None, pool="last" if last else "first")
+            return ClassificationHead(fields.labels(), None, _READS[choice(fields, "classifier_reads", tuple(_READS))])
         case "TriptychForTokenClassification":
             return TokenClassificationHead(fields.labels())
         case _:

@@ -1,4 +1,4 @@
-"""Backends from SentencePiece models that come without a `tokenizer.json`: LLaMA, XLM-R and CamemBERT.
+"""Backends from SentencePiece models that come without a `tokenizer.json`: LLaMA, XLM-R, CamemBERT, DeBERTa.
 
 Kudo and Richardson 2018, arXiv:1808.06226; the file is a protocol buffer, sentencepiece_model.proto of
 https://github.com/google/sentencepiece.
@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from tokenizers import AddedToken, decoders, models, normalizers, pre_tokenizers, processors
+from tokenizers import AddedToken, Regex, decoders, models, normalizers, pre_tokenizers, processors
 from tokenizers import Tokenizer as Backend
 
 from server.text.protobuf import protobuf_fields
@@ -113,6 +113,35 @@ def xlm_roberta(path: Path, files: TokenizerFiles) -> Backend:
         single=[begin, "$A", end],
         pair=[begin, "$A", end, end, "$B", end],
         special_tokens=[(token, backend.token_to_id(token)) for token in (begin, end)],
+    )
+    return backend
+
+
+def deberta_v2(path: Path, files: TokenizerFiles) -> Backend:
+    """Unigram with BERT's special tokens among the pieces, a mask behind them (He et al. 2021, arXiv:2111.09543)."""
+    if files.kind != "deberta":
+        raise TokenizerError(f"{path.name} without tokenizer.json is supported for DeBERTa-v2 and v3 only")
+    model = SentencePieces.read(path.read_bytes(), path.name)
+    names = [text for text, _ in model.pieces]
+    unk, cls, sep, mask = (files.roles[role].content for role in ("unk", "cls", "sep", "mask"))
+    missing = [token for token in (unk, cls, sep) if token not in names]
+    if missing:
+        raise TokenizerError(f"{path.name} does not hold {', '.join(missing)}")
+    backend = Backend(models.Unigram(list(model.pieces), unk_id=names.index(unk), byte_fallback=False))
+    lower = [normalizers.Lowercase()] if files.config.get("do_lower_case") is True else []
+    charsmap = [normalizers.Precompiled(model.charsmap)] if model.charsmap else []
+    one_space = normalizers.Replace(Regex(" {2,}"), " ")
+    backend.normalizer = normalizers.Sequence([*lower, normalizers.Strip(), *charsmap, one_space])
+    marks = pre_tokenizers.Metaspace(_SPACE, prepend_scheme="always", split=True)
+    apart = [pre_tokenizers.Punctuation("isolated")] if files.config.get("split_by_punct") is True else []
+    backend.pre_tokenizer = pre_tokenizers.Sequence([*apart, marks])
+    backend.decoder = decoders.Metaspace(_SPACE, prepend_scheme="always", split=True)
+    _add(backend, model, files)
+    backend.add_special_tokens([mask])
+    backend.post_processor = processors.TemplateProcessing(
+        single=f"{cls}:0 $A:0 {sep}:0",
+        pair=f"{cls}:0 $A:0 {sep}:0 $B:1 {sep}:1",
+        special_tokens=[(token, backend.token_to_id(token)) for token in (cls, sep)],
     )
     return backend
 

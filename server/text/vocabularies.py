@@ -2,7 +2,8 @@
 
 - `vocab.txt`: WordPiece (Devlin et al. 2019, arXiv:1810.04805; Wu et al. 2016, arXiv:1609.08144).
 - `vocab.json` and `merges.txt`: byte-level BPE (Radford et al. 2019), with RoBERTa's, DeBERTa's or no template.
-- `tokenizer.model`: LLaMA's BPE, `sentencepiece.bpe.model`: XLM-R's and CamemBERT's Unigram (`sentencepieces`).
+- `tokenizer.model`: LLaMA's BPE, `sentencepiece.bpe.model`: XLM-R's and CamemBERT's Unigram, `spm.model`:
+  DeBERTa's since version 2 (`sentencepieces`).
 - `spiece.model`: T5's Unigram (Kudo 2018, arXiv:1804.10959) with its sentinels `<extra_id_0>`... at the end.
 """
 
@@ -28,6 +29,7 @@ def build_backend(directory: Path, files: TokenizerFiles) -> Backend:
         "merges.txt": lambda path: _byte_level(directory, path, files),
         "tokenizer.model": lambda path: _llama(path, files),
         "spiece.model": lambda path: _unigram(path, files),
+        "spm.model": lambda path: sentencepieces.deberta_v2(path, files),
         "sentencepiece.bpe.model": lambda path: sentencepieces.xlm_roberta(path, files),
     }
     for name, build in builders.items():

@@ -173,15 +173,16 @@ def test_encoder_states(tmp_path, device, body, prefix):
     assert loaded.tasks == ("embed",)
 
 
-@pytest.mark.parametrize("token", ["first", "last"])
+@pytest.mark.parametrize("token", ["first", "last", "mean"])
 @pytest.mark.parametrize("body", BODIES)
 def test_classes(tmp_path, device, body, token):
-    config = settings("TriptychForSequenceClassification", num_labels=3, classifier_token=token, **BODIES[body])
+    config = settings("TriptychForSequenceClassification", num_labels=3, classifier_reads=token, **BODIES[body])
     oracle, texts = save(tmp_path, config).to(device), random_ids(VOCAB, LENGTHS)
     loaded, batch = load(tmp_path, device), encoder_batch(texts, device)
     with torch.inference_mode():
         ours = loaded.transformer.classify(loaded.transformer.encode(batch), batch)
-        theirs = [oracle.classifier(oracle.states(text)[0 if token == "first" else -1]) for text in texts]
+        read = {"first": lambda x: x[0], "last": lambda x: x[-1], "mean": lambda x: x.mean(0)}[token]
+        theirs = [oracle.classifier(read(oracle.states(text))) for text in texts]
     torch.testing.assert_close(ours, torch.stack(theirs), atol=1e-4, rtol=0)
     assert (loaded.tasks, loaded.labels) == (("classify",), ("LABEL_0", "LABEL_1", "LABEL_2"))
 
@@ -303,6 +304,6 @@ def test_other_architectures_have_settings_of_their_own():
         with pytest.raises(ConfigError, match=next(iter(change))):
             family.config(settings(both) | change, both)
     one = "TriptychForSequenceClassification"
-    with pytest.raises(ConfigError, match="classifier_token"):
+    with pytest.raises(ConfigError, match="classifier_reads"):
         family.config(settings(one), one)
-    family.config(settings(one, classifier_token="last", id2label={"0": "a", "1": "b"}), one)
+    family.config(settings(one, classifier_reads="last", id2label={"0": "a", "1": "b"}), one)

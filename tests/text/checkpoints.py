@@ -172,6 +172,26 @@ def write_xlm_roberta(directory: Path, name: str = "XLMRoberta") -> Path:
     return directory
 
 
+def write_deberta_v2(directory: Path, rule: str = "nmt_nfkc", **settings: object) -> Path:
+    """`spm.model` and little else, as the first DeBERTa-v3 was published; `[MASK]` is not among the pieces."""
+    _write(directory, tokenizer_config={"vocab_type": "spm", **settings}, config={"model_type": "deberta-v2"})
+    _train_sentencepiece(
+        directory / "spm",
+        CORPUS,
+        pad_id=0,
+        bos_id=1,
+        eos_id=2,
+        unk_id=3,
+        pad_piece="[PAD]",
+        bos_piece="[CLS]",
+        eos_piece="[SEP]",
+        unk_piece="[UNK]",
+        normalization_rule_name=rule,
+    )
+    (directory / "spm.vocab").unlink()
+    return directory
+
+
 def _train_sentencepiece(prefix: Path, lines: list[str], **settings: object) -> None:
     usual = {"vocab_size": 220, "character_coverage": 0.99}
     sentencepiece.SentencePieceTrainer.train(
