@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from models import ops
+from models.activations import ACTIVATIONS
 from models.batch import EncoderBatch
 from models.config import (
     ClassificationHead,
@@ -20,8 +21,7 @@ from models.config import (
     SpanHead,
     TokenClassificationHead,
 )
-from models.feed_forward import ACTIVATIONS
-from models.linear import Linear, parameter
+from models.linear import Linear, Packer, parameter
 from models.norms import make_norm
 from models.sentence_config import Pooling
 
@@ -34,12 +34,23 @@ class LanguageModel(nn.Module):
         self.scale, self.cap = config.scale, config.cap
         self.weight = None if config.tied else parameter(vocab_size, hidden_size)
         self.bias = parameter(vocab_size) if config.bias else None
+        self.packed: ops.PackedLinear | None = None
 
     def forward(self, hidden: Tensor, tokens: Tensor) -> Tensor:
         if self.scale != 1.0:
             hidden = hidden * self.scale
-        logits = ops.linear(hidden, tokens if self.weight is None else self.weight, self.bias).float()
+        if self.packed is not None:
+            logits = self.packed(hidden).float()
+        else:
+            logits = ops.linear(hidden, tokens if self.weight is None else self.weight, self.bias).float()
         return logits if self.cap is None else self.cap * torch.tanh(logits / self.cap)
+
+    def pack(self, packer: Packer, tokens: Tensor | None) -> None:
+        """Put the weight into its fastest layout. tokens: a tied head's table, or None to leave a tied head alone."""
+        weight = tokens if self.weight is None else self.weight
+        if weight is not None:
+            self.packed = packer(weight, self.bias)
+            self.weight = None
 
 
 class MaskedLanguageModel(nn.Module):

@@ -30,8 +30,7 @@ class Step(ABC):
 
     def self_attention(self, layer: int, attention: Attention, hidden: Tensor) -> Tensor:
         """hidden: [tokens, hidden] -> [tokens, hidden]."""
-        query = attention.queries(hidden, self.rotations)
-        key, value = attention.keys_values(hidden, self.rotations)
+        query, key, value = attention.projections(hidden, self.rotations)
         kind = (attention.config.causal, attention.config.window)
         if kind not in self._plans:
             self._plans[kind] = self._make_plan(*kind)

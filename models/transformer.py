@@ -60,6 +60,7 @@ from models.embeddings import Embedding, Table
 from models.heads import Classification, LanguageModel, MaskedLanguageModel, TokenClassification, make_head
 from models.kv_cache import KVCache
 from models.layer import Layer
+from models.linear import Packer
 from models.norms import make_norm
 from models.positions import Alibi, BucketBias, Rotary, Rotation
 from models.steps import PackedStep, PagedStep, Step
@@ -181,6 +182,11 @@ class Transformer(nn.Module):
         """Logits of each token: [tokens, hidden], model dtype -> [tokens, num_labels], float32; two to mark a span."""
         assert isinstance(self.head, TokenClassification), "the model has no head for tokens"
         return self.head(hidden)  # type: ignore[no-any-return]
+
+    def pack_head(self, packer: Packer, even_if_tied: bool) -> None:
+        """Put the weight of a language model head into its fastest layout, see `LanguageModel.pack`."""
+        if isinstance(self.head, LanguageModel) and self.decoder is not None:
+            self.head.pack(packer, self.decoder.embedding.tokens.weight if even_if_tied else None)
 
     def self_attention_layers(self) -> tuple[AttentionConfig, ...]:
         """What the decoder's self-attention cache has to hold, layer by layer; empty without a decoder."""
