@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from models.batch import EncoderBatch
 from models.config import EmbeddingConfig, LearnedPositions, SinusoidalPositions
 from models.linear import Linear, parameter
 from models.norms import make_norm
@@ -59,6 +60,11 @@ class Embedding(nn.Module):
         self.token_types = Table(config.num_token_types, width) if config.num_token_types else None
         self.norm = make_norm(config.norm, width)
         self.projection = None if config.width is None else Linear(width, hidden_size, bias=True)
+
+    def read(self, batch: EncoderBatch) -> Tensor:
+        """The first hidden states of a batch of texts: [tokens, hidden], model dtype."""
+        output: Tensor = self(batch.token_ids, batch.positions, batch.token_type_ids)
+        return output
 
     def forward(self, token_ids: Tensor, positions: Tensor, token_type_ids: Tensor | None = None) -> Tensor:
         """token_ids, positions, token_type_ids: [tokens], int64 -> [tokens, hidden], model dtype.

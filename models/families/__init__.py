@@ -42,6 +42,7 @@ from models.families import (
     stablelm,
     starcoder2,
     t5,
+    whisper,
     xlm_roberta,
 )
 from models.families.family import Family
@@ -84,7 +85,7 @@ _DECODERS = (
     stablelm,
     starcoder2,
 )
-_ENCODER_DECODERS = (t5, bart, marian)
+_ENCODER_DECODERS = (t5, bart, marian, whisper)
 _MODULES = (*_ENCODERS, *_DECODERS, *_ENCODER_DECODERS, native)
 
 FAMILIES: Mapping[str, Family] = {kind: module.FAMILY for module in _MODULES for kind in module.FAMILY.model_types}

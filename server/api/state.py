@@ -32,6 +32,7 @@ _ROUTES: Mapping[Task, tuple[str, ...]] = {
     "fill_mask": ("/fill_mask",),
     "token_classify": ("/token_classify",),
     "question_answer": ("/question_answer",),
+    "transcribe": ("/v1/audio/transcriptions",),
 }
 
 Result = TypeVar("Result")
@@ -53,7 +54,9 @@ class Model:
         return self.text.tokenizer
 
     def languages(self) -> list[str]:
-        """Every translation on offer, as `source-target`."""
+        """Every translation on offer, as `source-target`; every language that a speech model knows."""
+        if self.text.speech is not None:
+            return list(self.text.speech.languages) or ["en"]
         if "translate" not in self.info.tasks:
             return []
         return [f"{source}-{target}" for source, target in self.text.languages.pairs()]
@@ -61,8 +64,11 @@ class Model:
     def routes(self) -> list[str]:
         """The routes that this model answers."""
         routes = [route for task in self.info.tasks for route in _ROUTES[task]]
-        judges = "classify" in self.info.tasks and entailment(self.info.labels) is not None
-        return [*routes, "/zero_shot_classify"] if judges else routes
+        if self.text.speech is not None and self.text.speech.translates:
+            routes.append("/v1/audio/translations")
+        if "classify" in self.info.tasks and entailment(self.info.labels) is not None:
+            routes.append("/zero_shot_classify")
+        return routes
 
 
 @dataclass
@@ -70,7 +76,8 @@ class State:
     """All that lives as long as the server.
 
     fresh: whether the worker is ready and was heard of lately. failed: whether the supervisor has given up.
-    started: everything was loaded once. draining: nothing new is taken. answering: requests that are being answered.
+    started: everything was loaded once. draining: nothing new is taken. answering: requests that are being answered;
+    recordings: those of them that hold a recording.
     """
 
     settings: Settings
@@ -83,6 +90,7 @@ class State:
     started: bool = False
     draining: bool = False
     answering: int = 0
+    recordings: int = 0
     threads: ThreadPoolExecutor = field(
         default_factory=lambda: ThreadPoolExecutor(TOKENIZER_THREADS, thread_name_prefix="tokenizer")
     )

@@ -37,6 +37,7 @@ GPT2 = {"model_type": "gpt2", "architectures": ["GPT2LMHeadModel"], "n_embd": 32
 T5 = {"model_type": "t5", "architectures": ["T5ForConditionalGeneration"], "d_model": 32}
 BART = {"model_type": "bart", "architectures": ["BartForConditionalGeneration"], "d_model": 32}
 MARIAN = {"model_type": "marian", "architectures": ["MarianMTModel"], "d_model": 32}
+WHISPER = {"model_type": "whisper", "architectures": ["WhisperForConditionalGeneration"], "d_model": 48}
 QWEN3 = {**QWEN2, "model_type": "qwen3", "architectures": ["Qwen3ForCausalLM"]}
 NEOX = {**LLAMA, "model_type": "gpt_neox", "architectures": ["GPTNeoXForCausalLM"]}
 OPT = {**LLAMA, "model_type": "opt", "architectures": ["OPTForCausalLM"]}
@@ -55,7 +56,7 @@ MPT = {"model_type": "mpt", "architectures": ["MptForCausalLM"], "d_model": 32, 
 FALCON = {**LLAMA, "model_type": "falcon", "architectures": ["FalconForCausalLM"]}
 OLDER = (OPENAI, GPT2, NEO, GPTJ, NEOX, OPT, BLOOM, MPT, FALCON)
 DECODERS = (*OLDER, LLAMA, MISTRAL, QWEN2, QWEN3, PHI, PHI3, GEMMA, GEMMA2, OLMO2, STABLELM, STARCODER2)
-BASES = {base["model_type"]: base for base in (*DECODERS, T5, BART, MARIAN)}
+BASES = {base["model_type"]: base for base in (*DECODERS, T5, BART, MARIAN, WHISPER)}
 
 
 def build(hf):
