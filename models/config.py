@@ -294,9 +294,11 @@ class LearnedPositions:
 
 @dataclass(frozen=True)
 class SinusoidalPositions:
-    """Vaswani et al. 2017, arXiv:1706.03762, section 3.5; sines in the first half of the width, cosines after."""
+    """Vaswani et al. 2017, arXiv:1706.03762, section 3.5; sines in the first half of the width and cosines after, or
+    the two by turns, as the paper has it."""
 
     num_positions: int
+    pairing: Literal["half", "interleaved"] = "half"
 
 
 @dataclass(frozen=True)

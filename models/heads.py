@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Literal
+import math
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor, nn
@@ -22,8 +23,7 @@ from models.config import (
 )
 from models.linear import Linear, Packer, parameter
 from models.norms import make_norm
-
-Pooling = Literal["mean", "cls", "last", "max"]
+from models.sentence_config import Pooling
 
 
 class LanguageModel(nn.Module):
@@ -152,21 +152,35 @@ def make_head(
             return None
 
 
-def pool(hidden: Tensor, batch: EncoderBatch, mode: Pooling) -> Tensor:
+def pool(hidden: Tensor, batch: EncoderBatch, mode: Pooling, skipped: Sequence[int] | None = None) -> Tensor:
     """One vector per sequence. hidden: [tokens, hidden] -> [batch, hidden], float32.
 
-    `cls` takes the first token. Each sequence is reduced on its own, so that its batch-mates change nothing.
+    `cls` takes the first token. `mean_sqrt` divides the sum by the square root of the length, `weighted_mean` gives the
+    token at position i the weight i + 1 (Muennighoff 2022, arXiv:2202.08904). Each sequence is reduced on its own, so
+    that its batch-mates change nothing. skipped: tokens at the beginning of each that do not count; one always does.
     """
     parts = torch.split(hidden.float(), list(batch.lengths))
+    first = (
+        [0] * len(parts) if skipped is None else [min(n, len(part) - 1) for n, part in zip(skipped, parts, strict=True)]
+    )
+    return torch.stack([_pool_one(part[start:], start, mode) for part, start in zip(parts, first, strict=True)])
+
+
+def _pool_one(part: Tensor, start: int, mode: Pooling) -> Tensor:
     match mode:
         case "mean":
-            return torch.stack([part.mean(0) for part in parts])
+            return part.mean(0)
         case "cls":
-            return torch.stack([part[0] for part in parts])
+            return part[0]
         case "last":
-            return torch.stack([part[-1] for part in parts])
+            return part[-1]
         case "max":
-            return torch.stack([part.amax(0) for part in parts])
+            return part.amax(0)
+        case "mean_sqrt":
+            return part.sum(0) / math.sqrt(len(part))
+        case "weighted_mean":
+            weights = torch.arange(start + 1, start + len(part) + 1, device=part.device, dtype=part.dtype)
+            return (weights[:, None] * part).sum(0) / weights.sum()
 
 
 def normalize(vectors: Tensor) -> Tensor:

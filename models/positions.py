@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import Literal
 
 import torch
 from torch import Tensor, nn
@@ -99,14 +100,17 @@ class Rotary:
         return Rotation(cos, sin, self.config)
 
 
-def sinusoids(num_positions: int, width: int) -> Tensor:
-    """[num_positions, width], float32, on the CPU: sines in the first half of the width, cosines in the second.
+def sinusoids(num_positions: int, width: int, pairing: Literal["half", "interleaved"] = "half") -> Tensor:
+    """[num_positions, width], float32, on the CPU: sines in the first half of the width and cosines in the second, or
+    sines in even columns and cosines in odd ones.
 
     Source: Vaswani et al. 2017, arXiv:1706.03762, section 3.5. Computed in float64, as published checkpoints were.
     """
     sines = (width + 1) // 2
     rates = 10000.0 ** (-2 * torch.arange(sines, dtype=torch.float64, device="cpu") / width)
     angles = torch.arange(num_positions, dtype=torch.float64, device="cpu")[:, None] * rates
+    if pairing == "interleaved":
+        return torch.stack([angles.sin(), angles.cos()], dim=2).flatten(1)[:, :width].float()
     return torch.cat([angles.sin(), angles[:, : width - sines].cos()], dim=1).float()
 
 

@@ -180,13 +180,13 @@ def build(loaded: Loaded, options: EngineOptions, share_bytes: int) -> tuple[Mod
     if loaded.num_mels:
         encoding = Hearing(spec.name, runner, limits, options.max_batch_tokens, loaded.num_mels)
     elif loaded.encodes:
-        encoding = Encoding(spec.name, runner, limits, options.max_batch_tokens)
+        encoding = Encoding(spec.name, runner, limits, options.max_batch_tokens, model.sentence)
     return ModelEngine(spec.name, generation, encoding), _info(loaded, options, blocks)
 
 
 def _info(loaded: Loaded, options: EngineOptions, blocks: dict[str, int]) -> ModelInfo:
     model = loaded.model
-    transformer = model.transformer
+    transformer, sentence = model.transformer, model.sentence.config
     layers = {"self": transformer.self_attention_layers(), "cross": transformer.cross_attention_layers()}
     kv_bytes = sum(
         count * KVCache.block_bytes(layers[name], options.block_size, loaded.dtype) for name, count in blocks.items()
@@ -217,8 +217,9 @@ def _info(loaded: Loaded, options: EngineOptions, blocks: dict[str, int]) -> Mod
         generation=GenerationDefaults(**defaults),
         labels=list(model.labels),
         problem_type=model.problem_type,
-        pooling=model.pooling,
-        normalize=model.normalize,
+        normalize=sentence.normalize,
+        include_prompt=sentence.include_prompt,
+        embedding_size=sentence.width(model.config.hidden_size),
         load_seconds=loaded.seconds,
         quantization=loaded.spec.quantization,
         num_mels=loaded.num_mels,

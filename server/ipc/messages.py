@@ -37,7 +37,7 @@ Task = Literal[
 EncodeTask = Literal["embed", "embed_tokens", "classify", "classify_tokens", "fill_mask", "log_mel"]
 """What to read off an encoder: a vector, or class logits, of each text or of each token; or words for a mask. Or,
 before any encoder, the frames of a sound."""
-Pooling = Literal["mean", "cls", "last", "max"]
+Pooling = Literal["mean", "cls", "last", "max", "mean_sqrt", "weighted_mean"]
 FinishReason = Literal["stop", "length", "timeout"]
 FailureCode = Literal["engine_error", "timeout", "request_too_large", "not_ready", "invalid_format"]
 
@@ -194,12 +194,14 @@ class EncodeItem(msgspec.Struct, frozen=True, array_like=True):
     """One text of an encoder request; token_type_ids None means all zero. mask_index: where a word is to go.
 
     samples: for `log_mel`, sound instead of a text: float32, little-endian, mono, 16 kHz, mirrored where it ends.
+    prompt_tokens: how many at the beginning do not count in its vector.
     """
 
     token_ids: list[int]
     token_type_ids: list[int] | None = None
     mask_index: int | None = None
     samples: bytes = b""
+    prompt_tokens: int = 0
 
     @property
     def num_tokens(self) -> int:
@@ -210,15 +212,16 @@ class EncodeItem(msgspec.Struct, frozen=True, array_like=True):
 class Encode(Message, frozen=True):
     """Run texts through an encoder, and say for each what `task` asks for; logits come raw.
 
-    Each item is scheduled on its own and answered by an `Encoded` of its own. `pooling` is for `embed`, `normalize` for
-    `embed` and `embed_tokens`, `top_k` and `target_ids` for `fill_mask`: so many words, of these only if there are any.
+    Each item is scheduled on its own and answered by an `Encoded` of its own. `pooling` is for `embed` (None: as the
+    checkpoint has it, dense layers included), `normalize` for `embed` and `embed_tokens`, `top_k` and `target_ids` for
+    `fill_mask`: so many words, of these only if there are any.
     """
 
     request_id: int
     model: str
     task: EncodeTask
     items: list[EncodeItem]
-    pooling: Pooling = "mean"
+    pooling: Pooling | None = None
     normalize: bool = True
     top_k: int = 5
     target_ids: list[int] = []
@@ -280,7 +283,8 @@ class ModelInfo(msgspec.Struct, frozen=True):
     answer, with source_tokens for the source). kv_blocks: blocks of each pool, `self` and, with an encoder, `cross`;
     empty where nothing is generated. labels: class names by index. problem_type: the checkpoint's word for its
     classification (`single_label_classification`, `multi_label_classification`, `regression`). num_mels: numbers in a
-    frame of the sound that the model hears; 0 where it reads text.
+    frame of the sound that the model hears; 0 where it reads text. include_prompt: whether a prompt's
+    tokens count in the vector of a text. embedding_size: of that vector; 0 where it is hidden_size.
     """
 
     name: str
@@ -301,8 +305,9 @@ class ModelInfo(msgspec.Struct, frozen=True):
     generation: GenerationDefaults = GenerationDefaults()
     labels: list[str] = []
     problem_type: str | None = None
-    pooling: Pooling = "mean"
     normalize: bool = True
+    include_prompt: bool = True
+    embedding_size: int = 0
     load_seconds: float = 0.0
     quantization: Quantization | None = None
     num_mels: int = 0

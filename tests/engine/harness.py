@@ -25,6 +25,7 @@ from server.ipc.messages import (
     Vocabulary,
 )
 from tests.parity.checkpoints import load, save
+from tests.parity.native_twins import rewrite_as_native
 
 VOCAB = 97
 PRINTABLE = [*[b""] * 3, *(bytes([33 + i]) for i in range(VOCAB - 3))]
@@ -137,6 +138,7 @@ DECODERS = {
         transformers.FalconConfig(**_FALCON, new_decoder_architecture=True, num_kv_heads=2),
     ),
     "opt": ("OPTForCausalLM", transformers.OPTConfig(**_OPT)),
+    "native-decoder": ("GPT2LMHeadModel", transformers.GPT2Config(**_GPT2)),
 }
 SEQ2SEQ = {
     "t5": ("T5ForConditionalGeneration", transformers.T5Config(**_T5, num_layers=2)),
@@ -148,6 +150,7 @@ SEQ2SEQ = {
     ),
     "bart": ("BartForConditionalGeneration", transformers.BartConfig(**_BART, **_TWO_LAYERS)),
     "bart-deep-encoder": ("BartForConditionalGeneration", transformers.BartConfig(**_BART, **_DEEP_ENCODER)),
+    "native": ("BartForConditionalGeneration", transformers.BartConfig(**_BART, **_DEEP_ENCODER)),
     "marian": ("MarianMTModel", transformers.MarianConfig(**_MARIAN, **_TWO_LAYERS)),
     "marian-deep-encoder": ("MarianMTModel", transformers.MarianConfig(**_MARIAN, **_DEEP_ENCODER)),
     "ul2": (
@@ -215,6 +218,8 @@ class Pair:
 def make_pair(name: str, directory: Path, device: torch.device) -> Pair:
     architecture, config = (GENERATING | ENCODERS)[name]
     oracle = save(directory, config, architecture).to(device)
+    if name.startswith("native"):
+        rewrite_as_native(directory)
     spec = ModelSpec(name, str(directory), "float32")
     return Pair(name, oracle, Loaded(spec, load(directory, device), torch.float32, device, 0.0))
 

@@ -20,7 +20,7 @@ from models.config import (
     RopeConfig,
     YarnScaling,
 )
-from models.families import FAMILIES, family_of
+from models.families import FAMILIES, family_of, refused
 from weights.rules import first_match
 
 LLAMA = {
@@ -205,7 +205,7 @@ def test_unsupported_settings_are_refused_by_name(base, name, value):
 @pytest.mark.parametrize(
     "change",
     [
-        {"model_type": "mamba"},
+        {"model_type": "no-such-model"},
         {"model_type": None},
         {"model_type": ["llama"]},
         {"architectures": ["LlamaForTokenClassification"]},
@@ -407,3 +407,19 @@ def test_every_family_is_listed_under_its_types():
 def test_families_are_free_of_torch():
     code = "import sys, models.families; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+NOT_IN_TRANSFORMERS = {"performer", "linformer", "transfo-xl", "xlm-prophetnet"}
+
+
+@pytest.mark.parametrize("kind", refused.REFUSED)
+def test_known_architectures_are_refused_with_a_reason(kind):
+    """Each name is one that `config.json` files have, and none is a family that is served."""
+    from transformers.models.auto.configuration_auto import CONFIG_MAPPING_NAMES
+
+    assert kind not in FAMILIES
+    assert kind in CONFIG_MAPPING_NAMES or kind in NOT_IN_TRANSFORMERS
+    with pytest.raises(ConfigError) as error:
+        family_of({"model_type": kind, "architectures": ["AnyForCausalLM"]})
+    assert kind in str(error.value) and refused.REFUSED[kind] in str(error.value) and "\n" not in str(error.value)
+    assert len(str(error.value)) < 200
