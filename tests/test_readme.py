@@ -12,7 +12,7 @@ README = Path(__file__).resolve().parents[1] / "README.md"
 KINDS = {
     "encoder": "bert roberta distilbert",
     "decoder": "openai-gpt gpt2 gpt_neo gptj gpt_neox opt bloom mpt falcon llama mistral qwen2 qwen3 phi phi3 gemma "
-    "gemma2 olmo2 stablelm starcoder2",
+    "gemma2 gemma3 olmo2 smollm3 stablelm starcoder2",
     "encoder-decoder": "t5 bart marian",
 }
 

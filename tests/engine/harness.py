@@ -115,6 +115,20 @@ DECODERS = {
             **_LLAMA, num_key_value_heads=2, head_dim=12, sliding_window=6, attn_logit_softcapping=2.0
         ),
     ),
+    "gemma3": (
+        "Gemma3ForCausalLM",
+        transformers.Gemma3TextConfig(
+            **_LLAMA,
+            num_key_value_heads=2,
+            head_dim=12,
+            sliding_window=6,
+            layer_types=["sliding_attention", "full_attention"],
+        ),
+    ),
+    "smollm3": (
+        "SmolLM3ForCausalLM",
+        transformers.SmolLM3Config(**_LLAMA, pad_token_id=0, num_key_value_heads=2, no_rope_layer_interval=2),
+    ),
     "olmo2": ("Olmo2ForCausalLM", transformers.Olmo2Config(**_LLAMA, pad_token_id=0, num_key_value_heads=2)),
     "stablelm": (
         "StableLmForCausalLM",

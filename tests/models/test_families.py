@@ -45,6 +45,8 @@ PHI = {**LLAMA, "model_type": "phi", "architectures": ["PhiForCausalLM"]}
 PHI3 = {**LLAMA, "model_type": "phi3", "architectures": ["Phi3ForCausalLM"]}
 GEMMA = {**LLAMA, "model_type": "gemma", "architectures": ["GemmaForCausalLM"], "num_key_value_heads": 2}
 GEMMA2 = {**GEMMA, "model_type": "gemma2", "architectures": ["Gemma2ForCausalLM"]}
+GEMMA3 = {**GEMMA, "model_type": "gemma3_text", "architectures": ["Gemma3ForCausalLM"]}
+SMOLLM3 = {**LLAMA, "model_type": "smollm3", "architectures": ["SmolLM3ForCausalLM"]}
 OLMO2 = {**LLAMA, "model_type": "olmo2", "architectures": ["Olmo2ForCausalLM"]}
 STABLELM = {**LLAMA, "model_type": "stablelm", "architectures": ["StableLmForCausalLM"], "num_key_value_heads": 2}
 STARCODER2 = {**LLAMA, "model_type": "starcoder2", "architectures": ["Starcoder2ForCausalLM"]}
@@ -54,7 +56,8 @@ BLOOM = {"model_type": "bloom", "architectures": ["BloomForCausalLM"], "hidden_s
 MPT = {"model_type": "mpt", "architectures": ["MptForCausalLM"], "d_model": 32, "n_heads": 4}
 FALCON = {**LLAMA, "model_type": "falcon", "architectures": ["FalconForCausalLM"]}
 OLDER = (OPENAI, GPT2, NEO, GPTJ, NEOX, OPT, BLOOM, MPT, FALCON)
-DECODERS = (*OLDER, LLAMA, MISTRAL, QWEN2, QWEN3, PHI, PHI3, GEMMA, GEMMA2, OLMO2, STABLELM, STARCODER2)
+NEWER = (GEMMA3, SMOLLM3)
+DECODERS = (*OLDER, LLAMA, MISTRAL, QWEN2, QWEN3, PHI, PHI3, GEMMA, GEMMA2, OLMO2, STABLELM, STARCODER2, *NEWER)
 BASES = {base["model_type"]: base for base in (*DECODERS, T5, BART, MARIAN)}
 
 
@@ -133,6 +136,15 @@ REFUSED = [
     (GEMMA2, "final_logit_softcapping", -30.0),
     (GEMMA2, "query_pre_attn_scalar", 0),
     (GEMMA2, "layer_types", ["chunked_attention"] * 4),
+    (GEMMA3, "use_bidirectional_attention", True),
+    (GEMMA3, "attn_logit_softcapping", 50.0),
+    (GEMMA3, "sliding_window", None),
+    (GEMMA3, "rope_parameters", {"rope_type": "default"}),
+    (GEMMA3, "rope_parameters", {"full_attention": "linear"}),
+    (GEMMA3, "layer_types", ["chunked_attention"] * 4),
+    (SMOLLM3, "no_rope_layers", [1, 1, 1]),
+    (SMOLLM3, "no_rope_layers", [1, 1, 1, 2]),
+    (SMOLLM3, "layer_types", ["sliding_attention"] * 4),
     (OPT, "word_embed_proj_dim", 16),
     (OPT, "layer_norm_elementwise_affine", False),
     (GPT2, "add_cross_attention", True),
@@ -244,6 +256,36 @@ def test_gemma_2_windows_and_caps():
     capped, free = build(GEMMA2), build({**GEMMA2, "attn_logit_softcapping": None, "final_logit_softcapping": None})
     assert (capped.decoder.layers[0].attention.score_cap, capped.head.cap) == (50.0, 30.0)
     assert (free.decoder.layers[0].attention.score_cap, free.head.cap) == (None, None)
+
+
+def test_gemma_3_before_and_after_transformers_5():
+    kinds = ["sliding_attention", "full_attention"] * 2
+    ropes = {
+        "full_attention": {"rope_type": "linear", "factor": 8.0, "rope_theta": 5e5},
+        "sliding_attention": {"rope_type": "default", "rope_theta": 3e4},
+    }
+    older = {"rope_theta": 5e5, "rope_local_base_freq": 3e4, "rope_scaling": {"rope_type": "linear", "factor": 8.0}}
+    newer = build({**GEMMA3, "layer_types": kinds, "rope_parameters": ropes, "sliding_window": 9})
+    assert newer == build({**GEMMA3, "sliding_window_pattern": 2, **older, "sliding_window": 9})
+    assert [layer.attention.rope.theta for layer in newer.decoder.layers] == [3e4, 5e5] * 2
+    assert windows({**GEMMA3, "num_hidden_layers": 7}) == [*[4096] * 5, None, 4096]
+
+
+def test_gemma_3_with_pictures_is_its_text_part():
+    both = {"model_type": "gemma3", "architectures": ["Gemma3ForConditionalGeneration"]}
+    assert build({**both, "text_config": GEMMA3}) == build(GEMMA3)
+    for wrong in ({}, {"text_config": None}, {"text_config": GEMMA3, "quantization_config": {"bits": 4}}):
+        with pytest.raises(ConfigError, match=r"text_config|quantization_config"):
+            build({**both, **wrong})
+
+
+def test_smollm3_layers_without_positions():
+    def rotating(hf):
+        return [layer.attention.rope is not None for layer in build(hf).decoder.layers]
+
+    assert rotating(SMOLLM3) == [True, True, True, False]
+    assert rotating({**SMOLLM3, "no_rope_layers": [0, 1, 1, 0, 1]}) == [False, True, True, False]
+    assert build(SMOLLM3).decoder.layers[0].attention.rope.theta == 2e6
 
 
 @pytest.mark.parametrize(

@@ -137,6 +137,46 @@ MORE_CASES = {
             final_logit_softcapping=None,
         ),
     ),
+    "gemma3": (
+        "Gemma3ForCausalLM",
+        transformers.Gemma3TextConfig(
+            **_WIDE, num_key_value_heads=2, head_dim=12, sliding_window=5, query_pre_attn_scalar=9
+        ),
+    ),
+    "gemma3-scaled-positions-capped-logits": (
+        "Gemma3ForCausalLM",
+        transformers.Gemma3TextConfig(
+            **_WIDE,
+            num_key_value_heads=1,
+            head_dim=8,
+            sliding_window=7,
+            layer_types=["full_attention", "sliding_attention", "full_attention"],
+            query_pre_attn_scalar=2,
+            final_logit_softcapping=4.0,
+            attention_bias=True,
+            rope_parameters={
+                "full_attention": {"rope_type": "linear", "factor": 8.0, "rope_theta": 5000.0},
+                "sliding_attention": {"rope_type": "default", "rope_theta": 50.0},
+            },
+        ),
+    ),
+    "smollm3": (
+        "SmolLM3ForCausalLM",
+        transformers.SmolLM3Config(**_PHI3, num_key_value_heads=2, no_rope_layer_interval=2),
+    ),
+    "smollm3-windows-biases-untied": (
+        "SmolLM3ForCausalLM",
+        transformers.SmolLM3Config(
+            **_PHI3,
+            num_key_value_heads=4,
+            no_rope_layers=[0, 1, 1],
+            use_sliding_window=True,
+            sliding_window=5,
+            attention_bias=True,
+            mlp_bias=True,
+            tie_word_embeddings=False,
+        ),
+    ),
     "olmo2": ("Olmo2ForCausalLM", transformers.Olmo2Config(**_PHI3)),
     "olmo2-gqa-biases-tied": (
         "Olmo2ForCausalLM",
