@@ -199,6 +199,28 @@ class FeedForwardConfig:
 
 
 @dataclass(frozen=True)
+class MixtureConfig:
+    """A mixture of experts (Shazeer et al. 2017, arXiv:1701.06538; Fedus et al. 2022, arXiv:2101.03961): each token
+    goes through the `experts_per_token` of `num_experts` feed-forwards that a router finds likeliest for it.
+
+    expert: each of them. normalized: the shares of a token's experts sum to one; else each keeps its probability among
+    all. shared: one more, for every token, times the sigmoid of a gate of its own (Qwen Team 2024, arXiv:2407.10671).
+    """
+
+    expert: FeedForwardConfig
+    num_experts: int
+    experts_per_token: int
+    normalized: bool
+    shared: FeedForwardConfig | None = None
+
+    def __post_init__(self) -> None:
+        _require(
+            0 < self.experts_per_token <= self.num_experts,
+            f"{self.experts_per_token} experts per token cannot be chosen from {self.num_experts}",
+        )
+
+
+@dataclass(frozen=True)
 class LayerConfig:
     """Self-attention, then cross-attention where there is one, then feed-forward, each with its norm slots.
 
@@ -208,7 +230,7 @@ class LayerConfig:
 
     attention: AttentionConfig
     attention_norms: NormSlots
-    feed_forward: FeedForwardConfig
+    feed_forward: FeedForwardConfig | MixtureConfig
     feed_forward_norms: NormSlots
     cross_attention: AttentionConfig | None = None
     cross_attention_norms: NormSlots = NormSlots()

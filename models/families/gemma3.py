@@ -90,8 +90,6 @@ def _windows(fields: Fields, layer_types: Any) -> list[int | None]:
     if layer_types is None:
         every = fields.integer("sliding_window_pattern", 6)
         layer_types = ["sliding_attention" if (index + 1) % every else "full_attention" for index in range(layers)]
-    if window is None and isinstance(layer_types, list) and "sliding_attention" in layer_types:
-        raise ConfigError("'sliding_window' is unset, but some layers have sliding_attention")
     return named_windows(layer_types, layers, window)
 
 

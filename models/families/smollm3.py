@@ -11,7 +11,7 @@ from models.config import ConfigError, LayerConfig, ModelConfig
 from models.families.family import Family
 from models.families.fields import Fields
 from models.families.rotary_decoder import rotary_decoder, rules
-from models.families.windows import named_windows
+from models.families.windows import named_windows, switched_window
 from models.generation_defaults import GenerationDefaults
 
 
@@ -52,13 +52,9 @@ def _rotating(fields: Fields, said: Any, layers: int) -> list[bool]:
 
 
 def _windows(fields: Fields, layer_types: Any, rotating: list[bool]) -> list[int | None]:
-    window = fields.optional_integer("sliding_window")
-    if not fields.flag("use_sliding_window", False):
-        window = None
+    window = switched_window(fields, absent=None)
     if layer_types is None:
         return [None if rotates else window for rotates in rotating]
-    if isinstance(layer_types, list) and "sliding_attention" in layer_types and window is None:
-        raise ConfigError("'layer_types' has sliding_attention, but 'use_sliding_window' or 'sliding_window' is unset")
     return named_windows(layer_types, len(rotating), window)
 
 

@@ -129,6 +129,34 @@ DECODERS = {
         "SmolLM3ForCausalLM",
         transformers.SmolLM3Config(**_LLAMA, pad_token_id=0, num_key_value_heads=2, no_rope_layer_interval=2),
     ),
+    "mixtral": (
+        "MixtralForCausalLM",
+        transformers.MixtralConfig(**_LLAMA, num_key_value_heads=2, num_local_experts=4, num_experts_per_tok=2),
+    ),
+    "qwen2-moe": (
+        "Qwen2MoeForCausalLM",
+        transformers.Qwen2MoeConfig(
+            **_LLAMA,
+            num_key_value_heads=2,
+            num_experts=6,
+            num_experts_per_tok=3,
+            moe_intermediate_size=24,
+            shared_expert_intermediate_size=20,
+            mlp_only_layers=[0],
+        ),
+    ),
+    "qwen3-moe": (
+        "Qwen3MoeForCausalLM",
+        transformers.Qwen3MoeConfig(
+            **_LLAMA,
+            num_key_value_heads=2,
+            head_dim=12,
+            num_experts=6,
+            num_experts_per_tok=3,
+            moe_intermediate_size=24,
+            norm_topk_prob=True,
+        ),
+    ),
     "olmo2": ("Olmo2ForCausalLM", transformers.Olmo2Config(**_LLAMA, pad_token_id=0, num_key_value_heads=2)),
     "stablelm": (
         "StableLmForCausalLM",

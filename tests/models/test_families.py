@@ -15,6 +15,7 @@ from models.config import (
     LanguageModelHead,
     LinearScaling,
     LongScaling,
+    MixtureConfig,
     NormConfig,
     RopeConfig,
     YarnScaling,
@@ -56,7 +57,10 @@ BLOOM = {"model_type": "bloom", "architectures": ["BloomForCausalLM"], "hidden_s
 MPT = {"model_type": "mpt", "architectures": ["MptForCausalLM"], "d_model": 32, "n_heads": 4}
 FALCON = {**LLAMA, "model_type": "falcon", "architectures": ["FalconForCausalLM"]}
 OLDER = (OPENAI, GPT2, NEO, GPTJ, NEOX, OPT, BLOOM, MPT, FALCON)
-NEWER = (GEMMA3, SMOLLM3)
+MIXTRAL = {**LLAMA, "model_type": "mixtral", "architectures": ["MixtralForCausalLM"], "num_key_value_heads": 2}
+QWEN2_MOE = {**QWEN2, "model_type": "qwen2_moe", "architectures": ["Qwen2MoeForCausalLM"]}
+QWEN3_MOE = {**QWEN2, "model_type": "qwen3_moe", "architectures": ["Qwen3MoeForCausalLM"]}
+NEWER = (GEMMA3, SMOLLM3, MIXTRAL, QWEN2_MOE, QWEN3_MOE)
 DECODERS = (*OLDER, LLAMA, MISTRAL, QWEN2, QWEN3, PHI, PHI3, GEMMA, GEMMA2, OLMO2, STABLELM, STARCODER2, *NEWER)
 BASES = {base["model_type"]: base for base in (*DECODERS, T5, BART, MARIAN)}
 
@@ -145,6 +149,12 @@ REFUSED = [
     (SMOLLM3, "no_rope_layers", [1, 1, 1]),
     (SMOLLM3, "no_rope_layers", [1, 1, 1, 2]),
     (SMOLLM3, "layer_types", ["sliding_attention"] * 4),
+    (MIXTRAL, "num_experts_per_tok", 9),
+    (MIXTRAL, "layer_types", ["full_attention"] * 4),
+    (QWEN2_MOE, "mlp_only_layers", "all"),
+    (QWEN2_MOE, "layer_types", ["sliding_attention"] * 4),
+    (QWEN3_MOE, "decoder_sparse_step", 0),
+    (QWEN3_MOE, "norm_topk_prob", 1),
     (OPT, "word_embed_proj_dim", 16),
     (OPT, "layer_norm_elementwise_affine", False),
     (GPT2, "add_cross_attention", True),
@@ -168,6 +178,7 @@ SAID_OTHERWISE = {
     "relative_attention_num_buckets": "buckets",
     "relative_attention_max_distance": "max_distance",
     "num_key_value_heads": "num_kv_heads",
+    "num_experts_per_tok": "experts per token",
     "rotary_pct": "rope needs an even number",
 }
 
@@ -288,6 +299,20 @@ def test_smollm3_layers_without_positions():
     assert build(SMOLLM3).decoder.layers[0].attention.rope.theta == 2e6
 
 
+def test_which_layers_have_experts():
+    def mixed(hf):
+        return [isinstance(layer.feed_forward, MixtureConfig) for layer in build(hf).decoder.layers]
+
+    assert mixed(MIXTRAL) == mixed(QWEN2_MOE) == [True] * 4
+    assert mixed({**QWEN3_MOE, "decoder_sparse_step": 2}) == [False, True] * 2
+    assert mixed({**QWEN2_MOE, "mlp_only_layers": [0, 3]}) == [False, True, True, False]
+    switched = {**QWEN2_MOE, "use_sliding_window": True, "sliding_window": 9}
+    assert windows({**switched, "max_window_layers": 3}) == [9, None, 9, None]
+    assert windows({**QWEN2_MOE, "sliding_window": 9}) == [None] * 4
+    newer = {**QWEN3_MOE, "num_local_experts": 16, "num_experts_per_tok": 2}
+    assert build(newer) == build({**QWEN3_MOE, "num_experts": 16, "num_experts_per_tok": 2})
+
+
 @pytest.mark.parametrize(
     ("name", "value"),
     [("alibi", False), ("alibi_bias_max", 5), ("clip_qkv", 6.0), ("qk_ln", True), ("prefix_lm", True)],
@@ -363,6 +388,7 @@ def test_t5_versions():
         lambda: AttentionConfig(4, 4, 8, 1.0, True, rope=RopeConfig(10000.0, 16)),
         lambda: AttentionConfig(4, 4, 8, 1.0, True, window=0),
         lambda: FeedForwardConfig(0, "relu"),
+        lambda: MixtureConfig(FeedForwardConfig(8, "relu"), 4, 5, normalized=True),
         lambda: BucketBiasConfig(32, 8, bidirectional=True),
     ],
 )

@@ -33,6 +33,7 @@ _MPT = {"vocab_size": VOCAB, "d_model": 32, "n_layers": 3, "max_seq_len": 64}
 _NEO = {"vocab_size": VOCAB, "hidden_size": 32, "num_heads": 4, "max_position_embeddings": 64, "window_size": 5}
 _GPTJ = {"vocab_size": VOCAB, "n_positions": 64, "n_embd": 32, "n_layer": 3, "n_head": 4}
 _PHI3 = {**_WIDE, "pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2}
+_EXPERTS = {"num_experts": 6, "num_experts_per_tok": 3, "moe_intermediate_size": 24}
 _OPT = {**_BASE, "ffn_dim": 56}
 
 MORE_CASES = {
@@ -175,6 +176,57 @@ MORE_CASES = {
             attention_bias=True,
             mlp_bias=True,
             tie_word_embeddings=False,
+        ),
+    ),
+    "mixtral": (
+        "MixtralForCausalLM",
+        transformers.MixtralConfig(**_WIDE, num_key_value_heads=2, num_local_experts=5, num_experts_per_tok=2),
+    ),
+    "mixtral-window-three-of-four-tied": (
+        "MixtralForCausalLM",
+        transformers.MixtralConfig(
+            **_WIDE,
+            num_key_value_heads=4,
+            num_local_experts=4,
+            num_experts_per_tok=3,
+            sliding_window=5,
+            tie_word_embeddings=True,
+        ),
+    ),
+    "qwen2-moe": (
+        "Qwen2MoeForCausalLM",
+        transformers.Qwen2MoeConfig(**_WIDE, num_key_value_heads=2, **_EXPERTS, shared_expert_intermediate_size=20),
+    ),
+    "qwen2-moe-some-layers-windows": (
+        "Qwen2MoeForCausalLM",
+        transformers.Qwen2MoeConfig(
+            **_WIDE,
+            num_key_value_heads=4,
+            **_EXPERTS,
+            shared_expert_intermediate_size=28,
+            norm_topk_prob=True,
+            mlp_only_layers=[1],
+            use_sliding_window=True,
+            sliding_window=6,
+            max_window_layers=2,
+            qkv_bias=False,
+        ),
+    ),
+    "qwen3-moe": (
+        "Qwen3MoeForCausalLM",
+        transformers.Qwen3MoeConfig(**_WIDE, num_key_value_heads=2, **_EXPERTS, head_dim=12, norm_topk_prob=True),
+    ),
+    "qwen3-moe-every-other-layer-window-biases": (
+        "Qwen3MoeForCausalLM",
+        transformers.Qwen3MoeConfig(
+            **_WIDE,
+            num_key_value_heads=1,
+            **_EXPERTS,
+            decoder_sparse_step=2,
+            use_sliding_window=True,
+            sliding_window=6,
+            attention_bias=True,
+            tie_word_embeddings=True,
         ),
     ),
     "olmo2": ("Olmo2ForCausalLM", transformers.Olmo2Config(**_PHI3)),
