@@ -90,16 +90,30 @@ class YarnScaling:
 
 
 @dataclass(frozen=True)
-class LongScaling:
-    """LongRoPE (Ding et al. 2024, arXiv:2402.13753) up to its original length: each wavelength times a factor of its
-    own, cosines and sines times `magnitude`."""
+class DynamicScaling:
+    """NTK-aware scaling that grows with the text (Peng et al. 2023, arXiv:2309.00071, appendix A.2): nothing changes up
+    to `original_max_positions`; beyond them the base grows with the length, as if scaled by `factor` all along."""
 
-    factors: tuple[float, ...]
+    factor: float
+    original_max_positions: int
+
+
+@dataclass(frozen=True)
+class LongScaling:
+    """LongRoPE (Ding et al. 2024, arXiv:2402.13753): each wavelength times a factor of its own, of `short_factors` in
+    texts up to `original_max_positions`, of `long_factors` in longer ones; cosines and sines times `magnitude`.
+
+    restarts: a text that grows longer is computed anew from its start (Phi-3); else its first keys stay as they are.
+    """
+
+    short_factors: tuple[float, ...]
+    long_factors: tuple[float, ...]
     original_max_positions: int
     magnitude: float
+    restarts: bool = False
 
 
-Scaling = LinearScaling | Llama3Scaling | YarnScaling | LongScaling
+Scaling = LinearScaling | Llama3Scaling | YarnScaling | DynamicScaling | LongScaling
 
 
 @dataclass(frozen=True)
@@ -118,10 +132,18 @@ class RopeConfig:
     def __post_init__(self) -> None:
         _require(self.dim > 0 and self.dim % 2 == 0, f"rope needs an even number of dimensions, got {self.dim}")
         if isinstance(self.scaling, LongScaling):
-            _require(2 * len(self.scaling.factors) == self.dim, f"rope needs {self.dim // 2} factors")
+            lengths = {len(self.scaling.short_factors), len(self.scaling.long_factors)}
+            _require(lengths == {self.dim // 2}, f"rope needs {self.dim // 2} factors")
+        if isinstance(self.scaling, DynamicScaling):
+            _require(self.dim > 2, "rope needs more than two dimensions to grow with the text")
         if isinstance(self.scaling, YarnScaling):
             _require(self.theta > 1, f"rope theta must exceed 1 to be scaled, got {self.theta}")
         _require(self.theta > 0, f"rope theta must be positive, got {self.theta}")
+
+    @property
+    def depends_on_length(self) -> bool:
+        """Whether a token is rotated by more than its position: by the length that its text had when it was read."""
+        return isinstance(self.scaling, DynamicScaling | LongScaling)
 
 
 @dataclass(frozen=True)
@@ -381,3 +403,21 @@ class ModelConfig:
     @property
     def is_encoder_decoder(self) -> bool:
         return self.encoder is not None and self.decoder is not None
+
+    @property
+    def keys_depend_on_length(self) -> bool:
+        """Whether the keys of a prefix differ with the length of the whole prompt, so that no other one can use them.
+
+        See `models.batch.DecoderBatch.rope_lengths`.
+        """
+        return any(rope.depends_on_length for rope in self._ropes())
+
+    @property
+    def restart_tokens(self) -> int | None:
+        """The length that a text may not outgrow without being computed anew from its start; None: no such length."""
+        scalings = [rope.scaling for rope in self._ropes() if isinstance(rope.scaling, LongScaling)]
+        return min((scaling.original_max_positions for scaling in scalings if scaling.restarts), default=None)
+
+    def _ropes(self) -> set[RopeConfig]:
+        layers = () if self.decoder is None else self.decoder.layers
+        return {layer.attention.rope for layer in layers if layer.attention.rope is not None}

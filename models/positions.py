@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from models.config import (
     AlibiConfig,
     BucketBiasConfig,
+    DynamicScaling,
     LinearScaling,
     Llama3Scaling,
     LongScaling,
@@ -34,7 +35,7 @@ class Rotation:
 
 
 def inverse_frequencies(config: RopeConfig) -> Tensor:
-    """Radians per position of each pair of dimensions: [dim / 2], float32, on the CPU.
+    """Radians per position of each pair of dimensions: [dim / 2], float32, on the CPU; of a text that is not long.
 
     Source: Su et al. 2021, arXiv:2104.09864, section 3.4.2; scaling as the config classes name it.
     """
@@ -47,7 +48,7 @@ def inverse_frequencies(config: RopeConfig) -> Tensor:
             return _llama3(frequencies, scaling)
         case YarnScaling() as scaling:
             return _yarn(frequencies, config, scaling)
-        case LongScaling(factors=factors):
+        case LongScaling(short_factors=factors):
             return frequencies / torch.tensor(factors, device="cpu")
     return frequencies
 
@@ -87,15 +88,33 @@ class Rotary:
         if isinstance(config.scaling, YarnScaling | LongScaling):
             self._magnitude = config.scaling.magnitude
 
-    def __call__(self, positions: Tensor) -> Rotation:
-        """positions: [tokens], int64."""
+    def __call__(self, positions: Tensor, rope_lengths: Tensor | None = None) -> Rotation:
+        """positions, rope_lengths: [tokens], int64; lengths may be None where they change nothing."""
         if self._frequencies.device != positions.device:
             self._frequencies = self._frequencies.to(positions.device)
-        angles = positions[:, None, None].float() * self._frequencies
+        frequencies = self._frequencies
+        if self.config.depends_on_length:
+            assert rope_lengths is not None, "the rotation depends on the length of the text"
+            frequencies = self._of_lengths(rope_lengths[:, None, None])
+        angles = positions[:, None, None].float() * frequencies
         cos, sin = angles.cos(), angles.sin()
         if self._magnitude != 1.0:
             cos, sin = cos * self._magnitude, sin * self._magnitude
         return Rotation(cos, sin, self.config)
+
+    def _of_lengths(self, lengths: Tensor) -> Tensor:
+        """[tokens, 1, 1] -> [tokens, 1, dim / 2], radians per position of tokens in texts of these lengths."""
+        config, scaling = self.config, self.config.scaling
+        assert isinstance(scaling, DynamicScaling | LongScaling)
+        exponents = torch.arange(0, config.dim, 2, device=lengths.device).float() / config.dim
+        if isinstance(scaling, LongScaling):
+            factors = torch.tensor(scaling.long_factors, device=lengths.device)
+            longer = 1.0 / (factors * config.theta**exponents)
+        else:
+            stretch = scaling.factor * lengths / scaling.original_max_positions - (scaling.factor - 1)
+            base = config.theta * stretch.clamp(min=1) ** (config.dim / (config.dim - 2))
+            longer = 1.0 / base**exponents
+        return torch.where(lengths > scaling.original_max_positions, longer, self._frequencies)
 
 
 def sinusoids(num_positions: int, width: int) -> Tensor:

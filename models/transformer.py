@@ -79,10 +79,11 @@ class Stack(nn.Module):
                 self.score_bias = Alibi(lines)
         ropes = {layer.attention.rope for layer in config.layers}
         self._rotaries = [Rotary(rope) for rope in ropes if rope is not None]
+        self.rotates_by_length = any(rotary.config.depends_on_length for rotary in self._rotaries)
 
-    def rotations(self, positions: Tensor) -> dict[RopeConfig, Rotation]:
+    def rotations(self, positions: Tensor, rope_lengths: Tensor | None = None) -> dict[RopeConfig, Rotation]:
         """The angles of a step's positions, for each kind of rotary positions in the stack."""
-        return {rotary.config: rotary(positions) for rotary in self._rotaries}
+        return {rotary.config: rotary(positions, rope_lengths) for rotary in self._rotaries}
 
     def bias(self, length: int) -> Tensor | None:
         """The score bias of every distance below `length`, or None: see `BucketBias`."""
@@ -140,7 +141,7 @@ class Transformer(nn.Module):
         Writes their keys and values to the cache; `cross_cache` is read only, and None without an encoder.
         """
         assert self.decoder is not None, "the model has no decoder"
-        rotations = self.decoder.rotations(batch.positions)
+        rotations = self.decoder.rotations(batch.positions, batch.rope_lengths)
         bias = self.decoder.bias(max(batch.key_lens))
         step = PagedStep(batch, cache, cross_cache, self.dtype, rotations, bias)
         return self.decoder(batch.token_ids, batch.positions, step)  # type: ignore[no-any-return]
@@ -181,7 +182,8 @@ class Transformer(nn.Module):
         return [layer.cross_attention for layer in layers if layer.cross_attention is not None]
 
     def _packed_step(self, stack: Stack, batch: EncoderBatch, source: Tensor | None = None) -> PackedStep:
-        rotations, bias = stack.rotations(batch.positions), stack.bias(max(batch.lengths))
+        rope_lengths = batch.rope_lengths if stack.rotates_by_length else None
+        rotations, bias = stack.rotations(batch.positions, rope_lengths), stack.bias(max(batch.lengths))
         return PackedStep(batch.lengths, self.dtype, self.device, rotations, bias, source, batch.lengths)
 
     def _reread(self, source: Tensor, batch: EncoderBatch) -> Tensor:

@@ -53,12 +53,16 @@ class Events:
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What a model can take. Zero where there is no decoder (vocab_size, context_tokens) or no encoder (source_*)."""
+    """What a model can take. Zero where there is no decoder (vocab_size, context_tokens) or no encoder (source_*).
+
+    restart_tokens: see `ModelConfig`.
+    """
 
     vocab_size: int = 0
     context_tokens: int = 0
     source_vocab_size: int = 0
     source_tokens: int = 0
+    restart_tokens: int | None = None
 
 
 class Generation:
@@ -182,6 +186,8 @@ class Generation:
             self.finish(request, "stop", events)
         elif request.num_generated >= request.params.max_new_tokens:
             self.finish(request, "length", events)
+        else:
+            self._outgrow(request)
 
     def _advance(self, request: Request, parents: list[int], events: Events) -> None:
         beams = request.beams
@@ -197,6 +203,13 @@ class Generation:
             self.finish(request, "length", events)
         else:
             self.scheduler.fork(request, parents)
+            self._outgrow(request)
+
+    def _outgrow(self, request: Request) -> None:
+        """Restart a request whose text has just become longer than what its keys were made for."""
+        limit = self.limits.restart_tokens
+        if limit is not None and request.rope_tokens <= limit < request.num_tokens:
+            self.scheduler.restart(request)
 
     # --------------------------------------------------------------------------------------------------- the end
 

@@ -150,12 +150,13 @@ def build(loaded: Loaded, options: EngineOptions, share_bytes: int) -> tuple[Mod
             }
         except (torch.OutOfMemoryError, RuntimeError) as error:
             raise LoadError(f"model {spec.name!r}: {share_bytes} bytes for its KV pools cannot be had") from error
-    runner = Runner(transformer, loaded.device, caches.get("self"), caches.get("cross"))
+    runner = Runner(transformer, loaded.device, caches.get("self"), caches.get("cross"), config.keys_depend_on_length)
     limits = Limits(
         vocab_size=config.decoder.embedding.vocab_size if config.decoder is not None else 0,
         context_tokens=loaded.context_tokens if config.decoder is not None else 0,
         source_vocab_size=config.encoder.embedding.vocab_size if config.encoder is not None else 0,
         source_tokens=loaded.source_tokens,
+        restart_tokens=config.restart_tokens,
     )
     generation = encoding = None
     if loaded.generates:

@@ -11,6 +11,7 @@ from models.config import (
     AttentionConfig,
     BucketBiasConfig,
     ConfigError,
+    DynamicScaling,
     FeedForwardConfig,
     LanguageModelHead,
     LinearScaling,
@@ -98,6 +99,7 @@ REFUSED = [
     (LLAMA, "rope_parameters", {"rope_type": "yarn", "beta_fast": -1, "factor": 2, ORIGINAL: 64}),
     (LLAMA, "rope_parameters", {"rope_type": "longrope", "short_factor": [1.0] * 3, "factor": 2, ORIGINAL: 64}),
     (LLAMA, "rope_parameters", {"rope_type": "longrope", "short_factor": [0] * 4, "factor": 2, ORIGINAL: 64}),
+    (LLAMA, "rope_parameters", {"rope_type": "longrope", "short_factor": [1.0] * 4, "factor": 2, ORIGINAL: 64}),
     (LLAMA, "rope_parameters", {"rope_type": "linear"}),
     (LLAMA, "rope_parameters", {"rope_type": "linear", "factor": -2.0}),
     (LLAMA, "rope_parameters", {"rope_type": "llama3", "factor": 8.0}),
@@ -132,6 +134,7 @@ REFUSED = [
     (OPENAI, "afn", "gelu_pytorch_tanh"),
     (PHI, "qk_layernorm", "yes"),
     (PHI3, "rope_scaling", {"type": "yarn", "factor": 2.0}),
+    (PHI3, "rope_parameters", {"rope_type": "dynamic", "factor": 2.0}),
     (PHI3, "rope_scaling", {"type": "su", "short_factor": [1.0], "factor": 2, ORIGINAL: 64}),
     (GEMMA, "use_bidirectional_attention", True),
     (GEMMA, "hidden_activation", "relu"),
@@ -188,7 +191,8 @@ SAID_OTHERWISE = {
 )
 def test_unsupported_settings_are_refused_by_name(base, name, value):
     hf = {**base, name: value}
-    inner = ["factor", "rope_type", "type", "partial_rotary_factor", "beta_fast"] if name.startswith("rope_") else []
+    inner = ["factor", "_factor", "rope_type", "type", "partial_rotary_factor", "beta_fast", "rope_scaling"]
+    inner = inner if name.startswith("rope_") else []
     with pytest.raises(ConfigError) as error:
         build(hf)
     message = str(error.value)
@@ -233,17 +237,24 @@ def test_how_much_of_a_head_rotates():
     assert build(NEOX).decoder.layers[0].attention.rope == RopeConfig(10000.0, 2)
 
 
-def test_texts_are_no_longer_than_scalings_are_exact():
+def test_scalings_that_grow_with_the_text():
     for base in (NEOX, PHI, STABLELM):
         pairs = build(base).decoder.layers[0].attention.rope.dim // 2
-        long = {"rope_type": "longrope", "short_factor": [2.0] * pairs, "factor": 4.0, ORIGINAL: 128}
-        assert build({**base, "rope_scaling": long, "max_position_embeddings": 512}).max_positions == 128
-    short = {"type": "su", "short_factor": [1.0, 2, 3, 4], "long_factor": [5.0, 6, 7, 8]}
-    model = build({**PHI3, ORIGINAL: 64, "max_position_embeddings": 4096, "rope_scaling": short})
-    assert model.max_positions == 64
-    assert model.decoder.layers[0].attention.rope.scaling == LongScaling((1.0, 2.0, 3.0, 4.0), 64, 2**0.5)
-    dynamic = build({**LLAMA, "rope_scaling": {"type": "dynamic", "factor": 2.0}, "max_position_embeddings": 64})
-    assert dynamic == build({**LLAMA, "max_position_embeddings": 64})
+        factors = {"short_factor": [2.0] * pairs, "long_factor": [3.0] * pairs}
+        long = {"rope_type": "longrope", **factors, "factor": 4.0, ORIGINAL: 128}
+        model = build({**base, "rope_scaling": long, "max_position_embeddings": 512})
+        assert (model.max_positions, model.keys_depend_on_length, model.restart_tokens) == (512, True, None)
+    factors = {"short_factor": [1.0, 2, 3, 4], "long_factor": [5.0, 6, 7, 8]}
+    model = build({**PHI3, ORIGINAL: 64, "max_position_embeddings": 4096, "rope_scaling": {"type": "su", **factors}})
+    assert (model.max_positions, model.keys_depend_on_length, model.restart_tokens) == (4096, True, 64)
+    scaling = LongScaling((1.0, 2.0, 3.0, 4.0), (5.0, 6.0, 7.0, 8.0), 64, 2**0.5, restarts=True)
+    assert model.decoder.layers[0].attention.rope.scaling == scaling
+    dynamic = build({**LLAMA, "rope_scaling": {"type": "dynamic", "factor": 2.5}, "max_position_embeddings": 64})
+    assert (dynamic.max_positions, dynamic.keys_depend_on_length, dynamic.restart_tokens) == (160, True, None)
+    assert dynamic.decoder.layers[0].attention.rope.scaling == DynamicScaling(2.5, 64)
+    yarn = {"rope_type": "yarn", "factor": 2.0, ORIGINAL: 64}
+    for base in (LLAMA, GPT2, T5, {**LLAMA, "rope_parameters": yarn, "max_position_embeddings": 128}):
+        assert not build(base).keys_depend_on_length
 
 
 def windows(hf):
@@ -381,7 +392,8 @@ def test_t5_versions():
         lambda: RopeConfig(10000.0, 7),
         lambda: RopeConfig(-1.0, 8),
         lambda: RopeConfig(1.0, 8, scaling=YarnScaling(2.0, 64, 32.0, 1.0, True, 1.0)),
-        lambda: RopeConfig(10000.0, 8, scaling=LongScaling((1.0,), 64, 1.0)),
+        lambda: RopeConfig(10000.0, 8, scaling=LongScaling((1.0,) * 4, (1.0,), 64, 1.0)),
+        lambda: RopeConfig(10000.0, 2, scaling=DynamicScaling(2.0, 64)),
         lambda: AttentionConfig(4, 4, 8, 1.0, True, score_cap=0.0),
         lambda: LanguageModelHead(tied=True, cap=-1.0),
         lambda: AttentionConfig(4, 3, 8, 1.0, True),
