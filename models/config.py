@@ -338,15 +338,17 @@ class PoolingHead:
 class ClassificationHead:
     """One vector per sequence, then labels: `out(act(dense(pooled)))`, the dense step optional.
 
-    `pool` takes the first token of an encoder, or the last token of a sequence (BART's end-of-sentence token).
-    start_token_id: with a decoder, what it reads before the text.
+    `pool` takes the first token of an encoder, the last token of a sequence (BART's end-of-sentence token), or its last
+    token that is not `pad_token_id`. start_token_id: with an encoder and a decoder, what the decoder reads before the
+    text.
     """
 
     num_labels: int
     dense: Activation | None
-    pool: Literal["first", "last"] = "first"
+    pool: Literal["first", "last", "unpadded"] = "first"
     bias: bool = True
     start_token_id: int = 0
+    pad_token_id: int | None = None
 
     def __post_init__(self) -> None:
         _require(self.num_labels > 0, f"num_labels must be positive, got {self.num_labels}")

@@ -77,8 +77,10 @@ def load_model(
         raise ConfigError("the checkpoint has no config.json")
     family, architecture = family_of(hf)
     _refuse_dtype(family, dtype)
+    if family.body is not None and file_in(directory, "modules.json") is not None:
+        architecture = family.body
     config = family.config(hf, architecture)
-    pooling, normalize, longest_text = _sentence_settings(directory)
+    pooling, normalize, longest_text = _sentence_settings(directory, "mean" if config.decoder is None else "last")
     limits = [limit for limit in (config.max_positions, longest_text) if limit is not None]
     context_tokens = min(limits, default=None)
     said = _json(directory, "generation_config.json")
@@ -179,14 +181,14 @@ def _labels(hf: Mapping[str, Any], head: HeadConfig) -> tuple[str, ...]:
     return tuple(by_index[index] for index in range(len(by_index)))
 
 
-def _sentence_settings(directory: Path) -> tuple[Pooling, bool, int | None]:
+def _sentence_settings(directory: Path, usual: Pooling) -> tuple[Pooling, bool, int | None]:
     """How sentence-transformers files say to make one vector of a text: pooling, unit length, and the longest text.
 
-    Without them the mean, to unit length, and no limit.
+    Without them the usual pooling, to unit length, and no limit.
     """
     path = file_in(directory, "modules.json")
     if path is None:
-        return "mean", True, None
+        return usual, True, None
     try:
         modules = [(str(part["type"]).rpartition(".")[2], str(part["path"])) for part in json.loads(path.read_bytes())]
     except (ValueError, TypeError, KeyError, RecursionError):

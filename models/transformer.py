@@ -122,10 +122,12 @@ class Transformer(nn.Module):
         return next(self.parameters()).device
 
     def encode(self, batch: EncoderBatch) -> Tensor:
-        """The encoder's hidden states: [tokens, hidden], model dtype."""
-        assert self.encoder is not None, "the model has no encoder"
-        step = self._packed_step(self.encoder, batch)
-        return self.encoder(batch.token_ids, batch.positions, step, batch.token_type_ids)  # type: ignore[no-any-return]
+        """The hidden states of whole texts, of the encoder or else of the decoder: [tokens, hidden], model dtype."""
+        stack = self.decoder if self.encoder is None else self.encoder
+        assert stack is not None
+        step = self._packed_step(stack, batch)
+        hidden: Tensor = stack(batch.token_ids, batch.positions, step, batch.token_type_ids)
+        return hidden
 
     def write_cross(self, encoder_hidden: Tensor, slot_mapping: Tensor, cross_cache: KVCache) -> None:
         """Keep the keys and values that each decoder layer's cross-attention will look at.
@@ -154,12 +156,13 @@ class Transformer(nn.Module):
         return self.head(hidden, stack.embedding.tokens.weight)  # type: ignore[no-any-return]
 
     def classify(self, hidden: Tensor, batch: EncoderBatch) -> Tensor:
-        """Class logits from the encoder's hidden states: [tokens, hidden], model dtype -> [batch, num_labels], float32.
+        """Class logits from what `encode` gives: [tokens, hidden], model dtype -> [batch, num_labels], float32.
 
-        With a decoder (BART) the text goes through it once more, one place to the right behind its start token.
+        With an encoder and a decoder (BART) the text goes through the decoder, one place to the right behind its start
+        token.
         """
         assert isinstance(self.head, Classification), "the model has no classification head"
-        if self.decoder is not None:
+        if self.config.is_encoder_decoder:
             hidden = self._reread(hidden, batch)
         return self.head(hidden, batch)  # type: ignore[no-any-return]
 

@@ -17,6 +17,7 @@ from models.config import (
     NormSlots,
     StackConfig,
 )
+from models.families.decoder_heads import with_heads
 from models.families.family import Family
 from models.families.fields import Fields, head_width
 from models.families.rope_scaling import longest_text
@@ -87,11 +88,15 @@ def rules(model: ModelConfig, hf: Mapping[str, Any], architecture: str) -> Seque
     )
 
 
-FAMILY = Family(
-    name="falcon",
-    model_types=("falcon",),
-    architectures={"FalconForCausalLM": ("generate",)},
-    config=config,
-    rules=rules,
-    generation=GenerationDefaults(bos_token_id=11, end_token_ids=(11,)),
+FAMILY = with_heads(
+    "Falcon",
+    Family(
+        name="falcon",
+        model_types=("falcon",),
+        architectures={"FalconForCausalLM": ("generate",)},
+        config=config,
+        rules=rules,
+        generation=GenerationDefaults(bos_token_id=11, end_token_ids=(11,)),
+    ),
+    prefix=r"transformer\.",
 )

@@ -11,6 +11,7 @@ from dataclasses import replace
 from typing import Any
 
 from models.config import ConfigError, LanguageModelHead, LayerConfig, ModelConfig, NormConfig
+from models.families.decoder_heads import with_heads
 from models.families.family import Family
 from models.families.fields import Fields
 from models.families.renamed import renamed
@@ -105,12 +106,16 @@ def rules(model: ModelConfig, hf: Mapping[str, Any], architecture: str) -> Seque
     )
 
 
-FAMILY = Family(
-    name="gemma3",
-    model_types=("gemma3_text", "gemma3"),
-    architectures={"Gemma3ForCausalLM": ("generate",), _WITH_PICTURES: ("generate",)},
-    config=config,
-    rules=rules,
-    generation=GenerationDefaults(bos_token_id=2, end_token_ids=(1,), pad_token_id=0),
-    refused_dtypes={"float16": "Gemma 3's residual stream can exceed float16; use bfloat16 or float32"},
+FAMILY = with_heads(
+    "Gemma3Text",
+    Family(
+        name="gemma3",
+        model_types=("gemma3_text", "gemma3"),
+        architectures={"Gemma3ForCausalLM": ("generate",), _WITH_PICTURES: ("generate",)},
+        config=config,
+        rules=rules,
+        generation=GenerationDefaults(bos_token_id=2, end_token_ids=(1,), pad_token_id=0),
+        refused_dtypes={"float16": "Gemma 3's residual stream can exceed float16; use bfloat16 or float32"},
+    ),
+    tokens=False,
 )

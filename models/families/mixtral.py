@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from models.config import MixtureConfig, ModelConfig, NormConfig
+from models.families.decoder_heads import with_heads
 from models.families.experts import expert_rules, gated_experts, with_experts
 from models.families.family import Family
 from models.families.fields import Fields
@@ -44,11 +45,14 @@ def rules(model: ModelConfig, hf: Mapping[str, Any], architecture: str) -> Seque
     )
 
 
-FAMILY = Family(
-    name="mixtral",
-    model_types=("mixtral",),
-    architectures={"MixtralForCausalLM": ("generate",)},
-    config=config,
-    rules=rules,
-    generation=GenerationDefaults(bos_token_id=1, end_token_ids=(2,)),
+FAMILY = with_heads(
+    "Mixtral",
+    Family(
+        name="mixtral",
+        model_types=("mixtral",),
+        architectures={"MixtralForCausalLM": ("generate",)},
+        config=config,
+        rules=rules,
+        generation=GenerationDefaults(bos_token_id=1, end_token_ids=(2,)),
+    ),
 )

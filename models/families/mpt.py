@@ -19,6 +19,7 @@ from models.config import (
     StackConfig,
 )
 from models.families.alibi import mpt_slopes
+from models.families.decoder_heads import with_heads
 from models.families.family import Family
 from models.families.fields import Fields, head_width
 from weights.rules import Rename, Rule, Split
@@ -95,10 +96,14 @@ def rules(model: ModelConfig, hf: Mapping[str, Any], architecture: str) -> Seque
     )
 
 
-FAMILY = Family(
-    name="mpt",
-    model_types=("mpt",),
-    architectures={"MptForCausalLM": ("generate",), "MPTForCausalLM": ("generate",)},
-    config=config,
-    rules=rules,
+FAMILY = with_heads(
+    "Mpt",
+    Family(
+        name="mpt",
+        model_types=("mpt",),
+        architectures={"MptForCausalLM": ("generate",), "MPTForCausalLM": ("generate",)},
+        config=config,
+        rules=rules,
+    ),
+    prefix=r"transformer\.",
 )

@@ -18,6 +18,7 @@ from models.config import (
     QueryKeyNorm,
     StackConfig,
 )
+from models.families.decoder_heads import with_heads
 from models.families.family import Family
 from models.families.fields import Fields, head_width
 from models.families.rope_scaling import longest_text
@@ -82,11 +83,14 @@ def rules(model: ModelConfig, hf: Mapping[str, Any], architecture: str) -> Seque
     )
 
 
-FAMILY = Family(
-    name="phi",
-    model_types=("phi",),
-    architectures={"PhiForCausalLM": ("generate",)},
-    config=config,
-    rules=rules,
-    generation=GenerationDefaults(bos_token_id=1, end_token_ids=(2,)),
+FAMILY = with_heads(
+    "Phi",
+    Family(
+        name="phi",
+        model_types=("phi",),
+        architectures={"PhiForCausalLM": ("generate",)},
+        config=config,
+        rules=rules,
+        generation=GenerationDefaults(bos_token_id=1, end_token_ids=(2,)),
+    ),
 )

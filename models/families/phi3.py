@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from models.config import ConfigError, LayerConfig, LongScaling, ModelConfig, NormConfig
+from models.families.decoder_heads import with_heads
 from models.families.family import Family
 from models.families.fields import Fields
 from models.families.rotary_decoder import rotary_decoder
@@ -61,11 +62,14 @@ def rules(model: ModelConfig, hf: Mapping[str, Any], architecture: str) -> Seque
     )
 
 
-FAMILY = Family(
-    name="phi3",
-    model_types=("phi3",),
-    architectures={"Phi3ForCausalLM": ("generate",)},
-    config=config,
-    rules=rules,
-    generation=GenerationDefaults(bos_token_id=1, end_token_ids=(32000,), pad_token_id=32000),
+FAMILY = with_heads(
+    "Phi3",
+    Family(
+        name="phi3",
+        model_types=("phi3",),
+        architectures={"Phi3ForCausalLM": ("generate",)},
+        config=config,
+        rules=rules,
+        generation=GenerationDefaults(bos_token_id=1, end_token_ids=(32000,), pad_token_id=32000),
+    ),
 )

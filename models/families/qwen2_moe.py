@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from models.config import MixtureConfig, ModelConfig
+from models.families.decoder_heads import with_heads
 from models.families.experts import expert_rules, gated_experts, sparse_layers, with_experts
 from models.families.family import Family
 from models.families.fields import Fields
@@ -56,10 +57,13 @@ def rules(model: ModelConfig, hf: Mapping[str, Any], architecture: str) -> Seque
     )
 
 
-FAMILY = Family(
-    name="qwen2_moe",
-    model_types=("qwen2_moe",),
-    architectures={"Qwen2MoeForCausalLM": ("generate",)},
-    config=config,
-    rules=rules,
+FAMILY = with_heads(
+    "Qwen2Moe",
+    Family(
+        name="qwen2_moe",
+        model_types=("qwen2_moe",),
+        architectures={"Qwen2MoeForCausalLM": ("generate",)},
+        config=config,
+        rules=rules,
+    ),
 )

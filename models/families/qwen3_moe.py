@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from models.config import MixtureConfig, ModelConfig
+from models.families.decoder_heads import with_heads
 from models.families.experts import expert_rules, gated_experts, sparse_layers, with_experts
 from models.families.family import Family
 from models.families.fields import Fields
@@ -46,10 +47,13 @@ def rules(model: ModelConfig, hf: Mapping[str, Any], architecture: str) -> Seque
     )
 
 
-FAMILY = Family(
-    name="qwen3_moe",
-    model_types=("qwen3_moe",),
-    architectures={"Qwen3MoeForCausalLM": ("generate",)},
-    config=config,
-    rules=rules,
+FAMILY = with_heads(
+    "Qwen3Moe",
+    Family(
+        name="qwen3_moe",
+        model_types=("qwen3_moe",),
+        architectures={"Qwen3MoeForCausalLM": ("generate",)},
+        config=config,
+        rules=rules,
+    ),
 )

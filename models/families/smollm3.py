@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 from models.config import ConfigError, LayerConfig, ModelConfig
+from models.families.decoder_heads import with_heads
 from models.families.family import Family
 from models.families.fields import Fields
 from models.families.rotary_decoder import rotary_decoder, rules
@@ -58,11 +59,14 @@ def _windows(fields: Fields, layer_types: Any, rotating: list[bool]) -> list[int
     return named_windows(layer_types, len(rotating), window)
 
 
-FAMILY = Family(
-    name="smollm3",
-    model_types=("smollm3",),
-    architectures={"SmolLM3ForCausalLM": ("generate",)},
-    config=config,
-    rules=rules,
-    generation=GenerationDefaults(bos_token_id=128000, end_token_ids=(128001,), pad_token_id=128004),
+FAMILY = with_heads(
+    "SmolLM3",
+    Family(
+        name="smollm3",
+        model_types=("smollm3",),
+        architectures={"SmolLM3ForCausalLM": ("generate",)},
+        config=config,
+        rules=rules,
+        generation=GenerationDefaults(bos_token_id=128000, end_token_ids=(128001,), pad_token_id=128004),
+    ),
 )

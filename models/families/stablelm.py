@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 from models.config import LayerConfig, ModelConfig, NormConfig, NormSlots
+from models.families.decoder_heads import with_heads
 from models.families.family import Family
 from models.families.fields import Fields
 from models.families.rotary_decoder import rotary_decoder, rules
@@ -37,11 +38,14 @@ def _side_by_side(layer: LayerConfig) -> LayerConfig:
     return replace(layer, parallel=True, feed_forward_norms=NormSlots())
 
 
-FAMILY = Family(
-    name="stablelm",
-    model_types=("stablelm",),
-    architectures={"StableLmForCausalLM": ("generate",)},
-    config=config,
-    rules=rules,
-    generation=GenerationDefaults(bos_token_id=0, end_token_ids=(0,)),
+FAMILY = with_heads(
+    "StableLm",
+    Family(
+        name="stablelm",
+        model_types=("stablelm",),
+        architectures={"StableLmForCausalLM": ("generate",)},
+        config=config,
+        rules=rules,
+        generation=GenerationDefaults(bos_token_id=0, end_token_ids=(0,)),
+    ),
 )

@@ -206,7 +206,7 @@ def test_unsupported_settings_are_refused_by_name(base, name, value):
         {"model_type": "mamba"},
         {"model_type": None},
         {"model_type": ["llama"]},
-        {"architectures": ["LlamaForTokenClassification"]},
+        {"architectures": ["LlamaForQuestionAnswering"]},
         {"architectures": ["LlamaForCausalLM", "LlamaModel"]},
         {"architectures": "LlamaForCausalLM"},
         {"architectures": [["LlamaForCausalLM"]]},

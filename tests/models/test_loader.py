@@ -137,11 +137,11 @@ MODULES = list(enumerate([("Transformer", ""), ("Pooling", "1_Pooling"), ("Norma
 
 def test_pooling_of_sentence_transformers(llama):
     loaded = load_model(llama, torch.float32, CPU)
-    assert (loaded.pooling, loaded.normalize) == ("mean", True)
+    assert (loaded.architecture, loaded.pooling, loaded.normalize) == ("LlamaForCausalLM", "last", True)
     for name, pooling in [("cls_token", "cls"), ("mean_tokens", "mean"), ("max_tokens", "max"), ("lasttoken", "last")]:
         sentence_transformer(llama, MODULES, {f"pooling_mode_{name}": True, "pooling_mode_weightedmean_tokens": False})
         loaded = load_model(llama, torch.float32, CPU)
-        assert (loaded.pooling, loaded.normalize) == (pooling, True)
+        assert (loaded.architecture, loaded.pooling, loaded.normalize) == ("LlamaModel", pooling, True)
     sentence_transformer(llama, MODULES[:2], {"pooling_mode_cls_token": True})
     assert load_model(llama, torch.float32, CPU).normalize is False
     sentence_transformer(llama, MODULES, {"pooling_mode": "cls"})
