@@ -20,13 +20,16 @@ from models.config import (
 from models.families.decoder_heads import with_heads
 from models.families.family import Family
 from models.families.fields import Fields, head_width
+from models.families.published_code import PublishedCode
 from models.families.rope_scaling import longest_text
 from models.generation_defaults import GenerationDefaults
 from weights.rules import Rename, Rule, Split
 
+_CODE = PublishedCode("tiiuae", "falcon", "Falcon")
+
 
 def config(hf: Mapping[str, Any], architecture: str) -> ModelConfig:
-    fields = Fields(hf, published_code="falcon")
+    fields = Fields(hf, published_code=_CODE)
     # Its ALiBi is rounded to bfloat16 by position, which no bias by distance can follow.
     fields.refuse_unless("alibi", False)
     hidden, heads = fields.integer("hidden_size", 4544), fields.integer("num_attention_heads", 71)

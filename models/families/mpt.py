@@ -22,11 +22,14 @@ from models.families.alibi import mpt_slopes
 from models.families.decoder_heads import with_heads
 from models.families.family import Family
 from models.families.fields import Fields, head_width
+from models.families.published_code import PublishedCode
 from weights.rules import Rename, Rule, Split
+
+_CODE = PublishedCode("mosaicml", "mpt", "MPT")
 
 
 def config(hf: Mapping[str, Any], architecture: str) -> ModelConfig:
-    fields = Fields(hf, published_code="mpt")
+    fields = Fields(hf, published_code=_CODE)
     fields.refuse_unless("expansion_ratio", 4)
     fields.refuse_unless("no_bias", True)
     fields.refuse_unless("logit_scale")

@@ -10,15 +10,18 @@ from models.config import ConfigError, LayerConfig, LongScaling, ModelConfig, No
 from models.families.decoder_heads import with_heads
 from models.families.family import Family
 from models.families.fields import Fields
+from models.families.published_code import PublishedCode
 from models.families.rotary_decoder import rotary_decoder
 from models.families.rotary_decoder import rules as llama_rules
 from models.generation_defaults import GenerationDefaults
 from weights.rules import Rule, Split
 
+_CODE = PublishedCode("microsoft", "phi3", "Phi3")
+
 
 def config(hf: Mapping[str, Any], architecture: str) -> ModelConfig:
     # The length of the short factors has a default here, which goes before one that stands in the scaling.
-    fields = Fields({"original_max_position_embeddings": 4096, **hf}, published_code="phi3")
+    fields = Fields({"original_max_position_embeddings": 4096, **hf}, published_code=_CODE)
     older = hf.get("rope_scaling") or hf.get("rope_parameters")
     if isinstance(older, dict) and older.get("type", older.get("rope_type")) in ("yarn", "dynamic"):
         raise ConfigError("'rope_scaling': of the types that grow with the text Phi-3 has only 'longrope'")
