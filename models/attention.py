@@ -7,10 +7,12 @@ from collections.abc import Mapping
 from torch import Tensor, nn
 
 from models import ops
-from models.config import AttentionConfig, RopeConfig
-from models.linear import Linear
-from models.norms import LayerNorm, RMSNorm, make_norm
+from models.config import AttentionConfig, QueryKeyNorm, RopeConfig
+from models.linear import ClippedLinear, Linear
+from models.norms import LayerNorm, NormOfHeads, RMSNorm, make_norm
 from models.positions import Rotation
+
+Norm = LayerNorm | RMSNorm | NormOfHeads
 
 
 class Attention(nn.Module):
@@ -24,16 +26,15 @@ class Attention(nn.Module):
         super().__init__()
         self.config = config
         width, kv_width = config.num_heads * config.head_dim, config.num_kv_heads * config.head_dim
-        self.query = Linear(hidden_size, width, config.query_bias)
-        self.key = Linear(hidden_size, kv_width, config.key_bias)
-        self.value = Linear(hidden_size, kv_width, config.value_bias)
+        self.query = _projection(hidden_size, width, config.query_bias, config.clip)
+        self.key = _projection(hidden_size, kv_width, config.key_bias, config.clip)
+        self.value = _projection(hidden_size, kv_width, config.value_bias, config.clip)
         self.output = Linear(width, hidden_size, config.output_bias)
-        self.query_norm: LayerNorm | RMSNorm | None = None
-        self.key_norm: LayerNorm | RMSNorm | None = None
+        self.query_norm: Norm | None = None
+        self.key_norm: Norm | None = None
         if config.query_key_norm is not None:
-            norm, whole = config.query_key_norm.norm, config.query_key_norm.over == "all"
-            self.query_norm = make_norm(norm, width if whole else config.head_dim)
-            self.key_norm = make_norm(norm, kv_width if whole else config.head_dim)
+            self.query_norm = _norm(config.query_key_norm, config.num_heads, config.head_dim)
+            self.key_norm = _norm(config.query_key_norm, config.num_kv_heads, config.head_dim)
 
     def queries(self, hidden: Tensor, rotations: Mapping[RopeConfig, Rotation]) -> Tensor:
         """[tokens, hidden] -> [tokens, heads, head_dim], normalised and rotated where the configuration says so."""
@@ -49,7 +50,7 @@ class Attention(nn.Module):
         output: Tensor = self.output(attended.flatten(-2))
         return output
 
-    def _normalised(self, x: Tensor, norm: LayerNorm | RMSNorm | None) -> Tensor:
+    def _normalised(self, x: Tensor, norm: Norm | None) -> Tensor:
         if norm is None:
             return self._heads(x)
         assert self.config.query_key_norm is not None
@@ -65,3 +66,13 @@ class Attention(nn.Module):
             return x
         rotation = rotations[self.config.rope]
         return ops.rotate(x, rotation.cos, rotation.sin, self.config.rope.pairing == "interleaved")
+
+
+def _projection(hidden_size: int, width: int, bias: bool, clip: float | None) -> Linear:
+    return Linear(hidden_size, width, bias) if clip is None else ClippedLinear(hidden_size, width, bias, clip)
+
+
+def _norm(config: QueryKeyNorm, heads: int, head_dim: int) -> Norm | None:
+    if config.over == "own_head":
+        return NormOfHeads(config.norm, heads, head_dim)
+    return make_norm(config.norm, heads * head_dim if config.over == "all" else head_dim)

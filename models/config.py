@@ -48,10 +48,11 @@ class NormSlots:
 @dataclass(frozen=True)
 class QueryKeyNorm:
     """A norm of queries and one of keys, after their projection and before they rotate (Henry et al. 2020,
-    arXiv:2010.04245): over each head with weights that all heads share, or over all heads together."""
+    arXiv:2010.04245): over each head with weights that all heads share or that are its own, or over all heads together.
+    """
 
     norm: NormConfig
-    over: Literal["head", "all"] = "head"
+    over: Literal["head", "own_head", "all"] = "head"
 
 
 @dataclass(frozen=True)
@@ -191,6 +192,8 @@ class AttentionConfig:
     query_key_norm: QueryKeyNorm | None = None
     window: int | None = None
     """Sliding window: a query sees its own position and the `window - 1` before it; if not causal, as many after it."""
+    clip: float | None = None
+    """Queries, keys and values stay between it and its negative."""
     score_cap: float | None = None
     """Scores stay below it: `cap * tanh(score / cap)`, before masks (Bello et al. 2016, arXiv:1611.09940)."""
 
@@ -202,6 +205,7 @@ class AttentionConfig:
         )
         _require(self.head_dim > 0, f"head_dim must be positive, got {self.head_dim}")
         _require(self.window is None or self.window > 0, f"sliding window must be positive, got {self.window}")
+        _require(self.clip is None or self.clip > 0, f"clip must be positive, got {self.clip}")
         _require(self.score_cap is None or self.score_cap > 0, f"score cap must be positive, got {self.score_cap}")
         if self.rope is not None:
             _require(self.rope.dim <= self.head_dim, f"rope dim {self.rope.dim} exceeds head_dim {self.head_dim}")

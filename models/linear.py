@@ -23,3 +23,14 @@ class Linear(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         return ops.linear(x, self.weight, self.bias)
+
+
+class ClippedLinear(Linear):
+    """A linear layer whose results stay between `-clip` and `clip` (MosaicML 2023). forward: as above."""
+
+    def __init__(self, in_features: int, out_features: int, bias: bool, clip: float) -> None:
+        super().__init__(in_features, out_features, bias)
+        self.clip = clip
+
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(x).clamp(-self.clip, self.clip)

@@ -13,6 +13,7 @@ configuration asks for one; linear weights are `[out, in]` as torch stores them)
 | `encoder.layers.N.attention.{key,value}.{weight,bias}`      | [kv_heads * head_dim, hidden]                   |
 | `encoder.layers.N.attention.output.{weight,bias}`           | [hidden, heads * head_dim]                      |
 | `encoder.layers.N.attention.{query,key}_norm.{weight,bias}` | [head_dim], or as long as the projection        |
+| `encoder.layers.N.attention.{query,key}_norm.heads.H.weight` | [head_dim], where each head has its own        |
 | `encoder.layers.N.attention_norms.{input,output,residual}.{weight,bias}` | [hidden]                           |
 | `encoder.layers.N.feed_forward.{up,gate}.{weight,bias}`     | [intermediate, hidden], gate only when gated    |
 | `encoder.layers.N.feed_forward.down.{weight,bias}`          | [hidden, intermediate]                          |

@@ -47,6 +47,7 @@ def config(hf: Mapping[str, Any], architecture: str) -> ModelConfig:
             key_bias=False,
             value_bias=False,
             output_bias=False,
+            clip=scores.number("clip_qkv", 0.0) or None,
         ),
         attention_norms=NormSlots(input=norm),
         feed_forward=FeedForwardConfig(4 * hidden, "gelu", bias=False),
@@ -76,7 +77,6 @@ def _scores(hf: Mapping[str, Any]) -> Fields:
     fields.refuse_unless("attn_type", "multihead_attention")
     fields.refuse_unless("alibi", True)
     fields.refuse_unless("alibi_bias_max", 8)
-    fields.refuse_unless("clip_qkv", 0)
     for name in ("prefix_lm", "qk_ln", "attn_uses_sequence_id"):
         fields.refuse_unless(name, False)
     return fields

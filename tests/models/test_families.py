@@ -124,7 +124,7 @@ REFUSED = [
     (MPT, "logit_scale", "inv_sqrt_d_model"),
     (FALCON, "alibi", True),
     (FALCON, "num_ln_in_parallel_attn", 2),
-    (STABLELM, "qk_layernorm", True),
+    (STABLELM, "qk_layernorm", 1),
     (STARCODER2, "sliding_window", -1),
     (OLMO2, "attention_bias", 1),
     (NEO, "attention_types", [[["global", "local"], 3]]),
@@ -326,7 +326,7 @@ def test_which_layers_have_experts():
 
 @pytest.mark.parametrize(
     ("name", "value"),
-    [("alibi", False), ("alibi_bias_max", 5), ("clip_qkv", 6.0), ("qk_ln", True), ("prefix_lm", True)],
+    [("alibi", False), ("alibi_bias_max", 5), ("clip_qkv", -6.0), ("qk_ln", True), ("prefix_lm", True)],
 )
 def test_mpt_scores_that_are_not_supported(name, value):
     with pytest.raises(ConfigError, match=name):

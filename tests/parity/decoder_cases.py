@@ -245,6 +245,16 @@ MORE_CASES = {
             rope_parameters={"rope_type": "default", "rope_theta": 500.0, "partial_rotary_factor": 0.5},
         ),
     ),
+    "stablelm-normed-heads": (
+        "StableLmForCausalLM",
+        transformers.StableLmConfig(**_WIDE, num_key_value_heads=2, qk_layernorm=True),
+    ),
+    "stablelm-parallel-normed-heads": (
+        "StableLmForCausalLM",
+        transformers.StableLmConfig(
+            **_WIDE, num_key_value_heads=4, qk_layernorm=True, use_parallel_residual=True, use_qkv_bias=True
+        ),
+    ),
     "starcoder2": ("Starcoder2ForCausalLM", transformers.Starcoder2Config(**_WIDE)),
     "starcoder2-window-no-biases-untied": (
         "Starcoder2ForCausalLM",
@@ -299,6 +309,11 @@ MORE_CASES = {
     "mpt-six-heads-other-scores": (
         "MptForCausalLM",
         transformers.MptConfig(**{**_MPT, "d_model": 36}, n_heads=6, attn_config={"softmax_scale": 0.3}),
+    ),
+    "mpt-clipped": ("MptForCausalLM", transformers.MptConfig(**_MPT, n_heads=4, attn_config={"clip_qkv": 0.7})),
+    "mpt-clipped-other-scores": (
+        "MptForCausalLM",
+        transformers.MptConfig(**_MPT, n_heads=2, attn_config={"clip_qkv": 1.5, "softmax_scale": 0.2}),
     ),
     "falcon-multi-query": ("FalconForCausalLM", transformers.FalconConfig(**_BASE)),
     "falcon-grouped-two-norms": (
