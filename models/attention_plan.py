@@ -35,12 +35,20 @@ class Group:
 
 
 @dataclass(frozen=True)
+class KeyBias:
+    """A bias of each key by its position, whoever looks at it. values: [heads, length], model dtype."""
+
+    values: Tensor
+
+
+@dataclass(frozen=True)
 class AttentionPlan:
     """Query and key lengths of each row, what hides a key from a query, and where the keys are.
 
     query_lens, key_lens: `rows` integers; the queries of a row are its last `query_lens[i]` positions where the plan
     is causal. window: a query sees its own position and the `window - 1` before it; if not causal, as many after it.
-    score_bias: [heads, 2 * length - 1], model dtype, the bias of distance `key - query` at `distance + length - 1`.
+    score_bias: [heads, 2 * length - 1], model dtype, the bias of distance `key - query` at `distance + length - 1`;
+    or a `KeyBias`.
     block_tables: [rows, blocks], int64, or None for packed keys. A row reads no other blocks than its own.
     dtype, device: of the tensors that masks are added to.
     """
@@ -51,7 +59,7 @@ class AttentionPlan:
     device: torch.device
     causal: bool = False
     window: int | None = None
-    score_bias: Tensor | None = None
+    score_bias: Tensor | KeyBias | None = None
     block_tables: Tensor | None = None
     block_size: int = 0
     _scratch: dict[tuple[int, ...], Tensor] = field(default_factory=dict, repr=False)
@@ -166,6 +174,9 @@ class AttentionPlan:
         hidden = ~visible[:, None]
         if self.score_bias is None:
             bias = torch.zeros(hidden.shape, dtype=self.dtype, device=self.device)
+        elif isinstance(self.score_bias, KeyBias):
+            values = self.score_bias.values
+            bias = values[:, keys.clamp(max=values.shape[1] - 1)].transpose(0, 1)
         else:
             zero = self.score_bias.shape[1] // 2
             bias = self.score_bias[:, (distance + zero).clamp(0, 2 * zero)].transpose(0, 1)

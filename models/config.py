@@ -176,6 +176,15 @@ class AlibiConfig:
 
 
 @dataclass(frozen=True)
+class KeyAlibiConfig:
+    """The same line by the key's position alone, `scale * slope * key position`, which softmax cannot tell from it; but
+    slopes and products are bfloat16, so that far keys share a bias (Falcon, by its published code)."""
+
+    slopes: tuple[float, ...]
+    scale: float
+
+
+@dataclass(frozen=True)
 class AttentionConfig:
     """Multi-head or grouped-query attention (Ainslie et al. 2023, arXiv:2305.13245), self or cross."""
 
@@ -300,11 +309,11 @@ class StackConfig:
     embedding: EmbeddingConfig
     layers: tuple[LayerConfig, ...]
     final_norm: NormConfig | None = None
-    score_bias: BucketBiasConfig | AlibiConfig | None = None
+    score_bias: BucketBiasConfig | AlibiConfig | KeyAlibiConfig | None = None
 
     def __post_init__(self) -> None:
         _require(len(self.layers) > 0, "a stack needs at least one layer")
-        if isinstance(self.score_bias, AlibiConfig):
+        if isinstance(self.score_bias, AlibiConfig | KeyAlibiConfig):
             slopes, heads = len(self.score_bias.slopes), self.layers[0].attention.num_heads
             _require(slopes == heads, f"{slopes} ALiBi slopes for {heads} heads")
 

@@ -12,10 +12,12 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
+from models.attention_plan import KeyBias
 from models.config import (
     AlibiConfig,
     BucketBiasConfig,
     DynamicScaling,
+    KeyAlibiConfig,
     LinearScaling,
     Llama3Scaling,
     LongScaling,
@@ -175,3 +177,17 @@ class Alibi:
             self._slopes = self._slopes.to(device)
         distances = torch.arange(1 - length, length, device=device)
         return (self._slopes[:, None] * distances).to(dtype)
+
+
+class KeyAlibi:
+    """Falcon's bias. No parameters; the slopes follow the device asked for."""
+
+    def __init__(self, config: KeyAlibiConfig) -> None:
+        self._slopes, self._scale = torch.tensor(config.slopes, device="cpu").bfloat16(), config.scale
+
+    def __call__(self, length: int, dtype: torch.dtype, device: torch.device) -> KeyBias:
+        """Of every position below `length`; rounded as the published code rounds, whatever the dtype."""
+        if self._slopes.device != device:
+            self._slopes = self._slopes.to(device)
+        lines = self._slopes[:, None] * torch.arange(length, device=device)
+        return KeyBias(lines.to(dtype) * self._scale)

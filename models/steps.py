@@ -13,7 +13,7 @@ from torch import Tensor
 
 from models import ops
 from models.attention import Attention
-from models.attention_plan import AttentionPlan
+from models.attention_plan import AttentionPlan, KeyBias
 from models.batch import DecoderBatch
 from models.config import RopeConfig
 from models.kv_cache import KVCache
@@ -23,7 +23,7 @@ from models.positions import Rotation
 class Step(ABC):
     """Attention for one forward pass through one stack. A plan is made once for each sliding window and kept."""
 
-    def __init__(self, rotations: Mapping[RopeConfig, Rotation], score_bias: Tensor | None) -> None:
+    def __init__(self, rotations: Mapping[RopeConfig, Rotation], score_bias: Tensor | KeyBias | None) -> None:
         self.rotations = rotations
         self._score_bias = score_bias
         self._plans: dict[tuple[bool, int | None], AttentionPlan] = {}
@@ -63,7 +63,7 @@ class PackedStep(Step):
         dtype: torch.dtype,
         device: torch.device,
         rotations: Mapping[RopeConfig, Rotation],
-        score_bias: Tensor | None = None,
+        score_bias: Tensor | KeyBias | None = None,
         source: Tensor | None = None,
         source_lengths: tuple[int, ...] = (),
     ) -> None:
@@ -103,7 +103,7 @@ class PagedStep(Step):
         cross_cache: KVCache | None,
         dtype: torch.dtype,
         rotations: Mapping[RopeConfig, Rotation],
-        score_bias: Tensor | None = None,
+        score_bias: Tensor | KeyBias | None = None,
     ) -> None:
         super().__init__(rotations, score_bias)
         self._batch, self._cache, self._cross_cache, self._dtype = batch, cache, cross_cache, dtype

@@ -40,12 +40,14 @@ import torch
 from torch import Tensor, nn
 
 from models.attention import Attention
+from models.attention_plan import KeyBias
 from models.batch import DecoderBatch, EncoderBatch
 from models.config import (
     AlibiConfig,
     AttentionConfig,
     BucketBiasConfig,
     ClassificationHead,
+    KeyAlibiConfig,
     ModelConfig,
     RopeConfig,
     StackConfig,
@@ -55,7 +57,7 @@ from models.heads import Classification, LanguageModel, MaskedLanguageModel, Tok
 from models.kv_cache import KVCache
 from models.layer import Layer
 from models.norms import make_norm
-from models.positions import Alibi, BucketBias, Rotary, Rotation
+from models.positions import Alibi, BucketBias, KeyAlibi, Rotary, Rotation
 from models.steps import PackedStep, PagedStep, Step
 
 
@@ -72,12 +74,14 @@ class Stack(nn.Module):
         self.embedding = Embedding(config.embedding, hidden_size, tokens)
         self.layers = nn.ModuleList(Layer(layer, hidden_size, index) for index, layer in enumerate(config.layers))
         self.final_norm = make_norm(config.final_norm, hidden_size)
-        self.score_bias: BucketBias | Alibi | None = None
+        self.score_bias: BucketBias | Alibi | KeyAlibi | None = None
         match config.score_bias:
             case BucketBiasConfig() as buckets:
                 self.score_bias = BucketBias(buckets, config.layers[0].attention.num_heads)
             case AlibiConfig() as lines:
                 self.score_bias = Alibi(lines)
+            case KeyAlibiConfig() as lines:
+                self.score_bias = KeyAlibi(lines)
         ropes = {layer.attention.rope for layer in config.layers}
         self._rotaries = [Rotary(rope) for rope in ropes if rope is not None]
         self.rotates_by_length = any(rotary.config.depends_on_length for rotary in self._rotaries)
@@ -86,9 +90,9 @@ class Stack(nn.Module):
         """The angles of a step's positions, for each kind of rotary positions in the stack."""
         return {rotary.config: rotary(positions, rope_lengths) for rotary in self._rotaries}
 
-    def bias(self, length: int) -> Tensor | None:
+    def bias(self, length: int) -> Tensor | KeyBias | None:
         """The score bias of every distance below `length`, or None: see `BucketBias`."""
-        if isinstance(self.score_bias, Alibi):
+        if isinstance(self.score_bias, Alibi | KeyAlibi):
             weight = self.embedding.tokens.weight
             return self.score_bias(length, weight.dtype, weight.device)
         return None if self.score_bias is None else self.score_bias(length)

@@ -47,7 +47,7 @@ def config(hf: Mapping[str, Any], architecture: str) -> ModelConfig:
             key_bias=False,
             value_bias=False,
             output_bias=False,
-            clip=scores.number("clip_qkv", 0.0) or None,
+            clip=None if scores.number("clip_qkv", 0.0) == 0 else scores.positive("clip_qkv"),
         ),
         attention_norms=NormSlots(input=norm),
         feed_forward=FeedForwardConfig(4 * hidden, "gelu", bias=False),

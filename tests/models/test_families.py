@@ -122,7 +122,7 @@ REFUSED = [
     (MPT, "no_bias", False),
     (MPT, "expansion_ratio", 3),
     (MPT, "logit_scale", "inv_sqrt_d_model"),
-    (FALCON, "alibi", True),
+    (FALCON, "alibi", "yes"),
     (FALCON, "num_ln_in_parallel_attn", 2),
     (STABLELM, "qk_layernorm", 1),
     (STARCODER2, "sliding_window", -1),
