@@ -5,9 +5,24 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
+from models import ops
 from models.config import FeedForwardConfig, MixtureConfig
 from models.feed_forward import FeedForward
-from models.linear import Linear
+from models.linear import parameter
+
+
+class Gate(nn.Module):
+    """A linear layer that is never packed or rounded: it is small, and rounding would change which experts are chosen.
+
+    weight: [out, in], model dtype. forward: [tokens, in] -> [tokens, out].
+    """
+
+    def __init__(self, in_features: int, out_features: int) -> None:
+        super().__init__()
+        self.weight = parameter(out_features, in_features)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return ops.linear(x, self.weight, None)
 
 
 class Mixture(nn.Module):
@@ -22,12 +37,12 @@ class Mixture(nn.Module):
     def __init__(self, config: MixtureConfig, hidden_size: int) -> None:
         super().__init__()
         self.config = config
-        self.router = Linear(hidden_size, config.num_experts, bias=False)
+        self.router = Gate(hidden_size, config.num_experts)
         self.experts = nn.ModuleList(FeedForward(config.expert, hidden_size) for _ in range(config.num_experts))
         self.shared: FeedForward | None = None
         if config.shared is not None:
             self.shared = FeedForward(config.shared, hidden_size)
-            self.shared_gate = Linear(hidden_size, 1, bias=False)
+            self.shared_gate = Gate(hidden_size, 1)
 
     def forward(self, x: Tensor) -> Tensor:
         shares, chosen = self.route(x)

@@ -7,10 +7,15 @@ from typing import Any
 
 from models.config import ConfigError
 from models.families import (
+    albert,
     bart,
     bert,
     bloom,
+    camembert,
+    deberta,
+    deberta_v2,
     distilbert,
+    electra,
     falcon,
     gemma,
     gemma2,
@@ -23,7 +28,10 @@ from models.families import (
     marian,
     mistral,
     mixtral,
+    modernbert,
+    mpnet,
     mpt,
+    nomic_bert,
     olmo2,
     openai_gpt,
     opt,
@@ -38,11 +46,25 @@ from models.families import (
     stablelm,
     starcoder2,
     t5,
+    xlm_roberta,
 )
 from models.families.family import Family
 from models.families.fields import short
 
-_ENCODERS = (bert, roberta, distilbert)
+_ENCODERS = (
+    bert,
+    roberta,
+    distilbert,
+    xlm_roberta,
+    camembert,
+    electra,
+    albert,
+    mpnet,
+    modernbert,
+    nomic_bert,
+    deberta,
+    deberta_v2,
+)
 _DECODERS = (
     openai_gpt,
     gpt2,

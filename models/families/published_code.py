@@ -10,6 +10,8 @@ import re
 from dataclasses import dataclass
 from typing import Any
 
+_FOR_TEXTS = ("ForSequenceClassification", "ForTokenClassification", "ForQuestionAnswering")
+
 
 @dataclass(frozen=True)
 class PublishedCode:
@@ -30,6 +32,6 @@ class PublishedCode:
         repository = rf"(?:{self.publisher}/[\w.-]+--)?"
         if auto == "AutoConfig":
             return re.fullmatch(rf"{repository}configuration_{self.file}\.{self.stem}Config", code) is not None
-        heads = "Model|ForCausalLM|ForSequenceClassification|ForTokenClassification|ForQuestionAnswering"
+        heads = "|".join(("Model", "ForPreTraining", "ForMaskedLM", "ForCausalLM", *_FOR_TEXTS))
         own = rf"{repository}modeling_{self.file}\.{self.stem}(?:{heads})"
         return auto.startswith("AutoModel") and re.fullmatch(own, code) is not None
