@@ -9,6 +9,7 @@ from safetensors.torch import save_file
 from torch.nn import functional as F
 
 from models.config import FeedForwardConfig, MixtureConfig
+from models.loader import load_model
 from models.mixture import Mixture
 from tests.parity.checkpoints import load, save
 
@@ -94,3 +95,21 @@ def test_the_experts_of_a_file_one_by_one_or_together(family, tmp_path):
     together = load(tmp_path, torch.device("cpu")).transformer
     for (name, one), (_, other) in zip(apart.named_parameters(), together.named_parameters(), strict=True):
         assert torch.equal(one, other), name
+
+
+def test_rounding_the_weights_leaves_the_router_as_it_is(tmp_path):
+    """int8 rounds every expert, but not the choice among them."""
+    experts = {"num_experts": 4, "moe_intermediate_size": 16, "shared_expert_intermediate_size": 20}
+    config = transformers.Qwen2MoeConfig(**_SIZES, **_HEADS, **experts, num_experts_per_tok=2)
+    save(tmp_path, config, "Qwen2MoeForCausalLM")
+    plain = load(tmp_path, torch.device("cpu")).transformer
+    rounded = load_model(tmp_path, torch.float32, torch.device("cpu"), quantization="int8").transformer
+    kept = dict(rounded.named_parameters())
+    gates = {name: gate for name, gate in plain.named_parameters() if "router" in name or "shared_gate" in name}
+    assert len(gates) == 2 * 2 and all(torch.equal(kept[name], gate) for name, gate in gates.items())
+    assert not any("experts" in name for name in kept)
+    x = torch.randn(40, 32)
+    for ours, theirs in zip(rounded.decoder.layers, plain.decoder.layers, strict=True):
+        with torch.inference_mode():
+            expected = theirs.feed_forward(x)
+            assert (ours.feed_forward(x) - expected).abs().mean() < 0.03 * expected.std()
