@@ -1,6 +1,6 @@
 """Which words of a source text each word of an answer looked at: cross-attention, read off in a pass of its own.
 
-Averaged over layers and heads, as Bahdanau et al. 2015 (arXiv:1409.0473, figure 3) draw it for one layer and head.
+Of the last layer, averaged over its heads, as Bahdanau et al. 2015 (arXiv:1409.0473, figure 3) draw it for one of each.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from models.attention import Attention
+from models.attention_plan import KeyBias
 from models.config import RopeConfig
 from models.positions import Rotation
 from models.steps import PackedStep
@@ -24,16 +25,11 @@ class AligningStep(PackedStep):
     """
 
     def __init__(
-        self, length: int, source: Tensor, rotations: Mapping[RopeConfig, Rotation], score_bias: Tensor | None
+        self, length: int, source: Tensor, rotations: Mapping[RopeConfig, Rotation], score_bias: Tensor | KeyBias | None
     ) -> None:
         lengths = ((length,), (len(source),))
         super().__init__(lengths[0], source.dtype, source.device, rotations, score_bias, source, lengths[1])
-        self._looked = torch.zeros(length, len(source), device=source.device)
-        self._layers = 0
-
-    @property
-    def weights(self) -> Tensor:
-        return self._looked / self._layers
+        self.weights = torch.empty(0, device=source.device)
 
     def cross_attention(self, layer: int, attention: Attention, hidden: Tensor) -> Tensor:
         assert self._source is not None
@@ -41,6 +37,5 @@ class AligningStep(PackedStep):
         heads, kv_heads = attention.config.num_heads, attention.config.num_kv_heads
         key = key.repeat_interleave(heads // kv_heads, dim=1)
         scores = torch.einsum("thd,shd->hts", query.float(), key.float()) * attention.config.scale
-        self._looked += scores.softmax(-1).mean(0)
-        self._layers += 1
+        self.weights = scores.softmax(-1).mean(0)
         return super().cross_attention(layer, attention, hidden)

@@ -96,7 +96,7 @@ class _Labels(nn.Module):
 
 
 class Classification(_Labels):
-    """Class logits of one token of each sequence, or the mean. forward: [tokens, hidden] -> [batch, num_labels],
+    """Class logits of one token of each sequence, or of the mean. forward: [tokens, hidden] -> [batch, num_labels],
     float32."""
 
     def __init__(self, config: ClassificationHead, hidden_size: int) -> None:
@@ -109,18 +109,19 @@ class Classification(_Labels):
         return self.labels(hidden[self._places(batch)])
 
     def _places(self, batch: EncoderBatch) -> Tensor:
-        """Index of each text's one token: [batch], int64. A text without an end token gives its first."""
+        """Index of each text's one token: [batch], int64. A text that has no such token gives its first."""
         offsets = torch.tensor(batch.offsets, device=batch.token_ids.device)
         match self.config.pool:
             case "first":
                 return offsets[:-1]
-            case "end":
-                index = torch.arange(len(batch.token_ids), device=offsets.device)
-                ends = index * (batch.token_ids == self.config.end_token_id)
-                last = torch.stack([part.max() for part in torch.split(ends, list(batch.lengths))])
-                return torch.maximum(last, offsets[:-1])
-            case _:
+            case "last":
                 return offsets[1:] - 1
+            case "end":
+                wanted = batch.token_ids == self.config.end_token_id
+            case _:
+                wanted = batch.token_ids != self.config.pad_token_id
+        last = torch.stack([part.max() for part in torch.split(batch.positions * wanted, list(batch.lengths))])
+        return offsets[:-1] + last
 
 
 class TokenClassification(_Labels):

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from models.attention import Attention
 from models.config import LayerConfig
 from models.disentangled import make_attention
-from models.feed_forward import FeedForward
+from models.mixture import make_feed_forward
 from models.norms import SublayerNorms
 from models.steps import Step
 
@@ -29,7 +29,7 @@ class Layer(nn.Module):
         if config.cross_attention is not None:
             self.cross_attention = Attention(config.cross_attention, hidden_size)
             self.cross_attention_norms = SublayerNorms(config.cross_attention_norms, hidden_size)
-        self.feed_forward = FeedForward(config.feed_forward, hidden_size)
+        self.feed_forward = make_feed_forward(config.feed_forward, hidden_size)
         self.feed_forward_norms = SublayerNorms(config.feed_forward_norms, hidden_size)
 
     def again(self, index: int) -> Layer:

@@ -14,9 +14,12 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from models.attention_plan import KeyBias
 from models.config import (
     AlibiConfig,
     BucketBiasConfig,
+    DynamicScaling,
+    KeyAlibiConfig,
     LinearScaling,
     Llama3Scaling,
     LongScaling,
@@ -36,7 +39,7 @@ class Rotation:
 
 
 def inverse_frequencies(config: RopeConfig) -> Tensor:
-    """Radians per position of each pair of dimensions: [dim / 2], float32, on the CPU.
+    """Radians per position of each pair of dimensions: [dim / 2], float32, on the CPU; of a text that is not long.
 
     Source: Su et al. 2021, arXiv:2104.09864, section 3.4.2; scaling as the config classes name it.
     """
@@ -49,7 +52,7 @@ def inverse_frequencies(config: RopeConfig) -> Tensor:
             return _llama3(frequencies, scaling)
         case YarnScaling() as scaling:
             return _yarn(frequencies, config, scaling)
-        case LongScaling(factors=factors):
+        case LongScaling(short_factors=factors):
             return frequencies / torch.tensor(factors, device="cpu")
     return frequencies
 
@@ -89,15 +92,33 @@ class Rotary:
         if isinstance(config.scaling, YarnScaling | LongScaling):
             self._magnitude = config.scaling.magnitude
 
-    def __call__(self, positions: Tensor) -> Rotation:
-        """positions: [tokens], int64."""
+    def __call__(self, positions: Tensor, rope_lengths: Tensor | None = None) -> Rotation:
+        """positions, rope_lengths: [tokens], int64; lengths may be None where they change nothing."""
         if self._frequencies.device != positions.device:
             self._frequencies = self._frequencies.to(positions.device)
-        angles = positions[:, None, None].float() * self._frequencies
+        frequencies = self._frequencies
+        if self.config.depends_on_length:
+            assert rope_lengths is not None, "the rotation depends on the length of the text"
+            frequencies = self._of_lengths(rope_lengths[:, None, None])
+        angles = positions[:, None, None].float() * frequencies
         cos, sin = angles.cos(), angles.sin()
         if self._magnitude != 1.0:
             cos, sin = cos * self._magnitude, sin * self._magnitude
         return Rotation(cos, sin, self.config)
+
+    def _of_lengths(self, lengths: Tensor) -> Tensor:
+        """[tokens, 1, 1] -> [tokens, 1, dim / 2], radians per position of tokens in texts of these lengths."""
+        config, scaling = self.config, self.config.scaling
+        assert isinstance(scaling, DynamicScaling | LongScaling)
+        exponents = torch.arange(0, config.dim, 2, device=lengths.device).float() / config.dim
+        if isinstance(scaling, LongScaling):
+            factors = torch.tensor(scaling.long_factors, device=lengths.device)
+            longer = 1.0 / (factors * config.theta**exponents)
+        else:
+            stretch = scaling.factor * lengths / scaling.original_max_positions - (scaling.factor - 1)
+            base = config.theta * stretch.clamp(min=1) ** (config.dim / (config.dim - 2))
+            longer = 1.0 / base**exponents
+        return torch.where(lengths > scaling.original_max_positions, longer, self._frequencies)
 
 
 def sinusoids(num_positions: int, width: int, pairing: Literal["half", "interleaved"] = "half") -> Tensor:
@@ -182,3 +203,17 @@ class Alibi:
             self._slopes = self._slopes.to(device)
         distances = torch.arange(1 - length, length, device=device)
         return (self._slopes[:, None] * distances).to(dtype)
+
+
+class KeyAlibi:
+    """Falcon's bias. No parameters; the slopes follow the device asked for."""
+
+    def __init__(self, config: KeyAlibiConfig) -> None:
+        self._slopes, self._scale = torch.tensor(config.slopes, device="cpu").bfloat16(), config.scale
+
+    def __call__(self, length: int, dtype: torch.dtype, device: torch.device) -> KeyBias:
+        """Of every position below `length`; rounded as the published code rounds, whatever the dtype."""
+        if self._slopes.device != device:
+            self._slopes = self._slopes.to(device)
+        lines = self._slopes[:, None] * torch.arange(length, device=device)
+        return KeyBias(lines.to(dtype) * self._scale)

@@ -74,14 +74,14 @@ class SentenceConfig:
         return self.dense[-1].out_features if self.dense else len(self.pooling) * hidden_size
 
 
-def sentence_config(directory: Path, hidden_size: int) -> SentenceConfig:
-    """What the directory says; without `modules.json` the mean, to unit length.
+def sentence_config(directory: Path, hidden_size: int, usual: Pooling) -> SentenceConfig:
+    """What the directory says; without `modules.json` the usual pooling, to unit length.
 
     Raises ConfigError naming the file and the setting that is not supported.
     """
     path = file_in(directory, "modules.json")
     if path is None:
-        return SentenceConfig()
+        return SentenceConfig((usual,))
     try:
         modules = [(str(part["type"]).rpartition(".")[2], str(part["path"])) for part in json.loads(path.read_bytes())]
     except (ValueError, TypeError, KeyError, RecursionError):

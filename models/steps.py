@@ -14,7 +14,7 @@ from torch import Tensor
 
 from models import ops
 from models.attention import Attention
-from models.attention_plan import AttentionPlan, Distances
+from models.attention_plan import AttentionPlan, Distances, KeyBias
 from models.batch import DecoderBatch
 from models.config import RopeConfig
 from models.kv_cache import KVCache
@@ -27,7 +27,7 @@ class Step(ABC):
     score_bias: [heads, distances] for all layers, [layers, heads, distances] for each its own, or None.
     """
 
-    def __init__(self, rotations: Mapping[RopeConfig, Rotation], score_bias: Tensor | None) -> None:
+    def __init__(self, rotations: Mapping[RopeConfig, Rotation], score_bias: Tensor | KeyBias | None) -> None:
         self.rotations = rotations
         self._score_bias = score_bias
         self._plans: dict[tuple[bool, int | None], AttentionPlan] = {}
@@ -39,7 +39,7 @@ class Step(ABC):
         if kind not in self._plans:
             self._plans[kind] = self._make_plan(*kind)
         plan = self._plans[kind]
-        if self._score_bias is not None and self._score_bias.dim() == 3:
+        if isinstance(self._score_bias, Tensor) and self._score_bias.dim() == 3:
             plan = replace(plan, score_bias=self._score_bias[layer])
         return attention.join(self._attend(layer, attention, query, key, value, plan))
 
@@ -69,7 +69,7 @@ class PackedStep(Step):
         dtype: torch.dtype,
         device: torch.device,
         rotations: Mapping[RopeConfig, Rotation],
-        score_bias: Tensor | None = None,
+        score_bias: Tensor | KeyBias | None = None,
         source: Tensor | None = None,
         source_lengths: tuple[int, ...] = (),
         distances: Distances | None = None,
@@ -117,7 +117,7 @@ class PagedStep(Step):
         cross_cache: KVCache | None,
         dtype: torch.dtype,
         rotations: Mapping[RopeConfig, Rotation],
-        score_bias: Tensor | None = None,
+        score_bias: Tensor | KeyBias | None = None,
     ) -> None:
         super().__init__(rotations, score_bias)
         self._batch, self._cache, self._cross_cache, self._dtype = batch, cache, cross_cache, dtype

@@ -12,8 +12,8 @@ README = Path(__file__).resolve().parents[1] / "README.md"
 KINDS = {
     "encoder": "bert roberta distilbert xlm-roberta camembert electra albert mpnet modernbert nomic_bert deberta "
     "deberta-v2",
-    "decoder": "openai-gpt gpt2 gpt_neo gptj gpt_neox opt bloom mpt falcon llama mistral qwen2 qwen3 phi phi3 gemma "
-    "gemma2 olmo2 stablelm starcoder2",
+    "decoder": "openai-gpt gpt2 gpt_neo gptj gpt_neox opt bloom mpt falcon llama mistral mixtral qwen2 "
+    "qwen2_moe qwen3 qwen3_moe phi phi3 gemma gemma2 gemma3 olmo2 smollm3 stablelm starcoder2",
     "encoder-decoder": "t5 mt5 umt5 bart marian mbart m2m_100 pegasus blenderbot blenderbot-small whisper",
     "any": "triptych",
 }

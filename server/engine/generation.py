@@ -64,6 +64,7 @@ class Limits:
     """What a model can take. Zero where there is no decoder (vocab_size, context_tokens) or no encoder (source_*).
 
     frame_bytes: of the frames that a speech model hears, always as many; 0 where a source is text.
+    restart_tokens: see `ModelConfig`.
     """
 
     vocab_size: int = 0
@@ -71,6 +72,7 @@ class Limits:
     source_vocab_size: int = 0
     source_tokens: int = 0
     frame_bytes: int = 0
+    restart_tokens: int | None = None
 
 
 class Generation:
@@ -237,6 +239,8 @@ class Generation:
             self.finish(request, "stop", events)
         elif request.num_generated >= request.params.max_new_tokens:
             self.finish(request, "length", events)
+        else:
+            self._outgrow(request)
 
     def _advance(self, request: Request, parents: list[int], events: Events) -> None:
         beams = request.beams
@@ -255,6 +259,13 @@ class Generation:
             if request.constraints:
                 possible = [beam.is_possible for beam in beams.running]
                 request.constraints = fork(request.constraints, parents, possible)
+            self._outgrow(request)
+
+    def _outgrow(self, request: Request) -> None:
+        """Restart a request whose text has just become longer than what its keys were made for."""
+        limit = self.limits.restart_tokens
+        if limit is not None and request.rope_tokens <= limit < request.num_tokens:
+            self.scheduler.restart(request)
 
     # --------------------------------------------------------------------------------------------------- the end
 

@@ -38,11 +38,20 @@ class Model(Protocol):
 
 
 class Runner:
-    """One model, its device and its caches. cross_cache is None for a decoder."""
+    """One model, its device and its caches. cross_cache is None for a decoder.
+
+    rotates_by_length: whether the model's decoder needs `DecoderBatch.rope_lengths`.
+    """
 
     def __init__(
-        self, model: Model, device: torch.device, self_cache: KVCache | None, cross_cache: KVCache | None
+        self,
+        model: Model,
+        device: torch.device,
+        self_cache: KVCache | None,
+        cross_cache: KVCache | None,
+        rotates_by_length: bool = False,
     ) -> None:
+        self.rotates_by_length = rotates_by_length
         self.model = model
         self.device = device
         self.self_cache = self_cache
@@ -127,8 +136,11 @@ class Runner:
         slots = np.concatenate(
             [slots_of(row.sequence.block_table, a, b, block_size) for row, a, b in zip(rows, starts, ends, strict=True)]
         )
-        # One copy to the device for three columns.
-        packed = self._tensor(np.stack([np.asarray(token_ids, dtype=np.int64), positions, slots]))
+        columns = [np.asarray(token_ids, dtype=np.int64), positions, slots]
+        if self.rotates_by_length:
+            columns.append(np.maximum(np.repeat([row.request.rope_tokens for row in rows], counts), positions + 1))
+        # One copy to the device for all columns.
+        packed = self._tensor(np.stack(columns))
         source_lens: tuple[int, ...] = ()
         source_tables = None
         if self.cross_cache is not None:
@@ -144,6 +156,7 @@ class Runner:
             block_tables=self._tensor(padded_tables(tables)),
             source_lens=source_lens,
             source_block_tables=source_tables,
+            rope_lengths=packed[3] if self.rotates_by_length else None,
         )
 
     def _tensor(self, values: Ids | Sequence[int]) -> Tensor:

@@ -46,6 +46,8 @@ class Request:
     constraints: of each row, its place in the grammar that the answer has to follow; empty without a grammar.
     prompt_logprobs: of the prompt's second token and what follows, as far as they are known, if they are asked for.
     shared_tokens: after a preemption, how much of their past the rows share again; computed by the first row alone.
+    rope_tokens: in how long a text its tokens are rotated at least, where a model's rotation depends on that: the
+    prompt's length, or what the text had grown to when it was computed anew.
     Times are seconds of time.monotonic(); None: not yet.
     """
 
@@ -64,6 +66,7 @@ class Request:
         self.source_encoded = False
         self.cross_block_table: list[int] = []
         self.num_prompt_tokens = len(prompt)
+        self.rope_tokens = len(prompt)
         self.rows = [Sequence(list(prompt))]
         self.shared_tokens = 0
         self.tables = TokenTables.of(params, message.token_ids)

@@ -365,7 +365,7 @@ class Hypothesis(msgspec.Struct, frozen=True, array_like=True):
 
     score: sum of log-probabilities / length ** length_penalty. stop_token_id: the token that ended it, if one did.
     attention: float32, little-endian, [new tokens, source tokens], if it was asked for: cross-attention, averaged over
-    layers and heads.
+    the heads of the last layer.
     """
 
     token_ids: list[int]

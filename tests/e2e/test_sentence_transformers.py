@@ -181,7 +181,7 @@ def test_dense_layers_are_refused_by_name(oracles, tmp_path: Path, change: dict,
     file = tmp_path / "2_Dense" / "config.json"
     file.write_text(json.dumps(json.loads(file.read_text()) | change))
     with pytest.raises(ConfigError, match=named):
-        sentence_config(tmp_path, 32)
+        sentence_config(tmp_path, 32, "mean")
 
 
 def copied(source: Path, target: Path) -> None:

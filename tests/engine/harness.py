@@ -40,6 +40,13 @@ _LLAMA = {
     "bos_token_id": 1,
     "eos_token_id": 2,
 }
+_LONG = {
+    "rope_type": "longrope",
+    "rope_theta": 100.0,
+    "short_factor": [1.0, 1.5, 2.0, 4.0],
+    "long_factor": [2.0, 3.0, 5.0, 9.0],
+    "original_max_position_embeddings": 24,
+}
 _GPT2 = {
     "vocab_size": VOCAB,
     "n_positions": 128,
@@ -118,6 +125,67 @@ DECODERS = {
         "Gemma2ForCausalLM",
         transformers.Gemma2Config(
             **_LLAMA, num_key_value_heads=2, head_dim=12, sliding_window=6, attn_logit_softcapping=2.0
+        ),
+    ),
+    "gemma3": (
+        "Gemma3ForCausalLM",
+        transformers.Gemma3TextConfig(
+            **_LLAMA,
+            num_key_value_heads=2,
+            head_dim=12,
+            sliding_window=6,
+            layer_types=["sliding_attention", "full_attention"],
+        ),
+    ),
+    "smollm3": (
+        "SmolLM3ForCausalLM",
+        transformers.SmolLM3Config(**_LLAMA, pad_token_id=0, num_key_value_heads=2, no_rope_layer_interval=2),
+    ),
+    "mixtral": (
+        "MixtralForCausalLM",
+        transformers.MixtralConfig(**_LLAMA, num_key_value_heads=2, num_local_experts=4, num_experts_per_tok=2),
+    ),
+    "qwen2-moe": (
+        "Qwen2MoeForCausalLM",
+        transformers.Qwen2MoeConfig(
+            **_LLAMA,
+            num_key_value_heads=2,
+            num_experts=6,
+            num_experts_per_tok=3,
+            moe_intermediate_size=24,
+            shared_expert_intermediate_size=20,
+            mlp_only_layers=[0],
+        ),
+    ),
+    "qwen3-moe": (
+        "Qwen3MoeForCausalLM",
+        transformers.Qwen3MoeConfig(
+            **_LLAMA,
+            num_key_value_heads=2,
+            head_dim=12,
+            num_experts=6,
+            num_experts_per_tok=3,
+            moe_intermediate_size=24,
+            norm_topk_prob=True,
+        ),
+    ),
+    "llama-dynamic": (
+        "LlamaForCausalLM",
+        transformers.LlamaConfig(
+            **{**_LLAMA, "max_position_embeddings": 24},
+            num_key_value_heads=2,
+            rope_parameters={"rope_type": "dynamic", "factor": 4.0, "rope_theta": 100.0},
+        ),
+    ),
+    "llama-long": ("LlamaForCausalLM", transformers.LlamaConfig(**_LLAMA, rope_parameters=_LONG)),
+    "phi3-long": (
+        "Phi3ForCausalLM",
+        transformers.Phi3Config(
+            **_LLAMA,
+            pad_token_id=0,
+            num_key_value_heads=2,
+            original_max_position_embeddings=24,
+            rope_parameters={**_LONG, "partial_rotary_factor": 1.0},
         ),
     ),
     "olmo2": ("Olmo2ForCausalLM", transformers.Olmo2Config(**_LLAMA, pad_token_id=0, num_key_value_heads=2)),
@@ -333,9 +401,18 @@ def in_their_words(pair: Pair, prompt: list[int], settings: dict) -> dict:
     return theirs
 
 
+def forget_longer_texts(oracle: torch.nn.Module) -> None:
+    """transformers rotates a text like the longest that it ever saw, unless that is reset."""
+    for module in oracle.modules():
+        if getattr(module, "rope_type", None) == "dynamic":
+            module.max_seq_len_cached = module.original_max_seq_len
+            module.inv_freq = module.original_inv_freq
+
+
 def reference(pair: Pair, prompt: list[int], **settings):
     """transformers' own `generate`: its new tokens, each hypothesis up to and with its end token, and their scores."""
     device = next(pair.oracle.parameters()).device
+    forget_longer_texts(pair.oracle)
     settings = {"do_sample": False, "num_beams": 1, "pad_token_id": 0, "eos_token_id": pair.ends, **settings}
     ends = settings["eos_token_id"] if isinstance(settings["eos_token_id"], list) else [settings["eos_token_id"]]
     with torch.inference_mode():

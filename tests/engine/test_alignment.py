@@ -24,7 +24,7 @@ def expected(pair, source: list[int], tokens: list[int]) -> np.ndarray:
         decoder_input_ids=torch.tensor([pair.starts + tokens[:-1]]),
         output_attentions=True,
     )
-    mean = torch.stack([layer[0] for layer in output.cross_attentions]).mean((0, 1))
+    mean = output.cross_attentions[-1][0].mean(0)
     return mean[-len(tokens) :].numpy()
 
 
@@ -59,7 +59,7 @@ def test_equals_what_generate_saw_step_by_step(pairs):
         output_attentions=True,
         return_dict_in_generate=True,
     )
-    steps = [torch.stack([layer[0, :, -1] for layer in step]).mean((0, 1)) for step in made.cross_attentions]
+    steps = [step[-1][0, :, -1].mean(0) for step in made.cross_attentions]
     hypothesis = run(pair.engine(), [generate(pair, 0, source, attention=True)]).finished[0].hypotheses[0]
     assert hypothesis.token_ids == made.sequences[0, len(pair.starts) :].tolist()
     np.testing.assert_allclose(looked(hypothesis, source), torch.stack(steps).numpy(), atol=1e-4)

@@ -137,10 +137,12 @@ MODULES = list(enumerate([("Transformer", ""), ("Pooling", "1_Pooling"), ("Norma
 
 def test_pooling_of_sentence_transformers(llama):
     loaded = load_model(llama, torch.float32, CPU)
-    assert (loaded.sentence.config.pooling, loaded.sentence.config.normalize) == (("mean",), True)
+    assert loaded.architecture == "LlamaForCausalLM"
+    assert (loaded.sentence.config.pooling, loaded.sentence.config.normalize) == (("last",), True)
     for name, pooling in [("cls_token", "cls"), ("mean_tokens", "mean"), ("max_tokens", "max"), ("lasttoken", "last")]:
         sentence_transformer(llama, MODULES, {f"pooling_mode_{name}": True, "pooling_mode_weightedmean_tokens": False})
         loaded = load_model(llama, torch.float32, CPU)
+        assert loaded.architecture == "LlamaModel"
         assert (loaded.sentence.config.pooling, loaded.sentence.config.normalize) == ((pooling,), True)
     sentence_transformer(llama, MODULES[:2], {"pooling_mode_cls_token": True})
     assert load_model(llama, torch.float32, CPU).sentence.config.normalize is False
