@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
+from itertools import accumulate, pairwise
 
 import torch
 from torch import Tensor
@@ -15,9 +16,10 @@ from models import ops
 from models.attention import Attention
 from models.attention_plan import AttentionPlan
 from models.batch import DecoderBatch
-from models.config import RopeConfig
+from models.config import AttentionConfig, RopeConfig
 from models.kv_cache import KVCache
 from models.positions import Rotation
+from models.sparse import SparseAttention, Text, TextPlan
 
 
 class Step(ABC):
@@ -54,7 +56,7 @@ class PackedStep(Step):
     """Whole sequences, packed one after the other.
 
     lengths: tokens of each sequence. source: [source tokens, hidden], the encoder's output for the cross-attention of
-    each sequence, `source_lengths` tokens each; or None.
+    each sequence, `source_lengths` tokens each; or None. token_ids: [tokens], int64, for attention that is sparse.
     """
 
     def __init__(
@@ -66,11 +68,29 @@ class PackedStep(Step):
         score_bias: Tensor | None = None,
         source: Tensor | None = None,
         source_lengths: tuple[int, ...] = (),
+        token_ids: Tensor | None = None,
     ) -> None:
         super().__init__(rotations, score_bias)
         self._lengths, self._dtype, self._device = lengths, dtype, device
         self._source = source
         self._cross_plan = AttentionPlan(lengths, source_lengths, dtype, device)
+        self._token_ids = token_ids
+        self._sparse_plans: dict[AttentionConfig, list[tuple[Text, TextPlan]]] = {}
+
+    def self_attention(self, layer: int, attention: Attention, hidden: Tensor) -> Tensor:
+        if not isinstance(attention, SparseAttention):
+            return super().self_attention(layer, attention, hidden)
+        kind = attention.config
+        if kind not in self._sparse_plans:
+            self._sparse_plans[kind] = [(text, attention.plan(text)) for text in self._texts()]
+        attended: Tensor = attention(hidden, self.rotations, self._sparse_plans[kind])
+        return attended
+
+    def _texts(self) -> list[Text]:
+        assert self._token_ids is not None, "sparse attention needs the token ids"
+        ends = list(accumulate(self._lengths, initial=0))
+        spans = [slice(start, end) for start, end in pairwise(ends)]
+        return [Text(span, self._token_ids[span], self._score_bias, self._dtype) for span in spans]
 
     def cross_attention(self, layer: int, attention: Attention, hidden: Tensor) -> Tensor:
         assert self._source is not None, "cross-attention needs the encoder's output"

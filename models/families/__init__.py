@@ -19,6 +19,7 @@ from models.families import (
     gpt_neox,
     gptj,
     llama,
+    longformer,
     marian,
     mistral,
     mpt,
@@ -37,7 +38,7 @@ from models.families import (
 from models.families.family import Family
 from models.families.fields import short
 
-_ENCODERS = (bert, roberta, distilbert)
+_ENCODERS = (bert, roberta, distilbert, longformer)
 _DECODERS = (
     openai_gpt,
     gpt2,

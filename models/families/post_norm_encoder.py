@@ -29,7 +29,7 @@ from models.config import (
 )
 from models.families.family import Task
 from models.families.fields import Fields, head_width
-from weights.rules import Rename, Rule
+from weights.rules import Drop, Rename, Rule
 
 
 def encoder_stack(
@@ -142,3 +142,23 @@ def bert_layer_names(prefix: str) -> dict[str, str]:
         "down": rf"{layer}\.output\.dense",
         "feed_forward_norm": rf"{layer}\.output\.LayerNorm",
     }
+
+
+def roberta_head_rules(head: HeadConfig) -> tuple[Rule, ...]:
+    """The heads as RoBERTa named them."""
+    match head:
+        case ClassificationHead():
+            return (linear(r"classifier\.dense", "head.dense"), linear(r"classifier\.out_proj", "head.output"))
+        case MaskedLanguageModelHead():
+            return (
+                linear(r"lm_head\.dense", "head.dense"),
+                *norm(r"lm_head\.layer_norm", "head.norm"),
+                Rename(r"lm_head\.(?:decoder\.)?bias", "head.bias"),
+                Rename(r"lm_head\.decoder\.weight", "encoder.embedding.tokens.weight"),
+            )
+        case TokenClassificationHead():
+            return (linear("classifier", "head.output"),)
+        case SpanHead():
+            return (linear("qa_outputs", "head.output"),)
+        case _:
+            return (Drop(r"lm_head\..*"),)

@@ -9,14 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from models.config import (
-    ClassificationHead,
-    MaskedLanguageModelHead,
-    ModelConfig,
-    NormConfig,
-    SpanHead,
-    TokenClassificationHead,
-)
+from models.config import MaskedLanguageModelHead, ModelConfig, NormConfig
 from models.families.family import Family
 from models.families.fields import Fields
 from models.families.post_norm_encoder import (
@@ -25,9 +18,9 @@ from models.families.post_norm_encoder import (
     encoder_stack,
     head,
     layer_rules,
-    linear,
     norm,
     refuse_other_attention,
+    roberta_head_rules,
 )
 from weights.rules import Drop, Rename, Rule, Slice
 
@@ -64,35 +57,15 @@ def _config(hf: Mapping[str, Any], architecture: str) -> ModelConfig:
 def _rules(model: ModelConfig, hf: Mapping[str, Any], architecture: str) -> Sequence[Rule]:
     embeddings = rf"{_PREFIX}embeddings"
     positions = rf"{embeddings}\.position_embeddings\.weight"
-    body = (
+    return (
         Rename(rf"{embeddings}\.word_embeddings\.weight", _TOKENS),
         Slice(positions, "encoder.embedding.positions.weight", start=_first_position(hf)),
         Rename(rf"{embeddings}\.token_type_embeddings\.weight", "encoder.embedding.token_types.weight"),
         *norm(rf"{embeddings}\.LayerNorm", "encoder.embedding.norm"),
         Drop(rf"{embeddings}\.(position_ids|token_type_ids)|{_PREFIX}pooler\..*"),
         *layer_rules(bert_layer_names(_PREFIX)),
+        *roberta_head_rules(model.head),
     )
-    match model.head:
-        case ClassificationHead():
-            return (
-                *body,
-                linear(r"classifier\.dense", "head.dense"),
-                linear(r"classifier\.out_proj", "head.output"),
-            )
-        case MaskedLanguageModelHead():
-            return (
-                *body,
-                linear(r"lm_head\.dense", "head.dense"),
-                *norm(r"lm_head\.layer_norm", "head.norm"),
-                Rename(r"lm_head\.(?:decoder\.)?bias", "head.bias"),
-                Rename(r"lm_head\.decoder\.weight", _TOKENS),
-            )
-        case TokenClassificationHead():
-            return (*body, linear("classifier", "head.output"))
-        case SpanHead():
-            return (*body, linear("qa_outputs", "head.output"))
-        case _:
-            return (*body, Drop(r"lm_head\..*"))
 
 
 FAMILY = Family(

@@ -3,6 +3,14 @@
 `torch_ops` is the reference that any other implementation is tested against.
 """
 
-from models.ops.torch_ops import layer_norm, linear, packed_attention, paged_attention, rms_norm, rotate
+from models.ops.torch_ops import (
+    block_attention,
+    layer_norm,
+    linear,
+    packed_attention,
+    paged_attention,
+    rms_norm,
+    rotate,
+)
 
-__all__ = ["layer_norm", "linear", "packed_attention", "paged_attention", "rms_norm", "rotate"]
+__all__ = ["block_attention", "layer_norm", "linear", "packed_attention", "paged_attention", "rms_norm", "rotate"]

@@ -1,0 +1,41 @@
+"""What sparse attention is made of: self-attention over whole long texts that never looks at every pair of tokens.
+
+Beside `models.config`, whose `AttentionConfig` these extend; `models.sparse` builds the modules. No torch here.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from models.config import AttentionConfig, ConfigError
+
+
+@dataclass(frozen=True)
+class FirstToken:
+    """The first token of each text is global."""
+
+
+@dataclass(frozen=True)
+class BeforeToken:
+    """The tokens before the first `token_id` of a text are global: a question, up to its separator. Without such a
+    token none is."""
+
+    token_id: int
+
+
+@dataclass(frozen=True)
+class BandedAttentionConfig(AttentionConfig):
+    """Attention within `window`, in time and memory of length times window."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.causal or self.window is None or self.window < 2 or self.score_cap is not None:
+            raise ConfigError("banded attention has a window of at least 2, is not causal and caps no scores")
+
+
+@dataclass(frozen=True)
+class LongformerAttentionConfig(BandedAttentionConfig):
+    """A window, and global tokens that every token sees and that see every token, these through projections of their
+    own (Beltagy et al. 2020, arXiv:2004.05150, section 3.1)."""
+
+    global_tokens: FirstToken | BeforeToken = FirstToken()
