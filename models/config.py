@@ -343,6 +343,8 @@ class ModelConfig:
     shared_embeddings: bool = False
     max_positions: int | None = None
     """Longest sequence the positions allow; None where nothing limits it (T5's buckets)."""
+    max_source_positions: int | None = None
+    """The same for the encoder of an encoder-decoder, where it differs."""
 
     def __post_init__(self) -> None:
         _require(self.encoder is not None or self.decoder is not None, "a model needs an encoder or a decoder")

@@ -102,7 +102,7 @@ def load_model(
         parameters=parameters,
         weight_bytes=weight_bytes,
         context_tokens=context_tokens,
-        source_tokens=context_tokens if config.is_encoder_decoder else None,
+        source_tokens=(config.max_source_positions or context_tokens) if config.is_encoder_decoder else None,
     )
 
 

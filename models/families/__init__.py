@@ -18,6 +18,7 @@ from models.families import (
     gpt_neo,
     gpt_neox,
     gptj,
+    led,
     llama,
     longformer,
     marian,
@@ -61,7 +62,7 @@ _DECODERS = (
     stablelm,
     starcoder2,
 )
-_ENCODER_DECODERS = (t5, bart, marian)
+_ENCODER_DECODERS = (t5, bart, marian, led)
 _MODULES = (*_ENCODERS, *_DECODERS, *_ENCODER_DECODERS)
 
 FAMILIES: Mapping[str, Family] = {kind: module.FAMILY for module in _MODULES for kind in module.FAMILY.model_types}

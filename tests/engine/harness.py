@@ -78,6 +78,11 @@ _BART = {
     "max_position_embeddings": 128,
     "forced_eos_token_id": None,
 }
+_LED = {name: value for name, value in _BART.items() if name != "max_position_embeddings"} | {
+    "max_encoder_position_embeddings": 128,
+    "max_decoder_position_embeddings": 128,
+    "attention_window": 8,
+}
 _MARIAN = _BART | {"pad_token_id": VOCAB - 1, "decoder_start_token_id": VOCAB - 1, "eos_token_id": 0}
 _TWO_LAYERS = {"encoder_layers": 2, "decoder_layers": 2}
 _DEEP_ENCODER = {"encoder_layers": 3, "decoder_layers": 1, "scale_embedding": True}
@@ -144,6 +149,7 @@ SEQ2SEQ = {
     ),
     "bart": ("BartForConditionalGeneration", transformers.BartConfig(**_BART, **_TWO_LAYERS)),
     "bart-deep-encoder": ("BartForConditionalGeneration", transformers.BartConfig(**_BART, **_DEEP_ENCODER)),
+    "led": ("LEDForConditionalGeneration", transformers.LEDConfig(**_LED, **_TWO_LAYERS)),
     "marian": ("MarianMTModel", transformers.MarianConfig(**_MARIAN, **_TWO_LAYERS)),
     "marian-deep-encoder": ("MarianMTModel", transformers.MarianConfig(**_MARIAN, **_DEEP_ENCODER)),
 }

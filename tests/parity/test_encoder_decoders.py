@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 from torch import nn
-from transformers import BartConfig, MarianConfig, T5Config
+from transformers import BartConfig, LEDConfig, MarianConfig, T5Config
 
 from models.config import ConfigError
 from tests.parity.checkpoints import edit_config, load, random_ids, save
@@ -43,6 +43,11 @@ _MARIAN = {**_BART, "pad_token_id": 88, "eos_token_id": 0, "decoder_start_token_
 def _untie(model) -> None:
     model.lm_head.weight = nn.Parameter(0.2 * torch.randn(VOCAB, 32))
     model.config.scale_decoder_outputs = False
+_LED = {
+    **{name: value for name, value in _BART.items() if name != "max_position_embeddings"},
+    "max_encoder_position_embeddings": 64,
+    "max_decoder_position_embeddings": 40,
+}
 
 
 CASES = {
@@ -63,6 +68,16 @@ CASES = {
         BartConfig(
             **{**_BART, "encoder_layers": 3, "decoder_layers": 1, "decoder_attention_heads": 2},
             scale_embedding=True,
+            activation_function="relu",
+        ),
+        None,
+    ),
+    "led": ("LEDForConditionalGeneration", LEDConfig(**_LED, attention_window=8), None),
+    "led-windows-deeper-encoder-relu": (
+        "LEDForConditionalGeneration",
+        LEDConfig(
+            **{**_LED, "encoder_layers": 3, "encoder_attention_heads": 2, "d_model": 48},
+            attention_window=[4, 16, 8],
             activation_function="relu",
         ),
         None,
