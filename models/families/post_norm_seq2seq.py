@@ -58,7 +58,7 @@ def embedding_scale(fields: Fields) -> float:
 
 
 def layer_rules(prefix: str = r"(?:model\.)?") -> Sequence[Rule]:
-    """The layers of both stacks, the bias of the logits, and what carries nothing. prefix: of the checkpoint's names."""
+    """The layers of both stacks, the bias of the logits, and what carries nothing. prefix: of their names."""
     layer, ours = prefix + r"(encoder|decoder)\.layers\.(\d+)\.", r"\1.layers.\2."
     linear = r"\.(weight|bias)"
     return (
