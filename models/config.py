@@ -128,12 +128,13 @@ class RopeConfig:
 class BucketBiasConfig:
     """T5's relative position buckets, added to attention scores (Raffel et al. 2020, arXiv:1910.10683, section 2.1).
 
-    One table for all layers of a stack.
+    One table for all layers of a stack, or with `per_layer` one for each (Chung et al. 2023, arXiv:2304.09151).
     """
 
     num_buckets: int
     max_distance: int
     bidirectional: bool
+    per_layer: bool = False
 
     def __post_init__(self) -> None:
         exact = self.num_buckets // (4 if self.bidirectional else 2)
@@ -235,14 +236,27 @@ class SinusoidalPositions:
 
 
 @dataclass(frozen=True)
+class FairseqSinusoidalPositions:
+    """The same with waves up to a length of 2 pi * 10000 positions, where the paper's stop one step short of it, and
+    numbered from `first` (Ott et al. 2019, arXiv:1904.01038, by its published code, after tensor2tensor)."""
+
+    num_positions: int
+    first: int
+
+
+@dataclass(frozen=True)
 class EmbeddingConfig:
-    """Token embeddings times `scale`, plus positions and token types where there are some, then a norm."""
+    """Token embeddings times `scale`, plus positions and token types where there are some, then a norm.
+
+    token_norm: of the scaled token embeddings alone, before anything is added.
+    """
 
     vocab_size: int
     scale: float = 1.0
-    positions: LearnedPositions | SinusoidalPositions | None = None
+    positions: LearnedPositions | SinusoidalPositions | FairseqSinusoidalPositions | None = None
     num_token_types: int = 0
     norm: NormConfig | None = None
+    token_norm: NormConfig | None = None
 
 
 @dataclass(frozen=True)
@@ -294,18 +308,21 @@ class PoolingHead:
 class ClassificationHead:
     """One vector per sequence, then labels: `out(act(dense(pooled)))`, the dense step optional.
 
-    `pool` takes the first token of an encoder, or the last token of a sequence (BART's end-of-sentence token).
-    start_token_id: with a decoder, what it reads before the text.
+    `pool` takes the first token of an encoder, the last token of a sequence (BART's end-of-sentence token), or its last
+    token that is `end_token_id`. start_token_id: with a decoder, what it reads before the text; None for the text's own
+    last token.
     """
 
     num_labels: int
     dense: Activation | None
-    pool: Literal["first", "last"] = "first"
+    pool: Literal["first", "last", "end"] = "first"
     bias: bool = True
-    start_token_id: int = 0
+    start_token_id: int | None = 0
+    end_token_id: int | None = None
 
     def __post_init__(self) -> None:
         _require(self.num_labels > 0, f"num_labels must be positive, got {self.num_labels}")
+        _require((self.pool == "end") == (self.end_token_id is not None), "an end token goes with pool `end`")
 
 
 @dataclass(frozen=True)

@@ -6,10 +6,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from models.config import EmbeddingConfig, LearnedPositions, SinusoidalPositions
+from models.config import EmbeddingConfig, FairseqSinusoidalPositions, LearnedPositions, SinusoidalPositions
 from models.linear import parameter
 from models.norms import make_norm
-from models.positions import sinusoids
+from models.positions import fairseq_sinusoids, sinusoids
 
 
 class Table(nn.Module):
@@ -26,9 +26,9 @@ class Table(nn.Module):
 class SinusoidalTable(nn.Module):
     """Like `Table`, but computed: no parameter. The table follows the device and dtype it is used in."""
 
-    def __init__(self, rows: int, hidden_size: int) -> None:
+    def __init__(self, table: Tensor) -> None:
         super().__init__()
-        self._table = sinusoids(rows, hidden_size)
+        self._table = table
 
     def forward(self, index: Tensor, dtype: torch.dtype) -> Tensor:
         if self._table.device != index.device or self._table.dtype != dtype:
@@ -51,15 +51,20 @@ class Embedding(nn.Module):
             case LearnedPositions(num_positions=rows):
                 self.positions = Table(rows, hidden_size)
             case SinusoidalPositions(num_positions=rows):
-                self.positions = SinusoidalTable(rows, hidden_size)
+                self.positions = SinusoidalTable(sinusoids(rows, hidden_size))
+            case FairseqSinusoidalPositions(num_positions=rows, first=first):
+                self.positions = SinusoidalTable(fairseq_sinusoids(rows, hidden_size, first))
         self.token_types = Table(config.num_token_types, hidden_size) if config.num_token_types else None
         self.norm = make_norm(config.norm, hidden_size)
+        self.token_norm = make_norm(config.token_norm, hidden_size)
 
     def forward(self, token_ids: Tensor, positions: Tensor, token_type_ids: Tensor | None = None) -> Tensor:
         """token_ids, positions, token_type_ids: [tokens], int64 -> [tokens, hidden], model dtype."""
         x: Tensor = self.tokens(token_ids)
         if self.scale != 1.0:
             x = x * self.scale
+        if self.token_norm is not None:
+            x = self.token_norm(x)
         if isinstance(self.positions, SinusoidalTable):
             x = x + self.positions(positions, x.dtype)
         elif self.positions is not None:

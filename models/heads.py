@@ -61,7 +61,7 @@ class MaskedLanguageModel(nn.Module):
 
 
 class Classification(nn.Module):
-    """Class logits of the first or last token. forward: [tokens, hidden] -> [batch, num_labels], float32."""
+    """Class logits of one token of each text. forward: [tokens, hidden] -> [batch, num_labels], float32."""
 
     def __init__(self, config: ClassificationHead, hidden_size: int) -> None:
         super().__init__()
@@ -73,12 +73,25 @@ class Classification(nn.Module):
         self.output = Linear(hidden_size, config.num_labels, config.bias)
 
     def forward(self, hidden: Tensor, batch: EncoderBatch) -> Tensor:
-        offsets = torch.tensor(batch.offsets, device=hidden.device)
-        x = hidden[offsets[:-1] if self.config.pool == "first" else offsets[1:] - 1]
+        x = hidden[self._places(batch)]
         if self.dense is not None:
             x = self.activation(self.dense(x))
         logits: Tensor = self.output(x)
         return logits.float()
+
+    def _places(self, batch: EncoderBatch) -> Tensor:
+        """Index of each text's one token: [batch], int64. A text without an end token gives its first."""
+        offsets = torch.tensor(batch.offsets, device=batch.token_ids.device)
+        match self.config.pool:
+            case "first":
+                return offsets[:-1]
+            case "last":
+                return offsets[1:] - 1
+            case "end":
+                index = torch.arange(len(batch.token_ids), device=offsets.device)
+                ends = index * (batch.token_ids == self.config.end_token_id)
+                last = torch.stack([part.max() for part in torch.split(ends, list(batch.lengths))])
+                return torch.maximum(last, offsets[:-1])
 
 
 class TokenClassification(nn.Module):

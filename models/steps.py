@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
+from dataclasses import replace
 from itertools import accumulate, pairwise
 
 import torch
@@ -23,7 +24,10 @@ from models.sparse import SparseAttention, Text, TextPlan
 
 
 class Step(ABC):
-    """Attention for one forward pass through one stack. A plan is made once for each sliding window and kept."""
+    """Attention for one forward pass through one stack. A plan is made once for each sliding window and kept.
+
+    score_bias: [heads, distances] for all layers, [layers, heads, distances] for each its own, or None.
+    """
 
     def __init__(self, rotations: Mapping[RopeConfig, Rotation], score_bias: Tensor | None) -> None:
         self.rotations = rotations
@@ -37,7 +41,10 @@ class Step(ABC):
         kind = (attention.config.causal, attention.config.window)
         if kind not in self._plans:
             self._plans[kind] = self._make_plan(*kind)
-        return attention.join(self._attend(layer, attention, query, key, value, self._plans[kind]))
+        plan = self._plans[kind]
+        if self._score_bias is not None and self._score_bias.dim() == 3:
+            plan = replace(plan, score_bias=self._score_bias[layer])
+        return attention.join(self._attend(layer, attention, query, key, value, plan))
 
     @abstractmethod
     def cross_attention(self, layer: int, attention: Attention, hidden: Tensor) -> Tensor:

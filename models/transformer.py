@@ -8,7 +8,7 @@ configuration asks for one; linear weights are `[out, in]` as torch stores them)
 | `encoder.embedding.tokens.weight`                           | [vocab, hidden]                                 |
 | `encoder.embedding.positions.weight`                        | [num_positions, hidden], learned positions only |
 | `encoder.embedding.token_types.weight`                      | [num_token_types, hidden]                       |
-| `encoder.embedding.norm.{weight,bias}`                      | [hidden]                                        |
+| `encoder.embedding.{norm,token_norm}.{weight,bias}`         | [hidden]                                        |
 | `encoder.layers.N.attention.query.{weight,bias}`            | [heads * head_dim, hidden]                      |
 | `encoder.layers.N.attention.{key,value}.{weight,bias}`      | [kv_heads * head_dim, hidden]                   |
 | `encoder.layers.N.attention.output.{weight,bias}`           | [hidden, heads * head_dim]                      |
@@ -19,6 +19,7 @@ configuration asks for one; linear weights are `[out, in]` as torch stores them)
 | `encoder.layers.N.feed_forward.down.{weight,bias}`          | [hidden, intermediate]                          |
 | `encoder.layers.N.feed_forward_norms.{input,output,residual}.{weight,bias}` | [hidden]                        |
 | `encoder.score_bias.weight`                                 | [num_buckets, heads]                            |
+| `encoder.score_bias.layers.N.weight`                        | the same, where each layer has its own          |
 | `encoder.final_norm.{weight,bias}`                          | [hidden]                                        |
 | `decoder....`                                               | the same, and in each layer `cross_attention.*` |
 |                                                             | and `cross_attention_norms.*`                   |
@@ -52,7 +53,7 @@ from models.heads import Classification, LanguageModel, MaskedLanguageModel, Tok
 from models.kv_cache import KVCache
 from models.layer import Layer
 from models.norms import make_norm
-from models.positions import Alibi, BucketBias, Rotary, Rotation
+from models.positions import Alibi, BucketBias, LayerBucketBias, Rotary, Rotation
 from models.steps import PackedStep, PagedStep, Step
 
 
@@ -69,10 +70,13 @@ class Stack(nn.Module):
         self.embedding = Embedding(config.embedding, hidden_size, tokens)
         self.layers = nn.ModuleList(Layer(layer, hidden_size, index) for index, layer in enumerate(config.layers))
         self.final_norm = make_norm(config.final_norm, hidden_size)
-        self.score_bias: BucketBias | Alibi | None = None
+        self.score_bias: BucketBias | LayerBucketBias | Alibi | None = None
+        heads = config.layers[0].attention.num_heads
         match config.score_bias:
+            case BucketBiasConfig(per_layer=True) as buckets:
+                self.score_bias = LayerBucketBias(buckets, heads, len(config.layers))
             case BucketBiasConfig() as buckets:
-                self.score_bias = BucketBias(buckets, config.layers[0].attention.num_heads)
+                self.score_bias = BucketBias(buckets, heads)
             case AlibiConfig() as lines:
                 self.score_bias = Alibi(lines)
         ropes = {layer.attention.rope for layer in config.layers}
@@ -83,7 +87,7 @@ class Stack(nn.Module):
         return {rotary.config: rotary(positions) for rotary in self._rotaries}
 
     def bias(self, length: int) -> Tensor | None:
-        """The score bias of every distance below `length`, or None: see `BucketBias`."""
+        """The score bias of every distance below `length`, or None: see `BucketBias` and `LayerBucketBias`."""
         if isinstance(self.score_bias, Alibi):
             weight = self.embedding.tokens.weight
             return self.score_bias(length, weight.dtype, weight.device)
@@ -187,6 +191,11 @@ class Transformer(nn.Module):
     def _reread(self, source: Tensor, batch: EncoderBatch) -> Tensor:
         assert self.decoder is not None and isinstance(self.config.head, ClassificationHead)
         starts = torch.tensor(batch.offsets[:-1], device=batch.token_ids.device)
-        token_ids = batch.token_ids.roll(1).index_fill(0, starts, self.config.head.start_token_id)
+        token_ids, start = batch.token_ids.roll(1), self.config.head.start_token_id
+        if start is None:
+            ends = torch.tensor(batch.offsets[1:], device=batch.token_ids.device) - 1
+            token_ids = token_ids.index_copy(0, starts, batch.token_ids[ends])
+        else:
+            token_ids = token_ids.index_fill(0, starts, start)
         step = self._packed_step(self.decoder, batch, source)
         return self.decoder(token_ids, batch.positions, step)  # type: ignore[no-any-return]

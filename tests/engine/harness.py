@@ -84,6 +84,7 @@ _LED = {name: value for name, value in _BART.items() if name != "max_position_em
     "attention_window": 8,
 }
 _MARIAN = _BART | {"pad_token_id": VOCAB - 1, "decoder_start_token_id": VOCAB - 1, "eos_token_id": 0}
+_M2M = {name: value for name, value in _BART.items() if name != "forced_eos_token_id"}
 _TWO_LAYERS = {"encoder_layers": 2, "decoder_layers": 2}
 _DEEP_ENCODER = {"encoder_layers": 3, "decoder_layers": 1, "scale_embedding": True}
 
@@ -152,6 +153,27 @@ SEQ2SEQ = {
     "led": ("LEDForConditionalGeneration", transformers.LEDConfig(**_LED, **_TWO_LAYERS)),
     "marian": ("MarianMTModel", transformers.MarianConfig(**_MARIAN, **_TWO_LAYERS)),
     "marian-deep-encoder": ("MarianMTModel", transformers.MarianConfig(**_MARIAN, **_DEEP_ENCODER)),
+    "ul2": (
+        "T5ForConditionalGeneration",
+        transformers.T5Config(**_T5, num_layers=2, feed_forward_proj="gated-silu", tie_word_embeddings=False),
+    ),
+    "mt5": ("MT5ForConditionalGeneration", transformers.MT5Config(**_T5, num_layers=2)),
+    "umt5": ("UMT5ForConditionalGeneration", transformers.UMT5Config(**_T5, num_layers=2)),
+    "mbart": (
+        "MBartForConditionalGeneration",
+        transformers.MBartConfig(**_BART, **_TWO_LAYERS, decoder_start_token_id=7),
+    ),
+    "mbart-50": (
+        "MBartForConditionalGeneration",
+        transformers.MBartConfig(**_BART, **_DEEP_ENCODER, decoder_start_token_id=2),
+    ),
+    "m2m-100": ("M2M100ForConditionalGeneration", transformers.M2M100Config(**_M2M, **_TWO_LAYERS)),
+    "pegasus": ("PegasusForConditionalGeneration", transformers.PegasusConfig(**_BART, **_DEEP_ENCODER)),
+    "blenderbot": ("BlenderbotForConditionalGeneration", transformers.BlenderbotConfig(**_BART, **_TWO_LAYERS)),
+    "blenderbot-small": (
+        "BlenderbotSmallForConditionalGeneration",
+        transformers.BlenderbotSmallConfig(**_BART, **_TWO_LAYERS),
+    ),
 }
 _BERT = {
     "vocab_size": VOCAB,
