@@ -17,10 +17,16 @@ from torch.nn import functional as F
 
 from models import ops
 from models.attention import Attention
-from models.config import AttentionConfig, RopeConfig
+from models.config import AttentionConfig, NormConfig, RopeConfig
 from models.linear import Linear
-from models.positions import Rotation
-from models.sparse_config import BandedAttentionConfig, FirstToken, LongformerAttentionConfig
+from models.norms import make_norm
+from models.positions import BucketBias, Rotation
+from models.sparse_config import (
+    BandedAttentionConfig,
+    FirstToken,
+    LongformerAttentionConfig,
+    TransientGlobalAttentionConfig,
+)
 
 
 @dataclass(frozen=True)
@@ -147,11 +153,49 @@ class LongformerAttention(BandedAttention):
         return ops.block_attention(queries[None], keys[None], values[None], None, self.config.scale)[0]
 
 
+class TransientGlobalAttention(BandedAttention):
+    """A window and summaries (Guo et al. 2022, arXiv:2112.07916, section 3.2): the sum of each `summary_tokens` tokens,
+    the last one's with what is left over, normed. A text of fewer tokens has none.
+
+    Every layer holds its own copy of the one table that biases them.
+    """
+
+    config: TransientGlobalAttentionConfig
+
+    def __init__(self, config: TransientGlobalAttentionConfig, hidden_size: int) -> None:
+        super().__init__(config, hidden_size)
+        self.summary_norm = make_norm(NormConfig("rms", config.summary_norm_eps, bias=False), hidden_size)
+        self.summary_bias = BucketBias(config.summary_buckets, config.num_heads)
+
+    def plan(self, text: Text) -> TextPlan:
+        band, count = self._band(text, None), text.length // self.config.summary_tokens
+        if not count:
+            return band
+        assert band.mask is not None, "summaries go with biased positions"
+        own = torch.arange(text.length, device=text.token_ids.device) // self.config.summary_tokens
+        distance = torch.arange(count, device=own.device) - own.clamp(max=count - 1)[:, None]
+        bias = _bias_of(distance, self.summary_bias(count))
+        if band.size:
+            bias = F.pad(bias, (0, 0, 0, -text.length % band.size)).unflatten(1, (-1, band.size)).transpose(0, 1)
+        return TextPlan(band.size, torch.cat([band.mask, bias], -1))
+
+    def _shared(self, hidden: Tensor, key: Tensor, value: Tensor, plan: TextPlan) -> tuple[Tensor, Tensor] | None:
+        width = self.config.summary_tokens
+        count = len(hidden) // width
+        if not count:
+            return None
+        sums = hidden[: count * width].view(count, width, -1).sum(1)
+        sums[-1] += hidden[count * width :].sum(0)
+        return self.keys_values(self.summary_norm(sums), {})
+
+
 def make_self_attention(config: AttentionConfig, hidden_size: int) -> Attention:
     """The self-attention that a layer's configuration asks for."""
     match config:
         case LongformerAttentionConfig():
             return LongformerAttention(config, hidden_size)
+        case TransientGlobalAttentionConfig():
+            return TransientGlobalAttention(config, hidden_size)
         case BandedAttentionConfig():
             return BandedAttention(config, hidden_size)
     return Attention(config, hidden_size)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from models.config import AttentionConfig, ConfigError
+from models.config import AttentionConfig, BucketBiasConfig, ConfigError
 
 
 @dataclass(frozen=True)
@@ -39,3 +39,22 @@ class LongformerAttentionConfig(BandedAttentionConfig):
     own (Beltagy et al. 2020, arXiv:2004.05150, section 3.1)."""
 
     global_tokens: FirstToken | BeforeToken = FirstToken()
+
+
+@dataclass(frozen=True, kw_only=True)
+class TransientGlobalAttentionConfig(BandedAttentionConfig):
+    """A window, and a summary of every `summary_tokens` tokens of the text, made anew by each layer, that each
+    token sees (Guo et al. 2022, arXiv:2112.07916, section 3.2).
+
+    summary_norm_eps: of the RMS norm of summaries. summary_buckets: of the distances between a token's own summary and
+    another.
+    """
+
+    summary_tokens: int
+    summary_norm_eps: float
+    summary_buckets: BucketBiasConfig
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.summary_tokens < 1:
+            raise ConfigError(f"a summary is of at least one token, not {self.summary_tokens}")

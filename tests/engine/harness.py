@@ -150,6 +150,16 @@ SEQ2SEQ = {
     ),
     "bart": ("BartForConditionalGeneration", transformers.BartConfig(**_BART, **_TWO_LAYERS)),
     "bart-deep-encoder": ("BartForConditionalGeneration", transformers.BartConfig(**_BART, **_DEEP_ENCODER)),
+    "longt5": (
+        "LongT5ForConditionalGeneration",
+        transformers.LongT5Config(
+            **_T5, num_layers=2, local_radius=3, encoder_attention_type="transient-global", global_block_size=4
+        ),
+    ),
+    "longt5-local": (
+        "LongT5ForConditionalGeneration",
+        transformers.LongT5Config(**_T5, num_layers=2, num_decoder_layers=1, local_radius=5),
+    ),
     "led": ("LEDForConditionalGeneration", transformers.LEDConfig(**_LED, **_TWO_LAYERS)),
     "marian": ("MarianMTModel", transformers.MarianConfig(**_MARIAN, **_TWO_LAYERS)),
     "marian-deep-encoder": ("MarianMTModel", transformers.MarianConfig(**_MARIAN, **_DEEP_ENCODER)),

@@ -5,13 +5,15 @@ from __future__ import annotations
 import pytest
 import torch
 import transformers
+from torch import nn
 
 from models.config import ConfigError
 from models.families import family_of
+from models.sparse import TransientGlobalAttention
 from server.engine.loading import Loaded
 from server.ipc.messages import ModelSpec
 from tests.engine.harness import Pair, generate, reference, run
-from tests.parity.checkpoints import load, random_ids, save
+from tests.parity.checkpoints import edit_config, load, random_ids, save
 from tests.parity.paged import encoder_batch
 
 VOCAB = 97
@@ -30,10 +32,41 @@ _LED = {
     "attention_window": 8,
 }
 _WIDE_LED = {**_LED, "d_model": 48, "encoder_layers": 3, "decoder_attention_heads": 2, "attention_window": [4, 16, 32]}
+_LONGT5 = {
+    "vocab_size": VOCAB,
+    "d_model": 32,
+    "d_kv": 12,
+    "d_ff": 48,
+    "num_layers": 2,
+    "num_heads": 4,
+    "local_radius": 7,
+    "relative_attention_num_buckets": 8,
+    "relative_attention_max_distance": 16,
+    "decoder_start_token_id": 0,
+}
+_WIDE_LONGT5 = {
+    **_LONGT5,
+    "d_model": 48,
+    "num_layers": 3,
+    "num_decoder_layers": 1,
+    "num_heads": 3,
+    "local_radius": 4,
+    "feed_forward_proj": "gated-gelu",
+    "tie_word_embeddings": False,
+}
+_SUMMARIES = {"encoder_attention_type": "transient-global", "global_block_size": 4}
 CASES = {
     "led": ("LED", _LED),
     "led-windows": ("LED", _WIDE_LED),
+    "longt5-local": ("LongT5", _LONGT5),
+    "longt5-local-gated-untied": ("LongT5", _WIDE_LONGT5),
+    "longt5-summaries": ("LongT5", {**_LONGT5, **_SUMMARIES}),
+    "longt5-summaries-gated-untied": ("LongT5", {**_WIDE_LONGT5, **_SUMMARIES, "global_block_size": 16}),
 }
+
+
+def _untie(model) -> None:
+    model.lm_head.weight = nn.Parameter(0.2 * torch.randn(VOCAB, model.config.d_model))
 
 
 @pytest.fixture(scope="module", params=CASES)
@@ -41,7 +74,8 @@ def pair(request, tmp_path_factory, device) -> Pair:
     family, options = CASES[request.param]
     directory = tmp_path_factory.mktemp(request.param)
     config = getattr(transformers, f"{family}Config")(**options)
-    oracle = save(directory, config, f"{family}ForConditionalGeneration").to(device)
+    change = _untie if "untied" in request.param else None
+    oracle = save(directory, config, f"{family}ForConditionalGeneration", change=change).to(device)
     spec = ModelSpec(request.param, str(directory), "float32")
     return Pair(request.param, oracle, Loaded(spec, load(directory, device), torch.float32, device, 0.0))
 
@@ -98,3 +132,67 @@ def test_led_without_named_global_tokens_has_none(tmp_path, device):
     encoder = oracle.get_encoder()
     torch.testing.assert_close(ours, encoder(ids).last_hidden_state[0], atol=1e-4, rtol=1e-4)
     assert (ours - encoder(ids, global_attention_mask=first).last_hidden_state[0]).abs().max() > 0.1
+
+
+@torch.inference_mode()
+def test_longt5_encoder_alone(tmp_path, device):
+    config = transformers.LongT5Config(**_LONGT5, **_SUMMARIES)
+    oracle = save(tmp_path, config, "LongT5EncoderModel").to(device)
+    loaded, texts = load(tmp_path, device), random_ids(VOCAB, LENGTHS)
+    hidden = loaded.transformer.encode(encoder_batch(texts, device)).split(LENGTHS)
+    for ours, text in zip(hidden, texts, strict=True):
+        theirs = oracle(torch.tensor([text], device=device)).last_hidden_state[0]
+        torch.testing.assert_close(ours, theirs, atol=1e-4, rtol=1e-4)
+    assert (loaded.tasks, loaded.context_tokens) == (("embed",), 16384)
+
+
+@torch.inference_mode()
+def test_longt5_settings_before_transformers_5(tmp_path, device):
+    """There `tie_word_embeddings: false` alone means version 1.1, with logits of its own and no scaling."""
+    save(tmp_path, transformers.LongT5Config(**_WIDE_LONGT5), "LongT5ForConditionalGeneration", change=_untie)
+    edit_config(tmp_path, scale_decoder_outputs=None, tie_word_embeddings=False)
+    oracle = transformers.LongT5ForConditionalGeneration.from_pretrained(tmp_path).eval().to(device)
+    spec = ModelSpec("old", str(tmp_path), "float32")
+    old = Pair("old", oracle, Loaded(spec, load(tmp_path, device), torch.float32, device, 0.0))
+    (text,) = random_ids(VOCAB, [40])
+    results = run(old.engine(), [generate(old, 0, text, max_new_tokens=20)])
+    assert results.texts(0) == reference(old, text, max_new_tokens=20)[0]
+
+
+@pytest.mark.parametrize(
+    "setting, value",
+    [("encoder_attention_type", "full"), ("global_block_size", 6), ("local_radius", 0), ("feed_forward_proj", "mish")],
+)
+def test_longt5_refuses_what_it_does_not_know(setting, value):
+    hf = {**transformers.LongT5Config(**_LONGT5, **_SUMMARIES).to_dict(), setting: value}
+    family, architecture = family_of({**hf, "architectures": ["LongT5EncoderModel"]})
+    with pytest.raises(ConfigError, match=setting):
+        family.config(hf, architecture)
+
+
+def _left_over_lost(self, hidden, key, value, plan):
+    """Summaries that forget the tokens after the last whole one."""
+    count = len(hidden) // self.config.summary_tokens
+    return _SHARED(self, hidden[: count * self.config.summary_tokens], key, value, plan)
+
+
+def _unnormed(self, hidden, key, value, plan):
+    count = len(hidden) // self.config.summary_tokens
+    sums = torch.stack([part.sum(0) for part in hidden.split(self.config.summary_tokens)])[:count]
+    return self.keys_values(sums, {}) if count else None
+
+
+_SHARED = TransientGlobalAttention._shared
+
+
+@pytest.mark.parametrize("planted", [_left_over_lost, _unnormed])
+@torch.inference_mode()
+def test_a_planted_bug_shows(planted, tmp_path, device, monkeypatch):
+    """Negative control: the comparison of encoder states fails for each of these."""
+    config = transformers.LongT5Config(**_LONGT5, **_SUMMARIES)
+    oracle = save(tmp_path, config, "LongT5EncoderModel").to(device)
+    model, (text,) = load(tmp_path, device).transformer, random_ids(VOCAB, [70])
+    theirs = oracle(torch.tensor([text], device=device)).last_hidden_state[0]
+    torch.testing.assert_close(model.encode(encoder_batch([text], device)), theirs, atol=1e-4, rtol=1e-4)
+    monkeypatch.setattr(TransientGlobalAttention, "_shared", planted)
+    assert (model.encode(encoder_batch([text], device)) - theirs).abs().max() > 0.01
