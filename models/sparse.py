@@ -17,9 +17,9 @@ from torch.nn import functional as F
 
 from models import ops
 from models.attention import Attention
-from models.config import AttentionConfig, NormConfig, RopeConfig
+from models.config import AttentionConfig, RopeConfig
 from models.linear import Linear
-from models.norms import make_norm
+from models.norms import RMSNorm
 from models.positions import BucketBias, Rotation
 from models.sparse_config import (
     BandedAttentionConfig,
@@ -164,7 +164,7 @@ class TransientGlobalAttention(BandedAttention):
 
     def __init__(self, config: TransientGlobalAttentionConfig, hidden_size: int) -> None:
         super().__init__(config, hidden_size)
-        self.summary_norm = make_norm(NormConfig("rms", config.summary_norm_eps, bias=False), hidden_size)
+        self.summary_norm = RMSNorm(hidden_size, config.summary_norm_eps)
         self.summary_bias = BucketBias(config.summary_buckets, config.num_heads)
 
     def plan(self, text: Text) -> TextPlan:
@@ -176,7 +176,8 @@ class TransientGlobalAttention(BandedAttention):
         distance = torch.arange(count, device=own.device) - own.clamp(max=count - 1)[:, None]
         bias = _bias_of(distance, self.summary_bias(count))
         if band.size:
-            bias = F.pad(bias, (0, 0, 0, -text.length % band.size)).unflatten(1, (-1, band.size)).transpose(0, 1)
+            bias = F.pad(bias, (0, 0, 0, -text.length % band.size))
+            bias = bias.view(len(bias), -1, band.size, count).transpose(0, 1)
         return TextPlan(band.size, torch.cat([band.mask, bias], -1))
 
     def _shared(self, hidden: Tensor, key: Tensor, value: Tensor, plan: TextPlan) -> tuple[Tensor, Tensor] | None:

@@ -37,8 +37,10 @@ def config(hf: Mapping[str, Any], architecture: str) -> ModelConfig:
     assert model.encoder is not None
     attention = _sparse(fields, model.encoder.layers[0].attention, model.encoder.score_bias)
     layers = tuple(replace(layer, attention=attention) for layer in model.encoder.layers)
-    limit = "max_positions" if model.decoder is None else "max_source_positions"
-    return replace(model, encoder=replace(model.encoder, layers=layers), **{limit: _LONGEST_SOURCE})
+    model = replace(model, encoder=replace(model.encoder, layers=layers))
+    if model.decoder is None:
+        return replace(model, max_positions=_LONGEST_SOURCE)
+    return replace(model, max_source_positions=_LONGEST_SOURCE)
 
 
 def _sparse(fields: Fields, full: AttentionConfig, buckets: object) -> AttentionConfig:
