@@ -259,6 +259,18 @@ class EmbeddingConfig:
     token_norm: NormConfig | None = None
 
 
+@dataclass(frozen=True, kw_only=True)
+class QuestionTypesEmbeddingConfig(EmbeddingConfig):
+    """Token types that no tokenizer gives: 0 for a question with its separator and 1 for what follows, 0 for all where
+    separator_id is None."""
+
+    separator_id: int | None
+
+    def __post_init__(self) -> None:
+        least = 1 if self.separator_id is None else 2
+        _require(self.num_token_types >= least, f"{self.num_token_types} token types, at least {least} are needed")
+
+
 @dataclass(frozen=True)
 class StackConfig:
     """Embeddings, layers and an optional final norm: an encoder or a decoder."""
@@ -338,6 +350,14 @@ class TokenClassificationHead:
 @dataclass(frozen=True)
 class SpanHead:
     """Two logits of each token: to begin an answer, and to end one (Devlin et al. 2019, arXiv:1810.04805, 4.2)."""
+
+
+@dataclass(frozen=True)
+class FeedForwardSpanHead(SpanHead):
+    """The same after a feed-forward sublayer of its own, whose sum is normed (BigBird)."""
+
+    feed_forward: FeedForwardConfig
+    norm: NormConfig
 
 
 HeadConfig = (

@@ -12,16 +12,18 @@ from models import ops
 from models.batch import EncoderBatch
 from models.config import (
     ClassificationHead,
+    FeedForwardSpanHead,
     HeadConfig,
     LanguageModelHead,
     MaskedLanguageModelHead,
+    NormSlots,
     PoolingHead,
     SpanHead,
     TokenClassificationHead,
 )
-from models.feed_forward import ACTIVATIONS
+from models.feed_forward import ACTIVATIONS, FeedForward
 from models.linear import Linear, parameter
-from models.norms import make_norm
+from models.norms import SublayerNorms, make_norm
 
 Pooling = Literal["mean", "cls", "last", "max"]
 
@@ -106,6 +108,18 @@ class TokenClassification(nn.Module):
         return logits.float()
 
 
+class FeedForwardTokenClassification(TokenClassification):
+    """The same of `norm(x + feed_forward(x))`. forward: [tokens, hidden] -> [tokens, 2], float32."""
+
+    def __init__(self, config: FeedForwardSpanHead, hidden_size: int) -> None:
+        super().__init__(2, hidden_size)
+        self.feed_forward = FeedForward(config.feed_forward, hidden_size)
+        self.norms = SublayerNorms(NormSlots(residual=config.norm), hidden_size)
+
+    def forward(self, hidden: Tensor) -> Tensor:
+        return super().forward(self.norms.after(hidden, self.feed_forward(hidden)))
+
+
 def make_head(
     config: HeadConfig, hidden_size: int, vocab_size: int
 ) -> LanguageModel | MaskedLanguageModel | Classification | TokenClassification | None:
@@ -119,6 +133,8 @@ def make_head(
             return Classification(config, hidden_size)
         case TokenClassificationHead():
             return TokenClassification(config.num_labels, hidden_size)
+        case FeedForwardSpanHead():
+            return FeedForwardTokenClassification(config, hidden_size)
         case SpanHead():
             return TokenClassification(2, hidden_size)
         case PoolingHead():

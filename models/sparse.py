@@ -7,6 +7,7 @@ two neighbours, and all of them at some shared keys. Texts are computed one by o
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -23,6 +24,7 @@ from models.norms import RMSNorm
 from models.positions import BucketBias, Rotation
 from models.sparse_config import (
     BandedAttentionConfig,
+    BlockSparseAttentionConfig,
     FirstToken,
     LongformerAttentionConfig,
     TransientGlobalAttentionConfig,
@@ -190,11 +192,34 @@ class TransientGlobalAttention(BandedAttention):
         return self.keys_values(self.summary_norm(sums), {})
 
 
+class BlockSparseAttention(SparseAttention):
+    """Each block sees its neighbours and, besides, the first and the last one, which see the whole text (Zaheer et al.
+    2020, arXiv:2007.14062, section 2).
+
+    The paper has every block see some at random as well. The reference draws them in training alone and in inference
+    takes the first block each time: seen `1 + num_random_blocks` times, its shares grow by that factor.
+    """
+
+    config: BlockSparseAttentionConfig
+
+    def plan(self, text: Text) -> TextPlan:
+        size, device = self.config.block_size, text.token_ids.device
+        if text.length <= self.config.full_length:
+            return TextPlan(0, None)
+        last = torch.arange((text.length - 1) // size * size, text.length, device=device)
+        ends = torch.cat([torch.arange(size, device=device), last])
+        mask = _masked(torch.zeros(1, 1, 1, dtype=text.dtype, device=device), text.length, size, ends)
+        mask[..., 3 * size : 4 * size] = math.log(1 + self.config.num_random_blocks)
+        return TextPlan(size, mask, ends)
+
+
 def make_self_attention(config: AttentionConfig, hidden_size: int) -> Attention:
     """The self-attention that a layer's configuration asks for."""
     match config:
         case LongformerAttentionConfig():
             return LongformerAttention(config, hidden_size)
+        case BlockSparseAttentionConfig():
+            return BlockSparseAttention(config, hidden_size)
         case TransientGlobalAttentionConfig():
             return TransientGlobalAttention(config, hidden_size)
         case BandedAttentionConfig():

@@ -58,3 +58,27 @@ class TransientGlobalAttentionConfig(BandedAttentionConfig):
         super().__post_init__()
         if self.summary_tokens < 1:
             raise ConfigError(f"a summary is of at least one token, not {self.summary_tokens}")
+
+
+@dataclass(frozen=True, kw_only=True)
+class BlockSparseAttentionConfig(AttentionConfig):
+    """Blocks of `block_size` tokens that see their neighbours and the text's first and last block, which see all of it
+    (Zaheer et al. 2020, arXiv:2007.14062, section 2). Texts of up to `full_length` tokens are seen whole.
+
+    num_random_blocks: of the paper; in inference the reference draws the first block that often for each other block.
+    """
+
+    block_size: int
+    num_random_blocks: int
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.causal or self.window is not None or self.score_cap is not None:
+            raise ConfigError("block sparse attention is not causal, has no window and caps no scores")
+        if self.block_size < 1 or self.num_random_blocks < 0:
+            raise ConfigError(f"{self.num_random_blocks} random blocks of {self.block_size} tokens cannot be")
+
+    @property
+    def full_length(self) -> int:
+        """Longest text without blocks: two global blocks, three neighbours, and the random ones twice."""
+        return (5 + 2 * self.num_random_blocks) * self.block_size

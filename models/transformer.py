@@ -28,6 +28,7 @@ configuration asks for one; linear weights are `[out, in]` as torch stores them)
 | `head.weight`                                               | [vocab, hidden], language model head, untied    |
 | `head.bias`                                                 | [vocab], language model and masked head         |
 | `head.{dense,norm}.{weight,bias}`                           | masked language model head: dense, then norm    |
+| `head.{feed_forward.{up,down},norms.residual,output}.{weight,bias}` | BigBird's span head                     |
 | `head.{dense,output}.{weight,bias}`                         | classification head (BERT's pooler is `dense`)  |
 
 A tied tensor is one parameter and is expected once, under its first name: `encoder.embedding.tokens.weight` where the
@@ -46,7 +47,9 @@ from models.config import (
     AttentionConfig,
     BucketBiasConfig,
     ClassificationHead,
+    EmbeddingConfig,
     ModelConfig,
+    QuestionTypesEmbeddingConfig,
     RopeConfig,
     StackConfig,
 )
@@ -56,6 +59,7 @@ from models.kv_cache import KVCache
 from models.layer import Layer
 from models.norms import make_norm
 from models.positions import Alibi, BucketBias, LayerBucketBias, Rotary, Rotation
+from models.question_types import QuestionTypesEmbedding
 from models.steps import PackedStep, PagedStep, Step
 
 
@@ -69,7 +73,7 @@ class Stack(nn.Module):
     def __init__(self, config: StackConfig, hidden_size: int, tokens: Table | None = None) -> None:
         super().__init__()
         self.config = config
-        self.embedding = Embedding(config.embedding, hidden_size, tokens)
+        self.embedding = _make_embedding(config.embedding, hidden_size, tokens)
         self.layers = nn.ModuleList(Layer(layer, hidden_size, index) for index, layer in enumerate(config.layers))
         self.final_norm = make_norm(config.final_norm, hidden_size)
         self.score_bias: BucketBias | LayerBucketBias | Alibi | None = None
@@ -100,6 +104,12 @@ class Stack(nn.Module):
         for layer in self.layers:
             x = layer(x, step)
         return x if self.final_norm is None else self.final_norm(x)
+
+
+def _make_embedding(config: EmbeddingConfig, hidden_size: int, tokens: Table | None) -> Embedding:
+    if isinstance(config, QuestionTypesEmbeddingConfig):
+        return QuestionTypesEmbedding(config, hidden_size, tokens)
+    return Embedding(config, hidden_size, tokens)
 
 
 class Transformer(nn.Module):

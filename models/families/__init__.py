@@ -9,6 +9,7 @@ from models.config import ConfigError
 from models.families import (
     bart,
     bert,
+    big_bird,
     blenderbot,
     blenderbot_small,
     bloom,
@@ -47,7 +48,7 @@ from models.families import (
 from models.families.family import Family
 from models.families.fields import short
 
-_ENCODERS = (bert, roberta, distilbert, longformer)
+_ENCODERS = (bert, roberta, distilbert, longformer, big_bird)
 _DECODERS = (
     openai_gpt,
     gpt2,

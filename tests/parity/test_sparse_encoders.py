@@ -12,13 +12,13 @@ from models.batch import EncoderBatch
 from models.config import ConfigError
 from models.families import family_of
 from models.heads import normalize, pool
-from models.sparse import LongformerAttention, SparseAttention
+from models.sparse import BlockSparseAttention, LongformerAttention, SparseAttention
 from tests.parity.checkpoints import load, random_ids, save
 from tests.parity.paged import encoder_batch
 
 VOCAB = 97
 SEPARATOR = 2
-LENGTHS = (3, 70, 8, 9, 1, 16, 17, 131, 33, 5)
+LENGTHS = (3, 70, 8, 28, 9, 1, 16, 29, 17, 131, 33, 5)
 _SHAPE = {"vocab_size": VOCAB, "type_vocab_size": 2, "sep_token_id": SEPARATOR, "max_position_embeddings": 160}
 SMALL = {**_SHAPE, "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 64}
 WIDE = {
@@ -33,6 +33,12 @@ WIDE = {
 CASES = {
     "longformer": ("Longformer", {**SMALL, "attention_window": 8}),
     "longformer-windows": ("Longformer", {**WIDE, "attention_window": [4, 16, 32], "pad_token_id": 0}),
+    "big-bird": ("BigBird", {**SMALL, "block_size": 4, "num_random_blocks": 1}),
+    "big-bird-scaled-unbiased": (
+        "BigBird",
+        {**WIDE, "block_size": 2, "num_random_blocks": 3, "use_bias": False, "rescale_embeddings": True},
+    ),
+    "big-bird-full": ("BigBird", {**SMALL, "attention_type": "original_full"}),
 }
 every_case = pytest.mark.parametrize("case", CASES)
 
@@ -52,8 +58,13 @@ def questions() -> list[list[int]]:
 
 @torch.inference_mode()
 def one_by_one(oracle, texts):
-    """What transformers makes of each text alone."""
-    return [oracle(torch.tensor([text], device=oracle.device)) for text in texts]
+    """What transformers makes of each text alone. Its BigBird keeps full attention once a text was short, for good."""
+    outputs = []
+    for text in texts:
+        if hasattr(oracle.base_model, "set_attention_type"):
+            oracle.base_model.set_attention_type(oracle.config.attention_type)
+        outputs.append(oracle(torch.tensor([text], device=oracle.device)))
+    return outputs
 
 
 @torch.inference_mode()
@@ -70,18 +81,24 @@ def assert_equal(ours, read, texts, expected, atol=1e-4):
 
 
 @every_case
-@pytest.mark.parametrize("with_types", [False, True])
+def test_hidden_states(case, tmp_path, device):
+    oracle, ours = make(case, "Model", tmp_path, device)
+    texts = random_ids(VOCAB, LENGTHS)
+    expected = [one.last_hidden_state[0] for one in one_by_one(oracle, texts)]
+    assert_equal(ours, lambda hidden, _: hidden, texts, expected)
+
+
+@pytest.mark.parametrize("case", ["longformer", "longformer-windows"])
 @torch.inference_mode()
-def test_hidden_states(case, with_types, tmp_path, device):
+def test_token_types(case, tmp_path, device):
     oracle, ours = make(case, "Model", tmp_path, device)
     texts, types = random_ids(VOCAB, LENGTHS), random_ids(2, LENGTHS, low=0, seed=3)
     batch = encoder_batch(texts, device)
-    kinds = torch.tensor([kind for kinds in types for kind in kinds], device=device) if with_types else None
+    kinds = torch.tensor([kind for kinds in types for kind in kinds], device=device)
     found = ours.transformer.encode(EncoderBatch(batch.token_ids, batch.lengths, kinds)).split(LENGTHS)
     for text, kind, part in zip(texts, types, found, strict=True):
-        inputs = {"token_type_ids": torch.tensor([kind], device=device)} if with_types else {}
-        theirs = oracle(torch.tensor([text], device=device), **inputs).last_hidden_state[0]
-        torch.testing.assert_close(part, theirs, atol=1e-4, rtol=0)
+        theirs = oracle(torch.tensor([text], device=device), token_type_ids=torch.tensor([kind], device=device))
+        torch.testing.assert_close(part, theirs.last_hidden_state[0], atol=1e-4, rtol=0)
 
 
 @every_case
@@ -121,10 +138,22 @@ def test_classes_of_tokens(case, tmp_path, device):
 
 @every_case
 def test_answers(case, tmp_path, device):
+    """Of BigBird's logits those of the question, which transformers lowers by a million, are left out."""
     oracle, ours = make(case, "ForQuestionAnswering", tmp_path, device)
     texts = questions()
+    if case.startswith("big-bird"):
+        texts += random_ids(VOCAB, (50, 7))
     expected = [torch.stack([one.start_logits[0], one.end_logits[0]], 1) for one in one_by_one(oracle, texts)]
-    assert_equal(ours, lambda hidden, _: ours.transformer.classify_tokens(hidden), texts, expected)
+    asked = [(one > -1e5).all(1, keepdim=True) for one in expected]
+    assert all(mask.all() for mask in asked) == case.startswith("longformer")
+    counted = torch.cat(asked)
+
+    with torch.inference_mode():
+        batch = encoder_batch(texts, device)
+        found = ours.transformer.classify_tokens(ours.transformer.encode(batch))
+    theirs = torch.cat(expected)
+    torch.testing.assert_close(found.where(counted, 0), theirs.where(counted, 0), atol=1e-4, rtol=0)
+    assert_equal(ours, lambda hidden, _: ours.transformer.classify_tokens(hidden), texts, found.split(batch.lengths))
     assert (ours.tasks, ours.labels) == (("question_answer",), ())
 
 
@@ -151,7 +180,30 @@ def _one_further(self, text):
     return sparse.TextPlan(plan.size, mask, plan.global_tokens)
 
 
-_PLAN = LongformerAttention.plan
+def _once(self, text):
+    """The first block of BigBird seen once."""
+    plan = _BLOCKS(self, text)
+    mask = None if plan.mask is None else plan.mask.clamp(max=0)
+    return sparse.TextPlan(plan.size, mask, plan.global_tokens)
+
+
+def _longer_whole(self, text):
+    """Full attention for a text that is one token too long for it."""
+    return sparse.TextPlan(0, None) if text.length == self.config.full_length + 1 else _BLOCKS(self, text)
+
+
+@pytest.mark.parametrize("planted", [_once, _longer_whole])
+def test_a_planted_bug_in_blocks_shows(planted, tmp_path, device, monkeypatch):
+    """Negative control: the comparison of hidden states fails for each of these."""
+    oracle, ours = make("big-bird", "Model", tmp_path, device)
+    texts = random_ids(VOCAB, LENGTHS)
+    expected = [one.last_hidden_state[0] for one in one_by_one(oracle, texts)]
+    monkeypatch.setattr(BlockSparseAttention, "plan", planted)
+    with pytest.raises(AssertionError, match="not close"):
+        assert_equal(ours, lambda hidden, _: hidden, texts, expected)
+
+
+_PLAN, _BLOCKS = LongformerAttention.plan, BlockSparseAttention.plan
 BUGS = {
     "a window one further": ("plan", _one_further),
     "no global tokens": ("_global_tokens", lambda self, text: None),
@@ -196,7 +248,7 @@ class Largest(TorchDispatchMode):
 
 
 LONG = 4096
-LONG_CASES = {"longformer": "ForSequenceClassification"}
+LONG_CASES = {"longformer": "ForSequenceClassification", "big-bird": "Model"}
 
 
 @torch.inference_mode()
@@ -245,3 +297,45 @@ def test_a_text_without_separator_has_no_question(tmp_path, device):
         batch = encoder_batch([text], device)
         found = ours.transformer.classify_tokens(ours.transformer.encode(batch))
     torch.testing.assert_close(found[:, 0], theirs.start_logits[0], atol=1e-4, rtol=0)
+
+
+@pytest.mark.parametrize("length", [1024, 1000])
+def test_lengths_that_bigbird_was_trained_with(length, tmp_path, device, monkeypatch):
+    """1024 tokens are planned in another way by transformers, with the same outcome."""
+    family, options = CASES["big-bird"]
+    options = {**options, "max_position_embeddings": 1100, "block_size": 16}
+    monkeypatch.setitem(CASES, "big-bird", (family, options))
+    oracle, ours = make("big-bird", "Model", tmp_path, device)
+    texts = random_ids(VOCAB, [length])
+    expected = [one.last_hidden_state[0] for one in one_by_one(oracle, texts)]
+    assert_equal(ours, lambda hidden, _: hidden, texts, expected)
+
+
+@torch.inference_mode()
+def test_bigbird_takes_no_types_from_a_tokenizer(tmp_path, device):
+    """transformers' own tokenizer gives it none, so those of a pair's template in `tokenizer.json` change nothing."""
+    oracle, ours = make("big-bird", "ForSequenceClassification", tmp_path, device)
+    (text,) = random_ids(VOCAB, [12])
+    ids = torch.tensor(text, device=device)
+    batch = EncoderBatch(ids, (12,), torch.tensor([0] * 5 + [1] * 7, device=device))
+    found = ours.transformer.classify(ours.transformer.encode(batch), batch)
+    torch.testing.assert_close(found, oracle(ids[None]).logits, atol=1e-4, rtol=0)
+
+
+@pytest.mark.parametrize(
+    ("setting", "value"),
+    [
+        ("attention_type", "sliding"),
+        ("block_size", 0),
+        ("num_random_blocks", -1),
+        ("is_decoder", True),
+        ("add_cross_attention", True),
+        ("hidden_act", "mish"),
+        ("type_vocab_size", 1),
+    ],
+)
+def test_what_bigbird_is_refused_for(setting, value):
+    hf = {**transformers.BigBirdConfig(**SMALL).to_dict(), setting: value}
+    family, architecture = family_of({**hf, "architectures": ["BigBirdForQuestionAnswering"]})
+    with pytest.raises(ConfigError, match=setting):
+        family.config(hf, architecture)
