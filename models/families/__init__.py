@@ -10,6 +10,7 @@ from models.families import (
     bart,
     bert,
     big_bird,
+    bigbird_pegasus,
     blenderbot,
     blenderbot_small,
     bloom,
@@ -71,7 +72,21 @@ _DECODERS = (
     stablelm,
     starcoder2,
 )
-_ENCODER_DECODERS = (t5, mt5, umt5, bart, marian, mbart, m2m_100, pegasus, blenderbot, blenderbot_small, led, longt5)
+_ENCODER_DECODERS = (
+    t5,
+    mt5,
+    umt5,
+    bart,
+    marian,
+    mbart,
+    m2m_100,
+    pegasus,
+    blenderbot,
+    blenderbot_small,
+    led,
+    longt5,
+    bigbird_pegasus,
+)
 _MODULES = (*_ENCODERS, *_DECODERS, *_ENCODER_DECODERS)
 
 FAMILIES: Mapping[str, Family] = {kind: module.FAMILY for module in _MODULES for kind in module.FAMILY.model_types}

@@ -13,7 +13,7 @@ from models.sparse import TransientGlobalAttention
 from server.engine.loading import Loaded
 from server.ipc.messages import ModelSpec
 from tests.engine.harness import Pair, generate, reference, run
-from tests.parity.checkpoints import edit_config, load, random_ids, save
+from tests.parity.checkpoints import edit_config, forget_short_texts, load, random_ids, save
 from tests.parity.paged import encoder_batch
 
 VOCAB = 97
@@ -55,9 +55,29 @@ _WIDE_LONGT5 = {
     "tie_word_embeddings": False,
 }
 _SUMMARIES = {"encoder_attention_type": "transient-global", "global_block_size": 4}
+_PEGASUS = {
+    **{name: value for name, value in _LED.items() if "coder_position" not in name and name != "attention_window"},
+    "max_position_embeddings": 160,
+    "block_size": 4,
+    "num_random_blocks": 1,
+}
+_WIDE_PEGASUS = {
+    **_PEGASUS,
+    "d_model": 48,
+    "encoder_layers": 3,
+    "decoder_attention_heads": 2,
+    "block_size": 2,
+    "num_random_blocks": 3,
+    "use_bias": True,
+    "scale_embedding": False,
+    "activation_function": "relu",
+}
 CASES = {
     "led": ("LED", _LED),
     "led-windows": ("LED", _WIDE_LED),
+    "bigbird-pegasus": ("BigBirdPegasus", _PEGASUS),
+    "bigbird-pegasus-biased-unscaled": ("BigBirdPegasus", _WIDE_PEGASUS),
+    "bigbird-pegasus-full": ("BigBirdPegasus", {**_PEGASUS, "attention_type": "original_full"}),
     "longt5-local": ("LongT5", _LONGT5),
     "longt5-local-gated-untied": ("LongT5", _WIDE_LONGT5),
     "longt5-summaries": ("LongT5", {**_LONGT5, **_SUMMARIES}),
@@ -83,6 +103,7 @@ def pair(request, tmp_path_factory, device) -> Pair:
 @torch.inference_mode()
 def encoded(oracle, text):
     """What transformers' encoder makes of a text alone."""
+    forget_short_texts(oracle)
     ids = torch.tensor([text], device=oracle.device)
     return oracle.get_encoder()(ids, attention_mask=torch.ones_like(ids)).last_hidden_state[0]
 
@@ -196,3 +217,18 @@ def test_a_planted_bug_shows(planted, tmp_path, device, monkeypatch):
     torch.testing.assert_close(model.encode(encoder_batch([text], device)), theirs, atol=1e-4, rtol=1e-4)
     monkeypatch.setattr(TransientGlobalAttention, "_shared", planted)
     assert (model.encode(encoder_batch([text], device)) - theirs).abs().max() > 0.01
+
+
+@torch.inference_mode()
+def test_bigbird_pegasus_classifies_by_its_last_end_token(tmp_path, device):
+    config = transformers.BigBirdPegasusConfig(**_PEGASUS, num_labels=4)
+    oracle = save(tmp_path, config, "BigBirdPegasusForSequenceClassification").to(device)
+    loaded = load(tmp_path, device)
+    texts = [[*text, 1] for text in random_ids(VOCAB, (2, 60, 27, 28))] + [[5, 1, 6, 7, 1, 9]]
+    batch = encoder_batch(texts, device)
+    found = loaded.transformer.classify(loaded.transformer.encode(batch), batch)
+    for text, ours in zip(texts, found, strict=True):
+        forget_short_texts(oracle)
+        theirs = oracle(torch.tensor([text], device=device)).logits[0]
+        torch.testing.assert_close(ours, theirs, atol=1e-4, rtol=1e-4)
+    assert loaded.tasks == ("classify",) and len(loaded.labels) == 4

@@ -13,7 +13,7 @@ from models.config import ConfigError
 from models.families import family_of
 from models.heads import normalize, pool
 from models.sparse import BlockSparseAttention, LongformerAttention, SparseAttention
-from tests.parity.checkpoints import load, random_ids, save
+from tests.parity.checkpoints import forget_short_texts, load, random_ids, save
 from tests.parity.paged import encoder_batch
 
 VOCAB = 97
@@ -58,11 +58,10 @@ def questions() -> list[list[int]]:
 
 @torch.inference_mode()
 def one_by_one(oracle, texts):
-    """What transformers makes of each text alone. Its BigBird keeps full attention once a text was short, for good."""
+    """What transformers makes of each text alone."""
     outputs = []
     for text in texts:
-        if hasattr(oracle.base_model, "set_attention_type"):
-            oracle.base_model.set_attention_type(oracle.config.attention_type)
+        forget_short_texts(oracle)
         outputs.append(oracle(torch.tensor([text], device=oracle.device)))
     return outputs
 
