@@ -68,7 +68,13 @@ BLENDERBOT_SMALL = {
 SEQ2SEQ = (T5, MT5, UMT5, BART, MARIAN, MBART, M2M_100, PEGASUS, BLENDERBOT, BLENDERBOT_SMALL)
 OLDER = (OPENAI, GPT2, NEO, GPTJ, NEOX, OPT, BLOOM, MPT, FALCON)
 DECODERS = (*OLDER, LLAMA, MISTRAL, QWEN2, QWEN3, PHI, PHI3, GEMMA, GEMMA2, OLMO2, STABLELM, STARCODER2)
-BASES = {base["model_type"]: base for base in (*DECODERS, *SEQ2SEQ)}
+LONGFORMER = {"model_type": "longformer", "architectures": ["LongformerModel"], "hidden_size": 48}
+BIG_BIRD = {"model_type": "big_bird", "architectures": ["BigBirdModel"], "hidden_size": 48}
+LED = {"model_type": "led", "architectures": ["LEDForConditionalGeneration"], "d_model": 32}
+LONGT5 = {"model_type": "longt5", "architectures": ["LongT5ForConditionalGeneration"], "d_model": 32}
+BIGBIRD_PEGASUS = {"model_type": "bigbird_pegasus", "architectures": ["BigBirdPegasusModel"], "d_model": 32}
+SPARSE = (LONGFORMER, BIG_BIRD, LED, LONGT5, BIGBIRD_PEGASUS)
+BASES = {base["model_type"]: base for base in (*SPARSE, *DECODERS, *SEQ2SEQ)}
 
 
 def build(hf):

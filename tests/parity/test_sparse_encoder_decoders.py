@@ -14,6 +14,7 @@ from server.engine.loading import Loaded
 from server.ipc.messages import ModelSpec
 from tests.engine.harness import Pair, generate, reference, run
 from tests.parity.checkpoints import edit_config, forget_short_texts, load, random_ids, save
+from tests.parity.largest import largest
 from tests.parity.paged import encoder_batch
 
 VOCAB = 97
@@ -132,6 +133,28 @@ def test_sources_may_be_longer_than_answers(pair):
     limits = CASES[pair.name][1]
     assert loaded.context_tokens == limits.get("max_decoder_position_embeddings", loaded.context_tokens)
     assert loaded.source_tokens >= max(LENGTHS)
+
+
+LONG = 2048
+
+
+@pytest.mark.parametrize("case", ["led", "longt5-local", "bigbird-pegasus"])
+def test_memory_grows_with_the_length_not_its_square(case, tmp_path, device):
+    """No tensor of a long source is nearly [seq, seq], and twice the source makes the largest twice as large."""
+    family, options = CASES[case]
+    options = {name: 2 * LONG if "position_embeddings" in name else value for name, value in options.items()}
+    save(tmp_path, getattr(transformers, f"{family}Config")(**options), f"{family}ForConditionalGeneration")
+    model = load(tmp_path, device).transformer
+    once, twice = (largest(model, VOCAB, length) for length in (LONG, 2 * LONG))
+    assert once < LONG * LONG / 8
+    assert twice < 2.1 * once
+
+
+def test_memory_of_summaries(tmp_path, device):
+    """LongT5 with summaries looks, by design, at a 16th of all pairs besides its window, with a bias for each head."""
+    config = transformers.LongT5Config(**_LONGT5, encoder_attention_type="transient-global")
+    save(tmp_path, config, "LongT5EncoderModel")
+    assert largest(load(tmp_path, device).transformer, VOCAB, LONG) < config.num_heads * LONG * LONG / 8
 
 
 def test_led_refuses_what_it_does_not_know():

@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 import torch
 import transformers
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from models import sparse
 from models.batch import EncoderBatch
@@ -14,6 +13,7 @@ from models.families import family_of
 from models.heads import normalize, pool
 from models.sparse import BlockSparseAttention, LongformerAttention, SparseAttention
 from tests.parity.checkpoints import forget_short_texts, load, random_ids, save
+from tests.parity.largest import largest
 from tests.parity.paged import encoder_batch
 
 VOCAB = 97
@@ -231,31 +231,8 @@ def _unseen(self, text):
     return sparse.TextPlan(plan.size, mask, plan.global_tokens)
 
 
-class Largest(TorchDispatchMode):
-    """The most numbers that any tensor made inside holds."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.numbers = 0
-
-    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-        result = func(*args, **(kwargs or {}))
-        for one in result if isinstance(result, tuple | list) else [result]:
-            if isinstance(one, torch.Tensor):
-                self.numbers = max(self.numbers, one.untyped_storage().nbytes() // one.itemsize)
-        return result
-
-
 LONG = 4096
 LONG_CASES = {"longformer": "ForSequenceClassification", "big-bird": "Model"}
-
-
-@torch.inference_mode()
-def largest(ours, length: int) -> int:
-    batch = encoder_batch(random_ids(VOCAB, [length]), ours.transformer.device)
-    with Largest() as seen:
-        ours.transformer.encode(batch)
-    return seen.numbers
 
 
 @pytest.mark.parametrize("case", LONG_CASES)
@@ -264,7 +241,7 @@ def test_memory_grows_with_the_length_not_its_square(case, tmp_path, device, mon
     family, options = CASES[case]
     monkeypatch.setitem(CASES, case, (family, {**options, "max_position_embeddings": 2 * LONG + 2}))
     _, ours = make(case, LONG_CASES[case], tmp_path, device)
-    once, twice = largest(ours, LONG), largest(ours, 2 * LONG)
+    once, twice = (largest(ours.transformer, VOCAB, length) for length in (LONG, 2 * LONG))
     assert once < LONG * LONG / 8
     assert twice < 2.1 * once
 
@@ -275,7 +252,7 @@ def test_memory_of_a_window_without_blocks(tmp_path, device, monkeypatch):
     monkeypatch.setitem(CASES, "longformer", (family, {**options, "max_position_embeddings": LONG + 2}))
     monkeypatch.setattr("models.layer.make_self_attention", sparse.Attention)
     _, ours = make("longformer", "Model", tmp_path, device)
-    assert largest(ours, LONG) >= LONG * LONG
+    assert largest(ours.transformer, VOCAB, LONG) >= LONG * LONG
 
 
 @pytest.mark.parametrize("window", [7, 0, "8", [8], [8, 9], None])
