@@ -7,7 +7,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from models.config import EmbeddingConfig, FairseqSinusoidalPositions, LearnedPositions, SinusoidalPositions
-from models.linear import parameter
+from models.linear import Linear, parameter
 from models.norms import make_norm
 from models.positions import fairseq_sinusoids, sinusoids
 
@@ -37,7 +37,8 @@ class SinusoidalTable(nn.Module):
 
 
 class Embedding(nn.Module):
-    """Token vectors times `scale`, plus positions and token types where there are some, then a norm.
+    """Token vectors times `scale`, plus positions and token types where there are some, then a norm, and a linear layer
+    where the tables are not of the hidden size.
 
     tokens: a table that another stack owns too, or None for one of its own.
     """
@@ -45,21 +46,26 @@ class Embedding(nn.Module):
     def __init__(self, config: EmbeddingConfig, hidden_size: int, tokens: Table | None = None) -> None:
         super().__init__()
         self.scale = config.scale
-        self.tokens = Table(config.vocab_size, hidden_size) if tokens is None else tokens
+        width = config.width or hidden_size
+        self.tokens = Table(config.vocab_size, width) if tokens is None else tokens
         self.positions: Table | SinusoidalTable | None = None
         match config.positions:
             case LearnedPositions(num_positions=rows):
-                self.positions = Table(rows, hidden_size)
+                self.positions = Table(rows, width)
             case SinusoidalPositions(num_positions=rows):
-                self.positions = SinusoidalTable(sinusoids(rows, hidden_size))
+                self.positions = SinusoidalTable(sinusoids(rows, width))
             case FairseqSinusoidalPositions(num_positions=rows, first=first):
-                self.positions = SinusoidalTable(fairseq_sinusoids(rows, hidden_size, first))
-        self.token_types = Table(config.num_token_types, hidden_size) if config.num_token_types else None
-        self.norm = make_norm(config.norm, hidden_size)
-        self.token_norm = make_norm(config.token_norm, hidden_size)
+                self.positions = SinusoidalTable(fairseq_sinusoids(rows, width, first))
+        self.token_types = Table(config.num_token_types, width) if config.num_token_types else None
+        self.norm = make_norm(config.norm, width)
+        self.token_norm = make_norm(config.token_norm, width)
+        self.projection = None if config.width is None else Linear(width, hidden_size, bias=True)
 
     def forward(self, token_ids: Tensor, positions: Tensor, token_type_ids: Tensor | None = None) -> Tensor:
-        """token_ids, positions, token_type_ids: [tokens], int64 -> [tokens, hidden], model dtype."""
+        """token_ids, positions, token_type_ids: [tokens], int64 -> [tokens, hidden], model dtype.
+
+        Where there is one type only, every token is of it, whatever its text's place in a pair.
+        """
         x: Tensor = self.tokens(token_ids)
         if self.scale != 1.0:
             x = x * self.scale
@@ -70,5 +76,10 @@ class Embedding(nn.Module):
         elif self.positions is not None:
             x = x + self.positions(positions)
         if self.token_types is not None:
-            x = x + (self.token_types.weight[0] if token_type_ids is None else self.token_types(token_type_ids))
-        return x if self.norm is None else self.norm(x)
+            if token_type_ids is None or len(self.token_types.weight) == 1:
+                x = x + self.token_types.weight[0]
+            else:
+                x = x + self.token_types(token_type_ids)
+        if self.norm is not None:
+            x = self.norm(x)
+        return x if self.projection is None else self.projection(x)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from copy import copy
+
 from torch import Tensor, nn
 
 from models.attention import Attention
@@ -29,6 +31,12 @@ class Layer(nn.Module):
             self.cross_attention_norms = SublayerNorms(config.cross_attention_norms, hidden_size)
         self.feed_forward = FeedForward(config.feed_forward, hidden_size)
         self.feed_forward_norms = SublayerNorms(config.feed_forward_norms, hidden_size)
+
+    def again(self, index: int) -> Layer:
+        """The same weights as another layer of the stack."""
+        layer = copy(self)
+        layer.index = index
+        return layer
 
     def forward(self, x: Tensor, step: Step) -> Tensor:
         if self.parallel:

@@ -19,6 +19,7 @@ from torch.nn import functional as F
 from models import ops
 from models.attention import Attention
 from models.config import AttentionConfig, RopeConfig
+from models.disentangled import make_attention
 from models.linear import Linear
 from models.norms import RMSNorm
 from models.positions import BucketBias, Rotation
@@ -75,8 +76,7 @@ class SparseAttention(Attention, ABC):
         self, hidden: Tensor, rotations: Mapping[RopeConfig, Rotation], texts: Sequence[tuple[Text, TextPlan]]
     ) -> Tensor:
         """[tokens, hidden] -> [tokens, hidden]. texts: every text of the step, with its plan."""
-        query = self.queries(hidden, rotations)
-        key, value = self.keys_values(hidden, rotations)
+        query, key, value = self.projections(hidden, rotations)
         output = torch.empty_like(query)
         for text, plan in texts:
             mine = text.tokens
@@ -189,7 +189,8 @@ class TransientGlobalAttention(BandedAttention):
             return None
         sums = hidden[: count * width].view(count, width, -1).sum(1)
         sums[-1] += hidden[count * width :].sum(0)
-        return self.keys_values(self.summary_norm(sums), {})
+        _, keys, values = self.projections(self.summary_norm(sums), {})
+        return keys, values
 
 
 class BlockSparseAttention(SparseAttention):
@@ -224,7 +225,7 @@ def make_self_attention(config: AttentionConfig, hidden_size: int) -> Attention:
             return TransientGlobalAttention(config, hidden_size)
         case BandedAttentionConfig():
             return BandedAttention(config, hidden_size)
-    return Attention(config, hidden_size)
+    return make_attention(config, hidden_size)
 
 
 def _bias_of(distance: Tensor, score_bias: Tensor) -> Tensor:

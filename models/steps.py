@@ -15,7 +15,7 @@ from torch import Tensor
 
 from models import ops
 from models.attention import Attention
-from models.attention_plan import AttentionPlan
+from models.attention_plan import AttentionPlan, Distances
 from models.batch import DecoderBatch
 from models.config import AttentionConfig, RopeConfig
 from models.kv_cache import KVCache
@@ -36,8 +36,7 @@ class Step(ABC):
 
     def self_attention(self, layer: int, attention: Attention, hidden: Tensor) -> Tensor:
         """hidden: [tokens, hidden] -> [tokens, hidden]."""
-        query = attention.queries(hidden, self.rotations)
-        key, value = attention.keys_values(hidden, self.rotations)
+        query, key, value = attention.projections(hidden, self.rotations)
         kind = (attention.config.causal, attention.config.window)
         if kind not in self._plans:
             self._plans[kind] = self._make_plan(*kind)
@@ -63,7 +62,8 @@ class PackedStep(Step):
     """Whole sequences, packed one after the other.
 
     lengths: tokens of each sequence. source: [source tokens, hidden], the encoder's output for the cross-attention of
-    each sequence, `source_lengths` tokens each; or None. token_ids: [tokens], int64, for attention that is sparse.
+    each sequence, `source_lengths` tokens each; or None. distances: for attention that looks at them, or None.
+    token_ids: [tokens], int64, for attention that is sparse.
     """
 
     def __init__(
@@ -75,11 +75,12 @@ class PackedStep(Step):
         score_bias: Tensor | None = None,
         source: Tensor | None = None,
         source_lengths: tuple[int, ...] = (),
+        distances: Distances | None = None,
         token_ids: Tensor | None = None,
     ) -> None:
         super().__init__(rotations, score_bias)
-        self._lengths, self._dtype, self._device = lengths, dtype, device
-        self._source = source
+        self.lengths, self._dtype, self._device = lengths, dtype, device
+        self._source, self._distances = source, distances
         self._cross_plan = AttentionPlan(lengths, source_lengths, dtype, device)
         self._token_ids = token_ids
         self._sparse_plans: dict[AttentionConfig, list[tuple[Text, TextPlan]]] = {}
@@ -95,7 +96,7 @@ class PackedStep(Step):
 
     def _texts(self) -> list[Text]:
         assert self._token_ids is not None, "sparse attention needs the token ids"
-        ends = list(accumulate(self._lengths, initial=0))
+        ends = list(accumulate(self.lengths, initial=0))
         spans = [slice(start, end) for start, end in pairwise(ends)]
         return [Text(span, self._token_ids[span], self._score_bias, self._dtype) for span in spans]
 
@@ -108,13 +109,20 @@ class PackedStep(Step):
 
     def _make_plan(self, causal: bool, window: int | None) -> AttentionPlan:
         return AttentionPlan(
-            self._lengths, self._lengths, self._dtype, self._device, causal, window, score_bias=self._score_bias
+            self.lengths,
+            self.lengths,
+            self._dtype,
+            self._device,
+            causal,
+            window,
+            score_bias=self._score_bias,
+            distances=self._distances,
         )
 
     def _attend(
         self, layer: int, attention: Attention, query: Tensor, key: Tensor, value: Tensor, plan: AttentionPlan
     ) -> Tensor:
-        return ops.packed_attention(query, key, value, plan, attention.config.scale, attention.config.score_cap)
+        return attention.attend(query, key, value, plan)
 
 
 class PagedStep(Step):

@@ -9,6 +9,7 @@ configuration asks for one; linear weights are `[out, in]` as torch stores them)
 | `encoder.embedding.positions.weight`                        | [num_positions, hidden], learned positions only |
 | `encoder.embedding.token_types.weight`                      | [num_token_types, hidden]                       |
 | `encoder.embedding.{norm,token_norm}.{weight,bias}`         | [hidden]                                        |
+| `encoder.embedding.projection.{weight,bias}`                | [hidden, width], tables and norm then [width]   |
 | `encoder.layers.N.attention.query.{weight,bias}`            | [heads * head_dim, hidden]                      |
 | `encoder.layers.N.attention.{key,value}.{weight,bias}`      | [kv_heads * head_dim, hidden]                   |
 | `encoder.layers.N.attention.output.{weight,bias}`           | [hidden, heads * head_dim]                      |
@@ -23,16 +24,23 @@ configuration asks for one; linear weights are `[out, in]` as torch stores them)
 | `encoder.score_bias.weight`                                 | [num_buckets, heads]                            |
 | `encoder.score_bias.layers.N.weight`                        | the same, where each layer has its own          |
 | `encoder.final_norm.{weight,bias}`                          | [hidden]                                        |
+| `encoder.distances.weight`                                  | [2 * span, hidden], disentangled attention only |
+| `encoder.distances.norm.{weight,bias}`                      | [hidden]                                        |
+| `encoder.layers.N.attention.position_{key,query}.{weight,bias}` | like `key` and `query`, disentangled only   |
+| `encoder.layers.N.convolution.{weight,bias}`                | [hidden, hidden / groups, kernel], and [hidden] |
+| `encoder.layers.N.convolution_norm.{weight,bias}`           | [hidden]                                        |
 | `decoder....`                                               | the same, and in each layer `cross_attention.*` |
 |                                                             | and `cross_attention_norms.*`                   |
 | `head.weight`                                               | [vocab, hidden], language model head, untied    |
 | `head.bias`                                                 | [vocab], language model and masked head         |
 | `head.{dense,norm}.{weight,bias}`                           | masked language model head: dense, then norm    |
 | `head.{feed_forward.{up,down},norms.residual,output}.{weight,bias}` | BigBird's span head                     |
-| `head.{dense,output}.{weight,bias}`                         | classification head (BERT's pooler is `dense`)  |
+| `head.{dense,norm,output}.{weight,bias}`                    | classes of a text (BERT's pooler is `dense`) or |
+|                                                             | of a token; dense and norm optional             |
 
 A tied tensor is one parameter and is expected once, under its first name: `encoder.embedding.tokens.weight` where the
-stacks share their embeddings, and no `head.weight` where the head is tied. Sinusoidal positions have no parameter.
+stacks share their embeddings, and no `head.weight` where the head is tied; layers that share weights have the names of
+the first of them. Sinusoidal positions have no parameter.
 """
 
 from __future__ import annotations
@@ -53,10 +61,13 @@ from models.config import (
     RopeConfig,
     StackConfig,
 )
+from models.convolved_layer import make_layer
+from models.disentangled import DistanceTable
 from models.embeddings import Embedding, Table
 from models.heads import Classification, LanguageModel, MaskedLanguageModel, TokenClassification, make_head
 from models.kv_cache import KVCache
 from models.layer import Layer
+from models.linear import Packer
 from models.norms import make_norm
 from models.positions import Alibi, BucketBias, LayerBucketBias, Rotary, Rotation
 from models.question_types import QuestionTypesEmbedding
@@ -74,7 +85,11 @@ class Stack(nn.Module):
         super().__init__()
         self.config = config
         self.embedding = _make_embedding(config.embedding, hidden_size, tokens)
-        self.layers = nn.ModuleList(Layer(layer, hidden_size, index) for index, layer in enumerate(config.layers))
+        layers: list[Layer] = []
+        for index, layer in enumerate(config.layers):
+            owner = config.sharing[index] if config.sharing else index
+            layers.append(make_layer(layer, hidden_size, index) if owner == index else layers[owner].again(index))
+        self.layers = nn.ModuleList(layers)
         self.final_norm = make_norm(config.final_norm, hidden_size)
         self.score_bias: BucketBias | LayerBucketBias | Alibi | None = None
         heads = config.layers[0].attention.num_heads
@@ -85,6 +100,7 @@ class Stack(nn.Module):
                 self.score_bias = BucketBias(buckets, heads)
             case AlibiConfig() as lines:
                 self.score_bias = Alibi(lines)
+        self.distances = None if config.distances is None else DistanceTable(config.distances, hidden_size)
         ropes = {layer.attention.rope for layer in config.layers}
         self._rotaries = [Rotary(rope) for rope in ropes if rope is not None]
 
@@ -124,7 +140,10 @@ class Transformer(nn.Module):
         self.encoder = None if config.encoder is None else Stack(config.encoder, config.hidden_size)
         shared = self.encoder.embedding.tokens if self.encoder is not None and config.shared_embeddings else None
         self.decoder = None if config.decoder is None else Stack(config.decoder, config.hidden_size, shared)
-        self.head = make_head(config.head, config.hidden_size, config.vocab_size)
+        stack = config.encoder or config.decoder
+        assert stack is not None
+        token_width = stack.embedding.width or config.hidden_size
+        self.head = make_head(config.head, config.hidden_size, config.vocab_size, token_width)
 
     @property
     def dtype(self) -> torch.dtype:
@@ -181,6 +200,11 @@ class Transformer(nn.Module):
         assert isinstance(self.head, TokenClassification), "the model has no head for tokens"
         return self.head(hidden)  # type: ignore[no-any-return]
 
+    def pack_head(self, packer: Packer, even_if_tied: bool) -> None:
+        """Put the weight of a language model head into its fastest layout, see `LanguageModel.pack`."""
+        if isinstance(self.head, LanguageModel) and self.decoder is not None:
+            self.head.pack(packer, self.decoder.embedding.tokens.weight if even_if_tied else None)
+
     def self_attention_layers(self) -> tuple[AttentionConfig, ...]:
         """What the decoder's self-attention cache has to hold, layer by layer; empty without a decoder."""
         return () if self.config.decoder is None else tuple(layer.attention for layer in self.config.decoder.layers)
@@ -196,8 +220,17 @@ class Transformer(nn.Module):
 
     def _packed_step(self, stack: Stack, batch: EncoderBatch, source: Tensor | None = None) -> PackedStep:
         rotations, bias = stack.rotations(batch.positions), stack.bias(max(batch.lengths))
+        distances = None if stack.distances is None else stack.distances(max(batch.lengths))
         return PackedStep(
-            batch.lengths, self.dtype, self.device, rotations, bias, source, batch.lengths, batch.token_ids
+            batch.lengths,
+            self.dtype,
+            self.device,
+            rotations,
+            bias,
+            source,
+            batch.lengths,
+            distances,
+            batch.token_ids,
         )
 
     def _reread(self, source: Tensor, batch: EncoderBatch) -> Tensor:

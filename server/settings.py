@@ -63,6 +63,7 @@ Size = Annotated[int, BeforeValidator(_bytes), Field(ge=0)]
 Count = Annotated[int, Field(ge=1)]
 Seconds = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 Models = Annotated[list[str], NoDecode, BeforeValidator(_models)]
+Names = Annotated[list[str], NoDecode, BeforeValidator(_commas)]
 Keys = Annotated[list[SecretStr], NoDecode, BeforeValidator(_commas)]
 
 
@@ -77,6 +78,10 @@ class Settings(BaseSettings):
     device: Literal["auto", "cpu", "cuda"] = Field(default="auto", description="where to compute")
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = Field(
         default="auto", description="number format of weights; auto: float32 on cpu, bfloat16 on cuda"
+    )
+    quantize: Names = Field(
+        default=[],
+        description="models to round to int8: int8 for all, or NAME=int8 with commas between; faster, nearly as exact",
     )
     api_keys: Keys = Field(default=[], description="keys that clients must send, with commas between (not a flag)")
     api_key_file: Path | None = Field(default=None, description="file with one API key per line")
@@ -108,6 +113,9 @@ class Settings(BaseSettings):
             name, _, source = entry.partition("=")
             if not MODEL_NAME.fullmatch(name) or not source:
                 raise ValueError(f"models: write NAME=PATH_OR_HUB_ID, got {entry!r}")
+        for entry in self.quantize:
+            if entry.rpartition("=")[2] != "int8":
+                raise ValueError(f"quantize: write int8 or NAME=int8, got {entry!r}")
         names = [entry.partition("=")[0] for entry in self.models]
         for name in names:
             if names.count(name) > 1:

@@ -7,6 +7,7 @@ from typing import Any
 
 from models.config import ConfigError
 from models.families import (
+    albert,
     bart,
     bert,
     big_bird,
@@ -14,7 +15,11 @@ from models.families import (
     blenderbot,
     blenderbot_small,
     bloom,
+    camembert,
+    deberta,
+    deberta_v2,
     distilbert,
+    electra,
     falcon,
     gemma,
     gemma2,
@@ -30,8 +35,11 @@ from models.families import (
     marian,
     mbart,
     mistral,
+    modernbert,
+    mpnet,
     mpt,
     mt5,
+    nomic_bert,
     olmo2,
     openai_gpt,
     opt,
@@ -45,11 +53,27 @@ from models.families import (
     starcoder2,
     t5,
     umt5,
+    xlm_roberta,
 )
 from models.families.family import Family
 from models.families.fields import short
 
-_ENCODERS = (bert, roberta, distilbert, longformer, big_bird)
+_ENCODERS = (
+    bert,
+    roberta,
+    distilbert,
+    xlm_roberta,
+    camembert,
+    electra,
+    albert,
+    mpnet,
+    modernbert,
+    nomic_bert,
+    deberta,
+    deberta_v2,
+    longformer,
+    big_bird,
+)
 _DECODERS = (
     openai_gpt,
     gpt2,

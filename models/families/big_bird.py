@@ -62,7 +62,7 @@ def config(hf: Mapping[str, Any], architecture: str) -> ModelConfig:
     )
     chosen: HeadConfig = head(fields, architecture, MaskedLanguageModelHead(activation, layer_norm), dense=activation)
     if isinstance(chosen, SpanHead):
-        chosen = FeedForwardSpanHead(stack.layers[0].feed_forward, layer_norm)
+        chosen = FeedForwardSpanHead(feed_forward=stack.layers[0].feed_forward, sum_norm=layer_norm)
     stack = _embedded(stack, fields, hidden_size, answers=isinstance(chosen, SpanHead))
     if not fields.flag("use_bias", True):
         layers = (replace(one, attention=without_biases(one.attention, output=True)) for one in stack.layers)

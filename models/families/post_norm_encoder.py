@@ -43,8 +43,12 @@ def encoder_stack(
     norm: NormConfig,
     num_positions: int,
     num_token_types: int,
+    embedding_width: int | None = None,
 ) -> StackConfig:
-    """Learned positions and token types, a norm over the embeddings, and layers that norm after each sum."""
+    """Learned positions and token types, a norm over the embeddings, and layers that norm after each sum.
+
+    embedding_width: of the tables, where a linear layer brings them to the hidden size.
+    """
     head_dim = head_width(hidden_size, num_heads)
     layer = LayerConfig(
         attention=AttentionConfig(
@@ -55,7 +59,11 @@ def encoder_stack(
         feed_forward_norms=NormSlots(residual=norm),
     )
     embedding = EmbeddingConfig(
-        vocab_size, positions=LearnedPositions(num_positions), num_token_types=num_token_types, norm=norm
+        vocab_size,
+        positions=LearnedPositions(num_positions),
+        num_token_types=num_token_types,
+        norm=norm,
+        width=embedding_width,
     )
     return StackConfig(embedding, (layer,) * num_layers)
 
@@ -113,6 +121,17 @@ def norm(pattern: str, name: str) -> tuple[Rule, Rule]:
     return (
         Rename(rf"{pattern}\.(?:weight|gamma)", f"{name}.weight"),
         Rename(rf"{pattern}\.(?:bias|beta)", f"{name}.bias"),
+    )
+
+
+def embedding_rules(embeddings: str) -> tuple[Rule, ...]:
+    """Rules for the embeddings as BERT has them. embeddings: what the checkpoint calls them, a pattern."""
+    return (
+        Rename(rf"{embeddings}\.word_embeddings\.weight", "encoder.embedding.tokens.weight"),
+        Rename(rf"{embeddings}\.position_embeddings\.weight", "encoder.embedding.positions.weight"),
+        Rename(rf"{embeddings}\.token_type_embeddings\.weight", "encoder.embedding.token_types.weight"),
+        *norm(rf"{embeddings}\.LayerNorm", "encoder.embedding.norm"),
+        Drop(rf"{embeddings}\.(position_ids|token_type_ids)"),
     )
 
 

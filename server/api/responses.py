@@ -212,6 +212,7 @@ class ModelDescription(Answer):
     tasks: list[str]
     routes: list[str]
     dtype: str
+    quantization: str | None
     parameters: int
     weight_bytes: int
     kv_bytes: int

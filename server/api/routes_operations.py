@@ -68,6 +68,7 @@ def _describe(model: Model) -> dict[str, object]:
         "tasks": about.tasks,
         "routes": model.routes(),
         "dtype": about.dtype,
+        "quantization": about.quantization,
         "parameters": about.parameters,
         "weight_bytes": about.weight_bytes,
         "kv_bytes": about.kv_bytes,

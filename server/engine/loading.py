@@ -87,7 +87,7 @@ def load(spec: ModelSpec, device: torch.device, progress: Progress) -> Loaded:
         name = "bfloat16" if device.type == "cuda" else "float32"
     dtype: torch.dtype = getattr(torch, name)
     try:
-        model = load_model(Path(spec.directory), dtype, device, progress)
+        model = load_model(Path(spec.directory), dtype, device, progress, spec.quantization)
     except (ConfigError, WeightsError, ResolveError) as error:
         raise LoadError(f"model {spec.name!r}: {' '.join(str(error).split())}") from error
     except (torch.OutOfMemoryError, MemoryError) as error:
@@ -203,6 +203,7 @@ def _info(loaded: Loaded, options: EngineOptions, blocks: dict[str, int]) -> Mod
         pooling=model.pooling,
         normalize=model.normalize,
         load_seconds=loaded.seconds,
+        quantization=loaded.spec.quantization,
     )
 
 

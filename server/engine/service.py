@@ -13,6 +13,7 @@ from collections.abc import Callable
 
 import torch
 
+from models import ops
 from server.engine.connection import Connection
 from server.engine.engine import Engine
 from server.engine.host import usable_cores
@@ -67,6 +68,10 @@ def start(configure: Configure, send: Callable[[Progress], None]) -> tuple[Engin
     device = _device(configure.device)
     torch.set_num_threads(options.threads or usable_cores())
     torch.backends.cuda.matmul.allow_tf32 = False
+    if device.type == "cpu" and not ops.kernels_are_built:
+        log.warning(
+            "the compiled kernels are not installed, a CPU is slower without: have a C++ compiler and reinstall"
+        )
     loaded = [load(spec, device, _reporter(configure.epoch, spec.name, send)) for spec in configure.models]
     generating = sum(model.generates for model in loaded)
     built = [build(model, options, options.kv_cache_bytes // max(generating, 1)) for model in loaded]

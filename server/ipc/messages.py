@@ -21,6 +21,8 @@ DeviceChoice = Literal["auto", "cpu", "cuda"]
 DType = Literal["float32", "bfloat16", "float16"]
 DTypeChoice = Literal["auto", "float32", "bfloat16", "float16"]
 """`auto` is float32 on a CPU and bfloat16 on CUDA; `ModelInfo.dtype` has the outcome."""
+Quantization = Literal["int8"]
+"""`int8`: weights rounded per output channel, activations per row; embeddings and norms keep the dtype."""
 Task = Literal["generate", "translate", "embed", "classify", "rerank", "fill_mask", "token_classify", "question_answer"]
 EncodeTask = Literal["embed", "embed_tokens", "classify", "classify_tokens", "fill_mask"]
 """What to read off an encoder: a vector, or class logits, of each text or of each token; or words for a mask."""
@@ -39,11 +41,15 @@ class Message(msgspec.Struct, frozen=True, array_like=True, tag=True):
 
 
 class ModelSpec(msgspec.Struct, frozen=True):
-    """A model to load: the name clients use, the directory its checkpoint lies in, and the dtype to hold it in."""
+    """A model to load: the name clients use, the directory its checkpoint lies in, and the dtype to hold it in.
+
+    quantization: how its linears are rounded, or None.
+    """
 
     name: str
     directory: str
     dtype: DTypeChoice
+    quantization: Quantization | None = None
 
 
 class EngineOptions(msgspec.Struct, frozen=True):
@@ -242,6 +248,7 @@ class ModelInfo(msgspec.Struct, frozen=True):
     pooling: Pooling = "mean"
     normalize: bool = True
     load_seconds: float = 0.0
+    quantization: Quantization | None = None
 
 
 class Progress(Message, frozen=True):

@@ -33,6 +33,8 @@ class FastTokenizer:
         self.special = SpecialIds(**{role: vocabulary.get(token.content) for role, token in files.roles.items()})
         self.vocab_size = max(vocabulary.values()) + 1
         self.max_length = files.max_length
+        inputs = files.config.get("model_input_names")
+        self._typed = not isinstance(inputs, list) or "token_type_ids" in inputs
         self.marks_subwords = bool(getattr(backend.model, "continuing_subword_prefix", None))
         decoder = backend.decoder
         self._decoder = None if decoder is None else json.loads(decoder.__getstate__())
@@ -54,7 +56,7 @@ class FastTokenizer:
         return [
             Encoding(
                 ids=found.ids,
-                type_ids=found.type_ids,
+                type_ids=found.type_ids if self._typed else [0] * len(found.ids),
                 special=[bool(mark) for mark in found.special_tokens_mask],
                 offsets=found.offsets if offsets else [],
                 tokens=found.tokens if offsets else [],

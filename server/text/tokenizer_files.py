@@ -32,19 +32,25 @@ _KINDS = {
     "mt5": "t5",
     "marian": "marian",
     "llama": "llama",
+    "nomic_bert": "bert",
+    "xlmroberta": "xlm-roberta",
+    "xlm-roberta": "xlm-roberta",
+    "camembert": "xlm-roberta",
+    "albert": "albert",
+    "deberta": "deberta",
+    "debertav2": "deberta",
+    "deberta-v2": "deberta",
 }
+_ANGLED = {"bos": "<s>", "eos": "</s>", "sep": "</s>", "cls": "<s>", "unk": "<unk>", "pad": "<pad>", "mask": "<mask>"}
+_BOXED = {"bos": "[CLS]", "eos": "[SEP]", "sep": "[SEP]", "cls": "[CLS]", "mask": "[MASK]"}
 _DEFAULT_ROLES: Mapping[str, Mapping[str, str]] = {
     "bert": {"unk": "[UNK]", "sep": "[SEP]", "pad": "[PAD]", "cls": "[CLS]", "mask": "[MASK]"},
     "gpt2": {"unk": "<|endoftext|>", "bos": "<|endoftext|>", "eos": "<|endoftext|>"},
-    "roberta": {
-        "bos": "<s>",
-        "eos": "</s>",
-        "sep": "</s>",
-        "cls": "<s>",
-        "unk": "<unk>",
-        "pad": "<pad>",
-        "mask": "<mask>",
-    },
+    "roberta": _ANGLED,
+    "xlm-roberta": _ANGLED,
+    "mpnet": {**_ANGLED, "unk": "[UNK]"},
+    "albert": {**_BOXED, "unk": "<unk>", "pad": "<pad>"},
+    "deberta": {**_BOXED, "unk": "[UNK]", "pad": "[PAD]"},
     "t5": {"eos": "</s>", "unk": "<unk>", "pad": "<pad>"},
     "marian": {"unk": "<unk>", "eos": "</s>", "pad": "<pad>"},
     "llama": {"unk": "<unk>", "bos": "<s>", "eos": "</s>"},
@@ -55,7 +61,7 @@ _DEFAULT_ROLES: Mapping[str, Mapping[str, str]] = {
 class TokenizerFiles:
     """The settings of a checkpoint's tokenizer.
 
-    kind: the family whose conventions hold (`bert`, `gpt2`, `roberta`, `t5`, `marian`, `llama`), or empty.
+    kind: the family whose conventions hold (`bert`, `gpt2`, `roberta`, `t5`, `deberta`...), or empty.
     roles: tokens with a role, by the role's name; defaults of the kind included, so a vocabulary may
         lack them. stated_roles: those that the files themselves name.
     added: tokens by id beside the vocabulary's own. extra_special: further tokens that are not text.

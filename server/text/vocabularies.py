@@ -1,7 +1,7 @@
 """A `tokenizers` backend for a checkpoint: from `tokenizer.json`, or from the vocabulary files that came before it.
 
 - `vocab.txt`: WordPiece (Devlin et al. 2019, arXiv:1810.04805; Wu et al. 2016, arXiv:1609.08144).
-- `vocab.json` and `merges.txt`: byte-level BPE (Radford et al. 2019), with RoBERTa's or no template.
+- `vocab.json` and `merges.txt`: byte-level BPE (Radford et al. 2019), with RoBERTa's, DeBERTa's or no template.
 - `spiece.model`: T5's Unigram (Kudo 2018, arXiv:1804.10959) with its sentinels `<extra_id_0>`... at the end.
 """
 
@@ -63,12 +63,22 @@ def _word_piece(path: Path, files: TokenizerFiles) -> Backend:
     cls, sep = roles["cls"], roles["sep"]
     if cls not in vocabulary or sep not in vocabulary:
         raise TokenizerError(f"vocab.txt does not hold {cls!r} and {sep!r}")
-    backend.post_processor = processors.TemplateProcessing(
-        single=f"{cls}:0 $A:0 {sep}:0",
-        pair=f"{cls}:0 $A:0 {sep}:0 $B:1 {sep}:1",
-        special_tokens=[(cls, vocabulary[cls]), (sep, vocabulary[sep])],
-    )
+    if files.kind == "mpnet":
+        backend.post_processor = processors.RobertaProcessing(
+            (sep, vocabulary[sep]), (cls, vocabulary[cls]), trim_offsets=True, add_prefix_space=False
+        )
+    else:
+        backend.post_processor = _bert_template((cls, vocabulary[cls]), (sep, vocabulary[sep]))
     return backend
+
+
+def _bert_template(cls: tuple[str, int], sep: tuple[str, int]) -> processors.TemplateProcessing:
+    """`[CLS] A [SEP]`, and `[CLS] A [SEP] B [SEP]` with the second text of another type."""
+    return processors.TemplateProcessing(
+        single=f"{cls[0]}:0 $A:0 {sep[0]}:0",
+        pair=f"{cls[0]}:0 $A:0 {sep[0]}:0 $B:1 {sep[0]}:1",
+        special_tokens=[cls, sep],
+    )
 
 
 def _byte_level(directory: Path, merges_path: Path, files: TokenizerFiles) -> Backend:
@@ -80,13 +90,14 @@ def _byte_level(directory: Path, merges_path: Path, files: TokenizerFiles) -> Ba
     prefix_space = bool(files.config.get("add_prefix_space", False))
     backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=prefix_space)
     backend.decoder = decoders.ByteLevel()
-    if files.kind == "roberta":
+    if files.kind in ("roberta", "deberta"):
         ends = [files.roles[role].content for role in ("sep", "cls")]
         if not all(end in vocabulary for end in ends):
             raise TokenizerError(f"vocab.json does not hold {ends[0]!r} and {ends[1]!r}")
         sep, cls = ((end, vocabulary[end]) for end in ends)
         trim = bool(files.config.get("trim_offsets", True))
-        backend.post_processor = processors.RobertaProcessing(sep, cls, trim, prefix_space)
+        roberta = processors.RobertaProcessing(sep, cls, trim, prefix_space)
+        backend.post_processor = roberta if files.kind == "roberta" else _bert_template(cls, sep)
     else:
         backend.post_processor = _asked_template(backend, files)
     return backend

@@ -223,7 +223,7 @@ def _left_over_lost(self, hidden, key, value, plan):
 def _unnormed(self, hidden, key, value, plan):
     count = len(hidden) // self.config.summary_tokens
     sums = torch.stack([part.sum(0) for part in hidden.split(self.config.summary_tokens)])[:count]
-    return self.keys_values(sums, {}) if count else None
+    return self.projections(sums, {})[1:] if count else None
 
 
 _SHARED = TransientGlobalAttention._shared
