@@ -7,7 +7,7 @@ No torch here, so that listing families and checking a configuration stays insta
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import ClassVar, Literal
 
 Activation = Literal["relu", "gelu", "gelu_tanh", "gelu_quick", "silu", "tanh"]
 
@@ -343,6 +343,17 @@ class QuestionTypesEmbeddingConfig(EmbeddingConfig):
 
 
 @dataclass(frozen=True)
+class ConvolutionalEmbeddingConfig:
+    """Two convolutions over frames of sound, a GELU after each, the second one with stride 2; then learned positions
+    (Radford et al. 2022, arXiv:2212.04356, section 2.2). num_mels: numbers of a frame."""
+
+    num_mels: int
+    num_positions: int
+    vocab_size: ClassVar[int] = 0
+    width: ClassVar[int | None] = None
+
+
+@dataclass(frozen=True)
 class StackConfig:
     """Embeddings, layers and an optional final norm: an encoder or a decoder.
 
@@ -350,7 +361,7 @@ class StackConfig:
     al. 2020, arXiv:1909.11942, section 3.1); empty where every layer has its own.
     """
 
-    embedding: EmbeddingConfig
+    embedding: EmbeddingConfig | ConvolutionalEmbeddingConfig
     layers: tuple[LayerConfig, ...]
     final_norm: NormConfig | None = None
     score_bias: BucketBiasConfig | AlibiConfig | None = None

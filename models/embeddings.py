@@ -6,6 +6,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from models.batch import EncoderBatch
 from models.config import EmbeddingConfig, FairseqSinusoidalPositions, LearnedPositions, SinusoidalPositions
 from models.linear import Linear, parameter
 from models.norms import make_norm
@@ -60,6 +61,11 @@ class Embedding(nn.Module):
         self.norm = make_norm(config.norm, width)
         self.token_norm = make_norm(config.token_norm, width)
         self.projection = None if config.width is None else Linear(width, hidden_size, bias=True)
+
+    def read(self, batch: EncoderBatch) -> Tensor:
+        """The first hidden states of a batch of texts: [tokens, hidden], model dtype."""
+        output: Tensor = self(batch.token_ids, batch.positions, batch.token_type_ids)
+        return output
 
     def forward(self, token_ids: Tensor, positions: Tensor, token_type_ids: Tensor | None = None) -> Tensor:
         """token_ids, positions, token_type_ids: [tokens], int64 -> [tokens, hidden], model dtype.

@@ -10,6 +10,7 @@ configuration asks for one; linear weights are `[out, in]` as torch stores them)
 | `encoder.embedding.token_types.weight`                      | [num_token_types, hidden]                       |
 | `encoder.embedding.{norm,token_norm}.{weight,bias}`         | [hidden]                                        |
 | `encoder.embedding.projection.{weight,bias}`                | [hidden, width], tables and norm then [width]   |
+| `encoder.embedding.convolution_{1,2}.{weight,bias}`         | [hidden, num_mels or hidden, 3], sound only     |
 | `encoder.layers.N.attention.query.{weight,bias}`            | [heads * head_dim, hidden]                      |
 | `encoder.layers.N.attention.{key,value}.{weight,bias}`      | [kv_heads * head_dim, hidden]                   |
 | `encoder.layers.N.attention.output.{weight,bias}`           | [hidden, heads * head_dim]                      |
@@ -49,12 +50,13 @@ import torch
 from torch import Tensor, nn
 
 from models.attention import Attention
-from models.batch import DecoderBatch, EncoderBatch
+from models.batch import DecoderBatch, EncoderBatch, SoundBatch
 from models.config import (
     AlibiConfig,
     AttentionConfig,
     BucketBiasConfig,
     ClassificationHead,
+    ConvolutionalEmbeddingConfig,
     EmbeddingConfig,
     ModelConfig,
     QuestionTypesEmbeddingConfig,
@@ -71,6 +73,7 @@ from models.linear import Packer
 from models.norms import make_norm
 from models.positions import Alibi, BucketBias, LayerBucketBias, Rotary, Rotation
 from models.question_types import QuestionTypesEmbedding
+from models.sound_embedding import ConvolutionalEmbedding
 from models.steps import PackedStep, PagedStep, Step
 
 
@@ -104,6 +107,12 @@ class Stack(nn.Module):
         ropes = {layer.attention.rope for layer in config.layers}
         self._rotaries = [Rotary(rope) for rope in ropes if rope is not None]
 
+    @property
+    def tokens(self) -> Table:
+        """The token table."""
+        assert isinstance(self.embedding, Embedding), "sound has no token table"
+        return self.embedding.tokens
+
     def rotations(self, positions: Tensor) -> dict[RopeConfig, Rotation]:
         """The angles of a step's positions, for each kind of rotary positions in the stack."""
         return {rotary.config: rotary(positions) for rotary in self._rotaries}
@@ -111,18 +120,28 @@ class Stack(nn.Module):
     def bias(self, length: int) -> Tensor | None:
         """The score bias of every distance below `length`, or None: see `BucketBias` and `LayerBucketBias`."""
         if isinstance(self.score_bias, Alibi):
-            weight = self.embedding.tokens.weight
+            weight = self.tokens.weight
             return self.score_bias(length, weight.dtype, weight.device)
         return None if self.score_bias is None else self.score_bias(length)
 
     def forward(self, token_ids: Tensor, positions: Tensor, step: Step, token_type_ids: Tensor | None = None) -> Tensor:
-        x: Tensor = self.embedding(token_ids, positions, token_type_ids)
+        return self._through(self.embedding(token_ids, positions, token_type_ids), step)
+
+    def read(self, batch: EncoderBatch | SoundBatch, step: Step) -> Tensor:
+        """Texts or recordings, whole, as the embedding takes them: [tokens, hidden], model dtype."""
+        return self._through(self.embedding.read(batch), step)  # type: ignore[arg-type]
+
+    def _through(self, x: Tensor, step: Step) -> Tensor:
         for layer in self.layers:
             x = layer(x, step)
         return x if self.final_norm is None else self.final_norm(x)
 
 
-def _make_embedding(config: EmbeddingConfig, hidden_size: int, tokens: Table | None) -> Embedding:
+def _make_embedding(
+    config: EmbeddingConfig | ConvolutionalEmbeddingConfig, hidden_size: int, tokens: Table | None
+) -> Embedding | ConvolutionalEmbedding:
+    if isinstance(config, ConvolutionalEmbeddingConfig):
+        return ConvolutionalEmbedding(config, hidden_size)
     if isinstance(config, QuestionTypesEmbeddingConfig):
         return QuestionTypesEmbedding(config, hidden_size, tokens)
     return Embedding(config, hidden_size, tokens)
@@ -138,7 +157,7 @@ class Transformer(nn.Module):
         super().__init__()
         self.config = config
         self.encoder = None if config.encoder is None else Stack(config.encoder, config.hidden_size)
-        shared = self.encoder.embedding.tokens if self.encoder is not None and config.shared_embeddings else None
+        shared = self.encoder.tokens if self.encoder is not None and config.shared_embeddings else None
         self.decoder = None if config.decoder is None else Stack(config.decoder, config.hidden_size, shared)
         stack = config.encoder or config.decoder
         assert stack is not None
@@ -153,11 +172,11 @@ class Transformer(nn.Module):
     def device(self) -> torch.device:
         return next(self.parameters()).device
 
-    def encode(self, batch: EncoderBatch) -> Tensor:
+    def encode(self, batch: EncoderBatch | SoundBatch) -> Tensor:
         """The encoder's hidden states: [tokens, hidden], model dtype."""
         assert self.encoder is not None, "the model has no encoder"
         step = self._packed_step(self.encoder, batch)
-        return self.encoder(batch.token_ids, batch.positions, step, batch.token_type_ids)  # type: ignore[no-any-return]
+        return self.encoder.read(batch, step)
 
     def write_cross(self, encoder_hidden: Tensor, slot_mapping: Tensor, cross_cache: KVCache) -> None:
         """Keep the keys and values that each decoder layer's cross-attention will look at.
@@ -183,7 +202,7 @@ class Transformer(nn.Module):
         assert isinstance(self.head, LanguageModel | MaskedLanguageModel), "the model has no language model head"
         stack = self.encoder if self.decoder is None else self.decoder
         assert stack is not None
-        return self.head(hidden, stack.embedding.tokens.weight)  # type: ignore[no-any-return]
+        return self.head(hidden, stack.tokens.weight)  # type: ignore[no-any-return]
 
     def classify(self, hidden: Tensor, batch: EncoderBatch) -> Tensor:
         """Class logits from the encoder's hidden states: [tokens, hidden], model dtype -> [batch, num_labels], float32.
@@ -203,7 +222,7 @@ class Transformer(nn.Module):
     def pack_head(self, packer: Packer, even_if_tied: bool) -> None:
         """Put the weight of a language model head into its fastest layout, see `LanguageModel.pack`."""
         if isinstance(self.head, LanguageModel) and self.decoder is not None:
-            self.head.pack(packer, self.decoder.embedding.tokens.weight if even_if_tied else None)
+            self.head.pack(packer, self.decoder.tokens.weight if even_if_tied else None)
 
     def self_attention_layers(self) -> tuple[AttentionConfig, ...]:
         """What the decoder's self-attention cache has to hold, layer by layer; empty without a decoder."""
@@ -218,7 +237,7 @@ class Transformer(nn.Module):
         layers = [module for module in modules if isinstance(module, Layer)]
         return [layer.cross_attention for layer in layers if layer.cross_attention is not None]
 
-    def _packed_step(self, stack: Stack, batch: EncoderBatch, source: Tensor | None = None) -> PackedStep:
+    def _packed_step(self, stack: Stack, batch: EncoderBatch | SoundBatch, source: Tensor | None = None) -> PackedStep:
         rotations, bias = stack.rotations(batch.positions), stack.bias(max(batch.lengths))
         distances = None if stack.distances is None else stack.distances(max(batch.lengths))
         return PackedStep(
@@ -230,7 +249,7 @@ class Transformer(nn.Module):
             source,
             batch.lengths,
             distances,
-            batch.token_ids,
+            batch.token_ids if isinstance(batch, EncoderBatch) else None,
         )
 
     def _reread(self, source: Tensor, batch: EncoderBatch) -> Tensor:

@@ -89,6 +89,8 @@ def _example(url: str, info: ModelInfo) -> str:
             '{"question": "Where did Ada live?", "context": "Ada Lovelace lived in London."}',
         ),
     }
+    if "transcribe" in info.tasks:
+        return f"curl {url}/v1/audio/transcriptions -F model={info.name} -F file=@recording.wav"
     route, body = next((bodies[task] for task in info.tasks if task in bodies), ("tokenize", '{"inputs": "a text"}'))
     body = body.replace("{", f'{{"model": "{info.name}", ', 1)
     return f"curl {url}/{route} -H 'Content-Type: application/json' -d '{body}'"

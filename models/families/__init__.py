@@ -53,6 +53,7 @@ from models.families import (
     starcoder2,
     t5,
     umt5,
+    whisper,
     xlm_roberta,
 )
 from models.families.family import Family
@@ -110,6 +111,7 @@ _ENCODER_DECODERS = (
     led,
     longt5,
     bigbird_pegasus,
+    whisper,
 )
 _MODULES = (*_ENCODERS, *_DECODERS, *_ENCODER_DECODERS)
 

@@ -29,13 +29,14 @@ async def read(request: Request, schema: type[Schema], max_bytes: int, timeout_s
     content_type = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if content_type != "application/json" and not content_type.endswith("+json"):
         raise UnsupportedMediaType("send JSON with the header `Content-Type: application/json`", "content-type")
-    raw = await _receive(request, max_bytes, timeout_seconds)
+    raw = await receive(request, max_bytes, timeout_seconds)
     if len(raw) < THREAD_BYTES:
         return validate(parse(raw), schema)
     return await asyncio.to_thread(lambda: validate(parse(raw), schema))
 
 
-async def _receive(request: Request, max_bytes: int, timeout_seconds: float) -> bytes:
+async def receive(request: Request, max_bytes: int, timeout_seconds: float) -> bytes:
+    """The bytes of a body. Raises BodyTooLarge, BodyTimeout or ClientGone."""
     declared = request.headers.get("content-length", "")
     if declared.isdigit() and int(declared[:20]) > max_bytes:
         raise BodyTooLarge(f"the body has more than {max_bytes} bytes")

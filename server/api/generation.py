@@ -68,6 +68,7 @@ def resolve(body: GenerationFields, model: Model, plan: Plan, min_beams: int = 1
             *defaults.suppress_token_ids,
             *_in_vocabulary(body.suppress_tokens or [], info, "suppress_tokens"),
         ],
+        begin_suppress_token_ids=defaults.begin_suppress_token_ids,
         allowed_token_ids=_in_vocabulary(body.allowed_token_ids or [], info, "allowed_token_ids"),
         logit_bias=_logit_bias(body, info),
         end_token_ids=[] if body.ignore_eos else defaults.end_token_ids,

@@ -193,6 +193,39 @@ class QuestionAnswerAnswer(RootModel[list[FoundAnswer]]):
     """Answers by falling score."""
 
 
+class SpokenSegment(Answer):
+    """A part of a text, and when it was said, in seconds. `seek`: where its window begins, in frames of 10 ms.
+
+    `avg_logprob`: of all tokens of the window, times included.
+    """
+
+    id: int
+    seek: int
+    start: float
+    end: float
+    text: str
+    tokens: list[int]
+    temperature: float
+    avg_logprob: float | None
+    compression_ratio: float
+
+
+class DurationUsage(Answer):
+    type: Literal["duration"]
+    seconds: int
+
+
+class TranscriptionAnswer(Answer):
+    """What was said; more than `text` and `usage` with `response_format` verbose_json."""
+
+    text: str
+    usage: DurationUsage
+    task: Literal["transcribe", "translate"] | None = None
+    language: str | None = None
+    duration: float | None = None
+    segments: list[SpokenSegment] | None = None
+
+
 class TokenizeAnswer(RootModel[list[list[Token]]]):
     """The tokens of each text."""
 
@@ -226,6 +259,8 @@ class ModelDescription(Answer):
 
 class Limits(Answer):
     max_body_bytes: int
+    max_audio_bytes: int
+    max_audio_seconds: float
     max_text_characters: int
     max_items: int
     max_queue_requests: int

@@ -49,6 +49,8 @@ async def info(request: Request) -> Response:
             "models": [_describe(model) for model in state.loaded()],
             "limits": {
                 "max_body_bytes": settings.max_body_bytes,
+                "max_audio_bytes": settings.max_audio_bytes,
+                "max_audio_seconds": settings.max_audio_seconds,
                 "max_text_characters": settings.max_text_characters,
                 "max_items": MAX_ITEMS,
                 "max_queue_requests": settings.max_queue_requests,

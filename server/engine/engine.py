@@ -173,9 +173,7 @@ class Engine:
             wasted=sum(scheduler.num_wasted_tokens for scheduler in schedulers),
         )
         queue_tokens = sum(encoding.queue.num_waiting_tokens for encoding in encodings) + sum(
-            request.num_tokens + len(request.source_token_ids)
-            for scheduler in schedulers
-            for request in scheduler.waiting
+            request.num_tokens + request.num_source_tokens for scheduler in schedulers for request in scheduler.waiting
         )
         waiting = sum(len(encoding.queue) for encoding in encodings) + sum(len(s.waiting) for s in schedulers)
         timings, self._timings = self._timings, []

@@ -53,12 +53,16 @@ class Events:
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What a model can take. Zero where there is no decoder (vocab_size, context_tokens) or no encoder (source_*)."""
+    """What a model can take. Zero where there is no decoder (vocab_size, context_tokens) or no encoder (source_*).
+
+    frame_bytes: of the frames that a speech model hears, always as many; 0 where a source is text.
+    """
 
     vocab_size: int = 0
     context_tokens: int = 0
     source_vocab_size: int = 0
     source_tokens: int = 0
+    frame_bytes: int = 0
 
 
 class Generation:
@@ -77,7 +81,8 @@ class Generation:
 
     def add(self, message: Generate, events: Events, now: float) -> Request | None:
         """Queue a request. One that can never run ends here, and None is returned."""
-        request = Request(message, self.is_encoder_decoder, now)
+        heard = self.limits.source_tokens if message.frames else None
+        request = Request(message, self.is_encoder_decoder, now, heard)
         wrong = self._wrong(message)
         too_large = None if wrong else self._too_large(request) or self.scheduler.refusal(request)
         if wrong or too_large:
@@ -93,13 +98,19 @@ class Generation:
     def _wrong(self, message: Generate) -> str | None:
         """What the HTTP side should never have let through: an id beyond the table would take the device down."""
         params = message.params
-        if not message.token_ids or (self.is_encoder_decoder and not message.decoder_token_ids):
+        if len(message.frames) != self.limits.frame_bytes:
+            return f"a source of {len(message.frames)} bytes of sound; the model hears {self.limits.frame_bytes}"
+        if not (message.token_ids or message.frames) or (self.is_encoder_decoder and not message.decoder_token_ids):
             return "there are no tokens to start from"
         vocab = self.limits.source_vocab_size if self.is_encoder_decoder else self.limits.vocab_size
-        if min(message.token_ids) < 0 or max(message.token_ids) >= vocab:
+        if message.token_ids and (min(message.token_ids) < 0 or max(message.token_ids) >= vocab):
             return f"a token id lies outside the vocabulary of {vocab}"
         ids = [*message.decoder_token_ids, *params.suppress_token_ids, *params.end_token_ids, *params.stop_token_ids]
-        ids += [*params.allowed_token_ids, *params.logit_bias]
+        ids += [*params.allowed_token_ids, *params.logit_bias, *params.begin_suppress_token_ids]
+        if params.timestamps is not None:
+            ids += [params.timestamps.first_id - 1, params.timestamps.first_id]
+            if not params.end_token_ids:
+                return "times can only be said by a text that can end"
         ids += [token for token in (params.forced_bos_token_id, params.forced_eos_token_id) if token is not None]
         ids += [token for word in params.bad_words_ids for token in word]
         if ids and (min(ids) < 0 or max(ids) >= self.limits.vocab_size):
@@ -116,7 +127,7 @@ class Generation:
         tokens = request.num_prompt_tokens + request.params.max_new_tokens
         if tokens > self.limits.context_tokens:
             return f"{tokens} tokens, prompt and new ones, exceed the context of {self.limits.context_tokens}"
-        source = len(request.source_token_ids)
+        source = request.num_source_tokens
         if source > self.limits.source_tokens:
             return f"a source of {source} tokens exceeds the limit of {self.limits.source_tokens}"
         return None

@@ -2,8 +2,8 @@
 
 Everything that a step bans, in all rows, is collected as (row, token) pairs and written at once; rows that ask for
 nothing cost nothing. The order is that of `transformers`, with the penalties it does not have after the one it has:
-bias, repetition, presence and frequency, allowed tokens, bans, forced tokens, suppressed tokens. Knows token ids and
-settings; not where logits come from or how a token is chosen.
+bias, repetition, presence and frequency, allowed tokens, bans, forced tokens, suppressed tokens, times. Knows token ids
+and settings; not where logits come from or how a token is chosen.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from server.engine.timestamps import TimedRow, say_times
 from server.engine.token_tables import Ids, TokenTables
 from server.ipc.messages import GenerationParams
 
@@ -31,6 +32,10 @@ class ProcessorRow:
     tokens: Sequence[int]
     num_generated: int
     tables: TokenTables
+
+    @property
+    def new(self) -> Sequence[int]:
+        return self.tokens[len(self.tokens) - self.num_generated :]
 
 
 Busy = Sequence[tuple[int, ProcessorRow]]
@@ -48,6 +53,8 @@ def is_needed(params: GenerationParams) -> bool:
         or params.bad_words_ids
         or params.min_new_tokens
         or params.suppress_token_ids
+        or params.begin_suppress_token_ids
+        or params.timestamps is not None
         or params.allowed_token_ids
         or params.logit_bias
         or params.forced_bos_token_id is not None
@@ -78,6 +85,7 @@ def process(logits: Tensor, rows: Sequence[ProcessorRow]) -> None:
         banned = [] if token is not None else _banned(row)
         # What may never be made stays out even where a token is forced, as the reference has it.
         banned += row.params.suppress_token_ids
+        banned += row.params.begin_suppress_token_ids if row.num_generated == 0 else []
         banned_tokens += [token for token in banned if token < vocab]
         banned_rows += [index] * (len(banned_tokens) - len(banned_rows))
     if forced:
@@ -87,6 +95,13 @@ def process(logits: Tensor, rows: Sequence[ProcessorRow]) -> None:
     if banned_rows:
         where, tokens = torch.tensor([banned_rows, banned_tokens], device=logits.device)
         logits[where, tokens] = -torch.inf
+    timed = [
+        TimedRow(index, row.params.timestamps, row.params.end_token_ids[0], row.new)
+        for index, row in busy
+        if row.params.timestamps is not None
+    ]
+    if timed:
+        say_times(logits, timed)
 
 
 def forced_token(row: ProcessorRow) -> int | None:

@@ -11,9 +11,10 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from models.batch import DecoderBatch, EncoderBatch
+from models.batch import DecoderBatch, EncoderBatch, SoundBatch
 from models.kv_cache import KVCache
 from server.engine.scheduler import Schedule, ScheduledRow
+from server.engine.sequence import Request
 
 Ids = NDArray[np.int64]
 
@@ -21,7 +22,7 @@ Ids = NDArray[np.int64]
 class Model(Protocol):
     """What the engine asks of `models.transformer.Transformer`."""
 
-    def encode(self, batch: EncoderBatch) -> Tensor: ...
+    def encode(self, batch: EncoderBatch | SoundBatch) -> Tensor: ...
 
     def write_cross(self, encoder_hidden: Tensor, slot_mapping: Tensor, cache: KVCache) -> None: ...
 
@@ -78,6 +79,11 @@ class Runner:
             type_ids = self._tensor(list(chain.from_iterable(columns)))
         return EncoderBatch(self._tensor(list(chain.from_iterable(texts))), lengths, type_ids)
 
+    def source_batch(self, requests: Sequence[Request]) -> EncoderBatch | SoundBatch:
+        """Pack whole sources."""
+        texts = [request.source_token_ids for request in requests]
+        return self.encoder_batch(texts, [None] * len(texts))
+
     def clear(self, self_blocks: Sequence[int], cross_blocks: Sequence[int]) -> None:
         """Zero blocks that may hold numbers which are not finite."""
         if self.self_cache is not None:
@@ -87,11 +93,10 @@ class Runner:
 
     def _encode_sources(self, schedule: Schedule) -> None:
         assert self.cross_cache is not None
-        texts = [request.source_token_ids for request in schedule.sources]
-        hidden = self.model.encode(self.encoder_batch(texts, [None] * len(texts)))
+        hidden = self.model.encode(self.source_batch(schedule.sources))
         size = self.cross_cache.block_size
         slots = [
-            slots_of(request.cross_block_table, 0, len(request.source_token_ids), size) for request in schedule.sources
+            slots_of(request.cross_block_table, 0, request.num_source_tokens, size) for request in schedule.sources
         ]
         self.model.write_cross(hidden, self._tensor(np.concatenate(slots)), self.cross_cache)
 
@@ -111,7 +116,7 @@ class Runner:
         source_lens: tuple[int, ...] = ()
         source_tables = None
         if self.cross_cache is not None:
-            source_lens = tuple(len(row.request.source_token_ids) for row in rows)
+            source_lens = tuple(row.request.num_source_tokens for row in rows)
             source_tables = self._tensor(padded_tables([row.request.cross_block_table for row in rows]))
         tables = [row.sequence.block_table[: -(-end // block_size)] for row, end in zip(rows, ends, strict=True)]
         return DecoderBatch(

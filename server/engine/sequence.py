@@ -39,14 +39,17 @@ class Request:
     """One `Generate` on its way: scheduled, preempted and finished as a whole.
 
     rows: one sequence, until the beams of a group part. All rows have the same number of tokens.
-    source_token_ids: the source text of an encoder-decoder, else empty; source_encoded: its cross blocks are filled.
+    source_token_ids: the source text of an encoder-decoder, else empty; source_frames: the sound instead, as `Generate`
+    has it; num_source_tokens: what either takes in the cross blocks; source_encoded: these are filled.
     tables: what the settings say of certain tokens.
     prompt_logprobs: of the prompt's second token and what follows, as far as they are known, if they are asked for.
     shared_tokens: after a preemption, how much of their past the rows share again; computed by the first row alone.
     Times are seconds of time.monotonic(); None: not yet.
     """
 
-    def __init__(self, message: Generate, is_encoder_decoder: bool, arrival: float) -> None:
+    def __init__(
+        self, message: Generate, is_encoder_decoder: bool, arrival: float, num_source_tokens: int | None = None
+    ) -> None:
         params = message.params
         self.request_id = message.request_id
         self.params: GenerationParams = params
@@ -54,6 +57,8 @@ class Request:
         self.state = State.WAITING
         prompt = message.decoder_token_ids if is_encoder_decoder else message.token_ids
         self.source_token_ids: list[int] = message.token_ids if is_encoder_decoder else []
+        self.source_frames = message.frames
+        self.num_source_tokens = len(self.source_token_ids) if num_source_tokens is None else num_source_tokens
         self.source_encoded = False
         self.cross_block_table: list[int] = []
         self.num_prompt_tokens = len(prompt)

@@ -16,6 +16,7 @@ import torch
 from models import ops
 from server.engine.connection import Connection
 from server.engine.engine import Engine
+from server.engine.hearing import rehearsal
 from server.engine.host import usable_cores
 from server.engine.loading import Loaded, LoadError, build, load
 from server.ipc.messages import (
@@ -107,6 +108,12 @@ def _reporter(epoch: int, name: str, send: Callable[[Progress], None]) -> Callab
 def _warm_up(engine: Engine, models: list[Loaded]) -> None:
     """A few steps of each model, so that the first request finds everything allocated and chosen."""
     for number, model in enumerate(models):
+        if model.num_mels:
+            hearing = engine.models[model.spec.name].encoding
+            assert hearing is not None
+            for message in rehearsal(model.spec.name, -2 * number - 1, hearing.limits, [0]):
+                engine.add(message)
+            continue
         if model.generates:
             starts = [0] if model.model.config.is_encoder_decoder else []
             params = GenerationParams(max_new_tokens=3, do_sample=True, top_k=5)

@@ -11,6 +11,7 @@
 | `streams`         | decoders as streams: tokens in, text that cannot change any more out              |
 | `detokenizer`     | one answer's tokens to text, with stop strings                                    |
 | `languages`       | which translations a checkpoint offers, and how to ask it for one                 |
+| `speech`          | how a speech model is asked, and the times in its answer                         |
 | `sentences`       | a text cut into sentences that can be joined again                                |
 
 Knows no HTTP and no models. No torch, no transformers.

@@ -38,6 +38,7 @@ GPT2 = {"model_type": "gpt2", "architectures": ["GPT2LMHeadModel"], "n_embd": 32
 T5 = {"model_type": "t5", "architectures": ["T5ForConditionalGeneration"], "d_model": 32}
 BART = {"model_type": "bart", "architectures": ["BartForConditionalGeneration"], "d_model": 32}
 MARIAN = {"model_type": "marian", "architectures": ["MarianMTModel"], "d_model": 32}
+WHISPER = {"model_type": "whisper", "architectures": ["WhisperForConditionalGeneration"], "d_model": 48}
 QWEN3 = {**QWEN2, "model_type": "qwen3", "architectures": ["Qwen3ForCausalLM"]}
 NEOX = {**LLAMA, "model_type": "gpt_neox", "architectures": ["GPTNeoXForCausalLM"]}
 OPT = {**LLAMA, "model_type": "opt", "architectures": ["OPTForCausalLM"]}
@@ -74,7 +75,7 @@ LED = {"model_type": "led", "architectures": ["LEDForConditionalGeneration"], "d
 LONGT5 = {"model_type": "longt5", "architectures": ["LongT5ForConditionalGeneration"], "d_model": 32}
 BIGBIRD_PEGASUS = {"model_type": "bigbird_pegasus", "architectures": ["BigBirdPegasusModel"], "d_model": 32}
 SPARSE = (LONGFORMER, BIG_BIRD, LED, LONGT5, BIGBIRD_PEGASUS)
-BASES = {base["model_type"]: base for base in (*SPARSE, *DECODERS, *SEQ2SEQ)}
+BASES = {base["model_type"]: base for base in (*SPARSE, *DECODERS, *SEQ2SEQ, WHISPER)}
 
 
 def build(hf):

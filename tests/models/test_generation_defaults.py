@@ -103,7 +103,7 @@ def test_tokens_beyond_the_vocabulary():
         {"diversity_penalty": 0.5},
         {"typical_p": "most"},
         {"encoder_no_repeat_ngram_size": 2.5},
-        {"begin_suppress_tokens": [220]},
+        {"begin_suppress_tokens": ["220"]},
         {"stop_strings": ["."]},
         {"temperature": "hot"},
         {"temperature": True},
