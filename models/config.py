@@ -381,11 +381,24 @@ class EmbeddingConfig:
     positions: LearnedPositions | SinusoidalPositions | FairseqSinusoidalPositions | None = None
     num_token_types: int = 0
     norm: NormConfig | None = None
-    token_norm: NormConfig | None = None
     width: int | None = None
+    token_norm: NormConfig | None = None
 
     def __post_init__(self) -> None:
         _require(self.width is None or self.width > 0, f"embedding width must be positive, got {self.width}")
+
+
+@dataclass(frozen=True, kw_only=True)
+class QuestionTypesEmbeddingConfig(EmbeddingConfig):
+    """Token types that no tokenizer gives: 0 for a question with its separator and 1 for what follows, 0 for all where
+    separator_id is None."""
+
+    separator_id: int | None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        least = 1 if self.separator_id is None else 2
+        _require(self.num_token_types >= least, f"{self.num_token_types} token types, at least {least} are needed")
 
 
 @dataclass(frozen=True)
@@ -508,6 +521,14 @@ class SpanHead:
     dense: Activation | None = None
     dense_bias: bool = True
     norm: NormConfig | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class FeedForwardSpanHead(SpanHead):
+    """The same after a feed-forward sublayer of its own, whose sum is normed (BigBird)."""
+
+    feed_forward: FeedForwardConfig
+    sum_norm: NormConfig
 
 
 HeadConfig = (

@@ -14,15 +14,18 @@ from models.activations import ACTIVATIONS
 from models.batch import EncoderBatch
 from models.config import (
     ClassificationHead,
+    FeedForwardSpanHead,
     HeadConfig,
     LanguageModelHead,
     MaskedLanguageModelHead,
+    NormSlots,
     PoolingHead,
     SpanHead,
     TokenClassificationHead,
 )
+from models.feed_forward import FeedForward
 from models.linear import Linear, Packer, parameter
-from models.norms import make_norm
+from models.norms import SublayerNorms, make_norm
 from models.sentence_config import Pooling
 
 
@@ -131,6 +134,18 @@ class TokenClassification(_Labels):
         return self.labels(hidden)
 
 
+class FeedForwardTokenClassification(TokenClassification):
+    """The same of `norm(x + feed_forward(x))`. forward: [tokens, hidden] -> [tokens, 2], float32."""
+
+    def __init__(self, config: FeedForwardSpanHead, hidden_size: int) -> None:
+        super().__init__(config, 2, hidden_size)
+        self.feed_forward = FeedForward(config.feed_forward, hidden_size)
+        self.norms = SublayerNorms(NormSlots(residual=config.sum_norm), hidden_size)
+
+    def forward(self, hidden: Tensor) -> Tensor:
+        return super().forward(self.norms.after(hidden, self.feed_forward(hidden)))
+
+
 def make_head(
     config: HeadConfig, hidden_size: int, vocab_size: int, token_width: int
 ) -> LanguageModel | MaskedLanguageModel | Classification | TokenClassification | None:
@@ -147,6 +162,8 @@ def make_head(
             return Classification(config, hidden_size)
         case TokenClassificationHead():
             return TokenClassification(config, config.num_labels, hidden_size)
+        case FeedForwardSpanHead():
+            return FeedForwardTokenClassification(config, hidden_size)
         case SpanHead():
             return TokenClassification(config, 2, hidden_size)
         case PoolingHead():

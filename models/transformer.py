@@ -16,6 +16,9 @@ configuration asks for one; linear weights are `[out, in]` as torch stores them)
 | `encoder.layers.N.attention.output.{weight,bias}`           | [hidden, heads * head_dim]                      |
 | `encoder.layers.N.attention.{query,key}_norm.{weight,bias}` | [head_dim], or as long as the projection        |
 | `encoder.layers.N.attention.{query,key}_norm.heads.H.weight` | [head_dim], where each head has its own        |
+| `encoder.layers.N.attention.global_{query,key,value}.{weight,bias}` | as without `global_`, Longformer only   |
+| `encoder.layers.N.attention.summary_norm.weight`            | [hidden], LongT5 only                           |
+| `encoder.layers.N.attention.summary_bias.weight`            | [num_buckets, heads], LongT5 only               |
 | `encoder.layers.N.attention_norms.{input,output,residual}.{weight,bias}` | [hidden]                           |
 | `encoder.layers.N.feed_forward.{up,gate}.{weight,bias}`     | [intermediate, hidden], gate only when gated    |
 | `encoder.layers.N.feed_forward.down.{weight,bias}`          | [hidden, intermediate]                          |
@@ -36,6 +39,7 @@ configuration asks for one; linear weights are `[out, in]` as torch stores them)
 | `head.weight`                                               | [vocab, hidden], language model head, untied    |
 | `head.bias`                                                 | [vocab], language model and masked head         |
 | `head.{dense,norm}.{weight,bias}`                           | masked language model head: dense, then norm    |
+| `head.{feed_forward.{up,down},norms.residual,output}.{weight,bias}` | BigBird's span head                     |
 | `head.{dense,norm,output}.{weight,bias}`                    | classes of a text (BERT's pooler is `dense`) or |
 |                                                             | of a token; dense and norm optional             |
 
@@ -62,6 +66,7 @@ from models.config import (
     EmbeddingConfig,
     KeyAlibiConfig,
     ModelConfig,
+    QuestionTypesEmbeddingConfig,
     RopeConfig,
     StackConfig,
 )
@@ -74,6 +79,7 @@ from models.layer import Layer
 from models.linear import Packer
 from models.norms import make_norm
 from models.positions import Alibi, BucketBias, KeyAlibi, LayerBucketBias, Rotary, Rotation
+from models.question_types import QuestionTypesEmbedding
 from models.sound_embedding import ConvolutionalEmbedding
 from models.steps import PackedStep, PagedStep, Step
 
@@ -146,6 +152,8 @@ def _make_embedding(
 ) -> Embedding | ConvolutionalEmbedding:
     if isinstance(config, ConvolutionalEmbeddingConfig):
         return ConvolutionalEmbedding(config, hidden_size)
+    if isinstance(config, QuestionTypesEmbeddingConfig):
+        return QuestionTypesEmbedding(config, hidden_size, tokens)
     return Embedding(config, hidden_size, tokens)
 
 
@@ -257,7 +265,17 @@ class Transformer(nn.Module):
         rope_lengths = batch.rope_lengths if stack.rotates_by_length and isinstance(batch, EncoderBatch) else None
         rotations, bias = stack.rotations(batch.positions, rope_lengths), stack.bias(max(batch.lengths))
         distances = None if stack.distances is None else stack.distances(max(batch.lengths))
-        return PackedStep(batch.lengths, self.dtype, self.device, rotations, bias, source, batch.lengths, distances)
+        return PackedStep(
+            batch.lengths,
+            self.dtype,
+            self.device,
+            rotations,
+            bias,
+            source,
+            batch.lengths,
+            distances,
+            batch.token_ids if isinstance(batch, EncoderBatch) else None,
+        )
 
     def _reread(self, source: Tensor, batch: EncoderBatch) -> Tensor:
         assert self.decoder is not None and isinstance(self.config.head, ClassificationHead)

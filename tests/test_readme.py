@@ -11,10 +11,11 @@ from server import settings
 README = Path(__file__).resolve().parents[1] / "README.md"
 KINDS = {
     "encoder": "bert roberta distilbert xlm-roberta camembert electra albert mpnet modernbert nomic_bert deberta "
-    "deberta-v2",
+    "deberta-v2 longformer big_bird",
     "decoder": "openai-gpt gpt2 gpt_neo gptj gpt_neox opt bloom mpt falcon llama mistral mixtral qwen2 "
     "qwen2_moe qwen3 qwen3_moe phi phi3 gemma gemma2 gemma3 olmo2 smollm3 stablelm starcoder2",
-    "encoder-decoder": "t5 mt5 umt5 bart marian mbart m2m_100 pegasus blenderbot blenderbot-small whisper",
+    "encoder-decoder": "t5 mt5 umt5 bart marian mbart m2m_100 pegasus blenderbot blenderbot-small led "
+    "longt5 bigbird_pegasus whisper",
     "any": "triptych",
 }
 

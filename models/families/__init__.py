@@ -10,6 +10,8 @@ from models.families import (
     albert,
     bart,
     bert,
+    big_bird,
+    bigbird_pegasus,
     blenderbot,
     blenderbot_small,
     bloom,
@@ -26,7 +28,10 @@ from models.families import (
     gpt_neo,
     gpt_neox,
     gptj,
+    led,
     llama,
+    longformer,
+    longt5,
     m2m_100,
     marian,
     mbart,
@@ -74,6 +79,8 @@ _ENCODERS = (
     nomic_bert,
     deberta,
     deberta_v2,
+    longformer,
+    big_bird,
 )
 _DECODERS = (
     openai_gpt,
@@ -102,7 +109,22 @@ _DECODERS = (
     stablelm,
     starcoder2,
 )
-_ENCODER_DECODERS = (t5, mt5, umt5, bart, marian, mbart, m2m_100, pegasus, blenderbot, blenderbot_small, whisper)
+_ENCODER_DECODERS = (
+    t5,
+    mt5,
+    umt5,
+    bart,
+    marian,
+    mbart,
+    m2m_100,
+    pegasus,
+    blenderbot,
+    blenderbot_small,
+    led,
+    longt5,
+    bigbird_pegasus,
+    whisper,
+)
 _MODULES = (*_ENCODERS, *_DECODERS, *_ENCODER_DECODERS, native)
 
 FAMILIES: Mapping[str, Family] = {kind: module.FAMILY for module in _MODULES for kind in module.FAMILY.model_types}

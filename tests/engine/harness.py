@@ -24,7 +24,7 @@ from server.ipc.messages import (
     Tokens,
     Vocabulary,
 )
-from tests.parity.checkpoints import load, save
+from tests.parity.checkpoints import forget_short_texts, load, save
 from tests.parity.native_twins import rewrite_as_native
 
 VOCAB = 97
@@ -88,6 +88,11 @@ _BART = {
     "decoder_ffn_dim": 48,
     "max_position_embeddings": 128,
     "forced_eos_token_id": None,
+}
+_LED = {name: value for name, value in _BART.items() if name != "max_position_embeddings"} | {
+    "max_encoder_position_embeddings": 128,
+    "max_decoder_position_embeddings": 128,
+    "attention_window": 8,
 }
 _MARIAN = _BART | {"pad_token_id": VOCAB - 1, "decoder_start_token_id": VOCAB - 1, "eos_token_id": 0}
 _M2M = {name: value for name, value in _BART.items() if name != "forced_eos_token_id"}
@@ -219,6 +224,21 @@ SEQ2SEQ = {
     "bart": ("BartForConditionalGeneration", transformers.BartConfig(**_BART, **_TWO_LAYERS)),
     "bart-deep-encoder": ("BartForConditionalGeneration", transformers.BartConfig(**_BART, **_DEEP_ENCODER)),
     "native": ("BartForConditionalGeneration", transformers.BartConfig(**_BART, **_DEEP_ENCODER)),
+    "bigbird-pegasus": (
+        "BigBirdPegasusForConditionalGeneration",
+        transformers.BigBirdPegasusConfig(**_BART, **_TWO_LAYERS, block_size=2, num_random_blocks=1, use_bias=True),
+    ),
+    "longt5": (
+        "LongT5ForConditionalGeneration",
+        transformers.LongT5Config(
+            **_T5, num_layers=2, local_radius=3, encoder_attention_type="transient-global", global_block_size=4
+        ),
+    ),
+    "longt5-local": (
+        "LongT5ForConditionalGeneration",
+        transformers.LongT5Config(**_T5, num_layers=2, num_decoder_layers=1, local_radius=5),
+    ),
+    "led": ("LEDForConditionalGeneration", transformers.LEDConfig(**_LED, **_TWO_LAYERS)),
     "marian": ("MarianMTModel", transformers.MarianConfig(**_MARIAN, **_TWO_LAYERS)),
     "marian-deep-encoder": ("MarianMTModel", transformers.MarianConfig(**_MARIAN, **_DEEP_ENCODER)),
     "ul2": (
@@ -411,6 +431,7 @@ def forget_longer_texts(oracle: torch.nn.Module) -> None:
 
 def reference(pair: Pair, prompt: list[int], **settings):
     """transformers' own `generate`: its new tokens, each hypothesis up to and with its end token, and their scores."""
+    forget_short_texts(pair.oracle)
     device = next(pair.oracle.parameters()).device
     forget_longer_texts(pair.oracle)
     settings = {"do_sample": False, "num_beams": 1, "pad_token_id": 0, "eos_token_id": pair.ends, **settings}

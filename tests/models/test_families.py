@@ -77,7 +77,13 @@ QWEN2_MOE = {**QWEN2, "model_type": "qwen2_moe", "architectures": ["Qwen2MoeForC
 QWEN3_MOE = {**QWEN2, "model_type": "qwen3_moe", "architectures": ["Qwen3MoeForCausalLM"]}
 NEWER = (GEMMA3, SMOLLM3, MIXTRAL, QWEN2_MOE, QWEN3_MOE)
 DECODERS = (*OLDER, LLAMA, MISTRAL, QWEN2, QWEN3, PHI, PHI3, GEMMA, GEMMA2, OLMO2, STABLELM, STARCODER2, *NEWER)
-BASES = {base["model_type"]: base for base in (*DECODERS, *SEQ2SEQ, WHISPER)}
+LONGFORMER = {"model_type": "longformer", "architectures": ["LongformerModel"], "hidden_size": 48}
+BIG_BIRD = {"model_type": "big_bird", "architectures": ["BigBirdModel"], "hidden_size": 48}
+LED = {"model_type": "led", "architectures": ["LEDForConditionalGeneration"], "d_model": 32}
+LONGT5 = {"model_type": "longt5", "architectures": ["LongT5ForConditionalGeneration"], "d_model": 32}
+BIGBIRD_PEGASUS = {"model_type": "bigbird_pegasus", "architectures": ["BigBirdPegasusModel"], "d_model": 32}
+SPARSE = (LONGFORMER, BIG_BIRD, LED, LONGT5, BIGBIRD_PEGASUS)
+BASES = {base["model_type"]: base for base in (*SPARSE, *DECODERS, *SEQ2SEQ, WHISPER)}
 
 
 def build(hf):
