@@ -58,7 +58,7 @@ class AdapterRows:
         self._spans: dict[str, list[tuple[int, int]]] = {}
         for index, name in enumerate(names):
             self._spans.setdefault(name, []).append((starts[index], starts[index + 1]))
-        self._count, self._device = starts[-1], device
+        self.count, self._device = starts[-1], device
         self._chosen: dict[frozenset[str], Chosen | None] = {}
 
     def among(self, names: frozenset[str]) -> Chosen | None:
@@ -77,7 +77,7 @@ class AdapterRows:
             return None
         ends = (0, *accumulate(len(one) for one in rows.values()))
         parts = tuple((name, slice(*ends[index : index + 2])) for index, name in enumerate(rows))
-        whole = ends[-1] == self._count
+        whole = ends[-1] == self.count
         if whole and len(rows) == 1:
             return Chosen(slice(None), parts, whole)
         places = torch.from_numpy(np.concatenate(list(rows.values()))).to(self._device, non_blocking=True)
@@ -157,8 +157,9 @@ class AdaptedLinear:
         """Like `Linear.forward`."""
         rows = self._table.rows
         chosen = None if rows is None else rows.among(self._names)
-        if chosen is None:
+        if rows is None or chosen is None:
             return self._base(x, activation, times)
+        assert isinstance(chosen.places, slice) or len(x) == rows.count, "rows of another tensor than the pass's"
         asked = x[chosen.places]
         if activation is None and times is None:
             y = self._base(x)

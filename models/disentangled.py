@@ -50,6 +50,8 @@ class DistanceTable(nn.Module):
 class DisentangledAttention(Attention):
     """Attention that adds `query · distance key` and `key · distance query` to the scores, all scaled alike."""
 
+    not_by_token = ("query", "key", "position_query", "position_key")
+
     def __init__(self, config: DisentangledConfig, hidden_size: int) -> None:
         super().__init__(config, hidden_size)
         width = config.num_heads * config.head_dim

@@ -12,7 +12,6 @@ from torch import Tensor, nn
 
 from models.adapters import LowRank
 from models.config import ConfigError
-from models.disentangled import DisentangledAttention
 from models.linear import Linear
 from models.lora_config import LoraConfig
 from models.transformer import Transformer
@@ -25,9 +24,25 @@ _FLOATS = (torch.float32, torch.float16, torch.bfloat16)
 
 
 def adaptable(model: Transformer) -> dict[str, tuple[int, int]]:
-    """Linears that an adapter may change, by their paths, with their shapes [out, in]; to be asked before packing."""
-    linears = ((path, one) for path, one in model.named_modules() if isinstance(one, Linear))
-    return {path: (one.weight.shape[0], one.weight.shape[1]) for path, one in linears}
+    """Linears that an adapter may change, by their paths, with their shapes [out, in]; to be asked before packing.
+
+    Each is applied to the tokens of a step in their order, or to a row of each text; a part says in `not_by_token`
+    which of its own are applied to others.
+    """
+    found: dict[str, tuple[int, int]] = {}
+    seen: set[nn.Module] = set()
+
+    def look(module: nn.Module, path: str) -> None:
+        if isinstance(module, Linear):
+            found[path] = (module.weight.shape[0], module.weight.shape[1])
+        others = getattr(module, "not_by_token", ())
+        for name, child in module.named_children():
+            if name not in others and child not in seen:
+                seen.add(child)
+                look(child, f"{path}.{name}" if path else name)
+
+    look(model, "")
+    return found
 
 
 def read_lora(
@@ -63,12 +78,6 @@ def read_lora(
         raise ConfigError(f"{WEIGHTS!r} changes nothing in this model")
     _refuse_missing(config, rules, base_names, {path for path in linears if not path.startswith("head.")}, pairs)
     return pairs
-
-
-def refuse_unadaptable(model: nn.Module) -> None:
-    """Raises ConfigError for a model whose linears are applied to more than the tokens of its texts."""
-    if any(isinstance(one, DisentangledAttention) for one in model.modules()):
-        raise ConfigError("adapters of models with disentangled attention are not supported")
 
 
 def _modules(stored: Mapping[str, StoredTensor]) -> dict[str, tuple[StoredTensor, StoredTensor]]:

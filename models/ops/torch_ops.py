@@ -83,6 +83,23 @@ def paged_attention(
     return output
 
 
+def block_attention(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, scale: float) -> Tensor:
+    """Attention of blocks of queries, each over keys of its own.
+
+    query: [blocks, size, heads, head_dim]. key, value: [blocks, key_len, kv_heads, head_dim]. -> like the query.
+    mask: added to the scores, broadcastable to [blocks, heads, size, key_len], or None. No row hides every key.
+    """
+    attended = F.scaled_dot_product_attention(
+        query.transpose(1, 2),
+        key.transpose(1, 2),
+        value.transpose(1, 2),
+        attn_mask=mask,
+        scale=scale,
+        enable_gqa=query.shape[2] != key.shape[2],
+    )
+    return attended.transpose(1, 2)
+
+
 def attend_groups(
     output: Tensor,
     query: Tensor,
@@ -182,4 +199,5 @@ def quantize_int8(x: Tensor) -> tuple[Tensor, Tensor]:
     wide = x.float()
     scales = wide.abs().amax(1) / 127
     scales = torch.where(scales == 0, 1.0, scales)
-    return (wide / scales[:, None]).round().clamp(-127, 127).nan_to_num().to(torch.int8), scales
+    # Times one over it, as the kernels have it: a quotient rounds to the other side now and then.
+    return (wide * (1 / scales)[:, None]).round().clamp(-127, 127).nan_to_num().to(torch.int8), scales

@@ -70,6 +70,15 @@ class Choice(Answer):
     logprobs: list[TokenLogprobs] | None = None
     prompt_logprobs: list[TokenLogprobs | None] | None = None
     prompt_index: int | None = None
+    attention: Alignment | None = None
+
+
+class Alignment(Answer):
+    """`weights`: a row for each token of the source, a number for each token of the answer; columns add up to one."""
+
+    source_tokens: list[str]
+    target_tokens: list[str]
+    weights: list[list[float]]
 
 
 class GenerateAnswer(Answer):
@@ -87,7 +96,7 @@ class Alternative(Answer):
 
 
 class Translation(Answer):
-    """`score`: the sum of the segments' scores, null without beam search."""
+    """`score`: the sum of the segments' scores, null without beam search. `attention`: of each segment with text."""
 
     text: str
     source_lang: str | None
@@ -97,6 +106,7 @@ class Translation(Answer):
     finish_reason: Literal["stop", "length", "timeout"]
     token_ids: list[int] | None = None
     logprobs: list[TokenLogprobs] | None = None
+    attention: list[Alignment] | None = None
 
 
 class TranslateAnswer(Answer):

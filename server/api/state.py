@@ -12,6 +12,7 @@ from typing import TypeVar
 from starlette.requests import Request
 
 from server.api.checkpoint_text import CheckpointText
+from server.api.entailment import entailment
 from server.errors import ContextLengthExceeded, InvalidRequest, ModelNotFound, NotReady
 from server.ipc.client import EngineClient
 from server.ipc.messages import ModelInfo, Task
@@ -65,6 +66,8 @@ class Model:
         routes = [route for task in self.info.tasks for route in _ROUTES[task]]
         if self.text.speech is not None and self.text.speech.translates:
             routes.append("/v1/audio/translations")
+        if "classify" in self.info.tasks and entailment(self.info.labels) is not None:
+            routes.append("/zero_shot_classify")
         return routes
 
 

@@ -21,7 +21,7 @@ from server.engine.encoding import Encoding
 from server.engine.fairness import DeficitRoundRobin
 from server.engine.generation import Events, Generation, StepFailed
 from server.engine.sequence import Request
-from server.ipc.messages import Encode, Failed, Generate, Stats, StepOutput, StepTiming
+from server.ipc.messages import Encode, Failed, Generate, Stats, StepOutput, StepTiming, Vocabulary
 
 log = logging.getLogger("triptych.engine")
 
@@ -80,6 +80,12 @@ class Engine:
             self._requests[message.request_id] = (model, request)
             if message.deadline is not None:
                 heapq.heappush(self._deadlines, (message.deadline, message.request_id))
+
+    def teach(self, vocabulary: Vocabulary) -> None:
+        """Learn how a model's tokens are spelled, before the first request that brings it a grammar."""
+        model = self.models.get(vocabulary.model)
+        if model is not None and model.generation is not None:
+            model.generation.teach(vocabulary.tokens)
 
     def abort(self, request_id: int) -> None:
         """Forget a request and free its blocks; unknown ids are ignored, nothing answers."""

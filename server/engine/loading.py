@@ -82,8 +82,8 @@ class Loaded:
 
     @property
     def source_tokens(self) -> int:
-        """Longest text for the encoder; 0 without one."""
-        if self.model.config.encoder is None:
+        """Longest text that is read whole, by an encoder or by a decoder without a head for words; 0 if none is."""
+        if self.model.config.encoder is None and not self.encodes:
             return 0
         limit = self.model.source_tokens if self.model.config.is_encoder_decoder else self.model.context_tokens
         return limit or UNLIMITED_TOKENS
@@ -161,18 +161,22 @@ def build(loaded: Loaded, options: EngineOptions, share_bytes: int) -> tuple[Mod
             }
         except (torch.OutOfMemoryError, RuntimeError) as error:
             raise LoadError(f"model {spec.name!r}: {share_bytes} bytes for its KV pools cannot be had") from error
+    reader = config.encoder if config.encoder is not None else config.decoder
     limits = Limits(
         vocab_size=config.decoder.embedding.vocab_size if config.decoder is not None else 0,
         context_tokens=loaded.context_tokens if config.decoder is not None else 0,
-        source_vocab_size=config.encoder.embedding.vocab_size if config.encoder is not None else 0,
+        source_vocab_size=reader.embedding.vocab_size if reader is not None and loaded.source_tokens else 0,
         source_tokens=loaded.source_tokens,
         frame_bytes=2 * loaded.source_tokens * loaded.num_mels * torch.float32.itemsize,
+        restart_tokens=config.restart_tokens,
     )
     runner: Runner
     if loaded.num_mels:
         runner = SoundRunner(transformer, loaded.device, caches["self"], caches["cross"], loaded.num_mels)
     else:
-        runner = Runner(transformer, loaded.device, caches.get("self"), caches.get("cross"))
+        runner = Runner(
+            transformer, loaded.device, caches.get("self"), caches.get("cross"), config.keys_depend_on_length
+        )
     generation: Generation | None = None
     encoding: Encoding | None = None
     if loaded.generates:
@@ -182,7 +186,7 @@ def build(loaded: Loaded, options: EngineOptions, share_bytes: int) -> tuple[Mod
     if loaded.num_mels:
         encoding = Hearing(spec.name, runner, limits, options.max_batch_tokens, loaded.num_mels)
     elif loaded.encodes:
-        encoding = Encoding(spec.name, runner, limits, options.max_batch_tokens)
+        encoding = Encoding(spec.name, runner, limits, options.max_batch_tokens, model.sentence)
     return ModelEngine(spec.name, generation, encoding, tuple(model.adapters)), _info(loaded, options, blocks)
 
 
@@ -203,7 +207,7 @@ def adapter_infos(loaded: Loaded, base: ModelInfo) -> list[ModelInfo]:
 
 def _info(loaded: Loaded, options: EngineOptions, blocks: dict[str, int]) -> ModelInfo:
     model = loaded.model
-    transformer = model.transformer
+    transformer, sentence = model.transformer, model.sentence.config
     layers = {"self": transformer.self_attention_layers(), "cross": transformer.cross_attention_layers()}
     kv_bytes = sum(
         count * KVCache.block_bytes(layers[name], options.block_size, loaded.dtype) for name, count in blocks.items()
@@ -234,8 +238,9 @@ def _info(loaded: Loaded, options: EngineOptions, blocks: dict[str, int]) -> Mod
         generation=GenerationDefaults(**defaults),
         labels=list(model.labels),
         problem_type=model.problem_type,
-        pooling=model.pooling,
-        normalize=model.normalize,
+        normalize=sentence.normalize,
+        include_prompt=sentence.include_prompt,
+        embedding_size=sentence.width(model.config.hidden_size),
         load_seconds=loaded.seconds,
         quantization=loaded.spec.quantization,
         num_mels=loaded.num_mels,

@@ -36,17 +36,28 @@ class Model(Protocol):
 
     def logits(self, hidden: Tensor, adapters: Sequence[str] = ()) -> Tensor: ...
 
+    def align(self, source: EncoderBatch, target: EncoderBatch) -> Tensor: ...
+
     def classify(self, hidden: Tensor, batch: EncoderBatch) -> Tensor: ...
 
     def classify_tokens(self, hidden: Tensor, adapters: Sequence[str] = (), lengths: Sequence[int] = ()) -> Tensor: ...
 
 
 class Runner:
-    """One model, its device and its caches. cross_cache is None for a decoder."""
+    """One model, its device and its caches. cross_cache is None for a decoder.
+
+    rotates_by_length: whether the model's decoder needs `DecoderBatch.rope_lengths`.
+    """
 
     def __init__(
-        self, model: Model, device: torch.device, self_cache: KVCache | None, cross_cache: KVCache | None
+        self,
+        model: Model,
+        device: torch.device,
+        self_cache: KVCache | None,
+        cross_cache: KVCache | None,
+        rotates_by_length: bool = False,
     ) -> None:
+        self.rotates_by_length = rotates_by_length
         self.model = model
         self.device = device
         self.self_cache = self_cache
@@ -75,6 +86,20 @@ class Runner:
     def logits(self, hidden: Tensor) -> Tensor:
         """[n, hidden] to [n, vocab], float32."""
         return self.model.logits(hidden).float()
+
+    @torch.inference_mode()
+    def align(self, source_ids: Sequence[int], decoder_ids: Sequence[int], num_new: int, adapter: str) -> bytes:
+        """What each of the last `num_new` tokens looked at when it was made: float32, little-endian, [num_new, source].
+
+        A pass of its own through the whole model, so that it is the same whatever batch, beams or drafts made the text.
+        Raises FloatingPointError for numbers that are not finite.
+        """
+        source = self.encoder_batch([source_ids], [None], [adapter])
+        target = self.encoder_batch([decoder_ids[:-1]], [None], [adapter])
+        weights = self.model.align(source, target)[-num_new:]
+        if not torch.isfinite(weights).all():
+            raise FloatingPointError("attention is not finite")
+        return weights.cpu().numpy().astype("<f4").tobytes()
 
     def encoder_batch(
         self, texts: Sequence[Sequence[int]], types: Sequence[Sequence[int] | None], adapters: Sequence[str]
@@ -120,8 +145,11 @@ class Runner:
         slots = np.concatenate(
             [slots_of(row.sequence.block_table, a, b, block_size) for row, a, b in zip(rows, starts, ends, strict=True)]
         )
-        # One copy to the device for three columns.
-        packed = self._tensor(np.stack([np.asarray(token_ids, dtype=np.int64), positions, slots]))
+        columns = [np.asarray(token_ids, dtype=np.int64), positions, slots]
+        if self.rotates_by_length:
+            columns.append(np.maximum(np.repeat([row.request.rope_tokens for row in rows], counts), positions + 1))
+        # One copy to the device for all columns.
+        packed = self._tensor(np.stack(columns))
         source_lens: tuple[int, ...] = ()
         source_tables = None
         if self.cross_cache is not None:
@@ -138,6 +166,7 @@ class Runner:
             source_lens=source_lens,
             source_block_tables=source_tables,
             adapters=named([row.request.adapter for row in rows]),
+            rope_lengths=packed[3] if self.rotates_by_length else None,
         )
 
     def _tensor(self, values: Ids | Sequence[int]) -> Tensor:

@@ -145,6 +145,11 @@ class Scheduler:
             self.self_pool.release(row.block_table)
             row.block_table = []
 
+    def restart(self, request: Request) -> None:
+        """Compute a running request anew from its start, before any that waits, as the longer text that it now is."""
+        request.rope_tokens = request.num_tokens
+        self._set_back(request)
+
     # --------------------------------------------------------------------------------------------------- a step
 
     def schedule(self) -> Schedule | None:
@@ -254,6 +259,9 @@ class Scheduler:
         """Give the blocks of a running request back; it will be admitted again before all others."""
         self.num_preemptions += 1
         self.num_wasted_tokens += sum(row.num_computed_tokens for row in request.rows)
+        self._set_back(request)
+
+    def _set_back(self, request: Request) -> None:
         self._release_rows(request, suspect=not request.wants_next_token)
         self.running.remove(request)
         request.state = State.WAITING

@@ -7,6 +7,7 @@ from enum import Enum
 from itertools import pairwise
 
 from server.engine.beam_search import BeamSearch
+from server.engine.constraint import Constraint
 from server.engine.token_tables import TokenTables
 from server.ipc.messages import Generate, GenerationParams, TokenLogprob
 
@@ -42,8 +43,11 @@ class Request:
     source_token_ids: the source text of an encoder-decoder, else empty; source_frames: the sound instead, as `Generate`
     has it; num_source_tokens: what either takes in the cross blocks; source_encoded: these are filled.
     tables: what the settings say of certain tokens. adapter: the name of the one it uses, empty for none.
+    constraints: of each row, its place in the grammar that the answer has to follow; empty without a grammar.
     prompt_logprobs: of the prompt's second token and what follows, as far as they are known, if they are asked for.
     shared_tokens: after a preemption, how much of their past the rows share again; computed by the first row alone.
+    rope_tokens: in how long a text its tokens are rotated at least, where a model's rotation depends on that: the
+    prompt's length, or what the text had grown to when it was computed anew.
     Times are seconds of time.monotonic(); None: not yet.
     """
 
@@ -68,6 +72,7 @@ class Request:
         self.source_encoded = False
         self.cross_block_table: list[int] = []
         self.num_prompt_tokens = len(prompt)
+        self.rope_tokens = len(prompt)
         self.rows = [Sequence(list(prompt))]
         self.shared_tokens = 0
         self.tables = TokenTables.of(params, message.token_ids)
@@ -77,6 +82,10 @@ class Request:
             self.beams = BeamSearch(
                 params.num_beams, params.max_new_tokens, self.end_ids, params.length_penalty, params.early_stopping
             )
+        self.constraints: list[Constraint] = []
+        if params.grammar:
+            forced = params.forced_bos_token_id is not None
+            self.constraints = [Constraint(params.grammar, self.num_prompt_tokens + forced)]
         self.logprobs: list[TokenLogprob] = []
         self.prompt_logprobs: list[TokenLogprob] = []
         self.prompt_reported = False
@@ -98,6 +107,11 @@ class Request:
     @property
     def num_generated(self) -> int:
         return self.num_tokens - self.num_prompt_tokens
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether a grammar says that the text may end as it stands."""
+        return len(self.constraints) == 1 and self.constraints[0].accepts
 
     @property
     def wants_next_token(self) -> bool:

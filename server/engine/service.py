@@ -32,6 +32,7 @@ from server.ipc.messages import (
     Ready,
     Shutdown,
     ToWorker,
+    Vocabulary,
 )
 
 log = logging.getLogger("triptych.worker")
@@ -137,6 +138,8 @@ def _serve(engine: Engine, connection: Connection, early: list[ToWorker], stats_
                 engine.add(message)
             elif isinstance(message, Abort):
                 engine.abort(message.request_id)
+            elif isinstance(message, Vocabulary):
+                engine.teach(message)
             elif isinstance(message, Shutdown):
                 connection.drain(DRAIN_SECONDS)
                 return 0

@@ -30,6 +30,7 @@ from server.ipc.messages import (
     Stats,
     StepOutput,
     Tokens,
+    Vocabulary,
 )
 from server.ipc.supervisor import Send
 
@@ -188,6 +189,7 @@ class EngineClient:
         self._observer = observer
         self._send: Send | None = None
         self._sequences: dict[int, _Sequence] = {}
+        self._vocabularies: dict[str, Vocabulary] = {}
         self._ids = itertools.count(1)
 
     @property
@@ -201,6 +203,13 @@ class EngineClient:
 
     def next_id(self) -> int:
         return next(self._ids)
+
+    def teach(self, vocabulary: Vocabulary) -> None:
+        """Tell this worker, and those that follow it, how a model's tokens are spelled. Once is enough."""
+        if vocabulary.model not in self._vocabularies:
+            self._vocabularies[vocabulary.model] = vocabulary
+            if self._send is not None:
+                self._send(vocabulary)
 
     def submit(self, messages: Sequence[Generate | Encode], deadline: float | None) -> Call:
         """Admit all sequences and send them, or none.
@@ -270,6 +279,8 @@ class EngineClient:
         self.models = {info.name: info for info in models}
         self.device = device
         self._send = send
+        for vocabulary in self._vocabularies.values():
+            send(vocabulary)
         self._observer.on_ready(models, device)
 
     def on_lost(self) -> None:

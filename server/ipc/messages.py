@@ -1,6 +1,6 @@
 """What crosses the wall between the HTTP process and a worker: typed msgpack messages, no pickle.
 
-To the worker:    Configure, Generate, Encode, Abort, Shutdown
+To the worker:    Configure, Vocabulary, Generate, Encode, Abort, Shutdown
 From the worker:  Progress, Ready, LoadFailed, StepOutput, Stats
 
 Only `Abort` travels against the tokens, only `Stats` beside them. A frame is a 4-byte little-endian length and then
@@ -37,9 +37,9 @@ Task = Literal[
 EncodeTask = Literal["embed", "embed_tokens", "classify", "classify_tokens", "fill_mask", "log_mel"]
 """What to read off an encoder: a vector, or class logits, of each text or of each token; or words for a mask. Or,
 before any encoder, the frames of a sound."""
-Pooling = Literal["mean", "cls", "last", "max"]
+Pooling = Literal["mean", "cls", "last", "max", "mean_sqrt", "weighted_mean"]
 FinishReason = Literal["stop", "length", "timeout"]
-FailureCode = Literal["engine_error", "timeout", "request_too_large", "not_ready"]
+FailureCode = Literal["engine_error", "timeout", "request_too_large", "not_ready", "invalid_format"]
 
 FRAME_HEADER = struct.Struct("<I")
 
@@ -102,6 +102,16 @@ class TimestampRules(msgspec.Struct, frozen=True, array_like=True):
     max_initial: int | None = None
 
 
+class Vocabulary(Message, frozen=True):
+    """How a model's tokens are spelled, by id: before the first `Generate` with a grammar, once in a worker's life.
+
+    tokens: the bytes that each token adds to a text; empty for those that are no text.
+    """
+
+    model: str
+    tokens: list[bytes]
+
+
 class GenerationParams(msgspec.Struct, frozen=True, omit_defaults=True):
     """How to decode one request. Every field is resolved: nothing is left for the engine to default.
 
@@ -118,6 +128,8 @@ class GenerationParams(msgspec.Struct, frozen=True, omit_defaults=True):
     top_logprobs: alternatives to report beside each token's own log-probability when `logprobs` is set.
     prompt_logprobs: whether to report those of a decoder's prompt, with as many alternatives.
     stream: with beams, whether to report the tokens that every beam agrees on as they become certain.
+    grammar: what the text has to be, in llguidance's format; empty: anything. It says when the text may end.
+    attention: whether to tell, at the end, what each token looked at in the source text of an encoder-decoder.
     """
 
     max_new_tokens: int
@@ -153,6 +165,8 @@ class GenerationParams(msgspec.Struct, frozen=True, omit_defaults=True):
     top_logprobs: int = 0
     prompt_logprobs: bool = False
     stream: bool = False
+    grammar: str = ""
+    attention: bool = False
 
 
 class Generate(Message, frozen=True):
@@ -183,12 +197,14 @@ class EncodeItem(msgspec.Struct, frozen=True, array_like=True):
     """One text of an encoder request; token_type_ids None means all zero. mask_index: where a word is to go.
 
     samples: for `log_mel`, sound instead of a text: float32, little-endian, mono, 16 kHz, mirrored where it ends.
+    prompt_tokens: how many at the beginning do not count in its vector.
     """
 
     token_ids: list[int]
     token_type_ids: list[int] | None = None
     mask_index: int | None = None
     samples: bytes = b""
+    prompt_tokens: int = 0
 
     @property
     def num_tokens(self) -> int:
@@ -200,15 +216,16 @@ class Encode(Message, frozen=True):
     """Run texts through an encoder, and say for each what `task` asks for; logits come raw.
 
     model: the name of a model, or of one of its adapters.
-    Each item is scheduled on its own and answered by an `Encoded` of its own. `pooling` is for `embed`, `normalize` for
-    `embed` and `embed_tokens`, `top_k` and `target_ids` for `fill_mask`: so many words, of these only if there are any.
+    Each item is scheduled on its own and answered by an `Encoded` of its own. `pooling` is for `embed` (None: as the
+    checkpoint has it, dense layers included), `normalize` for `embed` and `embed_tokens`, `top_k` and `target_ids` for
+    `fill_mask`: so many words, of these only if there are any.
     """
 
     request_id: int
     model: str
     task: EncodeTask
     items: list[EncodeItem]
-    pooling: Pooling = "mean"
+    pooling: Pooling | None = None
     normalize: bool = True
     top_k: int = 5
     target_ids: list[int] = []
@@ -225,7 +242,7 @@ class Shutdown(Message, frozen=True):
     """Leave the loop and exit with status 0. What is still running is dropped."""
 
 
-ToWorker = Configure | Generate | Encode | Abort | Shutdown
+ToWorker = Configure | Vocabulary | Generate | Encode | Abort | Shutdown
 
 # -------------------------------------------------------------------------------------------- from the worker
 
@@ -270,8 +287,10 @@ class ModelInfo(msgspec.Struct, frozen=True):
     answer, with source_tokens for the source). kv_blocks: blocks of each pool, `self` and, with an encoder, `cross`;
     empty where nothing is generated. labels: class names by index. problem_type: the checkpoint's word for its
     classification (`single_label_classification`, `multi_label_classification`, `regression`). num_mels: numbers in a
-    frame of the sound that the model hears; 0 where it reads text. adapter_of: for an adapter, the model that it goes
-    with, whose blocks it uses; parameters and weight_bytes are then what it adds.
+    frame of the sound that the model hears; 0 where it reads text. include_prompt: whether a prompt's
+    tokens count in the vector of a text. embedding_size: of that vector; 0 where it is hidden_size.
+    adapter_of: for an adapter, the model that it goes with, whose blocks it uses; parameters and weight_bytes are then
+    what it adds.
     """
 
     name: str
@@ -292,8 +311,9 @@ class ModelInfo(msgspec.Struct, frozen=True):
     generation: GenerationDefaults = GenerationDefaults()
     labels: list[str] = []
     problem_type: str | None = None
-    pooling: Pooling = "mean"
     normalize: bool = True
+    include_prompt: bool = True
+    embedding_size: int = 0
     load_seconds: float = 0.0
     quantization: Quantization | None = None
     num_mels: int = 0
@@ -351,6 +371,8 @@ class Hypothesis(msgspec.Struct, frozen=True, array_like=True):
     """One answer: its new tokens (an end token, if one ended it, included) and, with beams, its score.
 
     score: sum of log-probabilities / length ** length_penalty. stop_token_id: the token that ended it, if one did.
+    attention: float32, little-endian, [new tokens, source tokens], if it was asked for: cross-attention, averaged over
+    the heads of the last layer.
     """
 
     token_ids: list[int]
@@ -358,6 +380,7 @@ class Hypothesis(msgspec.Struct, frozen=True, array_like=True):
     stop_token_id: int | None = None
     score: float | None = None
     logprobs: list[TokenLogprob] | None = None
+    attention: bytes | None = None
 
 
 class Finished(msgspec.Struct, frozen=True, array_like=True):
@@ -410,7 +433,10 @@ class StepOutput(Message, frozen=True):
 
 
 class StepTiming(msgspec.Struct, frozen=True, array_like=True):
-    """One step, for the histograms. phase: what it did (`prefill`, `decode`, `mixed`, `encode`)."""
+    """One step, for the histograms. phase: what it did (`prefill`, `decode`, `mixed`, `encode`).
+
+    mask_wait_seconds: how long the masks of grammars took beyond the forward pass beside them; None without any.
+    """
 
     model: str
     phase: Literal["prefill", "decode", "mixed", "encode"]
@@ -418,6 +444,7 @@ class StepTiming(msgspec.Struct, frozen=True, array_like=True):
     rows: int
     tokens: int
     padding_tokens: int = 0
+    mask_wait_seconds: float | None = None
 
 
 class Stats(Message, frozen=True):

@@ -48,7 +48,8 @@ def test_rms_norm_from_one_equals_gemma(dtype):
     theirs = GemmaRMSNorm(16, 1e-5).to(dtype)
     theirs.weight.data.copy_(ours.weight)
     x = (30 * torch.randn(5, 16)).to(dtype)
-    torch.testing.assert_close(ours(x), theirs(x).detach(), atol=0, rtol=0)
+    with ops.using("torch"):
+        torch.testing.assert_close(ours(x), theirs(x).detach(), atol=0, rtol=0)
 
 
 def test_layer_norm():

@@ -25,7 +25,7 @@ def save(directory: Path, config, architecture: str, seed: int = 0, std: float =
     model = cls(config).eval()
     with torch.no_grad():
         for name, tensor in [*model.named_parameters(), *model.named_buffers()]:
-            if "embed_positions" in name and "Marian" in architecture:
+            if "embed_positions" in name and architecture.startswith(("Marian", "Pegasus")):
                 continue
             if not tensor.is_floating_point() or "rotary" in name or "inv_freq" in name:
                 continue
@@ -56,3 +56,10 @@ def random_ids(vocab_size: int, lengths, seed: int = 1, low: int = 3) -> list[li
     """One list of token ids per length, above the special tokens."""
     generator = torch.Generator().manual_seed(seed)
     return [torch.randint(low, vocab_size, (length,), generator=generator).tolist() for length in lengths]
+
+
+def forget_short_texts(oracle) -> None:
+    """transformers' BigBird keeps full attention once it has read a short text, for good: set it back."""
+    for part in oracle.modules():
+        if hasattr(part, "set_attention_type"):
+            part.set_attention_type(oracle.config.attention_type)
