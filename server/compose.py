@@ -160,6 +160,7 @@ def _supervisor(
         block_size=settings.block_size,
         kv_cache_bytes=settings.kv_cache_memory,
         threads=settings.threads,
+        prefix_cache=settings.prefix_cache,
     )
     patience = Patience(settings.stale_seconds, settings.hang_seconds, max_failures=settings.max_restarts)
     specs = [ModelSpec(name, str(directory), settings.dtype) for name, directory in directories.items()]

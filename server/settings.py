@@ -93,6 +93,7 @@ class Settings(BaseSettings):
     max_batch_rows: Count = Field(default=64, description="sequences of one decoding step, per model")
     block_size: Count = Field(default=32, description="token slots of one KV block")
     kv_cache_memory: Size = Field(default=1 << 30, description="memory for all KV blocks, such as 512M or 4G")
+    prefix_cache: bool = Field(default=True, description="compute the common beginning of prompts once")
     threads: int = Field(default=0, ge=0, description="torch threads; 0 leaves torch's own choice")
 
     grace_seconds: Seconds = Field(default=30.0, description="time that running requests get after SIGTERM")

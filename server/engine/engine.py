@@ -171,6 +171,8 @@ class Engine:
         counted = Counter(
             preemptions=sum(scheduler.num_preemptions for scheduler in schedulers),
             wasted=sum(scheduler.num_wasted_tokens for scheduler in schedulers),
+            prefix_queries=sum(scheduler.num_prefix_queries for scheduler in schedulers),
+            prefix_hits=sum(scheduler.num_prefix_hits for scheduler in schedulers),
         )
         queue_tokens = sum(encoding.queue.num_waiting_tokens for encoding in encodings) + sum(
             request.num_tokens + len(request.source_token_ids)
@@ -191,6 +193,8 @@ class Engine:
             steps=timings,
             preemptions=counted["preemptions"] - earlier["preemptions"],
             wasted_tokens=counted["wasted"] - earlier["wasted"],
+            prefix_queries=counted["prefix_queries"] - earlier["prefix_queries"],
+            prefix_hits=counted["prefix_hits"] - earlier["prefix_hits"],
         )
 
 

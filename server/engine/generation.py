@@ -159,7 +159,9 @@ class Generation:
                 continue
             if choice.failed:
                 self.finish(choice.request, "engine_error", events, NOT_FINITE)
-            elif choice.exhausted:
+                continue
+            self.scheduler.publish(choice.request)
+            if choice.exhausted:
                 self.finish(choice.request, "length", events)
             else:
                 if choice.request.first_token is None:
@@ -177,7 +179,7 @@ class Generation:
         if choice.logprob is not None:
             request.logprobs.append(choice.logprob)
             logprobs = [choice.logprob]
-        events.tokens.append(Tokens(request.request_id, [token], logprobs))
+        events.tokens.append(Tokens(request.request_id, [token], logprobs, request.cached_tokens or 0))
         if token in request.end_ids:
             self.finish(request, "stop", events)
         elif request.num_generated >= request.params.max_new_tokens:
@@ -191,7 +193,7 @@ class Generation:
             fresh = agreed[request.num_reported_tokens :]
             if fresh:
                 logprobs = beams.agreed_logprobs()[request.num_reported_tokens :] if request.params.logprobs else None
-                events.tokens.append(Tokens(request.request_id, fresh, logprobs))
+                events.tokens.append(Tokens(request.request_id, fresh, logprobs, request.cached_tokens or 0))
                 request.num_reported_tokens = len(agreed)
         if beams.done:
             self.finish(request, "length", events)
@@ -233,6 +235,7 @@ class Generation:
             queue_seconds=scheduled - request.arrival,
             prefill_seconds=first_token - scheduled,
             decode_seconds=now - first_token,
+            cached_tokens=request.cached_tokens or 0,
         )
 
 

@@ -160,7 +160,9 @@ def build(loaded: Loaded, options: EngineOptions, share_bytes: int) -> tuple[Mod
     generation = encoding = None
     if loaded.generates:
         pools = {name: BlockManager(count, options.block_size) for name, count in blocks.items()}
-        scheduler = Scheduler(pools["self"], pools.get("cross"), options.max_batch_tokens, options.max_batch_rows)
+        scheduler = Scheduler(
+            pools["self"], pools.get("cross"), options.max_batch_tokens, options.max_batch_rows, options.prefix_cache
+        )
         generation = Generation(spec.name, scheduler, runner, limits)
     if loaded.encodes:
         encoding = Encoding(spec.name, runner, limits, options.max_batch_tokens)

@@ -5,6 +5,9 @@ lack one token (they decode, and are never held back by the budget), then chunks
 new requests in the order of arrival. A request is admitted when the tokens it has now fit the pool. When a decoding row
 finds no free block, the newest admitted request gives its blocks back and is computed again later
 (docs/decisions/0003-admission-and-preemption.md).
+
+Full blocks whose keys and values are known to be good are found by what they hold: a request starts where its text
+leaves those of earlier ones (docs/decisions/0017-prefix-cache.md).
 """
 
 from __future__ import annotations
@@ -14,6 +17,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from server.engine.block_manager import BlockManager
+from server.engine.prefix_keys import extend_keys
 from server.engine.sequence import Request, Sequence, State
 
 PREFILL_PER_DECODE = 4
@@ -69,20 +73,30 @@ class Scheduler:
 
     cross_pool: blocks for encoded sources, None for a decoder. max_batch_tokens: tokens of one step beyond which no
     prefill is added; a step with decoding rows adds less, see `PREFILL_PER_DECODE` and `shared_tokens`.
-    max_batch_rows: rows of all running requests together.
+    max_batch_rows: rows of all running requests together. prefix_cache: whether requests may share the blocks of their
+    common beginning; to be left off where keys and values of a token depend on more than it and those before it. A
+    decoder that looks at a source is such a case, and never shares.
     """
 
     def __init__(
-        self, self_pool: BlockManager, cross_pool: BlockManager | None, max_batch_tokens: int, max_batch_rows: int
+        self,
+        self_pool: BlockManager,
+        cross_pool: BlockManager | None,
+        max_batch_tokens: int,
+        max_batch_rows: int,
+        prefix_cache: bool = False,
     ) -> None:
         self.self_pool = self_pool
         self.cross_pool = cross_pool
         self.max_batch_tokens = max_batch_tokens
         self.max_batch_rows = max_batch_rows
+        self.prefix_cache = prefix_cache and cross_pool is None
         self.waiting: deque[Request] = deque()
         self.running: list[Request] = []
         self.num_preemptions = 0
         self.num_wasted_tokens = 0
+        self.num_prefix_queries = 0
+        self.num_prefix_hits = 0
         self.suspect_self_blocks: list[int] = []
         self.suspect_cross_blocks: list[int] = []
 
@@ -108,12 +122,14 @@ class Scheduler:
         self.waiting.append(request)
 
     def remove(self, request: Request, suspect: bool = False) -> None:
-        """Take a request out, wherever it is. suspect: its keys and values may be anything."""
+        """Take a request out, wherever it is. suspect: its keys and values, found or its own, may be anything."""
         if request.state is State.RUNNING:
             self.running.remove(request)
         elif request.state is State.WAITING:
             self.waiting.remove(request)
         request.state = State.FINISHED
+        if suspect:
+            self.self_pool.forget(block for row in request.rows for block in row.block_table)
         suspect = suspect or not request.wants_next_token
         self._release_rows(request, suspect)
         if self.cross_pool is not None:
@@ -138,6 +154,8 @@ class Scheduler:
                 [*prompt, *beam.tokens],
                 old[parent].num_computed_tokens,
                 self.self_pool.share(old[parent].block_table),
+                list(old[parent].block_keys),
+                old[parent].published_blocks,
             )
             for beam, parent in zip(request.beams.running, parents, strict=True)
         ]
@@ -174,6 +192,19 @@ class Scheduler:
         for request in schedule.sources:
             request.source_encoded = True
 
+    def publish(self, request: Request) -> None:
+        """Finite logits have spoken for all that a request has computed: others may read its full blocks."""
+        if not self.prefix_cache:
+            return
+        size = self.self_pool.block_size
+        for row in request.rows:
+            full = row.num_computed_tokens // size
+            if full > row.published_blocks:
+                extend_keys(row.block_keys, request.root_key, row.tokens, size)
+                for index in range(row.published_blocks, full):
+                    self.self_pool.publish(row.block_table[index], row.block_keys[index])
+                row.published_blocks = full
+
     def _decode(self, request: Request, schedule: Schedule) -> None:
         position = request.num_tokens - 1
         tables = [row.block_table for row in request.rows]
@@ -205,7 +236,10 @@ class Scheduler:
         while self.waiting and budget > 0:
             request = self.waiting[0]
             rows += request.width
-            if rows > self.max_batch_rows or not self._fits(request):
+            if rows > self.max_batch_rows:
+                return
+            found = self._find(request)
+            if not self._fits(request, found) or self._comes_soon(request, len(found)):
                 return
             source = 0 if request.source_encoded else len(request.source_token_ids)
             # A source is encoded whole. One that exceeds the budget goes when no other prefill does.
@@ -214,7 +248,7 @@ class Scheduler:
             self.waiting.popleft()
             request.state = State.RUNNING
             self.running.append(request)
-            self._take_blocks(request)
+            self._take_blocks(request, found)
             if source:
                 schedule.sources.append(request)
                 budget = max(budget - source, 1)
@@ -223,36 +257,75 @@ class Scheduler:
 
     # --------------------------------------------------------------------------------------------------- blocks
 
-    def _fits(self, request: Request) -> bool:
+    def _find(self, request: Request) -> list[int]:
+        """Blocks that hold what the request's first row begins with.
+
+        The last token is left, since its logits are wanted; of beams, which decode together, one more. The hidden
+        states of a prompt that is to be scored are in no cache.
+        """
+        if not self.prefix_cache or request.params.prompt_logprobs:
+            return []
+        row, size = request.rows[0], self.self_pool.block_size
+        extend_keys(row.block_keys, request.root_key, row.tokens, size)
+        left = 1 if len(request.rows) == 1 else 2
+        return self.self_pool.find(row.block_keys[: (request.num_tokens - left) // size])
+
+    def _comes_soon(self, request: Request, found: int) -> bool:
+        """Whether a running request is computing the very block that this one lacks first.
+
+        To wait for it costs nothing: it was admitted earlier, so the budget of prefills is its own until it is done.
+        """
+        if not self.prefix_cache or request.params.prompt_logprobs:
+            return False
+        lacking = request.rows[0].block_keys[found : (request.num_tokens - 1) // self.self_pool.block_size][:1]
+        firsts = [other.rows[0] for other in self.running]
+        return any(key in row.block_keys[row.published_blocks :] for key in lacking for row in firsts)
+
+    def _fits(self, request: Request, found: list[int]) -> bool:
         pool = self.self_pool
         shared = request.common_tokens() // pool.block_size if len(request.rows) > 1 else 0
         needed = shared + len(request.rows) * (pool.blocks_for(request.num_tokens) - shared)
+        needed -= sum(pool.references(block) > 0 for block in found)
         if needed > pool.free_blocks:
             return False
         if self.cross_pool is None or request.cross_block_table:
             return True
         return self.cross_pool.blocks_for(len(request.source_token_ids)) <= self.cross_pool.free_blocks
 
-    def _take_blocks(self, request: Request) -> None:
-        """Blocks for all tokens that the request has, so that catching up never runs out of them."""
+    def _take_blocks(self, request: Request, found: list[int]) -> None:
+        """Blocks for all tokens that the request has, so that catching up never runs out of them; first those found."""
         pool = self.self_pool
         first, *others = request.rows
         blocks = pool.blocks_for(request.num_tokens)
-        first.block_table = pool.allocate(blocks)
+        first.block_table = pool.share(found)
+        first.block_table += pool.allocate(blocks - len(found))
+        first.num_computed_tokens = len(found) * pool.block_size
+        first.published_blocks = len(found)
+        if self.prefix_cache and request.cached_tokens is None and not request.params.prompt_logprobs:
+            request.cached_tokens = first.num_computed_tokens
+            self.num_prefix_queries += request.num_prompt_tokens
+            self.num_prefix_hits += request.cached_tokens
         if others:
             shared = request.common_tokens() // pool.block_size
             request.shared_tokens = shared * pool.block_size
             for row in others:
                 row.block_table = pool.share(first.block_table[:shared]) + pool.allocate(blocks - shared)
                 row.num_computed_tokens = request.shared_tokens
+                row.published_blocks = min(len(found), shared)
         if self.cross_pool is not None and not request.cross_block_table:
             needed = self.cross_pool.blocks_for(len(request.source_token_ids))
             request.cross_block_table = self.cross_pool.allocate(needed)
 
     def _preempt(self, request: Request) -> None:
-        """Give the blocks of a running request back; it will be admitted again before all others."""
+        """Give the blocks of a running request back; it will be admitted again before all others.
+
+        What can still be found in the cache does not count as wasted.
+        """
         self.num_preemptions += 1
-        self.num_wasted_tokens += sum(row.num_computed_tokens for row in request.rows)
+        size = self.self_pool.block_size
+        self.num_wasted_tokens += sum(
+            max(row.num_computed_tokens - row.published_blocks * size, 0) for row in request.rows
+        )
         self._release_rows(request, suspect=not request.wants_next_token)
         self.running.remove(request)
         request.state = State.WAITING
@@ -262,7 +335,7 @@ class Scheduler:
         for row in request.rows:
             freed = self.self_pool.release(row.block_table)
             row.block_table = []
-            row.num_computed_tokens = 0
+            row.num_computed_tokens = row.published_blocks = 0
             if suspect:
-                self.suspect_self_blocks += freed
+                self.suspect_self_blocks += [block for block in freed if not self.self_pool.is_published(block)]
         request.shared_tokens = 0

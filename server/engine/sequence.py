@@ -7,6 +7,7 @@ from enum import Enum
 from itertools import pairwise
 
 from server.engine.beam_search import BeamSearch
+from server.engine.prefix_keys import root_key
 from server.engine.token_tables import TokenTables
 from server.ipc.messages import Generate, GenerationParams, TokenLogprob
 
@@ -24,11 +25,15 @@ class Sequence:
     """One row: its tokens, and how many of them have their keys and values in the cache.
 
     block_table: blocks of the `self` pool, in order; at least enough for `num_computed_tokens`.
+    block_keys: of leading full blocks of the tokens, as far as they were asked for; published_blocks: how many leading
+    blocks of the table were found by their keys or can be.
     """
 
     tokens: list[int]
     num_computed_tokens: int = 0
     block_table: list[int] = field(default_factory=list)
+    block_keys: list[bytes] = field(default_factory=list)
+    published_blocks: int = 0
 
     @property
     def num_uncomputed_tokens(self) -> int:
@@ -42,6 +47,8 @@ class Request:
     source_token_ids: the source text of an encoder-decoder, else empty; source_encoded: its cross blocks are filled.
     tables: what the settings say of certain tokens.
     prompt_logprobs: of the prompt's second token and what follows, as far as they are known, if they are asked for.
+    root_key: where the keys of its blocks begin. cached_tokens: how much of the prompt was found in the cache when the
+    request was first admitted; None before that, or where nobody looks.
     shared_tokens: after a preemption, how much of their past the rows share again; computed by the first row alone.
     Times are seconds of time.monotonic(); None: not yet.
     """
@@ -59,6 +66,8 @@ class Request:
         self.num_prompt_tokens = len(prompt)
         self.rows = [Sequence(list(prompt))]
         self.shared_tokens = 0
+        self.root_key = root_key(message.cache_salt)
+        self.cached_tokens: int | None = None
         self.tables = TokenTables.of(params, message.token_ids)
         self.end_ids = frozenset((*params.end_token_ids, *params.stop_token_ids))
         self.beams: BeamSearch | None = None

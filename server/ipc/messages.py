@@ -54,6 +54,7 @@ class EngineOptions(msgspec.Struct, frozen=True):
     block_size: token slots of one KV block.
     kv_cache_bytes: bytes for all KV pools of the device together; shared evenly among the generating models.
     threads: torch threads; 0 leaves torch's own choice.
+    prefix_cache: whether prompts that begin alike share the keys and values of their common beginning.
     """
 
     max_batch_tokens: int = 512
@@ -62,6 +63,7 @@ class EngineOptions(msgspec.Struct, frozen=True):
     kv_cache_bytes: int = 1 << 30
     threads: int = 0
     stats_interval_seconds: float = 0.25
+    prefix_cache: bool = True
 
 
 class Configure(Message, frozen=True):
@@ -129,6 +131,8 @@ class Generate(Message, frozen=True):
     token_ids: the prompt of a decoder, or the source text of an encoder-decoder.
     decoder_token_ids: what the decoder of an encoder-decoder starts from (start token and any prefix); else empty.
     deadline: when to finish with reason `timeout`, or None.
+    cache_salt: only requests with the same one find each other's prompts in the cache. Opaque: it tells nothing of the
+    client it stands for.
     """
 
     request_id: int
@@ -137,6 +141,7 @@ class Generate(Message, frozen=True):
     decoder_token_ids: list[int]
     params: GenerationParams
     deadline: float | None = None
+    cache_salt: str = ""
 
 
 class EncodeItem(msgspec.Struct, frozen=True, array_like=True):
@@ -277,11 +282,15 @@ class TokenLogprob(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Tokens(msgspec.Struct, frozen=True, array_like=True):
-    """New tokens of a request, in order. With beams: tokens that no surviving beam can take back (row 0 only)."""
+    """New tokens of a request, in order. With beams: tokens that no surviving beam can take back (row 0 only).
+
+    cached_tokens: as in `Finished`, which a request that is aborted never sees.
+    """
 
     request_id: int
     token_ids: list[int]
     logprobs: list[TokenLogprob] | None = None
+    cached_tokens: int = 0
 
 
 class PromptScored(msgspec.Struct, frozen=True, array_like=True):
@@ -307,7 +316,8 @@ class Hypothesis(msgspec.Struct, frozen=True, array_like=True):
 class Finished(msgspec.Struct, frozen=True, array_like=True):
     """A request is done; its blocks are free. Hypotheses best first, `num_return_sequences` of them.
 
-    The whole answer, also what `Tokens` carried before.
+    The whole answer, also what `Tokens` carried before. cached_tokens: tokens of the prompt whose keys and values were
+    in the cache when the request began.
     """
 
     request_id: int
@@ -367,7 +377,8 @@ class Stats(Message, frozen=True):
     """The heartbeat, sent by the worker's own loop, and what it saw since the last one.
 
     running, waiting, queue_tokens: now. kv_blocks_used: blocks in use by pool name, over all models. The counters
-    (preemptions, wasted_tokens) are increments since the last message.
+    (preemptions, wasted_tokens, prefix_queries, prefix_hits) are increments since the last message. prefix_queries:
+    prompt tokens that were looked up in the prefix cache; prefix_hits: those of them that were there.
     """
 
     epoch: int
@@ -380,6 +391,8 @@ class Stats(Message, frozen=True):
     steps: list[StepTiming] = []
     preemptions: int = 0
     wasted_tokens: int = 0
+    prefix_queries: int = 0
+    prefix_hits: int = 0
 
 
 FromWorker = Progress | Ready | LoadFailed | StepOutput | Stats

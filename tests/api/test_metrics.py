@@ -52,7 +52,7 @@ async def busy(bench: Bench, http: httpx.AsyncClient) -> str:
     await http.post("/generate", json={"prompt": "abc", "n": "x"})
     await http.get("/nowhere")
     steps = [StepTiming("decoder", "decode", 0.01, 3, 5, 2)]
-    stats = Stats(1, 1, 2, 30, {"self": 4}, {"self": 64, "cross": 8}, {"weights": 99}, steps, 1, 6)
+    stats = Stats(1, 1, 2, 30, {"self": 4}, {"self": 64, "cross": 8}, {"weights": 99}, steps, 1, 6, 3, 2)
     bench.client.on_stats(stats)
     return await page(http)
 
