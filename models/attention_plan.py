@@ -14,6 +14,9 @@ from itertools import accumulate
 import torch
 from torch import Tensor
 
+FEW_QUERIES = 8
+"""Rows of a cache with so many queries each, or fewer, are attended to together: one token, or one and its draft."""
+
 
 @dataclass(frozen=True)
 class Group:
@@ -75,15 +78,15 @@ class AttentionPlan:
         return tuple(group(rows) for rows in self._rows_of_one_shape())
 
     def _rows_of_one_shape(self) -> Iterator[list[int]]:
-        """Packed: rows of equal lengths. Paged: single queries whose block counts have the same number of binary
-        digits, so that less than half of what is gathered is padding; longer queries one row at a time."""
+        """Packed: rows of equal lengths. Paged: few queries, as many in each row, whose block counts have the same
+        number of binary digits, so that less than half of what is gathered is padding; others one row at a time."""
         shapes: dict[tuple[int, int, int], list[int]] = {}
         for row, (query_len, key_len) in enumerate(zip(self.query_lens, self.key_lens, strict=True)):
             if self.block_tables is None:
                 shape = (query_len, key_len, 0)
-            elif query_len == 1:
+            elif query_len <= FEW_QUERIES:
                 first, end = self._visible_blocks(row)
-                shape = (1, (end - first).bit_length(), 0)
+                shape = (query_len, (end - first).bit_length(), 0)
             else:
                 shape = (query_len, key_len, row)
             shapes.setdefault(shape, []).append(row)

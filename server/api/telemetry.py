@@ -73,6 +73,9 @@ class Telemetry:
         metrics.wasted_tokens.inc(stats.wasted_tokens)
         metrics.prefix_queries.inc(stats.prefix_queries)
         metrics.prefix_hits.inc(stats.prefix_hits)
+        for model, (drafted, accepted) in stats.drafts.items():
+            metrics.drafted_tokens.labels(model).inc(drafted)
+            metrics.accepted_tokens.labels(model).inc(accepted)
 
     def on_admitted(self, model: str, tokens: int) -> None:
         self.metrics.prompt_tokens.labels(model).inc(tokens)

@@ -16,6 +16,7 @@ from models.config import AttentionConfig, ConfigError
 from models.kv_cache import KVCache
 from models.loader import LoadedModel, load_model
 from server.engine.block_manager import BlockManager
+from server.engine.drafts import Drafter
 from server.engine.encoding import Encoding
 from server.engine.engine import ModelEngine
 from server.engine.generation import Generation, Limits
@@ -121,7 +122,9 @@ def pool_sizes(
     return blocks
 
 
-def build(loaded: Loaded, options: EngineOptions, share_bytes: int) -> tuple[ModelEngine, ModelInfo]:
+def build(
+    loaded: Loaded, options: EngineOptions, share_bytes: int, drafter: Drafter | None = None
+) -> tuple[ModelEngine, ModelInfo]:
     """Give a model its pools and its place in the engine. share_bytes: for its keys and values, if it generates.
 
     Raises LoadError when that is too little to hold anything.
@@ -163,7 +166,7 @@ def build(loaded: Loaded, options: EngineOptions, share_bytes: int) -> tuple[Mod
         scheduler = Scheduler(
             pools["self"], pools.get("cross"), options.max_batch_tokens, options.max_batch_rows, options.prefix_cache
         )
-        generation = Generation(spec.name, scheduler, runner, limits)
+        generation = Generation(spec.name, scheduler, runner, limits, drafter)
     if loaded.encodes:
         encoding = Encoding(spec.name, runner, limits, options.max_batch_tokens)
     return ModelEngine(spec.name, generation, encoding), _info(loaded, options, blocks)

@@ -8,6 +8,9 @@ finds no free block, the newest admitted request gives its blocks back and is co
 
 Full blocks whose keys and values are known to be good are found by what they hold: a request starts where its text
 leaves those of earlier ones (docs/decisions/0017-prefix-cache.md).
+
+A decoding row may bring a draft of what follows its last token; as much of it is computed as there is room for, and the
+blocks of what turns out wrong are given back (docs/decisions/0018-speculative-decoding.md).
 """
 
 from __future__ import annotations
@@ -31,11 +34,16 @@ def shared_tokens(max_batch_tokens: int) -> int:
 
 @dataclass(slots=True)
 class ScheduledRow:
-    """The next `num_tokens` uncomputed tokens of one row."""
+    """The next `num_tokens` uncomputed tokens of one row, and after the last one the row's draft."""
 
     request: Request
     sequence: Sequence
     num_tokens: int
+
+    @property
+    def width(self) -> int:
+        """Tokens that the step computes for it."""
+        return self.num_tokens + len(self.sequence.draft)
 
     @property
     def needs_logits(self) -> bool:
@@ -59,7 +67,7 @@ class Schedule:
 
     @property
     def num_tokens(self) -> int:
-        return sum(row.num_tokens for row in self.rows) + sum(len(r.source_token_ids) for r in self.sources)
+        return sum(row.width for row in self.rows) + sum(len(r.source_token_ids) for r in self.sources)
 
     @property
     def phase(self) -> Literal["prefill", "decode", "mixed"]:
@@ -173,11 +181,12 @@ class Scheduler:
             if request.state is State.RUNNING and request.wants_next_token:
                 self._decode(request, schedule)
         budget = self.max_batch_tokens - len(schedule.rows)
+        budget -= self._draft(schedule, budget)
         if schedule.rows:
             # Others wait for this step: what is added must not make it several times as long.
             budget = min(budget, max(PREFILL_PER_DECODE * len(schedule.rows), shared_tokens(self.max_batch_tokens)))
         # Of rows that decode, only those that have begun to answer are decode tokens; the rest are short prompts.
-        schedule.num_decode_tokens = sum(row.request.num_generated > 0 for row in schedule.rows)
+        schedule.num_decode_tokens = sum(row.width for row in schedule.rows if row.request.num_generated > 0)
         for request in self.running:
             if not request.wants_next_token:
                 budget -= self._prefill(request, schedule, budget)
@@ -191,6 +200,23 @@ class Scheduler:
             row.sequence.num_computed_tokens += row.num_tokens
         for request in schedule.sources:
             request.source_encoded = True
+
+    def append(self, request: Request, tokens: list[int]) -> None:
+        """New tokens of a single row: all but the last were in its draft, so their keys and values are in the cache."""
+        (row,) = request.rows
+        row.tokens += tokens
+        row.num_computed_tokens += len(tokens) - 1
+        self.publish(request)
+        if row.draft:
+            row.draft = []
+            kept = self.self_pool.blocks_for(row.num_computed_tokens)
+            self.self_pool.release(row.block_table[kept:])
+            del row.block_table[kept:]
+
+    def restart(self, request: Request) -> None:
+        """Compute a running request again, without drafts: one of them has spoiled what follows its last token."""
+        request.takes_drafts = False
+        self._preempt(request)
 
     def publish(self, request: Request) -> None:
         """Finite logits have spoken for all that a request has computed: others may read its full blocks."""
@@ -218,6 +244,22 @@ class Scheduler:
             if copy is not None:
                 schedule.copies.append(copy)
             schedule.rows.append(ScheduledRow(request, row, 1))
+
+    def _draft(self, schedule: Schedule, budget: int) -> int:
+        """Make room for the drafts of decoding rows, and cut what has none. Returns how many tokens are left of them.
+
+        Nobody is preempted for a guess.
+        """
+        used, pool = 0, self.self_pool
+        for scheduled in schedule.rows:
+            row = scheduled.sequence
+            if row.draft:
+                room = (len(row.block_table) + pool.free_blocks) * pool.block_size - len(row.tokens)
+                del row.draft[max(min(budget - used, room), 0) :]
+                used += len(row.draft)
+                needed = pool.blocks_for(len(row.tokens) + len(row.draft)) - len(row.block_table)
+                row.block_table += pool.allocate(max(needed, 0))
+        return used
 
     def _prefill(self, request: Request, schedule: Schedule, budget: int) -> int:
         """Schedule what the budget allows of the tokens a request is behind. Returns how many that are."""
@@ -334,7 +376,7 @@ class Scheduler:
     def _release_rows(self, request: Request, suspect: bool) -> None:
         for row in request.rows:
             freed = self.self_pool.release(row.block_table)
-            row.block_table = []
+            row.block_table, row.draft = [], []
             row.num_computed_tokens = row.published_blocks = 0
             if suspect:
                 self.suspect_self_blocks += [block for block in freed if not self.self_pool.is_published(block)]

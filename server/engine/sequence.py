@@ -27,6 +27,7 @@ class Sequence:
     block_table: blocks of the `self` pool, in order; at least enough for `num_computed_tokens`.
     block_keys: of leading full blocks of the tokens, as far as they were asked for; published_blocks: how many leading
     blocks of the table were found by their keys or can be.
+    draft: guesses of the tokens to come, computed with the last token and forgotten once they are judged.
     """
 
     tokens: list[int]
@@ -34,6 +35,7 @@ class Sequence:
     block_table: list[int] = field(default_factory=list)
     block_keys: list[bytes] = field(default_factory=list)
     published_blocks: int = 0
+    draft: list[int] = field(default_factory=list)
 
     @property
     def num_uncomputed_tokens(self) -> int:
@@ -49,6 +51,7 @@ class Request:
     prompt_logprobs: of the prompt's second token and what follows, as far as they are known, if they are asked for.
     root_key: where the keys of its blocks begin. cached_tokens: how much of the prompt was found in the cache when the
     request was first admitted; None before that, or where nobody looks.
+    takes_drafts: whether its tokens may be guessed ahead.
     shared_tokens: after a preemption, how much of their past the rows share again; computed by the first row alone.
     Times are seconds of time.monotonic(); None: not yet.
     """
@@ -68,6 +71,7 @@ class Request:
         self.shared_tokens = 0
         self.root_key = root_key(message.cache_salt)
         self.cached_tokens: int | None = None
+        self.takes_drafts = params.num_beams == 1
         self.tables = TokenTables.of(params, message.token_ids)
         self.end_ids = frozenset((*params.end_token_ids, *params.stop_token_ids))
         self.beams: BeamSearch | None = None

@@ -38,12 +38,26 @@ class Message(msgspec.Struct, frozen=True, array_like=True, tag=True):
 # ---------------------------------------------------------------------------------------------- to the worker
 
 
+class Speculation(msgspec.Struct, frozen=True):
+    """How a model's next tokens are guessed before it judges them: by a draft model, else from the text itself.
+
+    draft_model: the name of one that is loaded anyway; draft_directory: where one lies that is not.
+    """
+
+    draft_model: str = ""
+    draft_directory: str = ""
+
+
 class ModelSpec(msgspec.Struct, frozen=True):
-    """A model to load: the name clients use, the directory its checkpoint lies in, and the dtype to hold it in."""
+    """A model to load: the name clients use, the directory its checkpoint lies in, and the dtype to hold it in.
+
+    speculation: how its tokens are guessed, if they are.
+    """
 
     name: str
     directory: str
     dtype: DTypeChoice
+    speculation: Speculation | None = None
 
 
 class EngineOptions(msgspec.Struct, frozen=True):
@@ -55,6 +69,7 @@ class EngineOptions(msgspec.Struct, frozen=True):
     kv_cache_bytes: bytes for all KV pools of the device together; shared evenly among the generating models.
     threads: torch threads; 0 leaves torch's own choice.
     prefix_cache: whether prompts that begin alike share the keys and values of their common beginning.
+    speculative_tokens: guesses of a draft, at most, for models whose tokens are guessed.
     """
 
     max_batch_tokens: int = 512
@@ -64,6 +79,7 @@ class EngineOptions(msgspec.Struct, frozen=True):
     threads: int = 0
     stats_interval_seconds: float = 0.25
     prefix_cache: bool = True
+    speculative_tokens: int = 4
 
 
 class Configure(Message, frozen=True):
@@ -378,7 +394,8 @@ class Stats(Message, frozen=True):
 
     running, waiting, queue_tokens: now. kv_blocks_used: blocks in use by pool name, over all models. The counters
     (preemptions, wasted_tokens, prefix_queries, prefix_hits) are increments since the last message. prefix_queries:
-    prompt tokens that were looked up in the prefix cache; prefix_hits: those of them that were there.
+    prompt tokens that were looked up in the prefix cache; prefix_hits: those of them that were there. drafts: by model,
+    how many tokens were guessed and how many of them were right, increments as well.
     """
 
     epoch: int
@@ -393,6 +410,7 @@ class Stats(Message, frozen=True):
     wasted_tokens: int = 0
     prefix_queries: int = 0
     prefix_hits: int = 0
+    drafts: dict[str, tuple[int, int]] = {}
 
 
 FromWorker = Progress | Ready | LoadFailed | StepOutput | Stats

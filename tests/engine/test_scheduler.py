@@ -28,10 +28,13 @@ class World:
     """A scheduler, a cache that remembers which text's token lies in which slot, and the requests ever added.
 
     prefix: prompts begin alike, clients have one of two salts, and requests may share what they have in common.
+    drafts: single rows bring guesses, of which some are right.
     """
 
-    def __init__(self, rng: random.Random, cross: bool, prefix: bool = False, **sizes) -> None:
+    def __init__(self, rng: random.Random, cross: bool, prefix: bool = False, drafts: bool = False, **sizes) -> None:
         self.rng = rng
+        self.drafts = drafts
+        self.accepted = 0
         self.stems = [[rng.randrange(VOCAB) for _ in range(rng.randint(4, 24))] for _ in range(3)] if prefix else [[]]
         self.failures = 0.03 if prefix else 0.0
         self.block_size = sizes.get("block_size") or rng.choice([1, 2, 4])
@@ -67,6 +70,8 @@ class World:
         return request
 
     def step(self) -> bool:
+        if self.drafts:
+            self.guess()
         schedule = self.scheduler.schedule()
         if schedule is None:
             assert not self.scheduler.running and not self.scheduler.waiting, "work is left, but no step"
@@ -76,11 +81,17 @@ class World:
             self.cache |= dict.fromkeys(self.slots_of(block), ())
         assert POISON not in self.cache.values(), "a block is used again with numbers that are not finite"
         self.compute(schedule)
+        guessed = sum(len(row.sequence.draft) for row in schedule.rows)
+        assert not guessed or guessed + len(schedule.rows) <= self.scheduler.max_batch_tokens
         ready = dict.fromkeys(row.request for row in schedule.rows if row.needs_logits)
         self.scheduler.computed(schedule)
         for request in ready:
             if self.rng.random() < self.failures:
-                self.fail(request)
+                if request.rows[0].draft:
+                    self.spoil(request)
+                    self.scheduler.restart(request)
+                else:
+                    self.fail(request)
                 continue
             self.spoken_for |= self.slots(request)
             self.scheduler.publish(request)
@@ -97,10 +108,26 @@ class World:
             for position in range(row.num_computed_tokens)
         }
 
-    def fail(self, request: Request) -> None:
-        """Logits that are not finite: what nobody had spoken for before is poisoned."""
+    def guess(self) -> None:
+        for request in self.scheduler.running:
+            if request.takes_drafts and request.wants_next_token:
+                left = request.params.max_new_tokens - request.num_generated - 1
+                count = self.rng.randint(0, max(min(left, 9), 0))
+                request.rows[0].draft = [self.rng.randrange(VOCAB) for _ in range(count)]
+
+    def spoil(self, request: Request) -> None:
+        """Numbers that are not finite, wherever nobody had spoken for others before, drafts included."""
+        for row in request.rows:
+            for position in range(row.num_computed_tokens, row.num_computed_tokens + len(row.draft)):
+                slot = row.block_table[position // self.block_size] * self.block_size + position % self.block_size
+                self.spoken_for.discard(slot)
+                self.cache[slot] = POISON
         for slot in self.slots(request) - self.spoken_for:
             self.cache[slot] = POISON
+
+    def fail(self, request: Request) -> None:
+        """Logits that are not finite."""
+        self.spoil(request)
         self.scheduler.remove(request, suspect=True)
 
     def compute(self, schedule: Schedule) -> None:
@@ -120,14 +147,15 @@ class World:
             assert request.source_encoded or request in sources or not request.source_token_ids
             start = sequence.num_computed_tokens
             assert start + row.num_tokens <= len(sequence.tokens)
-            assert len(sequence.block_table) * size >= start + row.num_tokens
+            assert row.needs_logits or not sequence.draft
+            assert len(sequence.block_table) * size >= start + row.width
             for position in range(start):
                 slot = sequence.block_table[position // size] * size + position % size
                 assert self.cache[slot] == self.text(row, position), "a row lost its past"
         for row in schedule.rows:
             request, sequence = row.request, row.sequence
             start = sequence.num_computed_tokens
-            for position in range(start, start + row.num_tokens):
+            for position in range(start, start + row.width):
                 block = sequence.block_table[position // size]
                 assert self.scheduler.self_pool.references(block) == 1 or position < request.shared_tokens
                 assert not self.scheduler.self_pool.is_published(block), "what others may read is written again"
@@ -139,13 +167,20 @@ class World:
 
     def text(self, row: ScheduledRow, position: int) -> tuple:
         """What the keys and values of a token depend on, and who may read them."""
-        return self.salts.get(row.request, ""), *row.sequence.tokens[: position + 1]
+        return self.salts.get(row.request, ""), *[*row.sequence.tokens, *row.sequence.draft][: position + 1]
 
     def choose(self, request: Request) -> None:
         if request.beams is None:
-            token = self.rng.randrange(VOCAB)
-            request.rows[0].tokens.append(token)
-            if token == 0 or request.num_generated == request.params.max_new_tokens:
+            draft = request.rows[0].draft
+            right = self.rng.randint(0, len(draft))
+            tokens = [*draft[:right], self.rng.randrange(VOCAB)]
+            tokens = tokens[: tokens.index(0) + 1 if 0 in tokens else None]
+            self.accepted += len(tokens) - 1
+            self.scheduler.append(request, tokens)
+            self.spoken_for |= self.slots(request)
+            row = request.rows[0]
+            assert len(row.block_table) == self.scheduler.self_pool.blocks_for(row.num_computed_tokens)
+            if tokens[-1] == 0 or request.num_generated == request.params.max_new_tokens:
                 self.scheduler.remove(request)
             return
         assert all(row.num_uncomputed_tokens == 0 for row in request.rows), "beams decode together or not at all"
@@ -196,13 +231,15 @@ class World:
         assert self.scheduler.cross_pool is None or self.scheduler.cross_pool.used_blocks == 0
 
 
-@pytest.mark.parametrize("cross, prefix", [(False, False), (True, False), (False, True)])
+@pytest.mark.parametrize(
+    "cross, prefix, drafts", [(False, False, False), (True, False, True), (False, True, False), (False, True, True)]
+)
 @pytest.mark.parametrize("chunk", range(4))
-def test_any_interleaving(cross, prefix, chunk):
-    preemptions = forks = hits = 0
+def test_any_interleaving(cross, prefix, drafts, chunk):
+    preemptions = forks = hits = accepted = 0
     for seed in range(chunk * 12, chunk * 12 + 12):
         rng = random.Random(f"{cross}{seed}")
-        world = World(rng, cross, prefix)
+        world = World(rng, cross, prefix, drafts)
         for _ in range(150):
             event = rng.random()
             if event < 0.3:
@@ -215,7 +252,8 @@ def test_any_interleaving(cross, prefix, chunk):
         preemptions += world.scheduler.num_preemptions
         forks += sum(request.beams is not None and request.beams.length > 1 for request in world.requests)
         hits += world.scheduler.num_prefix_hits
-    assert (hits > 200) == prefix
+        accepted += world.accepted
+    assert (hits > 200) == prefix and (accepted > 200) == drafts
     assert preemptions > 20 and forks > 20, "the interleavings do not reach what they are for"
 
 

@@ -1,0 +1,43 @@
+"""Engines that guess ahead: by n-grams, or by a draft model that is the model itself, a shaken copy, or another one."""
+
+from __future__ import annotations
+
+import copy
+from dataclasses import replace
+
+import msgspec
+import torch
+
+from server.engine.engine import Engine, ModelEngine
+from server.engine.loading import Loaded, build
+from server.engine.speculation import find_drafts, make_drafter
+from server.ipc.messages import EngineOptions, Speculation
+from tests.engine.harness import Pair
+
+
+def speculating(pair: Pair, draft: Loaded | None = None, **options) -> Engine:
+    """Like `Pair.engine`; draft: the draft model, None for n-grams."""
+    settings = EngineOptions(**{"block_size": 4, "kv_cache_bytes": 1 << 22, **options})
+    way = Speculation(draft_directory="somewhere") if draft is not None else Speculation()
+    target = replace(pair.loaded, spec=msgspec.structs.replace(pair.loaded.spec, speculation=way))
+    drafts = find_drafts([target], lambda spec: draft)
+    share, drafter = make_drafter(target, drafts.get(pair.name), settings, settings.kv_cache_bytes)
+    model: ModelEngine = build(target, settings, share, drafter)[0]
+    return Engine({pair.name: model}, target.device)
+
+
+def shaken(loaded: Loaded, strength: float = 0.05) -> Loaded:
+    """A copy that is often right: every weight is off by a little."""
+    generator = torch.Generator().manual_seed(5)
+    transformer = copy.deepcopy(loaded.model.transformer)
+    with torch.no_grad():
+        for parameter in transformer.parameters():
+            noise = torch.randn(parameter.shape, generator=generator).to(parameter.device)
+            parameter += strength * parameter.std() * noise if parameter.numel() > 1 else 0.0
+    return replace(loaded, model=replace(loaded.model, transformer=transformer))
+
+
+def counts(engine: Engine) -> tuple[int, int]:
+    """Tokens guessed, and guessed right, by the only model."""
+    (model,) = engine.models.values()
+    return model.generation.num_drafted_tokens, model.generation.num_accepted_tokens
