@@ -184,7 +184,7 @@ class Generation:
                 self.finish(choice.request, "engine_error", events, NOT_FINITE)
                 continue
             if choice.spoiled:
-                self.scheduler.restart(choice.request)
+                self.scheduler.undraft(choice.request)
             elif choice.exhausted:
                 self.finish(choice.request, "length", events)
             else:

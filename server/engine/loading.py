@@ -68,6 +68,11 @@ class Loaded:
         return [ENCODE_TASKS[task] for task in self.model.tasks if task in ENCODE_TASKS]
 
     @property
+    def keys_depend_on_length(self) -> bool:
+        """Whether a token's keys depend on tokens after it, so that they are neither shared nor computed ahead."""
+        return bool(getattr(self.model.config, "keys_depend_on_length", False))
+
+    @property
     def context_tokens(self) -> int:
         return self.model.context_tokens or UNLIMITED_TOKENS
 
@@ -163,8 +168,9 @@ def build(
     generation = encoding = None
     if loaded.generates:
         pools = {name: BlockManager(count, options.block_size) for name, count in blocks.items()}
+        prefix_cache = options.prefix_cache and not loaded.keys_depend_on_length
         scheduler = Scheduler(
-            pools["self"], pools.get("cross"), options.max_batch_tokens, options.max_batch_rows, options.prefix_cache
+            pools["self"], pools.get("cross"), options.max_batch_tokens, options.max_batch_rows, prefix_cache
         )
         generation = Generation(spec.name, scheduler, runner, limits, drafter)
     if loaded.encodes:

@@ -213,8 +213,8 @@ class Scheduler:
             self.self_pool.release(row.block_table[kept:])
             del row.block_table[kept:]
 
-    def restart(self, request: Request) -> None:
-        """Compute a running request again, without drafts: one of them has spoiled what follows its last token."""
+    def undraft(self, request: Request) -> None:
+        """Compute a running request again, without drafts: one of them may have spoiled what it has computed."""
         request.takes_drafts = False
         self._preempt(request)
 

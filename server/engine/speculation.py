@@ -28,6 +28,8 @@ def find_drafts(loaded: Sequence[Loaded], read: Callable[[ModelSpec], Loaded]) -
             continue
         if not model.generates:
             raise LoadError(f"model {name!r}: nothing can be guessed ahead for a model that does not generate")
+        if model.keys_depend_on_length:
+            raise LoadError(f"model {name!r}: its keys depend on the length of the text, so nothing is computed ahead")
         if way.draft_model:
             drafts[name] = by_name[way.draft_model]
         elif way.draft_directory:
@@ -45,6 +47,8 @@ def check_draft(model: Loaded, draft: Loaded) -> None:
             raise LoadError(
                 f"model {name!r}: draft models are for decoders and are decoders; {one.spec.name!r} is none"
             )
+    if draft.keys_depend_on_length:
+        raise LoadError(f"model {name!r}: the keys of its draft model {other!r} depend on the length of the text")
     sizes = model.model.config.vocab_size, draft.model.config.vocab_size
     if sizes[0] != sizes[1]:
         raise LoadError(f"model {name!r} has {sizes[0]} tokens, its draft model {other!r} has {sizes[1]}")

@@ -89,7 +89,7 @@ class World:
             if self.rng.random() < self.failures:
                 if request.rows[0].draft:
                     self.spoil(request)
-                    self.scheduler.restart(request)
+                    self.scheduler.undraft(request)
                 else:
                     self.fail(request)
                 continue

@@ -390,6 +390,17 @@ def test_a_draft_model_must_fit(pairs):
         check_draft(gpt2, replace(gpt2, model=replace(gpt2.model, config=config)))
 
 
+def test_keys_that_depend_on_the_length_are_neither_guessed_ahead_nor_shared(pairs, monkeypatch):
+    pair = pairs("gpt2")
+    assert pair.engine().models["gpt2"].generation.scheduler.prefix_cache
+    monkeypatch.setattr(type(pair.loaded), "keys_depend_on_length", True)
+    assert not pair.engine().models["gpt2"].generation.scheduler.prefix_cache
+    with pytest.raises(LoadError, match="nothing is computed ahead"):
+        speculating(pair)
+    with pytest.raises(LoadError, match="keys of its draft model"):
+        check_draft(pair.loaded, pairs("llama").loaded)
+
+
 def test_drafts_are_found_by_name_or_read(pairs):
     def named(name: str, way: Speculation | None):
         return replace(pairs(name).loaded, spec=ModelSpec(name, name, "float32", way))
