@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import pytest
 
+from server.engine import selection
 from server.engine.scheduler import Scheduler
 from tests.engine.harness import generate, run
-from tests.engine.speculating import counts, shaken, speculating
+from tests.engine.speculating import believing, counts, shaken, speculating
 from tests.invariance.test_alone_equals_batched import alone, answers, crowd, pair
 from tests.parity.checkpoints import random_ids
 
@@ -74,18 +75,7 @@ def test_by_a_draft_model_preempted(pair, alone):
 @pytest.mark.parametrize("pair", WITH_DRAFT_MODELS, indirect=True)
 def test_a_wrong_guess_that_is_believed_is_noticed(pair, alone, monkeypatch):
     """Negative control: a draft taken for granted gives other answers."""
-    from server.engine import selection
-
-    honest = selection.choose
-
-    def gullible(logits, places):
-        tokens, possible = honest(logits, places)
-        for index, (place, after) in enumerate(zip(places, [*places[1:], None], strict=True)):
-            if after is not None and after.request is place.request:
-                tokens[index] = after.tokens[-1]
-        return tokens, possible
-
-    monkeypatch.setattr(selection, "choose", gullible)
+    monkeypatch.setattr(selection, "choose", believing(selection.choose))
     assert answers(run(speculating(pair), crowd(pair))) != alone
 
 
