@@ -105,8 +105,8 @@ def test_with_a_prefix_hit(pair, alone, max_batch_tokens, block_size):
     continued = answers(run(one, longer))
     assert continued == answers(run(pair.engine(prefix_cache=False), longer))
     cached = sum(end.cached_tokens for end in again.finished.values())
-    if pair.starts:
-        assert scheduler.num_prefix_hits == cached == 0, "what a decoder made of one source is not for another"
+    if pair.starts or pair.loaded.keys_depend_on_length:
+        assert scheduler.num_prefix_hits == cached == 0, "keys are shared that depend on more than what is before them"
         return
     assert scheduler.num_prefix_hits > cached > 100
     for request in crowd(pair):

@@ -8,6 +8,7 @@ from __future__ import annotations
 import pytest
 
 from server.engine import selection
+from server.engine.loading import LoadError
 from server.engine.scheduler import Scheduler
 from tests.engine.harness import generate, run
 from tests.engine.speculating import believing, counts, shaken, speculating
@@ -34,22 +35,30 @@ def squeeze(pair, one) -> Scheduler:
 
 @pytest.mark.parametrize("options", [{}, {"max_batch_tokens": 9, "block_size": 1, "speculative_tokens": 11}])
 def test_by_n_grams(pair, alone, options):
+    if pair.loaded.keys_depend_on_length:
+        with pytest.raises(LoadError):
+            speculating(pair)
+        return
     one = speculating(pair, **options)
     assert answers(run(one, crowd(pair), every=1 if options else 0)) == alone
     drafted, accepted = counts(one)
-    assert drafted >= accepted > 0
+    # Not every random model repeats itself.
+    assert drafted >= accepted and drafted > 0 and (accepted > 0 or pair.name not in WITH_DRAFT_MODELS)
 
 
+@pytest.mark.parametrize("pair", WITH_DRAFT_MODELS, indirect=True)
 def test_by_n_grams_alone(pair, alone):
     for request in crowd(pair)[::3]:
         assert answers(run(speculating(pair), [request])) == {request.request_id: alone[request.request_id]}
 
 
 def test_by_n_grams_preempted(pair, alone):
+    if pair.loaded.keys_depend_on_length:
+        return
     one = speculating(pair, max_batch_tokens=40)
     scheduler = squeeze(pair, one)
     assert answers(run(one, crowd(pair))) == alone
-    assert scheduler.num_preemptions > 0 and counts(one)[1] > 0
+    assert scheduler.num_preemptions > 0 and counts(one)[0] > 0
 
 
 @pytest.mark.parametrize("pair", WITH_DRAFT_MODELS, indirect=True)
@@ -79,8 +88,9 @@ def test_a_wrong_guess_that_is_believed_is_noticed(pair, alone, monkeypatch):
     assert answers(run(speculating(pair), crowd(pair))) != alone
 
 
+@pytest.mark.parametrize("pair", WITH_DRAFT_MODELS, indirect=True)
 def test_guesses_save_steps_where_a_text_repeats_itself(pair):
     prompt = random_ids(97, [5], seed=3)[0] * 4
-    request = generate(pair, 0, prompt, max_new_tokens=40, end_token_ids=[])
+    request = generate(pair, 0, prompt, max_new_tokens=40, end_token_ids=[], allowed_token_ids=[7])
     plain, guessed = run(pair.engine(), [request]), run(speculating(pair), [request])
-    assert guessed.texts(0) == plain.texts(0) and guessed.steps <= plain.steps
+    assert guessed.texts(0) == plain.texts(0) and guessed.steps < plain.steps / 3
