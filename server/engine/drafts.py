@@ -76,5 +76,7 @@ class NgramDrafts:
             if length <= len(text):
                 found = index.ends.get(tuple(text[len(text) - length :]))
                 if found is not None:
-                    return list(text[found : found + count])
+                    # What is repeated may be short: then it goes on as it began.
+                    period = len(text) - found
+                    return [text[found + place % period] for place in range(count)]
         return []
