@@ -7,7 +7,7 @@ No torch here, so that listing families and checking a configuration stays insta
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import ClassVar, Literal
 
 Activation = Literal["relu", "gelu", "gelu_tanh", "gelu_quick", "silu", "tanh"]
 
@@ -128,12 +128,13 @@ class RopeConfig:
 class BucketBiasConfig:
     """T5's relative position buckets, added to attention scores (Raffel et al. 2020, arXiv:1910.10683, section 2.1).
 
-    One table for all layers of a stack.
+    One table for all layers of a stack, or with `per_layer` one for each (Chung et al. 2023, arXiv:2304.09151).
     """
 
     num_buckets: int
     max_distance: int
     bidirectional: bool
+    per_layer: bool = False
 
     def __post_init__(self) -> None:
         exact = self.num_buckets // (4 if self.bidirectional else 2)
@@ -186,6 +187,55 @@ class AttentionConfig:
 
 
 @dataclass(frozen=True)
+class DisentangledConfig(AttentionConfig):
+    """Self-attention whose scores also compare contents with distances (He et al. 2021, arXiv:2006.03654, section 3.1).
+
+    A distance is a vector of the stack's `DistanceConfig`. content_to_position: a query looks at the distance to each
+    key; position_to_content: a key at the distance from each query. own_projections: distances have projections of
+    their own; else those of queries and keys.
+    """
+
+    content_to_position: bool = True
+    position_to_content: bool = True
+    own_projections: bool = True
+    position_key_bias: bool = True
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        _require(self.content_to_position or self.position_to_content, "disentangled attention must look at distances")
+        plain = self.rope is None and self.query_key_norm is None and self.window is None and self.score_cap is None
+        _require(plain and not self.causal and self.num_heads == self.num_kv_heads, "no such disentangled attention")
+
+
+@dataclass(frozen=True)
+class DistanceConfig:
+    """A vector for each signed distance below `max_distance`, for all layers of a stack; then a norm, if any.
+
+    num_buckets: with it, half as many distances on each side have a vector of their own and farther ones share, in
+    steps that grow logarithmically (He et al. 2021, arXiv:2111.09543, by its published code).
+    """
+
+    max_distance: int
+    num_buckets: int | None = None
+    norm: NormConfig | None = None
+
+    def __post_init__(self) -> None:
+        _require(self.max_distance > 0, f"max_distance must be positive, got {self.max_distance}")
+        if self.num_buckets is not None:
+            exact = self.num_buckets // 2
+            _require(exact > 0, f"{self.num_buckets} position buckets are too few")
+            _require(
+                self.max_distance - 1 > exact,
+                f"max_distance {self.max_distance} is too short for {self.num_buckets} buckets",
+            )
+
+    @property
+    def span(self) -> int:
+        """Vectors on each side of distance zero."""
+        return self.num_buckets or self.max_distance
+
+
+@dataclass(frozen=True)
 class FeedForwardConfig:
     """`down(act(up(x)))`, or `down(act(gate(x)) * up(x))` when gated (Shazeer 2020, arXiv:2002.05202)."""
 
@@ -221,6 +271,21 @@ class LayerConfig:
 
 
 @dataclass(frozen=True)
+class ConvolvedLayerConfig(LayerConfig):
+    """A layer with a convolution over its input beside it: `norm(layer(x) + act(conv(x)))` (DeBERTa-v2's first)."""
+
+    kernel_size: int = 3
+    groups: int = 1
+    activation: Activation = "tanh"
+    norm: NormConfig = NormConfig("layer", 1e-7)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        _require(self.kernel_size % 2 == 1, f"a convolution needs an odd kernel, got {self.kernel_size}")
+        _require(not self.attention.causal, "a convolution sees what comes after")
+
+
+@dataclass(frozen=True)
 class LearnedPositions:
     """A table of `num_positions` vectors added to the token embeddings; position 0 is its first row."""
 
@@ -235,30 +300,72 @@ class SinusoidalPositions:
 
 
 @dataclass(frozen=True)
+class FairseqSinusoidalPositions:
+    """The same with waves up to a length of 2 pi * 10000 positions, where the paper's stop one step short of it, and
+    numbered from `first` (Ott et al. 2019, arXiv:1904.01038, by its published code, after tensor2tensor)."""
+
+    num_positions: int
+    first: int
+
+
+@dataclass(frozen=True)
 class EmbeddingConfig:
-    """Token embeddings times `scale`, plus positions and token types where there are some, then a norm."""
+    """Token embeddings times `scale`, plus positions and token types where there are some, then a norm.
+
+    token_norm: of the scaled token embeddings alone, before anything is added.
+    width: of all tables and the norm, whose result a linear layer then brings to the hidden size (Lan et al. 2020,
+    arXiv:1909.11942, section 3.1); None for tables of the hidden size and no such layer.
+    """
 
     vocab_size: int
     scale: float = 1.0
-    positions: LearnedPositions | SinusoidalPositions | None = None
+    positions: LearnedPositions | SinusoidalPositions | FairseqSinusoidalPositions | None = None
     num_token_types: int = 0
     norm: NormConfig | None = None
+    token_norm: NormConfig | None = None
+    width: int | None = None
+
+    def __post_init__(self) -> None:
+        _require(self.width is None or self.width > 0, f"embedding width must be positive, got {self.width}")
+
+
+@dataclass(frozen=True)
+class ConvolutionalEmbeddingConfig:
+    """Two convolutions over frames of sound, a GELU after each, the second one with stride 2; then learned positions
+    (Radford et al. 2022, arXiv:2212.04356, section 2.2). num_mels: numbers of a frame."""
+
+    num_mels: int
+    num_positions: int
+    vocab_size: ClassVar[int] = 0
+    width: ClassVar[int | None] = None
 
 
 @dataclass(frozen=True)
 class StackConfig:
-    """Embeddings, layers and an optional final norm: an encoder or a decoder."""
+    """Embeddings, layers and an optional final norm: an encoder or a decoder.
 
-    embedding: EmbeddingConfig
+    sharing: for each layer, the number of the layer whose weights it uses: its own, or that of an earlier one (Lan et
+    al. 2020, arXiv:1909.11942, section 3.1); empty where every layer has its own.
+    """
+
+    embedding: EmbeddingConfig | ConvolutionalEmbeddingConfig
     layers: tuple[LayerConfig, ...]
     final_norm: NormConfig | None = None
     score_bias: BucketBiasConfig | AlibiConfig | None = None
+    sharing: tuple[int, ...] = ()
+    distances: DistanceConfig | None = None
 
     def __post_init__(self) -> None:
         _require(len(self.layers) > 0, "a stack needs at least one layer")
+        _require(not self.sharing or len(self.sharing) == len(self.layers), "sharing must name one layer for each")
+        for index, owner in enumerate(self.sharing):
+            _require(0 <= owner <= index and self.sharing[owner] == owner, f"layer {owner} has no weights to share")
+            _require(self.layers[owner] == self.layers[index], f"layers {owner} and {index} differ and share weights")
         if isinstance(self.score_bias, AlibiConfig):
             slopes, heads = len(self.score_bias.slopes), self.layers[0].attention.num_heads
             _require(slopes == heads, f"{slopes} ALiBi slopes for {heads} heads")
+        disentangled = any(isinstance(layer.attention, DisentangledConfig) for layer in self.layers)
+        _require(disentangled == (self.distances is not None), "disentangled attention and distances need each other")
 
 
 @dataclass(frozen=True)
@@ -279,10 +386,15 @@ class LanguageModelHead:
 
 @dataclass(frozen=True)
 class MaskedLanguageModelHead:
-    """Dense, activation, norm, then tied logits with a bias (BERT's `cls.predictions`)."""
+    """Dense, activation, norm, then tied logits with a bias (BERT's `cls.predictions`).
+
+    The dense layer leads to the width of the encoder's token table.
+    """
 
     activation: Activation
     norm: NormConfig
+    dense_bias: bool = True
+    bias: bool = True
 
 
 @dataclass(frozen=True)
@@ -292,27 +404,35 @@ class PoolingHead:
 
 @dataclass(frozen=True)
 class ClassificationHead:
-    """One vector per sequence, then labels: `out(act(dense(pooled)))`, the dense step optional.
+    """One vector per sequence, then labels: `out(norm(act(dense(pooled))))`, the dense step and its norm optional.
 
-    `pool` takes the first token of an encoder, or the last token of a sequence (BART's end-of-sentence token).
-    start_token_id: with a decoder, what it reads before the text.
+    `pool` takes the first token of an encoder, the last of a sequence (BART's end-of-sentence token), the last that is
+    `end_token_id`, or the mean. start_token_id: with a decoder, what it reads before the text; None for the text's own
+    last token.
     """
 
     num_labels: int
     dense: Activation | None
-    pool: Literal["first", "last"] = "first"
+    pool: Literal["first", "last", "end", "mean"] = "first"
     bias: bool = True
-    start_token_id: int = 0
+    start_token_id: int | None = 0
+    dense_bias: bool = True
+    norm: NormConfig | None = None
+    end_token_id: int | None = None
 
     def __post_init__(self) -> None:
         _require(self.num_labels > 0, f"num_labels must be positive, got {self.num_labels}")
+        _require((self.pool == "end") == (self.end_token_id is not None), "an end token goes with pool `end`")
 
 
 @dataclass(frozen=True)
 class TokenClassificationHead:
-    """Class logits of each token, straight from its hidden state."""
+    """Class logits of each token: `out(norm(act(dense(hidden))))`, the dense step and its norm optional."""
 
     num_labels: int
+    dense: Activation | None = None
+    dense_bias: bool = True
+    norm: NormConfig | None = None
 
     def __post_init__(self) -> None:
         _require(self.num_labels > 0, f"num_labels must be positive, got {self.num_labels}")
@@ -320,7 +440,14 @@ class TokenClassificationHead:
 
 @dataclass(frozen=True)
 class SpanHead:
-    """Two logits of each token: to begin an answer, and to end one (Devlin et al. 2019, arXiv:1810.04805, 4.2)."""
+    """Two logits of each token: to begin an answer, and to end one (Devlin et al. 2019, arXiv:1810.04805, 4.2).
+
+    They come from the hidden state like the classes of a token: `out(norm(act(dense(hidden))))`.
+    """
+
+    dense: Activation | None = None
+    dense_bias: bool = True
+    norm: NormConfig | None = None
 
 
 HeadConfig = (
@@ -343,6 +470,8 @@ class ModelConfig:
     shared_embeddings: bool = False
     max_positions: int | None = None
     """Longest sequence the positions allow; None where nothing limits it (T5's buckets)."""
+    max_source_positions: int | None = None
+    """The same for the encoder of an encoder-decoder, where it differs."""
 
     def __post_init__(self) -> None:
         _require(self.encoder is not None or self.decoder is not None, "a model needs an encoder or a decoder")

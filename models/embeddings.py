@@ -6,10 +6,11 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from models.config import EmbeddingConfig, LearnedPositions, SinusoidalPositions
-from models.linear import parameter
+from models.batch import EncoderBatch
+from models.config import EmbeddingConfig, FairseqSinusoidalPositions, LearnedPositions, SinusoidalPositions
+from models.linear import Linear, parameter
 from models.norms import make_norm
-from models.positions import sinusoids
+from models.positions import fairseq_sinusoids, sinusoids
 
 
 class Table(nn.Module):
@@ -26,9 +27,9 @@ class Table(nn.Module):
 class SinusoidalTable(nn.Module):
     """Like `Table`, but computed: no parameter. The table follows the device and dtype it is used in."""
 
-    def __init__(self, rows: int, hidden_size: int) -> None:
+    def __init__(self, table: Tensor) -> None:
         super().__init__()
-        self._table = sinusoids(rows, hidden_size)
+        self._table = table
 
     def forward(self, index: Tensor, dtype: torch.dtype) -> Tensor:
         if self._table.device != index.device or self._table.dtype != dtype:
@@ -37,7 +38,8 @@ class SinusoidalTable(nn.Module):
 
 
 class Embedding(nn.Module):
-    """Token vectors times `scale`, plus positions and token types where there are some, then a norm.
+    """Token vectors times `scale`, plus positions and token types where there are some, then a norm, and a linear layer
+    where the tables are not of the hidden size.
 
     tokens: a table that another stack owns too, or None for one of its own.
     """
@@ -45,25 +47,45 @@ class Embedding(nn.Module):
     def __init__(self, config: EmbeddingConfig, hidden_size: int, tokens: Table | None = None) -> None:
         super().__init__()
         self.scale = config.scale
-        self.tokens = Table(config.vocab_size, hidden_size) if tokens is None else tokens
+        width = config.width or hidden_size
+        self.tokens = Table(config.vocab_size, width) if tokens is None else tokens
         self.positions: Table | SinusoidalTable | None = None
         match config.positions:
             case LearnedPositions(num_positions=rows):
-                self.positions = Table(rows, hidden_size)
+                self.positions = Table(rows, width)
             case SinusoidalPositions(num_positions=rows):
-                self.positions = SinusoidalTable(rows, hidden_size)
-        self.token_types = Table(config.num_token_types, hidden_size) if config.num_token_types else None
-        self.norm = make_norm(config.norm, hidden_size)
+                self.positions = SinusoidalTable(sinusoids(rows, width))
+            case FairseqSinusoidalPositions(num_positions=rows, first=first):
+                self.positions = SinusoidalTable(fairseq_sinusoids(rows, width, first))
+        self.token_types = Table(config.num_token_types, width) if config.num_token_types else None
+        self.norm = make_norm(config.norm, width)
+        self.token_norm = make_norm(config.token_norm, width)
+        self.projection = None if config.width is None else Linear(width, hidden_size, bias=True)
+
+    def read(self, batch: EncoderBatch) -> Tensor:
+        """The first hidden states of a batch of texts: [tokens, hidden], model dtype."""
+        output: Tensor = self(batch.token_ids, batch.positions, batch.token_type_ids)
+        return output
 
     def forward(self, token_ids: Tensor, positions: Tensor, token_type_ids: Tensor | None = None) -> Tensor:
-        """token_ids, positions, token_type_ids: [tokens], int64 -> [tokens, hidden], model dtype."""
+        """token_ids, positions, token_type_ids: [tokens], int64 -> [tokens, hidden], model dtype.
+
+        Where there is one type only, every token is of it, whatever its text's place in a pair.
+        """
         x: Tensor = self.tokens(token_ids)
         if self.scale != 1.0:
             x = x * self.scale
+        if self.token_norm is not None:
+            x = self.token_norm(x)
         if isinstance(self.positions, SinusoidalTable):
             x = x + self.positions(positions, x.dtype)
         elif self.positions is not None:
             x = x + self.positions(positions)
         if self.token_types is not None:
-            x = x + (self.token_types.weight[0] if token_type_ids is None else self.token_types(token_type_ids))
-        return x if self.norm is None else self.norm(x)
+            if token_type_ids is None or len(self.token_types.weight) == 1:
+                x = x + self.token_types.weight[0]
+            else:
+                x = x + self.token_types(token_type_ids)
+        if self.norm is not None:
+            x = self.norm(x)
+        return x if self.projection is None else self.projection(x)

@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from models import ops
+from models.activations import ACTIVATIONS
 from models.batch import EncoderBatch
 from models.config import (
     ClassificationHead,
@@ -19,8 +20,7 @@ from models.config import (
     SpanHead,
     TokenClassificationHead,
 )
-from models.feed_forward import ACTIVATIONS
-from models.linear import Linear, parameter
+from models.linear import Linear, Packer, parameter
 from models.norms import make_norm
 
 Pooling = Literal["mean", "cls", "last", "max"]
@@ -34,80 +34,120 @@ class LanguageModel(nn.Module):
         self.scale, self.cap = config.scale, config.cap
         self.weight = None if config.tied else parameter(vocab_size, hidden_size)
         self.bias = parameter(vocab_size) if config.bias else None
+        self.packed: ops.PackedLinear | None = None
 
     def forward(self, hidden: Tensor, tokens: Tensor) -> Tensor:
         if self.scale != 1.0:
             hidden = hidden * self.scale
-        logits = ops.linear(hidden, tokens if self.weight is None else self.weight, self.bias).float()
+        if self.packed is not None:
+            logits = self.packed(hidden).float()
+        else:
+            logits = ops.linear(hidden, tokens if self.weight is None else self.weight, self.bias).float()
         return logits if self.cap is None else self.cap * torch.tanh(logits / self.cap)
+
+    def pack(self, packer: Packer, tokens: Tensor | None) -> None:
+        """Put the weight into its fastest layout. tokens: a tied head's table, or None to leave a tied head alone."""
+        weight = tokens if self.weight is None else self.weight
+        if weight is not None:
+            self.packed = packer(weight, self.bias)
+            self.weight = None
 
 
 class MaskedLanguageModel(nn.Module):
     """Dense, activation, norm, tied logits with a bias (Devlin et al. 2018, arXiv:1810.04805).
 
-    forward: [n, hidden], and the token table [vocab, hidden] -> [n, vocab], float32.
+    token_width: of the token table. forward: [n, hidden], and the token table [vocab, token_width] -> [n, vocab],
+    float32.
     """
 
-    def __init__(self, config: MaskedLanguageModelHead, hidden_size: int, vocab_size: int) -> None:
+    def __init__(self, config: MaskedLanguageModelHead, hidden_size: int, vocab_size: int, token_width: int) -> None:
         super().__init__()
-        self.dense = Linear(hidden_size, hidden_size, bias=True)
+        self.dense = Linear(hidden_size, token_width, config.dense_bias)
         self.activation = ACTIVATIONS[config.activation]
-        self.norm = make_norm(config.norm, hidden_size)
-        self.bias = parameter(vocab_size)
+        self.norm = make_norm(config.norm, token_width)
+        self.bias = parameter(vocab_size) if config.bias else None
 
     def forward(self, hidden: Tensor, tokens: Tensor) -> Tensor:
         assert self.norm is not None
         return ops.linear(self.norm(self.activation(self.dense(hidden))), tokens, self.bias).float()
 
 
-class Classification(nn.Module):
-    """Class logits of the first or last token. forward: [tokens, hidden] -> [batch, num_labels], float32."""
+class _Labels(nn.Module):
+    """`output(norm(activation(dense(x))))`, all but the output optional. [n, hidden] -> [n, num_labels], float32."""
 
-    def __init__(self, config: ClassificationHead, hidden_size: int) -> None:
+    def __init__(
+        self, config: ClassificationHead | TokenClassificationHead | SpanHead, num_labels: int, hidden_size: int
+    ) -> None:
         super().__init__()
-        self.config = config
         self.dense: Linear | None = None
         if config.dense is not None:
-            self.dense = Linear(hidden_size, hidden_size, bias=True)
+            self.dense = Linear(hidden_size, hidden_size, config.dense_bias)
             self.activation = ACTIVATIONS[config.dense]
-        self.output = Linear(hidden_size, config.num_labels, config.bias)
+            self.norm = make_norm(config.norm, hidden_size)
+        bias = config.bias if isinstance(config, ClassificationHead) else True
+        self.output = Linear(hidden_size, num_labels, bias)
 
-    def forward(self, hidden: Tensor, batch: EncoderBatch) -> Tensor:
-        offsets = torch.tensor(batch.offsets, device=hidden.device)
-        x = hidden[offsets[:-1] if self.config.pool == "first" else offsets[1:] - 1]
+    def labels(self, x: Tensor) -> Tensor:
         if self.dense is not None:
             x = self.activation(self.dense(x))
+            x = x if self.norm is None else self.norm(x)
         logits: Tensor = self.output(x)
         return logits.float()
 
 
-class TokenClassification(nn.Module):
+class Classification(_Labels):
+    """Class logits of one token of each sequence, or the mean. forward: [tokens, hidden] -> [batch, num_labels],
+    float32."""
+
+    def __init__(self, config: ClassificationHead, hidden_size: int) -> None:
+        super().__init__(config, config.num_labels, hidden_size)
+        self.config = config
+
+    def forward(self, hidden: Tensor, batch: EncoderBatch) -> Tensor:
+        if self.config.pool == "mean":
+            return self.labels(pool(hidden, batch, "mean").to(hidden.dtype))
+        return self.labels(hidden[self._places(batch)])
+
+    def _places(self, batch: EncoderBatch) -> Tensor:
+        """Index of each text's one token: [batch], int64. A text without an end token gives its first."""
+        offsets = torch.tensor(batch.offsets, device=batch.token_ids.device)
+        match self.config.pool:
+            case "first":
+                return offsets[:-1]
+            case "end":
+                index = torch.arange(len(batch.token_ids), device=offsets.device)
+                ends = index * (batch.token_ids == self.config.end_token_id)
+                last = torch.stack([part.max() for part in torch.split(ends, list(batch.lengths))])
+                return torch.maximum(last, offsets[:-1])
+            case _:
+                return offsets[1:] - 1
+
+
+class TokenClassification(_Labels):
     """Logits of each token. forward: [tokens, hidden] -> [tokens, num_labels], float32."""
 
-    def __init__(self, num_labels: int, hidden_size: int) -> None:
-        super().__init__()
-        self.output = Linear(hidden_size, num_labels, bias=True)
-
     def forward(self, hidden: Tensor) -> Tensor:
-        logits: Tensor = self.output(hidden)
-        return logits.float()
+        return self.labels(hidden)
 
 
 def make_head(
-    config: HeadConfig, hidden_size: int, vocab_size: int
+    config: HeadConfig, hidden_size: int, vocab_size: int, token_width: int
 ) -> LanguageModel | MaskedLanguageModel | Classification | TokenClassification | None:
-    """The head that a configuration asks for; None for pooling, which has no weights."""
+    """The head that a configuration asks for; None for pooling, which has no weights.
+
+    token_width: of the token table, where a head is tied to it.
+    """
     match config:
         case LanguageModelHead():
             return LanguageModel(config, hidden_size, vocab_size)
         case MaskedLanguageModelHead():
-            return MaskedLanguageModel(config, hidden_size, vocab_size)
+            return MaskedLanguageModel(config, hidden_size, vocab_size, token_width)
         case ClassificationHead():
             return Classification(config, hidden_size)
         case TokenClassificationHead():
-            return TokenClassification(config.num_labels, hidden_size)
+            return TokenClassification(config, config.num_labels, hidden_size)
         case SpanHead():
-            return TokenClassification(2, hidden_size)
+            return TokenClassification(config, 2, hidden_size)
         case PoolingHead():
             return None
 

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from copy import copy
+
 from torch import Tensor, nn
 
 from models.attention import Attention
 from models.config import LayerConfig
+from models.disentangled import make_attention
 from models.feed_forward import FeedForward
 from models.norms import SublayerNorms
 from models.steps import Step
@@ -20,7 +23,7 @@ class Layer(nn.Module):
     def __init__(self, config: LayerConfig, hidden_size: int, index: int) -> None:
         super().__init__()
         self.index, self.parallel = index, config.parallel
-        self.attention = Attention(config.attention, hidden_size)
+        self.attention = make_attention(config.attention, hidden_size)
         self.attention_norms = SublayerNorms(config.attention_norms, hidden_size)
         self.cross_attention: Attention | None = None
         if config.cross_attention is not None:
@@ -28,6 +31,12 @@ class Layer(nn.Module):
             self.cross_attention_norms = SublayerNorms(config.cross_attention_norms, hidden_size)
         self.feed_forward = FeedForward(config.feed_forward, hidden_size)
         self.feed_forward_norms = SublayerNorms(config.feed_forward_norms, hidden_size)
+
+    def again(self, index: int) -> Layer:
+        """The same weights as another layer of the stack."""
+        layer = copy(self)
+        layer.index = index
+        return layer
 
     def forward(self, x: Tensor, step: Step) -> Tensor:
         if self.parallel:

@@ -7,13 +7,14 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
+from dataclasses import replace
 
 import torch
 from torch import Tensor
 
 from models import ops
 from models.attention import Attention
-from models.attention_plan import AttentionPlan
+from models.attention_plan import AttentionPlan, Distances
 from models.batch import DecoderBatch
 from models.config import RopeConfig
 from models.kv_cache import KVCache
@@ -21,7 +22,10 @@ from models.positions import Rotation
 
 
 class Step(ABC):
-    """Attention for one forward pass through one stack. A plan is made once for each sliding window and kept."""
+    """Attention for one forward pass through one stack. A plan is made once for each sliding window and kept.
+
+    score_bias: [heads, distances] for all layers, [layers, heads, distances] for each its own, or None.
+    """
 
     def __init__(self, rotations: Mapping[RopeConfig, Rotation], score_bias: Tensor | None) -> None:
         self.rotations = rotations
@@ -30,12 +34,14 @@ class Step(ABC):
 
     def self_attention(self, layer: int, attention: Attention, hidden: Tensor) -> Tensor:
         """hidden: [tokens, hidden] -> [tokens, hidden]."""
-        query = attention.queries(hidden, self.rotations)
-        key, value = attention.keys_values(hidden, self.rotations)
+        query, key, value = attention.projections(hidden, self.rotations)
         kind = (attention.config.causal, attention.config.window)
         if kind not in self._plans:
             self._plans[kind] = self._make_plan(*kind)
-        return attention.join(self._attend(layer, attention, query, key, value, self._plans[kind]))
+        plan = self._plans[kind]
+        if self._score_bias is not None and self._score_bias.dim() == 3:
+            plan = replace(plan, score_bias=self._score_bias[layer])
+        return attention.join(self._attend(layer, attention, query, key, value, plan))
 
     @abstractmethod
     def cross_attention(self, layer: int, attention: Attention, hidden: Tensor) -> Tensor:
@@ -54,7 +60,7 @@ class PackedStep(Step):
     """Whole sequences, packed one after the other.
 
     lengths: tokens of each sequence. source: [source tokens, hidden], the encoder's output for the cross-attention of
-    each sequence, `source_lengths` tokens each; or None.
+    each sequence, `source_lengths` tokens each; or None. distances: for attention that looks at them, or None.
     """
 
     def __init__(
@@ -66,10 +72,11 @@ class PackedStep(Step):
         score_bias: Tensor | None = None,
         source: Tensor | None = None,
         source_lengths: tuple[int, ...] = (),
+        distances: Distances | None = None,
     ) -> None:
         super().__init__(rotations, score_bias)
-        self._lengths, self._dtype, self._device = lengths, dtype, device
-        self._source = source
+        self.lengths, self._dtype, self._device = lengths, dtype, device
+        self._source, self._distances = source, distances
         self._cross_plan = AttentionPlan(lengths, source_lengths, dtype, device)
 
     def cross_attention(self, layer: int, attention: Attention, hidden: Tensor) -> Tensor:
@@ -81,13 +88,20 @@ class PackedStep(Step):
 
     def _make_plan(self, causal: bool, window: int | None) -> AttentionPlan:
         return AttentionPlan(
-            self._lengths, self._lengths, self._dtype, self._device, causal, window, score_bias=self._score_bias
+            self.lengths,
+            self.lengths,
+            self._dtype,
+            self._device,
+            causal,
+            window,
+            score_bias=self._score_bias,
+            distances=self._distances,
         )
 
     def _attend(
         self, layer: int, attention: Attention, query: Tensor, key: Tensor, value: Tensor, plan: AttentionPlan
     ) -> Tensor:
-        return ops.packed_attention(query, key, value, plan, attention.config.scale, attention.config.score_cap)
+        return attention.attend(query, key, value, plan)
 
 
 class PagedStep(Step):

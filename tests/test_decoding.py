@@ -18,11 +18,13 @@ TESTS = {
     "sampler": ["tests/engine/test_sampler.py"],
     "engine": ["tests/engine/test_engine.py"],
     "beams": ["tests/engine/test_beam_search.py"],
+    "format": ["tests/engine/test_formats.py"],
     "crowd": ["tests/invariance/test_alone_equals_batched.py"],
     "resolved": ["tests/api/test_generation.py"],
     "wire": ["tests/wire/test_generate.py", "tests/wire/test_fields.py"],
     "translate": ["tests/wire/test_translate.py"],
     "oracle": ["tests/e2e/test_oracle.py"],
+    "attention": ["tests/engine/test_alignment.py", "tests/e2e/test_translation.py"],
 }
 
 
@@ -46,6 +48,8 @@ def test_a_field_is_tested_where_the_table_says(row):
         "bad_words": "bad_words_ids",
         "suppress_tokens": "suppress_token_ids",
         "forced_bos_token": "forced_bos_token_id",
+        "response_format": "grammar",
+        "return_attention": "attention",
     }
     for place in row[3].strip().split(", "):
         text = "".join((ROOT / file).read_text() for file in TESTS[place])

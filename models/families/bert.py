@@ -18,6 +18,7 @@ from models.families.fields import Fields
 from models.families.post_norm_encoder import (
     architectures,
     bert_layer_names,
+    embedding_rules,
     encoder_stack,
     head,
     layer_rules,
@@ -55,15 +56,7 @@ def _config(hf: Mapping[str, Any], architecture: str) -> ModelConfig:
 
 
 def _rules(model: ModelConfig, hf: Mapping[str, Any], architecture: str) -> Sequence[Rule]:
-    embeddings = rf"{_PREFIX}embeddings"
-    body = (
-        Rename(rf"{embeddings}\.word_embeddings\.weight", _TOKENS),
-        Rename(rf"{embeddings}\.position_embeddings\.weight", "encoder.embedding.positions.weight"),
-        Rename(rf"{embeddings}\.token_type_embeddings\.weight", "encoder.embedding.token_types.weight"),
-        *norm(rf"{embeddings}\.LayerNorm", "encoder.embedding.norm"),
-        Drop(rf"{embeddings}\.(position_ids|token_type_ids)"),
-        *layer_rules(bert_layer_names(_PREFIX)),
-    )
+    body = (*embedding_rules(rf"{_PREFIX}embeddings"), *layer_rules(bert_layer_names(_PREFIX)))
     pooler = rf"{_PREFIX}pooler\.dense"
     match model.head:
         case ClassificationHead():

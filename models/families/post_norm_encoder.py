@@ -29,7 +29,7 @@ from models.config import (
 )
 from models.families.family import Task
 from models.families.fields import Fields, head_width
-from weights.rules import Rename, Rule
+from weights.rules import Drop, Rename, Rule
 
 
 def encoder_stack(
@@ -43,8 +43,12 @@ def encoder_stack(
     norm: NormConfig,
     num_positions: int,
     num_token_types: int,
+    embedding_width: int | None = None,
 ) -> StackConfig:
-    """Learned positions and token types, a norm over the embeddings, and layers that norm after each sum."""
+    """Learned positions and token types, a norm over the embeddings, and layers that norm after each sum.
+
+    embedding_width: of the tables, where a linear layer brings them to the hidden size.
+    """
     head_dim = head_width(hidden_size, num_heads)
     layer = LayerConfig(
         attention=AttentionConfig(
@@ -55,7 +59,11 @@ def encoder_stack(
         feed_forward_norms=NormSlots(residual=norm),
     )
     embedding = EmbeddingConfig(
-        vocab_size, positions=LearnedPositions(num_positions), num_token_types=num_token_types, norm=norm
+        vocab_size,
+        positions=LearnedPositions(num_positions),
+        num_token_types=num_token_types,
+        norm=norm,
+        width=embedding_width,
     )
     return StackConfig(embedding, (layer,) * num_layers)
 
@@ -116,6 +124,17 @@ def norm(pattern: str, name: str) -> tuple[Rule, Rule]:
     )
 
 
+def embedding_rules(embeddings: str) -> tuple[Rule, ...]:
+    """Rules for the embeddings as BERT has them. embeddings: what the checkpoint calls them, a pattern."""
+    return (
+        Rename(rf"{embeddings}\.word_embeddings\.weight", "encoder.embedding.tokens.weight"),
+        Rename(rf"{embeddings}\.position_embeddings\.weight", "encoder.embedding.positions.weight"),
+        Rename(rf"{embeddings}\.token_type_embeddings\.weight", "encoder.embedding.token_types.weight"),
+        *norm(rf"{embeddings}\.LayerNorm", "encoder.embedding.norm"),
+        Drop(rf"{embeddings}\.(position_ids|token_type_ids)"),
+    )
+
+
 def layer_rules(names: Mapping[str, str]) -> tuple[Rule, ...]:
     """Rules for a layer's tensors.
 
@@ -142,3 +161,23 @@ def bert_layer_names(prefix: str) -> dict[str, str]:
         "down": rf"{layer}\.output\.dense",
         "feed_forward_norm": rf"{layer}\.output\.LayerNorm",
     }
+
+
+def roberta_head_rules(head: HeadConfig) -> tuple[Rule, ...]:
+    """The heads as RoBERTa named them."""
+    match head:
+        case ClassificationHead():
+            return (linear(r"classifier\.dense", "head.dense"), linear(r"classifier\.out_proj", "head.output"))
+        case MaskedLanguageModelHead():
+            return (
+                linear(r"lm_head\.dense", "head.dense"),
+                *norm(r"lm_head\.layer_norm", "head.norm"),
+                Rename(r"lm_head\.(?:decoder\.)?bias", "head.bias"),
+                Rename(r"lm_head\.decoder\.weight", "encoder.embedding.tokens.weight"),
+            )
+        case TokenClassificationHead():
+            return (linear("classifier", "head.output"),)
+        case SpanHead():
+            return (linear("qa_outputs", "head.output"),)
+        case _:
+            return (Drop(r"lm_head\..*"),)

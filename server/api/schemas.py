@@ -10,6 +10,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSchema
 
+from server.api.response_format import ResponseFormat
 from server.errors import InvalidRequest
 
 MAX_ITEMS = 1024
@@ -203,7 +204,7 @@ class GenerationFields(TimedBody):
     decoder_prefix: Annotated[str | None, Field(min_length=1, max_length=4096)] = None
     source_lang: Language | None = None
     target_lang: Language | None = None
-    response_format: dict[str, Any] | None = None
+    response_format: ResponseFormat | None = None
     user: Any = None
     metadata: Any = None
     store: Any = None
@@ -215,6 +216,11 @@ class GenerationFields(TimedBody):
             if value is not None and (neutral or value not in values):
                 return name
         return None
+
+    @property
+    def has_format(self) -> bool:
+        """Whether not every text will do."""
+        return self.response_format is not None and self.response_format.type != "text"
 
     @property
     def candidates(self) -> int:
@@ -230,8 +236,6 @@ class GenerationFields(TimedBody):
 _UNBUILT: dict[str, tuple[object, ...]] = {
     "num_beam_groups": (1,),
     "diversity_penalty": (0.0,),
-    "return_attention": (False,),
-    "response_format": ({"type": "text"},),
 }
 
 
@@ -274,6 +278,10 @@ def refuse_contradictions(body: GenerationFields, num_beams: int) -> None:
         raise InvalidRequest("`early_stopping` needs beam search (`num_beams` above 1)", "early_stopping")
     if body.top_logprobs and not (body.logprobs or body.prompt_logprobs):
         raise InvalidRequest("`top_logprobs` needs `logprobs` or `prompt_logprobs` to be true", "top_logprobs")
+    if body.ignore_eos and body.has_format:
+        raise InvalidRequest(
+            "`ignore_eos` does not go with `response_format`, which says where the text ends", "ignore_eos"
+        )
     if body.include_stop and not (body.stop or body.stop_token_ids):
         raise InvalidRequest("`include_stop` needs `stop` or `stop_token_ids`", "include_stop")
 

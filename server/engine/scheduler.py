@@ -67,7 +67,7 @@ class Schedule:
 
     @property
     def num_tokens(self) -> int:
-        return sum(row.width for row in self.rows) + sum(len(r.source_token_ids) for r in self.sources)
+        return sum(row.width for row in self.rows) + sum(r.num_source_tokens for r in self.sources)
 
     @property
     def phase(self) -> Literal["prefill", "decode", "mixed"]:
@@ -120,7 +120,7 @@ class Scheduler:
                 f"there are {self.self_pool.num_blocks}"
             )
         if self.cross_pool is not None:
-            source = self.cross_pool.blocks_for(len(request.source_token_ids))
+            source = self.cross_pool.blocks_for(request.num_source_tokens)
             if source > self.cross_pool.num_blocks:
                 return f"the source needs {source} KV blocks; there are {self.cross_pool.num_blocks}"
         return None
@@ -200,6 +200,7 @@ class Scheduler:
             row.sequence.num_computed_tokens += row.num_tokens
         for request in schedule.sources:
             request.source_encoded = True
+            request.source_frames = b""
 
     def append(self, request: Request, tokens: list[int]) -> None:
         """New tokens of a single row: all but the last were in its draft, so their keys and values are in the cache."""
@@ -283,7 +284,7 @@ class Scheduler:
             found = self._find(request)
             if not self._fits(request, found) or self._comes_soon(request, len(found)):
                 return
-            source = 0 if request.source_encoded else len(request.source_token_ids)
+            source = 0 if request.source_encoded else request.num_source_tokens
             # A source is encoded whole. One that exceeds the budget goes when no other prefill does.
             if source > budget and prefills:
                 return
@@ -332,7 +333,7 @@ class Scheduler:
             return False
         if self.cross_pool is None or request.cross_block_table:
             return True
-        return self.cross_pool.blocks_for(len(request.source_token_ids)) <= self.cross_pool.free_blocks
+        return self.cross_pool.blocks_for(request.num_source_tokens) <= self.cross_pool.free_blocks
 
     def _take_blocks(self, request: Request, found: list[int]) -> None:
         """Blocks for all tokens that the request has, so that catching up never runs out of them; first those found."""
@@ -355,7 +356,7 @@ class Scheduler:
                 row.num_computed_tokens = request.shared_tokens
                 row.published_blocks = min(len(found), shared)
         if self.cross_pool is not None and not request.cross_block_table:
-            needed = self.cross_pool.blocks_for(len(request.source_token_ids))
+            needed = self.cross_pool.blocks_for(request.num_source_tokens)
             request.cross_block_table = self.cross_pool.allocate(needed)
 
     def _preempt(self, request: Request) -> None:

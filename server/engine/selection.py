@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from server.engine.beam_search import Describe
+from server.engine.constraint import Constraint
 from server.engine.logits_processors import ProcessorRow, process
 from server.engine.sampler import SamplerRow, sample
 from server.engine.sequence import Request
@@ -113,7 +114,7 @@ def _select_tokens(logits: Tensor, requests: Sequence[Request]) -> list[Choice]:
 
 def choose(logits: Tensor, places: Sequence[Turn]) -> tuple[Tensor, Tensor]:
     """The token of each turn, [turns], int64, and whether it may follow at all. logits: [turns, vocab], overwritten."""
-    process(logits, [ProcessorRow(t.request.params, t.tokens, t.num_generated, t.request.tables) for t in places])
+    process(logits, [_processor_row(turn) for turn in places])
     tokens = sample(logits, [_sampler_row(turn) for turn in places])
     return tokens, logits.gather(1, tokens[:, None])[:, 0] > -torch.inf
 
@@ -121,11 +122,13 @@ def choose(logits: Tensor, places: Sequence[Turn]) -> tuple[Tensor, Tensor]:
 def _select_beams(logits: Tensor, requests: Sequence[Request]) -> list[Choice]:
     raw = logits.log_softmax(dim=-1)
     scores = raw.clone()
-    process(scores, [ProcessorRow(r.params, row.tokens, r.num_generated, r.tables) for r in requests for row in r.rows])
+    process(scores, [row for request in requests for row in _processor_rows(request)])
     owners = [request for request in requests for _ in request.rows]
     renormalized = [index for index, request in enumerate(owners) if request.params.renormalize_logits]
     if renormalized:
-        scores[renormalized] = scores[renormalized].log_softmax(dim=-1)
+        again = scores[renormalized].log_softmax(dim=-1)
+        # A row that nothing may follow has no distribution.
+        scores[renormalized] = again.masked_fill_(again.isnan(), -torch.inf)
     vocab = scores.shape[1]
     widths = [min(request.beams.num_candidates, vocab) for request in requests if request.beams is not None]
     values, tokens = (tensor.cpu().numpy() for tensor in scores.topk(max(widths), dim=-1))
@@ -162,6 +165,21 @@ def _reporter(raw: Tensor, top: int) -> Describe:
         return describe(raw[row : row + 1], torch.tensor([token], device=raw.device), [top])[0]
 
     return report
+
+
+def _processor_row(turn: Turn) -> ProcessorRow:
+    request = turn.request
+    # A request with a grammar takes no drafts: its mask is that of the next token alone.
+    constraint = request.constraints[0] if request.constraints else None
+    return ProcessorRow(request.params, turn.tokens, turn.num_generated, request.tables, constraint)
+
+
+def _processor_rows(request: Request) -> list[ProcessorRow]:
+    constraints: Sequence[Constraint | None] = request.constraints or [None] * len(request.rows)
+    return [
+        ProcessorRow(request.params, row.tokens, request.num_generated, request.tables, constraint)
+        for row, constraint in zip(request.rows, constraints, strict=True)
+    ]
 
 
 def _sampler_row(turn: Turn) -> SamplerRow:

@@ -8,10 +8,13 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from copy import deepcopy
+from functools import cached_property
 
 from tokenizers import Tokenizer as Backend
 from tokenizers import models
 
+from server.text.fairseq import DEFAULT_SOURCE, set_source_language
+from server.text.spelling import Spelling, speller
 from server.text.streams import Chain, UnknownDecoder, clean_up, clean_up_steps, decoder_chain
 from server.text.tokenizer import Encoding, SpecialIds, TokenizerError
 from server.text.tokenizer_files import TokenizerFiles
@@ -24,6 +27,8 @@ class FastTokenizer:
         backend.no_truncation()
         backend.no_padding()
         _add_tokens(backend, files)
+        if files.kind in DEFAULT_SOURCE:
+            set_source_language(backend, files)
         self._backend = backend
         self._clean_up = files.clean_up and not isinstance(backend.model, models.BPE)
         added = backend.get_added_tokens_decoder()
@@ -33,6 +38,8 @@ class FastTokenizer:
         self.special = SpecialIds(**{role: vocabulary.get(token.content) for role, token in files.roles.items()})
         self.vocab_size = max(vocabulary.values()) + 1
         self.max_length = files.max_length
+        inputs = files.config.get("model_input_names")
+        self._typed = not isinstance(inputs, list) or "token_type_ids" in inputs
         self.marks_subwords = bool(getattr(backend.model, "continuing_subword_prefix", None))
         decoder = backend.decoder
         self._decoder = None if decoder is None else json.loads(decoder.__getstate__())
@@ -54,7 +61,7 @@ class FastTokenizer:
         return [
             Encoding(
                 ids=found.ids,
-                type_ids=found.type_ids,
+                type_ids=found.type_ids if self._typed else [0] * len(found.ids),
                 special=[bool(mark) for mark in found.special_tokens_mask],
                 offsets=found.offsets if offsets else [],
                 tokens=found.tokens if offsets else [],
@@ -81,6 +88,13 @@ class FastTokenizer:
     def token_to_id(self, token: str) -> int | None:
         index: int | None = self._backend.token_to_id(token)
         return index
+
+    @cached_property
+    def spelling(self) -> Spelling:
+        spell, opens_with_space = speller(self._decoder)
+        silent = self.special_ids | {self.special.unk}
+        names = (None if index in silent else self.id_to_token(index) for index in range(self.vocab_size))
+        return Spelling(tuple(b"" if name is None else spell(name) for name in names), opens_with_space)
 
     def _chain(self) -> Chain:
         return decoder_chain(self._decoder, clean_up_steps() if self._clean_up else ())

@@ -9,12 +9,27 @@ import transformers
 
 from tests.parity.checkpoints import save
 from tests.text.checkpoints import write_bert, write_byte_level
+from tests.text.encoder_checkpoints import write
 
 LONGEST = 48
 """Tokens that these models read at once."""
-FAMILIES = ("bert", "roberta", "distilbert")
-_PREFIX = {"bert": "Bert", "roberta": "Roberta", "distilbert": "DistilBert"}
+FAMILIES = ("bert", "roberta", "distilbert", "xlm-roberta", "mpnet", "modernbert", "deberta-v2")
+_PREFIX = {
+    "bert": "Bert",
+    "roberta": "Roberta",
+    "distilbert": "DistilBert",
+    "xlm-roberta": "XLMRoberta",
+    "mpnet": "MPNet",
+    "modernbert": "ModernBert",
+    "deberta-v2": "DebertaV2",
+}
 _SMALL = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 48}
+_OWN = {
+    "xlm-roberta": {"max_position_embeddings": LONGEST + 2, "type_vocab_size": 1},
+    "mpnet": {"max_position_embeddings": LONGEST + 2},
+    "modernbert": {"local_attention": 16, **dict.fromkeys(("bos_token_id", "eos_token_id", "pad_token_id"), 0)},
+    "deberta-v2": {"relative_attention": True, "pos_att_type": ["p2c", "c2p"], "position_buckets": 8},
+}
 _DISTILLED = {"dim": 32, "n_layers": 2, "n_heads": 4, "hidden_dim": 48}
 
 
@@ -24,6 +39,9 @@ def write_encoder(directory: Path, family: str, head: str, std: float = 0.1, **s
         write_byte_level(directory, "roberta")
         vocabulary = len(json.loads((directory / "vocab.json").read_text()))
         sizes = {**_SMALL, "max_position_embeddings": LONGEST + 2, "pad_token_id": 1, "type_vocab_size": 1}
+    elif family in _OWN:
+        vocabulary = len(write(directory, family))
+        sizes = {**_SMALL, "max_position_embeddings": LONGEST, **_OWN[family]}
     else:
         write_bert(directory, lower=family == "bert")
         vocabulary = len((directory / "vocab.txt").read_text().splitlines())

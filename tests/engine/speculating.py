@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
-import copy
+import shutil
 from dataclasses import replace
 from itertools import pairwise
+from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import msgspec
 import torch
+from safetensors.torch import load_file, save_file
 
 from server.engine.engine import Engine, ModelEngine
 from server.engine.loading import Loaded, build
 from server.engine.speculation import find_drafts, make_drafter
-from server.ipc.messages import EngineOptions, Speculation
-from tests.engine.harness import Pair
+from server.ipc.messages import EngineOptions, Speculation, Vocabulary
+from tests.engine.harness import PRINTABLE, Pair
+from tests.parity.checkpoints import load
 
 
 def speculating(pair: Pair, draft: Loaded | None = None, **options) -> Engine:
@@ -24,18 +28,23 @@ def speculating(pair: Pair, draft: Loaded | None = None, **options) -> Engine:
     drafts = find_drafts([target], lambda spec: draft)
     share, drafter = make_drafter(target, drafts.get(pair.name), settings, settings.kv_cache_bytes)
     model: ModelEngine = build(target, settings, share, drafter)[0]
-    return Engine({pair.name: model}, target.device)
+    made = Engine({pair.name: model}, target.device)
+    made.teach(Vocabulary(pair.name, PRINTABLE))
+    return made
 
 
 def shaken(loaded: Loaded, strength: float = 0.05) -> Loaded:
-    """A copy that is often right: every weight is off by a little."""
+    """A copy that is often right: every weight of the checkpoint is off by a little."""
     generator = torch.Generator().manual_seed(5)
-    transformer = copy.deepcopy(loaded.model.transformer)
-    with torch.no_grad():
-        for parameter in transformer.parameters():
-            noise = torch.randn(parameter.shape, generator=generator).to(parameter.device)
-            parameter += strength * parameter.std() * noise if parameter.numel() > 1 else 0.0
-    return replace(loaded, model=replace(loaded.model, transformer=transformer))
+    with TemporaryDirectory() as directory:
+        shutil.copytree(loaded.spec.directory, directory, dirs_exist_ok=True)
+        file = Path(directory) / "model.safetensors"
+        tensors = load_file(file)
+        for name, tensor in tensors.items():
+            if tensor.is_floating_point() and tensor.numel() > 1:
+                tensors[name] = tensor + strength * tensor.std() * torch.randn(tensor.shape, generator=generator)
+        save_file(tensors, file, metadata={"format": "pt"})
+        return replace(loaded, model=load(Path(directory), loaded.device))
 
 
 def counts(engine: Engine) -> tuple[int, int]:

@@ -98,7 +98,7 @@ def test_keys_that_depend_on_the_length_are_neither_guessed_ahead_nor_shared(pai
 
 def test_drafts_are_found_by_name_or_read(pairs):
     def named(name: str, way: Speculation | None):
-        return replace(pairs(name).loaded, spec=ModelSpec(name, name, "float32", way))
+        return replace(pairs(name).loaded, spec=ModelSpec(name, name, "float32", speculation=way))
 
     small = named("llama", None)
     read: list[ModelSpec] = []

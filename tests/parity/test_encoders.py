@@ -1,4 +1,4 @@
-"""BERT, RoBERTa and DistilBERT against transformers: several lengths in one ragged batch."""
+"""Encoders and their heads against transformers: several lengths in one ragged batch."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from models.batch import EncoderBatch
 from models.config import ConfigError
 from models.heads import normalize, pool
 from models.loader import LoadedModel, load_model
+from tests.parity.encoder_cases import MORE_BODIES
 from weights.load import WeightsError
 
 LENGTHS = (5, 1, 17, 9, 3)
@@ -37,8 +38,10 @@ BODIES = {
     "roberta-wide": ("Roberta", {**COMMON, **WIDE, "type_vocab_size": 2, "pad_token_id": 0, "layer_norm_eps": 1e-5}),
     "distilbert-small": ("DistilBert", {**COMMON, **SMALL_DISTIL}),
     "distilbert-wide": ("DistilBert", {**COMMON, **WIDE_DISTIL, "sinusoidal_pos_embds": True}),
+    **MORE_BODIES,
 }
 every_body = pytest.mark.parametrize("body", BODIES)
+ANSWERERS = [body for body, (name, _) in BODIES.items() if hasattr(transformers, f"{name}ForQuestionAnswering")]
 
 
 def _reference(body: str, task: str, seed: int = 0, **settings):
@@ -165,7 +168,7 @@ def test_token_logits(body: str, labels: int, tmp_path: Path):
     assert ours.labels == tuple(model.config.id2label[index] for index in range(labels))
 
 
-@every_body
+@pytest.mark.parametrize("body", ANSWERERS)
 @torch.inference_mode()
 def test_span_logits(body: str, tmp_path: Path):
     model = _reference(body, "ForQuestionAnswering", seed=7)
@@ -241,14 +244,16 @@ def test_a_body_with_or_without_prefix_and_pooler(prefix: str, tmp_path: Path):
     torch.testing.assert_close(ours.transformer.encode(batch).cpu(), expected, atol=1e-4, rtol=0)
 
 
-def test_an_item_of_a_batch_equals_the_item_alone(tmp_path: Path):
-    model = _reference("bert-wide", "Model")
+@every_body
+@torch.inference_mode()
+def test_an_item_of_a_batch_equals_the_item_alone(body: str, tmp_path: Path):
+    model = _reference(body, "Model")
     ours, batch = _saved(model, tmp_path), _batch(model)
-    assert batch.token_type_ids is not None
-    together = ours.transformer.encode(batch)
+    together, types = ours.transformer.encode(batch), batch.token_type_ids
     for index, length in enumerate(LENGTHS):
         where = slice(batch.offsets[index], batch.offsets[index] + length)
-        alone = ours.transformer.encode(EncoderBatch(batch.token_ids[where], (length,), batch.token_type_ids[where]))
+        own = EncoderBatch(batch.token_ids[where], (length,), None if types is None else types[where])
+        alone = ours.transformer.encode(own)
         torch.testing.assert_close(together[where], alone, atol=1e-5, rtol=0)
 
 

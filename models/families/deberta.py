@@ -1,0 +1,49 @@
+"""DeBERTa (He et al. 2021, arXiv:2006.03654), first version: a vector for each distance, fused projections."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from models.config import ModelConfig
+from models.families import disentangled_encoder
+from models.families.disentangled_encoder import LAYER, OURS
+from models.families.family import Family
+from models.families.fields import Fields
+from models.families.post_norm_encoder import architectures, linear
+from weights.rules import Rename, Rule, Split
+
+
+def _config(hf: Mapping[str, Any], architecture: str) -> ModelConfig:
+    Fields(hf).refuse_unless("talking_head", False)
+    return disentangled_encoder.config(
+        hf,
+        architecture,
+        default_vocab=50265,
+        default_sizes=(768, 12, 12, 3072),
+        key_bias=False,
+        position_key_bias=False,
+    )
+
+
+def _rules(model: ModelConfig, hf: Mapping[str, Any], architecture: str) -> Sequence[Rule]:
+    assert model.encoder is not None
+    heads, parts = model.encoder.layers[0].attention.num_heads, ("query", "key", "value")
+    own = rf"{LAYER}attention\.self\."
+    attention = (
+        Split(rf"{own}in_proj\.weight", [f"{OURS}attention.{part}.weight" for part in parts], groups=heads),
+        Rename(rf"{own}q_bias", f"{OURS}attention.query.bias"),
+        Rename(rf"{own}v_bias", f"{OURS}attention.value.bias"),
+        Rename(rf"{own}pos_proj\.weight", f"{OURS}attention.position_key.weight"),
+        linear(rf"{own}pos_q_proj", f"{OURS}attention.position_query"),
+    )
+    return disentangled_encoder.rules(model, hf, attention)
+
+
+FAMILY = Family(
+    name="deberta",
+    model_types=("deberta",),
+    architectures=architectures("Deberta"),
+    config=_config,
+    rules=_rules,
+)

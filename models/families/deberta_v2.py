@@ -1,0 +1,72 @@
+"""DeBERTa's second and third version (He et al. 2021, arXiv:2006.03654 and arXiv:2111.09543): distances in buckets,
+whose projections may be those of the contents, and perhaps a convolution beside the first layer."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import fields as fields_of
+from dataclasses import replace
+from typing import Any
+
+from models.config import ConvolvedLayerConfig, LayerConfig, ModelConfig, NormConfig
+from models.families import disentangled_encoder
+from models.families.disentangled_encoder import LAYER, OURS, PREFIX
+from models.families.family import Family
+from models.families.fields import Fields
+from models.families.post_norm_encoder import architectures, linear, norm
+from weights.rules import Rule
+
+
+def _config(hf: Mapping[str, Any], architecture: str) -> ModelConfig:
+    fields = Fields(hf)
+    buckets = hf.get("position_buckets")
+    fields.refuse_unless("norm_rel_ebd", "none", "layer_norm")
+    if buckets is not None and not (isinstance(buckets, int) and buckets < 1):
+        buckets = fields.integer("position_buckets")
+    model = disentangled_encoder.config(
+        hf,
+        architecture,
+        default_vocab=128100,
+        default_sizes=(1536, 24, 24, 6144),
+        key_bias=True,
+        position_key_bias=True,
+        own_projections=not fields.flag("share_att_key", False),
+        num_buckets=buckets if buckets and buckets > 0 else None,
+        distance_norm=hf.get("norm_rel_ebd") == "layer_norm",
+    )
+    if not fields.integer("conv_kernel_size", 0, least=0):
+        return model
+    assert model.encoder is not None
+    first, *others = model.encoder.layers
+    return replace(model, encoder=replace(model.encoder, layers=(_convolved(first, fields), *others)))
+
+
+def _convolved(layer: LayerConfig, fields: Fields) -> ConvolvedLayerConfig:
+    return ConvolvedLayerConfig(
+        **{part.name: getattr(layer, part.name) for part in fields_of(layer)},
+        kernel_size=fields.integer("conv_kernel_size"),
+        groups=fields.integer("conv_groups", 1),
+        activation=fields.activation("conv_act", "tanh"),
+        norm=NormConfig("layer", fields.number("layer_norm_eps", 1e-7)),
+    )
+
+
+def _rules(model: ModelConfig, hf: Mapping[str, Any], architecture: str) -> Sequence[Rule]:
+    own = rf"{LAYER}attention\.self\."
+    attention = (
+        *(linear(rf"{own}{part}_proj", f"{OURS}attention.{part}") for part in ("query", "key", "value")),
+        linear(rf"{own}pos_key_proj", f"{OURS}attention.position_key"),
+        linear(rf"{own}pos_query_proj", f"{OURS}attention.position_query"),
+        linear(rf"{PREFIX}encoder\.conv\.conv", "encoder.layers.0.convolution"),
+        *norm(rf"{PREFIX}encoder\.conv\.LayerNorm", "encoder.layers.0.convolution_norm"),
+    )
+    return disentangled_encoder.rules(model, hf, attention)
+
+
+FAMILY = Family(
+    name="deberta-v2",
+    model_types=("deberta-v2",),
+    architectures=architectures("DebertaV2"),
+    config=_config,
+    rules=_rules,
+)

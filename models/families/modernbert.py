@@ -1,0 +1,149 @@
+"""ModernBERT (Warner et al. 2024, arXiv:2412.13663): pre-norm, rotary, gated, and most layers with a window.
+
+Every third layer sees the whole text, with slower rotations than the others. The first layer has no norm before its
+attention, since the embeddings come with one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from models.config import (
+    AttentionConfig,
+    ClassificationHead,
+    ConfigError,
+    EmbeddingConfig,
+    FeedForwardConfig,
+    HeadConfig,
+    LayerConfig,
+    MaskedLanguageModelHead,
+    ModelConfig,
+    NormConfig,
+    NormSlots,
+    PoolingHead,
+    RopeConfig,
+    SpanHead,
+    StackConfig,
+    TokenClassificationHead,
+)
+from models.families.family import Family
+from models.families.fields import Fields, head_width
+from models.families.post_norm_encoder import architectures, head, linear, norm
+from models.families.rope_scaling import longest_text
+from models.families.windows import named_windows
+from weights.rules import Rename, Rule, Split
+
+_PREFIX = r"(?:model\.)?"
+_TOKENS = "encoder.embedding.tokens.weight"
+
+
+def _windows(hf: Mapping[str, Any], fields: Fields, num_layers: int) -> list[int | None]:
+    """`local_attention` is the whole window; half of it lies on each side of a token, itself not counted."""
+    kinds = hf.get("layer_types")
+    if kinds is None:
+        every = fields.integer("global_attn_every_n_layers", 3)
+        kinds = ["sliding_attention" if index % every else "full_attention" for index in range(num_layers)]
+    return named_windows(kinds, num_layers, fields.integer("local_attention", 128) // 2 + 1)
+
+
+def _rope(hf: Mapping[str, Any], head_dim: int, kind: str, old_name: str, theta: float) -> RopeConfig:
+    """The rotations of one kind of layer: `rope_parameters` names both kinds, older files have a theta for each."""
+    both, scaling = hf.get("rope_parameters") or {}, hf.get("rope_scaling") or {}
+    if not isinstance(both, dict) or not all(isinstance(one or {}, dict) for one in both.values()):
+        raise ConfigError("'rope_parameters' must have an object for each kind of layer")
+    if not isinstance(scaling, dict):
+        raise ConfigError("'rope_scaling' must be an object")
+    if old_name in hf and hf[old_name] is None:
+        raise ConfigError(f"{old_name!r}: null is not supported")
+    own = {**hf, "rope_scaling": None, "rope_parameters": scaling | (both.get(kind) or {})}
+    return Fields(own).rope(head_dim, Fields(hf).positive(old_name, theta))
+
+
+def _config(hf: Mapping[str, Any], architecture: str) -> ModelConfig:
+    fields = Fields(hf)
+    hidden, vocab = fields.integer("hidden_size", 768), fields.integer("vocab_size", 50368)
+    num_layers, heads = fields.integer("num_hidden_layers", 22), fields.integer("num_attention_heads", 12)
+    head_dim = head_width(hidden, heads)
+    layer_norm = NormConfig("layer", fields.number("norm_eps", 1e-5), fields.flag("norm_bias", False))
+    wide = _rope(hf, head_dim, "full_attention", "global_rope_theta", 160_000.0)
+    near = _rope(hf, head_dim, "sliding_attention", "local_rope_theta", 10_000.0)
+    bias = fields.flag("attention_bias", False)
+
+    def layer(index: int, window: int | None) -> LayerConfig:
+        attention = AttentionConfig(
+            *(heads, heads, head_dim, head_dim**-0.5, False, bias, bias, bias, bias),
+            rope=wide if window is None else near,
+            window=window,
+        )
+        feed_forward = FeedForwardConfig(
+            fields.integer("intermediate_size", 1152),
+            fields.activation("hidden_activation", "gelu"),
+            gated=True,
+            bias=fields.flag("mlp_bias", False),
+        )
+        before = NormSlots(input=layer_norm)
+        return LayerConfig(attention, before if index else NormSlots(), feed_forward, before)
+
+    windows = _windows(hf, fields, num_layers)
+    layers = tuple(layer(index, window) for index, window in enumerate(windows))
+    positions = fields.integer("max_position_embeddings", 8192)
+    return ModelConfig(
+        hidden_size=hidden,
+        vocab_size=vocab,
+        head=_head(fields, architecture, layer_norm),
+        encoder=StackConfig(EmbeddingConfig(vocab, norm=layer_norm), layers, final_norm=layer_norm),
+        max_positions=min(longest_text(wide, positions), longest_text(near, positions)),
+    )
+
+
+def _head(fields: Fields, architecture: str, layer_norm: NormConfig) -> HeadConfig:
+    act, bias = fields.activation("classifier_activation", "gelu"), fields.flag("classifier_bias", False)
+    masked = MaskedLanguageModelHead(act, layer_norm, dense_bias=bias, bias=fields.flag("decoder_bias", True))
+    chosen = head(fields, architecture, masked, dense=act)
+    if isinstance(chosen, ClassificationHead):
+        fields.refuse_unless("classifier_pooling", "cls", "mean")
+        mean = fields.text("classifier_pooling", "cls") == "mean"
+        return replace(chosen, pool="mean" if mean else "first", dense_bias=bias, norm=layer_norm)
+    if isinstance(chosen, TokenClassificationHead | SpanHead):
+        return replace(chosen, dense=act, dense_bias=bias, norm=layer_norm)
+    return chosen
+
+
+def _rules(model: ModelConfig, hf: Mapping[str, Any], architecture: str) -> Sequence[Rule]:
+    layer, ours = rf"{_PREFIX}layers\.(\d+)\.", r"encoder.layers.\1."
+    parts = tuple(f"{ours}attention.{part}." for part in ("query", "key", "value"))
+    body = (
+        Rename(rf"{_PREFIX}embeddings\.tok_embeddings\.weight", _TOKENS),
+        *norm(rf"{_PREFIX}embeddings\.norm", "encoder.embedding.norm"),
+        *(Split(rf"{layer}attn\.Wqkv\.{kind}", [part + kind for part in parts]) for kind in ("weight", "bias")),
+        linear(rf"{layer}attn\.Wo", f"{ours}attention.output"),
+        *norm(rf"{layer}attn_norm", f"{ours}attention_norms.input"),
+        *(
+            Split(rf"{layer}mlp\.Wi\.{kind}", [f"{ours}feed_forward.{part}.{kind}" for part in ("gate", "up")])
+            for kind in ("weight", "bias")
+        ),
+        linear(rf"{layer}mlp\.Wo", f"{ours}feed_forward.down"),
+        *norm(rf"{layer}mlp_norm", f"{ours}feed_forward_norms.input"),
+        *norm(rf"{_PREFIX}final_norm", "encoder.final_norm"),
+    )
+    if isinstance(model.head, PoolingHead):
+        return body
+    return (
+        *body,
+        linear(r"head\.dense", "head.dense"),
+        *norm(r"head\.norm", "head.norm"),
+        linear("classifier", "head.output"),
+        Rename(r"decoder\.weight", _TOKENS),
+        Rename(r"decoder\.bias", "head.bias"),
+    )
+
+
+FAMILY = Family(
+    name="modernbert",
+    model_types=("modernbert",),
+    architectures=architectures("ModernBert"),
+    config=_config,
+    rules=_rules,
+)

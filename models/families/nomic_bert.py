@@ -1,0 +1,145 @@
+"""NomicBERT (Nussbaum et al. 2024, arXiv:2402.01613): BERT with rotary positions, gated feed-forward and few biases.
+
+Its first checkpoints came with their own code and GPT-2's words for sizes. Both spellings are read; where a file has
+both, they must agree. What that code could also be configured to do (pre-norm, experts, partial rotation) is refused.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from models.config import (
+    AttentionConfig,
+    ClassificationHead,
+    ConfigError,
+    EmbeddingConfig,
+    FeedForwardConfig,
+    LayerConfig,
+    MaskedLanguageModelHead,
+    ModelConfig,
+    NormConfig,
+    NormSlots,
+    StackConfig,
+)
+from models.families.family import Family
+from models.families.fields import Fields, head_width
+from models.families.post_norm_encoder import architectures, embedding_rules, head, linear, norm
+from models.families.rope_scaling import longest_text
+from weights.rules import Drop, Rename, Rule, Split
+
+_PREFIX = r"(?:nomic_bert\.|bert\.)?"
+_PUBLISHED_CODE = "hf_nomic_bert"
+_OLDER_WORDS = {
+    "n_embd": "hidden_size",
+    "n_layer": "num_hidden_layers",
+    "n_head": "num_attention_heads",
+    "n_inner": "intermediate_size",
+    "layer_norm_epsilon": "layer_norm_eps",
+    "rotary_emb_base": "rope_theta",
+}
+_ONLY: Mapping[str, Any] = {
+    "activation_function": "swiglu",
+    "moe_every_n_layers": 0,
+    "num_experts": 0,
+    "rotary_emb_fraction": 1.0,
+    "scale_attn_weights": True,
+    **dict.fromkeys(("causal", "is_decoder", "norm_mlp", "parallel_block", "prenorm", "use_rms_norm"), False),
+    **dict.fromkeys(("mlp_fc1_bias", "mlp_fc2_bias", "qkv_proj_bias", "rotary_emb_interleaved"), False),
+    **dict.fromkeys(("rotary_head_dim", "scale_attn_by_inverse_layer_idx"), False),
+}
+
+
+def _modern(hf: Mapping[str, Any]) -> dict[str, Any]:
+    """The settings by the words of transformers."""
+    fields = Fields(hf, _PUBLISHED_CODE)
+    settings = {name: value for name, value in hf.items() if value is not None and name != "auto_map"}
+    for name, only in _ONLY.items():
+        fields.refuse_unless(name, only)
+    fields.refuse_unless("rotary_emb_scale_base", None)
+    for old, new in _OLDER_WORDS.items():
+        if hf.get(old) is not None and settings.setdefault(new, hf[old]) != hf[old]:
+            raise ConfigError(f"{old!r} and {new!r} differ")
+    theta, rope = hf.get("rotary_emb_base"), hf.get("rope_parameters")
+    if theta is not None and isinstance(rope, dict) and rope.get("rope_theta", theta) != theta:
+        raise ConfigError("'rotary_emb_base' and 'rope_theta' differ")
+    fields.refuse_unless("num_heads_kv", settings.get("num_attention_heads"))
+    multiple = fields.integer("pad_vocab_size_multiple", 1)
+    settings["vocab_size"] = -(-fields.integer("vocab_size", 30528) // multiple) * multiple
+    return settings
+
+
+def _config(hf: Mapping[str, Any], architecture: str) -> ModelConfig:
+    fields = Fields(_modern(hf))
+    hidden, vocab = fields.integer("hidden_size", 768), fields.integer("vocab_size")
+    heads = fields.integer("num_attention_heads", 12)
+    head_dim = fields.optional_integer("head_dim") or head_width(hidden, heads)
+    layer_norm = NormConfig("layer", fields.number("layer_norm_eps", 1e-12))
+    activation, rope = fields.activation("hidden_act", "silu"), fields.rope(head_dim, default_theta=1000.0)
+    after = NormSlots(residual=layer_norm)
+    layer = LayerConfig(
+        attention=AttentionConfig(heads, heads, head_dim, head_dim**-0.5, False, False, False, False, False, rope=rope),
+        attention_norms=after,
+        feed_forward=FeedForwardConfig(fields.integer("intermediate_size", 3072), activation, gated=True, bias=False),
+        feed_forward_norms=after,
+    )
+    positions = fields.integer("n_positions", fields.integer("max_position_embeddings", 2048))
+    if fields.optional_positive("rotary_scaling_factor") is not None:
+        # Longer texts would need other frequencies (see `rope_scaling`).
+        positions = min(positions, fields.integer("max_trained_positions", 2048))
+    embedding = EmbeddingConfig(vocab, num_token_types=fields.integer("type_vocab_size", 2, least=0), norm=layer_norm)
+    return ModelConfig(
+        hidden_size=hidden,
+        vocab_size=vocab,
+        head=head(fields, architecture, MaskedLanguageModelHead(activation, layer_norm), dense="tanh"),
+        encoder=StackConfig(embedding, (layer,) * fields.integer("num_hidden_layers", 12)),
+        max_positions=longest_text(rope, positions),
+    )
+
+
+def _rules(model: ModelConfig, hf: Mapping[str, Any], architecture: str) -> Sequence[Rule]:
+    layer, ours = rf"{_PREFIX}(?:encoder\.)?layers\.(\d+)\.", r"encoder.layers.\1."
+    parts = {"q_proj": "query", "k_proj": "key", "v_proj": "value", "o_proj": "output"}
+    body = (
+        *embedding_rules(rf"{_PREFIX}embeddings"),
+        *norm(rf"{_PREFIX}emb_ln", "encoder.embedding.norm"),
+        *(
+            Rename(rf"{layer}self_attn\.{part}\.weight", f"{ours}attention.{name}.weight")
+            for part, name in parts.items()
+        ),
+        Split(rf"{layer}attn\.Wqkv\.weight", [f"{ours}attention.{part}.weight" for part in ("query", "key", "value")]),
+        Rename(rf"{layer}attn\.out_proj\.weight", f"{ours}attention.output.weight"),
+        *norm(rf"{layer}(?:post_attention_layernorm|norm1)", f"{ours}attention_norms.residual"),
+        Rename(rf"{layer}mlp\.(?:gate_proj|fc12)\.weight", f"{ours}feed_forward.gate.weight"),
+        Rename(rf"{layer}mlp\.(?:up_proj|fc11)\.weight", f"{ours}feed_forward.up.weight"),
+        Rename(rf"{layer}mlp\.(?:down_proj|fc2)\.weight", f"{ours}feed_forward.down.weight"),
+        *norm(rf"{layer}(?:post_mlp_layernorm|norm2)", f"{ours}feed_forward_norms.residual"),
+    )
+    pooler = rf"{_PREFIX}pooler\.dense"
+    match model.head:
+        case MaskedLanguageModelHead():
+            return (
+                *body,
+                linear(r"cls\.predictions\.transform\.dense", "head.dense"),
+                *norm(r"cls\.predictions\.transform\.layer_norm", "head.norm"),
+                Rename(r"cls\.predictions\.(?:decoder\.)?bias", "head.bias"),
+                Rename(r"cls\.predictions\.decoder\.weight", "encoder.embedding.tokens.weight"),
+                Drop(rf"{pooler}\..*"),
+            )
+        case ClassificationHead():
+            return (*body, linear(pooler, "head.dense"), linear("classifier", "head.output"))
+        case _:
+            return (*body, linear("classifier", "head.output"), Drop(rf"{pooler}\..*|cls\..*"))
+
+
+_TASKS = architectures("NomicBert")
+FAMILY = Family(
+    name="nomic_bert",
+    model_types=("nomic_bert",),
+    architectures={name: tasks for name, tasks in _TASKS.items() if "Question" not in name}
+    | {"NomicBertForPreTraining": ("embed", "fill_mask")},
+    config=_config,
+    rules=_rules,
+    # The first checkpoints predict masked words without any bias.
+    zero_if_absent=frozenset({"head.dense.bias", "head.bias"}),
+)

@@ -1,0 +1,49 @@
+"""The reference implementation of disentangled attention, in plain torch."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from models.attention_plan import AttentionPlan
+
+
+def disentangled_attention(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    position_key: Tensor | None,
+    position_query: Tensor | None,
+    plan: AttentionPlan,
+    scale: float,
+) -> Tensor:
+    """Self-attention among packed sequences whose scores also look at distances: to `query_i · key_j` are added
+    `query_i · position_key[d]` and `key_j · position_query[d]`, d being the row of distance `i - j`; all is scaled.
+
+    query, key, value: [tokens, heads, head_dim]. position_key, position_query: [rows, heads, head_dim] of
+    `plan.distances`, or None. -> [tokens, heads, head_dim]; one dtype.
+    Source: He et al. 2021, arXiv:2006.03654, section 3.1.
+    """
+    assert plan.distances is not None
+    row_of = plan.distances.row_of
+    output = torch.empty_like(query)
+    for group in plan.groups:
+        queries, keys, values = (
+            side[where].view(group.rows, -1, *side.shape[1:]).transpose(1, 2)
+            for side, where in ((query, group.queries), (key, group.keys), (value, group.keys))
+        )
+        length = group.query_len
+        places = torch.arange(length, device=query.device)
+        rows = row_of[places[:, None] - places + len(row_of) // 2].expand(*queries.shape[:2], -1, -1)
+        scores = torch.zeros((), dtype=query.dtype, device=query.device)
+        if position_key is not None:
+            scores = scores + ((queries * scale) @ position_key.permute(1, 2, 0)).gather(-1, rows)
+        if position_query is not None:
+            by_key = keys @ (position_query * scale).permute(1, 2, 0)
+            scores = scores + by_key.gather(-1, rows.transpose(-1, -2)).transpose(-1, -2)
+        if group.mask is not None:
+            scores = scores + group.mask
+        attended = F.scaled_dot_product_attention(queries, keys, values, attn_mask=scores, scale=scale)
+        output[group.queries] = attended.transpose(1, 2).flatten(0, 1)
+    return output

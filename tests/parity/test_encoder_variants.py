@@ -1,0 +1,277 @@
+"""What each encoder family has beside the common heads: pretraining checkpoints, shared layers, settings it refuses."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from pathlib import Path
+
+import pytest
+import torch
+import transformers
+from safetensors.torch import save_file
+from transformers.models.deberta_v2.modeling_deberta_v2 import make_log_bucket_position
+
+from models import ops
+from models.config import ConfigError, ConvolvedLayerConfig, DistanceConfig, StackConfig
+from models.convolved_layer import ConvolvedLayer
+from models.disentangled import row_of_distance
+from models.families import family_of
+from tests.parity.checkpoints import edit_config, load
+from tests.parity.encoder_cases import MORE_BODIES
+from tests.parity.test_encoders import DEVICE, _batch, _one_by_one, _reference, _saved
+
+
+def _config(body: str, task: str, **changes):
+    """Our configuration of a shape, with settings of its `config.json` changed."""
+    family, options = MORE_BODIES[body]
+    name = f"{family}{task}"
+    hf = getattr(transformers, f"{family}Config")(**options).to_dict() | {"architectures": [name]} | changes
+    return family_of(hf)[0].config(hf, name)
+
+
+def _hidden(ours, model) -> tuple[torch.Tensor, torch.Tensor]:
+    batch = _batch(model)
+    expected = torch.cat([output.last_hidden_state[0] for output in _one_by_one(model, batch)])
+    return ours.transformer.encode(batch).cpu(), expected
+
+
+@pytest.mark.parametrize("body", ["electra-small", "electra-wide"])
+@torch.inference_mode()
+def test_a_discriminator_is_an_encoder(body: str, tmp_path: Path):
+    model = _reference(body, "ForPreTraining")
+    found, expected = _hidden(_saved(model, tmp_path), model.electra)
+    torch.testing.assert_close(found, expected, atol=1e-4, rtol=0)
+
+
+@pytest.mark.parametrize("body", ["albert-small", "albert-wide"])
+@torch.inference_mode()
+def test_a_pretrained_albert_predicts_masked_words(body: str, tmp_path: Path):
+    model = _reference(body, "ForPreTraining")
+    ours, batch = _saved(model, tmp_path), _batch(model)
+    expected = torch.cat([output.prediction_logits[0] for output in _one_by_one(model, batch)])
+    found = ours.transformer.logits(ours.transformer.encode(batch))
+    torch.testing.assert_close(found.cpu(), expected, atol=1e-4, rtol=0)
+    assert ours.tasks == ("embed", "fill_mask")
+
+
+@torch.inference_mode()
+def test_shared_layers_are_loaded_once_and_used_in_their_order(tmp_path: Path):
+    model = _reference("albert-wide", "Model")
+    ours = _saved(model, tmp_path)
+    stack = ours.config.encoder
+    assert stack is not None and stack.sharing == (0, 1, 0, 1, 0, 1, 6, 7, 6, 7)
+    pooler = sum(parameter.numel() for parameter in model.pooler.parameters())
+    assert ours.parameters == sum(parameter.numel() for parameter in model.parameters()) - pooler
+    # The control: the same weights in another order are another model.
+    encoder = ours.transformer.encoder
+    assert encoder is not None
+    _, expected = _hidden(ours, model)
+    encoder.layers[2], encoder.layers[6] = encoder.layers[6], encoder.layers[2]
+    found, _ = _hidden(ours, model)
+    assert not torch.allclose(found, expected, atol=1e-2)
+
+
+@pytest.mark.parametrize("sharing", [(0,), (1, 1), (0, 2), (0, 0, 1), (-1, 0)])
+def test_sharing_names_an_earlier_layer_with_weights_of_its_own(sharing: tuple[int, ...]):
+    stack = _config("albert-small", "Model").encoder
+    with pytest.raises(ConfigError):
+        dataclasses.replace(stack, layers=stack.layers[: max(2, len(sharing))], sharing=sharing)
+
+
+def test_only_equal_layers_share_weights():
+    stack: StackConfig = _config("albert-small", "Model").encoder
+    first = stack.layers[0]
+    other = dataclasses.replace(first, attention=dataclasses.replace(first.attention, window=3))
+    with pytest.raises(ConfigError, match="share weights"):
+        dataclasses.replace(stack, layers=(first, other), sharing=(0, 0))
+
+
+@torch.inference_mode()
+def test_two_kinds_of_modernbert_layers_rotate_differently(tmp_path: Path):
+    """The older words for it too; with one theta for both the numbers are others."""
+    model = _reference("modernbert-small", "Model")
+    assert _config("modernbert-small", "Model").encoder.layers[1].attention.window == 4
+    model.save_pretrained(tmp_path)
+    older = {"global_attn_every_n_layers": 3, "global_rope_theta": 160000.0, "local_rope_theta": 10000.0}
+    edit_config(tmp_path, **older, rope_parameters=None, layer_types=None)
+    found, expected = _hidden(load(tmp_path, DEVICE), model)
+    torch.testing.assert_close(found, expected, atol=1e-4, rtol=0)
+    for wrong in ({"local_rope_theta": 160000.0}, {"local_attention": 4}, {"global_attn_every_n_layers": 2}):
+        edit_config(tmp_path, **older | wrong)
+        assert not torch.allclose(_hidden(load(tmp_path, DEVICE), model)[0], expected, atol=1e-3)
+        edit_config(tmp_path, local_attention=6)
+
+
+@pytest.mark.parametrize(
+    "scaling",
+    [
+        {"rope_type": "linear", "factor": 3.0},
+        {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 10},
+    ],
+    ids=lambda scaling: scaling["rope_type"],
+)
+@torch.inference_mode()
+def test_one_kind_of_modernbert_layers_may_be_stretched(scaling: dict, tmp_path: Path):
+    both = {"full_attention": {**scaling, "rope_theta": 5000.0}, "sliding_attention": {"rope_theta": 900.0}}
+    model = _reference("modernbert-small", "Model", rope_parameters=both)
+    found, expected = _hidden(_saved(model, tmp_path), model)
+    torch.testing.assert_close(found, expected, atol=1e-4, rtol=0)
+
+
+@pytest.mark.parametrize("task", ["Model", "ForMaskedLM"])
+@torch.inference_mode()
+def test_a_nomic_checkpoint_as_first_published(task: str, tmp_path: Path):
+    """GPT-2's words, fused projections, another place for the layers, no biases in the head, code of its own."""
+    model = _reference("nomic_bert-small", task)
+    if task == "ForMaskedLM":
+        predictions = model.cls.predictions
+        for bias in (predictions.transform.dense.bias, predictions.bias, predictions.decoder.bias):
+            bias.zero_()
+    model.save_pretrained(tmp_path)
+    _publish_nomic(tmp_path, model)
+    ours, batch = load(tmp_path, DEVICE), _batch(model)
+    assert ours.context_tokens == 64
+    hidden = ours.transformer.encode(batch)
+    if task == "Model":
+        expected = torch.cat([output.last_hidden_state[0] for output in _one_by_one(model, batch)])
+        torch.testing.assert_close(hidden.cpu(), expected, atol=1e-4, rtol=0)
+    else:
+        expected = torch.cat([output.logits[0] for output in _one_by_one(model, batch)])
+        torch.testing.assert_close(ours.transformer.logits(hidden).cpu(), expected, atol=1e-4, rtol=0)
+    edit_config(tmp_path, rotary_scaling_factor=2, max_trained_positions=32)
+    assert load(tmp_path, DEVICE).context_tokens == 32
+
+
+def _publish_nomic(directory: Path, model) -> None:
+    """Write a saved checkpoint again as the family's own code would have."""
+    words = {
+        "embeddings.LayerNorm": "emb_ln",
+        "self_attn.o_proj": "attn.out_proj",
+        "gate_proj": "fc12",
+        "up_proj": "fc11",
+        "down_proj": "fc2",
+        "post_attention_layernorm": "norm1",
+        "post_mlp_layernorm": "norm2",
+        "nomic_bert.": "bert.",
+        "layers.": "encoder.layers.",
+    }
+    tensors = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+    for index in range(2):
+        prefix = f"{'' if 'layers.0.mlp.up_proj.weight' in tensors else 'nomic_bert.'}layers.{index}."
+        parts = [tensors.pop(f"{prefix}self_attn.{part}_proj.weight") for part in "qkv"]
+        tensors[f"{prefix}attn.Wqkv.weight"] = torch.cat(parts)
+    published = {}
+    for name, tensor in tensors.items():
+        for ours, theirs in words.items():
+            name = name.replace(ours, theirs)
+        if not (name.startswith("cls") and name.endswith("bias") and "layer_norm" not in name):
+            published[name] = tensor
+    save_file(published, directory / "model.safetensors")
+    code = "nomic-ai/nomic-bert-2048--{}_hf_nomic_bert.{}"
+    config = {
+        "model_type": "nomic_bert",
+        "architectures": [type(model).__name__],
+        "auto_map": {"AutoModel": code.format("modeling", "NomicBertModel")},
+        "n_embd": 32,
+        "n_layer": 2,
+        "n_head": 4,
+        "n_inner": 64,
+        "n_positions": 64,
+        "vocab_size": 101,
+        "rotary_emb_base": 1000,
+        "rotary_emb_fraction": 1.0,
+        "activation_function": "swiglu",
+        "layer_norm_epsilon": 1e-12,
+    }
+    (directory / "config.json").write_text(json.dumps(config))
+
+
+@pytest.mark.parametrize(("buckets", "farthest"), [(256, 512), (6, 40), (2, 9), (None, 5)])
+def test_rows_of_distances_equal_the_reference(buckets: int | None, farthest: int):
+    """Every distance of a long text, in float32 with the same rounding."""
+    places = torch.arange(1500)
+    distance = places[:, None] - places
+    expected = distance
+    if buckets is not None:
+        expected = make_log_bucket_position(distance, buckets, farthest).long()
+    span = buckets or farthest
+    found = row_of_distance(distance, DistanceConfig(farthest, buckets))
+    assert torch.equal(found, (expected + span).clamp(0, 2 * span - 1))
+
+
+@pytest.mark.parametrize("body", ["deberta-wide", "deberta-v2-small", "deberta-v2-wide"])
+@torch.inference_mode()
+def test_planted_faults_of_disentangled_attention_show(body: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """Distances the wrong way round, one of the two scores forgotten, texts that see their neighbours' tokens."""
+    model = _reference(body, "Model")
+    ours = _saved(model, tmp_path)
+    found, expected = _hidden(ours, model)
+    torch.testing.assert_close(found, expected, atol=1e-4, rtol=0)
+    right, faults = ops.disentangled_attention, []
+
+    def turned(query, key, value, to, of, plan, scale):
+        distances = dataclasses.replace(plan.distances, row_of=plan.distances.row_of.flip(0))
+        return right(query, key, value, to, of, dataclasses.replace(plan, distances=distances), scale)
+
+    faults.append(turned)
+    faults.append(lambda query, key, value, to, of, plan, scale: right(query, key, value, to, None, plan, scale))
+    faults.append(lambda query, key, value, to, of, plan, scale: right(query, key, value, None, of, plan, scale))
+    for fault in faults:
+        monkeypatch.setattr(ops, "disentangled_attention", fault)
+        assert not torch.allclose(_hidden(ours, model)[0], expected, atol=1e-3)
+    monkeypatch.setattr(ops, "disentangled_attention", right)
+    if isinstance(ours.config.encoder.layers[0], ConvolvedLayerConfig):
+        plain = ConvolvedLayer._convolved
+        one = lambda self, x, lengths: plain(self, x, (sum(lengths),))  # noqa: E731
+        monkeypatch.setattr(ConvolvedLayer, "_convolved", one)
+        assert not torch.allclose(_hidden(ours, model)[0], expected, atol=1e-3)
+
+
+@torch.inference_mode()
+def test_the_first_debertas_have_the_head_of_masked_words_by_its_later_name(tmp_path: Path):
+    """microsoft/deberta-base names no `legacy`, and holds `lm_predictions`."""
+    model = _reference("deberta-wide", "ForMaskedLM")
+    model.save_pretrained(tmp_path)
+    edit_config(tmp_path, legacy=None)
+    ours, batch = load(tmp_path, DEVICE), _batch(model)
+    expected = torch.cat([output.logits[0] for output in _one_by_one(model, batch)])
+    found = ours.transformer.logits(ours.transformer.encode(batch))
+    torch.testing.assert_close(found.cpu(), expected, atol=1e-4, rtol=0)
+
+
+@pytest.mark.parametrize(
+    ("body", "setting", "value"),
+    [
+        ("deberta-small", "talking_head", True),
+        ("deberta-small", "pos_att_type", ["c2p", "p2p"]),
+        ("deberta-small", "pos_att_type", "c2p|c2p"),
+        ("deberta-small", "embedding_size", 16),
+        ("deberta-small", "max_relative_positions", "many"),
+        ("deberta-v2-small", "norm_rel_ebd", "rms"),
+        ("deberta-v2-small", "position_buckets", 40.5),
+        ("deberta-v2-small", "attention_head_size", 16),
+        ("deberta-v2-wide", "conv_act", "maxout"),
+        ("modernbert-small", "classifier_pooling", "max"),
+        ("modernbert-small", "layer_types", ["chunked_attention"] * 4),
+        ("modernbert-small", "local_rope_theta", None),
+        ("modernbert-small", "rope_parameters", {"full_attention": "linear"}),
+        ("modernbert-small", "rope_parameters", {"rope_type": "default"}),
+        ("modernbert-small", "rope_scaling", "linear"),
+        ("nomic_bert-small", "prenorm", True),
+        ("nomic_bert-small", "num_experts", 8),
+        ("nomic_bert-small", "rotary_emb_fraction", 0.5),
+        ("nomic_bert-small", "n_embd", 64),
+        ("nomic_bert-small", "rotary_emb_base", 10000),
+        ("nomic_bert-small", "num_heads_kv", 2),
+        ("nomic_bert-small", "rotary_emb_scale_base", 512),
+        ("nomic_bert-small", "auto_map", {"AutoModel": "modeling_other.NomicBertModel"}),
+        ("albert-small", "num_hidden_groups", 5),
+        ("albert-small", "embedding_size", 0),
+        ("electra-small", "position_embedding_type", "relative_key"),
+        ("mpnet-small", "relative_attention_num_buckets", 16),
+    ],
+)
+def test_settings_that_are_refused_by_name(body: str, setting: str, value: object):
+    with pytest.raises(ConfigError, match=setting):
+        _config(body, "ForSequenceClassification", **{setting: value})
