@@ -149,16 +149,16 @@ class AttentionPlan:
         return None if self.score_bias is None else self.score_bias.float().contiguous()
 
     def _rows_of_one_shape(self, rows: Sequence[int]) -> Iterator[list[int]]:
-        """Packed: rows of equal lengths. Paged: single queries whose block counts have the same number of binary
-        digits, so that less than half of what is gathered is padding; longer queries one row at a time."""
+        """Packed: rows of equal lengths. Paged: few queries, as many in each row, whose block counts have the same
+        number of binary digits, so that less than half of what is gathered is padding; others one row at a time."""
         shapes: dict[tuple[int, int, int], list[int]] = {}
         for row in rows:
             query_len, key_len = self.query_lens[row], self.key_lens[row]
             if self.block_tables is None:
                 shape = (query_len, key_len, 0)
-            elif query_len == 1:
+            elif query_len <= FEW_QUERIES:
                 first, end = self._visible_blocks(row)
-                shape = (1, (end - first).bit_length(), 0)
+                shape = (query_len, (end - first).bit_length(), 0)
             else:
                 shape = (query_len, key_len, row)
             shapes.setdefault(shape, []).append(row)

@@ -10,7 +10,7 @@ import logging
 import re
 import socket
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -23,7 +23,7 @@ from server.api.state import State
 from server.api.telemetry import Telemetry
 from server.errors import CheckpointError, StartError
 from server.ipc.client import EngineClient
-from server.ipc.messages import Device, EngineOptions, ModelInfo, ModelSpec, Progress
+from server.ipc.messages import Device, EngineOptions, ModelInfo, ModelSpec, Progress, Speculation
 from server.ipc.supervisor import Patience, Supervisor
 from server.metrics import Metrics
 from server.settings import Settings
@@ -41,10 +41,11 @@ class Server:
     def __init__(self, settings: Settings, worker: Sequence[str]) -> None:
         self.settings = settings
         self.directories = find_models(settings)
+        self.speculations = find_speculations(settings, self.directories)
         self.adapters = find_adapters(settings, list(self.directories))
         metrics = Metrics()
         client = EngineClient(Telemetry(metrics, _LoadReport()), settings.max_queue_requests, settings.max_queue_tokens)
-        self.supervisor = _supervisor(self.directories, settings, client, worker, self.adapters)
+        self.supervisor = _supervisor(self.directories, settings, client, worker, self.speculations, self.adapters)
         self.texts: dict[str, CheckpointText] = {}
         self.state = State(
             settings=settings,
@@ -70,6 +71,11 @@ class Server:
             self.texts[name] = await asyncio.to_thread(checkpoint_text.load, name, directory)
         for adapter in self.adapters:
             self.texts[adapter.name] = self.texts[adapter.model]
+        for name, way in self.speculations.items():
+            directory = self.directories.get(way.draft_model) or Path(way.draft_directory)
+            if way != Speculation():
+                draft = await asyncio.to_thread(checkpoint_text.load, f"{name} draft", directory)
+                checkpoint_text.check_same_tokens(name, self.texts[name], draft)
 
     def _greet(self, url: str) -> None:
         models = self.state.loaded()
@@ -173,6 +179,28 @@ def find_adapters(settings: Settings, models: Sequence[str]) -> list[Adapter]:
     return adapters
 
 
+def find_speculations(settings: Settings, directories: Mapping[str, Path]) -> dict[str, Speculation]:
+    """How each model's tokens are guessed, of those whose are. A draft is a model that is served, or found as one.
+
+    Raises StartError for a model that is not served, or its own draft; CheckpointError for a draft that is not found.
+    """
+    found = {}
+    for entry in settings.speculative:
+        name, _, way = entry.partition("=")
+        draft = way.removeprefix("draft:")
+        if name not in directories:
+            raise StartError(f"speculative: no model is called {name!r}")
+        if draft == name:
+            raise StartError(f"speculative: {name!r} is its own draft, which saves nothing")
+        if way == "ngram":
+            found[name] = Speculation()
+        elif draft in directories:
+            found[name] = Speculation(draft_model=draft)
+        else:
+            found[name] = Speculation(draft_directory=str(_resolve(draft)))
+    return found
+
+
 def _resolve(source: str, weights: Sequence[str] = WHOLE_WEIGHTS) -> Path:
     try:
         return resolve(source, weights)
@@ -185,6 +213,7 @@ def _supervisor(
     settings: Settings,
     client: EngineClient,
     worker: Sequence[str],
+    speculations: Mapping[str, Speculation],
     adapters: Sequence[Adapter] = (),
 ) -> Supervisor:
     options = EngineOptions(
@@ -193,6 +222,8 @@ def _supervisor(
         block_size=settings.block_size,
         kv_cache_bytes=settings.kv_cache_memory,
         threads=settings.threads,
+        prefix_cache=settings.prefix_cache,
+        speculative_tokens=settings.speculative_tokens,
     )
     patience = Patience(settings.stale_seconds, settings.hang_seconds, max_failures=settings.max_restarts)
     rounded = _rounded(settings.quantize, list(directories))
@@ -202,6 +233,7 @@ def _supervisor(
             str(directory),
             settings.dtype,
             "int8" if name in rounded else None,
+            speculations.get(name),
             {adapter.name: str(adapter.directory) for adapter in adapters if adapter.model == name},
         )
         for name, directory in directories.items()
@@ -226,7 +258,7 @@ async def inspect(source: str, settings: Settings, worker: Sequence[str]) -> tup
     name = re.sub(r"[^A-Za-z0-9._-]", "-", directory.resolve().name) or "model"
     checkpoint_text.load(name, directory)
     client = EngineClient(Telemetry(Metrics(), _LoadReport()), 1, 1)
-    supervisor = _supervisor({name: directory}, settings, client, worker)
+    supervisor = _supervisor({name: directory}, settings, client, worker, {})
     try:
         await supervisor.start()
         return client.models[name], client.device

@@ -65,6 +65,15 @@ def load(name: str, directory: Path) -> CheckpointText:
         raise CheckpointError(f"{name}: {error}") from None
 
 
+def check_same_tokens(name: str, text: CheckpointText, draft: CheckpointText) -> None:
+    """Raises CheckpointError, one line, when a draft model's token ids do not mean what the model's own do."""
+    ours, theirs = text.tokenizer, draft.tokenizer
+    for token_id in range(max(ours.vocab_size, theirs.vocab_size)):
+        pair = ours.id_to_token(token_id), theirs.id_to_token(token_id)
+        if pair[0] != pair[1]:
+            raise CheckpointError(f"{name}: token {token_id} is {pair[0]!r}, but {pair[1]!r} in the draft model")
+
+
 def _prompts(directory: Path) -> Prompts:
     path = file_in(directory, PROMPTS_FILE)
     if path is None:

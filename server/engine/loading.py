@@ -17,6 +17,7 @@ from models.config import AttentionConfig, ConfigError, ConvolutionalEmbeddingCo
 from models.kv_cache import KVCache
 from models.loader import LoadedModel, load_model
 from server.engine.block_manager import BlockManager
+from server.engine.drafts import Drafter
 from server.engine.encoding import Encoding
 from server.engine.engine import ModelEngine
 from server.engine.generation import Generation, Limits
@@ -68,6 +69,11 @@ class Loaded:
     def encode_tasks(self) -> list[EncodeTask]:
         """What the encoder can be asked for, by the tasks of the model."""
         return [ENCODE_TASKS[task] for task in self.model.tasks if task in ENCODE_TASKS]
+
+    @property
+    def keys_depend_on_length(self) -> bool:
+        """Whether a token's keys depend on tokens after it, so that they are neither shared nor computed ahead."""
+        return self.model.config.keys_depend_on_length
 
     @property
     def num_mels(self) -> int:
@@ -132,7 +138,9 @@ def pool_sizes(
     return blocks
 
 
-def build(loaded: Loaded, options: EngineOptions, share_bytes: int) -> tuple[ModelEngine, ModelInfo]:
+def build(
+    loaded: Loaded, options: EngineOptions, share_bytes: int, drafter: Drafter | None = None
+) -> tuple[ModelEngine, ModelInfo]:
     """Give a model its pools and its place in the engine. share_bytes: for its keys and values, if it generates.
 
     Raises LoadError when that is too little to hold anything.
@@ -181,8 +189,11 @@ def build(loaded: Loaded, options: EngineOptions, share_bytes: int) -> tuple[Mod
     encoding: Encoding | None = None
     if loaded.generates:
         pools = {name: BlockManager(count, options.block_size) for name, count in blocks.items()}
-        scheduler = Scheduler(pools["self"], pools.get("cross"), options.max_batch_tokens, options.max_batch_rows)
-        generation = Generation(spec.name, scheduler, runner, limits)
+        prefix_cache = options.prefix_cache and not loaded.keys_depend_on_length
+        scheduler = Scheduler(
+            pools["self"], pools.get("cross"), options.max_batch_tokens, options.max_batch_rows, prefix_cache
+        )
+        generation = Generation(spec.name, scheduler, runner, limits, drafter)
     if loaded.num_mels:
         encoding = Hearing(spec.name, runner, limits, options.max_batch_tokens, loaded.num_mels)
     elif loaded.encodes:

@@ -67,8 +67,8 @@ class Runner:
     def run(self, schedule: Schedule) -> tuple[Tensor, Tensor]:
         """Compute a step.
 
-        Returns logits [rows, vocab], float32, of the rows that need them, in their order; and the hidden states of all
-        tokens, [tokens, hidden].
+        Returns logits [rows, vocab], float32, of the rows that need them, in their order, one of the last token and one
+        of each token of the draft; and the hidden states of all tokens, [tokens, hidden].
         """
         assert self.self_cache is not None
         if schedule.sources:
@@ -76,10 +76,11 @@ class Runner:
         self.self_cache.copy_blocks(schedule.copies)
         batch = self._decoder_batch(schedule.rows, self.self_cache.block_size)
         hidden = self.model.decode(batch, self.self_cache, self.cross_cache)
-        needed = [index for index, row in enumerate(schedule.rows) if row.needs_logits]
         last = batch.last_token_indices
-        if len(needed) < len(schedule.rows):
-            last = last[torch.tensor(needed, dtype=torch.int64, device=self.device)]
+        if not all(row.needs_logits and not row.sequence.draft for row in schedule.rows):
+            ends = zip(schedule.rows, batch.offsets[1:], strict=True)
+            needed = [range(end - 1 - len(row.sequence.draft), end) for row, end in ends if row.needs_logits]
+            last = self._tensor(list(chain.from_iterable(needed)))
         return self.logits(hidden[last]), hidden
 
     @torch.inference_mode()
@@ -136,10 +137,13 @@ class Runner:
 
     def _decoder_batch(self, rows: Sequence[ScheduledRow], block_size: int) -> DecoderBatch:
         starts = [row.sequence.num_computed_tokens for row in rows]
-        counts = [row.num_tokens for row in rows]
+        counts = [row.width for row in rows]
         ends = [start + count for start, count in zip(starts, counts, strict=True)]
         token_ids = list(
-            chain.from_iterable(row.sequence.tokens[a:b] for row, a, b in zip(rows, starts, ends, strict=True))
+            chain.from_iterable(
+                [*row.sequence.tokens[a : a + row.num_tokens], *row.sequence.draft]
+                for row, a in zip(rows, starts, strict=True)
+            )
         )
         positions = np.concatenate([np.arange(a, b) for a, b in zip(starts, ends, strict=True)])
         slots = np.concatenate(

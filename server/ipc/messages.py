@@ -51,17 +51,29 @@ class Message(msgspec.Struct, frozen=True, array_like=True, tag=True):
 # ---------------------------------------------------------------------------------------------- to the worker
 
 
+class Speculation(msgspec.Struct, frozen=True):
+    """How a model's next tokens are guessed before it judges them: by a draft model, else from the text itself.
+
+    draft_model: the name of one that is loaded anyway; draft_directory: where one lies that is not.
+    """
+
+    draft_model: str = ""
+    draft_directory: str = ""
+
+
 class ModelSpec(msgspec.Struct, frozen=True):
     """A model to load: the name clients use, the directory its checkpoint lies in, and the dtype to hold it in.
 
-    quantization: how its linears are rounded, or None. adapters: low-rank adapters of this model that clients may ask
-    for as if they were models: names and directories.
+    quantization: how its linears are rounded, or None.
+    speculation: how its tokens are guessed, if they are.
+    adapters: low-rank adapters of this model that clients may ask for as if they were models: names and directories.
     """
 
     name: str
     directory: str
     dtype: DTypeChoice
     quantization: Quantization | None = None
+    speculation: Speculation | None = None
     adapters: dict[str, str] = {}
 
 
@@ -73,6 +85,8 @@ class EngineOptions(msgspec.Struct, frozen=True):
     block_size: token slots of one KV block.
     kv_cache_bytes: bytes for all KV pools of the device together; shared evenly among the generating models.
     threads: torch threads; 0 leaves torch's own choice.
+    prefix_cache: whether prompts that begin alike share the keys and values of their common beginning.
+    speculative_tokens: guesses of a draft, at most, for models whose tokens are guessed.
     """
 
     max_batch_tokens: int = 512
@@ -81,6 +95,8 @@ class EngineOptions(msgspec.Struct, frozen=True):
     kv_cache_bytes: int = 1 << 30
     threads: int = 0
     stats_interval_seconds: float = 0.25
+    prefix_cache: bool = True
+    speculative_tokens: int = 4
 
 
 class Configure(Message, frozen=True):
@@ -178,6 +194,8 @@ class Generate(Message, frozen=True):
     deadline: when to finish with reason `timeout`, or None.
     frames: what a speech model hears, in place of token_ids: float32, little-endian, [frames, num_mels], all the frames
         that it hears at once (two for each of `ModelInfo.source_tokens`).
+    cache_salt: only requests with the same one find each other's prompts in the cache. Opaque: it tells nothing of the
+    client it stands for.
     """
 
     request_id: int
@@ -187,6 +205,7 @@ class Generate(Message, frozen=True):
     params: GenerationParams
     deadline: float | None = None
     frames: bytes = b""
+    cache_salt: str = ""
 
 
 SAMPLES_PER_TOKEN = 320
@@ -353,11 +372,15 @@ class TokenLogprob(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Tokens(msgspec.Struct, frozen=True, array_like=True):
-    """New tokens of a request, in order. With beams: tokens that no surviving beam can take back (row 0 only)."""
+    """New tokens of a request, in order. With beams: tokens that no surviving beam can take back (row 0 only).
+
+    cached_tokens: as in `Finished`, which a request that is aborted never sees.
+    """
 
     request_id: int
     token_ids: list[int]
     logprobs: list[TokenLogprob] | None = None
+    cached_tokens: int = 0
 
 
 class PromptScored(msgspec.Struct, frozen=True, array_like=True):
@@ -386,7 +409,8 @@ class Hypothesis(msgspec.Struct, frozen=True, array_like=True):
 class Finished(msgspec.Struct, frozen=True, array_like=True):
     """A request is done; its blocks are free. Hypotheses best first, `num_return_sequences` of them.
 
-    The whole answer, also what `Tokens` carried before.
+    The whole answer, also what `Tokens` carried before. cached_tokens: tokens of the prompt whose keys and values were
+    in the cache when the request began.
     """
 
     request_id: int
@@ -451,7 +475,9 @@ class Stats(Message, frozen=True):
     """The heartbeat, sent by the worker's own loop, and what it saw since the last one.
 
     running, waiting, queue_tokens: now. kv_blocks_used: blocks in use by pool name, over all models. The counters
-    (preemptions, wasted_tokens) are increments since the last message.
+    (preemptions, wasted_tokens, prefix_queries, prefix_hits) are increments since the last message. prefix_queries:
+    prompt tokens that were looked up in the prefix cache; prefix_hits: those of them that were there. drafts: by model,
+    how many tokens were guessed and how many of them were right, increments as well.
     """
 
     epoch: int
@@ -464,6 +490,9 @@ class Stats(Message, frozen=True):
     steps: list[StepTiming] = []
     preemptions: int = 0
     wasted_tokens: int = 0
+    prefix_queries: int = 0
+    prefix_hits: int = 0
+    drafts: dict[str, tuple[int, int]] = {}
 
 
 FromWorker = Progress | Ready | LoadFailed | StepOutput | Stats
