@@ -76,10 +76,11 @@ class AdapterRows:
         if not rows:
             return None
         ends = (0, *accumulate(len(one) for one in rows.values()))
-        parts = tuple((name, slice(*ends[index : index + 2])) for index, name in enumerate(rows))
         whole = ends[-1] == self.count
         if whole and len(rows) == 1:
-            return Chosen(slice(None), parts, whole)
+            # All rows are its own, however many a tensor has.
+            return Chosen(slice(None), ((next(iter(rows)), slice(None)),), whole)
+        parts = tuple((name, slice(*ends[index : index + 2])) for index, name in enumerate(rows))
         places = torch.from_numpy(np.concatenate(list(rows.values()))).to(self._device, non_blocking=True)
         return Chosen(places, parts, whole)
 

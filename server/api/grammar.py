@@ -51,7 +51,8 @@ async def prepare(
         spelling = await state.in_thread(lambda: model.tokenizer.spelling)
     except NoSpelling as error:
         raise InvalidRequest(f"`{_PARAM}` is not supported for `{model.name}`: {error}", _PARAM) from None
-    state.client.teach(Vocabulary(model.name, list(spelling.tokens)))
+    # An adapter spells as its model does.
+    state.client.teach(Vocabulary(model.info.adapter_of or model.name, list(spelling.tokens)))
     return assemble(source, spelling.opens_with_space and not continues), spelling
 
 

@@ -101,6 +101,15 @@ def test_they_are_listed_and_counted_as_models(server: RunningServer) -> None:
     assert server.metric("triptych_generated_tokens_total", model="merry") == before + 5
 
 
+def test_an_adapter_follows_a_grammar(server: RunningServer) -> None:
+    body = {
+        "model": "grim",
+        "prompt": "The old fox",
+        "response_format": {"type": "choice", "choices": [" ran", " sat"]},
+    }
+    assert post(server, "/generate", body)["choices"][0]["text"] in (" ran", " sat")
+
+
 def test_without_a_name_the_model_itself_answers(server: RunningServer) -> None:
     answer = post(server, "/generate", {"prompt": "The old fox", "max_new_tokens": 2})
     assert answer["model"] == "story"

@@ -11,10 +11,12 @@ from msgspec.structs import replace
 
 from models.adapters import AdapterRows
 from models.loader import load_model
+from server.engine import prefix_keys, sequence
 from server.engine.loading import Loaded, LoadError, adapter_infos, build, load
 from server.engine.service import start
 from server.ipc.messages import Configure, Encode, EncodeItem, EngineOptions, ModelSpec
 from tests.engine.harness import ENCODERS, GENERATING, Pair, generate, reference, run
+from tests.engine.speculating import counts, speculating
 from tests.parity.adapters import save_adapter
 from tests.parity.checkpoints import random_ids, save
 from tests.parity.paged import Rows, one_shot
@@ -40,7 +42,7 @@ class Family:
         for seed, (adapter, settings) in enumerate(ADAPTERS.items()):
             oracles[adapter] = save_adapter(oracle, home / adapter, seed, **settings)
         directories = {adapter: str(home / adapter) for adapter in ADAPTERS}
-        spec = ModelSpec(BASE, str(home / BASE), "float32", quantization, directories)
+        spec = ModelSpec(BASE, str(home / BASE), "float32", quantization, adapters=directories)
         paths = {adapter: home / adapter for adapter in ADAPTERS}
         model = load_model(home / BASE, torch.float32, device, None, quantization, paths)
         self.spec = spec
@@ -140,6 +142,56 @@ def test_the_adapters_say_different_things(family, alone):
     prompt = random_ids(97, [9], seed=4)[0]
     requests = [generate(family.pairs[name], i, prompt, end_token_ids=[]) for i, name in enumerate(NAMES)]
     assert len({str(text) for text in answers(run(family.engine(), requests)).values()}) == 4
+
+
+def one_after_the_other(family, names) -> tuple[list, list[int]]:
+    """The same long prompt for each of these, in one engine: texts, and how much of the prompt was in the cache."""
+    prompt, engine = random_ids(97, [41], seed=2)[0], family.engine()
+    texts, cached = [], []
+    for i, name in enumerate(names):
+        finished = run(engine, [generate(family.pairs[name], i, prompt, end_token_ids=[])]).finished[i]
+        texts.append(finished.hypotheses[0].token_ids)
+        cached.append(finished.cached_tokens)
+    return texts, cached
+
+
+def test_no_blocks_are_shared_between_adapters(families, monkeypatch):
+    """And, as a negative control, what comes of it if they are."""
+    family = families("llama")
+    texts, cached = one_after_the_other(family, [*NAMES, *NAMES])
+    assert cached == [0] * 4 + [40] * 4
+    assert texts[:4] == texts[4:]
+    monkeypatch.setattr(sequence, "root_key", lambda salt: prefix_keys.root_key(salt.rpartition(" ")[2]))
+    mixed, found = one_after_the_other(family, NAMES)
+    assert found == [0, 40, 40, 40]
+    assert mixed[0] == texts[0] and mixed[1:] != texts[1:4]
+
+
+def test_guesses_change_no_text(families):
+    family = families("llama")
+    engine = speculating(family.pairs[BASE])
+    prompts = [text * 3 for text in PROMPTS]
+    requests = [generate(family.pairs[NAMES[i % 4]], i, text, max_new_tokens=30) for i, text in enumerate(prompts)]
+    plain = answers(run(family.engine(), requests))
+    assert answers(run(engine, requests)) == plain
+    assert counts(engine)[0] > 0
+
+
+@torch.inference_mode()
+def test_alignment_is_that_of_merged_weights(families):
+    family, source = families("bart"), PROMPTS[4]
+    requests = [generate(family.pairs[name], i, source, attention=True) for i, name in enumerate(NAMES)]
+    results = run(family.engine(), requests)
+    for i, name in enumerate(NAMES):
+        (hypothesis,) = results.finished[i].hypotheses
+        ours = np.frombuffer(hypothesis.attention, "<f4").reshape(-1, len(source))
+        pair = family.pairs[name]
+        said = pair.oracle(
+            input_ids=torch.tensor([source]),
+            decoder_input_ids=torch.tensor([pair.starts + hypothesis.token_ids[:-1]]),
+            output_attentions=True,
+        )
+        np.testing.assert_allclose(ours, said.cross_attentions[-1][0].mean(0).numpy(), atol=1e-4)
 
 
 def test_an_unknown_name_is_refused(families):

@@ -215,14 +215,29 @@ def test_an_adapter_of_another_base_is_refused(home, tmp_path):
         served(home, tmp_path / "other")
 
 
-def test_disentangled_attention_is_refused(tmp_path):
-    config = transformers.DebertaV2Config(
-        vocab_size=97, hidden_size=32, num_hidden_layers=1, num_attention_heads=4, intermediate_size=48,
-        relative_attention=True, pos_att_type=["c2p", "p2c"],
-    )  # fmt: skip
-    base = save(tmp_path / "base", config, "DebertaV2Model")
-    save_adapter(base, tmp_path / "tone", 1, target_modules=["value_proj"])
-    with pytest.raises(ConfigError, match="disentangled attention"):
+SHARED = {
+    "vocab_size": 97,
+    "hidden_size": 32,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "intermediate_size": 48,
+}
+ELSEWHERE = {
+    "distances": ("DebertaV2Model", {"relative_attention": True, "pos_att_type": ["c2p", "p2c"]}, "query_proj"),
+    "global tokens": ("LongformerForSequenceClassification", {"attention_window": [8, 8]}, "key_global"),
+    "summaries": ("LongT5EncoderModel", {"encoder_attention_type": "transient-global"}, "v"),
+    "a gate": ("Qwen2MoeForCausalLM", {"num_key_value_heads": 2, "num_experts": 4}, "shared_expert_gate"),
+}
+
+
+@pytest.mark.parametrize("kind", ELSEWHERE)
+def test_linears_that_are_applied_to_other_rows_than_tokens_are_refused(kind, tmp_path):
+    """Rows of distances, of global tokens, of summaries are nobody's own; and gates are not what `Linear` is."""
+    architecture, settings, name = ELSEWHERE[kind]
+    config = getattr(transformers, architecture).config_class(**SHARED, **settings)
+    base = save(tmp_path / "base", config, architecture)
+    save_adapter(base, tmp_path / "tone", 1, target_modules=[name])
+    with pytest.raises(ConfigError, match="is no linear layer of the base that can be adapted"):
         load_model(tmp_path / "base", torch.float32, CPU, adapters={"tone": tmp_path / "tone"})
 
 

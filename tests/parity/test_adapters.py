@@ -32,12 +32,21 @@ SETTINGS = {
     "left-out": {"exclude_modules": ["o_proj", "down_proj"]},
     "rank-one": {"r": 1, "lora_alpha": 3},
 }
+ATTENTION = ["q_proj", "k_proj", "v_proj", "o_proj"]
+NARROWER = {
+    "mixtral": ATTENTION,
+    "qwen2-moe": [*ATTENTION, "shared_expert.gate_proj", "shared_expert.up_proj", "shared_expert.down_proj"],
+    "qwen3-moe": ATTENTION,
+    "longt5": r".*(\.o|\.wi|\.wi_\d|\.wo|\.SelfAttention\.[qkv]|EncDecAttention\.[qkv])",
+}
+"""Where not every linear layer can be adapted: experts, gates, and what is applied to summaries."""
 
 
 def generating(name: str, directory: Path, device, **settings):
     """The base as transformers has it, the merged model, and ours with the adapter `tone`."""
     architecture, config = (DECODERS | SEQ2SEQ)[name]
     base = save(directory / "base", config, architecture)
+    settings = ({"target_modules": NARROWER[name]} if name in NARROWER else {}) | settings
     merged = save_adapter(base, directory / "tone", 5, **settings)
     loaded = load_model(directory / "base", torch.float32, device, adapters={"tone": directory / "tone"})
     return base, merged, loaded.transformer
