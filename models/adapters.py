@@ -6,7 +6,7 @@ without adapters, know nothing of all this. Who uses which adapter is said for o
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import accumulate
@@ -39,12 +39,12 @@ class LowRank:
 class Chosen:
     """Rows of a tensor that go through adapters: `places`, adapter by adapter, each with its `parts` of them.
 
-    places: [n], int64, or a slice for all rows in their order. whole: whether no row is left out.
+    places: [n], int64, or a slice for all rows in their order. rest: the other rows, [m], int64, or None without any.
     """
 
     places: slice | Tensor
     parts: tuple[tuple[str, slice], ...]
-    whole: bool
+    rest: Tensor | None
 
 
 class AdapterRows:
@@ -68,21 +68,23 @@ class AdapterRows:
         return self._chosen[names]
 
     def _among(self, names: frozenset[str]) -> Chosen | None:
-        rows = {
-            name: np.concatenate([np.arange(*span) for span in spans])
-            for name, spans in self._spans.items()
-            if name in names
-        }
-        if not rows:
+        chosen = [name for name in self._spans if name in names]
+        if not chosen:
             return None
-        ends = (0, *accumulate(len(one) for one in rows.values()))
-        whole = ends[-1] == self.count
-        if whole and len(rows) == 1:
+        rest = self._places(name for name in self._spans if name not in names)
+        if rest is None and len(chosen) == 1:
             # All rows are its own, however many a tensor has.
-            return Chosen(slice(None), ((next(iter(rows)), slice(None)),), whole)
-        parts = tuple((name, slice(*ends[index : index + 2])) for index, name in enumerate(rows))
-        places = torch.from_numpy(np.concatenate(list(rows.values()))).to(self._device, non_blocking=True)
-        return Chosen(places, parts, whole)
+            return Chosen(slice(None), ((chosen[0], slice(None)),), None)
+        ends = (0, *accumulate(sum(end - start for start, end in self._spans[name]) for name in chosen))
+        parts = tuple((name, slice(*ends[index : index + 2])) for index, name in enumerate(chosen))
+        places = self._places(chosen)
+        assert places is not None
+        return Chosen(places, parts, rest)
+
+    def _places(self, names: Iterable[str]) -> Tensor | None:
+        """[n], int64: the rows of these, one after the other."""
+        rows = [np.arange(*span) for name in names for span in self._spans[name]]
+        return torch.from_numpy(np.concatenate(rows)).to(self._device, non_blocking=True) if rows else None
 
 
 class Adapters:
@@ -164,23 +166,29 @@ class AdaptedLinear:
         asked = x[chosen.places]
         if activation is None and times is None:
             y = self._base(x)
-            changed = y[chosen.places]
+            changed = self._changed(y[chosen.places], asked, chosen)
         else:
-            # What is added comes before the activation, which the base's product may have inside.
-            y = torch.empty(0) if chosen.whole else self._base(x, activation, times)
-            changed = self._base(asked)
+            # What is added comes before the activation, which the base's product has inside.
+            changed = self._changed(self._base(asked), asked, chosen)
+            if activation is not None:
+                changed = activate(changed, activation)
+            if times is not None:
+                changed = changed * times[chosen.places]
+            y = changed
+            if isinstance(chosen.places, Tensor):
+                y = changed.new_empty(len(x), changed.shape[1])
+            if chosen.rest is not None:
+                rest = chosen.rest
+                y[rest] = self._base(x[rest], activation, None if times is None else times[rest])
+        if isinstance(chosen.places, Tensor):
+            y[chosen.places] = changed
+        return y
+
+    def _changed(self, y: Tensor, x: Tensor, chosen: Chosen) -> Tensor:
+        """Add to the base's product, in place, what each adapter makes of its rows. y: [n, out]. x: [n, in]."""
         for name, part in chosen.parts:
             down, up = self._added[name]
-            changed[part] += up(down(asked[part]))
-        if activation is not None:
-            changed = activate(changed, activation)
-        if times is not None:
-            changed = changed * times[chosen.places]
-        if chosen.whole and isinstance(chosen.places, slice):
-            return changed
-        if chosen.whole:
-            y = torch.empty_like(changed)
-        y[chosen.places] = changed
+            y[part] += up(down(x[part]))
         return y
 
 
