@@ -18,9 +18,6 @@ from models.config import Activation
 from models.ops import library, torch_ops
 
 _CODES = {torch.float32: 0, torch.bfloat16: 1}
-MAX_GROUP = 64
-"""Query heads that may share a key-value head in the compiled attention."""
-
 _FUSED: Mapping[Activation, tuple[str, str]] = {
     "relu": ("relu", ""),
     "gelu": ("gelu", "none"),
@@ -111,8 +108,7 @@ def paged_attention(
     query: Tensor, key_cache: Tensor, value_cache: Tensor, plan: AttentionPlan, scale: float, cap: float | None = None
 ) -> Tensor:
     """See `torch_ops.paged_attention`. Rows of a few queries are computed here, longer ones there."""
-    heads, kv_heads = query.shape[1], key_cache.shape[2]
-    if heads // kv_heads > MAX_GROUP or value_cache.shape != key_cache.shape:
+    if value_cache.shape != key_cache.shape:
         return torch_ops.paged_attention(query, key_cache, value_cache, plan, scale, cap)
     output = torch.empty(query.shape, dtype=query.dtype)
     if plan.few_queries is not None:

@@ -1,0 +1,8 @@
+// For processors with AVX-512.
+#include "kernels.h"
+
+#ifdef HAS_GENERATIONS
+#pragma GCC target("arch=x86-64-v4,prefer-vector-width=512")
+#define GENERATION kernels_v4
+#include "generation.h"
+#endif

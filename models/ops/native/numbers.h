@@ -1,0 +1,34 @@
+// Number types, and an exponential that compilers can vectorise.
+
+INLINE float widen(float x) { return x; }
+
+INLINE float widen(bfloat16 x) { return __builtin_bit_cast(float, static_cast<uint32_t>(x.bits) << 16); }
+
+INLINE void narrow(float x, float& out) { out = x; }
+
+// Round to nearest, ties to even; a NaN stays one.
+INLINE void narrow(float x, bfloat16& out) {
+    const uint32_t bits = __builtin_bit_cast(uint32_t, x);
+    const uint32_t rounded = bits + 0x7fffu + ((bits >> 16) & 1u);
+    const bool is_nan = (bits & 0x7fffffffu) > 0x7f800000u;
+    out.bits = static_cast<uint16_t>((is_nan ? bits | 0x400000u : rounded) >> 16);
+}
+
+// e^x within 2e-7 of its value for x <= 0; below -87 the result is zero. Cody-Waite reduction by ln 2 and a Taylor
+// polynomial on [-ln 2 / 2, ln 2 / 2] (Muller, Elementary Functions, chapters 3 and 11). No branch, no table.
+INLINE float exp_negative(float x) {
+    const float clamped = std::max(x, -87.0f);
+    const float turns = std::nearbyint(clamped * 1.44269504088896341f);
+    float r = clamped - turns * 0.693359375f;
+    r = r - turns * -2.12194440e-4f;
+    float p = 1.0f / 5040.0f;
+    p = p * r + 1.0f / 720.0f;
+    p = p * r + 1.0f / 120.0f;
+    p = p * r + 1.0f / 24.0f;
+    p = p * r + 1.0f / 6.0f;
+    p = p * r + 0.5f;
+    p = p * r * r + r + 1.0f;
+    const float scale = __builtin_bit_cast(float, (static_cast<int32_t>(turns) + 127) << 23);
+    return x < -87.0f ? 0.0f : p * scale;
+}
+
