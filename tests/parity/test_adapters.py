@@ -16,6 +16,8 @@ from tests.engine.harness import DECODERS, ENCODERS, SEQ2SEQ
 from tests.parity.adapters import save_adapter
 from tests.parity.checkpoints import random_ids, save
 from tests.parity.paged import Rows, chunked, greedy, one_by_one, one_shot
+from tests.parity.speech import frames_of, write
+from tests.parity.test_encoders import BODIES, _reference
 
 TEXTS = random_ids(97, [7, 1, 12, 3])
 SOURCES = random_ids(97, [5, 9, 1, 14], seed=3)
@@ -185,3 +187,39 @@ def test_classes_of_bart(tmp_path, device):
     for row, text in enumerate(texts):
         oracle = merged if both[row] else base
         torch.testing.assert_close(logits[row], oracle(torch.tensor([text])).logits[0], rtol=1e-4, atol=1e-4)
+
+
+WITHOUT_DISTANCES = r".*\.(value_proj|dense|output\.dense)"
+"""DeBERTa's linears but those that distances go through, too."""
+
+
+@pytest.mark.parametrize("body", BODIES)
+@torch.inference_mode()
+def test_hidden_states_of_every_encoder(body, tmp_path, device):
+    name, _ = BODIES[body]
+    base = _reference(body, "Model")
+    base.save_pretrained(tmp_path / "base")
+    merged = save_adapter(
+        base, tmp_path / "tone", 5, **({"target_modules": WITHOUT_DISTANCES} if "Deberta" in name else {})
+    )
+    model = load_model(tmp_path / "base", torch.float32, device, adapters={"tone": tmp_path / "tone"}).transformer
+    texts, both = [[5, 6, 7, 8, 9, 10, 11], [13], [20, 21, 22, 23], [30, 31]], ("tone", "", "tone", "")
+    hidden = model.encode(batch_of(texts, device, both)).cpu().split([len(text) for text in texts])
+    for row, text in enumerate(texts):
+        expected = (merged if both[row] else base)(torch.tensor([text])).last_hidden_state[0]
+        torch.testing.assert_close(hidden[row], expected, rtol=0, atol=1e-4)
+    changed = merged(torch.tensor(texts[:1])).last_hidden_state - base(torch.tensor(texts[:1])).last_hidden_state
+    assert changed.abs().max() > 0.1
+
+
+@torch.inference_mode()
+def test_whisper_with_rows_of_two_kinds(tmp_path, device):
+    base = write(tmp_path / "base", "whisper")
+    merged = save_adapter(base, tmp_path / "tone", 5, target_modules=["q_proj", "k_proj", "v_proj", "fc1", "fc2"])
+    model = load_model(tmp_path / "base", torch.float32, device, adapters={"tone": tmp_path / "tone"}).transformer
+    sounds = [one.to(device) for one in frames_of(4, base.config.num_mel_bins, 2 * base.config.max_source_positions)]
+    both = ("", "tone", "tone", "")
+    for row, logits in enumerate(ours(model, chunked, TEXTS, sounds, both)):
+        oracle = merged if both[row] else base
+        said = oracle(input_features=sounds[row].cpu().T[None], decoder_input_ids=torch.tensor([TEXTS[row]]))
+        torch.testing.assert_close(logits, said.logits[0], rtol=1e-4, atol=1e-4)
