@@ -17,7 +17,7 @@ TESTS = {
     "processors": ["tests/engine/test_logits_processors.py"],
     "sampler": ["tests/engine/test_sampler.py"],
     "engine": ["tests/engine/test_engine.py"],
-    "beams": ["tests/engine/test_beam_search.py"],
+    "beams": ["tests/engine/test_beam_search.py", "tests/engine/test_beam_groups.py"],
     "crowd": ["tests/invariance/test_alone_equals_batched.py"],
     "resolved": ["tests/api/test_generation.py"],
     "wire": ["tests/wire/test_generate.py", "tests/wire/test_fields.py"],

@@ -78,6 +78,8 @@ def resolve(body: GenerationFields, model: Model, plan: Plan, min_beams: int = 1
         num_return_sequences=body.num_return_sequences or 1,
         length_penalty=_first(body.length_penalty, defaults.length_penalty, default=1.0) if num_beams > 1 else 1.0,
         early_stopping=_first(body.early_stopping, defaults.early_stopping, default=False) if num_beams > 1 else False,
+        num_beam_groups=body.num_beam_groups or 1,
+        diversity_penalty=body.diversity_penalty or 0.0,
         logprobs=bool(body.logprobs) or body.is_ranked,
         top_logprobs=body.top_logprobs or 0,
         prompt_logprobs=bool(body.prompt_logprobs),

@@ -228,8 +228,6 @@ class GenerationFields(TimedBody):
 
 
 _UNBUILT: dict[str, tuple[object, ...]] = {
-    "num_beam_groups": (1,),
-    "diversity_penalty": (0.0,),
     "return_attention": (False,),
     "response_format": ({"type": "text"},),
 }
@@ -272,10 +270,23 @@ def refuse_contradictions(body: GenerationFields, num_beams: int) -> None:
         raise InvalidRequest("`length_penalty` needs beam search (`num_beams` above 1)", "length_penalty")
     if not beams and body.early_stopping:
         raise InvalidRequest("`early_stopping` needs beam search (`num_beams` above 1)", "early_stopping")
+    _refuse_groups(body, num_beams)
     if body.top_logprobs and not (body.logprobs or body.prompt_logprobs):
         raise InvalidRequest("`top_logprobs` needs `logprobs` or `prompt_logprobs` to be true", "top_logprobs")
     if body.include_stop and not (body.stop or body.stop_token_ids):
         raise InvalidRequest("`include_stop` needs `stop` or `stop_token_ids`", "include_stop")
+
+
+def _refuse_groups(body: GenerationFields, num_beams: int) -> None:
+    groups = body.num_beam_groups or 1
+    if num_beams % groups:
+        raise InvalidRequest(f"`num_beam_groups` {groups} does not divide `num_beams` {num_beams}", "num_beam_groups")
+    if groups > 1 and not body.diversity_penalty:
+        raise InvalidRequest(
+            "`num_beam_groups` needs a `diversity_penalty` above 0, or all groups find the same", "num_beam_groups"
+        )
+    if body.diversity_penalty and groups == 1:
+        raise InvalidRequest("`diversity_penalty` needs `num_beam_groups` above 1", "diversity_penalty")
 
 
 class GenerateBody(GenerationFields):

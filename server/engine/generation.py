@@ -106,6 +106,8 @@ class Generation:
             return f"a token id lies outside the vocabulary of {self.limits.vocab_size}"
         if params.num_beams > 1 and params.do_sample:
             return "beams cannot be sampled"
+        if params.num_beams % params.num_beam_groups:
+            return "beam groups of unequal size"
         if params.prompt_logprobs and self.is_encoder_decoder:
             return "a source text has no log-probabilities"
         if not all(params.bad_words_ids):

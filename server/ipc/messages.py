@@ -85,6 +85,7 @@ class GenerationParams(msgspec.Struct, frozen=True, omit_defaults=True):
     renormalize_logits: log-softmax once more after masks and penalties (opus-mt's beams are trained that way).
     forced_bos_token_id: made as the first new token, forced_eos_token_id as the last one when length runs out.
     num_return_sequences <= num_beams; both 1 without beam search. `early_stopping`: True, False or "never".
+    num_beam_groups divides num_beams; diversity_penalty: what a token costs for each earlier group's beam that took it.
     top_logprobs: alternatives to report beside each token's own log-probability when `logprobs` is set.
     prompt_logprobs: whether to report those of a decoder's prompt, with as many alternatives.
     stream: with beams, whether to report the tokens that every beam agrees on as they become certain.
@@ -117,6 +118,8 @@ class GenerationParams(msgspec.Struct, frozen=True, omit_defaults=True):
     num_return_sequences: int = 1
     length_penalty: float = 1.0
     early_stopping: bool | Literal["never"] = False
+    num_beam_groups: int = 1
+    diversity_penalty: float = 0.0
     logprobs: bool = False
     top_logprobs: int = 0
     prompt_logprobs: bool = False
