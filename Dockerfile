@@ -7,6 +7,8 @@ ARG BASE=python:3.11-slim-bookworm
 FROM ${BASE} AS build
 ENV PIP_NO_CACHE_DIR=1 PIP_DISABLE_PIP_VERSION_CHECK=1
 WORKDIR /src
+# For the kernels in models/ops/native; they run without it.
+RUN apt-get update && apt-get install -y --no-install-recommends g++ && rm -rf /var/lib/apt/lists/*
 RUN python3 -m venv /opt/triptych
 ENV PATH=/opt/triptych/bin:$PATH
 COPY constraints.txt ./
@@ -15,7 +17,7 @@ COPY constraints.txt ./
 FROM build AS build-cpu
 ARG CPU_INDEX=https://download.pytorch.org/whl/cpu
 RUN pip install -c constraints.txt --index-url "${CPU_INDEX}" torch
-COPY pyproject.toml README.md ./
+COPY pyproject.toml setup.py README.md ./
 COPY models ./models
 COPY weights ./weights
 COPY server ./server
@@ -23,7 +25,7 @@ RUN pip install -c constraints.txt .
 
 FROM build AS build-cuda
 RUN pip install -c constraints.txt torch
-COPY pyproject.toml README.md ./
+COPY pyproject.toml setup.py README.md ./
 COPY models ./models
 COPY weights ./weights
 COPY server ./server

@@ -10,6 +10,7 @@ Shape words used in every docstring of this package:
 | `batch`    | sequences of a step                                                  |
 | `rows`     | sequences of a decoder step (a beam is a row of its own)             |
 | `seq`      | tokens of one sequence                                               |
+| `frames`   | moments of sound, 100 a second, packed like tokens                   |
 | `key_len`  | keys that one sequence may look at                                   |
 | `heads`    | query heads                                                          |
 | `kv_heads` | key/value heads (divides `heads`)                                    |

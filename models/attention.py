@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from models import ops
 from models.attention_plan import AttentionPlan
 from models.config import AttentionConfig, RopeConfig
-from models.linear import Linear
+from models.linear import Linear, Packer, merged
 from models.norms import LayerNorm, RMSNorm, make_norm
 from models.positions import Rotation
 
@@ -29,12 +29,36 @@ class Attention(nn.Module):
         self.key = Linear(hidden_size, kv_width, config.key_bias)
         self.value = Linear(hidden_size, kv_width, config.value_bias)
         self.output = Linear(width, hidden_size, config.output_bias)
+        self.merged: ops.PackedLinear | None = None
         self.query_norm: LayerNorm | RMSNorm | None = None
         self.key_norm: LayerNorm | RMSNorm | None = None
         if config.query_key_norm is not None:
             norm, whole = config.query_key_norm.norm, config.query_key_norm.over == "all"
             self.query_norm = make_norm(norm, width if whole else config.head_dim)
             self.key_norm = make_norm(norm, kv_width if whole else config.head_dim)
+
+    def projections(self, hidden: Tensor, rotations: Mapping[RopeConfig, Rotation]) -> tuple[Tensor, Tensor, Tensor]:
+        """Queries, keys and values of the same tokens: see `queries` and `keys_values`."""
+        if self.merged is None:
+            return self.queries(hidden, rotations), *self.keys_values(hidden, rotations)
+        heads, kv_heads, dim = self.config.num_heads, self.config.num_kv_heads, self.config.head_dim
+        joined = self.merged(hidden)
+        if self.config.query_key_norm is None:
+            # Queries and keys turn by the same angles: one call for both.
+            turned = self._rotate(self._heads(joined[:, : (heads + kv_heads) * dim]), rotations)
+            query, key = turned[:, :heads], turned[:, heads:]
+        else:
+            query, key = joined[:, : heads * dim], joined[:, heads * dim : (heads + kv_heads) * dim]
+            query = self._rotate(self._normalised(query, self.query_norm), rotations)
+            key = self._rotate(self._normalised(key, self.key_norm), rotations)
+        return query, key, self._heads(joined[:, (heads + kv_heads) * dim :])
+
+    def pack(self, packer: Packer) -> None:
+        """Put the weights into their fastest layout, those of queries, keys and values together: all of one input."""
+        if self.merged is None:
+            self.merged = packer(*merged([self.query, self.key, self.value]))
+            del self.query, self.key, self.value
+            self.output.pack(packer)
 
     def queries(self, hidden: Tensor, rotations: Mapping[RopeConfig, Rotation]) -> Tensor:
         """[tokens, hidden] -> [tokens, heads, head_dim], normalised and rotated where the configuration says so."""

@@ -11,7 +11,9 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import accumulate
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 
@@ -46,6 +48,25 @@ class Distances:
 
 
 @dataclass(frozen=True)
+class Queries:
+    """Single queries over a paged cache, each with the keys it sees: int32, one number for each query.
+
+    tokens: which tokens they are, [queries], int64, or None for all of the step. rows: whose blocks they look into.
+    starts, ends: the keys that they see, from the first to the end. positions: where they stand themselves.
+    """
+
+    tokens: Tensor | None
+    rows: Tensor
+    starts: Tensor
+    ends: Tensor
+    positions: Tensor
+
+
+FEW_QUERIES = 8
+"""Rows with at most so many queries can be computed query by query; with more, keys are worth gathering once."""
+
+
+@dataclass(frozen=True)
 class AttentionPlan:
     """Query and key lengths of each row, what hides a key from a query, and where the keys are.
 
@@ -68,29 +89,59 @@ class AttentionPlan:
     distances: Distances | None = None
     _scratch: dict[tuple[int, ...], Tensor] = field(default_factory=dict, repr=False)
 
-    def scratch(self, cache: Tensor) -> tuple[Tensor, Tensor]:
-        """Room for the keys and the values of any group, which the layers of a step use in turn.
+    def scratch(self, cache: Tensor, groups: Sequence[Group]) -> tuple[Tensor, Tensor]:
+        """Room for the keys and the values of any of these groups, which the layers of a step use in turn.
 
         cache: [blocks, block_size, kv_heads, head_dim] -> two of the same shape, as many blocks as a group has at most.
         Fresh memory for each layer would cost more than the attention itself: every page of it has to be mapped.
         """
-        shape = tuple(cache.shape[1:])
+        count = max(group.keys.numel() for group in groups if isinstance(group.keys, Tensor))
+        shape = (count, *cache.shape[1:])
         if shape not in self._scratch:
-            count = max(group.keys.numel() for group in self.groups if isinstance(group.keys, Tensor))
-            self._scratch[shape] = cache.new_empty(2, count, *shape)
+            self._scratch[shape] = cache.new_empty(2, *shape)
         keys, values = self._scratch[shape]
         return keys, values
 
     @cached_property
     def groups(self) -> tuple[Group, ...]:
+        """All rows, for implementations that know nothing of `few_queries`."""
         group = self._packed_group if self.block_tables is None else self._paged_group
-        return tuple(group(rows) for rows in self._rows_of_one_shape())
+        return tuple(group(rows) for rows in self._rows_of_one_shape(range(len(self.query_lens))))
 
-    def _rows_of_one_shape(self) -> Iterator[list[int]]:
+    @cached_property
+    def long_groups(self) -> tuple[Group, ...]:
+        """The rows of a paged step that `few_queries` leaves out."""
+        rows = [row for row, count in enumerate(self.query_lens) if count > FEW_QUERIES]
+        return tuple(self._paged_group(group) for group in self._rows_of_one_shape(rows))
+
+    @cached_property
+    def few_queries(self) -> Queries | None:
+        """The queries of a paged step's rows that have only a few; None if there are none."""
+        rows = [row for row, count in enumerate(self.query_lens) if count <= FEW_QUERIES]
+        if not rows:
+            return None
+        counts = np.array([self.query_lens[row] for row in rows])
+        key_lens = np.repeat([self.key_lens[row] for row in rows], counts)
+        positions = key_lens - np.repeat(counts, counts) + _within(counts)
+        ends = positions + 1 if self.causal else key_lens
+        starts = np.zeros_like(ends) if self.window is None else np.maximum(positions - self.window + 1, 0)
+        tokens = None
+        if len(rows) < len(self.query_lens):
+            offsets = np.cumsum([0, *self.query_lens])
+            tokens = torch.from_numpy(np.repeat(offsets[rows], counts) + _within(counts)).to(self.device)
+        columns = np.stack([np.repeat(rows, counts), starts, ends, positions]).astype(np.int32)
+        return Queries(tokens, *torch.from_numpy(columns).to(self.device))
+
+    @cached_property
+    def bias_float32(self) -> Tensor | None:
+        return None if self.score_bias is None else self.score_bias.float().contiguous()
+
+    def _rows_of_one_shape(self, rows: Sequence[int]) -> Iterator[list[int]]:
         """Packed: rows of equal lengths. Paged: single queries whose block counts have the same number of binary
         digits, so that less than half of what is gathered is padding; longer queries one row at a time."""
         shapes: dict[tuple[int, int, int], list[int]] = {}
-        for row, (query_len, key_len) in enumerate(zip(self.query_lens, self.key_lens, strict=True)):
+        for row in rows:
+            query_len, key_len = self.query_lens[row], self.key_lens[row]
             if self.block_tables is None:
                 shape = (query_len, key_len, 0)
             elif query_len == 1:
@@ -182,3 +233,8 @@ class AttentionPlan:
             zero = self.score_bias.shape[1] // 2
             bias = self.score_bias[:, (distance + zero).clamp(0, 2 * zero)].transpose(0, 1)
         return bias.masked_fill(hidden, -torch.inf), False
+
+
+def _within(counts: NDArray[np.int64]) -> NDArray[np.int64]:
+    """0, 1, 2... up to each count, one after the other."""
+    return np.arange(counts.sum()) - np.repeat(np.cumsum(counts) - counts, counts)

@@ -35,6 +35,28 @@ class EncoderBatch:
 
 
 @dataclass(frozen=True)
+class SoundBatch:
+    """Whole recordings for a bidirectional stack, packed one after the other.
+
+    frames: [frames, num_mels], float32: log-mel power, 100 frames a second.
+    frame_lengths: frames of each recording, `batch` integers that add up to `frames`. Two frames become one token.
+    """
+
+    frames: Tensor
+    frame_lengths: tuple[int, ...]
+
+    @cached_property
+    def lengths(self) -> tuple[int, ...]:
+        """Tokens of each recording."""
+        return tuple(-(-length // 2) for length in self.frame_lengths)
+
+    @cached_property
+    def positions(self) -> Tensor:
+        """[tokens], int64: 0, 1, 2... within each recording."""
+        return torch.cat([torch.arange(length) for length in self.lengths]).to(self.frames.device)
+
+
+@dataclass(frozen=True)
 class DecoderBatch:
     """Some next tokens of each row for a causal stack whose earlier keys and values lie in a paged cache.
 

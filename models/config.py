@@ -7,7 +7,7 @@ No torch here, so that listing families and checking a configuration stays insta
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import ClassVar, Literal
 
 Activation = Literal["relu", "gelu", "gelu_tanh", "gelu_quick", "silu", "tanh"]
 
@@ -128,12 +128,13 @@ class RopeConfig:
 class BucketBiasConfig:
     """T5's relative position buckets, added to attention scores (Raffel et al. 2020, arXiv:1910.10683, section 2.1).
 
-    One table for all layers of a stack.
+    One table for all layers of a stack, or with `per_layer` one for each (Chung et al. 2023, arXiv:2304.09151).
     """
 
     num_buckets: int
     max_distance: int
     bidirectional: bool
+    per_layer: bool = False
 
     def __post_init__(self) -> None:
         exact = self.num_buckets // (4 if self.bidirectional else 2)
@@ -299,22 +300,44 @@ class SinusoidalPositions:
 
 
 @dataclass(frozen=True)
+class FairseqSinusoidalPositions:
+    """The same with waves up to a length of 2 pi * 10000 positions, where the paper's stop one step short of it, and
+    numbered from `first` (Ott et al. 2019, arXiv:1904.01038, by its published code, after tensor2tensor)."""
+
+    num_positions: int
+    first: int
+
+
+@dataclass(frozen=True)
 class EmbeddingConfig:
     """Token embeddings times `scale`, plus positions and token types where there are some, then a norm.
 
+    token_norm: of the scaled token embeddings alone, before anything is added.
     width: of all tables and the norm, whose result a linear layer then brings to the hidden size (Lan et al. 2020,
     arXiv:1909.11942, section 3.1); None for tables of the hidden size and no such layer.
     """
 
     vocab_size: int
     scale: float = 1.0
-    positions: LearnedPositions | SinusoidalPositions | None = None
+    positions: LearnedPositions | SinusoidalPositions | FairseqSinusoidalPositions | None = None
     num_token_types: int = 0
     norm: NormConfig | None = None
+    token_norm: NormConfig | None = None
     width: int | None = None
 
     def __post_init__(self) -> None:
         _require(self.width is None or self.width > 0, f"embedding width must be positive, got {self.width}")
+
+
+@dataclass(frozen=True)
+class ConvolutionalEmbeddingConfig:
+    """Two convolutions over frames of sound, a GELU after each, the second one with stride 2; then learned positions
+    (Radford et al. 2022, arXiv:2212.04356, section 2.2). num_mels: numbers of a frame."""
+
+    num_mels: int
+    num_positions: int
+    vocab_size: ClassVar[int] = 0
+    width: ClassVar[int | None] = None
 
 
 @dataclass(frozen=True)
@@ -325,7 +348,7 @@ class StackConfig:
     al. 2020, arXiv:1909.11942, section 3.1); empty where every layer has its own.
     """
 
-    embedding: EmbeddingConfig
+    embedding: EmbeddingConfig | ConvolutionalEmbeddingConfig
     layers: tuple[LayerConfig, ...]
     final_norm: NormConfig | None = None
     score_bias: BucketBiasConfig | AlibiConfig | None = None
@@ -383,20 +406,23 @@ class PoolingHead:
 class ClassificationHead:
     """One vector per sequence, then labels: `out(norm(act(dense(pooled))))`, the dense step and its norm optional.
 
-    `pool` takes the first token of an encoder, the last of a sequence (BART's end-of-sentence token), or the mean.
-    start_token_id: with a decoder, what it reads before the text.
+    `pool` takes the first token of an encoder, the last of a sequence (BART's end-of-sentence token), the last that is
+    `end_token_id`, or the mean. start_token_id: with a decoder, what it reads before the text; None for the text's own
+    last token.
     """
 
     num_labels: int
     dense: Activation | None
-    pool: Literal["first", "last", "mean"] = "first"
+    pool: Literal["first", "last", "end", "mean"] = "first"
     bias: bool = True
-    start_token_id: int = 0
+    start_token_id: int | None = 0
     dense_bias: bool = True
     norm: NormConfig | None = None
+    end_token_id: int | None = None
 
     def __post_init__(self) -> None:
         _require(self.num_labels > 0, f"num_labels must be positive, got {self.num_labels}")
+        _require((self.pool == "end") == (self.end_token_id is not None), "an end token goes with pool `end`")
 
 
 @dataclass(frozen=True)
@@ -444,6 +470,8 @@ class ModelConfig:
     shared_embeddings: bool = False
     max_positions: int | None = None
     """Longest sequence the positions allow; None where nothing limits it (T5's buckets)."""
+    max_source_positions: int | None = None
+    """The same for the encoder of an encoder-decoder, where it differs."""
 
     def __post_init__(self) -> None:
         _require(self.encoder is not None or self.decoder is not None, "a model needs an encoder or a decoder")

@@ -6,10 +6,11 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from models.config import EmbeddingConfig, LearnedPositions, SinusoidalPositions
+from models.batch import EncoderBatch
+from models.config import EmbeddingConfig, FairseqSinusoidalPositions, LearnedPositions, SinusoidalPositions
 from models.linear import Linear, parameter
 from models.norms import make_norm
-from models.positions import sinusoids
+from models.positions import fairseq_sinusoids, sinusoids
 
 
 class Table(nn.Module):
@@ -26,9 +27,9 @@ class Table(nn.Module):
 class SinusoidalTable(nn.Module):
     """Like `Table`, but computed: no parameter. The table follows the device and dtype it is used in."""
 
-    def __init__(self, rows: int, hidden_size: int) -> None:
+    def __init__(self, table: Tensor) -> None:
         super().__init__()
-        self._table = sinusoids(rows, hidden_size)
+        self._table = table
 
     def forward(self, index: Tensor, dtype: torch.dtype) -> Tensor:
         if self._table.device != index.device or self._table.dtype != dtype:
@@ -53,10 +54,18 @@ class Embedding(nn.Module):
             case LearnedPositions(num_positions=rows):
                 self.positions = Table(rows, width)
             case SinusoidalPositions(num_positions=rows):
-                self.positions = SinusoidalTable(rows, width)
+                self.positions = SinusoidalTable(sinusoids(rows, width))
+            case FairseqSinusoidalPositions(num_positions=rows, first=first):
+                self.positions = SinusoidalTable(fairseq_sinusoids(rows, width, first))
         self.token_types = Table(config.num_token_types, width) if config.num_token_types else None
         self.norm = make_norm(config.norm, width)
+        self.token_norm = make_norm(config.token_norm, width)
         self.projection = None if config.width is None else Linear(width, hidden_size, bias=True)
+
+    def read(self, batch: EncoderBatch) -> Tensor:
+        """The first hidden states of a batch of texts: [tokens, hidden], model dtype."""
+        output: Tensor = self(batch.token_ids, batch.positions, batch.token_type_ids)
+        return output
 
     def forward(self, token_ids: Tensor, positions: Tensor, token_type_ids: Tensor | None = None) -> Tensor:
         """token_ids, positions, token_type_ids: [tokens], int64 -> [tokens, hidden], model dtype.
@@ -66,6 +75,8 @@ class Embedding(nn.Module):
         x: Tensor = self.tokens(token_ids)
         if self.scale != 1.0:
             x = x * self.scale
+        if self.token_norm is not None:
+            x = self.token_norm(x)
         if isinstance(self.positions, SinusoidalTable):
             x = x + self.positions(positions, x.dtype)
         elif self.positions is not None:

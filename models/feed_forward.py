@@ -1,30 +1,14 @@
-"""The position-wise feed-forward sublayer and its activations."""
+"""The position-wise feed-forward sublayer."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from functools import partial
-
-import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
 
-from models.config import Activation, FeedForwardConfig
+from models.activations import ACTIVATIONS
+from models.config import FeedForwardConfig
 from models.linear import Linear
 
-
-def _gelu_quick(x: Tensor) -> Tensor:
-    return x * torch.sigmoid(1.702 * x)
-
-
-ACTIVATIONS: Mapping[Activation, Callable[[Tensor], Tensor]] = {
-    "relu": F.relu,
-    "gelu": F.gelu,
-    "gelu_tanh": partial(F.gelu, approximate="tanh"),
-    "gelu_quick": _gelu_quick,
-    "silu": F.silu,
-    "tanh": torch.tanh,
-}
+__all__ = ["ACTIVATIONS", "FeedForward"]
 
 
 class FeedForward(nn.Module):
@@ -35,15 +19,15 @@ class FeedForward(nn.Module):
 
     def __init__(self, config: FeedForwardConfig, hidden_size: int) -> None:
         super().__init__()
-        self.activation = ACTIVATIONS[config.activation]
+        self.activation = config.activation
         self.gate = Linear(hidden_size, config.intermediate_size, config.bias) if config.gated else None
         self.up = Linear(hidden_size, config.intermediate_size, config.bias)
         self.down = Linear(config.intermediate_size, hidden_size, config.bias)
 
     def forward(self, x: Tensor) -> Tensor:
         if self.gate is None:
-            inner: Tensor = self.activation(self.up(x))
+            inner: Tensor = self.up(x, self.activation)
         else:
-            inner = self.activation(self.gate(x)) * self.up(x)
+            inner = self.up(x, times=self.gate(x, self.activation))
         output: Tensor = self.down(inner)
         return output

@@ -18,7 +18,7 @@ class GenerationDefaults:
     """Special tokens, and defaults for what a client leaves out. None or empty: the checkpoint does not say.
 
     end_token_ids: any of them ends the text. decoder_start_token_ids: what an encoder-decoder's decoder starts from.
-    min_new_tokens, max_new_tokens: without the start tokens.
+    min_new_tokens, max_new_tokens: without the start tokens. begin_suppress_token_ids: never the first new token.
     """
 
     bos_token_id: int | None = None
@@ -28,6 +28,7 @@ class GenerationDefaults:
     forced_bos_token_id: int | None = None
     forced_eos_token_id: int | None = None
     suppress_token_ids: tuple[int, ...] = ()
+    begin_suppress_token_ids: tuple[int, ...] = ()
     bad_words_ids: tuple[tuple[int, ...], ...] = ()
     renormalize_logits: bool = False
     max_new_tokens: int | None = None
@@ -68,13 +69,16 @@ _PLAIN = (
     "early_stopping",
 )
 _NEUTRAL: Mapping[str, tuple[Any, ...]] = {
-    "begin_suppress_tokens": ((),),
+    "compression_ratio_threshold": (),
+    "condition_on_prev_tokens": (False,),
     "constraints": (),
     "diversity_penalty": (0.0,),
     "encoder_repetition_penalty": (1.0,),
     "exponential_decay_length_penalty": (),
     "force_words_ids": ((),),
     "guidance_scale": (1.0,),
+    "logprob_threshold": (),
+    "no_speech_threshold": (),
     "num_beam_groups": (1,),
     "penalty_alpha": (0.0,),
     "sequence_bias": ((),),
@@ -113,6 +117,7 @@ def generation_defaults(
     found["end_token_ids"] = _token_ids(source.get("eos_token_id"), "eos_token_id")
     found["decoder_start_token_ids"] = _token_ids(source.get("decoder_start_token_id"), "decoder_start_token_id")
     found["suppress_token_ids"] = _token_ids(source.get("suppress_tokens"), "suppress_tokens")
+    found["begin_suppress_token_ids"] = _token_ids(source.get("begin_suppress_tokens"), "begin_suppress_tokens")
     words = source.get("bad_words_ids") or []
     if not isinstance(words, list):
         raise ConfigError("generation setting 'bad_words_ids' must be lists of token ids")
@@ -149,6 +154,7 @@ def _within(defaults: GenerationDefaults, vocab_size: int) -> GenerationDefaults
         pad_token_id=single(defaults.pad_token_id),
         end_token_ids=several(defaults.end_token_ids),
         suppress_token_ids=several(defaults.suppress_token_ids),
+        begin_suppress_token_ids=several(defaults.begin_suppress_token_ids),
         bad_words_ids=tuple(word for word in defaults.bad_words_ids if word and several(word) == word),
     )
 

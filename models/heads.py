@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from models import ops
+from models.activations import ACTIVATIONS
 from models.batch import EncoderBatch
 from models.config import (
     ClassificationHead,
@@ -19,8 +20,7 @@ from models.config import (
     SpanHead,
     TokenClassificationHead,
 )
-from models.feed_forward import ACTIVATIONS
-from models.linear import Linear, parameter
+from models.linear import Linear, Packer, parameter
 from models.norms import make_norm
 
 Pooling = Literal["mean", "cls", "last", "max"]
@@ -34,12 +34,23 @@ class LanguageModel(nn.Module):
         self.scale, self.cap = config.scale, config.cap
         self.weight = None if config.tied else parameter(vocab_size, hidden_size)
         self.bias = parameter(vocab_size) if config.bias else None
+        self.packed: ops.PackedLinear | None = None
 
     def forward(self, hidden: Tensor, tokens: Tensor) -> Tensor:
         if self.scale != 1.0:
             hidden = hidden * self.scale
-        logits = ops.linear(hidden, tokens if self.weight is None else self.weight, self.bias).float()
+        if self.packed is not None:
+            logits = self.packed(hidden).float()
+        else:
+            logits = ops.linear(hidden, tokens if self.weight is None else self.weight, self.bias).float()
         return logits if self.cap is None else self.cap * torch.tanh(logits / self.cap)
+
+    def pack(self, packer: Packer, tokens: Tensor | None) -> None:
+        """Put the weight into its fastest layout. tokens: a tied head's table, or None to leave a tied head alone."""
+        weight = tokens if self.weight is None else self.weight
+        if weight is not None:
+            self.packed = packer(weight, self.bias)
+            self.weight = None
 
 
 class MaskedLanguageModel(nn.Module):
@@ -85,7 +96,7 @@ class _Labels(nn.Module):
 
 
 class Classification(_Labels):
-    """Class logits of each sequence's first or last token, or mean. forward: [tokens, hidden] -> [batch, num_labels],
+    """Class logits of one token of each sequence, or the mean. forward: [tokens, hidden] -> [batch, num_labels],
     float32."""
 
     def __init__(self, config: ClassificationHead, hidden_size: int) -> None:
@@ -95,8 +106,21 @@ class Classification(_Labels):
     def forward(self, hidden: Tensor, batch: EncoderBatch) -> Tensor:
         if self.config.pool == "mean":
             return self.labels(pool(hidden, batch, "mean").to(hidden.dtype))
-        offsets = torch.tensor(batch.offsets, device=hidden.device)
-        return self.labels(hidden[offsets[:-1] if self.config.pool == "first" else offsets[1:] - 1])
+        return self.labels(hidden[self._places(batch)])
+
+    def _places(self, batch: EncoderBatch) -> Tensor:
+        """Index of each text's one token: [batch], int64. A text without an end token gives its first."""
+        offsets = torch.tensor(batch.offsets, device=batch.token_ids.device)
+        match self.config.pool:
+            case "first":
+                return offsets[:-1]
+            case "end":
+                index = torch.arange(len(batch.token_ids), device=offsets.device)
+                ends = index * (batch.token_ids == self.config.end_token_id)
+                last = torch.stack([part.max() for part in torch.split(ends, list(batch.lengths))])
+                return torch.maximum(last, offsets[:-1])
+            case _:
+                return offsets[1:] - 1
 
 
 class TokenClassification(_Labels):

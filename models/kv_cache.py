@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from models import ops
 from models.config import AttentionConfig
 
 
@@ -38,8 +39,7 @@ class KVCache:
 
     def write(self, layer: int, slot_mapping: Tensor, key: Tensor, value: Tensor) -> None:
         """Store new keys and values. slot_mapping: [tokens], int64. key, value: [tokens, kv_heads, head_dim]."""
-        self.keys[layer].flatten(0, 1).index_copy_(0, slot_mapping, key)
-        self.values[layer].flatten(0, 1).index_copy_(0, slot_mapping, value)
+        ops.write_slots(self.keys[layer], self.values[layer], slot_mapping, key, value)
 
     def copy_blocks(self, pairs: Sequence[tuple[int, int]]) -> None:
         """Copy whole blocks (source, destination) in every layer: the write of a copy-on-write."""

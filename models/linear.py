@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Protocol
+
 import torch
 from torch import Tensor, nn
 
 from models import ops
+from models.activations import ACTIVATIONS
+from models.config import Activation
 
 
 def parameter(*shape: int) -> nn.Parameter:
@@ -13,16 +17,46 @@ def parameter(*shape: int) -> nn.Parameter:
     return nn.Parameter(torch.empty(shape), requires_grad=False)
 
 
+class Packer(Protocol):
+    """Puts a weight [out, in] and its bias [out] into the layout that products are fastest in."""
+
+    def __call__(self, weight: Tensor, bias: Tensor | None) -> ops.PackedLinear: ...
+
+
 class Linear(nn.Module):
-    """`x W^T + b`. weight: [out, in], bias: [out], model dtype. forward: [..., in] -> [..., out]."""
+    """`x W^T + b`. weight: [out, in], bias: [out], model dtype.
+
+    forward: [..., in] -> [..., out]; the activation of the product, or the product times another tensor, if either is
+    asked for. `pack` lets the weight go: afterwards there is only the packed one.
+    """
 
     def __init__(self, in_features: int, out_features: int, bias: bool) -> None:
         super().__init__()
         self.weight = parameter(out_features, in_features)
         self.bias = parameter(out_features) if bias else None
+        self.packed: ops.PackedLinear | None = None
 
-    def forward(self, x: Tensor) -> Tensor:
-        return ops.linear(x, self.weight, self.bias)
+    def forward(self, x: Tensor, activation: Activation | None = None, times: Tensor | None = None) -> Tensor:
+        if self.packed is not None:
+            return self.packed(x, activation, times)
+        y = ops.linear(x, self.weight, self.bias)
+        if activation is not None:
+            y = ACTIVATIONS[activation](y)
+        return y if times is None else y * times
+
+    def pack(self, packer: Packer) -> None:
+        """Once is enough for layers that share it."""
+        if self.packed is None:
+            self.packed = packer(self.weight, self.bias)
+            del self.weight, self.bias
+
+
+def merged(parts: list[Linear]) -> tuple[Tensor, Tensor | None]:
+    """Weight and bias of linears that read the same input, one below the other; zeros for a bias that one lacks."""
+    weight = torch.cat([part.weight for part in parts])
+    if all(part.bias is None for part in parts):
+        return weight, None
+    return weight, torch.cat([weight.new_zeros(p.weight.shape[0]) if p.bias is None else p.bias for p in parts])
 
 
 class Kernel(nn.Module):

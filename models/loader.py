@@ -17,6 +17,8 @@ from models.families.family import Family, Task
 from models.families.fields import Fields
 from models.generation_defaults import GenerationDefaults, generation_defaults
 from models.heads import Pooling
+from models.ops import Quantization
+from models.packing import pack_weights
 from models.transformer import Transformer
 from weights.load import load_weights
 from weights.read import open_checkpoint
@@ -66,8 +68,9 @@ def load_model(
     dtype: torch.dtype,
     device: torch.device,
     progress: Callable[[int, int], None] | None = None,
+    quantization: Quantization | None = None,
 ) -> LoadedModel:
-    """Read a checkpoint. progress: told (bytes read so far, bytes in all).
+    """Read a checkpoint. progress: told (bytes read so far, bytes in all). quantization: see `pack_weights`.
 
     Raises ConfigError for a configuration that is not supported, WeightsError or ResolveError for files that are not
     as they must be; each is one line that names the setting, tensor or file.
@@ -87,7 +90,8 @@ def load_model(
     with torch.device("meta"):
         transformer = Transformer(config)
     transformer.eval()
-    parameters, weight_bytes = _load(transformer, directory, family, hf, architecture, dtype, device, progress)
+    parameters = _load(transformer, directory, family, hf, architecture, dtype, device, progress)
+    weight_bytes = pack_weights(transformer, quantization)
     return LoadedModel(
         transformer=transformer,
         config=config,
@@ -102,7 +106,7 @@ def load_model(
         parameters=parameters,
         weight_bytes=weight_bytes,
         context_tokens=context_tokens,
-        source_tokens=context_tokens if config.is_encoder_decoder else None,
+        source_tokens=(config.max_source_positions or context_tokens) if config.is_encoder_decoder else None,
     )
 
 
@@ -115,7 +119,7 @@ def _load(
     dtype: torch.dtype,
     device: torch.device,
     progress: Callable[[int, int], None] | None,
-) -> tuple[int, int]:
+) -> int:
     rules = family.rules(transformer.config, hf, architecture)
     shapes = {name: tuple(parameter.shape) for name, parameter in transformer.named_parameters()}
     with open_checkpoint(directory) as stored:
@@ -135,7 +139,7 @@ def _load(
         assign(name, torch.zeros(shape, dtype=dtype, device=device))
     for name, source in tied.items():
         assign(name, transformer.get_parameter(source))
-    return report.parameters, report.bytes
+    return report.parameters
 
 
 def _refuse_dtype(family: Family, dtype: torch.dtype) -> None:

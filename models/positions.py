@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 from models.config import (
     AlibiConfig,
@@ -109,6 +110,15 @@ def sinusoids(num_positions: int, width: int) -> Tensor:
     return torch.cat([angles.sin(), angles[:, : width - sines].cos()], dim=1).float()
 
 
+def fairseq_sinusoids(num_positions: int, width: int, first: int) -> Tensor:
+    """The same shape for positions from `first` on, with a slowest wave of 2 pi * 10000 positions; an odd width ends in
+    zeros. In float32, as fairseq makes them at each start (Ott et al. 2019, arXiv:1904.01038)."""
+    half = width // 2
+    rates = torch.exp(torch.arange(half, device="cpu").float() * -(math.log(10000.0) / max(half - 1, 1)))
+    angles = torch.arange(first, first + num_positions, device="cpu").float()[:, None] * rates
+    return F.pad(torch.cat([angles.sin(), angles.cos()], dim=1), (0, width % 2))
+
+
 def bucket_of_distance(distance: Tensor, config: BucketBiasConfig) -> Tensor:
     """The bucket of `key position - query position`; any shape, int64 to int64.
 
@@ -142,6 +152,18 @@ class BucketBias(nn.Module):
         """Bias of every distance below `length`: [heads, 2 * length - 1]; distance d stands at `d + length - 1`."""
         distances = torch.arange(1 - length, length, device=self.weight.device)
         return self.weight[bucket_of_distance(distances, self.config)].T
+
+
+class LayerBucketBias(nn.Module):
+    """UMT5's position bias (Chung et al. 2023, arXiv:2304.09151): a table of its own for each layer of a stack."""
+
+    def __init__(self, config: BucketBiasConfig, num_heads: int, num_layers: int) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(BucketBias(config, num_heads) for _ in range(num_layers))
+
+    def forward(self, length: int) -> Tensor:
+        """Like `BucketBias`, for every layer: [layers, heads, 2 * length - 1]."""
+        return torch.stack([layer(length) for layer in self.layers])
 
 
 class Alibi:

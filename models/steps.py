@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
+from dataclasses import replace
 
 import torch
 from torch import Tensor
@@ -21,7 +22,10 @@ from models.positions import Rotation
 
 
 class Step(ABC):
-    """Attention for one forward pass through one stack. A plan is made once for each sliding window and kept."""
+    """Attention for one forward pass through one stack. A plan is made once for each sliding window and kept.
+
+    score_bias: [heads, distances] for all layers, [layers, heads, distances] for each its own, or None.
+    """
 
     def __init__(self, rotations: Mapping[RopeConfig, Rotation], score_bias: Tensor | None) -> None:
         self.rotations = rotations
@@ -30,12 +34,14 @@ class Step(ABC):
 
     def self_attention(self, layer: int, attention: Attention, hidden: Tensor) -> Tensor:
         """hidden: [tokens, hidden] -> [tokens, hidden]."""
-        query = attention.queries(hidden, self.rotations)
-        key, value = attention.keys_values(hidden, self.rotations)
+        query, key, value = attention.projections(hidden, self.rotations)
         kind = (attention.config.causal, attention.config.window)
         if kind not in self._plans:
             self._plans[kind] = self._make_plan(*kind)
-        return attention.join(self._attend(layer, attention, query, key, value, self._plans[kind]))
+        plan = self._plans[kind]
+        if self._score_bias is not None and self._score_bias.dim() == 3:
+            plan = replace(plan, score_bias=self._score_bias[layer])
+        return attention.join(self._attend(layer, attention, query, key, value, plan))
 
     @abstractmethod
     def cross_attention(self, layer: int, attention: Attention, hidden: Tensor) -> Tensor:

@@ -8,8 +8,9 @@ configuration asks for one; linear weights are `[out, in]` as torch stores them)
 | `encoder.embedding.tokens.weight`                           | [vocab, hidden]                                 |
 | `encoder.embedding.positions.weight`                        | [num_positions, hidden], learned positions only |
 | `encoder.embedding.token_types.weight`                      | [num_token_types, hidden]                       |
-| `encoder.embedding.norm.{weight,bias}`                      | [hidden]                                        |
+| `encoder.embedding.{norm,token_norm}.{weight,bias}`         | [hidden]                                        |
 | `encoder.embedding.projection.{weight,bias}`                | [hidden, width], tables and norm then [width]   |
+| `encoder.embedding.convolution_{1,2}.{weight,bias}`         | [hidden, num_mels or hidden, 3], sound only     |
 | `encoder.layers.N.attention.query.{weight,bias}`            | [heads * head_dim, hidden]                      |
 | `encoder.layers.N.attention.{key,value}.{weight,bias}`      | [kv_heads * head_dim, hidden]                   |
 | `encoder.layers.N.attention.output.{weight,bias}`           | [hidden, heads * head_dim]                      |
@@ -19,6 +20,7 @@ configuration asks for one; linear weights are `[out, in]` as torch stores them)
 | `encoder.layers.N.feed_forward.down.{weight,bias}`          | [hidden, intermediate]                          |
 | `encoder.layers.N.feed_forward_norms.{input,output,residual}.{weight,bias}` | [hidden]                        |
 | `encoder.score_bias.weight`                                 | [num_buckets, heads]                            |
+| `encoder.score_bias.layers.N.weight`                        | the same, where each layer has its own          |
 | `encoder.final_norm.{weight,bias}`                          | [hidden]                                        |
 | `encoder.distances.weight`                                  | [2 * span, hidden], disentangled attention only |
 | `encoder.distances.norm.{weight,bias}`                      | [hidden]                                        |
@@ -43,13 +45,16 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
+from models.alignment import AligningStep
 from models.attention import Attention
-from models.batch import DecoderBatch, EncoderBatch
+from models.batch import DecoderBatch, EncoderBatch, SoundBatch
 from models.config import (
     AlibiConfig,
     AttentionConfig,
     BucketBiasConfig,
     ClassificationHead,
+    ConvolutionalEmbeddingConfig,
+    EmbeddingConfig,
     ModelConfig,
     RopeConfig,
     StackConfig,
@@ -60,8 +65,10 @@ from models.embeddings import Embedding, Table
 from models.heads import Classification, LanguageModel, MaskedLanguageModel, TokenClassification, make_head
 from models.kv_cache import KVCache
 from models.layer import Layer
+from models.linear import Packer
 from models.norms import make_norm
-from models.positions import Alibi, BucketBias, Rotary, Rotation
+from models.positions import Alibi, BucketBias, LayerBucketBias, Rotary, Rotation
+from models.sound_embedding import ConvolutionalEmbedding
 from models.steps import PackedStep, PagedStep, Step
 
 
@@ -75,39 +82,62 @@ class Stack(nn.Module):
     def __init__(self, config: StackConfig, hidden_size: int, tokens: Table | None = None) -> None:
         super().__init__()
         self.config = config
-        self.embedding = Embedding(config.embedding, hidden_size, tokens)
+        self.embedding = _make_embedding(config.embedding, hidden_size, tokens)
         layers: list[Layer] = []
         for index, layer in enumerate(config.layers):
             owner = config.sharing[index] if config.sharing else index
             layers.append(make_layer(layer, hidden_size, index) if owner == index else layers[owner].again(index))
         self.layers = nn.ModuleList(layers)
         self.final_norm = make_norm(config.final_norm, hidden_size)
-        self.score_bias: BucketBias | Alibi | None = None
+        self.score_bias: BucketBias | LayerBucketBias | Alibi | None = None
+        heads = config.layers[0].attention.num_heads
         match config.score_bias:
+            case BucketBiasConfig(per_layer=True) as buckets:
+                self.score_bias = LayerBucketBias(buckets, heads, len(config.layers))
             case BucketBiasConfig() as buckets:
-                self.score_bias = BucketBias(buckets, config.layers[0].attention.num_heads)
+                self.score_bias = BucketBias(buckets, heads)
             case AlibiConfig() as lines:
                 self.score_bias = Alibi(lines)
         self.distances = None if config.distances is None else DistanceTable(config.distances, hidden_size)
         ropes = {layer.attention.rope for layer in config.layers}
         self._rotaries = [Rotary(rope) for rope in ropes if rope is not None]
 
+    @property
+    def tokens(self) -> Table:
+        """The token table."""
+        assert isinstance(self.embedding, Embedding), "sound has no token table"
+        return self.embedding.tokens
+
     def rotations(self, positions: Tensor) -> dict[RopeConfig, Rotation]:
         """The angles of a step's positions, for each kind of rotary positions in the stack."""
         return {rotary.config: rotary(positions) for rotary in self._rotaries}
 
     def bias(self, length: int) -> Tensor | None:
-        """The score bias of every distance below `length`, or None: see `BucketBias`."""
+        """The score bias of every distance below `length`, or None: see `BucketBias` and `LayerBucketBias`."""
         if isinstance(self.score_bias, Alibi):
-            weight = self.embedding.tokens.weight
+            weight = self.tokens.weight
             return self.score_bias(length, weight.dtype, weight.device)
         return None if self.score_bias is None else self.score_bias(length)
 
     def forward(self, token_ids: Tensor, positions: Tensor, step: Step, token_type_ids: Tensor | None = None) -> Tensor:
-        x: Tensor = self.embedding(token_ids, positions, token_type_ids)
+        return self._through(self.embedding(token_ids, positions, token_type_ids), step)
+
+    def read(self, batch: EncoderBatch | SoundBatch, step: Step) -> Tensor:
+        """Texts or recordings, whole, as the embedding takes them: [tokens, hidden], model dtype."""
+        return self._through(self.embedding.read(batch), step)  # type: ignore[arg-type]
+
+    def _through(self, x: Tensor, step: Step) -> Tensor:
         for layer in self.layers:
             x = layer(x, step)
         return x if self.final_norm is None else self.final_norm(x)
+
+
+def _make_embedding(
+    config: EmbeddingConfig | ConvolutionalEmbeddingConfig, hidden_size: int, tokens: Table | None
+) -> Embedding | ConvolutionalEmbedding:
+    if isinstance(config, ConvolutionalEmbeddingConfig):
+        return ConvolutionalEmbedding(config, hidden_size)
+    return Embedding(config, hidden_size, tokens)
 
 
 class Transformer(nn.Module):
@@ -120,7 +150,7 @@ class Transformer(nn.Module):
         super().__init__()
         self.config = config
         self.encoder = None if config.encoder is None else Stack(config.encoder, config.hidden_size)
-        shared = self.encoder.embedding.tokens if self.encoder is not None and config.shared_embeddings else None
+        shared = self.encoder.tokens if self.encoder is not None and config.shared_embeddings else None
         self.decoder = None if config.decoder is None else Stack(config.decoder, config.hidden_size, shared)
         stack = config.encoder or config.decoder
         assert stack is not None
@@ -135,11 +165,11 @@ class Transformer(nn.Module):
     def device(self) -> torch.device:
         return next(self.parameters()).device
 
-    def encode(self, batch: EncoderBatch) -> Tensor:
+    def encode(self, batch: EncoderBatch | SoundBatch) -> Tensor:
         """The encoder's hidden states: [tokens, hidden], model dtype."""
         assert self.encoder is not None, "the model has no encoder"
         step = self._packed_step(self.encoder, batch)
-        return self.encoder(batch.token_ids, batch.positions, step, batch.token_type_ids)  # type: ignore[no-any-return]
+        return self.encoder.read(batch, step)
 
     def write_cross(self, encoder_hidden: Tensor, slot_mapping: Tensor, cross_cache: KVCache) -> None:
         """Keep the keys and values that each decoder layer's cross-attention will look at.
@@ -160,12 +190,25 @@ class Transformer(nn.Module):
         step = PagedStep(batch, cache, cross_cache, self.dtype, rotations, bias)
         return self.decoder(batch.token_ids, batch.positions, step)  # type: ignore[no-any-return]
 
+    def align(self, source: EncoderBatch, target: EncoderBatch) -> Tensor:
+        """What each token of a text looks at in its source, over layers and heads: [tokens, source tokens], float32.
+
+        source, target: one text each; the target with what the decoder starts from, and without its last token, which
+        has looked at nothing yet.
+        """
+        assert self.decoder is not None, "the model has no decoder"
+        (length,) = target.lengths
+        rotations, bias = self.decoder.rotations(target.positions), self.decoder.bias(length)
+        step = AligningStep(length, self.encode(source), rotations, bias)
+        self.decoder(target.token_ids, target.positions, step)
+        return step.weights
+
     def logits(self, hidden: Tensor) -> Tensor:
         """Scores over the vocabulary: [n, hidden], model dtype -> [n, vocab], float32."""
         assert isinstance(self.head, LanguageModel | MaskedLanguageModel), "the model has no language model head"
         stack = self.encoder if self.decoder is None else self.decoder
         assert stack is not None
-        return self.head(hidden, stack.embedding.tokens.weight)  # type: ignore[no-any-return]
+        return self.head(hidden, stack.tokens.weight)  # type: ignore[no-any-return]
 
     def classify(self, hidden: Tensor, batch: EncoderBatch) -> Tensor:
         """Class logits from the encoder's hidden states: [tokens, hidden], model dtype -> [batch, num_labels], float32.
@@ -182,6 +225,11 @@ class Transformer(nn.Module):
         assert isinstance(self.head, TokenClassification), "the model has no head for tokens"
         return self.head(hidden)  # type: ignore[no-any-return]
 
+    def pack_head(self, packer: Packer, even_if_tied: bool) -> None:
+        """Put the weight of a language model head into its fastest layout, see `LanguageModel.pack`."""
+        if isinstance(self.head, LanguageModel) and self.decoder is not None:
+            self.head.pack(packer, self.decoder.tokens.weight if even_if_tied else None)
+
     def self_attention_layers(self) -> tuple[AttentionConfig, ...]:
         """What the decoder's self-attention cache has to hold, layer by layer; empty without a decoder."""
         return () if self.config.decoder is None else tuple(layer.attention for layer in self.config.decoder.layers)
@@ -195,7 +243,7 @@ class Transformer(nn.Module):
         layers = [module for module in modules if isinstance(module, Layer)]
         return [layer.cross_attention for layer in layers if layer.cross_attention is not None]
 
-    def _packed_step(self, stack: Stack, batch: EncoderBatch, source: Tensor | None = None) -> PackedStep:
+    def _packed_step(self, stack: Stack, batch: EncoderBatch | SoundBatch, source: Tensor | None = None) -> PackedStep:
         rotations, bias = stack.rotations(batch.positions), stack.bias(max(batch.lengths))
         distances = None if stack.distances is None else stack.distances(max(batch.lengths))
         return PackedStep(batch.lengths, self.dtype, self.device, rotations, bias, source, batch.lengths, distances)
@@ -203,6 +251,11 @@ class Transformer(nn.Module):
     def _reread(self, source: Tensor, batch: EncoderBatch) -> Tensor:
         assert self.decoder is not None and isinstance(self.config.head, ClassificationHead)
         starts = torch.tensor(batch.offsets[:-1], device=batch.token_ids.device)
-        token_ids = batch.token_ids.roll(1).index_fill(0, starts, self.config.head.start_token_id)
+        token_ids, start = batch.token_ids.roll(1), self.config.head.start_token_id
+        if start is None:
+            ends = torch.tensor(batch.offsets[1:], device=batch.token_ids.device) - 1
+            token_ids = token_ids.index_copy(0, starts, batch.token_ids[ends])
+        else:
+            token_ids = token_ids.index_fill(0, starts, start)
         step = self._packed_step(self.decoder, batch, source)
         return self.decoder(token_ids, batch.positions, step)  # type: ignore[no-any-return]

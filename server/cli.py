@@ -68,7 +68,7 @@ def _parser() -> argparse.ArgumentParser:
         "check", help="load a checkpoint and say what it is", description="Load and verify a checkpoint, then leave."
     )
     check.add_argument("path", metavar="PATH_OR_HUB_ID", help="directory or hub id of the checkpoint")
-    _add_flags(check, ["device", "dtype", "kv_cache_memory", "threads"])
+    _add_flags(check, ["device", "dtype", "quantize", "kv_cache_memory", "threads"])
     check.set_defaults(run=_check)
 
     models = commands.add_parser("models", help="list the model families", description="List the model families.")
@@ -163,7 +163,7 @@ def _check(arguments: argparse.Namespace, worker: Sequence[str]) -> None:
         ("family", f"{info.family} ({info.architecture})"),
         ("serves", ", ".join(info.tasks)),
         ("parameters", f"{info.parameters:,}"),
-        ("weights", f"{info.weight_bytes / 2**20:,.1f} MiB, {info.dtype} on {device}"),
+        ("weights", f"{info.weight_bytes / 2**20:,.1f} MiB, {info.quantization or info.dtype} on {device}"),
         ("context", context),
         ("vocabulary", f"{info.vocab_size:,} tokens"),
     ]

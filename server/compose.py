@@ -89,6 +89,8 @@ def _example(url: str, info: ModelInfo) -> str:
             '{"question": "Where did Ada live?", "context": "Ada Lovelace lived in London."}',
         ),
     }
+    if "transcribe" in info.tasks:
+        return f"curl {url}/v1/audio/transcriptions -F model={info.name} -F file=@recording.wav"
     route, body = next((bodies[task] for task in info.tasks if task in bodies), ("tokenize", '{"inputs": "a text"}'))
     body = body.replace("{", f'{{"model": "{info.name}", ', 1)
     return f"curl {url}/{route} -H 'Content-Type: application/json' -d '{body}'"
@@ -162,8 +164,23 @@ def _supervisor(
         threads=settings.threads,
     )
     patience = Patience(settings.stale_seconds, settings.hang_seconds, max_failures=settings.max_restarts)
-    specs = [ModelSpec(name, str(directory), settings.dtype) for name, directory in directories.items()]
+    rounded = _rounded(settings.quantize, list(directories))
+    specs = [
+        ModelSpec(name, str(directory), settings.dtype, "int8" if name in rounded else None)
+        for name, directory in directories.items()
+    ]
     return Supervisor(specs, settings.device, options, client, patience, worker)
+
+
+def _rounded(entries: Sequence[str], names: Sequence[str]) -> set[str]:
+    """The models that `--quantize` means. Raises StartError for a name that is not served."""
+    rounded: set[str] = set()
+    for entry in entries:
+        name = entry.partition("=")[0]
+        if "=" in entry and name not in names:
+            raise StartError(f"quantize: no model is named {name!r}, only {', '.join(names)}")
+        rounded.update([name] if "=" in entry else names)
+    return rounded
 
 
 async def inspect(source: str, settings: Settings, worker: Sequence[str]) -> tuple[ModelInfo, Device]:

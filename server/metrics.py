@@ -81,6 +81,10 @@ class Metrics:
         self.batch_rows = histogram("batch_rows", "Sequences of one step.", _ROWS)
         self.batch_tokens = histogram("batch_tokens", "Tokens of one step.", _TOKENS)
 
+        self.mask_wait_seconds = histogram(
+            "mask_wait_seconds", "How long a step waited for its grammars' masks after the forward pass.", _SHORT
+        )
+
         self.kv_blocks_used = gauge("kv_blocks_used", "KV blocks in use.", ["pool"])
         self.pools = _PoolSizes()
         registry.register(self.pools)

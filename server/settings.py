@@ -63,6 +63,7 @@ Size = Annotated[int, BeforeValidator(_bytes), Field(ge=0)]
 Count = Annotated[int, Field(ge=1)]
 Seconds = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 Models = Annotated[list[str], NoDecode, BeforeValidator(_models)]
+Names = Annotated[list[str], NoDecode, BeforeValidator(_commas)]
 Keys = Annotated[list[SecretStr], NoDecode, BeforeValidator(_commas)]
 
 
@@ -78,6 +79,10 @@ class Settings(BaseSettings):
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = Field(
         default="auto", description="number format of weights; auto: float32 on cpu, bfloat16 on cuda"
     )
+    quantize: Names = Field(
+        default=[],
+        description="models to round to int8: int8 for all, or NAME=int8 with commas between; faster, nearly as exact",
+    )
     api_keys: Keys = Field(default=[], description="keys that clients must send, with commas between (not a flag)")
     api_key_file: Path | None = Field(default=None, description="file with one API key per line")
     insecure_no_auth: bool = Field(default=False, description="allow a public address without any API key")
@@ -85,6 +90,10 @@ class Settings(BaseSettings):
     max_body_bytes: Size = Field(default=2 << 20, description="largest request body")
     body_timeout_seconds: Seconds = Field(default=10.0, description="how long a client may take to send a request")
     max_text_characters: Count = Field(default=400_000, description="longest single text of a request")
+    max_audio_bytes: Size = Field(default=25 << 20, description="largest request body with a recording")
+    max_audio_seconds: Seconds = Field(default=1800.0, description="longest recording")
+    max_recordings: Count = Field(default=16, description="recordings that are taken in at once; each takes memory")
+    audio_timeout_seconds: Seconds = Field(default=60.0, description="how long a client may take to send a recording")
     max_queue_requests: Count = Field(default=256, description="sequences that may wait for their first step")
     max_queue_tokens: Count = Field(default=524_288, description="tokens of the sequences that may wait")
     max_timeout_seconds: Seconds = Field(default=600.0, description="longest deadline that a client may ask for")
@@ -108,6 +117,9 @@ class Settings(BaseSettings):
             name, _, source = entry.partition("=")
             if not MODEL_NAME.fullmatch(name) or not source:
                 raise ValueError(f"models: write NAME=PATH_OR_HUB_ID, got {entry!r}")
+        for entry in self.quantize:
+            if entry.rpartition("=")[2] != "int8":
+                raise ValueError(f"quantize: write int8 or NAME=int8, got {entry!r}")
         names = [entry.partition("=")[0] for entry in self.models]
         for name in names:
             if names.count(name) > 1:

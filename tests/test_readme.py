@@ -14,7 +14,7 @@ KINDS = {
     "deberta-v2",
     "decoder": "openai-gpt gpt2 gpt_neo gptj gpt_neox opt bloom mpt falcon llama mistral qwen2 qwen3 phi phi3 gemma "
     "gemma2 olmo2 stablelm starcoder2",
-    "encoder-decoder": "t5 bart marian",
+    "encoder-decoder": "t5 mt5 umt5 bart marian mbart m2m_100 pegasus blenderbot blenderbot-small whisper",
 }
 
 

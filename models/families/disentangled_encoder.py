@@ -109,7 +109,7 @@ def config(
 def rules(model: ModelConfig, hf: Mapping[str, Any], attention: Sequence[Rule]) -> Sequence[Rule]:
     """The rules of all tensors. attention: those for projections of queries, keys, values and distances."""
     encoder = model.encoder
-    assert encoder is not None
+    assert encoder is not None and isinstance(encoder.embedding, EmbeddingConfig)
     unused = [r"mask_predictions\..*"]
     if encoder.embedding.positions is None:
         unused.append(rf"{PREFIX}embeddings\.position_embeddings\.weight")

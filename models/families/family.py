@@ -10,7 +10,17 @@ from models.config import ModelConfig
 from models.generation_defaults import GenerationDefaults
 from weights.rules import Rule
 
-Task = Literal["generate", "translate", "embed", "classify", "rerank", "fill_mask", "token_classify", "question_answer"]
+Task = Literal[
+    "generate",
+    "translate",
+    "embed",
+    "classify",
+    "rerank",
+    "fill_mask",
+    "token_classify",
+    "question_answer",
+    "transcribe",
+]
 
 
 @dataclass(frozen=True)

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from models.activations import ACTIVATIONS
 from models.attention_plan import AttentionPlan, Group
+from models.config import Activation
 
 
 def linear(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
@@ -40,6 +44,16 @@ def rotate(x: Tensor, cos: Tensor, sin: Tensor, interleaved: bool) -> Tensor:
     return torch.cat([joined.to(x.dtype), staying], -1) if staying.shape[-1] else joined.to(x.dtype)
 
 
+def write_slots(key_cache: Tensor, value_cache: Tensor, slots: Tensor, key: Tensor, value: Tensor) -> None:
+    """Store new keys and values.
+
+    key_cache, value_cache: [blocks, block_size, kv_heads, head_dim]. slots: [tokens], int64, over all blocks.
+    key, value: [tokens, kv_heads, head_dim].
+    """
+    key_cache.flatten(0, 1).index_copy_(0, slots, key)
+    value_cache.flatten(0, 1).index_copy_(0, slots, value)
+
+
 def packed_attention(
     query: Tensor, key: Tensor, value: Tensor, plan: AttentionPlan, scale: float, cap: float | None = None
 ) -> Tensor:
@@ -65,11 +79,26 @@ def paged_attention(
     cap: as above.
     """
     output = torch.empty_like(query)
-    key_room, value_room = plan.scratch(key_cache)
-    for group in plan.groups:
-        keys, values = _gather(key_cache, group, key_room), _gather(value_cache, group, value_room)
-        _attend(output, query, keys, values, group, scale, cap)
+    attend_groups(output, query, key_cache, value_cache, plan, plan.groups, scale, cap)
     return output
+
+
+def attend_groups(
+    output: Tensor,
+    query: Tensor,
+    key_cache: Tensor,
+    value_cache: Tensor,
+    plan: AttentionPlan,
+    groups: Sequence[Group],
+    scale: float,
+    cap: float | None,
+) -> None:
+    """The same for some of the plan's groups, written into the output."""
+    if groups:
+        key_room, value_room = plan.scratch(key_cache, groups)
+        for group in groups:
+            keys, values = _gather(key_cache, group, key_room), _gather(value_cache, group, value_room)
+            _attend(output, query, keys, values, group, scale, cap)
 
 
 def _gather(cache: Tensor, group: Group, room: Tensor) -> Tensor:
@@ -121,3 +150,37 @@ def _capped(queries: Tensor, keys: Tensor, values: Tensor, group: Group, scale: 
         scores = scores.masked_fill(later, -torch.inf)
     shares = scores.softmax(-1).to(values.dtype).view(rows, kv_heads, -1, group.query_len, keys.shape[2])
     return (shares @ values[:, :, None]).flatten(1, 2)
+
+
+class Int8Linear:
+    """`x W^T + b` with int8 weights, a scale for each output channel, and a scale for each row of x; sums are exact.
+
+    weight: [out, in], any float dtype; bias: [out] or None.
+    Source: Dettmers et al. 2022, arXiv:2208.07339, section 2 (vector-wise quantisation).
+    """
+
+    def __init__(self, weight: Tensor, bias: Tensor | None) -> None:
+        self.weight, self.scales = quantize_int8(weight)
+        self.bias = None if bias is None else bias.float()
+        self.nbytes = sum(x.nbytes for x in (self.weight, self.scales, self.bias) if x is not None)
+
+    def __call__(self, x: Tensor, activation: Activation | None = None, times: Tensor | None = None) -> Tensor:
+        """[rows, in] -> [rows, out], the dtype of x: the activation of the product, or the product times another."""
+        rounded, row_scales = quantize_int8(x)
+        # Whole numbers of this size are exact in float64, whatever the order of the sum.
+        sums = (rounded.double() @ self.weight.double().T).float()
+        y = sums * (self.scales * row_scales[:, None])
+        y = (y if self.bias is None else y + self.bias).to(x.dtype)
+        if activation is not None:
+            y = ACTIVATIONS[activation](y)
+        return y if times is None else y * times
+
+
+def quantize_int8(x: Tensor) -> tuple[Tensor, Tensor]:
+    """Round each row to 255 steps of a size of its own. x: [rows, width] -> int8 of that shape, and steps [rows],
+    float32, not finite where the row is not."""
+    wide = x.float()
+    scales = wide.abs().amax(1) / 127
+    scales = torch.where(scales == 0, 1.0, scales)
+    # Times one over it, as the kernels have it: a quotient rounds to the other side now and then.
+    return (wide * (1 / scales)[:, None]).round().clamp(-127, 127).nan_to_num().to(torch.int8), scales

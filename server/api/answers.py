@@ -6,12 +6,14 @@ What was given piece by piece is, joined, exactly the final text: streaming only
 from __future__ import annotations
 
 import math
+import sys
 import time
+from array import array
 from collections.abc import AsyncGenerator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from server.errors import DeadlineExceeded, EngineFailure, NotReady, RequestError, RequestTooLarge
+from server.errors import DeadlineExceeded, EngineFailure, InvalidRequest, NotReady, RequestError, RequestTooLarge
 from server.ipc.client import Call, Event
 from server.ipc.messages import (
     Encoded,
@@ -24,16 +26,18 @@ from server.ipc.messages import (
     Tokens,
 )
 from server.text.detokenizer import IncrementalDetokenizer
+from server.text.spelling import Spelling
 from server.text.tokenizer import Tokenizer
 
 
 @dataclass(frozen=True)
 class TextOptions:
-    """How tokens become text."""
+    """How tokens become text. spelling: token by token, where a grammar has decided byte by byte."""
 
     skip_special_tokens: bool = True
     stop: tuple[str, ...] = ()
     include_stop: bool = False
+    spelling: Spelling | None = None
 
 
 @dataclass
@@ -73,6 +77,7 @@ class Answer:
         self.finish_reason: str | None = None
         self.stop_reason: str | int | None = None
         self.score: float | None = None
+        self._attention: bytes | None = None
         ends = () if options.include_stop else (*params.end_token_ids, *params.stop_token_ids)
         self._unsaid = echo
         self._silent = frozenset(ends)
@@ -83,6 +88,7 @@ class Answer:
             skip_special_tokens=options.skip_special_tokens,
             stop=options.stop,
             include_stop=options.include_stop,
+            spelling=options.spelling,
         )
 
     @property
@@ -111,7 +117,7 @@ class Answer:
         """The engine's whole answer: what of it was not seen yet, and what text was still held back."""
         seen = len(self.token_ids)
         delta = self.feed(hypothesis.token_ids[seen:], hypothesis.logprobs[seen:] if hypothesis.logprobs else None)
-        self.score = hypothesis.score
+        self.score, self._attention = hypothesis.score, hypothesis.attention
         if not self.done:
             rest = self._detokenizer.finish()
             delta.text += rest
@@ -131,6 +137,19 @@ class Answer:
     def prompt_logprobs_json(self, logprobs: Sequence[TokenLogprob]) -> list[dict[str, Any] | None]:
         """For a whole prompt, given those of all its tokens but the first, which nothing foretells."""
         return [None, *(self.logprob_json(entry) for entry in logprobs)]
+
+    def alignment_json(self, source_ids: Sequence[int]) -> dict[str, Any]:
+        """What each token of the answer looked at in its source: a row for each token there, a column for each here."""
+        numbers = array("f", self._attention or b"")
+        if sys.byteorder == "big":
+            numbers.byteswap()
+        width = len(source_ids)
+        rows = range(len(self.token_ids) if self._attention else 0)
+        return {
+            "source_tokens": [self.tokenizer.id_to_token(token_id) or "" for token_id in source_ids],
+            "target_tokens": [self.tokenizer.id_to_token(token_id) or "" for token_id in self.token_ids],
+            "weights": [[numbers[row * width + column] for row in rows] for column in range(width)],
+        }
 
     def logprobs_json(self) -> list[dict[str, Any]]:
         return [self.logprob_json(entry) for entry in self.logprobs]
@@ -241,6 +260,8 @@ def failure(event: Failed) -> RequestError:
         return RequestTooLarge(event.message)
     if event.code == "not_ready":
         return NotReady(event.message, retry_after=2)
+    if event.code == "invalid_format":
+        return InvalidRequest(event.message, "response_format")
     return EngineFailure(event.message)
 
 

@@ -14,6 +14,7 @@ from starlette.responses import Response
 from starlette.types import ASGIApp
 
 from server.api import (
+    routes_audio,
     routes_encode,
     routes_fill_mask,
     routes_generate,
@@ -43,6 +44,7 @@ ROUTES = (
     routes_token_classify,
     routes_question_answer,
     routes_tokenize,
+    routes_audio,
     routes_operations,
 )
 
@@ -74,7 +76,7 @@ def create_routes(state: State) -> FastAPI:
         app.include_router(routes.router)
 
     def answer(request: Request, error: RequestError) -> Response:
-        return error_response(error, request.scope["triptych.request_id"], state)
+        return error_response(error, request.scope["triptych.request_id"], state, request.scope["path"])
 
     async def on_request_error(request: Request, error: Exception) -> Response:
         assert isinstance(error, RequestError)

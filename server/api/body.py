@@ -29,13 +29,14 @@ async def read(request: Request, schema: type[Schema], max_bytes: int, timeout_s
     content_type = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if content_type != "application/json" and not content_type.endswith("+json"):
         raise UnsupportedMediaType("send JSON with the header `Content-Type: application/json`", "content-type")
-    raw = await _receive(request, max_bytes, timeout_seconds)
+    raw = await receive(request, max_bytes, timeout_seconds)
     if len(raw) < THREAD_BYTES:
         return validate(parse(raw), schema)
     return await asyncio.to_thread(lambda: validate(parse(raw), schema))
 
 
-async def _receive(request: Request, max_bytes: int, timeout_seconds: float) -> bytes:
+async def receive(request: Request, max_bytes: int, timeout_seconds: float) -> bytes:
+    """The bytes of a body. Raises BodyTooLarge, BodyTimeout or ClientGone."""
     declared = request.headers.get("content-length", "")
     if declared.isdigit() and int(declared[:20]) > max_bytes:
         raise BodyTooLarge(f"the body has more than {max_bytes} bytes")
@@ -93,9 +94,17 @@ def validate(value: Any, schema: type[Schema]) -> Schema:
         first = error.errors(include_url=False, include_context=False, include_input=False)[0]
     name = first["loc"][0] if first["loc"] else None
     param = name if isinstance(name, str) and _FIELD_NAME.fullmatch(name) else None
+    inner = first["loc"][-1] if len(first["loc"]) > 1 else None
+    if isinstance(inner, str) and _FIELD_NAME.fullmatch(inner) and first["type"] in ("extra_forbidden", "missing"):
+        what = "has an unknown field" if first["type"] == "extra_forbidden" else "needs the field"
+        raise InvalidRequest(f"`{param}` {what} `{inner}`", param)
     if first["type"] == "extra_forbidden":
         raise InvalidRequest(f"unknown field `{param}`" if param else "a field with an odd name is unknown", param)
     if first["type"] == "missing":
         raise InvalidRequest(f"the field `{param}` is required", param)
+    if first["type"] == "union_tag_invalid":
+        raise InvalidRequest(f"`{param}` has a `type` that is none of{first['msg'].rpartition(':')[2]}", param)
+    if first["type"] == "union_tag_not_found":
+        raise InvalidRequest(f"`{param}` needs a `type`", param)
     text = first["msg"].removeprefix("Value error, ").removeprefix("Input ")
     raise InvalidRequest(f"`{param}` {text}" if param else text, param)

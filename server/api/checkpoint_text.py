@@ -1,4 +1,4 @@
-"""What the HTTP process reads of a checkpoint directory: tokenizer, languages, and the prompts it was trained with."""
+"""What the HTTP process reads of a checkpoint directory: tokenizer, languages, the tokens of speech, and prompts."""
 
 from __future__ import annotations
 
@@ -9,11 +9,14 @@ from pathlib import Path
 
 from server.errors import CheckpointError, InvalidRequest
 from server.text.languages import TranslationLanguages
+from server.text.speech import SpeechTokens
 from server.text.tokenizer import Tokenizer, TokenizerError, load_tokenizer
 from server.text.tokenizer_files import read_json
 from weights.resolve import ResolveError, file_in
 
 PROMPTS_FILE = "config_sentence_transformers.json"
+SPEECH_FAMILIES = frozenset({"whisper"})
+"""Values of `model_type` whose models hear."""
 
 
 @dataclass(frozen=True)
@@ -32,6 +35,7 @@ class CheckpointText:
     tokenizer: Tokenizer
     languages: TranslationLanguages
     prompts: Prompts
+    speech: SpeechTokens | None = None
 
     def prompt(self, name: str | None) -> str:
         """The prompt of that name (sentence-transformers), the default one without a name, or nothing.
@@ -52,7 +56,8 @@ def load(name: str, directory: Path) -> CheckpointText:
         tokenizer = load_tokenizer(directory)
         family = str(read_json(directory, "config.json").get("model_type", ""))
         languages = TranslationLanguages.from_checkpoint(directory, family, tokenizer)
-        return CheckpointText(directory, tokenizer, languages, _prompts(directory))
+        speech = SpeechTokens.from_checkpoint(directory, tokenizer) if family in SPEECH_FAMILIES else None
+        return CheckpointText(directory, tokenizer, languages, _prompts(directory), speech)
     except (TokenizerError, ResolveError) as error:
         raise CheckpointError(f"{name}: {error}") from None
 

@@ -9,7 +9,7 @@ from fastapi.openapi.utils import get_openapi
 from pydantic import BaseModel
 from pydantic.json_schema import models_json_schema
 
-from server.api import responses, schemas
+from server.api import responses, schemas, speech_schemas
 
 DESCRIPTION = (
     "One inference server for the three transformer families: encoders (BERT), decoders (GPT-2, LLaMA) and "
@@ -21,7 +21,7 @@ _ERRORS = {
     404: "no such model",
     408: "the body did not arrive in time",
     413: "the body is too large",
-    415: "the body is not declared as JSON",
+    415: "the body is not declared as what the route takes",
     422: "malformed JSON, a bad value, or what does not fit",
     429: "the queue is full",
     500: "a fault in the engine",
@@ -90,6 +90,33 @@ _EXAMPLES: dict[str, tuple[dict[str, Any], Any]] = {
         {"question": "Where did Ada live?", "context": "Ada Lovelace lived in London."},
         [{"answer": "London", "score": 0.97, "start": 22, "end": 28}],
     ),
+    "transcriptions": (
+        {"file": "(the bytes of a WAV file)", "language": "en", "response_format": "verbose_json"},
+        {
+            "text": "The garden is small.",
+            "usage": {"type": "duration", "seconds": 3},
+            "task": "transcribe",
+            "language": "english",
+            "duration": 2.41,
+            "segments": [
+                {
+                    "id": 0,
+                    "seek": 0,
+                    "start": 0.0,
+                    "end": 2.2,
+                    "text": " The garden is small.",
+                    "tokens": [50364, 440, 5431, 307, 1359, 13, 50474],
+                    "temperature": 0.0,
+                    "avg_logprob": -0.21,
+                    "compression_ratio": 0.72,
+                }
+            ],
+        },
+    ),
+    "translations": (
+        {"file": "(the bytes of a WAV file)"},
+        {"text": "The garden is small.", "usage": {"type": "duration", "seconds": 3}},
+    ),
     "tokenize": (
         {"inputs": "a text"},
         [[{"id": 64, "text": "a", "start": 0, "end": 1, "special": False}]],
@@ -110,6 +137,8 @@ _ANSWERS: dict[str, type[BaseModel]] = {
     "fill_mask": responses.FillMaskAnswer,
     "token_classify": responses.TokenClassifyAnswer,
     "question_answer": responses.QuestionAnswerAnswer,
+    "transcriptions": responses.TranscriptionAnswer,
+    "translations": responses.TranscriptionAnswer,
     "tokenize": responses.TokenizeAnswer,
     "detokenize": responses.DetokenizeAnswer,
     "health": responses.Status,
@@ -117,6 +146,7 @@ _ANSWERS: dict[str, type[BaseModel]] = {
     "info": responses.InfoAnswer,
 }
 
+_FILE = {"type": "string", "format": "binary", "description": "a WAV file"}
 _STREAM = (
     "With `stream`: server-sent events, `token` after `token` and then `done` with the whole answer, "
     "or `error` and no `done`."
@@ -131,8 +161,11 @@ def _error_answer(text: str) -> dict[str, Any]:
     return {"description": text, "content": {"application/json": {"schema": _reference(responses.ErrorAnswer)}}}
 
 
-def operation(name: str, body: type[BaseModel] | None = None) -> dict[str, Any]:
-    """Arguments for a route's decorator: its id, what it takes and everything it may answer."""
+def operation(name: str, body: type[BaseModel] | None = None, media_type: str = "application/json") -> dict[str, Any]:
+    """Arguments for a route's decorator: its id, what it takes and everything it may answer.
+
+    media_type: of the body; a form has a part `file` beside its fields.
+    """
     example, answer = _EXAMPLES.get(name, ({}, None))
     content: dict[str, Any] = {"schema": _reference(_ANSWERS[name])} if name in _ANSWERS else {}
     if answer is not None:
@@ -141,17 +174,20 @@ def operation(name: str, body: type[BaseModel] | None = None) -> dict[str, Any]:
     if name == "metrics":
         success["content"] = {"text/plain": {"schema": {"type": "string"}}}
     errors = {401, 500} if body is None else set(_ERRORS)
+    if media_type != "application/json":
+        errors = errors - {422} | {400}
+        success["content"] |= {"text/plain": {"schema": {"type": "string"}}, "text/vtt": {"schema": {"type": "string"}}}
     if name in ("generate", "translate"):
         success["description"] = f"the answer. {_STREAM}"
         success["content"]["text/event-stream"] = {"schema": {"type": "string"}}
     if name in ("health", "ready"):
         errors = {503}
     answers: dict[int | str, dict[str, Any]] = {200: success}
-    answers |= {status: _error_answer(_ERRORS[status]) for status in sorted(errors)}
+    answers |= {status: _error_answer(_ERRORS[422 if status == 400 else status]) for status in sorted(errors)}
     extra: dict[str, Any] = {}
     if body is not None:
         media = {"schema": _reference(body), "example": example}
-        extra["requestBody"] = {"required": True, "content": {"application/json": media}}
+        extra["requestBody"] = {"required": True, "content": {media_type: media}}
     return {"operation_id": name, "responses": answers, "openapi_extra": extra}
 
 
@@ -168,6 +204,8 @@ def document(app: FastAPI) -> dict[str, Any]:
         schemas.FillMaskBody,
         schemas.TokenClassifyBody,
         schemas.QuestionAnswerBody,
+        speech_schemas.TranscriptionForm,
+        speech_schemas.TranslationForm,
         schemas.TokenizeBody,
         schemas.DetokenizeBody,
     ]
@@ -181,6 +219,10 @@ def document(app: FastAPI) -> dict[str, Any]:
         ref_template="#/components/schemas/{model}",
     )
     components = described.setdefault("components", {})
+    for form in (speech_schemas.TranscriptionForm, speech_schemas.TranslationForm):
+        described_form = definitions["$defs"][form.__name__]
+        described_form["properties"] = {"file": _FILE, **described_form["properties"]}
+        described_form["required"] = ["file"]
     components["schemas"] = definitions["$defs"]
     components["securitySchemes"] = {"key": {"type": "http", "scheme": "bearer"}}
     described["security"] = [{"key": []}, {}]

@@ -89,8 +89,8 @@ class Gate:
             log.log(level, "%s %s %d %.1fms %s", scope["method"][:8], route, status or 499, seconds * 1000, request_id)
 
 
-def error_response(error: RequestError, request_id: str, state: State) -> Response:
-    """The error as the contract has it, counted by its code."""
+def error_response(error: RequestError, request_id: str, state: State, path: str = "") -> Response:
+    """The error as the contract has it, counted by its code. Routes of the OpenAI dialect say 400 for 422."""
     if error.status != 499:  # counted as cancelled, where it was noticed
         state.metrics.rejected.labels(error.code).inc()
     headers = {}
@@ -100,4 +100,5 @@ def error_response(error: RequestError, request_id: str, state: State) -> Respon
         headers["connection"] = "close"
     if error.status == 401:
         headers["www-authenticate"] = "Bearer"
-    return Response(dumps(error.body(request_id)), error.status, headers, "application/json")
+    status = 400 if error.status == 422 and path.startswith("/v1/") else error.status
+    return Response(dumps(error.body(request_id)), status, headers, "application/json")

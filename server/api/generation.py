@@ -11,7 +11,7 @@ from typing import TypeVar
 
 import msgspec
 
-from server.api.schemas import GenerationFields, refuse_contradictions, refuse_unbuilt
+from server.api.schemas import GenerationFields, refuse_contradictions
 from server.api.state import Model
 from server.errors import ContextLengthExceeded, InvalidRequest
 from server.ipc.messages import GenerationParams, ModelInfo
@@ -28,14 +28,15 @@ def _first(*values: Value | None, default: Value) -> Value:
     return next((value for value in values if value is not None), default)
 
 
-def resolve(body: GenerationFields, model: Model, plan: Plan, min_beams: int = 1) -> tuple[GenerationParams, int]:
+def resolve(
+    body: GenerationFields, model: Model, plan: Plan, min_beams: int = 1, grammar: str = ""
+) -> tuple[GenerationParams, int]:
     """Everything but the room in the context, for all rows of a request; and the seed of its first row.
 
     plan: how the target language is asked for. min_beams: beams needed for the alternatives that were asked for, when
-    the client did not say how many.
-    Raises InvalidRequest that names the field for what is not built, contradicts itself or is not in the vocabulary.
+    the client did not say how many. grammar: what `response_format` comes to.
+    Raises InvalidRequest that names the field for what contradicts itself or is not in the vocabulary.
     """
-    refuse_unbuilt(body)
     info, defaults = model.info, model.info.generation
     _refuse_source_fields(body, info)
     asks_to_sample = body.temperature != 0 and _first(body.do_sample, default=body.sampler(neutral=True) is not None)
@@ -68,6 +69,7 @@ def resolve(body: GenerationFields, model: Model, plan: Plan, min_beams: int = 1
             *defaults.suppress_token_ids,
             *_in_vocabulary(body.suppress_tokens or [], info, "suppress_tokens"),
         ],
+        begin_suppress_token_ids=defaults.begin_suppress_token_ids,
         allowed_token_ids=_in_vocabulary(body.allowed_token_ids or [], info, "allowed_token_ids"),
         logit_bias=_logit_bias(body, info),
         end_token_ids=[] if body.ignore_eos else defaults.end_token_ids,
@@ -84,8 +86,11 @@ def resolve(body: GenerationFields, model: Model, plan: Plan, min_beams: int = 1
         top_logprobs=body.top_logprobs or 0,
         prompt_logprobs=bool(body.prompt_logprobs),
         stream=bool(body.stream),
+        grammar=grammar,
+        attention=bool(body.return_attention),
     )
     _check_minimum(body, params)
+    _check_ends(body, model, params)
     return params, seed
 
 
@@ -106,6 +111,10 @@ def _refuse_source_fields(body: GenerationFields, info: ModelInfo) -> None:
             if getattr(body, name):
                 raise InvalidRequest(f"`{name}` is for decoders; `{info.name}` reads a source text", name)
         return
+    if body.return_attention:
+        raise InvalidRequest(
+            f"`return_attention` is for encoder-decoder models; `{info.name}` is a decoder", "return_attention"
+        )
     for name in ("forced_bos_token", "decoder_prefix", "source_lang", "target_lang"):
         if getattr(body, name) is not None:
             raise InvalidRequest(f"`{name}` is for encoder-decoder models; `{info.name}` is a decoder", name)
@@ -168,11 +177,36 @@ def _check_minimum(body: GenerationFields, params: GenerationParams) -> None:
         )
 
 
-def decoder_start(body: GenerationFields, model: Model) -> list[int]:
-    """What the decoder of an encoder-decoder starts from; empty for a decoder-only model."""
+def _check_ends(body: GenerationFields, model: Model, params: GenerationParams) -> None:
+    """Raises InvalidRequest for what would end a formatted text too late, or begin it with something else."""
+    if not params.grammar:
+        return
+    if params.num_beams > 1 and not (params.end_token_ids or params.stop_token_ids):
+        raise InvalidRequest(
+            f"`response_format` with beam search needs a token to end with; `{model.name}` has none", "response_format"
+        )
+    if params.forced_bos_token_id is not None and model.tokenizer.spelling.tokens[params.forced_bos_token_id]:
+        raise InvalidRequest("`forced_bos_token` is text, which does not go with `response_format`", "forced_bos_token")
+
+
+def bare_start(model: Model, plan: Plan) -> list[int]:
+    """What the decoder of an encoder-decoder starts from; empty for a decoder-only model.
+
+    Raises InvalidRequest where that is a language (mBART) and none was named.
+    """
     if not model.info.is_encoder_decoder:
         return []
-    start = list(model.info.generation.decoder_start_token_ids)
+    start = list(plan.decoder_start_ids or model.info.generation.decoder_start_token_ids)
+    if not start:
+        raise InvalidRequest(
+            f"`{model.name}` starts its answer from a language; `target_lang` must be given", "target_lang"
+        )
+    return start
+
+
+def decoder_start(body: GenerationFields, model: Model, plan: Plan) -> list[int]:
+    """The same with what the client wants the answer to begin with."""
+    start = bare_start(model, plan)
     if body.decoder_prefix:
         start += model.tokenizer.encode([body.decoder_prefix], add_special_tokens=False, offsets=False)[0].ids
     return start
@@ -203,6 +237,18 @@ def room(info: ModelInfo, prompt: Sequence[int], start: Sequence[int], param: st
 def check_ids(ids: Sequence[int], info: ModelInfo, param: str) -> list[int]:
     """The ids. Raises InvalidRequest for one that the model has no embedding for, whoever made it."""
     return _in_vocabulary(ids, info, param)
+
+
+def with_languages(encoding: Encoding, plan: Plan) -> Encoding:
+    """A source text between the token ids that ask for its translation."""
+    leading, trailing = plan.leading_source_ids, plan.trailing_source_ids or ()
+    return Encoding(
+        ids=[*leading, *encoding.ids, *trailing],
+        type_ids=[*(0 for _ in leading), *encoding.type_ids, *(0 for _ in trailing)],
+        special=[*(True for _ in leading), *encoding.special, *(True for _ in trailing)],
+        offsets=[],
+        tokens=[],
+    )
 
 
 def shorten(encoding: Encoding, limit: int, side: str) -> Encoding:

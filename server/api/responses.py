@@ -70,6 +70,15 @@ class Choice(Answer):
     logprobs: list[TokenLogprobs] | None = None
     prompt_logprobs: list[TokenLogprobs | None] | None = None
     prompt_index: int | None = None
+    attention: Alignment | None = None
+
+
+class Alignment(Answer):
+    """`weights`: a row for each token of the source, a number for each token of the answer; columns add up to one."""
+
+    source_tokens: list[str]
+    target_tokens: list[str]
+    weights: list[list[float]]
 
 
 class GenerateAnswer(Answer):
@@ -87,7 +96,7 @@ class Alternative(Answer):
 
 
 class Translation(Answer):
-    """`score`: the sum of the segments' scores, null without beam search."""
+    """`score`: the sum of the segments' scores, null without beam search. `attention`: of each segment with text."""
 
     text: str
     source_lang: str | None
@@ -97,6 +106,7 @@ class Translation(Answer):
     finish_reason: Literal["stop", "length", "timeout"]
     token_ids: list[int] | None = None
     logprobs: list[TokenLogprobs] | None = None
+    attention: list[Alignment] | None = None
 
 
 class TranslateAnswer(Answer):
@@ -193,6 +203,39 @@ class QuestionAnswerAnswer(RootModel[list[FoundAnswer]]):
     """Answers by falling score."""
 
 
+class SpokenSegment(Answer):
+    """A part of a text, and when it was said, in seconds. `seek`: where its window begins, in frames of 10 ms.
+
+    `avg_logprob`: of all tokens of the window, times included.
+    """
+
+    id: int
+    seek: int
+    start: float
+    end: float
+    text: str
+    tokens: list[int]
+    temperature: float
+    avg_logprob: float | None
+    compression_ratio: float
+
+
+class DurationUsage(Answer):
+    type: Literal["duration"]
+    seconds: int
+
+
+class TranscriptionAnswer(Answer):
+    """What was said; more than `text` and `usage` with `response_format` verbose_json."""
+
+    text: str
+    usage: DurationUsage
+    task: Literal["transcribe", "translate"] | None = None
+    language: str | None = None
+    duration: float | None = None
+    segments: list[SpokenSegment] | None = None
+
+
 class TokenizeAnswer(RootModel[list[list[Token]]]):
     """The tokens of each text."""
 
@@ -212,6 +255,7 @@ class ModelDescription(Answer):
     tasks: list[str]
     routes: list[str]
     dtype: str
+    quantization: str | None
     parameters: int
     weight_bytes: int
     kv_bytes: int
@@ -225,6 +269,8 @@ class ModelDescription(Answer):
 
 class Limits(Answer):
     max_body_bytes: int
+    max_audio_bytes: int
+    max_audio_seconds: float
     max_text_characters: int
     max_items: int
     max_queue_requests: int

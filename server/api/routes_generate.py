@@ -9,7 +9,7 @@ from fastapi import APIRouter
 from starlette.requests import Request
 from starlette.responses import Response
 
-from server.api import generation
+from server.api import generation, grammar
 from server.api.answers import Answer, Delta, Run, TextOptions, best, usage
 from server.api.body import read
 from server.api.documents import operation
@@ -19,15 +19,17 @@ from server.api.state import Model, State, arrival, of
 from server.errors import InvalidRequest
 from server.ipc.messages import Generate, GenerationParams, TokenLogprob
 from server.text.languages import Plan
+from server.text.spelling import Spelling
 
 router = APIRouter()
 
 
-def text_options(body: GenerationFields) -> TextOptions:
+def text_options(body: GenerationFields, spelling: Spelling | None) -> TextOptions:
     return TextOptions(
         skip_special_tokens=body.skip_special_tokens is not False,
         stop=tuple(body.stop or ()),
         include_stop=bool(body.include_stop),
+        spelling=spelling,
     )
 
 
@@ -56,12 +58,14 @@ async def generate(request: Request) -> Response:
     deadline = state.deadline(request, body.timeout_ms)
     model = state.candidates(body.model, ("generate", "translate"), "/generate")[0]
     plan = generation.language_plan(body, model)
-    params, seed = generation.resolve(body, model, plan)
+    begins = model.info.is_encoder_decoder and body.decoder_prefix is None
+    rules, spelling = await grammar.prepare(state, model, body.response_format, continues=not begins)
+    params, seed = generation.resolve(body, model, plan, grammar=rules)
     prompts = await _prompts(state, model, body, plan)
     echoes = _echoes(model, body, prompts)
-    start = generation.decoder_start(body, model)
-    options = text_options(body)
-    start_tokens = len(model.info.generation.decoder_start_token_ids)
+    start = generation.decoder_start(body, model, plan)
+    options = text_options(body, spelling)
+    start_tokens = len(generation.bare_start(model, plan))
 
     messages: list[Generate] = []
     answers: list[list[Answer]] = []
@@ -102,6 +106,8 @@ async def generate(request: Request) -> Response:
                 choice["prompt_logprobs"] = answer.prompt_logprobs_json(
                     run.prompts[origins[answer.row] * body.candidates]
                 )
+            if body.return_attention:
+                choice["attention"] = answer.alignment_json(messages[answer.row].token_ids)
             if many:
                 choice["prompt_index"] = origins[answer.row]
             choices.append(choice)
@@ -151,14 +157,16 @@ async def _prompts(state: State, model: Model, body: GenerateBody, plan: Plan) -
     if isinstance(given, list) and isinstance(given[0], int):
         given = [given]
     if isinstance(given, list) and isinstance(given[0], list):
-        if plan.prefix:
+        if plan.prefix or plan.trailing_source_ids is not None:
             raise InvalidRequest("`target_lang` of this model goes with text, not with token ids", "target_lang")
         prompts = [generation.check_ids(ids, model.info, "prompt") for ids in given]
         if limit is not None:
             prompts = [ids[:limit] if side == "right" else ids[-limit:] for ids in prompts]
         return [leading + ids for ids in prompts]
     texts = [plan.prefix + text for text in ([given] if isinstance(given, str) else given)]
-    encodings = await state.encode(model.tokenizer, texts, param="prompt")
+    own_specials = plan.trailing_source_ids is None
+    encodings = await state.encode(model.tokenizer, texts, param="prompt", add_special_tokens=own_specials)
+    encodings = [generation.with_languages(encoding, plan) for encoding in encodings]
     if limit is not None:
         encodings = [generation.shorten(encoding, limit, side) for encoding in encodings]
-    return [leading + encoding.ids for encoding in encodings]
+    return [encoding.ids for encoding in encodings]

@@ -49,6 +49,8 @@ async def info(request: Request) -> Response:
             "models": [_describe(model) for model in state.loaded()],
             "limits": {
                 "max_body_bytes": settings.max_body_bytes,
+                "max_audio_bytes": settings.max_audio_bytes,
+                "max_audio_seconds": settings.max_audio_seconds,
                 "max_text_characters": settings.max_text_characters,
                 "max_items": MAX_ITEMS,
                 "max_queue_requests": settings.max_queue_requests,
@@ -68,6 +70,7 @@ def _describe(model: Model) -> dict[str, object]:
         "tasks": about.tasks,
         "routes": model.routes(),
         "dtype": about.dtype,
+        "quantization": about.quantization,
         "parameters": about.parameters,
         "weight_bytes": about.weight_bytes,
         "kv_bytes": about.kv_bytes,

@@ -10,7 +10,7 @@ from fastapi import APIRouter
 from starlette.requests import Request
 from starlette.responses import Response
 
-from server.api import generation, segments
+from server.api import generation, grammar, segments
 from server.api.answers import Answer, Delta, Run, usage
 from server.api.body import read
 from server.api.documents import operation
@@ -35,7 +35,10 @@ async def translate(request: Request) -> Response:
     model, plan = _choose(state, body)
     alternatives = body.num_alternatives or 0
     _refuse(body)
-    params, seed = generation.resolve(body, model, plan, min_beams=alternatives + 1)
+    rules, spelling = await grammar.prepare(
+        state, model, body.response_format, continues=body.decoder_prefix is not None
+    )
+    params, seed = generation.resolve(body, model, plan, min_beams=alternatives + 1, grammar=rules)
     if params.num_beams < alternatives + 1:
         raise InvalidRequest(
             f"`num_alternatives` {alternatives} needs `num_beams` of at least {alternatives + 1}", "num_alternatives"
@@ -46,9 +49,9 @@ async def translate(request: Request) -> Response:
     places = [(job, index) for job in jobs for index, segment in enumerate(job.segments) if segment.text.strip()]
     sources = await _sources(state, model, body, plan, [job.segments[index].text for job, index in places])
 
-    bare = list(model.info.generation.decoder_start_token_ids)
-    prefixed = generation.decoder_start(body, model)
-    options = text_options(body)
+    bare = generation.bare_start(model, plan)
+    prefixed = generation.decoder_start(body, model, plan)
+    options = text_options(body, spelling)
     messages: list[Generate] = []
     answers: list[list[Answer]] = []
     begun: set[int] = set()
@@ -90,7 +93,7 @@ async def translate(request: Request) -> Response:
         return {
             "id": answer_id,
             "model": model.name,
-            "translations": [_translation(body, plan, job) for job in jobs],
+            "translations": [_translation(body, plan, job, [one.token_ids for one in messages]) for job in jobs],
             "usage": usage(sum(map(len, sources)), made, run.cached_tokens()),
             "seed": seed,
             "timings": run.timings(arrival(request)),
@@ -102,6 +105,10 @@ async def translate(request: Request) -> Response:
 def _refuse(body: TranslateBody) -> None:
     if body.n not in (None, 1):
         raise InvalidRequest("`n` is not for translations; use `num_alternatives`", "n")
+    if body.split_sentences and body.has_format:
+        raise InvalidRequest(
+            "`split_sentences` does not go with `response_format`, which is about the whole text", "split_sentences"
+        )
     if body.best_of not in (None, 1):
         raise InvalidRequest("`best_of` is not for translations; beam search keeps the best", "best_of")
     if body.num_return_sequences not in (None, 1):
@@ -124,7 +131,7 @@ def _choose(state: State, body: TranslateBody) -> tuple[Model, Plan]:
 
 
 async def _split(state: State, model: Model, body: TranslateBody, plan: Plan, texts: list[str]) -> list[list[Segment]]:
-    if body.split_sentences is False:
+    if body.split_sentences is False or body.has_format:
         return [segments.whole(text) for text in texts]
     state.check_characters(texts, "inputs")
     limit = model.info.source_tokens
@@ -132,8 +139,9 @@ async def _split(state: State, model: Model, body: TranslateBody, plan: Plan, te
     def fits(text: str) -> bool:
         if not limit or len(text) < limit // 2:
             return True
-        encoded = model.tokenizer.encode([plan.prefix + text], offsets=False)[0]
-        return len(encoded.ids) + len(plan.leading_source_ids) <= limit
+        own_specials = plan.trailing_source_ids is None
+        encoded = model.tokenizer.encode([plan.prefix + text], add_special_tokens=own_specials, offsets=False)[0]
+        return len(generation.with_languages(encoded, plan).ids) <= limit
 
     target = plan.target_lang or body.target_lang
     return await state.in_thread(lambda: [segments.split(text, target, fits) for text in texts])
@@ -143,13 +151,15 @@ async def _sources(state: State, model: Model, body: TranslateBody, plan: Plan, 
     """Token ids of every segment, with what asks for the target language before them."""
     if not texts:
         return []
-    encodings = await state.encode(model.tokenizer, [plan.prefix + text for text in texts], param="inputs")
+    prefixed, own_specials = [plan.prefix + text for text in texts], plan.trailing_source_ids is None
+    encodings = await state.encode(model.tokenizer, prefixed, param="inputs", add_special_tokens=own_specials)
+    encodings = [generation.with_languages(encoding, plan) for encoding in encodings]
     if body.truncate is not None:
         encodings = [generation.shorten(encoding, body.truncate, "right") for encoding in encodings]
-    return [[*plan.leading_source_ids, *encoding.ids] for encoding in encodings]
+    return [encoding.ids for encoding in encodings]
 
 
-def _translation(body: TranslateBody, plan: Plan, job: Segments) -> dict[str, Any]:
+def _translation(body: TranslateBody, plan: Plan, job: Segments, sources: list[list[int]]) -> dict[str, Any]:
     answer: dict[str, Any] = {
         "text": job.text(0),
         "source_lang": plan.source_lang or body.source_lang,
@@ -162,4 +172,6 @@ def _translation(body: TranslateBody, plan: Plan, job: Segments) -> dict[str, An
         answer["token_ids"] = [token_id for one in job.best() for token_id in one.token_ids]
     if body.logprobs:
         answer["logprobs"] = [entry for one in job.best() for entry in one.logprobs_json()]
+    if body.return_attention:
+        answer["attention"] = [one.alignment_json(sources[one.row]) for one in job.best()]
     return answer

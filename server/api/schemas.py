@@ -1,7 +1,6 @@
 """What clients may send, field by field: strict types, bounds, no unknown fields. API.md sections 3 to 5.
 
-`None` always means "not given". A field that is known but not built takes its neutral value and refuses every other one
-by name (`refuse_unbuilt`); what may not be combined is refused by `refuse_contradictions`.
+`None` always means "not given". What may not be combined is refused by `refuse_contradictions`.
 """
 
 from __future__ import annotations
@@ -10,6 +9,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSchema
 
+from server.api.response_format import ResponseFormat
 from server.errors import InvalidRequest
 
 MAX_ITEMS = 1024
@@ -203,7 +203,7 @@ class GenerationFields(TimedBody):
     decoder_prefix: Annotated[str | None, Field(min_length=1, max_length=4096)] = None
     source_lang: Language | None = None
     target_lang: Language | None = None
-    response_format: dict[str, Any] | None = None
+    response_format: ResponseFormat | None = None
     user: Any = None
     metadata: Any = None
     store: Any = None
@@ -217,6 +217,11 @@ class GenerationFields(TimedBody):
         return None
 
     @property
+    def has_format(self) -> bool:
+        """Whether not every text will do."""
+        return self.response_format is not None and self.response_format.type != "text"
+
+    @property
     def candidates(self) -> int:
         """Rows to make for each prompt."""
         return self.best_of or self.n or 1
@@ -225,20 +230,6 @@ class GenerationFields(TimedBody):
     def is_ranked(self) -> bool:
         """Whether only the best of the candidates are wanted."""
         return self.candidates > (self.n or 1)
-
-
-_UNBUILT: dict[str, tuple[object, ...]] = {
-    "return_attention": (False,),
-    "response_format": ({"type": "text"},),
-}
-
-
-def refuse_unbuilt(body: GenerationFields) -> None:
-    """Raises InvalidRequest for a known field, not built, that asks for something."""
-    for name, neutral in _UNBUILT.items():
-        value = getattr(body, name)
-        if value is not None and value not in neutral:
-            raise InvalidRequest(f"`{name}` is not supported by this server; leave it out", name)
 
 
 def refuse_contradictions(body: GenerationFields, num_beams: int) -> None:
@@ -273,6 +264,10 @@ def refuse_contradictions(body: GenerationFields, num_beams: int) -> None:
     _refuse_groups(body, num_beams)
     if body.top_logprobs and not (body.logprobs or body.prompt_logprobs):
         raise InvalidRequest("`top_logprobs` needs `logprobs` or `prompt_logprobs` to be true", "top_logprobs")
+    if body.ignore_eos and body.has_format:
+        raise InvalidRequest(
+            "`ignore_eos` does not go with `response_format`, which says where the text ends", "ignore_eos"
+        )
     if body.include_stop and not (body.stop or body.stop_token_ids):
         raise InvalidRequest("`include_stop` needs `stop` or `stop_token_ids`", "include_stop")
 

@@ -12,10 +12,11 @@ from dataclasses import dataclass, field
 
 from server.api.answers import Answer, Delta
 from server.ipc.messages import TokenLogprob
+from server.text.language_codes import parse_language
 from server.text.sentences import Sentence, split_sentences
 
-UNSPACED = frozenset({"zh", "ja", "th", "lo", "km", "my", "cmn", "yue", "zho", "jpn", "tha"})
-"""Languages whose sentences follow each other without a space."""
+UNSPACED = frozenset({"zh", "ja", "th", "lo", "km", "my", "yue"})
+"""Languages whose sentences follow each other without a space; ISO 639-1 where there is one."""
 
 _PAUSE = re.compile(r"[,;:،、，；]\s*|\s+")
 
@@ -116,7 +117,8 @@ def split(text: str, target: str | None, fits: Callable[[str], bool]) -> list[Se
 
     Sentences that stood without a space between them get one, unless the target language has none either.
     """
-    spaced = re.split(r"[-_]", target or "")[0].lower() not in UNSPACED
+    language = parse_language(target or "")
+    spaced = language is None or language.language not in UNSPACED
     sentences = split_sentences(text)
     for index, sentence in enumerate(sentences[:-1]):
         if sentence.text and not sentence.separator and spaced:

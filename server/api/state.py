@@ -31,6 +31,7 @@ _ROUTES: Mapping[Task, tuple[str, ...]] = {
     "fill_mask": ("/fill_mask",),
     "token_classify": ("/token_classify",),
     "question_answer": ("/question_answer",),
+    "transcribe": ("/v1/audio/transcriptions",),
 }
 
 Result = TypeVar("Result")
@@ -52,14 +53,19 @@ class Model:
         return self.text.tokenizer
 
     def languages(self) -> list[str]:
-        """Every translation on offer, as `source-target`."""
+        """Every translation on offer, as `source-target`; every language that a speech model knows."""
+        if self.text.speech is not None:
+            return list(self.text.speech.languages) or ["en"]
         if "translate" not in self.info.tasks:
             return []
         return [f"{source}-{target}" for source, target in self.text.languages.pairs()]
 
     def routes(self) -> list[str]:
         """The routes that this model answers."""
-        return [route for task in self.info.tasks for route in _ROUTES[task]]
+        routes = [route for task in self.info.tasks for route in _ROUTES[task]]
+        if self.text.speech is not None and self.text.speech.translates:
+            routes.append("/v1/audio/translations")
+        return routes
 
 
 @dataclass
@@ -67,7 +73,8 @@ class State:
     """All that lives as long as the server.
 
     fresh: whether the worker is ready and was heard of lately. failed: whether the supervisor has given up.
-    started: everything was loaded once. draining: nothing new is taken. answering: requests that are being answered.
+    started: everything was loaded once. draining: nothing new is taken. answering: requests that are being answered;
+    recordings: those of them that hold a recording.
     """
 
     settings: Settings
@@ -80,6 +87,7 @@ class State:
     started: bool = False
     draining: bool = False
     answering: int = 0
+    recordings: int = 0
     threads: ThreadPoolExecutor = field(
         default_factory=lambda: ThreadPoolExecutor(TOKENIZER_THREADS, thread_name_prefix="tokenizer")
     )

@@ -69,6 +69,8 @@ class Telemetry:
             metrics.batch_rows.observe(step.rows)
             metrics.batch_tokens.observe(step.tokens)
             metrics.padding_tokens.inc(step.padding_tokens)
+            if step.mask_wait_seconds is not None:
+                metrics.mask_wait_seconds.observe(step.mask_wait_seconds)
         metrics.preemptions.inc(stats.preemptions)
         metrics.wasted_tokens.inc(stats.wasted_tokens)
 

@@ -39,13 +39,13 @@ class EncodeQueue:
 
     def add(self, request: EncodeRequest) -> None:
         self._turns.append(request)
-        self.num_waiting_tokens += sum(len(item.token_ids) for item in request.waiting_items)
+        self.num_waiting_tokens += sum(item.num_tokens for item in request.waiting_items)
 
     def remove(self, request: EncodeRequest) -> None:
         """Forget what of a request still waits; nothing happens if nothing does."""
         if request in self._turns:
             self._turns.remove(request)
-            self.num_waiting_tokens -= sum(len(item.token_ids) for item in request.waiting_items)
+            self.num_waiting_tokens -= sum(item.num_tokens for item in request.waiting_items)
 
     def take(self, budget: int) -> list[Text]:
         """The texts of the next step, shortest first: at most `budget` tokens, or one text that is longer."""
@@ -53,7 +53,7 @@ class EncodeQueue:
         while self._turns:
             request = self._turns[0]
             index = request.next_item
-            tokens = len(request.message.items[index].token_ids)
+            tokens = request.message.items[index].num_tokens
             if taken and tokens > budget:
                 break
             taken.append((request, index))
@@ -63,4 +63,4 @@ class EncodeQueue:
             self._turns.popleft()
             if request.next_item < len(request.message.items):
                 self._turns.append(request)
-        return sorted(taken, key=lambda text: len(text[0].message.items[text[1]].token_ids))
+        return sorted(taken, key=lambda text: text[0].message.items[text[1]].num_tokens)

@@ -87,7 +87,7 @@ class Encoding:
             request.unanswered -= 1
             if request.unanswered == 0:
                 request.finished = True
-        tokens = sum(len(request.message.items[index].token_ids) for request, index in texts)
+        tokens = sum(request.message.items[index].num_tokens for request, index in texts)
         return StepTiming(self.name, "encode", time.monotonic() - started, len(texts), tokens)
 
     @torch.inference_mode()

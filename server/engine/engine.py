@@ -21,7 +21,7 @@ from server.engine.encoding import Encoding
 from server.engine.fairness import DeficitRoundRobin
 from server.engine.generation import Events, Generation, StepFailed
 from server.engine.sequence import Request
-from server.ipc.messages import Encode, Failed, Generate, Stats, StepOutput, StepTiming
+from server.ipc.messages import Encode, Failed, Generate, Stats, StepOutput, StepTiming, Vocabulary
 
 log = logging.getLogger("triptych.engine")
 
@@ -78,6 +78,12 @@ class Engine:
             self._requests[message.request_id] = (model, request)
             if message.deadline is not None:
                 heapq.heappush(self._deadlines, (message.deadline, message.request_id))
+
+    def teach(self, vocabulary: Vocabulary) -> None:
+        """Learn how a model's tokens are spelled, before the first request that brings it a grammar."""
+        model = self.models.get(vocabulary.model)
+        if model is not None and model.generation is not None:
+            model.generation.teach(vocabulary.tokens)
 
     def abort(self, request_id: int) -> None:
         """Forget a request and free its blocks; unknown ids are ignored, nothing answers."""
@@ -173,9 +179,7 @@ class Engine:
             wasted=sum(scheduler.num_wasted_tokens for scheduler in schedulers),
         )
         queue_tokens = sum(encoding.queue.num_waiting_tokens for encoding in encodings) + sum(
-            request.num_tokens + len(request.source_token_ids)
-            for scheduler in schedulers
-            for request in scheduler.waiting
+            request.num_tokens + request.num_source_tokens for scheduler in schedulers for request in scheduler.waiting
         )
         waiting = sum(len(encoding.queue) for encoding in encodings) + sum(len(s.waiting) for s in schedulers)
         timings, self._timings = self._timings, []

@@ -1,15 +1,20 @@
 """One generating model in the engine: its requests, from admission to the one place where they all end, `finish`.
 
-Knows scheduler, runner and selection; not other models, sockets or processes. Times are seconds of time.monotonic().
+Knows scheduler, runner, grammars and selection; not other models, sockets or processes. Times are seconds of
+time.monotonic().
 """
 
 from __future__ import annotations
 
+import logging
 import time
 from dataclasses import dataclass, field
 from typing import Literal
 
+from msgspec.structs import replace
+
 from server.engine.beam_search import Beam
+from server.engine.constraint import Formats, Masking, fork
 from server.engine.prompt_scores import score_prompts
 from server.engine.runner import Runner
 from server.engine.scheduler import Schedule, Scheduler
@@ -31,6 +36,9 @@ from server.ipc.messages import (
 TIMED_OUT = "the deadline passed before the first token"
 NOT_FINITE = "the model produced numbers that are not finite"
 STEP_FAILED = "the step that computed this request failed"
+NOT_ALIGNED = "what the answer looked at in its source could not be computed"
+
+log = logging.getLogger("triptych.engine")
 
 
 class StepFailed(RuntimeError):
@@ -53,12 +61,16 @@ class Events:
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What a model can take. Zero where there is no decoder (vocab_size, context_tokens) or no encoder (source_*)."""
+    """What a model can take. Zero where there is no decoder (vocab_size, context_tokens) or no encoder (source_*).
+
+    frame_bytes: of the frames that a speech model hears, always as many; 0 where a source is text.
+    """
 
     vocab_size: int = 0
     context_tokens: int = 0
     source_vocab_size: int = 0
     source_tokens: int = 0
+    frame_bytes: int = 0
 
 
 class Generation:
@@ -70,14 +82,20 @@ class Generation:
         self.runner = runner
         self.limits = limits
         self.is_encoder_decoder = scheduler.cross_pool is not None
+        self.formats: Formats | None = None
 
     @property
     def has_work(self) -> bool:
         return bool(self.scheduler.waiting or self.scheduler.running)
 
+    def teach(self, tokens: list[bytes]) -> None:
+        """Learn how the vocabulary is spelled, which grammars need to know."""
+        self.formats = Formats(tokens, self.limits.vocab_size)
+
     def add(self, message: Generate, events: Events, now: float) -> Request | None:
         """Queue a request. One that can never run ends here, and None is returned."""
-        request = Request(message, self.is_encoder_decoder, now)
+        heard = self.limits.source_tokens if message.frames else None
+        request = Request(message, self.is_encoder_decoder, now, heard)
         wrong = self._wrong(message)
         too_large = None if wrong else self._too_large(request) or self.scheduler.refusal(request)
         if wrong or too_large:
@@ -93,13 +111,19 @@ class Generation:
     def _wrong(self, message: Generate) -> str | None:
         """What the HTTP side should never have let through: an id beyond the table would take the device down."""
         params = message.params
-        if not message.token_ids or (self.is_encoder_decoder and not message.decoder_token_ids):
+        if len(message.frames) != self.limits.frame_bytes:
+            return f"a source of {len(message.frames)} bytes of sound; the model hears {self.limits.frame_bytes}"
+        if not (message.token_ids or message.frames) or (self.is_encoder_decoder and not message.decoder_token_ids):
             return "there are no tokens to start from"
         vocab = self.limits.source_vocab_size if self.is_encoder_decoder else self.limits.vocab_size
-        if min(message.token_ids) < 0 or max(message.token_ids) >= vocab:
+        if message.token_ids and (min(message.token_ids) < 0 or max(message.token_ids) >= vocab):
             return f"a token id lies outside the vocabulary of {vocab}"
         ids = [*message.decoder_token_ids, *params.suppress_token_ids, *params.end_token_ids, *params.stop_token_ids]
-        ids += [*params.allowed_token_ids, *params.logit_bias]
+        ids += [*params.allowed_token_ids, *params.logit_bias, *params.begin_suppress_token_ids]
+        if params.timestamps is not None:
+            ids += [params.timestamps.first_id - 1, params.timestamps.first_id]
+            if not params.end_token_ids:
+                return "times can only be said by a text that can end"
         ids += [token for token in (params.forced_bos_token_id, params.forced_eos_token_id) if token is not None]
         ids += [token for word in params.bad_words_ids for token in word]
         if ids and (min(ids) < 0 or max(ids) >= self.limits.vocab_size):
@@ -108,8 +132,12 @@ class Generation:
             return "beams cannot be sampled"
         if params.num_beams % params.num_beam_groups:
             return "beam groups of unequal size"
+        if params.attention and (not self.is_encoder_decoder or message.frames):
+            return "without a source text there is nothing to look at"
         if params.prompt_logprobs and self.is_encoder_decoder:
             return "a source text has no log-probabilities"
+        if params.grammar and self.formats is None:
+            return "a grammar came before the vocabulary"
         if not all(params.bad_words_ids):
             return "a bad word has no tokens"
         return None
@@ -118,7 +146,7 @@ class Generation:
         tokens = request.num_prompt_tokens + request.params.max_new_tokens
         if tokens > self.limits.context_tokens:
             return f"{tokens} tokens, prompt and new ones, exceed the context of {self.limits.context_tokens}"
-        source = len(request.source_token_ids)
+        source = request.num_source_tokens
         if source > self.limits.source_tokens:
             return f"a source of {source} tokens exceeds the limit of {self.limits.source_tokens}"
         return None
@@ -136,24 +164,31 @@ class Generation:
             if request.first_scheduled is None:
                 request.first_scheduled = started
         try:
-            self._run(schedule, events)
+            mask_wait_seconds = self._run(schedule, events)
         except Exception as error:
             for request in schedule.requests:
                 self.finish(request, "engine_error", events, STEP_FAILED)
             raise StepFailed from error
-        return StepTiming(self.name, phase, time.monotonic() - started, num_rows, num_tokens)
+        seconds = time.monotonic() - started
+        return StepTiming(self.name, phase, seconds, num_rows, num_tokens, mask_wait_seconds=mask_wait_seconds)
 
-    def _run(self, schedule: Schedule, events: Events) -> None:
+    def _run(self, schedule: Schedule, events: Events) -> float | None:
+        """Compute, choose, tell. Returns the seconds that masks took beyond the forward pass, if there were any."""
         self.runner.clear(*self.scheduler.take_suspects())
+        ready = list(dict.fromkeys(row.request for row in schedule.rows if row.needs_logits))
+        masking = self._start_masks(ready)
         logits, hidden = self.runner.run(schedule)
         scored, failed = score_prompts(schedule.rows, hidden, self.runner.logits)
-        ready = list(dict.fromkeys(row.request for row in schedule.rows if row.needs_logits))
         self.scheduler.computed(schedule)
         events.prompts += [PromptScored(request.request_id, request.prompt_logprobs) for request in scored]
         for request in failed:
             self.finish(request, "engine_error", events, NOT_FINITE)
+        mask_wait_seconds = None
+        if masking is not None:
+            mask_wait_seconds = masking.wait()
+            self._fail_unfollowable(ready, events)
         if not ready:
-            return
+            return mask_wait_seconds
         choices = select(logits, ready)
         now = time.monotonic()
         for choice in choices:
@@ -162,7 +197,7 @@ class Generation:
             if choice.failed:
                 self.finish(choice.request, "engine_error", events, NOT_FINITE)
             elif choice.exhausted:
-                self.finish(choice.request, "length", events)
+                self.finish(choice.request, "stop" if choice.request.is_complete else "length", events)
             else:
                 if choice.request.first_token is None:
                     choice.request.first_token = now
@@ -170,6 +205,26 @@ class Generation:
                     self._append(choice, events)
                 else:
                     self._advance(choice.request, choice.parents, events)
+        return mask_wait_seconds
+
+    def _start_masks(self, ready: list[Request]) -> Masking | None:
+        """Begin to make the masks of the rows that get a token in this step, where a grammar has a say in it."""
+        rows = [
+            (constraint, row.tokens, request.params.end_token_ids, request.params.stop_token_ids)
+            for request in ready
+            if request.constraints
+            for row, constraint in zip(request.rows, request.constraints, strict=True)
+            if len(row.tokens) >= constraint.num_consumed
+        ]
+        return self.formats.start(rows) if self.formats is not None and rows else None
+
+    def _fail_unfollowable(self, ready: list[Request], events: Events) -> None:
+        """A grammar with no way on, or too complex to find one, is the end of its own request only."""
+        for request in ready:
+            finished = request.beams is not None and bool(request.beams.finished)
+            failures = [constraint.failure for constraint in request.constraints]
+            if failures and all(failures) and not finished:
+                self.finish(request, "invalid_format", events, failures[0])
 
     def _append(self, choice: Choice, events: Events) -> None:
         request, token = choice.request, choice.token
@@ -199,39 +254,59 @@ class Generation:
             self.finish(request, "length", events)
         else:
             self.scheduler.fork(request, parents)
+            if request.constraints:
+                possible = [beam.is_possible for beam in beams.running]
+                request.constraints = fork(request.constraints, parents, possible)
 
     # --------------------------------------------------------------------------------------------------- the end
 
     def finish(
         self,
         request: Request,
-        reason: FinishReason | Literal["abort", "engine_error"],
+        reason: FinishReason | Literal["abort", "engine_error", "invalid_format"],
         events: Events,
         message: str = "",
     ) -> None:
         """The one end of every request, however it comes; what comes second does nothing.
 
-        reason: why nothing follows the last token; `abort` says nothing to anybody, `engine_error` says `message`.
+        reason: why nothing follows the last token; `abort` says nothing to anybody, `engine_error` and
+        `invalid_format` say `message`.
         """
         if request.state is State.FINISHED:
             return
         self.scheduler.remove(request, suspect=reason == "engine_error")
         if reason == "abort":
             return
-        if reason == "engine_error":
-            events.failed.append(Failed(request.request_id, "engine_error", message))
+        if reason == "engine_error" or reason == "invalid_format":
+            events.failed.append(Failed(request.request_id, reason, message))
         elif reason == "timeout" and request.first_token is None:
             events.failed.append(Failed(request.request_id, "timeout", TIMED_OUT))
         else:
-            events.finished.append(self._finished(request, reason))
+            self._tell(request, reason, events)
 
-    def _finished(self, request: Request, reason: FinishReason) -> Finished:
+    def _tell(self, request: Request, reason: FinishReason, events: Events) -> None:
+        """The answer, with what it looked at if that was asked for; if that fails, it fails for this request alone."""
+        hypotheses = _hypotheses(request, reason)
+        if request.params.attention:
+            try:
+                hypotheses = [self._aligned(request, one) if one.token_ids else one for one in hypotheses]
+            except Exception:
+                log.exception("attention of a request to %s cannot be told", self.name)
+                events.failed.append(Failed(request.request_id, "engine_error", NOT_ALIGNED))
+                return
+        events.finished.append(self._finished(request, hypotheses))
+
+    def _aligned(self, request: Request, hypothesis: Hypothesis) -> Hypothesis:
+        start, made = request.rows[0].tokens[: request.num_prompt_tokens], hypothesis.token_ids
+        return replace(hypothesis, attention=self.runner.align(request.source_token_ids, start + made, len(made)))
+
+    def _finished(self, request: Request, hypotheses: list[Hypothesis]) -> Finished:
         now = time.monotonic()
         scheduled = request.first_scheduled if request.first_scheduled is not None else now
         first_token = request.first_token if request.first_token is not None else now
         return Finished(
             request.request_id,
-            _hypotheses(request, reason),
+            hypotheses,
             queue_seconds=scheduled - request.arrival,
             prefill_seconds=first_token - scheduled,
             decode_seconds=now - first_token,

@@ -12,13 +12,14 @@ from pathlib import Path
 
 import torch
 
-from models.config import AttentionConfig, ConfigError
+from models.config import AttentionConfig, ConfigError, ConvolutionalEmbeddingConfig
 from models.kv_cache import KVCache
 from models.loader import LoadedModel, load_model
 from server.engine.block_manager import BlockManager
 from server.engine.encoding import Encoding
 from server.engine.engine import ModelEngine
 from server.engine.generation import Generation, Limits
+from server.engine.hearing import Hearing, SoundRunner
 from server.engine.runner import Runner
 from server.engine.scheduler import Scheduler
 from server.ipc.messages import DType, EncodeTask, EngineOptions, GenerationDefaults, ModelInfo, ModelSpec, Task
@@ -34,6 +35,7 @@ ENCODE_TASKS: Mapping[Task, EncodeTask] = {
     "fill_mask": "fill_mask",
     "token_classify": "classify_tokens",
     "question_answer": "classify_tokens",
+    "transcribe": "log_mel",
 }
 
 Progress = Callable[[int, int], None]
@@ -55,7 +57,7 @@ class Loaded:
 
     @property
     def generates(self) -> bool:
-        return bool({"generate", "translate"} & set(self.model.tasks))
+        return bool({"generate", "translate", "transcribe"} & set(self.model.tasks))
 
     @property
     def encodes(self) -> bool:
@@ -65,6 +67,13 @@ class Loaded:
     def encode_tasks(self) -> list[EncodeTask]:
         """What the encoder can be asked for, by the tasks of the model."""
         return [ENCODE_TASKS[task] for task in self.model.tasks if task in ENCODE_TASKS]
+
+    @property
+    def num_mels(self) -> int:
+        """Numbers in a frame of the sound that the encoder hears; 0 where it reads text."""
+        encoder = self.model.config.encoder
+        embedding = None if encoder is None else encoder.embedding
+        return embedding.num_mels if isinstance(embedding, ConvolutionalEmbeddingConfig) else 0
 
     @property
     def context_tokens(self) -> int:
@@ -87,7 +96,7 @@ def load(spec: ModelSpec, device: torch.device, progress: Progress) -> Loaded:
         name = "bfloat16" if device.type == "cuda" else "float32"
     dtype: torch.dtype = getattr(torch, name)
     try:
-        model = load_model(Path(spec.directory), dtype, device, progress)
+        model = load_model(Path(spec.directory), dtype, device, progress, spec.quantization)
     except (ConfigError, WeightsError, ResolveError) as error:
         raise LoadError(f"model {spec.name!r}: {' '.join(str(error).split())}") from error
     except (torch.OutOfMemoryError, MemoryError) as error:
@@ -150,19 +159,27 @@ def build(loaded: Loaded, options: EngineOptions, share_bytes: int) -> tuple[Mod
             }
         except (torch.OutOfMemoryError, RuntimeError) as error:
             raise LoadError(f"model {spec.name!r}: {share_bytes} bytes for its KV pools cannot be had") from error
-    runner = Runner(transformer, loaded.device, caches.get("self"), caches.get("cross"))
     limits = Limits(
         vocab_size=config.decoder.embedding.vocab_size if config.decoder is not None else 0,
         context_tokens=loaded.context_tokens if config.decoder is not None else 0,
         source_vocab_size=config.encoder.embedding.vocab_size if config.encoder is not None else 0,
         source_tokens=loaded.source_tokens,
+        frame_bytes=2 * loaded.source_tokens * loaded.num_mels * torch.float32.itemsize,
     )
-    generation = encoding = None
+    runner: Runner
+    if loaded.num_mels:
+        runner = SoundRunner(transformer, loaded.device, caches["self"], caches["cross"], loaded.num_mels)
+    else:
+        runner = Runner(transformer, loaded.device, caches.get("self"), caches.get("cross"))
+    generation: Generation | None = None
+    encoding: Encoding | None = None
     if loaded.generates:
         pools = {name: BlockManager(count, options.block_size) for name, count in blocks.items()}
         scheduler = Scheduler(pools["self"], pools.get("cross"), options.max_batch_tokens, options.max_batch_rows)
         generation = Generation(spec.name, scheduler, runner, limits)
-    if loaded.encodes:
+    if loaded.num_mels:
+        encoding = Hearing(spec.name, runner, limits, options.max_batch_tokens, loaded.num_mels)
+    elif loaded.encodes:
         encoding = Encoding(spec.name, runner, limits, options.max_batch_tokens)
     return ModelEngine(spec.name, generation, encoding), _info(loaded, options, blocks)
 
@@ -203,6 +220,8 @@ def _info(loaded: Loaded, options: EngineOptions, blocks: dict[str, int]) -> Mod
         pooling=model.pooling,
         normalize=model.normalize,
         load_seconds=loaded.seconds,
+        quantization=loaded.spec.quantization,
+        num_mels=loaded.num_mels,
     )
 
 

@@ -46,7 +46,7 @@ def _kind(message: Encode) -> Hashable:
             return message.task, message.pooling, message.normalize
         case "embed_tokens":
             return message.task, message.normalize
-        case "classify" | "classify_tokens":
+        case "classify" | "classify_tokens" | "log_mel":
             return message.task
         case "fill_mask":
             return message.task, message.top_k, tuple(message.target_ids)
@@ -68,6 +68,8 @@ def _read(
             return _rows(model.classify(hidden, batch)[mine])
         case "classify_tokens":
             return _spans(model.classify_tokens(_tokens_of(mine, hidden, batch)), mine, batch)
+        case "log_mel":
+            raise AssertionError("sound is not read by an encoder of texts")
         case "fill_mask":
             masks = [batch.offsets[at] + (item.mask_index or 0) for at, (_, item) in zip(mine, asked, strict=True)]
             return _words(model.logits(hidden[masks]), message.top_k, message.target_ids)

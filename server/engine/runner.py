@@ -11,9 +11,10 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from models.batch import DecoderBatch, EncoderBatch
+from models.batch import DecoderBatch, EncoderBatch, SoundBatch
 from models.kv_cache import KVCache
 from server.engine.scheduler import Schedule, ScheduledRow
+from server.engine.sequence import Request
 
 Ids = NDArray[np.int64]
 
@@ -21,13 +22,15 @@ Ids = NDArray[np.int64]
 class Model(Protocol):
     """What the engine asks of `models.transformer.Transformer`."""
 
-    def encode(self, batch: EncoderBatch) -> Tensor: ...
+    def encode(self, batch: EncoderBatch | SoundBatch) -> Tensor: ...
 
     def write_cross(self, encoder_hidden: Tensor, slot_mapping: Tensor, cache: KVCache) -> None: ...
 
     def decode(self, batch: DecoderBatch, cache: KVCache, cross_cache: KVCache | None = None) -> Tensor: ...
 
     def logits(self, hidden: Tensor) -> Tensor: ...
+
+    def align(self, source: EncoderBatch, target: EncoderBatch) -> Tensor: ...
 
     def classify(self, hidden: Tensor, batch: EncoderBatch) -> Tensor: ...
 
@@ -69,6 +72,20 @@ class Runner:
         """[n, hidden] to [n, vocab], float32."""
         return self.model.logits(hidden).float()
 
+    @torch.inference_mode()
+    def align(self, source_ids: Sequence[int], decoder_ids: Sequence[int], num_new: int) -> bytes:
+        """What each of the last `num_new` tokens looked at when it was made: float32, little-endian, [num_new, source].
+
+        A pass of its own through the whole model, so that it is the same whatever batch, beams or drafts made the text.
+        Raises FloatingPointError for numbers that are not finite.
+        """
+        source = self.encoder_batch([source_ids], [None])
+        target = self.encoder_batch([decoder_ids[:-1]], [None])
+        weights = self.model.align(source, target)[-num_new:]
+        if not torch.isfinite(weights).all():
+            raise FloatingPointError("attention is not finite")
+        return weights.cpu().numpy().astype("<f4").tobytes()
+
     def encoder_batch(self, texts: Sequence[Sequence[int]], types: Sequence[Sequence[int] | None]) -> EncoderBatch:
         """Pack whole texts. types: token types of each text, or None for all zero."""
         lengths = tuple(len(text) for text in texts)
@@ -77,6 +94,11 @@ class Runner:
             columns = [given or [0] * length for given, length in zip(types, lengths, strict=True)]
             type_ids = self._tensor(list(chain.from_iterable(columns)))
         return EncoderBatch(self._tensor(list(chain.from_iterable(texts))), lengths, type_ids)
+
+    def source_batch(self, requests: Sequence[Request]) -> EncoderBatch | SoundBatch:
+        """Pack whole sources."""
+        texts = [request.source_token_ids for request in requests]
+        return self.encoder_batch(texts, [None] * len(texts))
 
     def clear(self, self_blocks: Sequence[int], cross_blocks: Sequence[int]) -> None:
         """Zero blocks that may hold numbers which are not finite."""
@@ -87,11 +109,10 @@ class Runner:
 
     def _encode_sources(self, schedule: Schedule) -> None:
         assert self.cross_cache is not None
-        texts = [request.source_token_ids for request in schedule.sources]
-        hidden = self.model.encode(self.encoder_batch(texts, [None] * len(texts)))
+        hidden = self.model.encode(self.source_batch(schedule.sources))
         size = self.cross_cache.block_size
         slots = [
-            slots_of(request.cross_block_table, 0, len(request.source_token_ids), size) for request in schedule.sources
+            slots_of(request.cross_block_table, 0, request.num_source_tokens, size) for request in schedule.sources
         ]
         self.model.write_cross(hidden, self._tensor(np.concatenate(slots)), self.cross_cache)
 
@@ -111,7 +132,7 @@ class Runner:
         source_lens: tuple[int, ...] = ()
         source_tables = None
         if self.cross_cache is not None:
-            source_lens = tuple(len(row.request.source_token_ids) for row in rows)
+            source_lens = tuple(row.request.num_source_tokens for row in rows)
             source_tables = self._tensor(padded_tables([row.request.cross_block_table for row in rows]))
         tables = [row.sequence.block_table[: -(-end // block_size)] for row, end in zip(rows, ends, strict=True)]
         return DecoderBatch(

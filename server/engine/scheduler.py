@@ -55,7 +55,7 @@ class Schedule:
 
     @property
     def num_tokens(self) -> int:
-        return sum(row.num_tokens for row in self.rows) + sum(len(r.source_token_ids) for r in self.sources)
+        return sum(row.num_tokens for row in self.rows) + sum(r.num_source_tokens for r in self.sources)
 
     @property
     def phase(self) -> Literal["prefill", "decode", "mixed"]:
@@ -98,7 +98,7 @@ class Scheduler:
                 f"there are {self.self_pool.num_blocks}"
             )
         if self.cross_pool is not None:
-            source = self.cross_pool.blocks_for(len(request.source_token_ids))
+            source = self.cross_pool.blocks_for(request.num_source_tokens)
             if source > self.cross_pool.num_blocks:
                 return f"the source needs {source} KV blocks; there are {self.cross_pool.num_blocks}"
         return None
@@ -173,6 +173,7 @@ class Scheduler:
             row.sequence.num_computed_tokens += row.num_tokens
         for request in schedule.sources:
             request.source_encoded = True
+            request.source_frames = b""
 
     def _decode(self, request: Request, schedule: Schedule) -> None:
         position = request.num_tokens - 1
@@ -207,7 +208,7 @@ class Scheduler:
             rows += request.width
             if rows > self.max_batch_rows or not self._fits(request):
                 return
-            source = 0 if request.source_encoded else len(request.source_token_ids)
+            source = 0 if request.source_encoded else request.num_source_tokens
             # A source is encoded whole. One that exceeds the budget goes when no other prefill does.
             if source > budget and prefills:
                 return
@@ -231,7 +232,7 @@ class Scheduler:
             return False
         if self.cross_pool is None or request.cross_block_table:
             return True
-        return self.cross_pool.blocks_for(len(request.source_token_ids)) <= self.cross_pool.free_blocks
+        return self.cross_pool.blocks_for(request.num_source_tokens) <= self.cross_pool.free_blocks
 
     def _take_blocks(self, request: Request) -> None:
         """Blocks for all tokens that the request has, so that catching up never runs out of them."""
@@ -246,7 +247,7 @@ class Scheduler:
                 row.block_table = pool.share(first.block_table[:shared]) + pool.allocate(blocks - shared)
                 row.num_computed_tokens = request.shared_tokens
         if self.cross_pool is not None and not request.cross_block_table:
-            needed = self.cross_pool.blocks_for(len(request.source_token_ids))
+            needed = self.cross_pool.blocks_for(request.num_source_tokens)
             request.cross_block_table = self.cross_pool.allocate(needed)
 
     def _preempt(self, request: Request) -> None:

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from server.engine.beam_search import Describe
+from server.engine.constraint import Constraint
 from server.engine.logits_processors import ProcessorRow, process
 from server.engine.sampler import SamplerRow, sample
 from server.engine.sequence import Request
@@ -62,7 +63,7 @@ def select(logits: Tensor, requests: Sequence[Request]) -> list[Choice]:
 def _select_tokens(logits: Tensor, requests: Sequence[Request]) -> list[Choice]:
     reported = [index for index, request in enumerate(requests) if request.params.logprobs]
     raw = _rows(logits, reported).log_softmax(dim=-1) if reported else None
-    process(logits, [ProcessorRow(r.params, r.rows[0].tokens, r.num_generated, r.tables) for r in requests])
+    process(logits, [row for request in requests for row in _processor_rows(request)])
     settings = [_sampler_row(request) for request in requests]
     tokens = sample(logits, settings)
     possible = logits.gather(1, tokens[:, None])[:, 0] > -torch.inf
@@ -80,11 +81,13 @@ def _select_tokens(logits: Tensor, requests: Sequence[Request]) -> list[Choice]:
 def _select_beams(logits: Tensor, requests: Sequence[Request]) -> list[Choice]:
     raw = logits.log_softmax(dim=-1)
     scores = raw.clone()
-    process(scores, [ProcessorRow(r.params, row.tokens, r.num_generated, r.tables) for r in requests for row in r.rows])
+    process(scores, [row for request in requests for row in _processor_rows(request)])
     owners = [request for request in requests for _ in request.rows]
     renormalized = [index for index, request in enumerate(owners) if request.params.renormalize_logits]
     if renormalized:
-        scores[renormalized] = scores[renormalized].log_softmax(dim=-1)
+        again = scores[renormalized].log_softmax(dim=-1)
+        # A row that nothing may follow has no distribution.
+        scores[renormalized] = again.masked_fill_(again.isnan(), -torch.inf)
     vocab = scores.shape[1]
     widths = [min(request.beams.num_candidates, vocab) for request in requests if request.beams is not None]
     values, tokens = (tensor.cpu().numpy() for tensor in scores.topk(max(widths), dim=-1))
@@ -121,6 +124,14 @@ def _reporter(raw: Tensor, top: int) -> Describe:
         return describe(raw[row : row + 1], torch.tensor([token], device=raw.device), [top])[0]
 
     return report
+
+
+def _processor_rows(request: Request) -> list[ProcessorRow]:
+    constraints: Sequence[Constraint | None] = request.constraints or [None] * len(request.rows)
+    return [
+        ProcessorRow(request.params, row.tokens, request.num_generated, request.tables, constraint)
+        for row, constraint in zip(request.rows, constraints, strict=True)
+    ]
 
 
 def _sampler_row(request: Request) -> SamplerRow:

@@ -7,6 +7,7 @@ from enum import Enum
 from itertools import pairwise
 
 from server.engine.beam_groups import make_search
+from server.engine.constraint import Constraint
 from server.engine.token_tables import TokenTables
 from server.ipc.messages import Generate, GenerationParams, TokenLogprob
 
@@ -39,14 +40,18 @@ class Request:
     """One `Generate` on its way: scheduled, preempted and finished as a whole.
 
     rows: one sequence, until the beams of a group part. All rows have the same number of tokens.
-    source_token_ids: the source text of an encoder-decoder, else empty; source_encoded: its cross blocks are filled.
+    source_token_ids: the source text of an encoder-decoder, else empty; source_frames: the sound instead, as `Generate`
+    has it; num_source_tokens: what either takes in the cross blocks; source_encoded: these are filled.
     tables: what the settings say of certain tokens.
+    constraints: of each row, its place in the grammar that the answer has to follow; empty without a grammar.
     prompt_logprobs: of the prompt's second token and what follows, as far as they are known, if they are asked for.
     shared_tokens: after a preemption, how much of their past the rows share again; computed by the first row alone.
     Times are seconds of time.monotonic(); None: not yet.
     """
 
-    def __init__(self, message: Generate, is_encoder_decoder: bool, arrival: float) -> None:
+    def __init__(
+        self, message: Generate, is_encoder_decoder: bool, arrival: float, num_source_tokens: int | None = None
+    ) -> None:
         params = message.params
         self.request_id = message.request_id
         self.params: GenerationParams = params
@@ -54,6 +59,8 @@ class Request:
         self.state = State.WAITING
         prompt = message.decoder_token_ids if is_encoder_decoder else message.token_ids
         self.source_token_ids: list[int] = message.token_ids if is_encoder_decoder else []
+        self.source_frames = message.frames
+        self.num_source_tokens = len(self.source_token_ids) if num_source_tokens is None else num_source_tokens
         self.source_encoded = False
         self.cross_block_table: list[int] = []
         self.num_prompt_tokens = len(prompt)
@@ -62,6 +69,10 @@ class Request:
         self.tables = TokenTables.of(params, message.token_ids)
         self.end_ids = frozenset((*params.end_token_ids, *params.stop_token_ids))
         self.beams = make_search(params, self.end_ids)
+        self.constraints: list[Constraint] = []
+        if params.grammar:
+            forced = params.forced_bos_token_id is not None
+            self.constraints = [Constraint(params.grammar, self.num_prompt_tokens + forced)]
         self.logprobs: list[TokenLogprob] = []
         self.prompt_logprobs: list[TokenLogprob] = []
         self.prompt_reported = False
@@ -83,6 +94,11 @@ class Request:
     @property
     def num_generated(self) -> int:
         return self.num_tokens - self.num_prompt_tokens
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether a grammar says that the text may end as it stands."""
+        return len(self.constraints) == 1 and self.constraints[0].accepts
 
     @property
     def wants_next_token(self) -> bool:

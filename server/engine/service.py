@@ -13,8 +13,10 @@ from collections.abc import Callable
 
 import torch
 
+from models import ops
 from server.engine.connection import Connection
 from server.engine.engine import Engine
+from server.engine.hearing import rehearsal
 from server.engine.host import usable_cores
 from server.engine.loading import Loaded, LoadError, build, load
 from server.ipc.messages import (
@@ -30,6 +32,7 @@ from server.ipc.messages import (
     Ready,
     Shutdown,
     ToWorker,
+    Vocabulary,
 )
 
 log = logging.getLogger("triptych.worker")
@@ -67,6 +70,10 @@ def start(configure: Configure, send: Callable[[Progress], None]) -> tuple[Engin
     device = _device(configure.device)
     torch.set_num_threads(options.threads or usable_cores())
     torch.backends.cuda.matmul.allow_tf32 = False
+    if device.type == "cpu" and not ops.kernels_are_built:
+        log.warning(
+            "the compiled kernels are not installed, a CPU is slower without: have a C++ compiler and reinstall"
+        )
     loaded = [load(spec, device, _reporter(configure.epoch, spec.name, send)) for spec in configure.models]
     generating = sum(model.generates for model in loaded)
     built = [build(model, options, options.kv_cache_bytes // max(generating, 1)) for model in loaded]
@@ -102,6 +109,12 @@ def _reporter(epoch: int, name: str, send: Callable[[Progress], None]) -> Callab
 def _warm_up(engine: Engine, models: list[Loaded]) -> None:
     """A few steps of each model, so that the first request finds everything allocated and chosen."""
     for number, model in enumerate(models):
+        if model.num_mels:
+            hearing = engine.models[model.spec.name].encoding
+            assert hearing is not None
+            for message in rehearsal(model.spec.name, -2 * number - 1, hearing.limits, [0]):
+                engine.add(message)
+            continue
         if model.generates:
             starts = [0] if model.model.config.is_encoder_decoder else []
             params = GenerationParams(max_new_tokens=3, do_sample=True, top_k=5)
@@ -123,6 +136,8 @@ def _serve(engine: Engine, connection: Connection, early: list[ToWorker], stats_
                 engine.add(message)
             elif isinstance(message, Abort):
                 engine.abort(message.request_id)
+            elif isinstance(message, Vocabulary):
+                engine.teach(message)
             elif isinstance(message, Shutdown):
                 connection.drain(DRAIN_SECONDS)
                 return 0

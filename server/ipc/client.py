@@ -30,6 +30,7 @@ from server.ipc.messages import (
     Stats,
     StepOutput,
     Tokens,
+    Vocabulary,
 )
 from server.ipc.supervisor import Send
 
@@ -188,6 +189,7 @@ class EngineClient:
         self._observer = observer
         self._send: Send | None = None
         self._sequences: dict[int, _Sequence] = {}
+        self._vocabularies: dict[str, Vocabulary] = {}
         self._ids = itertools.count(1)
 
     @property
@@ -202,6 +204,13 @@ class EngineClient:
     def next_id(self) -> int:
         return next(self._ids)
 
+    def teach(self, vocabulary: Vocabulary) -> None:
+        """Tell this worker, and those that follow it, how a model's tokens are spelled. Once is enough."""
+        if vocabulary.model not in self._vocabularies:
+            self._vocabularies[vocabulary.model] = vocabulary
+            if self._send is not None:
+                self._send(vocabulary)
+
     def submit(self, messages: Sequence[Generate | Encode], deadline: float | None) -> Call:
         """Admit all sequences and send them, or none.
 
@@ -210,7 +219,7 @@ class EngineClient:
         """
         if self._send is None:
             raise NotReady("the engine is starting; try again soon", retry_after=2)
-        sizes = [_size(message) for message in messages]
+        sizes = [_size(message, self.models.get(message.model)) for message in messages]
         for message in messages:
             if isinstance(message, Generate):
                 check_fit(self.models[message.model], message)
@@ -270,6 +279,8 @@ class EngineClient:
         self.models = {info.name: info for info in models}
         self.device = device
         self._send = send
+        for vocabulary in self._vocabularies.values():
+            send(vocabulary)
         self._observer.on_ready(models, device)
 
     def on_lost(self) -> None:
@@ -336,10 +347,15 @@ class EngineClient:
         self._observer.on_finished(sequence.model, sequence.tokens, event)
 
 
-def _size(message: Generate | Encode) -> int:
+def _size(message: Generate | Encode, info: ModelInfo | None) -> int:
     if isinstance(message, Encode):
-        return sum(len(item.token_ids) for item in message.items)
-    return len(message.token_ids) + len(message.decoder_token_ids)
+        return sum(item.num_tokens for item in message.items)
+    return _source_size(message, info) + len(message.decoder_token_ids)
+
+
+def _source_size(message: Generate, info: ModelInfo | None) -> int:
+    """Tokens of the prompt or source; sound takes all that its model hears at once."""
+    return info.source_tokens if message.frames and info is not None else len(message.token_ids)
 
 
 def check_fit(info: ModelInfo, message: Generate) -> None:
@@ -350,7 +366,7 @@ def check_fit(info: ModelInfo, message: Generate) -> None:
     prefix = len(message.decoder_token_ids) if info.is_encoder_decoder else len(message.token_ids)
     needs = {"self": params.num_beams * -(-(prefix + params.max_new_tokens) // info.block_size)}
     if info.is_encoder_decoder:
-        needs["cross"] = -(-len(message.token_ids) // info.block_size)
+        needs["cross"] = -(-_source_size(message, info) // info.block_size)
     for pool, blocks in needs.items():
         if pool in info.kv_blocks and blocks > info.kv_blocks[pool]:
             raise RequestTooLarge(

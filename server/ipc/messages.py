@@ -1,6 +1,6 @@
 """What crosses the wall between the HTTP process and a worker: typed msgpack messages, no pickle.
 
-To the worker:    Configure, Generate, Encode, Abort, Shutdown
+To the worker:    Configure, Vocabulary, Generate, Encode, Abort, Shutdown
 From the worker:  Progress, Ready, LoadFailed, StepOutput, Stats
 
 Only `Abort` travels against the tokens, only `Stats` beside them. A frame is a 4-byte little-endian length and then
@@ -21,12 +21,25 @@ DeviceChoice = Literal["auto", "cpu", "cuda"]
 DType = Literal["float32", "bfloat16", "float16"]
 DTypeChoice = Literal["auto", "float32", "bfloat16", "float16"]
 """`auto` is float32 on a CPU and bfloat16 on CUDA; `ModelInfo.dtype` has the outcome."""
-Task = Literal["generate", "translate", "embed", "classify", "rerank", "fill_mask", "token_classify", "question_answer"]
-EncodeTask = Literal["embed", "embed_tokens", "classify", "classify_tokens", "fill_mask"]
-"""What to read off an encoder: a vector, or class logits, of each text or of each token; or words for a mask."""
+Quantization = Literal["int8"]
+"""`int8`: weights rounded per output channel, activations per row; embeddings and norms keep the dtype."""
+Task = Literal[
+    "generate",
+    "translate",
+    "embed",
+    "classify",
+    "rerank",
+    "fill_mask",
+    "token_classify",
+    "question_answer",
+    "transcribe",
+]
+EncodeTask = Literal["embed", "embed_tokens", "classify", "classify_tokens", "fill_mask", "log_mel"]
+"""What to read off an encoder: a vector, or class logits, of each text or of each token; or words for a mask. Or,
+before any encoder, the frames of a sound."""
 Pooling = Literal["mean", "cls", "last", "max"]
 FinishReason = Literal["stop", "length", "timeout"]
-FailureCode = Literal["engine_error", "timeout", "request_too_large", "not_ready"]
+FailureCode = Literal["engine_error", "timeout", "request_too_large", "not_ready", "invalid_format"]
 
 FRAME_HEADER = struct.Struct("<I")
 
@@ -39,11 +52,15 @@ class Message(msgspec.Struct, frozen=True, array_like=True, tag=True):
 
 
 class ModelSpec(msgspec.Struct, frozen=True):
-    """A model to load: the name clients use, the directory its checkpoint lies in, and the dtype to hold it in."""
+    """A model to load: the name clients use, the directory its checkpoint lies in, and the dtype to hold it in.
+
+    quantization: how its linears are rounded, or None.
+    """
 
     name: str
     directory: str
     dtype: DTypeChoice
+    quantization: Quantization | None = None
 
 
 class EngineOptions(msgspec.Struct, frozen=True):
@@ -73,12 +90,33 @@ class Configure(Message, frozen=True):
     options: EngineOptions
 
 
+class TimestampRules(msgspec.Struct, frozen=True, array_like=True):
+    """How a speech model may say times: tokens from `first_id` on, 20 ms apart; the one before them means none at all.
+
+    max_initial: the latest time that the first token may say, counted from `first_id`; None for any.
+    """
+
+    first_id: int
+    max_initial: int | None = None
+
+
+class Vocabulary(Message, frozen=True):
+    """How a model's tokens are spelled, by id: before the first `Generate` with a grammar, once in a worker's life.
+
+    tokens: the bytes that each token adds to a text; empty for those that are no text.
+    """
+
+    model: str
+    tokens: list[bytes]
+
+
 class GenerationParams(msgspec.Struct, frozen=True, omit_defaults=True):
     """How to decode one request. Every field is resolved: nothing is left for the engine to default.
 
     end_token_ids: the checkpoint's end-of-text tokens (empty for `ignore_eos`); stop_token_ids: the client's own.
     Both end a sequence and both are kept out while fewer than `min_new_tokens` were made.
-    bad_words_ids: token sequences never to complete. suppress_token_ids: single tokens never to make.
+    bad_words_ids: token sequences never to complete. suppress_token_ids: single tokens never to make,
+    begin_suppress_token_ids: not as the first new one. timestamps: whether and how tokens that say times are made.
     allowed_token_ids: if any, no other token is made unless it is forced. logit_bias: what to add to a token's logit.
     presence_penalty, frequency_penalty: for a token once made, and for each time it was made.
     encoder_no_repeat_ngram_size: length of the n-grams of the source (or a decoder's prompt) never to make; 0: none.
@@ -89,6 +127,8 @@ class GenerationParams(msgspec.Struct, frozen=True, omit_defaults=True):
     top_logprobs: alternatives to report beside each token's own log-probability when `logprobs` is set.
     prompt_logprobs: whether to report those of a decoder's prompt, with as many alternatives.
     stream: with beams, whether to report the tokens that every beam agrees on as they become certain.
+    grammar: what the text has to be, in llguidance's format; empty: anything. It says when the text may end.
+    attention: whether to tell, at the end, what each token looked at in the source text of an encoder-decoder.
     """
 
     max_new_tokens: int
@@ -108,6 +148,8 @@ class GenerationParams(msgspec.Struct, frozen=True, omit_defaults=True):
     renormalize_logits: bool = False
     bad_words_ids: list[list[int]] = []
     suppress_token_ids: list[int] = []
+    begin_suppress_token_ids: list[int] = []
+    timestamps: TimestampRules | None = None
     allowed_token_ids: list[int] = []
     logit_bias: dict[int, float] = {}
     end_token_ids: list[int] = []
@@ -124,6 +166,8 @@ class GenerationParams(msgspec.Struct, frozen=True, omit_defaults=True):
     top_logprobs: int = 0
     prompt_logprobs: bool = False
     stream: bool = False
+    grammar: str = ""
+    attention: bool = False
 
 
 class Generate(Message, frozen=True):
@@ -132,6 +176,8 @@ class Generate(Message, frozen=True):
     token_ids: the prompt of a decoder, or the source text of an encoder-decoder.
     decoder_token_ids: what the decoder of an encoder-decoder starts from (start token and any prefix); else empty.
     deadline: when to finish with reason `timeout`, or None.
+    frames: what a speech model hears, in place of token_ids: float32, little-endian, [frames, num_mels], all the frames
+        that it hears at once (two for each of `ModelInfo.source_tokens`).
     """
 
     request_id: int
@@ -140,14 +186,28 @@ class Generate(Message, frozen=True):
     decoder_token_ids: list[int]
     params: GenerationParams
     deadline: float | None = None
+    frames: bytes = b""
+
+
+SAMPLES_PER_TOKEN = 320
+"""At 16 kHz: a speech model makes one token of 20 ms."""
 
 
 class EncodeItem(msgspec.Struct, frozen=True, array_like=True):
-    """One text of an encoder request; token_type_ids None means all zero. mask_index: where a word is to go."""
+    """One text of an encoder request; token_type_ids None means all zero. mask_index: where a word is to go.
+
+    samples: for `log_mel`, sound instead of a text: float32, little-endian, mono, 16 kHz, mirrored where it ends.
+    """
 
     token_ids: list[int]
     token_type_ids: list[int] | None = None
     mask_index: int | None = None
+    samples: bytes = b""
+
+    @property
+    def num_tokens(self) -> int:
+        """What it counts for under a budget."""
+        return len(self.token_ids) or -(-len(self.samples) // (4 * SAMPLES_PER_TOKEN))
 
 
 class Encode(Message, frozen=True):
@@ -178,7 +238,7 @@ class Shutdown(Message, frozen=True):
     """Leave the loop and exit with status 0. What is still running is dropped."""
 
 
-ToWorker = Configure | Generate | Encode | Abort | Shutdown
+ToWorker = Configure | Vocabulary | Generate | Encode | Abort | Shutdown
 
 # -------------------------------------------------------------------------------------------- from the worker
 
@@ -197,6 +257,7 @@ class GenerationDefaults(msgspec.Struct, frozen=True):
     forced_bos_token_id: int | None = None
     forced_eos_token_id: int | None = None
     suppress_token_ids: list[int] = []
+    begin_suppress_token_ids: list[int] = []
     bad_words_ids: list[list[int]] = []
     renormalize_logits: bool = False
     max_new_tokens: int | None = None
@@ -221,7 +282,8 @@ class ModelInfo(msgspec.Struct, frozen=True):
     context_tokens: longest sequence (decoder: prompt and answer together; encoder: the text; encoder-decoder: the
     answer, with source_tokens for the source). kv_blocks: blocks of each pool, `self` and, with an encoder, `cross`;
     empty where nothing is generated. labels: class names by index. problem_type: the checkpoint's word for its
-    classification (`single_label_classification`, `multi_label_classification`, `regression`).
+    classification (`single_label_classification`, `multi_label_classification`, `regression`). num_mels: numbers in a
+    frame of the sound that the model hears; 0 where it reads text.
     """
 
     name: str
@@ -245,6 +307,8 @@ class ModelInfo(msgspec.Struct, frozen=True):
     pooling: Pooling = "mean"
     normalize: bool = True
     load_seconds: float = 0.0
+    quantization: Quantization | None = None
+    num_mels: int = 0
 
 
 class Progress(Message, frozen=True):
@@ -298,6 +362,8 @@ class Hypothesis(msgspec.Struct, frozen=True, array_like=True):
     """One answer: its new tokens (an end token, if one ended it, included) and, with beams, its score.
 
     score: sum of log-probabilities / length ** length_penalty. stop_token_id: the token that ended it, if one did.
+    attention: float32, little-endian, [new tokens, source tokens], if it was asked for: cross-attention, averaged over
+    layers and heads.
     """
 
     token_ids: list[int]
@@ -305,6 +371,7 @@ class Hypothesis(msgspec.Struct, frozen=True, array_like=True):
     stop_token_id: int | None = None
     score: float | None = None
     logprobs: list[TokenLogprob] | None = None
+    attention: bytes | None = None
 
 
 class Finished(msgspec.Struct, frozen=True, array_like=True):
@@ -326,7 +393,8 @@ class Encoded(msgspec.Struct, frozen=True, array_like=True):
 
     values: float32, little-endian, [rows, width]: one row of the text, or for `embed_tokens` and `classify_tokens` a
     row of each token; as wide as the hidden states, or to classify as there are labels (two to mark answers).
-    For `fill_mask`, falling probabilities and beside them, in token_ids, the words that have them.
+    For `fill_mask`, falling probabilities and beside them, in token_ids, the words that have them. For `log_mel`, a row
+    of each frame.
     """
 
     request_id: int
@@ -356,7 +424,10 @@ class StepOutput(Message, frozen=True):
 
 
 class StepTiming(msgspec.Struct, frozen=True, array_like=True):
-    """One step, for the histograms. phase: what it did (`prefill`, `decode`, `mixed`, `encode`)."""
+    """One step, for the histograms. phase: what it did (`prefill`, `decode`, `mixed`, `encode`).
+
+    mask_wait_seconds: how long the masks of grammars took beyond the forward pass beside them; None without any.
+    """
 
     model: str
     phase: Literal["prefill", "decode", "mixed", "encode"]
@@ -364,6 +435,7 @@ class StepTiming(msgspec.Struct, frozen=True, array_like=True):
     rows: int
     tokens: int
     padding_tokens: int = 0
+    mask_wait_seconds: float | None = None
 
 
 class Stats(Message, frozen=True):

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
+from server.text.spelling import Spelling
 from server.text.streams import byte_of
 from server.text.tokenizer import Tokenizer
 
@@ -20,6 +21,7 @@ class IncrementalDetokenizer:
     tokenizer: of the model that answers.
     prompt_ids: what the answer continues, so that a space between the two is kept; empty for an answer on its own,
         whose text then is `tokenizer.decode(ids)`.
+    spelling: to spell tokens one by one, whatever the tokenizer's decoder would make of several together.
     stop: strings that end the answer; `include_stop` keeps the one that did in the text.
     """
 
@@ -31,11 +33,18 @@ class IncrementalDetokenizer:
         skip_special_tokens: bool = True,
         stop: Sequence[str] = (),
         include_stop: bool = False,
+        spelling: Spelling | None = None,
     ) -> None:
         self._stream = tokenizer.stream(skip_special_tokens)
         self._stop = StopStrings(stop, include_stop)
         self._promised = ""
-        if prompt_ids:
+        if spelling is not None:
+            hidden = tokenizer.special_ids if skip_special_tokens else frozenset()
+            self._stream = spelling.stream(
+                lambda token_id: None if token_id in hidden else tokenizer.id_to_token(token_id),
+                drop_space=spelling.opens_with_space and not prompt_ids,
+            )
+        elif prompt_ids:
             for token_id in _context(prompt_ids, tokenizer):
                 self._stream.push(token_id)
             self._promised = self._stream.fork().finish()

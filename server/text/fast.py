@@ -8,10 +8,13 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from copy import deepcopy
+from functools import cached_property
 
 from tokenizers import Tokenizer as Backend
 from tokenizers import models
 
+from server.text.fairseq import DEFAULT_SOURCE, set_source_language
+from server.text.spelling import Spelling, speller
 from server.text.streams import Chain, UnknownDecoder, clean_up, clean_up_steps, decoder_chain
 from server.text.tokenizer import Encoding, SpecialIds, TokenizerError
 from server.text.tokenizer_files import TokenizerFiles
@@ -24,6 +27,8 @@ class FastTokenizer:
         backend.no_truncation()
         backend.no_padding()
         _add_tokens(backend, files)
+        if files.kind in DEFAULT_SOURCE:
+            set_source_language(backend, files)
         self._backend = backend
         self._clean_up = files.clean_up and not isinstance(backend.model, models.BPE)
         added = backend.get_added_tokens_decoder()
@@ -83,6 +88,13 @@ class FastTokenizer:
     def token_to_id(self, token: str) -> int | None:
         index: int | None = self._backend.token_to_id(token)
         return index
+
+    @cached_property
+    def spelling(self) -> Spelling:
+        spell, opens_with_space = speller(self._decoder)
+        silent = self.special_ids | {self.special.unk}
+        names = (None if index in silent else self.id_to_token(index) for index in range(self.vocab_size))
+        return Spelling(tuple(b"" if name is None else spell(name) for name in names), opens_with_space)
 
     def _chain(self) -> Chain:
         return decoder_chain(self._decoder, clean_up_steps() if self._clean_up else ())

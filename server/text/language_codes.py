@@ -20,6 +20,11 @@ class Language:
     def __str__(self) -> str:
         return "-".join(part for part in (self.language, self.script, self.region) if part)
 
+    @property
+    def likely_script(self) -> str | None:
+        """The script, also where only the region tells it: Chinese of Taiwan is in traditional characters."""
+        return self.script or _SCRIPT_OF_REGION.get((self.language, self.region or ""))
+
     def fits(self, offered: Language) -> int:
         """How well an offered language answers this one: 0 not at all, more is better.
 
@@ -27,9 +32,10 @@ class Language:
         """
         if self.language != offered.language:
             return 0
-        if self.script and offered.script and self.script != offered.script:
+        script, theirs = self.likely_script, offered.likely_script
+        if script and theirs and script != theirs:
             return 0
-        same = (self.script == offered.script) + (self.region == offered.region)
+        same = (script == theirs) + (self.region == offered.region)
         return 1 + 2 * same + (offered.script is None and offered.region is None)
 
 
@@ -73,6 +79,13 @@ def _rows() -> list[tuple[str, str, str]]:
     return [(row[:2], row[3:6], row[7:]) for row in _ISO_639.strip().splitlines()]
 
 
+# Unicode CLDR, likely subtags.
+_SCRIPT_OF_REGION = {
+    **{("zh", region): "Hans" for region in ("CN", "SG", "MY")},
+    **{("zh", region): "Hant" for region in ("TW", "HK", "MO")},
+    ("sr", "ME"): "Latn",
+    ("pa", "PK"): "Arab",
+}
 _OPUS_GROUPS = ("ROMANCE", "NORTH_EU", "SCANDINAVIA", "CELTIC", "NORWAY", "SAMI", "FINNIC", "WESTERN_SAAMI")
 _ISO_639_5 = """
 aav afa alg alv apa aqa aql art ath auf aus awd azc bad bai bat ber bih bnt btk cai cau cba ccn ccs cdc cdd cel cmc
@@ -85,6 +98,7 @@ _OTHER_CODES = """
 alb:sq arm:hy baq:eu bur:my chi:zh cze:cs dut:nl fre:fr geo:ka ger:de gre:el ice:is mac:mk mao:mi may:ms per:fa rum:ro
 slo:sk tib:bo wel:cy iw:he in:id ji:yi jw:jv mo:ro sh:hbs scc:sr scr:hr nb:no nob:no cmn:zh arb:ar pes:fa swh:sw lvs:lv
 ekk:et khk:mn npi:ne ory:or uzn:uz ydd:yi zsm:ms als:sq azj:az plt:mg pbt:ps quy:qu gaz:om kmr:ku fil:tl ayr:ay dik:din
+fuv:ff knc:kr nso:ns
 """
 _ISO_639 = """
 aa aar Afar

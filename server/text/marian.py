@@ -9,35 +9,42 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 from copy import deepcopy
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 from sentencepiece import SentencePieceProcessor
-from tokenizers import AddedToken
 
 from server.text.protobuf import protobuf_fields
+from server.text.spelling import Spelling, spell_piece
 from server.text.streams import Stripped, TextStep, clean_up, clean_up_steps
 from server.text.tokenizer import Encoding, SpecialIds, TokenizerError
 from server.text.tokenizer_files import TokenizerFiles, read_json
+from server.text.whole_tokens import WholeTokens, added_tokens
 from weights.resolve import file_in
 
 _LANGUAGE_TOKEN = re.compile(r">>.*?<<", re.DOTALL)
 
 
-class MarianTokenizer:
-    """Source pieces through `source.spm`, ids by `vocab.json`; answers by `target_vocab.json` where there is one."""
+class PieceTokenizer:
+    """Pieces of a SentencePiece model, under the ids of a vocabulary beside it.
 
-    def __init__(self, directory: Path, files: TokenizerFiles) -> None:
-        self._vocabulary: dict[str, int] = read_json(directory, "vocab.json")
-        separate = bool(files.config.get("separate_vocabs", False))
-        target = read_json(directory, "target_vocab.json") if separate else self._vocabulary
-        if not self._vocabulary or not target:
-            raise TokenizerError(f"{'target_vocab' if self._vocabulary else 'vocab'}.json is missing or empty")
-        self._source = _load_model(directory, "source.spm")
-        # One vocabulary for both sides is spelled as the source model spells, as the reference implementation has it.
-        self._speller = _load_model(directory, "target.spm") if separate else self._source
+    source: the model that cuts source texts. speller: the one that spells answers. vocabulary: ids of the source's
+    tokens. target: ids of the answer's tokens. special_gap: what stands in a text after a token that is none.
+    """
+
+    def __init__(
+        self,
+        source: Any,
+        speller: Any,
+        vocabulary: dict[str, int],
+        target: dict[str, int],
+        files: TokenizerFiles,
+        special_gap: str,
+    ) -> None:
+        self._source, self._speller, self._vocabulary, self._gap = source, speller, vocabulary, special_gap
         self._tokens = {index: token for token, index in target.items()}
-        self._added = _added_tokens(files, self._vocabulary)
+        self._added = added_tokens(files, self._vocabulary)
         self._tokens |= {index: token.content for index, token in self._added.items()}
         self._ids = {token.content: index for index, token in self._added.items()}
         self.special = SpecialIds(
@@ -53,8 +60,8 @@ class MarianTokenizer:
         roles = {token.content for token in (*files.roles.values(), *files.extra_special)}
         self._special_tokens = roles | {token.content for token in self._added.values() if token.special}
         self.special_ids = frozenset(index for index in map(self._id, self._special_tokens) if index is not None)
-        whole = sorted(self._special_tokens | set(self._ids), key=len, reverse=True)
-        self._whole_tokens = re.compile("|".join(map(re.escape, whole)))
+        by_spelling = {token.content: token for token in self._added.values()}
+        self._whole_tokens = WholeTokens(self._special_tokens | set(self._ids), by_spelling)
         self.vocab_size = max(max(self._vocabulary.values()), *self._tokens, *self._ids.values()) + 1
         self.max_length = files.max_length
         self.marks_subwords = False
@@ -72,38 +79,31 @@ class MarianTokenizer:
         return [self._encode(group, add_special_tokens, offsets) for group in groups]
 
     def _encode(self, group: tuple[str, ...], add_special_tokens: bool, offsets: bool) -> Encoding:
-        found = [piece for text in group for piece in self._split(text, offsets)]
-        if add_special_tokens:
-            found.append((self._tokens.get(self._eos, "</s>"), 0, 0))
+        text_pieces = [piece for text in group for piece in self._split(text, offsets)]
+        before, after = self._around() if add_special_tokens else ([], [])
+        found = [*((token, 0, 0) for token in before), *text_pieces, *((token, 0, 0) for token in after)]
         ids = [self._id(token) for token, _, _ in found]
         return Encoding(
             ids=[self._unk if index is None else index for index in ids],
             type_ids=[0] * len(found),
-            special=[False] * (len(found) - add_special_tokens) + [True] * add_special_tokens,
+            special=[True] * len(before) + [False] * len(text_pieces) + [True] * len(after),
             offsets=[(start, end) for _, start, end in found] if offsets else [],
             tokens=[token for token, _, _ in found] if offsets else [],
         )
 
     def _split(self, text: str, offsets: bool) -> Iterator[tuple[str, int, int]]:
         """(token, start, end) of a text: added tokens whole, the rest through SentencePiece."""
-        at = 0
-        for match in self._whole_tokens.finditer(text):
-            start, end, added = match.start(), match.end(), self._added.get(self._ids.get(match[0], -1))
-            if start < at:
-                continue  # swallowed by the white space of the token before
-            left = text[at:start]
-            yield from self._plain(left.rstrip() if added and added.lstrip else left, at, offsets)
-            yield match[0], start, end
-            if added and added.rstrip:
-                end += len(text[end:]) - len(text[end:].lstrip())
-            at = end
-        yield from self._plain(text[at:], at, offsets)
+        for part, at, is_whole in self._whole_tokens.split(text):
+            if is_whole:
+                yield part, at, at + len(part)
+            else:
+                yield from self._plain(part, at, offsets)
+
+    def _around(self) -> tuple[list[str], list[str]]:
+        """Tokens before and after a text."""
+        return [], [self._tokens.get(self._eos, "</s>")]
 
     def _plain(self, text: str, at: int, offsets: bool) -> Iterator[tuple[str, int, int]]:
-        match = _LANGUAGE_TOKEN.match(text)
-        if match is not None:
-            yield match[0], at, at + match.end()
-            text, at = text[match.end() :], at + match.end()
         if text:
             for piece, start, end in _located_pieces(self._source, text) if offsets else _pieces(self._source, text):
                 yield piece, at + start, at + end
@@ -115,7 +115,7 @@ class MarianTokenizer:
             if token is None or (skip_special_tokens and token_id in self.special_ids):
                 continue
             if token in self._special_tokens:
-                text += _spell(self._speller, segment) + token + " "
+                text += _spell(self._speller, segment) + token + self._gap
                 segment = []
             else:
                 segment.append(token)
@@ -125,10 +125,10 @@ class MarianTokenizer:
     def join(self, tokens: Sequence[str]) -> str:
         return _spell(self._speller, list(tokens)).replace("▁", " ").strip()
 
-    def stream(self, skip_special_tokens: bool = True) -> _MarianStream:
+    def stream(self, skip_special_tokens: bool = True) -> _PieceStream:
         skipped = self.special_ids if skip_special_tokens else frozenset()
         steps: list[TextStep] = [Stripped(), *(clean_up_steps() if self._clean_up else ())]
-        return _MarianStream(self, self._speller, self._special_tokens, skipped, steps)
+        return _PieceStream(self, self._speller, self._special_tokens, skipped, steps, self._gap)
 
     def id_to_token(self, token_id: int) -> str | None:
         return self._tokens.get(token_id)
@@ -136,11 +136,39 @@ class MarianTokenizer:
     def token_to_id(self, token: str) -> int | None:
         return self._id(token)
 
+    @cached_property
+    def spelling(self) -> Spelling:
+        silent = self.special_ids | {self._unk}
+        names = (None if index in silent else self.id_to_token(index) for index in range(self.vocab_size))
+        return Spelling(tuple(b"" if name is None else spell_piece(name) for name in names), opens_with_space=True)
+
     def _id(self, token: str) -> int | None:
         return self._ids.get(token, self._vocabulary.get(token))
 
 
-class _MarianStream:
+class MarianTokenizer(PieceTokenizer):
+    """Source pieces through `source.spm`, ids by `vocab.json`; answers by `target_vocab.json` where there is one."""
+
+    def __init__(self, directory: Path, files: TokenizerFiles) -> None:
+        vocabulary = read_json(directory, "vocab.json")
+        separate = bool(files.config.get("separate_vocabs", False))
+        target = read_json(directory, "target_vocab.json") if separate else vocabulary
+        if not vocabulary or not target:
+            raise TokenizerError(f"{'target_vocab' if vocabulary else 'vocab'}.json is missing or empty")
+        source = load_pieces(directory, "source.spm")
+        # One vocabulary for both sides is spelled as the source model spells, as the reference implementation has it.
+        speller = load_pieces(directory, "target.spm") if separate else source
+        super().__init__(source, speller, vocabulary, target, files, special_gap=" ")
+
+    def _plain(self, text: str, at: int, offsets: bool) -> Iterator[tuple[str, int, int]]:
+        match = _LANGUAGE_TOKEN.match(text)
+        if match is not None:
+            yield match[0], at, at + match.end()
+            text, at = text[match.end() :], at + match.end()
+        yield from super()._plain(text, at, offsets)
+
+
+class _PieceStream:
     """Spells a segment (the tokens between two special ones) with what came just before as an anchor.
 
     SentencePiece treats only the beginning of a segment in its own way, so once a piece has shown, spelling it again
@@ -149,14 +177,15 @@ class _MarianStream:
 
     def __init__(
         self,
-        tokenizer: MarianTokenizer,
+        tokenizer: PieceTokenizer,
         speller: Any,
         special: set[str],
         skipped: frozenset[int],
         steps: Sequence[TextStep],
+        gap: str,
     ) -> None:
         self._tokenizer, self._speller, self._special, self._skipped = tokenizer, speller, special, skipped
-        self._steps = steps
+        self._steps, self._gap = steps, gap
         self._window: list[str] = []
         self._shown = ""
 
@@ -165,7 +194,7 @@ class _MarianStream:
         if token is None or token_id in self._skipped:
             return ""
         if token in self._special:
-            text = self._rest() + token + " "
+            text = self._rest() + token + self._gap
             self._window, self._shown = [], ""
         else:
             self._window.append(token)
@@ -185,8 +214,9 @@ class _MarianStream:
             text += self._through(step.finish(), index + 1)
         return text
 
-    def fork(self) -> _MarianStream:
-        copy = _MarianStream(self._tokenizer, self._speller, self._special, self._skipped, deepcopy(self._steps))
+    def fork(self) -> _PieceStream:
+        steps = deepcopy(self._steps)
+        copy = _PieceStream(self._tokenizer, self._speller, self._special, self._skipped, steps, self._gap)
         copy._window, copy._shown = list(self._window), self._shown
         return copy
 
@@ -223,7 +253,8 @@ def _spell(model: Any, pieces: list[str]) -> str:
     return str(model.DecodePieces(pieces)) if pieces else ""
 
 
-def _load_model(directory: Path, name: str) -> Any:
+def load_pieces(directory: Path, name: str) -> Any:
+    """The SentencePiece model of a file. Raises TokenizerError where it is missing or damaged."""
     path = file_in(directory, name)
     if path is None:
         raise TokenizerError(f"{name} is missing")
@@ -233,14 +264,3 @@ def _load_model(directory: Path, name: str) -> Any:
     except (RuntimeError, OSError):
         raise TokenizerError(f"{name} is damaged: not a SentencePiece model") from None
     return model
-
-
-def _added_tokens(files: TokenizerFiles, vocabulary: dict[str, int]) -> dict[int, AddedToken]:
-    """Tokens beside the vocabulary; special ones that it lacks get the next free ids."""
-    added = dict(files.added)
-    known = {token.content for token in added.values()} | set(vocabulary)
-    for token in (*files.roles.values(), *files.extra_special):
-        if token.content not in known:
-            added[max((*vocabulary.values(), *added)) + 1] = token
-            known.add(token.content)
-    return added

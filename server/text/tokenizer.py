@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
+from server.text.spelling import Spelling
 from server.text.streams import TokenStream
 from weights.resolve import ResolveError, file_in
 
@@ -89,6 +90,10 @@ class Tokenizer(Protocol):
         """The same text piece by piece: all that the stream gives, joined, equals `decode`."""
 
     @property
+    def spelling(self) -> Spelling:
+        """What each token adds to a text, in bytes. Raises NoSpelling where that depends on other tokens."""
+
+    @property
     def marks_subwords(self) -> bool:
         """Whether a token's spelling says that it goes on with a word (WordPiece's `##`)."""
 
@@ -107,7 +112,10 @@ def load_tokenizer(directory: Path) -> Tokenizer:
 
     Raises TokenizerError when there is none, when a file of it is damaged, or when it is of a kind not supported.
     """
+    from server.text.blenderbot_small import BlenderbotSmallTokenizer
+    from server.text.byt5 import ByT5Tokenizer
     from server.text.fast import FastTokenizer
+    from server.text.m2m_100 import M2M100Tokenizer
     from server.text.marian import MarianTokenizer
     from server.text.tokenizer_files import read_tokenizer_files
     from server.text.vocabularies import build_backend
@@ -116,6 +124,12 @@ def load_tokenizer(directory: Path) -> Tokenizer:
         files = read_tokenizer_files(directory)
         if file_in(directory, "source.spm") is not None:
             return MarianTokenizer(directory, files)
+        if files.kind == "m2m100" and file_in(directory, "tokenizer.json") is None:
+            return M2M100Tokenizer(directory, files)
+        if files.kind == "byt5" and file_in(directory, "tokenizer.json") is None:
+            return ByT5Tokenizer(files)
+        if files.kind == "blenderbot-small" and file_in(directory, "tokenizer.json") is None:
+            return BlenderbotSmallTokenizer(directory, files)
         return FastTokenizer(build_backend(directory, files), files)
     except ResolveError as error:
         raise TokenizerError(str(error)) from None

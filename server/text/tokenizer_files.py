@@ -32,6 +32,17 @@ _KINDS = {
     "mt5": "t5",
     "marian": "marian",
     "llama": "llama",
+    "mbart": "mbart",
+    "mbart50": "mbart50",
+    "nllb": "nllb",
+    "m2m100": "m2m100",
+    "m2m_100": "m2m100",
+    "umt5": "t5",
+    "byt5": "byt5",
+    "pegasus": "pegasus",
+    "blenderbot": "blenderbot",
+    "blenderbot-small": "blenderbot-small",
+    "blenderbotsmall": "blenderbot-small",
     "nomic_bert": "bert",
     "xlmroberta": "xlm-roberta",
     "xlm-roberta": "xlm-roberta",
@@ -51,7 +62,15 @@ _DEFAULT_ROLES: Mapping[str, Mapping[str, str]] = {
     "mpnet": {**_ANGLED, "unk": "[UNK]"},
     "albert": {**_BOXED, "unk": "<unk>", "pad": "<pad>"},
     "deberta": {**_BOXED, "unk": "[UNK]", "pad": "[PAD]"},
+    "mbart": _ANGLED,
+    "mbart50": _ANGLED,
+    "nllb": _ANGLED,
+    "m2m100": {"bos": "<s>", "eos": "</s>", "sep": "</s>", "unk": "<unk>", "pad": "<pad>"},
+    "blenderbot": _ANGLED,
     "t5": {"eos": "</s>", "unk": "<unk>", "pad": "<pad>"},
+    "blenderbot-small": {"bos": "__start__", "eos": "__end__", "unk": "__unk__", "pad": "__null__"},
+    "byt5": {"eos": "</s>", "unk": "<unk>", "pad": "<pad>"},
+    "pegasus": {"eos": "</s>", "unk": "<unk>", "pad": "<pad>", "mask": "<mask_2>"},
     "marian": {"unk": "<unk>", "eos": "</s>", "pad": "<pad>"},
     "llama": {"unk": "<unk>", "bos": "<s>", "eos": "</s>"},
 }
@@ -61,7 +80,7 @@ _DEFAULT_ROLES: Mapping[str, Mapping[str, str]] = {
 class TokenizerFiles:
     """The settings of a checkpoint's tokenizer.
 
-    kind: the family whose conventions hold (`bert`, `gpt2`, `roberta`, `t5`, `deberta`...), or empty.
+    kind: the family whose conventions hold (`bert`, `gpt2`, `roberta`, `t5`, `deberta`, `mbart`...), or empty.
     roles: tokens with a role, by the role's name; defaults of the kind included, so a vocabulary may
         lack them. stated_roles: those that the files themselves name.
     added: tokens by id beside the vocabulary's own. extra_special: further tokens that are not text.
@@ -136,12 +155,11 @@ def read_tokenizer_files(directory: Path) -> TokenizerFiles:
 
 
 def _kind(config: Mapping[str, Any], directory: Path) -> str:
-    name = str(config.get("tokenizer_class") or "").removesuffix("Fast").removesuffix("Tokenizer").lower()
-    if name in _KINDS:
-        return _KINDS[name]
-    if config.get("tokenizer_class"):
-        return ""
-    return _KINDS.get(str(read_json(directory, "config.json").get("model_type")), "")
+    model = read_json(directory, "config.json")
+    stated = config.get("tokenizer_class") or model.get("tokenizer_class")
+    if not stated:
+        return _KINDS.get(str(model.get("model_type")), "")
+    return _KINDS.get(str(stated).removesuffix("Fast").removesuffix("Tokenizer").lower(), "")
 
 
 def _added(token: Any) -> AddedToken:

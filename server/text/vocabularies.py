@@ -2,7 +2,9 @@
 
 - `vocab.txt`: WordPiece (Devlin et al. 2019, arXiv:1810.04805; Wu et al. 2016, arXiv:1609.08144).
 - `vocab.json` and `merges.txt`: byte-level BPE (Radford et al. 2019), with RoBERTa's, DeBERTa's or no template.
-- `spiece.model`: T5's Unigram (Kudo 2018, arXiv:1804.10959) with its sentinels `<extra_id_0>`... at the end.
+- `sentencepiece.bpe.model`: mBART's Unigram (`fairseq`).
+- `spiece.model`: T5's Unigram (Kudo 2018, arXiv:1804.10959) with its sentinels `<extra_id_0>`... at the end, and
+  Pegasus' with its masks before all pieces.
 """
 
 from __future__ import annotations
@@ -11,9 +13,10 @@ import struct
 from collections.abc import Callable
 from pathlib import Path
 
+from tokenizers import AddedToken, Regex, decoders, models, normalizers, pre_tokenizers, processors
 from tokenizers import Tokenizer as Backend
-from tokenizers import decoders, models, normalizers, pre_tokenizers, processors
 
+from server.text.fairseq import build_unigram
 from server.text.protobuf import protobuf_fields
 from server.text.tokenizer import TokenizerError
 from server.text.tokenizer_files import TokenizerFiles
@@ -27,6 +30,7 @@ def build_backend(directory: Path, files: TokenizerFiles) -> Backend:
         "vocab.txt": lambda path: _word_piece(path, files),
         "merges.txt": lambda path: _byte_level(directory, path, files),
         "spiece.model": lambda path: _unigram(path, files),
+        "sentencepiece.bpe.model": lambda path: _fairseq(path, files),
     }
     for name, build in builders.items():
         path = file_in(directory, name)
@@ -87,7 +91,7 @@ def _byte_level(directory: Path, merges_path: Path, files: TokenizerFiles) -> Ba
         raise TokenizerError("merges.txt is there, but vocab.json is missing")
     vocabulary, merges = models.BPE.read_file(str(vocab_path), str(merges_path))
     backend = Backend(models.BPE(vocabulary, merges, continuing_subword_prefix="", end_of_word_suffix=""))
-    prefix_space = bool(files.config.get("add_prefix_space", False))
+    prefix_space = bool(files.config.get("add_prefix_space", files.kind == "blenderbot"))
     backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=prefix_space)
     backend.decoder = decoders.ByteLevel()
     if files.kind in ("roberta", "deberta"):
@@ -98,6 +102,15 @@ def _byte_level(directory: Path, merges_path: Path, files: TokenizerFiles) -> Ba
         trim = bool(files.config.get("trim_offsets", True))
         roberta = processors.RobertaProcessing(sep, cls, trim, prefix_space)
         backend.post_processor = roberta if files.kind == "roberta" else _bert_template(cls, sep)
+    elif files.kind == "blenderbot":
+        end = files.roles["eos"].content
+        if end not in vocabulary:
+            raise TokenizerError(f"vocab.json does not hold {end!r}")
+        if files.roles["mask"].content in vocabulary:
+            backend.add_special_tokens([AddedToken(files.roles["mask"].content, lstrip=True)])
+        backend.post_processor = processors.TemplateProcessing(
+            single=["$A", end], pair=["$A", "$B", end], special_tokens=[(end, vocabulary[end])]
+        )
     else:
         backend.post_processor = _asked_template(backend, files)
     return backend
@@ -119,10 +132,18 @@ def _asked_template(backend: Backend, files: TokenizerFiles) -> processors.Templ
     )
 
 
+def _fairseq(path: Path, files: TokenizerFiles) -> Backend:
+    if files.kind not in ("mbart", "mbart50"):
+        raise TokenizerError(f"{path.name} without tokenizer.json is supported for mBART and M2M100 only")
+    return build_unigram(*_read_sentencepiece(path.read_bytes()), files)
+
+
 def _unigram(path: Path, files: TokenizerFiles) -> Backend:
-    if files.kind != "t5":
-        raise TokenizerError("spiece.model without tokenizer.json is supported for T5 only")
+    if files.kind not in ("t5", "pegasus"):
+        raise TokenizerError("spiece.model without tokenizer.json is supported for T5 and Pegasus only")
     pieces, charsmap = _read_sentencepiece(path.read_bytes())
+    if files.kind == "pegasus":
+        return _pegasus(pieces, charsmap, files)
     extra_ids = int(files.config.get("extra_ids", 100))
     pieces += [(f"<extra_id_{index}>", 0.0) for index in reversed(range(extra_ids))]
     backend = Backend(models.Unigram(pieces, unk_id=2, byte_fallback=False))
@@ -136,6 +157,27 @@ def _unigram(path: Path, files: TokenizerFiles) -> Backend:
     end = files.roles["eos"].content
     backend.post_processor = processors.TemplateProcessing(
         single=["$A", end], pair=["$A", end, "$B", end], special_tokens=[(end, backend.token_to_id(end))]
+    )
+    return backend
+
+
+def _pegasus(pieces: list[tuple[str, float]], charsmap: bytes, files: TokenizerFiles) -> Backend:
+    """Zhang et al. 2020, arXiv:1912.08777: the masks and unused tokens of its training stand before the pieces."""
+    end, offset = files.roles["eos"].content, int(files.config.get("offset", 103))
+    masks = [files.config.get("mask_token_sent", "<mask_1>"), files.roles["mask"].content] if offset else []
+    unused = [f"<unk_{index}>" for index in range(2, offset)]
+    first = [files.roles["pad"].content, end, *(token for token in masks if token)]
+    vocabulary = [*((token, 0.0) for token in first), *((token, -100.0) for token in unused), *pieces[2:]]
+    unknown = next(index for index, (token, _) in enumerate(vocabulary) if token == files.roles["unk"].content)
+    backend = Backend(models.Unigram(vocabulary, unk_id=unknown, byte_fallback=False))
+    one_space = normalizers.Replace(Regex(" {2,}"), " ")
+    cleaned = normalizers.Precompiled(charsmap) if charsmap else normalizers.Replace("\n", " ")
+    backend.normalizer = normalizers.Sequence([cleaned, one_space])
+    backend.pre_tokenizer = pre_tokenizers.Metaspace("▁", prepend_scheme="always", split=True)
+    backend.decoder = decoders.Metaspace("▁", prepend_scheme="always", split=True)
+    backend.add_special_tokens([*first, *unused])
+    backend.post_processor = processors.TemplateProcessing(
+        single=["$A", end], pair=["$A", "$B", end], special_tokens=[(end, backend.token_to_id(end))]
     )
     return backend
 

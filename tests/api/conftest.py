@@ -57,9 +57,8 @@ class Bench:
 
     async def sent_generate(self) -> list[Generate]:
         """The sequences of the next request, once they were sent."""
-        while not self.sent:
+        while not (sent := [message for message in self.sent if isinstance(message, Generate)]):
             await asyncio.sleep(0)
-        sent = [message for message in self.sent if isinstance(message, Generate)]
         self.sent.clear()
         return sent
 

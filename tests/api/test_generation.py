@@ -48,6 +48,7 @@ async def test_the_checkpoint_speaks_before_the_table(bench: Bench, http: httpx.
         "encoder_no_repeat_ngram_size": 4,
     }
     more = {"renormalize_logits": True, "forced_eos_token_id": 1, "suppress_token_ids": [9], "bad_words_ids": [[2]]}
+    more |= {"begin_suppress_token_ids": [4]}
     bench.become_ready(**says, **more)
     expected = GenerationParams(
         **says,
@@ -56,6 +57,7 @@ async def test_the_checkpoint_speaks_before_the_table(bench: Bench, http: httpx.
         renormalize_logits=True,
         forced_eos_token_id=1,
         suppress_token_ids=[9],
+        begin_suppress_token_ids=[4],
         bad_words_ids=[[2]],
     )
     assert await params(bench, http, seed=5) == expected

@@ -9,7 +9,7 @@ from fastapi.routing import APIRoute
 from starlette.routing import Route
 
 from server.api import app as application
-from server.api import responses, schemas
+from server.api import responses, schemas, speech_schemas
 from server.api.app import create_routes
 from server.api.body import validate
 from server.api.documents import _ANSWERS, _EXAMPLES
@@ -26,10 +26,14 @@ BODIES = {
     "fill_mask": schemas.FillMaskBody,
     "token_classify": schemas.TokenClassifyBody,
     "question_answer": schemas.QuestionAnswerBody,
+    "transcriptions": speech_schemas.TranscriptionForm,
+    "translations": speech_schemas.TranslationForm,
     "tokenize": schemas.TokenizeBody,
     "detokenize": schemas.DetokenizeBody,
 }
-ROUTES = {f"/{name}" for name in BODIES} | {"/health", "/ready", "/info", "/metrics"}
+FORMS = {"transcriptions", "translations"}
+ROUTES = {f"/v1/audio/{name}" if name in FORMS else f"/{name}" for name in BODIES}
+ROUTES |= {"/health", "/ready", "/info", "/metrics"}
 
 
 @pytest.fixture
@@ -47,17 +51,22 @@ def test_every_route_is_described(document: dict[str, Any]) -> None:
     assert set(document["paths"]) == ROUTES
     for path, item in document["paths"].items():
         for method, operation in item.items():
-            assert operation["description"] and operation["operationId"] == path[1:]
+            name = operation["operationId"]
+            assert operation["description"] and name == path.rpartition("/")[2]
             answers = operation["responses"]
             assert "200" in answers
             for status, answer in answers.items():
                 if status != "200":
                     assert resolve(document, answer["content"]["application/json"]["schema"])["title"] == "ErrorAnswer"
             if method == "post":
-                media = operation["requestBody"]["content"]["application/json"]
+                media = operation["requestBody"]["content"][
+                    "multipart/form-data" if name in FORMS else "application/json"
+                ]
                 body = resolve(document, media["schema"])
+                assert ("file" in body["properties"]) is (name in FORMS)
                 assert body["additionalProperties"] is False and media["example"]
-                assert set(answers) == {"200", "401", "404", "408", "413", "415", "422", "429", "500", "503", "504"}
+                wrong = "400" if name in FORMS else "422"
+                assert set(answers) == {"200", "401", "404", "408", "413", "415", wrong, "429", "500", "503", "504"}
                 assert "schema" in answers["200"]["content"]["application/json"]
 
 
@@ -78,7 +87,7 @@ def test_every_reference_resolves(document: dict[str, Any]) -> None:
 @pytest.mark.parametrize("name", BODIES)
 def test_examples_are_valid(name: str) -> None:
     body, answer = _EXAMPLES[name]
-    validate(body, BODIES[name])
+    validate({key: value for key, value in body.items() if name not in FORMS or key != "file"}, BODIES[name])
     _ANSWERS[name].model_validate(answer)
 
 

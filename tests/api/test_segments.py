@@ -35,7 +35,20 @@ def test_cuts_fall_on_pauses() -> None:
 def test_a_space_between_sentences_that_had_none() -> None:
     text = "日本語。これは文。"
     assert [segment.separator for segment in split(text, "en", lambda _: True)] == [" ", ""]
-    assert [segment.separator for segment in split(text, "zh_CN", lambda _: True)] == ["", ""]
+    for target in (
+        "zh_CN",
+        "zho_Hant",
+        "cmn",
+        "ja",
+        "jpn_Jpan",
+        "tha_Thai",
+        "lao_Laoo",
+        "khm_Khmr",
+        "mya_Mymr",
+        "yue_Hant",
+    ):
+        assert [segment.separator for segment in split(text, target, lambda _: True)] == ["", ""], target
+    assert [segment.separator for segment in split(text, None, lambda _: True)] == [" ", ""]
     assert whole("  ")[0].text == ""
 
 

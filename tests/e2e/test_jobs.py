@@ -112,6 +112,9 @@ def test_readme_examples_work_as_pasted(demo_server: RunningServer, command: str
         assert "event: done\n" in done.stdout
     elif "/metrics" in command:
         assert "triptych_build_info" in done.stdout
+    elif "response_format" in command:
+        (choice,) = json.loads(done.stdout)["choices"]
+        assert list(json.loads(choice["text"])) == ["name", "animal", "age"], choice
     else:
         json.loads(done.stdout)
 

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import json
+
 import httpx
+import jsonschema
 import numpy as np
 import pytest
 import torch
@@ -14,6 +17,7 @@ from transformers import (
     AutoTokenizer,
 )
 
+from tests.e2e import sse
 from tests.e2e.conftest import REPOSITORY, RunningServer
 
 DEMO = REPOSITORY / "weights" / "demo"
@@ -169,3 +173,76 @@ def test_classes(demo_server: RunningServer) -> None:
         scores = model(**tokenizer(sentence, return_tensors="pt")).logits[0].softmax(-1)
         expected = {model.config.id2label[index]: float(score) for index, score in enumerate(scores)}
         assert {one["label"]: one["score"] for one in labels} == pytest.approx(expected, abs=1e-5)
+
+
+NOTE = {
+    "type": "object",
+    "properties": {
+        "title": {"type": "string", "minLength": 1, "maxLength": 20},
+        "pages": {"type": "integer", "minimum": 1, "maximum": 90},
+        "kind": {"enum": ["fairy tale", "fable", "é日"]},
+        "tags": {"type": "array", "items": {"type": "string", "maxLength": 8}, "maxItems": 3},
+    },
+    "required": ["title", "pages", "kind", "tags"],
+    "additionalProperties": False,
+}
+
+
+@pytest.mark.parametrize(
+    "settings", [{}, {"num_beams": 4, "num_return_sequences": 2}, {"temperature": 1.3, "seed": 5, "n": 4}]
+)
+def test_stories_in_a_format(demo_server: RunningServer, settings: dict) -> None:
+    """Valid, the same streamed, and without the format not even JSON."""
+    body = {"prompt": PROMPTS, "max_new_tokens": 200, "response_format": {"type": "json_schema", "schema": NOTE}}
+    answer = post(demo_server, "/generate", body | settings)
+    for choice in answer["choices"]:
+        assert choice["finish_reason"] == "stop"
+        jsonschema.validate(json.loads(choice["text"]), NOTE)
+    events = sse.stream(demo_server.url + "/generate", body | settings | {"stream": True})
+    final = events[-1][1]
+    assert [c["text"] for c in final["choices"]] == [c["text"] for c in answer["choices"]]
+    for index, choice in enumerate(final["choices"]):
+        pieces = [data["text"] for name, data in events if name == "token" and data["index"] == index]
+        assert "".join(pieces) == choice["text"] or (settings.get("num_beams") and not pieces)
+    del body["response_format"]
+    free = post(demo_server, "/generate", body | settings)
+    assert not any(choice["text"].lstrip().startswith("{") for choice in free["choices"])
+
+
+@torch.inference_mode()
+@pytest.mark.parametrize("num_beams", [1, 4])
+def test_translations_out_of_a_choice(demo_server: RunningServer, num_beams: int) -> None:
+    """SentencePiece begins a text with a space that is not the text's; what is chosen is what the model likes best."""
+    folder = DEMO / "translator-en-fr"
+    tokenizer, model = AutoTokenizer.from_pretrained(folder), AutoModelForSeq2SeqLM.from_pretrained(folder)
+    choices = ["Le chat ne dort pas.", "Le jardin est petit.", "Je suis un élève", "Je suis étudiant."]
+    spelled = [piece.replace("▁", " ") for piece in tokenizer.convert_ids_to_tokens(range(model.config.vocab_size))]
+    end, pad = model.config.eos_token_id, model.config.pad_token_id
+
+    def fitting(batch: int, ids: torch.Tensor) -> list[int]:
+        made = ids[1:].tolist()
+        text = "".join(spelled[token] for token in made)
+        wanted = [" " + choice for choice in choices]
+        allowed = [i for i, piece in enumerate(spelled) if any(one.startswith(text + piece) for one in wanted)]
+        return [token for token in allowed if token not in (end, pad)] + ([end] if text in wanted else []) or [end]
+
+    body = {"response_format": {"type": "choice", "choices": choices}, "num_beams": num_beams}
+    for sentence in SENTENCES:
+        made = model.generate(
+            **tokenizer(sentence, return_tensors="pt"), num_beams=num_beams, prefix_allowed_tokens_fn=fitting
+        )
+        for more in ({}, {"split_sentences": False, "num_alternatives": num_beams - 1}):
+            (ours,) = post(demo_server, "/translate", {"inputs": sentence} | body | more)["translations"]
+            assert ours["text"] == tokenizer.decode(made[0], skip_special_tokens=True)
+            assert {ours["text"], *(one["text"] for one in ours["alternatives"])} <= set(choices)
+            assert ours["finish_reason"] == "stop"
+
+
+def test_a_format_that_the_vocabulary_cannot_spell(demo_server: RunningServer) -> None:
+    """This translator has no braces. The request is told, and nothing else happens."""
+    body = {"inputs": SENTENCES[0], "response_format": {"type": "json_object"}}
+    response = httpx.post(demo_server.url + "/translate", json=body)
+    error = response.json()["error"]
+    assert (response.status_code, error["param"], error["code"]) == (422, "response_format", "invalid_request")
+    assert "vocabulary" in error["message"]
+    assert post(demo_server, "/translate", {"inputs": SENTENCES[0]})["translations"][0]["text"]

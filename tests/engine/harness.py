@@ -22,10 +22,13 @@ from server.ipc.messages import (
     ModelSpec,
     TokenLogprob,
     Tokens,
+    Vocabulary,
 )
 from tests.parity.checkpoints import load, save
 
 VOCAB = 97
+PRINTABLE = [*[b""] * 3, *(bytes([33 + i]) for i in range(VOCAB - 3))]
+"""How the tokens of these checkpoints are spelled, for grammars: three are no text."""
 _LLAMA = {
     "vocab_size": VOCAB,
     "hidden_size": 32,
@@ -79,6 +82,7 @@ _BART = {
     "forced_eos_token_id": None,
 }
 _MARIAN = _BART | {"pad_token_id": VOCAB - 1, "decoder_start_token_id": VOCAB - 1, "eos_token_id": 0}
+_M2M = {name: value for name, value in _BART.items() if name != "forced_eos_token_id"}
 _TWO_LAYERS = {"encoder_layers": 2, "decoder_layers": 2}
 _DEEP_ENCODER = {"encoder_layers": 3, "decoder_layers": 1, "scale_embedding": True}
 
@@ -146,6 +150,27 @@ SEQ2SEQ = {
     "bart-deep-encoder": ("BartForConditionalGeneration", transformers.BartConfig(**_BART, **_DEEP_ENCODER)),
     "marian": ("MarianMTModel", transformers.MarianConfig(**_MARIAN, **_TWO_LAYERS)),
     "marian-deep-encoder": ("MarianMTModel", transformers.MarianConfig(**_MARIAN, **_DEEP_ENCODER)),
+    "ul2": (
+        "T5ForConditionalGeneration",
+        transformers.T5Config(**_T5, num_layers=2, feed_forward_proj="gated-silu", tie_word_embeddings=False),
+    ),
+    "mt5": ("MT5ForConditionalGeneration", transformers.MT5Config(**_T5, num_layers=2)),
+    "umt5": ("UMT5ForConditionalGeneration", transformers.UMT5Config(**_T5, num_layers=2)),
+    "mbart": (
+        "MBartForConditionalGeneration",
+        transformers.MBartConfig(**_BART, **_TWO_LAYERS, decoder_start_token_id=7),
+    ),
+    "mbart-50": (
+        "MBartForConditionalGeneration",
+        transformers.MBartConfig(**_BART, **_DEEP_ENCODER, decoder_start_token_id=2),
+    ),
+    "m2m-100": ("M2M100ForConditionalGeneration", transformers.M2M100Config(**_M2M, **_TWO_LAYERS)),
+    "pegasus": ("PegasusForConditionalGeneration", transformers.PegasusConfig(**_BART, **_DEEP_ENCODER)),
+    "blenderbot": ("BlenderbotForConditionalGeneration", transformers.BlenderbotConfig(**_BART, **_TWO_LAYERS)),
+    "blenderbot-small": (
+        "BlenderbotSmallForConditionalGeneration",
+        transformers.BlenderbotSmallConfig(**_BART, **_TWO_LAYERS),
+    ),
 }
 _BERT = {
     "vocab_size": VOCAB,
@@ -200,7 +225,10 @@ def engine(pairs: list[Pair], **options) -> Engine:
     infos: dict[str, ModelInfo] = {}
     for pair in pairs:
         models[pair.name], infos[pair.name] = build(pair.loaded, settings, settings.kv_cache_bytes // len(pairs))
-    return Engine(models, pairs[0].loaded.device)
+    made = Engine(models, pairs[0].loaded.device)
+    for pair in pairs:
+        made.teach(Vocabulary(pair.name, PRINTABLE))
+    return made
 
 
 @dataclass

@@ -14,7 +14,7 @@ from server.ipc.messages import ModelSpec
 from tests.engine.harness import Pair, generate, in_their_words, reference, run
 from tests.parity.checkpoints import load, save
 
-FAMILIES = ["gpt2", "llama", "t5", "bart", "marian"]
+FAMILIES = ["gpt2", "llama", "t5", "bart", "marian", "mbart"]
 NUM_CASES = 200
 FIRST = 3
 """Ids below are special in some family."""

@@ -10,6 +10,7 @@ import random
 
 import pytest
 
+from tests.engine.formats import json_grammar, regex_grammar
 from tests.engine.harness import GENERATING, generate, run
 from tests.parity.checkpoints import random_ids
 
@@ -34,7 +35,9 @@ def crowd(pair) -> list:
             {"frequency_penalty": 0.9, "encoder_no_repeat_ngram_size": 2, "logit_bias": {5: 1.5, 90: -100.0}},
             {"num_beams": 2, "allowed_token_ids": list(range(2, 97, 3)), "frequency_penalty": -0.4},
             {"do_sample": True, "seed": i, "allowed_token_ids": list(range(60)), "typical_p": 0.5, **scored},
-        ][i % 11]
+            {"do_sample": True, "seed": i, "grammar": json_grammar({"type": "array", "items": {"type": "integer"}})},
+            {"num_beams": 3, "num_return_sequences": 2, "grammar": regex_grammar("[a-z]{5,}(,[0-9]+)*")},
+        ][i % 13]
         requests.append(generate(pair, i, prompt, max_new_tokens=chooser.randint(8, 28), **settings))
     return requests
 

@@ -11,6 +11,7 @@ from models.config import (
     AttentionConfig,
     BucketBiasConfig,
     ConfigError,
+    FairseqSinusoidalPositions,
     FeedForwardConfig,
     LanguageModelHead,
     LinearScaling,
@@ -37,6 +38,7 @@ GPT2 = {"model_type": "gpt2", "architectures": ["GPT2LMHeadModel"], "n_embd": 32
 T5 = {"model_type": "t5", "architectures": ["T5ForConditionalGeneration"], "d_model": 32}
 BART = {"model_type": "bart", "architectures": ["BartForConditionalGeneration"], "d_model": 32}
 MARIAN = {"model_type": "marian", "architectures": ["MarianMTModel"], "d_model": 32}
+WHISPER = {"model_type": "whisper", "architectures": ["WhisperForConditionalGeneration"], "d_model": 48}
 QWEN3 = {**QWEN2, "model_type": "qwen3", "architectures": ["Qwen3ForCausalLM"]}
 NEOX = {**LLAMA, "model_type": "gpt_neox", "architectures": ["GPTNeoXForCausalLM"]}
 OPT = {**LLAMA, "model_type": "opt", "architectures": ["OPTForCausalLM"]}
@@ -53,9 +55,21 @@ OPENAI = {**GPT2, "model_type": "openai-gpt", "architectures": ["OpenAIGPTLMHead
 BLOOM = {"model_type": "bloom", "architectures": ["BloomForCausalLM"], "hidden_size": 32, "n_head": 4}
 MPT = {"model_type": "mpt", "architectures": ["MptForCausalLM"], "d_model": 32, "n_heads": 4}
 FALCON = {**LLAMA, "model_type": "falcon", "architectures": ["FalconForCausalLM"]}
+MT5 = {**T5, "model_type": "mt5", "architectures": ["MT5ForConditionalGeneration"]}
+UMT5 = {**T5, "model_type": "umt5", "architectures": ["UMT5ForConditionalGeneration"]}
+MBART = {**BART, "model_type": "mbart", "architectures": ["MBartForConditionalGeneration"]}
+M2M_100 = {**BART, "model_type": "m2m_100", "architectures": ["M2M100ForConditionalGeneration"]}
+PEGASUS = {**BART, "model_type": "pegasus", "architectures": ["PegasusForConditionalGeneration"]}
+BLENDERBOT = {**BART, "model_type": "blenderbot", "architectures": ["BlenderbotForConditionalGeneration"]}
+BLENDERBOT_SMALL = {
+    **BART,
+    "model_type": "blenderbot-small",
+    "architectures": ["BlenderbotSmallForConditionalGeneration"],
+}
+SEQ2SEQ = (T5, MT5, UMT5, BART, MARIAN, MBART, M2M_100, PEGASUS, BLENDERBOT, BLENDERBOT_SMALL)
 OLDER = (OPENAI, GPT2, NEO, GPTJ, NEOX, OPT, BLOOM, MPT, FALCON)
 DECODERS = (*OLDER, LLAMA, MISTRAL, QWEN2, QWEN3, PHI, PHI3, GEMMA, GEMMA2, OLMO2, STABLELM, STARCODER2)
-BASES = {base["model_type"]: base for base in (*DECODERS, T5, BART, MARIAN)}
+BASES = {base["model_type"]: base for base in (*DECODERS, *SEQ2SEQ, WHISPER)}
 
 
 def build(hf):
@@ -146,6 +160,21 @@ REFUSED = [
     (BART, "normalize_embedding", False),
     (BART, "static_position_embeddings", True),
     (BART, "tie_word_embeddings", False),
+    (MBART, "normalize_before", False),
+    (MBART, "add_final_layer_norm", False),
+    (MBART, "tie_word_embeddings", False),
+    (MBART, "normalize_embedding", False),
+    (MBART, "static_position_embeddings", True),
+    (M2M_100, "scale_embedding", "yes"),
+    (M2M_100, "activation_function", "mish"),
+    (PEGASUS, "add_bias_logits", True),
+    (PEGASUS, "static_position_embeddings", False),
+    (BLENDERBOT, "layernorm_variant", "xlm"),
+    (BLENDERBOT_SMALL, "layernorm_variant", "prelayernorm"),
+    (BLENDERBOT_SMALL, "do_blenderbot_90_layernorm", False),
+    (BLENDERBOT_SMALL, "normalize_before", True),
+    (UMT5, "feed_forward_proj", "gated-mish"),
+    (MT5, "relative_attention_max_distance", 4),
     (MARIAN, "normalize_embedding", True),
     (MARIAN, "static_position_embeddings", False),
     (MARIAN, "tie_word_embeddings", False),
@@ -190,9 +219,21 @@ def test_unknown_models_are_refused_with_what_is_served(change):
         family_of({**LLAMA, **change})
 
 
+@pytest.mark.parametrize("kind", ["nllb-moe", "prophetnet", "xlm-prophetnet"])
+def test_kinds_that_do_not_fit_are_refused_with_the_reason(kind):
+    with pytest.raises(ConfigError, match=f"^'model_type': '{kind}' is not supported: its ") as error:
+        family_of({**BART, "model_type": kind})
+    assert "\n" not in str(error.value) and len(str(error.value)) < 200
+
+
 def test_neutral_settings_pass():
     build({**LLAMA, "rope_scaling": None, "auto_map": None, "pretraining_tp": 1, "partial_rotary_factor": 1.0})
     build({**BART, "normalize_before": False, "add_bias_logits": False, "normalize_embedding": True})
+    norms_first = {"normalize_before": True, "add_final_layer_norm": True, "add_bias_logits": False}
+    build({**MBART, **norms_first, "normalize_embedding": True, "static_position_embeddings": False})
+    build({**PEGASUS, **norms_first, "normalize_embedding": False, "static_position_embeddings": True})
+    build({**BLENDERBOT, **norms_first, "layernorm_variant": "prelayernorm", "extra_pos_embeddings": 0})
+    build({**BLENDERBOT_SMALL, "layernorm_variant": "xlm", "do_blenderbot_90_layernorm": True})
 
 
 def test_older_and_newer_rope_settings_agree():
@@ -287,6 +328,21 @@ def test_names_of_first_releases(base, dropped, renamed):
     assert first_match(rules, renamed)[1] == ("decoder.embedding.tokens.weight",)
 
 
+@pytest.mark.parametrize("base", [BART, MBART, M2M_100, PEGASUS, BLENDERBOT, BLENDERBOT_SMALL])
+def test_names_of_first_seq2seq_releases(base):
+    """Every table of tokens stood in the files, tied or not, and what is computed stood there as well."""
+    family, architecture = family_of(base)
+    rules = family.rules(build(base), base, architecture)
+    for name in ("shared", "encoder.embed_tokens", "decoder.embed_tokens"):
+        for prefix in ("", "model."):
+            assert first_match(rules, f"{prefix}{name}.weight")[1] == ("encoder.embedding.tokens.weight",)
+    assert first_match(rules, "lm_head.weight")[1] == ("encoder.embedding.tokens.weight",)
+    assert first_match(rules, "model.decoder.version")[1] == ()
+    if base in (M2M_100, PEGASUS):
+        assert first_match(rules, "model.encoder.embed_positions.weight")[1] == ()
+    assert base is not M2M_100 or first_match(rules, "model.decoder.embed_positions.weights")[1] == ()
+
+
 def test_bloom_has_two_names_for_each_size():
     older = {"n_embed": 48, "num_attention_heads": 6, "num_hidden_layers": 3}
     newer = {"hidden_size": 48, "n_head": 6, "n_layer": 3}
@@ -297,6 +353,20 @@ def test_bloom_has_two_names_for_each_size():
 def test_falcon_newer_layers_are_never_in_turn():
     with pytest.raises(ConfigError, match="parallel_attn"):
         build({**FALCON, "new_decoder_architecture": True, "parallel_attn": False})
+
+
+def test_seq2seq_defaults_are_the_published_kinds():
+    scales = {kind["model_type"]: build(kind).encoder.embedding.scale for kind in SEQ2SEQ}
+    assert scales["m2m_100"] == 32**0.5 and scales["mbart"] == scales["pegasus"] == 1.0
+    assert build(M2M_100).encoder.layers[0].feed_forward.activation == "relu"
+    assert build(M2M_100).encoder.embedding.positions == FairseqSinusoidalPositions(1024, first=2)
+    assert len(build(MT5).encoder.layers) == 8 and build(MT5).head == LanguageModelHead(tied=False)
+    assert build(UMT5).head.scale == 32**-0.5 and build({**UMT5, "tie_word_embeddings": False}).head.scale == 1.0
+    deep = {name: value for name, value in BLENDERBOT.items() if name != "d_model"}
+    assert (len(build(deep).encoder.layers), len(build(deep).decoder.layers)) == (2, 24)
+    said = FAMILIES["blenderbot"].generation
+    assert (said.decoder_start_token_ids, said.forced_eos_token_id, said.encoder_no_repeat_ngram_size) == ((1,), 2, 3)
+    assert FAMILIES["mbart"].generation.decoder_start_token_ids == ()
 
 
 def test_t5_versions():

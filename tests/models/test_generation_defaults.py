@@ -7,6 +7,7 @@ import dataclasses
 import pytest
 
 from models.config import ConfigError
+from models.families import FAMILIES
 from models.generation_defaults import GenerationDefaults, generation_defaults
 from server.ipc import messages
 
@@ -79,6 +80,31 @@ def test_settings_of_blenderbot_and_of_typical_sampling():
     assert defaults.typical_p is None
 
 
+def test_published_translators_and_summarisers():
+    """What the published files of each kind say, over what its family adds."""
+
+    def published(family, said, config):
+        return generation_defaults(said, config, FAMILIES[family].generation, 300_000, True)
+
+    base = {"bos_token_id": 0, "eos_token_id": 2, "pad_token_id": 1}
+    nllb = {**base, "decoder_start_token_id": 2, "max_length": 200, "num_beams": 5}
+    read_nllb = published("m2m_100", None, nllb)
+    assert (read_nllb.decoder_start_token_ids, read_nllb.max_new_tokens, read_nllb.num_beams) == ((2,), 199, 5)
+    assert read_nllb.forced_bos_token_id is None and read_nllb.forced_eos_token_id is None
+    one_target = {**nllb, "forced_bos_token_id": 250004, "forced_eos_token_id": 2, "early_stopping": True}
+    mbart_50 = published("mbart", one_target, base)
+    assert (mbart_50.forced_bos_token_id, mbart_50.forced_eos_token_id, mbart_50.early_stopping) == (250004, 2, True)
+    assert published("mbart", None, {**base, "decoder_start_token_id": 250020}).decoder_start_token_ids == (250020,)
+    assert published("mbart", None, base).decoder_start_token_ids == ()
+    pegasus = {"eos_token_id": 1, "length_penalty": 0.8, "max_length": 64, "num_beams": 8, "forced_eos_token_id": 1}
+    summary = published("pegasus", None, pegasus)
+    assert (summary.length_penalty, summary.decoder_start_token_ids, summary.forced_eos_token_id) == (0.8, (0,), 1)
+    bot = {"length_penalty": 0.65, "max_length": 60, "min_length": 20, "num_beams": 10, "no_repeat_ngram_size": 3}
+    talk = published("blenderbot", None, {**bot, "eos_token_id": 2, "bos_token_id": 1})
+    assert (talk.min_new_tokens, talk.encoder_no_repeat_ngram_size, talk.decoder_start_token_ids) == (19, 3, (1,))
+    assert published("umt5", {"decoder_start_token_id": 0}, {}).end_token_ids == (1,)
+
+
 def test_special_tokens_fall_back_but_settings_do_not():
     config = {"eos_token_id": 5, "num_beams": 4, "forced_eos_token_id": 5}
     defaults = read({"temperature": 1.0}, config)
@@ -103,7 +129,7 @@ def test_tokens_beyond_the_vocabulary():
         {"diversity_penalty": 0.5},
         {"typical_p": "most"},
         {"encoder_no_repeat_ngram_size": 2.5},
-        {"begin_suppress_tokens": [220]},
+        {"begin_suppress_tokens": ["220"]},
         {"stop_strings": ["."]},
         {"temperature": "hot"},
         {"temperature": True},

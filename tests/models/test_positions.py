@@ -9,6 +9,7 @@ import torch
 from transformers import LlamaConfig, MarianConfig
 from transformers.models.bloom.modeling_bloom import build_alibi_tensor
 from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding, apply_rotary_pos_emb
+from transformers.models.m2m_100.modeling_m2m_100 import M2M100SinusoidalPositionalEmbedding
 from transformers.models.marian.modeling_marian import MarianSinusoidalPositionalEmbedding
 from transformers.models.mpt.modeling_mpt import build_mpt_alibi_tensor
 from transformers.models.t5.modeling_t5 import T5Attention
@@ -16,7 +17,15 @@ from transformers.models.t5.modeling_t5 import T5Attention
 from models import ops
 from models.config import AlibiConfig, BucketBiasConfig, LinearScaling, Llama3Scaling, RopeConfig, YarnScaling
 from models.families.alibi import bloom_slopes, mpt_slopes
-from models.positions import Alibi, BucketBias, Rotary, bucket_of_distance, inverse_frequencies, sinusoids
+from models.positions import (
+    Alibi,
+    BucketBias,
+    Rotary,
+    bucket_of_distance,
+    fairseq_sinusoids,
+    inverse_frequencies,
+    sinusoids,
+)
 
 _YARN = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 8192}
 SCALINGS = {
@@ -104,6 +113,16 @@ def test_sinusoids_equal_marian(width):
     table = MarianSinusoidalPositionalEmbedding(50, config.d_model)
     expected = table.create_weight() if hasattr(table, "create_weight") else table.weight
     torch.testing.assert_close(sinusoids(50, width), expected.detach(), atol=1e-6, rtol=1e-6)
+
+
+@pytest.mark.parametrize("width", [8, 7, 2])
+def test_sinusoids_of_fairseq_equal_m2m_100(width):
+    if width > 2:  # one pair of dimensions divides by zero there
+        theirs = M2M100SinusoidalPositionalEmbedding(50, width, padding_idx=1)
+        expected = theirs(torch.full((1, 40), 5))[0]
+        assert torch.equal(fairseq_sinusoids(40, width, first=2), expected)
+        assert not torch.allclose(fairseq_sinusoids(40, width, first=1), expected)
+    assert torch.isfinite(fairseq_sinusoids(40, width, first=0)).all()
 
 
 @pytest.mark.parametrize("bidirectional", [False, True])

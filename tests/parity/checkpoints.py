@@ -25,7 +25,7 @@ def save(directory: Path, config, architecture: str, seed: int = 0, std: float =
     model = cls(config).eval()
     with torch.no_grad():
         for name, tensor in [*model.named_parameters(), *model.named_buffers()]:
-            if "embed_positions" in name and "Marian" in architecture:
+            if "embed_positions" in name and architecture.startswith(("Marian", "Pegasus")):
                 continue
             if not tensor.is_floating_point() or "rotary" in name or "inv_freq" in name:
                 continue

@@ -6,7 +6,7 @@ import random
 
 import torch
 
-from models.batch import DecoderBatch, EncoderBatch
+from models.batch import DecoderBatch, EncoderBatch, SoundBatch
 from models.kv_cache import KVCache
 from models.transformer import Transformer
 
@@ -44,9 +44,11 @@ class Rows:
         self.cross = None
         if sources is not None:
             self.cross = Pool(model.cross_attention_layers(), num_blocks, block_size, model, seed + 1)
-            self.source_lens = {row: len(source) for row, source in enumerate(sources)}
-            hidden = model.encode(encoder_batch(sources, self.device))
-            slots = [slot for row, source in enumerate(sources) for slot in self.cross.slots(row, 0, len(source))]
+            heard = torch.is_tensor(sources[0])
+            batch = sound_batch(sources, self.device) if heard else encoder_batch(sources, self.device)
+            self.source_lens = dict(enumerate(batch.lengths))
+            hidden = model.encode(batch)
+            slots = [slot for row, length in self.source_lens.items() for slot in self.cross.slots(row, 0, length)]
             model.write_cross(hidden, torch.tensor(slots, device=self.device), self.cross.cache)
 
     @torch.inference_mode()
@@ -78,6 +80,11 @@ class Rows:
 def encoder_batch(texts, device) -> EncoderBatch:
     ids = torch.tensor([token for text in texts for token in text], device=device)
     return EncoderBatch(ids, tuple(len(text) for text in texts))
+
+
+def sound_batch(recordings, device) -> SoundBatch:
+    """recordings: [frames, num_mels] each."""
+    return SoundBatch(torch.cat(recordings).to(device), tuple(len(frames) for frames in recordings))
 
 
 def one_shot(rows: Rows, texts) -> list[torch.Tensor]:

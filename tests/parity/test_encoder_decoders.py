@@ -5,7 +5,18 @@ from __future__ import annotations
 import pytest
 import torch
 from torch import nn
-from transformers import BartConfig, MarianConfig, T5Config
+from transformers import (
+    BartConfig,
+    BlenderbotConfig,
+    BlenderbotSmallConfig,
+    M2M100Config,
+    MarianConfig,
+    MBartConfig,
+    MT5Config,
+    PegasusConfig,
+    T5Config,
+    UMT5Config,
+)
 
 from models.config import ConfigError
 from tests.parity.checkpoints import edit_config, load, random_ids, save
@@ -37,12 +48,21 @@ _BART = {
     "decoder_attention_heads": 4,
     "max_position_embeddings": 40,
 }
+_UNLIKE = {**_BART, "encoder_layers": 3, "decoder_layers": 1, "decoder_attention_heads": 2}
 _MARIAN = {**_BART, "pad_token_id": 88, "eos_token_id": 0, "decoder_start_token_id": 88, "forced_eos_token_id": None}
 
 
-def _untie(model) -> None:
+def _own_logits(model) -> None:
     model.lm_head.weight = nn.Parameter(0.2 * torch.randn(VOCAB, 32))
+
+
+def _untie(model) -> None:
+    _own_logits(model)
     model.config.scale_decoder_outputs = False
+
+
+def _start_with_language(model) -> None:
+    model.config.decoder_start_token_id = 7
 
 
 CASES = {
@@ -80,6 +100,54 @@ CASES = {
             decoder_vocab_size=71,
             share_encoder_decoder_embeddings=False,
         ),
+        None,
+    ),
+    "ul2": ("T5ForConditionalGeneration", T5Config(**_T5, feed_forward_proj="gated-silu"), _untie),
+    "mt5": ("MT5ForConditionalGeneration", MT5Config(**_T5), None),
+    "mt5-own-logits-deeper-decoder": (
+        "MT5ForConditionalGeneration",
+        MT5Config(**_T5, num_decoder_layers=3, feed_forward_proj="relu"),
+        _own_logits,
+    ),
+    "umt5": ("UMT5ForConditionalGeneration", UMT5Config(**_T5), None),
+    "umt5-own-logits-deeper-decoder": (
+        "UMT5ForConditionalGeneration",
+        UMT5Config(**_T5, num_decoder_layers=3, feed_forward_proj="gated-silu"),
+        _own_logits,
+    ),
+    "mbart-scaled": ("MBartForConditionalGeneration", MBartConfig(**_BART, scale_embedding=True), _start_with_language),
+    "mbart-50-relu-deeper-encoder": (
+        "MBartForConditionalGeneration",
+        MBartConfig(**_UNLIKE, activation_function="relu", decoder_start_token_id=2),
+        None,
+    ),
+    "m2m-100": ("M2M100ForConditionalGeneration", M2M100Config(**_BART), None),
+    "nllb-other-padding-odd-width": (
+        "M2M100ForConditionalGeneration",
+        M2M100Config(
+            **{**_UNLIKE, "d_model": 33, "encoder_attention_heads": 3, "decoder_attention_heads": 3},
+            pad_token_id=0,
+            scale_embedding=False,
+            activation_function="gelu",
+        ),
+        None,
+    ),
+    "pegasus-scaled-relu": (
+        "PegasusForConditionalGeneration",
+        PegasusConfig(**_BART, scale_embedding=True, activation_function="relu"),
+        None,
+    ),
+    "pegasus-deeper-encoder": ("PegasusForConditionalGeneration", PegasusConfig(**_UNLIKE), None),
+    "blenderbot-scaled": ("BlenderbotForConditionalGeneration", BlenderbotConfig(**_BART, scale_embedding=True), None),
+    "blenderbot-deeper-encoder": ("BlenderbotForConditionalGeneration", BlenderbotConfig(**_UNLIKE), None),
+    "blenderbot-small-scaled": (
+        "BlenderbotSmallForConditionalGeneration",
+        BlenderbotSmallConfig(**_BART, scale_embedding=True),
+        None,
+    ),
+    "blenderbot-small-deeper-encoder": (
+        "BlenderbotSmallForConditionalGeneration",
+        BlenderbotSmallConfig(**_UNLIKE),
         None,
     ),
 }
@@ -144,11 +212,11 @@ def test_greedy_text(pair):
         assert answer == logits[:-1].argmax(-1).tolist()
 
 
-@pytest.mark.parametrize("dtype, bound", [(torch.bfloat16, 0.08), (torch.float16, 0.015)], ids=str)
+@pytest.mark.parametrize("dtype, bound", [(torch.bfloat16, 0.1), (torch.float16, 0.015)], ids=str)
 def test_half_precision_stays_near(pair, device, dtype, bound):
     """Mean error as a share of the spread of the float32 logits; the errors of two stacks add up."""
     oracle, loaded, directory = pair
-    if loaded.family == "t5" and dtype == torch.float16:
+    if loaded.family in ("t5", "mt5", "umt5") and dtype == torch.float16:
         with pytest.raises(ConfigError, match="float16"):
             load(directory, device, dtype)
         return
@@ -173,8 +241,24 @@ def test_bart_classifies_by_its_decoder(tmp_path, device, scaled):
     torch.testing.assert_close(ours, theirs, atol=1e-4, rtol=1e-4)
 
 
-def test_t5_encoder_alone(tmp_path, device):
-    oracle = save(tmp_path, T5Config(**_T5), "T5EncoderModel").to(device)
+@pytest.mark.parametrize("ends", [[2, 9], [2, 2, 9], [9, 5, 2]], ids=["mbart", "twice", "mbart-50"])
+def test_mbart_classifies_by_its_last_end_token(tmp_path, device, ends):
+    """Its texts end with their language, which the decoder reads first; [9, 5, 2] begins with it, as in mBART-50."""
+    config = MBartConfig(**_BART, num_labels=4, scale_embedding=len(ends) == 2)
+    oracle = save(tmp_path, config, "MBartForSequenceClassification").to(device)
+    loaded = load(tmp_path, device)
+    texts = [[*text, *ends] for text in random_ids(VOCAB, (3, 17, 8, 3, 1))]
+    batch = encoder_batch(texts, device)
+    with torch.inference_mode():
+        ours = loaded.transformer.classify(loaded.transformer.encode(batch), batch)
+        theirs = torch.cat([oracle(torch.tensor([text], device=device)).logits for text in texts])
+    assert loaded.tasks == ("classify",) and len(loaded.labels) == 4
+    torch.testing.assert_close(ours, theirs, atol=1e-4, rtol=1e-4)
+
+
+@pytest.mark.parametrize("kind", [T5Config, MT5Config, UMT5Config], ids=lambda kind: kind.model_type)
+def test_t5_encoder_alone(tmp_path, device, kind):
+    oracle = save(tmp_path, kind(**_T5), kind.__name__.replace("Config", "EncoderModel")).to(device)
     loaded = load(tmp_path, device)
     texts = random_ids(VOCAB, SOURCES)
     with torch.inference_mode():
@@ -184,14 +268,45 @@ def test_t5_encoder_alone(tmp_path, device):
             torch.testing.assert_close(ours, theirs, atol=1e-4, rtol=1e-4)
 
 
-def test_bart_checkpoint_without_head(tmp_path, device):
+@pytest.mark.parametrize(
+    "kind",
+    [BartConfig, MBartConfig, M2M100Config, PegasusConfig, BlenderbotConfig, BlenderbotSmallConfig],
+    ids=lambda kind: kind.model_type,
+)
+def test_checkpoint_without_head(tmp_path, device, kind):
     """Published as a bare `BartModel`, without the bias of the logits, which is zero then."""
-    bare = save(tmp_path, BartConfig(**_BART), "BartModel")
+    bare = save(tmp_path, kind(**_BART), kind.__name__.replace("Config", "Model"))
     loaded = load(tmp_path, device)
     hidden = one_shot(Rows(loaded.transformer, [[5, 6, 7]]), [[2, 9]])[0]
     with torch.inference_mode():
         logits = loaded.transformer.logits(hidden).cpu()
     torch.testing.assert_close(logits, hidden.cpu() @ bare.shared.weight.detach().T, atol=1e-4, rtol=1e-4)
+
+
+@pytest.mark.parametrize("scaled", [False, True])
+@pytest.mark.parametrize("own", [False, True])
+def test_t5_scales_its_logits_or_not_whoever_owns_them(tmp_path, device, own, scaled):
+    def change(model):
+        model.config.scale_decoder_outputs = scaled
+        if own:
+            _own_logits(model)
+
+    oracle = save(tmp_path, T5Config(**_T5), "T5ForConditionalGeneration", change=change).to(device)
+    edit_config(tmp_path, tie_word_embeddings=not own)
+    loaded = load(tmp_path, device)
+    hidden = one_shot(Rows(loaded.transformer, [[5, 6, 7]]), [[0, 9]])[0]
+    ((_, _, theirs),) = expected(oracle, [[5, 6, 7]], [[0, 9]])
+    torch.testing.assert_close(loaded.transformer.logits(hidden), theirs, atol=1e-4, rtol=1e-4)
+
+
+def test_umt5_as_published_does_not_scale(tmp_path, device):
+    """`tie_word_embeddings: false`, by which transformers before 5 knew that nothing is scaled; 5 scales it as well."""
+    oracle = save(tmp_path, UMT5Config(**_T5), "UMT5ForConditionalGeneration", change=_own_logits).to(device)
+    edit_config(tmp_path, tie_word_embeddings=False)
+    loaded = load(tmp_path, device)
+    hidden = one_shot(Rows(loaded.transformer, [[5, 6, 7]]), [[0, 9]])[0]
+    ((_, _, theirs),) = expected(oracle, [[5, 6, 7]], [[0, 9]])
+    torch.testing.assert_close(loaded.transformer.logits(hidden), theirs * 32**0.5, atol=1e-4, rtol=1e-4)
 
 
 def test_t5_settings_before_transformers_5(tmp_path, device):

@@ -7,7 +7,9 @@ import json
 from pathlib import Path
 
 import sentencepiece
-from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
+from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
+
+from server.text.fairseq import LANGUAGES
 
 _SUBJECTS = ["The old sailor", "A small frog", "My sister's friend", "Nobody", "Über uns", "L'élève"]
 _VERBS = ["sees", "doesn't like", "schreibt", "a trouvé", "will remember", "counts 1,234.56 of"]
@@ -40,6 +42,9 @@ TORTURE = [
     "don't can't we've they're I'm it's do not",
     "<extra_id_0> span <extra_id_1>",
 ]
+
+FLORES = ("eng_Latn", "fra_Latn", "deu_Latn", "arb_Arab", "zho_Hans", "zho_Hant", "srp_Cyrl", "zul_Latn")
+M2M_100 = LANGUAGES["m2m100"]
 
 
 def _write(directory: Path, **files: object) -> Path:
@@ -139,7 +144,80 @@ def write_marian(directory: Path, clean_up: bool = False) -> Path:
     return _write(directory, vocab=vocabulary)
 
 
-def _train_sentencepiece(prefix: Path, lines: list[str], **ids: int) -> None:
+def write_pegasus(directory: Path) -> Path:
+    """`spiece.model` alone; its masks and unused tokens stand before the pieces."""
+    _write(directory, tokenizer_config={"tokenizer_class": "PegasusTokenizer"}, config={"model_type": "pegasus"})
+    _train_sentencepiece(directory / "spiece", CORPUS, pad_id=0, eos_id=1, unk_id=2, bos_id=-1)
+    (directory / "spiece.vocab").unlink()
+    return directory
+
+
+def write_blenderbot_small(directory: Path) -> Path:
+    """`vocab.json` and `merges.txt` of lower-case words, whose inner pieces end in `@@`."""
+    kind = {"model_type": "blenderbot-small"}
+    _write(directory, tokenizer_config={"tokenizer_class": "BlenderbotSmallTokenizer"}, config=kind)
+    backend = Tokenizer(models.BPE(end_of_word_suffix="</w>"))
+    backend.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    trainer = trainers.BpeTrainer(vocab_size=260, end_of_word_suffix="</w>", show_progress=False)
+    backend.train_from_iterator([line.lower() for line in CORPUS], trainer)
+    state = json.loads(backend.to_str())["model"]
+    pieces = [piece.removesuffix("</w>") if piece.endswith("</w>") else piece + "@@" for piece in state["vocab"]]
+    merges = ["#version: 0.2", *(" ".join(pair) for pair in state["merges"])]
+    (directory / "merges.txt").write_text("\n".join(merges) + "\n", encoding="utf-8")
+    tokens = ["__null__", "__start__", "__end__", "__unk__", "__newln__", *dict.fromkeys(pieces)]
+    return _write(directory, vocab={token: index for index, token in enumerate(tokens)})
+
+
+def write_byt5(directory: Path) -> Path:
+    """No vocabulary at all: the class says it."""
+    return _write(directory, tokenizer_config={"tokenizer_class": "ByT5Tokenizer"}, config={"model_type": "t5"})
+
+
+def write_mbart(directory: Path, kind: str = "MBart") -> Path:
+    """`sentencepiece.bpe.model` alone, of mBART or mBART-50 (kind `MBart50`)."""
+    _write(directory, tokenizer_config={"tokenizer_class": f"{kind}Tokenizer"}, config={"model_type": "mbart"})
+    _train_sentencepiece(directory / "sentencepiece.bpe", CORPUS, unk_id=0, bos_id=1, eos_id=2, pad_id=-1)
+    (directory / "sentencepiece.bpe.vocab").unlink()
+    return directory
+
+
+def write_m2m_100(directory: Path, listed: bool = True) -> Path:
+    """`sentencepiece.bpe.model` and `vocab.json`. listed: whether the files list the languages among special tokens."""
+    prefix = directory / "sentencepiece.bpe"
+    _write(directory, tokenizer_config={"tokenizer_class": "M2M100Tokenizer"}, config={"model_type": "m2m_100"})
+    _train_sentencepiece(prefix, CORPUS, unk_id=0, bos_id=1, eos_id=2, pad_id=-1, model_type="bpe")
+    vocabulary = {"<s>": 0, "<pad>": 1, "</s>": 2, "<unk>": 3}
+    for line in prefix.with_suffix(".bpe.vocab").read_text(encoding="utf-8").splitlines()[3:]:
+        vocabulary.setdefault(line.split("\t")[0], len(vocabulary))
+    prefix.with_suffix(".bpe.vocab").unlink()
+    if listed:
+        _write(directory, special_tokens_map={"additional_special_tokens": [f"__{one}__" for one in M2M_100]})
+    return _write(directory, vocab=vocabulary)
+
+
+def write_nllb(directory: Path, **config: object) -> Path:
+    """`tokenizer.json` of a BPE with fairseq's first ids and FLORES codes, whose template is of another language."""
+    _write(
+        directory,
+        tokenizer_config={"tokenizer_class": "NllbTokenizer", "extra_special_tokens": list(FLORES), **config},
+        config={"model_type": "m2m_100"},
+    )
+    backend = Tokenizer(models.BPE(unk_token="<unk>", fuse_unk=True))
+    backend.normalizer = normalizers.Sequence([normalizers.NFKC(), normalizers.Replace(Regex(" {2,}"), " ")])
+    backend.pre_tokenizer = pre_tokenizers.Metaspace("▁", prepend_scheme="always", split=True)
+    special = ["<s>", "<pad>", "</s>", "<unk>"]
+    trainer = trainers.BpeTrainer(vocab_size=300, special_tokens=special, show_progress=False)
+    backend.train_from_iterator(CORPUS, trainer)
+    backend.normalizer = None
+    backend.decoder = decoders.Metaspace("▁", prepend_scheme="always", split=True)
+    backend.add_special_tokens([*FLORES, AddedToken("<mask>", lstrip=True, normalized=True)])
+    ends = [(token, backend.token_to_id(token)) for token in ("</s>", "zul_Latn")]
+    backend.post_processor = processors.TemplateProcessing(single="$A </s> zul_Latn", special_tokens=ends)
+    backend.save(str(directory / "tokenizer.json"))
+    return directory
+
+
+def _train_sentencepiece(prefix: Path, lines: list[str], **ids: int | str) -> None:
     sentencepiece.SentencePieceTrainer.train(
         sentence_iterator=iter(lines),
         model_prefix=str(prefix),

@@ -14,6 +14,9 @@ WRITERS = {
     "roberta": lambda directory: checkpoints.write_byte_level(directory, "roberta"),
     "llama": checkpoints.write_llama,
     "t5": checkpoints.write_t5,
+    "pegasus": checkpoints.write_pegasus,
+    "byt5": checkpoints.write_byt5,
+    "blenderbot-small": checkpoints.write_blenderbot_small,
     "marian": lambda directory: checkpoints.write_marian(directory),
     "marian-cleaned": lambda directory: checkpoints.write_marian(directory, clean_up=True),
 }

@@ -160,6 +160,12 @@ def test_directories_without_a_tokenizer_are_refused_in_one_line(tmp_path: Path)
         ("llama", "tokenizer.json"),
         ("llama", "tokenizer_config.json"),
         ("gpt2", "vocab.json"),
+        ("pegasus", "spiece.model"),
+        ("mbart", "sentencepiece.bpe.model"),
+        ("m2m_100", "sentencepiece.bpe.model"),
+        ("m2m_100", "vocab.json"),
+        ("blenderbot_small", "vocab.json"),
+        ("blenderbot_small", "merges.txt"),
     ],
 )
 def test_damaged_files_are_named(tmp_path: Path, kind: str, name: str):
@@ -201,6 +207,7 @@ def test_a_directory_saved_by_the_reference_reads_the_same(tokenizer: Tokenizer,
 
 def test_text_work_needs_neither_torch_nor_transformers():
     names = ["tokenizer", "fast", "vocabularies", "marian", "detokenizer", "languages", "sentences"]
+    names += ["fairseq", "m2m_100", "byt5", "blenderbot_small"]
     code = f"import sys, {', '.join(f'server.text.{name}' for name in names)}; "
     code += "sys.exit(any(name in sys.modules for name in ('torch', 'transformers', 'safetensors')))"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

@@ -108,7 +108,35 @@ from tests.wire.test_generate import generate, refused
         ("echo", {"echo": "yes"}),
         ("echo", {"echo": True, "model": "translator"}),
         ("return_attention", {"return_attention": True}),
-        ("response_format", {"response_format": {"type": "json_object"}}),
+        ("response_format", {"response_format": {}}),
+        ("response_format", {"response_format": "json_object"}),
+        ("response_format", {"response_format": {"type": "xml"}}),
+        ("response_format", {"response_format": {"type": "json_object", "schema": {}}}),
+        ("response_format", {"response_format": {"type": "json_schema"}}),
+        ("response_format", {"response_format": {"type": "json_schema", "schema": True}}),
+        ("response_format", {"response_format": {"type": "json_schema", "schema": {"type": "thing"}}}),
+        ("response_format", {"response_format": {"type": "json_schema", "schema": {"not": {}}}}),
+        ("response_format", {"response_format": {"type": "json_schema", "schema": {"$ref": "#"}}}),
+        ("response_format", {"response_format": {"type": "json_schema", "schema": {"$ref": "http://a.example/b"}}}),
+        ("response_format", {"response_format": {"type": "json_schema", "schema": {"const": "a" * 65_536}}}),
+        ("response_format", {"response_format": {"type": "regex", "pattern": ""}}),
+        ("response_format", {"response_format": {"type": "regex", "pattern": "("}}),
+        ("response_format", {"response_format": {"type": "regex", "pattern": r"(a)\1"}}),
+        ("response_format", {"response_format": {"type": "regex", "pattern": "a(?=b)"}}),
+        ("response_format", {"response_format": {"type": "regex", "pattern": r"[^\x00-\x{10ffff}]"}}),
+        ("response_format", {"response_format": {"type": "regex", "pattern": "a" * 4097}}),
+        ("response_format", {"response_format": {"type": "choice", "choices": []}}),
+        ("response_format", {"response_format": {"type": "choice", "choices": [""]}}),
+        ("response_format", {"response_format": {"type": "choice", "choices": ["a", 1]}}),
+        ("response_format", {"response_format": {"type": "choice", "choices": ["a", "a"]}}),
+        ("response_format", {"response_format": {"type": "choice", "choices": [str(i) for i in range(1025)]}}),
+        ("response_format", {"response_format": {"type": "choice", "choices": ["a" * 40_000, "b" * 40_000]}}),
+        ("ignore_eos", {"response_format": {"type": "json_object"}, "ignore_eos": True}),
+        (
+            "forced_bos_token",
+            {"response_format": {"type": "json_object"}, "forced_bos_token": "a", "model": "translator"},
+        ),
+        ("return_attention", {"return_attention": 1, "model": "translator"}),
         ("model", {"model": "embedder"}),
     ],
 )
@@ -171,8 +199,59 @@ def test_neutral_values_that_clients_send_unprompted_pass(client: httpx.Client) 
         {"num_beams": 2, "num_beam_groups": 1, "diversity_penalty": 0.0, "max_new_tokens": 8},
         {"best_of": 1},
         {"best_of": 16},
+        {"response_format": {"type": "json_object"}},
+        {"response_format": {"type": "json_schema", "schema": {}}},
+        {"response_format": {"type": "json_schema", "schema": {"const": "a" * 65_000}}},
+        {"response_format": {"type": "regex", "pattern": "a" * 4096}},
+        {"response_format": {"type": "choice", "choices": ["a"]}},
+        {"response_format": {"type": "choice", "choices": [str(i) for i in range(1024)]}},
+        {"response_format": {"type": "choice", "choices": ["é" * 32_768]}},
     ],
 )
 def test_values_at_the_bounds_pass(client: httpx.Client, body: dict) -> None:
     answer = generate(client, prompt="abc", seed=0, **body)
     assert [choice["text"] for choice in answer["choices"]] == ["abc"]
+
+
+@pytest.mark.parametrize(
+    ("wanted", "reason"),
+    [
+        ({"type": "regex", "pattern": r"(a)\1"}, "backreferences are not supported"),
+        ({"type": "regex", "pattern": "("}, "unclosed group"),
+        ({"type": "json_schema", "schema": {"type": "thing"}}, "Invalid type: thing"),
+        ({"type": "json_schema", "schema": {"uniqueItems": True}}, 'Unimplemented keys: ["uniqueItems"]'),
+        ({"type": "json_schema", "schema": {"uniqueItems": True, "x-guidance": {"lenient": True}}}, "uniqueItems"),
+        ({"type": "json_schema", "schema": {"minLength": 5, "maxLength": 3, "type": "string"}}, "minLength"),
+        ({"type": "json_schema", "schema": {"$ref": "#"}}, "describes no text at all"),
+        ({"type": "json_schema"}, "needs the field `schema`"),
+        ({"type": "regex", "pattern": "a", "flags": "i"}, "unknown field `flags`"),
+        ({"type": "secret"}, "none of 'text', 'json_object', 'json_schema', 'regex', 'choice'"),
+        ({"type": "choice", "choices": ["secret", "secret"]}, "holds a choice twice"),
+    ],
+)
+def test_a_bad_format_is_refused_with_the_reason_and_without_its_text(
+    client: httpx.Client, wanted: dict, reason: str
+) -> None:
+    for stream in (False, True):
+        message = refused(client, "response_format", response_format=wanted, stream=stream)
+        assert reason in message and "secret" not in message and "\n" not in message
+
+
+@pytest.mark.parametrize("depth", [20, 40])
+def test_a_schema_is_as_deep_as_a_body_may_be(client: httpx.Client, depth: int) -> None:
+    schema: dict = {"type": "integer"}
+    for _ in range(depth):
+        schema = {"items": schema}
+    body = {"response_format": {"type": "json_schema", "schema": schema}}
+    if depth == 40:
+        refused(client, None, **body)
+    else:
+        assert generate(client, prompt="abc", **body)["choices"][0]["text"] == "abc"
+
+
+def test_a_formatted_text_is_what_its_tokens_spell(client: httpx.Client) -> None:
+    """The fake engine follows no grammar: what counts here is the way of bytes to text, cut within a character."""
+    for prompt in ("héllo 😀 wörld", "[1, 2 , 3]"):
+        body = {"prompt": prompt, "response_format": {"type": "json_object"}}
+        assert generate(client, **body)["choices"][0]["text"] == prompt
+        assert generate(client, **body, stop="l", include_stop=True)["choices"][0]["text"] in ("hél", prompt)

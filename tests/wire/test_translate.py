@@ -146,3 +146,15 @@ def test_generate_asks_for_languages_too(client: httpx.Client) -> None:
     body = {"model": "translator", "prompt": "ab", "num_beams": 1}
     assert client.post("/generate", json=body | {"target_lang": "de"}).json()["choices"][0]["text"] == "ab"
     assert client.post("/generate", json=body | {"target_lang": "fi"}).json()["error"]["param"] == "target_lang"
+
+
+def test_a_format_is_about_the_whole_text(client: httpx.Client) -> None:
+    """A text with a format is one sequence, and not cut into sentences; who asks for both is told."""
+    wanted = {"type": "regex", "pattern": ".+"}
+    split, whole = (translate(client, inputs=TEXT, **more) for more in ({}, {"response_format": wanted}))
+    assert whole["translations"][0]["text"] == TEXT
+    unsplit = translate(client, inputs=TEXT, split_sentences=False)
+    assert whole["usage"]["prompt_tokens"] == unsplit["usage"]["prompt_tokens"] != split["usage"]["prompt_tokens"]
+    assert translate(client, inputs=TEXT, split_sentences=True, response_format={"type": "text"}) is not None
+    assert "whole" in refused(client, "split_sentences", split_sentences=True, response_format=wanted)
+    refused(client, "response_format", response_format={"type": "regex", "pattern": "("})

@@ -1,0 +1,69 @@
+"""The compiled kernels, if the installation built them: plain C functions, called through ctypes.
+
+Built by `setup.py` from `models/ops/native`. They use the OpenMP runtime that torch has already loaded, and so its
+threads; that is why torch is imported first.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from functools import cache
+from pathlib import Path
+
+import torch
+
+__all__ = ["PagedAttentionTask", "load", "torch"]
+
+_POINTER, _INT64, _INT32, _FLOAT = ctypes.c_void_p, ctypes.c_int64, ctypes.c_int32, ctypes.c_float
+
+
+class PagedAttentionTask(ctypes.Structure):
+    """`struct PagedAttention` of `native/paged_attention.cpp`, field by field."""
+
+    _fields_ = (
+        ("query", _POINTER),
+        ("query_stride", _INT64),
+        ("key_cache", _POINTER),
+        ("value_cache", _POINTER),
+        ("tables", _POINTER),
+        ("table_width", _INT64),
+        ("rows", _POINTER),
+        ("starts", _POINTER),
+        ("ends", _POINTER),
+        ("positions", _POINTER),
+        ("bias", _POINTER),
+        ("bias_length", _INT64),
+        ("out", _POINTER),
+        ("queries", _INT64),
+        ("heads", _INT64),
+        ("kv_heads", _INT64),
+        ("head_dim", _INT64),
+        ("block_size", _INT64),
+        ("scale", _FLOAT),
+        ("cap", _FLOAT),
+    )
+
+
+_SIGNATURES = {
+    "triptych_rms_norm": [_INT32, _POINTER, _INT64, _POINTER, _POINTER, _INT64, _INT64, _FLOAT],
+    "triptych_rotate": [_INT32, _POINTER, _INT64, *[_POINTER] * 3, *[_INT64] * 4, _INT32],
+    "triptych_write_slots": [_POINTER, _INT64, _POINTER, _INT64, *[_POINTER] * 3, _INT64, _INT64],
+    "triptych_paged_attention": [_INT32, ctypes.POINTER(PagedAttentionTask)],
+    "triptych_int8_pack": [_POINTER, _INT64, _INT64, _POINTER, _POINTER],
+    "triptych_int8_linear": [_INT32, _POINTER, _INT64, *[_POINTER] * 7, *[_INT64] * 3],
+}
+
+
+@cache
+def load() -> ctypes.CDLL | None:
+    """The library, or None where it was not built for this Python and processor, or cannot be loaded."""
+    for path in sorted(Path(__file__).parent.glob("_native*.so")):
+        try:
+            library = ctypes.CDLL(str(path))
+            for name, types in _SIGNATURES.items():
+                function = getattr(library, name)
+                function.argtypes, function.restype = types, None
+        except (OSError, AttributeError):
+            continue
+        return library
+    return None

@@ -1,0 +1,81 @@
+"""A speech model in the engine: recordings to frames, as an `Encode`, and frames to the source of a `Generate`.
+
+The frames go back to the HTTP side in between, which alone knows where the next window of a long recording begins.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from models.batch import SoundBatch
+from models.kv_cache import KVCache
+from models.log_mel import HOP_SAMPLES, WINDOW_SAMPLES, LogMel
+from server.engine.encode_queue import Text
+from server.engine.encoding import Encoding
+from server.engine.generation import Limits
+from server.engine.readout import Readout
+from server.engine.runner import Model, Runner
+from server.engine.sequence import Request
+from server.ipc.messages import Encode, EncodeItem, FailureCode, Generate, GenerationParams
+
+_FLOAT_BYTES = 4
+
+
+class SoundRunner(Runner):
+    """Like `Runner`, for sources that are frames of sound. num_mels: numbers in a frame."""
+
+    def __init__(
+        self, model: Model, device: torch.device, self_cache: KVCache, cross_cache: KVCache, num_mels: int
+    ) -> None:
+        super().__init__(model, device, self_cache, cross_cache)
+        self.num_mels = num_mels
+
+    def source_batch(self, requests: Sequence[Request]) -> SoundBatch:
+        """Pack whole recordings, or windows of longer ones."""
+        frames = [_floats(request.source_frames).view(-1, self.num_mels) for request in requests]
+        return SoundBatch(torch.cat(frames).to(self.device), tuple(len(one) for one in frames))
+
+
+class Hearing(Encoding):
+    """The `log_mel` requests of one model: no encoder runs, a piece of sound becomes its frames."""
+
+    def __init__(self, name: str, runner: Runner, limits: Limits, max_batch_tokens: int, num_mels: int) -> None:
+        super().__init__(name, runner, limits, max_batch_tokens)
+        self._log_mel = LogMel(num_mels)
+
+    def _refusal(self, message: Encode) -> tuple[FailureCode, str]:
+        if not message.items or message.task != "log_mel":
+            return "engine_error", "there is no sound to hear"
+        longest = 2 * self.limits.source_tokens * HOP_SAMPLES + WINDOW_SAMPLES
+        for item in message.items:
+            samples, rest = divmod(len(item.samples), _FLOAT_BYTES)
+            if rest or not WINDOW_SAMPLES <= samples <= longest:
+                return (
+                    "engine_error",
+                    f"a sound of {len(item.samples)} bytes; from {WINDOW_SAMPLES} to {longest} samples",
+                )
+        return "engine_error", ""
+
+    @torch.inference_mode()
+    def _run(self, texts: list[Text]) -> list[Readout]:
+        sounds = [_floats(request.message.items[index].samples).to(self.runner.device) for request, index in texts]
+        return [Readout(self._log_mel(sound).cpu().numpy()) for sound in sounds]
+
+
+def rehearsal(name: str, request_id: int, limits: Limits, start: list[int]) -> tuple[Generate, Encode]:
+    """Silence, for a model to warm up on. Takes the ids `request_id` and `request_id - 1`."""
+    params = GenerationParams(max_new_tokens=3, do_sample=True, top_k=5)
+    sound = EncodeItem([], samples=bytes(_FLOAT_BYTES * WINDOW_SAMPLES))
+    return (
+        Generate(request_id, name, [], start, params, frames=bytes(limits.frame_bytes)),
+        Encode(request_id - 1, name, "log_mel", [sound]),
+    )
+
+
+def _floats(values: bytes) -> Tensor:
+    """[n], float32, from bytes that came over the wall."""
+    return torch.from_numpy(np.frombuffer(values, dtype="<f4").astype(np.float32))

@@ -1,0 +1,63 @@
+"""How a speech model says when things were said: tokens that are times, in pairs, never going back.
+
+Follows `transformers` 5 (`WhisperTimeStampLogitsProcessor`), so that answers agree token for token:
+
+- The first token is a time, not later than `max_initial`. No token says that there are no times.
+- A time that ends a piece of text is followed by the time at which the next one begins, or by the end of the text; two
+  times in a row are followed by text.
+- A time is not before the last one; only the beginning of the next piece may repeat it.
+- Where all times together are likelier than any one other token, a time comes.
+
+Source: Radford et al. 2022, arXiv:2212.04356, sections 2.3 and 4.5. Knows token ids and settings, no clock.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from server.ipc.messages import TimestampRules
+
+
+@dataclass(frozen=True, slots=True)
+class TimedRow:
+    """One row of the logits that may say times. index: which; end_id: of the text; new: the tokens it has made."""
+
+    index: int
+    rules: TimestampRules
+    end_id: int
+    new: Sequence[int]
+
+
+def say_times(logits: Tensor, rows: Sequence[TimedRow]) -> None:
+    """Ban in place what the rules forbid. logits: [rows, vocab], float32."""
+    vocab, device = logits.shape[1], logits.device
+    bounds = torch.tensor([[row.rules.first_id, *_allowed(row, vocab)] for row in rows], device=device)
+    first, text_from, time_from, time_to = bounds[:, :, None].unbind(1)
+    ids = torch.arange(vocab, device=device)
+    is_time = ids >= first
+    banned = torch.where(is_time, (ids < time_from) | (ids > time_to), (ids < text_from) | (ids == first - 1))
+    where = torch.tensor([row.index for row in rows], device=device)
+    scores = logits[where].masked_fill(banned, -torch.inf)
+    likely = scores.log_softmax(dim=-1)
+    times = likely.masked_fill(~is_time, -torch.inf).logsumexp(dim=-1)
+    text = likely.masked_fill(is_time, -torch.inf).amax(dim=-1)
+    logits[where] = scores.masked_fill(~is_time & (times > text)[:, None], -torch.inf)
+
+
+def _allowed(row: TimedRow, vocab: int) -> tuple[int, int, int]:
+    """The first token that is no time, the first time and the last time that may come next; none: past the end."""
+    rules, new = row.rules, row.new
+    first = rules.first_id
+    if not new:
+        return first, first, vocab if rules.max_initial is None else first + rules.max_initial
+    last = next((token for token in reversed(new) if token >= first), None)
+    after_time = new[-1] >= first
+    if after_time and (len(new) < 2 or new[-2] >= first):
+        return 0, vocab, vocab
+    if after_time:
+        return row.end_id, new[-1], vocab
+    return 0, first if last is None else last + 1, vocab

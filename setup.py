@@ -1,0 +1,53 @@
+"""Builds the kernels of `models/ops/native` with the package; everything else is in `pyproject.toml`.
+
+They are plain C++ with OpenMP and need no torch to build. Without a compiler the package installs all the same, says
+so, and computes with torch alone.
+"""
+
+import platform
+import sys
+from pathlib import Path
+
+from setuptools import Extension, setup
+from setuptools.command.build_ext import build_ext
+
+SOURCES = sorted(str(path) for path in Path("models/ops/native").glob("*.cpp"))
+FLAGS = ["-std=c++17", "-O3", "-fopenmp", "-fvisibility=hidden", "-fno-math-errno", "-fno-trapping-math"]
+FLAGS += ["-ffp-contract=fast", "-g0"]
+if platform.machine() == "x86_64":
+    FLAGS.append("-mprefer-vector-width=512")
+
+
+class BuildKernels(build_ext):
+    def build_extension(self, extension: Extension) -> None:
+        if sys.platform != "linux":
+            print("triptych: the compiled kernels are for Linux; this installation computes with torch alone")
+            return
+        try:
+            super().build_extension(extension)
+        except Exception as error:
+            print(
+                "\n".join(
+                    (
+                        "triptych: the compiled kernels were not built; this installation computes with torch alone,",
+                        "triptych: which is slower on a CPU. Install a C++ compiler (Debian: g++) and install again.",
+                        f"triptych: {error}",
+                    )
+                ),
+                file=sys.stderr,
+            )
+
+
+setup(
+    ext_modules=[
+        Extension(
+            "models.ops._native",
+            SOURCES,
+            depends=["models/ops/native/common.h"],
+            extra_compile_args=FLAGS,
+            extra_link_args=["-fopenmp"],
+            optional=True,
+        )
+    ],
+    cmdclass={"build_ext": BuildKernels},
+)

@@ -1,0 +1,34 @@
+"""How many recordings are taken in at once is bounded, and every end of one makes room for the next."""
+
+from __future__ import annotations
+
+import httpx
+import pytest
+
+from tests.api.conftest import Bench
+from tests.audio.wavs import wav
+from tests.parity.speech import recording
+
+ROUTES = ("/v1/audio/transcriptions", "/v1/audio/translations")
+
+
+@pytest.mark.parametrize("route", ROUTES)
+async def test_one_too_many_is_refused_before_its_body_is_read(
+    bench: Bench, http: httpx.AsyncClient, route: str
+) -> None:
+    bench.become_ready()
+    bench.state.recordings = bench.state.settings.max_recordings
+    answer = await http.post(route, content=b"no form at all")
+    assert answer.status_code == 429 and answer.json()["error"]["code"] == "overloaded"
+    assert answer.headers["retry-after"] == "1"
+    bench.state.recordings -= 1
+    assert (await http.post(route, content=b"no form at all")).status_code == 415
+
+
+@pytest.mark.parametrize("route", ROUTES)
+async def test_a_refused_one_leaves_its_place(bench: Bench, http: httpx.AsyncClient, route: str) -> None:
+    bench.become_ready()
+    for _ in range(2 * bench.state.settings.max_recordings):
+        answer = await http.post(route, files={"file": ("a.wav", wav(recording(0.1)))})
+        assert answer.status_code == 400 and "no loaded model" in answer.json()["error"]["message"]
+    assert bench.state.recordings == 0

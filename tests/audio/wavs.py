@@ -1,0 +1,43 @@
+"""WAV files of every kind, made here."""
+
+from __future__ import annotations
+
+import struct
+
+import numpy as np
+
+
+def wav(
+    samples: np.ndarray, rate: int = 16_000, bits: int = 16, *, is_float: bool = False, extensible: bool = False, **odd
+) -> bytes:
+    """A file of `samples`, [samples] or [samples, channels], from -1 to 1.
+
+    odd: `kind`, `channels`, `align`, `size`, `chunks` (bytes before the sound) to put something else into the header.
+    """
+    columns = samples if samples.ndim == 2 else samples[:, None]
+    body = _body(columns, bits, is_float)
+    kind = odd.get("kind", 3 if is_float else 1)
+    channels = odd.get("channels", columns.shape[1])
+    align = odd.get("align", channels * bits // 8)
+    form = struct.pack("<HHIIHH", 0xFFFE if extensible else kind, channels, rate, rate * align, align, bits)
+    if extensible:
+        tail = bytes.fromhex("000000001000800000aa00389b71")
+        form += struct.pack("<HHI", 22, bits, 0) + struct.pack("<H", kind) + tail
+    chunks = chunk(b"fmt ", form) + odd.get("chunks", b"")
+    sound = b"data" + struct.pack("<I", odd.get("size", len(body))) + body
+    return b"RIFF" + struct.pack("<I", 4 + len(chunks) + len(sound)) + b"WAVE" + chunks + sound
+
+
+def chunk(name: bytes, content: bytes) -> bytes:
+    return name + struct.pack("<I", len(content)) + content + b"\0" * (len(content) % 2)
+
+
+def _body(columns: np.ndarray, bits: int, is_float: bool) -> bytes:
+    if is_float:
+        return columns.astype(f"<f{bits // 8}").tobytes()
+    if bits == 8:
+        return np.round(columns * 127 + 128).astype(np.uint8).tobytes()
+    whole = np.round(columns.astype(np.float64) * (2 ** (bits - 1) - 1)).astype("<i4")
+    if bits == 24:
+        return whole.ravel().view(np.uint8).reshape(-1, 4)[:, :3].tobytes()
+    return whole.astype(f"<i{bits // 8}").tobytes()

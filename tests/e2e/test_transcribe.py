@@ -1,0 +1,323 @@
+"""Recordings over HTTP: the text, the times and the language that transformers finds in the same files."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import httpx
+import numpy as np
+import pytest
+import torch
+import transformers
+from transformers import WhisperFeatureExtractor
+
+from server.audio.resample import resample
+from tests.audio.wavs import wav
+from tests.e2e.conftest import REPOSITORY, RunningServer, start_server
+from tests.parity.speech import FIRST_TIME, SHAPES, START_OF_PREVIOUS, recording, write, write_tokenizer
+
+ROUTE = "/v1/audio/transcriptions"
+MAX_BYTES = 1 << 20
+every_shape = pytest.mark.parametrize("shape", SHAPES)
+LONG = {seed: recording(2.9 + 0.77 * seed, seed=seed) for seed in range(4)}
+
+
+class Oracle:
+    """transformers on the same checkpoint, and its own tokenizer."""
+
+    def __init__(self, directory: Path, model) -> None:
+        self.directory = directory
+        self.model = model
+        self.tokenizer = transformers.PreTrainedTokenizerFast.from_pretrained(directory)
+        self.window = 2 * model.config.max_source_positions
+
+    def frames(self, samples: np.ndarray) -> torch.Tensor:
+        hear = WhisperFeatureExtractor(feature_size=self.model.config.num_mel_bins)
+        short = len(samples) < 160 * self.window
+        padding = {"padding": "max_length", "max_length": 160 * self.window} if short else {"padding": "longest"}
+        return hear(samples, sampling_rate=16_000, truncation=False, return_tensors="pt", **padding).input_features
+
+    @torch.inference_mode()
+    def segments(self, samples: np.ndarray, **settings) -> list[dict]:
+        settings = {"return_timestamps": True, "task": "transcribe", **settings}
+        return self.model.generate(self.frames(samples), return_segments=True, **settings)["segments"][0]
+
+    def words(self, tokens: list[int]) -> str:
+        return self.tokenizer.decode([token for token in tokens if token < FIRST_TIME], skip_special_tokens=True)
+
+
+@pytest.fixture(scope="module")
+def oracles(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Oracle]:
+    root, found = tmp_path_factory.mktemp("speech"), {}
+    for shape in SHAPES:
+        model = write(root / shape, shape)
+        write_tokenizer(root / shape)
+        found[shape] = Oracle(root / shape, model)
+    return found
+
+
+@pytest.fixture(scope="module")
+def server(oracles: dict[str, Oracle], tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningServer]:
+    english = tmp_path_factory.mktemp("english")
+    write(english, "whisper", is_multilingual=False)
+    write_tokenizer(english)
+    models = [f"{shape}={oracle.directory}" for shape, oracle in oracles.items()]
+    models += [f"english={english}", f"story={REPOSITORY / 'weights' / 'demo' / 'story'}"]
+    limits = ["--max-audio-bytes", str(MAX_BYTES), "--max-audio-seconds", "20"]
+    running = start_server(tmp_path_factory.mktemp("server") / "log", *models, *limits)
+    try:
+        running.wait_ready()
+        yield running
+    finally:
+        running.stop()
+
+
+def send(server: RunningServer, samples: np.ndarray | bytes, route: str = ROUTE, **fields) -> httpx.Response:
+    data = samples if isinstance(samples, bytes) else wav(samples, bits=32, is_float=True)
+    return httpx.post(server.url + route, files={"file": ("a.wav", data)}, data=fields, timeout=120)
+
+
+def heard(server: RunningServer, samples: np.ndarray | bytes, route: str = ROUTE, **fields) -> dict:
+    response = send(server, samples, route, response_format="verbose_json", **fields)
+    assert response.status_code == 200, response.text
+    return response.json()
+
+
+def assert_same(ours: dict, theirs: list[dict], oracle: Oracle, seconds: float) -> None:
+    """Parts that hold words; of the others clients are told nothing."""
+    spoken = [one for one in theirs if oracle.words(one["tokens"].tolist()).strip()]
+    assert [one["tokens"] for one in ours["segments"]] == [one["tokens"].tolist() for one in spoken]
+    for mine, other in zip(ours["segments"], spoken, strict=True):
+        assert mine["text"] == oracle.words(other["tokens"].tolist())
+        assert mine["start"] == pytest.approx(min(float(other["start"]), seconds), abs=1e-3)
+        assert mine["end"] == pytest.approx(min(float(other["end"]), seconds), abs=0.0211)
+    assert ours["text"] == oracle.words([token for one in theirs for token in one["tokens"].tolist()]).strip()
+
+
+@every_shape
+@pytest.mark.parametrize("seed", LONG)
+def test_a_long_recording_window_after_window(server, oracles, shape: str, seed: int) -> None:
+    ours = heard(server, LONG[seed], model=shape, language="de")
+    theirs = oracles[shape].segments(LONG[seed], language="de")
+    assert_same(ours, theirs, oracles[shape], len(LONG[seed]) / 16_000)
+    assert len(theirs) > 3 and len({one["seek"] for one in ours["segments"]}) > 2
+    assert (ours["task"], ours["language"]) == ("transcribe", "german")
+    assert all(one["avg_logprob"] < 0 for one in ours["segments"])
+
+
+@every_shape
+def test_with_four_beams(server, oracles, shape: str) -> None:
+    ours = heard(server, LONG[1], model=shape, language="fr", num_beams=4)
+    assert_same(ours, oracles[shape].segments(LONG[1], language="fr", num_beams=4), oracles[shape], 3.67)
+
+
+@every_shape
+def test_the_language_is_heard(server, oracles, shape: str) -> None:
+    ours = heard(server, LONG[2], model=shape)
+    oracle = oracles[shape]
+    language = oracle.model.detect_language(oracle.frames(LONG[2]), num_segment_frames=oracle.window)
+    name = {"<|en|>": "english", "<|de|>": "german", "<|fr|>": "french"}[oracle.tokenizer.decode(language)]
+    assert ours["language"] == name
+    assert_same(ours, oracle.segments(LONG[2]), oracle, len(LONG[2]) / 16_000)
+
+
+@every_shape
+def test_a_short_recording_without_times(server, oracles, shape: str) -> None:
+    oracle, short = oracles[shape], recording(0.55, seed=3)
+    with torch.inference_mode():
+        tokens = oracle.model.generate(oracle.frames(short), language="en", task="transcribe")[0].tolist()
+    answer = send(server, short, model=shape, language="en").json()
+    assert answer == {"text": oracle.words(tokens).strip(), "usage": {"type": "duration", "seconds": 1}}
+    assert send(server, short, model=shape, language="en", response_format="text").text == answer["text"] + "\n"
+
+
+@every_shape
+def test_after_a_prompt(server, oracles, shape: str) -> None:
+    oracle = oracles[shape]
+    said = oracle.tokenizer(" The garden", add_special_tokens=False).input_ids
+    theirs = oracle.segments(LONG[0], language="en", prompt_ids=torch.tensor([START_OF_PREVIOUS, *said]))
+    ours = heard(server, LONG[0], model=shape, language="en", prompt="The garden ")
+    assert_same(ours, theirs, oracle, len(LONG[0]) / 16_000)
+    assert ours["text"] != heard(server, LONG[0], model=shape, language="en")["text"]
+
+
+def test_translations_are_asked_for_by_their_task(server, oracles) -> None:
+    oracle = oracles["whisper"]
+    ours = heard(server, LONG[3], "/v1/audio/translations", model="whisper")
+    assert_same(ours, oracle.segments(LONG[3], task="translate"), oracle, len(LONG[3]) / 16_000)
+    assert (ours["task"], ours["language"]) == ("translate", "english")
+
+
+def test_a_model_of_english_alone(server) -> None:
+    ours = heard(server, LONG[0], model="english")
+    assert ours["language"] == "english" and ours["segments"]
+    assert heard(server, LONG[0], model="english", language="en")["segments"] == ours["segments"]
+    assert send(server, LONG[0], "/v1/audio/translations", model="english").status_code == 400
+    assert send(server, LONG[0], model="english", language="de").json()["error"]["param"] == "language"
+
+
+def test_subtitles_say_what_the_segments_say(server) -> None:
+    fields = {"model": "whisper", "language": "de"}
+    segments = heard(server, LONG[3], **fields)["segments"]
+    srt = send(server, LONG[3], response_format="srt", **fields)
+    vtt = send(server, LONG[3], response_format="vtt", **fields)
+    assert vtt.headers["content-type"].startswith("text/vtt") and vtt.text.startswith("WEBVTT\n\n")
+    for page, point in ((srt.text, ","), (vtt.text, ".")):
+        times = re.findall(rf"(\d\d):(\d\d):(\d\d)\{point}(\d{{3}}) --> (\d\d):(\d\d):(\d\d)\{point}(\d{{3}})\n", page)
+        seconds = [
+            [int(h) * 3600 + int(m) * 60 + int(s) + int(ms) / 1000 for h, m, s, ms in (t[:4], t[4:])] for t in times
+        ]
+        assert seconds == [[pytest.approx(one["start"]), pytest.approx(one["end"])] for one in segments]
+    assert re.findall(r"^(\d+)\n\d\d:", srt.text, re.MULTILINE) == [str(1 + at) for at in range(len(segments))]
+
+
+def test_any_rate_width_and_number_of_channels(server) -> None:
+    stereo = np.stack([recording(1.4, seed=5, rate=44_100), recording(1.4, seed=6, rate=44_100)], axis=1)
+    same = resample(stereo.mean(axis=1), 44_100, 16_000)
+    fields = {"model": "whisper", "language": "en"}
+    expected = heard(server, same, **fields)
+    assert heard(server, wav(stereo, 44_100, bits=32, is_float=True), **fields) == expected
+    for bits in (16, 24, 32):
+        assert heard(server, wav(stereo, 44_100, bits=bits), **fields)["duration"] == expected["duration"] == 1.4
+
+
+@pytest.mark.parametrize("samples", [1, 159, 161, 16_000, 16_001])
+def test_lengths_at_the_edges(server, samples: int) -> None:
+    ours = heard(server, recording(2.0, seed=1)[:samples], model="whisper", language="en")
+    assert ours["duration"] == round(samples / 16_000, 3)
+    assert all(one["start"] <= one["end"] <= ours["duration"] + 5e-4 for one in ours["segments"])
+
+
+def test_sampled_by_seed(server) -> None:
+    def text(**fields) -> str:
+        return heard(server, LONG[0], model="whisper", language="en", **fields)["text"]
+
+    assert text(temperature=1.0, seed=4) == text(temperature=1.0, seed=4)
+    assert len({text(temperature=1.0, seed=seed) for seed in range(4)}) > 1
+    assert text(temperature=0) == text()
+
+
+def test_a_crowd_beside_a_text_model(server) -> None:
+    def tokens(seed: int) -> list[list[int]]:
+        return [one["tokens"] for one in heard(server, LONG[seed], model="whisper", language="de")["segments"]]
+
+    alone = [tokens(seed) for seed in LONG]
+    story = {"model": "story", "prompt": "The old fox", "max_new_tokens": 60}
+    apart = httpx.post(f"{server.url}/generate", json=story, timeout=60).json()["choices"]
+    with ThreadPoolExecutor(8) as pool:
+        stories = [pool.submit(httpx.post, f"{server.url}/generate", json=story, timeout=60) for _ in range(4)]
+        crowd = [pool.submit(tokens, seed % 4) for seed in range(12)]
+        assert [one.result() for one in crowd] == alone * 3
+        assert all(one.result().json()["choices"] == apart for one in stories)
+
+
+def test_a_client_that_leaves_frees_its_blocks(server) -> None:
+    before = server.metric("triptych_requests_cancelled_total")
+    data = wav(recording(15.0, seed=1))
+    with pytest.raises(httpx.ReadTimeout):
+        httpx.post(server.url + ROUTE, files={"file": ("a.wav", data)}, data={"model": "whisper"}, timeout=0.3)
+    with httpx.Client(base_url=server.url) as http:
+        for _ in range(600):
+            http.get("/ready")
+            if server.metric("triptych_requests_running") == 0 and server.metric("triptych_kv_blocks_used") == 0:
+                break
+    assert server.metric("triptych_requests_cancelled_total") == before + 1
+    assert server.metric("triptych_kv_blocks_used") == 0
+
+
+def test_the_readme_example_works_with_a_path_of_ones_own(server, tmp_path: Path) -> None:
+    (tmp_path / "speech.wav").write_bytes(wav(LONG[0]))
+    block = re.search(r"```shell\n(curl .*?)```", (REPOSITORY / "README.md").read_text(), re.DOTALL)
+    command = block[1].replace("\\\n", " ").replace("/path/speech.wav", str(tmp_path / "speech.wav"))
+    command = command.replace("http://127.0.0.1:8000", server.url).replace("curl ", "curl --fail-with-body ", 1)
+    done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0 and done.stdout.startswith("1\n00:00:0"), done.stdout
+
+
+def test_what_is_counted(server) -> None:
+    before = server.metric("triptych_generated_tokens_total", model="whisper")
+    answers = server.metric("triptych_requests_total", route=ROUTE, status="200")
+    heard(server, LONG[0], model="whisper", language="en")
+    assert server.metric("triptych_generated_tokens_total", model="whisper") > before
+    assert server.metric("triptych_requests_total", route=ROUTE, status="200") == answers + 1
+
+
+REFUSED = [
+    ({"stream": "true"}, "stream"),
+    ({"language": "klingon"}, "language"),
+    ({"temperature": "1.5"}, "temperature"),
+    ({"temperature": "warm"}, "temperature"),
+    ({"temperature": "0.5", "num_beams": "2"}, "num_beams"),
+    ({"response_format": "docx"}, "response_format"),
+    ({"response_format": "verbose_json", "timestamp_granularities[]": "word"}, "timestamp_granularities"),
+    ({"timestamp_granularities[]": "segment"}, "timestamp_granularities"),
+    ({"chunking_strategy": "auto"}, "chunking_strategy"),
+    ({"prompt": "<|de|> hello"}, "prompt"),
+    ({"model": "story"}, "model"),
+]
+
+
+@pytest.mark.parametrize(("fields", "param"), REFUSED, ids=[str(fields) for fields, _ in REFUSED])
+def test_fields_are_refused_by_name(server, fields: dict, param: str) -> None:
+    response = send(server, LONG[0], **({"model": "whisper"} | fields))
+    error = response.json()["error"]
+    assert response.status_code == 400 and error["param"] == param and error["code"] == "invalid_request"
+
+
+def test_segments_may_be_asked_for_by_name(server) -> None:
+    fields = {"model": "whisper", "language": "en"}
+    assert heard(server, LONG[0], **fields, **{"timestamp_granularities[]": "segment"}) == heard(
+        server, LONG[0], **fields
+    )
+
+
+BODIES = [
+    ({"files": {"file": ("a.mp3", b"ID3" + bytes(99))}}, 400, "MP3"),
+    ({"files": {"file": ("a.flac", b"fLaC" + bytes(99))}}, 400, "FLAC"),
+    ({"files": {"file": ("a.wav", wav(LONG[0], kind=0x55))}}, 400, "MP3"),
+    ({"files": {"file": ("a.wav", wav(recording(20.1)))}}, 400, "20.1 seconds"),
+    ({"files": {"file": ("a.wav", wav(LONG[0])[:1000])}}, 400, "cut off"),
+    ({"files": {"file": ("a.wav", bytes(MAX_BYTES))}}, 413, "more than"),
+    ({"files": {"sound": ("a.wav", wav(LONG[0]))}}, 400, "file"),
+    ({"files": [("file", ("a.wav", wav(LONG[0]))), ("file", ("b.wav", wav(LONG[0])))]}, 400, "more than one file"),
+    ({"files": {"file": (None, "text")}}, 400, "file"),
+    ({"files": {"model": (None, "whisper")}}, 400, "required"),
+    ({"json": {"file": "AAAA"}}, 415, "multipart"),
+    ({"content": b"--x", "headers": {"content-type": "multipart/form-data"}}, 400, "damaged"),
+    ({"content": b"--y\r\n", "headers": {"content-type": "multipart/form-data; boundary=x"}}, 400, "damaged"),
+]
+
+
+@pytest.mark.parametrize(("body", "status", "named"), BODIES, ids=range(len(BODIES)))
+def test_bodies_are_refused_with_the_reason(server, body: dict, status: int, named: str) -> None:
+    response = httpx.post(server.url + ROUTE, timeout=60, **body)
+    assert response.status_code == status and named in response.json()["error"]["message"]
+
+
+def test_a_body_is_counted_as_it_streams(server) -> None:
+    """Without a declared length; the limit for texts is another one, and is not the one that counts here."""
+
+    def endless() -> Iterator[bytes]:
+        for _ in range(4 * MAX_BYTES >> 16):
+            yield bytes(1 << 16)
+
+    headers = {"content-type": "multipart/form-data; boundary=x"}
+    assert httpx.post(server.url + ROUTE, content=endless(), headers=headers, timeout=60).status_code == 413
+
+
+def test_the_model_says_its_routes(server) -> None:
+    models = {one["name"]: one for one in httpx.get(f"{server.url}/info").json()["models"]}
+    assert models["whisper"]["routes"] == [ROUTE, "/v1/audio/translations"]
+    assert models["english"]["routes"] == [ROUTE]
+    assert models["whisper"]["languages"] == ["en", "de", "fr"] and models["english"]["languages"] == ["en"]
+    refused = httpx.post(f"{server.url}/generate", json={"model": "whisper", "prompt": "a"})
+    assert refused.status_code == 422 and ROUTE in refused.json()["error"]["message"]
+
+
+def test_a_deadline(server) -> None:
+    response = send(server, recording(15.0), model="whisper", timeout_ms="30")
+    assert response.status_code == 504 and response.json()["error"]["code"] == "timeout"

@@ -1,0 +1,153 @@
+"""Grammars, vocabularies, and an engine whose logits are thrown like dice."""
+
+from __future__ import annotations
+
+import random
+
+import torch
+
+from server.api.grammar import assemble, source_of
+from server.api.response_format import Choice, JsonSchema, Regex
+from server.engine.block_manager import BlockManager
+from server.engine.engine import Engine, ModelEngine
+from server.engine.generation import Generation, Limits
+from server.engine.scheduler import Schedule, Scheduler
+from server.ipc.messages import Generate, GenerationParams, Vocabulary
+
+END = 1
+_JSON = '{" ": ":" "," } , }, [[ ]] ], [{ true false null -1 10 2024 12 .5 e3 \\n \\u00 \\" \\\\ name id é ü日'
+TOKENS = [
+    *[b""] * 3,
+    *(bytes([byte]) for byte in range(256)),
+    *(piece.encode() for piece in _JSON.split() if len(piece.encode()) > 1),
+    *(b"\n  ", b'\n    "'),
+    *(b" " + word for word in b"the a of cat dog { [ : ,".split()),
+    *("日本"[:1].encode()[:2], "😀".encode()[:3], "😀".encode()[3:], b"\x80\xe6"),
+]
+"""Bytes, pieces of JSON, words, and pieces of characters; ids 0 to 2 are no text."""
+SPARE = 13
+"""Logits that no token stands behind, as padded vocabularies have."""
+VOCAB = len(TOKENS) + SPARE
+
+INTEGER, STRING = {"type": "integer"}, {"type": "string", "maxLength": 12}
+
+
+def record(**properties: object) -> dict:
+    return {
+        "type": "object",
+        "properties": properties,
+        "required": list(properties),
+        "additionalProperties": False,
+    }
+
+
+SCHEMAS: dict[str, dict] = {
+    "flat object": record(name=STRING, age=INTEGER),
+    "nested objects": record(a=record(b=record(c=INTEGER, d={"type": "boolean"})), e={"type": "null"}),
+    "optional members": {**record(a=INTEGER, b=STRING, c=INTEGER), "required": ["b"]},
+    "further members": {"type": "object", "additionalProperties": {"type": "integer"}, "maxProperties": 3},
+    "array": {"type": "array", "items": INTEGER, "maxItems": 6},
+    "array with bounds": {"type": "array", "items": {"type": "boolean"}, "minItems": 2, "maxItems": 4},
+    "tuple": {"type": "array", "prefixItems": [INTEGER, STRING], "items": False, "minItems": 2},
+    "array of objects": {"type": "array", "items": record(id=INTEGER), "minItems": 1, "maxItems": 3},
+    "enum": {"enum": ["red", "green", 7, None, {"a": [1]}, "é日"]},
+    "const": record(version={"const": 2}, kind={"const": 'a "quoted" word'}),
+    "integer with bounds": {"type": "integer", "minimum": -17, "maximum": 1203},
+    "integer with open bounds": {"type": "integer", "exclusiveMinimum": 8, "exclusiveMaximum": 12},
+    "number with bounds": {"type": "number", "minimum": -0.5, "maximum": 2.25},
+    "string lengths": {"type": "string", "minLength": 3, "maxLength": 5},
+    "pattern": record(code={"type": "string", "pattern": "^[A-Z]{2}-[0-9]{3,4}$"}),
+    "formats": record(
+        date={"type": "string", "format": "date"},
+        address={"type": "string", "format": "ipv4"},
+        id={"type": "string", "format": "uuid"},
+    ),
+    "any of": {"anyOf": [INTEGER, record(x=STRING), {"type": "array", "items": STRING, "maxItems": 2}]},
+    "all of": {"allOf": [{"type": "integer", "minimum": 5}, {"maximum": 50}]},
+    "references": {
+        "$defs": {"point": record(x=INTEGER, y=INTEGER)},
+        **record(**{"from": {"$ref": "#/$defs/point"}, "to": {"$ref": "#/$defs/point"}}),
+    },
+    "recursive": {
+        "$defs": {
+            "tree": record(value=INTEGER, children={"type": "array", "items": {"$ref": "#/$defs/tree"}, "maxItems": 1})
+        },
+        "$ref": "#/$defs/tree",
+    },
+}
+PATTERNS = [
+    r"[a-z]{2,5}",
+    r"[0-9]{4}-[01][0-9]",
+    r"(yes|no|maybe so)!?",
+    r"(?i)abc",
+    r"[^a-z]{3}",
+    r"a{0,3}b+?c",
+    r"[é日😀]{1,4}",
+    r"[a-zA-Z_]{1,9}@[a-z]{2,6}\.(com|org)",
+    r" leading and trailing ",
+    r"(/|\\|\n|\t)+",
+]
+CHOICES = [
+    ["yes", "no"],
+    ["a", "ab", "abc"],
+    ["日本", "日", "😀!"],
+    [" {", "\n", '"', "\\"],
+    [f"item {i}" for i in range(1024)],
+]
+
+
+def json_grammar(schema: dict) -> str:
+    return assemble(source_of(JsonSchema(type="json_schema", schema=schema)), False)
+
+
+def regex_grammar(pattern: str, opens_with_space: bool = False) -> str:
+    return assemble(source_of(Regex(type="regex", pattern=pattern)), opens_with_space)
+
+
+def choice_grammar(choices: list[str], opens_with_space: bool = False) -> str:
+    return assemble(source_of(Choice(type="choice", choices=choices)), opens_with_space)
+
+
+class Dice:
+    """A runner without a model: normal logits, the same for the same tokens. What closes is likelier."""
+
+    def __init__(self, seed: int) -> None:
+        self.seed = seed
+        self.closing = [i for i, token in enumerate(TOKENS) if token in (b'"', b"}", b"]", b"\n")] + [END]
+
+    def run(self, schedule: Schedule) -> tuple[torch.Tensor, torch.Tensor]:
+        rows = [row.sequence.tokens for row in schedule.rows if row.needs_logits]
+        logits = torch.stack([self.logits_after(tokens) for tokens in rows])
+        return logits, torch.zeros(sum(row.num_tokens for row in schedule.rows), 1)
+
+    def logits_after(self, tokens: list[int]) -> torch.Tensor:
+        generator = torch.Generator().manual_seed(hash((self.seed, *tokens)) % (1 << 62))
+        logits = torch.randn(VOCAB, generator=generator) * 2
+        logits[self.closing] += 4
+        return logits
+
+    def logits(self, hidden: torch.Tensor) -> torch.Tensor:
+        raise AssertionError("nobody asks for the prompt's")
+
+    def clear(self, *blocks: object) -> None: ...
+
+
+def dice_engine(seed: int = 0, blocks: int = 4096) -> Engine:
+    """A decoder that throws dice, its vocabulary known."""
+    scheduler = Scheduler(BlockManager(blocks, 8), None, 512, 64)
+    generation = Generation("dice", scheduler, Dice(seed), Limits(VOCAB, 1024))
+    engine = Engine({"dice": ModelEngine("dice", generation)}, torch.device("cpu"))
+    engine.teach(Vocabulary("dice", TOKENS))
+    return engine
+
+
+def throw(request_id: int, grammar: str, **settings: object) -> Generate:
+    """A request whose prompt no other one has."""
+    params = {"max_new_tokens": 800, "end_token_ids": [END], "do_sample": True, "seed": request_id, **settings}
+    prompt = random.Random(request_id).choices(range(3, 259), k=6)
+    return Generate(request_id, "dice", prompt, [], GenerationParams(grammar=grammar, **params))
+
+
+def spell(tokens: list[int], vocabulary: list[bytes] = TOKENS) -> str:
+    """The text, which has to be whole characters."""
+    return b"".join(vocabulary[token] for token in tokens).decode()

@@ -1,0 +1,90 @@
+"""`attention`: what each new token looked at in the source equals transformers' cross-attention, for beams as well."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from tests.engine.harness import SEQ2SEQ, generate, run
+from tests.parity.checkpoints import random_ids
+
+SOURCES = random_ids(97, [1, 7, 12], seed=3)
+
+
+def looked(hypothesis, source: list[int]) -> np.ndarray:
+    return np.frombuffer(hypothesis.attention, "<f4").reshape(-1, len(source))
+
+
+@torch.inference_mode()
+def expected(pair, source: list[int], tokens: list[int]) -> np.ndarray:
+    """transformers reads the text in one pass: the row that made token i is that of the token before it."""
+    output = pair.oracle(
+        input_ids=torch.tensor([source]),
+        decoder_input_ids=torch.tensor([pair.starts + tokens[:-1]]),
+        output_attentions=True,
+    )
+    mean = torch.stack([layer[0] for layer in output.cross_attentions]).mean((0, 1))
+    return mean[-len(tokens) :].numpy()
+
+
+@pytest.mark.parametrize("name", SEQ2SEQ)
+@pytest.mark.parametrize("settings", [{}, {"num_beams": 4, "num_return_sequences": 3}], ids=["greedy", "beams"])
+def test_equals_the_cross_attention_of_the_reference(pairs, name, settings):
+    pair = pairs(name)
+    requests = [generate(pair, i, source, attention=True, **settings) for i, source in enumerate(SOURCES)]
+    plain = [generate(pair, 10 + i, source, **settings) for i, source in enumerate(SOURCES)]
+    results = run(pair.engine(), requests + plain)
+    for i, source in enumerate(SOURCES):
+        hypotheses = results.finished[i].hypotheses
+        assert len(hypotheses) == settings.get("num_return_sequences", 1)
+        for hypothesis in hypotheses:
+            ours = looked(hypothesis, source)
+            assert ours.shape == (len(hypothesis.token_ids), len(source))
+            np.testing.assert_allclose(ours, expected(pair, source, hypothesis.token_ids), atol=1e-4)
+            np.testing.assert_allclose(ours.sum(1), 1.0, atol=1e-5)
+        assert results.texts(10 + i) == results.texts(i)
+        assert results.finished[10 + i].hypotheses[0].attention is None
+
+
+@torch.inference_mode()
+def test_equals_what_generate_saw_step_by_step(pairs):
+    pair, source = pairs("bart"), SOURCES[2]
+    made = pair.oracle.generate(
+        torch.tensor([source]),
+        max_new_tokens=12,
+        do_sample=False,
+        num_beams=1,
+        eos_token_id=pair.ends,
+        output_attentions=True,
+        return_dict_in_generate=True,
+    )
+    steps = [torch.stack([layer[0, :, -1] for layer in step]).mean((0, 1)) for step in made.cross_attentions]
+    hypothesis = run(pair.engine(), [generate(pair, 0, source, attention=True)]).finished[0].hypotheses[0]
+    assert hypothesis.token_ids == made.sequences[0, len(pair.starts) :].tolist()
+    np.testing.assert_allclose(looked(hypothesis, source), torch.stack(steps).numpy(), atol=1e-4)
+    # Negative control: one token late is another matrix.
+    assert np.abs(looked(hypothesis, source)[1:] - torch.stack(steps).numpy()[:-1]).max() > 1e-2
+
+
+@pytest.mark.parametrize("broken", ["raises", "not finite"])
+def test_what_cannot_be_computed_fails_alone(pairs, monkeypatch, broken):
+    pair = pairs("t5")
+    engine = pair.engine()
+    model = engine.models[pair.name].generation.runner.model
+
+    def align(source, target):
+        if broken == "raises":
+            raise RuntimeError("out of memory")
+        return torch.full((target.lengths[0], source.lengths[0]), torch.nan)
+
+    monkeypatch.setattr(model, "align", align)
+    requests = [generate(pair, i, SOURCES[2], attention=i == 1) for i in range(3)]
+    results = run(engine, requests)
+    assert results.failed[1].code == "engine_error" and "looked at" in results.failed[1].message
+    assert results.finished.keys() == {0, 2} and results.texts(0) == results.texts(2)
+
+
+def test_a_decoder_has_none(pairs):
+    pair = pairs("gpt2")
+    assert "source text" in run(pair.engine(), [generate(pair, 0, [5, 6], attention=True)]).failed[0].message

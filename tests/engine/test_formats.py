@@ -1,0 +1,323 @@
+"""Answers that follow a grammar: all of them, whoever chooses the tokens; and nothing but them is changed.
+
+Logits are random, so that nothing but the mask keeps an answer in its grammar. Whether it is in it is for others to
+say: `jsonschema`, Python's `re`, and for beams `transformers` with a mask made by trying every token.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import random
+import re
+
+import jsonschema
+import numpy as np
+import pytest
+import torch
+from llguidance import LLParserLimits
+from transformers import LogitsProcessor
+
+from server.api.grammar import assemble, source_of
+from server.api.response_format import JsonObject
+from server.engine import constraint, logits_processors
+from server.engine.constraint import CACHED_GRAMMARS, Constraint, Formats
+from server.ipc.messages import Vocabulary
+from tests.engine.formats import (
+    CHOICES,
+    END,
+    PATTERNS,
+    SCHEMAS,
+    TOKENS,
+    VOCAB,
+    choice_grammar,
+    dice_engine,
+    json_grammar,
+    regex_grammar,
+    spell,
+    throw,
+)
+from tests.engine.harness import generate, reference, run
+from tests.parity.checkpoints import random_ids
+
+PER_SCHEMA = 50
+
+
+def is_valid(text: str, schema: dict) -> bool:
+    try:
+        value = json.loads(text)
+    except ValueError:
+        return False
+    validator = jsonschema.Draft202012Validator(schema, format_checker=jsonschema.FormatChecker())
+    return bool(validator.is_valid(value))
+
+
+def ended(results, request_id: int) -> list[str]:
+    """The texts of a request, all of which have to have come to an end."""
+    assert request_id not in results.failed, results.failed[request_id]
+    hypotheses = results.finished[request_id].hypotheses
+    assert all(one.finish_reason == "stop" and one.stop_token_id == END for one in hypotheses), hypotheses
+    return [spell(one.token_ids[:-1]) for one in hypotheses]
+
+
+@pytest.mark.parametrize("name", SCHEMAS)
+def test_a_thousand_random_answers_over_twenty_schemas_are_all_valid(name):
+    """Fifty for each schema: sampled, filtered, greedy, and with beams, all in one batch."""
+    assert len(SCHEMAS) * PER_SCHEMA == 1000
+    schema = SCHEMAS[name]
+    kinds = [{}, {"temperature": 2.0}, {"top_k": 5}, {"do_sample": False}, {"do_sample": False, "num_beams": 3}]
+    requests = [throw(i, json_grammar(schema), **kinds[i % 5]) for i in range(PER_SCHEMA)]
+    results = run(dice_engine(), requests)
+    texts = [text for i in range(PER_SCHEMA) for text in ended(results, i)]
+    assert len(texts) >= PER_SCHEMA
+    for text in texts:
+        assert is_valid(text, schema), text
+    if name not in ("const",):
+        assert len(set(texts)) > 2, "the dice say little"
+
+
+@pytest.mark.parametrize("pattern", PATTERNS)
+def test_texts_of_a_pattern_match_it_whole(pattern):
+    requests = [throw(i, regex_grammar(pattern), num_beams=1 + i % 2, do_sample=not i % 2) for i in range(20)]
+    results = run(dice_engine(), requests)
+    for i in range(20):
+        for text in ended(results, i):
+            assert re.fullmatch(pattern, text), text
+
+
+@pytest.mark.parametrize("choices", CHOICES, ids=len)
+def test_a_choice_is_one_of_them_and_any_of_them(choices):
+    requests = [throw(i, choice_grammar(choices), temperature=4.0) for i in range(60)]
+    texts = [text for i in range(60) for text in ended(run(dice_engine(), [requests[i]]), i)]
+    assert set(texts) <= set(choices)
+    assert len(set(texts)) >= min(len(choices), 3)
+
+
+def test_any_json_object():
+    grammar = assemble(source_of(JsonObject(type="json_object")), False)
+    results = run(dice_engine(), [throw(i, grammar, max_new_tokens=900) for i in range(40)])
+    whole = 0
+    for i in range(40):
+        (answer,) = results.finished[i].hypotheses
+        if answer.finish_reason == "stop":
+            whole += 1
+            assert isinstance(json.loads(spell(answer.token_ids[:-1])), dict)
+    assert whole >= 20
+
+
+@pytest.mark.parametrize("control", ["no grammar", "no mask"])
+def test_without_the_mask_hardly_an_answer_is_valid(control, monkeypatch):
+    """Negative control: the same dice, not held to anything, or held to it only in the books."""
+    schema = SCHEMAS["flat object"]
+    if control == "no mask":
+        monkeypatch.setattr(logits_processors, "_keep_in_grammar", lambda logits, busy: None)
+    grammar = json_grammar(schema) if control == "no mask" else ""
+    results = run(dice_engine(), [throw(i, grammar, max_new_tokens=60) for i in range(20)])
+    texts = [
+        b"".join(TOKENS[token] for token in one.hypotheses[0].token_ids if token < len(TOKENS))
+        for one in results.finished.values()
+    ]
+    assert not any(is_valid(text.decode(errors="replace"), schema) for text in texts)
+    assert control == "no grammar" or {failed.code for failed in results.failed.values()} == {"invalid_format"}
+
+
+def test_the_mask_is_exact():
+    """Against every token tried one by one: what keeps the text the beginning of a choice, and nothing else."""
+    choices = ["a", "ab", "the cat", " the dog", "日本", "日", '{"name": 1}', "}"]
+    formats = Formats(TOKENS, VOCAB)
+    texts = {choice.encode()[:n] for choice in choices for n in range(len(choice.encode()) + 1)}
+    seen = set()
+    stack = [(Constraint(choice_grammar(choices), 0), [], b"")]
+    while stack:
+        constraint, tokens, text = stack.pop()
+        formats.start([(constraint, tokens, [END], [5])]).wait()
+        bits = {i for i in range(VOCAB) if constraint.bits[i // 32] >> (i % 32) & 1}
+        fitting = {i for i, token in enumerate(TOKENS) if token and text + token in texts and i != END}
+        is_whole = text in {choice.encode() for choice in choices}
+        assert bits == fitting | ({END, 5} if is_whole else set()), text
+        assert (constraint.accepts, constraint.is_complete) == (is_whole, is_whole and not fitting)
+        if text not in seen:
+            seen.add(text)
+            stack += [(constraint.fork(), [*tokens, token], text + TOKENS[token]) for token in fitting]
+    assert seen == texts, "the walk goes everywhere"
+
+
+@pytest.mark.parametrize("vocab_size", [5, 31, 32, 33, 70])
+def test_the_vocabulary_may_be_longer_or_shorter_than_the_logits(vocab_size):
+    """And two tokens may be spelled alike: both are allowed, as far as they have a logit."""
+    tokens = [b"", b"a", b"b", b"a", b"", *[b"c"] * 40, b"a"]
+    one = Constraint(choice_grammar(["a", "ab"]), 0)
+    formats = Formats(tokens, vocab_size)
+    formats.start([(one, [], [0], [])]).wait()
+    bits = np.unpackbits(one.bits.view(np.uint8), bitorder="little")
+    assert np.flatnonzero(bits).tolist() == [i for i in (1, 3, 45) if i < vocab_size]
+    formats.start([(one, [1], [0], [])]).wait()
+    bits = np.unpackbits(one.bits.view(np.uint8), bitorder="little")
+    assert np.flatnonzero(bits).tolist() == [0, 2]
+
+
+class Tried(LogitsProcessor):
+    """What may follow, by trying every token against every choice; and what a format changes about other settings."""
+
+    def __init__(
+        self, vocabulary: list[bytes], choices: list[str], start: int, ends: list[int], settings: dict
+    ) -> None:
+        self.spelled = [token.decode() for token in vocabulary]
+        self.choices, self.start, self.ends = choices, start, ends
+        # Theirs makes NaN of a beam that nothing may follow.
+        self.again = settings.pop("renormalize_logits", False)
+        self.min_new_tokens = settings.pop("min_new_tokens", 0)
+        self.forced_at = (
+            settings["max_new_tokens"] - 1 if settings.pop("forced_eos_token_id", None) is not None else None
+        )
+
+    def __call__(self, input_ids, scores):
+        masked = torch.full_like(scores, -torch.inf)
+        for row, tokens in enumerate(input_ids[:, self.start :].tolist()):
+            if not all(self.spelled[token] for token in tokens):
+                continue  # it has ended, or fills a place
+            text = "".join(self.spelled[token] for token in tokens)
+            allowed = [
+                i
+                for i, token in enumerate(self.spelled)
+                if token and any(choice.startswith(text + token) for choice in self.choices)
+            ]
+            if text in self.choices and len(tokens) == self.forced_at:
+                masked[row, self.ends] = 0.0
+                continue
+            if text in self.choices and (len(tokens) >= self.min_new_tokens or not allowed):
+                allowed += self.ends
+            kept = scores[row, allowed]
+            masked[row, allowed] = kept.log_softmax(-1) if self.again else kept
+        return masked
+
+
+SHORT = ["".join(letters) for length in (1, 2, 3) for letters in itertools.product("abc", repeat=length)]
+LETTERS = [b"", b"", b"", *(word.encode() for word in SHORT), *[b"?"] * (97 - 3 - len(SHORT))]
+BEAMS = {
+    "greedy": {"num_beams": 1},
+    "plain": {},
+    "all returned": {"num_return_sequences": 4},
+    "early": {"early_stopping": True, "num_return_sequences": 2},
+    "never, long favoured": {"early_stopping": "never", "length_penalty": 2.0},
+    "short favoured": {"length_penalty": -0.5, "num_return_sequences": 3},
+    "penalised": {"repetition_penalty": 1.4, "no_repeat_ngram_size": 2},
+    "cut short": {"max_new_tokens": 3, "num_return_sequences": 2},
+    "forced end": {"forced_eos_token_id": "end", "max_new_tokens": 6},
+    "min new tokens": {"min_new_tokens": 3},
+    "renormalized": {"renormalize_logits": True, "num_return_sequences": 4},
+}
+
+
+@pytest.mark.parametrize("name", ["gpt2", "llama", "t5", "bart", "marian"])
+@pytest.mark.parametrize("variant", BEAMS)
+def test_beams_equal_transformers_with_a_mask_made_by_trying(pairs, name, variant):
+    pair = pairs(name)
+    chooser = random.Random(variant)
+    settings = {"num_beams": 4, "max_new_tokens": 10, **BEAMS[variant]}
+    if settings.get("forced_eos_token_id") == "end":
+        settings["forced_eos_token_id"] = pair.ends[0]
+    engine = pair.engine()
+    engine.teach(Vocabulary(name, LETTERS))
+    prompts = random_ids(97, [1, 5, 11], seed=8)
+    texts = ["".join(chooser.choices("abc", k=chooser.randint(4, 9))) for _ in range(12 * len(prompts))]
+    wanted = [sorted(set(texts[i :: len(prompts)])) for i in range(len(prompts))]
+    requests = [
+        generate(pair, i, prompt, grammar=choice_grammar(choices), **settings)
+        for i, (prompt, choices) in enumerate(zip(prompts, wanted, strict=True))
+    ]
+    results = run(engine, requests)
+    assert not results.failed
+    for i, (prompt, choices) in enumerate(zip(prompts, wanted, strict=True)):
+        theirs = dict(settings)
+        tried = Tried(LETTERS, choices, len(pair.starts) or len(prompt), pair.ends, theirs)
+        texts, scores = reference(pair, prompt, logits_processor=[tried], **theirs)
+        ours = results.finished[i].hypotheses
+        assert [one.token_ids for one in ours] == texts[: len(ours)]
+        if scores is not None:
+            assert [one.score for one in ours] == pytest.approx(scores[: len(ours)], rel=1e-4)
+        for one in ours:
+            text = spell([token for token in one.token_ids if token not in pair.ends], LETTERS)
+            assert text in choices if one.finish_reason == "stop" else any(c.startswith(text) for c in choices)
+
+
+def test_where_only_the_end_is_left_too_few_tokens_are_no_reason_to_go_on():
+    for beams in (1, 3):
+        request = throw(0, choice_grammar(["yes", "no"]), min_new_tokens=40, num_beams=beams, do_sample=False)
+        assert ended(run(dice_engine(), [request]), 0)[0] in ("yes", "no")
+    longer = throw(0, regex_grammar("a+"), min_new_tokens=9)
+    (answer,) = run(dice_engine(), [longer]).finished[0].hypotheses
+    assert len(answer.token_ids) > 9, "where something else is left, they are"
+
+
+def test_a_text_that_may_end_ends_without_a_token_to_say_so():
+    """A checkpoint without an end token, and one whose end token the client does not allow."""
+    for settings in ({"end_token_ids": []}, {"suppress_token_ids": [END]}):
+        (answer,) = run(dice_engine(), [throw(0, choice_grammar(["yes"]), **settings)]).finished[0].hypotheses
+        assert (spell(answer.token_ids), answer.finish_reason, answer.stop_token_id) == ("yes", "stop", None)
+
+
+def test_a_forced_end_does_not_make_half_a_text_look_whole():
+    request = throw(0, choice_grammar(["0123456789" * 3]), max_new_tokens=5, forced_eos_token_id=END)
+    (answer,) = run(dice_engine(), [request]).finished[0].hypotheses
+    assert answer.finish_reason == "length" and END not in answer.token_ids
+
+
+def test_a_forced_beginning_is_no_part_of_the_text():
+    request = throw(0, choice_grammar(["yes", "no"]), forced_bos_token_id=2)
+    (answer,) = run(dice_engine(), [request]).finished[0].hypotheses
+    assert answer.token_ids[0] == 2 and spell(answer.token_ids[1:-1]) in ("yes", "no")
+
+
+def test_a_stop_id_ends_a_text_where_the_grammar_lets_it_stand():
+    digit = TOKENS.index(b"7")
+    request = throw(0, regex_grammar("[67]{3,9}"), stop_token_ids=[digit], max_new_tokens=50)
+    (answer,) = run(dice_engine(), [request]).finished[0].hypotheses
+    assert answer.stop_token_id in (digit, END) and set(spell(answer.token_ids)) <= set("67")
+
+
+def test_raw_logprobs_are_told_beside_a_grammar():
+    request = throw(0, choice_grammar(["yes", "no"]), logprobs=True, top_logprobs=3)
+    (answer,) = run(engine := dice_engine(), [request]).finished[0].hypotheses
+    runner = engine.models["dice"].generation.runner
+    tokens = list(request.token_ids)
+    for entry in answer.logprobs:
+        raw = runner.logits_after(tokens).log_softmax(-1)
+        assert entry.logprob == pytest.approx(float(raw[entry.token_id]), abs=1e-5)
+        assert [token for token, _ in entry.top] == raw.topk(3).indices.tolist()
+        tokens.append(entry.token_id)
+
+
+def test_a_grammar_that_grows_too_complex_fails_alone_and_is_forgotten(monkeypatch):
+    monkeypatch.setattr(constraint, "LIMITS", LLParserLimits(max_lexer_states=200, verbose_errors=False))
+    others = [throw(i, choice_grammar(["yes", "no"])) for i in range(1, 5)] + [throw(5, "", max_new_tokens=9)]
+    alone = run(dice_engine(), others)
+    engine = dice_engine()
+    bad = throw(0, regex_grammar("(a|b)*a(a|b){20}"), max_new_tokens=300, suppress_token_ids=[END])
+    for _ in range(2):
+        results = run(engine, [bad, *others])
+        assert results.failed[0].code == "invalid_format" and "too complex" in results.failed[0].message
+        assert len(results.tokens[0]) > 20, "it went well for a while, the second time, too"
+        assert {i: results.texts(i) for i in range(1, 6)} == {i: alone.texts(i) for i in range(1, 6)}
+
+
+def test_what_the_vocabulary_cannot_spell_fails_alone():
+    engine = dice_engine()
+    engine.teach(Vocabulary("dice", [b"", b"", b"", b"a", b"b"]))
+    requests = [throw(0, choice_grammar(["abc"])), throw(1, choice_grammar(["ab"])), throw(2, choice_grammar(["c"]))]
+    requests += [throw(3, choice_grammar(["abc", "ab"]), num_beams=2, do_sample=False)]
+    results = run(engine, requests)
+    assert {i: failed.code for i, failed in results.failed.items()} == {0: "invalid_format", 2: "invalid_format"}
+    assert results.texts(1) == [[3, 4, END]] and results.texts(3) == [[3, 4, END]]
+
+
+def test_a_grammar_before_the_vocabulary_is_an_error_of_ours():
+    engine = dice_engine()
+    engine.models["dice"].generation.formats = None
+    assert run(engine, [throw(0, choice_grammar(["a"]))]).failed[0].code == "engine_error"
+
+
+def test_more_grammars_than_are_kept():
+    requests = [throw(i, choice_grammar([f"n{i}"])) for i in range(3 * CACHED_GRAMMARS)]
+    results = run(dice_engine(), requests)
+    assert [ended(results, i) for i in range(len(requests))] == [[f"n{i}"] for i in range(len(requests))]

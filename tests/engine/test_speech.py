@@ -1,0 +1,213 @@
+"""A speech model in the engine: the text of transformers, alone and in a crowd, beside text models; and frames."""
+
+from __future__ import annotations
+
+import random
+
+import numpy as np
+import pytest
+import torch
+from transformers.generation import GenerationMixin
+
+from models.log_mel import LogMel
+from server.engine.loading import Loaded
+from server.ipc.messages import Encode, EncodeItem, Generate, GenerationParams, ModelSpec, TimestampRules
+from tests.engine.harness import Pair, Results, engine, generate, make_pair, run
+from tests.parity.checkpoints import load, random_ids
+from tests.parity.speech import (
+    END,
+    FIRST_TIME,
+    LANGUAGES,
+    NO_TIMESTAMPS,
+    SHAPES,
+    START,
+    TRANSCRIBE,
+    frames_of,
+    recording,
+    write,
+)
+
+PREFIX = [START, LANGUAGES["<|de|>"], TRANSCRIBE]
+TIMES = TimestampRules(FIRST_TIME, 5)
+
+
+@pytest.fixture(scope="module", params=SHAPES)
+def pair(request, tmp_path_factory, device) -> Pair:
+    return make_speech_pair(request.param, tmp_path_factory.mktemp(request.param), device)
+
+
+def make_speech_pair(name, directory, device) -> Pair:
+    oracle = write(directory, name).to(device)
+    return Pair(
+        name,
+        oracle,
+        Loaded(ModelSpec(name, str(directory), "float32"), load(directory, device), torch.float32, device, 0.0),
+    )
+
+
+def sounds(pair: Pair, count: int) -> list[torch.Tensor]:
+    config = pair.oracle.config
+    return frames_of(count, config.num_mel_bins, 2 * config.max_source_positions, seed=7)
+
+
+def listen(pair: Pair, request_id: int, frames: torch.Tensor, prefix=PREFIX, **params) -> Generate:
+    settings = {"max_new_tokens": 20, "end_token_ids": [END], **params}
+    return Generate(
+        request_id,
+        pair.name,
+        [],
+        [*prefix],
+        GenerationParams(**settings),
+        frames=frames.numpy().astype("<f4").tobytes(),
+    )
+
+
+@torch.inference_mode()
+def reference(pair: Pair, frames: torch.Tensor, prefix, **settings) -> list[list[int]]:
+    """What decoding itself makes of the frames, without what Whisper's own `generate` puts around it."""
+    device = pair.oracle.device
+    output = GenerationMixin.generate(
+        pair.oracle,
+        frames.T[None].to(device),
+        decoder_input_ids=torch.tensor([[*prefix]], device=device),
+        do_sample=False,
+        max_new_tokens=20,
+        suppress_tokens=None,
+        begin_suppress_tokens=None,
+        max_length=None,
+        **settings,
+    )
+    texts = []
+    for row in output[:, len(prefix) :].tolist():
+        end = next((i + 1 for i, token in enumerate(row) if token == END), len(row))
+        texts.append(row[:end])
+    return texts
+
+
+def test_greedy_text_is_that_of_transformers(pair):
+    heard = sounds(pair, 6)
+    results = run(pair.engine(), [listen(pair, i, frames) for i, frames in enumerate(heard)])
+    texts = [results.texts(i) for i in range(6)]
+    assert texts == [reference(pair, frames, PREFIX) for frames in heard]
+    assert len({tuple(text[0]) for text in texts}) > 3
+
+
+def test_four_beams_are_those_of_transformers(pair):
+    heard = sounds(pair, 4)
+    settings = {"num_beams": 4, "num_return_sequences": 4}
+    results = run(pair.engine(), [listen(pair, i, frames, **settings) for i, frames in enumerate(heard)])
+    assert [results.texts(i) for i in range(4)] == [reference(pair, frames, PREFIX, **settings) for frames in heard]
+
+
+def crowd(pair: Pair) -> list[Generate]:
+    requests = []
+    for i, frames in enumerate(sounds(pair, 15)):
+        settings = [
+            {},
+            {"timestamps": TIMES, "suppress_token_ids": [NO_TIMESTAMPS]},
+            {"num_beams": 3, "timestamps": TIMES},
+            {"do_sample": True, "seed": i, "temperature": 0.8, "timestamps": TIMES},
+            {"num_beams": 2, "num_return_sequences": 2, "begin_suppress_token_ids": [5, END], "logprobs": True},
+        ][i % 5]
+        requests.append(listen(pair, i, frames, max_new_tokens=8 + i, **settings))
+    return requests
+
+
+@pytest.fixture(scope="module")
+def alone(pair):
+    return {request.request_id: run(pair.engine(), [request]).texts(request.request_id) for request in crowd(pair)}
+
+
+def answers(results: Results) -> dict:
+    assert not results.failed
+    return {request_id: results.texts(request_id) for request_id in results.finished}
+
+
+@pytest.mark.parametrize("max_batch_tokens, block_size", [(512, 4), (5, 1), (64, 32)])
+def test_alone_equals_batched(pair, alone, max_batch_tokens, block_size):
+    one = pair.engine(max_batch_tokens=max_batch_tokens, block_size=block_size)
+    requests = crowd(pair)
+    random.Random(3).shuffle(requests)
+    assert answers(run(one, requests, every=2)) == alone
+
+
+def test_preempted_and_computed_again_without_hearing_twice(pair, alone, monkeypatch):
+    one = pair.engine()
+    model = one.models[pair.name].generation
+    pool = model.scheduler.self_pool
+    model.scheduler.self_pool = type(pool)(3 * pool.blocks_for(len(PREFIX) + 22), pool.block_size)
+    heard = []
+    encode = model.runner.model.encode
+    monkeypatch.setattr(model.runner.model, "encode", lambda batch: heard.extend(batch.lengths) or encode(batch))
+    assert answers(run(one, crowd(pair))) == alone
+    assert model.scheduler.num_preemptions > 0
+    assert len(heard) == 15 and set(heard) == {pair.oracle.config.max_source_positions}
+
+
+def test_a_source_counts_for_its_positions(pair):
+    one = pair.engine(max_batch_tokens=2 * pair.oracle.config.max_source_positions + 9)
+    for request in crowd(pair)[:4]:
+        one.add(request)
+    assert one.stats().queue_tokens == 4 * (pair.oracle.config.max_source_positions + len(PREFIX))
+    schedule = one.models[pair.name].generation.scheduler.schedule()
+    assert len(schedule.sources) == 2, "a third one would exceed the tokens of a step"
+    used = one.stats().kv_blocks_used["cross"]
+    assert used == 2 * -(-pair.oracle.config.max_source_positions // 4)
+
+
+def test_an_aborted_request_leaves_nothing_behind(pair):
+    one = pair.engine()
+    for request in crowd(pair):
+        one.add(request)
+    results = Results()
+    for _ in range(4):
+        results.take(one.step())
+    assert one.stats().kv_blocks_used["cross"] > 0
+    for request in crowd(pair):
+        one.abort(request.request_id)
+    assert set(one.stats().kv_blocks_used.values()) == {0} and not one.has_work
+
+
+def test_beside_text_models(pair, alone, tmp_path, device):
+    texts = [make_pair("bart", tmp_path / "bart", device), make_pair("gpt2", tmp_path / "gpt2", device)]
+    prompts = random_ids(97, [5, 17, 9], seed=4)
+    others = [generate(one, 100 + 10 * at + i, p) for at, one in enumerate(texts) for i, p in enumerate(prompts)]
+    apart = {r.request_id: run(texts[(r.request_id - 100) // 10].engine(), [r]).texts(r.request_id) for r in others}
+    mixed = [*crowd(pair), *others]
+    random.Random(5).shuffle(mixed)
+    together = engine([pair, *texts], block_size=4, kv_cache_bytes=1 << 23)
+    assert answers(run(together, mixed, every=1)) == alone | apart
+
+
+def test_frames_of_sound(pair, device):
+    num_mels = pair.oracle.config.num_mel_bins
+    pieces = [recording(0.025 + 0.07 * i, seed=i) for i in range(5)]
+    items = [EncodeItem([], samples=piece.astype("<f4").tobytes()) for piece in pieces]
+    results = run(pair.engine(), [Encode(1, pair.name, "log_mel", items), *crowd(pair)[:3]])
+    for i, piece in enumerate(pieces):
+        found = np.frombuffer(results.encoded[1, i], "<f4").reshape(-1, num_mels)
+        expected = LogMel(num_mels)(torch.from_numpy(piece).to(device)).cpu().numpy()
+        assert results.rows[1, i] == len(expected) == (len(piece) - 400) // 160 + 1
+        np.testing.assert_allclose(found, expected, atol=1e-6)
+
+
+@pytest.mark.parametrize("size", [0, 4 * 399, 4 * 400 + 1, 4 * 160 * 200])
+def test_a_sound_of_a_wrong_size_is_refused(pair, size):
+    results = run(pair.engine(), [Encode(1, pair.name, "log_mel", [EncodeItem([], samples=bytes(size))])])
+    assert "bytes" in results.failed[1].message
+
+
+def test_what_the_http_side_should_never_let_through(pair, tmp_path, device):
+    (frames,) = sounds(pair, 1)
+    text = make_pair("bart", tmp_path, device)
+    wrong = [
+        listen(pair, 1, frames[:-1]),
+        Generate(2, pair.name, [5, 6], PREFIX, GenerationParams(5)),
+        listen(pair, 3, frames, prefix=[]),
+        listen(pair, 4, frames, timestamps=TimestampRules(10_000)),
+        listen(pair, 5, frames, timestamps=TIMES, end_token_ids=[]),
+        Generate(6, "bart", [5], [2], GenerationParams(5), frames=bytes(64)),
+        Encode(7, pair.name, "embed", [EncodeItem([5])]),
+    ]
+    results = run(engine([pair, text], block_size=4, kv_cache_bytes=1 << 22), wrong)
+    assert set(results.failed) == set(range(1, 8))

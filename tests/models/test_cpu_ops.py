@@ -1,0 +1,191 @@
+"""The compiled kernels and oneDNN's products give what the reference operations give, and each row what it gives alone.
+
+Where the kernels were not built these tests have nothing to compare; `test_they_are_built` says so where a compiler is.
+"""
+
+from __future__ import annotations
+
+import shutil
+
+import pytest
+import torch
+
+from models import ops
+from models.attention_plan import AttentionPlan
+from models.ops import cpu_ops, torch_ops
+
+CPU = torch.device("cpu")
+BOUNDS = {torch.float32: 1e-5, torch.bfloat16: 2e-2}
+needs_kernels = pytest.mark.usefixtures("kernels")
+
+
+@pytest.fixture
+def kernels():
+    assert cpu_ops.available() or shutil.which("c++") is None, "build them: pip install -e ."
+    if cpu_ops.available():
+        with ops.using("cpu"):
+            yield
+    else:
+        yield
+
+
+def close(found: torch.Tensor, expected: torch.Tensor) -> None:
+    assert found.dtype == expected.dtype
+    bound = BOUNDS[found.dtype]
+    torch.testing.assert_close(found.float(), expected.float(), atol=bound, rtol=bound)
+
+
+def test_they_are_built():
+    assert cpu_ops.available() or shutil.which("c++") is None
+
+
+@needs_kernels
+@pytest.mark.parametrize("dtype", BOUNDS)
+@pytest.mark.parametrize("shape", [(1, 8), (5, 37), (3, 4, 16), (300, 576)])
+def test_rms_norm(dtype, shape):
+    x, weight = torch.randn(shape).to(dtype) * 7, torch.randn(shape[-1]).to(dtype)
+    close(ops.rms_norm(x, weight, 1e-6), torch_ops.rms_norm(x, weight, 1e-6))
+
+
+@needs_kernels
+@pytest.mark.parametrize("dtype", BOUNDS)
+@pytest.mark.parametrize("interleaved", [False, True])
+@pytest.mark.parametrize(("heads", "head_dim", "dim"), [(1, 2, 2), (3, 16, 16), (4, 20, 12), (9, 64, 64)])
+def test_rotate(dtype, interleaved, heads, head_dim, dim):
+    for tokens in (1, 5, 200):
+        wide = torch.randn(tokens, heads + 2, head_dim).to(dtype)
+        angles = torch.rand(tokens, 1, dim // 2) * 100
+        for x in (wide[:, :heads], wide[:, :heads].contiguous()):
+            found = ops.rotate(x, angles.cos(), angles.sin(), interleaved)
+            close(found, torch_ops.rotate(x, angles.cos(), angles.sin(), interleaved))
+
+
+@needs_kernels
+@pytest.mark.parametrize("dtype", BOUNDS)
+def test_write_slots(dtype):
+    joined = torch.randn(6, 5, 8).to(dtype)
+    key, value = joined[:, :2], joined[:, 3:]
+    slots = torch.tensor([3, 17, 4, 0, 19, 8])
+    found, expected = torch.zeros(2, 5, 4, 2, 8, dtype=dtype), torch.zeros(2, 5, 4, 2, 8, dtype=dtype)
+    ops.write_slots(found[0], found[1], slots, key, value)
+    torch_ops.write_slots(expected[0], expected[1], slots, key, value)
+    assert torch.equal(found, expected)
+
+
+def paged_case(dtype, heads, kv_heads, head_dim, key_lens, query_lens, **settings):
+    block_size = 4
+    counts = [-(-length // block_size) for length in key_lens]
+    blocks = torch.randperm(sum(counts))
+    tables = torch.zeros(len(key_lens), max(counts), dtype=torch.int64)
+    for row, part in enumerate(blocks.split(counts)):
+        tables[row, : len(part)] = part
+        tables[row, len(part) :] = part[0]
+    cache = torch.randn(2, sum(counts), block_size, kv_heads, head_dim).to(dtype)
+    query = torch.randn(sum(query_lens), heads, head_dim).to(dtype)
+    bias = torch.randn(heads, 2 * max(key_lens) - 1).to(dtype) if settings.pop("biased", False) else None
+    plan = AttentionPlan(
+        tuple(query_lens),
+        tuple(key_lens),
+        dtype,
+        CPU,
+        settings.pop("causal", True),
+        settings.pop("window", None),
+        bias,
+        tables,
+        block_size,
+    )
+    return query, cache[0], cache[1], plan, head_dim**-0.5, settings.pop("cap", None)
+
+
+@needs_kernels
+@pytest.mark.parametrize("dtype", BOUNDS)
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {},
+        {"window": 1},
+        {"window": 6},
+        {"biased": True},
+        {"biased": True, "window": 5},
+        {"causal": False},
+        {"causal": False, "biased": True},
+        {"cap": 2.0},
+    ],
+)
+@pytest.mark.parametrize(
+    ("heads", "kv_heads", "head_dim"), [(4, 4, 32), (6, 2, 64), (8, 1, 128), (5, 5, 12), (3, 1, 80)]
+)
+def test_paged_attention(dtype, settings, heads, kv_heads, head_dim):
+    rows = [(1, 1), (2, 1), (4, 1), (33, 1), (9, 3), (40, 20), (8, 8), (9, 9), (70, 1)]
+    case = paged_case(dtype, heads, kv_heads, head_dim, [k for k, _ in rows], [q for _, q in rows], **settings)
+    close(ops.paged_attention(*case), torch_ops.paged_attention(*case))
+
+
+@needs_kernels
+@pytest.mark.parametrize("dtype", BOUNDS)
+def test_a_row_attends_alone_as_in_a_batch_and_a_chunk(dtype):
+    query, keys, values, plan, scale, _ = paged_case(dtype, 6, 2, 64, [37, 5, 64], [3, 1, 8])
+    together = ops.paged_attention(query, keys, values, plan, scale)
+    alone = AttentionPlan((1,), (35,), dtype, CPU, True, None, None, plan.block_tables[:1], 4)
+    assert torch.equal(ops.paged_attention(query[:1], keys, values, alone, scale)[0], together[0])
+
+
+@needs_kernels
+@pytest.mark.parametrize("dtype", BOUNDS)
+@pytest.mark.parametrize("quantized", [False, True])
+@pytest.mark.parametrize(("width", "columns"), [(8, 5), (24, 40), (33, 17), (64, 256), (576, 1536), (1536, 576)])
+def test_linear_packed(dtype, quantized, width, columns):
+    weight, bias = torch.randn(columns, width).to(dtype) * width**-0.5, torch.randn(columns).to(dtype)
+    packer = ops.packer(dtype, CPU, "int8" if quantized else None)
+    assert packer is not None
+    x = torch.randn(130, width).to(dtype)
+    x[3] = 0
+    for given in (bias, None):
+        packed = packer(weight, given)
+        found = packed(x)
+        expected = torch_ops.Int8Linear(weight, given)(x) if quantized else torch_ops.linear(x, weight, given)
+        close(found, expected)
+        for start, end in ((0, 1), (5, 6), (0, 2), (3, 10), (100, 117), (0, 64), (1, 130)):
+            assert torch.equal(packed(x[start:end]), found[start:end])
+    packed = packer(weight, bias)
+    close(packed(x, "silu"), torch.nn.functional.silu(packed(x).float()).to(dtype))
+    close(packed(x, "gelu_quick"), ops.torch_ops.ACTIVATIONS["gelu_quick"](packed(x)))
+    other = torch.randn(130, columns).to(dtype)
+    close(packed(x, times=other), packed(x) * other)
+    assert torch.equal(packed(x[7:8], times=other[7:8]), packed(x, times=other)[7:8])
+
+
+@needs_kernels
+@pytest.mark.parametrize("dtype", BOUNDS)
+def test_int8_sums_are_exact_at_the_bounds(dtype):
+    """The largest products of the longest sums: anything that saturates or overflows shows."""
+    width = 4096
+    weight = torch.ones(40, width).to(dtype)
+    weight[1::2] = -1
+    x = torch.ones(3, width).to(dtype)
+    x[1] = -1
+    found = ops.packer(dtype, CPU, "int8")(weight, None)(x)
+    expected = (x.double() @ weight.double().T).to(dtype)
+    torch.testing.assert_close(found, expected, atol=0, rtol=1e-6 if dtype == torch.float32 else 1e-2)
+
+
+@needs_kernels
+@pytest.mark.parametrize("bad", [float("nan"), float("inf"), -float("inf")])
+def test_a_broken_row_stays_broken_and_alone(bad):
+    x = torch.randn(9, 20)
+    x[4, 7] = bad
+    weight = torch.randn(33, 20)
+    for quantization in (None, "int8"):
+        packed = ops.packer(torch.float32, CPU, quantization)(weight, None)
+        finite = packed(x).sum(1).isfinite()
+        assert finite.tolist() == [row != 4 for row in range(9)]
+
+
+def test_int8_reference_against_its_definition():
+    weight, x = torch.randn(7, 30), torch.randn(4, 30) * 5
+    found = torch_ops.Int8Linear(weight, None)(x)
+    for row in range(4):
+        for column in range(7):
+            steps = x[row].abs().max() / 127, weight[column].abs().max() / 127
+            whole = (x[row] / steps[0]).round() @ (weight[column] / steps[1]).round()
+            torch.testing.assert_close(found[row, column], whole * steps[0] * steps[1], atol=1e-5, rtol=1e-5)

@@ -1,0 +1,114 @@
+"""Whisper equals transformers: convolutions and encoder, decoder with cross-attention, greedy text."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from models.batch import SoundBatch
+from models.config import ConfigError
+from tests.parity.checkpoints import edit_config, load, random_ids
+from tests.parity.paged import Rows, chunked, greedy, one_by_one, one_shot, sound_batch
+from tests.parity.speech import END, SHAPES, START, frames_of, write
+
+TARGETS = (11, 1, 18, 6)
+
+
+@pytest.fixture(scope="module", params=SHAPES)
+def pair(request, tmp_path_factory, device):
+    directory = tmp_path_factory.mktemp(request.param)
+    oracle = write(directory, request.param).to(device)
+    return oracle, load(directory, device), directory
+
+
+def recordings(oracle) -> list[torch.Tensor]:
+    config = oracle.config
+    frames = frames_of(len(TARGETS), config.num_mel_bins, 2 * config.max_source_positions)
+    return [one.to(oracle.device) for one in frames]
+
+
+@torch.inference_mode()
+def expected(oracle, sounds, targets):
+    """Encoder states, last decoder states and logits of each recording on its own."""
+    results = []
+    for sound, target in zip(sounds, targets, strict=True):
+        output = oracle(
+            input_features=sound.T[None],
+            decoder_input_ids=torch.tensor([target], device=oracle.device),
+            output_hidden_states=True,
+        )
+        results.append((output.encoder_last_hidden_state[0], output.decoder_hidden_states[-1][0], output.logits[0]))
+    return results
+
+
+@pytest.mark.parametrize("way", [one_shot, chunked, one_by_one])
+def test_decoder_states_and_logits(pair, way):
+    oracle, loaded, _ = pair
+    sounds, targets = recordings(oracle), random_ids(oracle.config.vocab_size, TARGETS)
+    hidden = way(Rows(loaded.transformer, sounds), targets)
+    for ours, (_, theirs, logits) in zip(hidden, expected(oracle, sounds, targets), strict=True):
+        torch.testing.assert_close(ours, theirs, atol=1e-4, rtol=1e-4)
+        torch.testing.assert_close(loaded.transformer.logits(ours), logits, atol=1e-4, rtol=1e-4)
+        assert logits.std(-1).min() > 0.1
+
+
+def test_encoder_states(pair, device):
+    oracle, loaded, _ = pair
+    sounds = recordings(oracle)
+    batch = sound_batch(sounds, device)
+    with torch.inference_mode():
+        hidden = loaded.transformer.encode(batch).split(batch.lengths)
+    for ours, (theirs, _, _) in zip(hidden, expected(oracle, sounds, [[START]] * len(sounds)), strict=True):
+        torch.testing.assert_close(ours, theirs, atol=1e-4, rtol=1e-4)
+
+
+def test_greedy_text(pair):
+    """The oracle, reading our text in one pass, finds each of its tokens the likeliest: by induction its own text."""
+    oracle, loaded, _ = pair
+    sounds = recordings(oracle)
+    start = list(loaded.generation.decoder_start_token_ids)
+    answers = greedy(Rows(loaded.transformer, sounds), [start] * len(sounds), 20)
+    for sound, answer in zip(sounds, answers, strict=True):
+        ((_, _, logits),) = expected(oracle, [sound], [start + answer])
+        assert answer == logits[:-1].argmax(-1).tolist()
+    assert len({tuple(answer) for answer in answers}) > 1
+
+
+def test_a_recording_does_not_hear_its_neighbour(pair, device):
+    """Of several lengths, odd ones too, each as if alone; frames of another recording next to it would show."""
+    oracle, loaded, _ = pair
+    sounds = [one[:length] for one, length in zip(recordings(oracle), (9, 40, 1, 24), strict=True)]
+    with torch.inference_mode():
+        batch = sound_batch(sounds, device)
+        together = loaded.transformer.encode(batch).split(batch.lengths)
+        assert batch.lengths == (5, 20, 1, 12)
+        for ours, sound in zip(together, sounds, strict=True):
+            alone = loaded.transformer.encode(sound_batch([sound], device))
+            torch.testing.assert_close(ours, alone, atol=1e-5, rtol=1e-5)
+        joined = loaded.transformer.encode(SoundBatch(torch.cat(sounds[:2]), (49,)))
+    assert (joined[:5] - together[0]).abs().max() > 1e-2
+
+
+@pytest.mark.parametrize("dtype, bound", [(torch.bfloat16, 0.08), (torch.float16, 0.015)], ids=str)
+def test_half_precision_stays_near(pair, device, dtype, bound):
+    oracle, _, directory = pair
+    model = load(directory, device, dtype).transformer
+    sounds, targets = recordings(oracle), random_ids(oracle.config.vocab_size, TARGETS)
+    hidden = one_shot(Rows(model, sounds), targets)
+    for ours, (_, _, logits) in zip(hidden, expected(oracle, sounds, targets), strict=True):
+        assert (model.logits(ours) - logits).abs().mean() < bound * logits.std()
+
+
+def test_what_the_checkpoint_says(pair):
+    _, loaded, _ = pair
+    assert loaded.tasks == ("transcribe",)
+    assert loaded.context_tokens == 64 and loaded.source_tokens in (30, 50)
+    assert loaded.generation.begin_suppress_token_ids == (5, END)
+
+
+@pytest.mark.parametrize("change", [{"scale_embedding": True}, {"tie_word_embeddings": False}])
+def test_refused_by_name(tmp_path, device, change):
+    write(tmp_path, "whisper")
+    edit_config(tmp_path, **change)
+    with pytest.raises(ConfigError, match=next(iter(change))):
+        load(tmp_path, device)

@@ -1,0 +1,150 @@
+"""Windows are cut into parts as transformers cuts them; a checkpoint's tokens of speech are read and checked."""
+
+from __future__ import annotations
+
+import json
+import random
+from pathlib import Path
+
+import pytest
+import torch
+from transformers.models.whisper.generation_whisper import WhisperGenerationMixin
+
+from server.text.speech import SpeechTokens, cut
+from server.text.tokenizer import TokenizerError, load_tokenizer
+from tests.parity import speech
+from tests.parity.speech import (
+    END,
+    FIRST_TIME,
+    LANGUAGES,
+    NO_TIMESTAMPS,
+    START,
+    START_OF_PREVIOUS,
+    TRANSCRIBE,
+    TRANSLATE,
+)
+
+FIRST = 100
+
+
+def theirs(tokens: list[int], first_frame: int, num_frames: int):
+    segments, step = WhisperGenerationMixin._retrieve_segment(
+        seek_sequence=torch.tensor(tokens, dtype=torch.int64),
+        seek_outputs=[None],
+        time_offset=torch.tensor([first_frame * 0.02 / 2], dtype=torch.float64),
+        timestamp_begin=FIRST,
+        seek_num_frames=torch.tensor([num_frames]),
+        time_precision=0.02,
+        time_precision_features=0.01,
+        input_stride=2,
+        prev_idx=0,
+        idx=0,
+        return_token_timestamps=False,
+        decoder_input_ids=torch.zeros(1, 3),
+    )
+    return [(float(one["start"]), float(one["end"]), one["tokens"].tolist()) for one in segments], int(step)
+
+
+def said(chooser: random.Random) -> list[int]:
+    """Text and times as the rules of times allow them, cut off anywhere."""
+    tokens, time = [FIRST + chooser.randint(0, 3)], 4
+    while len(tokens) < 40 and chooser.random() > 0.1:
+        tokens += [chooser.randint(0, 90) for _ in range(chooser.randint(1, 4))]
+        if chooser.random() < 0.8:
+            time += chooser.randint(1, 9)
+            tokens.append(FIRST + time)
+            if chooser.random() < 0.7:
+                tokens.append(FIRST + time + chooser.randint(0, 2))
+    return tokens[: chooser.randint(0, len(tokens))]
+
+
+def test_parts_are_those_of_transformers() -> None:
+    chooser = random.Random(4)
+    shapes = set()
+    for _ in range(2000):
+        tokens, first_frame = said(chooser), chooser.randint(0, 5000)
+        num_frames = chooser.choice([3000, 100, 37, 2])
+        parts, step = cut(tokens, FIRST, first_frame, num_frames)
+        expected, expected_step = theirs(tokens, first_frame, num_frames)
+        assert [part.tokens for part in parts] == [one[2] for one in expected], tokens
+        assert step == expected_step, tokens
+        for part, (start, end, _) in zip(parts, expected, strict=True):
+            assert part.start == pytest.approx(start, abs=1e-9)
+            # Where no time was said they round the length of an odd window down to a whole token.
+            assert part.end == pytest.approx(end, abs=0.0201)
+        shapes.add((min(len(parts), 3), step == num_frames))
+    assert len(shapes) >= 4
+
+
+def test_a_window_always_goes_on() -> None:
+    """Times that do not move, which the rules would not let a model say."""
+    _, step = cut([FIRST, FIRST, 5], FIRST, 0, 3000)
+    assert step == 2
+
+
+@pytest.fixture
+def directory(tmp_path: Path) -> Path:
+    speech.write_tokenizer(tmp_path)
+    (tmp_path / "generation_config.json").write_text(json.dumps(speech.GENERATION))
+    (tmp_path / "config.json").write_text(json.dumps({"model_type": "whisper", "vocab_size": FIRST_TIME + 51}))
+    return tmp_path
+
+
+def read(directory: Path) -> SpeechTokens:
+    return SpeechTokens.from_checkpoint(directory, load_tokenizer(directory))
+
+
+def change(directory: Path, **values: object) -> None:
+    path = directory / "generation_config.json"
+    merged = json.loads(path.read_text()) | values
+    path.write_text(json.dumps({name: value for name, value in merged.items() if value is not None}))
+
+
+def test_what_the_generation_config_says(directory: Path) -> None:
+    tokens = read(directory)
+    assert tokens.start == START and tokens.first_time == FIRST_TIME and tokens.max_initial == 25
+    assert tokens.languages == {"en": LANGUAGES["<|en|>"], "de": LANGUAGES["<|de|>"], "fr": LANGUAGES["<|fr|>"]}
+    assert tokens.prefix("de", "transcribe", False) == [START, LANGUAGES["<|de|>"], TRANSCRIBE, NO_TIMESTAMPS]
+    assert tokens.prefix("fr", "translate", True, [7]) == [START_OF_PREVIOUS, 7, START, LANGUAGES["<|fr|>"], TRANSLATE]
+
+
+def test_what_it_does_not_say_is_in_the_vocabulary(directory: Path) -> None:
+    told = read(directory)
+    change(directory, lang_to_id=None, task_to_id=None, no_timestamps_token_id=None, prev_sot_token_id=None)
+    assert read(directory) == told
+
+
+def test_a_model_of_english_alone_is_told_neither_language_nor_task(directory: Path) -> None:
+    change(directory, is_multilingual=None)
+    tokens = read(directory)
+    assert tokens.languages == {} and not tokens.translates
+    assert tokens.prefix(None, "transcribe", True) == [START]
+    assert tokens.language("English") == "en" and tokens.language("de") is None
+
+
+@pytest.mark.parametrize(
+    ("name", "code"),
+    [("de", "de"), ("DE", "de"), ("German", "de"), ("deu", "de"), ("de-AT", "de"), ("es", None), ("klingon", None)],
+)
+def test_languages_by_code_and_name(directory: Path, name: str, code: str | None) -> None:
+    assert read(directory).language(name) == code
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"no_timestamps_token_id": 10_000},
+        {"no_timestamps_token_id": "5"},
+        {"prev_sot_token_id": -1},
+        {"lang_to_id": {"<|en|>": 9999}},
+        {"lang_to_id": {"english": END}},
+        {"lang_to_id": {}},
+        {"task_to_id": {"transcribe": TRANSCRIBE}},
+        {"max_initial_timestamp_index": "50"},
+    ],
+    ids=str,
+)
+def test_wrong_tokens_are_refused_by_name(directory: Path, wrong: dict) -> None:
+    change(directory, **wrong)
+    with pytest.raises(TokenizerError, match=next(iter(wrong))):
+        read(directory)

@@ -1,0 +1,77 @@
+"""What int8 costs on the demo models, by the engine: answers and perplexity stay within one percent of float32's."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from transformers import AutoTokenizer, MarianTokenizer
+
+from models.loader import load_model
+from server.engine.engine import Engine
+from server.engine.loading import build, load
+from server.ipc.messages import Encode, EncodeItem, EngineOptions, Generate, GenerationParams, ModelSpec
+from tests.engine.harness import run
+from tests.parity.paged import Rows
+from weights.demo.train import reviews, stories, translation
+from weights.demo.train.training import HOME
+
+CPU = torch.device("cpu")
+
+
+def engine(name: str, quantization: str | None) -> Engine:
+    loaded = load(ModelSpec(name, str(HOME / name), "float32", quantization), CPU, lambda done, total: None)
+    return Engine({name: build(loaded, EngineOptions(), 64 << 20)[0]}, CPU)
+
+
+def translations(sources: list[str], quantization: str | None) -> list[str]:
+    name = translation.NAME
+    tokenizer = MarianTokenizer.from_pretrained(HOME / name)
+    params = GenerationParams(
+        max_new_tokens=60, end_token_ids=[0], bad_words_ids=[[tokenizer.pad_token_id]], forced_eos_token_id=0
+    )
+    requests = [
+        Generate(number, name, ids, [tokenizer.pad_token_id], params)
+        for number, ids in enumerate(tokenizer(sources)["input_ids"])
+    ]
+    results = run(engine(name, quantization), requests)
+    return [tokenizer.decode(results.texts(number)[0], skip_special_tokens=True) for number in range(len(sources))]
+
+
+def test_translations_are_as_often_exact():
+    pairs = translation.held_out_pairs(200, seed=78)
+    sources, targets = zip(*pairs, strict=True)
+    right = {
+        kind: sum(map(str.__eq__, translations(list(sources), kind), targets)) / len(targets) for kind in (None, "int8")
+    }
+    assert right["int8"] >= 0.99 * right[None] and right[None] >= 0.95
+
+
+def test_the_classifier_is_as_often_right():
+    held = reviews.held_out_reviews(300, seed=78)
+    tokenizer = AutoTokenizer.from_pretrained(HOME / reviews.NAME)
+    items = [EncodeItem(ids) for ids in tokenizer([text for text, _ in held])["input_ids"]]
+    right = {}
+    for kind in (None, "int8"):
+        results = run(engine(reviews.NAME, kind), [Encode(0, reviews.NAME, "classify", items)])
+        logits = np.stack([np.frombuffer(results.encoded[0, number], "<f4") for number in range(len(items))])
+        right[kind] = float(np.mean(logits.argmax(1) == [label for _, label in held]))
+    assert right["int8"] >= 0.99 * right[None] and right[None] >= 0.97
+
+
+@torch.inference_mode()
+def perplexity(rows: list[list[int]], quantization: str | None) -> float:
+    model = load_model(HOME / stories.NAME, torch.float32, CPU, quantization=quantization).transformer
+    losses = []
+    for row in rows:
+        (hidden,) = Rows(model, num_blocks=200).feed({0: row[:-1]})
+        losses.append(torch.nn.functional.cross_entropy(model.logits(hidden), torch.tensor(row[1:]), reduction="none"))
+    return math.exp(torch.cat(losses).mean())
+
+
+def test_stories_are_as_likely():
+    tokenizer = AutoTokenizer.from_pretrained(HOME / stories.NAME)
+    rows = tokenizer(stories.held_out_stories(24))["input_ids"]
+    assert perplexity(rows, "int8") == pytest.approx(perplexity(rows, None), rel=0.01)
