@@ -1,6 +1,6 @@
 """Which words of a source text each word of an answer looked at: cross-attention, read off in a pass of its own.
 
-Averaged over layers and heads, as Bahdanau et al. 2015 (arXiv:1409.0473, figure 3) draw it for one layer and head.
+Of the last layer, averaged over its heads, drawn as Bahdanau et al. 2015 (arXiv:1409.0473, figure 3) do.
 """
 
 from __future__ import annotations
@@ -17,30 +17,31 @@ from models.steps import PackedStep
 
 
 class AligningStep(PackedStep):
-    """One text through a decoder, whole, beside what its tokens' cross-attention looks at.
+    """One text through a decoder, whole, beside what its tokens' cross-attention looks at in one layer.
 
-    source: [source tokens, hidden], the encoder's output. weights: [tokens, source tokens], float32; each row adds up
-    to one.
+    source: [source tokens, hidden], the encoder's output. layer: which one. weights: [tokens, source tokens], float32;
+    each row adds up to one.
     """
 
     def __init__(
-        self, length: int, source: Tensor, rotations: Mapping[RopeConfig, Rotation], score_bias: Tensor | None
+        self,
+        length: int,
+        source: Tensor,
+        rotations: Mapping[RopeConfig, Rotation],
+        score_bias: Tensor | None,
+        layer: int,
     ) -> None:
         lengths = ((length,), (len(source),))
         super().__init__(lengths[0], source.dtype, source.device, rotations, score_bias, source, lengths[1])
-        self._looked = torch.zeros(length, len(source), device=source.device)
-        self._layers = 0
-
-    @property
-    def weights(self) -> Tensor:
-        return self._looked / self._layers
+        self.weights = torch.zeros(length, len(source), device=source.device)
+        self._layer = layer
 
     def cross_attention(self, layer: int, attention: Attention, hidden: Tensor) -> Tensor:
         assert self._source is not None
-        query, (key, _) = attention.queries(hidden, {}), attention.keys_values(self._source, {})
-        heads, kv_heads = attention.config.num_heads, attention.config.num_kv_heads
-        key = key.repeat_interleave(heads // kv_heads, dim=1)
-        scores = torch.einsum("thd,shd->hts", query.float(), key.float()) * attention.config.scale
-        self._looked += scores.softmax(-1).mean(0)
-        self._layers += 1
+        if layer == self._layer:
+            query, (key, _) = attention.queries(hidden, {}), attention.keys_values(self._source, {})
+            heads, kv_heads = attention.config.num_heads, attention.config.num_kv_heads
+            key = key.repeat_interleave(heads // kv_heads, dim=1)
+            scores = torch.einsum("thd,shd->hts", query.float(), key.float()) * attention.config.scale
+            self.weights = scores.softmax(-1).mean(0)
         return super().cross_attention(layer, attention, hidden)

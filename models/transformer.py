@@ -191,7 +191,7 @@ class Transformer(nn.Module):
         return self.decoder(batch.token_ids, batch.positions, step)  # type: ignore[no-any-return]
 
     def align(self, source: EncoderBatch, target: EncoderBatch) -> Tensor:
-        """What each token of a text looks at in its source, over layers and heads: [tokens, source tokens], float32.
+        """What each token of a text looks at in its source, in the last layer: [tokens, source tokens], float32.
 
         source, target: one text each; the target with what the decoder starts from, and without its last token, which
         has looked at nothing yet.
@@ -199,7 +199,7 @@ class Transformer(nn.Module):
         assert self.decoder is not None, "the model has no decoder"
         (length,) = target.lengths
         rotations, bias = self.decoder.rotations(target.positions), self.decoder.bias(length)
-        step = AligningStep(length, self.encode(source), rotations, bias)
+        step = AligningStep(length, self.encode(source), rotations, bias, len(self.decoder.layers) - 1)
         self.decoder(target.token_ids, target.positions, step)
         return step.weights
 

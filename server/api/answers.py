@@ -139,7 +139,7 @@ class Answer:
         return [None, *(self.logprob_json(entry) for entry in logprobs)]
 
     def alignment_json(self, source_ids: Sequence[int]) -> dict[str, Any]:
-        """What each token of the answer looked at in its source: a row for each token there, a column for each here."""
+        """What each token of the answer looked at in its source: a row for each token here, a column for each there."""
         numbers = array("f", self._attention or b"")
         if sys.byteorder == "big":
             numbers.byteswap()
@@ -148,7 +148,7 @@ class Answer:
         return {
             "source_tokens": [self.tokenizer.id_to_token(token_id) or "" for token_id in source_ids],
             "target_tokens": [self.tokenizer.id_to_token(token_id) or "" for token_id in self.token_ids],
-            "weights": [[numbers[row * width + column] for row in rows] for column in range(width)],
+            "matrix": [numbers[row * width : (row + 1) * width].tolist() for row in rows],
         }
 
     def logprobs_json(self) -> list[dict[str, Any]]:

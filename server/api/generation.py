@@ -14,12 +14,13 @@ import msgspec
 from server.api.schemas import GenerationFields, refuse_contradictions
 from server.api.state import Model
 from server.errors import ContextLengthExceeded, InvalidRequest
-from server.ipc.messages import GenerationParams, ModelInfo
+from server.ipc.messages import Generate, GenerationParams, ModelInfo
 from server.text.languages import Plan, UnknownPair
 from server.text.tokenizer import Encoding, Tokenizer
 
 DEFAULT_NEW_TOKENS = 256
 SEED_LIMIT = 1 << 64
+MAX_ATTENTION_NUMBERS = 1 << 22
 
 Value = TypeVar("Value")
 
@@ -202,6 +203,18 @@ def bare_start(model: Model, plan: Plan) -> list[int]:
             f"`{model.name}` starts its answer from a language; `target_lang` must be given", "target_lang"
         )
     return start
+
+
+def limit_attention(messages: Sequence[Generate]) -> None:
+    """Raises InvalidRequest for matrices that together may be too large to send."""
+    asked = [message for message in messages if message.params.attention]
+    numbers = sum(len(m.token_ids) * m.params.max_new_tokens * m.params.num_return_sequences for m in asked)
+    if numbers > MAX_ATTENTION_NUMBERS:
+        raise InvalidRequest(
+            f"`return_attention` may bring {numbers} numbers, source tokens by `max_new_tokens` of every answer; the "
+            f"limit is {MAX_ATTENTION_NUMBERS}",
+            "return_attention",
+        )
 
 
 def decoder_start(body: GenerationFields, model: Model, plan: Plan) -> list[int]:

@@ -79,6 +79,7 @@ async def generate(request: Request) -> Response:
             messages.append(Generate(state.client.next_id(), model.name, prompt, start, own, deadline))
             origins.append(origin)
 
+    generation.limit_attention(messages)
     answer_id = f"gen-{uuid.uuid4().hex}"
     run = Run(state.client.submit(messages, deadline), answers)
     per_row = params.num_return_sequences

@@ -68,6 +68,7 @@ async def translate(request: Request) -> Response:
         answers.append(segment.answers)
         messages.append(Generate(state.client.next_id(), model.name, source, start, own, deadline))
 
+    generation.limit_attention(messages)
     answer_id = f"tr-{uuid.uuid4().hex}"
     run = Run(state.client.submit(messages, deadline), answers)
 

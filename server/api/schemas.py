@@ -262,6 +262,9 @@ def refuse_contradictions(body: GenerationFields, num_beams: int) -> None:
     if not beams and body.early_stopping:
         raise InvalidRequest("`early_stopping` needs beam search (`num_beams` above 1)", "early_stopping")
     _refuse_groups(body, num_beams)
+    for name in ("stream", "stop"):
+        if body.return_attention and getattr(body, name):
+            raise InvalidRequest(f"`return_attention` does not go with `{name}`", "return_attention")
     if body.top_logprobs and not (body.logprobs or body.prompt_logprobs):
         raise InvalidRequest("`top_logprobs` needs `logprobs` or `prompt_logprobs` to be true", "top_logprobs")
     if body.ignore_eos and body.has_format:

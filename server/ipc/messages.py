@@ -362,8 +362,8 @@ class Hypothesis(msgspec.Struct, frozen=True, array_like=True):
     """One answer: its new tokens (an end token, if one ended it, included) and, with beams, its score.
 
     score: sum of log-probabilities / length ** length_penalty. stop_token_id: the token that ended it, if one did.
-    attention: float32, little-endian, [new tokens, source tokens], if it was asked for: cross-attention, averaged over
-    layers and heads.
+    attention: float32, little-endian, [new tokens, source tokens], if it was asked for: cross-attention of the
+    last layer, averaged over its heads.
     """
 
     token_ids: list[int]

@@ -137,6 +137,9 @@ from tests.wire.test_generate import generate, refused
             {"response_format": {"type": "json_object"}, "forced_bos_token": "a", "model": "translator"},
         ),
         ("return_attention", {"return_attention": 1, "model": "translator"}),
+        ("return_attention", {"return_attention": True, "model": "translator", "stream": True}),
+        ("return_attention", {"return_attention": True, "model": "translator", "stop": "a", "num_beams": 1}),
+        ("return_attention", {"return_attention": True, "model": "translator", "prompt": ["a" * 200] * 100}),
         ("model", {"model": "embedder"}),
     ],
 )
