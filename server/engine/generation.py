@@ -83,6 +83,7 @@ class Generation:
         self.limits = limits
         self.is_encoder_decoder = scheduler.cross_pool is not None
         self.formats: Formats | None = None
+        self._beam_lags: list[int] = []
 
     @property
     def has_work(self) -> bool:
@@ -170,7 +171,16 @@ class Generation:
                 self.finish(request, "engine_error", events, STEP_FAILED)
             raise StepFailed from error
         seconds = time.monotonic() - started
-        return StepTiming(self.name, phase, seconds, num_rows, num_tokens, mask_wait_seconds=mask_wait_seconds)
+        lags, self._beam_lags = self._beam_lags, []
+        return StepTiming(
+            self.name,
+            phase,
+            seconds,
+            num_rows,
+            num_tokens,
+            mask_wait_seconds=mask_wait_seconds,
+            beam_lag_tokens=lags,
+        )
 
     def _run(self, schedule: Schedule, events: Events) -> float | None:
         """Compute, choose, tell. Returns the seconds that masks took beyond the forward pass, if there were any."""
@@ -250,6 +260,8 @@ class Generation:
                 logprobs = beams.agreed_logprobs()[request.num_reported_tokens :] if request.params.logprobs else None
                 events.tokens.append(Tokens(request.request_id, fresh, logprobs))
                 request.num_reported_tokens = len(agreed)
+            if not beams.done:
+                self._beam_lags.append(beams.length - len(agreed))
         if beams.done:
             self.finish(request, "length", events)
         else:

@@ -427,6 +427,7 @@ class StepTiming(msgspec.Struct, frozen=True, array_like=True):
     """One step, for the histograms. phase: what it did (`prefill`, `decode`, `mixed`, `encode`).
 
     mask_wait_seconds: how long the masks of grammars took beyond the forward pass beside them; None without any.
+    beam_lag_tokens: of each group of beams that streams and goes on, how many of its tokens are not certain yet.
     """
 
     model: str
@@ -436,6 +437,7 @@ class StepTiming(msgspec.Struct, frozen=True, array_like=True):
     tokens: int
     padding_tokens: int = 0
     mask_wait_seconds: float | None = None
+    beam_lag_tokens: list[int] = []
 
 
 class Stats(Message, frozen=True):
