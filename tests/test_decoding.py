@@ -18,6 +18,7 @@ TESTS = {
     "sampler": ["tests/engine/test_sampler.py"],
     "engine": ["tests/engine/test_engine.py"],
     "beams": ["tests/engine/test_beam_search.py", "tests/engine/test_beam_groups.py"],
+    "stops": ["tests/engine/test_beam_stops.py"],
     "format": ["tests/engine/test_formats.py"],
     "crowd": ["tests/invariance/test_alone_equals_batched.py"],
     "resolved": ["tests/api/test_generation.py"],

@@ -32,12 +32,17 @@ from server.text.tokenizer import Tokenizer
 
 @dataclass(frozen=True)
 class TextOptions:
-    """How tokens become text. spelling: token by token, where a grammar has decided byte by byte."""
+    """How tokens become text. spelling: token by token, where a grammar, or beams with stops, decided byte by byte."""
 
     skip_special_tokens: bool = True
     stop: tuple[str, ...] = ()
     include_stop: bool = False
     spelling: Spelling | None = None
+
+    @property
+    def drops_space(self) -> bool:
+        """Whether a space that a text on its own begins with is not part of it."""
+        return self.spelling is not None and self.spelling.opens_with_space
 
 
 @dataclass
@@ -89,7 +94,9 @@ class Answer:
             stop=options.stop,
             include_stop=options.include_stop,
             spelling=options.spelling,
+            show_names=not params.stop_texts,
         )
+        self.is_beam = params.num_beams > 1
 
     @property
     def done(self) -> bool:
@@ -209,11 +216,13 @@ class Run:
         if isinstance(event, PromptScored):
             self.prompts[row] = event.logprobs
             return []
-        if answers[0].done or isinstance(event, Encoded):
+        # Beams know of stop strings themselves, and their end has more to tell.
+        stopped = answers[0].done and not answers[0].is_beam
+        if stopped or isinstance(event, Encoded):
             return []
         if isinstance(event, Tokens):
             delta = answers[0].feed(event.token_ids, event.logprobs)
-            if answers[0].done:
+            if answers[0].done and not answers[0].is_beam:
                 self.call.stop(row)
             return [delta]
         self.finished.append(event)

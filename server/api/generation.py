@@ -75,6 +75,7 @@ def resolve(
         logit_bias=_logit_bias(body, info),
         end_token_ids=[] if body.ignore_eos else defaults.end_token_ids,
         stop_token_ids=_in_vocabulary(body.stop_token_ids or [], info, "stop_token_ids"),
+        stop_texts=[stop.encode() for stop in body.stop or ()] if num_beams > 1 else [],
         forced_bos_token_id=_forced_bos(body, model, plan),
         forced_eos_token_id=defaults.forced_eos_token_id,
         num_beams=num_beams,
@@ -155,8 +156,10 @@ def _forced_bos(body: GenerationFields, model: Model, plan: Plan) -> int | None:
     return token_id
 
 
-def row(params: GenerationParams, index: int, max_new_tokens: int) -> GenerationParams:
+def row(params: GenerationParams, index: int, max_new_tokens: int, drops_space: bool = False) -> GenerationParams:
     """The parameters of one row: its own seed, and as many new tokens as its context leaves.
+
+    drops_space: whether a space that its answer begins with is not part of the text.
 
     The rows of a prompt read the same text, so that the first alone tells its log-probabilities.
     """
@@ -164,6 +167,7 @@ def row(params: GenerationParams, index: int, max_new_tokens: int) -> Generation
         params,
         seed=(params.seed + index) % SEED_LIMIT,
         max_new_tokens=max_new_tokens,
+        text_drops_space=drops_space,
         prompt_logprobs=params.prompt_logprobs and index == 0,
         min_new_tokens=min(params.min_new_tokens, max_new_tokens),
     )

@@ -248,8 +248,10 @@ def refuse_contradictions(body: GenerationFields, num_beams: int) -> None:
         raise InvalidRequest("`best_of` above `n` does not go with `stream`: the best is known at the end", "best_of")
     if beams and (body.n or 1) > 1:
         raise InvalidRequest("`n` does not go with beam search; use `num_return_sequences`", "n")
-    if beams and body.stop:
-        raise InvalidRequest(f"`stop` does not go with beam search (`num_beams` is {num_beams})", "stop")
+    if beams and body.stop and body.skip_special_tokens is False:
+        raise InvalidRequest("`stop` with beam search needs `skip_special_tokens`", "skip_special_tokens")
+    if beams and any("\ufffd" in stop for stop in body.stop or ()):
+        raise InvalidRequest("`stop` with beam search looks at bytes, and U+FFFD stands for none", "stop")
     if beams and body.do_sample:
         raise InvalidRequest(f"`do_sample` does not go with beam search (`num_beams` is {num_beams})", "do_sample")
     sampler = body.sampler()
@@ -262,8 +264,8 @@ def refuse_contradictions(body: GenerationFields, num_beams: int) -> None:
     if not beams and body.early_stopping:
         raise InvalidRequest("`early_stopping` needs beam search (`num_beams` above 1)", "early_stopping")
     _refuse_groups(body, num_beams)
-    for name in ("stream", "stop"):
-        if body.return_attention and getattr(body, name):
+    for name, given in (("stream", body.stream), ("stop", body.stop and not beams)):
+        if body.return_attention and given:
             raise InvalidRequest(f"`return_attention` does not go with `{name}`", "return_attention")
     if body.top_logprobs and not (body.logprobs or body.prompt_logprobs):
         raise InvalidRequest("`top_logprobs` needs `logprobs` or `prompt_logprobs` to be true", "top_logprobs")

@@ -68,6 +68,8 @@ class GroupSearch(BeamSearch):
     def advance(self, log_probs: Float32s, token_ids: Ids, describe: Describe | None = None) -> list[int]:
         """One step of every group that is not done: see `BeamSearch.advance`."""
         assert not self.done and log_probs.shape[0] == len(self.running)
+        for group in self.groups:
+            group.stop_texts = self.stop_texts
         is_first, is_last = self.length == 0, self.length + 1 >= self.max_new_tokens
         taken: Counter[int] = Counter()
         parents: list[list[int]] = []

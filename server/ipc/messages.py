@@ -115,6 +115,8 @@ class GenerationParams(msgspec.Struct, frozen=True, omit_defaults=True):
 
     end_token_ids: the checkpoint's end-of-text tokens (empty for `ignore_eos`); stop_token_ids: the client's own.
     Both end a sequence and both are kept out while fewer than `min_new_tokens` were made.
+    stop_texts: with beams, strings (UTF-8) that end a hypothesis; text_drops_space: a space that it begins with is not
+    part of its text. Without beams the HTTP side finds them.
     bad_words_ids: token sequences never to complete. suppress_token_ids: single tokens never to make,
     begin_suppress_token_ids: not as the first new one. timestamps: whether and how tokens that say times are made.
     allowed_token_ids: if any, no other token is made unless it is forced. logit_bias: what to add to a token's logit.
@@ -154,6 +156,8 @@ class GenerationParams(msgspec.Struct, frozen=True, omit_defaults=True):
     logit_bias: dict[int, float] = {}
     end_token_ids: list[int] = []
     stop_token_ids: list[int] = []
+    stop_texts: list[bytes] = []
+    text_drops_space: bool = False
     forced_bos_token_id: int | None = None
     forced_eos_token_id: int | None = None
     num_beams: int = 1
