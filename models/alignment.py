@@ -1,6 +1,6 @@
 """Which words of a source text each word of an answer looked at: cross-attention, read off in a pass of its own.
 
-Of the last layer, averaged over its heads, drawn as Bahdanau et al. 2015 (arXiv:1409.0473, figure 3) do.
+Of the last layer, averaged over its heads, as Bahdanau et al. 2015 (arXiv:1409.0473, figure 3) draw it for one of each.
 """
 
 from __future__ import annotations
@@ -11,37 +11,31 @@ import torch
 from torch import Tensor
 
 from models.attention import Attention
+from models.attention_plan import KeyBias
 from models.config import RopeConfig
 from models.positions import Rotation
 from models.steps import PackedStep
 
 
 class AligningStep(PackedStep):
-    """One text through a decoder, whole, beside what its tokens' cross-attention looks at in one layer.
+    """One text through a decoder, whole, beside what its tokens' cross-attention looks at.
 
-    source: [source tokens, hidden], the encoder's output. layer: which one. weights: [tokens, source tokens], float32;
-    each row adds up to one.
+    source: [source tokens, hidden], the encoder's output. weights: [tokens, source tokens], float32; each row adds up
+    to one.
     """
 
     def __init__(
-        self,
-        length: int,
-        source: Tensor,
-        rotations: Mapping[RopeConfig, Rotation],
-        score_bias: Tensor | None,
-        layer: int,
+        self, length: int, source: Tensor, rotations: Mapping[RopeConfig, Rotation], score_bias: Tensor | KeyBias | None
     ) -> None:
         lengths = ((length,), (len(source),))
         super().__init__(lengths[0], source.dtype, source.device, rotations, score_bias, source, lengths[1])
-        self.weights = torch.zeros(length, len(source), device=source.device)
-        self._layer = layer
+        self.weights = torch.empty(0, device=source.device)
 
     def cross_attention(self, layer: int, attention: Attention, hidden: Tensor) -> Tensor:
         assert self._source is not None
-        if layer == self._layer:
-            query, (key, _) = attention.queries(hidden, {}), attention.keys_values(self._source, {})
-            heads, kv_heads = attention.config.num_heads, attention.config.num_kv_heads
-            key = key.repeat_interleave(heads // kv_heads, dim=1)
-            scores = torch.einsum("thd,shd->hts", query.float(), key.float()) * attention.config.scale
-            self.weights = scores.softmax(-1).mean(0)
+        query, (key, _) = attention.queries(hidden, {}), attention.keys_values(self._source, {})
+        heads, kv_heads = attention.config.num_heads, attention.config.num_kv_heads
+        key = key.repeat_interleave(heads // kv_heads, dim=1)
+        scores = torch.einsum("thd,shd->hts", query.float(), key.float()) * attention.config.scale
+        self.weights = scores.softmax(-1).mean(0)
         return super().cross_attention(layer, attention, hidden)

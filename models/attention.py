@@ -8,10 +8,12 @@ from torch import Tensor, nn
 
 from models import ops
 from models.attention_plan import AttentionPlan
-from models.config import AttentionConfig, RopeConfig
-from models.linear import Linear, Packer, merged
-from models.norms import LayerNorm, RMSNorm, make_norm
+from models.config import AttentionConfig, QueryKeyNorm, RopeConfig
+from models.linear import ClippedLinear, Linear, Packer, merged
+from models.norms import LayerNorm, NormOfHeads, RMSNorm, make_norm
 from models.positions import Rotation
+
+Norm = LayerNorm | RMSNorm | NormOfHeads
 
 
 class Attention(nn.Module):
@@ -25,17 +27,16 @@ class Attention(nn.Module):
         super().__init__()
         self.config = config
         width, kv_width = config.num_heads * config.head_dim, config.num_kv_heads * config.head_dim
-        self.query = Linear(hidden_size, width, config.query_bias)
-        self.key = Linear(hidden_size, kv_width, config.key_bias)
-        self.value = Linear(hidden_size, kv_width, config.value_bias)
+        self.query = _projection(hidden_size, width, config.query_bias, config.clip)
+        self.key = _projection(hidden_size, kv_width, config.key_bias, config.clip)
+        self.value = _projection(hidden_size, kv_width, config.value_bias, config.clip)
         self.output = Linear(width, hidden_size, config.output_bias)
         self.merged: ops.PackedLinear | None = None
-        self.query_norm: LayerNorm | RMSNorm | None = None
-        self.key_norm: LayerNorm | RMSNorm | None = None
+        self.query_norm: Norm | None = None
+        self.key_norm: Norm | None = None
         if config.query_key_norm is not None:
-            norm, whole = config.query_key_norm.norm, config.query_key_norm.over == "all"
-            self.query_norm = make_norm(norm, width if whole else config.head_dim)
-            self.key_norm = make_norm(norm, kv_width if whole else config.head_dim)
+            self.query_norm = _norm(config.query_key_norm, config.num_heads, config.head_dim)
+            self.key_norm = _norm(config.query_key_norm, config.num_kv_heads, config.head_dim)
 
     def projections(self, hidden: Tensor, rotations: Mapping[RopeConfig, Rotation]) -> tuple[Tensor, Tensor, Tensor]:
         """Queries, keys and values of the same tokens: see `queries` and `keys_values`."""
@@ -55,7 +56,10 @@ class Attention(nn.Module):
 
     def pack(self, packer: Packer) -> None:
         """Put the weights into their fastest layout, those of queries, keys and values together: all of one input."""
-        if self.merged is None:
+        if self.config.clip is not None:
+            for part in (self.query, self.key, self.value, self.output):
+                part.pack(packer)
+        elif self.merged is None:
             self.merged = packer(*merged([self.query, self.key, self.value]))
             del self.query, self.key, self.value
             self.output.pack(packer)
@@ -78,7 +82,7 @@ class Attention(nn.Module):
         output: Tensor = self.output(attended.flatten(-2))
         return output
 
-    def _normalised(self, x: Tensor, norm: LayerNorm | RMSNorm | None) -> Tensor:
+    def _normalised(self, x: Tensor, norm: Norm | None) -> Tensor:
         if norm is None:
             return self._heads(x)
         assert self.config.query_key_norm is not None
@@ -94,3 +98,13 @@ class Attention(nn.Module):
             return x
         rotation = rotations[self.config.rope]
         return ops.rotate(x, rotation.cos, rotation.sin, self.config.rope.pairing == "interleaved")
+
+
+def _projection(hidden_size: int, width: int, bias: bool, clip: float | None) -> Linear:
+    return Linear(hidden_size, width, bias) if clip is None else ClippedLinear(hidden_size, width, bias, clip)
+
+
+def _norm(config: QueryKeyNorm, heads: int, head_dim: int) -> Norm | None:
+    if config.over == "own_head":
+        return NormOfHeads(config.norm, heads, head_dim)
+    return make_norm(config.norm, heads * head_dim if config.over == "all" else head_dim)

@@ -37,6 +37,13 @@ class Group:
 
 
 @dataclass(frozen=True)
+class KeyBias:
+    """A bias of each key by its position, whoever looks at it. values: [heads, length], model dtype."""
+
+    values: Tensor
+
+
+@dataclass(frozen=True)
 class Distances:
     """Vectors of distances, `query position - key position`, for attention that looks at them.
 
@@ -72,7 +79,8 @@ class AttentionPlan:
 
     query_lens, key_lens: `rows` integers; the queries of a row are its last `query_lens[i]` positions where the plan
     is causal. window: a query sees its own position and the `window - 1` before it; if not causal, as many after it.
-    score_bias: [heads, 2 * length - 1], model dtype, the bias of distance `key - query` at `distance + length - 1`.
+    score_bias: [heads, 2 * length - 1], model dtype, the bias of distance `key - query` at `distance + length - 1`;
+    or a `KeyBias`.
     block_tables: [rows, blocks], int64, or None for packed keys. A row reads no other blocks than its own.
     dtype, device: of the tensors that masks are added to.
     """
@@ -83,7 +91,7 @@ class AttentionPlan:
     device: torch.device
     causal: bool = False
     window: int | None = None
-    score_bias: Tensor | None = None
+    score_bias: Tensor | KeyBias | None = None
     block_tables: Tensor | None = None
     block_size: int = 0
     distances: Distances | None = None
@@ -111,13 +119,13 @@ class AttentionPlan:
     @cached_property
     def long_groups(self) -> tuple[Group, ...]:
         """The rows of a paged step that `few_queries` leaves out."""
-        rows = [row for row, count in enumerate(self.query_lens) if count > FEW_QUERIES]
+        rows = [row for row, count in enumerate(self.query_lens) if not self._is_few(count)]
         return tuple(self._paged_group(group) for group in self._rows_of_one_shape(rows))
 
     @cached_property
     def few_queries(self) -> Queries | None:
         """The queries of a paged step's rows that have only a few; None if there are none."""
-        rows = [row for row, count in enumerate(self.query_lens) if count <= FEW_QUERIES]
+        rows = [row for row, count in enumerate(self.query_lens) if self._is_few(count)]
         if not rows:
             return None
         counts = np.array([self.query_lens[row] for row in rows])
@@ -132,21 +140,25 @@ class AttentionPlan:
         columns = np.stack([np.repeat(rows, counts), starts, ends, positions]).astype(np.int32)
         return Queries(tokens, *torch.from_numpy(columns).to(self.device))
 
+    def _is_few(self, count: int) -> bool:
+        return count <= FEW_QUERIES and not isinstance(self.score_bias, KeyBias)
+
     @cached_property
     def bias_float32(self) -> Tensor | None:
+        assert not isinstance(self.score_bias, KeyBias), "such rows are never few queries"
         return None if self.score_bias is None else self.score_bias.float().contiguous()
 
     def _rows_of_one_shape(self, rows: Sequence[int]) -> Iterator[list[int]]:
-        """Packed: rows of equal lengths. Paged: single queries whose block counts have the same number of binary
-        digits, so that less than half of what is gathered is padding; longer queries one row at a time."""
+        """Packed: rows of equal lengths. Paged: few queries, as many in each row, whose block counts have the same
+        number of binary digits, so that less than half of what is gathered is padding; others one row at a time."""
         shapes: dict[tuple[int, int, int], list[int]] = {}
         for row in rows:
             query_len, key_len = self.query_lens[row], self.key_lens[row]
             if self.block_tables is None:
                 shape = (query_len, key_len, 0)
-            elif query_len == 1:
+            elif query_len <= FEW_QUERIES:
                 first, end = self._visible_blocks(row)
-                shape = (1, (end - first).bit_length(), 0)
+                shape = (query_len, (end - first).bit_length(), 0)
             else:
                 shape = (query_len, key_len, row)
             shapes.setdefault(shape, []).append(row)
@@ -229,6 +241,9 @@ class AttentionPlan:
         hidden = ~visible[:, None]
         if self.score_bias is None:
             bias = torch.zeros(hidden.shape, dtype=self.dtype, device=self.device)
+        elif isinstance(self.score_bias, KeyBias):
+            values = self.score_bias.values
+            bias = values[:, keys.clamp(max=values.shape[1] - 1)].transpose(0, 1)
         else:
             zero = self.score_bias.shape[1] // 2
             bias = self.score_bias[:, (distance + zero).clamp(0, 2 * zero)].transpose(0, 1)

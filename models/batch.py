@@ -33,6 +33,12 @@ class EncoderBatch:
         """[tokens], int64: 0, 1, 2... within each sequence."""
         return torch.cat([torch.arange(length) for length in self.lengths]).to(self.token_ids.device)
 
+    @cached_property
+    def rope_lengths(self) -> Tensor:
+        """[tokens], int64: the length of each token's sequence."""
+        lengths = torch.tensor(self.lengths)
+        return lengths.repeat_interleave(lengths).to(self.token_ids.device)
+
 
 @dataclass(frozen=True)
 class SoundBatch:
@@ -69,6 +75,9 @@ class DecoderBatch:
     block_tables: [rows, blocks], int64: the blocks of each row in order, padded with any valid block.
     source_lens, source_block_tables: the same for the read-only cross-attention cache; empty and None where there is
     no encoder.
+    rope_lengths: [tokens], int64, the length of the text that each token is rotated in: the prompt's, and for later
+    tokens as far as they reach themselves; a function of request and position, however steps cut the tokens. None for
+    a model whose rotation does not depend on it.
     """
 
     token_ids: Tensor
@@ -79,6 +88,7 @@ class DecoderBatch:
     block_tables: Tensor
     source_lens: tuple[int, ...] = ()
     source_block_tables: Tensor | None = None
+    rope_lengths: Tensor | None = None
 
     @cached_property
     def offsets(self) -> tuple[int, ...]:

@@ -48,10 +48,11 @@ class NormSlots:
 @dataclass(frozen=True)
 class QueryKeyNorm:
     """A norm of queries and one of keys, after their projection and before they rotate (Henry et al. 2020,
-    arXiv:2010.04245): over each head with weights that all heads share, or over all heads together."""
+    arXiv:2010.04245): over each head with weights that all heads share or that are its own, or over all heads together.
+    """
 
     norm: NormConfig
-    over: Literal["head", "all"] = "head"
+    over: Literal["head", "own_head", "all"] = "head"
 
 
 @dataclass(frozen=True)
@@ -90,16 +91,30 @@ class YarnScaling:
 
 
 @dataclass(frozen=True)
-class LongScaling:
-    """LongRoPE (Ding et al. 2024, arXiv:2402.13753) up to its original length: each wavelength times a factor of its
-    own, cosines and sines times `magnitude`."""
+class DynamicScaling:
+    """NTK-aware scaling that grows with the text (Peng et al. 2023, arXiv:2309.00071, appendix A.2): nothing changes up
+    to `original_max_positions`; beyond them the base grows with the length, as if scaled by `factor` all along."""
 
-    factors: tuple[float, ...]
+    factor: float
+    original_max_positions: int
+
+
+@dataclass(frozen=True)
+class LongScaling:
+    """LongRoPE (Ding et al. 2024, arXiv:2402.13753): each wavelength times a factor of its own, of `short_factors` in
+    texts up to `original_max_positions`, of `long_factors` in longer ones; cosines and sines times `magnitude`.
+
+    restarts: a text that grows longer is computed anew from its start (Phi-3); else its first keys stay as they are.
+    """
+
+    short_factors: tuple[float, ...]
+    long_factors: tuple[float, ...]
     original_max_positions: int
     magnitude: float
+    restarts: bool = False
 
 
-Scaling = LinearScaling | Llama3Scaling | YarnScaling | LongScaling
+Scaling = LinearScaling | Llama3Scaling | YarnScaling | DynamicScaling | LongScaling
 
 
 @dataclass(frozen=True)
@@ -118,10 +133,18 @@ class RopeConfig:
     def __post_init__(self) -> None:
         _require(self.dim > 0 and self.dim % 2 == 0, f"rope needs an even number of dimensions, got {self.dim}")
         if isinstance(self.scaling, LongScaling):
-            _require(2 * len(self.scaling.factors) == self.dim, f"rope needs {self.dim // 2} factors")
+            lengths = {len(self.scaling.short_factors), len(self.scaling.long_factors)}
+            _require(lengths == {self.dim // 2}, f"rope needs {self.dim // 2} factors")
+        if isinstance(self.scaling, DynamicScaling):
+            _require(self.dim > 2, "rope needs more than two dimensions to grow with the text")
         if isinstance(self.scaling, YarnScaling):
             _require(self.theta > 1, f"rope theta must exceed 1 to be scaled, got {self.theta}")
         _require(self.theta > 0, f"rope theta must be positive, got {self.theta}")
+
+    @property
+    def depends_on_length(self) -> bool:
+        """Whether a token is rotated by more than its position: by the length that its text had when it was read."""
+        return isinstance(self.scaling, DynamicScaling | LongScaling)
 
 
 @dataclass(frozen=True)
@@ -154,6 +177,15 @@ class AlibiConfig:
 
 
 @dataclass(frozen=True)
+class KeyAlibiConfig:
+    """The same line by the key's position alone, `scale * slope * key position`, which softmax cannot tell from it; but
+    slopes and products are bfloat16, so that far keys share a bias (Falcon, by its published code)."""
+
+    slopes: tuple[float, ...]
+    scale: float
+
+
+@dataclass(frozen=True)
 class AttentionConfig:
     """Multi-head or grouped-query attention (Ainslie et al. 2023, arXiv:2305.13245), self or cross."""
 
@@ -170,6 +202,8 @@ class AttentionConfig:
     query_key_norm: QueryKeyNorm | None = None
     window: int | None = None
     """Sliding window: a query sees its own position and the `window - 1` before it; if not causal, as many after it."""
+    clip: float | None = None
+    """Queries, keys and values stay between it and its negative."""
     score_cap: float | None = None
     """Scores stay below it: `cap * tanh(score / cap)`, before masks (Bello et al. 2016, arXiv:1611.09940)."""
 
@@ -181,6 +215,7 @@ class AttentionConfig:
         )
         _require(self.head_dim > 0, f"head_dim must be positive, got {self.head_dim}")
         _require(self.window is None or self.window > 0, f"sliding window must be positive, got {self.window}")
+        _require(self.clip is None or self.clip > 0, f"clip must be positive, got {self.clip}")
         _require(self.score_cap is None or self.score_cap > 0, f"score cap must be positive, got {self.score_cap}")
         if self.rope is not None:
             _require(self.rope.dim <= self.head_dim, f"rope dim {self.rope.dim} exceeds head_dim {self.head_dim}")
@@ -249,6 +284,28 @@ class FeedForwardConfig:
 
 
 @dataclass(frozen=True)
+class MixtureConfig:
+    """A mixture of experts (Shazeer et al. 2017, arXiv:1701.06538; Fedus et al. 2022, arXiv:2101.03961): each token
+    goes through the `experts_per_token` of `num_experts` feed-forwards that a router finds likeliest for it.
+
+    expert: each of them. normalized: the shares of a token's experts sum to one; else each keeps its probability among
+    all. shared: one more, for every token, times the sigmoid of a gate of its own (Qwen Team 2024, arXiv:2407.10671).
+    """
+
+    expert: FeedForwardConfig
+    num_experts: int
+    experts_per_token: int
+    normalized: bool
+    shared: FeedForwardConfig | None = None
+
+    def __post_init__(self) -> None:
+        _require(
+            0 < self.experts_per_token <= self.num_experts,
+            f"{self.experts_per_token} experts per token cannot be chosen from {self.num_experts}",
+        )
+
+
+@dataclass(frozen=True)
 class LayerConfig:
     """Self-attention, then cross-attention where there is one, then feed-forward, each with its norm slots.
 
@@ -258,7 +315,7 @@ class LayerConfig:
 
     attention: AttentionConfig
     attention_norms: NormSlots
-    feed_forward: FeedForwardConfig
+    feed_forward: FeedForwardConfig | MixtureConfig
     feed_forward_norms: NormSlots
     cross_attention: AttentionConfig | None = None
     cross_attention_norms: NormSlots = NormSlots()
@@ -294,9 +351,11 @@ class LearnedPositions:
 
 @dataclass(frozen=True)
 class SinusoidalPositions:
-    """Vaswani et al. 2017, arXiv:1706.03762, section 3.5; sines in the first half of the width, cosines after."""
+    """Vaswani et al. 2017, arXiv:1706.03762, section 3.5; sines in the first half of the width and cosines after, or
+    the two by turns, as the paper has it."""
 
     num_positions: int
+    pairing: Literal["half", "interleaved"] = "half"
 
 
 @dataclass(frozen=True)
@@ -322,11 +381,24 @@ class EmbeddingConfig:
     positions: LearnedPositions | SinusoidalPositions | FairseqSinusoidalPositions | None = None
     num_token_types: int = 0
     norm: NormConfig | None = None
-    token_norm: NormConfig | None = None
     width: int | None = None
+    token_norm: NormConfig | None = None
 
     def __post_init__(self) -> None:
         _require(self.width is None or self.width > 0, f"embedding width must be positive, got {self.width}")
+
+
+@dataclass(frozen=True, kw_only=True)
+class QuestionTypesEmbeddingConfig(EmbeddingConfig):
+    """Token types that no tokenizer gives: 0 for a question with its separator and 1 for what follows, 0 for all where
+    separator_id is None."""
+
+    separator_id: int | None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        least = 1 if self.separator_id is None else 2
+        _require(self.num_token_types >= least, f"{self.num_token_types} token types, at least {least} are needed")
 
 
 @dataclass(frozen=True)
@@ -351,7 +423,7 @@ class StackConfig:
     embedding: EmbeddingConfig | ConvolutionalEmbeddingConfig
     layers: tuple[LayerConfig, ...]
     final_norm: NormConfig | None = None
-    score_bias: BucketBiasConfig | AlibiConfig | None = None
+    score_bias: BucketBiasConfig | AlibiConfig | KeyAlibiConfig | None = None
     sharing: tuple[int, ...] = ()
     distances: DistanceConfig | None = None
 
@@ -361,7 +433,7 @@ class StackConfig:
         for index, owner in enumerate(self.sharing):
             _require(0 <= owner <= index and self.sharing[owner] == owner, f"layer {owner} has no weights to share")
             _require(self.layers[owner] == self.layers[index], f"layers {owner} and {index} differ and share weights")
-        if isinstance(self.score_bias, AlibiConfig):
+        if isinstance(self.score_bias, AlibiConfig | KeyAlibiConfig):
             slopes, heads = len(self.score_bias.slopes), self.layers[0].attention.num_heads
             _require(slopes == heads, f"{slopes} ALiBi slopes for {heads} heads")
         disentangled = any(isinstance(layer.attention, DisentangledConfig) for layer in self.layers)
@@ -407,18 +479,19 @@ class ClassificationHead:
     """One vector per sequence, then labels: `out(norm(act(dense(pooled))))`, the dense step and its norm optional.
 
     `pool` takes the first token of an encoder, the last of a sequence (BART's end-of-sentence token), the last that is
-    `end_token_id`, or the mean. start_token_id: with a decoder, what it reads before the text; None for the text's own
-    last token.
+    `end_token_id`, the last that is not `pad_token_id`, or the mean. start_token_id: with an encoder and a decoder,
+    what the decoder reads before the text; None for the text's own last token.
     """
 
     num_labels: int
     dense: Activation | None
-    pool: Literal["first", "last", "end", "mean"] = "first"
+    pool: Literal["first", "last", "end", "unpadded", "mean"] = "first"
     bias: bool = True
     start_token_id: int | None = 0
     dense_bias: bool = True
     norm: NormConfig | None = None
     end_token_id: int | None = None
+    pad_token_id: int | None = None
 
     def __post_init__(self) -> None:
         _require(self.num_labels > 0, f"num_labels must be positive, got {self.num_labels}")
@@ -448,6 +521,14 @@ class SpanHead:
     dense: Activation | None = None
     dense_bias: bool = True
     norm: NormConfig | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class FeedForwardSpanHead(SpanHead):
+    """The same after a feed-forward sublayer of its own, whose sum is normed (BigBird)."""
+
+    feed_forward: FeedForwardConfig
+    sum_norm: NormConfig
 
 
 HeadConfig = (
@@ -488,3 +569,21 @@ class ModelConfig:
     @property
     def is_encoder_decoder(self) -> bool:
         return self.encoder is not None and self.decoder is not None
+
+    @property
+    def keys_depend_on_length(self) -> bool:
+        """Whether the keys of a prefix differ with the length of the whole prompt, so that no other one can use them.
+
+        See `models.batch.DecoderBatch.rope_lengths`.
+        """
+        return any(rope.depends_on_length for rope in self._ropes())
+
+    @property
+    def restart_tokens(self) -> int | None:
+        """The length that a text may not outgrow without being computed anew from its start; None: no such length."""
+        scalings = [rope.scaling for rope in self._ropes() if isinstance(rope.scaling, LongScaling)]
+        return min((scaling.original_max_positions for scaling in scalings if scaling.restarts), default=None)
+
+    def _ropes(self) -> set[RopeConfig]:
+        layers = () if self.decoder is None else self.decoder.layers
+        return {layer.attention.rope for layer in layers if layer.attention.rope is not None}

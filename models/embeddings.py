@@ -53,8 +53,8 @@ class Embedding(nn.Module):
         match config.positions:
             case LearnedPositions(num_positions=rows):
                 self.positions = Table(rows, width)
-            case SinusoidalPositions(num_positions=rows):
-                self.positions = SinusoidalTable(sinusoids(rows, width))
+            case SinusoidalPositions(num_positions=rows, pairing=pairing):
+                self.positions = SinusoidalTable(sinusoids(rows, width, pairing))
             case FairseqSinusoidalPositions(num_positions=rows, first=first):
                 self.positions = SinusoidalTable(fairseq_sinusoids(rows, width, first))
         self.token_types = Table(config.num_token_types, width) if config.num_token_types else None

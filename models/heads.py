@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Literal
+import math
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor, nn
@@ -13,17 +14,19 @@ from models.activations import ACTIVATIONS
 from models.batch import EncoderBatch
 from models.config import (
     ClassificationHead,
+    FeedForwardSpanHead,
     HeadConfig,
     LanguageModelHead,
     MaskedLanguageModelHead,
+    NormSlots,
     PoolingHead,
     SpanHead,
     TokenClassificationHead,
 )
+from models.feed_forward import FeedForward
 from models.linear import Linear, Packer, parameter
-from models.norms import make_norm
-
-Pooling = Literal["mean", "cls", "last", "max"]
+from models.norms import SublayerNorms, make_norm
+from models.sentence_config import Pooling
 
 
 class LanguageModel(nn.Module):
@@ -96,7 +99,7 @@ class _Labels(nn.Module):
 
 
 class Classification(_Labels):
-    """Class logits of one token of each sequence, or the mean. forward: [tokens, hidden] -> [batch, num_labels],
+    """Class logits of one token of each sequence, or of the mean. forward: [tokens, hidden] -> [batch, num_labels],
     float32."""
 
     def __init__(self, config: ClassificationHead, hidden_size: int) -> None:
@@ -109,18 +112,19 @@ class Classification(_Labels):
         return self.labels(hidden[self._places(batch)])
 
     def _places(self, batch: EncoderBatch) -> Tensor:
-        """Index of each text's one token: [batch], int64. A text without an end token gives its first."""
+        """Index of each text's one token: [batch], int64. A text that has no such token gives its first."""
         offsets = torch.tensor(batch.offsets, device=batch.token_ids.device)
         match self.config.pool:
             case "first":
                 return offsets[:-1]
-            case "end":
-                index = torch.arange(len(batch.token_ids), device=offsets.device)
-                ends = index * (batch.token_ids == self.config.end_token_id)
-                last = torch.stack([part.max() for part in torch.split(ends, list(batch.lengths))])
-                return torch.maximum(last, offsets[:-1])
-            case _:
+            case "last":
                 return offsets[1:] - 1
+            case "end":
+                wanted = batch.token_ids == self.config.end_token_id
+            case _:
+                wanted = batch.token_ids != self.config.pad_token_id
+        last = torch.stack([part.max() for part in torch.split(batch.positions * wanted, list(batch.lengths))])
+        return offsets[:-1] + last
 
 
 class TokenClassification(_Labels):
@@ -128,6 +132,18 @@ class TokenClassification(_Labels):
 
     def forward(self, hidden: Tensor) -> Tensor:
         return self.labels(hidden)
+
+
+class FeedForwardTokenClassification(TokenClassification):
+    """The same of `norm(x + feed_forward(x))`. forward: [tokens, hidden] -> [tokens, 2], float32."""
+
+    def __init__(self, config: FeedForwardSpanHead, hidden_size: int) -> None:
+        super().__init__(config, 2, hidden_size)
+        self.feed_forward = FeedForward(config.feed_forward, hidden_size)
+        self.norms = SublayerNorms(NormSlots(residual=config.sum_norm), hidden_size)
+
+    def forward(self, hidden: Tensor) -> Tensor:
+        return super().forward(self.norms.after(hidden, self.feed_forward(hidden)))
 
 
 def make_head(
@@ -146,27 +162,43 @@ def make_head(
             return Classification(config, hidden_size)
         case TokenClassificationHead():
             return TokenClassification(config, config.num_labels, hidden_size)
+        case FeedForwardSpanHead():
+            return FeedForwardTokenClassification(config, hidden_size)
         case SpanHead():
             return TokenClassification(config, 2, hidden_size)
         case PoolingHead():
             return None
 
 
-def pool(hidden: Tensor, batch: EncoderBatch, mode: Pooling) -> Tensor:
+def pool(hidden: Tensor, batch: EncoderBatch, mode: Pooling, skipped: Sequence[int] | None = None) -> Tensor:
     """One vector per sequence. hidden: [tokens, hidden] -> [batch, hidden], float32.
 
-    `cls` takes the first token. Each sequence is reduced on its own, so that its batch-mates change nothing.
+    `cls` takes the first token. `mean_sqrt` divides the sum by the square root of the length, `weighted_mean` gives the
+    token at position i the weight i + 1 (Muennighoff 2022, arXiv:2202.08904). Each sequence is reduced on its own, so
+    that its batch-mates change nothing. skipped: tokens at the beginning of each that do not count; one always does.
     """
     parts = torch.split(hidden.float(), list(batch.lengths))
+    first = (
+        [0] * len(parts) if skipped is None else [min(n, len(part) - 1) for n, part in zip(skipped, parts, strict=True)]
+    )
+    return torch.stack([_pool_one(part[start:], start, mode) for part, start in zip(parts, first, strict=True)])
+
+
+def _pool_one(part: Tensor, start: int, mode: Pooling) -> Tensor:
     match mode:
         case "mean":
-            return torch.stack([part.mean(0) for part in parts])
+            return part.mean(0)
         case "cls":
-            return torch.stack([part[0] for part in parts])
+            return part[0]
         case "last":
-            return torch.stack([part[-1] for part in parts])
+            return part[-1]
         case "max":
-            return torch.stack([part.amax(0) for part in parts])
+            return part.amax(0)
+        case "mean_sqrt":
+            return part.sum(0) / math.sqrt(len(part))
+        case "weighted_mean":
+            weights = torch.arange(start + 1, start + len(part) + 1, device=part.device, dtype=part.dtype)
+            return (weights[:, None] * part).sum(0) / weights.sum()
 
 
 def normalize(vectors: Tensor) -> Tensor:

@@ -8,9 +8,9 @@ from torch import Tensor, nn
 
 from models.attention import Attention
 from models.config import LayerConfig
-from models.disentangled import make_attention
-from models.feed_forward import FeedForward
+from models.mixture import make_feed_forward
 from models.norms import SublayerNorms
+from models.sparse import make_self_attention
 from models.steps import Step
 
 
@@ -23,13 +23,13 @@ class Layer(nn.Module):
     def __init__(self, config: LayerConfig, hidden_size: int, index: int) -> None:
         super().__init__()
         self.index, self.parallel = index, config.parallel
-        self.attention = make_attention(config.attention, hidden_size)
+        self.attention = make_self_attention(config.attention, hidden_size)
         self.attention_norms = SublayerNorms(config.attention_norms, hidden_size)
         self.cross_attention: Attention | None = None
         if config.cross_attention is not None:
             self.cross_attention = Attention(config.cross_attention, hidden_size)
             self.cross_attention_norms = SublayerNorms(config.cross_attention_norms, hidden_size)
-        self.feed_forward = FeedForward(config.feed_forward, hidden_size)
+        self.feed_forward = make_feed_forward(config.feed_forward, hidden_size)
         self.feed_forward_norms = SublayerNorms(config.feed_forward_norms, hidden_size)
 
     def again(self, index: int) -> Layer:

@@ -51,6 +51,18 @@ class Linear(nn.Module):
             del self.weight, self.bias
 
 
+class ClippedLinear(Linear):
+    """A linear layer whose results stay between `-clip` and `clip` (MosaicML 2023). forward: as above."""
+
+    def __init__(self, in_features: int, out_features: int, bias: bool, clip: float) -> None:
+        super().__init__(in_features, out_features, bias)
+        self.clip = clip
+
+    def forward(self, x: Tensor, activation: Activation | None = None, times: Tensor | None = None) -> Tensor:
+        assert activation is None and times is None, "nothing follows what is clipped"
+        return super().forward(x).clamp(-self.clip, self.clip)
+
+
 def merged(parts: list[Linear]) -> tuple[Tensor, Tensor | None]:
     """Weight and bias of linears that read the same input, one below the other; zeros for a bias that one lacks."""
     weight = torch.cat([part.weight for part in parts])

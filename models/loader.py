@@ -14,26 +14,16 @@ from torch import Tensor, nn
 from models.config import ClassificationHead, ConfigError, HeadConfig, ModelConfig, TokenClassificationHead
 from models.families import family_of
 from models.families.family import Family, Task
-from models.families.fields import Fields
 from models.generation_defaults import GenerationDefaults, generation_defaults
-from models.heads import Pooling
 from models.ops import Quantization
 from models.packing import pack_weights
+from models.sentence import SentenceHead, load_sentence_head
+from models.sentence_config import sentence_config
 from models.transformer import Transformer
 from weights.load import load_weights
 from weights.read import open_checkpoint
 from weights.resolve import file_in
 from weights.rules import first_match
-
-_POOLING: Mapping[str, Pooling] = {
-    "pooling_mode_mean_tokens": "mean",
-    "pooling_mode_cls_token": "cls",
-    "pooling_mode_lasttoken": "last",
-    "pooling_mode_max_tokens": "max",
-    "pooling_mode_mean": "mean",
-    "pooling_mode_cls": "cls",
-    "pooling_mode_max": "max",
-}
 
 
 @dataclass(frozen=True)
@@ -41,7 +31,7 @@ class LoadedModel:
     """A model with its weights, and what its checkpoint says of it.
 
     tasks: what it can do. labels: class names by index, for classification. problem_type: the
-    checkpoint's word for its classification, or None. pooling, normalize: how it makes one vector of a text.
+    checkpoint's word for its classification, or None. sentence: how it makes one vector of a text.
     parameters: numbers in all weights, tied ones once. weight_bytes: memory they take.
     context_tokens: longest sequence a decoder (or a lone encoder) can take, None where nothing limits it.
     source_tokens: the same for the encoder of an encoder-decoder, None also where there is none.
@@ -55,8 +45,7 @@ class LoadedModel:
     generation: GenerationDefaults
     labels: tuple[str, ...]
     problem_type: str | None
-    pooling: Pooling
-    normalize: bool
+    sentence: SentenceHead
     parameters: int
     weight_bytes: int
     context_tokens: int | None
@@ -80,9 +69,11 @@ def load_model(
         raise ConfigError("the checkpoint has no config.json")
     family, architecture = family_of(hf)
     _refuse_dtype(family, dtype)
+    if family.body is not None and file_in(directory, "modules.json") is not None:
+        architecture = family.body
     config = family.config(hf, architecture)
-    pooling, normalize, longest_text = _sentence_settings(directory)
-    limits = [limit for limit in (config.max_positions, longest_text) if limit is not None]
+    sentence = sentence_config(directory, config.hidden_size, "last" if config.encoder is None else "mean")
+    limits = [limit for limit in (config.max_positions, sentence.max_tokens) if limit is not None]
     context_tokens = min(limits, default=None)
     said = _json(directory, "generation_config.json")
     generation = generation_defaults(said, hf, family.generation, config.vocab_size, config.is_encoder_decoder)
@@ -101,8 +92,7 @@ def load_model(
         generation=generation,
         labels=_labels(hf, config.head),
         problem_type=hf.get("problem_type"),
-        pooling=pooling,
-        normalize=normalize,
+        sentence=load_sentence_head(directory, sentence, device),
         parameters=parameters,
         weight_bytes=weight_bytes,
         context_tokens=context_tokens,
@@ -181,33 +171,3 @@ def _labels(hf: Mapping[str, Any], head: HeadConfig) -> tuple[str, ...]:
     if sorted(by_index) != list(range(len(names))):
         raise ConfigError("'id2label' must name the classes 0, 1, 2 and so on")
     return tuple(by_index[index] for index in range(len(by_index)))
-
-
-def _sentence_settings(directory: Path) -> tuple[Pooling, bool, int | None]:
-    """How sentence-transformers files say to make one vector of a text: pooling, unit length, and the longest text.
-
-    Without them the mean, to unit length, and no limit.
-    """
-    path = file_in(directory, "modules.json")
-    if path is None:
-        return "mean", True, None
-    try:
-        modules = [(str(part["type"]).rpartition(".")[2], str(part["path"])) for part in json.loads(path.read_bytes())]
-    except (ValueError, TypeError, KeyError, RecursionError):
-        raise ConfigError("'modules.json' is not a list of modules") from None
-    kinds = [kind for kind, _ in modules]
-    if kinds not in (["Transformer", "Pooling"], ["Transformer", "Pooling", "Normalize"]):
-        raise ConfigError(f"'modules.json': {', '.join(kinds)} is not supported, only Transformer, Pooling, Normalize")
-    text = Fields(_json(directory, "sentence_bert_config.json") or {})
-    text.refuse_unless("do_lower_case", False)
-    return _pooling(directory, modules[1][1]), "Normalize" in kinds, text.optional_integer("max_seq_length")
-
-
-def _pooling(directory: Path, folder: str) -> Pooling:
-    settings = _json(directory, f"{folder}/config.json") or {}
-    chosen = [name for name, mode in settings.items() if name.startswith("pooling_mode_") and mode is True]
-    if "pooling_mode" in settings:
-        chosen.append(f"pooling_mode_{settings['pooling_mode']}")
-    if len(chosen) != 1 or chosen[0] not in _POOLING:
-        raise ConfigError(f"'{folder}/config.json' must choose one pooling: mean, cls, max or last token")
-    return _POOLING[chosen[0]]

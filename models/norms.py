@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import torch
 from torch import Tensor, nn
 
 from models import ops
@@ -46,6 +47,21 @@ class RMSNormFromOne(RMSNorm):
 
     def forward(self, x: Tensor) -> Tensor:
         return ops.rms_norm(x.float(), 1.0 + self.weight.float(), self.eps).to(x.dtype)
+
+
+class NormOfHeads(nn.Module):
+    """A norm with weights of its own for each head, as StableLM 2 has for queries and keys.
+
+    forward: [tokens, heads, head_dim] -> [tokens, heads, head_dim].
+    """
+
+    def __init__(self, config: NormConfig, heads: int, head_dim: int) -> None:
+        super().__init__()
+        norms = [make_norm(config, head_dim) for _ in range(heads)]
+        self.heads = nn.ModuleList(norm for norm in norms if norm is not None)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.stack([norm(part) for norm, part in zip(self.heads, x.unbind(1), strict=True)], dim=1)
 
 
 def make_norm(config: NormConfig | None, size: int) -> LayerNorm | RMSNorm | None:

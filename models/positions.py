@@ -8,14 +8,18 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import Literal
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from models.attention_plan import KeyBias
 from models.config import (
     AlibiConfig,
     BucketBiasConfig,
+    DynamicScaling,
+    KeyAlibiConfig,
     LinearScaling,
     Llama3Scaling,
     LongScaling,
@@ -35,7 +39,7 @@ class Rotation:
 
 
 def inverse_frequencies(config: RopeConfig) -> Tensor:
-    """Radians per position of each pair of dimensions: [dim / 2], float32, on the CPU.
+    """Radians per position of each pair of dimensions: [dim / 2], float32, on the CPU; of a text that is not long.
 
     Source: Su et al. 2021, arXiv:2104.09864, section 3.4.2; scaling as the config classes name it.
     """
@@ -48,7 +52,7 @@ def inverse_frequencies(config: RopeConfig) -> Tensor:
             return _llama3(frequencies, scaling)
         case YarnScaling() as scaling:
             return _yarn(frequencies, config, scaling)
-        case LongScaling(factors=factors):
+        case LongScaling(short_factors=factors):
             return frequencies / torch.tensor(factors, device="cpu")
     return frequencies
 
@@ -88,25 +92,46 @@ class Rotary:
         if isinstance(config.scaling, YarnScaling | LongScaling):
             self._magnitude = config.scaling.magnitude
 
-    def __call__(self, positions: Tensor) -> Rotation:
-        """positions: [tokens], int64."""
+    def __call__(self, positions: Tensor, rope_lengths: Tensor | None = None) -> Rotation:
+        """positions, rope_lengths: [tokens], int64; lengths may be None where they change nothing."""
         if self._frequencies.device != positions.device:
             self._frequencies = self._frequencies.to(positions.device)
-        angles = positions[:, None, None].float() * self._frequencies
+        frequencies = self._frequencies
+        if self.config.depends_on_length:
+            assert rope_lengths is not None, "the rotation depends on the length of the text"
+            frequencies = self._of_lengths(rope_lengths[:, None, None])
+        angles = positions[:, None, None].float() * frequencies
         cos, sin = angles.cos(), angles.sin()
         if self._magnitude != 1.0:
             cos, sin = cos * self._magnitude, sin * self._magnitude
         return Rotation(cos, sin, self.config)
 
+    def _of_lengths(self, lengths: Tensor) -> Tensor:
+        """[tokens, 1, 1] -> [tokens, 1, dim / 2], radians per position of tokens in texts of these lengths."""
+        config, scaling = self.config, self.config.scaling
+        assert isinstance(scaling, DynamicScaling | LongScaling)
+        exponents = torch.arange(0, config.dim, 2, device=lengths.device).float() / config.dim
+        if isinstance(scaling, LongScaling):
+            factors = torch.tensor(scaling.long_factors, device=lengths.device)
+            longer = 1.0 / (factors * config.theta**exponents)
+        else:
+            stretch = scaling.factor * lengths / scaling.original_max_positions - (scaling.factor - 1)
+            base = config.theta * stretch.clamp(min=1) ** (config.dim / (config.dim - 2))
+            longer = 1.0 / base**exponents
+        return torch.where(lengths > scaling.original_max_positions, longer, self._frequencies)
 
-def sinusoids(num_positions: int, width: int) -> Tensor:
-    """[num_positions, width], float32, on the CPU: sines in the first half of the width, cosines in the second.
+
+def sinusoids(num_positions: int, width: int, pairing: Literal["half", "interleaved"] = "half") -> Tensor:
+    """[num_positions, width], float32, on the CPU: sines in the first half of the width and cosines in the second, or
+    sines in even columns and cosines in odd ones.
 
     Source: Vaswani et al. 2017, arXiv:1706.03762, section 3.5. Computed in float64, as published checkpoints were.
     """
     sines = (width + 1) // 2
     rates = 10000.0 ** (-2 * torch.arange(sines, dtype=torch.float64, device="cpu") / width)
     angles = torch.arange(num_positions, dtype=torch.float64, device="cpu")[:, None] * rates
+    if pairing == "interleaved":
+        return torch.stack([angles.sin(), angles.cos()], dim=2).flatten(1)[:, :width].float()
     return torch.cat([angles.sin(), angles[:, : width - sines].cos()], dim=1).float()
 
 
@@ -178,3 +203,17 @@ class Alibi:
             self._slopes = self._slopes.to(device)
         distances = torch.arange(1 - length, length, device=device)
         return (self._slopes[:, None] * distances).to(dtype)
+
+
+class KeyAlibi:
+    """Falcon's bias. No parameters; the slopes follow the device asked for."""
+
+    def __init__(self, config: KeyAlibiConfig) -> None:
+        self._slopes, self._scale = torch.tensor(config.slopes, device="cpu").bfloat16(), config.scale
+
+    def __call__(self, length: int, dtype: torch.dtype, device: torch.device) -> KeyBias:
+        """Of every position below `length`; rounded as the published code rounds, whatever the dtype."""
+        if self._slopes.device != device:
+            self._slopes = self._slopes.to(device)
+        lines = self._slopes[:, None] * torch.arange(length, device=device)
+        return KeyBias(lines.to(dtype) * self._scale)

@@ -8,17 +8,19 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import replace
+from itertools import accumulate, pairwise
 
 import torch
 from torch import Tensor
 
 from models import ops
 from models.attention import Attention
-from models.attention_plan import AttentionPlan, Distances
+from models.attention_plan import AttentionPlan, Distances, KeyBias
 from models.batch import DecoderBatch
-from models.config import RopeConfig
+from models.config import AttentionConfig, RopeConfig
 from models.kv_cache import KVCache
 from models.positions import Rotation
+from models.sparse import SparseAttention, Text, TextPlan
 
 
 class Step(ABC):
@@ -27,7 +29,7 @@ class Step(ABC):
     score_bias: [heads, distances] for all layers, [layers, heads, distances] for each its own, or None.
     """
 
-    def __init__(self, rotations: Mapping[RopeConfig, Rotation], score_bias: Tensor | None) -> None:
+    def __init__(self, rotations: Mapping[RopeConfig, Rotation], score_bias: Tensor | KeyBias | None) -> None:
         self.rotations = rotations
         self._score_bias = score_bias
         self._plans: dict[tuple[bool, int | None], AttentionPlan] = {}
@@ -39,7 +41,7 @@ class Step(ABC):
         if kind not in self._plans:
             self._plans[kind] = self._make_plan(*kind)
         plan = self._plans[kind]
-        if self._score_bias is not None and self._score_bias.dim() == 3:
+        if isinstance(self._score_bias, Tensor) and self._score_bias.dim() == 3:
             plan = replace(plan, score_bias=self._score_bias[layer])
         return attention.join(self._attend(layer, attention, query, key, value, plan))
 
@@ -61,6 +63,7 @@ class PackedStep(Step):
 
     lengths: tokens of each sequence. source: [source tokens, hidden], the encoder's output for the cross-attention of
     each sequence, `source_lengths` tokens each; or None. distances: for attention that looks at them, or None.
+    token_ids: [tokens], int64, for attention that is sparse.
     """
 
     def __init__(
@@ -69,15 +72,34 @@ class PackedStep(Step):
         dtype: torch.dtype,
         device: torch.device,
         rotations: Mapping[RopeConfig, Rotation],
-        score_bias: Tensor | None = None,
+        score_bias: Tensor | KeyBias | None = None,
         source: Tensor | None = None,
         source_lengths: tuple[int, ...] = (),
         distances: Distances | None = None,
+        token_ids: Tensor | None = None,
     ) -> None:
         super().__init__(rotations, score_bias)
         self.lengths, self._dtype, self._device = lengths, dtype, device
         self._source, self._distances = source, distances
         self._cross_plan = AttentionPlan(lengths, source_lengths, dtype, device)
+        self._token_ids = token_ids
+        self._sparse_plans: dict[AttentionConfig, list[tuple[Text, TextPlan]]] = {}
+
+    def self_attention(self, layer: int, attention: Attention, hidden: Tensor) -> Tensor:
+        if not isinstance(attention, SparseAttention):
+            return super().self_attention(layer, attention, hidden)
+        kind = attention.config
+        if kind not in self._sparse_plans:
+            self._sparse_plans[kind] = [(text, attention.plan(text)) for text in self._texts()]
+        attended: Tensor = attention(hidden, self.rotations, self._sparse_plans[kind])
+        return attended
+
+    def _texts(self) -> list[Text]:
+        assert self._token_ids is not None, "sparse attention needs the token ids"
+        assert not isinstance(self._score_bias, KeyBias), "sparse attention knows distances, not places"
+        ends = list(accumulate(self.lengths, initial=0))
+        spans = [slice(start, end) for start, end in pairwise(ends)]
+        return [Text(span, self._token_ids[span], self._score_bias, self._dtype) for span in spans]
 
     def cross_attention(self, layer: int, attention: Attention, hidden: Tensor) -> Tensor:
         assert self._source is not None, "cross-attention needs the encoder's output"
@@ -117,7 +139,7 @@ class PagedStep(Step):
         cross_cache: KVCache | None,
         dtype: torch.dtype,
         rotations: Mapping[RopeConfig, Rotation],
-        score_bias: Tensor | None = None,
+        score_bias: Tensor | KeyBias | None = None,
     ) -> None:
         super().__init__(rotations, score_bias)
         self._batch, self._cache, self._cross_cache, self._dtype = batch, cache, cross_cache, dtype

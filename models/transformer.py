@@ -15,9 +15,16 @@ configuration asks for one; linear weights are `[out, in]` as torch stores them)
 | `encoder.layers.N.attention.{key,value}.{weight,bias}`      | [kv_heads * head_dim, hidden]                   |
 | `encoder.layers.N.attention.output.{weight,bias}`           | [hidden, heads * head_dim]                      |
 | `encoder.layers.N.attention.{query,key}_norm.{weight,bias}` | [head_dim], or as long as the projection        |
+| `encoder.layers.N.attention.{query,key}_norm.heads.H.weight` | [head_dim], where each head has its own        |
+| `encoder.layers.N.attention.global_{query,key,value}.{weight,bias}` | as without `global_`, Longformer only   |
+| `encoder.layers.N.attention.summary_norm.weight`            | [hidden], LongT5 only                           |
+| `encoder.layers.N.attention.summary_bias.weight`            | [num_buckets, heads], LongT5 only               |
 | `encoder.layers.N.attention_norms.{input,output,residual}.{weight,bias}` | [hidden]                           |
 | `encoder.layers.N.feed_forward.{up,gate}.{weight,bias}`     | [intermediate, hidden], gate only when gated    |
 | `encoder.layers.N.feed_forward.down.{weight,bias}`          | [hidden, intermediate]                          |
+| `encoder.layers.N.feed_forward.router.weight`                | [experts, hidden], mixture of experts, which    |
+| `encoder.layers.N.feed_forward.experts.E.{up,gate,down}.weight` | has an `up`, `gate` and `down` for each; and |
+| `encoder.layers.N.feed_forward.shared.{up,gate,down}.weight`, `.shared_gate.weight` | [1, hidden], where shared |
 | `encoder.layers.N.feed_forward_norms.{input,output,residual}.{weight,bias}` | [hidden]                        |
 | `encoder.score_bias.weight`                                 | [num_buckets, heads]                            |
 | `encoder.score_bias.layers.N.weight`                        | the same, where each layer has its own          |
@@ -32,6 +39,7 @@ configuration asks for one; linear weights are `[out, in]` as torch stores them)
 | `head.weight`                                               | [vocab, hidden], language model head, untied    |
 | `head.bias`                                                 | [vocab], language model and masked head         |
 | `head.{dense,norm}.{weight,bias}`                           | masked language model head: dense, then norm    |
+| `head.{feed_forward.{up,down},norms.residual,output}.{weight,bias}` | BigBird's span head                     |
 | `head.{dense,norm,output}.{weight,bias}`                    | classes of a text (BERT's pooler is `dense`) or |
 |                                                             | of a token; dense and norm optional             |
 
@@ -47,6 +55,7 @@ from torch import Tensor, nn
 
 from models.alignment import AligningStep
 from models.attention import Attention
+from models.attention_plan import KeyBias
 from models.batch import DecoderBatch, EncoderBatch, SoundBatch
 from models.config import (
     AlibiConfig,
@@ -55,7 +64,9 @@ from models.config import (
     ClassificationHead,
     ConvolutionalEmbeddingConfig,
     EmbeddingConfig,
+    KeyAlibiConfig,
     ModelConfig,
+    QuestionTypesEmbeddingConfig,
     RopeConfig,
     StackConfig,
 )
@@ -67,7 +78,8 @@ from models.kv_cache import KVCache
 from models.layer import Layer
 from models.linear import Packer
 from models.norms import make_norm
-from models.positions import Alibi, BucketBias, LayerBucketBias, Rotary, Rotation
+from models.positions import Alibi, BucketBias, KeyAlibi, LayerBucketBias, Rotary, Rotation
+from models.question_types import QuestionTypesEmbedding
 from models.sound_embedding import ConvolutionalEmbedding
 from models.steps import PackedStep, PagedStep, Step
 
@@ -89,7 +101,7 @@ class Stack(nn.Module):
             layers.append(make_layer(layer, hidden_size, index) if owner == index else layers[owner].again(index))
         self.layers = nn.ModuleList(layers)
         self.final_norm = make_norm(config.final_norm, hidden_size)
-        self.score_bias: BucketBias | LayerBucketBias | Alibi | None = None
+        self.score_bias: BucketBias | LayerBucketBias | Alibi | KeyAlibi | None = None
         heads = config.layers[0].attention.num_heads
         match config.score_bias:
             case BucketBiasConfig(per_layer=True) as buckets:
@@ -98,9 +110,12 @@ class Stack(nn.Module):
                 self.score_bias = BucketBias(buckets, heads)
             case AlibiConfig() as lines:
                 self.score_bias = Alibi(lines)
+            case KeyAlibiConfig() as lines:
+                self.score_bias = KeyAlibi(lines)
         self.distances = None if config.distances is None else DistanceTable(config.distances, hidden_size)
         ropes = {layer.attention.rope for layer in config.layers}
         self._rotaries = [Rotary(rope) for rope in ropes if rope is not None]
+        self.rotates_by_length = any(rotary.config.depends_on_length for rotary in self._rotaries)
 
     @property
     def tokens(self) -> Table:
@@ -108,13 +123,13 @@ class Stack(nn.Module):
         assert isinstance(self.embedding, Embedding), "sound has no token table"
         return self.embedding.tokens
 
-    def rotations(self, positions: Tensor) -> dict[RopeConfig, Rotation]:
+    def rotations(self, positions: Tensor, rope_lengths: Tensor | None = None) -> dict[RopeConfig, Rotation]:
         """The angles of a step's positions, for each kind of rotary positions in the stack."""
-        return {rotary.config: rotary(positions) for rotary in self._rotaries}
+        return {rotary.config: rotary(positions, rope_lengths) for rotary in self._rotaries}
 
-    def bias(self, length: int) -> Tensor | None:
+    def bias(self, length: int) -> Tensor | KeyBias | None:
         """The score bias of every distance below `length`, or None: see `BucketBias` and `LayerBucketBias`."""
-        if isinstance(self.score_bias, Alibi):
+        if isinstance(self.score_bias, Alibi | KeyAlibi):
             weight = self.tokens.weight
             return self.score_bias(length, weight.dtype, weight.device)
         return None if self.score_bias is None else self.score_bias(length)
@@ -137,6 +152,8 @@ def _make_embedding(
 ) -> Embedding | ConvolutionalEmbedding:
     if isinstance(config, ConvolutionalEmbeddingConfig):
         return ConvolutionalEmbedding(config, hidden_size)
+    if isinstance(config, QuestionTypesEmbeddingConfig):
+        return QuestionTypesEmbedding(config, hidden_size, tokens)
     return Embedding(config, hidden_size, tokens)
 
 
@@ -166,10 +183,10 @@ class Transformer(nn.Module):
         return next(self.parameters()).device
 
     def encode(self, batch: EncoderBatch | SoundBatch) -> Tensor:
-        """The encoder's hidden states: [tokens, hidden], model dtype."""
-        assert self.encoder is not None, "the model has no encoder"
-        step = self._packed_step(self.encoder, batch)
-        return self.encoder.read(batch, step)
+        """The hidden states of whole inputs, of the encoder or else of the decoder: [tokens, hidden], model dtype."""
+        stack = self.decoder if self.encoder is None else self.encoder
+        assert stack is not None
+        return stack.read(batch, self._packed_step(stack, batch))
 
     def write_cross(self, encoder_hidden: Tensor, slot_mapping: Tensor, cross_cache: KVCache) -> None:
         """Keep the keys and values that each decoder layer's cross-attention will look at.
@@ -185,7 +202,7 @@ class Transformer(nn.Module):
         Writes their keys and values to the cache; `cross_cache` is read only, and None without an encoder.
         """
         assert self.decoder is not None, "the model has no decoder"
-        rotations = self.decoder.rotations(batch.positions)
+        rotations = self.decoder.rotations(batch.positions, batch.rope_lengths)
         bias = self.decoder.bias(max(batch.key_lens))
         step = PagedStep(batch, cache, cross_cache, self.dtype, rotations, bias)
         return self.decoder(batch.token_ids, batch.positions, step)  # type: ignore[no-any-return]
@@ -199,7 +216,7 @@ class Transformer(nn.Module):
         assert self.decoder is not None, "the model has no decoder"
         (length,) = target.lengths
         rotations, bias = self.decoder.rotations(target.positions), self.decoder.bias(length)
-        step = AligningStep(length, self.encode(source), rotations, bias, len(self.decoder.layers) - 1)
+        step = AligningStep(length, self.encode(source), rotations, bias)
         self.decoder(target.token_ids, target.positions, step)
         return step.weights
 
@@ -211,12 +228,13 @@ class Transformer(nn.Module):
         return self.head(hidden, stack.tokens.weight)  # type: ignore[no-any-return]
 
     def classify(self, hidden: Tensor, batch: EncoderBatch) -> Tensor:
-        """Class logits from the encoder's hidden states: [tokens, hidden], model dtype -> [batch, num_labels], float32.
+        """Class logits from what `encode` gives: [tokens, hidden], model dtype -> [batch, num_labels], float32.
 
-        With a decoder (BART) the text goes through it once more, one place to the right behind its start token.
+        With an encoder and a decoder (BART) the text goes through the decoder, one place to the right behind its start
+        token.
         """
         assert isinstance(self.head, Classification), "the model has no classification head"
-        if self.decoder is not None:
+        if self.config.is_encoder_decoder:
             hidden = self._reread(hidden, batch)
         return self.head(hidden, batch)  # type: ignore[no-any-return]
 
@@ -244,9 +262,20 @@ class Transformer(nn.Module):
         return [layer.cross_attention for layer in layers if layer.cross_attention is not None]
 
     def _packed_step(self, stack: Stack, batch: EncoderBatch | SoundBatch, source: Tensor | None = None) -> PackedStep:
-        rotations, bias = stack.rotations(batch.positions), stack.bias(max(batch.lengths))
+        rope_lengths = batch.rope_lengths if stack.rotates_by_length and isinstance(batch, EncoderBatch) else None
+        rotations, bias = stack.rotations(batch.positions, rope_lengths), stack.bias(max(batch.lengths))
         distances = None if stack.distances is None else stack.distances(max(batch.lengths))
-        return PackedStep(batch.lengths, self.dtype, self.device, rotations, bias, source, batch.lengths, distances)
+        return PackedStep(
+            batch.lengths,
+            self.dtype,
+            self.device,
+            rotations,
+            bias,
+            source,
+            batch.lengths,
+            distances,
+            batch.token_ids if isinstance(batch, EncoderBatch) else None,
+        )
 
     def _reread(self, source: Tensor, batch: EncoderBatch) -> Tensor:
         assert self.decoder is not None and isinstance(self.config.head, ClassificationHead)

@@ -10,7 +10,7 @@ import logging
 import re
 import socket
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +22,7 @@ from server.api.state import State
 from server.api.telemetry import Telemetry
 from server.errors import CheckpointError, StartError
 from server.ipc.client import EngineClient
-from server.ipc.messages import Device, EngineOptions, ModelInfo, ModelSpec, Progress
+from server.ipc.messages import Device, EngineOptions, ModelInfo, ModelSpec, Progress, Speculation
 from server.ipc.supervisor import Patience, Supervisor
 from server.metrics import Metrics
 from server.settings import Settings
@@ -40,9 +40,10 @@ class Server:
     def __init__(self, settings: Settings, worker: Sequence[str]) -> None:
         self.settings = settings
         self.directories = find_models(settings)
+        self.speculations = find_speculations(settings, self.directories)
         metrics = Metrics()
         client = EngineClient(Telemetry(metrics, _LoadReport()), settings.max_queue_requests, settings.max_queue_tokens)
-        self.supervisor = _supervisor(self.directories, settings, client, worker)
+        self.supervisor = _supervisor(self.directories, settings, client, worker, self.speculations)
         self.texts: dict[str, CheckpointText] = {}
         self.state = State(
             settings=settings,
@@ -66,6 +67,11 @@ class Server:
     async def _load_texts(self) -> None:
         for name, directory in self.directories.items():
             self.texts[name] = await asyncio.to_thread(checkpoint_text.load, name, directory)
+        for name, way in self.speculations.items():
+            directory = self.directories.get(way.draft_model) or Path(way.draft_directory)
+            if way != Speculation():
+                draft = await asyncio.to_thread(checkpoint_text.load, f"{name} draft", directory)
+                checkpoint_text.check_same_tokens(name, self.texts[name], draft)
 
     def _greet(self, url: str) -> None:
         models = self.state.loaded()
@@ -146,6 +152,28 @@ def find_models(settings: Settings) -> dict[str, Path]:
     return directories
 
 
+def find_speculations(settings: Settings, directories: Mapping[str, Path]) -> dict[str, Speculation]:
+    """How each model's tokens are guessed, of those whose are. A draft is a model that is served, or found as one.
+
+    Raises StartError for a model that is not served, or its own draft; CheckpointError for a draft that is not found.
+    """
+    found = {}
+    for entry in settings.speculative:
+        name, _, way = entry.partition("=")
+        draft = way.removeprefix("draft:")
+        if name not in directories:
+            raise StartError(f"speculative: no model is called {name!r}")
+        if draft == name:
+            raise StartError(f"speculative: {name!r} is its own draft, which saves nothing")
+        if way == "ngram":
+            found[name] = Speculation()
+        elif draft in directories:
+            found[name] = Speculation(draft_model=draft)
+        else:
+            found[name] = Speculation(draft_directory=str(_resolve(draft)))
+    return found
+
+
 def _resolve(source: str) -> Path:
     try:
         return resolve(source)
@@ -154,7 +182,11 @@ def _resolve(source: str) -> Path:
 
 
 def _supervisor(
-    directories: dict[str, Path], settings: Settings, client: EngineClient, worker: Sequence[str]
+    directories: dict[str, Path],
+    settings: Settings,
+    client: EngineClient,
+    worker: Sequence[str],
+    speculations: Mapping[str, Speculation],
 ) -> Supervisor:
     options = EngineOptions(
         max_batch_tokens=settings.max_batch_tokens,
@@ -162,11 +194,13 @@ def _supervisor(
         block_size=settings.block_size,
         kv_cache_bytes=settings.kv_cache_memory,
         threads=settings.threads,
+        prefix_cache=settings.prefix_cache,
+        speculative_tokens=settings.speculative_tokens,
     )
     patience = Patience(settings.stale_seconds, settings.hang_seconds, max_failures=settings.max_restarts)
     rounded = _rounded(settings.quantize, list(directories))
     specs = [
-        ModelSpec(name, str(directory), settings.dtype, "int8" if name in rounded else None)
+        ModelSpec(name, str(directory), settings.dtype, "int8" if name in rounded else None, speculations.get(name))
         for name, directory in directories.items()
     ]
     return Supervisor(specs, settings.device, options, client, patience, worker)
@@ -189,7 +223,7 @@ async def inspect(source: str, settings: Settings, worker: Sequence[str]) -> tup
     name = re.sub(r"[^A-Za-z0-9._-]", "-", directory.resolve().name) or "model"
     checkpoint_text.load(name, directory)
     client = EngineClient(Telemetry(Metrics(), _LoadReport()), 1, 1)
-    supervisor = _supervisor({name: directory}, settings, client, worker)
+    supervisor = _supervisor({name: directory}, settings, client, worker, {})
     try:
         await supervisor.start()
         return client.models[name], client.device

@@ -95,6 +95,12 @@ class Metrics:
         self.preemptions = counter("preemptions_total", "Sequences that lost their KV blocks and started over.")
         self.prefix_queries = counter("prefix_cache_queries_total", "Prompt tokens looked up in the prefix cache.")
         self.prefix_hits = counter("prefix_cache_hits_total", "Prompt tokens found in the prefix cache.")
+        self.drafted_tokens = counter(
+            "speculative_drafted_tokens_total", "Tokens guessed before the model judged them.", ["model"]
+        )
+        self.accepted_tokens = counter(
+            "speculative_accepted_tokens_total", "Guessed tokens that the model chose itself.", ["model"]
+        )
 
         self.worker_restarts = counter("worker_restarts_total", "Workers that had to be replaced.")
         self.model_load_seconds = gauge("model_load_seconds", "Time one model took to load.", ["model", "family"])

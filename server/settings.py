@@ -53,6 +53,11 @@ def _named(entry: object) -> object:
     return entry
 
 
+def _speculations(value: object) -> object:
+    """A list of `NAME=WAY`; a table of names and ways; text with commas."""
+    return [f"{name}={way}" for name, way in value.items()] if isinstance(value, Mapping) else _commas(value)
+
+
 def _commas(value: object) -> object:
     if isinstance(value, str):
         return [part.strip() for part in value.split(",") if part.strip()]
@@ -63,6 +68,7 @@ Size = Annotated[int, BeforeValidator(_bytes), Field(ge=0)]
 Count = Annotated[int, Field(ge=1)]
 Seconds = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 Models = Annotated[list[str], NoDecode, BeforeValidator(_models)]
+Speculations = Annotated[list[str], NoDecode, BeforeValidator(_speculations)]
 Names = Annotated[list[str], NoDecode, BeforeValidator(_commas)]
 Keys = Annotated[list[SecretStr], NoDecode, BeforeValidator(_commas)]
 
@@ -102,6 +108,11 @@ class Settings(BaseSettings):
     max_batch_rows: Count = Field(default=64, description="sequences of one decoding step, per model")
     block_size: Count = Field(default=32, description="token slots of one KV block")
     kv_cache_memory: Size = Field(default=1 << 30, description="memory for all KV blocks, such as 512M or 4G")
+    prefix_cache: bool = Field(default=True, description="compute the common beginning of prompts once")
+    speculative: Speculations = Field(
+        default=[], description="guess a model's next tokens: NAME=ngram or NAME=draft:MODEL_OR_PATH, commas between"
+    )
+    speculative_tokens: Count = Field(default=4, description="tokens guessed ahead, at most")
     threads: int = Field(default=0, ge=0, description="torch threads; 0 leaves torch's own choice")
 
     grace_seconds: Seconds = Field(default=30.0, description="time that running requests get after SIGTERM")
@@ -124,6 +135,15 @@ class Settings(BaseSettings):
         for name in names:
             if names.count(name) > 1:
                 raise ValueError(f"models: the name {name!r} is used twice")
+        guessed = [entry.partition("=")[0] for entry in self.speculative]
+        for entry, name in zip(self.speculative, guessed, strict=True):
+            way = entry.partition("=")[2]
+            if way != "ngram" and not re.fullmatch("draft:.+", way):
+                raise ValueError(f"speculative: write NAME=ngram or NAME=draft:MODEL_OR_PATH, got {entry!r}")
+            if guessed.count(name) > 1:
+                raise ValueError(f"speculative: the name {name!r} is used twice")
+            if names and name not in names:
+                raise ValueError(f"speculative: no model is called {name!r}")
         if self.hang_seconds <= self.stale_seconds:
             raise ValueError(
                 f"hang_seconds ({self.hang_seconds:g}) must be more than stale_seconds ({self.stale_seconds:g})"

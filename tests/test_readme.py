@@ -11,10 +11,12 @@ from server import settings
 README = Path(__file__).resolve().parents[1] / "README.md"
 KINDS = {
     "encoder": "bert roberta distilbert xlm-roberta camembert electra albert mpnet modernbert nomic_bert deberta "
-    "deberta-v2",
-    "decoder": "openai-gpt gpt2 gpt_neo gptj gpt_neox opt bloom mpt falcon llama mistral qwen2 qwen3 phi phi3 gemma "
-    "gemma2 olmo2 stablelm starcoder2",
-    "encoder-decoder": "t5 mt5 umt5 bart marian mbart m2m_100 pegasus blenderbot blenderbot-small whisper",
+    "deberta-v2 longformer big_bird",
+    "decoder": "openai-gpt gpt2 gpt_neo gptj gpt_neox opt bloom mpt falcon llama mistral mixtral qwen2 "
+    "qwen2_moe qwen3 qwen3_moe phi phi3 gemma gemma2 gemma3 olmo2 smollm3 stablelm starcoder2",
+    "encoder-decoder": "t5 mt5 umt5 bart marian mbart m2m_100 pegasus blenderbot blenderbot-small led "
+    "longt5 bigbird_pegasus whisper",
+    "any": "triptych",
 }
 
 
@@ -32,6 +34,25 @@ def test_the_table_of_families_is_the_registry() -> None:
     _, _, rest = README.read_text().partition("<!-- families: begin -->\n")
     printed, _, _ = rest.partition("\n<!-- families: end -->")
     assert printed == table(), f"the README should say:\n{table()}"
+
+
+def test_the_list_for_new_families_names_what_there_is() -> None:
+    root = README.parent
+    page = (root / "docs" / "adding-a-family.md").read_text()
+    named = set(re.findall(r"`((?:[\w-]+/)*[\w-]+\.(?:py|md))`", page)) | set(re.findall(r"`(docs/[\w./-]+)", page))
+    assert len(named) >= 15
+    homes = [root, *(root / home for home in ("models/families", "server/text", "tests/parity", "tests/text"))]
+    missing = [name for name in named if not any((home / name.rstrip(".,")).exists() for home in homes)]
+    assert not missing
+    for symbol, file in (
+        ("_REQUIRED", "models/families/native.py"),
+        ("REFUSED", "tests/models/test_families.py"),
+        ("REFUSED", "tests/parity/test_native.py"),
+        ("test_a_wrong_setting_that_no_tensor_tells_shows", "tests/parity/test_native.py"),
+        ("WRITERS", "tests/text/conftest.py"),
+    ):
+        assert symbol in page and symbol in (root / file).read_text()
+    assert "docs/adding-a-family.md" in (root / "CONTRIBUTING.md").read_text()
 
 
 def test_the_settings_file_is_one(tmp_path: Path) -> None:

@@ -75,6 +75,7 @@ def load_weights(
     assign: Callable[[str, Tensor], None],
     progress: Callable[[int, int], None] | None = None,
     keep_float32: Callable[[str], bool] = lambda name: False,
+    folder: str = "",
 ) -> LoadReport:
     """Give every expected tensor to `assign`, once, by our name.
 
@@ -82,6 +83,7 @@ def load_weights(
     dtype, device: of the tensors handed to `assign`; they are contiguous and share no memory with the file.
     progress: told (bytes read so far, bytes in all), in the checkpoint's dtypes.
     keep_float32: our names whose tensors stay float32 whatever `dtype` says.
+    folder: where in the directory the files are, if not at its top.
 
     Raises WeightsError for files that cannot be read or differ from the checkpoint's manifest, and for missing,
     unexpected and misshapen tensors, all at once.
@@ -90,7 +92,7 @@ def load_weights(
         check_manifest(directory)
     except ManifestError as error:
         raise WeightsError(str(error)) from None
-    with open_checkpoint(directory) as stored:
+    with open_checkpoint(directory, folder) as stored:
         plan = _make_plan(stored, rules, expected)
         plan.refuse_faults()
         total_bytes = sum(stored[source].nbytes for source in {piece.source for piece in plan.pieces.values()})

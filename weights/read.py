@@ -59,14 +59,14 @@ class StoredTensor:
 
 
 @contextmanager
-def open_checkpoint(directory: Path) -> Iterator[Mapping[str, StoredTensor]]:
-    """The tensors of a checkpoint by name, in the order of the files.
+def open_checkpoint(directory: Path, folder: str = "") -> Iterator[Mapping[str, StoredTensor]]:
+    """The tensors of a checkpoint by name, in the order of the files. folder: where in the directory its files are.
 
     Raises WeightsError for a missing, truncated or damaged file, a missing shard, or pickled weights that are more than
     weights; a file that lies outside of the directory is refused too.
     """
     try:
-        files, promised, read_file = _find_files(directory)
+        files, promised, read_file = _find_files(directory, f"{folder}/" if folder else "")
         tensors: dict[str, StoredTensor] = {}
         for file in files:
             path = file_in(directory, file)
@@ -85,15 +85,15 @@ def open_checkpoint(directory: Path) -> Iterator[Mapping[str, StoredTensor]]:
 
 
 def _find_files(
-    directory: Path,
+    directory: Path, prefix: str
 ) -> tuple[list[str], Mapping[str, str], Callable[[Path], Mapping[str, StoredTensor]]]:
     """Weight files, what an index says of them (tensor to file), and how to read one. Safetensors come first."""
     for single, reader in (("model.safetensors", _read_safetensors), ("pytorch_model.bin", _read_pickle)):
-        if file_in(directory, single) is not None:
-            return [single], {}, reader
-        index = file_in(directory, single + ".index.json")
+        if file_in(directory, prefix + single) is not None:
+            return [prefix + single], {}, reader
+        index = file_in(directory, f"{prefix}{single}.index.json")
         if index is not None:
-            promised = _read_index(index)
+            promised = {name: prefix + file for name, file in _read_index(index).items()}
             return sorted(set(promised.values())), promised, reader
     raise WeightsError("the checkpoint directory holds no model.safetensors and no pytorch_model.bin")
 

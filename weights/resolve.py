@@ -13,7 +13,16 @@ _HUB_ID = re.compile(r"(?P<repo>[\w.-]+(/[\w.-]+)?)(@(?P<revision>[\w./-]+))?")
 _TEXT_FILES = ("*.json", "*.txt", "*.model", "*.spm", "*.jinja", "SHA256SUMS")
 _SAFE_WEIGHTS = ("*.safetensors",)
 _PICKLED_WEIGHTS = ("pytorch_model*.bin",)
-_NOT_NEEDED = ("*/*.safetensors", "*/*.bin", "*/*.txt", "*/*.model", "*/*.spm", "*/*.jinja", "*/tokenizer*.json")
+# Folders of sentence-transformers are numbered (`2_Dense`), and hold weights too.
+_NOT_NEEDED = (
+    "[!0-9]*/*.safetensors",
+    "[!0-9]*/*.bin",
+    "*/*.txt",
+    "*/*.model",
+    "*/*.spm",
+    "*/*.jinja",
+    "*/tokenizer*.json",
+)
 
 
 class ResolveError(ValueError):

@@ -10,6 +10,8 @@ from models.families import (
     albert,
     bart,
     bert,
+    big_bird,
+    bigbird_pegasus,
     blenderbot,
     blenderbot_small,
     bloom,
@@ -21,19 +23,25 @@ from models.families import (
     falcon,
     gemma,
     gemma2,
+    gemma3,
     gpt2,
     gpt_neo,
     gpt_neox,
     gptj,
+    led,
     llama,
+    longformer,
+    longt5,
     m2m_100,
     marian,
     mbart,
     mistral,
+    mixtral,
     modernbert,
     mpnet,
     mpt,
     mt5,
+    native,
     nomic_bert,
     olmo2,
     openai_gpt,
@@ -42,8 +50,11 @@ from models.families import (
     phi,
     phi3,
     qwen2,
+    qwen2_moe,
     qwen3,
+    qwen3_moe,
     roberta,
+    smollm3,
     stablelm,
     starcoder2,
     t5,
@@ -53,6 +64,7 @@ from models.families import (
 )
 from models.families.family import Family
 from models.families.fields import short
+from models.families.refused import REFUSED
 
 _ENCODERS = (
     bert,
@@ -67,6 +79,8 @@ _ENCODERS = (
     nomic_bert,
     deberta,
     deberta_v2,
+    longformer,
+    big_bird,
 )
 _DECODERS = (
     openai_gpt,
@@ -80,37 +94,51 @@ _DECODERS = (
     falcon,
     llama,
     mistral,
+    mixtral,
     qwen2,
+    qwen2_moe,
     qwen3,
+    qwen3_moe,
     phi,
     phi3,
     gemma,
     gemma2,
+    gemma3,
     olmo2,
+    smollm3,
     stablelm,
     starcoder2,
 )
-_ENCODER_DECODERS = (t5, mt5, umt5, bart, marian, mbart, m2m_100, pegasus, blenderbot, blenderbot_small, whisper)
-_MODULES = (*_ENCODERS, *_DECODERS, *_ENCODER_DECODERS)
+_ENCODER_DECODERS = (
+    t5,
+    mt5,
+    umt5,
+    bart,
+    marian,
+    mbart,
+    m2m_100,
+    pegasus,
+    blenderbot,
+    blenderbot_small,
+    led,
+    longt5,
+    bigbird_pegasus,
+    whisper,
+)
+_MODULES = (*_ENCODERS, *_DECODERS, *_ENCODER_DECODERS, native)
 
 FAMILIES: Mapping[str, Family] = {kind: module.FAMILY for module in _MODULES for kind in module.FAMILY.model_types}
-
-_REFUSED: Mapping[str, str] = {
-    "nllb-moe": "its experts drop tokens beyond their capacity, so that an answer depends on its batch",
-    "prophetnet": "its decoder predicts from a second stream of hidden states, which no other family has",
-    "xlm-prophetnet": "its decoder predicts from a second stream of hidden states, which no other family has",
-}
-"""Kinds that are known and still not served, each with the reason."""
 
 
 def family_of(hf: Mapping[str, Any]) -> tuple[Family, str]:
     """The family of a `config.json`, and which of its architectures the checkpoint is.
 
-    Raises ConfigError naming what is served, for an unknown `model_type` or architecture.
+    Raises ConfigError naming what is served, for an unknown `model_type` or architecture; for a known one that is not
+    served, with the reason.
     """
     kind = hf.get("model_type")
-    if isinstance(kind, str) and kind in _REFUSED:
-        raise ConfigError(f"'model_type': {short(kind)} is not supported: {_REFUSED[kind]}")
+    if isinstance(kind, str) and kind in REFUSED:
+        raise ConfigError(f"'model_type': {kind!r} is not supported: {REFUSED[kind]}")
     if not isinstance(kind, str) or kind not in FAMILIES:
         raise ConfigError(f"'model_type': {short(kind)} is not supported, only {', '.join(sorted(FAMILIES))}")
     family = FAMILIES[kind]

@@ -18,6 +18,7 @@ from models.config import (
     StackConfig,
 )
 from models.families.alibi import bloom_slopes
+from models.families.decoder_heads import with_heads
 from models.families.family import Family
 from models.families.fields import Fields, head_width
 from models.generation_defaults import GenerationDefaults
@@ -79,11 +80,15 @@ def rules(model: ModelConfig, hf: Mapping[str, Any], architecture: str) -> Seque
     )
 
 
-FAMILY = Family(
-    name="bloom",
-    model_types=("bloom",),
-    architectures={"BloomForCausalLM": ("generate",)},
-    config=config,
-    rules=rules,
-    generation=GenerationDefaults(bos_token_id=1, end_token_ids=(2,), pad_token_id=3),
+FAMILY = with_heads(
+    "Bloom",
+    Family(
+        name="bloom",
+        model_types=("bloom",),
+        architectures={"BloomForCausalLM": ("generate",)},
+        config=config,
+        rules=rules,
+        generation=GenerationDefaults(bos_token_id=1, end_token_ids=(2,)),
+    ),
+    prefix=r"transformer\.",
 )

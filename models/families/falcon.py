@@ -10,6 +10,7 @@ from models.config import (
     AttentionConfig,
     EmbeddingConfig,
     FeedForwardConfig,
+    KeyAlibiConfig,
     LanguageModelHead,
     LayerConfig,
     ModelConfig,
@@ -17,17 +18,20 @@ from models.config import (
     NormSlots,
     StackConfig,
 )
+from models.families.alibi import bloom_slopes
+from models.families.decoder_heads import with_heads
 from models.families.family import Family
 from models.families.fields import Fields, head_width
+from models.families.published_code import PublishedCode
 from models.families.rope_scaling import longest_text
 from models.generation_defaults import GenerationDefaults
 from weights.rules import Rename, Rule, Split
 
+_CODE = PublishedCode("tiiuae", "falcon", "Falcon")
+
 
 def config(hf: Mapping[str, Any], architecture: str) -> ModelConfig:
-    fields = Fields(hf, published_code="falcon")
-    # Its ALiBi is rounded to bfloat16 by position, which no bias by distance can follow.
-    fields.refuse_unless("alibi", False)
+    fields = Fields(hf, published_code=_CODE)
     hidden, heads = fields.integer("hidden_size", 4544), fields.integer("num_attention_heads", 71)
     head_dim, bias = head_width(hidden, heads), fields.flag("bias", False)
     newer, parallel = fields.flag("new_decoder_architecture", False), fields.flag("parallel_attn", True)
@@ -39,7 +43,8 @@ def config(hf: Mapping[str, Any], architecture: str) -> ModelConfig:
         kv_heads = 1 if fields.flag("multi_query", True) else heads
     fields.refuse_unless("num_ln_in_parallel_attn", 1, 2)
     own_norm = not parallel or (newer and fields.integer("num_ln_in_parallel_attn", 2) == 2)
-    norm, rope = NormConfig("layer", fields.number("layer_norm_epsilon", 1e-5)), fields.rope(head_dim)
+    norm = NormConfig("layer", fields.number("layer_norm_epsilon", 1e-5))
+    rope = None if fields.flag("alibi", False) else fields.rope(head_dim)
     layer = LayerConfig(
         attention=AttentionConfig(heads, kv_heads, head_dim, head_dim**-0.5, True, bias, bias, bias, bias, rope),
         attention_norms=NormSlots(input=norm),
@@ -49,15 +54,19 @@ def config(hf: Mapping[str, Any], architecture: str) -> ModelConfig:
         feed_forward_norms=NormSlots(input=norm if own_norm else None),
         parallel=parallel,
     )
-    vocab = fields.integer("vocab_size", 65024)
+    lines = None if rope is not None else KeyAlibiConfig(bloom_slopes(heads), head_dim**-0.5)
+    vocab, positions = fields.integer("vocab_size", 65024), fields.integer("max_position_embeddings", 2048)
     return ModelConfig(
         hidden_size=hidden,
         vocab_size=vocab,
         head=LanguageModelHead(tied=fields.flag("tie_word_embeddings", True)),
         decoder=StackConfig(
-            EmbeddingConfig(vocab), (layer,) * fields.integer("num_hidden_layers", 32), final_norm=norm
+            EmbeddingConfig(vocab),
+            (layer,) * fields.integer("num_hidden_layers", 32),
+            final_norm=norm,
+            score_bias=lines,
         ),
-        max_positions=longest_text(rope, fields.integer("max_position_embeddings", 2048)),
+        max_positions=positions if rope is None else longest_text(rope, positions),
     )
 
 
@@ -87,11 +96,15 @@ def rules(model: ModelConfig, hf: Mapping[str, Any], architecture: str) -> Seque
     )
 
 
-FAMILY = Family(
-    name="falcon",
-    model_types=("falcon",),
-    architectures={"FalconForCausalLM": ("generate",)},
-    config=config,
-    rules=rules,
-    generation=GenerationDefaults(bos_token_id=11, end_token_ids=(11,)),
+FAMILY = with_heads(
+    "Falcon",
+    Family(
+        name="falcon",
+        model_types=("falcon",),
+        architectures={"FalconForCausalLM": ("generate",)},
+        config=config,
+        rules=rules,
+        generation=GenerationDefaults(bos_token_id=11, end_token_ids=(11,)),
+    ),
+    prefix=r"transformer\.",
 )

@@ -35,6 +35,8 @@ class Family:
     generation: what holds where neither `generation_config.json` nor `config.json` says.
     zero_if_absent: our names of parameters that some checkpoints leave out and that are zero then.
     tied_if_absent: our names of parameters that some checkpoints leave out, each with the one it is tied to then.
+    body: the architecture that is its layers alone, which makes vectors of texts; what a checkpoint of sentence-
+    transformers is served as, whatever head it was trained from. None where no head has to be taken off.
     refused_dtypes: dtypes that give wrong numbers in this family, with the reason.
     """
 
@@ -47,3 +49,4 @@ class Family:
     zero_if_absent: frozenset[str] = frozenset()
     tied_if_absent: Mapping[str, str] = field(default_factory=dict)
     refused_dtypes: Mapping[str, str] = field(default_factory=dict)
+    body: str | None = None

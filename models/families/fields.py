@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Mapping
 from typing import Any
 
 from models.config import Activation, ConfigError, RopeConfig
+from models.families.published_code import PublishedCode
 from models.families.rope_scaling import KINDS, scaling_of
 
 _ACTIVATIONS: Mapping[str, Activation] = {
@@ -27,13 +27,13 @@ _ACTIVATIONS: Mapping[str, Activation] = {
 class Fields:
     """The settings of one `config.json`, asked for by name. Every method raises ConfigError naming the setting.
 
-    published_code: of a family whose first checkpoints came with their own code (`modeling_phi3.py` and such), the name
-    in those files; what they do is what is built here, so an `auto_map` to them alone is no reason to refuse.
+    published_code: what a family's first checkpoints came with, so that an `auto_map` to it is no reason to refuse.
     """
 
-    def __init__(self, hf: Mapping[str, Any], published_code: str | None = None) -> None:
+    def __init__(self, hf: Mapping[str, Any], published_code: PublishedCode | None = None) -> None:
         self._hf = hf
-        if hf.get("auto_map") and not _only_code_of(published_code, hf["auto_map"]):
+        own = published_code is not None and published_code.is_all_of(hf.get("auto_map"))
+        if hf.get("auto_map") and not own:
             raise ConfigError("'auto_map' asks to run the checkpoint's own code, which is not supported")
         if hf.get("quantization_config"):
             raise ConfigError("'quantization_config': quantized checkpoints are not supported")
@@ -125,13 +125,6 @@ class Fields:
         if value is None:
             raise ConfigError(f"{name!r} is missing")
         return value
-
-
-def _only_code_of(family: str | None, auto_map: Any) -> bool:
-    if family is None or not isinstance(auto_map, dict):
-        return False
-    files = re.compile(rf"(?:[\w.-]+/[\w.-]+--)?(?:configuration|modeling)_{family}\.\w+")
-    return all(isinstance(target, str) and files.fullmatch(target) for target in auto_map.values())
 
 
 def activation(value: Any, name: str) -> Activation:

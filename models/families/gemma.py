@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from models.config import ModelConfig, NormConfig
+from models.families.decoder_heads import with_heads
 from models.families.family import Family
 from models.families.fields import Fields
 from models.families.rotary_decoder import rotary_decoder, rules
@@ -36,11 +37,14 @@ def config(hf: Mapping[str, Any], architecture: str) -> ModelConfig:
     return replace(model, decoder=replace(model.decoder, embedding=embedding))
 
 
-FAMILY = Family(
-    name="gemma",
-    model_types=("gemma",),
-    architectures={"GemmaForCausalLM": ("generate",)},
-    config=config,
-    rules=rules,
-    generation=GenerationDefaults(bos_token_id=2, end_token_ids=(1,), pad_token_id=0),
+FAMILY = with_heads(
+    "Gemma",
+    Family(
+        name="gemma",
+        model_types=("gemma",),
+        architectures={"GemmaForCausalLM": ("generate",)},
+        config=config,
+        rules=rules,
+        generation=GenerationDefaults(bos_token_id=2, end_token_ids=(1,), pad_token_id=0),
+    ),
 )

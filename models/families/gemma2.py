@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 from models.config import LanguageModelHead, LayerConfig, ModelConfig, NormConfig
+from models.families.decoder_heads import with_heads
 from models.families.family import Family
 from models.families.fields import Fields
 from models.families.rotary_decoder import rotary_decoder, rules
@@ -58,12 +59,15 @@ def _windows(fields: Fields, layer_types: Any) -> list[int | None]:
     return named_windows(layer_types, layers, window)
 
 
-FAMILY = Family(
-    name="gemma2",
-    model_types=("gemma2",),
-    architectures={"Gemma2ForCausalLM": ("generate",)},
-    config=config,
-    rules=rules,
-    generation=GenerationDefaults(bos_token_id=2, end_token_ids=(1,), pad_token_id=0),
-    refused_dtypes={"float16": "Gemma 2's residual stream can exceed float16; use bfloat16 or float32"},
+FAMILY = with_heads(
+    "Gemma2",
+    Family(
+        name="gemma2",
+        model_types=("gemma2",),
+        architectures={"Gemma2ForCausalLM": ("generate",)},
+        config=config,
+        rules=rules,
+        generation=GenerationDefaults(bos_token_id=2, end_token_ids=(1,), pad_token_id=0),
+        refused_dtypes={"float16": "Gemma 2's residual stream can exceed float16; use bfloat16 or float32"},
+    ),
 )

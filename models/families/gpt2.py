@@ -18,6 +18,7 @@ from models.config import (
     StackConfig,
 )
 from models.families.conv1d_layers import layer_rules
+from models.families.decoder_heads import with_heads
 from models.families.family import Family
 from models.families.fields import Fields, head_width
 from models.generation_defaults import GenerationDefaults
@@ -72,11 +73,15 @@ def rules(model: ModelConfig, hf: Mapping[str, Any], architecture: str) -> Seque
     )
 
 
-FAMILY = Family(
-    name="gpt2",
-    model_types=("gpt2",),
-    architectures={"GPT2LMHeadModel": ("generate",)},
-    config=config,
-    rules=rules,
-    generation=GenerationDefaults(bos_token_id=50256, end_token_ids=(50256,)),
+FAMILY = with_heads(
+    "GPT2",
+    Family(
+        name="gpt2",
+        model_types=("gpt2",),
+        architectures={"GPT2LMHeadModel": ("generate",)},
+        config=config,
+        rules=rules,
+        generation=GenerationDefaults(bos_token_id=50256, end_token_ids=(50256,)),
+    ),
+    prefix=r"transformer\.",
 )

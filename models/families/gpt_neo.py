@@ -18,6 +18,7 @@ from models.config import (
     NormSlots,
     StackConfig,
 )
+from models.families.decoder_heads import with_heads
 from models.families.family import Family
 from models.families.fields import Fields, head_width
 from models.generation_defaults import GenerationDefaults
@@ -98,11 +99,15 @@ def rules(model: ModelConfig, hf: Mapping[str, Any], architecture: str) -> Seque
     )
 
 
-FAMILY = Family(
-    name="gpt_neo",
-    model_types=("gpt_neo",),
-    architectures={"GPTNeoForCausalLM": ("generate",)},
-    config=config,
-    rules=rules,
-    generation=GenerationDefaults(bos_token_id=50256, end_token_ids=(50256,)),
+FAMILY = with_heads(
+    "GPTNeo",
+    Family(
+        name="gpt_neo",
+        model_types=("gpt_neo",),
+        architectures={"GPTNeoForCausalLM": ("generate",)},
+        config=config,
+        rules=rules,
+        generation=GenerationDefaults(bos_token_id=50256, end_token_ids=(50256,)),
+    ),
+    prefix=r"transformer\.",
 )

@@ -17,6 +17,7 @@ from models.config import (
     NormSlots,
     StackConfig,
 )
+from models.families.decoder_heads import with_heads
 from models.families.family import Family
 from models.families.fields import Fields, head_width
 from models.families.rope_scaling import longest_text
@@ -90,11 +91,15 @@ def rules(model: ModelConfig, hf: Mapping[str, Any], architecture: str) -> Seque
     )
 
 
-FAMILY = Family(
-    name="gpt_neox",
-    model_types=("gpt_neox",),
-    architectures={"GPTNeoXForCausalLM": ("generate",)},
-    config=config,
-    rules=rules,
-    generation=GenerationDefaults(bos_token_id=0, end_token_ids=(2,)),
+FAMILY = with_heads(
+    "GPTNeoX",
+    Family(
+        name="gpt_neox",
+        model_types=("gpt_neox",),
+        architectures={"GPTNeoXForCausalLM": ("generate",)},
+        config=config,
+        rules=rules,
+        generation=GenerationDefaults(bos_token_id=0, end_token_ids=(2,)),
+    ),
+    prefix=r"gpt_neox\.",
 )

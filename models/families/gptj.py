@@ -19,6 +19,7 @@ from models.config import (
     RopeConfig,
     StackConfig,
 )
+from models.families.decoder_heads import with_heads
 from models.families.family import Family
 from models.families.fields import Fields, head_width
 from models.generation_defaults import GenerationDefaults
@@ -82,11 +83,16 @@ def rules(model: ModelConfig, hf: Mapping[str, Any], architecture: str) -> Seque
     )
 
 
-FAMILY = Family(
-    name="gptj",
-    model_types=("gptj",),
-    architectures={"GPTJForCausalLM": ("generate",)},
-    config=config,
-    rules=rules,
-    generation=GenerationDefaults(bos_token_id=50256, end_token_ids=(50256,)),
+FAMILY = with_heads(
+    "GPTJ",
+    Family(
+        name="gptj",
+        model_types=("gptj",),
+        architectures={"GPTJForCausalLM": ("generate",)},
+        config=config,
+        rules=rules,
+        generation=GenerationDefaults(bos_token_id=50256, end_token_ids=(50256,)),
+    ),
+    tokens=False,
+    prefix=r"transformer\.",
 )

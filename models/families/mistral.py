@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from models.config import ModelConfig
+from models.families.decoder_heads import with_heads
 from models.families.family import Family
 from models.families.fields import Fields
 from models.families.rotary_decoder import rotary_decoder, rules
@@ -25,11 +26,14 @@ def config(hf: Mapping[str, Any], architecture: str) -> ModelConfig:
     )
 
 
-FAMILY = Family(
-    name="mistral",
-    model_types=("mistral",),
-    architectures={"MistralForCausalLM": ("generate",)},
-    config=config,
-    rules=rules,
-    generation=GenerationDefaults(bos_token_id=1, end_token_ids=(2,)),
+FAMILY = with_heads(
+    "Mistral",
+    Family(
+        name="mistral",
+        model_types=("mistral",),
+        architectures={"MistralForCausalLM": ("generate",)},
+        config=config,
+        rules=rules,
+        generation=GenerationDefaults(bos_token_id=1, end_token_ids=(2,)),
+    ),
 )

@@ -19,13 +19,17 @@ from models.config import (
     StackConfig,
 )
 from models.families.alibi import mpt_slopes
+from models.families.decoder_heads import with_heads
 from models.families.family import Family
 from models.families.fields import Fields, head_width
+from models.families.published_code import PublishedCode
 from weights.rules import Rename, Rule, Split
+
+_CODE = PublishedCode("mosaicml", "mpt", "MPT")
 
 
 def config(hf: Mapping[str, Any], architecture: str) -> ModelConfig:
-    fields = Fields(hf, published_code="mpt")
+    fields = Fields(hf, published_code=_CODE)
     fields.refuse_unless("expansion_ratio", 4)
     fields.refuse_unless("no_bias", True)
     fields.refuse_unless("logit_scale")
@@ -43,6 +47,7 @@ def config(hf: Mapping[str, Any], architecture: str) -> ModelConfig:
             key_bias=False,
             value_bias=False,
             output_bias=False,
+            clip=None if scores.number("clip_qkv", 0.0) == 0 else scores.positive("clip_qkv"),
         ),
         attention_norms=NormSlots(input=norm),
         feed_forward=FeedForwardConfig(4 * hidden, "gelu", bias=False),
@@ -72,7 +77,6 @@ def _scores(hf: Mapping[str, Any]) -> Fields:
     fields.refuse_unless("attn_type", "multihead_attention")
     fields.refuse_unless("alibi", True)
     fields.refuse_unless("alibi_bias_max", 8)
-    fields.refuse_unless("clip_qkv", 0)
     for name in ("prefix_lm", "qk_ln", "attn_uses_sequence_id"):
         fields.refuse_unless(name, False)
     return fields
@@ -95,10 +99,14 @@ def rules(model: ModelConfig, hf: Mapping[str, Any], architecture: str) -> Seque
     )
 
 
-FAMILY = Family(
-    name="mpt",
-    model_types=("mpt",),
-    architectures={"MptForCausalLM": ("generate",), "MPTForCausalLM": ("generate",)},
-    config=config,
-    rules=rules,
+FAMILY = with_heads(
+    "Mpt",
+    Family(
+        name="mpt",
+        model_types=("mpt",),
+        architectures={"MptForCausalLM": ("generate",), "MPTForCausalLM": ("generate",)},
+        config=config,
+        rules=rules,
+    ),
+    prefix=r"transformer\.",
 )

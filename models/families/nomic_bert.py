@@ -25,11 +25,12 @@ from models.config import (
 from models.families.family import Family
 from models.families.fields import Fields, head_width
 from models.families.post_norm_encoder import architectures, embedding_rules, head, linear, norm
+from models.families.published_code import PublishedCode
 from models.families.rope_scaling import longest_text
 from weights.rules import Drop, Rename, Rule, Split
 
 _PREFIX = r"(?:nomic_bert\.|bert\.)?"
-_PUBLISHED_CODE = "hf_nomic_bert"
+_PUBLISHED_CODE = PublishedCode("nomic-ai", "hf_nomic_bert", "NomicBert")
 _OLDER_WORDS = {
     "n_embd": "hidden_size",
     "n_layer": "num_hidden_layers",

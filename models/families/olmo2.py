@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from models.config import ModelConfig, NormConfig
+from models.families.decoder_heads import with_heads
 from models.families.family import Family
 from models.families.fields import Fields
 from models.families.rotary_decoder import rotary_decoder, rules
@@ -28,11 +29,15 @@ def config(hf: Mapping[str, Any], architecture: str) -> ModelConfig:
     )
 
 
-FAMILY = Family(
-    name="olmo2",
-    model_types=("olmo2",),
-    architectures={"Olmo2ForCausalLM": ("generate",)},
-    config=config,
-    rules=rules,
-    generation=GenerationDefaults(end_token_ids=(50279,), pad_token_id=1),
+FAMILY = with_heads(
+    "Olmo2",
+    Family(
+        name="olmo2",
+        model_types=("olmo2",),
+        architectures={"Olmo2ForCausalLM": ("generate",)},
+        config=config,
+        rules=rules,
+        generation=GenerationDefaults(end_token_ids=(50279,), pad_token_id=1),
+    ),
+    tokens=False,
 )

@@ -18,6 +18,7 @@ from models.config import (
     StackConfig,
 )
 from models.families.conv1d_layers import layer_rules
+from models.families.decoder_heads import with_heads
 from models.families.family import Family
 from models.families.fields import Fields, activation, head_width
 from weights.rules import Drop, Rename, Rule
@@ -62,10 +63,15 @@ def rules(model: ModelConfig, hf: Mapping[str, Any], architecture: str) -> Seque
     )
 
 
-FAMILY = Family(
-    name="openai-gpt",
-    model_types=("openai-gpt",),
-    architectures={"OpenAIGPTLMHeadModel": ("generate",)},
-    config=config,
-    rules=rules,
+FAMILY = with_heads(
+    "OpenAIGPT",
+    Family(
+        name="openai-gpt",
+        model_types=("openai-gpt",),
+        architectures={"OpenAIGPTLMHeadModel": ("generate",)},
+        config=config,
+        rules=rules,
+    ),
+    tokens=False,
+    prefix=r"transformer\.",
 )

@@ -17,6 +17,7 @@ from models.config import (
     NormSlots,
     StackConfig,
 )
+from models.families.decoder_heads import with_heads
 from models.families.family import Family
 from models.families.fields import Fields, head_width
 from models.generation_defaults import GenerationDefaults
@@ -80,11 +81,15 @@ def rules(model: ModelConfig, hf: Mapping[str, Any], architecture: str) -> Seque
     )
 
 
-FAMILY = Family(
-    name="opt",
-    model_types=("opt",),
-    architectures={"OPTForCausalLM": ("generate",)},
-    config=config,
-    rules=rules,
-    generation=GenerationDefaults(bos_token_id=2, end_token_ids=(2,), pad_token_id=1),
+FAMILY = with_heads(
+    "OPT",
+    Family(
+        name="opt",
+        model_types=("opt",),
+        architectures={"OPTForCausalLM": ("generate",)},
+        config=config,
+        rules=rules,
+        generation=GenerationDefaults(bos_token_id=2, end_token_ids=(2,), pad_token_id=1),
+    ),
+    tokens=False,
 )

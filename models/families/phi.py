@@ -18,15 +18,19 @@ from models.config import (
     QueryKeyNorm,
     StackConfig,
 )
+from models.families.decoder_heads import with_heads
 from models.families.family import Family
 from models.families.fields import Fields, head_width
+from models.families.published_code import PublishedCode
 from models.families.rope_scaling import longest_text
 from models.generation_defaults import GenerationDefaults
 from weights.rules import Drop, Rename, Rule
 
+_CODE = PublishedCode("microsoft", "phi", "Phi")
+
 
 def config(hf: Mapping[str, Any], architecture: str) -> ModelConfig:
-    fields = Fields(hf, published_code="phi")
+    fields = Fields(hf, published_code=_CODE)
     hidden, heads = fields.integer("hidden_size", 2048), fields.integer("num_attention_heads", 32)
     head_dim = head_width(hidden, heads)
     rope = fields.rope(head_dim, default_share=0.5)
@@ -82,11 +86,14 @@ def rules(model: ModelConfig, hf: Mapping[str, Any], architecture: str) -> Seque
     )
 
 
-FAMILY = Family(
-    name="phi",
-    model_types=("phi",),
-    architectures={"PhiForCausalLM": ("generate",)},
-    config=config,
-    rules=rules,
-    generation=GenerationDefaults(bos_token_id=1, end_token_ids=(2,)),
+FAMILY = with_heads(
+    "Phi",
+    Family(
+        name="phi",
+        model_types=("phi",),
+        architectures={"PhiForCausalLM": ("generate",)},
+        config=config,
+        rules=rules,
+        generation=GenerationDefaults(bos_token_id=1, end_token_ids=(2,)),
+    ),
 )

@@ -3,23 +3,29 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
-from models.config import ConfigError, ModelConfig, NormConfig
+from models.config import ConfigError, LayerConfig, LongScaling, ModelConfig, NormConfig
+from models.families.decoder_heads import with_heads
 from models.families.family import Family
 from models.families.fields import Fields
+from models.families.published_code import PublishedCode
 from models.families.rotary_decoder import rotary_decoder
 from models.families.rotary_decoder import rules as llama_rules
 from models.generation_defaults import GenerationDefaults
 from weights.rules import Rule, Split
 
+_CODE = PublishedCode("microsoft", "phi3", "Phi3")
+
 
 def config(hf: Mapping[str, Any], architecture: str) -> ModelConfig:
-    fields = Fields(hf, published_code="phi3")
-    older = hf.get("rope_scaling")
-    if isinstance(older, dict) and older.get("type", older.get("rope_type")) == "yarn":
-        raise ConfigError("'rope_scaling': type 'yarn' of the first Phi-3 releases is not supported, only 'longrope'")
-    return rotary_decoder(
+    # The length of the short factors has a default here, which goes before one that stands in the scaling.
+    fields = Fields({"original_max_position_embeddings": 4096, **hf}, published_code=_CODE)
+    older = hf.get("rope_scaling") or hf.get("rope_parameters")
+    if isinstance(older, dict) and older.get("type", older.get("rope_type")) in ("yarn", "dynamic"):
+        raise ConfigError("'rope_scaling': of the types that grow with the text Phi-3 has only 'longrope'")
+    model = rotary_decoder(
         fields,
         windows=(fields.optional_integer("sliding_window"),) * fields.integer("num_hidden_layers", 32),
         num_kv_heads=fields.integer("num_key_value_heads", fields.integer("num_attention_heads", 32)),
@@ -27,6 +33,18 @@ def config(hf: Mapping[str, Any], architecture: str) -> ModelConfig:
         norm=NormConfig("rms", fields.number("rms_norm_eps", 1e-5), bias=False),
         default_rope_share=1.0,
     )
+    assert model.decoder is not None
+    layers = tuple(_restarting(layer) for layer in model.decoder.layers)
+    return replace(model, decoder=replace(model.decoder, layers=layers))
+
+
+def _restarting(layer: LayerConfig) -> LayerConfig:
+    """Its published code throws the cache away once a text outgrows the length of the short factors."""
+    rope = layer.attention.rope
+    if rope is None or not isinstance(rope.scaling, LongScaling):
+        return layer
+    rope = replace(rope, scaling=replace(rope.scaling, restarts=True))
+    return replace(layer, attention=replace(layer.attention, rope=rope))
 
 
 def rules(model: ModelConfig, hf: Mapping[str, Any], architecture: str) -> Sequence[Rule]:
@@ -47,11 +65,14 @@ def rules(model: ModelConfig, hf: Mapping[str, Any], architecture: str) -> Seque
     )
 
 
-FAMILY = Family(
-    name="phi3",
-    model_types=("phi3",),
-    architectures={"Phi3ForCausalLM": ("generate",)},
-    config=config,
-    rules=rules,
-    generation=GenerationDefaults(bos_token_id=1, end_token_ids=(32000,), pad_token_id=32000),
+FAMILY = with_heads(
+    "Phi3",
+    Family(
+        name="phi3",
+        model_types=("phi3",),
+        architectures={"Phi3ForCausalLM": ("generate",)},
+        config=config,
+        rules=rules,
+        generation=GenerationDefaults(bos_token_id=1, end_token_ids=(32000,), pad_token_id=32000),
+    ),
 )

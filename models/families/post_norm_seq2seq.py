@@ -57,9 +57,9 @@ def embedding_scale(fields: Fields) -> float:
     return float(fields.integer("d_model", 1024) ** 0.5) if fields.flag("scale_embedding", False) else 1.0
 
 
-def layer_rules() -> Sequence[Rule]:
-    """The layers of both stacks, the bias of the logits, and what carries nothing."""
-    layer, ours = r"(?:model\.)?(encoder|decoder)\.layers\.(\d+)\.", r"\1.layers.\2."
+def layer_rules(prefix: str = r"(?:model\.)?") -> Sequence[Rule]:
+    """The layers of both stacks, the bias of the logits, and what carries nothing. prefix: of their names."""
+    layer, ours = prefix + r"(encoder|decoder)\.layers\.(\d+)\.", r"\1.layers.\2."
     linear = r"\.(weight|bias)"
     return (
         *(

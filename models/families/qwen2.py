@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from models.config import ModelConfig
+from models.families.decoder_heads import with_heads
 from models.families.family import Family
 from models.families.fields import Fields
 from models.families.rotary_decoder import rotary_decoder, rules
@@ -24,10 +25,13 @@ def config(hf: Mapping[str, Any], architecture: str) -> ModelConfig:
     )
 
 
-FAMILY = Family(
-    name="qwen2",
-    model_types=("qwen2",),
-    architectures={"Qwen2ForCausalLM": ("generate",)},
-    config=config,
-    rules=rules,
+FAMILY = with_heads(
+    "Qwen2",
+    Family(
+        name="qwen2",
+        model_types=("qwen2",),
+        architectures={"Qwen2ForCausalLM": ("generate",)},
+        config=config,
+        rules=rules,
+    ),
 )

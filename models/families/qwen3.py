@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from models.config import ModelConfig
+from models.families.decoder_heads import with_heads
 from models.families.family import Family
 from models.families.fields import Fields
 from models.families.rotary_decoder import rotary_decoder, rules
@@ -27,10 +28,13 @@ def config(hf: Mapping[str, Any], architecture: str) -> ModelConfig:
     )
 
 
-FAMILY = Family(
-    name="qwen3",
-    model_types=("qwen3",),
-    architectures={"Qwen3ForCausalLM": ("generate",)},
-    config=config,
-    rules=rules,
+FAMILY = with_heads(
+    "Qwen3",
+    Family(
+        name="qwen3",
+        model_types=("qwen3",),
+        architectures={"Qwen3ForCausalLM": ("generate",)},
+        config=config,
+        rules=rules,
+    ),
 )

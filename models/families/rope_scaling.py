@@ -1,9 +1,4 @@
-"""How rotary positions were stretched, from the settings that say so; a kind that cannot be served exactly is refused.
-
-Two kinds change with the length of the text, which a cache of rotated keys cannot follow. Both are exact up to the
-length the model was first trained on, so that is the longest text they are served with: `dynamic` changes nothing up to
-`max_position_embeddings`, `longrope` keeps its short factors up to `original_max_position_embeddings`.
-"""
+"""How rotary positions were stretched, from the settings that say so; an unknown kind is refused."""
 
 from __future__ import annotations
 
@@ -11,7 +6,16 @@ import math
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from models.config import ConfigError, LinearScaling, Llama3Scaling, LongScaling, RopeConfig, Scaling, YarnScaling
+from models.config import (
+    ConfigError,
+    DynamicScaling,
+    LinearScaling,
+    Llama3Scaling,
+    LongScaling,
+    RopeConfig,
+    Scaling,
+    YarnScaling,
+)
 
 if TYPE_CHECKING:
     from models.families.fields import Fields
@@ -28,8 +32,7 @@ def scaling_of(kind: str, top: Fields, inner: Fields, values: Mapping[str, Any],
         case "linear":
             return LinearScaling(inner.positive("factor"))
         case "dynamic":
-            inner.positive("factor")
-            return None
+            return DynamicScaling(inner.positive("factor"), top.integer("max_position_embeddings"))
         case "llama3":
             return Llama3Scaling(
                 factor=inner.positive("factor"),
@@ -45,12 +48,10 @@ def scaling_of(kind: str, top: Fields, inner: Fields, values: Mapping[str, Any],
 
 
 def longest_text(rope: RopeConfig, max_positions: int) -> int:
-    """How many positions are exact: `max_positions`, or fewer where long texts would need other factors."""
-    return (
-        min(max_positions, rope.scaling.original_max_positions)
-        if isinstance(rope.scaling, LongScaling)
-        else max_positions
-    )
+    """How long a text may be: `max_positions`; where the scaling starts from these, `factor` times as many."""
+    if isinstance(rope.scaling, DynamicScaling):
+        return max(max_positions, int(rope.scaling.factor * max_positions))
+    return max_positions
 
 
 def _original(top: Fields, inner: Fields) -> int:
@@ -90,12 +91,13 @@ def _long(top: Fields, inner: Fields, values: Mapping[str, Any], dim: int) -> Lo
     magnitude = inner.optional_positive("attention_factor")
     if magnitude is None:
         magnitude = 1.0 if factor <= 1 else math.sqrt(1 + math.log(factor) / math.log(original))
-    return LongScaling(_factors(values.get("short_factor"), dim), original, magnitude)
+    short, long = (_factors(values.get(name), name, dim) for name in ("short_factor", "long_factor"))
+    return LongScaling(short, long, original, magnitude)
 
 
-def _factors(value: Any, dim: int) -> tuple[float, ...]:
+def _factors(value: Any, name: str, dim: int) -> tuple[float, ...]:
     numbers = value if isinstance(value, list) else []
     good = all(isinstance(one, int | float) and not isinstance(one, bool) and 0 < one < math.inf for one in numbers)
     if len(numbers) != dim // 2 or not good:
-        raise ConfigError(f"'short_factor' must be a list of {dim // 2} numbers above zero")
+        raise ConfigError(f"{name!r} must be a list of {dim // 2} numbers above zero")
     return tuple(float(one) for one in numbers)

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from models.config import FeedForwardConfig, ModelConfig, NormConfig
+from models.families.decoder_heads import with_heads
 from models.families.family import Family
 from models.families.fields import Fields
 from models.families.rotary_decoder import rotary_decoder
@@ -40,11 +41,14 @@ def rules(model: ModelConfig, hf: Mapping[str, Any], architecture: str) -> Seque
     )
 
 
-FAMILY = Family(
-    name="starcoder2",
-    model_types=("starcoder2",),
-    architectures={"Starcoder2ForCausalLM": ("generate",)},
-    config=config,
-    rules=rules,
-    generation=GenerationDefaults(bos_token_id=50256, end_token_ids=(50256,)),
+FAMILY = with_heads(
+    "Starcoder2",
+    Family(
+        name="starcoder2",
+        model_types=("starcoder2",),
+        architectures={"Starcoder2ForCausalLM": ("generate",)},
+        config=config,
+        rules=rules,
+        generation=GenerationDefaults(bos_token_id=50256, end_token_ids=(50256,)),
+    ),
 )

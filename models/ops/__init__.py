@@ -21,6 +21,7 @@ from models.ops.torch_disentangled import disentangled_attention
 
 __all__ = [
     "PackedLinear",
+    "block_attention",
     "disentangled_attention",
     "implementation",
     "kernels_are_built",
@@ -117,3 +118,8 @@ def paged_attention(
 ) -> Tensor:
     """See `torch_ops.paged_attention`."""
     return implementation(query).paged_attention(query, key_cache, value_cache, plan, scale, cap)  # type: ignore[no-any-return]
+
+
+def block_attention(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, scale: float) -> Tensor:
+    """See `torch_ops.block_attention`."""
+    return torch_ops.block_attention(query, key, value, mask, scale)

@@ -83,6 +83,23 @@ def paged_attention(
     return output
 
 
+def block_attention(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, scale: float) -> Tensor:
+    """Attention of blocks of queries, each over keys of its own.
+
+    query: [blocks, size, heads, head_dim]. key, value: [blocks, key_len, kv_heads, head_dim]. -> like the query.
+    mask: added to the scores, broadcastable to [blocks, heads, size, key_len], or None. No row hides every key.
+    """
+    attended = F.scaled_dot_product_attention(
+        query.transpose(1, 2),
+        key.transpose(1, 2),
+        value.transpose(1, 2),
+        attn_mask=mask,
+        scale=scale,
+        enable_gqa=query.shape[2] != key.shape[2],
+    )
+    return attended.transpose(1, 2)
+
+
 def attend_groups(
     output: Tensor,
     query: Tensor,

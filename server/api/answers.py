@@ -178,12 +178,14 @@ class Run:
     """A call whose sequences become answers: `answers[row][rank]`, as many ranks as there are hypotheses.
 
     prompts: log-probabilities of the prompt's tokens from the second on, of each row that asked for them.
+    cached: how many tokens of a row's prompt the engine did not have to compute.
     """
 
     call: Call
     answers: list[list[Answer]]
     finished: list[Finished] = field(default_factory=list)
     prompts: dict[int, list[TokenLogprob]] = field(default_factory=dict)
+    cached: dict[int, int] = field(default_factory=dict)
     first_output: float | None = None
 
     async def deltas(self) -> AsyncGenerator[list[Delta], None]:
@@ -216,6 +218,8 @@ class Run:
         if isinstance(event, PromptScored):
             self.prompts[row] = event.logprobs
             return []
+        if not isinstance(event, Encoded):
+            self.cached[row] = event.cached_tokens
         # Beams know of stop strings themselves, and their end has more to tell.
         stopped = answers[0].done and not answers[0].is_beam
         if stopped or isinstance(event, Encoded):
@@ -247,8 +251,9 @@ class Run:
             "total_ms": round((time.monotonic() - arrival) * 1000, 3),
         }
 
-    def cached_tokens(self) -> int:
-        return sum(one.cached_tokens for one in self.finished)
+    def cached_tokens(self, candidates: int = 1) -> int:
+        """Of each prompt's tokens, which count once, those that its first row found. candidates: rows of a prompt."""
+        return sum(self.cached.get(row, 0) for row in range(0, len(self.answers), candidates))
 
 
 def best(answers: Sequence[Answer], candidates: int, count: int) -> list[Answer]:

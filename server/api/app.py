@@ -25,6 +25,7 @@ from server.api import (
     routes_token_classify,
     routes_tokenize,
     routes_translate,
+    routes_zero_shot_classify,
 )
 from server.api.documents import DESCRIPTION, document
 from server.api.gate import Gate, error_response
@@ -43,6 +44,7 @@ ROUTES = (
     routes_fill_mask,
     routes_token_classify,
     routes_question_answer,
+    routes_zero_shot_classify,
     routes_tokenize,
     routes_audio,
     routes_operations,

@@ -1,4 +1,4 @@
-"""What the HTTP process reads of a checkpoint directory: tokenizer, languages, the tokens of speech, and prompts."""
+"""What the HTTP process reads of a checkpoint: tokenizer, languages, the tokens of speech, prompts, chat templates."""
 
 from __future__ import annotations
 
@@ -8,10 +8,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from server.errors import CheckpointError, InvalidRequest
+from server.text.chat import ChatTemplates, read_templates
 from server.text.languages import TranslationLanguages
 from server.text.speech import SpeechTokens
 from server.text.tokenizer import Tokenizer, TokenizerError, load_tokenizer
-from server.text.tokenizer_files import read_json
+from server.text.tokenizer_files import read_json, read_tokenizer_files
 from weights.resolve import ResolveError, file_in
 
 PROMPTS_FILE = "config_sentence_transformers.json"
@@ -36,6 +37,7 @@ class CheckpointText:
     languages: TranslationLanguages
     prompts: Prompts
     speech: SpeechTokens | None = None
+    chat_templates: ChatTemplates = field(default_factory=ChatTemplates)
 
     def prompt(self, name: str | None) -> str:
         """The prompt of that name (sentence-transformers), the default one without a name, or nothing.
@@ -57,9 +59,19 @@ def load(name: str, directory: Path) -> CheckpointText:
         family = str(read_json(directory, "config.json").get("model_type", ""))
         languages = TranslationLanguages.from_checkpoint(directory, family, tokenizer)
         speech = SpeechTokens.from_checkpoint(directory, tokenizer) if family in SPEECH_FAMILIES else None
-        return CheckpointText(directory, tokenizer, languages, _prompts(directory), speech)
+        templates = read_templates(directory, read_tokenizer_files(directory))
+        return CheckpointText(directory, tokenizer, languages, _prompts(directory), speech, templates)
     except (TokenizerError, ResolveError) as error:
         raise CheckpointError(f"{name}: {error}") from None
+
+
+def check_same_tokens(name: str, text: CheckpointText, draft: CheckpointText) -> None:
+    """Raises CheckpointError, one line, when a draft model's token ids do not mean what the model's own do."""
+    ours, theirs = text.tokenizer, draft.tokenizer
+    for token_id in range(max(ours.vocab_size, theirs.vocab_size)):
+        pair = ours.id_to_token(token_id), theirs.id_to_token(token_id)
+        if pair[0] != pair[1]:
+            raise CheckpointError(f"{name}: token {token_id} is {pair[0]!r}, but {pair[1]!r} in the draft model")
 
 
 def _prompts(directory: Path) -> Prompts:

@@ -90,6 +90,10 @@ _EXAMPLES: dict[str, tuple[dict[str, Any], Any]] = {
         {"question": "Where did Ada live?", "context": "Ada Lovelace lived in London."},
         [{"answer": "London", "score": 0.97, "start": 22, "end": 28}],
     ),
+    "zero_shot_classify": (
+        {"inputs": "The match ended two all.", "candidate_labels": ["sport", "cooking"]},
+        [{"label": "sport", "score": 0.98}, {"label": "cooking", "score": 0.02}],
+    ),
     "transcriptions": (
         {"file": "(the bytes of a WAV file)", "language": "en", "response_format": "verbose_json"},
         {
@@ -137,6 +141,7 @@ _ANSWERS: dict[str, type[BaseModel]] = {
     "fill_mask": responses.FillMaskAnswer,
     "token_classify": responses.TokenClassifyAnswer,
     "question_answer": responses.QuestionAnswerAnswer,
+    "zero_shot_classify": responses.ClassifyAnswer,
     "transcriptions": responses.TranscriptionAnswer,
     "translations": responses.TranscriptionAnswer,
     "tokenize": responses.TokenizeAnswer,
@@ -204,6 +209,7 @@ def document(app: FastAPI) -> dict[str, Any]:
         schemas.FillMaskBody,
         schemas.TokenClassifyBody,
         schemas.QuestionAnswerBody,
+        schemas.ZeroShotClassifyBody,
         speech_schemas.TranscriptionForm,
         speech_schemas.TranslationForm,
         schemas.TokenizeBody,

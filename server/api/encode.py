@@ -28,6 +28,24 @@ async def text_items(
     return [item(encoding, model.info, truncate, side, param) for encoding in encodings]
 
 
+async def prompted_items(
+    state: State, model: Model, texts: Sequence[str], prompt: str, truncate: bool, side: str, param: str
+) -> list[EncodeItem]:
+    """`text_items` of texts that begin with a prompt, which some checkpoints leave out of the vector."""
+    items = await text_items(state, model, texts, truncate, side, param)
+    if not items or not prompt or model.info.include_prompt:
+        return items
+    (alone,) = await state.encode(model.tokenizer, [prompt], param=param)
+    ends = bool(alone.ids) and alone.ids[-1] in model.tokenizer.special_ids
+    count = len(alone.ids) - ends
+    if side == "left" and any(len(one.token_ids) == limit(model.info) for one in items):
+        raise InvalidRequest(
+            f"`truncation_direction` left would cut the prompt, whose tokens `{model.name}` leaves out of the vector",
+            "truncation_direction",
+        )
+    return [EncodeItem(one.token_ids, one.token_type_ids, prompt_tokens=count) for one in items]
+
+
 async def pair_items(
     state: State, model: Model, firsts: Sequence[str], seconds: Sequence[str], truncate: bool, side: str, param: str
 ) -> list[EncodeItem]:

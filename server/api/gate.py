@@ -58,7 +58,7 @@ class Gate:
         self.state.answering += counted
         try:
             try:
-                self._check(scope["path"], headers)
+                scope["triptych.cache_salt"] = self._check(scope["path"], headers)
             except RequestError as error:
                 await error_response(error, request_id, self.state)(scope, receive, marked)
             else:
@@ -71,13 +71,18 @@ class Gate:
             self.state.answering -= counted
             self._count(scope, status, time.monotonic() - started, request_id)
 
-    def _check(self, path: str, headers: Headers) -> None:
+    def _check(self, path: str, headers: Headers) -> str:
+        """Let the request in, or raise. Returns what keeps its prompts apart from those of other keys."""
+        salt = ""
         if path not in OPEN_ROUTES and self.state.keys:
             scheme, _, key = headers.get("authorization", "").partition(" ")
-            if scheme.lower() != "bearer" or not key_matches(key.strip().encode("utf-8", "replace"), self.state.keys):
+            sent = key.strip().encode("utf-8", "replace")
+            if scheme.lower() != "bearer" or not key_matches(sent, self.state.keys):
                 raise Unauthorized("send a valid API key as `Authorization: Bearer KEY`")
+            salt = self.state.cache_salt(sent)
         if self.state.draining and path not in OPERATIONS:
             raise NotReady("the server is shutting down", retry_after=5)
+        return salt
 
     def _count(self, scope: Scope, status: int, seconds: float, request_id: str) -> None:
         route = getattr(scope.get("route"), "path", "unmatched")

@@ -34,14 +34,15 @@ async def embed(request: Request) -> Response:
     body = await read(request, EmbedBody, state.settings.max_body_bytes, state.settings.body_timeout_seconds)
     deadline = state.deadline(request, body.timeout_ms)
     model = state.candidates(body.model, ("embed",), "/embed")[0]
-    _check_dimensions(body, model.info)
+    own_size = model.info.embedding_size if body.pooling is None else 0
+    _check_dimensions(body, own_size or model.info.hidden_size)
     items = await _embed_items(state, model, body)
     message = Encode(
         state.client.next_id(),
         model.name,
         "embed",
         items,
-        pooling=body.pooling or model.info.pooling,
+        pooling=body.pooling,
         normalize=body.normalize is not False and body.dimensions is None,
         deadline=deadline,
     )
@@ -55,7 +56,7 @@ async def embed_all(request: Request) -> Response:
     body = await read(request, EmbedAllBody, state.settings.max_body_bytes, state.settings.body_timeout_seconds)
     deadline = state.deadline(request, body.timeout_ms)
     model = state.candidates(body.model, ("embed",), "/embed_all")[0]
-    _check_dimensions(body, model.info)
+    _check_dimensions(body, model.info.hidden_size)
     items = await _embed_items(state, model, body)
     numbers = sum(len(item.token_ids) for item in items) * model.info.hidden_size
     if numbers > MAX_NUMBERS:
@@ -73,9 +74,9 @@ async def embed_all(request: Request) -> Response:
     return await state.in_thread(lambda: _numbers(matrices))
 
 
-def _check_dimensions(body: EmbedAllBody, info: ModelInfo) -> None:
-    if body.dimensions is not None and body.dimensions > info.hidden_size:
-        text = f"`dimensions` {body.dimensions} is more than the model's {info.hidden_size}"
+def _check_dimensions(body: EmbedAllBody, size: int) -> None:
+    if body.dimensions is not None and body.dimensions > size:
+        text = f"`dimensions` {body.dimensions} is more than the model's {size}"
         raise InvalidRequest(text, "dimensions")
 
 
@@ -102,12 +103,12 @@ async def _embed_items(state: State, model: Model, body: EmbedAllBody) -> list[E
     if body.prompt_name is not None and any(isinstance(one, list) for one in inputs):
         raise InvalidRequest("`prompt_name` does not go with token ids", "prompt_name")
     texts = [prompt + one for one in inputs if isinstance(one, str)]
-    encodings = iter(await state.encode(model.tokenizer, texts, param="inputs") if texts else [])
     truncate, side = body.truncate is not False, body.truncation_direction or "right"
+    prompted = iter(await encode.prompted_items(state, model, texts, prompt, truncate, side, "inputs"))
     items = []
     for one in inputs:
         if isinstance(one, str):
-            items.append(encode.item(next(encodings), model.info, truncate, side, "inputs"))
+            items.append(next(prompted))
         else:
             ids = one
             if truncate:

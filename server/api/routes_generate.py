@@ -15,7 +15,7 @@ from server.api.body import read
 from server.api.documents import operation
 from server.api.replies import reply
 from server.api.schemas import GenerateBody, GenerationFields
-from server.api.state import Model, State, arrival, of
+from server.api.state import Model, State, arrival, cache_salt, of
 from server.errors import InvalidRequest
 from server.ipc.messages import Generate, GenerationParams, TokenLogprob
 from server.text.languages import Plan
@@ -77,7 +77,11 @@ async def generate(request: Request) -> Response:
             continues = start[start_tokens:] if model.info.is_encoder_decoder else prompt
             own = generation.row(params, index, min(params.max_new_tokens, left), options.drops_space and not continues)
             answers.append(make_answers(model, own, len(messages), options, continues, echoes[origin]))
-            messages.append(Generate(state.client.next_id(), model.name, prompt, start, own, deadline))
+            messages.append(
+                Generate(
+                    state.client.next_id(), model.name, prompt, start, own, deadline, cache_salt=cache_salt(request)
+                )
+            )
             origins.append(origin)
 
     generation.limit_attention(messages)
@@ -118,7 +122,7 @@ async def generate(request: Request) -> Response:
             "id": answer_id,
             "model": model.name,
             "choices": choices,
-            "usage": usage(sum(map(len, prompts)), made, run.cached_tokens()),
+            "usage": usage(sum(map(len, prompts)), made, run.cached_tokens(body.candidates)),
             "seed": seed,
             "timings": run.timings(arrival(request)),
         }

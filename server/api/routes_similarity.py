@@ -28,13 +28,12 @@ async def similarity(request: Request) -> Response:
     prompt = model.text.prompt(body.prompt_name)
     texts = [prompt + text for text in (body.inputs.source_sentence, *body.inputs.sentences)]
     truncate, side = body.truncate is not False, body.truncation_direction or "right"
-    items = await encode.text_items(state, model, texts, truncate, side, "inputs")
+    items = await encode.prompted_items(state, model, texts, prompt, truncate, side, "inputs")
     message = Encode(
         state.client.next_id(),
         model.name,
         "embed",
         items,
-        pooling=model.info.pooling,
         normalize=True,
         deadline=deadline,
     )

@@ -386,6 +386,15 @@ class QuestionAnswerBody(TimedBody):
     top_k: Annotated[int | None, Field(ge=1, le=MAX_WORDS)] = None
 
 
+class ZeroShotClassifyBody(TimedBody):
+    """`POST /zero_shot_classify`. `hypothesis_template`: what each label says of a text, with `{}` in its place."""
+
+    inputs: Texts
+    candidate_labels: Annotated[list[ShortText], Field(min_length=1, max_length=MAX_ITEMS)]
+    hypothesis_template: Annotated[str | None, Field(min_length=2, max_length=1024)] = None
+    multi_label: bool | None = None
+
+
 class TokenizeBody(Body):
     """`POST /tokenize`."""
 

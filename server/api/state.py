@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
+import hmac
+import secrets
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -12,6 +15,7 @@ from typing import TypeVar
 from starlette.requests import Request
 
 from server.api.checkpoint_text import CheckpointText
+from server.api.entailment import entailment
 from server.errors import ContextLengthExceeded, InvalidRequest, ModelNotFound, NotReady
 from server.ipc.client import EngineClient
 from server.ipc.messages import ModelInfo, Task
@@ -65,6 +69,8 @@ class Model:
         routes = [route for task in self.info.tasks for route in _ROUTES[task]]
         if self.text.speech is not None and self.text.speech.translates:
             routes.append("/v1/audio/translations")
+        if "classify" in self.info.tasks and entailment(self.info.labels) is not None:
+            routes.append("/zero_shot_classify")
         return routes
 
 
@@ -74,7 +80,7 @@ class State:
 
     fresh: whether the worker is ready and was heard of lately. failed: whether the supervisor has given up.
     started: everything was loaded once. draining: nothing new is taken. answering: requests that are being answered;
-    recordings: those of them that hold a recording.
+    recordings: those of them that hold a recording. secret: known to this process alone.
     """
 
     settings: Settings
@@ -88,6 +94,7 @@ class State:
     draining: bool = False
     answering: int = 0
     recordings: int = 0
+    secret: bytes = field(default_factory=lambda: secrets.token_bytes(32), repr=False)
     threads: ThreadPoolExecutor = field(
         default_factory=lambda: ThreadPoolExecutor(TOKENIZER_THREADS, thread_name_prefix="tokenizer")
     )
@@ -95,6 +102,10 @@ class State:
     @property
     def ready(self) -> bool:
         return self.started and not self.draining and self.fresh()
+
+    def cache_salt(self, key: bytes) -> str:
+        """What stands for an API key in the worker's prefix cache: it tells keys apart and nothing else about them."""
+        return hmac.new(self.secret, key, hashlib.sha256).hexdigest()[:32]
 
     def loaded(self) -> list[Model]:
         """All models, in the order they were named."""
@@ -190,3 +201,10 @@ def arrival(request: Request) -> float:
     seconds = request.scope["triptych.arrival"]
     assert isinstance(seconds, float)
     return seconds
+
+
+def cache_salt(request: Request) -> str:
+    """What keeps a request's prompts apart from those of other API keys; empty where no key is asked for."""
+    salt = request.scope["triptych.cache_salt"]
+    assert isinstance(salt, str)
+    return salt

@@ -75,6 +75,11 @@ class Telemetry:
                 metrics.beam_lag_tokens.observe(tokens)
         metrics.preemptions.inc(stats.preemptions)
         metrics.wasted_tokens.inc(stats.wasted_tokens)
+        metrics.prefix_queries.inc(stats.prefix_queries)
+        metrics.prefix_hits.inc(stats.prefix_hits)
+        for model, (drafted, accepted) in stats.drafts.items():
+            metrics.drafted_tokens.labels(model).inc(drafted)
+            metrics.accepted_tokens.labels(model).inc(accepted)
 
     def on_admitted(self, model: str, tokens: int) -> None:
         self.metrics.prompt_tokens.labels(model).inc(tokens)
@@ -89,13 +94,11 @@ class Telemetry:
             for _ in range(count):
                 gaps.observe(seconds / count)
 
-    def on_finished(self, model: str, prompt_tokens: int, event: Finished | Encoded | Failed | None) -> None:
+    def on_finished(self, model: str, event: Finished | Encoded | Failed | None) -> None:
         reason: str
         if isinstance(event, Finished):
             reason = event.hypotheses[0].finish_reason if event.hypotheses else "stop"
             self.metrics.queue_seconds.labels(model).observe(event.queue_seconds)
-            self.metrics.prefix_queries.inc(prompt_tokens)
-            self.metrics.prefix_hits.inc(event.cached_tokens)
         elif isinstance(event, Failed):
             reason = event.code
         else:

@@ -1,13 +1,17 @@
-"""Who owns which block of a KV pool: allocate, share, copy on write, release. Holds numbers, no tensors.
+"""Who owns which block of a KV pool: allocate, share, copy on write, release, find again. Holds numbers, no tensors.
 
 Blocks are counted by reference: beams share the blocks of their common past, and a shared block is copied only when one
 of its owners is about to write into it (PagedAttention, Kwon et al. 2023, arXiv:2309.06180, section 4.4).
 `free_blocks + used_blocks == num_blocks` holds after every call. Does not know sequences, only their block tables.
+
+A block whose content was published under a key can be found by it, while it is owned and after: free blocks keep their
+content until they are needed, those without a key first, then those that were released the longest time ago.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from itertools import islice, takewhile
 
 
 class OutOfBlocks(RuntimeError):
@@ -23,14 +27,18 @@ class BlockManager:
         self.block_size = block_size
         self._free = list(range(num_blocks - 1, -1, -1))
         self._references = [0] * num_blocks
+        self._kept: dict[int, None] = {}
+        """Free blocks with a key, in the order in which they will be given up."""
+        self._block_of: dict[bytes, int] = {}
+        self._key_of: dict[int, bytes] = {}
 
     @property
     def free_blocks(self) -> int:
-        return len(self._free)
+        return len(self._free) + len(self._kept)
 
     @property
     def used_blocks(self) -> int:
-        return self.num_blocks - len(self._free)
+        return self.num_blocks - self.free_blocks
 
     def blocks_for(self, tokens: int) -> int:
         """Blocks that so many tokens take."""
@@ -42,17 +50,20 @@ class BlockManager:
 
     def allocate(self, count: int) -> list[int]:
         """Take free blocks. Raises OutOfBlocks, and takes none, when there are not enough."""
+        if count > self.free_blocks:
+            raise OutOfBlocks(f"{count} KV blocks wanted, {self.free_blocks} of {self.num_blocks} are free")
         if count > len(self._free):
-            raise OutOfBlocks(f"{count} KV blocks wanted, {len(self._free)} of {self.num_blocks} are free")
+            self.forget(list(islice(self._kept, count - len(self._free))))
         blocks = [self._free.pop() for _ in range(count)]
         for block in blocks:
             self._references[block] = 1
         return blocks
 
     def share(self, blocks: Sequence[int]) -> list[int]:
-        """One more owner for each block. Returns a table of its own for that owner."""
+        """One more owner for each block, which somebody owns or `find` has found. Returns a table for that owner."""
         for block in blocks:
-            assert self._references[block] > 0, f"block {block} is free and cannot be shared"
+            assert self._references[block] > 0 or block in self._kept, f"block {block} is free and cannot be shared"
+            self._kept.pop(block, None)
             self._references[block] += 1
         return list(blocks)
 
@@ -64,8 +75,38 @@ class BlockManager:
             self._references[block] -= 1
             if self._references[block] == 0:
                 freed.append(block)
-        self._free.extend(freed)
+        # A block is of no use without those before it: the last one of a text is given up first.
+        for block in reversed(freed):
+            if block in self._key_of:
+                self._kept[block] = None
+            else:
+                self._free.append(block)
         return freed
+
+    def publish(self, block: int, key: bytes) -> None:
+        """Let an owned block, filled for good, be found by what it holds. Of blocks that hold the same the first is."""
+        assert self._references[block] > 0, f"block {block} is free and holds nothing"
+        if key not in self._block_of and block not in self._key_of:
+            self._block_of[key] = block
+            self._key_of[block] = key
+
+    def find(self, keys: Iterable[bytes]) -> list[int]:
+        """The blocks of the leading keys, as far as all of them are there. They stay free until `share` takes them."""
+        blocks = (self._block_of.get(key) for key in keys)
+        return [block for block in takewhile(lambda block: block is not None, blocks) if block is not None]
+
+    def is_published(self, block: int) -> bool:
+        return block in self._key_of
+
+    def forget(self, blocks: Iterable[int]) -> None:
+        """Let blocks, owned or free, not be found any more."""
+        for block in blocks:
+            key = self._key_of.pop(block, None)
+            if key is not None:
+                del self._block_of[key]
+            if block in self._kept:
+                del self._kept[block]
+                self._free.append(block)
 
     def blocks_to_write(self, tables: Sequence[Sequence[int]], position: int) -> int:
         """Free blocks that `make_writable` will take for all these tables: new ones and copies of shared ones.

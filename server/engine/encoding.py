@@ -11,6 +11,7 @@ from typing import Literal
 import numpy as np
 import torch
 
+from models.sentence import SentenceHead
 from server.engine.encode_queue import EncodeQueue, EncodeRequest, Text
 from server.engine.generation import NOT_FINITE, STEP_FAILED, TIMED_OUT, Events, Limits, StepFailed
 from server.engine.readout import Readout, read_out
@@ -20,12 +21,15 @@ from server.ipc.messages import Encode, Encoded, Failed, FailureCode, StepTiming
 
 
 class Encoding:
-    """The `Encode` requests of one model."""
+    """The `Encode` requests of one model. sentence: how it makes one vector of a text; the mean without it."""
 
-    def __init__(self, name: str, runner: Runner, limits: Limits, max_batch_tokens: int) -> None:
+    def __init__(
+        self, name: str, runner: Runner, limits: Limits, max_batch_tokens: int, sentence: SentenceHead | None = None
+    ) -> None:
         self.name = name
         self.runner = runner
         self.limits = limits
+        self.sentence = sentence
         self.max_batch_tokens = max_batch_tokens
         self.queue = EncodeQueue()
 
@@ -97,7 +101,7 @@ class Encoding:
         batch = self.runner.encoder_batch(
             [item.token_ids for _, item in asked], [item.token_type_ids for _, item in asked]
         )
-        return read_out(self.runner.model, asked, self.runner.model.encode(batch), batch)
+        return read_out(self.runner.model, self.sentence, asked, self.runner.model.encode(batch), batch)
 
     def finish(
         self,

@@ -57,6 +57,7 @@ class Engine:
         self._timings: list[StepTiming] = []
         self._encoded_last: set[str] = set()
         self._reported: Counter[str] = Counter()
+        self._drafts_reported: dict[str, tuple[int, int]] = {}
 
     @property
     def has_work(self) -> bool:
@@ -166,17 +167,20 @@ class Engine:
         generations = [model.generation for model in self.models.values() if model.generation is not None]
         encodings = [model.encoding for model in self.models.values() if model.encoding is not None]
         schedulers = [generation.scheduler for generation in generations]
+        drafters = {one.name: one.drafter for one in generations if one.drafter is not None}
         used: Counter[str] = Counter()
         total: Counter[str] = Counter()
-        for scheduler in schedulers:
-            pools = {"self": scheduler.self_pool, "cross": scheduler.cross_pool}
-            for name, pool in pools.items():
-                if pool is not None:
-                    used[name] += pool.used_blocks
-                    total[name] += pool.num_blocks
+        pools = [(name, pool) for s in schedulers for name, pool in (("self", s.self_pool), ("cross", s.cross_pool))]
+        pools += [("draft", drafter.pool) for drafter in drafters.values()]
+        for name, pool in pools:
+            if pool is not None:
+                used[name] += pool.used_blocks
+                total[name] += pool.num_blocks
         counted = Counter(
             preemptions=sum(scheduler.num_preemptions for scheduler in schedulers),
             wasted=sum(scheduler.num_wasted_tokens for scheduler in schedulers),
+            prefix_queries=sum(scheduler.num_prefix_queries for scheduler in schedulers),
+            prefix_hits=sum(scheduler.num_prefix_hits for scheduler in schedulers),
         )
         queue_tokens = sum(encoding.queue.num_waiting_tokens for encoding in encodings) + sum(
             request.num_tokens + request.num_source_tokens for scheduler in schedulers for request in scheduler.waiting
@@ -184,6 +188,8 @@ class Engine:
         waiting = sum(len(encoding.queue) for encoding in encodings) + sum(len(s.waiting) for s in schedulers)
         timings, self._timings = self._timings, []
         earlier, self._reported = self._reported, counted
+        drafts = {one.name: (one.num_drafted_tokens, one.num_accepted_tokens) for one in generations if one.drafter}
+        drafts_before, self._drafts_reported = self._drafts_reported, drafts
         return Stats(
             self.epoch,
             running=sum(len(scheduler.running) for scheduler in schedulers),
@@ -195,6 +201,13 @@ class Engine:
             steps=timings,
             preemptions=counted["preemptions"] - earlier["preemptions"],
             wasted_tokens=counted["wasted"] - earlier["wasted"],
+            prefix_queries=counted["prefix_queries"] - earlier["prefix_queries"],
+            prefix_hits=counted["prefix_hits"] - earlier["prefix_hits"],
+            drafts={
+                name: (drafted - before[0], accepted - before[1])
+                for name, (drafted, accepted) in drafts.items()
+                for before in [drafts_before.get(name, (0, 0))]
+            },
         )
 
 

@@ -15,6 +15,7 @@ from msgspec.structs import replace
 
 from server.engine.beam_search import Beam
 from server.engine.constraint import Formats, Masking, fork
+from server.engine.drafts import Drafter
 from server.engine.prompt_scores import score_prompts
 from server.engine.runner import Runner
 from server.engine.scheduler import Schedule, Scheduler
@@ -33,6 +34,8 @@ from server.ipc.messages import (
     StepTiming,
     Tokens,
 )
+
+log = logging.getLogger("triptych.engine")
 
 TIMED_OUT = "the deadline passed before the first token"
 NOT_FINITE = "the model produced numbers that are not finite"
@@ -65,6 +68,7 @@ class Limits:
     """What a model can take. Zero where there is no decoder (vocab_size, context_tokens) or no encoder (source_*).
 
     frame_bytes: of the frames that a speech model hears, always as many; 0 where a source is text.
+    restart_tokens: see `ModelConfig`.
     """
 
     vocab_size: int = 0
@@ -72,16 +76,22 @@ class Limits:
     source_vocab_size: int = 0
     source_tokens: int = 0
     frame_bytes: int = 0
+    restart_tokens: int | None = None
 
 
 class Generation:
-    """The `Generate` requests of one model."""
+    """The `Generate` requests of one model. drafter: guesses their next tokens, or None."""
 
-    def __init__(self, name: str, scheduler: Scheduler, runner: Runner, limits: Limits) -> None:
+    def __init__(
+        self, name: str, scheduler: Scheduler, runner: Runner, limits: Limits, drafter: Drafter | None = None
+    ) -> None:
         self.name = name
         self.scheduler = scheduler
         self.runner = runner
         self.limits = limits
+        self.drafter = drafter
+        self.num_drafted_tokens = 0
+        self.num_accepted_tokens = 0
         self.is_encoder_decoder = scheduler.cross_pool is not None
         self.formats: Formats | None = None
         self.spelled: list[bytes] = []
@@ -166,6 +176,8 @@ class Generation:
     def step(self, events: Events) -> StepTiming | None:
         """Run one step if there is one. Raises StepFailed, its requests already told."""
         started = time.monotonic()
+        if self.drafter is not None:
+            self._draft(self.drafter)
         schedule = self.scheduler.schedule()
         if schedule is None:
             return None
@@ -191,6 +203,18 @@ class Generation:
             beam_lag_tokens=lags,
         )
 
+    def _draft(self, drafter: Drafter) -> None:
+        """Let the tokens be guessed of requests that decode next. Without guesses the step is a plain one."""
+        ready = [request for request in self.scheduler.running if request.takes_drafts and request.wants_next_token]
+        try:
+            drafter.propose(ready)
+        except Exception:
+            log.exception("drafts for %s failed; these requests go on without", self.name)
+            for request in ready:
+                request.takes_drafts = False
+                request.rows[0].draft = []
+                drafter.forget(request)
+
     def _run(self, schedule: Schedule, events: Events) -> float | None:
         """Compute, choose, tell. Returns the seconds that masks took beyond the forward pass, if there were any."""
         self.runner.clear(*self.scheduler.take_suspects())
@@ -215,6 +239,9 @@ class Generation:
                 continue
             if choice.failed:
                 self.finish(choice.request, "engine_error", events, NOT_FINITE)
+                continue
+            if choice.spoiled:
+                self.scheduler.undraft(choice.request)
             elif choice.exhausted:
                 self.finish(choice.request, "stop" if choice.request.is_complete else "length", events)
             else:
@@ -223,6 +250,7 @@ class Generation:
                 if choice.parents is None:
                     self._append(choice, events)
                 else:
+                    self.scheduler.publish(choice.request)
                     self._advance(choice.request, choice.parents, events)
         return mask_wait_seconds
 
@@ -246,18 +274,21 @@ class Generation:
                 self.finish(request, "invalid_format", events, failures[0])
 
     def _append(self, choice: Choice, events: Events) -> None:
-        request, token = choice.request, choice.token
-        assert token is not None
-        request.rows[0].tokens.append(token)
-        logprobs = None
-        if choice.logprob is not None:
-            request.logprobs.append(choice.logprob)
-            logprobs = [choice.logprob]
-        events.tokens.append(Tokens(request.request_id, [token], logprobs))
-        if token in request.end_ids:
+        request = choice.request
+        ends = (index + 1 for index, token in enumerate(choice.tokens) if token in request.end_ids)
+        count = next(ends, len(choice.tokens))
+        tokens, logprobs = choice.tokens[:count], choice.logprobs[:count]
+        self.num_drafted_tokens += len(request.rows[0].draft)
+        self.num_accepted_tokens += count - 1
+        self.scheduler.append(request, tokens)
+        request.logprobs += logprobs
+        events.tokens.append(Tokens(request.request_id, tokens, logprobs or None, request.cached_tokens or 0))
+        if tokens[-1] in request.end_ids:
             self.finish(request, "stop", events)
         elif request.num_generated >= request.params.max_new_tokens:
             self.finish(request, "length", events)
+        else:
+            self._outgrow(request)
 
     def _advance(self, request: Request, parents: list[int], events: Events) -> None:
         beams = request.beams
@@ -267,7 +298,7 @@ class Generation:
             fresh = agreed[request.num_reported_tokens :]
             if fresh:
                 logprobs = beams.agreed_logprobs()[request.num_reported_tokens :] if request.params.logprobs else None
-                events.tokens.append(Tokens(request.request_id, fresh, logprobs))
+                events.tokens.append(Tokens(request.request_id, fresh, logprobs, request.cached_tokens or 0))
                 request.num_reported_tokens = len(agreed)
             if not beams.done:
                 self._beam_lags.append(beams.length - len(agreed))
@@ -278,6 +309,13 @@ class Generation:
             if request.constraints:
                 possible = [beam.is_possible for beam in beams.running]
                 request.constraints = fork(request.constraints, parents, possible)
+            self._outgrow(request)
+
+    def _outgrow(self, request: Request) -> None:
+        """Restart a request whose text has just become longer than what its keys were made for."""
+        limit = self.limits.restart_tokens
+        if limit is not None and request.rope_tokens <= limit < request.num_tokens:
+            self.scheduler.restart(request)
 
     # --------------------------------------------------------------------------------------------------- the end
 
@@ -296,6 +334,8 @@ class Generation:
         if request.state is State.FINISHED:
             return
         self.scheduler.remove(request, suspect=reason == "engine_error")
+        if self.drafter is not None:
+            self.drafter.forget(request)
         if reason == "abort":
             return
         if reason == "engine_error" or reason == "invalid_format":
@@ -331,6 +371,7 @@ class Generation:
             queue_seconds=scheduled - request.arrival,
             prefill_seconds=first_token - scheduled,
             decode_seconds=now - first_token,
+            cached_tokens=request.cached_tokens or 0,
         )
 
 

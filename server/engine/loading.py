@@ -16,6 +16,7 @@ from models.config import AttentionConfig, ConfigError, ConvolutionalEmbeddingCo
 from models.kv_cache import KVCache
 from models.loader import LoadedModel, load_model
 from server.engine.block_manager import BlockManager
+from server.engine.drafts import Drafter
 from server.engine.encoding import Encoding
 from server.engine.engine import ModelEngine
 from server.engine.generation import Generation, Limits
@@ -69,6 +70,11 @@ class Loaded:
         return [ENCODE_TASKS[task] for task in self.model.tasks if task in ENCODE_TASKS]
 
     @property
+    def keys_depend_on_length(self) -> bool:
+        """Whether a token's keys depend on tokens after it, so that they are neither shared nor computed ahead."""
+        return self.model.config.keys_depend_on_length
+
+    @property
     def num_mels(self) -> int:
         """Numbers in a frame of the sound that the encoder hears; 0 where it reads text."""
         encoder = self.model.config.encoder
@@ -81,8 +87,8 @@ class Loaded:
 
     @property
     def source_tokens(self) -> int:
-        """Longest text for the encoder; 0 without one."""
-        if self.model.config.encoder is None:
+        """Longest text that is read whole, by an encoder or by a decoder without a head for words; 0 if none is."""
+        if self.model.config.encoder is None and not self.encodes:
             return 0
         limit = self.model.source_tokens if self.model.config.is_encoder_decoder else self.model.context_tokens
         return limit or UNLIMITED_TOKENS
@@ -130,7 +136,9 @@ def pool_sizes(
     return blocks
 
 
-def build(loaded: Loaded, options: EngineOptions, share_bytes: int) -> tuple[ModelEngine, ModelInfo]:
+def build(
+    loaded: Loaded, options: EngineOptions, share_bytes: int, drafter: Drafter | None = None
+) -> tuple[ModelEngine, ModelInfo]:
     """Give a model its pools and its place in the engine. share_bytes: for its keys and values, if it generates.
 
     Raises LoadError when that is too little to hold anything.
@@ -159,34 +167,41 @@ def build(loaded: Loaded, options: EngineOptions, share_bytes: int) -> tuple[Mod
             }
         except (torch.OutOfMemoryError, RuntimeError) as error:
             raise LoadError(f"model {spec.name!r}: {share_bytes} bytes for its KV pools cannot be had") from error
+    reader = config.encoder if config.encoder is not None else config.decoder
     limits = Limits(
         vocab_size=config.decoder.embedding.vocab_size if config.decoder is not None else 0,
         context_tokens=loaded.context_tokens if config.decoder is not None else 0,
-        source_vocab_size=config.encoder.embedding.vocab_size if config.encoder is not None else 0,
+        source_vocab_size=reader.embedding.vocab_size if reader is not None and loaded.source_tokens else 0,
         source_tokens=loaded.source_tokens,
         frame_bytes=2 * loaded.source_tokens * loaded.num_mels * torch.float32.itemsize,
+        restart_tokens=config.restart_tokens,
     )
     runner: Runner
     if loaded.num_mels:
         runner = SoundRunner(transformer, loaded.device, caches["self"], caches["cross"], loaded.num_mels)
     else:
-        runner = Runner(transformer, loaded.device, caches.get("self"), caches.get("cross"))
+        runner = Runner(
+            transformer, loaded.device, caches.get("self"), caches.get("cross"), config.keys_depend_on_length
+        )
     generation: Generation | None = None
     encoding: Encoding | None = None
     if loaded.generates:
         pools = {name: BlockManager(count, options.block_size) for name, count in blocks.items()}
-        scheduler = Scheduler(pools["self"], pools.get("cross"), options.max_batch_tokens, options.max_batch_rows)
-        generation = Generation(spec.name, scheduler, runner, limits)
+        prefix_cache = options.prefix_cache and not loaded.keys_depend_on_length
+        scheduler = Scheduler(
+            pools["self"], pools.get("cross"), options.max_batch_tokens, options.max_batch_rows, prefix_cache
+        )
+        generation = Generation(spec.name, scheduler, runner, limits, drafter)
     if loaded.num_mels:
         encoding = Hearing(spec.name, runner, limits, options.max_batch_tokens, loaded.num_mels)
     elif loaded.encodes:
-        encoding = Encoding(spec.name, runner, limits, options.max_batch_tokens)
+        encoding = Encoding(spec.name, runner, limits, options.max_batch_tokens, model.sentence)
     return ModelEngine(spec.name, generation, encoding), _info(loaded, options, blocks)
 
 
 def _info(loaded: Loaded, options: EngineOptions, blocks: dict[str, int]) -> ModelInfo:
     model = loaded.model
-    transformer = model.transformer
+    transformer, sentence = model.transformer, model.sentence.config
     layers = {"self": transformer.self_attention_layers(), "cross": transformer.cross_attention_layers()}
     kv_bytes = sum(
         count * KVCache.block_bytes(layers[name], options.block_size, loaded.dtype) for name, count in blocks.items()
@@ -217,8 +232,9 @@ def _info(loaded: Loaded, options: EngineOptions, blocks: dict[str, int]) -> Mod
         generation=GenerationDefaults(**defaults),
         labels=list(model.labels),
         problem_type=model.problem_type,
-        pooling=model.pooling,
-        normalize=model.normalize,
+        normalize=sentence.normalize,
+        include_prompt=sentence.include_prompt,
+        embedding_size=sentence.width(model.config.hidden_size),
         load_seconds=loaded.seconds,
         quantization=loaded.spec.quantization,
         num_mels=loaded.num_mels,

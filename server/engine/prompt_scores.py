@@ -28,7 +28,7 @@ def score_prompts(
     complete, failed = [], []
     start = 0
     for row in rows:
-        first, start = start, start + row.num_tokens
+        first, start = start, start + row.width
         request = row.request
         if not request.params.prompt_logprobs or request.prompt_reported:
             continue

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from models.batch import EncoderBatch
 from models.heads import normalize, pool
+from models.sentence import SentenceHead
 from server.engine.runner import Model
 from server.ipc.messages import Encode, EncodeItem
 
@@ -28,14 +29,18 @@ class Readout:
 
 
 def read_out(
-    model: Model, asked: Sequence[tuple[Encode, EncodeItem]], hidden: Tensor, batch: EncoderBatch
+    model: Model,
+    sentence: SentenceHead | None,
+    asked: Sequence[tuple[Encode, EncodeItem]],
+    hidden: Tensor,
+    batch: EncoderBatch,
 ) -> list[Readout]:
     """One answer for each text of the batch. hidden: [tokens, hidden], model dtype."""
     kinds = [_kind(message) for message, _ in asked]
     found: dict[int, Readout] = {}
     for kind in dict.fromkeys(kinds):
         mine = [index for index, one in enumerate(kinds) if one == kind]
-        found |= zip(mine, _read(model, [asked[index] for index in mine], mine, hidden, batch), strict=True)
+        found |= zip(mine, _read(model, sentence, [asked[index] for index in mine], mine, hidden, batch), strict=True)
     return [found[index] for index in range(len(asked))]
 
 
@@ -53,14 +58,25 @@ def _kind(message: Encode) -> Hashable:
 
 
 def _read(
-    model: Model, asked: list[tuple[Encode, EncodeItem]], mine: list[int], hidden: Tensor, batch: EncoderBatch
+    model: Model,
+    sentence: SentenceHead | None,
+    asked: list[tuple[Encode, EncodeItem]],
+    mine: list[int],
+    hidden: Tensor,
+    batch: EncoderBatch,
 ) -> list[Readout]:
     """The answers of the texts numbered `mine`, which all ask for what the first one does."""
     message, _ = asked[0]
     match message.task:
         case "embed":
-            pooled = pool(hidden, batch, message.pooling)[mine]
-            return _rows(normalize(pooled) if message.normalize else pooled)
+            skipped = [0] * len(batch.lengths)
+            for index, (_, item) in zip(mine, asked, strict=True):
+                skipped[index] = item.prompt_tokens
+            if message.pooling is None and sentence is not None:
+                vectors = sentence(hidden, batch, skipped)[mine]
+            else:
+                vectors = pool(hidden, batch, message.pooling or "mean", skipped)[mine]
+            return _rows(normalize(vectors) if message.normalize else vectors)
         case "embed_tokens":
             tokens = _tokens_of(mine, hidden, batch).float()
             return _spans(normalize(tokens) if message.normalize else tokens, mine, batch)

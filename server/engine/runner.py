@@ -38,11 +38,20 @@ class Model(Protocol):
 
 
 class Runner:
-    """One model, its device and its caches. cross_cache is None for a decoder."""
+    """One model, its device and its caches. cross_cache is None for a decoder.
+
+    rotates_by_length: whether the model's decoder needs `DecoderBatch.rope_lengths`.
+    """
 
     def __init__(
-        self, model: Model, device: torch.device, self_cache: KVCache | None, cross_cache: KVCache | None
+        self,
+        model: Model,
+        device: torch.device,
+        self_cache: KVCache | None,
+        cross_cache: KVCache | None,
+        rotates_by_length: bool = False,
     ) -> None:
+        self.rotates_by_length = rotates_by_length
         self.model = model
         self.device = device
         self.self_cache = self_cache
@@ -52,8 +61,8 @@ class Runner:
     def run(self, schedule: Schedule) -> tuple[Tensor, Tensor]:
         """Compute a step.
 
-        Returns logits [rows, vocab], float32, of the rows that need them, in their order; and the hidden states of all
-        tokens, [tokens, hidden].
+        Returns logits [rows, vocab], float32, of the rows that need them, in their order, one of the last token and one
+        of each token of the draft; and the hidden states of all tokens, [tokens, hidden].
         """
         assert self.self_cache is not None
         if schedule.sources:
@@ -61,10 +70,11 @@ class Runner:
         self.self_cache.copy_blocks(schedule.copies)
         batch = self._decoder_batch(schedule.rows, self.self_cache.block_size)
         hidden = self.model.decode(batch, self.self_cache, self.cross_cache)
-        needed = [index for index, row in enumerate(schedule.rows) if row.needs_logits]
         last = batch.last_token_indices
-        if len(needed) < len(schedule.rows):
-            last = last[torch.tensor(needed, dtype=torch.int64, device=self.device)]
+        if not all(row.needs_logits and not row.sequence.draft for row in schedule.rows):
+            ends = zip(schedule.rows, batch.offsets[1:], strict=True)
+            needed = [range(end - 1 - len(row.sequence.draft), end) for row, end in ends if row.needs_logits]
+            last = self._tensor(list(chain.from_iterable(needed)))
         return self.logits(hidden[last]), hidden
 
     @torch.inference_mode()
@@ -118,17 +128,23 @@ class Runner:
 
     def _decoder_batch(self, rows: Sequence[ScheduledRow], block_size: int) -> DecoderBatch:
         starts = [row.sequence.num_computed_tokens for row in rows]
-        counts = [row.num_tokens for row in rows]
+        counts = [row.width for row in rows]
         ends = [start + count for start, count in zip(starts, counts, strict=True)]
         token_ids = list(
-            chain.from_iterable(row.sequence.tokens[a:b] for row, a, b in zip(rows, starts, ends, strict=True))
+            chain.from_iterable(
+                [*row.sequence.tokens[a : a + row.num_tokens], *row.sequence.draft]
+                for row, a in zip(rows, starts, strict=True)
+            )
         )
         positions = np.concatenate([np.arange(a, b) for a, b in zip(starts, ends, strict=True)])
         slots = np.concatenate(
             [slots_of(row.sequence.block_table, a, b, block_size) for row, a, b in zip(rows, starts, ends, strict=True)]
         )
-        # One copy to the device for three columns.
-        packed = self._tensor(np.stack([np.asarray(token_ids, dtype=np.int64), positions, slots]))
+        columns = [np.asarray(token_ids, dtype=np.int64), positions, slots]
+        if self.rotates_by_length:
+            columns.append(np.maximum(np.repeat([row.request.rope_tokens for row in rows], counts), positions + 1))
+        # One copy to the device for all columns.
+        packed = self._tensor(np.stack(columns))
         source_lens: tuple[int, ...] = ()
         source_tables = None
         if self.cross_cache is not None:
@@ -144,6 +160,7 @@ class Runner:
             block_tables=self._tensor(padded_tables(tables)),
             source_lens=source_lens,
             source_block_tables=source_tables,
+            rope_lengths=packed[3] if self.rotates_by_length else None,
         )
 
     def _tensor(self, values: Ids | Sequence[int]) -> Tensor:

@@ -5,6 +5,12 @@ lack one token (they decode, and are never held back by the budget), then chunks
 new requests in the order of arrival. A request is admitted when the tokens it has now fit the pool. When a decoding row
 finds no free block, the newest admitted request gives its blocks back and is computed again later
 (docs/decisions/0003-admission-and-preemption.md).
+
+Full blocks whose keys and values are known to be good are found by what they hold: a request starts where its text
+leaves those of earlier ones (docs/decisions/0017-prefix-cache.md).
+
+A decoding row may bring a draft of what follows its last token; as much of it is computed as there is room for, and the
+blocks of what turns out wrong are given back (docs/decisions/0018-speculative-decoding.md).
 """
 
 from __future__ import annotations
@@ -14,6 +20,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from server.engine.block_manager import BlockManager
+from server.engine.prefix_keys import extend_keys
 from server.engine.sequence import Request, Sequence, State
 
 PREFILL_PER_DECODE = 4
@@ -27,11 +34,16 @@ def shared_tokens(max_batch_tokens: int) -> int:
 
 @dataclass(slots=True)
 class ScheduledRow:
-    """The next `num_tokens` uncomputed tokens of one row."""
+    """The next `num_tokens` uncomputed tokens of one row, and after the last one the row's draft."""
 
     request: Request
     sequence: Sequence
     num_tokens: int
+
+    @property
+    def width(self) -> int:
+        """Tokens that the step computes for it."""
+        return self.num_tokens + len(self.sequence.draft)
 
     @property
     def needs_logits(self) -> bool:
@@ -55,7 +67,7 @@ class Schedule:
 
     @property
     def num_tokens(self) -> int:
-        return sum(row.num_tokens for row in self.rows) + sum(r.num_source_tokens for r in self.sources)
+        return sum(row.width for row in self.rows) + sum(r.num_source_tokens for r in self.sources)
 
     @property
     def phase(self) -> Literal["prefill", "decode", "mixed"]:
@@ -69,20 +81,30 @@ class Scheduler:
 
     cross_pool: blocks for encoded sources, None for a decoder. max_batch_tokens: tokens of one step beyond which no
     prefill is added; a step with decoding rows adds less, see `PREFILL_PER_DECODE` and `shared_tokens`.
-    max_batch_rows: rows of all running requests together.
+    max_batch_rows: rows of all running requests together. prefix_cache: whether requests may share the blocks of their
+    common beginning; to be left off where keys and values of a token depend on more than it and those before it. A
+    decoder that looks at a source is such a case, and never shares.
     """
 
     def __init__(
-        self, self_pool: BlockManager, cross_pool: BlockManager | None, max_batch_tokens: int, max_batch_rows: int
+        self,
+        self_pool: BlockManager,
+        cross_pool: BlockManager | None,
+        max_batch_tokens: int,
+        max_batch_rows: int,
+        prefix_cache: bool = False,
     ) -> None:
         self.self_pool = self_pool
         self.cross_pool = cross_pool
         self.max_batch_tokens = max_batch_tokens
         self.max_batch_rows = max_batch_rows
+        self.prefix_cache = prefix_cache and cross_pool is None
         self.waiting: deque[Request] = deque()
         self.running: list[Request] = []
         self.num_preemptions = 0
         self.num_wasted_tokens = 0
+        self.num_prefix_queries = 0
+        self.num_prefix_hits = 0
         self.suspect_self_blocks: list[int] = []
         self.suspect_cross_blocks: list[int] = []
 
@@ -108,12 +130,14 @@ class Scheduler:
         self.waiting.append(request)
 
     def remove(self, request: Request, suspect: bool = False) -> None:
-        """Take a request out, wherever it is. suspect: its keys and values may be anything."""
+        """Take a request out, wherever it is. suspect: its keys and values, found or its own, may be anything."""
         if request.state is State.RUNNING:
             self.running.remove(request)
         elif request.state is State.WAITING:
             self.waiting.remove(request)
         request.state = State.FINISHED
+        if suspect:
+            self.self_pool.forget(block for row in request.rows for block in row.block_table)
         suspect = suspect or not request.wants_next_token
         self._release_rows(request, suspect)
         if self.cross_pool is not None:
@@ -138,12 +162,19 @@ class Scheduler:
                 [*prompt, *beam.tokens],
                 old[parent].num_computed_tokens,
                 self.self_pool.share(old[parent].block_table),
+                list(old[parent].block_keys),
+                old[parent].published_blocks,
             )
             for beam, parent in zip(request.beams.running, parents, strict=True)
         ]
         for row in old:
             self.self_pool.release(row.block_table)
             row.block_table = []
+
+    def restart(self, request: Request) -> None:
+        """Compute a running request anew from its start, before any that waits, as the longer text that it now is."""
+        request.rope_tokens = request.num_tokens
+        self._set_back(request)
 
     # --------------------------------------------------------------------------------------------------- a step
 
@@ -155,11 +186,12 @@ class Scheduler:
             if request.state is State.RUNNING and request.wants_next_token:
                 self._decode(request, schedule)
         budget = self.max_batch_tokens - len(schedule.rows)
+        budget -= self._draft(schedule, budget)
         if schedule.rows:
             # Others wait for this step: what is added must not make it several times as long.
             budget = min(budget, max(PREFILL_PER_DECODE * len(schedule.rows), shared_tokens(self.max_batch_tokens)))
         # Of rows that decode, only those that have begun to answer are decode tokens; the rest are short prompts.
-        schedule.num_decode_tokens = sum(row.request.num_generated > 0 for row in schedule.rows)
+        schedule.num_decode_tokens = sum(row.width for row in schedule.rows if row.request.num_generated > 0)
         for request in self.running:
             if not request.wants_next_token:
                 budget -= self._prefill(request, schedule, budget)
@@ -175,6 +207,36 @@ class Scheduler:
             request.source_encoded = True
             request.source_frames = b""
 
+    def append(self, request: Request, tokens: list[int]) -> None:
+        """New tokens of a single row: all but the last were in its draft, so their keys and values are in the cache."""
+        (row,) = request.rows
+        row.tokens += tokens
+        row.num_computed_tokens += len(tokens) - 1
+        self.publish(request)
+        if row.draft:
+            row.draft = []
+            kept = self.self_pool.blocks_for(row.num_computed_tokens)
+            self.self_pool.release(row.block_table[kept:])
+            del row.block_table[kept:]
+
+    def undraft(self, request: Request) -> None:
+        """Compute a running request again, without drafts: one of them may have spoiled what it has computed."""
+        request.takes_drafts = False
+        self._preempt(request)
+
+    def publish(self, request: Request) -> None:
+        """Finite logits have spoken for all that a request has computed: others may read its full blocks."""
+        if not self.prefix_cache:
+            return
+        size = self.self_pool.block_size
+        for row in request.rows:
+            full = row.num_computed_tokens // size
+            if full > row.published_blocks:
+                extend_keys(row.block_keys, request.root_key, row.tokens, size)
+                for index in range(row.published_blocks, full):
+                    self.self_pool.publish(row.block_table[index], row.block_keys[index])
+                row.published_blocks = full
+
     def _decode(self, request: Request, schedule: Schedule) -> None:
         position = request.num_tokens - 1
         tables = [row.block_table for row in request.rows]
@@ -188,6 +250,22 @@ class Scheduler:
             if copy is not None:
                 schedule.copies.append(copy)
             schedule.rows.append(ScheduledRow(request, row, 1))
+
+    def _draft(self, schedule: Schedule, budget: int) -> int:
+        """Make room for the drafts of decoding rows, and cut what has none. Returns how many tokens are left of them.
+
+        Nobody is preempted for a guess.
+        """
+        used, pool = 0, self.self_pool
+        for scheduled in schedule.rows:
+            row = scheduled.sequence
+            if row.draft:
+                room = (len(row.block_table) + pool.free_blocks) * pool.block_size - len(row.tokens)
+                del row.draft[max(min(budget - used, room), 0) :]
+                used += len(row.draft)
+                needed = pool.blocks_for(len(row.tokens) + len(row.draft)) - len(row.block_table)
+                row.block_table += pool.allocate(max(needed, 0))
+        return used
 
     def _prefill(self, request: Request, schedule: Schedule, budget: int) -> int:
         """Schedule what the budget allows of the tokens a request is behind. Returns how many that are."""
@@ -206,7 +284,10 @@ class Scheduler:
         while self.waiting and budget > 0:
             request = self.waiting[0]
             rows += request.width
-            if rows > self.max_batch_rows or not self._fits(request):
+            if rows > self.max_batch_rows:
+                return
+            found = self._find(request)
+            if not self._fits(request, found) or self._comes_soon(request, len(found)):
                 return
             source = 0 if request.source_encoded else request.num_source_tokens
             # A source is encoded whole. One that exceeds the budget goes when no other prefill does.
@@ -215,7 +296,7 @@ class Scheduler:
             self.waiting.popleft()
             request.state = State.RUNNING
             self.running.append(request)
-            self._take_blocks(request)
+            self._take_blocks(request, found)
             if source:
                 schedule.sources.append(request)
                 budget = max(budget - source, 1)
@@ -224,36 +305,78 @@ class Scheduler:
 
     # --------------------------------------------------------------------------------------------------- blocks
 
-    def _fits(self, request: Request) -> bool:
+    def _find(self, request: Request) -> list[int]:
+        """Blocks that hold what the request's first row begins with.
+
+        The last token is left, since its logits are wanted; of beams, which decode together, one more. The hidden
+        states of a prompt that is to be scored are in no cache.
+        """
+        if not self.prefix_cache or request.params.prompt_logprobs:
+            return []
+        row, size = request.rows[0], self.self_pool.block_size
+        extend_keys(row.block_keys, request.root_key, row.tokens, size)
+        left = 1 if len(request.rows) == 1 else 2
+        return self.self_pool.find(row.block_keys[: (request.num_tokens - left) // size])
+
+    def _comes_soon(self, request: Request, found: int) -> bool:
+        """Whether a running request is computing the very block that this one lacks first.
+
+        To wait for it costs nothing: it was admitted earlier, so the budget of prefills is its own until it is done.
+        """
+        if not self.prefix_cache or request.params.prompt_logprobs:
+            return False
+        lacking = request.rows[0].block_keys[found : (request.num_tokens - 1) // self.self_pool.block_size][:1]
+        firsts = [other.rows[0] for other in self.running]
+        return any(key in row.block_keys[row.published_blocks :] for key in lacking for row in firsts)
+
+    def _fits(self, request: Request, found: list[int]) -> bool:
         pool = self.self_pool
         shared = request.common_tokens() // pool.block_size if len(request.rows) > 1 else 0
         needed = shared + len(request.rows) * (pool.blocks_for(request.num_tokens) - shared)
+        needed -= sum(pool.references(block) > 0 for block in found)
         if needed > pool.free_blocks:
             return False
         if self.cross_pool is None or request.cross_block_table:
             return True
         return self.cross_pool.blocks_for(request.num_source_tokens) <= self.cross_pool.free_blocks
 
-    def _take_blocks(self, request: Request) -> None:
-        """Blocks for all tokens that the request has, so that catching up never runs out of them."""
+    def _take_blocks(self, request: Request, found: list[int]) -> None:
+        """Blocks for all tokens that the request has, so that catching up never runs out of them; first those found."""
         pool = self.self_pool
         first, *others = request.rows
         blocks = pool.blocks_for(request.num_tokens)
-        first.block_table = pool.allocate(blocks)
+        first.block_table = pool.share(found)
+        first.block_table += pool.allocate(blocks - len(found))
+        first.num_computed_tokens = len(found) * pool.block_size
+        first.published_blocks = len(found)
+        if self.prefix_cache and request.cached_tokens is None and not request.params.prompt_logprobs:
+            request.cached_tokens = first.num_computed_tokens
+            self.num_prefix_queries += request.num_prompt_tokens
+            self.num_prefix_hits += request.cached_tokens
         if others:
             shared = request.common_tokens() // pool.block_size
             request.shared_tokens = shared * pool.block_size
             for row in others:
                 row.block_table = pool.share(first.block_table[:shared]) + pool.allocate(blocks - shared)
                 row.num_computed_tokens = request.shared_tokens
+                row.published_blocks = min(len(found), shared)
         if self.cross_pool is not None and not request.cross_block_table:
             needed = self.cross_pool.blocks_for(request.num_source_tokens)
             request.cross_block_table = self.cross_pool.allocate(needed)
 
     def _preempt(self, request: Request) -> None:
-        """Give the blocks of a running request back; it will be admitted again before all others."""
+        """Give the blocks of a running request back; it will be admitted again before all others.
+
+        What can still be found in the cache does not count as wasted.
+        """
         self.num_preemptions += 1
-        self.num_wasted_tokens += sum(row.num_computed_tokens for row in request.rows)
+        size = self.self_pool.block_size
+        self.num_wasted_tokens += sum(
+            max(row.num_computed_tokens - row.published_blocks * size, 0) for row in request.rows
+        )
+        self._set_back(request)
+
+    def _set_back(self, request: Request) -> None:
         self._release_rows(request, suspect=not request.wants_next_token)
         self.running.remove(request)
         request.state = State.WAITING
@@ -262,8 +385,8 @@ class Scheduler:
     def _release_rows(self, request: Request, suspect: bool) -> None:
         for row in request.rows:
             freed = self.self_pool.release(row.block_table)
-            row.block_table = []
-            row.num_computed_tokens = 0
+            row.block_table, row.draft = [], []
+            row.num_computed_tokens = row.published_blocks = 0
             if suspect:
-                self.suspect_self_blocks += freed
+                self.suspect_self_blocks += [block for block in freed if not self.self_pool.is_published(block)]
         request.shared_tokens = 0

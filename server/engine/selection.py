@@ -6,7 +6,8 @@ Rows of all requests are processed and chosen from together; what follows is a f
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from itertools import chain
 
 import numpy as np
 import torch
@@ -24,36 +25,58 @@ from server.ipc.messages import TokenLogprob
 class Choice:
     """What became of one request: one of these.
 
-    token and logprob: the next token of a single row. parents: the old row of each beam that goes on. failed: its
-    logits are not finite. exhausted: nothing is left that may follow.
+    tokens and logprobs (empty if not asked for): what follows in a single row, more than one where its draft was right.
+    parents: the old row of each beam that goes on. failed: its logits are not finite; spoiled: that may be
+    the fault of its draft. exhausted: nothing is left that may follow.
     """
 
     request: Request
-    token: int | None = None
-    logprob: TokenLogprob | None = None
+    tokens: list[int] = field(default_factory=list)
+    logprobs: list[TokenLogprob] = field(default_factory=list)
     parents: list[int] | None = None
     failed: bool = False
+    spoiled: bool = False
     exhausted: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """One token to choose: what stands before it, and how many tokens of that are new."""
+
+    request: Request
+    tokens: Sequence[int]
+    num_generated: int
+
+
+def turns(request: Request) -> list[Turn]:
+    """The next token of a single row, and the one after each token of its draft, as if that were right so far."""
+    (row,) = request.rows
+    after = [row.tokens, *([*row.tokens, *row.draft[:count]] for count in range(1, len(row.draft) + 1))]
+    return [Turn(request, tokens, request.num_generated + count) for count, tokens in enumerate(after)]
 
 
 @torch.inference_mode()
 def select(logits: Tensor, requests: Sequence[Request]) -> list[Choice]:
-    """Choose for each request; beams advance. logits: [rows, vocab], float32, overwritten; rows of each in order."""
+    """Choose for each request; beams advance. logits: [rows, vocab], float32, overwritten; rows of each in order, and
+    of a row with a draft as many as it has turns."""
     # A sum is finite only if all its terms are: one pass, no mask.
     finite = torch.isfinite(logits.sum(dim=-1)).tolist()
     choices, singles, groups = [], [], []
     start = 0
     for request in requests:
-        rows = range(start, start + len(request.rows))
+        rows = range(start, start + len(request.rows) + len(request.rows[0].draft))
         start = rows.stop
         if not all(finite[row] for row in rows):
-            choices.append(Choice(request, failed=True))
+            # A guess whose value is not finite spoils what stands before it as well: 0 * NaN is NaN.
+            spoiled = bool(request.rows[0].draft)
+            choices.append(Choice(request, failed=not spoiled, spoiled=spoiled))
         elif request.beams is None:
-            singles.append((request, rows.start))
+            singles.append((request, rows))
         else:
             groups.append((request, rows))
     if singles:
-        choices += _select_tokens(_rows(logits, [row for _, row in singles]), [request for request, _ in singles])
+        single_rows = [row for _, rows in singles for row in rows]
+        choices += _select_tokens(_rows(logits, single_rows), [request for request, _ in singles])
     if groups:
         beam_rows = [row for _, rows in groups for row in rows]
         choices += _select_beams(_rows(logits, beam_rows), [request for request, _ in groups])
@@ -61,21 +84,39 @@ def select(logits: Tensor, requests: Sequence[Request]) -> list[Choice]:
 
 
 def _select_tokens(logits: Tensor, requests: Sequence[Request]) -> list[Choice]:
-    reported = [index for index, request in enumerate(requests) if request.params.logprobs]
+    places = list(chain.from_iterable(turns(request) for request in requests))
+    reported = [index for index, turn in enumerate(places) if turn.request.params.logprobs]
     raw = _rows(logits, reported).log_softmax(dim=-1) if reported else None
-    process(logits, [row for request in requests for row in _processor_rows(request)])
-    settings = [_sampler_row(request) for request in requests]
-    tokens = sample(logits, settings)
-    possible = logits.gather(1, tokens[:, None])[:, 0] > -torch.inf
+    tokens, possible = choose(logits, places)
     chosen, alive = torch.stack([tokens, possible]).tolist()
     described: dict[int, TokenLogprob] = {}
     if raw is not None:
-        tops = [requests[index].params.top_logprobs for index in reported]
+        tops = [places[index].request.params.top_logprobs for index in reported]
         described = dict(zip(reported, describe(raw, tokens[reported], tops), strict=True))
-    return [
-        Choice(request, token, described.get(index)) if can_follow else Choice(request, exhausted=True)
-        for index, (request, token, can_follow) in enumerate(zip(requests, chosen, alive, strict=True))
-    ]
+    choices = []
+    start = 0
+    for request in requests:
+        draft = request.rows[0].draft
+        choice = Choice(request, exhausted=not alive[start])
+        # The draft is right as long as it guessed what is chosen anyway.
+        for index, guess in enumerate([*draft, None], start):
+            if not alive[index]:
+                break
+            choice.tokens.append(chosen[index])
+            if index in described:
+                choice.logprobs.append(described[index])
+            if chosen[index] != guess:
+                break
+        start += 1 + len(draft)
+        choices.append(choice)
+    return choices
+
+
+def choose(logits: Tensor, places: Sequence[Turn]) -> tuple[Tensor, Tensor]:
+    """The token of each turn, [turns], int64, and whether it may follow at all. logits: [turns, vocab], overwritten."""
+    process(logits, [_processor_row(turn) for turn in places])
+    tokens = sample(logits, [_sampler_row(turn) for turn in places])
+    return tokens, logits.gather(1, tokens[:, None])[:, 0] > -torch.inf
 
 
 def _select_beams(logits: Tensor, requests: Sequence[Request]) -> list[Choice]:
@@ -126,6 +167,13 @@ def _reporter(raw: Tensor, top: int) -> Describe:
     return report
 
 
+def _processor_row(turn: Turn) -> ProcessorRow:
+    request = turn.request
+    # A request with a grammar takes no drafts: its mask is that of the next token alone.
+    constraint = request.constraints[0] if request.constraints else None
+    return ProcessorRow(request.params, turn.tokens, turn.num_generated, request.tables, constraint)
+
+
 def _processor_rows(request: Request) -> list[ProcessorRow]:
     constraints: Sequence[Constraint | None] = request.constraints or [None] * len(request.rows)
     return [
@@ -134,8 +182,8 @@ def _processor_rows(request: Request) -> list[ProcessorRow]:
     ]
 
 
-def _sampler_row(request: Request) -> SamplerRow:
-    params = request.params
+def _sampler_row(turn: Turn) -> SamplerRow:
+    params = turn.request.params
     if not params.do_sample:
         return SamplerRow()
     return SamplerRow(
@@ -145,7 +193,7 @@ def _sampler_row(request: Request) -> SamplerRow:
         params.min_p,
         params.typical_p,
         seed=params.seed,
-        position=request.num_generated,
+        position=turn.num_generated,
     )
 
 

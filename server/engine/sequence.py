@@ -8,6 +8,7 @@ from itertools import pairwise
 
 from server.engine.beam_groups import make_search
 from server.engine.constraint import Constraint
+from server.engine.prefix_keys import root_key
 from server.engine.token_tables import TokenTables
 from server.ipc.messages import Generate, GenerationParams, TokenLogprob
 
@@ -25,11 +26,17 @@ class Sequence:
     """One row: its tokens, and how many of them have their keys and values in the cache.
 
     block_table: blocks of the `self` pool, in order; at least enough for `num_computed_tokens`.
+    block_keys: of leading full blocks of the tokens, as far as they were asked for; published_blocks: how many leading
+    blocks of the table were found by their keys or can be.
+    draft: guesses of the tokens to come, computed with the last token and forgotten once they are judged.
     """
 
     tokens: list[int]
     num_computed_tokens: int = 0
     block_table: list[int] = field(default_factory=list)
+    block_keys: list[bytes] = field(default_factory=list)
+    published_blocks: int = 0
+    draft: list[int] = field(default_factory=list)
 
     @property
     def num_uncomputed_tokens(self) -> int:
@@ -45,7 +52,12 @@ class Request:
     tables: what the settings say of certain tokens.
     constraints: of each row, its place in the grammar that the answer has to follow; empty without a grammar.
     prompt_logprobs: of the prompt's second token and what follows, as far as they are known, if they are asked for.
+    root_key: where the keys of its blocks begin. cached_tokens: how much of the prompt was found in the cache when the
+    request was first admitted; None before that, or where nobody looks.
+    takes_drafts: whether its tokens may be guessed ahead.
     shared_tokens: after a preemption, how much of their past the rows share again; computed by the first row alone.
+    rope_tokens: in how long a text its tokens are rotated at least, where a model's rotation depends on that: the
+    prompt's length, or what the text had grown to when it was computed anew.
     Times are seconds of time.monotonic(); None: not yet.
     """
 
@@ -64,8 +76,12 @@ class Request:
         self.source_encoded = False
         self.cross_block_table: list[int] = []
         self.num_prompt_tokens = len(prompt)
+        self.rope_tokens = len(prompt)
         self.rows = [Sequence(list(prompt))]
         self.shared_tokens = 0
+        self.root_key = root_key(message.cache_salt)
+        self.cached_tokens: int | None = None
+        self.takes_drafts = params.num_beams == 1 and not params.grammar
         self.tables = TokenTables.of(params, message.token_ids)
         self.end_ids = frozenset((*params.end_token_ids, *params.stop_token_ids))
         self.beams = make_search(params, self.end_ids)

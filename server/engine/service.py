@@ -19,6 +19,7 @@ from server.engine.engine import Engine
 from server.engine.hearing import rehearsal
 from server.engine.host import usable_cores
 from server.engine.loading import Loaded, LoadError, build, load
+from server.engine.speculation import find_drafts, make_drafter
 from server.ipc.messages import (
     Abort,
     Configure,
@@ -28,6 +29,7 @@ from server.ipc.messages import (
     GenerationParams,
     LoadFailed,
     ModelInfo,
+    ModelSpec,
     Progress,
     Ready,
     Shutdown,
@@ -74,9 +76,17 @@ def start(configure: Configure, send: Callable[[Progress], None]) -> tuple[Engin
         log.warning(
             "the compiled kernels are not installed, a CPU is slower without: have a C++ compiler and reinstall"
         )
-    loaded = [load(spec, device, _reporter(configure.epoch, spec.name, send)) for spec in configure.models]
-    generating = sum(model.generates for model in loaded)
-    built = [build(model, options, options.kv_cache_bytes // max(generating, 1)) for model in loaded]
+
+    def read(spec: ModelSpec) -> Loaded:
+        return load(spec, device, _reporter(configure.epoch, spec.name, send))
+
+    loaded = [read(spec) for spec in configure.models]
+    share = options.kv_cache_bytes // max(sum(model.generates for model in loaded), 1)
+    drafts = find_drafts(loaded, read)
+    built = []
+    for model in loaded:
+        own_share, drafter = make_drafter(model, drafts.get(model.spec.name), options, share)
+        built.append(build(model, options, own_share, drafter))
     engine = Engine({model.name: model for model, _ in built}, device, configure.epoch)
     _warm_up(engine, loaded)
     # What lives as long as the process need not be looked at by every collection.

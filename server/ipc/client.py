@@ -62,7 +62,7 @@ class Observer(Protocol):
 
     def on_tokens(self, model: str, count: int, seconds: float | None) -> None: ...
 
-    def on_finished(self, model: str, prompt_tokens: int, event: Finished | Encoded | Failed | None) -> None: ...
+    def on_finished(self, model: str, event: Finished | Encoded | Failed | None) -> None: ...
 
     def on_cancelled(self, stage: Stage) -> None: ...
 
@@ -263,7 +263,7 @@ class EngineClient:
         """Count a sequence that is complete before the worker knows."""
         sequence = self._sequences.get(request_id)
         if sequence is not None:
-            self._observer.on_finished(sequence.model, sequence.tokens, None)
+            self._observer.on_finished(sequence.model, None)
 
     def fail_all(self, code: FailureCode, message: str) -> None:
         """End every open request with a failure: the worker died, or the grace time is over."""
@@ -344,7 +344,7 @@ class EngineClient:
         self._started(sequence)
         del self._sequences[request_id]
         sequence.call.ended(request_id)
-        self._observer.on_finished(sequence.model, sequence.tokens, event)
+        self._observer.on_finished(sequence.model, event)
 
 
 def _size(message: Generate | Encode, info: ModelInfo | None) -> int:

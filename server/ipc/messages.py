@@ -37,7 +37,7 @@ Task = Literal[
 EncodeTask = Literal["embed", "embed_tokens", "classify", "classify_tokens", "fill_mask", "log_mel"]
 """What to read off an encoder: a vector, or class logits, of each text or of each token; or words for a mask. Or,
 before any encoder, the frames of a sound."""
-Pooling = Literal["mean", "cls", "last", "max"]
+Pooling = Literal["mean", "cls", "last", "max", "mean_sqrt", "weighted_mean"]
 FinishReason = Literal["stop", "length", "timeout"]
 FailureCode = Literal["engine_error", "timeout", "request_too_large", "not_ready", "invalid_format"]
 
@@ -51,16 +51,28 @@ class Message(msgspec.Struct, frozen=True, array_like=True, tag=True):
 # ---------------------------------------------------------------------------------------------- to the worker
 
 
+class Speculation(msgspec.Struct, frozen=True):
+    """How a model's next tokens are guessed before it judges them: by a draft model, else from the text itself.
+
+    draft_model: the name of one that is loaded anyway; draft_directory: where one lies that is not.
+    """
+
+    draft_model: str = ""
+    draft_directory: str = ""
+
+
 class ModelSpec(msgspec.Struct, frozen=True):
     """A model to load: the name clients use, the directory its checkpoint lies in, and the dtype to hold it in.
 
     quantization: how its linears are rounded, or None.
+    speculation: how its tokens are guessed, if they are.
     """
 
     name: str
     directory: str
     dtype: DTypeChoice
     quantization: Quantization | None = None
+    speculation: Speculation | None = None
 
 
 class EngineOptions(msgspec.Struct, frozen=True):
@@ -71,6 +83,8 @@ class EngineOptions(msgspec.Struct, frozen=True):
     block_size: token slots of one KV block.
     kv_cache_bytes: bytes for all KV pools of the device together; shared evenly among the generating models.
     threads: torch threads; 0 leaves torch's own choice.
+    prefix_cache: whether prompts that begin alike share the keys and values of their common beginning.
+    speculative_tokens: guesses of a draft, at most, for models whose tokens are guessed.
     """
 
     max_batch_tokens: int = 512
@@ -79,6 +93,8 @@ class EngineOptions(msgspec.Struct, frozen=True):
     kv_cache_bytes: int = 1 << 30
     threads: int = 0
     stats_interval_seconds: float = 0.25
+    prefix_cache: bool = True
+    speculative_tokens: int = 4
 
 
 class Configure(Message, frozen=True):
@@ -182,6 +198,8 @@ class Generate(Message, frozen=True):
     deadline: when to finish with reason `timeout`, or None.
     frames: what a speech model hears, in place of token_ids: float32, little-endian, [frames, num_mels], all the frames
         that it hears at once (two for each of `ModelInfo.source_tokens`).
+    cache_salt: only requests with the same one find each other's prompts in the cache. Opaque: it tells nothing of the
+    client it stands for.
     """
 
     request_id: int
@@ -191,6 +209,7 @@ class Generate(Message, frozen=True):
     params: GenerationParams
     deadline: float | None = None
     frames: bytes = b""
+    cache_salt: str = ""
 
 
 SAMPLES_PER_TOKEN = 320
@@ -201,12 +220,14 @@ class EncodeItem(msgspec.Struct, frozen=True, array_like=True):
     """One text of an encoder request; token_type_ids None means all zero. mask_index: where a word is to go.
 
     samples: for `log_mel`, sound instead of a text: float32, little-endian, mono, 16 kHz, mirrored where it ends.
+    prompt_tokens: how many at the beginning do not count in its vector.
     """
 
     token_ids: list[int]
     token_type_ids: list[int] | None = None
     mask_index: int | None = None
     samples: bytes = b""
+    prompt_tokens: int = 0
 
     @property
     def num_tokens(self) -> int:
@@ -217,15 +238,16 @@ class EncodeItem(msgspec.Struct, frozen=True, array_like=True):
 class Encode(Message, frozen=True):
     """Run texts through an encoder, and say for each what `task` asks for; logits come raw.
 
-    Each item is scheduled on its own and answered by an `Encoded` of its own. `pooling` is for `embed`, `normalize` for
-    `embed` and `embed_tokens`, `top_k` and `target_ids` for `fill_mask`: so many words, of these only if there are any.
+    Each item is scheduled on its own and answered by an `Encoded` of its own. `pooling` is for `embed` (None: as the
+    checkpoint has it, dense layers included), `normalize` for `embed` and `embed_tokens`, `top_k` and `target_ids` for
+    `fill_mask`: so many words, of these only if there are any.
     """
 
     request_id: int
     model: str
     task: EncodeTask
     items: list[EncodeItem]
-    pooling: Pooling = "mean"
+    pooling: Pooling | None = None
     normalize: bool = True
     top_k: int = 5
     target_ids: list[int] = []
@@ -287,7 +309,8 @@ class ModelInfo(msgspec.Struct, frozen=True):
     answer, with source_tokens for the source). kv_blocks: blocks of each pool, `self` and, with an encoder, `cross`;
     empty where nothing is generated. labels: class names by index. problem_type: the checkpoint's word for its
     classification (`single_label_classification`, `multi_label_classification`, `regression`). num_mels: numbers in a
-    frame of the sound that the model hears; 0 where it reads text.
+    frame of the sound that the model hears; 0 where it reads text. include_prompt: whether a prompt's
+    tokens count in the vector of a text. embedding_size: of that vector; 0 where it is hidden_size.
     """
 
     name: str
@@ -308,8 +331,9 @@ class ModelInfo(msgspec.Struct, frozen=True):
     generation: GenerationDefaults = GenerationDefaults()
     labels: list[str] = []
     problem_type: str | None = None
-    pooling: Pooling = "mean"
     normalize: bool = True
+    include_prompt: bool = True
+    embedding_size: int = 0
     load_seconds: float = 0.0
     quantization: Quantization | None = None
     num_mels: int = 0
@@ -348,11 +372,15 @@ class TokenLogprob(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Tokens(msgspec.Struct, frozen=True, array_like=True):
-    """New tokens of a request, in order. With beams: tokens that no surviving beam can take back (row 0 only)."""
+    """New tokens of a request, in order. With beams: tokens that no surviving beam can take back (row 0 only).
+
+    cached_tokens: as in `Finished`, which a request that is aborted never sees.
+    """
 
     request_id: int
     token_ids: list[int]
     logprobs: list[TokenLogprob] | None = None
+    cached_tokens: int = 0
 
 
 class PromptScored(msgspec.Struct, frozen=True, array_like=True):
@@ -366,8 +394,8 @@ class Hypothesis(msgspec.Struct, frozen=True, array_like=True):
     """One answer: its new tokens (an end token, if one ended it, included) and, with beams, its score.
 
     score: sum of log-probabilities / length ** length_penalty. stop_token_id: the token that ended it, if one did.
-    attention: float32, little-endian, [new tokens, source tokens], if it was asked for: cross-attention of the
-    last layer, averaged over its heads.
+    attention: float32, little-endian, [new tokens, source tokens], if it was asked for: cross-attention, averaged over
+    the heads of the last layer.
     """
 
     token_ids: list[int]
@@ -381,7 +409,8 @@ class Hypothesis(msgspec.Struct, frozen=True, array_like=True):
 class Finished(msgspec.Struct, frozen=True, array_like=True):
     """A request is done; its blocks are free. Hypotheses best first, `num_return_sequences` of them.
 
-    The whole answer, also what `Tokens` carried before.
+    The whole answer, also what `Tokens` carried before. cached_tokens: tokens of the prompt whose keys and values were
+    in the cache when the request began.
     """
 
     request_id: int
@@ -448,7 +477,9 @@ class Stats(Message, frozen=True):
     """The heartbeat, sent by the worker's own loop, and what it saw since the last one.
 
     running, waiting, queue_tokens: now. kv_blocks_used: blocks in use by pool name, over all models. The counters
-    (preemptions, wasted_tokens) are increments since the last message.
+    (preemptions, wasted_tokens, prefix_queries, prefix_hits) are increments since the last message. prefix_queries:
+    prompt tokens that were looked up in the prefix cache; prefix_hits: those of them that were there. drafts: by model,
+    how many tokens were guessed and how many of them were right, increments as well.
     """
 
     epoch: int
@@ -461,6 +492,9 @@ class Stats(Message, frozen=True):
     steps: list[StepTiming] = []
     preemptions: int = 0
     wasted_tokens: int = 0
+    prefix_queries: int = 0
+    prefix_hits: int = 0
+    drafts: dict[str, tuple[int, int]] = {}
 
 
 FromWorker = Progress | Ready | LoadFailed | StepOutput | Stats

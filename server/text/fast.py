@@ -11,7 +11,7 @@ from copy import deepcopy
 from functools import cached_property
 
 from tokenizers import Tokenizer as Backend
-from tokenizers import models
+from tokenizers import models, normalizers
 
 from server.text.fairseq import DEFAULT_SOURCE, set_source_language
 from server.text.spelling import Spelling, speller
@@ -29,6 +29,9 @@ class FastTokenizer:
         _add_tokens(backend, files)
         if files.kind in DEFAULT_SOURCE:
             set_source_language(backend, files)
+        if files.lower_case:
+            usual = [] if backend.normalizer is None else [backend.normalizer]
+            backend.normalizer = normalizers.Sequence([normalizers.Lowercase(), *usual])
         self._backend = backend
         self._clean_up = files.clean_up and not isinstance(backend.model, models.BPE)
         added = backend.get_added_tokens_decoder()

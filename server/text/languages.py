@@ -99,8 +99,8 @@ class TranslationLanguages:
 
     @classmethod
     def from_checkpoint(cls, directory: Path, family: str, tokenizer: Tokenizer) -> TranslationLanguages:
-        """Read a checkpoint's languages. family: its `model_type` (`marian`, `t5`, `bart`)."""
-        if family == "marian":
+        """Read a checkpoint's languages. family: its name (`marian`, `t5`, `bart`)."""
+        if family in ("marian", "triptych"):
             return cls(_marian_offers(directory, tokenizer))
         config = read_json(directory, "config.json")
         if family in ("mbart", "m2m_100"):

@@ -28,8 +28,11 @@ _KINDS = {
     "gpt2": "gpt2",
     "roberta": "roberta",
     "bart": "roberta",
+    "longformer": "roberta",
+    "led": "roberta",
     "t5": "t5",
     "mt5": "t5",
+    "longt5": "t5",
     "marian": "marian",
     "llama": "llama",
     "mbart": "mbart",
@@ -43,10 +46,11 @@ _KINDS = {
     "blenderbot": "blenderbot",
     "blenderbot-small": "blenderbot-small",
     "blenderbotsmall": "blenderbot-small",
+    "mistral": "llama",
     "nomic_bert": "bert",
     "xlmroberta": "xlm-roberta",
     "xlm-roberta": "xlm-roberta",
-    "camembert": "xlm-roberta",
+    "camembert": "camembert",
     "albert": "albert",
     "deberta": "deberta",
     "debertav2": "deberta",
@@ -54,11 +58,12 @@ _KINDS = {
 }
 _ANGLED = {"bos": "<s>", "eos": "</s>", "sep": "</s>", "cls": "<s>", "unk": "<unk>", "pad": "<pad>", "mask": "<mask>"}
 _BOXED = {"bos": "[CLS]", "eos": "[SEP]", "sep": "[SEP]", "cls": "[CLS]", "mask": "[MASK]"}
-_DEFAULT_ROLES: Mapping[str, Mapping[str, str]] = {
+_DEFAULT_ROLES: Mapping[str, Mapping[str, Any]] = {
     "bert": {"unk": "[UNK]", "sep": "[SEP]", "pad": "[PAD]", "cls": "[CLS]", "mask": "[MASK]"},
     "gpt2": {"unk": "<|endoftext|>", "bos": "<|endoftext|>", "eos": "<|endoftext|>"},
     "roberta": _ANGLED,
     "xlm-roberta": _ANGLED,
+    "camembert": _ANGLED | {"mask": {"content": "<mask>", "lstrip": True}},
     "mpnet": {**_ANGLED, "unk": "[UNK]"},
     "albert": {**_BOXED, "unk": "<unk>", "pad": "<pad>"},
     "deberta": {**_BOXED, "unk": "[UNK]", "pad": "[PAD]"},
@@ -85,7 +90,7 @@ class TokenizerFiles:
         lack them. stated_roles: those that the files themselves name.
     added: tokens by id beside the vocabulary's own. extra_special: further tokens that are not text.
     max_length: tokens, None where the files set no sane limit.
-    config: `tokenizer_config.json` as it is.
+    config: `tokenizer_config.json` as it is. lower_case: texts are lower-cased before all else (sentence-transformers).
     """
 
     kind: str
@@ -96,6 +101,7 @@ class TokenizerFiles:
     clean_up: bool
     max_length: int | None
     config: Mapping[str, Any]
+    lower_case: bool = False
 
 
 def read_json(directory: Path, name: str) -> dict[str, Any]:
@@ -147,6 +153,7 @@ def read_tokenizer_files(directory: Path) -> TokenizerFiles:
             clean_up=bool(config.get("clean_up_tokenization_spaces", False)),
             max_length=int(limit) if isinstance(limit, int | float) and 0 < limit <= _SANE_LENGTH else None,
             config=config,
+            lower_case=read_json(directory, "sentence_bert_config.json").get("do_lower_case") is True,
         )
     except (TypeError, ValueError, AttributeError) as error:
         if isinstance(error, TokenizerError):

@@ -2,22 +2,22 @@
 
 - `vocab.txt`: WordPiece (Devlin et al. 2019, arXiv:1810.04805; Wu et al. 2016, arXiv:1609.08144).
 - `vocab.json` and `merges.txt`: byte-level BPE (Radford et al. 2019), with RoBERTa's, DeBERTa's or no template.
-- `sentencepiece.bpe.model`: mBART's Unigram (`fairseq`).
+- `tokenizer.model`: LLaMA's BPE, `sentencepiece.bpe.model`: XLM-R's, CamemBERT's and mBART's Unigram, `spm.model`:
+  DeBERTa's since version 2 (`sentencepieces`, `fairseq`).
 - `spiece.model`: T5's Unigram (Kudo 2018, arXiv:1804.10959) with its sentinels `<extra_id_0>`... at the end, and
   Pegasus' with its masks before all pieces.
 """
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Callable
 from pathlib import Path
 
 from tokenizers import AddedToken, Regex, decoders, models, normalizers, pre_tokenizers, processors
 from tokenizers import Tokenizer as Backend
 
+from server.text import sentencepieces
 from server.text.fairseq import build_unigram
-from server.text.protobuf import protobuf_fields
 from server.text.tokenizer import TokenizerError
 from server.text.tokenizer_files import TokenizerFiles
 from weights.resolve import file_in
@@ -29,7 +29,9 @@ def build_backend(directory: Path, files: TokenizerFiles) -> Backend:
         "tokenizer.json": lambda path: Backend.from_file(str(path)),
         "vocab.txt": lambda path: _word_piece(path, files),
         "merges.txt": lambda path: _byte_level(directory, path, files),
+        "tokenizer.model": lambda path: _llama(path, files),
         "spiece.model": lambda path: _unigram(path, files),
+        "spm.model": lambda path: sentencepieces.deberta_v2(path, files),
         "sentencepiece.bpe.model": lambda path: _fairseq(path, files),
     }
     for name, build in builders.items():
@@ -133,9 +135,15 @@ def _asked_template(backend: Backend, files: TokenizerFiles) -> processors.Templ
 
 
 def _fairseq(path: Path, files: TokenizerFiles) -> Backend:
-    if files.kind not in ("mbart", "mbart50"):
-        raise TokenizerError(f"{path.name} without tokenizer.json is supported for mBART and M2M100 only")
-    return build_unigram(*_read_sentencepiece(path.read_bytes()), files)
+    if files.kind in ("mbart", "mbart50"):
+        return build_unigram(*_read_sentencepiece(path.read_bytes()), files)
+    return sentencepieces.xlm_roberta(path, files)
+
+
+def _llama(path: Path, files: TokenizerFiles) -> Backend:
+    backend = sentencepieces.llama(path, files)
+    backend.post_processor = _asked_template(backend, files)
+    return backend
 
 
 def _unigram(path: Path, files: TokenizerFiles) -> Backend:
@@ -183,22 +191,6 @@ def _pegasus(pieces: list[tuple[str, float]], charsmap: bytes, files: TokenizerF
 
 
 def _read_sentencepiece(content: bytes) -> tuple[list[tuple[str, float]], bytes]:
-    """Pieces with their scores, and the normaliser's character map, of a SentencePiece model.
-
-    The file is a protocol buffer whose field 1 is a piece (1: text, 2: score) and whose field 3 holds the normaliser's
-    settings (2: character map): sentencepiece_model.proto of https://github.com/google/sentencepiece.
-    """
-    pieces: list[tuple[str, float]] = []
-    charsmap = b""
-    for field, value in protobuf_fields(content):
-        if field == 1 and isinstance(value, bytes):
-            parts = dict(protobuf_fields(value))
-            score = parts.get(2)
-            pieces.append(
-                (bytes(parts[1]).decode(), struct.unpack("<f", score)[0] if isinstance(score, bytes) else 0.0)
-            )
-        elif field == 3 and isinstance(value, bytes):
-            charsmap = bytes(dict(protobuf_fields(value)).get(2, b""))
-    if not pieces:
-        raise TokenizerError("spiece.model holds no pieces")
-    return pieces, charsmap
+    """Pieces with their scores, and the normaliser's character map, of a SentencePiece model."""
+    model = sentencepieces.SentencePieces.read(content, "spiece.model")
+    return list(model.pieces), model.charsmap

@@ -21,8 +21,9 @@ CONTRACT = {
     "generated_tokens_total", "padding_tokens_total", "wasted_tokens_total", "time_to_first_token_seconds",
     "inter_token_seconds", "request_seconds", "queue_seconds", "tokenize_seconds", "step_seconds", "batch_rows",
     "batch_tokens", "kv_blocks_used", "kv_blocks_total", "preemptions_total", "prefix_cache_queries_total",
-    "prefix_cache_hits_total", "worker_restarts_total", "model_load_seconds", "device_memory_bytes", "build_info",
-    "mask_wait_seconds", "beam_lag_tokens",
+    "prefix_cache_hits_total", "speculative_drafted_tokens_total", "speculative_accepted_tokens_total",
+    "worker_restarts_total", "model_load_seconds", "device_memory_bytes", "build_info", "mask_wait_seconds",
+    "beam_lag_tokens",
 }  # fmt: skip
 
 LABELS = {"route", "status", "model", "reason", "stage", "phase", "pool", "kind", "family", "version", "device", "le"}
@@ -53,7 +54,9 @@ async def busy(bench: Bench, http: httpx.AsyncClient) -> str:
     await http.post("/generate", json={"prompt": "abc", "n": "x"})
     await http.get("/nowhere")
     steps = [StepTiming("decoder", "decode", 0.01, 3, 5, 2, 0.002, [0, 3])]
-    stats = Stats(1, 1, 2, 30, {"self": 4}, {"self": 64, "cross": 8}, {"weights": 99}, steps, 1, 6)
+    stats = Stats(
+        1, 1, 2, 30, {"self": 4}, {"self": 64, "cross": 8}, {"weights": 99}, steps, 1, 6, 3, 2, {"decoder": (8, 5)}
+    )
     bench.client.on_stats(stats)
     return await page(http)
 
@@ -95,6 +98,8 @@ async def test_numbers_move(bench: Bench, http: httpx.AsyncClient) -> None:
     assert value(text, 'time_to_first_token_seconds_count{model="decoder"}') == 1
     assert value(text, 'queue_seconds_sum{model="decoder"}') == 0.5
     assert (value(text, "prefix_cache_queries_total"), value(text, "prefix_cache_hits_total")) == (3, 2)
+    assert value(text, 'speculative_drafted_tokens_total{model="decoder"}') == 8
+    assert value(text, 'speculative_accepted_tokens_total{model="decoder"}') == 5
     assert value(text, "tokenize_seconds_count") == 1
     assert (value(text, "requests_running"), value(text, "requests_waiting"), value(text, "queue_tokens")) == (1, 2, 30)
     assert (value(text, 'kv_blocks_used{pool="self"}'), value(text, 'kv_blocks_total{pool="cross"}')) == (4, 8)

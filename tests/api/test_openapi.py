@@ -26,6 +26,7 @@ BODIES = {
     "fill_mask": schemas.FillMaskBody,
     "token_classify": schemas.TokenClassifyBody,
     "question_answer": schemas.QuestionAnswerBody,
+    "zero_shot_classify": schemas.ZeroShotClassifyBody,
     "transcriptions": speech_schemas.TranscriptionForm,
     "translations": speech_schemas.TranslationForm,
     "tokenize": schemas.TokenizeBody,

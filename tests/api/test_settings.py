@@ -56,6 +56,11 @@ def test_sizes(text: str, size: int) -> None:
         ({"models": ["a="]}, "models"),
         ({"hang_seconds": "1"}, "hang_seconds"),
         ({"log_level": "loud"}, "log_level"),
+        ({"speculative": "a=guess"}, "speculative"),
+        ({"speculative": "a=draft:"}, "speculative"),
+        ({"speculative": "a=ngram,a=draft:b"}, "twice"),
+        ({"models": ["a=x"], "speculative": "b=ngram"}, "no model is called 'b'"),
+        ({"speculative_tokens": "0"}, "speculative_tokens"),
     ],
 )
 def test_what_is_wrong_is_named_in_one_line(flags: dict, text: str) -> None:

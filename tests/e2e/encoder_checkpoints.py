@@ -13,7 +13,7 @@ from tests.text.encoder_checkpoints import write
 
 LONGEST = 48
 """Tokens that these models read at once."""
-FAMILIES = ("bert", "roberta", "distilbert", "xlm-roberta", "mpnet", "modernbert", "deberta-v2")
+FAMILIES = ("bert", "roberta", "distilbert", "xlm-roberta", "mpnet", "modernbert", "deberta-v2", "longformer")
 _PREFIX = {
     "bert": "Bert",
     "roberta": "Roberta",
@@ -22,6 +22,7 @@ _PREFIX = {
     "mpnet": "MPNet",
     "modernbert": "ModernBert",
     "deberta-v2": "DebertaV2",
+    "longformer": "Longformer",
 }
 _SMALL = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 48}
 _OWN = {
@@ -35,10 +36,13 @@ _DISTILLED = {"dim": 32, "n_layers": 2, "n_heads": 4, "hidden_dim": 48}
 
 def write_encoder(directory: Path, family: str, head: str, std: float = 0.1, **settings: object) -> Path:
     """A checkpoint of `<Family>For<head>`; distilbert keeps the case of letters, bert does not."""
-    if family == "roberta":
+    if family in ("roberta", "longformer"):
         write_byte_level(directory, "roberta")
         vocabulary = len(json.loads((directory / "vocab.json").read_text()))
         sizes = {**_SMALL, "max_position_embeddings": LONGEST + 2, "pad_token_id": 1, "type_vocab_size": 1}
+        if family == "longformer":
+            separator = json.loads((directory / "vocab.json").read_text())["</s>"]
+            sizes |= {"attention_window": 8, "sep_token_id": separator}
     elif family in _OWN:
         vocabulary = len(write(directory, family))
         sizes = {**_SMALL, "max_position_embeddings": LONGEST, **_OWN[family]}

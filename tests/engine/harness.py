@@ -24,7 +24,8 @@ from server.ipc.messages import (
     Tokens,
     Vocabulary,
 )
-from tests.parity.checkpoints import load, save
+from tests.parity.checkpoints import forget_short_texts, load, save
+from tests.parity.native_twins import rewrite_as_native
 
 VOCAB = 97
 PRINTABLE = [*[b""] * 3, *(bytes([33 + i]) for i in range(VOCAB - 3))]
@@ -38,6 +39,13 @@ _LLAMA = {
     "max_position_embeddings": 128,
     "bos_token_id": 1,
     "eos_token_id": 2,
+}
+_LONG = {
+    "rope_type": "longrope",
+    "rope_theta": 100.0,
+    "short_factor": [1.0, 1.5, 2.0, 4.0],
+    "long_factor": [2.0, 3.0, 5.0, 9.0],
+    "original_max_position_embeddings": 24,
 }
 _GPT2 = {
     "vocab_size": VOCAB,
@@ -81,6 +89,11 @@ _BART = {
     "max_position_embeddings": 128,
     "forced_eos_token_id": None,
 }
+_LED = {name: value for name, value in _BART.items() if name != "max_position_embeddings"} | {
+    "max_encoder_position_embeddings": 128,
+    "max_decoder_position_embeddings": 128,
+    "attention_window": 8,
+}
 _MARIAN = _BART | {"pad_token_id": VOCAB - 1, "decoder_start_token_id": VOCAB - 1, "eos_token_id": 0}
 _M2M = {name: value for name, value in _BART.items() if name != "forced_eos_token_id"}
 _TWO_LAYERS = {"encoder_layers": 2, "decoder_layers": 2}
@@ -119,6 +132,67 @@ DECODERS = {
             **_LLAMA, num_key_value_heads=2, head_dim=12, sliding_window=6, attn_logit_softcapping=2.0
         ),
     ),
+    "gemma3": (
+        "Gemma3ForCausalLM",
+        transformers.Gemma3TextConfig(
+            **_LLAMA,
+            num_key_value_heads=2,
+            head_dim=12,
+            sliding_window=6,
+            layer_types=["sliding_attention", "full_attention"],
+        ),
+    ),
+    "smollm3": (
+        "SmolLM3ForCausalLM",
+        transformers.SmolLM3Config(**_LLAMA, pad_token_id=0, num_key_value_heads=2, no_rope_layer_interval=2),
+    ),
+    "mixtral": (
+        "MixtralForCausalLM",
+        transformers.MixtralConfig(**_LLAMA, num_key_value_heads=2, num_local_experts=4, num_experts_per_tok=2),
+    ),
+    "qwen2-moe": (
+        "Qwen2MoeForCausalLM",
+        transformers.Qwen2MoeConfig(
+            **_LLAMA,
+            num_key_value_heads=2,
+            num_experts=6,
+            num_experts_per_tok=3,
+            moe_intermediate_size=24,
+            shared_expert_intermediate_size=20,
+            mlp_only_layers=[0],
+        ),
+    ),
+    "qwen3-moe": (
+        "Qwen3MoeForCausalLM",
+        transformers.Qwen3MoeConfig(
+            **_LLAMA,
+            num_key_value_heads=2,
+            head_dim=12,
+            num_experts=6,
+            num_experts_per_tok=3,
+            moe_intermediate_size=24,
+            norm_topk_prob=True,
+        ),
+    ),
+    "llama-dynamic": (
+        "LlamaForCausalLM",
+        transformers.LlamaConfig(
+            **{**_LLAMA, "max_position_embeddings": 24},
+            num_key_value_heads=2,
+            rope_parameters={"rope_type": "dynamic", "factor": 4.0, "rope_theta": 100.0},
+        ),
+    ),
+    "llama-long": ("LlamaForCausalLM", transformers.LlamaConfig(**_LLAMA, rope_parameters=_LONG)),
+    "phi3-long": (
+        "Phi3ForCausalLM",
+        transformers.Phi3Config(
+            **_LLAMA,
+            pad_token_id=0,
+            num_key_value_heads=2,
+            original_max_position_embeddings=24,
+            rope_parameters={**_LONG, "partial_rotary_factor": 1.0},
+        ),
+    ),
     "olmo2": ("Olmo2ForCausalLM", transformers.Olmo2Config(**_LLAMA, pad_token_id=0, num_key_value_heads=2)),
     "stablelm": (
         "StableLmForCausalLM",
@@ -137,6 +211,7 @@ DECODERS = {
         transformers.FalconConfig(**_FALCON, new_decoder_architecture=True, num_kv_heads=2),
     ),
     "opt": ("OPTForCausalLM", transformers.OPTConfig(**_OPT)),
+    "native-decoder": ("GPT2LMHeadModel", transformers.GPT2Config(**_GPT2)),
 }
 SEQ2SEQ = {
     "t5": ("T5ForConditionalGeneration", transformers.T5Config(**_T5, num_layers=2)),
@@ -148,6 +223,22 @@ SEQ2SEQ = {
     ),
     "bart": ("BartForConditionalGeneration", transformers.BartConfig(**_BART, **_TWO_LAYERS)),
     "bart-deep-encoder": ("BartForConditionalGeneration", transformers.BartConfig(**_BART, **_DEEP_ENCODER)),
+    "native": ("BartForConditionalGeneration", transformers.BartConfig(**_BART, **_DEEP_ENCODER)),
+    "bigbird-pegasus": (
+        "BigBirdPegasusForConditionalGeneration",
+        transformers.BigBirdPegasusConfig(**_BART, **_TWO_LAYERS, block_size=2, num_random_blocks=1, use_bias=True),
+    ),
+    "longt5": (
+        "LongT5ForConditionalGeneration",
+        transformers.LongT5Config(
+            **_T5, num_layers=2, local_radius=3, encoder_attention_type="transient-global", global_block_size=4
+        ),
+    ),
+    "longt5-local": (
+        "LongT5ForConditionalGeneration",
+        transformers.LongT5Config(**_T5, num_layers=2, num_decoder_layers=1, local_radius=5),
+    ),
+    "led": ("LEDForConditionalGeneration", transformers.LEDConfig(**_LED, **_TWO_LAYERS)),
     "marian": ("MarianMTModel", transformers.MarianConfig(**_MARIAN, **_TWO_LAYERS)),
     "marian-deep-encoder": ("MarianMTModel", transformers.MarianConfig(**_MARIAN, **_DEEP_ENCODER)),
     "ul2": (
@@ -215,6 +306,8 @@ class Pair:
 def make_pair(name: str, directory: Path, device: torch.device) -> Pair:
     architecture, config = (GENERATING | ENCODERS)[name]
     oracle = save(directory, config, architecture).to(device)
+    if name.startswith("native"):
+        rewrite_as_native(directory)
     spec = ModelSpec(name, str(directory), "float32")
     return Pair(name, oracle, Loaded(spec, load(directory, device), torch.float32, device, 0.0))
 
@@ -328,9 +421,19 @@ def in_their_words(pair: Pair, prompt: list[int], settings: dict) -> dict:
     return theirs
 
 
+def forget_longer_texts(oracle: torch.nn.Module) -> None:
+    """transformers rotates a text like the longest that it ever saw, unless that is reset."""
+    for module in oracle.modules():
+        if getattr(module, "rope_type", None) == "dynamic":
+            module.max_seq_len_cached = module.original_max_seq_len
+            module.inv_freq = module.original_inv_freq
+
+
 def reference(pair: Pair, prompt: list[int], **settings):
     """transformers' own `generate`: its new tokens, each hypothesis up to and with its end token, and their scores."""
+    forget_short_texts(pair.oracle)
     device = next(pair.oracle.parameters()).device
+    forget_longer_texts(pair.oracle)
     settings = {"do_sample": False, "num_beams": 1, "pad_token_id": 0, "eos_token_id": pair.ends, **settings}
     ends = settings["eos_token_id"] if isinstance(settings["eos_token_id"], list) else [settings["eos_token_id"]]
     with torch.inference_mode():

@@ -58,3 +58,49 @@ def test_releasing_twice_is_a_bug():
     pool.release(blocks)
     with pytest.raises(AssertionError):
         pool.release(blocks)
+
+
+def test_a_published_block_is_found_while_owned_and_after():
+    pool = BlockManager(4, 8)
+    blocks = pool.allocate(2)
+    for block, key in zip(blocks, (b"a", b"b"), strict=True):
+        pool.publish(block, key)
+    assert pool.find([b"a", b"b", b"c"]) == blocks and pool.find([b"c", b"b"]) == []
+    pool.release(blocks)
+    assert pool.free_blocks == 4 and pool.find([b"a", b"b"]) == blocks
+    assert pool.share(pool.find([b"a"])) == blocks[:1]
+    assert pool.free_blocks == 3 and pool.references(blocks[0]) == 1
+
+
+def test_of_two_blocks_with_the_same_content_the_first_is_found():
+    pool = BlockManager(4, 8)
+    first, second = pool.allocate(2)
+    pool.publish(first, b"a"), pool.publish(second, b"a")
+    assert pool.find([b"a"]) == [first] and not pool.is_published(second)
+    pool.forget([first])
+    assert pool.find([b"a"]) == []
+
+
+def test_the_least_recently_used_are_evicted_first_and_of_a_text_its_end():
+    pool = BlockManager(5, 8)
+    old, new = pool.allocate(2), pool.allocate(2)
+    for block, key in zip(old + new, (b"a", b"b", b"c", b"d"), strict=True):
+        pool.publish(block, key)
+    pool.release(old), pool.release(new)
+    pool.release(pool.share(pool.find([b"a", b"b"])))
+    taken = pool.allocate(2)
+    assert pool.find([b"c"]) == new[:1] and pool.find([b"d"]) == [] and pool.find([b"a", b"b"]) == old
+    assert new[1] in taken and pool.free_blocks == 3
+    with pytest.raises(OutOfBlocks, match="4 KV blocks wanted, 3 of 5 are free"):
+        pool.allocate(4)
+    assert pool.find([b"a", b"b"]) == old, "what cannot be had evicts nothing"
+
+
+def test_a_free_block_that_nobody_published_cannot_be_shared():
+    pool = BlockManager(2, 4)
+    blocks = pool.allocate(1)
+    pool.release(blocks)
+    with pytest.raises(AssertionError):
+        pool.share(blocks)
+    with pytest.raises(AssertionError):
+        pool.publish(blocks[0], b"a")

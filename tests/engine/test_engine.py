@@ -286,6 +286,8 @@ def test_stats_count_since_the_last_time(pairs):
     after = one.stats()
     assert after.preemptions > 0 and after.wasted_tokens > 0
     assert {timing.phase for timing in after.steps} >= {"prefill", "decode", "mixed"}
-    assert sum(timing.tokens for timing in after.steps) == 8 * (len(PROMPTS[2]) + 39) + after.wasted_tokens
+    needed = 8 * (len(PROMPTS[2]) + 39) - after.prefix_hits
+    assert sum(timing.tokens for timing in after.steps) == needed + after.wasted_tokens
+    assert (after.prefix_queries, after.prefix_hits) == (8 * len(PROMPTS[2]), 7 * 8)
     again = one.stats()
     assert again.preemptions == 0 and again.wasted_tokens == 0 and again.steps == []

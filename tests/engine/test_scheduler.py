@@ -1,7 +1,8 @@
-"""Thousands of interleavings of add, step, abort and preemption: blocks always add up, and everything ends.
+"""Thousands of interleavings of add, step, abort, failure and preemption: blocks always add up, and everything ends.
 
 A fake model makes the tokens; beams are driven by random log-probabilities. What is checked is who owns which block and
-who computes which token when, after every single event.
+who computes which token when, after every single event; with a prefix cache also that a block found by its key holds
+the very text that was looked for, of the same client, and that somebody finite has spoken for it.
 """
 
 from __future__ import annotations
@@ -13,18 +14,29 @@ import numpy as np
 import pytest
 
 from server.engine.block_manager import BlockManager
-from server.engine.scheduler import Schedule, Scheduler
+from server.engine.scheduler import Schedule, ScheduledRow, Scheduler
 from server.engine.sequence import Request, State
 from server.ipc.messages import Generate, GenerationParams
 
 VOCAB = 50
 
 
-class World:
-    """A scheduler, a cache that remembers which text's token lies in which slot, and the requests ever added."""
+POISON = ("poison",)
 
-    def __init__(self, rng: random.Random, cross: bool, **sizes) -> None:
+
+class World:
+    """A scheduler, a cache that remembers which text's token lies in which slot, and the requests ever added.
+
+    prefix: prompts begin alike, clients have one of two salts, and requests may share what they have in common.
+    drafts: single rows bring guesses, of which some are right.
+    """
+
+    def __init__(self, rng: random.Random, cross: bool, prefix: bool = False, drafts: bool = False, **sizes) -> None:
         self.rng = rng
+        self.drafts = drafts
+        self.accepted = 0
+        self.stems = [[rng.randrange(VOCAB) for _ in range(rng.randint(4, 24))] for _ in range(3)] if prefix else [[]]
+        self.failures = 0.03 if prefix else 0.0
         self.block_size = sizes.get("block_size") or rng.choice([1, 2, 4])
         blocks = sizes.get("blocks") or (rng.randint(35, 60) if cross else rng.randint(60, 120)) // self.block_size
         self.scheduler = Scheduler(
@@ -32,40 +44,91 @@ class World:
             BlockManager(rng.randint(40, 160) // self.block_size, self.block_size) if cross else None,
             max_batch_tokens=sizes.get("max_batch_tokens") or rng.choice([2, 8, 16, 64]),
             max_batch_rows=sizes.get("max_batch_rows") or rng.choice([6, 12, 20]),
+            prefix_cache=prefix,
         )
         self.requests: list[Request] = []
         self.refused = 0
-        self.cache: dict[int, tuple[int, ...]] = {}
+        self.salts: dict[Request, str] = {}
+        self.cache: dict[int, tuple] = {}
+        self.spoken_for: set[int] = set()
 
     def add(self, **params) -> Request | None:
         rng = self.rng
         params = {"max_new_tokens": rng.randint(1, 30), "num_beams": rng.choice([1, 1, 2, 3]), **params}
-        prompt = [rng.randrange(VOCAB) for _ in range(rng.randint(1, 15))]
+        prompt = rng.choice(self.stems) + [rng.randrange(VOCAB) for _ in range(rng.randint(1, 15))]
         cross = self.scheduler.cross_pool is not None
-        message = Generate(
-            len(self.requests), "m", prompt, [1] if cross else [], GenerationParams(**params, end_token_ids=[0])
-        )
+        salt = rng.choice("ab") if len(self.stems) > 1 else ""
+        params = GenerationParams(**params, end_token_ids=[0])
+        message = Generate(len(self.requests), "m", prompt, [1] if cross else [], params, cache_salt=salt)
         request = Request(message, cross, arrival=0.0)
         if self.scheduler.refusal(request):
             self.refused += 1
             return None
         self.requests.append(request)
+        self.salts[request] = salt
         self.scheduler.add(request)
         return request
 
     def step(self) -> bool:
+        if self.drafts:
+            self.guess()
         schedule = self.scheduler.schedule()
         if schedule is None:
             assert not self.scheduler.running and not self.scheduler.waiting, "work is left, but no step"
             return False
         self.check_blocks()
+        for block in self.scheduler.take_suspects()[0]:
+            self.cache |= dict.fromkeys(self.slots_of(block), ())
+        assert POISON not in self.cache.values(), "a block is used again with numbers that are not finite"
         self.compute(schedule)
+        guessed = sum(len(row.sequence.draft) for row in schedule.rows)
+        assert not guessed or guessed + len(schedule.rows) <= self.scheduler.max_batch_tokens
         ready = dict.fromkeys(row.request for row in schedule.rows if row.needs_logits)
         self.scheduler.computed(schedule)
         for request in ready:
+            if self.rng.random() < self.failures:
+                if request.rows[0].draft:
+                    self.spoil(request)
+                    self.scheduler.undraft(request)
+                else:
+                    self.fail(request)
+                continue
+            self.spoken_for |= self.slots(request)
+            self.scheduler.publish(request)
             self.choose(request)
         self.check_blocks()
         return True
+
+    def slots(self, request: Request) -> set[int]:
+        """Where the keys and values of all computed tokens of a request are."""
+        size = self.block_size
+        return {
+            row.block_table[position // size] * size + position % size
+            for row in request.rows
+            for position in range(row.num_computed_tokens)
+        }
+
+    def guess(self) -> None:
+        for request in self.scheduler.running:
+            if request.takes_drafts and request.wants_next_token:
+                left = request.params.max_new_tokens - request.num_generated - 1
+                count = self.rng.randint(0, max(min(left, 9), 0))
+                request.rows[0].draft = [self.rng.randrange(VOCAB) for _ in range(count)]
+
+    def spoil(self, request: Request) -> None:
+        """Numbers that are not finite, wherever nobody had spoken for others before, drafts included."""
+        for row in request.rows:
+            for position in range(row.num_computed_tokens, row.num_computed_tokens + len(row.draft)):
+                slot = row.block_table[position // self.block_size] * self.block_size + position % self.block_size
+                self.spoken_for.discard(slot)
+                self.cache[slot] = POISON
+        for slot in self.slots(request) - self.spoken_for:
+            self.cache[slot] = POISON
+
+    def fail(self, request: Request) -> None:
+        """Logits that are not finite."""
+        self.spoil(request)
+        self.scheduler.remove(request, suspect=True)
 
     def compute(self, schedule: Schedule) -> None:
         """Write each token's whole past into its slot, and check that the row finds its own past in the cache."""
@@ -75,6 +138,8 @@ class World:
         for source, destination in schedule.copies:
             for offset in range(size):
                 self.cache[destination * size + offset] = self.cache.get(source * size + offset, ())
+                if source * size + offset in self.spoken_for:
+                    self.spoken_for.add(destination * size + offset)
         written: set[int] = set()
         for row in schedule.rows:
             request, sequence = row.request, row.sequence
@@ -82,26 +147,40 @@ class World:
             assert request.source_encoded or request in sources or not request.source_token_ids
             start = sequence.num_computed_tokens
             assert start + row.num_tokens <= len(sequence.tokens)
-            assert len(sequence.block_table) * size >= start + row.num_tokens
+            assert row.needs_logits or not sequence.draft
+            assert len(sequence.block_table) * size >= start + row.width
             for position in range(start):
                 slot = sequence.block_table[position // size] * size + position % size
-                assert self.cache[slot] == tuple(sequence.tokens[: position + 1]), "a row lost its past"
+                assert self.cache[slot] == self.text(row, position), "a row lost its past"
         for row in schedule.rows:
             request, sequence = row.request, row.sequence
             start = sequence.num_computed_tokens
-            for position in range(start, start + row.num_tokens):
+            for position in range(start, start + row.width):
                 block = sequence.block_table[position // size]
                 assert self.scheduler.self_pool.references(block) == 1 or position < request.shared_tokens
+                assert not self.scheduler.self_pool.is_published(block), "what others may read is written again"
                 slot = block * size + position % size
                 assert slot not in written, "two rows write one slot"
                 written.add(slot)
-                self.cache[slot] = tuple(sequence.tokens[: position + 1])
+                self.cache[slot] = self.text(row, position)
+        self.spoken_for -= written
+
+    def text(self, row: ScheduledRow, position: int) -> tuple:
+        """What the keys and values of a token depend on, and who may read them."""
+        return self.salts.get(row.request, ""), *[*row.sequence.tokens, *row.sequence.draft][: position + 1]
 
     def choose(self, request: Request) -> None:
         if request.beams is None:
-            token = self.rng.randrange(VOCAB)
-            request.rows[0].tokens.append(token)
-            if token == 0 or request.num_generated == request.params.max_new_tokens:
+            draft = request.rows[0].draft
+            right = self.rng.randint(0, len(draft))
+            tokens = [*draft[:right], self.rng.randrange(VOCAB)]
+            tokens = tokens[: tokens.index(0) + 1 if 0 in tokens else None]
+            self.accepted += len(tokens) - 1
+            self.scheduler.append(request, tokens)
+            self.spoken_for |= self.slots(request)
+            row = request.rows[0]
+            assert len(row.block_table) == self.scheduler.self_pool.blocks_for(row.num_computed_tokens)
+            if tokens[-1] == 0 or request.num_generated == request.params.max_new_tokens:
                 self.scheduler.remove(request)
             return
         assert all(row.num_uncomputed_tokens == 0 for row in request.rows), "beams decode together or not at all"
@@ -133,10 +212,15 @@ class World:
             assert pool.used_blocks == len(owners)
             assert all(pool.references(block) == owners[block] for block in range(pool.num_blocks))
         owned = [{block for row in request.rows for block in row.block_table} for request in self.requests]
-        assert sum(len(blocks) for blocks in owned) == scheduler.self_pool.used_blocks, "requests share a block"
+        for block, owners in Counter(block for blocks in owned for block in blocks).items():
+            assert owners == 1 or scheduler.prefix_cache, "requests share a block"
+            assert owners == 1 or all(slot in self.spoken_for for slot in self.slots_of(block)), "shared too early"
         for request, blocks in zip(self.requests, owned, strict=True):
             assert request.state is not State.FINISHED or (not blocks and not request.cross_block_table)
         assert sum(request.width for request in scheduler.running) <= scheduler.max_batch_rows
+
+    def slots_of(self, block: int) -> range:
+        return range(block * self.block_size, (block + 1) * self.block_size)
 
     def run_dry(self) -> None:
         for _ in range(5000):
@@ -147,13 +231,15 @@ class World:
         assert self.scheduler.cross_pool is None or self.scheduler.cross_pool.used_blocks == 0
 
 
-@pytest.mark.parametrize("cross", [False, True])
+@pytest.mark.parametrize(
+    "cross, prefix, drafts", [(False, False, False), (True, False, True), (False, True, False), (False, True, True)]
+)
 @pytest.mark.parametrize("chunk", range(4))
-def test_any_interleaving(cross, chunk):
-    preemptions = forks = 0
+def test_any_interleaving(cross, prefix, drafts, chunk):
+    preemptions = forks = hits = accepted = 0
     for seed in range(chunk * 12, chunk * 12 + 12):
         rng = random.Random(f"{cross}{seed}")
-        world = World(rng, cross)
+        world = World(rng, cross, prefix, drafts)
         for _ in range(150):
             event = rng.random()
             if event < 0.3:
@@ -165,6 +251,9 @@ def test_any_interleaving(cross, chunk):
         world.run_dry()
         preemptions += world.scheduler.num_preemptions
         forks += sum(request.beams is not None and request.beams.length > 1 for request in world.requests)
+        hits += world.scheduler.num_prefix_hits
+        accepted += world.accepted
+    assert (hits > 200) == prefix and (accepted > 200) == drafts
     assert preemptions > 20 and forks > 20, "the interleavings do not reach what they are for"
 
 
@@ -208,6 +297,8 @@ def turn(world: World) -> Schedule:
     ready = {row.request for row in schedule.rows if row.needs_logits}
     world.scheduler.computed(schedule)
     for request in ready:
+        world.spoken_for |= world.slots(request)
+        world.scheduler.publish(request)
         request.rows[0].tokens.append(7)
     return schedule
 

@@ -1,7 +1,7 @@
 """What a request is answered does not depend on who else is there, or on how its tokens were cut into steps.
 
 Every request of a mixed crowd is first answered alone, in one piece; then the crowd is answered together, in chunks,
-preempted, and in another order. The tokens are the same each time.
+preempted, with their beginnings in the cache, and in another order. The tokens are the same each time.
 """
 
 from __future__ import annotations
@@ -91,6 +91,40 @@ def test_preempted_and_computed_again(pair, alone, max_batch_tokens):
     scheduler.self_pool = type(scheduler.self_pool)(needed, scheduler.self_pool.block_size)
     assert answers(run(one, crowd(pair))) == alone
     assert scheduler.num_preemptions > 0, "the pool is not small enough to show anything"
+
+
+@pytest.mark.parametrize("max_batch_tokens, block_size", [(512, 4), (24, 1), (5, 8)])
+def test_with_a_prefix_hit(pair, alone, max_batch_tokens, block_size):
+    """The crowd again in the same engine, and then each prompt with its answer as a longer prompt."""
+    one = pair.engine(max_batch_tokens=max_batch_tokens, block_size=block_size)
+    scheduler = one.models[pair.name].generation.scheduler
+    run(one, crowd(pair))
+    again = run(one, crowd(pair), every=3)
+    assert answers(again) == alone
+    longer = [
+        generate(pair, request.request_id, [*request.token_ids, *alone[request.request_id][0]], max_new_tokens=9)
+        for request in crowd(pair)
+    ]
+    continued = answers(run(one, longer))
+    assert continued == answers(run(pair.engine(prefix_cache=False), longer))
+    cached = sum(end.cached_tokens for end in again.finished.values())
+    if pair.starts or pair.loaded.keys_depend_on_length:
+        assert scheduler.num_prefix_hits == cached == 0, "keys are shared that depend on more than what is before them"
+        return
+    assert scheduler.num_prefix_hits > cached > 100
+    for request in crowd(pair):
+        found = again.finished[request.request_id].cached_tokens
+        whole = (len(request.token_ids) - 1) // block_size * block_size
+        assert found == (0 if request.params.prompt_logprobs else whole)
+
+
+def test_without_the_cache_nothing_is_found(pair):
+    """Negative control of the numbers above."""
+    one = pair.engine(prefix_cache=False)
+    run(one, crowd(pair))
+    assert not any(end.cached_tokens for end in run(one, crowd(pair)).finished.values())
+    scheduler = one.models[pair.name].generation.scheduler
+    assert scheduler.num_prefix_queries == scheduler.num_prefix_hits == 0
 
 
 def test_a_seed_is_what_tells_samples_apart(pair):

@@ -38,7 +38,7 @@ class Recorder:
     def on_tokens(self, model: str, count: int, seconds: float | None) -> None:
         self.tokens.append((count, seconds is None))
 
-    def on_finished(self, model: str, prompt_tokens: int, event: Finished | Encoded | Failed | None) -> None:
+    def on_finished(self, model: str, event: Finished | Encoded | Failed | None) -> None:
         self.finished.append(event)
 
     def on_cancelled(self, stage: Stage) -> None:

@@ -11,16 +11,18 @@ from models.config import (
     AttentionConfig,
     BucketBiasConfig,
     ConfigError,
+    DynamicScaling,
     FairseqSinusoidalPositions,
     FeedForwardConfig,
     LanguageModelHead,
     LinearScaling,
     LongScaling,
+    MixtureConfig,
     NormConfig,
     RopeConfig,
     YarnScaling,
 )
-from models.families import FAMILIES, family_of
+from models.families import FAMILIES, family_of, refused
 from weights.rules import first_match
 
 LLAMA = {
@@ -47,6 +49,8 @@ PHI = {**LLAMA, "model_type": "phi", "architectures": ["PhiForCausalLM"]}
 PHI3 = {**LLAMA, "model_type": "phi3", "architectures": ["Phi3ForCausalLM"]}
 GEMMA = {**LLAMA, "model_type": "gemma", "architectures": ["GemmaForCausalLM"], "num_key_value_heads": 2}
 GEMMA2 = {**GEMMA, "model_type": "gemma2", "architectures": ["Gemma2ForCausalLM"]}
+GEMMA3 = {**GEMMA, "model_type": "gemma3_text", "architectures": ["Gemma3ForCausalLM"]}
+SMOLLM3 = {**LLAMA, "model_type": "smollm3", "architectures": ["SmolLM3ForCausalLM"]}
 OLMO2 = {**LLAMA, "model_type": "olmo2", "architectures": ["Olmo2ForCausalLM"]}
 STABLELM = {**LLAMA, "model_type": "stablelm", "architectures": ["StableLmForCausalLM"], "num_key_value_heads": 2}
 STARCODER2 = {**LLAMA, "model_type": "starcoder2", "architectures": ["Starcoder2ForCausalLM"]}
@@ -68,8 +72,18 @@ BLENDERBOT_SMALL = {
 }
 SEQ2SEQ = (T5, MT5, UMT5, BART, MARIAN, MBART, M2M_100, PEGASUS, BLENDERBOT, BLENDERBOT_SMALL)
 OLDER = (OPENAI, GPT2, NEO, GPTJ, NEOX, OPT, BLOOM, MPT, FALCON)
-DECODERS = (*OLDER, LLAMA, MISTRAL, QWEN2, QWEN3, PHI, PHI3, GEMMA, GEMMA2, OLMO2, STABLELM, STARCODER2)
-BASES = {base["model_type"]: base for base in (*DECODERS, *SEQ2SEQ, WHISPER)}
+MIXTRAL = {**LLAMA, "model_type": "mixtral", "architectures": ["MixtralForCausalLM"], "num_key_value_heads": 2}
+QWEN2_MOE = {**QWEN2, "model_type": "qwen2_moe", "architectures": ["Qwen2MoeForCausalLM"]}
+QWEN3_MOE = {**QWEN2, "model_type": "qwen3_moe", "architectures": ["Qwen3MoeForCausalLM"]}
+NEWER = (GEMMA3, SMOLLM3, MIXTRAL, QWEN2_MOE, QWEN3_MOE)
+DECODERS = (*OLDER, LLAMA, MISTRAL, QWEN2, QWEN3, PHI, PHI3, GEMMA, GEMMA2, OLMO2, STABLELM, STARCODER2, *NEWER)
+LONGFORMER = {"model_type": "longformer", "architectures": ["LongformerModel"], "hidden_size": 48}
+BIG_BIRD = {"model_type": "big_bird", "architectures": ["BigBirdModel"], "hidden_size": 48}
+LED = {"model_type": "led", "architectures": ["LEDForConditionalGeneration"], "d_model": 32}
+LONGT5 = {"model_type": "longt5", "architectures": ["LongT5ForConditionalGeneration"], "d_model": 32}
+BIGBIRD_PEGASUS = {"model_type": "bigbird_pegasus", "architectures": ["BigBirdPegasusModel"], "d_model": 32}
+SPARSE = (LONGFORMER, BIG_BIRD, LED, LONGT5, BIGBIRD_PEGASUS)
+BASES = {base["model_type"]: base for base in (*SPARSE, *DECODERS, *SEQ2SEQ, WHISPER)}
 
 
 def build(hf):
@@ -105,6 +119,7 @@ REFUSED = [
     (LLAMA, "rope_parameters", {"rope_type": "yarn", "beta_fast": -1, "factor": 2, ORIGINAL: 64}),
     (LLAMA, "rope_parameters", {"rope_type": "longrope", "short_factor": [1.0] * 3, "factor": 2, ORIGINAL: 64}),
     (LLAMA, "rope_parameters", {"rope_type": "longrope", "short_factor": [0] * 4, "factor": 2, ORIGINAL: 64}),
+    (LLAMA, "rope_parameters", {"rope_type": "longrope", "short_factor": [1.0] * 4, "factor": 2, ORIGINAL: 64}),
     (LLAMA, "rope_parameters", {"rope_type": "linear"}),
     (LLAMA, "rope_parameters", {"rope_type": "linear", "factor": -2.0}),
     (LLAMA, "rope_parameters", {"rope_type": "llama3", "factor": 8.0}),
@@ -127,9 +142,9 @@ REFUSED = [
     (MPT, "no_bias", False),
     (MPT, "expansion_ratio", 3),
     (MPT, "logit_scale", "inv_sqrt_d_model"),
-    (FALCON, "alibi", True),
+    (FALCON, "alibi", "yes"),
     (FALCON, "num_ln_in_parallel_attn", 2),
-    (STABLELM, "qk_layernorm", True),
+    (STABLELM, "qk_layernorm", 1),
     (STARCODER2, "sliding_window", -1),
     (OLMO2, "attention_bias", 1),
     (NEO, "attention_types", [[["global", "local"], 3]]),
@@ -139,6 +154,7 @@ REFUSED = [
     (OPENAI, "afn", "gelu_pytorch_tanh"),
     (PHI, "qk_layernorm", "yes"),
     (PHI3, "rope_scaling", {"type": "yarn", "factor": 2.0}),
+    (PHI3, "rope_parameters", {"rope_type": "dynamic", "factor": 2.0}),
     (PHI3, "rope_scaling", {"type": "su", "short_factor": [1.0], "factor": 2, ORIGINAL: 64}),
     (GEMMA, "use_bidirectional_attention", True),
     (GEMMA, "hidden_activation", "relu"),
@@ -147,6 +163,21 @@ REFUSED = [
     (GEMMA2, "final_logit_softcapping", -30.0),
     (GEMMA2, "query_pre_attn_scalar", 0),
     (GEMMA2, "layer_types", ["chunked_attention"] * 4),
+    (GEMMA3, "use_bidirectional_attention", True),
+    (GEMMA3, "attn_logit_softcapping", 50.0),
+    (GEMMA3, "sliding_window", None),
+    (GEMMA3, "rope_parameters", {"rope_type": "default"}),
+    (GEMMA3, "rope_parameters", {"full_attention": "linear"}),
+    (GEMMA3, "layer_types", ["chunked_attention"] * 4),
+    (SMOLLM3, "no_rope_layers", [1, 1, 1]),
+    (SMOLLM3, "no_rope_layers", [1, 1, 1, 2]),
+    (SMOLLM3, "layer_types", ["sliding_attention"] * 4),
+    (MIXTRAL, "num_experts_per_tok", 9),
+    (MIXTRAL, "layer_types", ["full_attention"] * 4),
+    (QWEN2_MOE, "mlp_only_layers", "all"),
+    (QWEN2_MOE, "layer_types", ["sliding_attention"] * 4),
+    (QWEN3_MOE, "decoder_sparse_step", 0),
+    (QWEN3_MOE, "norm_topk_prob", 1),
     (OPT, "word_embed_proj_dim", 16),
     (OPT, "layer_norm_elementwise_affine", False),
     (GPT2, "add_cross_attention", True),
@@ -185,6 +216,7 @@ SAID_OTHERWISE = {
     "relative_attention_num_buckets": "buckets",
     "relative_attention_max_distance": "max_distance",
     "num_key_value_heads": "num_kv_heads",
+    "num_experts_per_tok": "experts per token",
     "rotary_pct": "rope needs an even number",
 }
 
@@ -194,7 +226,8 @@ SAID_OTHERWISE = {
 )
 def test_unsupported_settings_are_refused_by_name(base, name, value):
     hf = {**base, name: value}
-    inner = ["factor", "rope_type", "type", "partial_rotary_factor", "beta_fast"] if name.startswith("rope_") else []
+    inner = ["factor", "_factor", "rope_type", "type", "partial_rotary_factor", "beta_fast", "rope_scaling"]
+    inner = inner if name.startswith("rope_") else []
     with pytest.raises(ConfigError) as error:
         build(hf)
     message = str(error.value)
@@ -205,10 +238,10 @@ def test_unsupported_settings_are_refused_by_name(base, name, value):
 @pytest.mark.parametrize(
     "change",
     [
-        {"model_type": "mamba"},
+        {"model_type": "no-such-model"},
         {"model_type": None},
         {"model_type": ["llama"]},
-        {"architectures": ["LlamaForTokenClassification"]},
+        {"architectures": ["LlamaForQuestionAnswering"]},
         {"architectures": ["LlamaForCausalLM", "LlamaModel"]},
         {"architectures": "LlamaForCausalLM"},
         {"architectures": [["LlamaForCausalLM"]]},
@@ -251,17 +284,24 @@ def test_how_much_of_a_head_rotates():
     assert build(NEOX).decoder.layers[0].attention.rope == RopeConfig(10000.0, 2)
 
 
-def test_texts_are_no_longer_than_scalings_are_exact():
+def test_scalings_that_grow_with_the_text():
     for base in (NEOX, PHI, STABLELM):
         pairs = build(base).decoder.layers[0].attention.rope.dim // 2
-        long = {"rope_type": "longrope", "short_factor": [2.0] * pairs, "factor": 4.0, ORIGINAL: 128}
-        assert build({**base, "rope_scaling": long, "max_position_embeddings": 512}).max_positions == 128
-    short = {"type": "su", "short_factor": [1.0, 2, 3, 4], "long_factor": [5.0, 6, 7, 8]}
-    model = build({**PHI3, ORIGINAL: 64, "max_position_embeddings": 4096, "rope_scaling": short})
-    assert model.max_positions == 64
-    assert model.decoder.layers[0].attention.rope.scaling == LongScaling((1.0, 2.0, 3.0, 4.0), 64, 2**0.5)
-    dynamic = build({**LLAMA, "rope_scaling": {"type": "dynamic", "factor": 2.0}, "max_position_embeddings": 64})
-    assert dynamic == build({**LLAMA, "max_position_embeddings": 64})
+        factors = {"short_factor": [2.0] * pairs, "long_factor": [3.0] * pairs}
+        long = {"rope_type": "longrope", **factors, "factor": 4.0, ORIGINAL: 128}
+        model = build({**base, "rope_scaling": long, "max_position_embeddings": 512})
+        assert (model.max_positions, model.keys_depend_on_length, model.restart_tokens) == (512, True, None)
+    factors = {"short_factor": [1.0, 2, 3, 4], "long_factor": [5.0, 6, 7, 8]}
+    model = build({**PHI3, ORIGINAL: 64, "max_position_embeddings": 4096, "rope_scaling": {"type": "su", **factors}})
+    assert (model.max_positions, model.keys_depend_on_length, model.restart_tokens) == (4096, True, 64)
+    scaling = LongScaling((1.0, 2.0, 3.0, 4.0), (5.0, 6.0, 7.0, 8.0), 64, 2**0.5, restarts=True)
+    assert model.decoder.layers[0].attention.rope.scaling == scaling
+    dynamic = build({**LLAMA, "rope_scaling": {"type": "dynamic", "factor": 2.5}, "max_position_embeddings": 64})
+    assert (dynamic.max_positions, dynamic.keys_depend_on_length, dynamic.restart_tokens) == (160, True, None)
+    assert dynamic.decoder.layers[0].attention.rope.scaling == DynamicScaling(2.5, 64)
+    yarn = {"rope_type": "yarn", "factor": 2.0, ORIGINAL: 64}
+    for base in (LLAMA, GPT2, T5, {**LLAMA, "rope_parameters": yarn, "max_position_embeddings": 128}):
+        assert not build(base).keys_depend_on_length
 
 
 def windows(hf):
@@ -287,25 +327,117 @@ def test_gemma_2_windows_and_caps():
     assert (free.decoder.layers[0].attention.score_cap, free.head.cap) == (None, None)
 
 
+def test_gemma_3_before_and_after_transformers_5():
+    kinds = ["sliding_attention", "full_attention"] * 2
+    ropes = {
+        "full_attention": {"rope_type": "linear", "factor": 8.0, "rope_theta": 5e5},
+        "sliding_attention": {"rope_type": "default", "rope_theta": 3e4},
+    }
+    older = {"rope_theta": 5e5, "rope_local_base_freq": 3e4, "rope_scaling": {"rope_type": "linear", "factor": 8.0}}
+    newer = build({**GEMMA3, "layer_types": kinds, "rope_parameters": ropes, "sliding_window": 9})
+    assert newer == build({**GEMMA3, "sliding_window_pattern": 2, **older, "sliding_window": 9})
+    assert [layer.attention.rope.theta for layer in newer.decoder.layers] == [3e4, 5e5] * 2
+    assert windows({**GEMMA3, "num_hidden_layers": 7}) == [*[4096] * 5, None, 4096]
+
+
+def test_gemma_3_with_pictures_is_its_text_part():
+    both = {"model_type": "gemma3", "architectures": ["Gemma3ForConditionalGeneration"]}
+    assert build({**both, "text_config": GEMMA3}) == build(GEMMA3)
+    for wrong in ({}, {"text_config": None}, {"text_config": GEMMA3, "quantization_config": {"bits": 4}}):
+        with pytest.raises(ConfigError, match=r"text_config|quantization_config"):
+            build({**both, **wrong})
+
+
+def test_smollm3_layers_without_positions():
+    def rotating(hf):
+        return [layer.attention.rope is not None for layer in build(hf).decoder.layers]
+
+    assert rotating(SMOLLM3) == [True, True, True, False]
+    assert rotating({**SMOLLM3, "no_rope_layers": [0, 1, 1, 0, 1]}) == [False, True, True, False]
+    assert build(SMOLLM3).decoder.layers[0].attention.rope.theta == 2e6
+
+
+def test_which_layers_have_experts():
+    def mixed(hf):
+        return [isinstance(layer.feed_forward, MixtureConfig) for layer in build(hf).decoder.layers]
+
+    assert mixed(MIXTRAL) == mixed(QWEN2_MOE) == [True] * 4
+    assert mixed({**QWEN3_MOE, "decoder_sparse_step": 2}) == [False, True] * 2
+    assert mixed({**QWEN2_MOE, "mlp_only_layers": [0, 3]}) == [False, True, True, False]
+    switched = {**QWEN2_MOE, "use_sliding_window": True, "sliding_window": 9}
+    assert windows({**switched, "max_window_layers": 3}) == [9, None, 9, None]
+    assert windows({**QWEN2_MOE, "sliding_window": 9}) == [None] * 4
+    newer = {**QWEN3_MOE, "num_local_experts": 16, "num_experts_per_tok": 2}
+    assert build(newer) == build({**QWEN3_MOE, "num_experts": 16, "num_experts_per_tok": 2})
+
+
 @pytest.mark.parametrize(
     ("name", "value"),
-    [("alibi", False), ("alibi_bias_max", 5), ("clip_qkv", 6.0), ("qk_ln", True), ("prefix_lm", True)],
+    [("alibi", False), ("alibi_bias_max", 5), ("clip_qkv", -6.0), ("qk_ln", True), ("prefix_lm", True)],
 )
 def test_mpt_scores_that_are_not_supported(name, value):
     with pytest.raises(ConfigError, match=name):
         build({**MPT, "attn_config": {name: value}})
 
 
-def test_published_code_is_known_and_other_code_is_not():
-    for base in (PHI, PHI3, MPT, FALCON):
-        kind = base["model_type"]
-        known = {"AutoConfig": f"configuration_{kind}.Config", "AutoModelForCausalLM": f"modeling_{kind}.Model"}
+PUBLISHED = {
+    "phi": ("microsoft/phi-2", "phi", "Phi"),
+    "phi3": ("microsoft/Phi-3-mini-4k-instruct", "phi3", "Phi3"),
+    "mpt": ("mosaicml/mpt-7b", "mpt", "MPT"),
+    "falcon": ("tiiuae/falcon-7b", "falcon", "Falcon"),
+}
+
+
+def published(kind, prefix=""):
+    _, file, stem = PUBLISHED[kind]
+    code = f"{prefix}modeling_{file}.{stem}"
+    return {
+        "AutoConfig": f"{prefix}configuration_{file}.{stem}Config",
+        "AutoModel": f"{code}Model",
+        "AutoModelForCausalLM": f"{code}ForCausalLM",
+        "AutoModelForSequenceClassification": f"{code}ForSequenceClassification",
+    }
+
+
+@pytest.mark.parametrize("kind", PUBLISHED)
+def test_published_code_is_known_and_no_other(kind):
+    base, (repository, file, stem) = BASES[kind], PUBLISHED[kind]
+    for known in (published(kind), published(kind, f"{repository}--")):
         assert build({**base, "auto_map": known}) == build(base)
-        for other in ({**known, "AutoModel": "modeling_own.Model"}, {"AutoModel": ["modeling"]}, ["modeling"]):
+    model = f"modeling_{file}.{stem}ForCausalLM"
+    for name, code in (
+        ("AutoModel", "modeling_own.Model"),
+        ("AutoModelForCausalLM", f"modeling_{file}.{stem}WithLoopsForCausalLM"),
+        ("AutoModelForCausalLM", f"modeling_{file}.Own"),
+        ("AutoModelForCausalLM", f"somebody/{kind}--{model}"),
+        ("AutoModelForCausalLM", f"modeling_{file}x.{stem}ForCausalLM"),
+        ("AutoModelForCausalLM", [model]),
+        ("AutoModelForCausalLM", f"configuration_{file}.{stem}Config"),
+        ("AutoConfig", model),
+        ("AutoConfig", f"configuration_{file}.OwnConfig"),
+        ("AutoTokenizer", f"modeling_{file}.{stem}Model"),
+        ("AutoTokenizer", ["tokenization_own.Tokenizer", None]),
+    ):
+        with pytest.raises(ConfigError, match="auto_map"):
+            build({**base, "auto_map": {**published(kind), name: code}})
+    for wrong in (["modeling"], "modeling", {"AutoModel": ["modeling"]}):
+        with pytest.raises(ConfigError, match="auto_map"):
+            build({**base, "auto_map": wrong})
+
+
+@pytest.mark.parametrize("kind", sorted(FAMILIES))
+def test_code_of_the_checkpoint_s_own_is_refused_for_every_family(kind):
+    """With the family's own class names as well, unless it was published that way; under each of its architectures."""
+    family = FAMILIES[kind]
+    for architecture in family.architectures:
+        maps = [{"AutoModel": "modeling_own.Model"}, {"AutoConfig": "configuration_own.Config"}, ["modeling_own.Model"]]
+        if kind not in PUBLISHED:
+            maps.append({"AutoModel": f"modeling_{kind}.{architecture}"})
+        for auto_map in maps:
+            hf = {**BASES.get(kind, {}), "model_type": kind, "architectures": [architecture], "auto_map": auto_map}
+            hf = {**hf, "text_config": BASES["gemma3_text"]}
             with pytest.raises(ConfigError, match="auto_map"):
-                build({**base, "auto_map": other})
-    with pytest.raises(ConfigError, match="auto_map"):
-        build({**LLAMA, "auto_map": {"AutoModel": "modeling_llama.LlamaModel"}})
+                family.config(hf, architecture)
 
 
 @pytest.mark.parametrize(
@@ -384,13 +516,15 @@ def test_t5_versions():
         lambda: RopeConfig(10000.0, 7),
         lambda: RopeConfig(-1.0, 8),
         lambda: RopeConfig(1.0, 8, scaling=YarnScaling(2.0, 64, 32.0, 1.0, True, 1.0)),
-        lambda: RopeConfig(10000.0, 8, scaling=LongScaling((1.0,), 64, 1.0)),
+        lambda: RopeConfig(10000.0, 8, scaling=LongScaling((1.0,) * 4, (1.0,), 64, 1.0)),
+        lambda: RopeConfig(10000.0, 2, scaling=DynamicScaling(2.0, 64)),
         lambda: AttentionConfig(4, 4, 8, 1.0, True, score_cap=0.0),
         lambda: LanguageModelHead(tied=True, cap=-1.0),
         lambda: AttentionConfig(4, 3, 8, 1.0, True),
         lambda: AttentionConfig(4, 4, 8, 1.0, True, rope=RopeConfig(10000.0, 16)),
         lambda: AttentionConfig(4, 4, 8, 1.0, True, window=0),
         lambda: FeedForwardConfig(0, "relu"),
+        lambda: MixtureConfig(FeedForwardConfig(8, "relu"), 4, 5, normalized=True),
         lambda: BucketBiasConfig(32, 8, bidirectional=True),
     ],
 )
@@ -407,3 +541,19 @@ def test_every_family_is_listed_under_its_types():
 def test_families_are_free_of_torch():
     code = "import sys, models.families; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+NOT_IN_TRANSFORMERS = {"performer", "linformer", "transfo-xl", "xlm-prophetnet"}
+
+
+@pytest.mark.parametrize("kind", refused.REFUSED)
+def test_known_architectures_are_refused_with_a_reason(kind):
+    """Each name is one that `config.json` files have, and none is a family that is served."""
+    from transformers.models.auto.configuration_auto import CONFIG_MAPPING_NAMES
+
+    assert kind not in FAMILIES
+    assert kind in CONFIG_MAPPING_NAMES or kind in NOT_IN_TRANSFORMERS
+    with pytest.raises(ConfigError) as error:
+        family_of({"model_type": kind, "architectures": ["AnyForCausalLM"]})
+    assert kind in str(error.value) and refused.REFUSED[kind] in str(error.value) and "\n" not in str(error.value)
+    assert len(str(error.value)) < 200

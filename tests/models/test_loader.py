@@ -137,17 +137,19 @@ MODULES = list(enumerate([("Transformer", ""), ("Pooling", "1_Pooling"), ("Norma
 
 def test_pooling_of_sentence_transformers(llama):
     loaded = load_model(llama, torch.float32, CPU)
-    assert (loaded.pooling, loaded.normalize) == ("mean", True)
+    assert loaded.architecture == "LlamaForCausalLM"
+    assert (loaded.sentence.config.pooling, loaded.sentence.config.normalize) == (("last",), True)
     for name, pooling in [("cls_token", "cls"), ("mean_tokens", "mean"), ("max_tokens", "max"), ("lasttoken", "last")]:
         sentence_transformer(llama, MODULES, {f"pooling_mode_{name}": True, "pooling_mode_weightedmean_tokens": False})
         loaded = load_model(llama, torch.float32, CPU)
-        assert (loaded.pooling, loaded.normalize) == (pooling, True)
+        assert loaded.architecture == "LlamaModel"
+        assert (loaded.sentence.config.pooling, loaded.sentence.config.normalize) == ((pooling,), True)
     sentence_transformer(llama, MODULES[:2], {"pooling_mode_cls_token": True})
-    assert load_model(llama, torch.float32, CPU).normalize is False
+    assert load_model(llama, torch.float32, CPU).sentence.config.normalize is False
     sentence_transformer(llama, MODULES, {"pooling_mode": "cls"})
     (llama / "sentence_bert_config.json").write_text('{"max_seq_length": 20, "do_lower_case": false}')
     loaded = load_model(llama, torch.float32, CPU)
-    assert (loaded.pooling, loaded.context_tokens) == ("cls", 20)
+    assert (loaded.sentence.config.pooling, loaded.context_tokens) == (("cls",), 20)
 
 
 def test_pooling_in_the_hub_cache(llama, tmp_path_factory):
@@ -161,15 +163,21 @@ def test_pooling_in_the_hub_cache(llama, tmp_path_factory):
             folder.mkdir(parents=True, exist_ok=True)
         blob.write_bytes(file.read_bytes())
         link.symlink_to(blob)
-    assert load_model(snapshot, torch.float32, CPU).pooling == "cls"
+    assert load_model(snapshot, torch.float32, CPU).sentence.config.pooling == ("cls",)
 
 
 @pytest.mark.parametrize(
     ("modules", "settings"),
     [
         ([*MODULES[:2], (2, ("Dense", "2_Dense"))], {"pooling_mode_cls_token": True}),
-        (MODULES, {"pooling_mode_cls_token": True, "pooling_mode_mean_tokens": True}),
-        (MODULES, {"pooling_mode_weightedmean_tokens": True}),
+        ([*MODULES[:2], (2, ("LayerNorm", "2_LayerNorm"))], {"pooling_mode_cls_token": True}),
+        ([*MODULES, (3, ("Dense", "3_Dense"))], {"pooling_mode_cls_token": True}),
+        ([(0, ("Transformer", "0_Transformer")), *MODULES[1:]], {"pooling_mode_cls_token": True}),
+        (MODULES[:1], {"pooling_mode_cls_token": True}),
+        (MODULES, {"pooling_mode": "median"}),
+        (MODULES, {"pooling_mode": []}),
+        (MODULES, {"pooling_mode": "cls", "embedding_dimension": 17}),
+        (MODULES, {"pooling_mode": "cls", "include_prompt": 1}),
         (MODULES, {}),
         ([MODULES[0], (1, ("Pooling", "../elsewhere"))], {"pooling_mode_cls_token": True}),
     ],

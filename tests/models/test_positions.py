@@ -15,7 +15,16 @@ from transformers.models.mpt.modeling_mpt import build_mpt_alibi_tensor
 from transformers.models.t5.modeling_t5 import T5Attention
 
 from models import ops
-from models.config import AlibiConfig, BucketBiasConfig, LinearScaling, Llama3Scaling, RopeConfig, YarnScaling
+from models.config import (
+    AlibiConfig,
+    BucketBiasConfig,
+    DynamicScaling,
+    LinearScaling,
+    Llama3Scaling,
+    LongScaling,
+    RopeConfig,
+    YarnScaling,
+)
 from models.families.alibi import bloom_slopes, mpt_slopes
 from models.positions import (
     Alibi,
@@ -65,6 +74,34 @@ def test_half_pairing_equals_llama(name):
     rotation = Rotary(RopeConfig(500000.0, 128, scaling=scaling))(positions)
     for x, turned in zip((query, key), expected, strict=True):
         torch.testing.assert_close(ops.rotate(x, rotation.cos, rotation.sin, False), turned, atol=1e-4, rtol=1e-4)
+
+
+GROWING = {
+    "dynamic": (DynamicScaling(4.0, 64), {"rope_type": "dynamic", "factor": 4.0}),
+    "longrope": (
+        LongScaling(tuple(range(1, 9)), tuple(range(3, 11)), 48, 1.3),
+        {
+            "rope_type": "longrope",
+            "short_factor": list(range(1, 9)),
+            "long_factor": list(range(3, 11)),
+            "attention_factor": 1.3,
+            "original_max_position_embeddings": 48,
+        },
+    ),
+}
+
+
+@pytest.mark.parametrize("length", [1, 47, 48, 49, 63, 64, 65, 200])
+@pytest.mark.parametrize("name", GROWING)
+def test_scalings_that_grow_with_the_text_equal_llama(name, length):
+    scaling, theirs = GROWING[name]
+    sizes = {"hidden_size": 32, "num_attention_heads": 2, "max_position_embeddings": 64}
+    oracle = LlamaRotaryEmbedding(LlamaConfig(**sizes, rope_parameters={**theirs, "rope_theta": 500.0}))
+    positions = torch.arange(length)
+    cos, sin = oracle(torch.zeros(1), positions[None])
+    rotation = Rotary(RopeConfig(500.0, 16, scaling=scaling))(positions, torch.full((length,), length))
+    torch.testing.assert_close(rotation.cos[:, 0], cos[0, :, :8], atol=1e-6, rtol=1e-6)
+    torch.testing.assert_close(rotation.sin[:, 0], sin[0, :, :8], atol=1e-6, rtol=1e-6)
 
 
 @pytest.mark.parametrize("interleaved", [False, True])

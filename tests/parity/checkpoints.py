@@ -56,3 +56,10 @@ def random_ids(vocab_size: int, lengths, seed: int = 1, low: int = 3) -> list[li
     """One list of token ids per length, above the special tokens."""
     generator = torch.Generator().manual_seed(seed)
     return [torch.randint(low, vocab_size, (length,), generator=generator).tolist() for length in lengths]
+
+
+def forget_short_texts(oracle) -> None:
+    """transformers' BigBird keeps full attention once it has read a short text, for good: set it back."""
+    for part in oracle.modules():
+        if hasattr(part, "set_attention_type"):
+            part.set_attention_type(oracle.config.attention_type)

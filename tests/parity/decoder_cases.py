@@ -33,6 +33,7 @@ _MPT = {"vocab_size": VOCAB, "d_model": 32, "n_layers": 3, "max_seq_len": 64}
 _NEO = {"vocab_size": VOCAB, "hidden_size": 32, "num_heads": 4, "max_position_embeddings": 64, "window_size": 5}
 _GPTJ = {"vocab_size": VOCAB, "n_positions": 64, "n_embd": 32, "n_layer": 3, "n_head": 4}
 _PHI3 = {**_WIDE, "pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2}
+_EXPERTS = {"num_experts": 6, "num_experts_per_tok": 3, "moe_intermediate_size": 24}
 _OPT = {**_BASE, "ffn_dim": 56}
 
 MORE_CASES = {
@@ -137,6 +138,97 @@ MORE_CASES = {
             final_logit_softcapping=None,
         ),
     ),
+    "gemma3": (
+        "Gemma3ForCausalLM",
+        transformers.Gemma3TextConfig(
+            **_WIDE, num_key_value_heads=2, head_dim=12, sliding_window=5, query_pre_attn_scalar=9
+        ),
+    ),
+    "gemma3-scaled-positions-capped-logits": (
+        "Gemma3ForCausalLM",
+        transformers.Gemma3TextConfig(
+            **_WIDE,
+            num_key_value_heads=1,
+            head_dim=8,
+            sliding_window=7,
+            layer_types=["full_attention", "sliding_attention", "full_attention"],
+            query_pre_attn_scalar=2,
+            final_logit_softcapping=4.0,
+            attention_bias=True,
+            rope_parameters={
+                "full_attention": {"rope_type": "linear", "factor": 8.0, "rope_theta": 5000.0},
+                "sliding_attention": {"rope_type": "default", "rope_theta": 50.0},
+            },
+        ),
+    ),
+    "smollm3": (
+        "SmolLM3ForCausalLM",
+        transformers.SmolLM3Config(**_PHI3, num_key_value_heads=2, no_rope_layer_interval=2),
+    ),
+    "smollm3-windows-biases-untied": (
+        "SmolLM3ForCausalLM",
+        transformers.SmolLM3Config(
+            **_PHI3,
+            num_key_value_heads=4,
+            no_rope_layers=[0, 1, 1],
+            use_sliding_window=True,
+            sliding_window=5,
+            attention_bias=True,
+            mlp_bias=True,
+            tie_word_embeddings=False,
+        ),
+    ),
+    "mixtral": (
+        "MixtralForCausalLM",
+        transformers.MixtralConfig(**_WIDE, num_key_value_heads=2, num_local_experts=5, num_experts_per_tok=2),
+    ),
+    "mixtral-window-three-of-four-tied": (
+        "MixtralForCausalLM",
+        transformers.MixtralConfig(
+            **_WIDE,
+            num_key_value_heads=4,
+            num_local_experts=4,
+            num_experts_per_tok=3,
+            sliding_window=5,
+            tie_word_embeddings=True,
+        ),
+    ),
+    "qwen2-moe": (
+        "Qwen2MoeForCausalLM",
+        transformers.Qwen2MoeConfig(**_WIDE, num_key_value_heads=2, **_EXPERTS, shared_expert_intermediate_size=20),
+    ),
+    "qwen2-moe-some-layers-windows": (
+        "Qwen2MoeForCausalLM",
+        transformers.Qwen2MoeConfig(
+            **_WIDE,
+            num_key_value_heads=4,
+            **_EXPERTS,
+            shared_expert_intermediate_size=28,
+            norm_topk_prob=True,
+            mlp_only_layers=[1],
+            use_sliding_window=True,
+            sliding_window=6,
+            max_window_layers=2,
+            qkv_bias=False,
+        ),
+    ),
+    "qwen3-moe": (
+        "Qwen3MoeForCausalLM",
+        transformers.Qwen3MoeConfig(**_WIDE, num_key_value_heads=2, **_EXPERTS, head_dim=12, norm_topk_prob=True),
+    ),
+    "qwen3-moe-every-other-layer-window-biases": (
+        "Qwen3MoeForCausalLM",
+        transformers.Qwen3MoeConfig(
+            **_WIDE,
+            num_key_value_heads=1,
+            **_EXPERTS,
+            decoder_sparse_step=2,
+            use_sliding_window=True,
+            sliding_window=6,
+            attention_bias=True,
+            tie_word_embeddings=True,
+        ),
+    ),
     "olmo2": ("Olmo2ForCausalLM", transformers.Olmo2Config(**_PHI3)),
     "olmo2-gqa-biases-tied": (
         "Olmo2ForCausalLM",
@@ -151,6 +243,16 @@ MORE_CASES = {
             use_qkv_bias=True,
             use_parallel_residual=True,
             rope_parameters={"rope_type": "default", "rope_theta": 500.0, "partial_rotary_factor": 0.5},
+        ),
+    ),
+    "stablelm-normed-heads": (
+        "StableLmForCausalLM",
+        transformers.StableLmConfig(**_WIDE, num_key_value_heads=2, qk_layernorm=True),
+    ),
+    "stablelm-parallel-normed-heads": (
+        "StableLmForCausalLM",
+        transformers.StableLmConfig(
+            **_WIDE, num_key_value_heads=4, qk_layernorm=True, use_parallel_residual=True, use_qkv_bias=True
         ),
     ),
     "starcoder2": ("Starcoder2ForCausalLM", transformers.Starcoder2Config(**_WIDE)),
@@ -207,6 +309,11 @@ MORE_CASES = {
     "mpt-six-heads-other-scores": (
         "MptForCausalLM",
         transformers.MptConfig(**{**_MPT, "d_model": 36}, n_heads=6, attn_config={"softmax_scale": 0.3}),
+    ),
+    "mpt-clipped": ("MptForCausalLM", transformers.MptConfig(**_MPT, n_heads=4, attn_config={"clip_qkv": 0.7})),
+    "mpt-clipped-other-scores": (
+        "MptForCausalLM",
+        transformers.MptConfig(**_MPT, n_heads=2, attn_config={"clip_qkv": 1.5, "softmax_scale": 0.2}),
     ),
     "falcon-multi-query": ("FalconForCausalLM", transformers.FalconConfig(**_BASE)),
     "falcon-grouped-two-norms": (

@@ -41,6 +41,7 @@ class Rows:
         self.model, self.device = model, model.device
         self.pool = Pool(model.self_attention_layers(), num_blocks, block_size, model, seed)
         self.lengths: dict[int, int] = {}
+        self.prompt_lens: dict[int, int] = {}
         self.cross = None
         if sources is not None:
             self.cross = Pool(model.cross_attention_layers(), num_blocks, block_size, model, seed + 1)
@@ -50,6 +51,10 @@ class Rows:
             hidden = model.encode(batch)
             slots = [slot for row, length in self.source_lens.items() for slot in self.cross.slots(row, 0, length)]
             model.write_cross(hidden, torch.tensor(slots, device=self.device), self.cross.cache)
+
+    def expect(self, prompts) -> None:
+        """How long each row's prompt is; tokens fed later are generated ones."""
+        self.prompt_lens = {row: len(prompt) for row, prompt in enumerate(prompts)}
 
     @torch.inference_mode()
     def feed(self, tokens: dict[int, list[int]]) -> list[torch.Tensor]:
@@ -70,6 +75,10 @@ class Rows:
             key_lens=tuple(spans[row][1] for row in rows),
             slot_mapping=torch.tensor(slots, device=self.device),
             block_tables=self.pool.tables(rows, self.device),
+            rope_lengths=torch.tensor(
+                [max(self.prompt_lens.get(row, 0), position + 1) for row in rows for position in range(*spans[row])],
+                device=self.device,
+            ),
             **source,
         )
         hidden = self.model.decode(batch, self.pool.cache, self.cross.cache if self.cross else None)
@@ -89,11 +98,13 @@ def sound_batch(recordings, device) -> SoundBatch:
 
 def one_shot(rows: Rows, texts) -> list[torch.Tensor]:
     """Every text whole, all in one step."""
+    rows.expect(texts)
     return rows.feed(dict(enumerate(texts)))
 
 
 def chunked(rows: Rows, texts, seed: int = 0) -> list[torch.Tensor]:
     """Random pieces of random rows in each step, single tokens among longer chunks."""
+    rows.expect(texts)
     draw = random.Random(seed)
     done, parts = dict.fromkeys(range(len(texts)), 0), {row: [] for row in range(len(texts))}
     while any(done[row] < len(text) for row, text in enumerate(texts)):
@@ -110,6 +121,7 @@ def chunked(rows: Rows, texts, seed: int = 0) -> list[torch.Tensor]:
 
 def one_by_one(rows: Rows, texts) -> list[torch.Tensor]:
     """A token of every unfinished row in each step."""
+    rows.expect(texts)
     parts = [[] for _ in texts]
     for position in range(max(map(len, texts))):
         step = {row: [text[position]] for row, text in enumerate(texts) if position < len(text)}
@@ -120,6 +132,7 @@ def one_by_one(rows: Rows, texts) -> list[torch.Tensor]:
 
 def greedy(rows: Rows, prompts, count: int) -> list[list[int]]:
     """`count` most likely tokens of every row."""
+    rows.expect(prompts)
     step, answers = dict(enumerate(prompts)), [[] for _ in prompts]
     for _ in range(count):
         last = torch.stack([hidden[-1] for hidden in rows.feed(step)])

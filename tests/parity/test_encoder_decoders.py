@@ -7,8 +7,11 @@ import torch
 from torch import nn
 from transformers import (
     BartConfig,
+    BigBirdPegasusConfig,
     BlenderbotConfig,
     BlenderbotSmallConfig,
+    LEDConfig,
+    LongT5Config,
     M2M100Config,
     MarianConfig,
     MBartConfig,
@@ -19,7 +22,7 @@ from transformers import (
 )
 
 from models.config import ConfigError
-from tests.parity.checkpoints import edit_config, load, random_ids, save
+from tests.parity.checkpoints import edit_config, forget_short_texts, load, random_ids, save
 from tests.parity.paged import Rows, chunked, encoder_batch, greedy, one_by_one, one_shot
 
 VOCAB = 89
@@ -50,6 +53,11 @@ _BART = {
 }
 _UNLIKE = {**_BART, "encoder_layers": 3, "decoder_layers": 1, "decoder_attention_heads": 2}
 _MARIAN = {**_BART, "pad_token_id": 88, "eos_token_id": 0, "decoder_start_token_id": 88, "forced_eos_token_id": None}
+_LED = {
+    **{name: value for name, value in _BART.items() if name != "max_position_embeddings"},
+    "max_encoder_position_embeddings": 64,
+    "max_decoder_position_embeddings": 40,
+}
 
 
 def _own_logits(model) -> None:
@@ -85,6 +93,40 @@ CASES = {
             scale_embedding=True,
             activation_function="relu",
         ),
+        None,
+    ),
+    "led": ("LEDForConditionalGeneration", LEDConfig(**_LED, attention_window=8), None),
+    "led-windows-deeper-encoder-relu": (
+        "LEDForConditionalGeneration",
+        LEDConfig(
+            **{**_LED, "encoder_layers": 3, "encoder_attention_heads": 2, "d_model": 48},
+            attention_window=[4, 16, 8],
+            activation_function="relu",
+        ),
+        None,
+    ),
+    "longt5-local": ("LongT5ForConditionalGeneration", LongT5Config(**_T5, local_radius=3), None),
+    "longt5-summaries-gated-untied": (
+        "LongT5ForConditionalGeneration",
+        LongT5Config(
+            **_T5,
+            num_decoder_layers=3,
+            local_radius=4,
+            encoder_attention_type="transient-global",
+            global_block_size=4,
+            feed_forward_proj="gated-gelu",
+            tie_word_embeddings=False,
+        ),
+        _own_logits,
+    ),
+    "bigbird-pegasus": (
+        "BigBirdPegasusForConditionalGeneration",
+        BigBirdPegasusConfig(**_BART, block_size=2, num_random_blocks=1),
+        None,
+    ),
+    "bigbird-pegasus-biased-unscaled": (
+        "BigBirdPegasusForConditionalGeneration",
+        BigBirdPegasusConfig(**_UNLIKE, block_size=1, num_random_blocks=3, use_bias=True, scale_embedding=False),
         None,
     ),
     "marian-scaled-swish": (
@@ -171,6 +213,7 @@ def expected(oracle, sources, targets):
     """Encoder states, last decoder states and logits of each pair on its own."""
     results = []
     for source, target in zip(sources, targets, strict=True):
+        forget_short_texts(oracle)
         output = oracle(
             input_ids=torch.tensor([source], device=oracle.device),
             attention_mask=torch.ones(1, len(source), device=oracle.device),
@@ -216,7 +259,7 @@ def test_greedy_text(pair):
 def test_half_precision_stays_near(pair, device, dtype, bound):
     """Mean error as a share of the spread of the float32 logits; the errors of two stacks add up."""
     oracle, loaded, directory = pair
-    if loaded.family in ("t5", "mt5", "umt5") and dtype == torch.float16:
+    if loaded.family in ("t5", "mt5", "umt5", "longt5") and dtype == torch.float16:
         with pytest.raises(ConfigError, match="float16"):
             load(directory, device, dtype)
         return

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+from collections.abc import Sequence
 from pathlib import Path
 
 import sentencepiece
@@ -181,6 +182,38 @@ def write_mbart(directory: Path, kind: str = "MBart") -> Path:
     return directory
 
 
+def write_sentencepiece_llama(
+    directory: Path, legacy: bool = False, symbols: Sequence[str] = (), **settings: object
+) -> Path:
+    """`tokenizer.model` alone, a BPE with byte fallback that keeps white space, as the first LLaMA has it."""
+    config = {"tokenizer_class": "LlamaTokenizer", "add_bos_token": True, "legacy": legacy, **settings}
+    _write(directory, tokenizer_config=config, config={"model_type": "llama"})
+    _train_sentencepiece(
+        directory / "tokenizer",
+        CORPUS,
+        unk_id=0,
+        bos_id=1,
+        eos_id=2,
+        model_type="bpe",
+        byte_fallback=True,
+        split_digits=True,
+        remove_extra_whitespaces=False,
+        normalization_rule_name="identity",
+        vocab_size=500,
+        user_defined_symbols=list(symbols),
+    )
+    (directory / "tokenizer.vocab").unlink()
+    return directory
+
+
+def write_xlm_roberta(directory: Path, name: str = "XLMRoberta") -> Path:
+    """`sentencepiece.bpe.model` alone. name: how the tokenizer's class begins (`XLMRoberta`, `Camembert`)."""
+    _write(directory, tokenizer_config={"tokenizer_class": f"{name}Tokenizer"})
+    _train_sentencepiece(directory / "sentencepiece.bpe", CORPUS, unk_id=0, bos_id=1, eos_id=2)
+    (directory / "sentencepiece.bpe.vocab").unlink()
+    return directory
+
+
 def write_m2m_100(directory: Path, listed: bool = True) -> Path:
     """`sentencepiece.bpe.model` and `vocab.json`. listed: whether the files list the languages among special tokens."""
     prefix = directory / "sentencepiece.bpe"
@@ -217,13 +250,32 @@ def write_nllb(directory: Path, **config: object) -> Path:
     return directory
 
 
-def _train_sentencepiece(prefix: Path, lines: list[str], **ids: int | str) -> None:
+def write_deberta_v2(directory: Path, rule: str = "nmt_nfkc", **settings: object) -> Path:
+    """`spm.model` and little else, as the first DeBERTa-v3 was published; `[MASK]` is not among the pieces."""
+    _write(directory, tokenizer_config={"vocab_type": "spm", **settings}, config={"model_type": "deberta-v2"})
+    _train_sentencepiece(
+        directory / "spm",
+        CORPUS,
+        pad_id=0,
+        bos_id=1,
+        eos_id=2,
+        unk_id=3,
+        pad_piece="[PAD]",
+        bos_piece="[CLS]",
+        eos_piece="[SEP]",
+        unk_piece="[UNK]",
+        normalization_rule_name=rule,
+    )
+    (directory / "spm.vocab").unlink()
+    return directory
+
+
+def _train_sentencepiece(prefix: Path, lines: list[str], **settings: object) -> None:
+    usual = {"vocab_size": 220, "character_coverage": 0.99}
     sentencepiece.SentencePieceTrainer.train(
         sentence_iterator=iter(lines),
         model_prefix=str(prefix),
-        vocab_size=220,
         hard_vocab_limit=False,
-        character_coverage=0.99,
         minloglevel=2,
-        **ids,
+        **usual | settings,
     )

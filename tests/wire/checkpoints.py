@@ -60,7 +60,7 @@ def write_all(root: Path) -> list[str]:
     (root / "embedder" / "config_sentence_transformers.json").write_text(
         json.dumps({"prompts": {"query": "query: ", "passage": "passage: "}})
     )
-    for name in ("classifier", "reranker", "tagger", "answerer"):
+    for name in ("classifier", "judge", "reranker", "tagger", "answerer"):
         write_checkpoint(root / name, ends=True)
     write_checkpoint(root / "masker", ends=True, mask=True)
     write_translator(root / "translator", "en", "de")
@@ -70,6 +70,7 @@ def write_all(root: Path) -> list[str]:
         "slow",
         "embedder",
         "classifier",
+        "judge",
         "reranker",
         "masker",
         "tagger",

@@ -52,12 +52,15 @@ KINDS = {
     "translator": ["generate", "translate"],
     "embedder": ["embed"],
     "classifier": ["classify"],
+    "judge": ["classify"],
     "reranker": ["classify", "rerank"],
     "masker": ["embed", "fill_mask"],
     "tagger": ["token_classify"],
     "answerer": ["question_answer"],
 }
 LABELS = {"classify": ["bad", "fair", "good"], "rerank": ["relevance"], "token_classify": ["O", "B-UP", "I-UP"]}
+
+JUDGEMENTS = ["contradiction", "neutral", "entailment"]
 
 
 def describe(spec: ModelSpec) -> ModelInfo:
@@ -82,7 +85,7 @@ def describe(spec: ModelSpec) -> ModelInfo:
         generation=GenerationDefaults(
             end_token_ids=[EOS], decoder_start_token_ids=[PAD] if seq2seq else [], num_beams=2 if seq2seq else None
         ),
-        labels=LABELS.get(tasks[-1], []),
+        labels=JUDGEMENTS if spec.name.startswith("judge") else LABELS.get(tasks[-1], []),
         problem_type="single_label_classification" if "classify" in tasks else None,
         load_seconds=0.01,
     )

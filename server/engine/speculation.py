@@ -1,0 +1,90 @@
+"""Which draft model guesses for which model, whether the two fit, and how they share their memory."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import torch
+
+from models.kv_cache import KVCache
+from server.engine.block_manager import BlockManager
+from server.engine.draft_model import ModelDrafts
+from server.engine.drafts import Drafter, NgramDrafts
+from server.engine.loading import Loaded, LoadError, pool_sizes
+from server.engine.runner import Runner
+from server.ipc.messages import EngineOptions, ModelSpec
+
+
+def find_drafts(loaded: Sequence[Loaded], read: Callable[[ModelSpec], Loaded]) -> dict[str, Loaded]:
+    """By name of a model, the draft model that it names. Those in a directory of their own are read now.
+
+    Raises LoadError for a model that takes no drafts, and a draft model that does not fit.
+    """
+    by_name = {model.spec.name: model for model in loaded}
+    drafts: dict[str, Loaded] = {}
+    for model in loaded:
+        name, way = model.spec.name, model.spec.speculation
+        if way is None:
+            continue
+        if not model.generates:
+            raise LoadError(f"model {name!r}: nothing can be guessed ahead for a model that does not generate")
+        if model.keys_depend_on_length:
+            raise LoadError(f"model {name!r}: its keys depend on the length of the text, so nothing is computed ahead")
+        if way.draft_model:
+            drafts[name] = by_name[way.draft_model]
+        elif way.draft_directory:
+            drafts[name] = read(ModelSpec(f"{name} draft", way.draft_directory, model.spec.dtype))
+        if name in drafts:
+            check_draft(model, drafts[name])
+    return drafts
+
+
+def check_draft(model: Loaded, draft: Loaded) -> None:
+    """Raises LoadError for a draft model that is no decoder, or does not speak in the same tokens."""
+    name, other = model.spec.name, draft.spec.name
+    for one in (model, draft):
+        if not one.generates or one.model.config.is_encoder_decoder:
+            raise LoadError(
+                f"model {name!r}: draft models are for decoders and are decoders; {one.spec.name!r} is none"
+            )
+    if draft.keys_depend_on_length:
+        raise LoadError(f"model {name!r}: the keys of its draft model {other!r} depend on the length of the text")
+    sizes = model.model.config.vocab_size, draft.model.config.vocab_size
+    if sizes[0] != sizes[1]:
+        raise LoadError(f"model {name!r} has {sizes[0]} tokens, its draft model {other!r} has {sizes[1]}")
+    for role in ("bos_token_id", "end_token_ids", "pad_token_id"):
+        ids = getattr(model.model.generation, role), getattr(draft.model.generation, role)
+        if ids[0] != ids[1]:
+            raise LoadError(f"model {name!r} and its draft model {other!r} differ in {role}: {ids[0]} and {ids[1]}")
+
+
+def make_drafter(
+    model: Loaded, draft: Loaded | None, options: EngineOptions, share_bytes: int
+) -> tuple[int, Drafter | None]:
+    """What guesses for a model, and what it leaves of the model's memory for keys and values.
+
+    A draft model gets the part with which its pool holds as many tokens as the model's own.
+    Raises LoadError when that is less than a block.
+    """
+    if model.spec.speculation is None:
+        return share_bytes, None
+    if draft is None:
+        return share_bytes, NgramDrafts(options.speculative_tokens)
+    sizes = [_block_bytes(one, options.block_size) for one in (model, draft)]
+    own_bytes = share_bytes * sizes[1] // sum(sizes)
+    layers = draft.model.transformer.self_attention_layers()
+    blocks = pool_sizes(layers, (), draft.dtype, options, own_bytes, draft.context_tokens, 0)["self"]
+    if blocks == 0:
+        raise LoadError(f"model {model.spec.name!r}: kv_cache_bytes leaves its draft model less than a block")
+    try:
+        cache = KVCache(layers, blocks, options.block_size, draft.dtype, draft.device)
+    except (torch.OutOfMemoryError, RuntimeError) as error:
+        raise LoadError(f"model {model.spec.name!r}: {own_bytes} bytes for its drafts cannot be had") from error
+    runner = Runner(draft.model.transformer, draft.device, cache, None)
+    pool = BlockManager(blocks, options.block_size)
+    drafter = ModelDrafts(runner, pool, options.speculative_tokens, options.max_batch_tokens, draft.context_tokens)
+    return share_bytes - blocks * sizes[1], drafter
+
+
+def _block_bytes(model: Loaded, block_size: int) -> int:
+    return KVCache.block_bytes(model.model.transformer.self_attention_layers(), block_size, model.dtype)

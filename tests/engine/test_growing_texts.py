@@ -1,0 +1,78 @@
+"""Rotations that change with the length of a text: answers equal transformers below, at and beyond the original length
+and while they cross it; chunks and preemption change nothing."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from server.engine.scheduler import Scheduler
+from tests.engine.harness import generate, reference, run
+from tests.parity.checkpoints import random_ids
+
+ORIGINAL = 24
+GROWING = ["llama-dynamic", "llama-long", "phi3-long"]
+LENGTHS = [3, ORIGINAL - 4, ORIGINAL - 1, ORIGINAL, ORIGINAL + 1, 2 * ORIGINAL]
+PROMPTS = random_ids(97, LENGTHS, seed=5)
+SETTINGS = {"max_new_tokens": 30, "min_new_tokens": 30}
+
+
+def expected(pair, **settings):
+    return [reference(pair, prompt, **SETTINGS, **settings)[0] for prompt in PROMPTS]
+
+
+def found(pair, engine, **settings):
+    requests = [generate(pair, i, prompt, **SETTINGS, **settings) for i, prompt in enumerate(PROMPTS)]
+    results = run(engine, requests)
+    assert not results.failed
+    return [results.texts(i) for i in range(len(PROMPTS))]
+
+
+@pytest.mark.parametrize("name", GROWING)
+@pytest.mark.parametrize("settings", [{}, {"num_beams": 4}], ids=["greedy", "beams"])
+@pytest.mark.parametrize("max_batch_tokens", [512, 7])
+def test_texts_equal_transformers(pairs, name, settings, max_batch_tokens):
+    pair = pairs(name)
+    answers = found(pair, pair.engine(max_batch_tokens=max_batch_tokens), **settings)
+    assert answers == expected(pair, **settings)
+    assert all(len(text) == 30 for texts in answers for text in texts)
+
+
+@pytest.mark.parametrize("name", GROWING)
+def test_preempted_texts_equal_transformers(pairs, name):
+    pair = pairs(name)
+    engine = pair.engine()
+    scheduler: Scheduler = engine.models[name].generation.scheduler
+    scheduler.self_pool = type(scheduler.self_pool)(-(-(LENGTHS[-1] + 30) // 4), 4)
+    assert found(pair, engine) == expected(pair)
+    assert scheduler.num_preemptions > 0, "the pool is not small enough to show anything"
+
+
+@pytest.mark.parametrize("name", GROWING)
+def test_a_length_that_is_forgotten_shows(pairs, name, monkeypatch):
+    """Negative control: tokens rotated as far as their own step reaches, and none of them rotated anew."""
+    pair = pairs(name)
+    model = pair.loaded.model.transformer
+    decode = type(model).decode
+
+    def by_step(self, batch, *caches):
+        reach = torch.tensor(batch.key_lens).repeat_interleave(torch.tensor(batch.query_lens))
+        object.__setattr__(batch, "rope_lengths", reach)
+        return decode(self, batch, *caches)
+
+    monkeypatch.setattr(type(model), "decode", by_step)
+    monkeypatch.setattr(Scheduler, "restart", lambda self, request: None)
+    assert found(pair, pair.engine(max_batch_tokens=7)) != expected(pair)
+
+
+def test_phi_3_without_its_restart_shows(pairs, monkeypatch):
+    """Negative control: the first keys of a text that has outgrown the short factors would stay as they were."""
+    pair = pairs("phi3-long")
+    monkeypatch.setattr(Scheduler, "restart", lambda self, request: None)
+    answers, theirs = found(pair, pair.engine()), expected(pair)
+    crossing = [length <= ORIGINAL for length in LENGTHS]
+    assert [one != other for one, other in zip(answers, theirs, strict=True)] == crossing
+
+
+def test_the_context_is_the_full_length(pairs):
+    assert [pairs(name).loaded.context_tokens for name in GROWING] == [4 * ORIGINAL, 128, 128]

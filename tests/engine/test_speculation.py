@@ -1,0 +1,312 @@
+"""Guessing ahead: what is drafted and accepted, whose blocks it takes, and that samples keep their distribution."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+
+import pytest
+import torch
+
+from server.engine import selection
+from server.engine.block_manager import BlockManager
+from server.engine.scheduler import Schedule, Scheduler
+from tests.engine.harness import generate, reference, run
+from tests.engine.speculating import believing, counts, shaken, speculating
+from tests.engine.test_prefix_cache import interleave
+from tests.engine.test_scheduler import World
+from tests.parity.checkpoints import random_ids
+
+PROMPTS = random_ids(97, [1, 5, 11, 30], seed=3)
+
+
+# --------------------------------------------------------------------------------------------------------- exactness
+
+
+@pytest.mark.parametrize("kind", ["n-grams", "itself", "shaken", "another family"])
+@pytest.mark.parametrize("name", ["gpt2", "llama"])
+def test_greedy_equals_transformers(pairs, name, kind):
+    pair = pairs(name)
+    other = pairs({"gpt2": "llama", "llama": "gpt2"}[name]).loaded
+    draft = {"itself": pair.loaded, "shaken": shaken(pair.loaded), "another family": other}.get(kind)
+    one = speculating(pair, draft)
+    prompts = [*PROMPTS, PROMPTS[1] * 5]
+    results = run(one, [generate(pair, i, prompt, max_new_tokens=40) for i, prompt in enumerate(prompts)])
+    for i, prompt in enumerate(prompts):
+        (text,), _ = reference(pair, prompt, max_new_tokens=40)
+        assert results.texts(i) == [text] and results.tokens[i] == text
+    drafted, accepted = counts(one)
+    assert drafted > 0 and (accepted > 0 or kind == "another family")
+    assert (one.models[name].generation.drafter.pool is None) == (draft is None)
+
+
+def test_logprobs_and_events_are_those_of_plain_decoding(pairs):
+    pair = pairs("llama")
+    settings = {"logprobs": True, "top_logprobs": 2, "max_new_tokens": 30, "prompt_logprobs": True}
+    requests = [generate(pair, i, prompt, **settings) for i, prompt in enumerate([PROMPTS[1] * 3, PROMPTS[2]])]
+    plain, guessed = run(pair.engine(), requests), run(speculating(pair, shaken(pair.loaded)), requests)
+    for i in range(2):
+        ours, theirs = guessed.finished[i].hypotheses[0], plain.finished[i].hypotheses[0]
+        assert [entry.token_id for entry in ours.logprobs] == ours.token_ids == theirs.token_ids
+        assert [e.logprob for e in ours.logprobs] == pytest.approx([e.logprob for e in theirs.logprobs], abs=1e-4)
+        assert [[t for t, _ in e.top] for e in ours.logprobs] == [[t for t, _ in e.top] for e in theirs.logprobs]
+        assert [e.logprob for e in guessed.prompts[i]] == pytest.approx([e.logprob for e in plain.prompts[i]], abs=1e-4)
+        told = [entry for event in guessed.token_events[i] for entry in event.logprobs]
+        assert told == ours.logprobs and any(len(event.token_ids) > 1 for event in guessed.token_events[i])
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"end_token_ids": list(range(0, 97, 9))},
+        {"end_token_ids": [], "max_new_tokens": 2},
+        {"min_new_tokens": 10, "end_token_ids": list(range(2, 50))},
+        {"no_repeat_ngram_size": 2},
+        {"repetition_penalty": 1.5, "frequency_penalty": 0.4},
+        {"forced_eos_token_id": 2, "max_new_tokens": 9},
+        {"bad_words_ids": [[i, j] for i in range(30) for j in range(30)]},
+        {"do_sample": True, "seed": 4, "temperature": 0.7, "top_p": 0.8},
+    ],
+)
+def test_settings_hold_for_every_guessed_token(pairs, settings):
+    pair = pairs("gpt2")
+    requests = [
+        generate(pair, i, prompt * 4, **{"max_new_tokens": 24, **settings}) for i, prompt in enumerate(PROMPTS[:3])
+    ]
+    plain = run(pair.engine(), requests)
+    for draft in (None, shaken(pair.loaded)):
+        results = run(speculating(pair, draft), requests)
+        for i in range(len(requests)):
+            assert results.finished[i].hypotheses == plain.finished[i].hypotheses
+
+
+def tiny(pairs) -> tuple:
+    pair = pairs("gpt2")
+    few = {"allowed_token_ids": [5, 6, 7, 8], "do_sample": True, "max_new_tokens": 3, "end_token_ids": []}
+    requests = [generate(pair, i, [5, 6, 7, 5, 6], seed=7000 + i, temperature=3.0, **few) for i in range(3000)]
+    prompt = torch.tensor([5, 6, 7, 5, 6])
+    expected = {}
+    with torch.inference_mode():
+        for first in few["allowed_token_ids"]:
+            for second in few["allowed_token_ids"]:
+                text = torch.cat([prompt, torch.tensor([first, second])])[None]
+                logits = pair.oracle(text.to(pair.loaded.device)).logits[0, 4:6, few["allowed_token_ids"]].cpu()
+                shares = (logits.double() / 3.0).softmax(-1)
+                expected[first, second] = float(shares[0, first - 5] * shares[1, second - 5])
+    return pair, requests, expected
+
+
+def chi_square(results, expected: dict, count: int) -> float:
+    seen = Counter(tuple(results.texts(i)[0][:2]) for i in range(count))
+    return sum((seen[pair] - share * count) ** 2 / (share * count) for pair, share in expected.items())
+
+
+@pytest.mark.parametrize("kind", ["n-grams", "another family"])
+def test_samples_keep_their_distribution(pairs, kind):
+    """First two tokens together, of 3,000 seeds: 15 degrees of freedom, 37.7 is passed once in a thousand times."""
+    pair, requests, expected = tiny(pairs)
+    one = speculating(pair, pairs("llama").loaded if kind == "another family" else None)
+    results = run(one, requests)
+    assert chi_square(results, expected, len(requests)) < 37.7
+    assert 100 < counts(one)[1] < counts(one)[0] - 100, "all guesses are right, or none"
+    assert [results.texts(i) for i in range(200)] == [
+        run(pair.engine(), [r]).texts(r.request_id) for r in requests[:200]
+    ]
+
+
+def test_a_guess_that_is_believed_changes_the_distribution(pairs, monkeypatch):
+    """Negative control of the last test."""
+    pair, requests, expected = tiny(pairs)
+    monkeypatch.setattr(selection, "choose", believing(selection.choose))
+    assert chi_square(run(speculating(pair), requests), expected, len(requests)) > 37.7
+
+
+# ------------------------------------------------------------------------------------------------------ blocks, faults
+
+
+class Sloppy:
+    """Drafts of any length, right or wrong."""
+
+    pool = None
+
+    def __init__(self, length: int) -> None:
+        self.length = length
+
+    def propose(self, requests) -> None:
+        for request in requests:
+            request.rows[0].draft = [3] * min(self.length, request.params.max_new_tokens - request.num_generated - 1)
+
+    def forget(self, request) -> None:
+        pass
+
+
+@pytest.mark.parametrize("blocks", [12, 13, 200])
+def test_rejected_drafts_give_their_blocks_back(pairs, blocks):
+    pair = pairs("gpt2")
+    one = pair.engine()
+    generation = one.models["gpt2"].generation
+    generation.drafter = Sloppy(13)
+    scheduler: Scheduler = generation.scheduler
+    scheduler.self_pool = type(scheduler.self_pool)(blocks, 4)
+    requests = [generate(pair, i, PROMPTS[2], max_new_tokens=30) for i in range(3)]
+    for request in requests:
+        one.add(request)
+    texts = []
+    while one.has_work:
+        output = one.step()
+        texts += output.finished if output is not None else []
+        pool = scheduler.self_pool
+        assert pool.free_blocks + pool.used_blocks == blocks
+        assert pool.used_blocks == len({block for r in scheduler.running for block in r.rows[0].block_table})
+        for request in scheduler.running:
+            if request.num_generated:
+                assert len(request.rows[0].block_table) == pool.blocks_for(request.rows[0].num_computed_tokens)
+            assert not request.rows[0].draft
+    (expected,), _ = reference(pair, PROMPTS[2], max_new_tokens=30)
+    assert [end.hypotheses[0].token_ids for end in texts] == [expected] * 3
+    assert scheduler.self_pool.used_blocks == 0
+
+
+def test_drafts_stay_within_the_budget_of_a_step(pairs):
+    one = pairs("gpt2").engine(max_batch_tokens=10)
+    generation = one.models["gpt2"].generation
+    generation.drafter = Sloppy(8)
+    widths: list[int] = []
+    honest = generation.runner.run
+
+    def watched(schedule: Schedule):
+        widths.append(schedule.num_tokens)
+        return honest(schedule)
+
+    generation.runner.run = watched
+    run(one, [generate(pairs("gpt2"), i, PROMPTS[1], max_new_tokens=20) for i in range(4)])
+    assert max(widths) == 10
+
+
+def test_a_draft_that_spoils_what_follows_changes_nothing(pairs, monkeypatch):
+    """Numbers after a guessed token are not finite, that of the row itself are: computed again, without guesses."""
+    pair = pairs("gpt2")
+    plain = run(
+        pair.engine(), [generate(pair, i, PROMPTS[2], max_new_tokens=20, suppress_token_ids=[66]) for i in range(3)]
+    )
+    transformer = pair.loaded.model.transformer
+    embedding = transformer.decoder.embedding
+    forward = type(embedding).forward
+
+    def poisoned(self, token_ids, *rest):
+        hidden = forward(self, token_ids, *rest).clone()
+        hidden[token_ids == 66] = torch.nan
+        return hidden
+
+    monkeypatch.setattr(type(embedding), "forward", poisoned)
+
+    class Poisonous(Sloppy):
+        def propose(self, requests) -> None:
+            for request in requests:
+                if request.request_id == 1 and request.num_generated == 4:
+                    request.rows[0].draft = [66, 5, 66]
+
+    one = pair.engine()
+    generation = one.models["gpt2"].generation
+    generation.drafter = Poisonous(3)
+    results = run(one, [generate(pair, i, PROMPTS[2], max_new_tokens=20, suppress_token_ids=[66]) for i in range(3)])
+    assert not results.failed and [results.texts(i) for i in range(3)] == [plain.texts(i) for i in range(3)]
+    assert generation.scheduler.num_preemptions == 1
+    cache = generation.runner.self_cache
+    generation.runner.clear(*generation.scheduler.take_suspects())
+    assert all(torch.isfinite(tensor).all() for tensor in (*cache.keys, *cache.values))
+
+
+def test_a_drafter_that_fails_is_done_without(pairs, caplog):
+    pair = pairs("gpt2")
+    one = speculating(pair, shaken(pair.loaded))
+    drafter = one.models["gpt2"].generation.drafter
+
+    def broken(schedule):
+        raise torch.OutOfMemoryError("no room")
+
+    drafter.runner.run = broken
+    results = run(one, [generate(pair, i, prompt, max_new_tokens=20) for i, prompt in enumerate(PROMPTS)])
+    assert [results.texts(i) for i in range(4)] == [reference(pair, prompt, max_new_tokens=20)[0] for prompt in PROMPTS]
+    assert "go on without" in caplog.text and drafter.pool.used_blocks == 0
+
+
+def test_a_draft_model_that_is_not_finite_is_done_without(pairs):
+    pair = pairs("gpt2")
+    draft = shaken(pair.loaded)
+    draft.model.transformer.decoder.embedding.tokens.weight.data.fill_(torch.nan)
+    one = speculating(pair, draft)
+    results = run(one, [generate(pair, i, prompt, max_new_tokens=20) for i, prompt in enumerate(PROMPTS)])
+    assert [results.texts(i) for i in range(4)] == [reference(pair, prompt, max_new_tokens=20)[0] for prompt in PROMPTS]
+    assert counts(one) == (0, 0)
+    cache = one.models["gpt2"].generation.drafter.runner.self_cache
+    assert all(torch.isfinite(tensor).all() for tensor in (*cache.keys, *cache.values))
+
+
+def test_a_full_draft_pool_leaves_requests_without_drafts(pairs):
+    pair = pairs("gpt2")
+    one = speculating(pair, pair.loaded)
+    drafter = one.models["gpt2"].generation.drafter
+    drafter.pool = type(drafter.pool)(6, 4)
+    requests = [generate(pair, i, PROMPTS[2], max_new_tokens=20, end_token_ids=[]) for i in range(6)]
+    results = run(one, requests)
+    assert len({tuple(results.texts(i)[0]) for i in range(6)}) == 1
+    assert 0 < counts(one)[0] < 6 * 15
+
+
+def test_beams_are_never_guessed(pairs):
+    pair = pairs("gpt2")
+    one = speculating(pair)
+    run(one, [generate(pair, i, PROMPTS[1] * 4, num_beams=2, max_new_tokens=30) for i in range(3)])
+    assert counts(one) == (0, 0)
+
+
+def test_stats_tell_of_drafts_by_model(pairs):
+    pair = pairs("gpt2")
+    one = speculating(pair, pair.loaded)
+    one.add(generate(pair, 0, PROMPTS[1], max_new_tokens=21, end_token_ids=[]))
+    one.step(), one.step()
+    assert one.stats().kv_blocks_used["draft"] > 0
+    while one.has_work:
+        one.step()
+    stats = one.stats()
+    assert stats.kv_blocks_used["draft"] == 0
+    assert counts(one) == (16, 16) and stats.drafts == {"gpt2": (12, 12)}
+    assert one.stats().drafts == {"gpt2": (0, 0)}
+
+
+def plant_wrong_guesses_count_as_computed(monkeypatch):
+    honest = Scheduler.append
+
+    def credulous(self, request, tokens):
+        wrong = len(request.rows[0].draft) - len(tokens) + 1
+        honest(self, request, tokens)
+        request.rows[0].num_computed_tokens += min(wrong, 1)
+
+    monkeypatch.setattr(Scheduler, "append", credulous)
+
+
+def plant_spoiled_blocks_are_not_cleaned(monkeypatch):
+    honest = Scheduler._release_rows
+    monkeypatch.setattr(Scheduler, "_release_rows", lambda self, request, suspect: honest(self, request, False))
+
+
+def plant_wrong_guesses_keep_their_blocks(monkeypatch):
+    honest = BlockManager.release
+    monkeypatch.setattr(BlockManager, "release", lambda self, blocks: honest(self, blocks) if len(blocks) > 1 else [])
+
+
+@pytest.mark.parametrize(
+    "bug",
+    [
+        plant_wrong_guesses_count_as_computed,
+        plant_spoiled_blocks_are_not_cleaned,
+        plant_wrong_guesses_keep_their_blocks,
+    ],
+)
+def test_planted_bugs_are_noticed(bug, monkeypatch):
+    """Negative control of the interleavings in `test_scheduler`."""
+    bug(monkeypatch)
+    with pytest.raises((AssertionError, IndexError)):
+        for seed in range(8):
+            interleave(World(random.Random(seed), cross=False, prefix=True, drafts=True))

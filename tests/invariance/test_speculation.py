@@ -1,0 +1,96 @@
+"""Guessed ahead or not, a request is answered the same: greedy and sampled, alone, in a crowd, in chunks, preempted.
+
+The crowd is that of `test_alone_equals_batched`, and what it is answered without any guesses is what counts.
+"""
+
+from __future__ import annotations
+
+import pytest
+
+from server.engine import selection
+from server.engine.loading import LoadError
+from server.engine.scheduler import Scheduler
+from tests.engine.harness import generate, run
+from tests.engine.speculating import believing, counts, shaken, speculating
+from tests.invariance.test_alone_equals_batched import alone, answers, crowd, pair
+from tests.parity.checkpoints import random_ids
+
+__all__ = ["alone", "pair"]
+
+
+WITH_DRAFT_MODELS = ["gpt2", "llama", "mistral", "gemma2", "bloom"]
+
+
+def squeeze(pair, one) -> Scheduler:
+    """Leave the pool as much as the largest request needs."""
+    scheduler = one.models[pair.name].generation.scheduler
+    size = scheduler.self_pool.block_size
+    needed = max(
+        r.params.num_beams * -(-(len(r.decoder_token_ids or r.token_ids) + r.params.max_new_tokens) // size)
+        for r in crowd(pair)
+    )
+    scheduler.self_pool = type(scheduler.self_pool)(needed, size)
+    return scheduler
+
+
+@pytest.mark.parametrize("options", [{}, {"max_batch_tokens": 9, "block_size": 1, "speculative_tokens": 11}])
+def test_by_n_grams(pair, alone, options):
+    if pair.loaded.keys_depend_on_length:
+        with pytest.raises(LoadError):
+            speculating(pair)
+        return
+    one = speculating(pair, **options)
+    assert answers(run(one, crowd(pair), every=1 if options else 0)) == alone
+    drafted, accepted = counts(one)
+    # Not every random model repeats itself.
+    assert drafted >= accepted and drafted > 0 and (accepted > 0 or pair.name not in WITH_DRAFT_MODELS)
+
+
+@pytest.mark.parametrize("pair", WITH_DRAFT_MODELS, indirect=True)
+def test_by_n_grams_alone(pair, alone):
+    for request in crowd(pair)[::3]:
+        assert answers(run(speculating(pair), [request])) == {request.request_id: alone[request.request_id]}
+
+
+def test_by_n_grams_preempted(pair, alone):
+    if pair.loaded.keys_depend_on_length:
+        return
+    one = speculating(pair, max_batch_tokens=40)
+    scheduler = squeeze(pair, one)
+    assert answers(run(one, crowd(pair))) == alone
+    assert scheduler.num_preemptions > 0 and counts(one)[0] > 0
+
+
+@pytest.mark.parametrize("pair", WITH_DRAFT_MODELS, indirect=True)
+@pytest.mark.parametrize("kind", ["itself", "shaken"])
+@pytest.mark.parametrize("options", [{}, {"max_batch_tokens": 9, "block_size": 1}, {"speculative_tokens": 1}])
+def test_by_a_draft_model(pair, alone, kind, options):
+    one = speculating(pair, {"itself": pair.loaded, "shaken": shaken(pair.loaded)}[kind], **options)
+    assert answers(run(one, crowd(pair), every=1 if options else 0)) == alone
+    drafted, accepted = counts(one)
+    assert drafted >= accepted > 40
+    # A guess after the end of a text is never accepted.
+    assert kind == "shaken" or accepted > 0.85 * drafted, "a model does not agree with itself"
+
+
+@pytest.mark.parametrize("pair", WITH_DRAFT_MODELS, indirect=True)
+def test_by_a_draft_model_preempted(pair, alone):
+    one = speculating(pair, shaken(pair.loaded), max_batch_tokens=40)
+    scheduler = squeeze(pair, one)
+    assert answers(run(one, crowd(pair))) == alone
+    assert scheduler.num_preemptions > 0 and counts(one)[1] > 0
+
+
+@pytest.mark.parametrize("pair", WITH_DRAFT_MODELS, indirect=True)
+def test_a_wrong_guess_that_is_believed_is_noticed(pair, alone, monkeypatch):
+    """Negative control: a draft taken for granted gives other answers."""
+    monkeypatch.setattr(selection, "choose", believing(selection.choose))
+    assert answers(run(speculating(pair), crowd(pair))) != alone
+
+
+@pytest.mark.parametrize("pair", WITH_DRAFT_MODELS, indirect=True)
+def test_guesses_save_steps_where_a_text_repeats_itself(pair):
+    prompt = random_ids(97, [5], seed=3)[0] * 4
+    request = generate(pair, 0, prompt, max_new_tokens=40, end_token_ids=[], allowed_token_ids=[7])
+    plain, guessed = run(pair.engine(), [request]), run(speculating(pair), [request])
+    assert guessed.texts(0) == plain.texts(0) and guessed.steps < plain.steps / 3

@@ -1,0 +1,34 @@
+"""How large the largest tensor is that an encoder makes of a text: what tells a matrix of all pairs from none."""
+
+from __future__ import annotations
+
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from models.transformer import Transformer
+from tests.parity.checkpoints import random_ids
+from tests.parity.paged import encoder_batch
+
+
+class Largest(TorchDispatchMode):
+    """The most numbers that any tensor made inside holds."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.numbers = 0
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        result = func(*args, **(kwargs or {}))
+        for one in result if isinstance(result, tuple | list) else [result]:
+            if isinstance(one, torch.Tensor):
+                self.numbers = max(self.numbers, one.untyped_storage().nbytes() // one.itemsize)
+        return result
+
+
+@torch.inference_mode()
+def largest(model: Transformer, vocab_size: int, length: int) -> int:
+    """In numbers, of one text."""
+    batch = encoder_batch(random_ids(vocab_size, [length]), model.device)
+    with Largest() as seen:
+        model.encode(batch)
+    return seen.numbers

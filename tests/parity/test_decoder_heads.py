@@ -1,0 +1,164 @@
+"""Decoders with other heads equal transformers: vectors of texts, classes of texts and labels of tokens, in one ragged
+batch, for every family that has such a head."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+import torch
+import transformers
+
+from models.config import ClassificationHead
+from models.families import FAMILIES
+from models.heads import normalize, pool
+from tests.engine.harness import forget_longer_texts
+from tests.parity.checkpoints import edit_config, load, random_ids, save
+from tests.parity.decoder_cases import MORE_CASES
+from tests.parity.paged import encoder_batch
+from tests.parity.test_decoders import CASES
+
+VOCAB = 97
+LENGTHS = (5, 1, 17, 9, 23)
+STEMS = {name: next(iter(family.architectures)) for name, family in FAMILIES.items() if family.body is not None}
+
+
+def _cases(suffix: str) -> dict[str, tuple[str, object]]:
+    """Two shapes of each family, under the class that ends so."""
+    made: dict[str, tuple[str, object]] = {}
+    for name, (_, config) in (CASES | MORE_CASES).items():
+        found = [one for one in FAMILIES[config.model_type].architectures if one.endswith(suffix)]
+        found = [one for one in found if "LMHead" not in one]
+        if found and sum(config.model_type == other.model_type for _, other in made.values()) < 2:
+            made[name] = (found[0], config)
+    return made
+
+
+def _config(config, **changes):
+    return type(config)(**{**config.to_dict(), **changes})
+
+
+BODIES, TEXTS, TOKENS = _cases("Model"), _cases("ForSequenceClassification"), _cases("ForTokenClassification")
+
+
+def test_every_family_of_decoders_is_here():
+    assert {config.model_type for _, config in BODIES.values()} == set(STEMS) - {"gemma3"}
+    assert {config.model_type for _, config in TEXTS.values()} == set(STEMS) - {"gemma3"}
+    assert len({config.model_type for _, config in TOKENS.values()}) == 20
+
+
+@pytest.mark.parametrize("kind", STEMS)
+def test_padding_that_the_file_does_not_name_is_the_family_s(kind):
+    """transformers leaves out nothing, but older files did."""
+    config = transformers.AutoConfig.for_model(kind).get_text_config()
+    family = FAMILIES[kind]
+    assert family.generation.pad_token_id == config.pad_token_id
+
+
+def _one_by_one(oracle, texts):
+    return [oracle(torch.tensor([text], device=oracle.device)) for text in texts]
+
+
+@pytest.mark.parametrize("name", BODIES)
+@pytest.mark.parametrize("whole", [False, True], ids=["body", "with-head"])
+@torch.inference_mode()
+def test_vectors(name, whole, tmp_path, device):
+    """The layers alone, and a language model in a directory of sentence-transformers, as Qwen3-Embedding is."""
+    architecture, config = BODIES[name]
+    if whole:
+        architecture = next(iter(FAMILIES[config.model_type].architectures))
+        architecture = architecture.replace("MPTFor", "MptFor")
+    oracle = save(tmp_path, config, architecture).to(device)
+    if whole:
+        oracle = getattr(oracle, oracle.base_model_prefix)
+        _sentence_files(tmp_path)
+    loaded, texts = load(tmp_path, device), random_ids(VOCAB, LENGTHS)
+    assert loaded.tasks == ("embed",)
+    batch = encoder_batch(texts, device)
+    hidden = loaded.transformer.encode(batch)
+    expected = [output.last_hidden_state[0] for output in _one_by_one(oracle, texts)]
+    torch.testing.assert_close(hidden, torch.cat(expected), atol=1e-4, rtol=1e-4)
+    for mode in ("last", "mean"):
+        theirs = torch.stack([states[-1] if mode == "last" else states.mean(0) for states in expected])
+        torch.testing.assert_close(normalize(pool(hidden, batch, mode)), normalize(theirs), atol=1e-5, rtol=0)
+
+
+def _sentence_files(directory) -> None:
+    kinds = {"": "Transformer", "1_Pooling": "Pooling", "2_Normalize": "Normalize"}
+    modules = [{"path": path, "type": f"sentence_transformers.models.{kind}"} for path, kind in kinds.items()]
+    (directory / "modules.json").write_text(json.dumps(modules))
+    (directory / "1_Pooling").mkdir()
+    (directory / "1_Pooling" / "config.json").write_text(json.dumps({"pooling_mode_lasttoken": True}))
+
+
+@pytest.mark.parametrize("labels", [1, 5])
+@pytest.mark.parametrize("name", TEXTS)
+@torch.inference_mode()
+def test_class_logits(name, labels, tmp_path, device):
+    architecture, config = TEXTS[name]
+    pad = None if labels == 1 else 7
+    oracle = save(tmp_path, _config(config, num_labels=labels, pad_token_id=pad), architecture).to(device)
+    loaded, texts = load(tmp_path, device), random_ids(VOCAB, LENGTHS)
+    texts[0][-2:], texts[1], texts[2][4] = [7, 7], [7], 7
+    batch = encoder_batch(texts, device)
+    found = loaded.transformer.classify(loaded.transformer.encode(batch), batch)
+    expected = torch.cat([output.logits for output in _one_by_one(oracle, texts)])
+    torch.testing.assert_close(found, expected, atol=1e-4, rtol=1e-4)
+    assert loaded.tasks == (("classify", "rerank") if labels == 1 else ("classify",))
+    assert loaded.labels == tuple(f"LABEL_{index}" for index in range(labels))
+    alone = [loaded.transformer.classify(loaded.transformer.encode(one), one) for one in map(_alone(device), texts)]
+    torch.testing.assert_close(torch.cat(alone), found, atol=1e-5, rtol=1e-5)
+
+
+def _alone(device):
+    return lambda text: encoder_batch([text], device)
+
+
+@pytest.mark.parametrize("name", TOKENS)
+@torch.inference_mode()
+def test_token_logits(name, tmp_path, device):
+    architecture, config = TOKENS[name]
+    oracle = save(tmp_path, _config(config, num_labels=4), architecture).to(device)
+    loaded, texts = load(tmp_path, device), random_ids(VOCAB, LENGTHS)
+    found = loaded.transformer.classify_tokens(loaded.transformer.encode(encoder_batch(texts, device)))
+    expected = torch.cat([output.logits[0] for output in _one_by_one(oracle, texts)])
+    torch.testing.assert_close(found, expected, atol=1e-4, rtol=1e-4)
+    assert loaded.tasks == ("token_classify",)
+
+
+@torch.inference_mode()
+def test_padding_that_is_counted_shows(tmp_path, device):
+    """Negative control: the last token, whatever it is, gives other logits where a text ends with padding."""
+    architecture, config = TEXTS["llama-mha"]
+    oracle = save(tmp_path, _config(config, pad_token_id=7), architecture).to(device)
+    texts = [[*text, 7] for text in random_ids(VOCAB, LENGTHS, low=8)]
+    expected = torch.cat([output.logits for output in _one_by_one(oracle, texts)])
+    edit_config(tmp_path, pad_token_id=None)
+    loaded, batch = load(tmp_path, device), encoder_batch(texts, device)
+    assert isinstance(loaded.config.head, ClassificationHead) and loaded.config.head.pad_token_id is None
+    found = loaded.transformer.classify(loaded.transformer.encode(batch), batch)
+    assert (found - expected).abs().amax(-1).min() > 1e-2
+
+
+@pytest.mark.parametrize("kind", ["dynamic", "longrope"])
+@torch.inference_mode()
+def test_vectors_of_texts_beyond_the_original_length(kind, tmp_path, device):
+    """Each text is rotated by its own length, whoever it is packed with."""
+    rope = {"rope_type": kind, "rope_theta": 100.0, "factor": 4.0}
+    if kind == "longrope":
+        factors = {"short_factor": [1.0, 1.5, 2.0, 4.0], "long_factor": [2.0, 3.0, 5.0, 9.0]}
+        rope |= {**factors, "original_max_position_embeddings": 12}
+    sizes = {"vocab_size": VOCAB, "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2}
+    longest = 12 if kind == "dynamic" else 48
+    config = transformers.LlamaConfig(
+        **sizes, num_attention_heads=4, max_position_embeddings=longest, rope_parameters=rope
+    )
+    oracle = save(tmp_path, config, "LlamaModel").to(device)
+    loaded, texts = load(tmp_path, device), random_ids(VOCAB, LENGTHS)
+    assert loaded.context_tokens == 48
+    expected = []
+    for text in texts:
+        forget_longer_texts(oracle)
+        expected.append(oracle(torch.tensor([text], device=device)).last_hidden_state[0])
+    found = loaded.transformer.encode(encoder_batch(texts, device))
+    torch.testing.assert_close(found, torch.cat(expected), atol=1e-4, rtol=1e-4)

@@ -1,0 +1,317 @@
+"""Encoders with sparse attention equal transformers: texts below, at and far beyond the window, alone and together."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+import transformers
+
+from models import sparse
+from models.batch import EncoderBatch
+from models.config import ConfigError
+from models.families import family_of
+from models.heads import normalize, pool
+from models.sparse import BlockSparseAttention, LongformerAttention, SparseAttention
+from tests.parity.checkpoints import forget_short_texts, load, random_ids, save
+from tests.parity.largest import largest
+from tests.parity.paged import encoder_batch
+
+VOCAB = 97
+SEPARATOR = 2
+LENGTHS = (3, 70, 8, 28, 9, 1, 16, 29, 17, 131, 33, 5)
+_SHAPE = {"vocab_size": VOCAB, "type_vocab_size": 2, "sep_token_id": SEPARATOR, "max_position_embeddings": 160}
+SMALL = {**_SHAPE, "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 64}
+WIDE = {
+    **_SHAPE,
+    "hidden_size": 48,
+    "num_hidden_layers": 3,
+    "num_attention_heads": 3,
+    "intermediate_size": 80,
+    "hidden_act": "gelu_new",
+    "layer_norm_eps": 1e-6,
+}
+CASES = {
+    "longformer": ("Longformer", {**SMALL, "attention_window": 8}),
+    "longformer-windows": ("Longformer", {**WIDE, "attention_window": [4, 16, 32], "pad_token_id": 0}),
+    "big-bird": ("BigBird", {**SMALL, "block_size": 4, "num_random_blocks": 1}),
+    "big-bird-scaled-unbiased": (
+        "BigBird",
+        {**WIDE, "block_size": 2, "num_random_blocks": 3, "use_bias": False, "rescale_embeddings": True},
+    ),
+    "big-bird-full": ("BigBird", {**SMALL, "attention_type": "original_full"}),
+}
+every_case = pytest.mark.parametrize("case", CASES)
+
+
+def make(case, task, directory, device, **settings):
+    family, options = CASES[case]
+    config = getattr(transformers, f"{family}Config")(**options, **settings)
+    return save(directory, config, f"{family}{task}").to(device), load(directory, device)
+
+
+def questions() -> list[list[int]]:
+    """Question, two separators, text, separator: the question as short as one token and as long as the window twice."""
+    pairs = [(1, 1), (4, 3), (7, 90), (20, 60), (35, 80), (2, 14)]
+    ids = iter(random_ids(VOCAB, [length for pair in pairs for length in pair], seed=8))
+    return [[*question, SEPARATOR, SEPARATOR, *next(ids), SEPARATOR] for question in ids]
+
+
+@torch.inference_mode()
+def one_by_one(oracle, texts):
+    """What transformers makes of each text alone."""
+    outputs = []
+    for text in texts:
+        forget_short_texts(oracle)
+        outputs.append(oracle(torch.tensor([text], device=oracle.device)))
+    return outputs
+
+
+@torch.inference_mode()
+def assert_equal(ours, read, texts, expected, atol=1e-4):
+    """All texts in one batch, and each of them alone. expected: one tensor for each text."""
+    batch = encoder_batch(texts, ours.transformer.device)
+    together = read(ours.transformer.encode(batch), batch)
+    parts = together if len(together) == len(texts) else together.split(batch.lengths)
+    for text, part, theirs in zip(texts, parts, expected, strict=True):
+        torch.testing.assert_close(part, theirs, atol=atol, rtol=0)
+        alone = encoder_batch([text], ours.transformer.device)
+        found = read(ours.transformer.encode(alone), alone)
+        torch.testing.assert_close(found.view_as(part), part, atol=1e-5, rtol=0)
+
+
+@every_case
+def test_hidden_states(case, tmp_path, device):
+    oracle, ours = make(case, "Model", tmp_path, device)
+    texts = random_ids(VOCAB, LENGTHS)
+    expected = [one.last_hidden_state[0] for one in one_by_one(oracle, texts)]
+    assert_equal(ours, lambda hidden, _: hidden, texts, expected)
+
+
+@pytest.mark.parametrize("case", ["longformer", "longformer-windows"])
+@torch.inference_mode()
+def test_token_types(case, tmp_path, device):
+    oracle, ours = make(case, "Model", tmp_path, device)
+    texts, types = random_ids(VOCAB, LENGTHS), random_ids(2, LENGTHS, low=0, seed=3)
+    batch = encoder_batch(texts, device)
+    kinds = torch.tensor([kind for kinds in types for kind in kinds], device=device)
+    found = ours.transformer.encode(EncoderBatch(batch.token_ids, batch.lengths, kinds)).split(LENGTHS)
+    for text, kind, part in zip(texts, types, found, strict=True):
+        theirs = oracle(torch.tensor([text], device=device), token_type_ids=torch.tensor([kind], device=device))
+        torch.testing.assert_close(part, theirs.last_hidden_state[0], atol=1e-4, rtol=0)
+
+
+@every_case
+def test_embeddings(case, tmp_path, device):
+    oracle, ours = make(case, "Model", tmp_path, device)
+    texts = random_ids(VOCAB, LENGTHS)
+    means = [one.last_hidden_state[0].mean(0) for one in one_by_one(oracle, texts)]
+    expected = [mean / mean.norm() for mean in means]
+    assert_equal(ours, lambda hidden, batch: normalize(pool(hidden, batch, "mean")), texts, expected, atol=1e-5)
+
+
+@every_case
+def test_masked_words(case, tmp_path, device):
+    oracle, ours = make(case, "ForMaskedLM", tmp_path, device)
+    texts = random_ids(VOCAB, LENGTHS)
+    expected = [one.logits[0] for one in one_by_one(oracle, texts)]
+    assert_equal(ours, lambda hidden, _: ours.transformer.logits(hidden), texts, expected)
+    assert ours.tasks == ("embed", "fill_mask")
+
+
+@every_case
+def test_classes(case, tmp_path, device):
+    oracle, ours = make(case, "ForSequenceClassification", tmp_path, device, num_labels=5)
+    texts = random_ids(VOCAB, LENGTHS)
+    expected = [one.logits[0] for one in one_by_one(oracle, texts)]
+    assert_equal(ours, ours.transformer.classify, texts, expected)
+    assert ours.tasks == ("classify",) and len(ours.labels) == 5
+
+
+@every_case
+def test_classes_of_tokens(case, tmp_path, device):
+    oracle, ours = make(case, "ForTokenClassification", tmp_path, device, num_labels=5)
+    texts = random_ids(VOCAB, LENGTHS)
+    expected = [one.logits[0] for one in one_by_one(oracle, texts)]
+    assert_equal(ours, lambda hidden, _: ours.transformer.classify_tokens(hidden), texts, expected)
+
+
+@every_case
+def test_answers(case, tmp_path, device):
+    """Of BigBird's logits those of the question, which transformers lowers by a million, are left out."""
+    oracle, ours = make(case, "ForQuestionAnswering", tmp_path, device)
+    texts = questions()
+    if case.startswith("big-bird"):
+        texts += random_ids(VOCAB, (50, 7))
+    expected = [torch.stack([one.start_logits[0], one.end_logits[0]], 1) for one in one_by_one(oracle, texts)]
+    asked = [(one > -1e5).all(1, keepdim=True) for one in expected]
+    assert all(mask.all() for mask in asked) == case.startswith("longformer")
+    counted = torch.cat(asked)
+
+    with torch.inference_mode():
+        batch = encoder_batch(texts, device)
+        found = ours.transformer.classify_tokens(ours.transformer.encode(batch))
+    theirs = torch.cat(expected)
+    torch.testing.assert_close(found.where(counted, 0), theirs.where(counted, 0), atol=1e-4, rtol=0)
+    assert_equal(ours, lambda hidden, _: ours.transformer.classify_tokens(hidden), texts, found.split(batch.lengths))
+    assert (ours.tasks, ours.labels) == (("question_answer",), ())
+
+
+@every_case
+@pytest.mark.parametrize("dtype, bound", [(torch.bfloat16, 0.03), (torch.float16, 0.005)], ids=str)
+@torch.inference_mode()
+def test_half_precision_stays_near(case, dtype, bound, tmp_path, device):
+    """Mean error as a share of the spread of the float32 hidden states: bfloat16 keeps 8 bits, float16 keeps 11."""
+    oracle, _ = make(case, "Model", tmp_path, device)
+    texts = random_ids(VOCAB, LENGTHS)
+    expected = torch.cat([one.last_hidden_state[0] for one in one_by_one(oracle, texts)])
+    found = load(tmp_path, device, dtype).transformer.encode(encoder_batch(texts, device))
+    assert found.dtype == dtype
+    assert (found.float() - expected).abs().mean() < bound * expected.std()
+
+
+def _one_further(self, text):
+    """A window that reaches one token further than it should."""
+    plan = _PLAN(self, text)
+    if not plan.size:
+        return plan
+    mask = plan.mask.clone()
+    mask[:-1, :, :, 3 * plan.size - 1] = 0
+    return sparse.TextPlan(plan.size, mask, plan.global_tokens)
+
+
+def _once(self, text):
+    """The first block of BigBird seen once."""
+    plan = _BLOCKS(self, text)
+    mask = None if plan.mask is None else plan.mask.clamp(max=0)
+    return sparse.TextPlan(plan.size, mask, plan.global_tokens)
+
+
+def _longer_whole(self, text):
+    """Full attention for a text that is one token too long for it."""
+    return sparse.TextPlan(0, None) if text.length == self.config.full_length + 1 else _BLOCKS(self, text)
+
+
+@pytest.mark.parametrize("planted", [_once, _longer_whole])
+def test_a_planted_bug_in_blocks_shows(planted, tmp_path, device, monkeypatch):
+    """Negative control: the comparison of hidden states fails for each of these."""
+    oracle, ours = make("big-bird", "Model", tmp_path, device)
+    texts = random_ids(VOCAB, LENGTHS)
+    expected = [one.last_hidden_state[0] for one in one_by_one(oracle, texts)]
+    monkeypatch.setattr(BlockSparseAttention, "plan", planted)
+    with pytest.raises(AssertionError, match="not close"):
+        assert_equal(ours, lambda hidden, _: hidden, texts, expected)
+
+
+_PLAN, _BLOCKS = LongformerAttention.plan, BlockSparseAttention.plan
+BUGS = {
+    "a window one further": ("plan", _one_further),
+    "no global tokens": ("_global_tokens", lambda self, text: None),
+    "global tokens without projections of their own": ("_everywhere", SparseAttention._everywhere),
+    "global tokens that nobody sees": ("_shared", lambda *_: None),
+}
+
+
+@pytest.mark.parametrize("bug", BUGS)
+def test_a_planted_bug_shows(bug, tmp_path, device, monkeypatch):
+    """Negative control: the comparison above fails for each of these."""
+    name, planted = BUGS[bug]
+    oracle, ours = make("longformer", "ForSequenceClassification", tmp_path, device)
+    texts = random_ids(VOCAB, LENGTHS)
+    expected = [one.logits[0] for one in one_by_one(oracle, texts)]
+    monkeypatch.setattr(LongformerAttention, name, planted)
+    if name == "_shared":  # the mask has room for them
+        monkeypatch.setattr(LongformerAttention, "plan", _unseen)
+    with pytest.raises(AssertionError, match="not close"):
+        assert_equal(ours, ours.transformer.classify, texts, expected)
+
+
+def _unseen(self, text):
+    plan = _PLAN(self, text)
+    mask = plan.mask[..., : 3 * plan.size] if plan.size else plan.mask
+    return sparse.TextPlan(plan.size, mask, plan.global_tokens)
+
+
+LONG = 4096
+LONG_CASES = {"longformer": "ForSequenceClassification", "big-bird": "Model"}
+
+
+@pytest.mark.parametrize("case", LONG_CASES)
+def test_memory_grows_with_the_length_not_its_square(case, tmp_path, device, monkeypatch):
+    """No tensor of a long text is nearly [seq, seq], and twice the text makes the largest twice as large."""
+    family, options = CASES[case]
+    monkeypatch.setitem(CASES, case, (family, {**options, "max_position_embeddings": 2 * LONG + 2}))
+    _, ours = make(case, LONG_CASES[case], tmp_path, device)
+    once, twice = (largest(ours.transformer, VOCAB, length) for length in (LONG, 2 * LONG))
+    assert once < LONG * LONG / 8
+    assert twice < 2.1 * once
+
+
+def test_memory_of_a_window_without_blocks(tmp_path, device, monkeypatch):
+    """Negative control of the measure: the same window as a mask over all pairs is seen."""
+    family, options = CASES["longformer"]
+    monkeypatch.setitem(CASES, "longformer", (family, {**options, "max_position_embeddings": LONG + 2}))
+    monkeypatch.setattr("models.layer.make_self_attention", sparse.Attention)
+    _, ours = make("longformer", "Model", tmp_path, device)
+    assert largest(ours.transformer, VOCAB, LONG) >= LONG * LONG
+
+
+@pytest.mark.parametrize("window", [7, 0, "8", [8], [8, 9], None])
+def test_windows_that_are_refused(window):
+    hf = {**transformers.LongformerConfig(**SMALL).to_dict(), "attention_window": window}
+    family, architecture = family_of({**hf, "architectures": ["LongformerModel"]})
+    with pytest.raises(ConfigError, match="attention_window"):
+        family.config(hf, architecture)
+
+
+def test_a_text_without_separator_has_no_question(tmp_path, device):
+    """transformers refuses it; asked with a mask of no global tokens, it says what we do."""
+    oracle, ours = make("longformer", "ForQuestionAnswering", tmp_path, device)
+    (text,) = random_ids(VOCAB, [40])
+    ids = torch.tensor([text], device=device)
+    with torch.inference_mode():
+        theirs = oracle(ids, global_attention_mask=torch.zeros_like(ids))
+        batch = encoder_batch([text], device)
+        found = ours.transformer.classify_tokens(ours.transformer.encode(batch))
+    torch.testing.assert_close(found[:, 0], theirs.start_logits[0], atol=1e-4, rtol=0)
+
+
+@pytest.mark.parametrize("length", [1024, 1000])
+def test_lengths_that_bigbird_was_trained_with(length, tmp_path, device, monkeypatch):
+    """1024 tokens are planned in another way by transformers, with the same outcome."""
+    family, options = CASES["big-bird"]
+    options = {**options, "max_position_embeddings": 1100, "block_size": 16}
+    monkeypatch.setitem(CASES, "big-bird", (family, options))
+    oracle, ours = make("big-bird", "Model", tmp_path, device)
+    texts = random_ids(VOCAB, [length])
+    expected = [one.last_hidden_state[0] for one in one_by_one(oracle, texts)]
+    assert_equal(ours, lambda hidden, _: hidden, texts, expected)
+
+
+@torch.inference_mode()
+def test_bigbird_takes_no_types_from_a_tokenizer(tmp_path, device):
+    """transformers' own tokenizer gives it none, so those of a pair's template in `tokenizer.json` change nothing."""
+    oracle, ours = make("big-bird", "ForSequenceClassification", tmp_path, device)
+    (text,) = random_ids(VOCAB, [12])
+    ids = torch.tensor(text, device=device)
+    batch = EncoderBatch(ids, (12,), torch.tensor([0] * 5 + [1] * 7, device=device))
+    found = ours.transformer.classify(ours.transformer.encode(batch), batch)
+    torch.testing.assert_close(found, oracle(ids[None]).logits, atol=1e-4, rtol=0)
+
+
+@pytest.mark.parametrize(
+    ("setting", "value"),
+    [
+        ("attention_type", "sliding"),
+        ("block_size", 0),
+        ("num_random_blocks", -1),
+        ("is_decoder", True),
+        ("add_cross_attention", True),
+        ("hidden_act", "mish"),
+        ("type_vocab_size", 1),
+    ],
+)
+def test_what_bigbird_is_refused_for(setting, value):
+    hf = {**transformers.BigBirdConfig(**SMALL).to_dict(), setting: value}
+    family, architecture = family_of({**hf, "architectures": ["BigBirdForQuestionAnswering"]})
+    with pytest.raises(ConfigError, match=setting):
+        family.config(hf, architecture)

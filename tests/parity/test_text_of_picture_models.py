@@ -1,0 +1,59 @@
+"""Gemma 3 with a picture tower: its text part equals transformers, under both names of its tensors."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+import transformers
+from safetensors.torch import load_file, save_file
+
+from tests.parity.checkpoints import load, random_ids, save
+from tests.parity.paged import Rows, chunked, greedy
+
+VOCAB = 97
+LENGTHS = (1, 7, 23, 12)
+
+
+def _config(**changes):
+    text = {
+        "vocab_size": VOCAB,
+        "hidden_size": 32,
+        "intermediate_size": 56,
+        "num_hidden_layers": 3,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 2,
+        "head_dim": 12,
+        "sliding_window": 5,
+        "sliding_window_pattern": 2,
+        "max_position_embeddings": 64,
+        **changes,
+    }
+    picture = {"hidden_size": 16, "intermediate_size": 24, "num_hidden_layers": 1, "num_attention_heads": 2}
+    tower = transformers.SiglipVisionConfig(**picture, image_size=28, patch_size=14)
+    return transformers.Gemma3Config(
+        text_config=transformers.Gemma3TextConfig(**text), vision_config=tower, image_token_index=3
+    )
+
+
+@pytest.mark.parametrize("in_memory", [False, True])
+@pytest.mark.parametrize("changes", [{}, {"num_key_value_heads": 1, "head_dim": 8}], ids=["", "multi-query"])
+@torch.inference_mode()
+def test_the_text_part(in_memory, changes, tmp_path, device):
+    oracle = save(tmp_path, _config(**changes), "Gemma3ForConditionalGeneration").to(device)
+    names = load_file(tmp_path / "model.safetensors")
+    assert any("vision_tower" in name for name in names)
+    if in_memory:
+        save_file({_as_in_memory(name): tensor for name, tensor in names.items()}, tmp_path / "model.safetensors")
+    model = load(tmp_path, device).transformer
+    texts = random_ids(VOCAB, LENGTHS, low=4)
+    for text, hidden in zip(texts, chunked(Rows(model), texts), strict=True):
+        expected = oracle(torch.tensor([text], device=device)).logits[0]
+        torch.testing.assert_close(model.logits(hidden), expected, atol=1e-4, rtol=1e-4)
+    for prompt, answer in zip(texts, greedy(Rows(model), texts, 20), strict=True):
+        logits = oracle(torch.tensor([prompt + answer], device=device)).logits[0]
+        assert answer == logits[len(prompt) - 1 : -1].argmax(-1).tolist()
+
+
+def _as_in_memory(name: str) -> str:
+    """What transformers 5 calls a tensor of the file while the model runs."""
+    return "model." + name.replace("language_model.model.", "language_model.", 1)

@@ -1,0 +1,201 @@
+"""Chat templates give the text that transformers makes of them, and hostile ones give nothing but an error, in time."""
+
+from __future__ import annotations
+
+import gc
+import json
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import psutil
+import pytest
+
+from server.text.chat import ChatError, ChatRenderer, ChatTemplates, chat_context, read_templates
+from server.text.tokenizer import TokenizerError
+from server.text.tokenizer_files import read_tokenizer_files
+from tests.text import checkpoints
+from tests.text.chat_templates import ALL, CONVERSATIONS, HOSTILE, TURNS
+from weights.resolve import ResolveError
+
+MOST = 100_000
+TOOLS = [{"type": "function", "function": {"name": "weather", "description": "né", "parameters": {"type": "object"}}}]
+
+
+@pytest.fixture(scope="module")
+def renderer() -> Iterator[ChatRenderer]:
+    made = ChatRenderer(seconds=20)
+    yield made
+    made.close()
+
+
+@pytest.fixture(scope="module")
+def boxed() -> Iterator[ChatRenderer]:
+    made = ChatRenderer(seconds=1, memory_bytes=256 << 20)
+    yield made
+    made.close()
+
+
+def written(directory: Path, **settings: object) -> Path:
+    checkpoints.write_llama(directory)
+    config = json.loads((directory / "tokenizer_config.json").read_text())
+    (directory / "tokenizer_config.json").write_text(json.dumps(config | settings))
+    return directory
+
+
+def read(directory: Path) -> ChatTemplates:
+    return read_templates(directory, read_tokenizer_files(directory))
+
+
+@pytest.mark.parametrize("options", [{}, {"tools": TOOLS, "add_generation_prompt": False}], ids=["plain", "tools"])
+@pytest.mark.parametrize("conversation", CONVERSATIONS)
+@pytest.mark.parametrize("template", ALL)
+def test_the_text_equals_the_reference(tmp_path, renderer, template, conversation, options):
+    from transformers import AutoTokenizer
+
+    directory = written(tmp_path, chat_template=ALL[template], pad_token="<unk>")
+    reference, templates = AutoTokenizer.from_pretrained(directory), read(directory)
+    messages, options = CONVERSATIONS[conversation], {"add_generation_prompt": True, **options}
+    try:
+        expected = reference.apply_chat_template(messages, tokenize=False, **options)
+    except Exception:
+        expected = None
+    context = chat_context(templates, messages, **options)
+    if expected is None:
+        with pytest.raises(ChatError):
+            renderer.render(templates.choose(), context, MOST)
+    else:
+        assert renderer.render(templates.choose(), context, MOST) == expected
+        assert expected.strip()
+
+
+def test_most_of_those_comparisons_compare_texts(renderer):
+    """A template that always failed would be equal to a reference that always fails."""
+    templates, given = ChatTemplates({}, {"bos_token": "<s>", "eos_token": "</s>", "pad_token": "<unk>"}), 0
+    for template in ALL.values():
+        for messages in CONVERSATIONS.values():
+            try:
+                given += bool(renderer.render(template, chat_context(templates, messages), MOST))
+            except ChatError:
+                continue
+    assert given >= 20
+
+
+def test_further_variables_reach_the_template(renderer):
+    context = chat_context(ChatTemplates(), TURNS, further={"enable_thinking": False, "bos_token": "<b>"})
+    assert renderer.render("{{ enable_thinking }}{{ bos_token }}", context, MOST) == "False<b>"
+
+
+def test_a_template_that_refuses_is_quoted_and_one_that_quotes_the_user_is_not(renderer):
+    said = [{"role": "user", "content": "canary"}]
+    with pytest.raises(ChatError, match=r"does not take these messages: Roles take turns"):
+        renderer.render("{{ raise_exception('Roles take turns') }}", chat_context(ChatTemplates(), said), MOST)
+    with pytest.raises(ChatError) as error:
+        renderer.render("{{ raise_exception(messages[0].content) }}", chat_context(ChatTemplates(), said), MOST)
+    assert "canary" not in str(error.value)
+    with pytest.raises(ChatError) as error:
+        renderer.render("{{ messages[0].content.missing() }}", chat_context(ChatTemplates(), said), MOST)
+    assert "UndefinedError" in str(error.value) and "canary" not in str(error.value)
+
+
+# --------------------------------------------------------------------------------------------------------------- files
+
+
+def test_where_templates_are_read_from(tmp_path):
+    named = [{"name": "default", "template": "d"}, {"name": "tool_use", "template": "t"}]
+    several = read(written(tmp_path / "named", chat_template=named))
+    assert (several.choose(), several.choose(with_tools=True)) == ("d", "t")
+    both = written(tmp_path / "both", chat_template="old")
+    assert read(both).choose(with_tools=True) == "old"
+    (both / "chat_template.jinja").write_text("née", encoding="utf-8")
+    assert read(both).choose() == "née"
+    (both / "chat_templates").mkdir()
+    (both / "chat_templates" / "tool_use.jinja").write_text("with tools")
+    assert read(both).choose(with_tools=True) == "with tools"
+    assert read(both).special_tokens == {"bos_token": "<s>", "eos_token": "</s>", "unk_token": "<unk>"}
+
+
+def test_what_is_missing_is_said(tmp_path):
+    with pytest.raises(ChatError, match="no chat template"):
+        read(written(tmp_path / "none")).choose()
+    only = read(written(tmp_path / "only", chat_template=[{"name": "rag", "template": "r"}]))
+    with pytest.raises(ChatError, match="rag"):
+        only.choose()
+
+
+@pytest.mark.parametrize("value", [3, [{"name": "default"}], ["a"], {"default": "a"}, [{"name": 1, "template": "a"}]])
+def test_templates_of_another_kind_are_refused(tmp_path, value):
+    with pytest.raises(TokenizerError, match="chat_template"):
+        read(written(tmp_path, chat_template=value))
+
+
+def test_templates_that_are_no_text_too_long_or_elsewhere_are_refused(tmp_path):
+    directory = written(tmp_path / "model")
+    (directory / "chat_template.jinja").write_bytes(b"\xff\xfe")
+    with pytest.raises(TokenizerError, match=r"chat_template\.jinja"):
+        read(directory)
+    (directory / "chat_template.jinja").write_text("a" * (1 << 20) + "a")
+    with pytest.raises(TokenizerError, match="longer"):
+        read(directory)
+    (directory / "chat_template.jinja").unlink()
+    (tmp_path / "secret").write_text("secret")
+    (directory / "chat_template.jinja").symlink_to(tmp_path / "secret")
+    with pytest.raises(ResolveError, match="leads out"):
+        read(directory)
+
+
+# ------------------------------------------------------------------------------------------------------------- hostile
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_hostile_templates_are_inert(boxed, name):
+    before = time.monotonic()
+    context = chat_context(ChatTemplates(), TURNS)
+    try:
+        text = boxed.render(HOSTILE[name], context, MOST)
+    except ChatError as error:
+        assert "\n" not in str(error) and len(str(error)) < 300
+    else:
+        assert not text.strip(), "a sandbox may give nothing, but nothing else"
+    assert time.monotonic() - before < 15, "1 s for the text, the rest for a loaded machine and a new process"
+    assert boxed.render("{{ messages | length }}", context, MOST) == "3"
+
+
+def test_without_the_box_the_same_templates_would_do_harm():
+    """The negative control: plain Jinja walks to Python's insides, and repeats as often as it is told."""
+    import jinja2
+
+    reached = jinja2.Environment().from_string(HOSTILE["walk-to-classes"]).render()
+    assert "class 'type'" in reached
+    long = HOSTILE["huge-repetition"].replace("10000000000", "200000")
+    assert len(jinja2.Environment().from_string(long).render()) > MOST
+
+
+def test_the_process_can_open_nothing(boxed):
+    boxed.render("a", {}, MOST)
+    (child,) = psutil.Process(boxed._process.pid).children() or [psutil.Process(boxed._process.pid)]
+    assert child.rlimit(psutil.RLIMIT_NOFILE) == (0, 0)
+    assert child.rlimit(psutil.RLIMIT_AS)[0] == 256 << 20
+    assert not [name for name in child.environ() if "KEY" in name or "TOKEN" in name]
+
+
+def test_many_threads_share_one_process(renderer):
+    template = "{{ messages[0].content }}" * 3
+    asked = [chat_context(ChatTemplates(), [{"role": "user", "content": f"é{i}"}]) for i in range(64)]
+    with ThreadPoolExecutor(8) as pool:
+        texts = list(pool.map(lambda context: renderer.render(template, context, MOST), asked))
+    assert texts == [f"é{i}" * 3 for i in range(64)]
+
+
+def test_a_process_that_died_is_replaced_and_none_is_left_behind():
+    made = ChatRenderer()
+    assert made.render("a", {}, 9) == "a"
+    first = made._process
+    first.kill()
+    first.wait()
+    assert made.render("b", {}, 9) == "b"
+    second = psutil.Process(made._process.pid)
+    made.close()
+    gc.collect()
+    assert not second.is_running()
