@@ -20,6 +20,7 @@ CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 _LATENCY = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
 _SHORT = (0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0)
 _ROWS = (1, 2, 4, 8, 16, 32, 64, 128, 256)
+_LAGS = (0, 1, 2, 4, 8, 16, 32, 64, 128)
 _TOKENS = (1, 4, 16, 64, 128, 256, 512, 1024, 2048, 4096, 8192)
 
 
@@ -81,6 +82,9 @@ class Metrics:
         self.batch_rows = histogram("batch_rows", "Sequences of one step.", _ROWS)
         self.batch_tokens = histogram("batch_tokens", "Tokens of one step.", _TOKENS)
 
+        self.beam_lag_tokens = histogram(
+            "beam_lag_tokens", "Tokens made by streaming beams that are not agreed on yet, at each step.", _LAGS
+        )
         self.mask_wait_seconds = histogram(
             "mask_wait_seconds", "How long a step waited for its grammars' masks after the forward pass.", _SHORT
         )

@@ -32,12 +32,17 @@ from server.text.tokenizer import Tokenizer
 
 @dataclass(frozen=True)
 class TextOptions:
-    """How tokens become text. spelling: token by token, where a grammar has decided byte by byte."""
+    """How tokens become text. spelling: token by token, where a grammar, or beams with stops, decided byte by byte."""
 
     skip_special_tokens: bool = True
     stop: tuple[str, ...] = ()
     include_stop: bool = False
     spelling: Spelling | None = None
+
+    @property
+    def drops_space(self) -> bool:
+        """Whether a space that a text on its own begins with is not part of it."""
+        return self.spelling is not None and self.spelling.opens_with_space
 
 
 @dataclass
@@ -89,7 +94,9 @@ class Answer:
             stop=options.stop,
             include_stop=options.include_stop,
             spelling=options.spelling,
+            show_names=not params.stop_texts,
         )
+        self.is_beam = params.num_beams > 1
 
     @property
     def done(self) -> bool:
@@ -139,7 +146,7 @@ class Answer:
         return [None, *(self.logprob_json(entry) for entry in logprobs)]
 
     def alignment_json(self, source_ids: Sequence[int]) -> dict[str, Any]:
-        """What each token of the answer looked at in its source: a row for each token there, a column for each here."""
+        """What each token of the answer looked at in its source: a row for each token here, a column for each there."""
         numbers = array("f", self._attention or b"")
         if sys.byteorder == "big":
             numbers.byteswap()
@@ -148,7 +155,7 @@ class Answer:
         return {
             "source_tokens": [self.tokenizer.id_to_token(token_id) or "" for token_id in source_ids],
             "target_tokens": [self.tokenizer.id_to_token(token_id) or "" for token_id in self.token_ids],
-            "weights": [[numbers[row * width + column] for row in rows] for column in range(width)],
+            "matrix": [numbers[row * width : (row + 1) * width].tolist() for row in rows],
         }
 
     def logprobs_json(self) -> list[dict[str, Any]]:
@@ -213,11 +220,13 @@ class Run:
             return []
         if not isinstance(event, Encoded):
             self.cached[row] = event.cached_tokens
-        if answers[0].done or isinstance(event, Encoded):
+        # Beams know of stop strings themselves, and their end has more to tell.
+        stopped = answers[0].done and not answers[0].is_beam
+        if stopped or isinstance(event, Encoded):
             return []
         if isinstance(event, Tokens):
             delta = answers[0].feed(event.token_ids, event.logprobs)
-            if answers[0].done:
+            if answers[0].done and not answers[0].is_beam:
                 self.call.stop(row)
             return [delta]
         self.finished.append(event)

@@ -11,15 +11,16 @@ from typing import TypeVar
 
 import msgspec
 
-from server.api.schemas import GenerationFields, refuse_contradictions, refuse_unbuilt
+from server.api.schemas import GenerationFields, refuse_contradictions
 from server.api.state import Model
 from server.errors import ContextLengthExceeded, InvalidRequest
-from server.ipc.messages import GenerationParams, ModelInfo
+from server.ipc.messages import Generate, GenerationParams, ModelInfo
 from server.text.languages import Plan, UnknownPair
 from server.text.tokenizer import Encoding, Tokenizer
 
 DEFAULT_NEW_TOKENS = 256
 SEED_LIMIT = 1 << 64
+MAX_ATTENTION_NUMBERS = 1 << 22
 
 Value = TypeVar("Value")
 
@@ -35,9 +36,8 @@ def resolve(
 
     plan: how the target language is asked for. min_beams: beams needed for the alternatives that were asked for, when
     the client did not say how many. grammar: what `response_format` comes to.
-    Raises InvalidRequest that names the field for what is not built, contradicts itself or is not in the vocabulary.
+    Raises InvalidRequest that names the field for what contradicts itself or is not in the vocabulary.
     """
-    refuse_unbuilt(body)
     info, defaults = model.info, model.info.generation
     _refuse_source_fields(body, info)
     asks_to_sample = body.temperature != 0 and _first(body.do_sample, default=body.sampler(neutral=True) is not None)
@@ -75,12 +75,15 @@ def resolve(
         logit_bias=_logit_bias(body, info),
         end_token_ids=[] if body.ignore_eos else defaults.end_token_ids,
         stop_token_ids=_in_vocabulary(body.stop_token_ids or [], info, "stop_token_ids"),
+        stop_texts=[stop.encode() for stop in body.stop or ()] if num_beams > 1 else [],
         forced_bos_token_id=_forced_bos(body, model, plan),
         forced_eos_token_id=defaults.forced_eos_token_id,
         num_beams=num_beams,
         num_return_sequences=body.num_return_sequences or 1,
         length_penalty=_first(body.length_penalty, defaults.length_penalty, default=1.0) if num_beams > 1 else 1.0,
         early_stopping=_first(body.early_stopping, defaults.early_stopping, default=False) if num_beams > 1 else False,
+        num_beam_groups=body.num_beam_groups or 1,
+        diversity_penalty=body.diversity_penalty or 0.0,
         logprobs=bool(body.logprobs) or body.is_ranked,
         top_logprobs=body.top_logprobs or 0,
         prompt_logprobs=bool(body.prompt_logprobs),
@@ -153,8 +156,10 @@ def _forced_bos(body: GenerationFields, model: Model, plan: Plan) -> int | None:
     return token_id
 
 
-def row(params: GenerationParams, index: int, max_new_tokens: int) -> GenerationParams:
+def row(params: GenerationParams, index: int, max_new_tokens: int, drops_space: bool = False) -> GenerationParams:
     """The parameters of one row: its own seed, and as many new tokens as its context leaves.
+
+    drops_space: whether a space that its answer begins with is not part of the text.
 
     The rows of a prompt read the same text, so that the first alone tells its log-probabilities.
     """
@@ -162,6 +167,7 @@ def row(params: GenerationParams, index: int, max_new_tokens: int) -> Generation
         params,
         seed=(params.seed + index) % SEED_LIMIT,
         max_new_tokens=max_new_tokens,
+        text_drops_space=drops_space,
         prompt_logprobs=params.prompt_logprobs and index == 0,
         min_new_tokens=min(params.min_new_tokens, max_new_tokens),
     )
@@ -201,6 +207,18 @@ def bare_start(model: Model, plan: Plan) -> list[int]:
             f"`{model.name}` starts its answer from a language; `target_lang` must be given", "target_lang"
         )
     return start
+
+
+def limit_attention(messages: Sequence[Generate]) -> None:
+    """Raises InvalidRequest for matrices that together may be too large to send."""
+    asked = [message for message in messages if message.params.attention]
+    numbers = sum(len(m.token_ids) * m.params.max_new_tokens * m.params.num_return_sequences for m in asked)
+    if numbers > MAX_ATTENTION_NUMBERS:
+        raise InvalidRequest(
+            f"`return_attention` may bring {numbers} numbers, source tokens by `max_new_tokens` of every answer; the "
+            f"limit is {MAX_ATTENTION_NUMBERS}",
+            "return_attention",
+        )
 
 
 def decoder_start(body: GenerationFields, model: Model, plan: Plan) -> list[int]:

@@ -1,4 +1,5 @@
-"""From a `response_format` to the grammar that the engine follows, checked before anything is promised.
+"""From a `response_format` to the grammar that the engine follows, checked before anything is promised; and what else
+needs to know how tokens are spelled.
 
 llguidance is imported with the first format that a client sends. The reasons it gives are told to the client, without
 the text around them.
@@ -14,7 +15,7 @@ from typing import TYPE_CHECKING
 from server.api.response_format import MAX_FORMAT_BYTES, Choice, JsonObject, JsonSchema, Regex, ResponseFormat, Text
 from server.api.state import Model, State
 from server.errors import InvalidRequest
-from server.ipc.messages import Vocabulary
+from server.ipc.messages import GenerationParams, Vocabulary
 from server.text.spelling import NoSpelling, Spelling
 
 if TYPE_CHECKING:
@@ -54,6 +55,21 @@ async def prepare(
     # An adapter spells as its model does.
     state.client.teach(Vocabulary(model.info.adapter_of or model.name, list(spelling.tokens)))
     return assemble(source, spelling.opens_with_space and not continues), spelling
+
+
+async def spell_stops(state: State, model: Model, params: GenerationParams) -> Spelling | None:
+    """How the answers of beams with stop strings are spelled, which the worker learns; None without them.
+
+    Raises InvalidRequest where tokens cannot be spelled one by one.
+    """
+    if not params.stop_texts:
+        return None
+    try:
+        spelling = await state.in_thread(lambda: model.tokenizer.spelling)
+    except NoSpelling as error:
+        raise InvalidRequest(f"`stop` does not go with beam search for `{model.name}`: {error}", "stop") from None
+    state.client.teach(Vocabulary(model.name, list(spelling.tokens)))
+    return spelling
 
 
 def source_of(wanted: ResponseFormat) -> str:

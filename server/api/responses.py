@@ -74,11 +74,11 @@ class Choice(Answer):
 
 
 class Alignment(Answer):
-    """`weights`: a row for each token of the source, a number for each token of the answer; columns add up to one."""
+    """`matrix`: a row for each token of the answer, a number for each token of the source; rows add up to one."""
 
     source_tokens: list[str]
     target_tokens: list[str]
-    weights: list[list[float]]
+    matrix: list[list[float]]
 
 
 class GenerateAnswer(Answer):

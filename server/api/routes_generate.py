@@ -61,6 +61,7 @@ async def generate(request: Request) -> Response:
     begins = model.info.is_encoder_decoder and body.decoder_prefix is None
     rules, spelling = await grammar.prepare(state, model, body.response_format, continues=not begins)
     params, seed = generation.resolve(body, model, plan, grammar=rules)
+    spelling = spelling or await grammar.spell_stops(state, model, params)
     prompts = await _prompts(state, model, body, plan)
     echoes = _echoes(model, body, prompts)
     start = generation.decoder_start(body, model, plan)
@@ -73,8 +74,8 @@ async def generate(request: Request) -> Response:
     for origin, prompt in enumerate(prompts):
         left = generation.room(model.info, prompt, start, "prompt")
         for index in range(body.candidates):
-            own = generation.row(params, index, min(params.max_new_tokens, left))
             continues = start[start_tokens:] if model.info.is_encoder_decoder else prompt
+            own = generation.row(params, index, min(params.max_new_tokens, left), options.drops_space and not continues)
             answers.append(make_answers(model, own, len(messages), options, continues, echoes[origin]))
             messages.append(
                 Generate(
@@ -83,6 +84,7 @@ async def generate(request: Request) -> Response:
             )
             origins.append(origin)
 
+    generation.limit_attention(messages)
     answer_id = f"gen-{uuid.uuid4().hex}"
     run = Run(state.client.submit(messages, deadline), answers)
     per_row = params.num_return_sequences

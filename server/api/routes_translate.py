@@ -44,6 +44,7 @@ async def translate(request: Request) -> Response:
             f"`num_alternatives` {alternatives} needs `num_beams` of at least {alternatives + 1}", "num_alternatives"
         )
     params = msgspec.structs.replace(params, num_return_sequences=alternatives + 1)
+    spelling = spelling or await grammar.spell_stops(state, model, params)
     texts = [body.inputs] if isinstance(body.inputs, str) else body.inputs
     jobs = [Segments(pieces) for pieces in await _split(state, model, body, plan, texts)]
     places = [(job, index) for job in jobs for index, segment in enumerate(job.segments) if segment.text.strip()]
@@ -61,13 +62,14 @@ async def translate(request: Request) -> Response:
         if id(job) not in begun:
             segment.before = body.decoder_prefix or ""
         begun.add(id(job))
-        own = generation.row(
-            params, 0, min(params.max_new_tokens, generation.room(model.info, source, start, "inputs"))
-        )
+        left = generation.room(model.info, source, start, "inputs")
+        drops_space = options.drops_space and len(start) == len(bare)
+        own = generation.row(params, 0, min(params.max_new_tokens, left), drops_space)
         segment.answers = make_answers(model, own, len(messages), options, start[len(bare) :])
         answers.append(segment.answers)
         messages.append(Generate(state.client.next_id(), model.name, source, start, own, deadline))
 
+    generation.limit_attention(messages)
     answer_id = f"tr-{uuid.uuid4().hex}"
     run = Run(state.client.submit(messages, deadline), answers)
 

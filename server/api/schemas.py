@@ -1,7 +1,6 @@
 """What clients may send, field by field: strict types, bounds, no unknown fields. API.md sections 3 to 5.
 
-`None` always means "not given". A field that is known but not built takes its neutral value and refuses every other one
-by name (`refuse_unbuilt`); what may not be combined is refused by `refuse_contradictions`.
+`None` always means "not given". What may not be combined is refused by `refuse_contradictions`.
 """
 
 from __future__ import annotations
@@ -233,20 +232,6 @@ class GenerationFields(TimedBody):
         return self.candidates > (self.n or 1)
 
 
-_UNBUILT: dict[str, tuple[object, ...]] = {
-    "num_beam_groups": (1,),
-    "diversity_penalty": (0.0,),
-}
-
-
-def refuse_unbuilt(body: GenerationFields) -> None:
-    """Raises InvalidRequest for a known field, not built, that asks for something."""
-    for name, neutral in _UNBUILT.items():
-        value = getattr(body, name)
-        if value is not None and value not in neutral:
-            raise InvalidRequest(f"`{name}` is not supported by this server; leave it out", name)
-
-
 def refuse_contradictions(body: GenerationFields, num_beams: int) -> None:
     """Raises InvalidRequest for fields that exclude each other; `num_beams` is the resolved one."""
     beams = num_beams > 1
@@ -263,8 +248,10 @@ def refuse_contradictions(body: GenerationFields, num_beams: int) -> None:
         raise InvalidRequest("`best_of` above `n` does not go with `stream`: the best is known at the end", "best_of")
     if beams and (body.n or 1) > 1:
         raise InvalidRequest("`n` does not go with beam search; use `num_return_sequences`", "n")
-    if beams and body.stop:
-        raise InvalidRequest(f"`stop` does not go with beam search (`num_beams` is {num_beams})", "stop")
+    if beams and body.stop and body.skip_special_tokens is False:
+        raise InvalidRequest("`stop` with beam search needs `skip_special_tokens`", "skip_special_tokens")
+    if beams and any("\ufffd" in stop for stop in body.stop or ()):
+        raise InvalidRequest("`stop` with beam search looks at bytes, and U+FFFD stands for none", "stop")
     if beams and body.do_sample:
         raise InvalidRequest(f"`do_sample` does not go with beam search (`num_beams` is {num_beams})", "do_sample")
     sampler = body.sampler()
@@ -276,6 +263,10 @@ def refuse_contradictions(body: GenerationFields, num_beams: int) -> None:
         raise InvalidRequest("`length_penalty` needs beam search (`num_beams` above 1)", "length_penalty")
     if not beams and body.early_stopping:
         raise InvalidRequest("`early_stopping` needs beam search (`num_beams` above 1)", "early_stopping")
+    _refuse_groups(body, num_beams)
+    for name, given in (("stream", body.stream), ("stop", body.stop and not beams)):
+        if body.return_attention and given:
+            raise InvalidRequest(f"`return_attention` does not go with `{name}`", "return_attention")
     if body.top_logprobs and not (body.logprobs or body.prompt_logprobs):
         raise InvalidRequest("`top_logprobs` needs `logprobs` or `prompt_logprobs` to be true", "top_logprobs")
     if body.ignore_eos and body.has_format:
@@ -284,6 +275,18 @@ def refuse_contradictions(body: GenerationFields, num_beams: int) -> None:
         )
     if body.include_stop and not (body.stop or body.stop_token_ids):
         raise InvalidRequest("`include_stop` needs `stop` or `stop_token_ids`", "include_stop")
+
+
+def _refuse_groups(body: GenerationFields, num_beams: int) -> None:
+    groups = body.num_beam_groups or 1
+    if num_beams % groups:
+        raise InvalidRequest(f"`num_beam_groups` {groups} does not divide `num_beams` {num_beams}", "num_beam_groups")
+    if groups > 1 and not body.diversity_penalty:
+        raise InvalidRequest(
+            "`num_beam_groups` needs a `diversity_penalty` above 0, or all groups find the same", "num_beam_groups"
+        )
+    if body.diversity_penalty and groups == 1:
+        raise InvalidRequest("`diversity_penalty` needs `num_beam_groups` above 1", "diversity_penalty")
 
 
 class GenerateBody(GenerationFields):

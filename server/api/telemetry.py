@@ -71,6 +71,8 @@ class Telemetry:
             metrics.padding_tokens.inc(step.padding_tokens)
             if step.mask_wait_seconds is not None:
                 metrics.mask_wait_seconds.observe(step.mask_wait_seconds)
+            for tokens in step.beam_lag_tokens:
+                metrics.beam_lag_tokens.observe(tokens)
         metrics.preemptions.inc(stats.preemptions)
         metrics.wasted_tokens.inc(stats.wasted_tokens)
         metrics.prefix_queries.inc(stats.prefix_queries)

@@ -20,6 +20,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from server.engine.stop_texts import StopTexts
 from server.ipc.messages import TokenLogprob
 
 Float32s = NDArray[np.float32]
@@ -49,8 +50,11 @@ class Beam:
 class BeamSearch:
     """One group of beams, from its first new token on.
 
-    end_ids: tokens that end a hypothesis. max_new_tokens ends every hypothesis.
+    end_ids: tokens that end a hypothesis. max_new_tokens ends every hypothesis. stop_texts: ends those that complete a
+    stop string; set before the first step, or None.
     """
+
+    stop_texts: StopTexts | None = None
 
     def __init__(
         self,
@@ -98,7 +102,12 @@ class BeamSearch:
 
         self.length += 1
         at_limit = self.length >= self.max_new_tokens
-        ends = np.array([at_limit or int(token) in self.end_ids for token in tokens])
+        ends = np.array(
+            [
+                at_limit or self.ends(self.running[row].tokens, int(token))
+                for row, token in zip(rows, tokens, strict=True)
+            ]
+        )
         going_on = np.where(ends, totals + NEVER, totals)
         survivors = np.argsort(-going_on, kind="stable")[: self.num_beams]
 
@@ -115,6 +124,10 @@ class BeamSearch:
         self.running = running
         self.done = bool(ends.all()) or not self._may_improve()
         return [int(rows[i]) for i in survivors]
+
+    def ends(self, tokens: Sequence[int], token: int) -> bool:
+        """Whether a hypothesis ends with `token` after `tokens`, whatever its length."""
+        return token in self.end_ids or (self.stop_texts is not None and self.stop_texts.ends(tokens, token))
 
     def _may_improve(self) -> bool:
         """Whether going on can still change the finished hypotheses, as far as `early_stopping` wants to know."""

@@ -21,6 +21,7 @@ from server.engine.runner import Runner
 from server.engine.scheduler import Schedule, Scheduler
 from server.engine.selection import Choice, select
 from server.engine.sequence import Request, State
+from server.engine.stop_texts import StopTexts
 from server.ipc.messages import (
     Encoded,
     Failed,
@@ -93,14 +94,17 @@ class Generation:
         self.num_accepted_tokens = 0
         self.is_encoder_decoder = scheduler.cross_pool is not None
         self.formats: Formats | None = None
+        self.spelled: list[bytes] = []
+        self._beam_lags: list[int] = []
 
     @property
     def has_work(self) -> bool:
         return bool(self.scheduler.waiting or self.scheduler.running)
 
     def teach(self, tokens: list[bytes]) -> None:
-        """Learn how the vocabulary is spelled, which grammars need to know."""
+        """Learn how the vocabulary is spelled, which grammars and beams with stop strings need to know."""
         self.formats = Formats(tokens, self.limits.vocab_size)
+        self.spelled = tokens
 
     def add(self, message: Generate, events: Events, now: float) -> Request | None:
         """Queue a request. One that can never run ends here, and None is returned."""
@@ -113,6 +117,10 @@ class Generation:
             code: FailureCode = "engine_error" if wrong else "request_too_large"
             events.failed.append(Failed(request.request_id, code, wrong or too_large or ""))
             return None
+        if request.beams is not None and message.params.stop_texts:
+            request.beams.stop_texts = StopTexts(
+                self.spelled, message.params.stop_texts, message.params.text_drops_space
+            )
         self.scheduler.add(request)
         if message.params.max_new_tokens == 0:
             self.finish(request, "length", events)
@@ -141,12 +149,16 @@ class Generation:
             return f"a token id lies outside the vocabulary of {self.limits.vocab_size}"
         if params.num_beams > 1 and params.do_sample:
             return "beams cannot be sampled"
+        if params.num_beams % params.num_beam_groups:
+            return "beam groups of unequal size"
         if params.attention and (not self.is_encoder_decoder or message.frames):
             return "without a source text there is nothing to look at"
         if params.prompt_logprobs and self.is_encoder_decoder:
             return "a source text has no log-probabilities"
-        if params.grammar and self.formats is None:
-            return "a grammar came before the vocabulary"
+        if (params.grammar or params.stop_texts) and self.formats is None:
+            return "a grammar or a stop string came before the vocabulary"
+        if params.stop_texts and params.num_beams == 1:
+            return "stop strings without beams"
         if not all(params.bad_words_ids):
             return "a bad word has no tokens"
         return None
@@ -181,7 +193,16 @@ class Generation:
                 self.finish(request, "engine_error", events, STEP_FAILED)
             raise StepFailed from error
         seconds = time.monotonic() - started
-        return StepTiming(self.name, phase, seconds, num_rows, num_tokens, mask_wait_seconds=mask_wait_seconds)
+        lags, self._beam_lags = self._beam_lags, []
+        return StepTiming(
+            self.name,
+            phase,
+            seconds,
+            num_rows,
+            num_tokens,
+            mask_wait_seconds=mask_wait_seconds,
+            beam_lag_tokens=lags,
+        )
 
     def _draft(self, drafter: Drafter) -> None:
         """Let the tokens be guessed of requests that decode next. Without guesses the step is a plain one."""
@@ -280,6 +301,8 @@ class Generation:
                 logprobs = beams.agreed_logprobs()[request.num_reported_tokens :] if request.params.logprobs else None
                 events.tokens.append(Tokens(request.request_id, fresh, logprobs, request.cached_tokens or 0))
                 request.num_reported_tokens = len(agreed)
+            if not beams.done:
+                self._beam_lags.append(beams.length - len(agreed))
         if beams.done:
             self.finish(request, "length", events)
         else:
@@ -367,4 +390,6 @@ def _hypothesis(request: Request, beam: Beam, score: float | None, reason: Finis
     logprobs = beam.logprobs if request.params.logprobs else None
     if beam.tokens and beam.tokens[-1] in request.end_ids:
         return Hypothesis(beam.tokens, "stop", beam.tokens[-1], score, logprobs)
+    if beam.tokens and request.beams is not None and request.beams.ends(beam.tokens[:-1], beam.tokens[-1]):
+        return Hypothesis(beam.tokens, "stop", None, score, logprobs)
     return Hypothesis(beam.tokens, reason, None, score, logprobs)

@@ -18,6 +18,7 @@ cumulative distribution at a number that is a hash of (seed, position), so there
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -27,7 +28,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 _NUCLEUS_GUESS = 1024
-"""How many of the first tokens are sorted before a row with top_p alone, or with typical_p, is sorted whole."""
+"""How many of the first tokens are sorted before more is done for a row with top_p alone, or with typical_p."""
+_BINS = 4096
+"""Into how many bins a flat row with typical_p goes, of which one is sorted."""
 _COLDEST = 1e-30
 """A temperature below which nothing changes any more, except that logits divided by it would overflow."""
 
@@ -97,25 +100,62 @@ def thresholds(scaled: Tensor, rows: Sequence[SamplerRow]) -> Tensor:
 
 def keep_typical(scaled: Tensor, lowest: Tensor, rows: Sequence[SamplerRow]) -> None:
     """Set to -inf what is not typical, in rows with typical_p. scaled: [rows, vocab], float32; lowest: [rows]."""
-    vocab = scaled.shape[1]
     filtered = [index for index, row in enumerate(rows) if row.typical_p < 1.0]
-    for width in (min(_NUCLEUS_GUESS, vocab), vocab):
-        if not filtered:
-            return
-        where = torch.tensor(filtered, device=scaled.device)
-        kept = scaled[where]
-        kept = kept.masked_fill(kept < lowest[where, None], -torch.inf)
-        log_probs = kept.double().log_softmax(dim=-1)
-        probabilities = log_probs.exp()
-        distances = (log_probs + torch.special.entr(probabilities).sum(dim=-1, keepdim=True)).abs()
-        nearest, order = distances.topk(width, dim=-1, largest=False)
-        reached = probabilities.gather(1, order).cumsum(dim=-1)
-        before = reached < _column([rows[index].typical_p for index in filtered], reached)
-        last = before.sum(dim=-1, keepdim=True).clamp_(max=width - 1)
-        enough = ~before[:, -1] if width < vocab else torch.ones_like(before[:, -1])
-        typical = kept.masked_fill(distances > nearest.gather(1, last), -torch.inf)
-        scaled[where[enough]] = typical[enough]
-        filtered = [index for index, is_done in zip(filtered, enough.tolist(), strict=True) if not is_done]
+    if not filtered:
+        return
+    where = torch.tensor(filtered, device=scaled.device)
+    kept = scaled[where]
+    kept = kept.masked_fill(kept < lowest[where, None], -torch.inf)
+    log_probs = kept.double().log_softmax(dim=-1)
+    probabilities = log_probs.exp()
+    entropy = torch.special.entr(probabilities).sum(dim=-1, keepdim=True)
+    distances = (log_probs + entropy).abs()
+    wanted = _column([rows[index].typical_p for index in filtered], distances)
+    # A distribution has about exp(entropy) typical tokens: where they are few, only few are sorted.
+    flat = entropy[:, 0] > math.log(_NUCLEUS_GUESS / 4)
+    if scaled.shape[1] <= _NUCLEUS_GUESS:
+        flat = torch.zeros_like(flat)
+    farthest = torch.empty_like(wanted)
+    peaked = (~flat).nonzero()[:, 0]
+    if len(peaked):
+        farthest[peaked], enough = _typical_few(distances[peaked], probabilities[peaked], wanted[peaked])
+        flat[peaked] = ~enough
+    many = flat.nonzero()[:, 0]
+    if len(many):
+        farthest[many] = _typical_many(distances[many], probabilities[many], wanted[many])
+    scaled[where] = kept.masked_fill(distances > farthest, -torch.inf)
+
+
+def _typical_few(distances: Tensor, probabilities: Tensor, wanted: Tensor) -> tuple[Tensor, Tensor]:
+    """The distance at which the nearest tokens reach `wanted`, by sorting the nearest; and whether those were enough.
+
+    distances, probabilities: [rows, vocab], float64; wanted: [rows, 1].
+    """
+    width = min(_NUCLEUS_GUESS, distances.shape[1])
+    nearest, order = distances.topk(width, dim=-1, largest=False)
+    before = probabilities.gather(1, order).cumsum(dim=-1) < wanted
+    last = before.sum(dim=-1, keepdim=True).clamp_(max=width - 1)
+    enough = ~before[:, -1] if width < distances.shape[1] else torch.ones_like(before[:, -1])
+    return nearest.gather(1, last), enough
+
+
+def _typical_many(distances: Tensor, probabilities: Tensor, wanted: Tensor) -> Tensor:
+    """The same without sorting them all: probabilities summed in bins of distance tell which one bin to sort."""
+    alive = probabilities > 0
+    near = distances.amin(dim=-1, keepdim=True)
+    span = distances.masked_fill(~alive, 0.0).amax(dim=-1, keepdim=True) - near
+    places = (distances - near) / span.clamp_(min=torch.finfo(span.dtype).tiny) * _BINS
+    bins = places.clamp_(max=_BINS - 1).long()
+    sums = torch.zeros(len(bins), _BINS, dtype=distances.dtype, device=distances.device)
+    reached = sums.scatter_add_(1, bins, probabilities).cumsum(dim=-1)
+    which = (reached < wanted).sum(dim=-1, keepdim=True).clamp_(max=_BINS - 1)
+    inside = (bins == which) & alive
+    count = inside.sum(dim=-1, keepdim=True)
+    nearest, order = distances.masked_fill(~inside, torch.inf).topk(int(count.max()), dim=-1, largest=False)
+    start = reached.gather(1, (which - 1).clamp_(min=0)) * (which > 0)
+    own = (probabilities * inside).gather(1, order).cumsum(dim=-1) + start
+    last = (own < wanted).sum(dim=-1, keepdim=True)
+    return nearest.gather(1, torch.minimum(last, count - 1))
 
 
 def _largest(scaled: Tensor, indices: Sequence[int], count: int) -> tuple[Tensor, Tensor]:

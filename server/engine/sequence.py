@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from itertools import pairwise
 
-from server.engine.beam_search import BeamSearch
+from server.engine.beam_groups import make_search
 from server.engine.constraint import Constraint
 from server.engine.prefix_keys import root_key
 from server.engine.token_tables import TokenTables
@@ -91,11 +91,7 @@ class Request:
         self.takes_drafts = params.num_beams == 1 and not params.grammar
         self.tables = TokenTables.of(params, message.token_ids)
         self.end_ids = frozenset((*params.end_token_ids, *params.stop_token_ids))
-        self.beams: BeamSearch | None = None
-        if params.num_beams > 1:
-            self.beams = BeamSearch(
-                params.num_beams, params.max_new_tokens, self.end_ids, params.length_penalty, params.early_stopping
-            )
+        self.beams = make_search(params, self.end_ids)
         self.constraints: list[Constraint] = []
         if params.grammar:
             forced = params.forced_bos_token_id is not None

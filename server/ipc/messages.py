@@ -133,6 +133,8 @@ class GenerationParams(msgspec.Struct, frozen=True, omit_defaults=True):
 
     end_token_ids: the checkpoint's end-of-text tokens (empty for `ignore_eos`); stop_token_ids: the client's own.
     Both end a sequence and both are kept out while fewer than `min_new_tokens` were made.
+    stop_texts: with beams, strings (UTF-8) that end a hypothesis; text_drops_space: a space that it begins with is not
+    part of its text. Without beams the HTTP side finds them.
     bad_words_ids: token sequences never to complete. suppress_token_ids: single tokens never to make,
     begin_suppress_token_ids: not as the first new one. timestamps: whether and how tokens that say times are made.
     allowed_token_ids: if any, no other token is made unless it is forced. logit_bias: what to add to a token's logit.
@@ -141,6 +143,7 @@ class GenerationParams(msgspec.Struct, frozen=True, omit_defaults=True):
     renormalize_logits: log-softmax once more after masks and penalties (opus-mt's beams are trained that way).
     forced_bos_token_id: made as the first new token, forced_eos_token_id as the last one when length runs out.
     num_return_sequences <= num_beams; both 1 without beam search. `early_stopping`: True, False or "never".
+    num_beam_groups divides num_beams; diversity_penalty: what a token costs for each earlier group's beam that took it.
     top_logprobs: alternatives to report beside each token's own log-probability when `logprobs` is set.
     prompt_logprobs: whether to report those of a decoder's prompt, with as many alternatives.
     stream: with beams, whether to report the tokens that every beam agrees on as they become certain.
@@ -171,12 +174,16 @@ class GenerationParams(msgspec.Struct, frozen=True, omit_defaults=True):
     logit_bias: dict[int, float] = {}
     end_token_ids: list[int] = []
     stop_token_ids: list[int] = []
+    stop_texts: list[bytes] = []
+    text_drops_space: bool = False
     forced_bos_token_id: int | None = None
     forced_eos_token_id: int | None = None
     num_beams: int = 1
     num_return_sequences: int = 1
     length_penalty: float = 1.0
     early_stopping: bool | Literal["never"] = False
+    num_beam_groups: int = 1
+    diversity_penalty: float = 0.0
     logprobs: bool = False
     top_logprobs: int = 0
     prompt_logprobs: bool = False
@@ -460,6 +467,7 @@ class StepTiming(msgspec.Struct, frozen=True, array_like=True):
     """One step, for the histograms. phase: what it did (`prefill`, `decode`, `mixed`, `encode`).
 
     mask_wait_seconds: how long the masks of grammars took beyond the forward pass beside them; None without any.
+    beam_lag_tokens: of each group of beams that streams and goes on, how many of its tokens are not certain yet.
     """
 
     model: str
@@ -469,6 +477,7 @@ class StepTiming(msgspec.Struct, frozen=True, array_like=True):
     tokens: int
     padding_tokens: int = 0
     mask_wait_seconds: float | None = None
+    beam_lag_tokens: list[int] = []
 
 
 class Stats(Message, frozen=True):

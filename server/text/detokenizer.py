@@ -21,7 +21,8 @@ class IncrementalDetokenizer:
     tokenizer: of the model that answers.
     prompt_ids: what the answer continues, so that a space between the two is kept; empty for an answer on its own,
         whose text then is `tokenizer.decode(ids)`.
-    spelling: to spell tokens one by one, whatever the tokenizer's decoder would make of several together.
+    spelling: to spell tokens one by one, whatever the tokenizer's decoder would make of several together; then
+        `show_names` says whether tokens that are no text, and not skipped, show by their names.
     stop: strings that end the answer; `include_stop` keeps the one that did in the text.
     """
 
@@ -34,6 +35,7 @@ class IncrementalDetokenizer:
         stop: Sequence[str] = (),
         include_stop: bool = False,
         spelling: Spelling | None = None,
+        show_names: bool = True,
     ) -> None:
         self._stream = tokenizer.stream(skip_special_tokens)
         self._stop = StopStrings(stop, include_stop)
@@ -41,7 +43,7 @@ class IncrementalDetokenizer:
         if spelling is not None:
             hidden = tokenizer.special_ids if skip_special_tokens else frozenset()
             self._stream = spelling.stream(
-                lambda token_id: None if token_id in hidden else tokenizer.id_to_token(token_id),
+                lambda token_id: None if token_id in hidden or not show_names else tokenizer.id_to_token(token_id),
                 drop_space=spelling.opens_with_space and not prompt_ids,
             )
         elif prompt_ids:

@@ -105,8 +105,10 @@ async def test_beams_of_the_checkpoint_step_back_for_sampling(bench: Bench, http
     assert (sampled.num_beams, sampled.do_sample, sampled.length_penalty) == (1, True, 1.0)
     two = await params(bench, http, num_beams=2, early_stopping="never", length_penalty=0.5, max_new_tokens=8)
     assert (two.num_beams, two.early_stopping, two.length_penalty) == (2, "never", 0.5)
-    refused = await http.post("/generate", json={"model": "decoder", "prompt": "a", "stop": "x"})
-    assert refused.status_code == 422 and refused.json()["error"]["param"] == "stop"
+    groups = await params(bench, http, num_beam_groups=2, diversity_penalty=0.5, max_new_tokens=8)
+    assert (groups.num_beams, groups.num_beam_groups, groups.diversity_penalty) == (4, 2, 0.5)
+    assert (await params(bench, http, stop=["x", "ä"], max_new_tokens=8)).stop_texts == [b"x", "ä".encode()]
+    assert (await params(bench, http, stop="x", num_beams=1, max_new_tokens=8)).stop_texts == []
 
 
 async def test_ids_and_words(bench: Bench, http: httpx.AsyncClient) -> None:

@@ -23,6 +23,7 @@ CONTRACT = {
     "batch_tokens", "kv_blocks_used", "kv_blocks_total", "preemptions_total", "prefix_cache_queries_total",
     "prefix_cache_hits_total", "speculative_drafted_tokens_total", "speculative_accepted_tokens_total",
     "worker_restarts_total", "model_load_seconds", "device_memory_bytes", "build_info", "mask_wait_seconds",
+    "beam_lag_tokens",
 }  # fmt: skip
 
 LABELS = {"route", "status", "model", "reason", "stage", "phase", "pool", "kind", "family", "version", "device", "le"}
@@ -52,7 +53,7 @@ async def busy(bench: Bench, http: httpx.AsyncClient) -> str:
     await posted
     await http.post("/generate", json={"prompt": "abc", "n": "x"})
     await http.get("/nowhere")
-    steps = [StepTiming("decoder", "decode", 0.01, 3, 5, 2, 0.002)]
+    steps = [StepTiming("decoder", "decode", 0.01, 3, 5, 2, 0.002, [0, 3])]
     stats = Stats(
         1, 1, 2, 30, {"self": 4}, {"self": 64, "cross": 8}, {"weights": 99}, steps, 1, 6, 3, 2, {"decoder": (8, 5)}
     )
@@ -106,6 +107,7 @@ async def test_numbers_move(bench: Bench, http: httpx.AsyncClient) -> None:
     assert (value(text, "batch_rows_sum"), value(text, "batch_tokens_sum")) == (3, 5)
     assert (value(text, "padding_tokens_total"), value(text, "wasted_tokens_total")) == (2, 6)
     assert value(text, "mask_wait_seconds_sum") == 0.002
+    assert (value(text, "beam_lag_tokens_sum"), value(text, "beam_lag_tokens_count")) == (3, 2)
     assert value(text, "preemptions_total") == 1
     assert value(text, 'device_memory_bytes{kind="weights"}') == 99
     assert value(text, 'model_load_seconds{family="fake",model="decoder"}') == 0.01

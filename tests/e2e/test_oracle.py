@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 
 import httpx
 import jsonschema
@@ -80,6 +81,39 @@ def test_processors(demo_server: RunningServer, ours: dict, theirs: dict) -> Non
 
 
 @torch.inference_mode()
+@torch.inference_mode()
+def test_beams_end_at_stop_strings(demo_server: RunningServer) -> None:
+    """As with transformers' `stop_strings`: the same texts up to the string, and scores; streamed as well."""
+    tokenizer = AutoTokenizer.from_pretrained(DEMO / "story")
+    model = AutoModelForCausalLM.from_pretrained(DEMO / "story")
+    stops = [" and", "er", "."]
+    body = {"num_beams": 4, "num_return_sequences": 2, "max_new_tokens": 40, "stop": stops}
+    reasons = []
+    for prompt in PROMPTS:
+        inputs = tokenizer(prompt, return_tensors="pt")
+        made = model.generate(
+            **inputs,
+            max_new_tokens=40,
+            num_beams=4,
+            num_return_sequences=2,
+            do_sample=False,
+            stop_strings=stops,
+            tokenizer=tokenizer,
+            return_dict_in_generate=True,
+            output_scores=True,
+        )
+        texts = tokenizer.batch_decode(made.sequences[:, inputs["input_ids"].shape[1] :], skip_special_tokens=True)
+        choices = post(demo_server, "/generate", {"prompt": prompt, **body})["choices"]
+        any_stop = "|".join(map(re.escape, stops))
+        assert [choice["text"] for choice in choices] == [re.split(any_stop, text)[0] for text in texts]
+        assert [choice["score"] for choice in choices] == pytest.approx(made.sequences_scores.tolist(), abs=1e-4)
+        reasons += [choice["stop_reason"] for choice in choices]
+        events = sse.stream(f"{demo_server.url}/generate", {"prompt": prompt, **body, "stream": True})
+        said = [event["text"] for kind, event in events if kind == "token" and event["index"] == 0]
+        assert "".join(said) == events[-1][1]["choices"][0]["text"] == choices[0]["text"]
+    assert set(reasons) & set(stops)
+
+
 def test_best_of_is_by_log_probability_per_token(demo_server: RunningServer) -> None:
     tokenizer = AutoTokenizer.from_pretrained(DEMO / "story")
     model = AutoModelForCausalLM.from_pretrained(DEMO / "story")

@@ -24,12 +24,19 @@ def expected(pair, source: list[int], tokens: list[int]) -> np.ndarray:
         decoder_input_ids=torch.tensor([pair.starts + tokens[:-1]]),
         output_attentions=True,
     )
-    mean = output.cross_attentions[-1][0].mean(0)
-    return mean[-len(tokens) :].numpy()
+    return output.cross_attentions[-1][0].mean(0)[-len(tokens) :].numpy()
 
 
 @pytest.mark.parametrize("name", SEQ2SEQ)
-@pytest.mark.parametrize("settings", [{}, {"num_beams": 4, "num_return_sequences": 3}], ids=["greedy", "beams"])
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {},
+        {"num_beams": 4, "num_return_sequences": 3},
+        {"num_beams": 4, "num_beam_groups": 2, "diversity_penalty": 2.0, "num_return_sequences": 4},
+    ],
+    ids=["greedy", "beams", "groups"],
+)
 def test_equals_the_cross_attention_of_the_reference(pairs, name, settings):
     pair = pairs(name)
     requests = [generate(pair, i, source, attention=True, **settings) for i, source in enumerate(SOURCES)]
@@ -41,7 +48,7 @@ def test_equals_the_cross_attention_of_the_reference(pairs, name, settings):
         for hypothesis in hypotheses:
             ours = looked(hypothesis, source)
             assert ours.shape == (len(hypothesis.token_ids), len(source))
-            np.testing.assert_allclose(ours, expected(pair, source, hypothesis.token_ids), atol=1e-4)
+            np.testing.assert_allclose(ours, expected(pair, source, hypothesis.token_ids), atol=1e-5)
             np.testing.assert_allclose(ours.sum(1), 1.0, atol=1e-5)
         assert results.texts(10 + i) == results.texts(i)
         assert results.finished[10 + i].hypotheses[0].attention is None
@@ -62,7 +69,7 @@ def test_equals_what_generate_saw_step_by_step(pairs):
     steps = [step[-1][0, :, -1].mean(0) for step in made.cross_attentions]
     hypothesis = run(pair.engine(), [generate(pair, 0, source, attention=True)]).finished[0].hypotheses[0]
     assert hypothesis.token_ids == made.sequences[0, len(pair.starts) :].tolist()
-    np.testing.assert_allclose(looked(hypothesis, source), torch.stack(steps).numpy(), atol=1e-4)
+    np.testing.assert_allclose(looked(hypothesis, source), torch.stack(steps).numpy(), atol=1e-5)
     # Negative control: one token late is another matrix.
     assert np.abs(looked(hypothesis, source)[1:] - torch.stack(steps).numpy()[:-1]).max() > 1e-2
 

@@ -16,6 +16,7 @@ from transformers.generation.logits_process import (
     TypicalLogitsWarper,
 )
 
+from server.engine import sampler
 from server.engine.sampler import SamplerRow, keep_typical, sample, thresholds, uniform
 
 VOCAB = 3000
@@ -85,6 +86,32 @@ def test_a_nucleus_wider_than_the_guess_sorts_the_whole_row():
         for index, row in enumerate(rows):
             # In double: their float32 is too coarse where all distances are nearly the same.
             assert torch.equal(kept[index], oracle(logits[index].double(), row))
+
+
+@pytest.mark.parametrize("spread", [0.0, 0.003, 0.5, 1.0, 3.0, 9.0])
+def test_typical_tokens_are_those_of_sorting_the_whole_row(spread):
+    """Peaked and flat rows, with ties and with bans, by whichever way; and each of the two ways by itself."""
+    generator = torch.Generator().manual_seed(4)
+    probabilities = [0.001, 0.1, 0.5, 0.9, 0.95, 0.9999]
+    logits = torch.randn(2 * len(probabilities), 5000, generator=generator) * spread
+    logits[::3] = (logits[::3] * 4).round() / 4
+    logits[1::4, 100:3000] = -torch.inf
+    rows = [SamplerRow(1.0, typical_p=p) for p in probabilities * 2]
+    kept = survivors(logits, rows)
+    log_probs = logits.double().log_softmax(dim=-1)
+    distances = (log_probs + torch.special.entr(log_probs.exp()).sum(dim=-1, keepdim=True)).abs()
+    for index, row in enumerate(rows):
+        nearest, order = distances[index].sort()
+        reached = log_probs[index].exp()[order].cumsum(dim=0)
+        last = min(int((reached < row.typical_p - 1e-12).sum()), int((logits[index] > -torch.inf).sum()) - 1)
+        differs = kept[index] != (distances[index] <= nearest[last])
+        # Ties may differ in the last bit of their distance.
+        assert ((distances[index] - nearest[last])[differs].abs() <= 1e-12).all()
+    wanted = torch.tensor([[row.typical_p] for row in rows], dtype=torch.float64)
+    many = sampler._typical_many(distances, log_probs.exp(), wanted)
+    few, enough = sampler._typical_few(distances, log_probs.exp(), wanted)
+    torch.testing.assert_close(many[enough], few[enough], rtol=0, atol=1e-12)
+    assert not enough.all() or spread > 3
 
 
 def test_masked_tokens_are_never_drawn():

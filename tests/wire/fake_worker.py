@@ -114,14 +114,17 @@ class Sequence:
         text = text[turn:] + text[:turn]
         tokens = text * (1 + params.max_new_tokens // max(1, len(text))) if not params.end_token_ids else [*text, EOS]
         tokens = tokens[: params.max_new_tokens]
-        stop = next((i for i, token in enumerate(tokens) if token in params.stop_token_ids), None)
+        spelled = [bytes([token - FIRST_BYTE]) if token >= FIRST_BYTE else b"" for token in tokens]
+        held = (i for i in range(len(tokens)) if any(one in b"".join(spelled[: i + 1]) for one in params.stop_texts))
+        stop = next((i for i, token in enumerate(tokens) if token in params.stop_token_ids), next(held, None))
         if stop is not None:
             tokens = tokens[: stop + 1]
-        ended = stop is not None or tokens[-1] == EOS
+        ended = tokens[-1] == EOS or tokens[-1] in params.stop_token_ids
         likely = -0.5 - turn if params.do_sample else -0.5
         logprobs = [self.logprob(token, likely) for token in tokens] if params.logprobs else None
         score = -float(rank) if params.num_beams > 1 else None
-        return Hypothesis(tokens, "stop" if ended else "length", tokens[-1] if ended else None, score, logprobs)
+        reason = "stop" if ended or stop is not None else "length"
+        return Hypothesis(tokens, reason, tokens[-1] if ended else None, score, logprobs)
 
     def logprob(self, token: int, likely: float) -> TokenLogprob:
         top = [((token + i) % VOCAB, likely - i) for i in range(self.message.params.top_logprobs)]

@@ -114,6 +114,23 @@ def test_greedy_and_sampling_follow_the_fields(client: httpx.Client) -> None:
     assert generate(client, prompt="abc", seed=1, temperature=0.0)["choices"][0]["text"] == "abc"
 
 
+def test_beams_with_stop_strings(client: httpx.Client) -> None:
+    """Every hypothesis has its text before the stop string, its score and its reason; streamed as well."""
+    body = {"prompt": "abcd", "num_beams": 3, "num_return_sequences": 3, "stop": ["cd", "q"], "max_new_tokens": 8}
+    choices = generate(client, **body, return_token_ids=True)["choices"]
+    assert [choice["text"] for choice in choices] == ["ab", "b", ""]
+    assert [len(choice["token_ids"]) for choice in choices] == [4, 3, 2]
+    assert {(choice["finish_reason"], choice["stop_reason"]) for choice in choices} == {("stop", "cd")}
+    assert [choice["score"] for choice in choices] == [0.0, -1.0, -2.0]
+    kept = generate(client, **body, include_stop=True)["choices"]
+    assert [choice["text"] for choice in kept] == ["abcd", "bcd", "cd"]
+    events = stream(client, **body)
+    assert [choice["text"] for choice in events[-1][1]["choices"]] == ["ab", "b", ""]
+    assert events[-1][1]["choices"][0]["score"] == 0.0
+    said = "".join(event["text"] for kind, event in events if kind == "token" and event["index"] == 0)
+    assert said == "ab"
+
+
 def test_beams(client: httpx.Client) -> None:
     choices = generate(client, prompt="abc", num_beams=3, num_return_sequences=3, max_new_tokens=8)["choices"]
     assert [(c["text"], c["score"]) for c in choices] == [("abc", 0.0), ("bca", -1.0), ("cab", -2.0)]

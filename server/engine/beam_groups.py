@@ -1,0 +1,108 @@
+"""Diverse beam search: groups of beams that search one after the other, each away from those before it.
+
+Vijayakumar et al. 2018, arXiv:1610.02424, algorithm 1 with Hamming diversity: at every step a token loses
+`diversity_penalty` for each beam of an earlier group that has just taken it. What it lost stays in the beam's sum and
+so in its score. Each group is a `BeamSearch` of its own, with hypotheses of its own; together they are one, over one
+set of rows. Knows log-probabilities and tokens, no model.
+
+The penalty is subtracted from what logits processors leave. Where only one token may follow, as when it is forced,
+there is nothing to be diverse about, and it costs nothing.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Literal
+
+import numpy as np
+
+from server.engine.beam_search import BeamSearch, Describe, Float32s, Ids
+from server.ipc.messages import GenerationParams
+
+
+def make_search(params: GenerationParams, end_ids: frozenset[int]) -> BeamSearch | None:
+    """The search that a request asks for; None without beams."""
+    if params.num_beams == 1:
+        return None
+    if params.num_beam_groups == 1:
+        return BeamSearch(
+            params.num_beams, params.max_new_tokens, end_ids, params.length_penalty, params.early_stopping
+        )
+    return GroupSearch(
+        params.num_beams,
+        params.num_beam_groups,
+        params.diversity_penalty,
+        params.max_new_tokens,
+        end_ids,
+        params.length_penalty,
+        params.early_stopping,
+    )
+
+
+class GroupSearch(BeamSearch):
+    """`num_beams` beams in `num_groups` groups of equal size, which divide them.
+
+    running: beams of the groups that are not done, group by group. finished: the best hypotheses of all groups.
+    """
+
+    def __init__(
+        self,
+        num_beams: int,
+        num_groups: int,
+        diversity_penalty: float,
+        max_new_tokens: int,
+        end_ids: frozenset[int],
+        length_penalty: float,
+        early_stopping: bool | Literal["never"],
+    ) -> None:
+        super().__init__(num_beams, max_new_tokens, end_ids, length_penalty, early_stopping)
+        assert num_beams % num_groups == 0
+        size = num_beams // num_groups
+        self.diversity_penalty = diversity_penalty
+        self.groups = [
+            BeamSearch(size, max_new_tokens, end_ids, length_penalty, early_stopping) for _ in range(num_groups)
+        ]
+        # No more tokens than the earlier groups have beams can fall behind others in a row.
+        self.num_candidates = self.groups[0].num_candidates + num_beams - size
+
+    def advance(self, log_probs: Float32s, token_ids: Ids, describe: Describe | None = None) -> list[int]:
+        """One step of every group that is not done: see `BeamSearch.advance`."""
+        assert not self.done and log_probs.shape[0] == len(self.running)
+        for group in self.groups:
+            group.stop_texts = self.stop_texts
+        is_first, is_last = self.length == 0, self.length + 1 >= self.max_new_tokens
+        taken: Counter[int] = Counter()
+        parents: list[list[int]] = []
+        active = [group for group in self.groups if not group.done]
+        start = 0
+        for group in active:
+            first_row = 0 if is_first else start
+            rows = slice(first_row, first_row + len(group.running))
+            start = rows.stop
+            candidates = self._diverse(log_probs[rows], token_ids[rows], taken, group.num_candidates)
+            own = group.advance(*candidates, _shifted(describe, first_row))
+            parents.append([first_row + parent for parent in own])
+            # At the last step no beam goes on, but each has taken its token.
+            taken.update(beam.tokens[-1] for beam in group.running if beam.is_possible or is_last)
+        self.length += 1
+        self.finished = self._keep_best([beam for group in self.groups for beam in group.finished])
+        self.done = all(group.done for group in self.groups)
+        going_on = [(group, own) for group, own in zip(active, parents, strict=True) if self.done or not group.done]
+        self.running = [beam for group, _ in going_on for beam in group.running]
+        return [parent for _, own in going_on for parent in own]
+
+    def _diverse(self, log_probs: Float32s, token_ids: Ids, taken: Counter[int], count: int) -> tuple[Float32s, Ids]:
+        """A group's best `count` candidates in each row, after what earlier groups took from them."""
+        if taken:
+            times = np.array([[taken[token] for token in row] for row in token_ids.tolist()], dtype=np.float32)
+            has_choice = (log_probs > -np.inf).sum(axis=1, keepdims=True) > 1
+            log_probs = log_probs - np.where(has_choice, times * np.float32(self.diversity_penalty), np.float32(0.0))
+            order = np.argsort(-log_probs, axis=1, kind="stable")
+            log_probs = np.take_along_axis(log_probs, order, axis=1)
+            token_ids = np.take_along_axis(token_ids, order, axis=1)
+        return log_probs[:, :count], token_ids[:, :count]
+
+
+def _shifted(describe: Describe | None, first_row: int) -> Describe | None:
+    """For rows counted from the group's own first one."""
+    return describe and (lambda row, token: describe(first_row + row, token))

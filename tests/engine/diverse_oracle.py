@@ -1,0 +1,91 @@
+"""Diverse beam search written once more, with plain loops over whole distributions: the oracle of `test_beam_groups`.
+
+Vijayakumar et al. 2018, arXiv:1610.02424, algorithm 1 with Hamming diversity. transformers 5 has no group beam search
+any more; of what the paper leaves open, when a group is done and what a hypothesis scores, this follows the beam search
+that transformers 5 does have, to which one group comes down.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import torch
+
+from tests.engine.harness import Pair
+
+
+@dataclass
+class Group:
+    running: list[tuple[float, list[int]]] = field(default_factory=lambda: [(0.0, [])])
+    finished: list[tuple[float, list[int]]] = field(default_factory=list)
+    done: bool = False
+
+
+def log_probs(pair: Pair, prompt: list[int], texts: list[list[int]], processors) -> list[list[float]]:
+    """Of what follows each text, from the whole of it every time."""
+    device = next(pair.oracle.parameters()).device
+    ids = torch.tensor([(pair.starts or prompt) + text for text in texts], device=device)
+    if pair.starts:
+        logits = pair.oracle(input_ids=torch.tensor([prompt] * len(texts), device=device), decoder_input_ids=ids).logits
+    else:
+        logits = pair.oracle(input_ids=ids).logits
+    return processors(ids, logits[:, -1].float().log_softmax(dim=-1)).tolist()
+
+
+@torch.inference_mode()
+def diverse_search(
+    pair: Pair,
+    prompt: list[int],
+    num_beams: int,
+    num_beam_groups: int,
+    diversity_penalty: float,
+    max_new_tokens: int,
+    end_token_ids: list[int],
+    length_penalty: float = 1.0,
+    early_stopping: bool | str = False,
+    num_return_sequences: int = 1,
+    processors=lambda ids, scores: scores,
+) -> tuple[list[list[int]], list[float]]:
+    """The best hypotheses and their scores."""
+    size = num_beams // num_beam_groups
+    groups = [Group() for _ in range(num_beam_groups)]
+    for length in range(1, max_new_tokens + 1):
+        taken: list[int] = []
+        for group in groups:
+            if not group.done:
+                best = step(
+                    pair, prompt, group, size, taken, diversity_penalty, end_token_ids, length_penalty, processors
+                )
+                last = length == max_new_tokens
+                if last:
+                    group.finished += [(total / length**length_penalty, text) for total, text in group.running]
+                group.finished = sorted(group.finished, key=lambda one: -one[0])[:size]
+                # Beams that go on have taken their token; at the last step, where none does, the best have.
+                taken += [text[-1] for _, text in (best if last else group.running)]
+                longest = max_new_tokens if early_stopping == "never" and length_penalty > 0 else length
+                group.done = last or (
+                    len(group.finished) == size
+                    and (
+                        early_stopping is True or group.running[0][0] / longest**length_penalty <= group.finished[-1][0]
+                    )
+                )
+    best = sorted([one for group in groups for one in group.finished], key=lambda one: -one[0])[:num_return_sequences]
+    return [text for _, text in best], [score for score, _ in best]
+
+
+def step(pair, prompt, group, size, taken, diversity_penalty, end_token_ids, length_penalty, processors):
+    """One token more for one group. Returns its best candidates."""
+    rows = log_probs(pair, prompt, [text for _, text in group.running], processors)
+    every = []
+    for (total, text), row in zip(group.running, rows, strict=True):
+        has_choice = sum(value > -float("inf") for value in row) > 1
+        for token, value in enumerate(row):
+            penalty = diversity_penalty * taken.count(token) if has_choice else 0.0
+            every.append((total + value - penalty, [*text, token]))
+    every.sort(key=lambda one: -one[0])
+    length = len(every[0][1])
+    candidates = [one for one in every[: max(2, 1 + len(end_token_ids)) * size] if one[0] > -float("inf")]
+    ended = [one for one in candidates[:size] if one[1][-1] in end_token_ids]
+    group.finished += [(total / length**length_penalty, text) for total, text in ended]
+    group.running = [one for one in candidates if one[1][-1] not in end_token_ids][:size]
+    return candidates[:size]

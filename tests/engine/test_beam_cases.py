@@ -1,0 +1,154 @@
+"""Beam search equals transformers' `generate` on 200 random cases, batched together in one engine beside plain rows."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+import torch
+import transformers
+
+from server.engine.beam_search import BeamSearch
+from server.engine.loading import Loaded
+from server.ipc.messages import ModelSpec
+from tests.engine.harness import Pair, generate, in_their_words, reference, run
+from tests.parity.checkpoints import load, save
+
+FAMILIES = ["gpt2", "llama", "t5", "bart", "marian", "mbart"]
+NUM_CASES = 200
+FIRST = 3
+"""Ids below are special in some family."""
+
+
+def random_case(chance: random.Random, name: str, vocab: int = 97) -> tuple[list[int], dict]:
+    """A prompt and settings: every setting of a search, and about half of the time each processor."""
+    ids = range(FIRST, vocab)
+    prompt = chance.choices(ids, k=chance.randint(1, 20))
+    beams = chance.randint(2, 8)
+    limit = chance.choice([1, 2, 5, 8, 10, 12, 16])
+    settings: dict = {
+        "num_beams": beams,
+        "num_return_sequences": chance.randint(1, beams),
+        "max_new_tokens": limit,
+        "length_penalty": chance.choice([-2.0, -0.7, 0.0, 0.6, 1.0, 1.8, 3.0, chance.uniform(-1.0, 2.0)]),
+        "early_stopping": chance.choice([True, False, "never"]),
+    }
+    if chance.random() < 0.7:
+        settings["end_token_ids"] = chance.sample(ids, k=chance.choice([1, 3, 9, 20]))
+    if chance.random() < 0.4:
+        settings["min_new_tokens"] = chance.randint(1, limit)
+    if chance.random() < 0.4:
+        settings["repetition_penalty"] = chance.choice([0.8, 1.2, 1.7])
+    if chance.random() < 0.4:
+        settings["no_repeat_ngram_size"] = chance.randint(1, 3)
+    if chance.random() < 0.3:
+        settings["encoder_no_repeat_ngram_size"] = chance.randint(1, 3)
+    if chance.random() < 0.4:
+        settings["bad_words_ids"] = [chance.choices(ids, k=chance.randint(1, 2)) for _ in range(12)]
+    if chance.random() < 0.3:
+        settings["suppress_token_ids"] = chance.sample(ids, k=5)
+    if chance.random() < 0.3:
+        settings["renormalize_logits"] = True
+    if chance.random() < 0.3:
+        settings["forced_eos_token_id"] = chance.choice(settings.get("end_token_ids") or [FIRST])
+    # The reference counts a decoder's prompt as a beginning: only where the text is new does it force one.
+    if chance.random() < 0.4 and name not in ("gpt2", "llama"):
+        settings["forced_bos_token_id"] = chance.choice(ids)
+    # What is forced and forbidden at once leaves nothing; the order of that is shown elsewhere.
+    forced = {settings.get("forced_bos_token_id"), settings.get("forced_eos_token_id")}
+    settings["suppress_token_ids"] = [token for token in settings.get("suppress_token_ids", []) if token not in forced]
+    return prompt, {name: value for name, value in settings.items() if value != []}
+
+
+def random_cases(name: str, count: int) -> list[tuple[list[int], dict]]:
+    chance = random.Random(f"beams of {name}")
+    return [random_case(chance, name) for _ in range(count)]
+
+
+def check(pair: Pair, cases: list[tuple[list[int], dict]]) -> list[int]:
+    """The cases in which we differ from the reference. Plain rows come and go beside them, and are right as well."""
+    requests = [generate(pair, i, prompt, **settings) for i, (prompt, settings) in enumerate(cases)]
+    plain = [generate(pair, 10_000 + i, prompt) for i, (prompt, _) in enumerate(cases[:6])]
+    results = run(pair.engine(kv_cache_bytes=1 << 21), [*plain[:3], *requests, *plain[3:]], every=2)
+    for i, (prompt, _) in enumerate(cases[:6]):
+        assert results.texts(10_000 + i) == reference(pair, prompt, max_new_tokens=12)[0]
+    wrong = []
+    for i, (prompt, settings) in enumerate(cases):
+        texts, scores = possible(*reference(pair, prompt, **in_their_words(pair, prompt, settings)), settings)
+        ours = [hypothesis.score for hypothesis in results.finished[i].hypotheses]
+        if results.texts(i) != texts or ours != pytest.approx(scores, rel=1e-5, abs=2e-4):
+            wrong.append(i)
+    return wrong
+
+
+def possible(texts, scores, settings) -> tuple[list[list[int]], list[float]]:
+    """Without what the reference fills up with where fewer texts are possible than are to be returned.
+
+    It begins all beams but one at a sum of -1e9, and returns them where nothing better comes.
+    """
+    power = settings.get("length_penalty", 1.0)
+    real = [score * len(text) ** power > -1e8 for text, score in zip(texts, scores, strict=True)]
+    assert real == sorted(real, reverse=True) and real[0]
+    return texts[: sum(real)], scores[: sum(real)]
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_equals_transformers(pairs, name):
+    assert check(pairs(name), random_cases(name, -(-NUM_CASES // len(FAMILIES)))) == []
+
+
+def test_the_cases_reach_what_they_are_meant_to():
+    cases = [settings for name in FAMILIES for _, settings in random_cases(name, -(-NUM_CASES // len(FAMILIES)))]
+    assert len(cases) >= NUM_CASES
+    assert {settings["num_beams"] for settings in cases} == set(range(2, 9))
+    assert {settings["early_stopping"] for settings in cases} == {True, False, "never"}
+    assert min(s["length_penalty"] for s in cases) < 0 < max(s["length_penalty"] for s in cases)
+    assert {len(settings.get("end_token_ids", [])) for settings in cases} == {0, 1, 3, 9, 20}
+    often = ("min_new_tokens", "repetition_penalty", "bad_words_ids", "forced_bos_token_id", "forced_eos_token_id")
+    assert all(sum(processor in settings for settings in cases) > 20 for processor in often)
+
+
+@pytest.fixture(scope="module")
+def small(tmp_path_factory, device) -> Pair:
+    """Twelve tokens: fewer than sixteen beams look at candidates."""
+    directory = tmp_path_factory.mktemp("small")
+    config = transformers.LlamaConfig(
+        vocab_size=12, hidden_size=32, intermediate_size=48, num_hidden_layers=2, num_attention_heads=4, eos_token_id=2
+    )
+    oracle = save(directory, config, "LlamaForCausalLM").to(device)
+    spec = ModelSpec("small", str(directory), "float32")
+    return Pair("small", oracle, Loaded(spec, load(directory, device), torch.float32, device, 0.0))
+
+
+@pytest.mark.parametrize("ends", [[2], [2, 4], list(range(2, 11))], ids=len)
+@pytest.mark.parametrize("early", [True, False, "never"])
+def test_more_candidates_than_tokens(small, early, ends):
+    settings = {"num_beams": 16, "num_return_sequences": 16, "early_stopping": early, "end_token_ids": ends}
+    settings["max_new_tokens"] = 10
+    assert check(small, [([5], settings), ([3, 7, 7], {**settings, "length_penalty": -1.0})]) == []
+
+
+def test_sixteen_beams(pairs):
+    settings = {"num_beams": 16, "num_return_sequences": 16, "max_new_tokens": 12}
+    cases = [([7, 8, 9], {**settings, "end_token_ids": ends}) for ends in ([2], [2, *range(20, 35)])]
+    assert check(pairs("bart"), cases) == []
+
+
+def test_a_search_that_stops_too_early_is_found_out(pairs, monkeypatch):
+    """Negative control: "never" treated as false."""
+    monkeypatch.setattr(BeamSearch, "_may_improve", _judged_at_the_present_length)
+    assert check(pairs("bart"), random_cases("bart", 30)) != []
+
+
+def test_a_length_that_is_wrong_by_one_is_found_out(pairs, monkeypatch):
+    """Negative control: the end token not counted."""
+    penalty = BeamSearch._penalty
+    monkeypatch.setattr(BeamSearch, "_penalty", lambda self, length: penalty(self, max(length - 1, 1)))
+    assert check(pairs("llama"), random_cases("llama", 10)) != []
+
+
+def _judged_at_the_present_length(self) -> bool:
+    if len(self.finished) < self.num_beams:
+        return bool(self.running[0].score > -float("inf"))
+    better = self.running[0].score / self._penalty(self.length) > self.finished[-1].score
+    return self.early_stopping is not True and bool(better)

@@ -1,0 +1,144 @@
+"""Stop strings with beams: a hypothesis ends where its text holds one, as in transformers with a stopping criterion."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+import torch
+import transformers
+
+from server.engine.stop_texts import StopTexts
+from server.ipc.messages import Vocabulary
+from tests.engine.harness import generate, reference, run
+from tests.engine.test_beam_cases import possible
+from tests.parity.checkpoints import random_ids
+
+SPELLED = [
+    b"",
+    b"",
+    b"",
+    *(random.Random(i).choice([b"a", b"b", b"ab", b" b", b"ba ", b"c", b"\xc3", b"\xa4"]) for i in range(94)),
+]
+PROMPTS = random_ids(97, [1, 5, 11], seed=3)
+VARIANTS = {
+    "one": {"stops": [b"ab"]},
+    "across tokens": {"stops": [b"abab", b"b b"]},
+    "bytes of a character": {"stops": ["ä".encode()], "early_stopping": True},
+    "early": {"stops": [b"ba"], "early_stopping": True, "length_penalty": -1.0},
+    "never": {"stops": [b"c", b"aaa"], "early_stopping": "never", "length_penalty": 2.0},
+    "beside end tokens": {"stops": [b"bab"], "end_token_ids": [2, 9, 17, 33, 34, 35]},
+    "at the beginning": {"stops": [b"b"], "drops_space": True},
+    "a space that is dropped": {"stops": [b" b"], "drops_space": True},
+    "hardly ever": {"stops": [b"abcabcabc"]},
+    "nearly always": {"stops": [b"a", b"b", b"c"], "num_return_sequences": 4},
+}
+
+
+def text_of(tokens: list[int], drops_space: bool) -> bytes:
+    text = b"".join(SPELLED[token] for token in tokens)
+    return text.removeprefix(b" ") if drops_space else text
+
+
+class HoldsStop(transformers.StoppingCriteria):
+    def __init__(self, skip: int, stops: list[bytes], drops_space: bool) -> None:
+        self.skip, self.stops, self.drops_space = skip, stops, drops_space
+
+    def __call__(self, input_ids, scores, **_):
+        texts = [text_of(row[self.skip :], self.drops_space) for row in input_ids.tolist()]
+        return torch.tensor([any(stop in text for stop in self.stops) for text in texts], device=input_ids.device)
+
+
+@pytest.mark.parametrize("name", ["llama", "t5", "bart"])
+def test_equals_transformers(pairs, name):
+    """In one crowd, streamed, beside beams and plain rows without any."""
+    pair, engine = pairs(name), pairs(name).engine()
+    engine.teach(Vocabulary(name, SPELLED))
+    cases = [(prompt, dict(variant)) for variant in VARIANTS.values() for prompt in PROMPTS]
+    shared = {"num_beams": 4, "max_new_tokens": 10, "num_return_sequences": 2}
+    requests, expected = [], []
+    for i, (prompt, variant) in enumerate(cases):
+        stops, drops_space = variant.pop("stops"), variant.pop("drops_space", False)
+        settings = {**shared, **variant}
+        ours = {"stop_texts": stops, "text_drops_space": drops_space, "stream": True}
+        requests.append(generate(pair, i, prompt, **settings, **ours))
+        ends = settings.pop("end_token_ids", pair.ends)
+        criterion = HoldsStop(len(pair.starts) or len(prompt), stops, drops_space)
+        theirs = reference(pair, prompt, eos_token_id=ends, stopping_criteria=[criterion], **settings)
+        expected.append(possible(*cut(theirs, stops, drops_space), settings))
+    plain = [generate(pair, 100 + n, PROMPTS[1], num_beams=n) for n in (1, 3)]
+    results = run(engine, [*requests, *plain])
+    ended = 0
+    for i, (texts, scores) in enumerate(expected):
+        assert results.texts(i) == texts, cases[i]
+        assert [h.score for h in results.finished[i].hypotheses] == pytest.approx(scores, rel=1e-5, abs=1e-4)
+        assert results.tokens[i] == texts[0]
+        for hypothesis in results.finished[i].hypotheses:
+            params = requests[i].params
+            holds = any(stop in text_of(hypothesis.token_ids, params.text_drops_space) for stop in params.stop_texts)
+            assert not holds or hypothesis.finish_reason == "stop"
+            ended += holds
+    assert ended > 10
+    for n in (1, 3):
+        assert results.texts(100 + n) == reference(pair, PROMPTS[1], num_beams=n, max_new_tokens=12)[0]
+
+
+def cut(theirs, stops: list[bytes], drops_space: bool):
+    """The reference fills texts up to the longest; ours end with the token that completed a stop string."""
+    texts = []
+    for text in theirs[0]:
+        lengths = range(1, len(text) + 1)
+        held = (n for n in lengths if any(stop in text_of(text[:n], drops_space) for stop in stops))
+        texts.append(text[: next(held, len(text))])
+    return texts, theirs[1]
+
+
+def test_groups_stop_as_well(pairs):
+    pair, engine = pairs("llama"), pairs("llama").engine()
+    engine.teach(Vocabulary("llama", SPELLED))
+    settings = {"num_beams": 4, "num_beam_groups": 2, "diversity_penalty": 0.5, "num_return_sequences": 4}
+    results = run(engine, [generate(pair, 0, PROMPTS[1], stop_texts=[b"a"], max_new_tokens=10, **settings)])
+    for tokens in results.texts(0):
+        assert b"a" not in text_of(tokens[:-1], False)
+    assert any(hypothesis.finish_reason == "stop" for hypothesis in results.finished[0].hypotheses)
+
+
+def first_difference() -> int | None:
+    """Which of 2000 random texts is not ended where looking at the whole of it would; strings of 1 to 7 bytes."""
+    chance = random.Random(5)
+    for number in range(2000):
+        stops = [bytes(chance.choices(b"ab c", k=chance.randint(1, 7))) for _ in range(chance.randint(1, 3))]
+        drops = chance.random() < 0.5
+        texts, tokens = StopTexts(SPELLED, stops, drops), []
+        for token in chance.choices(range(97), k=30):
+            expected = any(stop in text_of([*tokens, token], drops) for stop in stops)
+            if texts.ends(tokens, token) != expected:
+                return number
+            if expected:
+                break
+            tokens.append(token)
+    return None
+
+
+def test_every_text_is_ended_where_a_look_at_the_whole_would():
+    assert first_difference() is None
+
+
+@pytest.mark.parametrize("bug", ["a byte short", "the first space kept"])
+def test_a_look_that_falls_short_is_found_out(monkeypatch, bug):
+    """Negative control."""
+    init = StopTexts.__init__
+
+    def faulty(self, spelled, stops, drops_space):
+        init(self, spelled, stops, drops_space and bug != "the first space kept")
+        self._reach -= 2 * (bug == "a byte short")
+
+    monkeypatch.setattr(StopTexts, "__init__", faulty)
+    assert first_difference() is not None
+
+
+def test_before_the_vocabulary_it_is_refused(pairs):
+    pair, engine = pairs("llama"), pairs("llama").engine()
+    engine.models["llama"].generation.formats = None
+    results = run(engine, [generate(pair, 0, [5], num_beams=2, stop_texts=[b"a"])])
+    assert "vocabulary" in results.failed[0].message

@@ -1,0 +1,148 @@
+"""What streaming beams say is never taken back, and joined it is the best answer: a property, over random models."""
+
+from __future__ import annotations
+
+import random
+from itertools import pairwise
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from server.engine.beam_groups import make_search
+from server.engine.beam_search import BeamSearch
+from server.ipc.messages import GenerationParams
+from tests.engine.harness import generate, run
+from tests.engine.test_beam_cases import random_case
+
+
+@st.composite
+def searches(draw) -> GenerationParams:
+    groups = draw(st.sampled_from([1, 1, 2, 3, 4]))
+    return GenerationParams(
+        max_new_tokens=draw(st.integers(1, 14)),
+        num_beams=groups * draw(st.integers(2 if groups == 1 else 1, 4)),
+        num_beam_groups=groups,
+        diversity_penalty=draw(st.sampled_from([0.1, 1.0, 20.0])) if groups > 1 else 0.0,
+        length_penalty=draw(st.sampled_from([-3.0, -1.0, 0.0, 0.5, 1.0, 2.5, 6.0])),
+        early_stopping=draw(st.sampled_from([True, False, "never"])),
+    )
+
+
+@st.composite
+def models(draw):
+    """From a text to the log-probabilities of what follows: sharp or flat, with impossible tokens and with ends."""
+    seed = draw(st.integers(0, 2**32 - 1))
+    vocab = draw(st.sampled_from([2, 5, 9, 30]))
+    spread = draw(st.sampled_from([0.3, 2.0, 8.0]))
+    banned = draw(st.sampled_from([0.0, 0.0, 0.3, 0.8]))
+
+    def log_probs(text: list[int]) -> np.ndarray:
+        chance = np.random.default_rng([seed, *text])
+        logits = chance.normal(size=vocab) * spread
+        values = logits - np.log(np.exp(logits - logits.max()).sum()) - logits.max()
+        return np.where(chance.random(vocab) < banned, -np.inf, values).astype(np.float32)
+
+    return vocab, log_probs, frozenset(draw(st.sets(st.integers(0, vocab - 1), max_size=3)))
+
+
+def said_at_each_step(params: GenerationParams, model) -> tuple[list[list[int]], list[int]]:
+    """What is agreed on after every step, and the best answer; as `selection` and `Generation` run a search."""
+    vocab, log_probs, ends = model
+    search = make_search(params, ends)
+    assert search is not None
+    said = []
+    while not search.done:
+        rows = np.stack([log_probs(beam.tokens) for beam in search.running])
+        if rows.max() == -np.inf:
+            break
+        tokens = np.argsort(-rows, axis=1, kind="stable")[:, : min(search.num_candidates, vocab)]
+        search.advance(np.take_along_axis(rows, tokens, axis=1), tokens)
+        said.append(list(search.agreed_prefix()))
+    return said, search.hypotheses(1)[0].tokens
+
+
+def holds(params: GenerationParams, model) -> bool:
+    said, best = said_at_each_step(params, model)
+    grows = all(later[: len(earlier)] == earlier for earlier, later in pairwise(said))
+    return grows and all(best[: len(text)] == text for text in said)
+
+
+@settings(max_examples=400, deadline=None, derandomize=True)
+@given(searches(), models())
+def test_nothing_is_taken_back(params, model):
+    assert holds(params, model)
+    said, best = said_at_each_step(params, model)
+    if len(said) == params.max_new_tokens:
+        assert said[-1] == best
+
+
+@pytest.mark.parametrize("bug", ["the best beam alone", "without the best finished one"])
+def test_a_hasty_prefix_is_found_out(monkeypatch, bug):
+    """Negative control: a prefix that forgets who can still win."""
+
+    def hasty(self) -> list[int]:
+        if self.done or not self.running:
+            return self.finished[0].tokens if self.finished else []
+        texts = [beam.tokens for beam in self.running if beam.score > -np.inf]
+        texts = texts[:1] if bug == "the best beam alone" else texts
+        common = 0
+        while texts and common < len(texts[0]) and len({text[common] for text in texts}) == 1:
+            common += 1
+        return texts[0][:common] if texts else []
+
+    monkeypatch.setattr(BeamSearch, "agreed_prefix", hasty)
+
+    @settings(max_examples=400, deadline=None, derandomize=True, database=None)
+    @given(searches(), models())
+    def fails(params, model):
+        assert holds(params, model)
+
+    with pytest.raises(AssertionError):
+        fails()
+
+
+@pytest.mark.parametrize("name", ["gpt2", "llama", "t5", "bart"])
+def test_through_the_engine(pairs, name):
+    """Events joined are the best answer, in a crowd of random searches, groups among them; and the lag is reported."""
+    pair, chance = pairs(name), random.Random(f"streams of {name}")
+    requests = []
+    for number in range(40):
+        prompt, chosen = random_case(chance, name)
+        groups = [g for g in (1, 2, 3, 4) if chosen["num_beams"] % g == 0]
+        chosen["num_beam_groups"] = chance.choice(groups)
+        chosen["diversity_penalty"] = 0.7 if chosen["num_beam_groups"] > 1 else 0.0
+        requests.append(generate(pair, number, prompt, stream=True, logprobs=chance.random() < 0.3, **chosen))
+    engine = pair.engine()
+    lags: list[int] = []
+    stats = engine.stats
+    engine.stats = lambda: _heard(stats(), lags)
+    results = run(engine, requests, every=2)
+    for request in requests:
+        assert results.tokens.get(request.request_id, []) == results.texts(request.request_id)[0]
+        for event in results.token_events[request.request_id]:
+            if request.params.logprobs:
+                assert [entry.token_id for entry in event.logprobs] == event.token_ids
+    assert min(lags) >= 0 < max(lags) and len(lags) > len(requests)
+
+
+def test_the_lag_counts_what_is_made_and_not_said(pairs):
+    pair = pairs("llama")
+    engine = pair.engine()
+    engine.add(generate(pair, 0, [5, 6, 7], num_beams=4, max_new_tokens=8, stream=True))
+    engine.add(generate(pair, 1, [5, 6, 7], num_beams=4, max_new_tokens=8))
+    engine.add(generate(pair, 2, [5, 6, 7], max_new_tokens=8, stream=True))
+    said, expected = 0, []
+    while engine.has_work:
+        output = engine.step()
+        for event in output.tokens if output is not None else []:
+            said += len(event.token_ids) if event.request_id == 0 else 0
+        running = engine.models[pair.name].generation.scheduler.running
+        expected += [one.beams.length - said for one in running if one.request_id == 0 and one.beams.length]
+    assert [lag for step in engine.stats().steps for lag in step.beam_lag_tokens] == expected
+
+
+def _heard(stats, lags: list[int]):
+    lags += [lag for step in stats.steps for lag in step.beam_lag_tokens]
+    return stats
