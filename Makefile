@@ -54,8 +54,8 @@ format: $(DEV)  ## Format the code
 demo: $(DEV)  ## Train the demo models from scratch (under 40 minutes on two cores)
 	@$(BIN)/python -m weights.demo.train
 
-# The peers have an environment of their own, and the tool that converts models for one of them another inside it: they
-# ask for other versions of the same libraries. torch comes first here too, and torchvision, which comes uncalled, goes.
+# The peers have an environment of their own; inside it infinity has another, and so has the tool that converts models for
+# OpenVINO: they ask for other versions of the same libraries. torch comes first here too, and torchvision, uncalled, goes.
 $(PEERS)/.installed: benchmarks/peers.txt constraints.txt
 	@echo "creating the environment of the peers in $(PEERS)"
 	@$(PYTHON) -m venv $(PEERS)
@@ -66,6 +66,10 @@ $(PEERS)/.installed: benchmarks/peers.txt constraints.txt
 	@$(PEERS)/export/bin/pip --disable-pip-version-check -q install -r $(PEERS)/torch.txt
 	@$(PEERS)/export/bin/pip --disable-pip-version-check -q install -c $(PEERS)/torch.txt optimum-intel openvino-tokenizers
 	@$(PEERS)/export/bin/pip -q uninstall -y torchvision
+	@$(PYTHON) -m venv $(PEERS)/infinity
+	@$(PEERS)/infinity/bin/pip --disable-pip-version-check -q install -r $(PEERS)/torch.txt
+	@$(PEERS)/infinity/bin/pip --disable-pip-version-check -q install -c $(PEERS)/torch.txt 'infinity-emb[server]' \
+		'transformers<5' sentence-transformers
 	@touch $@
 
 bench: $(RUNTIME) $(PEERS)/.installed  ## Compare with the peers and write docs/benchmarks.md (ARGS="--only B --minutes 30")

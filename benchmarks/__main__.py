@@ -50,6 +50,7 @@ def main(arguments: list[str] | None = None) -> None:
         rounds=given.rounds or (3 if given.quick else 1 if given.tiny else 5),
         budget_seconds=60 * (given.minutes or (4 if given.quick else 120)),
         scale=scale,
+        run_seconds=60.0 if given.quick else 300.0,
         grown="llama-tiny" if given.tiny else "llama-135m",
         programs={"llama.cpp": given.llama_cpp} if given.llama_cpp else {},
     )

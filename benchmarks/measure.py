@@ -19,7 +19,6 @@ from benchmarks.plan import Contest
 from benchmarks.process import ContestantProcess, Failed
 
 LOAD_SECONDS = 600.0
-RUN_SECONDS = 300.0
 
 
 @dataclass
@@ -27,6 +26,7 @@ class Options:
     """How to measure. rounds: of each workload, at least one; fewer when `budget_seconds` is nearly gone.
 
     python, peers: interpreters of our environment and theirs. grown: the shape whose steps are looked at in detail.
+    run_seconds: how long one run may take; who takes longer is stopped, and that is told.
     """
 
     checkpoints: Path
@@ -37,6 +37,7 @@ class Options:
     budget_seconds: float
     scale: workloads.Scale
     grown: str = "llama-135m"
+    run_seconds: float = 300.0
     programs: dict[str, str] = field(default_factory=dict)
 
 
@@ -98,12 +99,14 @@ def run(contests: list[Contest], options: Options, results: Results, say: Callab
             _note_all(contest, results, "not run: the time was over")
             continue
         say(f"{contest.name}: {', '.join(contest.workloads)} ({share:.0f} s)")
-        _contest(contest, options, results, time.monotonic() + share, say)
+        _contest(contest, options, results, share, say)
     results.write()
 
 
-def _contest(contest: Contest, options: Options, results: Results, ends: float, say: Callable[[str], None]) -> None:
+def _contest(contest: Contest, options: Options, results: Results, seconds: float, say: Callable[[str], None]) -> None:
+    """Load everyone, then rounds for so many seconds, and one round in any case."""
     processes = _load(contest, options, results, say)
+    ends = time.monotonic() + seconds
     try:
         warmed: set[tuple[str, str]] = set()
         for number in range(options.rounds):
@@ -121,7 +124,7 @@ def _contest(contest: Contest, options: Options, results: Results, ends: float, 
                         if (name, workload) not in warmed:
                             _warm_up(processes[name], workload, contest, options)
                             warmed.add((name, workload))
-                        outcome = _ask(processes[name], work)
+                        outcome = _ask(processes[name], work, options.run_seconds)
                     except Failed as error:
                         entry["error"] = str(error)
                         say(f"  {workload:10} {name:22} {error}")
@@ -178,13 +181,13 @@ def _warm_up(process: ContestantProcess, workload: str, contest: Contest, option
         return
     work = workloads.job(workload, contest.shape, options.scale, seed=0)
     process.send({"job": vars(workloads.shortened(work))})
-    process.receive(RUN_SECONDS)
+    process.receive(options.run_seconds)
 
 
-def _ask(process: ContestantProcess, work: workloads.Job) -> dict[str, Any]:
+def _ask(process: ContestantProcess, work: workloads.Job, seconds: float) -> dict[str, Any]:
     """One run. Raises Failed also for an answer that is not as long as asked for."""
     process.send({"job": vars(work)})
-    outcome = process.receive(RUN_SECONDS)
+    outcome = process.receive(seconds)
     if work.kind == "embed":
         made, wanted = outcome["texts"], len(work.inputs)
     else:

@@ -11,6 +11,8 @@ import time
 from pathlib import Path
 from typing import Any
 
+from server.engine.host import die_with_parent
+
 REPOSITORY = Path(__file__).resolve().parents[1]
 
 
@@ -37,6 +39,7 @@ class ContestantProcess:
             stderr=self._log,
             env=environment,
             cwd=REPOSITORY,
+            preexec_fn=die_with_parent,
         )
 
     def send(self, request: dict[str, Any]) -> None:

@@ -57,7 +57,7 @@ class Scale:
 
 
 FULL = Scale()
-QUICK = Scale(new=48, mixed=24, longest=64, sentences=32, texts=64)
+QUICK = Scale(new=32, mixed=20, longest=64, texts=64)
 TINY = Scale(
     prompt=8, new=6, mixed=6, longest=20, prefill=40, sentences=4, sentence_new=5, texts=10, longest_text=40, bert=4
 )

@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 import json
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
@@ -19,9 +18,10 @@ from typing import Any
 
 from benchmarks.contestants.contract import Outcome, Subject
 from benchmarks.contestants.ours import KV_BYTES
-from benchmarks.http_client import Connection
+from benchmarks.http_client import Connection, free_port
 from benchmarks.memory import children, cpu_seconds, resident_bytes
 from benchmarks.workloads import Job
+from server.engine.host import die_with_parent
 
 
 class Entry:
@@ -109,7 +109,7 @@ class Server:
     """A server process. subject: what it serves; None for the demo models."""
 
     def __init__(self, subject: Subject | None) -> None:
-        self.port = _free_port()
+        self.port = free_port()
         command = [sys.executable, "-m", "server.cli", "serve", "--port", str(self.port), "--log-level", "warning"]
         if subject is not None:
             precision = ["--quantize", "int8"] if subject.precision == "int8" else ["--dtype", subject.precision]
@@ -118,7 +118,7 @@ class Server:
         self._log = tempfile.TemporaryFile("w+")  # noqa: SIM115
         self.ready_seconds = 0.0
         self._started = time.perf_counter()
-        self.process = subprocess.Popen(command, stdout=self._log, stderr=self._log)
+        self.process = subprocess.Popen(command, stdout=self._log, stderr=self._log, preexec_fn=die_with_parent)
 
     def wait(self, seconds: float = 180) -> None:
         """Until it answers /ready with 200."""
@@ -146,12 +146,6 @@ class Server:
                 self.process.kill()
                 self.process.wait()
         self._log.close()
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 def _json(body: dict[str, Any]) -> bytes:
