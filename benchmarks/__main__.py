@@ -30,7 +30,7 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--rounds", type=int, help="of each workload (default: 5; 3 for --quick)")
     parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)), help="of each contestant")
     parser.add_argument("--peers", help="python of the environment that holds the peers; without it they are not run")
-    parser.add_argument("--llama-cpp", help="path of llama.cpp's llama-server")
+    parser.add_argument("--llama-cpp", help="path of llama.cpp's llama-server; models: see contestants/llama_cpp.py")
     parser.add_argument("--checkpoints", type=Path, default=Path(".bench"), help="where models are made and kept")
     parser.add_argument("--add", action="store_true", help="keep what an earlier run measured and this one does not")
     parser.add_argument("--out", type=Path, default=Path("docs"), help="directory of benchmarks.md and its figures")

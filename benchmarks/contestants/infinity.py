@@ -68,7 +68,8 @@ class Entry:
                 for call in waiting:
                     began = time.perf_counter()
                     body = json.dumps({"model": "m", "input": call}).encode()
-                    outcome.texts += len(json.loads(await connection.post("/embeddings", body))["data"])
+                    answer = await connection.post("/embeddings", body)
+                    outcome.texts += len(json.loads(answer)["data"])
                     outcome.latencies.append(time.perf_counter() - began)
 
         started = time.perf_counter()
