@@ -9,12 +9,13 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/pip --disable-pip-version-check -q
 RUNTIME := $(VENV)/.runtime
 DEV := $(VENV)/.dev
+PEERS := .venv-bench
 
 .DEFAULT_GOAL := help
-.PHONY: help serve test check format demo bench-cuda clean
+.PHONY: help serve test check format demo bench bench-quick bench-cuda clean
 
 help:  ## Say what the targets do
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 $(BIN)/python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
@@ -53,8 +54,32 @@ format: $(DEV)  ## Format the code
 demo: $(DEV)  ## Train the demo models from scratch (under 40 minutes on two cores)
 	@$(BIN)/python -m weights.demo.train
 
+# The peers have an environment of their own; inside it infinity has another, and so has the tool that converts models for
+# OpenVINO: they ask for other versions of the same libraries. torch comes first here too, and torchvision, uncalled, goes.
+$(PEERS)/.installed: benchmarks/peers.txt constraints.txt
+	@echo "creating the environment of the peers in $(PEERS)"
+	@$(PYTHON) -m venv $(PEERS)
+	@grep '^torch==' constraints.txt > $(PEERS)/torch.txt
+	@$(PEERS)/bin/pip --disable-pip-version-check -q install -r $(PEERS)/torch.txt
+	@$(PEERS)/bin/pip --disable-pip-version-check -q install -c constraints.txt -r benchmarks/peers.txt
+	@$(PYTHON) -m venv $(PEERS)/export
+	@$(PEERS)/export/bin/pip --disable-pip-version-check -q install -r $(PEERS)/torch.txt
+	@$(PEERS)/export/bin/pip --disable-pip-version-check -q install -c $(PEERS)/torch.txt optimum-intel openvino-tokenizers
+	@$(PEERS)/export/bin/pip -q uninstall -y torchvision
+	@$(PYTHON) -m venv $(PEERS)/infinity
+	@$(PEERS)/infinity/bin/pip --disable-pip-version-check -q install -r $(PEERS)/torch.txt
+	@$(PEERS)/infinity/bin/pip --disable-pip-version-check -q install -c $(PEERS)/torch.txt 'infinity-emb[server]' \
+		'transformers<5' sentence-transformers
+	@touch $@
+
+bench: $(RUNTIME) $(PEERS)/.installed  ## Compare with the peers and write docs/benchmarks.md (ARGS="--only B --minutes 30")
+	@$(BIN)/python -m benchmarks --peers $(PEERS)/bin/python $(ARGS)
+
+bench-quick: $(RUNTIME) $(PEERS)/.installed  ## The main rows only, in under five minutes
+	@$(BIN)/python -m benchmarks --quick --peers $(PEERS)/bin/python $(ARGS)
+
 bench-cuda: $(DEV)  ## Decode rate of a 1B LLaMA shape as a share of the bandwidth floor (needs a CUDA device)
 	@$(BIN)/python -m benchmarks.decode_rate $(ARGS)
 
 clean:  ## Remove the environment and build products
-	@rm -rf $(VENV) build *.egg-info .mypy_cache .ruff_cache .pytest_cache models/ops/*.so
+	@rm -rf $(VENV) $(PEERS) .bench build *.egg-info .mypy_cache .ruff_cache .pytest_cache models/ops/*.so

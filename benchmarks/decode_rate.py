@@ -22,6 +22,7 @@ import torch
 from models.batch import DecoderBatch
 from models.families.llama import FAMILY
 from models.kv_cache import KVCache
+from models.packing import pack_weights
 from models.transformer import Transformer
 
 LLAMA_1B: dict[str, Any] = {
@@ -74,13 +75,15 @@ def bandwidth(device: torch.device) -> float:
     return 2 * size / seconds_per_call(lambda: target.copy_(source), 10, device)
 
 
-def decode_batch(rows: int, context: int, block_size: int, device: torch.device) -> DecoderBatch:
+def decode_batch(
+    rows: int, context: int, block_size: int, device: torch.device, vocab_size: int = 1000
+) -> DecoderBatch:
     """One new token for each of `rows` rows that have `context - 1` tokens in the cache."""
     blocks_per_row = -(-context // block_size)
     tables = torch.arange(rows * blocks_per_row, device=device).view(rows, blocks_per_row)
     last = context - 1
     return DecoderBatch(
-        token_ids=torch.randint(1000, (rows,), device=device),
+        token_ids=torch.randint(vocab_size, (rows,), device=device),
         positions=torch.full((rows,), last, device=device),
         query_lens=(1,) * rows,
         key_lens=(context,) * rows,
@@ -93,7 +96,7 @@ def decode_batch(rows: int, context: int, block_size: int, device: torch.device)
 def measure(arguments: argparse.Namespace) -> list[dict[str, float]]:
     device, dtype = torch.device(arguments.device), getattr(torch, arguments.dtype)
     model = random_model(LLAMA_1B, dtype, device)
-    weight_bytes = sum(parameter.numel() * parameter.itemsize for parameter in model.parameters())
+    weight_bytes = pack_weights(model)
     layers = model.self_attention_layers()
     speed = bandwidth(device)
     print(

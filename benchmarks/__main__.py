@@ -1,0 +1,77 @@
+"""All contests and the page they make: `python -m benchmarks [--quick | --tiny] [--only ...] [--minutes ...]`.
+
+Run by `make bench` and `make bench-quick`, which first make an environment for the peers. Every contestant works in a
+process of its own; results are written as they come, and the page is made again at the end from whatever there is.
+"""
+
+from __future__ import annotations
+
+import argparse
+import functools
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+from benchmarks import growth, machine, measure, plan, report, workloads
+from benchmarks.process import REPOSITORY
+
+
+def main(arguments: list[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(prog="benchmarks", description=__doc__)
+    size = parser.add_mutually_exclusive_group()
+    size.add_argument("--quick", action="store_true", help="the main rows, in under five minutes")
+    size.add_argument("--tiny", action="store_true", help="tiny models and workloads: only whether everything works")
+    parser.add_argument(
+        "--only", nargs="+", default=[], help="workloads, shapes, precisions, or joined: llama-135m/int8/B"
+    )
+    parser.add_argument("--contestants", nargs="+", default=[], help="these peers only; Triptych always takes part")
+    parser.add_argument("--minutes", type=float, help="when to stop starting rounds (default: 120; 4 for --quick)")
+    parser.add_argument("--rounds", type=int, help="of each workload (default: 5; 3 for --quick)")
+    parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)), help="of each contestant")
+    parser.add_argument("--peers", help="python of the environment that holds the peers; without it they are not run")
+    parser.add_argument("--llama-cpp", help="path of llama.cpp's llama-server; models: see contestants/llama_cpp.py")
+    parser.add_argument("--checkpoints", type=Path, default=Path(".bench"), help="where models are made and kept")
+    parser.add_argument("--add", action="store_true", help="keep what an earlier run measured and this one does not")
+    parser.add_argument("--out", type=Path, default=Path("docs"), help="directory of benchmarks.md and its figures")
+    given = parser.parse_args(arguments)
+
+    scale = workloads.QUICK if given.quick else workloads.TINY if given.tiny else workloads.FULL
+    contests = plan.quick() if given.quick else plan.tiny() if given.tiny else plan.full()
+    contests = plan.select(contests, given.only, given.contestants)
+    sections = [name for name in growth.SECTIONS if name in given.only or not (given.only or given.quick)]
+    if not contests and not sections:
+        parser.error("--only names nothing of this run")
+    options = measure.Options(
+        checkpoints=given.checkpoints.resolve(),
+        python=sys.executable,
+        peers=given.peers,
+        threads=given.threads,
+        rounds=given.rounds or (3 if given.quick else 1 if given.tiny else 5),
+        budget_seconds=60 * (given.minutes or (4 if given.quick else 120)),
+        scale=scale,
+        run_seconds=60.0 if given.quick else 300.0,
+        grown="llama-tiny" if given.tiny else "llama-135m",
+        programs={"llama.cpp": given.llama_cpp} if given.llama_cpp else {},
+    )
+    folder = given.out / "benchmarks"
+    folder.mkdir(parents=True, exist_ok=True)
+    say = functools.partial(print, flush=True)
+    about = machine.describe(given.threads) | {"versions": machine.versions(given.peers), "scale": vars(scale)}
+    results = measure.Results(folder / "results.json", about)
+    if given.add:
+        results.take_over()
+    shapes = sorted({contest.shape for contest in contests} | ({options.grown} if sections else set()))
+    make = [given.peers or sys.executable, "-m", "benchmarks.checkpoints", str(options.checkpoints), *shapes]
+    subprocess.run(make, check=True, cwd=REPOSITORY, stdout=subprocess.DEVNULL)
+    try:
+        growth.run(sections, options, results, say)
+        measure.run(contests, options, results, say)
+    finally:
+        results.write()
+        report.write(results.path, given.out / "benchmarks.md")
+    print(f"wrote {given.out / 'benchmarks.md'}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,125 @@
+"""Random checkpoints of known shapes, made once: `python -m benchmarks.checkpoints ROOT [SHAPE ...]`.
+
+Speed does not depend on what the weights are, only on their shapes. Needs transformers, which writes them.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from benchmarks import vocabulary
+
+Kind = Literal["decoder", "seq2seq", "encoder"]
+
+
+@dataclass(frozen=True)
+class Shape:
+    """A checkpoint to make: what it is for, transformers' class of it, and its settings."""
+
+    kind: Kind
+    architecture: str
+    config: str
+    settings: dict[str, Any]
+
+    @property
+    def vocab_size(self) -> int:
+        return int(self.settings["vocab_size"])
+
+
+_ENDS = {"bos_token_id": vocabulary.BOS, "eos_token_id": vocabulary.EOS, "pad_token_id": vocabulary.PAD}
+_BERT = {"max_position_embeddings": 512, "pad_token_id": vocabulary.PAD, "position_embedding_type": "absolute"}
+
+
+def _gpt2(width: int, layers: int, heads: int, positions: int, vocab_size: int) -> Shape:
+    settings = {"n_embd": width, "n_layer": layers, "n_head": heads, "n_positions": positions}
+    return Shape("decoder", "GPT2LMHeadModel", "GPT2Config", {**settings, "vocab_size": vocab_size, **_ENDS})
+
+
+def _llama(hidden: int, layers: int, heads: int, kv_heads: int, middle: int, vocab_size: int) -> Shape:
+    settings = {
+        "hidden_size": hidden,
+        "num_hidden_layers": layers,
+        "num_attention_heads": heads,
+        "num_key_value_heads": kv_heads,
+        "intermediate_size": middle,
+        "vocab_size": vocab_size,
+        "tie_word_embeddings": True,
+        "max_position_embeddings": 8192,
+    }
+    return Shape("decoder", "LlamaForCausalLM", "LlamaConfig", settings | _ENDS)
+
+
+def _marian(width: int, layers: int, heads: int, middle: int, vocab_size: int) -> Shape:
+    sides = ("encoder", "decoder")
+    settings = {f"{side}_layers": layers for side in sides} | {f"{side}_attention_heads": heads for side in sides}
+    settings |= {f"{side}_ffn_dim": middle for side in sides}
+    settings |= {"d_model": width, "vocab_size": vocab_size, "max_position_embeddings": 512, "scale_embedding": True}
+    settings |= {"activation_function": "swish", "forced_eos_token_id": None}
+    settings |= _ENDS | {"pad_token_id": vocab_size - 1, "decoder_start_token_id": vocab_size - 1}
+    return Shape("seq2seq", "MarianMTModel", "MarianConfig", settings)
+
+
+def _bert(hidden: int, layers: int, heads: int, middle: int, vocab_size: int = 30522) -> Shape:
+    settings = {"hidden_size": hidden, "num_hidden_layers": layers, "num_attention_heads": heads}
+    settings |= {"intermediate_size": middle}
+    return Shape("encoder", "BertModel", "BertConfig", {**_BERT, **settings, "vocab_size": vocab_size})
+
+
+SHAPES: dict[str, Shape] = {
+    "gpt2-124m": _gpt2(768, 12, 12, 1024, 50257),
+    "llama-135m": _llama(576, 30, 9, 3, 1536, 49152),
+    "marian-74m": _marian(512, 6, 8, 2048, 58101),
+    "minilm-22m": _bert(384, 6, 12, 1536),
+    "bert-base": _bert(768, 12, 12, 3072),
+    "gpt2-tiny": _gpt2(32, 2, 4, 128, 400),
+    "llama-tiny": _llama(32, 2, 4, 2, 48, 400),
+    "marian-tiny": _marian(32, 2, 4, 48, 400),
+    "minilm-tiny": _bert(32, 2, 4, 48, 400),
+}
+
+
+def make(name: str, root: Path) -> Path:
+    """The directory of a shape's checkpoint, written if it is not there yet."""
+    directory = root / name
+    if (directory / "complete").exists():
+        return directory
+    import torch
+    import transformers
+
+    transformers.utils.logging.set_verbosity_error()
+    shape = SHAPES[name]
+    directory.mkdir(parents=True, exist_ok=True)
+    torch.manual_seed(0)
+    config = getattr(transformers, shape.config)(**shape.settings)
+    getattr(transformers, shape.architecture)(config).eval().save_pretrained(directory)
+    kind = shape.kind
+    vocabulary.write(directory, shape.vocab_size, wrap=kind == "encoder", pad_last=kind == "seq2seq")
+    if shape.kind == "encoder":
+        _write_pooling(directory, config.hidden_size)
+    (directory / "complete").touch()
+    return directory
+
+
+def _write_pooling(directory: Path, hidden_size: int) -> None:
+    """The files of sentence-transformers: mean over tokens, unit length."""
+    parts = [("", "Transformer"), ("1_Pooling", "Pooling"), ("2_Normalize", "Normalize")]
+    modules = [
+        {"idx": index, "name": str(index), "path": path, "type": f"sentence_transformers.models.{kind}"}
+        for index, (path, kind) in enumerate(parts)
+    ]
+    pooling = {"word_embedding_dimension": hidden_size, "pooling_mode_mean_tokens": True}
+    pooling |= {f"pooling_mode_{other}": False for other in ("cls_token", "max_tokens", "mean_sqrt_len_tokens")}
+    (directory / "1_Pooling").mkdir(exist_ok=True)
+    (directory / "2_Normalize").mkdir(exist_ok=True)
+    (directory / "1_Pooling/config.json").write_text(json.dumps(pooling))
+    (directory / "modules.json").write_text(json.dumps(modules))
+    (directory / "sentence_bert_config.json").write_text(json.dumps({"max_seq_length": 512, "do_lower_case": False}))
+
+
+if __name__ == "__main__":
+    for name in sys.argv[2:] or SHAPES:
+        print(make(name, Path(sys.argv[1])))

@@ -1,0 +1,152 @@
+"""Triptych as a client meets it: a real `triptych serve` on a free port of this machine, every answer streamed."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from benchmarks.contestants.contract import Outcome, Subject
+from benchmarks.contestants.ours import KV_BYTES
+from benchmarks.http_client import Connection, free_port
+from benchmarks.memory import children, cpu_seconds, resident_bytes
+from benchmarks.workloads import Job
+from server.engine.host import die_with_parent
+
+
+class Entry:
+    """A server of its own for the model."""
+
+    def load(self, subject: Subject) -> dict[str, Any]:
+        self._subject = subject
+        self._server = Server(subject)
+        self._server.wait()
+        with urllib.request.urlopen(f"http://127.0.0.1:{self._server.port}/info") as answer:
+            (model,) = json.load(answer)["models"]
+        return {"ready_seconds": self._server.ready_seconds, "served": model["name"]}
+
+    def run(self, job: Job) -> Outcome:
+        if job.kind == "start":
+            return self._start(job)
+        main = self._server.process.pid
+        (worker,) = self._server.workers()
+        used = {"http": cpu_seconds(main), "worker": cpu_seconds(worker)}
+        outcome = asyncio.run(self._run(job))
+        outcome.extra["http_cpu_seconds"] = cpu_seconds(main) - used["http"]
+        outcome.extra["worker_cpu_seconds"] = cpu_seconds(worker) - used["worker"]
+        outcome.extra["rss_bytes"] = resident_bytes(worker)
+        outcome.extra["http_rss_bytes"] = resident_bytes(main)
+        return outcome
+
+    async def _run(self, job: Job) -> Outcome:
+        outcome = Outcome(0.0)
+        calls = iter(list(self._calls(job)))
+
+        async def client() -> None:
+            async with Connection(self._server.port) as connection:
+                for route, body, units in calls:
+                    began = time.perf_counter()
+                    if job.kind == "embed":
+                        vectors = json.loads(await connection.post(route, body))
+                        assert len(vectors) == units
+                        outcome.texts += units
+                        outcome.latencies.append(time.perf_counter() - began)
+                        continue
+                    stream = await connection.stream(route, body)
+                    outcome.tokens += stream.completion_tokens
+                    outcome.extra["events"] = outcome.extra.get("events", 0) + len(stream.times)
+                    outcome.first_seconds += [moment - began for moment in stream.times[:1]]
+                    outcome.gaps += [b - a for a, b in zip(stream.times, stream.times[1:], strict=False)]
+
+        started = time.perf_counter()
+        await asyncio.gather(*(client() for _ in range(job.in_flight)))
+        outcome.seconds = time.perf_counter() - started
+        return outcome
+
+    def _calls(self, job: Job) -> Iterator[tuple[str, bytes, int]]:
+        """Route, body, and how many answers are in the answer."""
+        if job.kind == "embed":
+            for start in range(0, len(job.inputs), job.batch):
+                texts = job.inputs[start : start + job.batch]
+                yield "/embed", _json({"inputs": texts}), len(texts)
+            return
+        for prompt, new in zip(job.inputs, job.new_tokens, strict=True):
+            body = {"prompt": prompt, "max_new_tokens": new, "ignore_eos": True, "stream": True}
+            body |= {"num_beams": job.beams, "do_sample": False}
+            yield "/generate", _json(body), 1
+
+    def _start(self, job: Job) -> Outcome:
+        """Start it anew: seconds until it is ready, and the first request beside the tenth."""
+        self._server.stop()
+        self._server = Server(self._subject)
+        self._server.wait()
+        one = Job("generate", job.inputs, job.new_tokens)
+        seconds = [asyncio.run(self._run(one)).seconds for _ in range(10)]
+        extra = {"ready_seconds": self._server.ready_seconds, "first_request_seconds": seconds[0]}
+        demo = Server(None)
+        try:
+            demo.wait()
+        finally:
+            demo.stop()
+        extra |= {"tenth_request_seconds": seconds[9], "demo_ready_seconds": demo.ready_seconds}
+        return Outcome(self._server.ready_seconds, tokens=sum(job.new_tokens), extra=extra)
+
+    def close(self) -> None:
+        self._server.stop()
+
+
+class Server:
+    """A server process. subject: what it serves; None for the demo models."""
+
+    def __init__(self, subject: Subject | None) -> None:
+        self.port = free_port()
+        command = [sys.executable, "-m", "server.cli", "serve", "--port", str(self.port), "--log-level", "warning"]
+        if subject is not None:
+            precision = ["--quantize", "int8"] if subject.precision == "int8" else ["--dtype", subject.precision]
+            command += [f"m={subject.directory}", *precision, "--threads", str(subject.threads)]
+            command += ["--kv-cache-memory", str(KV_BYTES), "--no-access-log"]
+        self._log = tempfile.TemporaryFile("w+")  # noqa: SIM115
+        self.ready_seconds = 0.0
+        self._started = time.perf_counter()
+        self.process = subprocess.Popen(command, stdout=self._log, stderr=self._log, preexec_fn=die_with_parent)
+
+    def wait(self, seconds: float = 180) -> None:
+        """Until it answers /ready with 200."""
+        while time.perf_counter() - self._started < seconds:
+            if self.process.poll() is not None:
+                break
+            with contextlib.suppress(urllib.error.URLError, OSError):
+                urllib.request.urlopen(f"http://127.0.0.1:{self.port}/ready", timeout=5).close()
+                self.ready_seconds = time.perf_counter() - self._started
+                return
+            time.sleep(0.02)
+        self._log.seek(0)
+        raise RuntimeError(f"the server is not ready: {self._log.read()[-250:]}")
+
+    def workers(self) -> list[int]:
+        found = children(self.process.pid)
+        return [pid for pid in found if b"server.engine.worker" in Path(f"/proc/{pid}/cmdline").read_bytes()]
+
+    def stop(self) -> None:
+        if self.process.poll() is None:
+            self.process.send_signal(signal.SIGTERM)
+            try:
+                self.process.wait(15)
+            except subprocess.TimeoutExpired:
+                self.process.kill()
+                self.process.wait()
+        self._log.close()
+
+
+def _json(body: dict[str, Any]) -> bytes:
+    return json.dumps(body, separators=(",", ":")).encode()

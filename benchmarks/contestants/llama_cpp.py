@@ -1,0 +1,71 @@
+"""llama.cpp's server, if its path is given (`--llama-cpp`), asked over HTTP like ours; not streamed.
+
+Its models have a format of their own: `made/SHAPE/PRECISION.gguf` under the checkpoints, int8 being its Q8_0.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import subprocess
+import tempfile
+import time
+import urllib.error
+import urllib.request
+from pathlib import Path
+from typing import Any
+
+from benchmarks.contestants.contract import Outcome, Refused, Subject
+from benchmarks.http_client import Connection, free_port
+from benchmarks.workloads import Job
+
+SLOTS, SLOT_TOKENS = 16, 1024
+
+
+class Entry:
+    """A server of its own for the model, with sixteen slots and without its prompt cache."""
+
+    def load(self, subject: Subject) -> dict[str, Any]:
+        if subject.program is None:
+            raise Refused("not run: no path to llama-server was given")
+        model = Path(subject.made) / f"{subject.precision}.gguf"
+        if not model.exists():
+            raise Refused(f"not run: there is no {model.name} in {model.parent.name}")
+        self._port = free_port()
+        command = [subject.program, "-m", str(model), "--host", "127.0.0.1", "--port", str(self._port)]
+        command += ["-t", str(subject.threads), "-np", str(SLOTS), "-c", str(SLOTS * SLOT_TOKENS)]
+        self._log = tempfile.TemporaryFile("w+")  # noqa: SIM115
+        self._process = subprocess.Popen(command, stdout=self._log, stderr=self._log)
+        started = time.perf_counter()
+        while self._process.poll() is None and time.perf_counter() - started < 120:
+            with contextlib.suppress(urllib.error.URLError, OSError):
+                urllib.request.urlopen(f"http://127.0.0.1:{self._port}/health", timeout=5).close()
+                return {"ready_seconds": time.perf_counter() - started}
+            time.sleep(0.1)
+        self._log.seek(0)
+        raise RuntimeError(f"the server is not ready: {self._log.read()[-250:]}")
+
+    def run(self, job: Job) -> Outcome:
+        return asyncio.run(self._run(job))
+
+    async def _run(self, job: Job) -> Outcome:
+        outcome, waiting = Outcome(0.0), iter(list(zip(job.inputs, job.new_tokens, strict=True)))
+
+        async def client() -> None:
+            async with Connection(self._port) as connection:
+                for prompt, new in waiting:
+                    body = {"prompt": prompt, "n_predict": new, "ignore_eos": True, "temperature": 0}
+                    body |= {"cache_prompt": False, "stream": False}
+                    answer = await connection.post("/completion", json.dumps(body).encode())
+                    outcome.tokens += int(json.loads(answer)["tokens_predicted"])
+
+        started = time.perf_counter()
+        await asyncio.gather(*(client() for _ in range(job.in_flight)))
+        outcome.seconds = time.perf_counter() - started
+        return outcome
+
+    def close(self) -> None:
+        if self._process.poll() is None:
+            self._process.kill()
+            self._process.wait()

@@ -1,0 +1,44 @@
+"""Models in OpenVINO's format, and what it is told about precision."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+from benchmarks.checkpoints import SHAPES
+from benchmarks.contestants.contract import Refused, Subject
+
+EXPORTER = "export/bin/optimum-cli"
+"""The tool, in an environment inside that of the peers."""
+
+
+def exported(subject: Subject) -> Path:
+    """The directory of the converted model, made at the first call. Raises Refused without the tool."""
+    weights = "int8" if subject.precision == "int8" else "fp32"
+    directory = Path(subject.made) / f"openvino-{weights}"
+    if (directory / "openvino_model.xml").exists():
+        return directory
+    tool = Path(subject.program or Path(sys.prefix) / EXPORTER)
+    if not tool.exists():
+        raise Refused("no optimum-cli to convert the model with")
+    decoder = SHAPES[subject.shape].kind == "decoder"
+    task = "text-generation-with-past" if decoder else "feature-extraction"
+    command = [str(tool), "export", "openvino", "-m", subject.directory, "--task", task, "--weight-format", weights]
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    done = subprocess.run([*command, str(directory)], capture_output=True, text=True, env=environment)
+    if done.returncode:
+        lines = done.stderr.strip().splitlines() or ["no word"]
+        raise RuntimeError(f"optimum-cli: {lines[-1]}")
+    return directory
+
+
+def properties(subject: Subject) -> dict[str, Any]:
+    """For latency's sake one stream; the precision that was asked for, and with int8 whatever is its best."""
+    settings: dict[str, Any] = {"INFERENCE_NUM_THREADS": subject.threads, "PERFORMANCE_HINT": "LATENCY"}
+    precision = {"float32": "f32", "bfloat16": "bf16"}.get(subject.precision)
+    if precision is None:
+        return settings
+    return settings | {"INFERENCE_PRECISION_HINT": precision, "KV_CACHE_PRECISION": precision}

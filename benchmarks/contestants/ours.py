@@ -1,0 +1,122 @@
+"""Triptych's engine without a server: as the worker process runs it, with a loop here in place of its socket."""
+
+from __future__ import annotations
+
+import itertools
+import time
+from typing import Any
+
+from benchmarks.contestants.contract import Outcome, Subject
+from benchmarks.workloads import Job
+from server.engine.host import let_threads_sleep
+from server.ipc.messages import (
+    Configure,
+    Encode,
+    EncodeItem,
+    EngineOptions,
+    Generate,
+    GenerationParams,
+    ModelSpec,
+)
+
+KV_BYTES = 1 << 30
+
+
+class Entry:
+    """The model alone in an engine."""
+
+    def load(self, subject: Subject) -> dict[str, Any]:
+        let_threads_sleep()
+        from server.engine.service import start
+
+        self._ids = itertools.count(1)
+        int8 = subject.precision == "int8"
+        spec = ModelSpec("m", subject.directory, "auto" if int8 else subject.precision, "int8" if int8 else None)
+        options = EngineOptions(threads=subject.threads, kv_cache_bytes=KV_BYTES)
+        started = time.perf_counter()
+        self._engine, (info,) = start(Configure(1, "cpu", [spec], options), lambda progress: None)
+        self._starts = info.generation.decoder_start_token_ids
+        return {
+            "ready_seconds": time.perf_counter() - started,
+            "parameters": info.parameters,
+            "weight_bytes": info.weight_bytes,
+            "kv_bytes": info.kv_bytes,
+        }
+
+    def run(self, job: Job) -> Outcome:
+        return self._generate(job) if job.kind == "generate" else self._embed(job)
+
+    def _generate(self, job: Job) -> Outcome:
+        engine, outcome = self._engine, Outcome(0.0)
+        waiting = [
+            self._request(prompt, new, job.beams) for prompt, new in zip(job.inputs, job.new_tokens, strict=True)
+        ]
+        waiting.reverse()
+        begun: dict[int, float] = {}
+        latest: dict[int, float] = {}
+        under_way = 0
+        started = time.perf_counter()
+        while waiting or under_way:
+            while waiting and under_way < job.in_flight:
+                request = waiting.pop()
+                begun[request.request_id] = time.perf_counter()
+                engine.add(request)
+                under_way += 1
+            output = engine.step()
+            if output is None:
+                continue
+            now = time.perf_counter()
+            for event in output.tokens:
+                _note(outcome, event.request_id, len(event.token_ids), now, begun, latest)
+            for end in output.finished:
+                outcome.tokens += len(end.hypotheses[0].token_ids)
+                under_way -= 1
+            if output.failed:
+                raise RuntimeError(output.failed[0].message)
+        outcome.seconds = time.perf_counter() - started
+        return outcome
+
+    def _request(self, prompt: list[int], new_tokens: int, beams: int) -> Generate:
+        params = GenerationParams(max_new_tokens=new_tokens, num_beams=beams, early_stopping=False)
+        return Generate(next(self._ids), "m", prompt, list(self._starts), params)
+
+    def _embed(self, job: Job) -> Outcome:
+        calls = [job.inputs[start : start + job.batch] for start in range(0, len(job.inputs), job.batch)]
+        calls.reverse()
+        engine, outcome = self._engine, Outcome(0.0)
+        open_items: dict[int, int] = {}
+        begun: dict[int, float] = {}
+        started = time.perf_counter()
+        while calls or open_items:
+            while calls and len(open_items) < job.in_flight:
+                texts, request_id = calls.pop(), next(self._ids)
+                open_items[request_id], begun[request_id] = len(texts), time.perf_counter()
+                engine.add(Encode(request_id, "m", "embed", [EncodeItem(ids) for ids in texts]))
+            output = engine.step()
+            if output is None:
+                continue
+            for item in output.encoded:
+                outcome.texts += 1
+                open_items[item.request_id] -= 1
+                if not open_items[item.request_id]:
+                    del open_items[item.request_id]
+                    outcome.latencies.append(time.perf_counter() - begun[item.request_id])
+            if output.failed:
+                raise RuntimeError(output.failed[0].message)
+        outcome.seconds = time.perf_counter() - started
+        return outcome
+
+    def close(self) -> None:
+        """The engine is all in this process."""
+
+
+def _note(
+    outcome: Outcome, request: int, count: int, now: float, begun: dict[int, float], latest: dict[int, float]
+) -> None:
+    """Book `count` tokens of a request that came now; all but the first of them came at once."""
+    if request not in latest:
+        outcome.first_seconds.append(now - begun[request])
+    else:
+        outcome.gaps.append(now - latest[request])
+    outcome.gaps += [0.0] * (count - 1)
+    latest[request] = now

@@ -1,0 +1,27 @@
+"""From the hidden states of padded texts to vectors, for those that stop at hidden states."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from benchmarks import vocabulary
+
+
+def padded(texts: list[list[int]]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Token ids and their mask: [batch, seq]."""
+    longest = max(map(len, texts))
+    ids = np.full((len(texts), longest), vocabulary.PAD, dtype=np.int64)
+    mask = np.zeros_like(ids)
+    for row, text in enumerate(texts):
+        ids[row, : len(text)], mask[row, : len(text)] = text, 1
+    return ids, mask
+
+
+def vectors(hidden: NDArray[np.float32], mask: NDArray[np.int64]) -> NDArray[np.float32]:
+    """Mean over a text's tokens, length 1: [batch, seq, hidden] -> [batch, hidden]. Not finite: AssertionError."""
+    weight = mask[..., None].astype(np.float32)
+    mean = (hidden * weight).sum(1) / weight.sum(1)
+    made = mean / np.linalg.norm(mean, axis=1, keepdims=True)
+    assert np.isfinite(made).all()
+    return made  # type: ignore[no-any-return]

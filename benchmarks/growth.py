@@ -1,0 +1,39 @@
+"""Our own steps in detail, beside the contests: over contexts, and by operation. Each in a process of its own."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from collections.abc import Callable
+from typing import Any
+
+from benchmarks import workloads
+from benchmarks.measure import Options, Results
+from benchmarks.plan import PRECISIONS
+from benchmarks.process import REPOSITORY
+
+SECTIONS = ("context", "profile")
+
+
+def run(sections: list[str], options: Options, results: Results, say: Callable[[str], None]) -> None:
+    """Those that were chosen. One that fails is told, and stays out of the page."""
+    tiny = options.scale is workloads.TINY
+    directory = str(options.checkpoints / options.grown)
+    commands = {"context": [["--checkpoint", directory, "--precision", one] for one in PRECISIONS]}
+    commands["profile"] = [["--json", "--shape", options.grown, "--checkpoints", str(options.checkpoints)]]
+    few = {"context": ["--steps", "2", "--longest", "128"], "profile": ["--steps", "2", "--context", "32"]}
+    for name in sections:
+        say(f"{name} of {options.grown}")
+        results.sections[name] = []
+        for arguments in commands[name]:
+            arguments = [*arguments, "--threads", str(options.threads), *(few[name] if tiny else [])]
+            results.sections[name] += _measured(name, [options.python, "-m", f"benchmarks.{name}", *arguments], say)
+            results.write()
+
+
+def _measured(name: str, command: list[str], say: Callable[[str], None]) -> list[dict[str, Any]]:
+    done = subprocess.run(command, capture_output=True, text=True, cwd=REPOSITORY)
+    if done.returncode:
+        say(f"  {name} failed: {(done.stderr.strip().splitlines() or ['no word'])[-1]}")
+        return []
+    return list(json.loads(done.stdout))

@@ -1,0 +1,105 @@
+"""The machine that figures belong to: its processor, and the limits that were measured in the same run."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import json
+import os
+import platform
+import subprocess
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+
+PACKAGES = (
+    "torch",
+    "ctranslate2",
+    "openvino",
+    "openvino-genai",
+    "transformers",
+    "onnxruntime",
+    "sentence-transformers",
+    "infinity-emb",
+)
+
+
+def describe(threads: int) -> dict[str, Any]:
+    """Processor, cores, memory, bandwidth in bytes per second, products in operations per second."""
+    torch.set_num_threads(threads)
+    return {
+        "processor": _processor(),
+        "cores": len(os.sched_getaffinity(0)),
+        "threads": threads,
+        "memory_bytes": os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
+        "system": f"{platform.system()} {platform.release()}, Python {platform.python_version()}",
+        "date": time.strftime("%Y-%m-%d"),
+        "read_bytes_per_second": read_bandwidth(),
+        "operations_per_second": {name: peak(name) for name in ("float32", "bfloat16", "int8")},
+        "load_average": os.getloadavg()[0],
+    }
+
+
+def read_bandwidth() -> float:
+    """Bytes per second that all threads together read: a sum over 256 MB, the best of ten.
+
+    A decode step reads weights and writes next to nothing, so reading is its limit.
+    """
+    data = torch.ones(64 << 20)
+    return data.nbytes / best_seconds(lambda: data.sum(), 10)
+
+
+def peak(precision: str) -> float:
+    """Multiplications and additions per second of a large product in oneDNN, the best of ten."""
+    size = 1536
+    if precision == "int8":
+        a, b = torch.randint(-100, 100, (2, size, size)).to(torch.int8)
+        return 2 * size**3 / best_seconds(lambda: torch._int_mm(a, b), 10)
+    x, weight = torch.randn(2, size, size).to(getattr(torch, precision))
+    packed = torch.ops.mkldnn._reorder_linear_weight(weight, size)
+    return 2 * size**3 / best_seconds(lambda: torch.ops.mkldnn._linear_pointwise(x, packed, None, "none", [], ""), 10)
+
+
+def best_seconds(call: Callable[[], object], calls: int) -> float:
+    """The shortest of so many calls, after one that warms up."""
+    call()
+    times = []
+    for _ in range(calls):
+        started = time.perf_counter()
+        call()
+        times.append(time.perf_counter() - started)
+    return min(times)
+
+
+def versions(python: str | None) -> dict[str, str]:
+    """Of the packages that take part, in the environment of that interpreter; of this one without."""
+    if python is None:
+        return _installed()
+    code = "import json; from benchmarks.machine import _installed; print(json.dumps(_installed()))"
+    found = subprocess.run([python, "-c", code], capture_output=True, text=True, cwd=Path(__file__).parents[1])
+    return dict(json.loads(found.stdout)) if found.returncode == 0 else {}
+
+
+def _installed() -> dict[str, str]:
+    found = {}
+    for name in PACKAGES:
+        try:
+            found[name] = importlib.metadata.version(name)
+        except importlib.metadata.PackageNotFoundError:
+            continue
+    return found
+
+
+def _processor() -> str:
+    lines = Path("/proc/cpuinfo").read_text().splitlines()
+    fields = dict(line.split(":", 1) for line in lines if ":" in line)
+    named = {name.strip(): value.strip() for name, value in fields.items()}
+    flags = [
+        flag for flag in named.get("flags", "").split() if flag in ("avx2", "avx512f", "avx512_bf16", "avx512_vnni")
+    ]
+    kind = (
+        f"{named.get('model name', platform.machine())} (family {named.get('cpu family')}, model {named.get('model')})"
+    )
+    return f"{kind}; {', '.join(flags)}"

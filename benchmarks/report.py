@@ -1,0 +1,163 @@
+"""The page that tells what was measured: `python -m benchmarks.report [results.json [benchmarks.md]]`."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+from benchmarks import goals, plot
+from benchmarks.contestants import LABELS
+from benchmarks.plan import STREAMS
+from benchmarks.summary import Summary
+
+WORKLOADS = """\
+- **A**: one stream, {prompt} prompt and {new} new tokens. **B**: 16 streams of A at once. **C**: a prompt of {prefill}
+  tokens, prompt tokens per second. **streams-N**: N streams of A at once.
+- **B-mixed**: {mixed} requests, prompts and answers of 16 to {longest} tokens, 16 in flight.
+- **D**: {sentences} sentences of 8 to 60 tokens translated into {sentence_new} tokens each, greedy and with 4 beams.
+- **E**: {texts} texts of 8 to {longest_text} tokens in calls of 8. **E-clients**: 16 clients, one text a call.
+- **F**: {bert} texts of 128 tokens in calls of 16."""
+
+
+def write(results: Path, page: Path) -> None:
+    """The page, and the charts in the directory of the results."""
+    summary = Summary(results)
+    parts = [_head(summary), _goals(summary)]
+    parts += [_table(summary, shape) for shape in summary.shapes()]
+    parts += [_charts(summary, results.parent, page.parent), _profile(summary), _failures(summary)]
+    page.write_text("\n\n".join(part for part in parts if part) + "\n")
+
+
+def _head(summary: Summary) -> str:
+    about = summary.about
+    rates = ", ".join(f"{name} {value / 1e9:,.0f}" for name, value in about["operations_per_second"].items())
+    versions = ", ".join(f"{name} {version}" for name, version in about["versions"].items())
+    return f"""# Benchmarks
+
+Made by `make bench` (`make bench-quick` for the main rows): do not edit. Every contestant has a process of its own
+and {about["threads"]} threads, only one works at a time, they take turns round after round, and the figures are medians
+over rounds. Weights are random, answers are greedy and of fixed length, prompts differ from round to round. Rates are
+tokens or texts per second.
+
+{WORKLOADS.format(**about["scale"])}
+
+| the machine | |
+|---|---|
+| processor | {about["processor"]} |
+| cores, memory | {about["cores"]}, {about["memory_bytes"] / 2**30:.0f} GiB |
+| memory bandwidth, reading | {about["read_bytes_per_second"] / 1e9:.1f} GB/s, measured in this run |
+| products (oneDNN) | {rates} G operations/s, measured in this run |
+| system | {about["system"]}; load average at the start {about["load_average"]:.1f} |
+| versions | {versions} |
+| date | {about["date"]} |"""
+
+
+def _goals(summary: Summary) -> str:
+    rows = ["## Goals", "", "The ratio is measured over wanted: 1 reaches the goal.", ""]
+    rows += ["| what | goal | measured | ratio | |", "|---|---|---|---|---|"]
+    for line in goals.lines(summary):
+        ratio = "–" if line.ratio is None else f"{line.ratio:.2f}"
+        rows.append(f"| {line.what} | {line.goal} | {line.measured} | {ratio} | {line.verdict} |")
+    return "\n".join(rows)
+
+
+def _table(summary: Summary, shape: str) -> str:
+    """All that ran on a shape; where tokens were seen as they came, the time to the first and between them."""
+    workloads = [name for name in summary.workloads(shape) if name != "start" and not name.startswith("streams-")]
+    if not workloads:
+        return ""
+    rows = [f"## {shape}", "", "| contestant | precision | " + " | ".join(workloads) + " |"]
+    rows.append("|---" * (2 + len(workloads)) + "|")
+    for precision in summary.precisions(shape):
+        names = [name for workload in workloads for name in summary.contestants(shape, precision, workload)]
+        for name in dict.fromkeys(names):
+            cells = [_cell(summary, shape, precision, workload, name) for workload in workloads]
+            rows.append(f"| {LABELS.get(name, name)} | {precision} | " + " | ".join(cells) + " |")
+    return "\n".join(rows)
+
+
+def _cell(summary: Summary, shape: str, precision: str, workload: str, name: str) -> str:
+    key = (shape, precision, workload, name)
+    entry, rate = summary.entry(*key), summary.rate(*key)
+    if entry is None:
+        return ""
+    if rate is None:
+        return "failed" if "error" in entry else "not run"
+    text = f"**{rate:,.0f}**" if rate >= 10 else f"**{rate:.2f}**"
+    first, late = summary.median(*key, "first_seconds_p50"), summary.median(*key, "gaps_p99")
+    middle = summary.median(*key, "gaps_p50")
+    if first is not None and middle is not None and late is not None:
+        text += f" (first {first * 1e3:.0f}, then {middle * 1e3:.1f}, p99 {late * 1e3:.0f} ms)"
+    latency = summary.median(*key, "latencies_p99")
+    return text if latency is None else f"{text} (p99 {latency * 1e3:.0f} ms)"
+
+
+def _charts(summary: Summary, folder: Path, page_folder: Path) -> str:
+    rates: dict[str, plot.Points] = {}
+    gaps: dict[str, plot.Points] = {}
+    for precision in summary.precisions("llama-135m"):
+        for name in ("http", "ours", "openvino-genai"):
+            points = [
+                (
+                    count,
+                    summary.entry("llama-135m", precision, f"streams-{count}", name)
+                    and summary.rate("llama-135m", precision, f"streams-{count}", name),
+                )
+                for count in STREAMS
+            ]
+            label = f"{LABELS.get(name, name).removeprefix('Triptych, ')} {precision}"
+            rates[label] = [(count, rate) for count, rate in points if rate is not None]
+            late = [
+                (count, summary.median("llama-135m", precision, f"streams-{count}", name, "gaps_p50"))
+                for count in STREAMS
+            ]
+            gaps[label] = [(count, seconds * 1e3) for count, seconds in late if seconds is not None]
+    contexts = {
+        f"{curve['precision']}, {curve['rows']} rows": list(zip(curve["contexts"], curve["step_ms"], strict=True))
+        for curve in summary.sections.get("context", [])
+    }
+    drawn = [
+        ("throughput", "Throughput, llama-135m", "streams", "tokens/s", rates),
+        ("inter-token", "Median inter-token latency, llama-135m", "streams", "ms", gaps),
+        ("context", "Time of a decode step, llama-135m", "tokens of context", "ms", contexts),
+    ]
+    parts = ["## As work grows"]
+    for name, title, x_name, y_name, series in drawn:
+        if any(series.values()):
+            (folder / f"{name}.svg").write_text(plot.chart(title, x_name, y_name, series))
+            parts.append(f"![{title}]({(folder / f'{name}.svg').relative_to(page_folder).as_posix()})")
+    return "\n\n".join(parts) if len(parts) > 1 else ""
+
+
+def _profile(summary: Summary) -> str:
+    parts = []
+    for found in summary.sections.get("profile", []):
+        title = f"### A decode step of {found['shape']}, {found['precision']}, {found['rows']} rows"
+        rows = [title, "", f"{found['step_ms']:.2f} ms; floor {found['floor_ms']:.2f} ms: {found['reason']}.", ""]
+        rows += ["| operation | ms | share |", "|---|---|---|"]
+        rows += [f"| {one['name']} | {one['ms']:.2f} | {one['ms'] / found['step_ms']:.0%} |" for one in found["parts"]]
+        parts.append("\n".join(rows))
+    return "\n\n".join(["## Where the time goes", *parts]) if parts else ""
+
+
+def _failures(summary: Summary) -> str:
+    """Who did not take part in what, and why."""
+    reasons: dict[tuple[str, str], list[str]] = {}
+    for entry in summary.entries:
+        if "error" in entry:
+            where = f"{entry['shape']} {entry['precision']} {entry['workload']}"
+            reasons.setdefault((entry["contestant"], entry["error"]), []).append(where)
+    if not reasons:
+        return ""
+    rows = ["## Not measured", "", "| contestant | what | why |", "|---|---|---|"]
+    for (name, why), where in reasons.items():
+        rows.append(f"| {LABELS.get(name, name)} | {', '.join(where)} | {why.replace('|', '/')} |")
+    return "\n".join(rows)
+
+
+if __name__ == "__main__":
+    given = [Path(word) for word in sys.argv[1:]]
+    write(
+        given[0] if given else Path("docs/benchmarks/results.json"),
+        given[1] if given[1:] else Path("docs/benchmarks.md"),
+    )

@@ -1,0 +1,86 @@
+"""Medians and ratios of what was measured."""
+
+from __future__ import annotations
+
+import json
+import statistics
+from pathlib import Path
+from typing import Any
+
+from benchmarks.contestants import OURS
+
+ITEM_BYTES = {"float32": 4, "bfloat16": 2, "int8": 1}
+
+
+class Summary:
+    """One run, read from its file. Rates are units of work per second: tokens or texts, as the workload counts."""
+
+    def __init__(self, path: Path) -> None:
+        content = json.loads(path.read_text())
+        self.about: dict[str, Any] = content["about"]
+        self.sections: dict[str, Any] = content["sections"]
+        self.entries: list[dict[str, Any]] = content["entries"]
+        self.loads: list[dict[str, Any]] = content["loads"]
+
+    def entry(self, shape: str, precision: str, workload: str, contestant: str) -> dict[str, Any] | None:
+        key = (shape, precision, workload, contestant)
+        for entry in self.entries:
+            if (entry["shape"], entry["precision"], entry["workload"], entry["contestant"]) == key:
+                return entry
+        return None
+
+    def load(self, shape: str, precision: str, contestant: str, name: str) -> Any:
+        """What a contestant said of itself when it had loaded; None if it did not."""
+        for load in self.loads:
+            if (load["shape"], load["precision"], load["contestant"]) == (shape, precision, contestant):
+                return load.get(name)
+        return None
+
+    def rate(self, shape: str, precision: str, workload: str, contestant: str) -> float | None:
+        """Median over the rounds; None without any."""
+        entry = self.entry(shape, precision, workload, contestant)
+        if entry is None or not entry["runs"]:
+            return None
+        return statistics.median(run["units"] / run["seconds"] for run in entry["runs"])
+
+    def median(self, shape: str, precision: str, workload: str, contestant: str, name: str) -> float | None:
+        """Of a figure of the runs, or of their extra ones."""
+        entry = self.entry(shape, precision, workload, contestant)
+        found = [run.get(name, run["extra"].get(name)) for run in entry["runs"]] if entry else []
+        values = [value for value in found if value is not None]
+        return statistics.median(values) if values else None
+
+    def best_peer(self, shape: str, precision: str, workload: str) -> tuple[str, float] | None:
+        """The fastest of the others at the same precision."""
+        rates = [
+            (rate, name)
+            for name in self.contestants(shape, precision, workload)
+            if name not in OURS and (rate := self.rate(shape, precision, workload, name)) is not None
+        ]
+        return (max(rates)[1], max(rates)[0]) if rates else None
+
+    def contestants(self, shape: str, precision: str, workload: str) -> list[str]:
+        key = (shape, precision, workload)
+        return [
+            entry["contestant"]
+            for entry in self.entries
+            if (entry["shape"], entry["precision"], entry["workload"]) == key
+        ]
+
+    def workloads(self, shape: str) -> list[str]:
+        return list(dict.fromkeys(entry["workload"] for entry in self.entries if entry["shape"] == shape))
+
+    def shapes(self) -> list[str]:
+        return list(dict.fromkeys(entry["shape"] for entry in self.entries))
+
+    def precisions(self, shape: str) -> list[str]:
+        found = {entry["precision"] for entry in self.entries if entry["shape"] == shape}
+        return [name for name in ITEM_BYTES if name in found]
+
+    def bandwidth_share(self, shape: str, precision: str) -> float | None:
+        """Bytes of the weights over the time of a token of A, in process, over the bandwidth that was measured."""
+        seconds = self.median(shape, precision, "A", "ours", "gaps_p50")
+        parameters = self.load(shape, precision, "ours", "parameters")
+        if seconds is None or parameters is None:
+            return None
+        return float(parameters * ITEM_BYTES[precision] / seconds / self.about["read_bytes_per_second"])

@@ -1,0 +1,78 @@
+"""A tokenizer made on the spot: byte-level BPE whose words of one to four letters are one token each.
+
+Every id below the size asked for is a token, so that whatever a random model makes can be spelled. A text of `words`
+has a known number of tokens, and so do its ids without any tokenizer.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import string
+from collections.abc import Iterator
+from pathlib import Path
+
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors
+
+SPECIAL = ("<pad>", "<s>", "</s>", "<unk>")
+PAD, BOS, EOS, UNK = range(4)
+FIRST_WORD = len(SPECIAL) + 256
+_SPACE = "Ġ"
+
+
+def byte_alphabet() -> list[str]:
+    """GPT-2's printable character for each byte (Radford et al. 2019), in the order of the bytes."""
+    printable = [*range(33, 127), *range(161, 173), *range(174, 256)]
+    others = iter(range(256, 512))
+    return [chr(byte) if byte in printable else chr(next(others)) for byte in range(256)]
+
+
+def spellings() -> Iterator[str]:
+    """The words without their space, shortest first: a, b, ... z, aa, ab, ..."""
+    for length in itertools.count(1):
+        for letters in itertools.product(string.ascii_lowercase, repeat=length):
+            yield "".join(letters)
+
+
+def tokens(size: int, pad_last: bool = False) -> list[str]:
+    """The spelling of each of `size` ids as the vocabulary has it. pad_last: as Marian's have it; id 0 is unused."""
+    words = itertools.islice(spellings(), size - FIRST_WORD)
+    made = [*SPECIAL, *byte_alphabet(), *(_SPACE + word for word in words)]
+    if pad_last:
+        made[PAD], made[-1] = "<unused>", SPECIAL[PAD]
+    return made
+
+
+def text(ids: list[int]) -> str:
+    """The text that is tokenized as these ids, which are words."""
+    return "".join(" " + _spelling(token_id - FIRST_WORD) for token_id in ids)
+
+
+def _spelling(index: int) -> str:
+    """The word of that number in the order of `spellings`: a number in base 26 without a zero."""
+    letters = ""
+    index += 1
+    while index:
+        index, letter = divmod(index - 1, 26)
+        letters = string.ascii_lowercase[letter] + letters
+    return letters
+
+
+def write(directory: Path, size: int, wrap: bool, pad_last: bool = False) -> None:
+    """`tokenizer.json` and its settings. wrap: whether texts come between `<s>` and `</s>`."""
+    vocabulary = {token: index for index, token in enumerate(tokens(size, pad_last))}
+    merges = [(token[:-1], token[-1]) for token in list(vocabulary)[FIRST_WORD:] if token.startswith(_SPACE)]
+    tokenizer = Tokenizer(models.BPE(vocabulary, merges, unk_token="<unk>"))
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    tokenizer.add_special_tokens(list(SPECIAL))
+    if wrap:
+        ends = [("<s>", BOS), ("</s>", EOS)]
+        tokenizer.post_processor = processors.TemplateProcessing(
+            single="<s> $A </s>", pair="<s> $A </s> $B:1 </s>:1", special_tokens=ends
+        )
+    tokenizer.save(str(directory / "tokenizer.json"))
+    roles = {"pad_token": "<pad>", "bos_token": "<s>", "eos_token": "</s>", "unk_token": "<unk>"}
+    roles |= {"cls_token": "<s>", "sep_token": "</s>"} if wrap else {}
+    settings = {"tokenizer_class": "PreTrainedTokenizerFast", "model_max_length": 512 if wrap else 4096, **roles}
+    (directory / "tokenizer_config.json").write_text(json.dumps(settings, indent=2))

@@ -1,0 +1,159 @@
+"""The benchmarks: the machinery measures what it says, counts what came, and reports who failed."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from benchmarks import __main__ as command
+from benchmarks import checkpoints, goals, plan, plot, vocabulary, workloads
+from benchmarks.context import deviation
+from benchmarks.measure import Options, Results, run
+from benchmarks.plan import Contest
+from benchmarks.process import REPOSITORY, ContestantProcess
+from benchmarks.summary import Summary
+from server.text.tokenizer import load_tokenizer
+
+
+@pytest.fixture(scope="module")
+def tiny_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    out = tmp_path_factory.mktemp("benchmarks")
+    command.main(["--tiny", "--threads", "1", "--checkpoints", str(out / "models"), "--out", str(out)])
+    return out
+
+
+def test_every_workload_of_ours_runs_to_the_end(tiny_run: Path) -> None:
+    entries = json.loads((tiny_run / "benchmarks/results.json").read_text())["entries"]
+    ours = {(entry["workload"], entry["contestant"]): entry for entry in entries if entry["contestant"] in plan.OURS}
+    assert {("A", "ours"), ("A", "http"), ("start", "http"), ("D-beam", "ours"), ("E", "ours")} <= set(ours)
+    for key, entry in ours.items():
+        assert "error" not in entry, (key, entry["error"])
+        assert all(one["seconds"] > 0 and one["units"] > 0 for one in entry["runs"]) and entry["runs"], key
+
+
+def test_every_token_is_timed(tiny_run: Path) -> None:
+    entries = json.loads((tiny_run / "benchmarks/results.json").read_text())["entries"]
+    (run,) = next(entry for entry in entries if (entry["workload"], entry["contestant"]) == ("B-mixed", "http"))["runs"]
+    assert run["tokens"] == run["units"]
+    assert run["units"] / 2 < run["extra"]["events"] <= run["units"], "a busy server may join tokens in an event"
+    assert 0 < run["gaps_p50"] <= run["gaps_p99"] < run["seconds"]
+    assert run["extra"]["http_cpu_seconds"] > 0
+
+
+def test_the_page_tells_goals_and_who_is_missing(tiny_run: Path) -> None:
+    page = (tiny_run / "benchmarks.md").read_text()
+    assert "| ctranslate2 | marian-tiny int8 D, marian-tiny int8 D-beam | not run: no environment with peers" in page
+    assert "step over context to 128, 8 rows" in page and "feed-forward, out" in page
+    wanted = ("B, gpt2-124m, int8", "A, llama-135m, bfloat16, in process", "F, bert-base, float32", "D beam 4")
+    assert all(what in page for what in wanted)
+    assert (tiny_run / "benchmarks/context.svg").read_text().startswith("<svg")
+
+
+def test_a_contestant_that_makes_too_little_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A peer that stops early would look fast."""
+    checkpoints.make("llama-tiny", tmp_path)
+    honest = ContestantProcess.receive
+
+    def one_less(self: ContestantProcess, seconds: float) -> dict:
+        answer = honest(self, seconds)
+        return answer | {"tokens": answer["tokens"] - 1} if "tokens" in answer else answer
+
+    monkeypatch.setattr(ContestantProcess, "receive", one_less)
+    results = Results(tmp_path / "results.json", {})
+    options = Options(tmp_path, sys.executable, None, 1, 1, 60.0, workloads.TINY)
+    run([Contest("llama-tiny", "float32", ("A",), ("ours",))], options, results, lambda line: None)
+    (entry,) = results.entries
+    assert not entry["runs"] and entry["error"] == "made 5 of 6 tokens"
+
+
+def test_an_interrupted_run_keeps_what_it_had(tmp_path: Path) -> None:
+    checkpoints.make("llama-tiny", tmp_path)
+    results = Results(tmp_path / "results.json", {})
+    options = Options(tmp_path, sys.executable, None, 1, 5, 60.0, workloads.TINY)
+
+    def interrupt(line: str) -> None:
+        if line.startswith("  B-mixed"):
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        run([Contest("llama-tiny", "float32", ("A", "B-mixed"), ("ours",))], options, results, interrupt)
+    kept = json.loads((tmp_path / "results.json").read_text())["entries"]
+    assert len(kept[0]["runs"]) == 1
+
+
+def test_a_text_has_the_tokens_it_was_made_of(tmp_path: Path) -> None:
+    vocabulary.write(tmp_path, 1000, wrap=True)
+    ids = [vocabulary.FIRST_WORD, 300, 500, 999]
+    (encoding,) = load_tokenizer(tmp_path).encode([vocabulary.text(ids)])
+    assert encoding.ids == [vocabulary.BOS, *ids, vocabulary.EOS]
+
+
+def test_rounds_differ_in_words_and_not_in_lengths() -> None:
+    first, second = (workloads.job("B-mixed", "llama-tiny", seed=seed) for seed in (1, 2))
+    assert first.new_tokens == second.new_tokens and first.inputs != second.inputs
+    assert list(map(len, first.inputs)) == list(map(len, second.inputs))
+    assert len(first.inputs) == 48 and set(map(len, first.inputs)) <= set(range(16, 129))
+
+
+def test_a_selection_names_workloads_shapes_or_precisions() -> None:
+    chosen = plan.select(plan.full(), ["llama-135m/int8/B", "F"], ["transformers"])
+    found = {(one.shape, one.precision, workload) for one in chosen for workload in one.workloads}
+    assert found == {("llama-135m", "int8", "B")} | {("bert-base", one, "F") for one in plan.PRECISIONS}
+    (llama,) = (one for one in chosen if one.shape == "llama-135m")
+    assert set(llama.contestants) == {*plan.OURS, "transformers"}
+
+
+def _summary(path: Path, rates: dict[str, float]) -> Summary:
+    """A run of B on float32 LLaMA in which every contestant had these rates."""
+    key = {"shape": "llama-135m", "precision": "float32", "workload": "B"}
+    entries = [
+        {**key, "contestant": name, "runs": [{"units": rate, "seconds": 1.0, "extra": {}}]}
+        for name, rate in rates.items()
+    ]
+    content = {"about": {"read_bytes_per_second": 1.0}, "entries": entries, "loads": [], "sections": {}}
+    path.write_text(json.dumps(content))
+    return Summary(path)
+
+
+def test_a_goal_is_held_against_the_best_peer(tmp_path: Path) -> None:
+    rates = {"http": 260.0, "ours": 900.0, "transformers": 100.0, "openvino-genai": 200.0}
+    made = _summary(tmp_path / "results.json", rates)
+    (line,) = [line for line in goals.lines(made) if line.what == "B, llama-135m, float32"]
+    assert (
+        line.verdict == "reached"
+        and line.ratio == pytest.approx(260 / 200 / 1.25)
+        and "openvino-genai" in line.measured
+    )
+    slower = _summary(tmp_path / "results.json", rates | {"http": 240.0})
+    (line,) = [line for line in goals.lines(slower) if line.what == "B, llama-135m, float32"]
+    assert line.verdict == "missed"
+    alone = _summary(tmp_path / "results.json", {"http": 240.0})
+    (line,) = [line for line in goals.lines(alone) if line.what == "B, llama-135m, float32"]
+    assert line.verdict == "not measured" and "no peer ran" in line.measured
+
+
+def test_a_curve_that_bends_is_no_line() -> None:
+    contexts = [64, 128, 256, 512, 1024]
+    assert deviation(contexts, [1 + 0.01 * x for x in contexts]) < 1e-6
+    assert deviation(contexts, [1 + 1e-4 * x * x for x in contexts]) > goals.LINEAR
+
+
+def test_a_chart_draws_every_series() -> None:
+    drawn = plot.chart("a < b", "streams", "tokens/s", {"one": [(1, 10), (2, 30)], "two": [(1, 5)], "none": []})
+    assert drawn.count("<polyline") == 2 and "a &lt; b" in drawn and "none" not in drawn.replace('fill="none"', "")
+
+
+def test_the_profile_names_the_parts(tiny_run: Path) -> None:
+    arguments = ["--shape", "llama-tiny", "--rows", "2", "--steps", "3", "--context", "32", "--precision", "int8"]
+    done = subprocess.run(
+        [sys.executable, "-m", "benchmarks.profile", *arguments, "--checkpoints", str(tiny_run / "models")],
+        capture_output=True,
+        text=True,
+        cwd=REPOSITORY,
+    )
+    assert done.returncode == 0, done.stderr
+    assert "attention over the cache" in done.stdout and "output head" in done.stdout and "floor" in done.stdout
