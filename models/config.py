@@ -516,11 +516,13 @@ class SpanHead:
     """Two logits of each token: to begin an answer, and to end one (Devlin et al. 2019, arXiv:1810.04805, 4.2).
 
     They come from the hidden state like the classes of a token: `out(norm(act(dense(hidden))))`.
+    start_token_id: with an encoder and a decoder, as in `ClassificationHead`.
     """
 
     dense: Activation | None = None
     dense_bias: bool = True
     norm: NormConfig | None = None
+    start_token_id: int | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

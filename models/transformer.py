@@ -68,6 +68,7 @@ from models.config import (
     ModelConfig,
     QuestionTypesEmbeddingConfig,
     RopeConfig,
+    SpanHead,
     StackConfig,
 )
 from models.convolved_layer import make_layer
@@ -238,9 +239,14 @@ class Transformer(nn.Module):
             hidden = self._reread(hidden, batch)
         return self.head(hidden, batch)  # type: ignore[no-any-return]
 
-    def classify_tokens(self, hidden: Tensor) -> Tensor:
-        """Logits of each token: [tokens, hidden], model dtype -> [tokens, num_labels], float32; two to mark a span."""
+    def classify_tokens(self, hidden: Tensor, batch: EncoderBatch) -> Tensor:
+        """Logits of each token: [tokens, hidden], model dtype -> [tokens, num_labels], float32; two to mark a span.
+
+        With an encoder and a decoder the text goes through the decoder as in `classify`.
+        """
         assert isinstance(self.head, TokenClassification), "the model has no head for tokens"
+        if self.config.is_encoder_decoder:
+            hidden = self._reread(hidden, batch)
         return self.head(hidden)  # type: ignore[no-any-return]
 
     def pack_head(self, packer: Packer, even_if_tied: bool) -> None:
@@ -278,7 +284,7 @@ class Transformer(nn.Module):
         )
 
     def _reread(self, source: Tensor, batch: EncoderBatch) -> Tensor:
-        assert self.decoder is not None and isinstance(self.config.head, ClassificationHead)
+        assert self.decoder is not None and isinstance(self.config.head, ClassificationHead | SpanHead)
         starts = torch.tensor(batch.offsets[:-1], device=batch.token_ids.device)
         token_ids, start = batch.token_ids.roll(1), self.config.head.start_token_id
         if start is None:

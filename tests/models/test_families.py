@@ -241,7 +241,7 @@ def test_unsupported_settings_are_refused_by_name(base, name, value):
         {"model_type": "no-such-model"},
         {"model_type": None},
         {"model_type": ["llama"]},
-        {"architectures": ["LlamaForQuestionAnswering"]},
+        {"architectures": ["LlamaForMaskedLM"]},
         {"architectures": ["LlamaForCausalLM", "LlamaModel"]},
         {"architectures": "LlamaForCausalLM"},
         {"architectures": [["LlamaForCausalLM"]]},
