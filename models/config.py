@@ -374,6 +374,7 @@ class EmbeddingConfig:
     token_norm: of the scaled token embeddings alone, before anything is added.
     width: of all tables and the norm, whose result a linear layer then brings to the hidden size (Lan et al. 2020,
     arXiv:1909.11942, section 3.1); None for tables of the hidden size and no such layer.
+    token_width: of the token table alone, whose rows a matrix brings to the hidden size before all else (OPT-350m).
     """
 
     vocab_size: int
@@ -383,9 +384,13 @@ class EmbeddingConfig:
     norm: NormConfig | None = None
     width: int | None = None
     token_norm: NormConfig | None = None
+    token_width: int | None = None
 
     def __post_init__(self) -> None:
         _require(self.width is None or self.width > 0, f"embedding width must be positive, got {self.width}")
+        narrow = self.token_width
+        _require(narrow is None or narrow > 0, f"token width must be positive, got {narrow}")
+        _require(self.width is None or narrow is None, "tables are narrow all together, or that of tokens alone")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -410,6 +415,7 @@ class ConvolutionalEmbeddingConfig:
     num_positions: int
     vocab_size: ClassVar[int] = 0
     width: ClassVar[int | None] = None
+    token_width: ClassVar[int | None] = None
 
 
 @dataclass(frozen=True)
@@ -418,6 +424,7 @@ class StackConfig:
 
     sharing: for each layer, the number of the layer whose weights it uses: its own, or that of an earlier one (Lan et
     al. 2020, arXiv:1909.11942, section 3.1); empty where every layer has its own.
+    output_width: of what a matrix makes of the hidden states at last, for every head (OPT-350m); None for none.
     """
 
     embedding: EmbeddingConfig | ConvolutionalEmbeddingConfig
@@ -426,8 +433,10 @@ class StackConfig:
     score_bias: BucketBiasConfig | AlibiConfig | KeyAlibiConfig | None = None
     sharing: tuple[int, ...] = ()
     distances: DistanceConfig | None = None
+    output_width: int | None = None
 
     def __post_init__(self) -> None:
+        _require(self.output_width is None or self.output_width > 0, "the output width must be positive")
         _require(len(self.layers) > 0, "a stack needs at least one layer")
         _require(not self.sharing or len(self.sharing) == len(self.layers), "sharing must name one layer for each")
         for index, owner in enumerate(self.sharing):
@@ -567,6 +576,13 @@ class ModelConfig:
                 )
         crosses = self.decoder is not None and any(layer.cross_attention for layer in self.decoder.layers)
         _require(crosses == (self.encoder is not None and self.decoder is not None), "cross-attention needs an encoder")
+
+    @property
+    def output_size(self) -> int:
+        """Width of the hidden states that heads read and that embeddings are made of."""
+        last = self.decoder or self.encoder
+        assert last is not None
+        return last.output_width or self.hidden_size
 
     @property
     def is_encoder_decoder(self) -> bool:
