@@ -24,6 +24,18 @@ class Table(nn.Module):
         return F.embedding(index, self.weight)
 
 
+class ProjectedTable(Table):
+    """A narrow table whose rows a matrix brings to the hidden size. weight: [rows, width]. forward: as above."""
+
+    def __init__(self, rows: int, width: int, hidden_size: int) -> None:
+        super().__init__(rows, width)
+        self.projection = Linear(width, hidden_size, bias=False)
+
+    def forward(self, index: Tensor) -> Tensor:
+        output: Tensor = self.projection(super().forward(index))
+        return output
+
+
 class SinusoidalTable(nn.Module):
     """Like `Table`, but computed: no parameter. The table follows the device and dtype it is used in."""
 
@@ -48,6 +60,8 @@ class Embedding(nn.Module):
         super().__init__()
         self.scale = config.scale
         width = config.width or hidden_size
+        if tokens is None and config.token_width is not None:
+            tokens = ProjectedTable(config.vocab_size, config.token_width, hidden_size)
         self.tokens = Table(config.vocab_size, width) if tokens is None else tokens
         self.positions: Table | SinusoidalTable | None = None
         match config.positions:

@@ -87,7 +87,7 @@ def load_model(
     if family.body is not None and file_in(directory, "modules.json") is not None:
         architecture = family.body
     config = family.config(hf, architecture)
-    sentence = sentence_config(directory, config.hidden_size, "last" if config.encoder is None else "mean")
+    sentence = sentence_config(directory, config.output_size, "last" if config.encoder is None else "mean")
     limits = [limit for limit in (config.max_positions, sentence.max_tokens) if limit is not None]
     context_tokens = min(limits, default=None)
     said = _json(directory, "generation_config.json")

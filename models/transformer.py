@@ -10,6 +10,7 @@ configuration asks for one; linear weights are `[out, in]` as torch stores them)
 | `encoder.embedding.token_types.weight`                      | [num_token_types, hidden]                       |
 | `encoder.embedding.{norm,token_norm}.{weight,bias}`         | [hidden]                                        |
 | `encoder.embedding.projection.{weight,bias}`                | [hidden, width], tables and norm then [width]   |
+| `encoder.embedding.tokens.projection.weight`                | [hidden, token width], `tokens` then that wide  |
 | `encoder.embedding.convolution_{1,2}.{weight,bias}`         | [hidden, num_mels or hidden, 3], sound only     |
 | `encoder.layers.N.attention.query.{weight,bias}`            | [heads * head_dim, hidden]                      |
 | `encoder.layers.N.attention.{key,value}.{weight,bias}`      | [kv_heads * head_dim, hidden]                   |
@@ -29,6 +30,7 @@ configuration asks for one; linear weights are `[out, in]` as torch stores them)
 | `encoder.score_bias.weight`                                 | [num_buckets, heads]                            |
 | `encoder.score_bias.layers.N.weight`                        | the same, where each layer has its own          |
 | `encoder.final_norm.{weight,bias}`                          | [hidden]                                        |
+| `encoder.output_projection.weight`                          | [output width, hidden]; heads are as wide then  |
 | `encoder.distances.weight`                                  | [2 * span, hidden], disentangled attention only |
 | `encoder.distances.norm.{weight,bias}`                      | [hidden]                                        |
 | `encoder.layers.N.attention.position_{key,query}.{weight,bias}` | like `key` and `query`, disentangled only   |
@@ -71,6 +73,7 @@ from models.config import (
     ModelConfig,
     QuestionTypesEmbeddingConfig,
     RopeConfig,
+    SpanHead,
     StackConfig,
 )
 from models.convolved_layer import make_layer
@@ -79,7 +82,7 @@ from models.embeddings import Embedding, Table
 from models.heads import Classification, LanguageModel, MaskedLanguageModel, TokenClassification, make_head
 from models.kv_cache import KVCache
 from models.layer import Layer
-from models.linear import Packer
+from models.linear import Linear, Packer
 from models.norms import make_norm
 from models.positions import Alibi, BucketBias, KeyAlibi, LayerBucketBias, Rotary, Rotation
 from models.question_types import QuestionTypesEmbedding
@@ -88,10 +91,10 @@ from models.steps import PackedStep, PagedStep, Step
 
 
 class Stack(nn.Module):
-    """An encoder or a decoder: embedding, layers, final norm.
+    """An encoder or a decoder: embedding, layers, final norm, and where there is one a matrix to another width.
 
     tokens: a token table to share, or None. forward: token_ids, positions, token_type_ids: [tokens], int64
-    -> [tokens, hidden], model dtype.
+    -> [tokens, hidden or output width], model dtype.
     """
 
     def __init__(self, config: StackConfig, hidden_size: int, tokens: Table | None = None) -> None:
@@ -104,6 +107,8 @@ class Stack(nn.Module):
             layers.append(make_layer(layer, hidden_size, index) if owner == index else layers[owner].again(index))
         self.layers = nn.ModuleList(layers)
         self.final_norm = make_norm(config.final_norm, hidden_size)
+        width = config.output_width
+        self.output_projection = None if width is None else Linear(hidden_size, width, bias=False)
         self.score_bias: BucketBias | LayerBucketBias | Alibi | KeyAlibi | None = None
         heads = config.layers[0].attention.num_heads
         match config.score_bias:
@@ -147,7 +152,8 @@ class Stack(nn.Module):
     def _through(self, x: Tensor, step: Step) -> Tensor:
         for layer in self.layers:
             x = layer(x, step)
-        return x if self.final_norm is None else self.final_norm(x)
+        x = x if self.final_norm is None else self.final_norm(x)
+        return x if self.output_projection is None else self.output_projection(x)
 
 
 def _make_embedding(
@@ -175,7 +181,7 @@ class Transformer(nn.Module):
         stack = config.encoder or config.decoder
         assert stack is not None
         token_width = stack.embedding.width or config.hidden_size
-        self.head = make_head(config.head, config.hidden_size, config.vocab_size, token_width)
+        self.head = make_head(config.head, config.output_size, config.vocab_size, token_width)
         self.adapters = Adapters()
 
     @property
@@ -262,13 +268,15 @@ class Transformer(nn.Module):
         with self.adapters.used(batch.adapters, [1] * len(batch.lengths), self.device):
             return self.head(hidden, batch)  # type: ignore[no-any-return]
 
-    def classify_tokens(self, hidden: Tensor, adapters: Sequence[str] = (), lengths: Sequence[int] = ()) -> Tensor:
+    def classify_tokens(self, hidden: Tensor, batch: EncoderBatch) -> Tensor:
         """Logits of each token: [tokens, hidden], model dtype -> [tokens, num_labels], float32; two to mark a span.
 
-        adapters: the name of each text's, with its `lengths`; no names for no adapters.
+        With an encoder and a decoder the text goes through the decoder as in `classify`.
         """
         assert isinstance(self.head, TokenClassification), "the model has no head for tokens"
-        with self.adapters.used(adapters, lengths, self.device):
+        with self.adapters.used(batch.adapters, batch.lengths, self.device):
+            if self.config.is_encoder_decoder:
+                hidden = self._reread(hidden, batch)
             return self.head(hidden)  # type: ignore[no-any-return]
 
     def pack_head(self, packer: Packer, even_if_tied: bool) -> None:
@@ -306,7 +314,7 @@ class Transformer(nn.Module):
         )
 
     def _reread(self, source: Tensor, batch: EncoderBatch) -> Tensor:
-        assert self.decoder is not None and isinstance(self.config.head, ClassificationHead)
+        assert self.decoder is not None and isinstance(self.config.head, ClassificationHead | SpanHead)
         starts = torch.tensor(batch.offsets[:-1], device=batch.token_ids.device)
         token_ids, start = batch.token_ids.roll(1), self.config.head.start_token_id
         if start is None:

@@ -13,6 +13,7 @@ from models.config import (
     LearnedPositions,
     ModelConfig,
     NormConfig,
+    SpanHead,
 )
 from models.families.family import Family
 from models.families.fields import Fields
@@ -34,8 +35,10 @@ def config(hf: Mapping[str, Any], architecture: str) -> ModelConfig:
         vocab, embedding_scale(fields), LearnedPositions(positions), norm=NormConfig("layer", 1e-5)
     )
     head: HeadConfig = LanguageModelHead(tied=True, bias=True)
+    start = fields.integer("decoder_start_token_id", 2, least=0)
+    if architecture == "BartForQuestionAnswering":
+        head = SpanHead(start_token_id=start)
     if architecture == "BartForSequenceClassification":
-        start = fields.integer("decoder_start_token_id", 2, least=0)
         head = ClassificationHead(fields.labels(default=3), dense="tanh", pool="last", start_token_id=start)
     return ModelConfig(
         hidden_size=fields.integer("d_model", 1024),
@@ -69,6 +72,7 @@ FAMILY = Family(
         "BartForConditionalGeneration": ("generate",),
         "BartModel": ("generate",),
         "BartForSequenceClassification": ("classify",),
+        "BartForQuestionAnswering": ("question_answer",),
     },
     config=config,
     rules=rules,

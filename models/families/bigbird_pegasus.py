@@ -18,6 +18,7 @@ from models.config import (
     LayerConfig,
     LearnedPositions,
     ModelConfig,
+    SpanHead,
     StackConfig,
 )
 from models.families.block_sparse import with_blocks, without_biases
@@ -42,8 +43,10 @@ def config(hf: Mapping[str, Any], architecture: str) -> ModelConfig:
     vocab, positions = fields.integer("vocab_size", 96103), fields.integer("max_position_embeddings", 4096)
     embedding = EmbeddingConfig(vocab, embedding_scale(fields), LearnedPositions(positions))
     head: HeadConfig = LanguageModelHead(tied=True, bias=True)
+    start = fields.integer("decoder_start_token_id", 2, least=0)
+    if architecture == "BigBirdPegasusForQuestionAnswering":
+        head = SpanHead(start_token_id=start)
     if architecture == "BigBirdPegasusForSequenceClassification":
-        start = fields.integer("decoder_start_token_id", 2, least=0)
         end = fields.integer("eos_token_id", 1, least=0)
         head = ClassificationHead(fields.labels(), dense="tanh", pool="end", start_token_id=start, end_token_id=end)
     encoder, decoder = (_stack(fields, side, embedding) for side in ("encoder", "decoder"))
@@ -93,6 +96,7 @@ FAMILY = Family(
         "BigBirdPegasusForConditionalGeneration": ("generate",),
         "BigBirdPegasusModel": ("generate",),
         "BigBirdPegasusForSequenceClassification": ("classify",),
+        "BigBirdPegasusForQuestionAnswering": ("question_answer",),
     },
     config=config,
     rules=rules,

@@ -1,7 +1,7 @@
-"""A decoder under other heads than the one for words: vectors of texts, classes of texts, labels of tokens.
+"""A decoder under other heads than the one for words: vectors and classes of texts, labels of tokens, answers.
 
 transformers builds them the same way for every family: the layers without their language model head, and one matrix
-`score` for the last token that is not padding, or `score` or `classifier` for every token.
+`score` for the last token that is not padding, or `score`, `classifier` or `qa_outputs` for every token.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from models.config import (
     LanguageModelHead,
     ModelConfig,
     PoolingHead,
+    SpanHead,
     TokenClassificationHead,
 )
 from models.families.family import Family, Task
@@ -28,24 +29,37 @@ _HEAD_FIELDS = ("id2label", "num_labels", "token_classification_bias")
 
 
 def with_heads(
-    stem: str, family: Family, *, tokens: bool = True, prefix: str = r"model\.", body: str | None = None
+    stem: str,
+    family: Family,
+    *,
+    tokens: bool = True,
+    answers: bool = True,
+    prefix: str = r"model\.",
+    body: str | None = None,
 ) -> Family:
     """A family of decoders, with the heads that transformers has for it besides.
 
-    stem: what its class names begin with. tokens: whether there is a head for tokens. prefix: what the family's rules
+    stem: what its class names begin with. tokens: whether there is a head for tokens. answers: whether
+    there is one for the places of answers. prefix: what the family's rules
     call the layers, a regular expression; layers that were saved alone have names without it. body: the class of the
     layers alone, where it is not `stem` and `Model`.
     """
     body = body or f"{stem}Model"
-    texts, labels = f"{stem}ForSequenceClassification", f"{stem}ForTokenClassification"
+    texts, labels, spans = (
+        f"{stem}For{task}" for task in ("SequenceClassification", "TokenClassification", "QuestionAnswering")
+    )
     heads: dict[str, tuple[Task, ...]] = {body: ("embed",), texts: ("classify",)}
     if tokens:
         heads[labels] = ("token_classify",)
+    if answers:
+        heads[spans] = ("question_answer",)
     worded = next(iter(family.architectures))
 
     def head(hf: Mapping[str, Any], architecture: str) -> HeadConfig:
         if architecture == body:
             return PoolingHead()
+        if architecture == spans:
+            return SpanHead()
         fields = Fields({name: hf[name] for name in _HEAD_FIELDS if name in hf})
         if architecture == labels:
             fields.refuse_unless("token_classification_bias", True)
@@ -66,9 +80,10 @@ def with_heads(
             return family.rules(model, hf, architecture)
         layers = family.rules(replace(model, head=LanguageModelHead(tied=True)), hf, worded)
         return (
-            Rename(r"(?:score|classifier)\.(weight|bias)", r"head.output.\1"),
+            Rename(r"(?:score|classifier|qa_outputs)\.(weight|bias)", r"head.output.\1"),
             Drop(r"(?:lm_head|embed_out)\.(?:weight|bias)"),
-            *renamed(layers, prefix, f"(?:{prefix})?"),
+            # Under `qa_outputs`, several families call their layers `transformer`.
+            *renamed(layers, prefix, rf"(?:{prefix}|transformer\.)?"),
         )
 
     return replace(

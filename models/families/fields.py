@@ -37,6 +37,9 @@ class Fields:
             raise ConfigError("'auto_map' asks to run the checkpoint's own code, which is not supported")
         if hf.get("quantization_config"):
             raise ConfigError("'quantization_config': quantized checkpoints are not supported")
+        # Also for a family without rotary positions, or with a kind of its own: nobody knows what was meant.
+        for where in ("rope_scaling", "rope_parameters"):
+            _rope_kind(where, hf.get(where))
 
     def integer(self, name: str, default: int | None = None, *, least: int = 1) -> int:
         value = self._present(name, default)
@@ -107,10 +110,7 @@ class Fields:
             if not 0 < share <= 1:
                 raise ConfigError("'partial_rotary_factor' must be above 0 and at most 1")
             head_dim = int(head_dim * share)
-        kind = scaling.get("rope_type", scaling.get("type", "default"))
-        kind = "longrope" if kind == "su" else kind
-        if not isinstance(kind, str) or kind not in KINDS:
-            raise ConfigError(f"{where!r}: type {short(kind)} is not supported, only {', '.join(KINDS)}")
+        kind = _rope_kind(where, scaling)
         return RopeConfig(theta, head_dim, scaling=scaling_of(kind, self, inner, scaling, head_dim))
 
     def positive(self, name: str, default: float | None = None) -> float:
@@ -125,6 +125,16 @@ class Fields:
         if value is None:
             raise ConfigError(f"{name!r} is missing")
         return value
+
+
+def _rope_kind(where: str, scaling: Any) -> str:
+    """What a description of rotary positions calls their scaling, `default` for none. where: the setting's name."""
+    said = scaling if isinstance(scaling, dict) else {}
+    kind = said.get("rope_type", said.get("type", "default"))
+    kind = "longrope" if kind == "su" else kind
+    if not isinstance(kind, str) or kind not in KINDS:
+        raise ConfigError(f"{where!r}: type {short(kind)} is not supported, only {', '.join(KINDS)}")
+    return kind
 
 
 def activation(value: Any, name: str) -> Activation:

@@ -47,4 +47,5 @@ FAMILY = with_heads(
         rules=rules,
         generation=GenerationDefaults(bos_token_id=2, end_token_ids=(1,), pad_token_id=0),
     ),
+    answers=False,
 )

@@ -117,5 +117,6 @@ FAMILY = with_heads(
         generation=GenerationDefaults(bos_token_id=2, end_token_ids=(1,), pad_token_id=0),
         refused_dtypes={"float16": "Gemma 3's residual stream can exceed float16; use bfloat16 or float32"},
     ),
+    answers=False,
     tokens=False,
 )

@@ -8,7 +8,15 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from models.config import EmbeddingConfig, LanguageModelHead, LearnedPositions, ModelConfig, NormConfig
+from models.config import (
+    EmbeddingConfig,
+    HeadConfig,
+    LanguageModelHead,
+    LearnedPositions,
+    ModelConfig,
+    NormConfig,
+    SpanHead,
+)
 from models.families.family import Family
 from models.families.fields import Fields
 from models.families.longformer_layers import global_rules, with_windows
@@ -33,10 +41,13 @@ def config(hf: Mapping[str, Any], architecture: str) -> ModelConfig:
     def embedding(num_positions: int) -> EmbeddingConfig:
         return EmbeddingConfig(vocab, positions=LearnedPositions(num_positions), norm=NormConfig("layer", 1e-5))
 
+    head: HeadConfig = LanguageModelHead(tied=True, bias=True)
+    if architecture == "LEDForQuestionAnswering":
+        head = SpanHead(start_token_id=fields.integer("decoder_start_token_id", 2, least=0))
     return ModelConfig(
         hidden_size=fields.integer("d_model", 1024),
         vocab_size=vocab,
-        head=LanguageModelHead(tied=True, bias=True),
+        head=head,
         encoder=with_windows(seq2seq_stack(fields, "encoder", embedding(source_positions)), hf, None),
         decoder=seq2seq_stack(fields, "decoder", embedding(positions)),
         shared_embeddings=True,
@@ -66,7 +77,11 @@ def rules(model: ModelConfig, hf: Mapping[str, Any], architecture: str) -> Seque
 FAMILY = Family(
     name="led",
     model_types=("led",),
-    architectures={"LEDForConditionalGeneration": ("generate",), "LEDModel": ("generate",)},
+    architectures={
+        "LEDForConditionalGeneration": ("generate",),
+        "LEDModel": ("generate",),
+        "LEDForQuestionAnswering": ("question_answer",),
+    },
     config=config,
     rules=rules,
     generation=GenerationDefaults(bos_token_id=0, end_token_ids=(2,), pad_token_id=1, decoder_start_token_ids=(2,)),

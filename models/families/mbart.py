@@ -16,6 +16,7 @@ from models.config import (
     LearnedPositions,
     ModelConfig,
     NormConfig,
+    SpanHead,
 )
 from models.families.family import Family
 from models.families.fields import Fields
@@ -38,6 +39,8 @@ def config(hf: Mapping[str, Any], architecture: str) -> ModelConfig:
         # A text ends with its end token and then its language, with which the decoder starts to read it.
         end = fields.integer("eos_token_id", 2, least=0)
         head = ClassificationHead(fields.labels(), dense="tanh", pool="end", start_token_id=None, end_token_id=end)
+    if architecture == "MBartForQuestionAnswering":
+        head = SpanHead(start_token_id=None)
     return ModelConfig(
         hidden_size=fields.integer("d_model", 1024),
         vocab_size=vocab,
@@ -67,6 +70,7 @@ FAMILY = Family(
         "MBartForConditionalGeneration": ("generate", "translate"),
         "MBartModel": ("generate", "translate"),
         "MBartForSequenceClassification": ("classify",),
+        "MBartForQuestionAnswering": ("question_answer",),
     },
     config=config,
     rules=rules,

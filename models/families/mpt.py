@@ -32,6 +32,8 @@ def config(hf: Mapping[str, Any], architecture: str) -> ModelConfig:
     fields = Fields(hf, published_code=_CODE)
     fields.refuse_unless("expansion_ratio", 4)
     fields.refuse_unless("no_bias", True)
+    # An RMS norm has the tensors of a layer norm without biases.
+    fields.refuse_unless("norm_type", "low_precision_layernorm", "layernorm")
     fields.refuse_unless("logit_scale")
     hidden, heads = fields.integer("d_model", 2048), fields.integer("n_heads", 16)
     norm = NormConfig("layer", fields.number("layer_norm_epsilon", 1e-5), bias=False)

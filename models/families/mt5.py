@@ -8,6 +8,7 @@ from typing import Any
 from models.config import LanguageModelHead, ModelConfig, PoolingHead
 from models.families.family import Family
 from models.families.fields import Fields
+from models.families.t5_heads import with_t5_heads
 from models.families.t5_layers import TOKENS, t5_model, t5_rules
 from models.generation_defaults import GenerationDefaults
 from weights.rules import Rule
@@ -33,13 +34,16 @@ def rules(model: ModelConfig, hf: Mapping[str, Any], architecture: str) -> Seque
     return t5_rules(model)
 
 
-FAMILY = Family(
-    name="mt5",
-    model_types=("mt5",),
-    architectures={"MT5ForConditionalGeneration": ("generate", "translate"), "MT5EncoderModel": ("embed",)},
-    config=config,
-    rules=rules,
-    generation=GenerationDefaults(end_token_ids=(1,), pad_token_id=0, decoder_start_token_ids=(0,)),
-    tied_if_absent={"head.weight": TOKENS},
-    refused_dtypes={"float16": "T5's feed-forward sums exceed float16; use bfloat16 or float32"},
+FAMILY = with_t5_heads(
+    "MT5",
+    Family(
+        name="mt5",
+        model_types=("mt5",),
+        architectures={"MT5ForConditionalGeneration": ("generate", "translate"), "MT5EncoderModel": ("embed",)},
+        config=config,
+        rules=rules,
+        generation=GenerationDefaults(end_token_ids=(1,), pad_token_id=0, decoder_start_token_ids=(0,)),
+        tied_if_absent={"head.weight": TOKENS},
+        refused_dtypes={"float16": "T5's feed-forward sums exceed float16; use bfloat16 or float32"},
+    ),
 )

@@ -39,5 +39,6 @@ FAMILY = with_heads(
         rules=rules,
         generation=GenerationDefaults(end_token_ids=(50279,), pad_token_id=1),
     ),
+    answers=False,
     tokens=False,
 )

@@ -72,6 +72,7 @@ FAMILY = with_heads(
         config=config,
         rules=rules,
     ),
+    answers=False,
     tokens=False,
     prefix=r"transformer\.",
 )

@@ -1,4 +1,5 @@
-"""OPT (Zhang et al. 2022, arXiv:2205.01068): learned positions counted from 2, norms before or after the sublayers."""
+"""OPT (Zhang et al. 2022, arXiv:2205.01068): learned positions counted from 2, norms before or after the sublayers;
+its 350m has token vectors narrower than its layers, and brings what comes of these back to that width."""
 
 from __future__ import annotations
 
@@ -29,7 +30,8 @@ _NORM = NormConfig("layer", 1e-5)
 def config(hf: Mapping[str, Any], architecture: str) -> ModelConfig:
     fields = Fields(hf)
     hidden, heads = fields.integer("hidden_size", 768), fields.integer("num_attention_heads", 12)
-    fields.refuse_unless("word_embed_proj_dim", hidden)
+    width = fields.integer("word_embed_proj_dim", hidden)
+    narrow = None if width == hidden else width
     fields.refuse_unless("layer_norm_elementwise_affine", True)
     head_dim, bias = head_width(hidden, heads), fields.flag("enable_bias", True)
     before = fields.flag("do_layer_norm_before", True)
@@ -48,9 +50,10 @@ def config(hf: Mapping[str, Any], architecture: str) -> ModelConfig:
         vocab_size=vocab,
         head=LanguageModelHead(tied=fields.flag("tie_word_embeddings", True)),
         decoder=StackConfig(
-            EmbeddingConfig(vocab, positions=LearnedPositions(positions)),
+            EmbeddingConfig(vocab, positions=LearnedPositions(positions), token_width=narrow),
             (layer,) * fields.integer("num_hidden_layers", 12),
             final_norm=_NORM if final else None,
+            output_width=narrow,
         ),
         max_positions=positions,
     )
@@ -65,6 +68,8 @@ def rules(model: ModelConfig, hf: Mapping[str, Any], architecture: str) -> Seque
     layer = decoder + r"layers\.(\d+)\."
     return (
         Rename(decoder + r"embed_tokens\.weight", tokens),
+        Rename(decoder + r"project_in\.weight", "decoder.embedding.tokens.projection.weight"),
+        Rename(decoder + r"project_out\.weight", "decoder.output_projection.weight"),
         Slice(decoder + r"embed_positions\.weight", "decoder.embedding.positions.weight", start=2),
         Rename(layer + r"self_attn_layer_norm\.(weight|bias)", ours + rf"attention_norms.{slot}.\2"),
         Rename(layer + r"self_attn\.q_proj\.(weight|bias)", ours + r"attention.query.\2"),

@@ -96,4 +96,5 @@ FAMILY = with_heads(
         rules=rules,
         generation=GenerationDefaults(bos_token_id=1, end_token_ids=(2,)),
     ),
+    answers=False,
 )

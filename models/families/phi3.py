@@ -75,4 +75,5 @@ FAMILY = with_heads(
         rules=rules,
         generation=GenerationDefaults(bos_token_id=1, end_token_ids=(32000,), pad_token_id=32000),
     ),
+    answers=False,
 )

@@ -73,6 +73,7 @@ def layer_rules(prefix: str = r"(?:model\.)?") -> Sequence[Rule]:
         Rename(layer + r"fc2" + linear, ours + r"feed_forward.down.\3"),
         Rename(layer + r"final_layer_norm" + linear, ours + r"feed_forward_norms.residual.\3"),
         Rule("final_logits_bias", ("head.bias",), (_flatten,)),
+        Rename(r"qa_outputs" + linear, r"head.output.\1"),
         Drop(r"(?:model\.)?(?:encoder|decoder)\.version"),
     )
 

@@ -65,4 +65,5 @@ FAMILY = with_heads(
         rules=rules,
         generation=GenerationDefaults(bos_token_id=0, end_token_ids=(0,)),
     ),
+    answers=False,
 )

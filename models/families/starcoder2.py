@@ -51,4 +51,5 @@ FAMILY = with_heads(
         rules=rules,
         generation=GenerationDefaults(bos_token_id=50256, end_token_ids=(50256,)),
     ),
+    answers=False,
 )

@@ -293,6 +293,7 @@ def shorten(encoding: Encoding, limit: int, side: str) -> Encoding:
         offsets=[encoding.offsets[index] for index in keep] if encoding.offsets else [],
         tokens=[encoding.tokens[index] for index in keep] if encoding.tokens else [],
         words=[encoding.words[index] for index in keep] if encoding.words else [],
+        sides=[encoding.sides[index] for index in keep] if encoding.sides else [],
     )
 
 

@@ -57,11 +57,20 @@ async def question_answer(request: Request) -> Response:
 async def _encode(state: State, model: Model, question: str, context: str) -> tuple[Encoding, tuple[int, int]]:
     """Both as a pair, and where the context's tokens are. Raises InvalidRequest where one of them has none."""
     (encoding,) = await state.encode(model.tokenizer, [question], pairs=[context], param="context", offsets=True)
-    runs = text_runs(encoding)
-    if len(runs) == 2:
-        return encoding, runs[1]
+    run = _context_run(encoding)
+    if run is not None:
+        return encoding, run
     alone = await state.encode(model.tokenizer, [question, context], param="context", add_special_tokens=False)
     for name, found in zip(("question", "context"), alone, strict=True):
         if not found.ids:
             raise InvalidRequest(f"`{name}` is a text without any token", name)
     raise InvalidRequest(f"the tokenizer of `{model.name}` sets nothing between a question and a context", "model")
+
+
+def _context_run(encoding: Encoding) -> tuple[int, int] | None:
+    """(start, end) of the pair's second text, also where its tokenizer sets nothing between the two (GPT-2)."""
+    if encoding.sides:
+        places = [index for index, side in enumerate(encoding.sides) if side == 1]
+        return (places[0], places[-1] + 1) if places and 0 in encoding.sides else None
+    runs = text_runs(encoding)
+    return runs[1] if len(runs) == 2 else None

@@ -251,7 +251,7 @@ def _info(loaded: Loaded, options: EngineOptions, blocks: dict[str, int]) -> Mod
         problem_type=model.problem_type,
         normalize=sentence.normalize,
         include_prompt=sentence.include_prompt,
-        embedding_size=sentence.width(model.config.hidden_size),
+        embedding_size=sentence.width(model.config.output_size),
         load_seconds=loaded.seconds,
         quantization=loaded.spec.quantization,
         num_mels=loaded.num_mels,

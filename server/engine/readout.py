@@ -84,9 +84,7 @@ def _read(
         case "classify":
             return _rows(model.classify(hidden, batch)[mine])
         case "classify_tokens":
-            lengths = [batch.lengths[index] for index in mine]
-            logits = model.classify_tokens(_tokens_of(mine, hidden, batch), adapters, lengths)
-            return _spans(logits, mine, batch)
+            return _spans(_tokens_of(mine, model.classify_tokens(hidden, batch), batch), mine, batch)
         case "log_mel":
             raise AssertionError("sound is not read by an encoder of texts")
         case "fill_mask":
@@ -95,7 +93,7 @@ def _read(
 
 
 def _tokens_of(mine: list[int], hidden: Tensor, batch: EncoderBatch) -> Tensor:
-    """The hidden states of some texts of the batch, one text after the other."""
+    """The rows of some texts of the batch, one text after the other."""
     return torch.cat([hidden[batch.offsets[index] : batch.offsets[index + 1]] for index in mine])
 
 

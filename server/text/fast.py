@@ -69,6 +69,7 @@ class FastTokenizer:
                 offsets=found.offsets if offsets else [],
                 tokens=found.tokens if offsets else [],
                 words=found.word_ids if offsets else [],
+                sides=found.sequence_ids if offsets else [],
             )
             for found in batch(inputs, add_special_tokens=add_special_tokens)
         ]

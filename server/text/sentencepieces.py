@@ -1,4 +1,5 @@
-"""Backends from SentencePiece models that come without a `tokenizer.json`: LLaMA, XLM-R, CamemBERT, DeBERTa.
+"""Backends from SentencePiece models that come without a `tokenizer.json`: LLaMA, XLM-R, CamemBERT, DeBERTa,
+ALBERT, BigBird.
 
 Kudo and Richardson 2018, arXiv:1808.06226; the file is a protocol buffer, sentencepiece_model.proto of
 https://github.com/google/sentencepiece.
@@ -144,6 +145,46 @@ def deberta_v2(path: Path, files: TokenizerFiles) -> Backend:
         special_tokens=[(token, backend.token_to_id(token)) for token in (cls, sep)],
     )
     return backend
+
+
+def boxed(path: Path, files: TokenizerFiles) -> Backend:
+    """Unigram with BERT's template, all special tokens among the pieces: ALBERT (Lan et al. 2020, arXiv:1909.11942) and
+    BigBird (Zaheer et al. 2020, arXiv:2007.14062)."""
+    model = SentencePieces.read(path.read_bytes(), path.name)
+    if model.is_bpe:
+        raise TokenizerError(f"{path.name} is not a Unigram model")
+    names = [text for text, _ in model.pieces]
+    unk, cls, sep = (files.roles[role].content for role in ("unk", "cls", "sep"))
+    missing = [token for token in (unk, cls, sep) if token not in names]
+    if missing:
+        raise TokenizerError(f"{path.name} does not hold {', '.join(missing)}")
+    albert = files.kind == "albert"
+    # ALBERT takes a comma behind a number for a piece of its own, whatever was trained.
+    pieces = [(text, score - 100 * (albert and _numbered_comma(text))) for text, score in model.pieces]
+    backend = Backend(models.Unigram(pieces, unk_id=names.index(unk), byte_fallback=False))
+    charsmap = [normalizers.Precompiled(model.charsmap)] if model.charsmap else []
+    spaces = [normalizers.Replace(Regex(r"\A +| +\z"), ""), normalizers.Replace(Regex(" {2,}"), " ")]
+    backend.normalizer = normalizers.Sequence([*(_albert_normalizers(files) if albert else []), *charsmap, *spaces])
+    backend.pre_tokenizer = pre_tokenizers.Metaspace(_SPACE, prepend_scheme="always", split=True)
+    backend.decoder = decoders.Metaspace(_SPACE, prepend_scheme="always", split=True)
+    _add(backend, model, files)
+    backend.post_processor = processors.TemplateProcessing(
+        single=f"{cls}:0 $A:0 {sep}:0",
+        pair=f"{cls}:0 $A:0 {sep}:0 $B:1 {sep}:1",
+        special_tokens=[(token, backend.token_to_id(token)) for token in (cls, sep)],
+    )
+    return backend
+
+
+def _numbered_comma(piece: str) -> bool:
+    return len(piece) > 1 and piece[-1] == "," and piece[-2].isdigit()
+
+
+def _albert_normalizers(files: TokenizerFiles) -> list[normalizers.Normalizer]:
+    """Quotes in TeX's way become plain ones; accents and capitals go unless the files keep them."""
+    quotes = [normalizers.Replace(pair, '"') for pair in ("``", "''")]
+    accents = [] if files.config.get("keep_accents") is True else [normalizers.NFKD(), normalizers.StripAccents()]
+    return [*quotes, *accents, *([] if files.config.get("do_lower_case") is False else [normalizers.Lowercase()])]
 
 
 def _add(backend: Backend, model: SentencePieces, files: TokenizerFiles) -> None:

@@ -29,6 +29,7 @@ class Encoding:
     tokens: the vocabulary's spelling of each token. Both empty when not asked for.
     words: the number of the word that each token is of, in its own text of a pair; None for special tokens. Empty when
         offsets were not asked for, and where the tokenizer does not cut at words first (Marian).
+    sides: which text of a pair each token is of, 0 or 1; None for special tokens. Empty as `words` is.
     """
 
     ids: list[int]
@@ -37,6 +38,7 @@ class Encoding:
     offsets: list[tuple[int, int]]
     tokens: list[str]
     words: list[int | None] = field(default_factory=list)
+    sides: list[int | None] = field(default_factory=list)
 
 
 @dataclass(frozen=True)

@@ -4,8 +4,8 @@
 - `vocab.json` and `merges.txt`: byte-level BPE (Radford et al. 2019), with RoBERTa's, DeBERTa's or no template.
 - `tokenizer.model`: LLaMA's BPE, `sentencepiece.bpe.model`: XLM-R's, CamemBERT's and mBART's Unigram, `spm.model`:
   DeBERTa's since version 2 (`sentencepieces`, `fairseq`).
-- `spiece.model`: T5's Unigram (Kudo 2018, arXiv:1804.10959) with its sentinels `<extra_id_0>`... at the end, and
-  Pegasus' with its masks before all pieces.
+- `spiece.model`: T5's Unigram (Kudo 2018, arXiv:1804.10959) with its sentinels `<extra_id_0>`... at the end,
+  Pegasus' with its masks before all pieces, ALBERT's and BigBird's (`sentencepieces`).
 """
 
 from __future__ import annotations
@@ -147,8 +147,11 @@ def _llama(path: Path, files: TokenizerFiles) -> Backend:
 
 
 def _unigram(path: Path, files: TokenizerFiles) -> Backend:
+    if files.kind in ("albert", "big_bird"):
+        return sentencepieces.boxed(path, files)
     if files.kind not in ("t5", "pegasus"):
-        raise TokenizerError("spiece.model without tokenizer.json is supported for T5 and Pegasus only")
+        known = "T5, Pegasus, ALBERT and BigBird"
+        raise TokenizerError(f"spiece.model without tokenizer.json is supported for {known} only")
     pieces, charsmap = _read_sentencepiece(path.read_bytes())
     if files.kind == "pegasus":
         return _pegasus(pieces, charsmap, files)

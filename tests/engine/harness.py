@@ -211,6 +211,10 @@ DECODERS = {
         transformers.FalconConfig(**_FALCON, new_decoder_architecture=True, num_kv_heads=2),
     ),
     "opt": ("OPTForCausalLM", transformers.OPTConfig(**_OPT)),
+    "opt-narrow": (
+        "OPTForCausalLM",
+        transformers.OPTConfig(**_OPT, word_embed_proj_dim=20, do_layer_norm_before=False),
+    ),
     "native-decoder": ("GPT2LMHeadModel", transformers.GPT2Config(**_GPT2)),
 }
 SEQ2SEQ = {

@@ -67,6 +67,14 @@ MORE_CASES = {
         ),
     ),
     "opt": ("OPTForCausalLM", transformers.OPTConfig(**_OPT)),
+    "opt-narrow-post-norm": (
+        "OPTForCausalLM",
+        transformers.OPTConfig(**_OPT, word_embed_proj_dim=20, do_layer_norm_before=False),
+    ),
+    "opt-wide-tokens-untied": (
+        "OPTForCausalLM",
+        transformers.OPTConfig(**_OPT, word_embed_proj_dim=40, tie_word_embeddings=False),
+    ),
     "opt-post-norm-untied": (
         "OPTForCausalLM",
         transformers.OPTConfig(

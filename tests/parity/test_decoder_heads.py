@@ -39,12 +39,14 @@ def _config(config, **changes):
 
 
 BODIES, TEXTS, TOKENS = _cases("Model"), _cases("ForSequenceClassification"), _cases("ForTokenClassification")
+ANSWERS = _cases("ForQuestionAnswering")
 
 
 def test_every_family_of_decoders_is_here():
     assert {config.model_type for _, config in BODIES.values()} == set(STEMS) - {"gemma3"}
     assert {config.model_type for _, config in TEXTS.values()} == set(STEMS) - {"gemma3"}
     assert len({config.model_type for _, config in TOKENS.values()}) == 20
+    assert len({config.model_type for _, config in ANSWERS.values()}) == 16
 
 
 @pytest.mark.parametrize("kind", STEMS)
@@ -120,10 +122,29 @@ def test_token_logits(name, tmp_path, device):
     architecture, config = TOKENS[name]
     oracle = save(tmp_path, _config(config, num_labels=4), architecture).to(device)
     loaded, texts = load(tmp_path, device), random_ids(VOCAB, LENGTHS)
-    found = loaded.transformer.classify_tokens(loaded.transformer.encode(encoder_batch(texts, device)))
+    batch = encoder_batch(texts, device)
+    found = loaded.transformer.classify_tokens(loaded.transformer.encode(batch), batch)
     expected = torch.cat([output.logits[0] for output in _one_by_one(oracle, texts)])
     torch.testing.assert_close(found, expected, atol=1e-4, rtol=1e-4)
     assert loaded.tasks == ("token_classify",)
+
+
+@pytest.mark.parametrize("name", ANSWERS)
+@torch.inference_mode()
+def test_span_logits(name, tmp_path, device):
+    architecture, config = ANSWERS[name]
+    oracle = save(tmp_path, config, architecture).to(device)
+    loaded, texts = load(tmp_path, device), random_ids(VOCAB, LENGTHS)
+    batch = encoder_batch(texts, device)
+    found = loaded.transformer.classify_tokens(loaded.transformer.encode(batch), batch)
+    pairs = [(output.start_logits[0], output.end_logits[0]) for output in _one_by_one(oracle, texts)]
+    expected = torch.cat([torch.stack(pair, dim=1) for pair in pairs])
+    assert expected.std() > 0.1
+    torch.testing.assert_close(found, expected, atol=1e-4, rtol=1e-4)
+    batches = list(map(_alone(device), texts))
+    alone = [loaded.transformer.classify_tokens(loaded.transformer.encode(one), one) for one in batches]
+    torch.testing.assert_close(torch.cat(alone), found, atol=1e-5, rtol=1e-5)
+    assert (loaded.tasks, loaded.labels) == (("question_answer",), ())
 
 
 @torch.inference_mode()

@@ -162,7 +162,7 @@ def test_token_logits(body: str, labels: int, tmp_path: Path):
     model = _reference(body, "ForTokenClassification", seed=6, num_labels=labels)
     ours, batch = _saved(model, tmp_path), _batch(model)
     expected = torch.cat([output.logits[0] for output in _one_by_one(model, batch)])
-    found = ours.transformer.classify_tokens(ours.transformer.encode(batch))
+    found = ours.transformer.classify_tokens(ours.transformer.encode(batch), batch)
     torch.testing.assert_close(found.cpu(), expected, atol=1e-4, rtol=0)
     assert ours.tasks == ("token_classify",)
     assert ours.labels == tuple(model.config.id2label[index] for index in range(labels))
@@ -175,7 +175,7 @@ def test_span_logits(body: str, tmp_path: Path):
     ours, batch = _saved(model, tmp_path), _batch(model)
     outputs = _one_by_one(model, batch)
     expected = torch.cat([torch.stack([one.start_logits[0], one.end_logits[0]], dim=1) for one in outputs])
-    found = ours.transformer.classify_tokens(ours.transformer.encode(batch))
+    found = ours.transformer.classify_tokens(ours.transformer.encode(batch), batch)
     torch.testing.assert_close(found.cpu(), expected, atol=1e-4, rtol=0)
     assert (ours.tasks, ours.labels) == (("question_answer",), ())
 
@@ -191,7 +191,7 @@ def test_a_head_for_tokens_beside_a_pooler_nobody_asks(task: str, tmp_path: Path
     save_file(tensors, tmp_path / "model.safetensors")
     ours, batch = _load(tmp_path), _batch(model)
     expected = [getattr(one, "logits", None) for one in _one_by_one(model, batch)]
-    found = ours.transformer.classify_tokens(ours.transformer.encode(batch)).cpu()
+    found = ours.transformer.classify_tokens(ours.transformer.encode(batch), batch).cpu()
     if task == "ForTokenClassification":
         torch.testing.assert_close(found, torch.cat([one[0] for one in expected]), atol=1e-4, rtol=0)
     else:

@@ -132,7 +132,7 @@ def test_classes_of_tokens(case, tmp_path, device):
     oracle, ours = make(case, "ForTokenClassification", tmp_path, device, num_labels=5)
     texts = random_ids(VOCAB, LENGTHS)
     expected = [one.logits[0] for one in one_by_one(oracle, texts)]
-    assert_equal(ours, lambda hidden, _: ours.transformer.classify_tokens(hidden), texts, expected)
+    assert_equal(ours, ours.transformer.classify_tokens, texts, expected)
 
 
 @every_case
@@ -149,10 +149,10 @@ def test_answers(case, tmp_path, device):
 
     with torch.inference_mode():
         batch = encoder_batch(texts, device)
-        found = ours.transformer.classify_tokens(ours.transformer.encode(batch))
+        found = ours.transformer.classify_tokens(ours.transformer.encode(batch), batch)
     theirs = torch.cat(expected)
     torch.testing.assert_close(found.where(counted, 0), theirs.where(counted, 0), atol=1e-4, rtol=0)
-    assert_equal(ours, lambda hidden, _: ours.transformer.classify_tokens(hidden), texts, found.split(batch.lengths))
+    assert_equal(ours, ours.transformer.classify_tokens, texts, found.split(batch.lengths))
     assert (ours.tasks, ours.labels) == (("question_answer",), ())
 
 
@@ -271,7 +271,7 @@ def test_a_text_without_separator_has_no_question(tmp_path, device):
     with torch.inference_mode():
         theirs = oracle(ids, global_attention_mask=torch.zeros_like(ids))
         batch = encoder_batch([text], device)
-        found = ours.transformer.classify_tokens(ours.transformer.encode(batch))
+        found = ours.transformer.classify_tokens(ours.transformer.encode(batch), batch)
     torch.testing.assert_close(found[:, 0], theirs.start_logits[0], atol=1e-4, rtol=0)
 
 

@@ -270,6 +270,21 @@ def write_deberta_v2(directory: Path, rule: str = "nmt_nfkc", **settings: object
     return directory
 
 
+def write_boxed(directory: Path, kind: str, rule: str = "nmt_nfkc", **settings: object) -> Path:
+    """`spiece.model` alone, of ALBERT or BigBird, with their special tokens among the pieces."""
+    _write(directory, tokenizer_config={"tokenizer_class": f"{kind}Tokenizer", **settings})
+    own = {
+        "Albert": {"unk_id": 1, "bos_id": 2, "eos_id": 3, "bos_piece": "[CLS]", "eos_piece": "[SEP]"},
+        "BigBird": {"unk_id": 3, "bos_id": 2, "eos_id": 1},
+    }[kind]
+    others = ["[MASK]"] if kind == "Albert" else ["[CLS]", "[SEP]", "[MASK]"]
+    _train_sentencepiece(
+        directory / "spiece", CORPUS, pad_id=0, control_symbols=others, normalization_rule_name=rule, **own
+    )
+    (directory / "spiece.vocab").unlink()
+    return directory
+
+
 def _train_sentencepiece(prefix: Path, lines: list[str], **settings: object) -> None:
     usual = {"vocab_size": 220, "character_coverage": 0.99}
     sentencepiece.SentencePieceTrainer.train(

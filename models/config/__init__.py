@@ -1,0 +1,78 @@
+"""What a model is made of: frozen, nested dataclasses that validate themselves.
+
+A family file turns a checkpoint's `config.json` into a `ModelConfig`; `models.transformer` builds the modules from it.
+No torch here, so that listing families and checking a configuration stays instant.
+"""
+
+from models.config.attention import AttentionConfig, DisentangledConfig, DistanceConfig
+from models.config.embeddings import ConvolutionalEmbeddingConfig, EmbeddingConfig, QuestionTypesEmbeddingConfig
+from models.config.errors import ConfigError
+from models.config.heads import (
+    ClassificationHead,
+    FeedForwardSpanHead,
+    HeadConfig,
+    LanguageModelHead,
+    MaskedLanguageModelHead,
+    PoolingHead,
+    SpanHead,
+    TokenClassificationHead,
+)
+from models.config.layers import Activation, ConvolvedLayerConfig, FeedForwardConfig, LayerConfig, MixtureConfig
+from models.config.model import ModelConfig, StackConfig
+from models.config.norms import NormConfig, NormSlots, QueryKeyNorm
+from models.config.positions import (
+    AlibiConfig,
+    BucketBiasConfig,
+    DynamicScaling,
+    FairseqSinusoidalPositions,
+    KeyAlibiConfig,
+    LearnedPositions,
+    LinearScaling,
+    Llama3Scaling,
+    LongScaling,
+    RopeConfig,
+    Scaling,
+    SinusoidalPositions,
+    YarnScaling,
+)
+
+__all__ = [
+    "Activation",
+    "AlibiConfig",
+    "AttentionConfig",
+    "BucketBiasConfig",
+    "ClassificationHead",
+    "ConfigError",
+    "ConvolutionalEmbeddingConfig",
+    "ConvolvedLayerConfig",
+    "DisentangledConfig",
+    "DistanceConfig",
+    "DynamicScaling",
+    "EmbeddingConfig",
+    "FairseqSinusoidalPositions",
+    "FeedForwardConfig",
+    "FeedForwardSpanHead",
+    "HeadConfig",
+    "KeyAlibiConfig",
+    "LanguageModelHead",
+    "LayerConfig",
+    "LearnedPositions",
+    "LinearScaling",
+    "Llama3Scaling",
+    "LongScaling",
+    "MaskedLanguageModelHead",
+    "MixtureConfig",
+    "ModelConfig",
+    "NormConfig",
+    "NormSlots",
+    "PoolingHead",
+    "QueryKeyNorm",
+    "QuestionTypesEmbeddingConfig",
+    "RopeConfig",
+    "Scaling",
+    "SinusoidalPositions",
+    "SpanHead",
+    "StackConfig",
+    "TokenClassificationHead",
+    "YarnScaling",
+]

@@ -1,0 +1,104 @@
+"""Stacks, and the whole model."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from models.config.attention import DisentangledConfig, DistanceConfig
+from models.config.embeddings import ConvolutionalEmbeddingConfig, EmbeddingConfig
+from models.config.errors import require
+from models.config.heads import HeadConfig
+from models.config.layers import LayerConfig
+from models.config.norms import NormConfig
+from models.config.positions import AlibiConfig, BucketBiasConfig, KeyAlibiConfig, LongScaling, RopeConfig
+
+
+@dataclass(frozen=True)
+class StackConfig:
+    """Embeddings, layers and an optional final norm: an encoder or a decoder.
+
+    sharing: for each layer, the number of the layer whose weights it uses: its own, or that of an earlier one (Lan et
+    al. 2020, arXiv:1909.11942, section 3.1); empty where every layer has its own.
+    output_width: of what a matrix makes of the hidden states at last, for every head (OPT-350m); None for none.
+    """
+
+    embedding: EmbeddingConfig | ConvolutionalEmbeddingConfig
+    layers: tuple[LayerConfig, ...]
+    final_norm: NormConfig | None = None
+    score_bias: BucketBiasConfig | AlibiConfig | KeyAlibiConfig | None = None
+    sharing: tuple[int, ...] = ()
+    distances: DistanceConfig | None = None
+    output_width: int | None = None
+
+    def __post_init__(self) -> None:
+        require(self.output_width is None or self.output_width > 0, "the output width must be positive")
+        require(len(self.layers) > 0, "a stack needs at least one layer")
+        require(not self.sharing or len(self.sharing) == len(self.layers), "sharing must name one layer for each")
+        for index, owner in enumerate(self.sharing):
+            require(0 <= owner <= index and self.sharing[owner] == owner, f"layer {owner} has no weights to share")
+            require(self.layers[owner] == self.layers[index], f"layers {owner} and {index} differ and share weights")
+        if isinstance(self.score_bias, AlibiConfig | KeyAlibiConfig):
+            slopes, heads = len(self.score_bias.slopes), self.layers[0].attention.num_heads
+            require(slopes == heads, f"{slopes} ALiBi slopes for {heads} heads")
+        disentangled = any(isinstance(layer.attention, DisentangledConfig) for layer in self.layers)
+        require(disentangled == (self.distances is not None), "disentangled attention and distances need each other")
+
+
+@dataclass(frozen=True)
+class ModelConfig:
+    """A whole model. Encoder only, decoder only, or both; `shared_embeddings` makes both stacks use one token table.
+
+    vocab_size: of the logits and of the decoder; with a decoder that shares nothing, an encoder may have its own.
+    """
+
+    hidden_size: int
+    vocab_size: int
+    head: HeadConfig
+    encoder: StackConfig | None = None
+    decoder: StackConfig | None = None
+    shared_embeddings: bool = False
+    max_positions: int | None = None
+    """Longest sequence the positions allow; None where nothing limits it (T5's buckets)."""
+    max_source_positions: int | None = None
+    """The same for the encoder of an encoder-decoder, where it differs."""
+
+    def __post_init__(self) -> None:
+        require(self.encoder is not None or self.decoder is not None, "a model needs an encoder or a decoder")
+        own_source = self.is_encoder_decoder and not self.shared_embeddings
+        for label, stack in (("encoder", self.encoder), ("decoder", self.decoder)):
+            if stack is not None and not (label == "encoder" and own_source):
+                require(
+                    stack.embedding.vocab_size == self.vocab_size,
+                    f"{label} vocabulary {stack.embedding.vocab_size} differs from the model's {self.vocab_size}",
+                )
+        crosses = self.decoder is not None and any(layer.cross_attention for layer in self.decoder.layers)
+        require(crosses == (self.encoder is not None and self.decoder is not None), "cross-attention needs an encoder")
+
+    @property
+    def output_size(self) -> int:
+        """Width of the hidden states that heads read and that embeddings are made of."""
+        last = self.decoder or self.encoder
+        assert last is not None
+        return last.output_width or self.hidden_size
+
+    @property
+    def is_encoder_decoder(self) -> bool:
+        return self.encoder is not None and self.decoder is not None
+
+    @property
+    def keys_depend_on_length(self) -> bool:
+        """Whether the keys of a prefix differ with the length of the whole prompt, so that no other one can use them.
+
+        See `models.batch.DecoderBatch.rope_lengths`.
+        """
+        return any(rope.depends_on_length for rope in self._ropes())
+
+    @property
+    def restart_tokens(self) -> int | None:
+        """The length that a text may not outgrow without being computed anew from its start; None: no such length."""
+        scalings = [rope.scaling for rope in self._ropes() if isinstance(rope.scaling, LongScaling)]
+        return min((scaling.original_max_positions for scaling in scalings if scaling.restarts), default=None)
+
+    def _ropes(self) -> set[RopeConfig]:
+        layers = () if self.decoder is None else self.decoder.layers
+        return {layer.attention.rope for layer in layers if layer.attention.rope is not None}

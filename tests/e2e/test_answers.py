@@ -1,0 +1,64 @@
+"""Answers of decoders and encoder-decoders over HTTP are those of transformers, in windows, also where the tokenizer
+sets nothing between a question and its context."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import transformers
+
+from tests.e2e.conftest import RunningServer, start_server
+from tests.e2e.encoder_checkpoints import LONGEST, tokenizer
+from tests.e2e.test_encoder_tasks import TEXTS, likeliest_spans
+from tests.e2e.test_oracle import post
+from tests.parity.checkpoints import save
+from tests.text.checkpoints import write_byte_level
+
+_BART = {f"{side}_{name}": 2 for side in ("encoder", "decoder") for name in ("layers", "attention_heads")}
+MODELS = {
+    "gpt2": ("gpt2", "GPT2", {"n_embd": 32, "n_layer": 2, "n_head": 4, "n_positions": LONGEST}),
+    "bart": ("roberta", "Bart", {**_BART, "d_model": 32, "num_labels": 2, "max_position_embeddings": LONGEST}),
+}
+QUESTION, WORDS = "Who counts e-mails?", " ".join(TEXTS[::-1]).split()
+
+
+@pytest.fixture(scope="module")
+def checkpoints(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    root = tmp_path_factory.mktemp("answers")
+    for name, (words, stem, sizes) in MODELS.items():
+        write_byte_level(root / name, words)
+        vocabulary = json.loads((root / name / "vocab.json").read_text())
+        ends = {f"{role}_token_id": vocabulary.get(token) for role, token in (("bos", "<s>"), ("eos", "</s>"))}
+        config = getattr(transformers, f"{stem}Config")(vocab_size=len(vocabulary), **sizes, **ends)
+        save(root / name, config, f"{stem}ForQuestionAnswering", std=0.3)
+    return {name: root / name for name in MODELS}
+
+
+@pytest.fixture(scope="module")
+def server(checkpoints: dict[str, Path], tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningServer]:
+    models = [f"{name}={directory}" for name, directory in checkpoints.items()]
+    running = start_server(tmp_path_factory.mktemp("server") / "log", *models)
+    try:
+        running.wait_ready()
+        yield running
+    finally:
+        running.stop()
+
+
+def test_only_one_of_the_tokenizers_sets_something_between(checkpoints: dict[str, Path]) -> None:
+    assert [None in tokenizer(one)("a", "b").sequence_ids(0) for one in checkpoints.values()] == [False, True]
+
+
+@pytest.mark.parametrize("top_k", [1, 8])
+@pytest.mark.parametrize("repeated", [1, 4])
+@pytest.mark.parametrize("name", MODELS)
+def test_answers(server: RunningServer, checkpoints: dict[str, Path], name: str, repeated: int, top_k: int) -> None:
+    context = " ".join(word for turn in range(repeated) for word in WORDS[turn:] + WORDS[:turn])
+    body = {"model": name, "question": QUESTION, "context": context, "top_k": top_k}
+    found = post(server, "/question_answer", body)
+    expected = likeliest_spans(checkpoints[name], QUESTION, context, top_k)
+    assert [one["score"] for one in found] == pytest.approx([score for score, _, _ in expected], rel=1e-3)
+    assert [(one["start"], one["end"]) for one in found] == [(start, end) for _, start, end in expected]

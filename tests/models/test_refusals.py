@@ -1,0 +1,137 @@
+"""Every family of the registry refuses, by name, a `config.json` that asks for what would change its numbers."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import transformers
+
+from models.config import ConfigError, ModelConfig
+from models.families import FAMILIES, family_of
+from tests.parity.test_native import settings as native
+
+KINDS = sorted(FAMILIES)
+ROPE = {"rope_type": "stranger", "factor": 2.0, "rope_theta": 10000.0}
+STRANGE = {
+    "auto_map": {"AutoModel": "modeling_stranger.StrangerModel"},
+    "quantization_config": {"quant_method": "gptq", "bits": 4},
+    "rope_scaling": ROPE,
+    "rope_parameters": ROPE,
+}
+TRAINING = ("dropout", "pdrop", "_drop", "layerdrop", "initializer", "init_", "router_", "gradient", "sparse_pred")
+OUTPUT = ("return_dict", "output_", "use_cache", "chunk_size", "architectures", "_name", "problem_type", "dtype")
+OTHERS = (
+    "token_id",
+    "token_index",
+    "num_labels",
+    "classifier",
+    "summary_",
+    "transformers_version",
+    "mask_",
+    "is_decoder",
+    "is_encoder_decoder",
+)
+QUIET = {
+    "albert": "tie_word_embeddings",
+    "bert": "tie_word_embeddings",
+    "big_bird": "tie_word_embeddings",
+    "blenderbot": "encoder_no_repeat_ngram_size",
+    "bloom": "slow_but_exact pretraining_tp",
+    "camembert": "tie_word_embeddings",
+    "deberta": "tie_word_embeddings legacy relative_attention max_relative_positions",
+    "deberta-v2": "tie_word_embeddings legacy relative_attention max_relative_positions",
+    "distilbert": "tie_word_embeddings sinusoidal_pos_embds",
+    "electra": "tie_word_embeddings",
+    "falcon": "num_kv_heads num_ln_in_parallel_attn",
+    "gemma3": "mm_tokens_per_image",
+    "gemma3_text": "_sliding_window_pattern",
+    "gpt2": "reorder_and_upcast_attn",
+    "llama": "pretraining_tp",
+    "longformer": "tie_word_embeddings onnx_export",
+    "longt5": "dense_act_fn is_gated_act global_block_size",
+    "marian": "decoder_vocab_size",
+    "modernbert": "tie_word_embeddings decoder_bias deterministic_flash_attn local_attention",
+    "mpnet": "tie_word_embeddings",
+    "mpt": "embedding_fraction learned_pos_emb",
+    "mt5": "tie_word_embeddings dense_act_fn is_gated_act",
+    "phi3": "original_max_position_embeddings",
+    "qwen2": "max_window_layers sliding_window use_sliding_window",
+    "qwen2_moe": "max_window_layers sliding_window intermediate_size",
+    "qwen3": "max_window_layers sliding_window use_sliding_window",
+    "qwen3_moe": "sliding_window use_sliding_window intermediate_size",
+    "roberta": "tie_word_embeddings",
+    "smollm3": "no_rope_layer_interval sliding_window use_sliding_window pretraining_tp",
+    "t5": "dense_act_fn is_gated_act",
+    "umt5": "dense_act_fn is_gated_act",
+    "whisper": "apply_spec_augment median_filter_width suppress_tokens use_weighted_layer_sum",
+    "xlm-roberta": "tie_word_embeddings",
+}
+"""What changes no number of a family's first architecture with all else as it is by default: it acts only beside
+another setting (windows that are not used, heads that are not there), or the reference never reads it."""
+
+
+def settings(kind: str) -> dict[str, Any]:
+    """What transformers writes for a family, all its defaults included."""
+    if kind == "triptych":
+        return native("TriptychForCausalLM")
+    return {**transformers.AutoConfig.for_model(kind).to_dict(), "architectures": None}
+
+
+def build(hf: dict[str, Any]) -> ModelConfig:
+    family, architecture = family_of(hf)
+    return family.config(hf, architecture)
+
+
+@pytest.mark.parametrize("name", STRANGE)
+@pytest.mark.parametrize("kind", KINDS)
+def test_strange_settings_are_refused_by_name(kind, name):
+    hf = settings(kind)
+    build(hf)
+    with pytest.raises(ConfigError, match=name if not name.startswith("rope") else "rope_"):
+        build(hf | {name: STRANGE[name]})
+
+
+def others(value: Any) -> tuple[Any, ...]:
+    """The setting, set to something else."""
+    match value:
+        case bool():
+            return (not value,)
+        case str():
+            return ("stranger",)
+        case int():
+            return (value + 1 if value % 2 == 0 else value * 2,)
+        case float():
+            return (value * 1.5 + 0.1,)
+        case None:
+            return (3, True)
+    return ()
+
+
+def overlooked(kind: str) -> set[str]:
+    """Settings of a family that may be anything: the model that is built stays the same."""
+    hf = settings(kind)
+    usual, found = build(hf), set()
+    for name in hf:
+        for value in others(hf[name]):
+            try:
+                same = build(hf | {name: value}) == usual
+            except ConfigError:
+                continue
+            if same and name != "architectures":
+                found.add(name)
+    return {name for name in found if not any(word in name for word in TRAINING + OUTPUT + OTHERS)}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_setting_changes_the_model_or_is_refused_or_changes_no_number(kind):
+    assert overlooked(kind) <= set(QUIET.get(kind, "").split())
+
+
+def test_a_setting_that_nobody_reads_shows(monkeypatch):
+    """Negative control: a family that forgets one."""
+    family = FAMILIES["llama"]
+    forgetful = replace(family, config=lambda hf, architecture: family.config(hf | {"mlp_bias": False}, architecture))
+    monkeypatch.setattr("models.families.FAMILIES", {**FAMILIES, "llama": forgetful})
+    assert overlooked("llama") - set(QUIET["llama"].split()) == {"mlp_bias"}
