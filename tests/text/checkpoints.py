@@ -153,6 +153,16 @@ def write_pegasus(directory: Path) -> Path:
     return directory
 
 
+def write_bigbird_pegasus(directory: Path) -> Path:
+    """`spiece.model` alone, whose ids are those of the pieces: nothing stands before them."""
+    settings = {"tokenizer_class": "PegasusTokenizer", "offset": 0, "mask_token_sent": None, "mask_token": "[MASK]"}
+    _write(directory, tokenizer_config=settings, config={"model_type": "bigbird_pegasus"})
+    own = {"pad_id": 0, "eos_id": 1, "unk_id": 3, "bos_id": 2, "control_symbols": ["[MASK]"]}
+    _train_sentencepiece(directory / "spiece", CORPUS, **own)
+    (directory / "spiece.vocab").unlink()
+    return directory
+
+
 def write_blenderbot_small(directory: Path) -> Path:
     """`vocab.json` and `merges.txt` of lower-case words, whose inner pieces end in `@@`."""
     kind = {"model_type": "blenderbot-small"}
