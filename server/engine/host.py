@@ -9,7 +9,7 @@ import signal
 import sys
 from pathlib import Path
 
-SPIN_COUNT = "1000"
+SPIN_COUNT = "20000"
 _PR_SET_PDEATHSIG = 1
 
 
