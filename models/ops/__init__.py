@@ -78,7 +78,7 @@ def packer(
     """What puts a linear's weight into its fastest layout; None where the plain one is it."""
     if not (_kernels and cpu_ops.takes(torch.empty(0, dtype=dtype, device=device))):
         return torch_ops.Int8Linear if quantization == "int8" else None
-    return cpu_ops.Int8Linear if quantization == "int8" else cpu_ops.OneDnnLinear
+    return cpu_ops.Int8Linear if quantization == "int8" else cpu_ops.FloatLinear
 
 
 def linear(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:

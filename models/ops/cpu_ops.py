@@ -1,7 +1,6 @@
 """The compiled kernels behind the same functions as `torch_ops`: float32 and bfloat16 on a CPU.
 
-Products of matrices go through oneDNN by way of torch, in a layout that is made once (`OneDnnLinear`). oneDNN gives
-each row the same bits for every number of rows from two up; a single row is therefore computed twice.
+Each row gives the same bits for every number of rows.
 """
 
 from __future__ import annotations
@@ -12,27 +11,27 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
-from models.activations import activate
 from models.attention_plan import AttentionPlan, Queries
 from models.config import Activation
 from models.ops import library, torch_ops
 
 _CODES = {torch.float32: 0, torch.bfloat16: 1}
-_FUSED: Mapping[Activation, tuple[str, str]] = {
-    "relu": ("relu", ""),
-    "gelu": ("gelu", "none"),
-    "gelu_tanh": ("gelu", "tanh"),
-    "silu": ("swish", ""),
-    "tanh": ("tanh", ""),
+_ACTIVATIONS: Mapping[Activation, int] = {
+    "relu": 1,
+    "gelu": 2,
+    "gelu_tanh": 3,
+    "gelu_quick": 4,
+    "silu": 5,
+    "tanh": 6,
 }
-"""What oneDNN calls an activation that it applies while the result is still in registers, and which way to do it."""
+"""`enum Activation` of `native/kernels.h`."""
+
+_PANEL = 32
 
 
 def available() -> bool:
-    """Whether the kernels were built and torch has the oneDNN products they go with, whose names are private to it."""
-    names = ("_reorder_linear_weight", "_linear_pointwise")
-    has_products = torch.backends.mkldnn.is_available()  # type: ignore[no-untyped-call]
-    return library.load() is not None and has_products and all(hasattr(torch.ops.mkldnn, name) for name in names)
+    """Whether the kernels were built."""
+    return library.load() is not None
 
 
 def takes(x: Tensor) -> bool:
@@ -161,32 +160,69 @@ def _attend_few(
         output[few.tokens] = out
 
 
-class OneDnnLinear:
-    """`x W^T + b` with the weight in oneDNN's own layout, or, to share its memory, as it is.
+class FloatLinear:
+    """`x W^T + b` with the weight in panels of channels (`native/float_linear.h`), or, to share its memory, as it is.
 
-    weight: [out, in], float32 or bfloat16. bias: [out] or None. packed: false leaves the weight where it is.
+    weight: [out, in], float32 or bfloat16. bias: [out] or None. packed: false leaves the weight where it is. A row
+    gives the same bits for every number of rows, in either of the two layouts.
     """
 
     def __init__(self, weight: Tensor, bias: Tensor | None, packed: bool = True) -> None:
-        self._weight = torch.ops.mkldnn._reorder_linear_weight(weight, None) if packed else weight
-        self._bias = bias
-        self.nbytes = weight.nbytes + (0 if bias is None else bias.nbytes)
+        self._columns, self._width = weight.shape
+        self._is_packed = packed
+        self._weight = _panels(weight) if packed else weight.contiguous()
+        self._bias = None if bias is None else bias.float().contiguous()
+        self.nbytes = self._weight.nbytes + (0 if self._bias is None else self._bias.nbytes)
 
-    def __call__(self, x: Tensor, activation: Activation | None = None, times: Tensor | None = None) -> Tensor:
-        """[rows, in] -> [rows, out]: the activation of the product, or the product times another tensor."""
-        rows = x.shape[0]
-        if rows == 1:
-            x = x.expand(2, -1)
-        if times is not None:
-            assert activation is None
-            other = times.expand(2, -1) if rows == 1 else times
-            y = torch.ops.mkldnn._linear_pointwise.binary(x, other, self._weight, self._bias, "mul")
-        else:
-            name, way = ("none", "") if activation is None else _FUSED.get(activation, ("none", ""))
-            y = torch.ops.mkldnn._linear_pointwise(x, self._weight, self._bias, name, [], way)
-            if name == "none" and activation is not None:
-                y = activate(y, activation)
-        return y[:1] if rows == 1 else y  # type: ignore[no-any-return]
+    def __call__(
+        self,
+        x: Tensor,
+        activation: Activation | None = None,
+        times: Tensor | None = None,
+        residual: Tensor | None = None,
+    ) -> Tensor:
+        """[rows, in] -> [rows, out]: the activation of the product, times another tensor, plus another."""
+        x = _rows(x)
+        y = torch.empty(x.shape[0], self._columns, dtype=x.dtype)
+        finish, _kept = _finish(y, self._bias, activation, times, residual)
+        task = library.FloatLinearTask(
+            x.data_ptr(), x.stride(0), x.shape[0], self._width, 0, self._weight.data_ptr(), finish, self._is_packed
+        )
+        _library().triptych_float_linear(_CODES[x.dtype], ctypes.byref(task))
+        return y
+
+
+def _panels(weight: Tensor) -> Tensor:
+    columns, width = weight.shape
+    weight = weight.contiguous()
+    group = 4 // weight.element_size()
+    packed = torch.empty(-(-columns // _PANEL) * _PANEL * (-(-width // group) * group), dtype=weight.dtype)
+    _library().triptych_float_pack(_CODES[weight.dtype], weight.data_ptr(), columns, width, packed.data_ptr())
+    return packed
+
+
+def _rows(x: Tensor) -> Tensor:
+    """x: [rows, width], with its numbers side by side in each row."""
+    return x if x.stride(1) == 1 else x.contiguous()
+
+
+def _finish(
+    y: Tensor, bias: Tensor | None, activation: Activation | None, times: Tensor | None, residual: Tensor | None
+) -> tuple[library.Finish, object]:
+    """What follows a product that is written to `y`, and what must stay alive until it is there."""
+    times, residual = (None if side is None else _rows(side) for side in (times, residual))
+    finish = library.Finish(
+        None if bias is None else bias.data_ptr(),
+        None if times is None else times.data_ptr(),
+        0 if times is None else times.stride(0),
+        None if residual is None else residual.data_ptr(),
+        0 if residual is None else residual.stride(0),
+        y.data_ptr(),
+        y.stride(0),
+        y.shape[1],
+        0 if activation is None else _ACTIVATIONS[activation],
+    )
+    return finish, (times, residual)
 
 
 class Int8Linear:
@@ -196,7 +232,7 @@ class Int8Linear:
         rounded, scales = torch_ops.quantize_int8(weight)
         columns, self._width = rounded.shape
         self._padded = -(-self._width // 4) * 4
-        self._packed = torch.empty(-(-columns // 32) * 32 * self._padded, dtype=torch.int8)
+        self._packed = torch.empty(-(-columns // _PANEL) * _PANEL * self._padded, dtype=torch.int8)
         self._offsets = torch.empty(columns, dtype=torch.int32)
         self._scales = scales
         self._bias = None if bias is None else bias.float().contiguous()
@@ -205,36 +241,36 @@ class Int8Linear:
             rounded.data_ptr(), columns, self._width, self._packed.data_ptr(), self._offsets.data_ptr()
         )
 
-    def __call__(self, x: Tensor, activation: Activation | None = None, times: Tensor | None = None) -> Tensor:
-        """Like `OneDnnLinear`."""
-        rows, columns = x.shape[0], self._scales.shape[0]
-        if x.stride(1) != 1:
-            x = x.contiguous()
-        y = torch.empty(rows, columns, dtype=x.dtype)
+    def __call__(
+        self,
+        x: Tensor,
+        activation: Activation | None = None,
+        times: Tensor | None = None,
+        residual: Tensor | None = None,
+    ) -> Tensor:
+        """Like `FloatLinear`."""
+        rows, x = x.shape[0], _rows(x)
+        y = torch.empty(rows, self._scales.shape[0], dtype=x.dtype)
         scratch = torch.empty(rows * self._padded, dtype=torch.uint8)
         scales = torch.empty(rows)
-        _library().triptych_int8_linear(
-            _CODES[x.dtype],
-            x.data_ptr(),
-            x.stride(0),
+        finish, _kept = _finish(y, self._bias, activation, times, residual)
+        task = library.Int8LinearTask(
+            scratch.data_ptr(),
+            scales.data_ptr(),
+            rows,
+            self._padded,
+            0,
             self._packed.data_ptr(),
             self._scales.data_ptr(),
             self._offsets.data_ptr(),
-            None if self._bias is None else self._bias.data_ptr(),
-            scratch.data_ptr(),
-            scales.data_ptr(),
-            y.data_ptr(),
-            rows,
-            self._width,
-            columns,
+            finish,
         )
-        if activation is not None:
-            y = activate(y, activation)
-        return y if times is None else y.mul_(times)
+        _library().triptych_int8_linear(_CODES[x.dtype], x.data_ptr(), x.stride(0), self._width, ctypes.byref(task))
+        return y
 
 
 def linear(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     """See `torch_ops.linear`. The weight stays as it is, so that a table of embeddings is not kept twice."""
-    if x.dim() != 2:
+    if x.dim() != 2 or weight.dtype != x.dtype:
         return torch_ops.linear(x, weight, bias)
-    return OneDnnLinear(weight, bias, packed=False)(x)
+    return FloatLinear(weight, bias, packed=False)(x)

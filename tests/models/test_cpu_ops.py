@@ -1,4 +1,4 @@
-"""The compiled kernels and oneDNN's products give what the reference operations give, and each row what it gives alone.
+"""The compiled kernels give what the reference operations give, and each row what it gives alone.
 
 Where the kernels were not built these tests have nothing to compare; `test_they_are_built` says so where a compiler is.
 """

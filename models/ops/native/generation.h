@@ -6,6 +6,12 @@ namespace {
 #include "numbers.h"
 #include "vectors.h"
 
+#include "activations.h"
+#include "finish.h"
+#include "panels.h"
+#include "tiles.h"
+
+#include "float_linear.h"
 #include "int8_linear.h"
 #include "norms.h"
 #include "paged_attention.h"
@@ -14,4 +20,4 @@ namespace {
 }  // namespace
 
 extern const Kernels GENERATION;
-const Kernels GENERATION = {rms_norm, rotate, attend, quantise, multiply_panels};
+const Kernels GENERATION = {rms_norm, rotate, attend, quantise, int8_linear, pack_panels, float_linear};

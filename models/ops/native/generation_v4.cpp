@@ -3,6 +3,7 @@
 
 #ifdef HAS_GENERATIONS
 #pragma GCC target("arch=x86-64-v4,prefer-vector-width=512")
+#define AVX512
 #define GENERATION kernels_v4
 #include "generation.h"
 #endif

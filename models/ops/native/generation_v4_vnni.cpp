@@ -6,6 +6,7 @@
 
 #define VNNI
 #pragma GCC target("arch=x86-64-v4,avx512vnni,prefer-vector-width=512")
+#define AVX512
 #define GENERATION kernels_v4_vnni
 #include "generation.h"
 #endif

@@ -10,6 +10,8 @@
 #include <cmath>
 #include <cstdint>
 #include <cstring>
+#include <type_traits>
+#include <utility>
 #include <vector>
 
 #define INLINE inline __attribute__((always_inline))
@@ -38,18 +40,52 @@ struct PagedAttention {
     float scale, cap;          // cap: 0 for none
 };
 
+// Output channels that are multiplied together, see tiles.h.
+constexpr int64_t PANEL = 32;
+
+enum Activation : int32_t { NONE = 0, RELU = 1, GELU = 2, GELU_TANH = 3, GELU_QUICK = 4, SILU = 5, TANH = 6 };
+
+// What follows a product before it is stored, see finish.h. Rows are `_stride` numbers apart.
+struct Finish {
+    const float* bias;     // [columns], or null
+    const void* times;     // [rows, columns], or null
+    int64_t times_stride;
+    const void* residual;  // [rows, columns], or null; may be `out`
+    int64_t residual_stride;
+    void* out;             // [rows, columns]
+    int64_t out_stride, columns;
+    int32_t activation;
+};
+
+// A weight and the rows that it multiplies, see float_linear.h.
+struct FloatLinear {
+    const void* x;  // [rows, width], rows `stride` numbers apart
+    int64_t stride, rows, width;
+    int64_t blocks;  // parts that the rows are cut into
+    const void* weight;  // panels one after another, or [columns, width]
+    Finish finish;
+    int32_t packed;      // whether in panels
+};
+
 // A packed int8 weight and the rows that it multiplies, see int8_linear.h.
 struct Int8Linear {
-    const uint8_t* rows;         // [rows, padded], 128 higher
-    const float* row_scales;     // [rows]
-    int64_t num_rows, padded;
-    const int8_t* panels;        // [panels][padded / 4][2][16][4]
-    const float* weight_scales;  // [columns]
-    const int32_t* offsets;      // [columns]: 128 times the sum of each channel's weights
-    const float* bias;           // [columns], or null
-    int64_t columns;
-    void* out;                   // [rows, columns], contiguous
+    const uint8_t* x;         // [rows, padded], 128 higher
+    const float* row_scales;  // [rows]
+    int64_t rows, padded;
+    int64_t blocks;               // parts that the rows are cut into
+    const int8_t* weight;         // [panels][padded / 4][2][16][4]
+    const float* weight_scales;   // [columns]
+    const int32_t* offsets;       // [columns]: 128 times the sum of each channel's weights
+    Finish finish;
 };
+
+// A block of rows stays in a core's cache while it is multiplied by one panel after another.
+inline int64_t blocks_of(int64_t rows, int64_t bytes_of_row) {
+    const int64_t most = std::max<int64_t>(96, (384 << 10) / std::max<int64_t>(1, bytes_of_row));
+    return std::max<int64_t>(1, (rows + most - 1) / most);
+}
+
+inline int64_t panels_of(int64_t columns) { return (columns + PANEL - 1) / PANEL; }
 
 // Each function works on items begin..end-1.
 struct Kernels {
@@ -60,11 +96,14 @@ struct Kernels {
     void (*attend)(DType, const PagedAttention&, int64_t heads_of_unit, int64_t begin, int64_t end);
     void (*quantise)(DType, const void* x, int64_t stride, uint8_t* out, float* scales, int64_t width, int64_t padded,
                      int64_t begin, int64_t end);
-    void (*multiply_panels)(DType, const Int8Linear&, int64_t begin, int64_t end);
+    void (*int8_linear)(DType, const Int8Linear&, int64_t begin, int64_t end);
+    void (*pack_panels)(DType, const void* weight, int64_t columns, int64_t width, void* packed, int64_t begin,
+                        int64_t end);
+    void (*float_linear)(DType, const FloatLinear&, int64_t begin, int64_t end);
 };
 
 extern const Kernels kernels_baseline;
 #if defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__)
 #define HAS_GENERATIONS
-extern const Kernels kernels_v3, kernels_v4, kernels_v4_vnni;
+extern const Kernels kernels_v3, kernels_v4, kernels_v4_vnni, kernels_v4_bf16;
 #endif
