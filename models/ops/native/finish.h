@@ -1,16 +1,10 @@
 // What follows a product, while it is at hand: bias, activation, another factor, a residual. Each step rounds to the
 // dtype, so that the result has the bits that the steps have one by one.
 
-template <class T> INLINE float rounded(float x) {
-    T narrowed;
-    narrow(x, narrowed);
-    return widen(narrowed);
-}
-
 template <class T> INLINE void round_panel(float* y) {
-    if constexpr (sizeof(T) < sizeof(float)) {
+    if constexpr (std::is_same<T, bfloat16>::value) {
 #pragma omp simd
-        for (int64_t i = 0; i < PANEL; i++) y[i] = rounded<T>(y[i]);
+        for (int64_t i = 0; i < PANEL; i++) y[i] = rounded(y[i]);
     }
 }
 

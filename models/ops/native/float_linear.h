@@ -1,6 +1,8 @@
 // Linear with weights of float32 or bfloat16, in panels or as they lie; sums are float32. What lies in rows is put into
-// panels on the way, one at a time: so the table of embeddings that an output head is tied to is not kept twice. Turning
-// a panel takes as long as multiplying ten rows by it, and less than reading it from memory.
+// panels on the way, one at a time, so that the table of embeddings that an output head is tied to is not kept twice;
+// for a few rows, square by square in registers. Turning takes as long as multiplying ten rows.
+
+constexpr int64_t FEW_ROWS = 4;
 
 template <class T> struct Lane {
     using Left = float;
@@ -48,18 +50,41 @@ private:
     std::vector<Left> copy_;
 };
 
-template <int ROWS>
-void multiply_tile(const float* x, int64_t stride, int64_t width, const float* panel, Ahead ahead, float* sums) {
+// sum + weights * x for a unit of k: one number of float32, two of bfloat16.
+template <class T, class Left> INLINE Floats add_unit(Floats sum, Words weights, const Left* x) {
+    if constexpr (std::is_same<T, float>::value) {
+        return sum + reinterpret_cast<Floats>(weights) * x[0];
+#ifdef BF16_PRODUCTS
+    } else {
+        int32_t pair;
+        std::memcpy(&pair, x, sizeof pair);
+        return (Floats)_mm512_dpbf16_ps((__m512)sum, (__m512bh)_mm512_set1_epi32(pair), (__m512bh)weights);
+    }
+#else
+    } else {
+        sum += reinterpret_cast<Floats>(weights << 16) * x[0];
+        return sum + reinterpret_cast<Floats>(weights & 0xffff0000u) * x[1];
+    }
+#endif
+}
+
+// sums[row][column] of a panel, for rows `stride` numbers apart.
+template <class T, int ROWS, class Left>
+void multiply_tile(const Left* x, int64_t stride, int64_t units, const T* panel, Ahead ahead, float* sums) {
+    constexpr int64_t group = sizeof(uint32_t) / sizeof(T);
     for (int64_t first = 0; first < PANEL / WIDTH; first += SPAN) {
         Floats sum[ROWS][SPAN] = {};
-        for (int64_t k = 0; k < width; k++) {
-            Floats weights[SPAN];
-            for (int64_t v = 0; v < SPAN; v++) weights[v] = load(panel + k * PANEL + (first + v) * WIDTH);
+        for (int64_t unit = 0; unit < units; unit++) {
+            Words weights[SPAN];
+            for (int64_t v = 0; v < SPAN; v++) {
+                weights[v] = load_words(panel + (unit * PANEL + (first + v) * WIDTH) * group);
+            }
             ahead.fetch();
 #pragma GCC unroll 16
             for (int64_t row = 0; row < ROWS; row++) {
-                const float left = x[row * stride + k];
-                for (int64_t v = 0; v < SPAN; v++) sum[row][v] += weights[v] * left;
+                for (int64_t v = 0; v < SPAN; v++) {
+                    sum[row][v] = add_unit<T>(sum[row][v], weights[v], x + row * stride + unit * group);
+                }
             }
         }
 #pragma GCC unroll 16
@@ -69,81 +94,66 @@ void multiply_tile(const float* x, int64_t stride, int64_t width, const float* p
     }
 }
 
-#ifdef BF16_PRODUCTS
-template <int ROWS>
-void multiply_tile(const bfloat16* x, int64_t stride, int64_t width, const bfloat16* panel, Ahead ahead, float* sums) {
-    __m512 left[ROWS], right[ROWS];
+#ifdef AVX512
+// The same sums in the same order from a panel's channels as they lie, [PANEL, width], for whole squares of units.
+template <class T, int ROWS, class Left>
+void multiply_table(const Left* x, int64_t stride, int64_t units, const T* table, float* sums) {
+    constexpr int64_t group = sizeof(uint32_t) / sizeof(T);
+    Floats sum[PANEL / LANES][ROWS] = {};
+    for (int64_t unit = 0; unit < units; unit += LANES) {
+#pragma GCC unroll 2
+        for (int64_t part = 0; part < PANEL / LANES; part++) {
+            Units square[LANES];
+            load_square(table + (part * LANES * units + unit) * group, units * group, square);
 #pragma GCC unroll 16
-    for (int row = 0; row < ROWS; row++) left[row] = right[row] = _mm512_setzero_ps();
-    for (int64_t k = 0; k < width; k += 2) {
-        const __m512bh first = (__m512bh)_mm512_loadu_si512(panel + k * PANEL);
-        const __m512bh second = (__m512bh)_mm512_loadu_si512(panel + k * PANEL + PANEL);
-        ahead.fetch();
+            for (int64_t i = 0; i < LANES; i++) {
 #pragma GCC unroll 16
-        for (int row = 0; row < ROWS; row++) {
-            int32_t pair;
-            std::memcpy(&pair, x + row * stride + k, sizeof pair);
-            const __m512bh spread = (__m512bh)_mm512_set1_epi32(pair);
-            left[row] = _mm512_dpbf16_ps(left[row], spread, first);
-            right[row] = _mm512_dpbf16_ps(right[row], spread, second);
+                for (int64_t row = 0; row < ROWS; row++) {
+                    sum[part][row] = add_unit<T>(sum[part][row], square[i], x + row * stride + (unit + i) * group);
+                }
+            }
         }
     }
 #pragma GCC unroll 16
-    for (int row = 0; row < ROWS; row++) {
-        _mm512_storeu_ps(sums + row * PANEL, left[row]);
-        _mm512_storeu_ps(sums + row * PANEL + WIDTH, right[row]);
-    }
-}
-#else
-template <int ROWS>
-void multiply_tile(const float* x, int64_t stride, int64_t width, const bfloat16* panel, Ahead ahead, float* sums) {
-    for (int64_t first = 0; first < PANEL / WIDTH; first += SPAN) {
-        Floats sum[ROWS][SPAN] = {};
-        for (int64_t k = 0; k < width; k += 2) {
-            Floats even[SPAN], odd[SPAN];
-            for (int64_t v = 0; v < SPAN; v++) {
-                const Words pairs = load_words(panel + k * PANEL + 2 * (first + v) * WIDTH);
-                even[v] = reinterpret_cast<Floats>(pairs << 16);
-                odd[v] = reinterpret_cast<Floats>(pairs & 0xffff0000u);
-            }
-            ahead.fetch();
-#pragma GCC unroll 16
-            for (int64_t row = 0; row < ROWS; row++) {
-                const float left = x[row * stride + k], right = x[row * stride + k + 1];
-                for (int64_t v = 0; v < SPAN; v++) sum[row][v] += even[v] * left;
-                for (int64_t v = 0; v < SPAN; v++) sum[row][v] += odd[v] * right;
-            }
-        }
-#pragma GCC unroll 16
-        for (int64_t row = 0; row < ROWS; row++) {
-            for (int64_t v = 0; v < SPAN; v++) store(sums + row * PANEL + (first + v) * WIDTH, sum[row][v]);
-        }
+    for (int64_t row = 0; row < ROWS; row++) {
+        for (int64_t part = 0; part < PANEL / LANES; part++) store(sums + row * PANEL + part * LANES, sum[part][row]);
     }
 }
 #endif
 
 template <class T> void multiply_items(const FloatLinear& p, int64_t begin, int64_t end) {
-    constexpr int64_t pair = sizeof(float) / sizeof(T), passes = PANEL / WIDTH / SPAN;
-    const int64_t padded = (p.width + pair - 1) / pair * pair, columns = p.finish.columns;
-    Rows<T> x(p.x, p.stride, p.width, padded);
+    constexpr int64_t group = sizeof(uint32_t) / sizeof(T), passes = PANEL / WIDTH / SPAN;
+    const int64_t units = (p.width + group - 1) / group, columns = p.finish.columns;
+    const int64_t width = p.packed ? units * group : p.width;
+    Rows<T> x(p.x, p.stride, p.width, units * group);
     const int64_t stride = x.stride();
     alignas(64) float sums[TILE_ROWS * PANEL];
-    std::vector<T> turned(p.packed ? 0 : PANEL * padded);
+    std::vector<T> turned;
     int64_t held = -1;
     for_items(p.rows, p.blocks, columns, begin, end, [&](int64_t first, int64_t last, int64_t panel) {
         const auto* rows_of_block = x.block(first, last);
-        const T* weights = static_cast<const T*>(p.weight) + panel * PANEL * (p.packed ? padded : p.width);
-        const char* next = reinterpret_cast<const char*>(weights + PANEL * (p.packed ? padded : p.width));
+        const T* weights = static_cast<const T*>(p.weight) + panel * PANEL * width;
+        const char* next = reinterpret_cast<const char*>(weights + PANEL * width);
+#ifdef AVX512
+        if (!p.packed && p.rows <= FEW_ROWS && width % (LANES * group) == 0 && columns - panel * PANEL >= PANEL) {
+            with_rows<FEW_ROWS>(p.rows, [&](auto count) {
+                multiply_table<T, count.value>(rows_of_block, stride, units, weights, sums);
+            });
+            return finish<T>(sums, p.finish, 0, p.rows, panel * PANEL);
+        }
+#endif
         if (!p.packed) {
+            turned.resize(PANEL * units * group);
             if (held != panel) pack_panel(static_cast<const T*>(p.weight), columns, p.width, panel, turned.data());
             held = panel;
             weights = turned.data();
         }
         for_tiles(first, last, TILE_ROWS, [&](int64_t row, int64_t rows, int64_t tile, int64_t tiles) {
             const int64_t step = 128 / passes / tiles;
-            const Ahead ahead{next + tile * (padded / pair) * passes * step, step};
+            const Ahead ahead{next + tile * units * passes * step, step};
             with_rows(rows, [&](auto count) {
-                multiply_tile<count.value>(rows_of_block + (row - first) * stride, stride, padded, weights, ahead, sums);
+                multiply_tile<T, count.value>(rows_of_block + (row - first) * stride, stride, units, weights, ahead,
+                                              sums);
             });
             finish<T>(sums, p.finish, row, rows, panel * PANEL);
         });

@@ -27,6 +27,17 @@ template <int D = LANES / 2> INLINE void transpose(Units (&x)[LANES]) {
     if constexpr (D > 1) transpose<D / 2>(x);
 }
 
+// A square of LANES channels, `pitch` numbers apart, turned: [LANES units][LANES channels].
+template <class T> INLINE void load_square(const T* from, int64_t pitch, Units (&square)[LANES]) {
+#pragma GCC unroll 16
+    for (int i = 0; i < LANES; i++) {
+        // The same place of the next panel.
+        __builtin_prefetch(from + (PANEL + i) * pitch, 0, 2);
+        square[i] = *reinterpret_cast<const LooseUnits*>(from + i * pitch);
+    }
+    transpose(square);
+}
+
 // Panel `panel` of a weight [columns, width].
 template <class T> void pack_panel(const T* weight, int64_t columns, int64_t width, int64_t panel, T* packed) {
     constexpr int64_t group = sizeof(uint32_t) / sizeof(T);
@@ -36,13 +47,7 @@ template <class T> void pack_panel(const T* weight, int64_t columns, int64_t wid
     for (int64_t unit = 0; unit < squares; unit += LANES) {
         for (int64_t column = 0; column < PANEL; column += LANES) {
             Units square[LANES];
-#pragma GCC unroll 16
-            for (int i = 0; i < LANES; i++) {
-                // The same place of the next panel.
-                __builtin_prefetch(from + (PANEL + column + i) * width + unit * group, 0, 2);
-                square[i] = *reinterpret_cast<const LooseUnits*>(from + (column + i) * width + unit * group);
-            }
-            transpose(square);
+            load_square(from + column * width + unit * group, width, square);
 #pragma GCC unroll 16
             for (int i = 0; i < LANES; i++) {
                 *reinterpret_cast<LooseUnits*>(packed + ((unit + i) * PANEL + column) * group) = square[i];

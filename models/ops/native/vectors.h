@@ -15,7 +15,7 @@ INLINE Floats load(const bfloat16* x) {
     return reinterpret_cast<Floats>(__builtin_convertvector(bits, Words) << 16);
 }
 
-INLINE Words load_words(const bfloat16* x) { return *reinterpret_cast<const LooseWords*>(x); }
+INLINE Words load_words(const void* x) { return *reinterpret_cast<const LooseWords*>(x); }
 
 INLINE void store(float* out, Floats x) { *reinterpret_cast<LooseFloats*>(out) = x; }
 
