@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from dataclasses import replace
 from itertools import accumulate, pairwise
 
 import torch
@@ -42,7 +41,7 @@ class Step(ABC):
             self._plans[kind] = self._make_plan(*kind)
         plan = self._plans[kind]
         if isinstance(self._score_bias, Tensor) and self._score_bias.dim() == 3:
-            plan = replace(plan, score_bias=self._score_bias[layer])
+            plan = plan.biased(self._score_bias[layer])
         return attention.join(self._attend(layer, attention, query, key, value, plan))
 
     @abstractmethod

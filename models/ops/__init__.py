@@ -110,7 +110,7 @@ def packed_attention(
     query: Tensor, key: Tensor, value: Tensor, plan: AttentionPlan, scale: float, cap: float | None = None
 ) -> Tensor:
     """See `torch_ops.packed_attention`."""
-    return torch_ops.packed_attention(query, key, value, plan, scale, cap)
+    return implementation(query).packed_attention(query, key, value, plan, scale, cap)  # type: ignore[no-any-return]
 
 
 def paged_attention(

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from models.activations import activate
-from models.attention_plan import AttentionPlan, Queries
+from models.attention_plan import AttentionPlan
 from models.config import Activation
 from models.ops import library, torch_ops
 
@@ -104,61 +104,66 @@ def write_slots(key_cache: Tensor, value_cache: Tensor, slots: Tensor, key: Tens
     return None
 
 
+def packed_attention(
+    query: Tensor, key: Tensor, value: Tensor, plan: AttentionPlan, scale: float, cap: float | None = None
+) -> Tensor:
+    """See `torch_ops.packed_attention`."""
+    return _attend(query, _whole_heads(key), _whole_heads(value), plan, scale, cap)
+
+
 def paged_attention(
     query: Tensor, key_cache: Tensor, value_cache: Tensor, plan: AttentionPlan, scale: float, cap: float | None = None
 ) -> Tensor:
-    """See `torch_ops.paged_attention`. Rows of a few queries are computed here, longer ones there."""
-    if value_cache.shape != key_cache.shape:
-        return torch_ops.paged_attention(query, key_cache, value_cache, plan, scale, cap)
-    output = torch.empty(query.shape, dtype=query.dtype)
-    if plan.few_queries is not None:
-        _attend_few(output, query, key_cache, value_cache, plan, plan.few_queries, scale, cap)
-    torch_ops.attend_groups(output, query, key_cache, value_cache, plan, plan.long_groups, scale, cap)
-    return output
+    """See `torch_ops.paged_attention`."""
+    return _attend(query, key_cache, value_cache, plan, scale, cap)
 
 
-def _attend_few(
-    output: Tensor,
-    query: Tensor,
-    key_cache: Tensor,
-    value_cache: Tensor,
-    plan: AttentionPlan,
-    few: Queries,
-    scale: float,
-    cap: float | None,
-) -> None:
-    assert plan.block_tables is not None
-    whole = few.tokens is None
-    asked = query if whole else query[few.tokens]
-    if asked.stride(2) != 1 or asked.stride(1) != asked.shape[2]:
-        asked = asked.contiguous()
-    out = output if whole else torch.empty(asked.shape, dtype=asked.dtype)
-    bias = plan.bias_float32
-    task = library.PagedAttentionTask(
-        asked.data_ptr(),
-        asked.stride(0),
-        key_cache.data_ptr(),
-        value_cache.data_ptr(),
-        plan.block_tables.data_ptr(),
-        plan.block_tables.shape[1],
-        few.rows.data_ptr(),
-        few.starts.data_ptr(),
-        few.ends.data_ptr(),
-        few.positions.data_ptr(),
+_ONE_BLOCK, _ENDLESS = torch.zeros(1, 1, dtype=torch.int64), 1 << 40
+"""Packed keys are a cache of one block: its table, and its size."""
+
+
+def _whole_heads(x: Tensor) -> Tensor:
+    """[tokens, heads, head_dim], copied where a token's heads do not lie one after the other."""
+    return x if x.stride(2) == 1 and x.stride(1) == x.shape[2] else x.contiguous()
+
+
+def _attend(
+    query: Tensor, keys: Tensor, values: Tensor, plan: AttentionPlan, scale: float, cap: float | None
+) -> Tensor:
+    """keys, values: [tokens, kv_heads, head_dim], or where the plan has tables [blocks, block_size, kv_heads,
+    head_dim]."""
+    query = _whole_heads(query)
+    out = torch.empty(query.shape, dtype=query.dtype)
+    tables = _ONE_BLOCK if plan.block_tables is None else plan.block_tables
+    queries, bias = plan.queries, plan.bias_float32
+    task = library.AttentionTask(
+        query.data_ptr(),
+        query.stride(0),
+        keys.data_ptr(),
+        keys.stride(-3),
+        values.data_ptr(),
+        values.stride(-3),
+        tables.data_ptr(),
+        tables.shape[1],
+        plan.block_size or _ENDLESS,
+        queries.rows.data_ptr(),
+        queries.starts.data_ptr(),
+        queries.ends.data_ptr(),
+        queries.origins.data_ptr(),
+        queries.tiles.data_ptr(),
         None if bias is None else bias.data_ptr(),
-        0 if bias is None else (bias.shape[1] + 1) // 2,
+        0 if bias is None else bias.shape[1],
+        plan.bias_zero,
         out.data_ptr(),
-        asked.shape[0],
-        asked.shape[1],
-        key_cache.shape[2],
-        asked.shape[2],
-        key_cache.shape[1],
+        queries.tiles.shape[0],
+        query.shape[1],
+        keys.shape[-2],
+        query.shape[2],
         scale,
         cap or 0.0,
     )
-    _library().triptych_paged_attention(_CODES[query.dtype], ctypes.byref(task))
-    if not whole:
-        output[few.tokens] = out
+    _library().triptych_attention(_CODES[query.dtype], ctypes.byref(task))
+    return out
 
 
 class OneDnnLinear:

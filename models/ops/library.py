@@ -12,33 +12,37 @@ from pathlib import Path
 
 import torch
 
-__all__ = ["PagedAttentionTask", "load", "torch"]
+__all__ = ["AttentionTask", "load", "torch"]
 
 _POINTER, _INT64, _INT32, _FLOAT = ctypes.c_void_p, ctypes.c_int64, ctypes.c_int32, ctypes.c_float
 
 
-class PagedAttentionTask(ctypes.Structure):
-    """`struct PagedAttention` of `native/paged_attention.cpp`, field by field."""
+class AttentionTask(ctypes.Structure):
+    """`struct Attention` of `native/kernels.h`, field by field."""
 
     _fields_ = (
         ("query", _POINTER),
         ("query_stride", _INT64),
-        ("key_cache", _POINTER),
-        ("value_cache", _POINTER),
+        ("keys", _POINTER),
+        ("key_stride", _INT64),
+        ("values", _POINTER),
+        ("value_stride", _INT64),
         ("tables", _POINTER),
         ("table_width", _INT64),
+        ("block_size", _INT64),
         ("rows", _POINTER),
         ("starts", _POINTER),
         ("ends", _POINTER),
-        ("positions", _POINTER),
+        ("origins", _POINTER),
+        ("tiles", _POINTER),
         ("bias", _POINTER),
-        ("bias_length", _INT64),
+        ("bias_stride", _INT64),
+        ("bias_zero", _INT64),
         ("out", _POINTER),
-        ("queries", _INT64),
+        ("num_tiles", _INT64),
         ("heads", _INT64),
         ("kv_heads", _INT64),
         ("head_dim", _INT64),
-        ("block_size", _INT64),
         ("scale", _FLOAT),
         ("cap", _FLOAT),
     )
@@ -48,7 +52,7 @@ _SIGNATURES = {
     "triptych_rms_norm": [_INT32, _POINTER, _INT64, _POINTER, _POINTER, _INT64, _INT64, _FLOAT],
     "triptych_rotate": [_INT32, _POINTER, _INT64, *[_POINTER] * 3, *[_INT64] * 4, _INT32],
     "triptych_write_slots": [_POINTER, _INT64, _POINTER, _INT64, *[_POINTER] * 3, _INT64, _INT64],
-    "triptych_paged_attention": [_INT32, ctypes.POINTER(PagedAttentionTask)],
+    "triptych_attention": [_INT32, ctypes.POINTER(AttentionTask)],
     "triptych_int8_pack": [_POINTER, _INT64, _INT64, _POINTER, _POINTER],
     "triptych_int8_linear": [_INT32, _POINTER, _INT64, *[_POINTER] * 7, *[_INT64] * 3],
 }

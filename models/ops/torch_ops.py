@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import torch
 from torch import Tensor
 from torch.nn import functional as F
@@ -79,7 +77,10 @@ def paged_attention(
     cap: as above.
     """
     output = torch.empty_like(query)
-    attend_groups(output, query, key_cache, value_cache, plan, plan.groups, scale, cap)
+    key_room, value_room = plan.scratch(key_cache)
+    for group in plan.groups:
+        keys, values = _gather(key_cache, group, key_room), _gather(value_cache, group, value_room)
+        _attend(output, query, keys, values, group, scale, cap)
     return output
 
 
@@ -98,24 +99,6 @@ def block_attention(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | No
         enable_gqa=query.shape[2] != key.shape[2],
     )
     return attended.transpose(1, 2)
-
-
-def attend_groups(
-    output: Tensor,
-    query: Tensor,
-    key_cache: Tensor,
-    value_cache: Tensor,
-    plan: AttentionPlan,
-    groups: Sequence[Group],
-    scale: float,
-    cap: float | None,
-) -> None:
-    """The same for some of the plan's groups, written into the output."""
-    if groups:
-        key_room, value_room = plan.scratch(key_cache, groups)
-        for group in groups:
-            keys, values = _gather(key_cache, group, key_room), _gather(value_cache, group, value_room)
-            _attend(output, query, keys, values, group, scale, cap)
 
 
 def _gather(cache: Tensor, group: Group, room: Tensor) -> Tensor:

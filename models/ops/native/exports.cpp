@@ -52,12 +52,9 @@ EXPORT void triptych_write_slots(const char* key, int64_t key_stride, const char
     }
 }
 
-EXPORT void triptych_paged_attention(int32_t dtype, const PagedAttention* task) {
-    const PagedAttention& p = *task;
-    // Memory is read in the order it lies in where there are queries enough to keep every thread busy.
-    const int64_t heads_of_unit = p.queries >= 4 * num_threads() ? p.kv_heads : 1;
-    parallel(p.queries * (p.kv_heads / heads_of_unit), 1, [&](int64_t begin, int64_t end) {
-        kernels.attend(DType(dtype), p, heads_of_unit, begin, end);
+EXPORT void triptych_attention(int32_t dtype, const Attention* task) {
+    parallel(task->num_tiles * task->kv_heads, 1, [&](int64_t begin, int64_t end) {
+        kernels.attend(DType(dtype), *task, begin, end);
     });
 }
 

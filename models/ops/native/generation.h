@@ -6,9 +6,11 @@ namespace {
 #include "numbers.h"
 #include "vectors.h"
 
+#include "attention_softmax.h"
+
+#include "attention.h"
 #include "int8_linear.h"
 #include "norms.h"
-#include "paged_attention.h"
 #include "rotary.h"
 
 }  // namespace

@@ -10,6 +10,7 @@
 #include <cmath>
 #include <cstdint>
 #include <cstring>
+#include <utility>
 #include <vector>
 
 #define INLINE inline __attribute__((always_inline))
@@ -20,22 +21,25 @@ struct bfloat16 {
     uint16_t bits;
 };
 
-struct PagedAttention {
-    const void* query;         // [queries, heads, head_dim], queries `query_stride` numbers apart
+struct Attention {
+    const void* query;       // [queries, heads, head_dim], queries `query_stride` numbers apart
     int64_t query_stride;
-    const void* key_cache;     // [blocks, block_size, kv_heads, head_dim]
-    const void* value_cache;
-    const int64_t* tables;     // [rows, table_width]: blocks of each row
-    int64_t table_width;
-    const int32_t* rows;       // [queries]: whose blocks
-    const int32_t* starts;     // [queries]: first key that the query sees
-    const int32_t* ends;       // [queries]: end of the keys that it sees
-    const int32_t* positions;  // [queries]: where it stands itself
-    const float* bias;         // [heads, 2 * length - 1] by distance of key and query, or null
-    int64_t bias_length;       // `length`
-    void* out;                 // [queries, heads, head_dim], contiguous
-    int64_t queries, heads, kv_heads, head_dim, block_size;
-    float scale, cap;          // cap: 0 for none
+    const void* keys;        // [blocks, block_size, kv_heads, head_dim], tokens `key_stride` numbers apart
+    int64_t key_stride;
+    const void* values;      // the same, `value_stride`
+    int64_t value_stride;
+    const int64_t* tables;   // [rows, table_width]: blocks of each row
+    int64_t table_width, block_size;
+    const int32_t* rows;     // [queries]: whose blocks
+    const int32_t* starts;   // [queries]: first key that the query sees
+    const int32_t* ends;     // [queries]: end of the keys that it sees
+    const int32_t* origins;  // [queries]: the key whose bias is number `bias_zero` of its head's
+    const int32_t* tiles;    // [tiles, 2]: first query, and how many after each other, all of one row
+    const float* bias;       // [heads, bias_stride], or null
+    int64_t bias_stride, bias_zero;
+    void* out;               // [queries, heads, head_dim], contiguous
+    int64_t num_tiles, heads, kv_heads, head_dim;
+    float scale, cap;        // cap: 0 for none
 };
 
 // A packed int8 weight and the rows that it multiplies, see int8_linear.h.
@@ -57,7 +61,7 @@ struct Kernels {
                      int64_t begin, int64_t end);
     void (*rotate)(DType, const void* x, int64_t stride, const float* cos, const float* sin, void* out, int64_t heads,
                    int64_t head_dim, int64_t half, bool interleaved, int64_t begin, int64_t end);
-    void (*attend)(DType, const PagedAttention&, int64_t heads_of_unit, int64_t begin, int64_t end);
+    void (*attend)(DType, const Attention&, int64_t begin, int64_t end);  // num_tiles * kv_heads
     void (*quantise)(DType, const void* x, int64_t stride, uint8_t* out, float* scales, int64_t width, int64_t padded,
                      int64_t begin, int64_t end);
     void (*multiply_panels)(DType, const Int8Linear&, int64_t begin, int64_t end);
