@@ -31,6 +31,16 @@ class KVCache:
         shapes = [(num_blocks, block_size, layer.num_kv_heads, layer.head_dim) for layer in layers]
         self.keys = [torch.zeros(shape, dtype=dtype, device=device) for shape in shapes]
         self.values = [torch.zeros(shape, dtype=dtype, device=device) for shape in shapes]
+        self._addresses: dict[str, dict[tuple[str, str, int], int]] = {}
+
+    def addresses(self, name: str) -> dict[tuple[str, str, int], int]:
+        """Where the keys and the values of each layer lie: by the cache's name, "keys" or "values", and layer."""
+        if name not in self._addresses:
+            sides = (("keys", self.keys), ("values", self.values))
+            self._addresses[name] = {
+                (name, side, layer): part.data_ptr() for side, parts in sides for layer, part in enumerate(parts)
+            }
+        return self._addresses[name]
 
     @staticmethod
     def block_bytes(layers: Sequence[AttentionConfig], block_size: int, dtype: torch.dtype) -> int:

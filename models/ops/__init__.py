@@ -16,11 +16,13 @@ from torch import Tensor
 
 from models.attention_plan import AttentionPlan
 from models.config import Activation
-from models.ops import cpu_ops, torch_ops
+from models.ops import cpu_ops, recording, torch_ops
+from models.ops.program import Program
 from models.ops.torch_disentangled import disentangled_attention
 
 __all__ = [
     "PackedLinear",
+    "Program",
     "block_attention",
     "disentangled_attention",
     "implementation",
@@ -30,7 +32,9 @@ __all__ = [
     "packed_attention",
     "packer",
     "paged_attention",
+    "records",
     "rms_norm",
+    "rms_norm_from_one",
     "rotate",
     "using",
     "write_slots",
@@ -50,26 +54,37 @@ class PackedLinear(Protocol):
 Quantization = Literal["int8"]
 
 _kernels = cpu_ops.available()
+_programs = True
 kernels_are_built = _kernels
 """Whether this installation has the compiled kernels; without them a CPU computes with torch alone."""
 
 
 def implementation(x: Tensor) -> ModuleType:
-    """The module whose operations are used for tensors like `x`."""
+    """The module whose operations are used for tensors like `x`; `Rows` are recorded."""
+    if isinstance(x, recording.Rows):
+        return recording
     return cpu_ops if _kernels and cpu_ops.takes(x) else torch_ops
 
 
+def records(x: Tensor) -> bool:
+    """Whether the layers that `x` goes through may be run as a program."""
+    return _programs and _kernels and cpu_ops.takes(x)
+
+
 @contextmanager
-def using(name: Literal["torch", "cpu"]) -> Iterator[None]:
-    """Compute with these operations only, in the whole process: for tests and comparisons."""
-    global _kernels
-    before = _kernels
+def using(name: Literal["torch", "cpu"], programs: bool = True) -> Iterator[None]:
+    """Compute with these operations only, in the whole process: for tests and comparisons.
+
+    programs: whether layers are run as programs where they can be, or all operation by operation.
+    """
+    global _kernels, _programs
+    before = _kernels, _programs
     assert name == "torch" or cpu_ops.available(), "the compiled kernels were not built"
-    _kernels = name == "cpu"
+    _kernels, _programs = name == "cpu", programs
     try:
         yield
     finally:
-        _kernels = before
+        _kernels, _programs = before
 
 
 def packer(
@@ -78,7 +93,7 @@ def packer(
     """What puts a linear's weight into its fastest layout; None where the plain one is it."""
     if not (_kernels and cpu_ops.takes(torch.empty(0, dtype=dtype, device=device))):
         return torch_ops.Int8Linear if quantization == "int8" else None
-    return cpu_ops.Int8Linear if quantization == "int8" else cpu_ops.OneDnnLinear
+    return cpu_ops.Int8Linear if quantization == "int8" else cpu_ops.FloatLinear
 
 
 def linear(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
@@ -87,13 +102,18 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
 
 
 def layer_norm(x: Tensor, weight: Tensor, bias: Tensor | None, eps: float) -> Tensor:
-    """See `torch_ops.layer_norm`: torch's own is as fast as memory."""
-    return torch_ops.layer_norm(x, weight, bias, eps)
+    """See `torch_ops.layer_norm`."""
+    return implementation(x).layer_norm(x, weight, bias, eps)  # type: ignore[no-any-return]
 
 
 def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
     """See `torch_ops.rms_norm`."""
     return implementation(x).rms_norm(x, weight, eps)  # type: ignore[no-any-return]
+
+
+def rms_norm_from_one(x: Tensor, weight: Tensor, eps: float) -> Tensor:
+    """See `torch_ops.rms_norm_from_one`."""
+    return implementation(x).rms_norm_from_one(x, weight, eps)  # type: ignore[no-any-return]
 
 
 def rotate(x: Tensor, cos: Tensor, sin: Tensor, interleaved: bool) -> Tensor:
@@ -110,7 +130,7 @@ def packed_attention(
     query: Tensor, key: Tensor, value: Tensor, plan: AttentionPlan, scale: float, cap: float | None = None
 ) -> Tensor:
     """See `torch_ops.packed_attention`."""
-    return torch_ops.packed_attention(query, key, value, plan, scale, cap)
+    return implementation(query).packed_attention(query, key, value, plan, scale, cap)  # type: ignore[no-any-return]
 
 
 def paged_attention(

@@ -12,45 +12,172 @@ from pathlib import Path
 
 import torch
 
-__all__ = ["PagedAttentionTask", "load", "torch"]
+__all__ = [
+    "CODES",
+    "AttentionTask",
+    "Finish",
+    "FloatLinearTask",
+    "Int8LinearTask",
+    "NormTask",
+    "QuantiseTask",
+    "RotationTask",
+    "SlotWriteTask",
+    "SumTask",
+    "choose_generation",
+    "load",
+    "torch",
+]
 
-_POINTER, _INT64, _INT32, _FLOAT = ctypes.c_void_p, ctypes.c_int64, ctypes.c_int32, ctypes.c_float
+_POINTER, _INT64, _INT32 = ctypes.c_void_p, ctypes.c_int64, ctypes.c_int32
+_FLOAT, _DOUBLE = ctypes.c_float, ctypes.c_double
 
 
-class PagedAttentionTask(ctypes.Structure):
-    """`struct PagedAttention` of `native/paged_attention.cpp`, field by field."""
+class NormTask(ctypes.Structure):
+    """`struct Norm` of `native/kernels.h`, field by field; so are the others."""
 
+    _fields_ = (
+        ("x", _POINTER),
+        ("stride", _INT64),
+        ("weight", _POINTER),
+        ("bias", _POINTER),
+        ("out", _POINTER),
+        ("rows", _INT64),
+        ("parts", _INT64),
+        ("width", _INT64),
+        ("eps", _DOUBLE),
+    )
+
+
+class RotationTask(ctypes.Structure):
+    _fields_ = (
+        ("x", _POINTER),
+        ("stride", _INT64),
+        ("cos", _POINTER),
+        ("sin", _POINTER),
+        ("out", _POINTER),
+        ("tokens", _INT64),
+        ("heads", _INT64),
+        ("head_dim", _INT64),
+        ("half", _INT64),
+        ("interleaved", _INT64),
+    )
+
+
+class SlotWriteTask(ctypes.Structure):
+    _fields_ = (
+        ("key", _POINTER),
+        ("key_stride", _INT64),
+        ("value", _POINTER),
+        ("value_stride", _INT64),
+        ("key_cache", _POINTER),
+        ("value_cache", _POINTER),
+        ("slots", _POINTER),
+        ("tokens", _INT64),
+        ("width", _INT64),
+    )
+
+
+class SumTask(ctypes.Structure):
+    _fields_ = (("x", _POINTER), ("y", _POINTER), ("out", _POINTER), ("rows", _INT64), ("width", _INT64))
+
+
+class AttentionTask(ctypes.Structure):
     _fields_ = (
         ("query", _POINTER),
         ("query_stride", _INT64),
-        ("key_cache", _POINTER),
-        ("value_cache", _POINTER),
+        ("keys", _POINTER),
+        ("key_stride", _INT64),
+        ("values", _POINTER),
+        ("value_stride", _INT64),
         ("tables", _POINTER),
         ("table_width", _INT64),
+        ("block_size", _INT64),
         ("rows", _POINTER),
         ("starts", _POINTER),
         ("ends", _POINTER),
-        ("positions", _POINTER),
+        ("origins", _POINTER),
+        ("tiles", _POINTER),
         ("bias", _POINTER),
-        ("bias_length", _INT64),
+        ("bias_stride", _INT64),
+        ("bias_zero", _INT64),
         ("out", _POINTER),
-        ("queries", _INT64),
+        ("num_tiles", _INT64),
         ("heads", _INT64),
         ("kv_heads", _INT64),
         ("head_dim", _INT64),
-        ("block_size", _INT64),
         ("scale", _FLOAT),
         ("cap", _FLOAT),
     )
 
 
+class QuantiseTask(ctypes.Structure):
+    _fields_ = (
+        ("x", _POINTER),
+        ("stride", _INT64),
+        ("out", _POINTER),
+        ("scales", _POINTER),
+        ("rows", _INT64),
+        ("width", _INT64),
+        ("padded", _INT64),
+    )
+
+
+class Finish(ctypes.Structure):
+    _fields_ = (
+        ("bias", _POINTER),
+        ("times", _POINTER),
+        ("times_stride", _INT64),
+        ("residual", _POINTER),
+        ("residual_stride", _INT64),
+        ("out", _POINTER),
+        ("out_stride", _INT64),
+        ("columns", _INT64),
+        ("activation", _INT32),
+    )
+
+
+class FloatLinearTask(ctypes.Structure):
+    _fields_ = (
+        ("x", _POINTER),
+        ("stride", _INT64),
+        ("rows", _INT64),
+        ("width", _INT64),
+        ("blocks", _INT64),
+        ("weight", _POINTER),
+        ("finish", Finish),
+        ("packed", _INT32),
+    )
+
+
+class Int8LinearTask(ctypes.Structure):
+    _fields_ = (
+        ("x", _POINTER),
+        ("row_scales", _POINTER),
+        ("rows", _INT64),
+        ("padded", _INT64),
+        ("blocks", _INT64),
+        ("weight", _POINTER),
+        ("weight_scales", _POINTER),
+        ("offsets", _POINTER),
+        ("finish", Finish),
+    )
+
+
+CODES = {torch.float32: 0, torch.bfloat16: 1}
+"""The numbers of `DType` in `native/kernels.h`."""
+
 _SIGNATURES = {
-    "triptych_rms_norm": [_INT32, _POINTER, _INT64, _POINTER, _POINTER, _INT64, _INT64, _FLOAT],
-    "triptych_rotate": [_INT32, _POINTER, _INT64, *[_POINTER] * 3, *[_INT64] * 4, _INT32],
-    "triptych_write_slots": [_POINTER, _INT64, _POINTER, _INT64, *[_POINTER] * 3, _INT64, _INT64],
-    "triptych_paged_attention": [_INT32, ctypes.POINTER(PagedAttentionTask)],
+    "triptych_rms_norm": [_INT32, _POINTER],
+    "triptych_rms_norm_from_one": [_INT32, _POINTER],
+    "triptych_layer_norm": [_INT32, _POINTER],
+    "triptych_rotate": [_INT32, _POINTER],
+    "triptych_write_slots": [_POINTER],
+    "triptych_attention": [_INT32, _POINTER],
     "triptych_int8_pack": [_POINTER, _INT64, _INT64, _POINTER, _POINTER],
-    "triptych_int8_linear": [_INT32, _POINTER, _INT64, *[_POINTER] * 7, *[_INT64] * 3],
+    "triptych_run": [_POINTER, _INT64, _POINTER],
+    "triptych_int8_linear": [_INT32, _POINTER, _INT64, _INT64, ctypes.POINTER(Int8LinearTask)],
+    "triptych_float_pack": [_INT32, _POINTER, _INT64, _INT64, _POINTER],
+    "triptych_float_linear": [_INT32, ctypes.POINTER(FloatLinearTask)],
 }
 
 
@@ -63,7 +190,15 @@ def load() -> ctypes.CDLL | None:
             for name, types in _SIGNATURES.items():
                 function = getattr(library, name)
                 function.argtypes, function.restype = types, None
+            library.triptych_choose_generation.argtypes = [ctypes.c_char_p]
         except (OSError, AttributeError):
             continue
         return library
     return None
+
+
+def choose_generation(name: str) -> bool:
+    """Compute with the kernels of one generation of processors (`native/exports.cpp`) from now on: for tests. False if
+    there are none of that name that this processor runs."""
+    library = load()
+    return library is not None and bool(library.triptych_choose_generation(name.encode()))

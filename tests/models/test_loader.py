@@ -9,6 +9,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from transformers import BartConfig, BertConfig, LlamaConfig, T5Config
 
+from models import ops
 from models.config import ConfigError
 from models.loader import load_model
 from tests.parity.checkpoints import edit_config, save
@@ -43,7 +44,10 @@ def test_what_is_told(llama):
     loaded = load_model(llama, torch.bfloat16, CPU, lambda done, total: seen.append((done, total)))
     assert (loaded.family, loaded.architecture, loaded.tasks) == ("llama", "LlamaForCausalLM", ("generate",))
     assert loaded.parameters == sum(tensor.numel() for tensor in load_file(llama / "model.safetensors").values())
-    assert loaded.weight_bytes == 2 * loaded.parameters
+    with ops.using("torch"):
+        plain = load_model(llama, torch.bfloat16, CPU).weight_bytes
+    # The kernels' panels are padded to whole ones.
+    assert 2 * loaded.parameters == plain <= loaded.weight_bytes
     assert (loaded.context_tokens, loaded.source_tokens) == (32, None)
     assert (loaded.transformer.dtype, loaded.transformer.device) == (torch.bfloat16, CPU)
     assert not any(parameter.requires_grad for parameter in loaded.transformer.parameters())

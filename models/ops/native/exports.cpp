@@ -1,4 +1,8 @@
 // What Python calls: each function shares its work among threads and hands it to the best kernels for this processor.
+#include <atomic>
+#include <chrono>
+#include <sched.h>
+
 #include "kernels.h"
 #include "threads.h"
 
@@ -6,66 +10,98 @@
 
 namespace {
 
-const Kernels& best() {
+struct Generation {
+    const char* name;
+    const Kernels* kernels;
+    bool (*runs)();
+};
+
+// From the oldest on.
+const Generation generations[] = {
+    {"baseline", &kernels_baseline, [] { return true; }},
 #ifdef HAS_GENERATIONS
-    if (__builtin_cpu_supports("x86-64-v4")) {
-        return __builtin_cpu_supports("avx512vnni") ? kernels_v4_vnni : kernels_v4;
-    }
-    if (__builtin_cpu_supports("x86-64-v3")) return kernels_v3;
+    {"v3", &kernels_v3, [] { return __builtin_cpu_supports("x86-64-v3") != 0; }},
+    {"v4", &kernels_v4, [] { return __builtin_cpu_supports("x86-64-v4") != 0; }},
+    {"v4_vnni", &kernels_v4_vnni,
+     [] { return __builtin_cpu_supports("x86-64-v4") && __builtin_cpu_supports("avx512vnni"); }},
+    {"v4_bf16", &kernels_v4_bf16,
+     [] {
+         return __builtin_cpu_supports("x86-64-v4") && __builtin_cpu_supports("avx512vnni") &&
+                __builtin_cpu_supports("avx512bf16");
+     }},
 #endif
-    return kernels_baseline;
+};
+
+const Kernels& best() {
+    const Kernels* found = nullptr;
+    for (const Generation& one : generations) {
+        if (one.runs()) found = one.kernels;
+    }
+    return *found;
 }
 
-const Kernels& kernels = best();
+Kernels kernels = best();
 
 // Work of less than this many numbers is not worth a second thread.
 constexpr int64_t GRAIN = 32768;
 
 int64_t items_of(int64_t numbers_of_an_item) { return std::max<int64_t>(1, GRAIN / numbers_of_an_item); }
 
-}  // namespace
-
-// x: [rows, width], rows `stride` numbers apart. weight: [width]. out: [rows, width], contiguous.
-EXPORT void triptych_rms_norm(int32_t dtype, const void* x, int64_t stride, const void* weight, void* out,
-                              int64_t rows, int64_t width, float eps) {
-    parallel(rows, items_of(width), [&](int64_t begin, int64_t end) {
-        kernels.rms_norm(DType(dtype), x, stride, weight, out, width, eps, begin, end);
-    });
-}
-
-// x: [tokens, heads, head_dim], tokens `stride` numbers apart. cos, sin: [tokens, half], float32. out: contiguous.
-EXPORT void triptych_rotate(int32_t dtype, const void* x, int64_t stride, const float* cos, const float* sin, void* out,
-                            int64_t tokens, int64_t heads, int64_t head_dim, int64_t half, int32_t interleaved) {
-    parallel(tokens, items_of(heads * head_dim), [&](int64_t begin, int64_t end) {
-        kernels.rotate(DType(dtype), x, stride, cos, sin, out, heads, head_dim, half, interleaved != 0, begin, end);
-    });
-}
-
-// Copy row i of `key` and of `value`, `key_stride` and `value_stride` bytes apart, to row slots[i] of the caches, whose
-// rows are `width` bytes.
-EXPORT void triptych_write_slots(const char* key, int64_t key_stride, const char* value, int64_t value_stride,
-                                 char* key_cache, char* value_cache, const int64_t* slots, int64_t tokens,
-                                 int64_t width) {
-    for (int64_t i = 0; i < tokens; i++) {
-        std::memcpy(key_cache + slots[i] * width, key + i * key_stride, width);
-        std::memcpy(value_cache + slots[i] * width, value + i * value_stride, width);
+void write_slots(const SlotWrite& p, int64_t begin, int64_t end) {
+    for (int64_t i = begin; i < end; i++) {
+        std::memcpy(p.key_cache + p.slots[i] * p.width, p.key + i * p.key_stride, p.width);
+        std::memcpy(p.value_cache + p.slots[i] * p.width, p.value + i * p.value_stride, p.width);
     }
 }
 
-EXPORT void triptych_paged_attention(int32_t dtype, const PagedAttention* task) {
-    const PagedAttention& p = *task;
-    // Memory is read in the order it lies in where there are queries enough to keep every thread busy.
-    const int64_t heads_of_unit = p.queries >= 4 * num_threads() ? p.kv_heads : 1;
-    parallel(p.queries * (p.kv_heads / heads_of_unit), 1, [&](int64_t begin, int64_t end) {
-        kernels.attend(DType(dtype), p, heads_of_unit, begin, end);
+#include "program.h"
+
+}  // namespace
+
+EXPORT void triptych_rms_norm(int32_t dtype, const Norm* task) {
+    parallel(task->rows, items_of(task->parts * task->width),
+             [&](int64_t begin, int64_t end) { kernels.rms_norm(DType(dtype), *task, begin, end); });
+}
+
+EXPORT void triptych_rms_norm_from_one(int32_t dtype, const Norm* task) {
+    parallel(task->rows, items_of(task->parts * task->width),
+             [&](int64_t begin, int64_t end) { kernels.rms_norm_from_one(DType(dtype), *task, begin, end); });
+}
+
+EXPORT void triptych_layer_norm(int32_t dtype, const Norm* task) {
+    parallel(task->rows, items_of(task->parts * task->width),
+             [&](int64_t begin, int64_t end) { kernels.layer_norm(DType(dtype), *task, begin, end); });
+}
+
+EXPORT void triptych_rotate(int32_t dtype, const Rotation* task) {
+    parallel(task->tokens, items_of(task->heads * task->head_dim),
+             [&](int64_t begin, int64_t end) { kernels.rotate(DType(dtype), *task, begin, end); });
+}
+
+EXPORT void triptych_write_slots(const SlotWrite* task) { write_slots(*task, 0, task->tokens); }
+
+EXPORT void triptych_attention(int32_t dtype, const Attention* task) {
+    parallel(task->num_tiles * task->kv_heads, 1, [&](int64_t begin, int64_t end) {
+        kernels.attend(DType(dtype), *task, begin, end);
     });
+}
+
+// Use the kernels of that generation from now on: for tests. Returns whether there are such that this processor runs.
+EXPORT int32_t triptych_choose_generation(const char* name) {
+    for (const Generation& one : generations) {
+        if (std::strcmp(one.name, name) == 0 && one.runs()) {
+            kernels = *one.kernels;
+            return 1;
+        }
+    }
+    return 0;
 }
 
 // weight: int8 [columns, width] -> packed in panels, see int8_linear.h, and offsets [columns].
 EXPORT void triptych_int8_pack(const int8_t* weight, int64_t columns, int64_t width, int8_t* packed, int32_t* offsets) {
-    constexpr int64_t PANEL = 32, QUAD = 4;
-    const int64_t padded = (width + QUAD - 1) / QUAD * QUAD, panels = (columns + PANEL - 1) / PANEL;
-    std::memset(packed, 0, panels * PANEL * padded);
+    constexpr int64_t QUAD = 4;
+    const int64_t padded = (width + QUAD - 1) / QUAD * QUAD;
+    std::memset(packed, 0, panels_of(columns) * PANEL * padded);
     parallel(columns, items_of(width), [&](int64_t begin, int64_t end) {
         for (int64_t column = begin; column < end; column++) {
             int8_t* panel = packed + column / PANEL * PANEL * padded + column % PANEL * QUAD;
@@ -79,18 +115,35 @@ EXPORT void triptych_int8_pack(const int8_t* weight, int64_t columns, int64_t wi
     });
 }
 
-// x: [rows, width], rows `stride` numbers apart -> out: [rows, columns], contiguous, the dtype of x.
-// scratch: rows * (width rounded up to 4) bytes. scales: [rows], float32, written here.
-EXPORT void triptych_int8_linear(int32_t dtype, const void* x, int64_t stride, const int8_t* packed,
-                                 const float* weight_scales, const int32_t* offsets, const float* bias,
-                                 uint8_t* scratch, float* scales, void* out, int64_t rows, int64_t width,
-                                 int64_t columns) {
-    const int64_t padded = (width + 3) / 4 * 4, panels = (columns + 31) / 32;
-    parallel(rows, items_of(width), [&](int64_t begin, int64_t end) {
-        kernels.quantise(DType(dtype), x, stride, scratch, scales, width, padded, begin, end);
+// p: as in kernels.h, except that `blocks` is found here, and `x` is written here: rows * padded bytes of scratch, like
+// `row_scales`. x: [rows, width], rows `stride` numbers apart.
+EXPORT void triptych_int8_linear(int32_t dtype, const void* x, int64_t stride, int64_t width, Int8Linear* p) {
+    parallel(p->rows, items_of(width), [&](int64_t begin, int64_t end) {
+        kernels.quantise(DType(dtype), x, stride, const_cast<uint8_t*>(p->x), const_cast<float*>(p->row_scales), width,
+                         p->padded, begin, end);
     });
-    const Int8Linear product{scratch, scales, rows, padded, packed, weight_scales, offsets, bias, columns, out};
-    parallel(panels, items_of(padded * 32), [&](int64_t begin, int64_t end) {
-        kernels.multiply_panels(DType(dtype), product, begin, end);
+    p->blocks = blocks_of(p->rows, p->padded);
+    parallel(p->blocks * panels_of(p->finish.columns), items_of(p->padded * PANEL), [&](int64_t begin, int64_t end) {
+        kernels.int8_linear(DType(dtype), *p, begin, end);
     });
+}
+
+// weight: [columns, width] -> packed, see panels.h.
+EXPORT void triptych_float_pack(int32_t dtype, const void* weight, int64_t columns, int64_t width, void* packed) {
+    parallel(panels_of(columns), items_of(width * PANEL), [&](int64_t begin, int64_t end) {
+        kernels.pack_panels(DType(dtype), weight, columns, width, packed, begin, end);
+    });
+}
+
+// p: as in kernels.h, except that `blocks` is found here.
+EXPORT void triptych_float_linear(int32_t dtype, FloatLinear* p) {
+    p->blocks = blocks_of(p->rows, p->width * (DType(dtype) == FLOAT32 ? 4 : 2));
+    parallel(p->blocks * panels_of(p->finish.columns), items_of(p->width * PANEL), [&](int64_t begin, int64_t end) {
+        kernels.float_linear(DType(dtype), *p, begin, end);
+    });
+}
+
+// Run the operations that lie in `words`, see program.h.
+EXPORT void triptych_run(const int64_t* words, int64_t operations, double* seconds) {
+    run_program(words, operations, seconds);
 }

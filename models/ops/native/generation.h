@@ -6,12 +6,21 @@ namespace {
 #include "numbers.h"
 #include "vectors.h"
 
+#include "attention_softmax.h"
+
+#include "attention.h"
+#include "activations.h"
+#include "finish.h"
+#include "panels.h"
+#include "tiles.h"
+
+#include "float_linear.h"
 #include "int8_linear.h"
 #include "norms.h"
-#include "paged_attention.h"
 #include "rotary.h"
+#include "sums.h"
 
 }  // namespace
 
 extern const Kernels GENERATION;
-const Kernels GENERATION = {rms_norm, rotate, attend, quantise, multiply_panels};
+const Kernels GENERATION = {rms_norm, rms_norm_from_one, layer_norm, rotate, add, attend, quantise, int8_linear, pack_panels, float_linear};

@@ -5,7 +5,7 @@
 // Weights lie in panels of 32 output channels: [panels][k / 4][2][16][4], both sizes padded with zeros. Activations are
 // stored as unsigned numbers, 128 higher, which is what the VNNI instruction multiplies; `offsets` takes that back.
 
-constexpr int64_t PANEL = 32, QUAD = 4, TILE_ROWS = 8;
+constexpr int64_t QUAD = 4;
 
 template <class T> INLINE float quantise_row(const T* x, uint8_t* out, int64_t width, int64_t padded) {
     float largest = 0.0f;
@@ -50,14 +50,16 @@ void quantise(DType dtype, const void* x, int64_t stride, uint8_t* out, float* s
 }
 
 #ifdef VNNI
-template <int ROWS> void multiply_tile(const uint8_t* x, int64_t padded, const int8_t* panel, int32_t* sums) {
+template <int ROWS>
+void multiply_tile(const uint8_t* x, int64_t padded, const int8_t* panel, Ahead ahead, int32_t* sums) {
     __m512i left[ROWS], right[ROWS];
+#pragma GCC unroll 16
     for (int row = 0; row < ROWS; row++) left[row] = right[row] = _mm512_setzero_si512();
     for (int64_t k = 0; k < padded; k += QUAD) {
         const __m512i first = _mm512_loadu_si512(panel + k * PANEL);
         const __m512i second = _mm512_loadu_si512(panel + k * PANEL + PANEL / 2 * QUAD);
-        _mm_prefetch(reinterpret_cast<const char*>(panel + k * PANEL + 4096), _MM_HINT_T0);
-        _mm_prefetch(reinterpret_cast<const char*>(panel + k * PANEL + 4160), _MM_HINT_T0);
+        ahead.fetch();
+#pragma GCC unroll 16
         for (int row = 0; row < ROWS; row++) {
             int32_t quad;
             std::memcpy(&quad, x + row * padded + k, sizeof quad);
@@ -66,33 +68,24 @@ template <int ROWS> void multiply_tile(const uint8_t* x, int64_t padded, const i
             right[row] = _mm512_dpbusd_epi32(right[row], spread, second);
         }
     }
+#pragma GCC unroll 16
     for (int row = 0; row < ROWS; row++) {
         _mm512_storeu_si512(sums + row * PANEL, left[row]);
         _mm512_storeu_si512(sums + row * PANEL + PANEL / 2, right[row]);
     }
 }
-
-void multiply(const uint8_t* x, int64_t padded, const int8_t* panel, int64_t rows, int32_t* sums) {
-    switch (rows) {
-        case 1: return multiply_tile<1>(x, padded, panel, sums);
-        case 2: return multiply_tile<2>(x, padded, panel, sums);
-        case 3: return multiply_tile<3>(x, padded, panel, sums);
-        case 4: return multiply_tile<4>(x, padded, panel, sums);
-        case 5: return multiply_tile<5>(x, padded, panel, sums);
-        case 6: return multiply_tile<6>(x, padded, panel, sums);
-        case 7: return multiply_tile<7>(x, padded, panel, sums);
-        default: return multiply_tile<8>(x, padded, panel, sums);
-    }
-}
 #else
-// sums[row][column] of a panel, for `rows` rows of `padded` numbers.
-void multiply(const uint8_t* x, int64_t padded, const int8_t* panel, int64_t rows, int32_t* sums) {
-    std::memset(sums, 0, rows * PANEL * sizeof(int32_t));
-    for (int64_t row = 0; row < rows; row++) {
-        int32_t* out = sums + row * PANEL;
-        for (int64_t k = 0; k < padded; k += QUAD) {
+// sums[row][column] of a panel, for rows of `padded` numbers.
+template <int ROWS>
+void multiply_tile(const uint8_t* x, int64_t padded, const int8_t* panel, Ahead ahead, int32_t* sums) {
+    std::memset(sums, 0, ROWS * PANEL * sizeof(int32_t));
+    for (int64_t k = 0; k < padded; k += QUAD) {
+        const int8_t* weights = panel + k * PANEL;
+        ahead.fetch();
+#pragma GCC unroll 16
+        for (int row = 0; row < ROWS; row++) {
             const uint8_t* quad = x + row * padded + k;
-            const int8_t* weights = panel + k * PANEL;
+            int32_t* out = sums + row * PANEL;
 #pragma omp simd
             for (int64_t column = 0; column < PANEL; column++) {
                 const int8_t* w = weights + column * QUAD;
@@ -103,41 +96,46 @@ void multiply(const uint8_t* x, int64_t padded, const int8_t* panel, int64_t row
 }
 #endif
 
-template <class T>
-INLINE void finish(const int32_t* sums, const Int8Linear& o, int64_t row, int64_t rows, int64_t column, T* out) {
-    const int64_t count = std::min(PANEL, o.columns - column);
-    for (int64_t i = 0; i < rows; i++) {
-        const float row_scale = o.row_scales[row + i];
-        T* line = out + (row + i) * o.columns + column;
-        const int32_t* line_sums = sums + i * PANEL;
-        if (o.bias != nullptr) {
+// Exact sums to the numbers that they stand for. count: columns of the panel that there are.
+INLINE void scale(const int32_t* exact, const Int8Linear& p, int64_t row, int64_t column, int64_t count, float* sums) {
+    const float row_scale = p.row_scales[row];
 #pragma omp simd
-            for (int64_t c = 0; c < count; c++) {
-                const float exact = static_cast<float>(line_sums[c] - o.offsets[column + c]);
-                narrow(exact * (o.weight_scales[column + c] * row_scale) + o.bias[column + c], line[c]);
-            }
-        } else {
-#pragma omp simd
-            for (int64_t c = 0; c < count; c++) {
-                const float exact = static_cast<float>(line_sums[c] - o.offsets[column + c]);
-                narrow(exact * (o.weight_scales[column + c] * row_scale), line[c]);
-            }
-        }
+    for (int64_t c = 0; c < count; c++) {
+        const float sum = static_cast<float>(exact[c] - p.offsets[column + c]);
+        sums[c] = sum * (p.weight_scales[column + c] * row_scale);
     }
 }
 
-// Panels begin..end-1 of the product.
-void multiply_panels(DType dtype, const Int8Linear& p, int64_t begin, int64_t end) {
-    int32_t sums[TILE_ROWS * PANEL];
-    for (int64_t panel = begin; panel < end; panel++) {
-        for (int64_t row = 0; row < p.num_rows; row += TILE_ROWS) {
-            const int64_t here = std::min(TILE_ROWS, p.num_rows - row);
-            multiply(p.rows + row * p.padded, p.padded, p.panels + panel * PANEL * p.padded, here, sums);
-            if (dtype == FLOAT32) {
-                finish(sums, p, row, here, panel * PANEL, static_cast<float*>(p.out));
-            } else {
-                finish(sums, p, row, here, panel * PANEL, static_cast<bfloat16*>(p.out));
+template <class T> void multiply_items(const Int8Linear& p, int64_t begin, int64_t end) {
+    alignas(64) int32_t exact[TILE_ROWS * PANEL];
+    alignas(64) float sums[TILE_ROWS * PANEL] = {};
+    for_items(p.rows, p.blocks, p.finish.columns, begin, end, [&](int64_t first, int64_t last, int64_t panel) {
+        const int8_t* weights = p.weight + panel * PANEL * p.padded;
+        const char* next = reinterpret_cast<const char*>(weights + PANEL * p.padded);
+        const int64_t count = p.finish.columns - panel * PANEL;
+        for_tiles(first, last, TILE_ROWS, [&](int64_t row, int64_t rows, int64_t tile, int64_t tiles) {
+            const int64_t step = 128 / tiles;
+            const Ahead ahead{next + tile * (p.padded / QUAD) * step, step};
+            with_rows(rows, [&](auto size) {
+                multiply_tile<size.value>(p.x + row * p.padded, p.padded, weights, ahead, exact);
+            });
+            for (int64_t i = 0; i < rows; i++) {
+                if (count >= PANEL) {
+                    scale(exact + i * PANEL, p, row + i, panel * PANEL, PANEL, sums + i * PANEL);
+                } else {
+                    scale(exact + i * PANEL, p, row + i, panel * PANEL, count, sums + i * PANEL);
+                }
             }
-        }
+            finish<T>(sums, p.finish, row, rows, panel * PANEL);
+        });
+    });
+}
+
+// Items are panels of blocks of rows, see tiles.h.
+void int8_linear(DType dtype, const Int8Linear& p, int64_t begin, int64_t end) {
+    if (dtype == FLOAT32) {
+        multiply_items<float>(p, begin, end);
+    } else {
+        multiply_items<bfloat16>(p, begin, end);
     }
 }

@@ -10,6 +10,8 @@
 #include <cmath>
 #include <cstdint>
 #include <cstring>
+#include <type_traits>
+#include <utility>
 #include <vector>
 
 #define INLINE inline __attribute__((always_inline))
@@ -20,51 +22,142 @@ struct bfloat16 {
     uint16_t bits;
 };
 
-struct PagedAttention {
-    const void* query;         // [queries, heads, head_dim], queries `query_stride` numbers apart
+struct Attention {
+    const void* query;       // [queries, heads, head_dim], queries `query_stride` numbers apart
     int64_t query_stride;
-    const void* key_cache;     // [blocks, block_size, kv_heads, head_dim]
-    const void* value_cache;
-    const int64_t* tables;     // [rows, table_width]: blocks of each row
-    int64_t table_width;
-    const int32_t* rows;       // [queries]: whose blocks
-    const int32_t* starts;     // [queries]: first key that the query sees
-    const int32_t* ends;       // [queries]: end of the keys that it sees
-    const int32_t* positions;  // [queries]: where it stands itself
-    const float* bias;         // [heads, 2 * length - 1] by distance of key and query, or null
-    int64_t bias_length;       // `length`
-    void* out;                 // [queries, heads, head_dim], contiguous
-    int64_t queries, heads, kv_heads, head_dim, block_size;
-    float scale, cap;          // cap: 0 for none
+    const void* keys;        // [blocks, block_size, kv_heads, head_dim], tokens `key_stride` numbers apart
+    int64_t key_stride;
+    const void* values;      // the same, `value_stride`
+    int64_t value_stride;
+    const int64_t* tables;   // [rows, table_width]: blocks of each row
+    int64_t table_width, block_size;
+    const int32_t* rows;     // [queries]: whose blocks
+    const int32_t* starts;   // [queries]: first key that the query sees
+    const int32_t* ends;     // [queries]: end of the keys that it sees
+    const int32_t* origins;  // [queries]: the key whose bias is number `bias_zero` of its head's
+    const int32_t* tiles;    // [tiles, 2]: first query, and how many after each other, all of one row
+    const float* bias;       // [heads, bias_stride], or null
+    int64_t bias_stride, bias_zero;
+    void* out;               // [queries, heads, head_dim], contiguous
+    int64_t num_tiles, heads, kv_heads, head_dim;
+    float scale, cap;        // cap: 0 for none
+};
+
+// Activations to be rounded to int8, see int8_linear.h.
+struct Quantise {
+    const void* x;   // [rows, width], rows `stride` numbers apart
+    int64_t stride;
+    uint8_t* out;    // [rows, padded], 128 higher
+    float* scales;   // [rows]
+    int64_t rows, width, padded;
+};
+
+// Output channels that are multiplied together, see tiles.h.
+constexpr int64_t PANEL = 32;
+
+enum Activation : int32_t { NONE = 0, RELU = 1, GELU = 2, GELU_TANH = 3, GELU_QUICK = 4, SILU = 5, TANH = 6 };
+
+// What follows a product before it is stored, see finish.h. Rows are `_stride` numbers apart.
+struct Finish {
+    const float* bias;     // [columns], or null
+    const void* times;     // [rows, columns], or null
+    int64_t times_stride;
+    const void* residual;  // [rows, columns], or null; may be `out`
+    int64_t residual_stride;
+    void* out;             // [rows, columns]
+    int64_t out_stride, columns;
+    int32_t activation;
+};
+
+// A weight and the rows that it multiplies, see float_linear.h.
+struct FloatLinear {
+    const void* x;  // [rows, width], rows `stride` numbers apart
+    int64_t stride, rows, width;
+    int64_t blocks;  // parts that the rows are cut into
+    const void* weight;  // panels one after another, or [columns, width]
+    Finish finish;
+    int32_t packed;      // whether in panels
 };
 
 // A packed int8 weight and the rows that it multiplies, see int8_linear.h.
 struct Int8Linear {
-    const uint8_t* rows;         // [rows, padded], 128 higher
-    const float* row_scales;     // [rows]
-    int64_t num_rows, padded;
-    const int8_t* panels;        // [panels][padded / 4][2][16][4]
-    const float* weight_scales;  // [columns]
-    const int32_t* offsets;      // [columns]: 128 times the sum of each channel's weights
-    const float* bias;           // [columns], or null
-    int64_t columns;
-    void* out;                   // [rows, columns], contiguous
+    const uint8_t* x;         // [rows, padded], 128 higher
+    const float* row_scales;  // [rows]
+    int64_t rows, padded;
+    int64_t blocks;               // parts that the rows are cut into
+    const int8_t* weight;         // [panels][padded / 4][2][16][4]
+    const float* weight_scales;   // [columns]
+    const int32_t* offsets;       // [columns]: 128 times the sum of each channel's weights
+    Finish finish;
 };
+
+// A norm over the numbers of each part of each row, see norms.h.
+struct Norm {
+    const void* x;       // [rows, parts, width], rows `stride` numbers apart
+    int64_t stride;
+    const void* weight;  // [width]
+    const void* bias;    // [width], or null; a layer norm's only
+    void* out;           // [rows, parts, width], contiguous
+    int64_t rows, parts, width;
+    double eps;
+};
+
+// Rotary positions, see rotary.h.
+struct Rotation {
+    const void* x;     // [tokens, heads, head_dim], tokens `stride` numbers apart
+    int64_t stride;
+    const float* cos;  // [tokens, half]
+    const float* sin;
+    void* out;         // [tokens, heads, head_dim], contiguous
+    int64_t tokens, heads, head_dim, half, interleaved;
+};
+
+// New keys and values into the rows of their caches that `slots` names. Widths and strides are bytes.
+struct SlotWrite {
+    const char* key;
+    int64_t key_stride;
+    const char* value;
+    int64_t value_stride;
+    char* key_cache;
+    char* value_cache;
+    const int64_t* slots;  // [tokens]
+    int64_t tokens, width;
+};
+
+// out = x + y, all contiguous.
+struct Sum {
+    const void* x;
+    const void* y;
+    void* out;
+    int64_t rows, width;
+};
+
+// A block of rows stays in a core's cache while it is multiplied by one panel after another.
+inline int64_t blocks_of(int64_t rows, int64_t bytes_of_row) {
+    const int64_t most = std::max<int64_t>(96, (384 << 10) / std::max<int64_t>(1, bytes_of_row));
+    return std::max<int64_t>(1, (rows + most - 1) / most);
+}
+
+inline int64_t panels_of(int64_t columns) { return (columns + PANEL - 1) / PANEL; }
 
 // Each function works on items begin..end-1.
 struct Kernels {
-    void (*rms_norm)(DType, const void* x, int64_t stride, const void* weight, void* out, int64_t width, float eps,
-                     int64_t begin, int64_t end);
-    void (*rotate)(DType, const void* x, int64_t stride, const float* cos, const float* sin, void* out, int64_t heads,
-                   int64_t head_dim, int64_t half, bool interleaved, int64_t begin, int64_t end);
-    void (*attend)(DType, const PagedAttention&, int64_t heads_of_unit, int64_t begin, int64_t end);
+    void (*rms_norm)(DType, const Norm&, int64_t begin, int64_t end);
+    void (*rms_norm_from_one)(DType, const Norm&, int64_t begin, int64_t end);
+    void (*layer_norm)(DType, const Norm&, int64_t begin, int64_t end);
+    void (*rotate)(DType, const Rotation&, int64_t begin, int64_t end);
+    void (*add)(DType, const Sum&, int64_t begin, int64_t end);
+    void (*attend)(DType, const Attention&, int64_t begin, int64_t end);  // num_tiles * kv_heads
     void (*quantise)(DType, const void* x, int64_t stride, uint8_t* out, float* scales, int64_t width, int64_t padded,
                      int64_t begin, int64_t end);
-    void (*multiply_panels)(DType, const Int8Linear&, int64_t begin, int64_t end);
+    void (*int8_linear)(DType, const Int8Linear&, int64_t begin, int64_t end);
+    void (*pack_panels)(DType, const void* weight, int64_t columns, int64_t width, void* packed, int64_t begin,
+                        int64_t end);
+    void (*float_linear)(DType, const FloatLinear&, int64_t begin, int64_t end);
 };
 
 extern const Kernels kernels_baseline;
 #if defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__)
 #define HAS_GENERATIONS
-extern const Kernels kernels_v3, kernels_v4, kernels_v4_vnni;
+extern const Kernels kernels_v3, kernels_v4, kernels_v4_vnni, kernels_v4_bf16;
 #endif

@@ -6,13 +6,17 @@ INLINE float widen(bfloat16 x) { return __builtin_bit_cast(float, static_cast<ui
 
 INLINE void narrow(float x, float& out) { out = x; }
 
-// Round to nearest, ties to even; a NaN stays one.
-INLINE void narrow(float x, bfloat16& out) {
+// The nearest bfloat16, ties to even, in the upper half of its bits; a NaN stays one.
+INLINE uint32_t rounded_bits(float x) {
     const uint32_t bits = __builtin_bit_cast(uint32_t, x);
     const uint32_t rounded = bits + 0x7fffu + ((bits >> 16) & 1u);
     const bool is_nan = (bits & 0x7fffffffu) > 0x7f800000u;
-    out.bits = static_cast<uint16_t>((is_nan ? bits | 0x400000u : rounded) >> 16);
+    return is_nan ? bits | 0x400000u : rounded;
 }
+
+INLINE float rounded(float x) { return __builtin_bit_cast(float, rounded_bits(x) & 0xffff0000u); }
+
+INLINE void narrow(float x, bfloat16& out) { out.bits = static_cast<uint16_t>(rounded_bits(x) >> 16); }
 
 // e^x within 2e-7 of its value for x <= 0; below -87 the result is zero. Cody-Waite reduction by ln 2 and a Taylor
 // polynomial on [-ln 2 / 2, ln 2 / 2] (Muller, Elementary Functions, chapters 3 and 11). No branch, no table.

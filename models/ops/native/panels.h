@@ -1,0 +1,77 @@
+// Panels of a weight: 32 output channels side by side, [k][32] for float32, [k / 2][32][2] for bfloat16, which is
+// [units][32] of 32 bits for both. An odd k is padded with zeros.
+
+// As many units as fill a register; a square of them is turned at once.
+#if defined(AVX512)
+constexpr int LANES = 16;
+#elif defined(AVX2)
+constexpr int LANES = 8;
+#else
+constexpr int LANES = 4;
+#endif
+using Units = uint32_t __attribute__((vector_size(LANES * 4)));
+using LooseUnits = uint32_t __attribute__((vector_size(LANES * 4), aligned(1), may_alias));
+
+// Every second group of D units of `a` with every first one of `b`.
+template <int D, int... I> INLINE void exchange(Units& a, Units& b, std::integer_sequence<int, I...>) {
+    const Units low = __builtin_shufflevector(a, b, ((I & D) != 0 ? LANES + I - D : I)...);
+    b = __builtin_shufflevector(a, b, ((I & D) != 0 ? LANES + I : I + D)...);
+    a = low;
+}
+
+template <int D = LANES / 2> INLINE void transpose(Units (&x)[LANES]) {
+#pragma GCC unroll 16
+    for (int i = 0; i < LANES; i++) {
+        if ((i & D) == 0) exchange<D>(x[i], x[i + D], std::make_integer_sequence<int, LANES>{});
+    }
+    if constexpr (D > 1) transpose<D / 2>(x);
+}
+
+// A square of LANES channels, `pitch` numbers apart, turned: [LANES units][LANES channels].
+template <class T> INLINE void load_square(const T* from, int64_t pitch, Units (&square)[LANES]) {
+#pragma GCC unroll 16
+    for (int i = 0; i < LANES; i++) {
+        // The same place of the next panel.
+        __builtin_prefetch(from + (PANEL + i) * pitch, 0, 2);
+        square[i] = *reinterpret_cast<const LooseUnits*>(from + i * pitch);
+    }
+    transpose(square);
+}
+
+// Panel `panel` of a weight [columns, width].
+template <class T> void pack_panel(const T* weight, int64_t columns, int64_t width, int64_t panel, T* packed) {
+    constexpr int64_t group = sizeof(uint32_t) / sizeof(T);
+    const int64_t units = (width + group - 1) / group, count = std::min(PANEL, columns - panel * PANEL);
+    const int64_t squares = count == PANEL ? width / group / LANES * LANES : 0;
+    const T* from = weight + panel * PANEL * width;
+    for (int64_t unit = 0; unit < squares; unit += LANES) {
+        for (int64_t column = 0; column < PANEL; column += LANES) {
+            Units square[LANES];
+            load_square(from + column * width + unit * group, width, square);
+#pragma GCC unroll 16
+            for (int i = 0; i < LANES; i++) {
+                *reinterpret_cast<LooseUnits*>(packed + ((unit + i) * PANEL + column) * group) = square[i];
+            }
+        }
+    }
+    std::memset(packed + squares * PANEL * group, 0, (units - squares) * PANEL * sizeof(uint32_t));
+    for (int64_t column = 0; column < count; column++) {
+        for (int64_t k = squares * group; k < width; k++) {
+            packed[(k / group * PANEL + column) * group + k % group] = from[column * width + k];
+        }
+    }
+}
+
+// Panels begin..end-1 of a weight [columns, width], one after another.
+void pack_panels(DType dtype, const void* weight, int64_t columns, int64_t width, void* packed, int64_t begin,
+                 int64_t end) {
+    for (int64_t panel = begin; panel < end; panel++) {
+        if (dtype == FLOAT32) {
+            pack_panel(static_cast<const float*>(weight), columns, width, panel,
+                       static_cast<float*>(packed) + panel * PANEL * width);
+        } else {
+            pack_panel(static_cast<const bfloat16*>(weight), columns, width, panel,
+                       static_cast<bfloat16*>(packed) + panel * PANEL * ((width + 1) / 2 * 2));
+        }
+    }
+}

@@ -1,0 +1,48 @@
+// How the products of matrices are cut up: rows in tiles whose sums fill the registers, columns in panels of 32.
+//
+// Every sum of a row and a column is made in one order, over all of k, whatever the size of its tile, so a row gives the
+// same bits whatever rows are beside it.
+
+#if defined(AVX512)
+constexpr int64_t TILE_ROWS = 12, SPAN = 2;
+#elif defined(AVX2)
+constexpr int64_t TILE_ROWS = 6, SPAN = 1;
+#else
+constexpr int64_t TILE_ROWS = 3, SPAN = 1;
+#endif
+
+// What is read next, fetched in equal parts while the tiles before it are computed.
+struct Ahead {
+    const char* next;
+    int64_t step;
+    INLINE void fetch() {
+        __builtin_prefetch(next);
+        __builtin_prefetch(next + 64);
+        next += step;
+    }
+};
+
+// Calls tile.operator()<ROWS>() for the constant that equals `rows`.
+template <int ROWS = TILE_ROWS, class Tile> INLINE void with_rows(int64_t rows, const Tile& tile) {
+    if (rows == ROWS) return tile(std::integral_constant<int, ROWS>{});
+    if constexpr (ROWS > 1) with_rows<ROWS - 1>(rows, tile);
+}
+
+// body(first row, rows, tile, tiles) for tiles of nearly equal size: a tile of one or two rows leaves the processor waiting.
+template <class Body> INLINE void for_tiles(int64_t begin, int64_t end, int64_t most, const Body& body) {
+    const int64_t rows = end - begin, tiles = (rows + most - 1) / most;
+    for (int64_t tile = 0; tile < tiles; tile++) {
+        const int64_t first = begin + rows * tile / tiles, last = begin + rows * (tile + 1) / tiles;
+        body(first, last - first, tile, tiles);
+    }
+}
+
+// body(first row, last row, panel) for items begin..end-1, the panels of a block of rows one after another.
+template <class Body>
+INLINE void for_items(int64_t rows, int64_t blocks, int64_t columns, int64_t begin, int64_t end, const Body& body) {
+    const int64_t panels = (columns + PANEL - 1) / PANEL;
+    for (int64_t item = begin; item < end; item++) {
+        const int64_t block = item / panels;
+        body(rows * block / blocks, rows * (block + 1) / blocks, item % panels);
+    }
+}

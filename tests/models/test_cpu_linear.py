@@ -1,0 +1,168 @@
+"""Products with a packed weight, and all that follows them, equal the reference, on every generation of processors that
+this one runs; a row gives the same bits whatever rows are beside it, and fused steps the bits of single ones."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+import torch
+
+from models import ops
+from models.activations import ACTIVATIONS
+from models.ops import cpu_ops, library, torch_ops
+
+BOUNDS = {torch.float32: 1e-5, torch.bfloat16: 2e-2}
+KINDS = ("packed", "as it lies", "int8")
+GENERATIONS = ("baseline", "v3", "v4", "v4_vnni", "v4_bf16")
+RUN = [name for name in GENERATIONS if cpu_ops.available() and library.choose_generation(name)]
+SHAPES = [(8, 5), (1, 1), (33, 17), (24, 64), (63, 33), (576, 96), (1536, 70)]
+
+
+@pytest.fixture(autouse=True)
+def kernels():
+    assert cpu_ops.available(), "build them: pip install -e ."
+
+
+@pytest.fixture(params=RUN)
+def generation(request):
+    assert library.choose_generation(request.param)
+    with ops.using("cpu"):
+        yield request.param
+    assert library.choose_generation(RUN[-1])
+
+
+@pytest.fixture(params=BOUNDS, ids=str)
+def dtype(request):
+    return request.param
+
+
+def make(kind, weight, bias):
+    """The product that is tested, and its reference."""
+    if kind == "int8":
+        return cpu_ops.Int8Linear(weight, bias), torch_ops.Int8Linear(weight, bias)
+    product = cpu_ops.FloatLinear(weight, bias, packed=kind == "packed")
+    return product, lambda x: torch_ops.linear(x.double(), weight.double(), _double(bias)).to(x.dtype)
+
+
+def _double(x):
+    return None if x is None else x.double()
+
+
+def weights(dtype, width, columns):
+    return torch.randn(columns, width).to(dtype) * width**-0.5, torch.randn(columns).to(dtype)
+
+
+def close(found, expected):
+    assert found.dtype == expected.dtype
+    bound = BOUNDS[found.dtype]
+    torch.testing.assert_close(found.float(), expected.float(), atol=bound, rtol=bound)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(("width", "columns"), SHAPES)
+def test_products(generation, dtype, kind, width, columns):
+    weight, bias = weights(dtype, width, columns)
+    for given in (bias, None):
+        product, reference = make(kind, weight, given)
+        x = torch.randn(40, width).to(dtype)
+        x[3] = 0
+        close(product(x), reference(x))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_bits_do_not_depend_on_other_rows(generation, dtype, kind):
+    """Up to 40 rows, and so many that they are cut into blocks."""
+    weight, bias = weights(dtype, 1100, 70)
+    product, _ = make(kind, weight, bias)
+    x = torch.randn(500, 1100).to(dtype)
+    together = product(x, "silu")
+    for rows in range(1, 41):
+        assert torch.equal(product(x[rows : 2 * rows], "silu"), together[rows : 2 * rows])
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_bits_do_not_depend_on_threads(dtype, kind):
+    weight, bias = weights(dtype, 576, 4096)
+    product, _ = make(kind, weight, bias)
+    x = torch.randn(33, 576).to(dtype)
+    before = torch.get_num_threads()
+    found = []
+    for threads in (1, 2, 3):
+        torch.set_num_threads(threads)
+        found.append(product(x))
+    torch.set_num_threads(before)
+    assert torch.equal(found[0], found[1])
+    assert torch.equal(found[0], found[2])
+
+
+def test_packed_and_not_give_the_same_bits(generation, dtype):
+    """A table is turned in registers for a few rows, in memory for more."""
+    for width, columns in SHAPES:
+        weight, bias = weights(dtype, width, columns)
+        packed, as_it_lies = (cpu_ops.FloatLinear(weight, bias, packed) for packed in (True, False))
+        x = torch.randn(23, width).to(dtype)
+        for rows in (1, 2, 3, 4, 5, 23):
+            assert torch.equal(packed(x[:rows]), as_it_lies(x[:rows]))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("activation", [None, *ACTIVATIONS])
+def test_fused_steps_have_the_bits_of_single_ones(generation, dtype, kind, activation):
+    weight, bias = weights(dtype, 40, 70)
+    product, _ = make(kind, weight, bias)
+    x = torch.randn(14, 40).to(dtype) * 3
+    other, residual = torch.randn(2, 14, 70).to(dtype)
+    activated = product(x, activation)
+    if activation is not None:
+        close(activated, ACTIVATIONS[activation](product(x)))
+    assert torch.equal(product(x, activation, other), activated * other)
+    assert torch.equal(product(x, activation, residual=residual), activated + residual)
+    assert torch.equal(product(x, activation, other, residual), activated * other + residual)
+
+
+@pytest.mark.parametrize("activation", ACTIVATIONS)
+def test_activations(generation, activation):
+    """Against float64, over all that a float32 can be: a product by one passes x on."""
+    x = torch.cat([torch.linspace(-30, 30, 60001), torch.logspace(-30, 30, 2001), -torch.logspace(-30, 30, 2001)])
+    product = cpu_ops.FloatLinear(torch.eye(1), None)
+    found = product(x[:, None], activation)[:, 0].double()
+    expected = ACTIVATIONS[activation](x.double())
+    assert ((found - expected).abs() <= 1e-6 * expected.abs().clamp_min(1)).all()
+    assert product(torch.tensor([[torch.nan]]), activation).isnan().all()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_rows_apart_and_transposed(generation, dtype, kind):
+    """x, a factor and a residual that are parts of wider tensors, or not contiguous in their rows."""
+    weight, bias = weights(dtype, 24, 40)
+    product, _ = make(kind, weight, bias)
+    wide, sides = torch.randn(13, 60).to(dtype), torch.randn(2, 13, 99).to(dtype)
+    plain = product(wide[:, 7:31].contiguous(), None, *(side[:, 5:45].contiguous() for side in sides))
+    assert torch.equal(product(wide[:, 7:31], None, *(side[:, 5:45] for side in sides)), plain)
+    turned = [side[:, 5:45].T.contiguous().T for side in sides]
+    assert torch.equal(product(wide[:, 7:31].T.contiguous().T, None, *turned), plain)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("bad", [float("nan"), float("inf"), -float("inf")])
+def test_a_broken_row_stays_broken_and_alone(generation, dtype, kind, bad):
+    """With an odd width, where a row's last number has the next row's first one beside it."""
+    weight, _ = weights(dtype, 33, 40)
+    product, _ = make(kind, weight, None)
+    for place, activation in itertools.product((0, 32), (None, "silu", "gelu")):
+        x = torch.randn(15, 33).to(dtype)
+        x[4, place] = bad
+        finite = product(x, activation).float().sum(1).isfinite()
+        assert finite.tolist() == [row != 4 for row in range(15)]
+
+
+def test_a_wrong_order_of_sums_would_show(dtype):
+    """The negative control of the tests on bits: a product in two halves of k is as right, and has other bits."""
+    weight, _ = weights(dtype, 576, 96)
+    x = torch.randn(5, 576).to(dtype)
+    whole = cpu_ops.FloatLinear(weight, None)(x)
+    halves = [cpu_ops.FloatLinear(part.contiguous(), None) for part in weight.split(288, 1)]
+    split = halves[0](x[:, :288]).float() + halves[1](x[:, 288:]).float()
+    close(split.to(dtype), whole)
+    assert not torch.equal(split.to(dtype), whole)
