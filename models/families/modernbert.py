@@ -28,9 +28,10 @@ from models.config import (
     StackConfig,
     TokenClassificationHead,
 )
+from models.families.bert_fields import architectures, head
+from models.families.bert_rules import linear, norm
 from models.families.family import Family
 from models.families.fields import Fields, head_width
-from models.families.post_norm_encoder import architectures, head, linear, norm
 from models.families.rope_scaling import longest_text
 from models.families.windows import named_windows
 from weights.rules import Rename, Rule, Split
