@@ -7,9 +7,9 @@ from typing import Any
 
 from models.config import ClassificationHead, MaskedLanguageModelHead, ModelConfig, NormConfig, PoolingHead
 from models.families.bert_fields import architectures, encoder_fields, encoder_stack, head
-from models.families.bert_rules import TOKENS, layer_rules, linear, masked_rules, norm, output_rules
+from models.families.bert_rules import embedding_rules, layer_rules, linear, masked_rules, output_rules
 from models.families.family import Family
-from weights.rules import Drop, Rename, Rule
+from weights.rules import Drop, Rule
 
 _PREFIX = r"(?:distilbert\.)?"
 _NORM = NormConfig("layer", 1e-12)
@@ -35,7 +35,7 @@ def _config(hf: Mapping[str, Any], architecture: str) -> ModelConfig:
 
 
 def _rules(model: ModelConfig, hf: Mapping[str, Any], architecture: str) -> Sequence[Rule]:
-    embeddings, layer = rf"{_PREFIX}embeddings", rf"{_PREFIX}transformer\.layer\.(\d+)"
+    layer = rf"{_PREFIX}transformer\.layer\.(\d+)"
     names = {
         "query": rf"{layer}\.attention\.q_lin",
         "key": rf"{layer}\.attention\.k_lin",
@@ -47,10 +47,7 @@ def _rules(model: ModelConfig, hf: Mapping[str, Any], architecture: str) -> Sequ
         "feed_forward_norm": rf"{layer}\.output_layer_norm",
     }
     body = (
-        Rename(rf"{embeddings}\.word_embeddings\.weight", TOKENS),
-        Rename(rf"{embeddings}\.position_embeddings\.weight", "encoder.embedding.positions.weight"),
-        *norm(rf"{embeddings}\.LayerNorm", "encoder.embedding.norm"),
-        Drop(rf"{embeddings}\.position_ids"),
+        *embedding_rules(rf"{_PREFIX}embeddings"),
         *layer_rules(names),
     )
     match model.head:

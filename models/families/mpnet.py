@@ -12,9 +12,9 @@ from typing import Any
 
 from models.config import BucketBiasConfig, ModelConfig
 from models.families.bert_fields import architectures, bert_model, bert_stack, encoder_fields
-from models.families.bert_rules import TOKENS, bert_layer_names, layer_rules, norm, roberta_head_rules
+from models.families.bert_rules import bert_layer_names, embedding_rules, layer_rules, roberta_head_rules
 from models.families.family import Family
-from weights.rules import Drop, Rename, Rule, Slice
+from weights.rules import Drop, Rename, Rule
 
 _PREFIX = r"(?:mpnet\.)?"
 _FIRST = 2
@@ -32,14 +32,12 @@ def _config(hf: Mapping[str, Any], architecture: str) -> ModelConfig:
 
 
 def _rules(model: ModelConfig, hf: Mapping[str, Any], architecture: str) -> Sequence[Rule]:
-    embeddings, attention = rf"{_PREFIX}embeddings", rf"{_PREFIX}encoder\.layer\.(\d+)\.attention"
+    attention = rf"{_PREFIX}encoder\.layer\.(\d+)\.attention"
     names = {part: rf"{attention}\.attn\.{part[0]}" for part in ("query", "key", "value", "output")}
     return (
-        Rename(rf"{embeddings}\.word_embeddings\.weight", TOKENS),
-        Slice(rf"{embeddings}\.position_embeddings\.weight", "encoder.embedding.positions.weight", start=_FIRST),
-        *norm(rf"{embeddings}\.LayerNorm", "encoder.embedding.norm"),
+        *embedding_rules(rf"{_PREFIX}embeddings", _FIRST),
         Rename(rf"{_PREFIX}encoder\.relative_attention_bias\.weight", "encoder.score_bias.weight"),
-        Drop(rf"{embeddings}\.position_ids|{_PREFIX}pooler\..*"),
+        Drop(rf"{_PREFIX}pooler\..*"),
         *layer_rules(bert_layer_names(_PREFIX) | names | {"attention_norm": rf"{attention}\.LayerNorm"}),
         *roberta_head_rules(model.head),
     )

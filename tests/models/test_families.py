@@ -270,6 +270,12 @@ def test_neutral_settings_pass():
     build({**BLENDERBOT_SMALL, "layernorm_variant": "xlm", "do_blenderbot_90_layernorm": True})
 
 
+@pytest.mark.parametrize("base", SEQ2SEQ, ids=lambda base: base["model_type"])
+def test_null_is_what_the_family_has_where_nothing_is_said(base):
+    for name in ("encoder_layers", "num_layers", "activation_function", "feed_forward_proj", "scale_embedding"):
+        assert build({**base, name: None}) == build(base)
+
+
 def test_older_and_newer_rope_settings_agree():
     older = build({**LLAMA, "rope_theta": 5000.0, "rope_scaling": {"type": "linear", "factor": 2}})
     newer = build({**LLAMA, "rope_parameters": {"rope_type": "linear", "rope_theta": 5000.0, "factor": 2.0}})
