@@ -82,8 +82,9 @@ BIG_BIRD = {"model_type": "big_bird", "architectures": ["BigBirdModel"], "hidden
 LED = {"model_type": "led", "architectures": ["LEDForConditionalGeneration"], "d_model": 32}
 LONGT5 = {"model_type": "longt5", "architectures": ["LongT5ForConditionalGeneration"], "d_model": 32}
 BIGBIRD_PEGASUS = {"model_type": "bigbird_pegasus", "architectures": ["BigBirdPegasusModel"], "d_model": 32}
+MODERNBERT = {"model_type": "modernbert", "architectures": ["ModernBertModel"], "hidden_size": 48}
 SPARSE = (LONGFORMER, BIG_BIRD, LED, LONGT5, BIGBIRD_PEGASUS)
-BASES = {base["model_type"]: base for base in (*SPARSE, *DECODERS, *SEQ2SEQ, WHISPER)}
+BASES = {base["model_type"]: base for base in (MODERNBERT, *SPARSE, *DECODERS, *SEQ2SEQ, WHISPER)}
 
 
 def build(hf):
@@ -178,6 +179,7 @@ REFUSED = [
     (QWEN2_MOE, "layer_types", ["sliding_attention"] * 4),
     (QWEN3_MOE, "decoder_sparse_step", 0),
     (QWEN3_MOE, "norm_topk_prob", 1),
+    (MODERNBERT, "sliding_window", 8),
     (OPT, "word_embed_proj_dim", 0),
     (OPT, "word_embed_proj_dim", "16"),
     (OPT, "layer_norm_elementwise_affine", False),
@@ -185,6 +187,8 @@ REFUSED = [
     (GPT2, "activation_function", "swiglu"),
     (T5, "feed_forward_proj", "gated-gelu-wide"),
     (T5, "feed_forward_proj", "geglu"),
+    (T5, "dense_act_fn", "mish"),
+    (T5, "is_gated_act", "yes"),
     (T5, "relative_attention_num_buckets", 2),
     (T5, "relative_attention_max_distance", 8),
     (BART, "normalize_before", True),
@@ -514,6 +518,8 @@ def test_t5_versions():
     assert build({**T5, "feed_forward_proj": "gated-gelu"}).decoder.layers[0].feed_forward == FeedForwardConfig(
         2048, "gelu_tanh", gated=True, bias=False
     )
+    said_twice = build({**T5, "feed_forward_proj": "relu", "dense_act_fn": "silu", "is_gated_act": True})
+    assert said_twice.decoder.layers[0].feed_forward == FeedForwardConfig(2048, "silu", gated=True, bias=False)
 
 
 @pytest.mark.parametrize(
