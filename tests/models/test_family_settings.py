@@ -57,10 +57,12 @@ def test_neutral_settings_pass():
     build({**BLENDERBOT_SMALL, "layernorm_variant": "xlm", "do_blenderbot_90_layernorm": True})
 
 
-@pytest.mark.parametrize("base", SEQ2SEQ, ids=lambda base: base["model_type"])
+@pytest.mark.parametrize("base", (*SEQ2SEQ, MIXTRAL, QWEN2_MOE, QWEN3_MOE), ids=lambda base: base["model_type"])
 def test_null_is_what_the_family_has_where_nothing_is_said(base):
-    for name in ("encoder_layers", "num_layers", "activation_function", "feed_forward_proj", "scale_embedding"):
-        assert build({**base, name: None}) == build(base)
+    base = {**base, "head_dim": 8}
+    sizes = ("vocab_size", "hidden_size", "num_attention_heads", "d_model", "encoder_layers", "num_layers")
+    for name in (*sizes, "activation_function", "feed_forward_proj", "scale_embedding", "rope_theta"):
+        assert build({**base, name: None}) == build({other: base[other] for other in base if other != name})
 
 
 def test_older_and_newer_rope_settings_agree():
