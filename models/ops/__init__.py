@@ -16,11 +16,13 @@ from torch import Tensor
 
 from models.attention_plan import AttentionPlan
 from models.config import Activation
-from models.ops import cpu_ops, torch_ops
+from models.ops import cpu_choice, cpu_ops, torch_choice, torch_ops
+from models.ops.torch_choice import Survey
 from models.ops.torch_disentangled import disentangled_attention
 
 __all__ = [
     "PackedLinear",
+    "Survey",
     "block_attention",
     "disentangled_attention",
     "implementation",
@@ -32,6 +34,7 @@ __all__ = [
     "paged_attention",
     "rms_norm",
     "rotate",
+    "survey",
     "using",
     "write_slots",
 ]
@@ -123,3 +126,9 @@ def paged_attention(
 def block_attention(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, scale: float) -> Tensor:
     """See `torch_ops.block_attention`."""
     return torch_ops.block_attention(query, key, value, mask, scale)
+
+
+def survey(logits: Tensor, count: int = 1, with_log_sums: bool = False) -> Survey:
+    """See `torch_choice.survey`."""
+    module = cpu_choice if implementation(logits) is cpu_ops else torch_choice
+    return module.survey(logits, count, with_log_sums)

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import torch
 
-__all__ = ["PagedAttentionTask", "load", "torch"]
+__all__ = ["PagedAttentionTask", "SurveyTask", "load", "torch"]
 
 _POINTER, _INT64, _INT32, _FLOAT = ctypes.c_void_p, ctypes.c_int64, ctypes.c_int32, ctypes.c_float
 
@@ -44,11 +44,27 @@ class PagedAttentionTask(ctypes.Structure):
     )
 
 
+class SurveyTask(ctypes.Structure):
+    """`struct Survey` of `native/kernels.h`, field by field."""
+
+    _fields_ = (
+        ("logits", _POINTER),
+        ("stride", _INT64),
+        ("width", _INT64),
+        ("count", _INT64),
+        ("values", _POINTER),
+        ("ids", _POINTER),
+        ("log_sums", _POINTER),
+        ("finite", _POINTER),
+    )
+
+
 _SIGNATURES = {
     "triptych_rms_norm": [_INT32, _POINTER, _INT64, _POINTER, _POINTER, _INT64, _INT64, _FLOAT],
     "triptych_rotate": [_INT32, _POINTER, _INT64, *[_POINTER] * 3, *[_INT64] * 4, _INT32],
     "triptych_write_slots": [_POINTER, _INT64, _POINTER, _INT64, *[_POINTER] * 3, _INT64, _INT64],
     "triptych_paged_attention": [_INT32, ctypes.POINTER(PagedAttentionTask)],
+    "triptych_survey": [ctypes.POINTER(SurveyTask), _INT64],
     "triptych_int8_pack": [_POINTER, _INT64, _INT64, _POINTER, _POINTER],
     "triptych_int8_linear": [_INT32, _POINTER, _INT64, *[_POINTER] * 7, *[_INT64] * 3],
 }

@@ -27,6 +27,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from models import ops
+
 _NUCLEUS_GUESS = 1024
 """How many of the first tokens are sorted before more is done for a row with top_p alone, or with typical_p."""
 _BINS = 4096
@@ -54,8 +56,10 @@ class SamplerRow:
 
 def sample(logits: Tensor, rows: Sequence[SamplerRow]) -> Tensor:
     """One token id per row: [rows], int64; any, where all logits are -inf. logits: [rows, vocab], float32, kept."""
-    tokens = logits.argmax(dim=-1)
     sampled = [index for index, row in enumerate(rows) if not row.is_greedy]
+    tokens = (
+        ops.survey(logits).ids[:, 0] if len(sampled) < len(rows) else torch.empty_like(logits[:, 0], dtype=torch.int64)
+    )
     if sampled:
         settings = [rows[index] for index in sampled]
         where = torch.tensor(sampled, device=logits.device)

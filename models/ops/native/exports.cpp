@@ -94,3 +94,7 @@ EXPORT void triptych_int8_linear(int32_t dtype, const void* x, int64_t stride, c
         kernels.multiply_panels(DType(dtype), product, begin, end);
     });
 }
+
+EXPORT void triptych_survey(const Survey* task, int64_t rows) {
+    parallel(rows, items_of(task->width), [&](int64_t begin, int64_t end) { kernels.survey(*task, begin, end); });
+}

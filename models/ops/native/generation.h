@@ -10,8 +10,9 @@ namespace {
 #include "norms.h"
 #include "paged_attention.h"
 #include "rotary.h"
+#include "survey.h"
 
 }  // namespace
 
 extern const Kernels GENERATION;
-const Kernels GENERATION = {rms_norm, rotate, attend, quantise, multiply_panels};
+const Kernels GENERATION = {rms_norm, rotate, attend, quantise, multiply_panels, survey};

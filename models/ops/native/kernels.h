@@ -51,6 +51,16 @@ struct Int8Linear {
     void* out;                   // [rows, columns], contiguous
 };
 
+// Logits and what stands out in each row of them, see survey.h.
+struct Survey {
+    const float* logits;  // [rows, width], rows `stride` numbers apart
+    int64_t stride, width, count;
+    float* values;        // [rows, count]: the largest, falling
+    int64_t* ids;         // [rows, count]: where they stand
+    float* log_sums;      // [rows]: log of the sum of exp(logit - the largest), or null
+    uint8_t* finite;      // [rows]: whether all logits are finite
+};
+
 // Each function works on items begin..end-1.
 struct Kernels {
     void (*rms_norm)(DType, const void* x, int64_t stride, const void* weight, void* out, int64_t width, float eps,
@@ -61,6 +71,7 @@ struct Kernels {
     void (*quantise)(DType, const void* x, int64_t stride, uint8_t* out, float* scales, int64_t width, int64_t padded,
                      int64_t begin, int64_t end);
     void (*multiply_panels)(DType, const Int8Linear&, int64_t begin, int64_t end);
+    void (*survey)(const Survey&, int64_t begin, int64_t end);
 };
 
 extern const Kernels kernels_baseline;
