@@ -6,7 +6,7 @@ know where the installation built them; each is tested against the reference. `u
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from types import ModuleType
 from typing import Literal, Protocol
@@ -24,6 +24,7 @@ __all__ = [
     "PackedLinear",
     "Survey",
     "block_attention",
+    "copy_blocks",
     "disentangled_attention",
     "implementation",
     "kernels_are_built",
@@ -107,6 +108,11 @@ def rotate(x: Tensor, cos: Tensor, sin: Tensor, interleaved: bool) -> Tensor:
 def write_slots(key_cache: Tensor, value_cache: Tensor, slots: Tensor, key: Tensor, value: Tensor) -> None:
     """See `torch_ops.write_slots`."""
     implementation(key).write_slots(key_cache, value_cache, slots, key, value)
+
+
+def copy_blocks(caches: Sequence[Tensor], copies: Sequence[tuple[int, int, int]]) -> None:
+    """See `torch_ops.copy_blocks`."""
+    implementation(caches[0]).copy_blocks(caches, copies)
 
 
 def packed_attention(

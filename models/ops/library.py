@@ -63,6 +63,7 @@ _SIGNATURES = {
     "triptych_rms_norm": [_INT32, _POINTER, _INT64, _POINTER, _POINTER, _INT64, _INT64, _FLOAT],
     "triptych_rotate": [_INT32, _POINTER, _INT64, *[_POINTER] * 3, *[_INT64] * 4, _INT32],
     "triptych_write_slots": [_POINTER, _INT64, _POINTER, _INT64, *[_POINTER] * 3, _INT64, _INT64],
+    "triptych_copy_blocks": [_POINTER, _POINTER, _INT64, _INT64, _POINTER, _INT64],
     "triptych_paged_attention": [_INT32, ctypes.POINTER(PagedAttentionTask)],
     "triptych_survey": [ctypes.POINTER(SurveyTask), _INT64],
     "triptych_int8_pack": [_POINTER, _INT64, _INT64, _POINTER, _POINTER],

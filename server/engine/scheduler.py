@@ -53,11 +53,12 @@ class ScheduledRow:
 
 @dataclass(slots=True)
 class Schedule:
-    """One step: encode `sources`, copy the `copies` (source, destination) of `self` blocks, then compute `rows`."""
+    """One step: encode `sources`, copy the `copies` of `self` blocks (source, destination, slots in use), then compute
+    `rows`."""
 
     rows: list[ScheduledRow] = field(default_factory=list)
     sources: list[Request] = field(default_factory=list)
-    copies: list[tuple[int, int]] = field(default_factory=list)
+    copies: list[tuple[int, int, int]] = field(default_factory=list)
     num_decode_tokens: int = 0
 
     @property
@@ -248,7 +249,7 @@ class Scheduler:
         for row in request.rows:
             copy = self.self_pool.make_writable(row.block_table, position)
             if copy is not None:
-                schedule.copies.append(copy)
+                schedule.copies.append((*copy, position % self.self_pool.block_size))
             schedule.rows.append(ScheduledRow(request, row, 1))
 
     def _draft(self, schedule: Schedule, budget: int) -> int:

@@ -135,8 +135,8 @@ class World:
         size, sources = self.block_size, set(schedule.sources)
         taken = {row.request for row in schedule.rows}
         assert sources <= taken
-        for source, destination in schedule.copies:
-            for offset in range(size):
+        for source, destination, slots in schedule.copies:
+            for offset in range(slots):
                 self.cache[destination * size + offset] = self.cache.get(source * size + offset, ())
                 if source * size + offset in self.spoken_for:
                     self.spoken_for.add(destination * size + offset)

@@ -52,6 +52,19 @@ EXPORT void triptych_write_slots(const char* key, int64_t key_stride, const char
     }
 }
 
+// Copy the leading slots of whole blocks within each of some caches. slot_bytes: of each cache, whose blocks have
+// `block_size` slots. copies: [count][3], source block, destination block, slots; no destination is a source.
+EXPORT void triptych_copy_blocks(char* const* caches, const int64_t* slot_bytes, int64_t num_caches, int64_t block_size,
+                                 const int64_t* copies, int64_t count) {
+    parallel(num_caches * count, 1, [&](int64_t begin, int64_t end) {
+        for (int64_t i = begin; i < end; i++) {
+            const int64_t bytes = slot_bytes[i / count], *copy = copies + i % count * 3;
+            char* cache = caches[i / count];
+            std::memcpy(cache + copy[1] * block_size * bytes, cache + copy[0] * block_size * bytes, copy[2] * bytes);
+        }
+    });
+}
+
 EXPORT void triptych_paged_attention(int32_t dtype, const PagedAttention* task) {
     const PagedAttention& p = *task;
     // Memory is read in the order it lies in where there are queries enough to keep every thread busy.
