@@ -11,21 +11,26 @@ from contextlib import contextmanager
 from types import ModuleType
 from typing import Literal, Protocol
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from models.attention_plan import AttentionPlan
 from models.config import Activation
-from models.ops import cpu_choice, cpu_ops, torch_choice, torch_ops
+from models.ops import cpu_choice, cpu_ops, torch_choice, torch_ops, torch_sampling
 from models.ops.torch_choice import Survey
 from models.ops.torch_disentangled import disentangled_attention
+from models.ops.torch_sampling import Filters
 
 __all__ = [
+    "Filters",
     "PackedLinear",
     "Survey",
     "block_attention",
     "copy_blocks",
     "disentangled_attention",
+    "draw",
     "implementation",
     "kernels_are_built",
     "layer_norm",
@@ -138,3 +143,9 @@ def survey(logits: Tensor, count: int = 1, with_log_sums: bool = False) -> Surve
     """See `torch_choice.survey`."""
     module = cpu_choice if implementation(logits) is cpu_ops else torch_choice
     return module.survey(logits, count, with_log_sums)
+
+
+def draw(logits: Tensor, rows: Sequence[Filters], uniforms: NDArray[np.float64]) -> tuple[Tensor, Tensor]:
+    """See `torch_sampling.draw`."""
+    module = cpu_choice if implementation(logits) is cpu_ops else torch_sampling
+    return module.draw(logits, rows, uniforms)

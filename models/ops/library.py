@@ -12,7 +12,7 @@ from pathlib import Path
 
 import torch
 
-__all__ = ["PagedAttentionTask", "SurveyTask", "load", "torch"]
+__all__ = ["DrawTask", "PagedAttentionTask", "SurveyTask", "load", "torch"]
 
 _POINTER, _INT64, _INT32, _FLOAT = ctypes.c_void_p, ctypes.c_int64, ctypes.c_int32, ctypes.c_float
 
@@ -59,6 +59,23 @@ class SurveyTask(ctypes.Structure):
     )
 
 
+class DrawTask(ctypes.Structure):
+    """`struct Draw` of `native/kernels.h`, field by field."""
+
+    _fields_ = (
+        ("logits", _POINTER),
+        ("stride", _INT64),
+        ("width", _INT64),
+        ("temperatures", _POINTER),
+        ("top_ks", _POINTER),
+        ("top_ps", _POINTER),
+        ("log_min_ps", _POINTER),
+        ("uniforms", _POINTER),
+        ("tokens", _POINTER),
+        ("lowest", _POINTER),
+    )
+
+
 _SIGNATURES = {
     "triptych_rms_norm": [_INT32, _POINTER, _INT64, _POINTER, _POINTER, _INT64, _INT64, _FLOAT],
     "triptych_rotate": [_INT32, _POINTER, _INT64, *[_POINTER] * 3, *[_INT64] * 4, _INT32],
@@ -66,6 +83,7 @@ _SIGNATURES = {
     "triptych_copy_blocks": [_POINTER, _POINTER, _INT64, _INT64, _POINTER, _INT64],
     "triptych_paged_attention": [_INT32, ctypes.POINTER(PagedAttentionTask)],
     "triptych_survey": [ctypes.POINTER(SurveyTask), _INT64],
+    "triptych_draw": [ctypes.POINTER(DrawTask), _INT64],
     "triptych_int8_pack": [_POINTER, _INT64, _INT64, _POINTER, _POINTER],
     "triptych_int8_linear": [_INT32, _POINTER, _INT64, *[_POINTER] * 7, *[_INT64] * 3],
 }

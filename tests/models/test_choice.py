@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
+
+import numpy as np
 import pytest
 import torch
 
 from models import ops
-from models.ops import cpu_choice, cpu_ops, torch_choice
+from models.ops import Filters, cpu_choice, cpu_ops, torch_choice, torch_sampling
 
 KERNELS = {"torch": torch_choice} | ({"cpu": cpu_choice} if cpu_ops.available() else {})
 WIDTHS = [1, 2, 97, 255, 256, 257, 1000, 5003]
@@ -98,3 +101,64 @@ def test_the_kernels_are_used_where_they_are_built():
     found = ops.survey(logits, 4, with_log_sums=True)
     assert torch.equal(found.ids, expected.ids)
     torch.testing.assert_close(found.log_sums, expected.log_sums, atol=1e-6, rtol=1e-6)
+
+
+DRAWS = {"torch": torch_sampling.draw} | ({"cpu": cpu_choice.draw} if cpu_ops.available() else {})
+draws = pytest.mark.parametrize("draw", DRAWS.values(), ids=list(DRAWS))
+FILTERS = [
+    Filters(temperature, top_k, top_p, min_p)
+    for temperature, top_k, top_p, min_p in itertools.product(
+        [0.3, 1.0, 2.5], [0, 1, 5, 64, 65, 400, 10_000], [1.0, 0.95, 0.5, 1e-9], [0.0, 0.02, 0.5]
+    )
+]
+
+
+def rows_to_draw_from(kind: str, width: int) -> torch.Tensor:
+    logits = torch.randn(len(FILTERS), width, generator=torch.Generator().manual_seed(width)) * 3
+    match kind:
+        case "flat":
+            logits *= 0.001
+        case "tied":
+            logits = (logits * 2).round() / 2
+        case "equal":
+            logits[:] = 1.5
+        case "banned":
+            logits[:, : width // 3] = -torch.inf
+        case "all but three":
+            logits[:, 3:] = -torch.inf
+        case "far apart":
+            logits = logits.sign() * (logits * 25).exp().clamp(max=1e30)
+        case "close":
+            logits = 1.0 + logits * 1e-7
+    return logits
+
+
+@draws
+@pytest.mark.parametrize("width", [7, 256, 5003])
+@pytest.mark.parametrize("kind", ["plain", "flat", "tied", "equal", "banned", "all but three", "far apart", "close"])
+def test_what_may_be_drawn_and_what_is(draw, kind, width):
+    logits = rows_to_draw_from(kind, width)
+    uniforms = np.random.default_rng(3).random(len(FILTERS))
+    uniforms[:3] = 0.0, 1.0 - 2.0**-53, 0.5
+    expected = torch_sampling.draw(logits, FILTERS, uniforms)
+    found = draw(logits, FILTERS, uniforms)
+    assert torch.equal(found[1], expected[1])
+    assert torch.equal(found[0], expected[0])
+
+
+@draws
+def test_a_row_is_drawn_alone_as_among_others(draw):
+    logits = rows_to_draw_from("plain", 5003)
+    uniforms = np.random.default_rng(3).random(len(FILTERS))
+    together = draw(logits, FILTERS, uniforms)
+    for start, end in ((0, 1), (100, 101), (40, 90)):
+        alone = draw(logits[start:end], FILTERS[start:end], uniforms[start:end])
+        for ours, theirs in zip(alone, together, strict=True):
+            assert torch.equal(ours, theirs[start:end])
+
+
+@draws
+def test_nothing_left_to_draw(draw):
+    rows = [Filters(1.0), Filters(1.0, 5, 0.5, 0.1)]
+    tokens, _ = draw(torch.full((2, 300), -torch.inf), rows, np.array([0.5, 0.5]))
+    assert ((tokens >= 0) & (tokens < 300)).all()

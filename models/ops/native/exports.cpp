@@ -111,3 +111,7 @@ EXPORT void triptych_int8_linear(int32_t dtype, const void* x, int64_t stride, c
 EXPORT void triptych_survey(const Survey* task, int64_t rows) {
     parallel(rows, items_of(task->width), [&](int64_t begin, int64_t end) { kernels.survey(*task, begin, end); });
 }
+
+EXPORT void triptych_draw(const Draw* task, int64_t rows) {
+    parallel(rows, items_of(task->width), [&](int64_t begin, int64_t end) { kernels.draw(*task, begin, end); });
+}

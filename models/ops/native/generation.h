@@ -12,7 +12,9 @@ namespace {
 #include "rotary.h"
 #include "survey.h"
 
+#include "draw.h"
+
 }  // namespace
 
 extern const Kernels GENERATION;
-const Kernels GENERATION = {rms_norm, rotate, attend, quantise, multiply_panels, survey};
+const Kernels GENERATION = {rms_norm, rotate, attend, quantise, multiply_panels, survey, draw};

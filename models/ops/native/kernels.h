@@ -61,6 +61,19 @@ struct Survey {
     uint8_t* finite;      // [rows]: whether all logits are finite
 };
 
+// Logits and how to choose a token of each row at random, see draw.h.
+struct Draw {
+    const float* logits;  // [rows, width], rows `stride` numbers apart
+    int64_t stride, width;
+    const float* temperatures;  // [rows], above zero
+    const int64_t* top_ks;      // [rows], 0 for no limit
+    const double* top_ps;       // [rows], 1 for no limit
+    const float* log_min_ps;    // [rows], -inf for no limit
+    const double* uniforms;     // [rows], in [0, 1)
+    int64_t* tokens;            // [rows]
+    float* lowest;              // [rows]: the smallest scaled logit that may be drawn
+};
+
 // Each function works on items begin..end-1.
 struct Kernels {
     void (*rms_norm)(DType, const void* x, int64_t stride, const void* weight, void* out, int64_t width, float eps,
@@ -72,6 +85,7 @@ struct Kernels {
                      int64_t begin, int64_t end);
     void (*multiply_panels)(DType, const Int8Linear&, int64_t begin, int64_t end);
     void (*survey)(const Survey&, int64_t begin, int64_t end);
+    void (*draw)(const Draw&, int64_t begin, int64_t end);
 };
 
 extern const Kernels kernels_baseline;
