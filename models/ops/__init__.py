@@ -141,11 +141,11 @@ def block_attention(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | No
 
 def survey(logits: Tensor, count: int = 1, with_log_sums: bool = False) -> Survey:
     """See `torch_choice.survey`."""
-    module = cpu_choice if implementation(logits) is cpu_ops else torch_choice
-    return module.survey(logits, count, with_log_sums)
+    way = cpu_choice.survey if implementation(logits) is cpu_ops else torch_choice.survey
+    return way(logits, count, with_log_sums)
 
 
 def draw(logits: Tensor, rows: Sequence[Filters], uniforms: NDArray[np.float64]) -> tuple[Tensor, Tensor]:
     """See `torch_sampling.draw`."""
-    module = cpu_choice if implementation(logits) is cpu_ops else torch_sampling
-    return module.draw(logits, rows, uniforms)
+    way = cpu_choice.draw if implementation(logits) is cpu_ops else torch_sampling.draw
+    return way(logits, rows, uniforms)
