@@ -41,6 +41,16 @@ class Survey(NamedTuple):
         assert self.log_sums is not None
         return logits - self.values[:, :1] - self.log_sums[:, None]
 
+    def to_log_probs(self, logits: Tensor) -> Tensor:
+        """The same for whole rows, overwritten. [rows, vocab], float32."""
+        assert self.log_sums is not None
+        return logits.sub_(self.values[:, :1]).sub_(self.log_sums[:, None])
+
+    def log_prob(self, row: int, logit: Tensor) -> Tensor:
+        """The same for one logit of a row: a float32 without dimensions."""
+        assert self.log_sums is not None
+        return logit - self.values[row, 0] - self.log_sums[row]
+
 
 def survey(logits: Tensor, count: int, with_log_sums: bool) -> Survey:
     """Look at each row by itself. logits: [rows, vocab], float32; 1 <= count <= vocab."""

@@ -146,6 +146,7 @@ def choose(logits: Tensor, places: Sequence[Turn], seen: Survey) -> tuple[list[i
 def _select_beams(logits: Tensor, seen: Survey, requests: Sequence[Request]) -> list[Choice]:
     reported = any(request.params.logprobs for request in requests)
     raw = logits.clone() if reported and any(is_needed(request.params) for request in requests) else logits
+    reporters = _reporters(raw, seen, requests)
     values, tokens = (tensor.cpu().numpy() for tensor in _candidates(logits, seen, requests))
     offsets = [0, *accumulate(len(request.rows) for request in requests)]
     choices = []
@@ -161,12 +162,9 @@ def _select_beams(logits: Tensor, seen: Survey, requests: Sequence[Request]) -> 
         searches = [request.beams for request in members if request.beams is not None]
         width = min(searches[0].num_candidates, values.shape[1])
         rows = np.array([range(offsets[index], offsets[index + 1]) for index in indices])
-        reporters = [
-            _reporter(raw, seen, offsets[index], request.params.top_logprobs) if request.params.logprobs else None
-            for index, request in zip(indices, members, strict=True)
-        ]
-        parents = advance_together(searches, values[rows, :width], tokens[rows, :width], reporters)
-        choices += [Choice(request, parents=own) for request, own in zip(members, parents, strict=True)]
+        own = [reporters[index] for index in indices]
+        parents = advance_together(searches, values[rows, :width], tokens[rows, :width], own)
+        choices += [Choice(request, parents=rows) for request, rows in zip(members, parents, strict=True)]
     return choices
 
 
@@ -184,8 +182,9 @@ def _candidates(logits: Tensor, seen: Survey, requests: Sequence[Request]) -> tu
     before, scores = seen.rows(busy), _rows(logits, busy)
     absolute = [index for index, row in enumerate(rows) if takes_log_probs(row)]
     if absolute:
-        where = torch.tensor(absolute, device=logits.device)
-        scores[where] = before.rows(absolute).log_probs_of(scores[where])
+        own = before.rows(absolute).to_log_probs(_rows(scores, absolute))
+        if own.data_ptr() != scores.data_ptr():
+            scores[torch.tensor(absolute, device=logits.device)] = own
     process(scores, rows)
     renormalized = [index for index, row in enumerate(rows) if row.params.renormalize_logits]
     after = ops.survey(scores, seen.values.shape[1], with_log_sums=bool(renormalized))
@@ -211,12 +210,25 @@ def describe(logits: Tensor, seen: Survey, tokens: Sequence[int], tops: Sequence
     ]
 
 
-def _reporter(logits: Tensor, seen: Survey, first_row: int, top: int) -> Describe:
-    def report(row: int, token: int) -> TokenLogprob:
-        rows = [first_row + row]
-        return describe(_rows(logits, rows), seen.rows(rows), [token], [top])[0]
+def _reporters(logits: Tensor, seen: Survey, requests: Sequence[Request]) -> list[Describe | None]:
+    """What tells each request of the tokens that its beams take, if it asked; logits, seen: as for `describe`."""
+    if not any(request.params.logprobs for request in requests):
+        return [None] * len(requests)
+    ids, values = seen.ids.tolist(), seen.log_probs.tolist()
+    starts = accumulate((len(request.rows) for request in requests), initial=0)
 
-    return report
+    def reporter(first_row: int, top: int) -> Describe:
+        def report(row: int, token: int) -> TokenLogprob:
+            place = first_row + row
+            tops = list(zip(ids[place][:top], values[place][:top], strict=True))
+            return TokenLogprob(token, float(seen.log_prob(place, logits[place, token])), tops)
+
+        return report
+
+    return [
+        reporter(start, request.params.top_logprobs) if request.params.logprobs else None
+        for request, start in zip(requests, starts, strict=False)
+    ]
 
 
 def _processor_row(turn: Turn) -> ProcessorRow:
