@@ -54,12 +54,15 @@ class Survey(NamedTuple):
 
 def survey(logits: Tensor, count: int, with_log_sums: bool) -> Survey:
     """Look at each row by itself. logits: [rows, vocab], float32; 1 <= count <= vocab."""
-    # Zero has two signs and one place.
-    bits = (logits + 0.0).view(torch.int32).long()
-    rising = torch.where(bits < 0, bits ^ 0x7FFFFFFF, bits)
-    # Keys that are all different: the number, and behind it how low its id is.
-    later = torch.arange(logits.shape[1], device=logits.device)
-    ids = (rising.masked_fill(logits.isnan(), 1 - (1 << 31)) * (1 << 32) - later).topk(count, dim=-1).indices
+    ids = logits.argmax(dim=-1, keepdim=True) if count == 1 else _keys(logits).topk(count, dim=-1).indices
     values = logits.gather(1, ids).nan_to_num(nan=-torch.inf, posinf=torch.inf, neginf=-torch.inf)
     log_sums = (logits - values[:, :1]).double().logsumexp(dim=-1).float() if with_log_sums else None
     return Survey(values, ids, log_sums, torch.isfinite(logits).all(dim=-1))
+
+
+def _keys(logits: Tensor) -> Tensor:
+    """[rows, vocab], int64, all different: how large each logit is and, behind that, how low its id. NaN is lowest."""
+    # Zero has two signs and one place.
+    bits = (logits + 0.0).view(torch.int32).long()
+    rising = torch.where(bits < 0, bits ^ 0x7FFFFFFF, bits).masked_fill(logits.isnan(), 1 - (1 << 31))
+    return rising * (1 << 32) - torch.arange(logits.shape[1], device=logits.device)
