@@ -51,13 +51,10 @@ class KVCache:
         """Store new keys and values. slot_mapping: [tokens], int64. key, value: [tokens, kv_heads, head_dim]."""
         ops.write_slots(self.keys[layer], self.values[layer], slot_mapping, key, value)
 
-    def copy_blocks(self, pairs: Sequence[tuple[int, int]]) -> None:
-        """Copy whole blocks (source, destination) in every layer: the write of a copy-on-write."""
-        if not pairs:
-            return
-        source, destination = torch.tensor(pairs, device=self.keys[0].device).unbind(1)
-        for tensor in (*self.keys, *self.values):
-            tensor[destination] = tensor[source]
+    def copy_blocks(self, copies: Sequence[tuple[int, int, int]]) -> None:
+        """Copy (source, destination, slots) in every layer: so many leading slots of a block, for a copy on write."""
+        if copies:
+            ops.copy_blocks((*self.keys, *self.values), copies)
 
     def clear(self, blocks: Sequence[int]) -> None:
         """Zero blocks whose last owner may have left non-finite numbers in them."""

@@ -6,25 +6,33 @@ know where the installation built them; each is tested against the reference. `u
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from types import ModuleType
 from typing import Literal, Protocol
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from models.attention_plan import AttentionPlan
 from models.config import Activation
-from models.ops import cpu_ops, recording, torch_ops
+from models.ops import cpu_choice, cpu_ops, recording, torch_choice, torch_ops, torch_sampling
 from models.ops.program import Program
+from models.ops.torch_choice import Survey
 from models.ops.torch_disentangled import disentangled_attention
+from models.ops.torch_sampling import Filters
 
 __all__ = [
+    "Filters",
     "PackedLinear",
     "Program",
+    "Survey",
     "block_attention",
+    "copy_blocks",
     "disentangled_attention",
+    "draw",
     "implementation",
     "kernels_are_built",
     "layer_norm",
@@ -36,6 +44,7 @@ __all__ = [
     "rms_norm",
     "rms_norm_from_one",
     "rotate",
+    "survey",
     "using",
     "write_slots",
 ]
@@ -126,6 +135,11 @@ def write_slots(key_cache: Tensor, value_cache: Tensor, slots: Tensor, key: Tens
     implementation(key).write_slots(key_cache, value_cache, slots, key, value)
 
 
+def copy_blocks(caches: Sequence[Tensor], copies: Sequence[tuple[int, int, int]]) -> None:
+    """See `torch_ops.copy_blocks`."""
+    implementation(caches[0]).copy_blocks(caches, copies)
+
+
 def packed_attention(
     query: Tensor, key: Tensor, value: Tensor, plan: AttentionPlan, scale: float, cap: float | None = None
 ) -> Tensor:
@@ -143,3 +157,15 @@ def paged_attention(
 def block_attention(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, scale: float) -> Tensor:
     """See `torch_ops.block_attention`."""
     return torch_ops.block_attention(query, key, value, mask, scale)
+
+
+def survey(logits: Tensor, count: int = 1, with_log_sums: bool = False) -> Survey:
+    """See `torch_choice.survey`."""
+    way = cpu_choice.survey if implementation(logits) is cpu_ops else torch_choice.survey
+    return way(logits, count, with_log_sums)
+
+
+def draw(logits: Tensor, rows: Sequence[Filters], uniforms: NDArray[np.float64]) -> tuple[Tensor, Tensor]:
+    """See `torch_sampling.draw`."""
+    way = cpu_choice.draw if implementation(logits) is cpu_ops else torch_sampling.draw
+    return way(logits, rows, uniforms)

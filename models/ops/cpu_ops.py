@@ -6,7 +6,7 @@ Each row gives the same bits for every number of rows.
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 import torch
 from torch import Tensor
@@ -123,6 +123,21 @@ def write_slots(key_cache: Tensor, value_cache: Tensor, slots: Tensor, key: Tens
     )
     _library().triptych_write_slots(ctypes.byref(task))
     return None
+
+
+def copy_blocks(caches: Sequence[Tensor], copies: Sequence[tuple[int, int, int]]) -> None:
+    """See `torch_ops.copy_blocks`. What is not asked for is not copied."""
+    pointers = torch.tensor([cache.data_ptr() for cache in caches])
+    slot_bytes = torch.tensor([cache[0, 0].nbytes for cache in caches])
+    table = torch.tensor(copies)
+    _library().triptych_copy_blocks(
+        pointers.data_ptr(),
+        slot_bytes.data_ptr(),
+        len(caches),
+        caches[0].shape[1],
+        table.data_ptr(),
+        len(copies),
+    )
 
 
 def packed_attention(

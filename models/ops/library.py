@@ -15,6 +15,7 @@ import torch
 __all__ = [
     "CODES",
     "AttentionTask",
+    "DrawTask",
     "Finish",
     "FloatLinearTask",
     "Int8LinearTask",
@@ -23,6 +24,7 @@ __all__ = [
     "RotationTask",
     "SlotWriteTask",
     "SumTask",
+    "SurveyTask",
     "choose_generation",
     "load",
     "torch",
@@ -163,6 +165,34 @@ class Int8LinearTask(ctypes.Structure):
     )
 
 
+class SurveyTask(ctypes.Structure):
+    _fields_ = (
+        ("logits", _POINTER),
+        ("stride", _INT64),
+        ("width", _INT64),
+        ("count", _INT64),
+        ("values", _POINTER),
+        ("ids", _POINTER),
+        ("log_sums", _POINTER),
+        ("finite", _POINTER),
+    )
+
+
+class DrawTask(ctypes.Structure):
+    _fields_ = (
+        ("logits", _POINTER),
+        ("stride", _INT64),
+        ("width", _INT64),
+        ("temperatures", _POINTER),
+        ("top_ks", _POINTER),
+        ("top_ps", _POINTER),
+        ("log_min_ps", _POINTER),
+        ("uniforms", _POINTER),
+        ("tokens", _POINTER),
+        ("lowest", _POINTER),
+    )
+
+
 CODES = {torch.float32: 0, torch.bfloat16: 1}
 """The numbers of `DType` in `native/kernels.h`."""
 
@@ -173,6 +203,9 @@ _SIGNATURES = {
     "triptych_rotate": [_INT32, _POINTER],
     "triptych_write_slots": [_POINTER],
     "triptych_attention": [_INT32, _POINTER],
+    "triptych_copy_blocks": [_POINTER, _POINTER, _INT64, _INT64, _POINTER, _INT64],
+    "triptych_survey": [_POINTER, _INT64],
+    "triptych_draw": [_POINTER, _INT64],
     "triptych_int8_pack": [_POINTER, _INT64, _INT64, _POINTER, _POINTER],
     "triptych_run": [_POINTER, _INT64, _POINTER],
     "triptych_int8_linear": [_INT32, _POINTER, _INT64, _INT64, ctypes.POINTER(Int8LinearTask)],

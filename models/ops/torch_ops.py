@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor
 from torch.nn import functional as F
@@ -55,6 +57,16 @@ def write_slots(key_cache: Tensor, value_cache: Tensor, slots: Tensor, key: Tens
     """
     key_cache.flatten(0, 1).index_copy_(0, slots, key)
     value_cache.flatten(0, 1).index_copy_(0, slots, value)
+
+
+def copy_blocks(caches: Sequence[Tensor], copies: Sequence[tuple[int, int, int]]) -> None:
+    """Copy (source, destination, slots): at least so many leading slots of a block, in each cache.
+
+    caches: [blocks, block_size, kv_heads, head_dim] each, of one number of blocks. No destination is a source.
+    """
+    source, destination, _ = torch.tensor(copies, device=caches[0].device).unbind(1)
+    for cache in caches:
+        cache[destination] = cache[source]
 
 
 def packed_attention(

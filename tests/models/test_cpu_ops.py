@@ -93,6 +93,21 @@ def test_write_slots(dtype):
 
 @needs_kernels
 @pytest.mark.parametrize("dtype", BOUNDS)
+def test_copy_blocks(dtype):
+    caches = [torch.randn(9, 4, heads, 8).to(dtype) for heads in (2, 1, 3)]
+    copies = [(0, 5, 3), (7, 8, 1), (0, 1, 4), (2, 6, 2)]
+    found, expected = [cache.clone() for cache in caches], [cache.clone() for cache in caches]
+    ops.copy_blocks(found, copies)
+    torch_ops.copy_blocks(expected, copies)
+    for cache, ours, theirs in zip(caches, found, expected, strict=True):
+        for block in range(9):
+            slots = next((slots for _, destination, slots in copies if destination == block), 0)
+            assert torch.equal(ours[block, :slots], theirs[block, :slots])
+            assert torch.equal(ours[block, slots:], cache[block, slots:])
+
+
+@needs_kernels
+@pytest.mark.parametrize("dtype", BOUNDS)
 @pytest.mark.parametrize("quantized", [False, True])
 @pytest.mark.parametrize(("width", "columns"), [(8, 5), (24, 40), (33, 17), (64, 256), (576, 1536), (1536, 576)])
 def test_linear_packed(dtype, quantized, width, columns):

@@ -12,7 +12,7 @@ from models import ops
 from models.loader import load_model
 from models.ops import cpu_ops
 from models.ops.recording import COUNT, NotRecordable, Recording
-from tests.engine.harness import DECODERS, ENCODERS, SEQ2SEQ
+from tests.engine.shapes import DECODERS, ENCODERS, SEQ2SEQ
 from tests.parity.checkpoints import save
 from tests.parity.paged import Rows, chunked, encoder_batch, one_by_one
 

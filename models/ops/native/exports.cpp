@@ -80,6 +80,19 @@ EXPORT void triptych_rotate(int32_t dtype, const Rotation* task) {
 
 EXPORT void triptych_write_slots(const SlotWrite* task) { write_slots(*task, 0, task->tokens); }
 
+// Copy the leading slots of whole blocks within each of some caches. slot_bytes: of each cache, whose blocks have
+// `block_size` slots. copies: [count][3], source block, destination block, slots; no destination is a source.
+EXPORT void triptych_copy_blocks(char* const* caches, const int64_t* slot_bytes, int64_t num_caches, int64_t block_size,
+                                 const int64_t* copies, int64_t count) {
+    parallel(num_caches * count, 1, [&](int64_t begin, int64_t end) {
+        for (int64_t i = begin; i < end; i++) {
+            const int64_t bytes = slot_bytes[i / count], *copy = copies + i % count * 3;
+            char* cache = caches[i / count];
+            std::memcpy(cache + copy[1] * block_size * bytes, cache + copy[0] * block_size * bytes, copy[2] * bytes);
+        }
+    });
+}
+
 EXPORT void triptych_attention(int32_t dtype, const Attention* task) {
     parallel(task->num_tiles * task->kv_heads, 1, [&](int64_t begin, int64_t end) {
         kernels.attend(DType(dtype), *task, begin, end);
@@ -146,4 +159,12 @@ EXPORT void triptych_float_linear(int32_t dtype, FloatLinear* p) {
 // Run the operations that lie in `words`, see program.h.
 EXPORT void triptych_run(const int64_t* words, int64_t operations, double* seconds) {
     run_program(words, operations, seconds);
+}
+
+EXPORT void triptych_survey(const Survey* task, int64_t rows) {
+    parallel(rows, items_of(task->width), [&](int64_t begin, int64_t end) { kernels.survey(*task, begin, end); });
+}
+
+EXPORT void triptych_draw(const Draw* task, int64_t rows) {
+    parallel(rows, items_of(task->width), [&](int64_t begin, int64_t end) { kernels.draw(*task, begin, end); });
 }

@@ -19,8 +19,12 @@ namespace {
 #include "norms.h"
 #include "rotary.h"
 #include "sums.h"
+#include "survey.h"
+
+#include "draw.h"
 
 }  // namespace
 
 extern const Kernels GENERATION;
-const Kernels GENERATION = {rms_norm, rms_norm_from_one, layer_norm, rotate, add, attend, quantise, int8_linear, pack_panels, float_linear};
+const Kernels GENERATION = {rms_norm,  rms_norm_from_one, layer_norm,  rotate,       add,    attend,
+                            quantise, int8_linear,       pack_panels, float_linear, survey, draw};

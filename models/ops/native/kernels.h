@@ -140,6 +140,29 @@ inline int64_t blocks_of(int64_t rows, int64_t bytes_of_row) {
 
 inline int64_t panels_of(int64_t columns) { return (columns + PANEL - 1) / PANEL; }
 
+// Logits and what stands out in each row of them, see survey.h.
+struct Survey {
+    const float* logits;  // [rows, width], rows `stride` numbers apart
+    int64_t stride, width, count;
+    float* values;        // [rows, count]: the largest, falling
+    int64_t* ids;         // [rows, count]: where they stand
+    float* log_sums;      // [rows]: log of the sum of exp(logit - the largest), or null
+    uint8_t* finite;      // [rows]: whether all logits are finite
+};
+
+// Logits and how to choose a token of each row at random, see draw.h.
+struct Draw {
+    const float* logits;  // [rows, width], rows `stride` numbers apart
+    int64_t stride, width;
+    const float* temperatures;  // [rows], above zero
+    const int64_t* top_ks;      // [rows], 0 for no limit
+    const double* top_ps;       // [rows], 1 for no limit
+    const float* log_min_ps;    // [rows], -inf for no limit
+    const double* uniforms;     // [rows], in [0, 1)
+    int64_t* tokens;            // [rows]
+    float* lowest;              // [rows]: the smallest scaled logit that may be drawn
+};
+
 // Each function works on items begin..end-1.
 struct Kernels {
     void (*rms_norm)(DType, const Norm&, int64_t begin, int64_t end);
@@ -154,6 +177,8 @@ struct Kernels {
     void (*pack_panels)(DType, const void* weight, int64_t columns, int64_t width, void* packed, int64_t begin,
                         int64_t end);
     void (*float_linear)(DType, const FloatLinear&, int64_t begin, int64_t end);
+    void (*survey)(const Survey&, int64_t begin, int64_t end);
+    void (*draw)(const Draw&, int64_t begin, int64_t end);
 };
 
 extern const Kernels kernels_baseline;
