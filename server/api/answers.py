@@ -9,7 +9,7 @@ import math
 import sys
 import time
 from array import array
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -188,28 +188,34 @@ class Run:
     cached: dict[int, int] = field(default_factory=dict)
     first_output: float | None = None
 
-    async def deltas(self) -> AsyncGenerator[list[Delta], None]:
-        """News in batches, until all answers are done; several events of one answer come as one delta.
+    async def begin(self) -> list[Delta]:
+        """The first news. Raises the request's error when a sequence fails."""
+        return self._deltas(await self.call.events())
 
-        Raises the request's error when a sequence fails.
+    async def forward(self, take: Callable[[list[Delta]], bool]) -> bool:
+        """Hand news to `take` the moment they come, until it returns False or all answers are done.
+
+        Returns which, and raises, as `Call.forward` does; also the request's error when a sequence fails.
         """
-        while events := await self.call.events():
-            if self.first_output is None:
-                self.first_output = time.monotonic()
-            fresh: dict[int, Delta] = {}
-            for row, event in events:
-                for delta in self._take(row, event):
-                    earlier = fresh.setdefault(id(delta.answer), delta)
-                    if earlier is not delta:
-                        earlier.text += delta.text
-                        earlier.token_ids += delta.token_ids
-                        earlier.logprobs += delta.logprobs
-            yield list(fresh.values())
+        return await self.call.forward(lambda events: take(self._deltas(events)))
 
     async def complete(self) -> None:
         """Wait until all answers are done."""
-        async for _ in self.deltas():
-            pass
+        await self.forward(lambda _: True)
+
+    def _deltas(self, events: Sequence[tuple[int, Event]]) -> list[Delta]:
+        """Several events of one answer as one delta."""
+        if len(events) == 1:
+            return self._take(*events[0])
+        fresh: dict[int, Delta] = {}
+        for row, event in events:
+            for delta in self._take(row, event):
+                earlier = fresh.setdefault(id(delta.answer), delta)
+                if earlier is not delta:
+                    earlier.text += delta.text
+                    earlier.token_ids += delta.token_ids
+                    earlier.logprobs += delta.logprobs
+        return list(fresh.values())
 
     def _take(self, row: int, event: Event) -> list[Delta]:
         answers = self.answers[row]

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Literal, Protocol
@@ -39,6 +39,8 @@ DEADLINE_SLACK_SECONDS = 1.0
 
 Event = PromptScored | Tokens | Finished | Encoded | Failed
 Stage = Literal["waiting", "running"]
+Take = Callable[[list[tuple[int, Event]]], bool]
+"""Takes news of a call, and says whether it can take more at once."""
 
 
 class Observer(Protocol):
@@ -82,7 +84,10 @@ class _Sequence:
 
 
 class Call:
-    """The sequences of one HTTP request. Iterate with `events`; leave the `with` block to drop what is unfinished."""
+    """The sequences of one HTTP request. Leave the `with` block to drop what is unfinished.
+
+    Read what comes with `events`, or let `forward` bring it, which costs no turn of the event loop.
+    """
 
     def __init__(self, client: EngineClient, ids: list[int], deadline: float | None) -> None:
         self.started = time.monotonic()
@@ -90,7 +95,8 @@ class Call:
         self._ids = ids
         self._open = set(ids)
         self._events: list[tuple[int, Event]] = []
-        self._wake: asyncio.Future[None] | None = None
+        self._take: Take | None = None
+        self._wake: asyncio.Future[bool] | None = None
         self._gone = False
         self._timer: asyncio.TimerHandle | None = None
         if deadline is not None:
@@ -110,20 +116,45 @@ class Call:
 
         A reader that is slow gets more at once. Raises ClientGone after `leave`.
         """
-        while not self._events:
-            if self._gone:
-                raise ClientGone("the client closed the connection")
-            if not self._open:
-                return []
-            self._wake = asyncio.get_running_loop().create_future()
-            try:
-                await self._wake
-            finally:
-                self._wake = None
-        if self._gone:
-            raise ClientGone("the client closed the connection")
-        events, self._events = self._events, []
-        return events
+        while not self._events and self._open and not self._gone:
+            await self._wait()
+        return self._news()
+
+    async def forward(self, take: Take) -> bool:
+        """Hand what is new to `take`, and whatever follows in the very call that brings it.
+
+        Returns True once `take` has returned False, and False when all sequences have ended. Raises ClientGone after
+        `leave`, and what `take` raises.
+        """
+        while True:
+            events = self._news()
+            if events:
+                if not take(events):
+                    return True
+            elif not self._open:
+                return False
+            else:
+                self._take = take
+                try:
+                    if not await self._wait():
+                        return True
+                finally:
+                    self._take = None
+
+    def deliver(self) -> None:
+        """What was put goes to the one who waits for it; it is kept while nobody does."""
+        if self._wake is None or self._wake.done():
+            return
+        if self._take is None or not self._events or self._gone:
+            self._wake.set_result(True)
+            return
+        try:
+            more = self._take(self._news())
+        except Exception as error:
+            self._wake.set_exception(error)
+            return
+        if not (more and self._open):
+            self._wake.set_result(more)
 
     def stop(self, index: int) -> None:
         """No more of one sequence: its answer is complete for us (a stop string was seen)."""
@@ -136,7 +167,7 @@ class Call:
         for request_id in list(self._open):
             self._client.cancelled(request_id)
         self.close()
-        self._wake_up()
+        self.deliver()
 
     def close(self) -> None:
         """Abort what is unfinished. Harmless when all is finished, and harmless twice."""
@@ -152,10 +183,10 @@ class Call:
             if request_id in self._open:
                 self._drop(request_id)
                 self.put(index, Failed(request_id, code, message))
+        self.deliver()
 
     def put(self, index: int, event: Event) -> None:
         self._events.append((index, event))
-        self._wake_up()
 
     def ended(self, request_id: int) -> None:
         self._open.discard(request_id)
@@ -168,9 +199,19 @@ class Call:
     def _expire(self) -> None:
         self.fail("timeout", "the deadline passed")
 
-    def _wake_up(self) -> None:
-        if self._wake is not None and not self._wake.done():
-            self._wake.set_result(None)
+    def _news(self) -> list[tuple[int, Event]]:
+        if self._gone:
+            raise ClientGone("the client closed the connection")
+        events, self._events = self._events, []
+        return events
+
+    async def _wait(self) -> bool:
+        """Until there is news, or the end; False when there is more than `forward`'s taker can take."""
+        self._wake = asyncio.get_running_loop().create_future()
+        try:
+            return await self._wake
+        finally:
+            self._wake = None
 
 
 class EngineClient:
@@ -292,17 +333,21 @@ class EngineClient:
         self._observer.on_stats(stats)
 
     def on_output(self, output: StepOutput) -> None:
+        """Every call gets all that a step brought it at once."""
         now = time.monotonic()
+        calls: dict[Call, None] = {}
         for scored in output.prompts:
             sequence = self._sequences.get(scored.request_id)
             if sequence is not None:
                 sequence.call.put(sequence.index, scored)
+                calls[sequence.call] = None
         for tokens in output.tokens:
             sequence = self._sequences.get(tokens.request_id)
             if sequence is not None:
                 self._first_output(sequence, now)
                 self._new_tokens(sequence, len(tokens.token_ids), now)
                 sequence.call.put(sequence.index, tokens)
+                calls[sequence.call] = None
         for encoded in output.encoded:
             sequence = self._sequences.get(encoded.request_id)
             if sequence is not None:
@@ -311,6 +356,7 @@ class EngineClient:
                 if sequence.answers == 0:
                     self._end(encoded.request_id, sequence, encoded)
                 sequence.call.put(sequence.index, encoded)
+                calls[sequence.call] = None
         endings: tuple[Finished | Failed, ...] = (*output.finished, *output.failed)
         for event in endings:
             sequence = self._sequences.get(event.request_id)
@@ -321,6 +367,9 @@ class EngineClient:
                     self._new_tokens(sequence, made - sequence.seen_tokens, now)
                 self._end(event.request_id, sequence, event)
                 sequence.call.put(sequence.index, event)
+                calls[sequence.call] = None
+        for call in calls:
+            call.deliver()
 
     def _first_output(self, sequence: _Sequence, now: float) -> None:
         if sequence.waiting:
