@@ -88,11 +88,11 @@ class Telemetry:
     def on_first_output(self, model: str, seconds: float) -> None:
         self._of_model[model][1].observe(seconds)
 
-    def on_tokens(self, model: str, count: int, seconds: float | None) -> None:
+    def on_tokens(self, model: str, count: int, seconds: float | None, sequences: int) -> None:
         generated, _, gaps = self._of_model[model]
-        generated.inc(count)
+        generated.inc(count * sequences)
         if seconds is not None:
-            gaps.observe(seconds / count, count)
+            gaps.observe(seconds / count, count * sequences)
 
     def on_finished(self, model: str, event: Finished | Encoded | Failed | None) -> None:
         reason: str

@@ -46,8 +46,8 @@ Take = Callable[[list[tuple[int, Event]]], bool]
 class Observer(Protocol):
     """Who counts: the metrics.
 
-    on_tokens: new tokens, and the seconds since the same sequence's last ones (None at first). on_finished: with no
-    event when this side ended the sequence, at a stop string.
+    on_tokens: so many new tokens of each of so many sequences, and the seconds since their last ones (None at first).
+    on_finished: with no event when this side ended the sequence, at a stop string.
     """
 
     def on_progress(self, progress: Progress) -> None: ...
@@ -62,7 +62,7 @@ class Observer(Protocol):
 
     def on_first_output(self, model: str, seconds: float) -> None: ...
 
-    def on_tokens(self, model: str, count: int, seconds: float | None) -> None: ...
+    def on_tokens(self, model: str, count: int, seconds: float | None, sequences: int) -> None: ...
 
     def on_finished(self, model: str, event: Finished | Encoded | Failed | None) -> None: ...
 
@@ -336,6 +336,7 @@ class EngineClient:
         """Every call gets all that a step brought it at once."""
         now = time.monotonic()
         calls: dict[Call, None] = {}
+        grown: dict[tuple[str, int, float | None], int] = {}
         for scored in output.prompts:
             sequence = self._sequences.get(scored.request_id)
             if sequence is not None:
@@ -344,8 +345,9 @@ class EngineClient:
         for tokens in output.tokens:
             sequence = self._sequences.get(tokens.request_id)
             if sequence is not None:
-                self._first_output(sequence, now)
-                self._new_tokens(sequence, len(tokens.token_ids), now)
+                if sequence.waiting:
+                    self._first_output(sequence, now)
+                _grow(sequence, len(tokens.token_ids), now, grown)
                 sequence.call.put(sequence.index, tokens)
                 calls[sequence.call] = None
         for encoded in output.encoded:
@@ -364,10 +366,12 @@ class EngineClient:
                 if isinstance(event, Finished):
                     self._first_output(sequence, now)
                     made = len(event.hypotheses[0].token_ids) if event.hypotheses else 0
-                    self._new_tokens(sequence, made - sequence.seen_tokens, now)
+                    _grow(sequence, made - sequence.seen_tokens, now, grown)
                 self._end(event.request_id, sequence, event)
                 sequence.call.put(sequence.index, event)
                 calls[sequence.call] = None
+        for (model, count, earlier), sequences in grown.items():
+            self._observer.on_tokens(model, count, None if earlier is None else now - earlier, sequences)
         for call in calls:
             call.deliver()
 
@@ -375,13 +379,6 @@ class EngineClient:
         if sequence.waiting:
             self._started(sequence)
             self._observer.on_first_output(sequence.model, now - sequence.call.started)
-
-    def _new_tokens(self, sequence: _Sequence, count: int, now: float) -> None:
-        if count > 0:
-            earlier = sequence.last_seconds
-            self._observer.on_tokens(sequence.model, count, None if earlier is None else now - earlier)
-            sequence.seen_tokens += count
-            sequence.last_seconds = now
 
     def _started(self, sequence: _Sequence) -> None:
         if sequence.waiting:
@@ -394,6 +391,15 @@ class EngineClient:
         del self._sequences[request_id]
         sequence.call.ended(request_id)
         self._observer.on_finished(sequence.model, event)
+
+
+def _grow(sequence: _Sequence, count: int, now: float, grown: dict[tuple[str, int, float | None], int]) -> None:
+    """Book new tokens of a sequence, with those of others that got as many in the same two steps."""
+    if count > 0:
+        key = sequence.model, count, sequence.last_seconds
+        grown[key] = grown.get(key, 0) + 1
+        sequence.seen_tokens += count
+        sequence.last_seconds = now
 
 
 def _size(message: Generate | Encode, info: ModelInfo | None) -> int:
