@@ -9,12 +9,14 @@ from __future__ import annotations
 import asyncio
 import itertools
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Literal, Protocol
 
 from server.errors import ClientGone, NotReady, Overloaded, RequestTooLarge
+from server.ipc.gathering import Gathering, Send
 from server.ipc.messages import (
     Abort,
     Device,
@@ -32,7 +34,6 @@ from server.ipc.messages import (
     Tokens,
     Vocabulary,
 )
-from server.ipc.supervisor import Send
 
 DEADLINE_SLACK_SECONDS = 1.0
 """The worker enforces deadlines; this long after one, a worker that did not is no longer waited for."""
@@ -218,9 +219,12 @@ class EngineClient:
     """The HTTP side's end of the wall. Bounded: what may wait for its first step is limited in requests and tokens.
 
     max_queue_requests, max_queue_tokens: over all models. An `Encode` of many texts is one request of all its tokens.
+    gather_seconds: how long requests to an idle worker may wait for others that come with them.
     """
 
-    def __init__(self, observer: Observer, max_queue_requests: int, max_queue_tokens: int) -> None:
+    def __init__(
+        self, observer: Observer, max_queue_requests: int, max_queue_tokens: int, gather_seconds: float = 0.0
+    ) -> None:
         self.models: dict[str, ModelInfo] = {}
         self.device: Device = "cpu"
         self.max_queue_requests = max_queue_requests
@@ -228,7 +232,8 @@ class EngineClient:
         self.waiting_requests = 0
         self.waiting_tokens = 0
         self._observer = observer
-        self._send: Send | None = None
+        self._gather_seconds = gather_seconds
+        self._worker: Gathering | None = None
         self._sequences: dict[int, _Sequence] = {}
         self._vocabularies: dict[str, Vocabulary] = {}
         self._ids = itertools.count(1)
@@ -236,7 +241,7 @@ class EngineClient:
     @property
     def connected(self) -> bool:
         """Whether there is a worker that has loaded all models."""
-        return self._send is not None
+        return self._worker is not None
 
     @property
     def open_requests(self) -> int:
@@ -249,8 +254,21 @@ class EngineClient:
         """Tell this worker, and those that follow it, how a model's tokens are spelled. Once is enough."""
         if vocabulary.model not in self._vocabularies:
             self._vocabularies[vocabulary.model] = vocabulary
-            if self._send is not None:
-                self._send(vocabulary)
+            if self._worker is not None:
+                self._worker.post(vocabulary, idle=False)
+
+    @contextmanager
+    def preparing(self) -> Iterator[None]:
+        """While a request's text is worked on away from the event loop."""
+        worker = self._worker
+        if worker is None:
+            yield
+            return
+        worker.preparing += 1
+        try:
+            yield
+        finally:
+            worker.preparing -= 1
 
     def submit(self, messages: Sequence[Generate | Encode], deadline: float | None) -> Call:
         """Admit all sequences and send them, or none.
@@ -258,20 +276,21 @@ class EngineClient:
         Raises NotReady without a worker, RequestTooLarge for what could never be admitted or run, Overloaded for what
         does not fit now.
         """
-        if self._send is None:
+        if self._worker is None:
             raise NotReady("the engine is starting; try again soon", retry_after=2)
         sizes = [_size(message, self.models.get(message.model)) for message in messages]
         for message in messages:
             if isinstance(message, Generate):
                 check_fit(self.models[message.model], message)
         self._admit(len(messages), sum(sizes))
+        idle = not self._sequences
         call = Call(self, [message.request_id for message in messages], deadline)
         for index, (message, tokens) in enumerate(zip(messages, sizes, strict=True)):
             answers = len(message.items) if isinstance(message, Encode) else 1
             sequence = _Sequence(call, index, message.model, tokens, answers)
             self._sequences[message.request_id] = sequence
             self._observer.on_admitted(message.model, tokens)
-            self._send(message)
+            self._worker.post(message, idle)
         return call
 
     def _admit(self, requests: int, tokens: int) -> None:
@@ -291,8 +310,8 @@ class EngineClient:
         sequence = self._sequences.pop(request_id, None)
         if sequence is not None:
             self._started(sequence)
-            if self._send is not None:
-                self._send(Abort(request_id))
+            if self._worker is not None:
+                self._worker.post(Abort(request_id), idle=False)
 
     def cancelled(self, request_id: int) -> None:
         """Count a request whose client left."""
@@ -319,13 +338,13 @@ class EngineClient:
     def on_ready(self, models: list[ModelInfo], device: Device, send: Send) -> None:
         self.models = {info.name: info for info in models}
         self.device = device
-        self._send = send
+        self._worker = Gathering(send, self._gather_seconds)
         for vocabulary in self._vocabularies.values():
             send(vocabulary)
         self._observer.on_ready(models, device)
 
     def on_lost(self) -> None:
-        self._send = None
+        self._worker = None
         self._observer.on_lost()
         self.fail_all("engine_error", "the engine stopped working on this request")
 
