@@ -73,6 +73,7 @@ async def test_a_reader_that_is_behind_is_not_written_past() -> None:
                 refused += 1
                 caught_up.set()
                 await writer.send()
+        caught_up.set()
 
     async def read(reader: asyncio.StreamReader) -> bytes:
         await caught_up.wait()
