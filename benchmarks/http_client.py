@@ -105,7 +105,7 @@ def ask_all(port: int, calls: Iterable[tuple[str, bytes]], in_flight: int) -> tu
         with select.epoll() as epoll:
             open_calls = 0
 
-            def ask(connection: _Connection) -> int:
+            def ask(connection: _Connection) -> bool:
                 call = next(waiting, None)
                 if call is not None:
                     answers.append(connection.ask(*call))
@@ -120,8 +120,9 @@ def ask_all(port: int, calls: Iterable[tuple[str, bytes]], in_flight: int) -> tu
                 time.sleep(_MOMENT_SECONDS)
                 for descriptor, _ in epoll.poll(0):
                     connection = connections[descriptor]
-                    if connection.receive():
-                        open_calls += ask(connection) - 1
+                    if connection.receive() and not ask(connection):
+                        epoll.unregister(descriptor)  # a server may hang up on one that idles
+                        open_calls -= 1
     finally:
         for connection in connections.values():
             connection.socket.close()

@@ -26,10 +26,13 @@ def whole(status: bytes = b"200 OK", body: bytes = b'{"answer": 1}') -> bytes:
 
 
 class Server:
-    """Answers every request of every connection with the same bytes, in pieces of so many."""
+    """Answers every request with the same bytes, in pieces of so many; longer requests take it longer.
 
-    def __init__(self, answer: bytes, piece: int) -> None:
-        self._answer, self._piece = answer, piece
+    answers: of one connection, before it hangs up.
+    """
+
+    def __init__(self, answer: bytes, piece: int, answers: int = 1 << 20) -> None:
+        self._answer, self._piece, self._answers = answer, piece, answers
         self._listener = socket.create_server(("127.0.0.1", 0))
         self.port = self._listener.getsockname()[1]
         self.asked: list[bytes] = []
@@ -42,11 +45,15 @@ class Server:
             threading.Thread(target=self._serve, args=(connection,), daemon=True).start()
 
     def _serve(self, connection: socket.socket) -> None:
-        while request := connection.recv(1 << 16):
+        for _ in range(self._answers):
+            if not (request := connection.recv(1 << 16)):
+                return
             self.asked.append(request)
+            time.sleep(len(request) / 1e5)
             for start in range(0, len(self._answer), self._piece):
                 connection.sendall(self._answer[start : start + self._piece])
                 time.sleep(0.0006)
+        connection.close()
 
 
 @pytest.mark.parametrize("piece", [7, 40, 1 << 16])
@@ -63,6 +70,13 @@ def test_a_stream_cut_anywhere_has_all_its_events(piece: int) -> None:
 def test_a_whole_answer(piece: int) -> None:
     answers, _ = ask_all(Server(whole(), piece).port, [("/embed", b"{}")] * 3, in_flight=4)
     assert [answer.body for answer in answers] == [b'{"answer": 1}'] * 3
+
+
+def test_a_server_may_hang_up_on_connections_that_have_nothing_more_to_ask() -> None:
+    server = Server(stream(), 1 << 16, answers=1)
+    bodies = [b"x" * (1 + 1000 * number) for number in range(8)]
+    answers, _ = ask_all(server.port, [("/generate", body) for body in bodies], in_flight=8)
+    assert [answer.completion_tokens for answer in answers] == [EVENTS] * 8
 
 
 def test_an_error_and_a_stream_without_an_end_are_no_answers() -> None:
