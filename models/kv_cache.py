@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 
 import torch
 from torch import Tensor
@@ -31,9 +31,9 @@ class KVCache:
         shapes = [(num_blocks, block_size, layer.num_kv_heads, layer.head_dim) for layer in layers]
         self.keys = [torch.zeros(shape, dtype=dtype, device=device) for shape in shapes]
         self.values = [torch.zeros(shape, dtype=dtype, device=device) for shape in shapes]
-        self._addresses: dict[str, dict[tuple[str, str, int], int]] = {}
+        self._addresses: dict[str, dict[Hashable, int]] = {}
 
-    def addresses(self, name: str) -> dict[tuple[str, str, int], int]:
+    def addresses(self, name: str) -> dict[Hashable, int]:
         """Where the keys and the values of each layer lie: by the cache's name, "keys" or "values", and layer."""
         if name not in self._addresses:
             sides = (("keys", self.keys), ("values", self.values))

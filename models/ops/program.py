@@ -29,10 +29,18 @@ class Fill:
     offset: int = 0
 
 
+@dataclass(frozen=True)
+class Work:
+    """What an operation cannot do without. bytes: of weights that it reads. operations_of_row: sums and products."""
+
+    bytes: int = 0
+    operations_of_row: int = 0
+
+
 class Program:
     """One number of `rows` in, the same number of rows out.
 
-    words: of all operations. names: what each is called. rows_at: words that are the number of rows.
+    words: of all operations. names: what each is called. works: what each has to do. rows_at: words that are the number of rows.
     given: words that a step brings, by name.
     scratch: words that are addresses of scratch memory, by where their buffer begins for a single row: a buffer of
     `rows` rows begins `rows` times as far. scratch_bytes: of a single row. width: of the output.
@@ -43,6 +51,7 @@ class Program:
         self,
         words: Sequence[int],
         names: Sequence[str],
+        works: Sequence[Work],
         rows_at: Sequence[int],
         given: Mapping[Hashable, Sequence[Fill]],
         scratch: Mapping[int, Sequence[Fill]],
@@ -51,7 +60,7 @@ class Program:
         constants: Sequence[Tensor],
     ) -> None:
         self._words = np.array(words, dtype=np.int64)
-        self.names, self.operations, self.constants = tuple(names), len(names), tuple(constants)
+        self.names, self.works, self.constants = tuple(names), tuple(works), tuple(constants)
         self._width, self.scratch_bytes = width, scratch_bytes
         self._rows_at = np.array(rows_at, dtype=np.int64)
         self.given = tuple(given)
@@ -76,8 +85,8 @@ class Program:
         words[self._scratch_at] = room + rows * self._scratch_of + self._scratch_offsets
         loaded = library.load()
         assert loaded is not None
-        seconds = _watch.seconds_of(self) if _watch is not None else None
-        loaded.triptych_run(words.ctypes.data, self.operations, None if seconds is None else seconds.ctypes.data)
+        seconds = _watch.seconds_of(self, rows) if _watch is not None else None
+        loaded.triptych_run(words.ctypes.data, len(self.names), None if seconds is None else seconds.ctypes.data)
         return out
 
 
@@ -86,17 +95,24 @@ class Watch:
 
     def __init__(self) -> None:
         self._seconds: dict[Program, np.ndarray] = {}
+        self._rows: dict[Program, list[int]] = defaultdict(list)
 
-    def seconds_of(self, program: Program) -> np.ndarray:
-        """[operations], float64, summed over the runs so far."""
-        return self._seconds.setdefault(program, np.zeros(program.operations))
+    def seconds_of(self, program: Program, rows: int) -> np.ndarray:
+        """[operations], float64, summed over the runs so far; for a run of so many rows to be added."""
+        self._rows[program].append(rows)
+        return self._seconds.setdefault(program, np.zeros(len(program.names)))
 
-    def by_name(self) -> dict[str, float]:
-        """Seconds by what operations are called."""
-        found: dict[str, float] = defaultdict(float)
+    def by_name(self, bytes_per_second: float, operations_per_second: float) -> dict[str, tuple[float, float]]:
+        """By what operations are called: seconds, and the least that the machine would need for their weights and
+        products, each time the longer of the two."""
+        found: dict[str, tuple[float, float]] = defaultdict(lambda: (0.0, 0.0))
         for program, seconds in self._seconds.items():
-            for name, value in zip(program.names, seconds.tolist(), strict=True):
-                found[name] += value
+            for name, work, value in zip(program.names, program.works, seconds.tolist(), strict=True):
+                least = sum(
+                    max(work.bytes / bytes_per_second, rows * work.operations_of_row / operations_per_second)
+                    for rows in self._rows[program]
+                )
+                found[name] = found[name][0] + value, found[name][1] + least
         return dict(found)
 
 

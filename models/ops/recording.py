@@ -18,7 +18,7 @@ from torch import Tensor
 
 from models.attention_plan import ENDLESS
 from models.ops import library
-from models.ops.program import LINE_BYTES, Fill, Program
+from models.ops.program import LINE_BYTES, Fill, Program, Work
 
 HEADER_WORDS = 3
 
@@ -110,6 +110,7 @@ class Operation:
     task: type[ctypes.Structure]
     fields: dict[str, Any]
     out: Rows | None = None
+    work: Work = Work()
 
 
 @dataclass(frozen=True, eq=False)
@@ -185,11 +186,9 @@ class Recording:
         buffer = Buffer(-(-size * dtype.itemsize // LINE_BYTES) * LINE_BYTES)
         return Rows(self, Place(buffer), dtype, shape, size)
 
-    def emit(
-        self, kind: Kind, name: str, task: type[ctypes.Structure], fields: dict[str, Any], out: Rows | None = None
-    ) -> None:
-        """Note an operation, see `Operation`."""
-        self._operations.append(Operation(kind, name, task, fields, out))
+    def emit(self, *operation: Any) -> None:
+        """Note an operation, given the fields of `Operation`."""
+        self._operations.append(Operation(*operation))
 
     def add(self, x: Rows, y: Rows) -> Rows:
         """The sum; a part of the product that made `y`, where that was the last operation."""
@@ -238,6 +237,7 @@ class _Lowered:
     def __init__(self) -> None:
         self._words: list[int] = []
         self._names: list[str] = []
+        self._works: list[Work] = []
         self._rows_at: list[int] = []
         self._given: dict[Hashable, list[Fill]] = {}
         self._placed: list[tuple[int, Place]] = []
@@ -249,6 +249,7 @@ class _Lowered:
         content = memoryview(bytes(record)).cast("q").tolist()
         self._words += [operation.kind, library.CODES[dtype], len(content), *content]
         self._names.append(operation.name)
+        self._works.append(operation.work)
 
     def program(self, output: Buffer, width: int) -> Program:
         """output: the buffer of what it returns."""
@@ -260,7 +261,15 @@ class _Lowered:
             else:
                 scratch.setdefault(offsets[place.buffer], []).append(Fill(index, place.offset))
         return Program(
-            self._words, self._names, self._rows_at, self._given, scratch, size, width, tuple(self._constants)
+            self._words,
+            self._names,
+            self._works,
+            self._rows_at,
+            self._given,
+            scratch,
+            size,
+            width,
+            self._constants,
         )
 
     def _fill(self, record: ctypes.Structure, start: int, fields: dict[str, Any]) -> None:
@@ -449,7 +458,8 @@ def float_linear(x: Rows, weight: Tensor, packed: bool, finish: Finish) -> Rows:
         "finish": finish.fields(out),
         "packed": packed,
     }
-    x.recording.emit(Kind.FLOAT_LINEAR, f"product {x.width} to {finish.columns}", library.FloatLinearTask, fields, out)
+    name, work = f"product {x.width} to {finish.columns}", Work(weight.nbytes, 2 * x.width * finish.columns)
+    x.recording.emit(Kind.FLOAT_LINEAR, name, library.FloatLinearTask, fields, out, work)
     return out
 
 
@@ -467,5 +477,6 @@ def int8_linear(x: Rows, weight: Tensor, scales: Tensor, offsets: Tensor, padded
         "offsets": offsets,
         "finish": finish.fields(out),
     }
-    x.recording.emit(Kind.INT8_LINEAR, f"product {x.width} to {finish.columns}", library.Int8LinearTask, fields, out)
+    name, work = f"product {x.width} to {finish.columns}", Work(weight.nbytes, 2 * x.width * finish.columns)
+    x.recording.emit(Kind.INT8_LINEAR, name, library.Int8LinearTask, fields, out, work)
     return out
