@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Hashable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from enum import IntEnum
 from math import prod
 from typing import Any
@@ -110,7 +110,7 @@ class Operation:
     task: type[ctypes.Structure]
     fields: dict[str, Any]
     out: Rows | None = None
-    work: Work = Work()
+    work: Work = field(default_factory=Work)
 
 
 @dataclass(frozen=True, eq=False)

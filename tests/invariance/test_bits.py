@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import pytest
 import torch
 
@@ -38,3 +40,29 @@ def test_decoding_alone_and_together(tmp_path, name, case):
     for row, text in enumerate(TEXTS[:1]):
         alone = decode([text], None if sources is None else [sources[row]])
         assert torch.equal(alone[row], together[row])
+
+
+@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("name", DECODERS)
+@torch.inference_mode()
+def test_a_prompt_in_chunks(tmp_path, name, case):
+    """Few queries or many, with others or alone: the last logits of a prompt are the same bits."""
+    assert cpu_ops.available(), "build the kernels: pip install -e ."
+    dtype, quantization = CASES[case]
+    architecture, config = DECODERS[name]
+    save(tmp_path, config, architecture)
+    model = load_model(tmp_path, dtype, CPU, quantization=quantization).transformer
+    prompt = [5 + 7 * place % 41 for place in range(24)]
+
+    def last_logits(ends, company):
+        rows = Rows(model, None)
+        rows.expect([prompt, [9, 8, 7]])
+        for start, end in pairwise((0, *ends)):
+            others = {1: [9, 8, 7]} if company else {}
+            hidden = rows.feed({**others, 0: prompt[start:end]})[-1]
+        return model.logits(hidden[-1:])
+
+    whole = last_logits((24,), False)
+    for ends in ((1, 2, 12, 24), (9, 23, 24), (16, 24)):
+        for company in (False, True):
+            assert torch.equal(last_logits(ends, company), whole)

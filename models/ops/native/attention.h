@@ -21,9 +21,6 @@ struct Rooms {
 #include "attention_direct.h"
 #include "attention_tiled.h"
 
-// With fewer rows than that, turning keys costs more than it saves.
-constexpr int64_t TURN_ROWS = 8;
-
 // Scores of a tile that are kept at a time, in numbers: half of a usual second cache. Of very many keys, those of
 // fewest rows that make turning them pay.
 constexpr int64_t MOST_SCORES = 131072, FEWEST_ROWS = 32;
@@ -39,7 +36,9 @@ template <class T, int DIM> void attend_items(const Attention& p, int64_t begin,
         const Side<T> keys{static_cast<const T*>(p.keys) + offset, p.key_stride, p.block_size, table};
         const Side<T> values{static_cast<const T*>(p.values) + offset, p.value_stride, p.block_size, table};
         if constexpr (DIM > 0) {
-            if ((last - first) * group >= TURN_ROWS) {
+            // The heads of a single query share what they read directly too, unless it is widened for each of them.
+            const int64_t fewest = SCORE_ROWS * (last - first > 1 || sizeof(T) == 2 ? 1 : 2);
+            if ((last - first) * group >= fewest) {
                 const int64_t seen = std::max<int64_t>(1, p.ends[last - 1] - p.starts[first]);
                 const int64_t most = std::max<int64_t>(1, std::max(FEWEST_ROWS, MOST_SCORES / seen) / group);
                 const int64_t parts = (last - first + most - 1) / most;

@@ -51,7 +51,8 @@ INLINE void score_keys(const float* query, const T* keys, int64_t stride, int64_
 
 // Vectors of a head whose sums, for some rows, are kept in registers at a time; and how many rows.
 constexpr int64_t chunk_of(int64_t vectors) {
-    return REGISTERS < 32 ? (vectors % 2 ? 1 : 2) : vectors % 4 == 0 ? 4 : vectors % 5 == 0 ? 5 : vectors % 3 == 0 ? 3 : 2;
+    if (REGISTERS < 32) return vectors % 2 ? 1 : 2;
+    return vectors % 4 == 0 ? 4 : vectors % 5 == 0 ? 5 : vectors % 3 == 0 ? 3 : 2;
 }
 constexpr int64_t rows_of(int64_t chunk) { return std::min<int64_t>(8, REGISTERS * 3 / 4 / chunk); }
 
@@ -131,7 +132,7 @@ template <class T> INLINE void finish_row(const float* sums, float factor, int64
     for (int64_t d = 0; d < dim; d++) narrow(sums[d] * factor, out[d]);
 }
 
-// One query with `width` key-value heads from `kv_head` on, side by side in memory, and all query heads that share them.
+// One query with `width` key-value heads from `kv_head` on, which lie side by side, and the heads that share them.
 template <class T, int DIM>
 void attend_query(const Attention& p, const Side<T>& keys, const Side<T>& values, int64_t query, int64_t kv_head,
                   int64_t width, Rooms& rooms) {
