@@ -20,9 +20,9 @@ WORKLOADS = """\
 
 
 PROFILE = """\
-Milliseconds of a workload in our engine, in process, with every operation timed. Small: norms, rotary positions, writing
-the cache, rounding to int8, sums. Choice: of tokens. Rest: Python, embeddings, batches. A floor is bytes of weights over
-the bandwidth or operations over the peak, whichever is longer, for each product of each step."""
+Milliseconds of a workload in our engine, in process, with every operation timed. Small: norms, rotary positions,
+writing the cache, rounding to int8, sums. Choice: of tokens. Rest: Python, embeddings, batches. A floor is bytes of
+weights over the bandwidth or operations over the peak, whichever is longer, for each product of each step."""
 
 
 def write(results: Path, page: Path) -> None:

@@ -40,7 +40,8 @@ class Work:
 class Program:
     """One number of `rows` in, the same number of rows out.
 
-    words: of all operations. names: what each is called. works: what each has to do. rows_at: words that are the number of rows.
+    words: of all operations. names: what each is called. works: what each has to do.
+    rows_at: words that are the number of rows.
     given: words that a step brings, by name.
     scratch: words that are addresses of scratch memory, by where their buffer begins for a single row: a buffer of
     `rows` rows begins `rows` times as far. scratch_bytes: of a single row. width: of the output.
