@@ -11,6 +11,7 @@ from transformers.generation import GenerationMixin
 
 from models.log_mel import LogMel
 from server.engine.loading import Loaded
+from server.engine.scheduler import SOURCE_TOKENS_PER_TOKEN
 from server.ipc.messages import Encode, EncodeItem, Generate, GenerationParams, ModelSpec, TimestampRules
 from tests.engine.harness import Pair, Results, engine, generate, make_pair, run
 from tests.parity.checkpoints import load, random_ids
@@ -145,14 +146,15 @@ def test_preempted_and_computed_again_without_hearing_twice(pair, alone, monkeyp
 
 
 def test_a_source_counts_for_its_positions(pair):
-    one = pair.engine(max_batch_tokens=2 * pair.oracle.config.max_source_positions + 9)
+    positions = pair.oracle.config.max_source_positions
+    one = pair.engine(max_batch_tokens=2 * -(-positions // SOURCE_TOKENS_PER_TOKEN) + 9)
     for request in crowd(pair)[:4]:
         one.add(request)
-    assert one.stats().queue_tokens == 4 * (pair.oracle.config.max_source_positions + len(PREFIX))
+    assert one.stats().queue_tokens == 4 * (positions + len(PREFIX))
     schedule = one.models[pair.name].generation.scheduler.schedule()
     assert len(schedule.sources) == 2, "a third one would exceed the tokens of a step"
     used = one.stats().kv_blocks_used["cross"]
-    assert used == 2 * -(-pair.oracle.config.max_source_positions // 4)
+    assert used == 2 * -(-positions // 4)
 
 
 def test_an_aborted_request_leaves_nothing_behind(pair):
