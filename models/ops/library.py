@@ -99,6 +99,7 @@ _SIGNATURES = {
     "triptych_int8_pack": [_POINTER, _INT64, _INT64, _POINTER, _POINTER],
     "triptych_int8_linear": [_INT32, _POINTER, _INT64, _INT64, ctypes.POINTER(Int8LinearTask)],
     "triptych_float_pack": [_INT32, _POINTER, _INT64, _INT64, _POINTER],
+    "triptych_float_unpack": [_INT32, _POINTER, _INT64, _INT64, _POINTER, _INT64, _POINTER],
     "triptych_float_linear": [_INT32, ctypes.POINTER(FloatLinearTask)],
 }
 
@@ -112,6 +113,7 @@ def load() -> ctypes.CDLL | None:
             for name, types in _SIGNATURES.items():
                 function = getattr(library, name)
                 function.argtypes, function.restype = types, None
+            library.triptych_float_unpack.restype = ctypes.c_int32
             library.triptych_choose_generation.argtypes = [ctypes.c_char_p]
         except (OSError, AttributeError):
             continue

@@ -20,4 +20,4 @@ namespace {
 }  // namespace
 
 extern const Kernels GENERATION;
-const Kernels GENERATION = {rms_norm, rotate, attend, quantise, int8_linear, pack_panels, float_linear};
+const Kernels GENERATION = {rms_norm, rotate, attend, quantise, int8_linear, pack_panels, unpack_channels, float_linear};
