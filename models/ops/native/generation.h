@@ -8,8 +8,8 @@ namespace {
 
 #include "activations.h"
 #include "finish.h"
-#include "panels.h"
 #include "tiles.h"
+#include "panels.h"
 
 #include "float_linear.h"
 #include "int8_linear.h"

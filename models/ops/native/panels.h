@@ -1,17 +1,6 @@
 // Panels of a weight: 32 output channels side by side, [k][32] for float32, [k / 2][32][2] for bfloat16, which is
 // [units][32] of 32 bits for both. An odd k is padded with zeros.
 
-// As many units as fill a register; a square of them is turned at once.
-#if defined(AVX512)
-constexpr int LANES = 16;
-#elif defined(AVX2)
-constexpr int LANES = 8;
-#else
-constexpr int LANES = 4;
-#endif
-using Units = uint32_t __attribute__((vector_size(LANES * 4)));
-using LooseUnits = uint32_t __attribute__((vector_size(LANES * 4), aligned(1), may_alias));
-
 // Every second group of D units of `a` with every first one of `b`.
 template <int D, int... I> INLINE void exchange(Units& a, Units& b, std::integer_sequence<int, I...>) {
     const Units low = __builtin_shufflevector(a, b, ((I & D) != 0 ? LANES + I - D : I)...);
