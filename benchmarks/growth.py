@@ -20,8 +20,8 @@ def run(sections: list[str], options: Options, results: Results, say: Callable[[
     tiny = options.scale is workloads.TINY
     directory = str(options.checkpoints / options.grown)
     commands = {"context": [["--checkpoint", directory, "--precision", one] for one in PRECISIONS]}
-    commands["profile"] = [["--json", "--shape", options.grown, "--checkpoints", str(options.checkpoints)]]
-    few = {"context": ["--steps", "2", "--longest", "128"], "profile": ["--steps", "2", "--context", "32"]}
+    commands["profile"] = [["--json", "--checkpoints", str(options.checkpoints)]]
+    few = {"context": ["--steps", "2", "--longest", "128"], "profile": ["--tiny"]}
     for name in sections:
         say(f"{name} of {options.grown}")
         results.sections[name] = []

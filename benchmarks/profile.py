@@ -1,8 +1,9 @@
-"""Where the time of a decode step goes: `python -m benchmarks.profile [--precision int8] [--rows 1 16]`.
+"""Where the time of a workload goes: `python -m benchmarks.profile [--only llama-135m/int8/A D]`.
 
-Each operation is timed where the model calls it; what is left of the step is Python, embeddings and the choice of
-tokens. The floor is what the machine allows: bytes of weights and cache over its bandwidth, or operations over its
-peak, whichever is longer, both measured in the same run.
+Our engine does the workload in this process while every operation of its programs is timed, and beside them the output
+head and the choice of tokens; what is left is Python, embeddings and the making of batches. The floor of the products is
+what the machine allows: bytes of a weight over the bandwidth, or operations over the peak, whichever is longer, both
+measured in the same run.
 """
 
 from __future__ import annotations
@@ -10,7 +11,6 @@ from __future__ import annotations
 import argparse
 import functools
 import json
-import statistics
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator
@@ -21,28 +21,15 @@ from unittest import mock
 
 import torch
 
-from benchmarks import checkpoints, machine
-from benchmarks.context import BLOCK_SIZE, load
-from benchmarks.decode_rate import decode_batch
-from models import ops
-from models.kv_cache import KVCache
-from models.loader import LoadedModel
-from models.transformer import Transformer
+from benchmarks import checkpoints, machine, plan, workloads
+from benchmarks.contestants.contract import Subject
+from benchmarks.contestants.ours import Entry
+from models.heads import LanguageModel
+from models.ops import program
+from server.engine import generation
 
-OPERATIONS = {
-    "rms_norm": "norms",
-    "layer_norm": "norms",
-    "rotate": "rotary positions",
-    "write_slots": "writing the cache",
-    "paged_attention": "attention over the cache",
-}
-PRODUCTS = {
-    "merged": "queries, keys and values",
-    "output": "attention output",
-    "gate": "feed-forward, in",
-    "up": "feed-forward, in",
-    "down": "feed-forward, out",
-}
+PROFILED = ("A", "B", "C", "D", "D-beam", "E", "F")
+SHAPES = ("llama-135m", "gpt2-124m", "marian-74m", "minilm-22m", "bert-base")
 
 
 class Clock:
@@ -50,135 +37,114 @@ class Clock:
 
     def __init__(self) -> None:
         self.seconds: dict[str, float] = defaultdict(float)
-
-    def timed(self, name: str, call: Callable[..., Any]) -> Callable[..., Any]:
-        @functools.wraps(call)
-        def wrapper(*arguments: Any, **named: Any) -> Any:
-            started = time.perf_counter()
-            try:
-                return call(*arguments, **named)
-            finally:
-                self.seconds[name] += time.perf_counter() - started
-
-        return wrapper
+        self.head_floor = 0.0
 
     @contextmanager
-    def watching(self, model: Transformer) -> Iterator[None]:
-        """Time the operations of this model, and those that all models share."""
+    def watching(self, limits: dict[str, float], precision: str) -> Iterator[None]:
+        """Time the output head and the choice of tokens."""
+
+        def head(call: Callable[..., Any], owner: LanguageModel, hidden: torch.Tensor, table: torch.Tensor) -> Any:
+            weight = table if owner.weight is None else owner.weight
+            size = weight.numel() * {"float32": 4, "bfloat16": 2, "int8": 1}[precision]
+            operations = 2 * hidden.shape[0] * weight.numel()
+            self.head_floor += max(size / limits["bytes"], operations / limits["operations"])
+            return self._timed("output head", call, owner, hidden, table)
+
         with ExitStack() as stack:
-            for operation, name in OPERATIONS.items():
-                stack.enter_context(mock.patch.object(ops, operation, self.timed(name, getattr(ops, operation))))
-            for path, module in model.named_modules():
-                last = path.rpartition(".")[2]
-                if getattr(module, "merged", None) is not None:
-                    self._patch(stack, module, "merged", PRODUCTS["merged"])
-                if last in PRODUCTS:
-                    self._patch(stack, module, "forward", PRODUCTS[last])
-            self._patch(stack, model.head, "forward", "output head")
+            self._patch(stack, LanguageModel, "forward", head)
+            self._patch(stack, generation, "select", functools.partial(self._timed, "choice of tokens"))
             yield
 
-    def _patch(self, stack: ExitStack, owner: Any, attribute: str, name: str) -> None:
-        stack.enter_context(mock.patch.object(owner, attribute, self.timed(name, getattr(owner, attribute))))
+    def _patch(self, stack: ExitStack, owner: Any, name: str, wrapper: Callable[..., Any]) -> None:
+        call = getattr(owner, name)
+        stack.enter_context(mock.patch.object(owner, name, lambda *args, **named: wrapper(call, *args, **named)))
+
+    def _timed(self, name: str, call: Callable[..., Any], *arguments: Any, **named: Any) -> Any:
+        started = time.perf_counter()
+        try:
+            return call(*arguments, **named)
+        finally:
+            self.seconds[name] += time.perf_counter() - started
 
 
-@torch.inference_mode()
-def profile(
-    model: LoadedModel, dtype: torch.dtype, rows: int, context: int, steps: int, limits: dict[str, float]
-) -> dict[str, Any]:
-    """A step's median, its parts, and its floor. limits: bytes and operations per second."""
-    transformer, device = model.transformer, torch.device("cpu")
-    layers = transformer.self_attention_layers()
-    blocks = rows * -(-context // BLOCK_SIZE)
-    cache = KVCache(layers, blocks, BLOCK_SIZE, dtype, device)
-    batch = decode_batch(rows, context, BLOCK_SIZE, device, model.config.vocab_size)
+def profile(shape: str, precision: str, workload: str, options: argparse.Namespace) -> dict[str, Any]:
+    """Seconds of a workload by part, and the floor of its products.
 
-    def step() -> torch.Tensor:
-        return transformer.logits(transformer.decode(batch, cache)).argmax(-1)
-
-    seconds, parts = _times(step, transformer, steps)
-    read = step_bytes(model) + rows * context * KVCache.block_bytes(layers, 1, dtype)
-    operations = 2 * rows * model.parameters
-    by_memory, by_peak = read / limits["bytes"], operations / limits["operations"]
-    reason = (
-        f"{read / 1e6:.0f} MB at {limits['bytes'] / 1e9:.1f} GB/s take {by_memory * 1e3:.2f} ms, "
-        f"{operations / 1e9:.1f} G operations at {limits['operations'] / 1e9:,.0f} G/s {by_peak * 1e3:.2f} ms"
-    )
+    options: `directory`, `threads`, `scale`, `limits` (bytes and operations per second).
+    """
+    entry = Entry()
+    entry.load(Subject(shape, precision, str(options.directory / shape), "", options.threads, None))
+    limits = options.limits | {"operations": options.limits[precision]}
+    work = workloads.job(workload, shape, options.scale, seed=1)
+    entry.run(workloads.shortened(work))
+    clock = Clock()
+    with program.watching() as watch, clock.watching(limits, precision):
+        outcome = entry.run(work)
+    found = watch.by_name(limits["bytes"], limits["operations"])
+    parts = {name: seconds for name, (seconds, _) in found.items() if not name.startswith("product")}
+    products = [(seconds, floor) for name, (seconds, floor) in found.items() if name.startswith("product")]
     return {
-        "rows": rows,
-        "context": context,
-        "step_ms": seconds * 1e3,
-        "floor_ms": max(by_memory, by_peak) * 1e3,
-        "reason": reason,
-        "parts": [
-            {"name": name, "ms": value * 1e3} for name, value in sorted(parts.items(), key=lambda item: -item[1])
-        ],
+        "shape": shape,
+        "precision": precision,
+        "workload": workload,
+        "seconds": outcome.seconds,
+        "products": [sum(column) for column in zip(*products, strict=True)] or [0.0, 0.0],
+        "head": [clock.seconds["output head"], clock.head_floor],
+        "attention": parts.pop("attention", 0.0),
+        "choice": clock.seconds["choice of tokens"],
+        "small": sum(parts.values()),
     }
 
 
-def _times(step: Callable[[], object], transformer: Transformer, steps: int) -> tuple[float, dict[str, float]]:
-    """Medians of a step and of its parts. Plain and watched steps take turns: watching takes time itself."""
-    plain: list[float] = []
-    watched: dict[str, list[float]] = defaultdict(list)
-    for number in range(steps + 2):
-        started = time.perf_counter()
-        step()
-        took, clock = time.perf_counter() - started, Clock()
-        with clock.watching(transformer):
-            step()
-        if number >= 2:
-            plain.append(took)
-            for name, value in clock.seconds.items():
-                watched[name].append(value)
-    seconds = statistics.median(plain)
-    parts = {name: statistics.median(values) for name, values in watched.items()}
-    parts["everything else"] = max(seconds - sum(parts.values()), 0.0)
-    return seconds, parts
-
-
-def step_bytes(model: LoadedModel) -> int:
-    """Weights that a decode step reads: all but a token table that only rows are taken of."""
-    transformer = model.transformer
-    assert transformer.decoder is not None
-    head_is_packed = getattr(transformer.head, "packed", None) is not None
-    return model.weight_bytes - (transformer.decoder.tokens.weight.nbytes if head_is_packed else 0)
+def chosen(words: list[str]) -> Iterator[tuple[str, str, str]]:
+    """Shape, precision and workload of everything that the words name, see `plan.select`."""
+    for contest in plan.select(plan.full(), words, []):
+        for workload in contest.workloads:
+            if workload in PROFILED:
+                yield contest.shape, contest.precision, workload
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--shape", default="llama-135m", choices=checkpoints.SHAPES)
-    parser.add_argument("--precision", nargs="+", default=["float32", "bfloat16", "int8"])
-    parser.add_argument("--rows", type=int, nargs="+", default=[1, 16])
-    parser.add_argument("--context", type=int, default=128)
-    parser.add_argument("--steps", type=int, default=40)
+    parser.add_argument("--only", nargs="+", default=[], help="workloads, shapes, precisions, or joined")
+    parser.add_argument("--tiny", action="store_true", help="tiny models and workloads: only whether everything works")
     parser.add_argument("--threads", type=int, default=torch.get_num_threads())
     parser.add_argument("--checkpoints", type=Path, default=Path(".bench"), help="where models are made and kept")
     parser.add_argument("--json", action="store_true", help="print figures for programs")
     given = parser.parse_args()
     torch.set_num_threads(given.threads)
-    directory = checkpoints.make(given.shape, given.checkpoints)
-    bandwidth = machine.read_bandwidth()
+    limits = {name: machine.peak(name) for name in plan.PRECISIONS} | {"bytes": machine.read_bandwidth()}
+    scale = workloads.TINY if given.tiny else workloads.FULL
+    options = argparse.Namespace(directory=given.checkpoints, threads=given.threads, scale=scale, limits=limits)
     found = []
-    for precision in given.precision:
-        model, dtype = load(directory, precision)
-        limits = {"bytes": bandwidth, "operations": machine.peak(precision)}
-        for rows in given.rows:
-            one = profile(model, dtype, rows, given.context, given.steps, limits)
-            found.append({"shape": given.shape, "precision": precision, **one})
-            if not given.json:
-                show(found[-1])
+    for shape, precision, workload in _tiny() if given.tiny else chosen(given.only):
+        checkpoints.make(shape, given.checkpoints)
+        found.append(profile(shape, precision, workload, options))
+        if not given.json:
+            show(found[-1])
     if given.json:
         print(json.dumps(found))
 
 
+def _tiny() -> Iterator[tuple[str, str, str]]:
+    yield "llama-tiny", "int8", "A"
+    yield "minilm-tiny", "float32", "E"
+
+
+def rest(found: dict[str, Any]) -> float:
+    """Seconds that belong to no part."""
+    known = found["products"][0] + found["head"][0] + found["attention"] + found["choice"] + found["small"]
+    return float(found["seconds"] - known)
+
+
 def show(found: dict[str, Any]) -> None:
-    print(
-        f"\n{found['shape']}, {found['precision']}, {found['rows']} rows at a context of {found['context']}: "
-        f"{found['step_ms']:.2f} ms a step, floor {found['floor_ms']:.2f} ms, "
-        f"{found['floor_ms'] / found['step_ms']:.0%} of it"
-    )
-    print(f"  {found['reason']}")
-    for part in found["parts"]:
-        print(f"  {part['ms']:8.2f} ms {part['ms'] / found['step_ms']:6.1%}  {part['name']}")
+    print(f"\n{found['workload']}, {found['shape']}, {found['precision']}: {found['seconds'] * 1e3:,.0f} ms")
+    for name in ("products", "head"):
+        seconds, floor = found[name]
+        print(f"  {seconds * 1e3:9.1f} ms {seconds / found['seconds']:6.1%}  {name}, floor {floor * 1e3:,.1f} ms")
+    for name in ("attention", "choice", "small"):
+        print(f"  {found[name] * 1e3:9.1f} ms {found[name] / found['seconds']:6.1%}  {name}")
+    print(f"  {rest(found) * 1e3:9.1f} ms {rest(found) / found['seconds']:6.1%}  everything else")
 
 
 if __name__ == "__main__":

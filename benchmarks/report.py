@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from benchmarks import goals, plot
+from benchmarks import goals, plot, profile
 from benchmarks.contestants import LABELS
 from benchmarks.plan import STREAMS
 from benchmarks.summary import Summary
@@ -19,12 +19,18 @@ WORKLOADS = """\
 - **F**: {bert} texts of 128 tokens in calls of 16."""
 
 
+PROFILE = """\
+Milliseconds of a workload in our engine, in process, with every operation timed. Small: norms, rotary positions, writing
+the cache, rounding to int8, sums. Choice: of tokens. Rest: Python, embeddings, batches. A floor is bytes of weights over
+the bandwidth or operations over the peak, whichever is longer, for each product of each step."""
+
+
 def write(results: Path, page: Path) -> None:
     """The page, and the charts in the directory of the results."""
     summary = Summary(results)
     parts = [_head(summary), _goals(summary)]
     parts += [_table(summary, shape) for shape in summary.shapes()]
-    parts += [_charts(summary, results.parent, page.parent), _profile(summary), _failures(summary)]
+    parts += [_charts(summary, results.parent, page.parent), _profile(summary), _tried(), _failures(summary)]
     page.write_text("\n\n".join(part for part in parts if part) + "\n")
 
 
@@ -130,14 +136,22 @@ def _charts(summary: Summary, folder: Path, page_folder: Path) -> str:
 
 
 def _profile(summary: Summary) -> str:
-    parts = []
-    for found in summary.sections.get("profile", []):
-        title = f"### A decode step of {found['shape']}, {found['precision']}, {found['rows']} rows"
-        rows = [title, "", f"{found['step_ms']:.2f} ms; floor {found['floor_ms']:.2f} ms: {found['reason']}.", ""]
-        rows += ["| operation | ms | share |", "|---|---|---|"]
-        rows += [f"| {one['name']} | {one['ms']:.2f} | {one['ms'] / found['step_ms']:.0%} |" for one in found["parts"]]
-        parts.append("\n".join(rows))
-    return "\n\n".join(["## Where the time goes", *parts]) if parts else ""
+    found = summary.sections.get("profile", [])
+    if not found:
+        return ""
+    rows = ["## Where the time goes", "", PROFILE, ""]
+    rows += ["| workload | ms | products | their floor | output head | its floor | attention | small | choice | rest |"]
+    rows += ["|---" * 10 + "|"]
+    for one in found:
+        (products, floor), (head, head_floor) = one["products"], one["head"]
+        cells = [one["seconds"], products, floor, head, head_floor, one["attention"], one["small"], one["choice"]]
+        numbers = " | ".join(f"{seconds * 1e3:,.0f}" for seconds in [*cells, profile.rest(one)])
+        rows.append(f"| {one['workload']}, {one['shape']}, {one['precision']} | {numbers} |")
+    return "\n".join(rows)
+
+
+def _tried() -> str:
+    return (Path(__file__).parent / "tried.md").read_text().strip()
 
 
 def _failures(summary: Summary) -> str:

@@ -1,13 +1,13 @@
 """Who looks at whom in one step, worked out once and used by every layer with the same sliding window.
 
 The facts (lengths, block tables, window, bias) are for any implementation of attention; `groups` is the shape the
-reference implementation wants them in.
+reference implementation wants them in, `queries` the shape for kernels on a CPU.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import accumulate
 
@@ -56,21 +56,29 @@ class Distances:
 
 @dataclass(frozen=True)
 class Queries:
-    """Single queries over a paged cache, each with the keys it sees: int32, one number for each query.
+    """Every query of a step with the keys it sees, for kernels on a CPU: int32, one number for each query.
 
-    tokens: which tokens they are, [queries], int64, or None for all of the step. rows: whose blocks they look into.
-    starts, ends: the keys that they see, from the first to the end. positions: where they stand themselves.
+    rows: whose blocks it looks into; 0 for packed keys, which are one endless block. starts, ends: the keys that it
+    sees, from the first to the end; packed keys count from the step's first. origins: the key at which its bias has
+    number `bias_zero`: itself for a bias by distance, its row's first key for a `KeyBias`.
+    tiles: [tiles, 2], first query and how many: queries of one row that follow each other; those with most work first.
     """
 
-    tokens: Tensor | None
     rows: Tensor
     starts: Tensor
     ends: Tensor
-    positions: Tensor
+    origins: Tensor
+    tiles: Tensor
 
+
+TILE_QUERIES = 64
+"""As many queries of a row are worth sharing the work on a key; more tiles keep more threads busy."""
+
+ENDLESS, _ONE_BLOCK = 1 << 40, torch.zeros(1, 1, dtype=torch.int64)
+"""Packed keys are, for kernels on a CPU, a cache of one block: its size, and its table."""
 
 FEW_QUERIES = 8
-"""Rows with at most so many queries can be computed query by query; with more, keys are worth gathering once."""
+"""Of the reference: rows with at most so many queries are computed together, padding their keys; others one by one."""
 
 
 @dataclass(frozen=True)
@@ -96,14 +104,15 @@ class AttentionPlan:
     block_size: int = 0
     distances: Distances | None = None
     _scratch: dict[tuple[int, ...], Tensor] = field(default_factory=dict, repr=False)
+    _queries: list[Queries] = field(default_factory=list, repr=False)
 
-    def scratch(self, cache: Tensor, groups: Sequence[Group]) -> tuple[Tensor, Tensor]:
-        """Room for the keys and the values of any of these groups, which the layers of a step use in turn.
+    def scratch(self, cache: Tensor) -> tuple[Tensor, Tensor]:
+        """Room for the keys and the values of any group, which the layers of a step use in turn.
 
         cache: [blocks, block_size, kv_heads, head_dim] -> two of the same shape, as many blocks as a group has at most.
         Fresh memory for each layer would cost more than the attention itself: every page of it has to be mapped.
         """
-        count = max(group.keys.numel() for group in groups if isinstance(group.keys, Tensor))
+        count = max(group.keys.numel() for group in self.groups if isinstance(group.keys, Tensor))
         shape = (count, *cache.shape[1:])
         if shape not in self._scratch:
             self._scratch[shape] = cache.new_empty(2, *shape)
@@ -112,41 +121,80 @@ class AttentionPlan:
 
     @cached_property
     def groups(self) -> tuple[Group, ...]:
-        """All rows, for implementations that know nothing of `few_queries`."""
+        """The shape that the reference implementation wants."""
         group = self._packed_group if self.block_tables is None else self._paged_group
         return tuple(group(rows) for rows in self._rows_of_one_shape(range(len(self.query_lens))))
 
-    @cached_property
-    def long_groups(self) -> tuple[Group, ...]:
-        """The rows of a paged step that `few_queries` leaves out."""
-        rows = [row for row, count in enumerate(self.query_lens) if not self._is_few(count)]
-        return tuple(self._paged_group(group) for group in self._rows_of_one_shape(rows))
+    @property
+    def queries(self) -> Queries:
+        """The shape that kernels on a CPU want; shared with the plans that `biased` makes."""
+        if not self._queries:
+            self._queries.append(self._make_queries())
+        return self._queries[0]
 
-    @cached_property
-    def few_queries(self) -> Queries | None:
-        """The queries of a paged step's rows that have only a few; None if there are none."""
-        rows = [row for row, count in enumerate(self.query_lens) if self._is_few(count)]
-        if not rows:
-            return None
-        counts = np.array([self.query_lens[row] for row in rows])
-        key_lens = np.repeat([self.key_lens[row] for row in rows], counts)
-        positions = key_lens - np.repeat(counts, counts) + _within(counts)
-        ends = positions + 1 if self.causal else key_lens
+    def _make_queries(self) -> Queries:
+        counts, key_lens = np.array(self.query_lens), np.array(self.key_lens)
+        count = len(counts)
+        if int(counts.sum()) == count:  # one query a row
+            rows, within, lens = np.arange(count), np.zeros_like(counts), key_lens
+            tiles = np.stack([rows, counts], 1)
+        else:
+            rows = np.repeat(np.arange(count), counts)
+            within, lens = _within(counts), key_lens[rows]
+            tiles = _tiles(counts)
+        positions = lens - counts[rows] + within
+        ends = positions + 1 if self.causal else lens
+        if self.window is not None and not self.causal:
+            ends = np.minimum(ends, positions + self.window)
         starts = np.zeros_like(ends) if self.window is None else np.maximum(positions - self.window + 1, 0)
-        tokens = None
-        if len(rows) < len(self.query_lens):
-            offsets = np.cumsum([0, *self.query_lens])
-            tokens = torch.from_numpy(np.repeat(offsets[rows], counts) + _within(counts)).to(self.device)
-        columns = np.stack([np.repeat(rows, counts), starts, ends, positions]).astype(np.int32)
-        return Queries(tokens, *torch.from_numpy(columns).to(self.device))
+        if tiles.shape[0] > 1 and len(rows) > count:
+            seen = ends[tiles.sum(1) - 1] - starts[tiles[:, 0]]
+            tiles = tiles[np.argsort(-seen * tiles[:, 1], kind="stable")]
+        origins = np.zeros_like(ends) if isinstance(self.score_bias, KeyBias) else positions
+        if self.block_tables is None:
+            first = (np.cumsum(key_lens) - key_lens)[rows]
+            starts, ends, origins, rows = starts + first, ends + first, origins + first, np.zeros_like(rows)
+        columns = (rows, starts, ends, origins, tiles)
+        return Queries(*(torch.from_numpy(column.astype(np.int32)) for column in columns))
 
-    def _is_few(self, count: int) -> bool:
-        return count <= FEW_QUERIES and not isinstance(self.score_bias, KeyBias)
+    def biased(self, score_bias: Tensor) -> AttentionPlan:
+        """The same plan with another bias by distance."""
+        return replace(self, score_bias=score_bias)
 
     @cached_property
     def bias_float32(self) -> Tensor | None:
-        assert not isinstance(self.score_bias, KeyBias), "such rows are never few queries"
-        return None if self.score_bias is None else self.score_bias.float().contiguous()
+        """[heads, distances or keys], float32, contiguous; or None."""
+        bias = self.score_bias.values if isinstance(self.score_bias, KeyBias) else self.score_bias
+        return None if bias is None else bias.float().contiguous()
+
+    @property
+    def bias_zero(self) -> int:
+        """Number of the bias at a query's origin: the middle of the distances, or the first key."""
+        return self.score_bias.shape[-1] // 2 if isinstance(self.score_bias, Tensor) else 0
+
+    @property
+    def tables(self) -> Tensor:
+        """`block_tables`, also of packed keys: [rows, blocks], int64."""
+        return _ONE_BLOCK if self.block_tables is None else self.block_tables
+
+    @property
+    def facts(self) -> dict[str, int]:
+        """Addresses and numbers of this plan, by their names in `struct Attention` of the compiled kernels."""
+        queries, tables, bias = self.queries, self.tables, self.score_bias
+        values = bias.values if isinstance(bias, KeyBias) else bias
+        return {
+            "tables": tables.data_ptr(),
+            "table_width": tables.shape[1],
+            "block_size": self.block_size,
+            "rows": queries.rows.data_ptr(),
+            "starts": queries.starts.data_ptr(),
+            "ends": queries.ends.data_ptr(),
+            "origins": queries.origins.data_ptr(),
+            "tiles": queries.tiles.data_ptr(),
+            "num_tiles": queries.tiles.shape[0],
+            "bias_stride": 0 if values is None else values.shape[-1],
+            "bias_zero": self.bias_zero,
+        }
 
     def _rows_of_one_shape(self, rows: Sequence[int]) -> Iterator[list[int]]:
         """Packed: rows of equal lengths. Paged: few queries, as many in each row, whose block counts have the same
@@ -253,3 +301,11 @@ class AttentionPlan:
 def _within(counts: NDArray[np.int64]) -> NDArray[np.int64]:
     """0, 1, 2... up to each count, one after the other."""
     return np.arange(counts.sum()) - np.repeat(np.cumsum(counts) - counts, counts)
+
+
+def _tiles(counts: NDArray[np.int64]) -> NDArray[np.int64]:
+    """[tiles, 2]: first query and count of each tile, for rows of so many queries, row by row."""
+    tiles = -(-counts // TILE_QUERIES)
+    within = _within(tiles) * TILE_QUERIES
+    firsts = np.repeat(np.cumsum(counts) - counts, tiles) + within
+    return np.stack([firsts, np.minimum(np.repeat(counts, tiles) - within, TILE_QUERIES)], 1)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 
 import torch
 from torch import Tensor
@@ -31,6 +31,16 @@ class KVCache:
         shapes = [(num_blocks, block_size, layer.num_kv_heads, layer.head_dim) for layer in layers]
         self.keys = [torch.zeros(shape, dtype=dtype, device=device) for shape in shapes]
         self.values = [torch.zeros(shape, dtype=dtype, device=device) for shape in shapes]
+        self._addresses: dict[str, dict[Hashable, int]] = {}
+
+    def addresses(self, name: str) -> dict[Hashable, int]:
+        """Where the keys and the values of each layer lie: by the cache's name, "keys" or "values", and layer."""
+        if name not in self._addresses:
+            sides = (("keys", self.keys), ("values", self.values))
+            self._addresses[name] = {
+                (name, side, layer): part.data_ptr() for side, parts in sides for layer, part in enumerate(parts)
+            }
+        return self._addresses[name]
 
     @staticmethod
     def block_bytes(layers: Sequence[AttentionConfig], block_size: int, dtype: torch.dtype) -> int:
@@ -41,13 +51,10 @@ class KVCache:
         """Store new keys and values. slot_mapping: [tokens], int64. key, value: [tokens, kv_heads, head_dim]."""
         ops.write_slots(self.keys[layer], self.values[layer], slot_mapping, key, value)
 
-    def copy_blocks(self, pairs: Sequence[tuple[int, int]]) -> None:
-        """Copy whole blocks (source, destination) in every layer: the write of a copy-on-write."""
-        if not pairs:
-            return
-        source, destination = torch.tensor(pairs, device=self.keys[0].device).unbind(1)
-        for tensor in (*self.keys, *self.values):
-            tensor[destination] = tensor[source]
+    def copy_blocks(self, copies: Sequence[tuple[int, int, int]]) -> None:
+        """Copy (source, destination, slots) in every layer: so many leading slots of a block, for a copy on write."""
+        if copies:
+            ops.copy_blocks((*self.keys, *self.values), copies)
 
     def clear(self, blocks: Sequence[int]) -> None:
         """Zero blocks whose last owner may have left non-finite numbers in them."""

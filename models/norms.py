@@ -46,7 +46,7 @@ class RMSNormFromOne(RMSNorm):
     """
 
     def forward(self, x: Tensor) -> Tensor:
-        return ops.rms_norm(x.float(), 1.0 + self.weight.float(), self.eps).to(x.dtype)
+        return ops.rms_norm_from_one(x, self.weight, self.eps)
 
 
 class NormOfHeads(nn.Module):

@@ -6,8 +6,8 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
-from dataclasses import replace
+from collections.abc import Hashable, Iterable, Mapping
+from functools import cached_property
 from itertools import accumulate, pairwise
 
 import torch
@@ -22,32 +22,64 @@ from models.kv_cache import KVCache
 from models.positions import Rotation
 from models.sparse import SparseAttention, Text, TextPlan
 
+Kind = tuple[bool, int | None]
+"""Whether self-attention is causal, and its sliding window."""
+
 
 class Step(ABC):
     """Attention for one forward pass through one stack. A plan is made once for each sliding window and kept.
 
+    recorded_as: the kind of program that such steps run, or None for those that are computed as they come.
+
     score_bias: [heads, distances] for all layers, [layers, heads, distances] for each its own, or None.
     """
+
+    recorded_as: str | None = None
 
     def __init__(self, rotations: Mapping[RopeConfig, Rotation], score_bias: Tensor | KeyBias | None) -> None:
         self.rotations = rotations
         self._score_bias = score_bias
-        self._plans: dict[tuple[bool, int | None], AttentionPlan] = {}
+        self._plans: dict[Kind, AttentionPlan] = {}
+
+    def given(self, kinds: Iterable[Kind]) -> dict[Hashable, int]:
+        """Addresses and numbers that a program is run with, by the names of `models.recorded`.
+
+        kinds: of the self-attention in it.
+        """
+        found: dict[Hashable, int] = {}
+        for rope, rotation in self.rotations.items():
+            found["cos", rope], found["sin", rope] = rotation.cos.data_ptr(), rotation.sin.data_ptr()
+        bias = self._bias
+        if bias is not None and bias.dim() == 3:
+            found |= {("bias", layer): one.data_ptr() for layer, one in enumerate(bias)}
+        elif bias is not None:
+            found["bias"] = bias.data_ptr()
+        for kind in kinds:
+            found |= {(kind, name): value for name, value in self._plan(kind).facts.items()}
+        return found
+
+    @cached_property
+    def _bias(self) -> Tensor | None:
+        """The score bias in float32, contiguous."""
+        bias = self._score_bias.values if isinstance(self._score_bias, KeyBias) else self._score_bias
+        return None if bias is None else bias.float().contiguous()
 
     def self_attention(self, layer: int, attention: Attention, hidden: Tensor) -> Tensor:
         """hidden: [tokens, hidden] -> [tokens, hidden]."""
         query, key, value = attention.projections(hidden, self.rotations)
-        kind = (attention.config.causal, attention.config.window)
-        if kind not in self._plans:
-            self._plans[kind] = self._make_plan(*kind)
-        plan = self._plans[kind]
+        plan = self._plan((attention.config.causal, attention.config.window))
         if isinstance(self._score_bias, Tensor) and self._score_bias.dim() == 3:
-            plan = replace(plan, score_bias=self._score_bias[layer])
+            plan = plan.biased(self._score_bias[layer])
         return attention.join(self._attend(layer, attention, query, key, value, plan))
 
     @abstractmethod
     def cross_attention(self, layer: int, attention: Attention, hidden: Tensor) -> Tensor:
         """The same, but the keys and values come from the encoder."""
+
+    def _plan(self, kind: Kind) -> AttentionPlan:
+        if kind not in self._plans:
+            self._plans[kind] = self._make_plan(*kind)
+        return self._plans[kind]
 
     @abstractmethod
     def _make_plan(self, causal: bool, window: int | None) -> AttentionPlan: ...
@@ -144,6 +176,7 @@ class PagedStep(Step):
         super().__init__(rotations, score_bias)
         self._batch, self._cache, self._cross_cache, self._dtype = batch, cache, cross_cache, dtype
         self._device = batch.token_ids.device
+        self.recorded_as = None if batch.adapters else "paged"
         if cross_cache is not None:
             self._cross_plan = AttentionPlan(
                 batch.query_lens,
@@ -153,6 +186,14 @@ class PagedStep(Step):
                 block_tables=batch.source_block_tables,
                 block_size=cross_cache.block_size,
             )
+
+    def given(self, kinds: Iterable[Kind]) -> dict[Hashable, int]:
+        found = super().given(kinds) | self._cache.addresses("self")
+        found["slots"] = self._batch.slot_mapping.data_ptr()
+        if self._cross_cache is not None:
+            found |= self._cross_cache.addresses("cross")
+            found |= {("cross", name): value for name, value in self._cross_plan.facts.items()}
+        return found
 
     def cross_attention(self, layer: int, attention: Attention, hidden: Tensor) -> Tensor:
         assert self._cross_cache is not None, "cross-attention needs the encoder's keys and values"

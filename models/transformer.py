@@ -87,6 +87,7 @@ from models.linear import Linear, Packer
 from models.norms import make_norm
 from models.positions import Alibi, BucketBias, KeyAlibi, LayerBucketBias, Rotary, Rotation
 from models.question_types import QuestionTypesEmbedding
+from models.recorded import Recorded
 from models.sound_embedding import ConvolutionalEmbedding
 from models.steps import PackedStep, PagedStep, Step
 
@@ -124,6 +125,7 @@ class Stack(nn.Module):
         self.distances = None if config.distances is None else DistanceTable(config.distances, hidden_size)
         ropes = {layer.attention.rope for layer in config.layers}
         self._rotaries = [Rotary(rope) for rope in ropes if rope is not None]
+        self._recorded = Recorded(self)
         self.rotates_by_length = any(rotary.config.depends_on_length for rotary in self._rotaries)
 
     @property
@@ -144,13 +146,14 @@ class Stack(nn.Module):
         return None if self.score_bias is None else self.score_bias(length)
 
     def forward(self, token_ids: Tensor, positions: Tensor, step: Step, token_type_ids: Tensor | None = None) -> Tensor:
-        return self._through(self.embedding(token_ids, positions, token_type_ids), step)
+        return self._recorded(self.embedding(token_ids, positions, token_type_ids), step)
 
     def read(self, batch: EncoderBatch | SoundBatch, step: Step) -> Tensor:
         """Texts or recordings, whole, as the embedding takes them: [tokens, hidden], model dtype."""
-        return self._through(self.embedding.read(batch), step)  # type: ignore[arg-type]
+        return self._recorded(self.embedding.read(batch), step)  # type: ignore[arg-type]
 
-    def _through(self, x: Tensor, step: Step) -> Tensor:
+    def layers_of(self, x: Tensor, step: Step) -> Tensor:
+        """What all layers make of the embedded tokens: [tokens, hidden] -> [tokens, hidden or output width]."""
         for layer in self.layers:
             x = layer(x, step)
         x = x if self.final_norm is None else self.final_norm(x)
@@ -306,7 +309,7 @@ class Transformer(nn.Module):
         rope_lengths = batch.rope_lengths if stack.rotates_by_length and isinstance(batch, EncoderBatch) else None
         rotations, bias = stack.rotations(batch.positions, rope_lengths), stack.bias(max(batch.lengths))
         distances = None if stack.distances is None else stack.distances(max(batch.lengths))
-        return PackedStep(
+        step = PackedStep(
             batch.lengths,
             self.dtype,
             self.device,
@@ -317,6 +320,8 @@ class Transformer(nn.Module):
             distances,
             batch.token_ids if isinstance(batch, EncoderBatch) else None,
         )
+        step.recorded_as = None if batch.adapters else "packed"
+        return step
 
     def _reread(self, source: Tensor, batch: EncoderBatch) -> Tensor:
         assert self.decoder is not None and isinstance(self.config.head, ClassificationHead | SpanHead)

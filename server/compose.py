@@ -31,6 +31,8 @@ from weights.resolve import ADAPTER_WEIGHTS, WHOLE_WEIGHTS, ResolveError, resolv
 
 log = logging.getLogger("triptych")
 
+GATHER_SECONDS = 0.02
+"""As long as it takes to read some thirty requests."""
 _LARGE_BYTES = 256 << 20
 """Weights of this size take long enough to say so before they are read."""
 
@@ -44,7 +46,9 @@ class Server:
         self.speculations = find_speculations(settings, self.directories)
         self.adapters = find_adapters(settings, list(self.directories))
         metrics = Metrics()
-        client = EngineClient(Telemetry(metrics, _LoadReport()), settings.max_queue_requests, settings.max_queue_tokens)
+        client = EngineClient(
+            Telemetry(metrics, _LoadReport()), settings.max_queue_requests, settings.max_queue_tokens, GATHER_SECONDS
+        )
         self.supervisor = _supervisor(self.directories, settings, client, worker, self.speculations, self.adapters)
         self.texts: dict[str, CheckpointText] = {}
         self.state = State(

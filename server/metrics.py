@@ -13,6 +13,8 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, disa
 from prometheus_client.core import CounterMetricFamily, Metric
 from prometheus_client.registry import Collector
 
+from server.tallies import Tally, TallyHistogram
+
 disable_created_metrics()  # type: ignore[no-untyped-call]
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
@@ -55,6 +57,16 @@ class Metrics:
         def histogram(name: str, text: str, buckets: Iterable[float], labels: Iterable[str] = ()) -> Histogram:
             return Histogram(f"triptych_{name}", text, tuple(labels), registry=registry, buckets=tuple(buckets))
 
+        def tally(name: str, text: str, label: str) -> Tally:
+            made = Tally(f"triptych_{name}", text, label)
+            registry.register(made)
+            return made
+
+        def tallied(name: str, text: str, buckets: tuple[float, ...], label: str) -> TallyHistogram:
+            made = TallyHistogram(f"triptych_{name}", text, buckets, label)
+            registry.register(made)
+            return made
+
         self.requests = counter("requests_total", "HTTP requests answered.", ["route", "status"])
         self.finished = counter("requests_finished_total", "Sequences finished, by reason.", ["model", "reason"])
         self.rejected = counter("requests_rejected_total", "Requests refused, by error code.", ["reason"])
@@ -66,14 +78,14 @@ class Metrics:
         self.streams_open = gauge("streams_open", "Event streams being sent.")
 
         self.prompt_tokens = counter("prompt_tokens_total", "Prompt tokens accepted.", ["model"])
-        self.generated_tokens = counter("generated_tokens_total", "Tokens generated.", ["model"])
+        self.generated_tokens = tally("generated_tokens", "Tokens generated.", "model")
         self.padding_tokens = counter("padding_tokens_total", "Tokens computed only to fill a shape.")
         self.wasted_tokens = counter("wasted_tokens_total", "Tokens computed and thrown away.")
 
         self.time_to_first_token = histogram(
             "time_to_first_token_seconds", "From the request's arrival to its first token.", _LATENCY, ["model"]
         )
-        self.inter_token = histogram("inter_token_seconds", "Between two tokens of a sequence.", _SHORT, ["model"])
+        self.inter_token = tallied("inter_token_seconds", "Between two tokens of a sequence.", _SHORT, "model")
         self.request_seconds = histogram("request_seconds", "From arrival to the last byte.", _LATENCY, ["route"])
         self.queue_seconds = histogram("queue_seconds", "From admission to the first step.", _LATENCY, ["model"])
         self.tokenize_seconds = histogram("tokenize_seconds", "Turning a request's text into ids.", _SHORT)

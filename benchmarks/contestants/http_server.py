@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import json
 import signal
@@ -13,12 +12,13 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 from benchmarks.contestants.contract import Outcome, Subject
 from benchmarks.contestants.ours import KV_BYTES
-from benchmarks.http_client import Connection, free_port
+from benchmarks.http_client import ask_all, free_port
 from benchmarks.memory import children, cpu_seconds, resident_bytes
 from benchmarks.workloads import Job
 from server.engine.host import die_with_parent
@@ -41,36 +41,27 @@ class Entry:
         main = self._server.process.pid
         (worker,) = self._server.workers()
         used = {"http": cpu_seconds(main), "worker": cpu_seconds(worker)}
-        outcome = asyncio.run(self._run(job))
+        outcome = self._run(job)
         outcome.extra["http_cpu_seconds"] = cpu_seconds(main) - used["http"]
         outcome.extra["worker_cpu_seconds"] = cpu_seconds(worker) - used["worker"]
         outcome.extra["rss_bytes"] = resident_bytes(worker)
         outcome.extra["http_rss_bytes"] = resident_bytes(main)
         return outcome
 
-    async def _run(self, job: Job) -> Outcome:
-        outcome = Outcome(0.0)
-        calls = iter(list(self._calls(job)))
-
-        async def client() -> None:
-            async with Connection(self._server.port) as connection:
-                for route, body, units in calls:
-                    began = time.perf_counter()
-                    if job.kind == "embed":
-                        vectors = json.loads(await connection.post(route, body))
-                        assert len(vectors) == units
-                        outcome.texts += units
-                        outcome.latencies.append(time.perf_counter() - began)
-                        continue
-                    stream = await connection.stream(route, body)
-                    outcome.tokens += stream.completion_tokens
-                    outcome.extra["events"] = outcome.extra.get("events", 0) + len(stream.times)
-                    outcome.first_seconds += [moment - began for moment in stream.times[:1]]
-                    outcome.gaps += [b - a for a, b in zip(stream.times, stream.times[1:], strict=False)]
-
-        started = time.perf_counter()
-        await asyncio.gather(*(client() for _ in range(job.in_flight)))
-        outcome.seconds = time.perf_counter() - started
+    def _run(self, job: Job) -> Outcome:
+        calls = list(self._calls(job))
+        answers, seconds = ask_all(self._server.port, [(route, body) for route, body, _ in calls], job.in_flight)
+        outcome = Outcome(seconds)
+        for answer, (_, _, units) in zip(answers, calls, strict=True):
+            if job.kind == "embed":
+                assert len(json.loads(answer.body)) == units
+                outcome.texts += units
+                outcome.latencies.append(answer.ended - answer.began)
+                continue
+            outcome.tokens += answer.completion_tokens
+            outcome.first_seconds += [moment - answer.began for moment in answer.times[:1]]
+            outcome.gaps += [after - before for before, after in pairwise(answer.times)]
+        outcome.extra["events"] = sum(len(answer.times) for answer in answers)
         return outcome
 
     def _calls(self, job: Job) -> Iterator[tuple[str, bytes, int]]:
@@ -91,7 +82,7 @@ class Entry:
         self._server = Server(self._subject)
         self._server.wait()
         one = Job("generate", job.inputs, job.new_tokens)
-        seconds = [asyncio.run(self._run(one)).seconds for _ in range(10)]
+        seconds = [self._run(one).seconds for _ in range(10)]
         extra = {"ready_seconds": self._server.ready_seconds, "first_request_seconds": seconds[0]}
         demo = Server(None)
         try:

@@ -5,7 +5,6 @@ It asks for older versions of what the other peers use: its environment lies ins
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import json
 import os
@@ -21,7 +20,7 @@ from typing import Any
 from benchmarks import vocabulary
 from benchmarks.checkpoints import SHAPES
 from benchmarks.contestants.contract import Outcome, Refused, Subject
-from benchmarks.http_client import Connection, free_port
+from benchmarks.http_client import ask_all, free_port
 from benchmarks.workloads import Job
 
 PROGRAM = "infinity/bin/infinity_emb"
@@ -57,24 +56,11 @@ class Entry:
 
     def run(self, job: Job) -> Outcome:
         texts = [vocabulary.text(ids[1:-1]) for ids in job.inputs]
-        calls = [texts[start : start + job.batch] for start in range(0, len(texts), job.batch)]
-        return asyncio.run(self._run(calls, job.in_flight))
-
-    async def _run(self, calls: list[list[str]], in_flight: int) -> Outcome:
-        outcome, waiting = Outcome(0.0), iter(calls)
-
-        async def client() -> None:
-            async with Connection(self._port) as connection:
-                for call in waiting:
-                    began = time.perf_counter()
-                    body = json.dumps({"model": "m", "input": call}).encode()
-                    answer = await connection.post("/embeddings", body)
-                    outcome.texts += len(json.loads(answer)["data"])
-                    outcome.latencies.append(time.perf_counter() - began)
-
-        started = time.perf_counter()
-        await asyncio.gather(*(client() for _ in range(in_flight)))
-        outcome.seconds = time.perf_counter() - started
+        inputs = [texts[start : start + job.batch] for start in range(0, len(texts), job.batch)]
+        calls = [("/embeddings", json.dumps({"model": "m", "input": some}).encode()) for some in inputs]
+        answers, seconds = ask_all(self._port, calls, job.in_flight)
+        outcome = Outcome(seconds, latencies=[answer.ended - answer.began for answer in answers])
+        outcome.texts = sum(len(json.loads(answer.body)["data"]) for answer in answers)
         return outcome
 
     def close(self) -> None:

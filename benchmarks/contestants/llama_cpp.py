@@ -5,7 +5,6 @@ Its models have a format of their own: `made/SHAPE/PRECISION.gguf` under the che
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import json
 import subprocess
@@ -17,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.contestants.contract import Outcome, Refused, Subject
-from benchmarks.http_client import Connection, free_port
+from benchmarks.http_client import ask_all, free_port
 from benchmarks.workloads import Job
 
 SLOTS, SLOT_TOKENS = 16, 1024
@@ -47,23 +46,13 @@ class Entry:
         raise RuntimeError(f"the server is not ready: {self._log.read()[-250:]}")
 
     def run(self, job: Job) -> Outcome:
-        return asyncio.run(self._run(job))
-
-    async def _run(self, job: Job) -> Outcome:
-        outcome, waiting = Outcome(0.0), iter(list(zip(job.inputs, job.new_tokens, strict=True)))
-
-        async def client() -> None:
-            async with Connection(self._port) as connection:
-                for prompt, new in waiting:
-                    body = {"prompt": prompt, "n_predict": new, "ignore_eos": True, "temperature": 0}
-                    body |= {"cache_prompt": False, "stream": False}
-                    answer = await connection.post("/completion", json.dumps(body).encode())
-                    outcome.tokens += int(json.loads(answer)["tokens_predicted"])
-
-        started = time.perf_counter()
-        await asyncio.gather(*(client() for _ in range(job.in_flight)))
-        outcome.seconds = time.perf_counter() - started
-        return outcome
+        calls = []
+        for prompt, new in zip(job.inputs, job.new_tokens, strict=True):
+            body = {"prompt": prompt, "n_predict": new, "ignore_eos": True, "temperature": 0}
+            body |= {"cache_prompt": False, "stream": False}
+            calls.append(("/completion", json.dumps(body).encode()))
+        answers, seconds = ask_all(self._port, calls, job.in_flight)
+        return Outcome(seconds, tokens=sum(int(json.loads(answer.body)["tokens_predicted"]) for answer in answers))
 
     def close(self) -> None:
         if self._process.poll() is None:

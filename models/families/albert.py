@@ -6,27 +6,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from models.config import (
-    ClassificationHead,
-    ConfigError,
-    MaskedLanguageModelHead,
-    ModelConfig,
-    NormConfig,
-    SpanHead,
-    TokenClassificationHead,
-)
+from models.config import ClassificationHead, ConfigError, MaskedLanguageModelHead, ModelConfig
+from models.families.bert_fields import architectures, bert_model, bert_stack, encoder_fields
+from models.families.bert_rules import embedding_rules, linear, masked_rules, norm, output_rules
 from models.families.family import Family
 from models.families.fields import Fields
-from models.families.post_norm_encoder import (
-    architectures,
-    embedding_rules,
-    encoder_stack,
-    head,
-    linear,
-    norm,
-    refuse_other_attention,
-)
-from weights.rules import Drop, Rename, Rule
+from weights.rules import Drop, Rule
 
 _PREFIX = r"(?:albert\.)?"
 
@@ -46,30 +31,16 @@ def _owners(hf: Mapping[str, Any]) -> dict[tuple[int, int], list[int]]:
 
 
 def _config(hf: Mapping[str, Any], architecture: str) -> ModelConfig:
-    refuse_other_attention(hf)
-    fields = Fields(hf)
-    layer_norm = NormConfig("layer", fields.number("layer_norm_eps", 1e-12))
-    hidden_size, vocab_size = fields.integer("hidden_size", 4096), fields.integer("vocab_size", 30000)
-    num_positions, activation = (
-        fields.integer("max_position_embeddings", 512),
-        fields.activation("hidden_act", "gelu_new"),
-    )
+    sizes = {"hidden_size": 4096, "num_attention_heads": 64, "intermediate_size": 16384}
+    fields = encoder_fields(hf, vocab_size=30000, hidden_act="gelu_new", **sizes)
+    stack = bert_stack(fields, embedding_width=fields.integer("embedding_size", 128))
     sharing = {index: layers[0] for layers in _owners(hf).values() for index in layers}
-    stack = encoder_stack(
-        vocab_size=vocab_size,
-        hidden_size=hidden_size,
-        num_layers=len(sharing),
-        num_heads=fields.integer("num_attention_heads", 64),
-        intermediate_size=fields.integer("intermediate_size", 16384),
-        activation=activation,
-        norm=layer_norm,
-        num_positions=num_positions,
-        num_token_types=fields.integer("type_vocab_size", 2),
-        embedding_width=fields.integer("embedding_size", 128),
+    stack = replace(
+        stack,
+        layers=stack.layers[:1] * len(sharing),
+        sharing=tuple(sharing[index] for index in range(len(sharing))),
     )
-    stack = replace(stack, sharing=tuple(sharing[index] for index in range(len(sharing))))
-    chosen = head(fields, architecture, MaskedLanguageModelHead(activation, layer_norm), dense="tanh")
-    return ModelConfig(hidden_size, vocab_size, chosen, encoder=stack, max_positions=num_positions)
+    return bert_model(fields, architecture, stack)
 
 
 def _layer_rules(hf: Mapping[str, Any]) -> tuple[Rule, ...]:
@@ -104,18 +75,11 @@ def _rules(model: ModelConfig, hf: Mapping[str, Any], architecture: str) -> Sequ
         case MaskedLanguageModelHead():
             return (
                 *body,
-                linear(r"predictions\.dense", "head.dense"),
-                *norm(r"predictions\.LayerNorm", "head.norm"),
-                Rename(r"predictions\.(?:decoder\.)?bias", "head.bias"),
-                Rename(r"predictions\.decoder\.weight", "encoder.embedding.tokens.weight"),
+                *masked_rules(r"predictions\.dense", r"predictions\.LayerNorm", "predictions"),
                 Drop(rf"{pooler}\..*|sop_classifier\..*"),
             )
-        case TokenClassificationHead():
-            return (*body, linear("classifier", "head.output"), Drop(rf"{pooler}\..*|{unused}"))
-        case SpanHead():
-            return (*body, linear("qa_outputs", "head.output"), Drop(rf"{pooler}\..*|{unused}"))
         case _:
-            return (*body, Drop(rf"{pooler}\..*|{unused}"))
+            return (*body, *output_rules(model.head), Drop(rf"{pooler}\..*|{unused}"))
 
 
 FAMILY = Family(

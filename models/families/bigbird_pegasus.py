@@ -10,60 +10,27 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from models.config import (
-    ClassificationHead,
-    EmbeddingConfig,
-    HeadConfig,
-    LanguageModelHead,
-    LayerConfig,
-    LearnedPositions,
-    ModelConfig,
-    SpanHead,
-    StackConfig,
-)
+from models.config import LayerConfig, LearnedPositions, ModelConfig
+from models.families.bart_fields import bart_embedding, bart_fields, bart_head, bart_model, both_stacks
+from models.families.bart_rules import PREFIX, pre_norm_rules
 from models.families.block_sparse import with_blocks, without_biases
 from models.families.family import Family
-from models.families.fields import Fields
-from models.families.post_norm_seq2seq import embedding_scale
-from models.families.pre_norm_seq2seq import pre_norm_rules, pre_norm_stack
 from models.generation_defaults import GenerationDefaults
 from weights.rules import Rename, Rule
 
-_DEFAULTS = {
-    "activation_function": "gelu_new",
-    "encoder_layers": 16,
-    "decoder_layers": 16,
-    "scale_embedding": True,
-}
+_DEFAULTS = {"vocab_size": 96103, "layers": 16, "activation_function": "gelu_new", "max_position_embeddings": 4096}
 
 
 def config(hf: Mapping[str, Any], architecture: str) -> ModelConfig:
-    fields = Fields({**_DEFAULTS, **hf})
+    fields = bart_fields(hf, **_DEFAULTS, scale_embedding=True)
     fields.refuse_unless("tie_word_embeddings", True)
-    vocab, positions = fields.integer("vocab_size", 96103), fields.integer("max_position_embeddings", 4096)
-    embedding = EmbeddingConfig(vocab, embedding_scale(fields), LearnedPositions(positions))
-    head: HeadConfig = LanguageModelHead(tied=True, bias=True)
     start = fields.integer("decoder_start_token_id", 2, least=0)
-    if architecture == "BigBirdPegasusForQuestionAnswering":
-        head = SpanHead(start_token_id=start)
-    if architecture == "BigBirdPegasusForSequenceClassification":
-        end = fields.integer("eos_token_id", 1, least=0)
-        head = ClassificationHead(fields.labels(), dense="tanh", pool="end", start_token_id=start, end_token_id=end)
-    encoder, decoder = (_stack(fields, side, embedding) for side in ("encoder", "decoder"))
-    return ModelConfig(
-        hidden_size=fields.integer("d_model", 1024),
-        vocab_size=vocab,
-        head=head,
-        encoder=with_blocks(encoder, fields),
-        decoder=decoder,
-        shared_embeddings=True,
-        max_positions=positions,
-    )
-
-
-def _stack(fields: Fields, side: str, embedding: EmbeddingConfig) -> StackConfig:
-    stack = pre_norm_stack(fields, side, embedding)
-    return stack if fields.flag("use_bias", False) else replace(stack, layers=tuple(map(_unbiased, stack.layers)))
+    head = bart_head(fields, architecture, start, end=1)
+    embedding = bart_embedding(fields, LearnedPositions(fields.integer("max_position_embeddings")))
+    encoder, decoder = both_stacks(fields, embedding, before=True)
+    if not fields.flag("use_bias", False):
+        encoder, decoder = (replace(stack, layers=tuple(map(_unbiased, stack.layers))) for stack in (encoder, decoder))
+    return bart_model(fields, head, with_blocks(encoder, fields), decoder)
 
 
 def _unbiased(layer: LayerConfig) -> LayerConfig:
@@ -76,15 +43,13 @@ def _unbiased(layer: LayerConfig) -> LayerConfig:
 
 
 def rules(model: ModelConfig, hf: Mapping[str, Any], architecture: str) -> Sequence[Rule]:
-    stack = r"(?:model\.)?(encoder|decoder)\."
-    attention, ours = r"(?:model\.)?encoder\.layers\.(\d+)\.self_attn\.", r"encoder.layers.\1.attention."
+    stack = rf"{PREFIX}(encoder|decoder)\."
+    attention, ours = rf"{PREFIX}encoder\.layers\.(\d+)\.self_attn\.", r"encoder.layers.\1.attention."
     return (
         Rename(stack + r"embed_positions\.weight", r"\1.embedding.positions.weight"),
         Rename(stack + r"layernorm_embedding\.(weight|bias)", r"\1.final_norm.\2"),
         Rename(attention + r"self\.(query|key|value)\.(weight|bias)", ours + r"\2.\3"),
         Rename(attention + r"output\.(weight|bias)", ours + r"output.\2"),
-        Rename(r"classification_head\.dense\.(weight|bias)", r"head.dense.\1"),
-        Rename(r"classification_head\.out_proj\.(weight|bias)", r"head.output.\1"),
         *pre_norm_rules(),
     )
 

@@ -5,49 +5,37 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from models.config import EmbeddingConfig, LanguageModelHead, LearnedPositions, ModelConfig
+from models.config import LanguageModelHead, LearnedPositions, ModelConfig
+from models.families.bart_fields import bart_embedding, bart_fields, bart_model, both_stacks, refuse_variants
+from models.families.bart_rules import PREFIX, pre_norm_rules
 from models.families.family import Family
-from models.families.fields import Fields
-from models.families.post_norm_seq2seq import embedding_scale
-from models.families.pre_norm_seq2seq import pre_norm_rules, pre_norm_stack, refuse_other_norms
 from models.generation_defaults import GenerationDefaults
 from weights.rules import Rename, Rule
 
 _DEFAULTS = {
+    "vocab_size": 8008,
     "d_model": 2560,
     "encoder_layers": 2,
     "decoder_layers": 24,
-    "encoder_attention_heads": 32,
-    "decoder_attention_heads": 32,
-    "encoder_ffn_dim": 10240,
-    "decoder_ffn_dim": 10240,
+    "attention_heads": 32,
+    "ffn_dim": 10240,
+    "max_position_embeddings": 128,
 }
 
 
 def config(hf: Mapping[str, Any], architecture: str) -> ModelConfig:
-    fields = Fields({**_DEFAULTS, **hf})
-    refuse_other_norms(fields, embedding_norm=False)
+    fields = bart_fields(hf, **_DEFAULTS)
+    refuse_variants(fields, before=True, embedding_norm=False, sinusoids=False)
+    fields.refuse_unless("tie_word_embeddings", True)
     fields.refuse_unless("layernorm_variant", "prelayernorm")
-    fields.refuse_unless("static_position_embeddings", False)
-    vocab, positions = fields.integer("vocab_size", 8008), fields.integer("max_position_embeddings", 128)
-    embedding = EmbeddingConfig(vocab, embedding_scale(fields), LearnedPositions(positions))
-    return ModelConfig(
-        hidden_size=fields.integer("d_model"),
-        vocab_size=vocab,
-        head=LanguageModelHead(tied=True, bias=True),
-        encoder=pre_norm_stack(fields, "encoder", embedding),
-        decoder=pre_norm_stack(fields, "decoder", embedding),
-        shared_embeddings=True,
-        max_positions=positions,
-    )
+    embedding = bart_embedding(fields, LearnedPositions(fields.integer("max_position_embeddings")))
+    head = LanguageModelHead(tied=True, bias=True)
+    return bart_model(fields, head, *both_stacks(fields, embedding, before=True))
 
 
 def rules(model: ModelConfig, hf: Mapping[str, Any], architecture: str) -> Sequence[Rule]:
-    stack = r"(?:model\.)?(encoder|decoder)\."
-    return (
-        Rename(stack + r"embed_positions\.weight", r"\1.embedding.positions.weight"),
-        *pre_norm_rules(),
-    )
+    positions = rf"{PREFIX}(encoder|decoder)\.embed_positions\.weight"
+    return (Rename(positions, r"\1.embedding.positions.weight"), *pre_norm_rules())
 
 
 FAMILY = Family(

@@ -7,10 +7,11 @@ from typing import Any
 
 from models.config import ModelConfig
 from models.families import disentangled_encoder
+from models.families.bert_fields import architectures
+from models.families.bert_rules import linear
 from models.families.disentangled_encoder import LAYER, OURS
 from models.families.family import Family
 from models.families.fields import Fields
-from models.families.post_norm_encoder import architectures, linear
 from weights.rules import Rename, Rule, Split
 
 

@@ -10,10 +10,11 @@ from typing import Any
 
 from models.config import ConvolvedLayerConfig, LayerConfig, ModelConfig, NormConfig
 from models.families import disentangled_encoder
+from models.families.bert_fields import architectures
+from models.families.bert_rules import linear, norm
 from models.families.disentangled_encoder import LAYER, OURS, PREFIX
 from models.families.family import Family
 from models.families.fields import Fields
-from models.families.post_norm_encoder import architectures, linear, norm
 from weights.rules import Rule
 
 

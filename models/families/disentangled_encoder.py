@@ -20,12 +20,11 @@ from models.config import (
     ModelConfig,
     NormConfig,
     NormSlots,
-    SpanHead,
     StackConfig,
-    TokenClassificationHead,
 )
+from models.families.bert_fields import head
+from models.families.bert_rules import TOKENS, embedding_rules, linear, norm, output_rules
 from models.families.fields import Fields, head_width, short
-from models.families.post_norm_encoder import embedding_rules, head, linear, norm
 from weights.rules import Drop, Rename, Rule
 
 PREFIX = r"(?:deberta\.)?"
@@ -141,12 +140,8 @@ def rules(model: ModelConfig, hf: Mapping[str, Any], attention: Sequence[Rule]) 
                 *(linear(rf"{name}(?:transform\.)?dense", "head.dense") for name in heads.values()),
                 *(rule for name in heads.values() for rule in norm(rf"{name}(?:transform\.)?LayerNorm", "head.norm")),
                 *(Rename(rf"{name}(?:decoder\.)?bias", "head.bias") for name in heads.values()),
-                Rename(r"cls\.predictions\.decoder\.weight", "encoder.embedding.tokens.weight"),
+                Rename(r"cls\.predictions\.decoder\.weight", TOKENS),
                 Drop(r"pooler\..*"),
             )
-        case TokenClassificationHead():
-            return (*body, linear("classifier", "head.output"), dead)
-        case SpanHead():
-            return (*body, linear("qa_outputs", "head.output"), dead)
         case _:
-            return (*body, dead)
+            return (*body, *output_rules(model.head), dead)

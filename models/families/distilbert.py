@@ -5,56 +5,37 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from models.config import (
-    ClassificationHead,
-    MaskedLanguageModelHead,
-    ModelConfig,
-    NormConfig,
-    SpanHead,
-    TokenClassificationHead,
-)
+from models.config import ClassificationHead, MaskedLanguageModelHead, ModelConfig, NormConfig, PoolingHead
+from models.families.bert_fields import architectures, encoder_fields, encoder_stack, head
+from models.families.bert_rules import embedding_rules, layer_rules, linear, masked_rules, output_rules
 from models.families.family import Family
-from models.families.fields import Fields
-from models.families.post_norm_encoder import (
-    architectures,
-    encoder_stack,
-    head,
-    layer_rules,
-    linear,
-    norm,
-    refuse_other_attention,
-)
-from weights.rules import Drop, Rename, Rule
+from weights.rules import Drop, Rule
 
 _PREFIX = r"(?:distilbert\.)?"
-_TOKENS = "encoder.embedding.tokens.weight"
 _NORM = NormConfig("layer", 1e-12)
 
 
 def _config(hf: Mapping[str, Any], architecture: str) -> ModelConfig:
-    refuse_other_attention(hf)
-    fields = Fields(hf)
-    hidden_size, vocab_size = fields.integer("dim", 768), fields.integer("vocab_size", 30522)
-    num_positions = fields.integer("max_position_embeddings", 512)
+    fields = encoder_fields(hf)
+    hidden_size, vocab_size = fields.integer("dim", 768), fields.integer("vocab_size")
+    num_positions, activation = fields.integer("max_position_embeddings"), fields.activation("activation", "gelu")
     stack = encoder_stack(
         vocab_size=vocab_size,
         hidden_size=hidden_size,
         num_layers=fields.integer("n_layers", 6),
         num_heads=fields.integer("n_heads", 12),
         intermediate_size=fields.integer("hidden_dim", 3072),
-        activation=fields.activation("activation", "gelu"),
+        activation=activation,
         norm=_NORM,
         num_positions=num_positions,
         num_token_types=0,
     )
-    chosen = head(
-        fields, architecture, MaskedLanguageModelHead(fields.activation("activation", "gelu"), _NORM), dense="relu"
-    )
+    chosen = head(fields, architecture, MaskedLanguageModelHead(activation, _NORM), dense="relu")
     return ModelConfig(hidden_size, vocab_size, chosen, encoder=stack, max_positions=num_positions)
 
 
 def _rules(model: ModelConfig, hf: Mapping[str, Any], architecture: str) -> Sequence[Rule]:
-    embeddings, layer = rf"{_PREFIX}embeddings", rf"{_PREFIX}transformer\.layer\.(\d+)"
+    layer = rf"{_PREFIX}transformer\.layer\.(\d+)"
     names = {
         "query": rf"{layer}\.attention\.q_lin",
         "key": rf"{layer}\.attention\.k_lin",
@@ -66,29 +47,18 @@ def _rules(model: ModelConfig, hf: Mapping[str, Any], architecture: str) -> Sequ
         "feed_forward_norm": rf"{layer}\.output_layer_norm",
     }
     body = (
-        Rename(rf"{embeddings}\.word_embeddings\.weight", _TOKENS),
-        Rename(rf"{embeddings}\.position_embeddings\.weight", "encoder.embedding.positions.weight"),
-        *norm(rf"{embeddings}\.LayerNorm", "encoder.embedding.norm"),
-        Drop(rf"{embeddings}\.position_ids"),
+        *embedding_rules(rf"{_PREFIX}embeddings"),
         *layer_rules(names),
     )
     match model.head:
         case ClassificationHead():
             return (*body, linear("pre_classifier", "head.dense"), linear("classifier", "head.output"))
         case MaskedLanguageModelHead():
-            return (
-                *body,
-                linear("vocab_transform", "head.dense"),
-                *norm("vocab_layer_norm", "head.norm"),
-                Rename(r"vocab_projector\.bias", "head.bias"),
-                Rename(r"vocab_projector\.weight", _TOKENS),
-            )
-        case TokenClassificationHead():
-            return (*body, linear("classifier", "head.output"))
-        case SpanHead():
-            return (*body, linear("qa_outputs", "head.output"))
-        case _:
+            return (*body, *masked_rules("vocab_transform", "vocab_layer_norm", "vocab_projector"))
+        case PoolingHead():
             return (*body, Drop(r"vocab_(transform|layer_norm|projector)\..*"))
+        case _:
+            return (*body, *output_rules(model.head))
 
 
 FAMILY = Family(

@@ -6,57 +6,30 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from models.config import (
-    ClassificationHead,
-    HeadConfig,
-    MaskedLanguageModelHead,
-    ModelConfig,
-    NormConfig,
-    PoolingHead,
-    SpanHead,
-    TokenClassificationHead,
-)
-from models.families.family import Family
-from models.families.fields import Fields
-from models.families.post_norm_encoder import (
-    architectures,
+from models.config import ClassificationHead, MaskedLanguageModelHead, ModelConfig
+from models.families.bert_fields import architectures, bert_model, bert_stack, encoder_fields
+from models.families.bert_rules import (
     bert_layer_names,
     embedding_rules,
-    encoder_stack,
-    head,
     layer_rules,
     linear,
-    norm,
-    refuse_other_attention,
+    masked_rules,
+    output_rules,
+    roberta_class_rules,
 )
-from weights.rules import Drop, Rename, Rule
+from models.families.family import Family
+from weights.rules import Drop, Rule
 
 _PREFIX = r"(?:electra\.)?"
 _DISCRIMINATOR = "ElectraForPreTraining"
 
 
 def _config(hf: Mapping[str, Any], architecture: str) -> ModelConfig:
-    refuse_other_attention(hf)
-    fields = Fields(hf)
-    layer_norm = NormConfig("layer", fields.number("layer_norm_eps", 1e-12))
-    hidden_size, vocab_size = fields.integer("hidden_size", 256), fields.integer("vocab_size", 30522)
-    width, num_positions = fields.integer("embedding_size", 128), fields.integer("max_position_embeddings", 512)
-    stack = encoder_stack(
-        vocab_size=vocab_size,
-        hidden_size=hidden_size,
-        num_layers=fields.integer("num_hidden_layers", 12),
-        num_heads=fields.integer("num_attention_heads", 4),
-        intermediate_size=fields.integer("intermediate_size", 1024),
-        activation=fields.activation("hidden_act", "gelu"),
-        norm=layer_norm,
-        num_positions=num_positions,
-        num_token_types=fields.integer("type_vocab_size", 2),
-        embedding_width=None if width == hidden_size else width,
-    )
-    chosen: HeadConfig = PoolingHead()
-    if architecture != _DISCRIMINATOR:
-        chosen = head(fields, architecture, MaskedLanguageModelHead("gelu", layer_norm), dense="gelu")
-    return ModelConfig(hidden_size, vocab_size, chosen, encoder=stack, max_positions=num_positions)
+    fields = encoder_fields(hf, hidden_size=256, num_attention_heads=4, intermediate_size=1024)
+    width = fields.integer("embedding_size", 128)
+    stack = bert_stack(fields, embedding_width=None if width == fields.integer("hidden_size") else width)
+    served_as = "ElectraModel" if architecture == _DISCRIMINATOR else architecture
+    return bert_model(fields, served_as, stack, masked="gelu", dense="gelu")
 
 
 def _rules(model: ModelConfig, hf: Mapping[str, Any], architecture: str) -> Sequence[Rule]:
@@ -65,25 +38,14 @@ def _rules(model: ModelConfig, hf: Mapping[str, Any], architecture: str) -> Sequ
         linear(rf"{_PREFIX}embeddings_project", "encoder.embedding.projection"),
         *layer_rules(bert_layer_names(_PREFIX)),
     )
-    unused = Drop(r"(discriminator_predictions|generator_predictions|generator_lm_head)\..*")
+    words, unused = "generator_predictions", r"(discriminator_predictions|generator_predictions|generator_lm_head)\..*"
     match model.head:
         case ClassificationHead():
-            head_rules = (linear(r"classifier\.dense", "head.dense"), linear(r"classifier\.out_proj", "head.output"))
-            return (*body, *head_rules, unused)
+            return (*body, *roberta_class_rules(), Drop(unused))
         case MaskedLanguageModelHead():
-            return (
-                *body,
-                linear(r"generator_predictions\.dense", "head.dense"),
-                *norm(r"generator_predictions\.LayerNorm", "head.norm"),
-                Rename(r"generator_lm_head\.bias", "head.bias"),
-                Rename(r"generator_lm_head\.weight", "encoder.embedding.tokens.weight"),
-            )
-        case TokenClassificationHead():
-            return (*body, linear("classifier", "head.output"), unused)
-        case SpanHead():
-            return (*body, linear("qa_outputs", "head.output"), unused)
+            return (*body, *masked_rules(rf"{words}\.dense", rf"{words}\.LayerNorm", "generator_lm_head"))
         case _:
-            return (*body, unused)
+            return (*body, *output_rules(model.head), Drop(unused))
 
 
 FAMILY = Family(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any
 
 from models.config import Activation, ConfigError, RopeConfig
@@ -28,10 +29,16 @@ class Fields:
     """The settings of one `config.json`, asked for by name. Every method raises ConfigError naming the setting.
 
     published_code: what a family's first checkpoints came with, so that an `auto_map` to it is no reason to refuse.
+    defaults: stand in for what is absent or null, before what a method's caller says.
     """
 
-    def __init__(self, hf: Mapping[str, Any], published_code: PublishedCode | None = None) -> None:
-        self._hf = hf
+    def __init__(
+        self,
+        hf: Mapping[str, Any],
+        published_code: PublishedCode | None = None,
+        defaults: Mapping[str, Any] = MappingProxyType({}),
+    ) -> None:
+        self._hf = {**hf, **{name: value for name, value in defaults.items() if hf.get(name) is None}}
         own = published_code is not None and published_code.is_all_of(hf.get("auto_map"))
         if hf.get("auto_map") and not own:
             raise ConfigError("'auto_map' asks to run the checkpoint's own code, which is not supported")
@@ -62,7 +69,7 @@ class Fields:
         """None where the setting is null or not there."""
         return None if self._hf.get(name) is None else self.positive(name)
 
-    def flag(self, name: str, default: bool) -> bool:
+    def flag(self, name: str, default: bool | None = None) -> bool:
         value = self._present(name, default)
         if not isinstance(value, bool):
             raise ConfigError(f"{name!r} must be true or false")
@@ -74,7 +81,7 @@ class Fields:
             raise ConfigError(f"{name!r} must be a string")
         return value
 
-    def activation(self, name: str, default: str) -> Activation:
+    def activation(self, name: str, default: str | None = None) -> Activation:
         return activation(self._present(name, default), name)
 
     def refuse_unless(self, name: str, *allowed: Any) -> None:

@@ -6,71 +6,52 @@ No token is global, as in the reference's `generate` where nobody names any (`do
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
-from models.config import (
-    EmbeddingConfig,
-    HeadConfig,
-    LanguageModelHead,
-    LearnedPositions,
-    ModelConfig,
-    NormConfig,
-    SpanHead,
-)
+from models.config import HeadConfig, LanguageModelHead, LearnedPositions, ModelConfig, SpanHead
+from models.families.bart_fields import NORM, bart_embedding, bart_fields, bart_model, bart_stack, refuse_variants
+from models.families.bart_rules import head_rules, layer_rules, token_rules
 from models.families.family import Family
-from models.families.fields import Fields
 from models.families.longformer_layers import global_rules, with_windows
-from models.families.post_norm_seq2seq import layer_rules, refuse_later_variants, seq2seq_stack
 from models.generation_defaults import GenerationDefaults
 from weights.rules import Rename, Rule
 
-_TOKENS = "encoder.embedding.tokens.weight"
+_PREFIX = r"(?:led\.)?"
 
 
 def config(hf: Mapping[str, Any], architecture: str) -> ModelConfig:
-    fields = Fields(hf)
-    refuse_later_variants(fields)
+    fields = bart_fields(hf)
+    refuse_variants(fields, before=False, embedding_norm=True, sinusoids=False)
     fields.refuse_unless("tie_word_embeddings", True)
-    fields.refuse_unless("normalize_embedding", True)
-    fields.refuse_unless("static_position_embeddings", False)
     fields.refuse_unless("scale_embedding", False)
-    vocab = fields.integer("vocab_size", 50265)
-    source_positions = fields.integer("max_encoder_position_embeddings", 16384)
-    positions = fields.integer("max_decoder_position_embeddings", 1024)
-
-    def embedding(num_positions: int) -> EmbeddingConfig:
-        return EmbeddingConfig(vocab, positions=LearnedPositions(num_positions), norm=NormConfig("layer", 1e-5))
-
+    read = fields.integer("max_encoder_position_embeddings", 16384)
+    written = fields.integer("max_decoder_position_embeddings", 1024)
+    encoder, decoder = (
+        bart_stack(fields, side, bart_embedding(fields, LearnedPositions(positions), NORM))
+        for side, positions in (("encoder", read), ("decoder", written))
+    )
     head: HeadConfig = LanguageModelHead(tied=True, bias=True)
     if architecture == "LEDForQuestionAnswering":
         head = SpanHead(start_token_id=fields.integer("decoder_start_token_id", 2, least=0))
-    return ModelConfig(
-        hidden_size=fields.integer("d_model", 1024),
-        vocab_size=vocab,
-        head=head,
-        encoder=with_windows(seq2seq_stack(fields, "encoder", embedding(source_positions)), hf, None),
-        decoder=seq2seq_stack(fields, "decoder", embedding(positions)),
-        shared_embeddings=True,
-        max_positions=positions,
-        max_source_positions=source_positions,
-    )
+    model = bart_model(fields, head, with_windows(encoder, hf, None), decoder)
+    return replace(model, max_source_positions=read)
 
 
 def rules(model: ModelConfig, hf: Mapping[str, Any], architecture: str) -> Sequence[Rule]:
     assert model.encoder is not None
-    stack = r"(?:led\.)?(encoder|decoder)\."
-    attention = r"(?:led\.)?encoder\.layers\.(\d+)\.self_attn\."
+    stack = rf"{_PREFIX}(encoder|decoder)\."
+    attention = rf"{_PREFIX}encoder\.layers\.(\d+)\.self_attn\."
     windowed, ours = attention + r"longformer_self_attn", r"encoder.layers.\1.attention."
     return (
-        Rename(r"(?:led\.)?shared\.weight", _TOKENS),
-        Rename(stack + r"embed_tokens\.weight", _TOKENS),
-        Rename(r"lm_head\.weight", _TOKENS),
+        *token_rules(_PREFIX),
         Rename(stack + r"embed_positions\.weight", r"\1.embedding.positions.weight"),
         Rename(stack + r"layernorm_embedding\.(weight|bias)", r"\1.embedding.norm.\2"),
         Rename(windowed + r"\.(query|key|value)\.(weight|bias)", ours + r"\2.\3"),
         Rename(attention + r"output\.(weight|bias)", ours + r"output.\2"),
         *global_rules(windowed, model.encoder.layers[0].attention),
-        *layer_rules(r"(?:led\.)?"),
+        *layer_rules(_PREFIX),
+        *head_rules(),
     )
 
 

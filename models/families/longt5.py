@@ -6,34 +6,20 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from models.config import AttentionConfig, BucketBiasConfig, ConfigError, LanguageModelHead, ModelConfig, PoolingHead
-from models.families.family import Family
+from models.config import AttentionConfig, BucketBiasConfig, ConfigError, ModelConfig
 from models.families.fields import Fields
-from models.families.t5_layers import TOKENS, t5_model, t5_rules
-from models.generation_defaults import GenerationDefaults
+from models.families.t5_family import T5_SIZES, scaled_head, t5_family
+from models.families.t5_layers import t5_rules
 from models.sparse_config import BandedAttentionConfig, TransientGlobalAttentionConfig
 from weights.rules import Rename, Rule
 
-_DEFAULTS = {
-    "vocab_size": 32128,
-    "d_model": 512,
-    "d_kv": 64,
-    "d_ff": 2048,
-    "num_layers": 6,
-    "num_heads": 8,
-    "feed_forward_proj": "relu",
-}
+_T5 = t5_family("longt5", "LongT5", T5_SIZES, scaled_head)
 _LONGEST_SOURCE = 16384
 """Nothing in the model limits a source; the paper's longest are these (section 4)."""
 
 
 def config(hf: Mapping[str, Any], architecture: str) -> ModelConfig:
-    fields = Fields({**_DEFAULTS, **hf})
-    # As with T5, the first version ties and scales its logits; transformers 5 writes `scale_decoder_outputs` besides.
-    tied = fields.flag("tie_word_embeddings", True)
-    scaled = fields.flag("scale_decoder_outputs", tied)
-    head = LanguageModelHead(tied and scaled, scale=fields.integer("d_model") ** -0.5 if scaled else 1.0)
-    model = t5_model(fields, PoolingHead() if architecture == "LongT5EncoderModel" else head)
+    model, fields = _T5.config(hf, architecture), Fields(hf)
     assert model.encoder is not None
     attention = _sparse(fields, model.encoder.layers[0].attention, model.encoder.score_bias)
     layers = tuple(replace(layer, attention=attention) for layer in model.encoder.layers)
@@ -82,13 +68,4 @@ def rules(model: ModelConfig, hf: Mapping[str, Any], architecture: str) -> Seque
     )
 
 
-FAMILY = Family(
-    name="longt5",
-    model_types=("longt5",),
-    architectures={"LongT5ForConditionalGeneration": ("generate", "translate"), "LongT5EncoderModel": ("embed",)},
-    config=config,
-    rules=rules,
-    generation=GenerationDefaults(end_token_ids=(1,), pad_token_id=0, decoder_start_token_ids=(0,)),
-    tied_if_absent={"head.weight": TOKENS},
-    refused_dtypes={"float16": "T5's feed-forward sums exceed float16; use bfloat16 or float32"},
-)
+FAMILY = replace(_T5, config=config, rules=rules)

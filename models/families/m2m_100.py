@@ -8,36 +8,26 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from models.config import EmbeddingConfig, FairseqSinusoidalPositions, LanguageModelHead, ModelConfig
+from models.config import FairseqSinusoidalPositions, LanguageModelHead, ModelConfig
+from models.families.bart_fields import bart_embedding, bart_fields, bart_model, both_stacks, refuse_variants
+from models.families.bart_rules import PREFIX, pre_norm_rules
 from models.families.family import Family
-from models.families.fields import Fields
-from models.families.post_norm_seq2seq import embedding_scale
-from models.families.pre_norm_seq2seq import pre_norm_rules, pre_norm_stack, refuse_other_norms
 from models.generation_defaults import GenerationDefaults
 from weights.rules import Drop, Rule
 
 
 def config(hf: Mapping[str, Any], architecture: str) -> ModelConfig:
-    fields = Fields({"scale_embedding": True, "activation_function": "relu", **hf})
-    refuse_other_norms(fields, embedding_norm=False)
-    vocab, longest = fields.integer("vocab_size", 128112), fields.integer("max_position_embeddings", 1024)
+    fields = bart_fields(hf, vocab_size=128112, activation_function="relu", scale_embedding=True)
+    refuse_variants(fields, before=True, embedding_norm=False)
+    fields.refuse_unless("tie_word_embeddings", True)
     # fairseq numbers positions from behind its padding token.
     first = fields.integer("pad_token_id", 1, least=0) + 1
-    positions = FairseqSinusoidalPositions(longest, first)
-    embedding = EmbeddingConfig(vocab, embedding_scale(fields), positions)
-    return ModelConfig(
-        hidden_size=fields.integer("d_model", 1024),
-        vocab_size=vocab,
-        head=LanguageModelHead(tied=True),
-        encoder=pre_norm_stack(fields, "encoder", embedding),
-        decoder=pre_norm_stack(fields, "decoder", embedding),
-        shared_embeddings=True,
-        max_positions=longest,
-    )
+    embedding = bart_embedding(fields, FairseqSinusoidalPositions(fields.integer("max_position_embeddings"), first))
+    return bart_model(fields, LanguageModelHead(tied=True), *both_stacks(fields, embedding, before=True))
 
 
 def rules(model: ModelConfig, hf: Mapping[str, Any], architecture: str) -> Sequence[Rule]:
-    return (Drop(r"(?:model\.)?(?:encoder|decoder)\.embed_positions\.weights?"), *pre_norm_rules())
+    return (Drop(rf"{PREFIX}(?:encoder|decoder)\.embed_positions\.weights?"), *pre_norm_rules())
 
 
 FAMILY = Family(

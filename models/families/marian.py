@@ -5,53 +5,45 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from models.config import EmbeddingConfig, LanguageModelHead, ModelConfig, SinusoidalPositions, StackConfig
+from models.config import LanguageModelHead, ModelConfig, SinusoidalPositions
+from models.families.bart_fields import bart_embedding, bart_fields, bart_model, bart_stack, refuse_variants
+from models.families.bart_rules import TOKENS, head_rules, layer_rules
 from models.families.family import Family
-from models.families.fields import Fields
-from models.families.post_norm_seq2seq import embedding_scale, layer_rules, refuse_later_variants, seq2seq_stack
 from models.generation_defaults import GenerationDefaults
 from weights.rules import Drop, Rename, Rule
 
 
 def config(hf: Mapping[str, Any], architecture: str) -> ModelConfig:
-    fields = Fields(hf)
-    refuse_later_variants(fields)
-    fields.refuse_unless("normalize_embedding", False)
-    fields.refuse_unless("static_position_embeddings", True)
-    source_vocab, positions = fields.integer("vocab_size", 58101), fields.integer("max_position_embeddings", 1024)
-    shared = fields.flag("share_encoder_decoder_embeddings", True)
-    vocab = source_vocab if shared else fields.integer("decoder_vocab_size", source_vocab)
-    tied = fields.flag("tie_word_embeddings", True)
+    fields = bart_fields(hf, vocab_size=58101)
+    refuse_variants(fields, before=False, embedding_norm=False, sinusoids=True)
+    source_vocab, positions = (
+        fields.integer("vocab_size"),
+        SinusoidalPositions(fields.integer("max_position_embeddings")),
+    )
+    shared, tied = fields.flag("share_encoder_decoder_embeddings", True), fields.flag("tie_word_embeddings", True)
     if shared:
         fields.refuse_unless("tie_word_embeddings", True)
-
-    def stack(side: str, vocab_size: int) -> StackConfig:
-        scale = embedding_scale(fields)
-        return seq2seq_stack(fields, side, EmbeddingConfig(vocab_size, scale, SinusoidalPositions(positions)))
-
-    return ModelConfig(
-        hidden_size=fields.integer("d_model", 1024),
-        vocab_size=vocab,
-        head=LanguageModelHead(tied=tied, bias=True),
-        encoder=stack("encoder", source_vocab),
-        decoder=stack("decoder", vocab),
-        shared_embeddings=shared,
-        max_positions=positions,
+    vocab = source_vocab if shared else fields.integer("decoder_vocab_size", source_vocab)
+    return bart_model(
+        fields,
+        LanguageModelHead(tied=tied, bias=True),
+        bart_stack(fields, "encoder", bart_embedding(fields, positions)),
+        bart_stack(fields, "decoder", bart_embedding(fields, positions, vocab_size=vocab)),
+        shared=shared,
     )
 
 
 def rules(model: ModelConfig, hf: Mapping[str, Any], architecture: str) -> Sequence[Rule]:
-    shared = model.shared_embeddings
-    source = "encoder.embedding.tokens.weight"
-    target = source if shared else "decoder.embedding.tokens.weight"
+    target = TOKENS if model.shared_embeddings else "decoder.embedding.tokens.weight"
     tied = isinstance(model.head, LanguageModelHead) and model.head.tied
     return (
-        Rename(r"model\.shared\.weight", source),
-        Rename(r"model\.encoder\.embed_tokens\.weight", source),
+        Rename(r"model\.shared\.weight", TOKENS),
+        Rename(r"model\.encoder\.embed_tokens\.weight", TOKENS),
         Rename(r"model\.decoder\.embed_tokens\.weight", target),
         Rename(r"lm_head\.weight", target if tied else "head.weight"),
         Drop(r"model\.(?:encoder|decoder)\.embed_positions\.weight"),
         *layer_rules(),
+        *head_rules(),
     )
 
 

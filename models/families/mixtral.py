@@ -17,7 +17,7 @@ from weights.rules import Rule
 
 
 def config(hf: Mapping[str, Any], architecture: str) -> ModelConfig:
-    fields = Fields({"vocab_size": 32000, **hf, "rope_theta": hf.get("rope_theta") or 1000000.0})
+    fields = Fields(hf, defaults={"vocab_size": 32000, "rope_theta": 1000000.0})
     fields.refuse_unless("layer_types")
     layers = fields.integer("num_hidden_layers", 32)
     expert = gated_experts(fields, fields.integer("intermediate_size", 14336))

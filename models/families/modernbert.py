@@ -28,9 +28,10 @@ from models.config import (
     StackConfig,
     TokenClassificationHead,
 )
+from models.families.bert_fields import architectures, head
+from models.families.bert_rules import linear, norm
 from models.families.family import Family
 from models.families.fields import Fields, head_width
-from models.families.post_norm_encoder import architectures, head, linear, norm
 from models.families.rope_scaling import longest_text
 from models.families.windows import named_windows
 from weights.rules import Rename, Rule, Split
@@ -45,7 +46,10 @@ def _windows(hf: Mapping[str, Any], fields: Fields, num_layers: int) -> list[int
     if kinds is None:
         every = fields.integer("global_attn_every_n_layers", 3)
         kinds = ["sliding_attention" if index % every else "full_attention" for index in range(num_layers)]
-    return named_windows(kinds, num_layers, fields.integer("local_attention", 128) // 2 + 1)
+    one_side = fields.integer("local_attention", 128) // 2
+    # What transformers makes of it, which would win in a file that has both.
+    fields.refuse_unless("sliding_window", one_side)
+    return named_windows(kinds, num_layers, one_side + 1)
 
 
 def _rope(hf: Mapping[str, Any], head_dim: int, kind: str, old_name: str, theta: float) -> RopeConfig:

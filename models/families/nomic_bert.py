@@ -22,9 +22,10 @@ from models.config import (
     NormSlots,
     StackConfig,
 )
+from models.families.bert_fields import architectures, head
+from models.families.bert_rules import embedding_rules, linear, masked_rules, norm
 from models.families.family import Family
 from models.families.fields import Fields, head_width
-from models.families.post_norm_encoder import architectures, embedding_rules, head, linear, norm
 from models.families.published_code import PublishedCode
 from models.families.rope_scaling import longest_text
 from weights.rules import Drop, Rename, Rule, Split
@@ -116,15 +117,12 @@ def _rules(model: ModelConfig, hf: Mapping[str, Any], architecture: str) -> Sequ
         Rename(rf"{layer}mlp\.(?:down_proj|fc2)\.weight", f"{ours}feed_forward.down.weight"),
         *norm(rf"{layer}(?:post_mlp_layernorm|norm2)", f"{ours}feed_forward_norms.residual"),
     )
-    pooler = rf"{_PREFIX}pooler\.dense"
+    pooler, words = rf"{_PREFIX}pooler\.dense", r"cls\.predictions"
     match model.head:
         case MaskedLanguageModelHead():
             return (
                 *body,
-                linear(r"cls\.predictions\.transform\.dense", "head.dense"),
-                *norm(r"cls\.predictions\.transform\.layer_norm", "head.norm"),
-                Rename(r"cls\.predictions\.(?:decoder\.)?bias", "head.bias"),
-                Rename(r"cls\.predictions\.decoder\.weight", "encoder.embedding.tokens.weight"),
+                *masked_rules(rf"{words}\.transform\.dense", rf"{words}\.transform\.layer_norm", words),
                 Drop(rf"{pooler}\..*"),
             )
         case ClassificationHead():

@@ -21,7 +21,7 @@ _CODE = PublishedCode("microsoft", "phi3", "Phi3")
 
 def config(hf: Mapping[str, Any], architecture: str) -> ModelConfig:
     # The length of the short factors has a default here, which goes before one that stands in the scaling.
-    fields = Fields({"original_max_position_embeddings": 4096, **hf}, published_code=_CODE)
+    fields = Fields(hf, published_code=_CODE, defaults={"original_max_position_embeddings": 4096})
     older = hf.get("rope_scaling") or hf.get("rope_parameters")
     if isinstance(older, dict) and older.get("type", older.get("rope_type")) in ("yarn", "dynamic"):
         raise ConfigError("'rope_scaling': of the types that grow with the text Phi-3 has only 'longrope'")

@@ -18,7 +18,7 @@ from weights.rules import Rename, Rule
 
 
 def config(hf: Mapping[str, Any], architecture: str) -> ModelConfig:
-    fields = Fields({"vocab_size": 151936, "hidden_size": 2048, "num_attention_heads": 16, **hf})
+    fields = Fields(hf, defaults={"vocab_size": 151936, "hidden_size": 2048, "num_attention_heads": 16})
     layers = fields.integer("num_hidden_layers", 24)
     model = rotary_decoder(
         fields,

@@ -17,7 +17,7 @@ from weights.rules import Rule
 
 
 def config(hf: Mapping[str, Any], architecture: str) -> ModelConfig:
-    fields = Fields({"vocab_size": 151936, "hidden_size": 2048, **hf})
+    fields = Fields(hf, defaults={"vocab_size": 151936, "hidden_size": 2048})
     fields.refuse_unless("layer_types")
     layers, attention_bias = fields.integer("num_hidden_layers", 24), fields.flag("attention_bias", False)
     model = rotary_decoder(

@@ -17,7 +17,7 @@ from models.generation_defaults import GenerationDefaults
 
 
 def config(hf: Mapping[str, Any], architecture: str) -> ModelConfig:
-    fields = Fields({**hf, "rope_theta": hf.get("rope_theta") or 2000000.0})
+    fields = Fields(hf, defaults={"rope_theta": 2000000.0})
     layers, attention_bias = fields.integer("num_hidden_layers", 36), fields.flag("attention_bias", False)
     rotating = _rotating(fields, hf.get("no_rope_layers"), layers)
     model = rotary_decoder(

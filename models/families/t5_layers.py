@@ -73,8 +73,11 @@ def _feed_forward(fields: Fields) -> FeedForwardConfig:
     if "-" in name:
         raise ConfigError(f"'feed_forward_proj': {short(kind)} is neither an activation nor `gated-` and one")
     # Version 1.1 calls the tanh approximation plain gelu.
-    known = "gelu_new" if kind == "gated-gelu" else name
-    return FeedForwardConfig(fields.integer("d_ff"), activation(known, "feed_forward_proj"), gated, bias=False)
+    name = "gelu_new" if kind == "gated-gelu" else name
+    activation(name, "feed_forward_proj")
+    # transformers writes what it made of this beside it, and lets that win where the two differ.
+    gated, known = fields.flag("is_gated_act", gated), fields.activation("dense_act_fn", name)
+    return FeedForwardConfig(fields.integer("d_ff"), known, gated, bias=False)
 
 
 def t5_rules(model: ModelConfig) -> Sequence[Rule]:

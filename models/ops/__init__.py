@@ -6,24 +6,34 @@ know where the installation built them; each is tested against the reference. `u
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from types import ModuleType
 from typing import Literal, Protocol, runtime_checkable
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from models.attention_plan import AttentionPlan
 from models.config import Activation
-from models.ops import cpu_ops, torch_ops
+from models.ops import cpu_choice, cpu_ops, recording, torch_choice, torch_ops, torch_sampling
+from models.ops.program import Program
+from models.ops.torch_choice import Survey
 from models.ops.torch_disentangled import disentangled_attention
+from models.ops.torch_sampling import Filters
 
 __all__ = [
+    "Filters",
     "PackedLinear",
     "PackedTable",
+    "Program",
+    "Survey",
     "block_attention",
+    "copy_blocks",
     "disentangled_attention",
+    "draw",
     "implementation",
     "kernels_are_built",
     "layer_norm",
@@ -31,8 +41,11 @@ __all__ = [
     "packed_attention",
     "packer",
     "paged_attention",
+    "records",
     "rms_norm",
+    "rms_norm_from_one",
     "rotate",
+    "survey",
     "using",
     "write_slots",
 ]
@@ -59,26 +72,37 @@ class PackedTable(PackedLinear, Protocol):
 Quantization = Literal["int8"]
 
 _kernels = cpu_ops.available()
+_programs = True
 kernels_are_built = _kernels
 """Whether this installation has the compiled kernels; without them a CPU computes with torch alone."""
 
 
 def implementation(x: Tensor) -> ModuleType:
-    """The module whose operations are used for tensors like `x`."""
+    """The module whose operations are used for tensors like `x`; `Rows` are recorded."""
+    if isinstance(x, recording.Rows):
+        return recording
     return cpu_ops if _kernels and cpu_ops.takes(x) else torch_ops
 
 
+def records(x: Tensor) -> bool:
+    """Whether the layers that `x` goes through may be run as a program."""
+    return _programs and _kernels and cpu_ops.takes(x)
+
+
 @contextmanager
-def using(name: Literal["torch", "cpu"]) -> Iterator[None]:
-    """Compute with these operations only, in the whole process: for tests and comparisons."""
-    global _kernels
-    before = _kernels
+def using(name: Literal["torch", "cpu"], programs: bool = True) -> Iterator[None]:
+    """Compute with these operations only, in the whole process: for tests and comparisons.
+
+    programs: whether layers are run as programs where they can be, or all operation by operation.
+    """
+    global _kernels, _programs
+    before = _kernels, _programs
     assert name == "torch" or cpu_ops.available(), "the compiled kernels were not built"
-    _kernels = name == "cpu"
+    _kernels, _programs = name == "cpu", programs
     try:
         yield
     finally:
-        _kernels = before
+        _kernels, _programs = before
 
 
 def packer(
@@ -96,13 +120,18 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
 
 
 def layer_norm(x: Tensor, weight: Tensor, bias: Tensor | None, eps: float) -> Tensor:
-    """See `torch_ops.layer_norm`: torch's own is as fast as memory."""
-    return torch_ops.layer_norm(x, weight, bias, eps)
+    """See `torch_ops.layer_norm`."""
+    return implementation(x).layer_norm(x, weight, bias, eps)  # type: ignore[no-any-return]
 
 
 def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
     """See `torch_ops.rms_norm`."""
     return implementation(x).rms_norm(x, weight, eps)  # type: ignore[no-any-return]
+
+
+def rms_norm_from_one(x: Tensor, weight: Tensor, eps: float) -> Tensor:
+    """See `torch_ops.rms_norm_from_one`."""
+    return implementation(x).rms_norm_from_one(x, weight, eps)  # type: ignore[no-any-return]
 
 
 def rotate(x: Tensor, cos: Tensor, sin: Tensor, interleaved: bool) -> Tensor:
@@ -115,11 +144,16 @@ def write_slots(key_cache: Tensor, value_cache: Tensor, slots: Tensor, key: Tens
     implementation(key).write_slots(key_cache, value_cache, slots, key, value)
 
 
+def copy_blocks(caches: Sequence[Tensor], copies: Sequence[tuple[int, int, int]]) -> None:
+    """See `torch_ops.copy_blocks`."""
+    implementation(caches[0]).copy_blocks(caches, copies)
+
+
 def packed_attention(
     query: Tensor, key: Tensor, value: Tensor, plan: AttentionPlan, scale: float, cap: float | None = None
 ) -> Tensor:
     """See `torch_ops.packed_attention`."""
-    return torch_ops.packed_attention(query, key, value, plan, scale, cap)
+    return implementation(query).packed_attention(query, key, value, plan, scale, cap)  # type: ignore[no-any-return]
 
 
 def paged_attention(
@@ -132,3 +166,15 @@ def paged_attention(
 def block_attention(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, scale: float) -> Tensor:
     """See `torch_ops.block_attention`."""
     return torch_ops.block_attention(query, key, value, mask, scale)
+
+
+def survey(logits: Tensor, count: int = 1, with_log_sums: bool = False) -> Survey:
+    """See `torch_choice.survey`."""
+    way = cpu_choice.survey if implementation(logits) is cpu_ops else torch_choice.survey
+    return way(logits, count, with_log_sums)
+
+
+def draw(logits: Tensor, rows: Sequence[Filters], uniforms: NDArray[np.float64]) -> tuple[Tensor, Tensor]:
+    """See `torch_sampling.draw`."""
+    way = cpu_choice.draw if implementation(logits) is cpu_ops else torch_sampling.draw
+    return way(logits, rows, uniforms)

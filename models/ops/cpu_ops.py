@@ -6,16 +6,16 @@ Each row gives the same bits for every number of rows.
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 import torch
 from torch import Tensor
 
-from models.attention_plan import AttentionPlan, Queries
+from models.attention_plan import ENDLESS, AttentionPlan
 from models.config import Activation
-from models.ops import library, torch_ops
+from models.ops import library, recording, torch_ops
+from models.ops.recording import Rows
 
-_CODES = {torch.float32: 0, torch.bfloat16: 1}
 _ACTIVATIONS: Mapping[Activation, int] = {
     "relu": 1,
     "gelu": 2,
@@ -36,7 +36,7 @@ def available() -> bool:
 
 def takes(x: Tensor) -> bool:
     """Whether the kernels are for such a tensor."""
-    return x.is_cpu and x.dtype in _CODES
+    return x.is_cpu and x.dtype in library.CODES
 
 
 def _library() -> ctypes.CDLL:
@@ -47,15 +47,36 @@ def _library() -> ctypes.CDLL:
 
 def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
     """See `torch_ops.rms_norm`."""
+    return _norm(_library().triptych_rms_norm, x, weight, None, eps)
+
+
+def rms_norm_from_one(x: Tensor, weight: Tensor, eps: float) -> Tensor:
+    """See `torch_ops.rms_norm_from_one`."""
+    return _norm(_library().triptych_rms_norm_from_one, x, weight, None, eps)
+
+
+def layer_norm(x: Tensor, weight: Tensor, bias: Tensor | None, eps: float) -> Tensor:
+    """See `torch_ops.layer_norm`."""
+    return _norm(_library().triptych_layer_norm, x, weight, bias, eps)
+
+
+def _norm(kernel: Callable[..., None], x: Tensor, weight: Tensor, bias: Tensor | None, eps: float) -> Tensor:
     width = x.shape[-1]
     if x.dim() > 2 or x.stride(-1) != 1:
         x = x.contiguous()
     out = torch.empty(x.shape, dtype=x.dtype)
-    stride = x.stride(0) if x.dim() == 2 else width
-    rows = x.numel() // width
-    _library().triptych_rms_norm(
-        _CODES[x.dtype], x.data_ptr(), stride, weight.data_ptr(), out.data_ptr(), rows, width, eps
+    task = library.NormTask(
+        x.data_ptr(),
+        x.stride(0) if x.dim() == 2 else width,
+        weight.data_ptr(),
+        None if bias is None else bias.data_ptr(),
+        out.data_ptr(),
+        x.numel() // width,
+        1,
+        width,
+        eps,
     )
+    kernel(library.CODES[x.dtype], ctypes.byref(task))
     return out
 
 
@@ -65,8 +86,7 @@ def rotate(x: Tensor, cos: Tensor, sin: Tensor, interleaved: bool) -> Tensor:
     if x.stride(2) != 1 or x.stride(1) != head_dim:
         x = x.contiguous()
     out = torch.empty(x.shape, dtype=x.dtype)
-    _library().triptych_rotate(
-        _CODES[x.dtype],
+    task = library.RotationTask(
         x.data_ptr(),
         x.stride(0),
         cos.data_ptr(),
@@ -78,6 +98,7 @@ def rotate(x: Tensor, cos: Tensor, sin: Tensor, interleaved: bool) -> Tensor:
         cos.shape[-1],
         interleaved,
     )
+    _library().triptych_rotate(library.CODES[x.dtype], ctypes.byref(task))
     return out
 
 
@@ -89,7 +110,7 @@ def write_slots(key_cache: Tensor, value_cache: Tensor, slots: Tensor, key: Tens
     if key.stride(1) != head_dim or value.stride(1) != head_dim:
         key, value = key.contiguous(), value.contiguous()
     size = key.element_size()
-    _library().triptych_write_slots(
+    task = library.SlotWriteTask(
         key.data_ptr(),
         key.stride(0) * size,
         value.data_ptr(),
@@ -100,64 +121,81 @@ def write_slots(key_cache: Tensor, value_cache: Tensor, slots: Tensor, key: Tens
         key.shape[0],
         key.shape[1] * head_dim * size,
     )
+    _library().triptych_write_slots(ctypes.byref(task))
     return None
+
+
+def copy_blocks(caches: Sequence[Tensor], copies: Sequence[tuple[int, int, int]]) -> None:
+    """See `torch_ops.copy_blocks`. What is not asked for is not copied."""
+    pointers = torch.tensor([cache.data_ptr() for cache in caches])
+    slot_bytes = torch.tensor([cache[0, 0].nbytes for cache in caches])
+    table = torch.tensor(copies)
+    _library().triptych_copy_blocks(
+        pointers.data_ptr(),
+        slot_bytes.data_ptr(),
+        len(caches),
+        caches[0].shape[1],
+        table.data_ptr(),
+        len(copies),
+    )
+
+
+def packed_attention(
+    query: Tensor, key: Tensor, value: Tensor, plan: AttentionPlan, scale: float, cap: float | None = None
+) -> Tensor:
+    """See `torch_ops.packed_attention`."""
+    return _attend(query, _whole_heads(key), _whole_heads(value), plan, scale, cap)
 
 
 def paged_attention(
     query: Tensor, key_cache: Tensor, value_cache: Tensor, plan: AttentionPlan, scale: float, cap: float | None = None
 ) -> Tensor:
-    """See `torch_ops.paged_attention`. Rows of a few queries are computed here, longer ones there."""
-    if value_cache.shape != key_cache.shape:
-        return torch_ops.paged_attention(query, key_cache, value_cache, plan, scale, cap)
-    output = torch.empty(query.shape, dtype=query.dtype)
-    if plan.few_queries is not None:
-        _attend_few(output, query, key_cache, value_cache, plan, plan.few_queries, scale, cap)
-    torch_ops.attend_groups(output, query, key_cache, value_cache, plan, plan.long_groups, scale, cap)
-    return output
+    """See `torch_ops.paged_attention`."""
+    return _attend(query, key_cache, value_cache, plan, scale, cap)
 
 
-def _attend_few(
-    output: Tensor,
-    query: Tensor,
-    key_cache: Tensor,
-    value_cache: Tensor,
-    plan: AttentionPlan,
-    few: Queries,
-    scale: float,
-    cap: float | None,
-) -> None:
-    assert plan.block_tables is not None
-    whole = few.tokens is None
-    asked = query if whole else query[few.tokens]
-    if asked.stride(2) != 1 or asked.stride(1) != asked.shape[2]:
-        asked = asked.contiguous()
-    out = output if whole else torch.empty(asked.shape, dtype=asked.dtype)
-    bias = plan.bias_float32
-    task = library.PagedAttentionTask(
-        asked.data_ptr(),
-        asked.stride(0),
-        key_cache.data_ptr(),
-        value_cache.data_ptr(),
-        plan.block_tables.data_ptr(),
-        plan.block_tables.shape[1],
-        few.rows.data_ptr(),
-        few.starts.data_ptr(),
-        few.ends.data_ptr(),
-        few.positions.data_ptr(),
+def _whole_heads(x: Tensor) -> Tensor:
+    """[tokens, heads, head_dim], copied where a token's heads do not lie one after the other."""
+    return x if x.stride(2) == 1 and x.stride(1) == x.shape[2] else x.contiguous()
+
+
+def _attend(
+    query: Tensor, keys: Tensor, values: Tensor, plan: AttentionPlan, scale: float, cap: float | None
+) -> Tensor:
+    """keys, values: [tokens, kv_heads, head_dim], or where the plan has tables [blocks, block_size, kv_heads,
+    head_dim]."""
+    query = _whole_heads(query)
+    out = torch.empty(query.shape, dtype=query.dtype)
+    tables = plan.tables
+    queries, bias = plan.queries, plan.bias_float32
+    task = library.AttentionTask(
+        query.data_ptr(),
+        query.stride(0),
+        keys.data_ptr(),
+        keys.stride(-3),
+        values.data_ptr(),
+        values.stride(-3),
+        tables.data_ptr(),
+        tables.shape[1],
+        plan.block_size or ENDLESS,
+        queries.rows.data_ptr(),
+        queries.starts.data_ptr(),
+        queries.ends.data_ptr(),
+        queries.origins.data_ptr(),
+        queries.tiles.data_ptr(),
         None if bias is None else bias.data_ptr(),
-        0 if bias is None else (bias.shape[1] + 1) // 2,
+        0 if bias is None else bias.shape[1],
+        plan.bias_zero,
         out.data_ptr(),
-        asked.shape[0],
-        asked.shape[1],
-        key_cache.shape[2],
-        asked.shape[2],
-        key_cache.shape[1],
+        queries.tiles.shape[0],
+        query.shape[1],
+        keys.shape[-2],
+        query.shape[2],
         scale,
         cap or 0.0,
     )
-    _library().triptych_paged_attention(_CODES[query.dtype], ctypes.byref(task))
-    if not whole:
-        output[few.tokens] = out
+    _library().triptych_attention(library.CODES[query.dtype], ctypes.byref(task))
+    return out
 
 
 class FloatLinear:
@@ -182,13 +220,16 @@ class FloatLinear:
         residual: Tensor | None = None,
     ) -> Tensor:
         """[rows, in] -> [rows, out]: the activation of the product, times another tensor, plus another."""
+        if isinstance(x, Rows):
+            follows = recording.Finish(self._columns, self._bias, _number(activation), times)
+            return recording.float_linear(x, self._weight, self._is_packed, follows)
         x = _rows(x)
         y = torch.empty(x.shape[0], self._columns, dtype=x.dtype)
         finish, _kept = _finish(y, self._bias, activation, times, residual)
         task = library.FloatLinearTask(
             x.data_ptr(), x.stride(0), x.shape[0], self._width, 0, self._weight.data_ptr(), finish, self._is_packed
         )
-        _library().triptych_float_linear(_CODES[x.dtype], ctypes.byref(task))
+        _library().triptych_float_linear(library.CODES[x.dtype], ctypes.byref(task))
         return y
 
     def rows(self, index: Tensor) -> Tensor:
@@ -197,7 +238,7 @@ class FloatLinear:
         index = index.contiguous()
         found = torch.empty(len(index), self._width, dtype=self._weight.dtype)
         places = self._weight.data_ptr(), self._columns, self._width, index.data_ptr(), len(index), found.data_ptr()
-        if not _library().triptych_float_unpack(_CODES[found.dtype], *places):
+        if not _library().triptych_float_unpack(library.CODES[found.dtype], *places):
             raise IndexError(f"indices of {self._columns} rows out of range")
         return found
 
@@ -207,8 +248,12 @@ def _panels(weight: Tensor) -> Tensor:
     weight = weight.contiguous()
     group = 4 // weight.element_size()
     packed = torch.empty(-(-columns // _PANEL) * _PANEL * (-(-width // group) * group), dtype=weight.dtype)
-    _library().triptych_float_pack(_CODES[weight.dtype], weight.data_ptr(), columns, width, packed.data_ptr())
+    _library().triptych_float_pack(library.CODES[weight.dtype], weight.data_ptr(), columns, width, packed.data_ptr())
     return packed
+
+
+def _number(activation: Activation | None) -> int:
+    return 0 if activation is None else _ACTIVATIONS[activation]
 
 
 def _rows(x: Tensor) -> Tensor:
@@ -230,7 +275,7 @@ def _finish(
         y.data_ptr(),
         y.stride(0),
         y.shape[1],
-        0 if activation is None else _ACTIVATIONS[activation],
+        _number(activation),
     )
     return finish, (times, residual)
 
@@ -259,6 +304,9 @@ class Int8Linear:
         residual: Tensor | None = None,
     ) -> Tensor:
         """Like `FloatLinear`."""
+        if isinstance(x, Rows):
+            follows = recording.Finish(self._scales.shape[0], self._bias, _number(activation), times)
+            return recording.int8_linear(x, self._packed, self._scales, self._offsets, self._padded, follows)
         rows, x = x.shape[0], _rows(x)
         y = torch.empty(rows, self._scales.shape[0], dtype=x.dtype)
         scratch = torch.empty(rows * self._padded, dtype=torch.uint8)
@@ -275,7 +323,9 @@ class Int8Linear:
             self._offsets.data_ptr(),
             finish,
         )
-        _library().triptych_int8_linear(_CODES[x.dtype], x.data_ptr(), x.stride(0), self._width, ctypes.byref(task))
+        _library().triptych_int8_linear(
+            library.CODES[x.dtype], x.data_ptr(), x.stride(0), self._width, ctypes.byref(task)
+        )
         return y
 
 

@@ -12,41 +12,119 @@ from pathlib import Path
 
 import torch
 
-__all__ = ["Finish", "FloatLinearTask", "Int8LinearTask", "PagedAttentionTask", "choose_generation", "load", "torch"]
+__all__ = [
+    "CODES",
+    "AttentionTask",
+    "DrawTask",
+    "Finish",
+    "FloatLinearTask",
+    "Int8LinearTask",
+    "NormTask",
+    "QuantiseTask",
+    "RotationTask",
+    "SlotWriteTask",
+    "SumTask",
+    "SurveyTask",
+    "choose_generation",
+    "load",
+    "torch",
+]
 
-_POINTER, _INT64, _INT32, _FLOAT = ctypes.c_void_p, ctypes.c_int64, ctypes.c_int32, ctypes.c_float
+_POINTER, _INT64, _INT32 = ctypes.c_void_p, ctypes.c_int64, ctypes.c_int32
+_FLOAT, _DOUBLE = ctypes.c_float, ctypes.c_double
 
 
-class PagedAttentionTask(ctypes.Structure):
-    """`struct PagedAttention` of `native/paged_attention.cpp`, field by field."""
+class NormTask(ctypes.Structure):
+    """`struct Norm` of `native/kernels.h`, field by field; so are the others."""
 
+    _fields_ = (
+        ("x", _POINTER),
+        ("stride", _INT64),
+        ("weight", _POINTER),
+        ("bias", _POINTER),
+        ("out", _POINTER),
+        ("rows", _INT64),
+        ("parts", _INT64),
+        ("width", _INT64),
+        ("eps", _DOUBLE),
+    )
+
+
+class RotationTask(ctypes.Structure):
+    _fields_ = (
+        ("x", _POINTER),
+        ("stride", _INT64),
+        ("cos", _POINTER),
+        ("sin", _POINTER),
+        ("out", _POINTER),
+        ("tokens", _INT64),
+        ("heads", _INT64),
+        ("head_dim", _INT64),
+        ("half", _INT64),
+        ("interleaved", _INT64),
+    )
+
+
+class SlotWriteTask(ctypes.Structure):
+    _fields_ = (
+        ("key", _POINTER),
+        ("key_stride", _INT64),
+        ("value", _POINTER),
+        ("value_stride", _INT64),
+        ("key_cache", _POINTER),
+        ("value_cache", _POINTER),
+        ("slots", _POINTER),
+        ("tokens", _INT64),
+        ("width", _INT64),
+    )
+
+
+class SumTask(ctypes.Structure):
+    _fields_ = (("x", _POINTER), ("y", _POINTER), ("out", _POINTER), ("rows", _INT64), ("width", _INT64))
+
+
+class AttentionTask(ctypes.Structure):
     _fields_ = (
         ("query", _POINTER),
         ("query_stride", _INT64),
-        ("key_cache", _POINTER),
-        ("value_cache", _POINTER),
+        ("keys", _POINTER),
+        ("key_stride", _INT64),
+        ("values", _POINTER),
+        ("value_stride", _INT64),
         ("tables", _POINTER),
         ("table_width", _INT64),
+        ("block_size", _INT64),
         ("rows", _POINTER),
         ("starts", _POINTER),
         ("ends", _POINTER),
-        ("positions", _POINTER),
+        ("origins", _POINTER),
+        ("tiles", _POINTER),
         ("bias", _POINTER),
-        ("bias_length", _INT64),
+        ("bias_stride", _INT64),
+        ("bias_zero", _INT64),
         ("out", _POINTER),
-        ("queries", _INT64),
+        ("num_tiles", _INT64),
         ("heads", _INT64),
         ("kv_heads", _INT64),
         ("head_dim", _INT64),
-        ("block_size", _INT64),
         ("scale", _FLOAT),
         ("cap", _FLOAT),
     )
 
 
-class Finish(ctypes.Structure):
-    """`struct Finish` of `native/kernels.h`, field by field."""
+class QuantiseTask(ctypes.Structure):
+    _fields_ = (
+        ("x", _POINTER),
+        ("stride", _INT64),
+        ("out", _POINTER),
+        ("scales", _POINTER),
+        ("rows", _INT64),
+        ("width", _INT64),
+        ("padded", _INT64),
+    )
 
+
+class Finish(ctypes.Structure):
     _fields_ = (
         ("bias", _POINTER),
         ("times", _POINTER),
@@ -61,8 +139,6 @@ class Finish(ctypes.Structure):
 
 
 class FloatLinearTask(ctypes.Structure):
-    """`struct FloatLinear` of `native/kernels.h`, field by field."""
-
     _fields_ = (
         ("x", _POINTER),
         ("stride", _INT64),
@@ -76,8 +152,6 @@ class FloatLinearTask(ctypes.Structure):
 
 
 class Int8LinearTask(ctypes.Structure):
-    """`struct Int8Linear` of `native/kernels.h`, field by field."""
-
     _fields_ = (
         ("x", _POINTER),
         ("row_scales", _POINTER),
@@ -91,12 +165,49 @@ class Int8LinearTask(ctypes.Structure):
     )
 
 
+class SurveyTask(ctypes.Structure):
+    _fields_ = (
+        ("logits", _POINTER),
+        ("stride", _INT64),
+        ("width", _INT64),
+        ("count", _INT64),
+        ("values", _POINTER),
+        ("ids", _POINTER),
+        ("log_sums", _POINTER),
+        ("finite", _POINTER),
+    )
+
+
+class DrawTask(ctypes.Structure):
+    _fields_ = (
+        ("logits", _POINTER),
+        ("stride", _INT64),
+        ("width", _INT64),
+        ("temperatures", _POINTER),
+        ("top_ks", _POINTER),
+        ("top_ps", _POINTER),
+        ("log_min_ps", _POINTER),
+        ("uniforms", _POINTER),
+        ("tokens", _POINTER),
+        ("lowest", _POINTER),
+    )
+
+
+CODES = {torch.float32: 0, torch.bfloat16: 1}
+"""The numbers of `DType` in `native/kernels.h`."""
+
 _SIGNATURES = {
-    "triptych_rms_norm": [_INT32, _POINTER, _INT64, _POINTER, _POINTER, _INT64, _INT64, _FLOAT],
-    "triptych_rotate": [_INT32, _POINTER, _INT64, *[_POINTER] * 3, *[_INT64] * 4, _INT32],
-    "triptych_write_slots": [_POINTER, _INT64, _POINTER, _INT64, *[_POINTER] * 3, _INT64, _INT64],
-    "triptych_paged_attention": [_INT32, ctypes.POINTER(PagedAttentionTask)],
+    "triptych_rms_norm": [_INT32, _POINTER],
+    "triptych_rms_norm_from_one": [_INT32, _POINTER],
+    "triptych_layer_norm": [_INT32, _POINTER],
+    "triptych_rotate": [_INT32, _POINTER],
+    "triptych_write_slots": [_POINTER],
+    "triptych_attention": [_INT32, _POINTER],
+    "triptych_copy_blocks": [_POINTER, _POINTER, _INT64, _INT64, _POINTER, _INT64],
+    "triptych_survey": [_POINTER, _INT64],
+    "triptych_draw": [_POINTER, _INT64],
     "triptych_int8_pack": [_POINTER, _INT64, _INT64, _POINTER, _POINTER],
+    "triptych_run": [_POINTER, _INT64, _POINTER],
     "triptych_int8_linear": [_INT32, _POINTER, _INT64, _INT64, ctypes.POINTER(Int8LinearTask)],
     "triptych_float_pack": [_INT32, _POINTER, _INT64, _INT64, _POINTER],
     "triptych_float_unpack": [_INT32, _POINTER, _INT64, _INT64, _POINTER, _INT64, _POINTER],

@@ -29,6 +29,11 @@ def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
     return weight * (wide * torch.rsqrt(wide.square().mean(-1, keepdim=True) + eps)).to(x.dtype)
 
 
+def rms_norm_from_one(x: Tensor, weight: Tensor, eps: float) -> Tensor:
+    """The same with weights that are one plus `weight`, in float32 to the end."""
+    return rms_norm(x.float(), 1.0 + weight.float(), eps).to(x.dtype)
+
+
 def rotate(x: Tensor, cos: Tensor, sin: Tensor, interleaved: bool) -> Tensor:
     """Turn pairs of dimensions by their angles, in float32; dimensions beyond the angles stay.
 
@@ -52,6 +57,16 @@ def write_slots(key_cache: Tensor, value_cache: Tensor, slots: Tensor, key: Tens
     """
     key_cache.flatten(0, 1).index_copy_(0, slots, key)
     value_cache.flatten(0, 1).index_copy_(0, slots, value)
+
+
+def copy_blocks(caches: Sequence[Tensor], copies: Sequence[tuple[int, int, int]]) -> None:
+    """Copy (source, destination, slots): at least so many leading slots of a block, in each cache.
+
+    caches: [blocks, block_size, kv_heads, head_dim] each, of one number of blocks. No destination is a source.
+    """
+    source, destination, _ = torch.tensor(copies, device=caches[0].device).unbind(1)
+    for cache in caches:
+        cache[destination] = cache[source]
 
 
 def packed_attention(
@@ -79,7 +94,10 @@ def paged_attention(
     cap: as above.
     """
     output = torch.empty_like(query)
-    attend_groups(output, query, key_cache, value_cache, plan, plan.groups, scale, cap)
+    key_room, value_room = plan.scratch(key_cache)
+    for group in plan.groups:
+        keys, values = _gather(key_cache, group, key_room), _gather(value_cache, group, value_room)
+        _attend(output, query, keys, values, group, scale, cap)
     return output
 
 
@@ -98,24 +116,6 @@ def block_attention(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | No
         enable_gqa=query.shape[2] != key.shape[2],
     )
     return attended.transpose(1, 2)
-
-
-def attend_groups(
-    output: Tensor,
-    query: Tensor,
-    key_cache: Tensor,
-    value_cache: Tensor,
-    plan: AttentionPlan,
-    groups: Sequence[Group],
-    scale: float,
-    cap: float | None,
-) -> None:
-    """The same for some of the plan's groups, written into the output."""
-    if groups:
-        key_room, value_room = plan.scratch(key_cache, groups)
-        for group in groups:
-            keys, values = _gather(key_cache, group, key_room), _gather(value_cache, group, value_room)
-            _attend(output, query, keys, values, group, scale, cap)
 
 
 def _gather(cache: Tensor, group: Group, room: Tensor) -> Tensor:

@@ -9,7 +9,7 @@ import math
 import sys
 import time
 from array import array
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -45,7 +45,7 @@ class TextOptions:
         return self.spelling is not None and self.spelling.opens_with_space
 
 
-@dataclass
+@dataclass(slots=True)
 class Delta:
     """News of one answer: text that is certain now, and the tokens that came with it."""
 
@@ -104,17 +104,17 @@ class Answer:
 
     def feed(self, token_ids: Sequence[int], logprobs: Sequence[TokenLogprob] | None) -> Delta:
         """New tokens. Those after a completed stop string are not taken; then the answer is done."""
-        pieces, self._unsaid = [self._unsaid], ""
+        text, self._unsaid = self._unsaid, ""
         taken = 0
         for token_id in token_ids:
-            if self.done:
+            if self.finish_reason is not None:
                 break
             taken += 1
             if token_id not in self._silent:
-                pieces.append(self._detokenizer.push((token_id,)))
+                text += self._detokenizer.push_one(token_id)
                 if self._detokenizer.stopped is not None:
                     self.finish_reason, self.stop_reason = "stop", self._detokenizer.stopped
-        delta = Delta(self, "".join(pieces), list(token_ids[:taken]), list(logprobs[:taken]) if logprobs else [])
+        delta = Delta(self, text, list(token_ids[:taken]), list(logprobs[:taken]) if logprobs else [])
         self.text += delta.text
         self.token_ids += delta.token_ids
         self.logprobs += delta.logprobs
@@ -186,49 +186,60 @@ class Run:
     finished: list[Finished] = field(default_factory=list)
     prompts: dict[int, list[TokenLogprob]] = field(default_factory=dict)
     cached: dict[int, int] = field(default_factory=dict)
-    first_output: float | None = None
 
-    async def deltas(self) -> AsyncGenerator[list[Delta], None]:
-        """News in batches, until all answers are done; several events of one answer come as one delta.
+    async def begin(self) -> list[Delta]:
+        """The first news. Raises the request's error when a sequence fails."""
+        return self._deltas(await self.call.events())
 
-        Raises the request's error when a sequence fails.
+    async def forward(self, take: Callable[[list[Delta]], bool]) -> bool:
+        """Hand news to `take` the moment they come, until it returns False or all answers are done.
+
+        Returns which, and raises, as `Call.forward` does; also the request's error when a sequence fails.
         """
-        while events := await self.call.events():
-            if self.first_output is None:
-                self.first_output = time.monotonic()
-            fresh: dict[int, Delta] = {}
-            for row, event in events:
-                for delta in self._take(row, event):
-                    earlier = fresh.setdefault(id(delta.answer), delta)
-                    if earlier is not delta:
-                        earlier.text += delta.text
-                        earlier.token_ids += delta.token_ids
-                        earlier.logprobs += delta.logprobs
-            yield list(fresh.values())
+        return await self.call.forward(lambda events: take(self._deltas(events)))
 
     async def complete(self) -> None:
         """Wait until all answers are done."""
-        async for _ in self.deltas():
-            pass
+        await self.forward(lambda _: True)
+
+    def _deltas(self, events: Sequence[tuple[int, Event]]) -> list[Delta]:
+        """Several events of one answer as one delta."""
+        if len(events) == 1:
+            return self._take(*events[0])
+        fresh: dict[int, Delta] = {}
+        for row, event in events:
+            for delta in self._take(row, event):
+                earlier = fresh.setdefault(id(delta.answer), delta)
+                if earlier is not delta:
+                    earlier.text += delta.text
+                    earlier.token_ids += delta.token_ids
+                    earlier.logprobs += delta.logprobs
+        return list(fresh.values())
 
     def _take(self, row: int, event: Event) -> list[Delta]:
         answers = self.answers[row]
+        if isinstance(event, Tokens):
+            self.cached[row] = event.cached_tokens
+            answer = answers[0]
+            # Beams know of stop strings themselves, and their end has more to tell.
+            if answer.is_beam:
+                return [answer.feed(event.token_ids, event.logprobs)]
+            if answer.done:
+                return []
+            delta = answer.feed(event.token_ids, event.logprobs)
+            if answer.done:
+                self.call.stop(row)
+            return [delta]
         if isinstance(event, Failed):
             raise failure(event)
         if isinstance(event, PromptScored):
             self.prompts[row] = event.logprobs
             return []
-        if not isinstance(event, Encoded):
-            self.cached[row] = event.cached_tokens
-        # Beams know of stop strings themselves, and their end has more to tell.
-        stopped = answers[0].done and not answers[0].is_beam
-        if stopped or isinstance(event, Encoded):
+        if isinstance(event, Encoded):
             return []
-        if isinstance(event, Tokens):
-            delta = answers[0].feed(event.token_ids, event.logprobs)
-            if answers[0].done and not answers[0].is_beam:
-                self.call.stop(row)
-            return [delta]
+        self.cached[row] = event.cached_tokens
+        if answers[0].done and not answers[0].is_beam:
+            return []
         self.finished.append(event)
         if all(reason == "timeout" for reason in (h.finish_reason for h in event.hypotheses)) and not any(
             h.token_ids for h in event.hypotheses

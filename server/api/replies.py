@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 import orjson
@@ -16,7 +16,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from server.api.answers import Delta, Run
-from server.api.sse import EventStream, frame, watch_disconnect
+from server.api.sse import EventStream, Writer, frame, watch_disconnect
 from server.api.state import State
 from server.errors import ClientGone, RequestError
 
@@ -54,39 +54,44 @@ async def reply(
             async with attended(request, run.call.leave):
                 await run.complete()
         return json_response(answer())
-    deltas = run.deltas()
     try:
         async with attended(request, run.call.leave):
-            first: list[Delta] = await anext(deltas, [])
+            first = await run.begin()
     except BaseException:
         run.call.close()
         raise
-    return EventStream(_frames(request, state, run, first, deltas, token_events, answer), run.call.leave)
+
+    async def frames(writer: Writer) -> None:
+        await _stream(request, state, run, first, writer, token_events, answer)
+
+    return EventStream(frames, run.call.leave)
 
 
-async def _frames(
+async def _stream(
     request: Request,
     state: State,
     run: Run,
     first: list[Delta],
-    deltas: AsyncGenerator[list[Delta], None],
+    writer: Writer,
     token_events: Callable[[list[Delta]], list[dict[str, Any]]],
     answer: Callable[[], dict[str, Any]],
-) -> AsyncGenerator[bytes, None]:
+) -> None:
+    def take(deltas: list[Delta]) -> bool:
+        news = [frame("token", event) for event in token_events(deltas)]
+        return not news or writer.write(news[0] if len(news) == 1 else b"".join(news))
+
     state.metrics.streams_open.inc()
     try:
         with run.call:
-            batch: list[Delta] | None = first
-            while batch is not None:
-                news = [frame("token", event) for event in token_events(batch)]
-                if news:
-                    yield b"".join(news)
-                batch = await anext(deltas, None)
-            yield frame("done", answer())
+            take(first)
+            await writer.send()
+            while await run.forward(take):
+                await writer.send()
+            await writer.send(frame("done", answer()))
     except ClientGone:
         raise
     except RequestError as error:
         state.metrics.rejected.labels(error.code).inc()
-        yield frame("error", error.body(request.scope["triptych.request_id"]))
+        await writer.send(frame("error", error.body(request.scope["triptych.request_id"])))
     finally:
         state.metrics.streams_open.dec()

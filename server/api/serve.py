@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import errno
+import gc
 import logging
 import os
 import signal
@@ -91,6 +92,9 @@ async def serve(
         await asyncio.wait({serving, asked, loading}, return_when=asyncio.FIRST_COMPLETED)
         if loading.done():
             loading.result()
+            # What lives as long as the process need not be looked at by every collection.
+            gc.collect()
+            gc.freeze()
             state.started = True
             on_ready()
             await asyncio.wait({serving, asked}, return_when=asyncio.FIRST_COMPLETED)

@@ -9,8 +9,9 @@ import asyncio
 import contextlib
 import json
 import re
-from collections.abc import AsyncGenerator, Awaitable, Callable
-from typing import Any
+import time
+from collections.abc import Awaitable, Callable
+from typing import Any, Protocol
 
 import orjson
 from starlette.responses import Response
@@ -48,14 +49,54 @@ def frame(name: str, value: Any) -> bytes:
     return b"event: %s\ndata: %s\n\n" % (name.encode(), dumps(value))
 
 
+class Channel(Protocol):
+    """A way past ASGI for the body of one answer, whose head has been sent."""
+
+    def write(self, body: bytes) -> bool:
+        """Send now and return True; return False, with nothing sent, where one would have to wait."""
+
+
+CHANNEL = "triptych.channel"
+"""Where a request's scope has it, on connections that have one."""
+
+
+class Writer:
+    """Where the frames of a stream go. `write` never waits, `send` does."""
+
+    def __init__(self, send: Send, channel: Channel | None) -> None:
+        self.last_sent = time.monotonic()
+        self._send = send
+        self._channel = channel
+        self._kept: list[bytes] = []
+
+    def write(self, body: bytes) -> bool:
+        """Send if that can be done at once. If not, it is kept and False returned: `send` before writing more."""
+        if self._channel is not None and not self._kept and self._channel.write(body):
+            self.last_sent = time.monotonic()
+            return True
+        self._kept.append(body)
+        return False
+
+    async def send(self, body: bytes = b"") -> None:
+        """Send what was kept, then this. Raises TimeoutError for a reader that has stopped reading."""
+        body = b"".join([*self._kept, body])
+        self._kept.clear()
+        if body:
+            await _within(self._send({"type": "http.response.body", "body": body, "more_body": True}))
+            self.last_sent = time.monotonic()
+
+
 class EventStream(Response):
-    """Sends frames as they come; calls `leave` at once when the client goes away, so that `frames` ends.
+    """Sends the frames that `frames` writes; calls `leave` at once when the client goes away, so that `frames` ends.
 
     `frames` handles its own failures: an exception out of it closes the connection without any further event.
     """
 
     def __init__(
-        self, frames: AsyncGenerator[bytes, None], leave: Callable[[], None], ping_seconds: float = PING_SECONDS
+        self,
+        frames: Callable[[Writer], Awaitable[None]],
+        leave: Callable[[], None],
+        ping_seconds: float = PING_SECONDS,
     ) -> None:
         super().__init__(headers=HEADERS)
         del self.headers["content-length"]
@@ -64,19 +105,13 @@ class EventStream(Response):
         self._ping_seconds = ping_seconds
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        loop = asyncio.get_running_loop()
-        last_sent = loop.time()
-
-        async def push(body: bytes) -> None:
-            nonlocal last_sent
-            await _within(send({"type": "http.response.body", "body": body, "more_body": True}))
-            last_sent = loop.time()
+        writer = Writer(send, scope.get(CHANNEL))
 
         async def ping() -> None:
             while True:
-                idle = loop.time() - last_sent
+                idle = time.monotonic() - writer.last_sent
                 if idle >= self._ping_seconds:
-                    await push(b": ping\n\n")
+                    await writer.send(b": ping\n\n")
                 else:
                     await asyncio.sleep(self._ping_seconds - idle)
 
@@ -84,14 +119,12 @@ class EventStream(Response):
         try:
             await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
             helpers = [asyncio.create_task(watch_disconnect(receive, self._leave)), asyncio.create_task(ping())]
-            async for body in self._frames:
-                await push(body)
+            await self._frames(writer)
             await send({"type": "http.response.body", "body": b"", "more_body": False})
         except (ClientGone, TimeoutError):
             return
         finally:
             self._leave()
-            await self._frames.aclose()
             for helper in helpers:
                 helper.cancel()
                 with contextlib.suppress(asyncio.CancelledError, TimeoutError):

@@ -167,9 +167,10 @@ class State:
         """Token ids of texts, in a thread, after the cheap check of their characters."""
         self.check_characters((*texts, *(pairs or ())), param)
         started = time.perf_counter()
-        encodings = await self.in_thread(
-            lambda: tokenizer.encode(texts, pairs=pairs, add_special_tokens=add_special_tokens, offsets=offsets)
-        )
+        with self.client.preparing():
+            encodings = await self.in_thread(
+                lambda: tokenizer.encode(texts, pairs=pairs, add_special_tokens=add_special_tokens, offsets=offsets)
+            )
         self.metrics.tokenize_seconds.observe(time.perf_counter() - started)
         return encodings
 

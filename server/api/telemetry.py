@@ -5,11 +5,12 @@ from __future__ import annotations
 import importlib.metadata
 from collections.abc import Callable
 
-from prometheus_client import Counter, Histogram
+from prometheus_client import Histogram
 
 from server.ipc.client import Stage
 from server.ipc.messages import Device, Encoded, Failed, Finished, ModelInfo, Progress, Stats
 from server.metrics import Metrics
+from server.tallies import Spread, Sum
 
 
 def version() -> str:
@@ -29,7 +30,7 @@ class Telemetry:
     def __init__(self, metrics: Metrics, report: Callable[[Progress], None] | None = None) -> None:
         self.metrics = metrics
         self._report = report
-        self._of_model: dict[str, tuple[Counter, Histogram, Histogram]] = {}
+        self._of_model: dict[str, tuple[Sum, Histogram, Spread]] = {}
 
     def on_progress(self, progress: Progress) -> None:
         if self._report is not None:
@@ -87,12 +88,11 @@ class Telemetry:
     def on_first_output(self, model: str, seconds: float) -> None:
         self._of_model[model][1].observe(seconds)
 
-    def on_tokens(self, model: str, count: int, seconds: float | None) -> None:
+    def on_tokens(self, model: str, count: int, seconds: float | None, sequences: int) -> None:
         generated, _, gaps = self._of_model[model]
-        generated.inc(count)
+        generated.inc(count * sequences)
         if seconds is not None:
-            for _ in range(count):
-                gaps.observe(seconds / count)
+            gaps.observe(seconds / count, count * sequences)
 
     def on_finished(self, model: str, event: Finished | Encoded | Failed | None) -> None:
         reason: str

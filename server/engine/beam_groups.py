@@ -12,6 +12,7 @@ there is nothing to be diverse about, and it costs nothing.
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Hashable
 from typing import Literal
 
 import numpy as np
@@ -64,6 +65,11 @@ class GroupSearch(BeamSearch):
         ]
         # No more tokens than the earlier groups have beams can fall behind others in a row.
         self.num_candidates = self.groups[0].num_candidates + num_beams - size
+
+    @property
+    def shape(self) -> Hashable:
+        """Groups search one after the other: no two requests together."""
+        return id(self)
 
     def advance(self, log_probs: Float32s, token_ids: Ids, describe: Describe | None = None) -> list[int]:
         """One step of every group that is not done: see `BeamSearch.advance`."""

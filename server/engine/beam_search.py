@@ -13,7 +13,7 @@ Follows what `transformers` 5 does with `generate(num_beams=...)`, so that answe
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
@@ -85,45 +85,41 @@ class BeamSearch:
         token_ids: [rows, candidates], int64: which tokens they are.
         describe: asked for each token that survives, if its log-probability is to be reported.
         """
-        assert not self.done and log_probs.shape[0] == len(self.running)
-        scores = np.array([beam.score for beam in self.running], dtype=np.float32)
-        parents = np.arange(len(self.running))
-        if self.length == 0:
-            # All beams begin as the same text. All but one start hopeless, or they would stay the same for ever.
-            parents = np.zeros(self.num_beams, dtype=np.int64)
-            scores = np.full(self.num_beams, NEVER, dtype=np.float32)
-            scores[0] = 0.0
-        width = log_probs.shape[1]
-        totals = (log_probs[parents] + scores[:, None]).ravel()
-        best = np.argsort(-totals, kind="stable")[: self.num_candidates]
-        totals = totals[best]
-        rows = parents[best // width]
-        tokens = token_ids[rows, best % width]
+        return _advance_equals([self], log_probs[None], token_ids[None], [describe])[0]
 
-        self.length += 1
-        at_limit = self.length >= self.max_new_tokens
-        ends = np.array(
-            [
-                at_limit or self.ends(self.running[row].tokens, int(token))
-                for row, token in zip(rows, tokens, strict=True)
-            ]
-        )
-        going_on = np.where(ends, totals + NEVER, totals)
-        survivors = np.argsort(-going_on, kind="stable")[: self.num_beams]
+    @property
+    def shape(self) -> Hashable:
+        """Equal for searches that `advance_together` can take together."""
+        return len(self.running), self.num_beams, self.num_candidates, self.length == 0
+
+    def _take(
+        self,
+        totals: Float32s,
+        rows: list[int],
+        tokens: list[int],
+        ends: list[bool],
+        going_on: Float32s,
+        survivors: list[int],
+        describe: Describe | None,
+    ) -> list[int]:
+        """Become what the best candidates make of the beams. totals, rows, tokens, ends: of each candidate, best first;
+        going_on: the totals, low where they end; survivors: which candidates run on."""
 
         def child(candidate: int, total: np.float32, penalty: np.float32 = ONE) -> Beam:
-            row, token = int(rows[candidate]), int(tokens[candidate])
-            parent = self.running[row]
+            row, token = rows[candidate], tokens[candidate]
+            parent = old[row]
             logprobs = [*parent.logprobs, describe(row, token)] if describe is not None else []
             return Beam([*parent.tokens, token], total / penalty, logprobs, bool(total > NEVER / 2))
 
-        penalty = self._penalty(self.length)
-        newly = [child(i, totals[i], penalty) for i in range(min(self.num_beams, len(best))) if ends[i]]
-        running = [child(int(i), going_on[i]) for i in survivors]
-        self.finished = self._keep_best([*self.finished, *(beam for beam in newly if beam.score >= NEVER)])
-        self.running = running
-        self.done = bool(ends.all()) or not self._may_improve()
-        return [int(rows[i]) for i in survivors]
+        old = self.running
+        candidates = [i for i in range(min(self.num_beams, len(ends))) if ends[i]]
+        if candidates:
+            penalty = self._penalty(self.length)
+            newly = [child(i, totals[i], penalty) for i in candidates]
+            self.finished = self._keep_best([*self.finished, *(beam for beam in newly if beam.score >= NEVER)])
+        self.running = [child(i, going_on[i]) for i in survivors]
+        self.done = all(ends) or not self._may_improve()
+        return [rows[i] for i in survivors]
 
     def ends(self, tokens: Sequence[int], token: int) -> bool:
         """Whether a hypothesis ends with `token` after `tokens`, whatever its length."""
@@ -182,3 +178,50 @@ class BeamSearch:
             unfinished = [replace(beam, score=beam.score / penalty) for beam in self.running]
             answers = self._keep_best([*self.finished, *unfinished])
         return [beam for beam in answers if beam.is_possible][:count] or answers[:1]
+
+
+def advance_together(
+    searches: Sequence[BeamSearch], log_probs: Float32s, token_ids: Ids, describe: Sequence[Describe | None]
+) -> list[list[int]]:
+    """`BeamSearch.advance` for searches of equal `shape`, in as many calls of numpy as one takes.
+
+    log_probs, token_ids: [searches, rows, candidates]; describe: of each.
+    """
+    if len(searches) == 1:
+        return [searches[0].advance(log_probs[0], token_ids[0], describe[0])]
+    return _advance_equals(searches, log_probs, token_ids, describe)
+
+
+def _advance_equals(
+    searches: Sequence[BeamSearch], log_probs: Float32s, token_ids: Ids, describe: Sequence[Describe | None]
+) -> list[list[int]]:
+    first, (count, num_rows, width) = searches[0], log_probs.shape
+    assert num_rows == len(first.running) and not any(search.done for search in searches)
+    if first.length == 0:
+        # All beams begin as the same text. All but one start hopeless, or they would stay the same for ever.
+        parents = np.zeros(first.num_beams, dtype=np.int64)
+        scores = np.full((count, first.num_beams), NEVER, dtype=np.float32)
+        scores[:, 0] = 0.0
+    else:
+        parents = np.arange(num_rows)
+        scores = np.array([[beam.score for beam in search.running] for search in searches], dtype=np.float32)
+    totals = (log_probs[:, parents] + scores[:, :, None]).reshape(count, -1)
+    best = np.argsort(-totals, axis=1, kind="stable")[:, : first.num_candidates]
+    totals = np.take_along_axis(totals, best, axis=1)
+    rows = parents[best // width]
+    tokens = token_ids[np.arange(count)[:, None], rows, best % width].tolist()
+    own_rows = rows.tolist()
+    ends = []
+    for search, its_rows, its_tokens in zip(searches, own_rows, tokens, strict=True):
+        search.length += 1
+        at_limit = search.length >= search.max_new_tokens
+        texts = [beam.tokens for beam in search.running]
+        ends.append(
+            [at_limit or search.ends(texts[row], token) for row, token in zip(its_rows, its_tokens, strict=True)]
+        )
+    going_on = np.where(np.array(ends), totals + NEVER, totals)
+    survivors = np.argsort(-going_on, axis=1, kind="stable")[:, : first.num_beams].tolist()
+    return [
+        search._take(*found)
+        for search, *found in zip(searches, totals, own_rows, tokens, ends, going_on, survivors, describe, strict=True)
+    ]

@@ -10,8 +10,8 @@ from collections.abc import Sequence as Sequences
 from dataclasses import dataclass
 
 import torch
-from torch import Tensor
 
+from models import ops
 from server.engine.block_manager import BlockManager
 from server.engine.drafts import wanted
 from server.engine.runner import Runner
@@ -94,13 +94,12 @@ class ModelDrafts:
             Turn(row.request, row.sequence.tokens, len(row.sequence.tokens) - row.request.num_prompt_tokens)
             for row in ready
         ]
-        finite = torch.isfinite(logits.sum(dim=-1))
-        tokens, possible = choose(logits, places)
-        good: Tensor = finite & possible
+        seen = ops.survey(logits)
+        tokens, possible = choose(logits, places, seen)
         going_on = []
-        for row, token, is_good in zip(ready, tokens.tolist(), good.tolist(), strict=True):
+        for row, token, *is_good in zip(ready, tokens, possible, seen.finite.tolist(), strict=True):
             draft = row.request.rows[0].draft
-            if not is_good:
+            if not all(is_good):
                 self._drop(row.request)
                 continue
             draft.append(token)

@@ -1,4 +1,4 @@
-"""What the worker asks of its operating system: how many cores are ours, to die with the parent, to wait idly."""
+"""What the worker asks of its system: how many cores are ours, to die with the parent, to wait idly, to take memory."""
 
 from __future__ import annotations
 
@@ -35,6 +35,12 @@ def let_threads_sleep() -> None:
     """
     if not {"OMP_WAIT_POLICY", "GOMP_SPINCOUNT"} & os.environ.keys():
         os.environ["GOMP_SPINCOUNT"] = SPIN_COUNT
+
+
+def return_free_memory() -> None:
+    """Give what loading has freed back to the operating system, where the C library knows how (glibc)."""
+    with contextlib.suppress(OSError, AttributeError):
+        ctypes.CDLL(None).malloc_trim(0)
 
 
 def usable_cores(root: Path = Path("/sys/fs/cgroup")) -> int:

@@ -65,10 +65,16 @@ def is_needed(params: GenerationParams) -> bool:
     )
 
 
+def takes_log_probs(row: ProcessorRow) -> bool:
+    """Whether a constant that is added to all logits of the row makes a difference to what is processed."""
+    return row.params.repetition_penalty != 1.0 or forced_token(row) is not None
+
+
 def process(logits: Tensor, rows: Sequence[ProcessorRow]) -> None:
     """Change logits in place: add biases, penalise, ban, then force.
 
-    logits: [rows, vocab], float32. Greedy and sampled rows bring raw logits, beams bring log-probabilities.
+    logits: [rows, vocab], float32. Greedy and sampled rows bring raw logits, and beams bring log-probabilities at least
+    where `takes_log_probs` says so.
     """
     busy = [(index, row) for index, row in enumerate(rows) if is_needed(row.params)]
     if not busy:

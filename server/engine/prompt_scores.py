@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 
+from models import ops
 from server.engine.scheduler import ScheduledRow
 from server.engine.selection import describe
 from server.engine.sequence import Request
@@ -36,12 +37,13 @@ def score_prompts(
         last = min(done + row.num_tokens, request.num_prompt_tokens - 1)
         for begin in range(max(done, len(request.prompt_logprobs)), last, _POSITIONS):
             end = min(begin + _POSITIONS, last)
-            raw = logits(hidden[first + begin - done : first + end - done]).log_softmax(dim=-1)
-            tokens = torch.tensor(row.sequence.tokens[begin + 1 : end + 1], device=raw.device)
-            if not bool(torch.isfinite(raw.sum())):
+            raw = logits(hidden[first + begin - done : first + end - done])
+            tokens, top = row.sequence.tokens[begin + 1 : end + 1], request.params.top_logprobs
+            seen = ops.survey(raw, min(max(top, 1), raw.shape[1]), with_log_sums=True)
+            if not bool(seen.finite.all()):
                 failed.append(request)
                 break
-            request.prompt_logprobs += describe(raw, tokens, [request.params.top_logprobs] * len(tokens))
+            request.prompt_logprobs += describe(raw, seen, tokens, [top] * len(tokens))
         if request not in failed and len(request.prompt_logprobs) == request.num_prompt_tokens - 1:
             request.prompt_reported = True
             complete.append(request)

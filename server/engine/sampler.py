@@ -27,22 +27,19 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-_NUCLEUS_GUESS = 1024
-"""How many of the first tokens are sorted before more is done for a row with top_p alone, or with typical_p."""
+from models import ops
+from models.ops.torch_sampling import Filters, invert, scale, thresholds
+
+_TYPICAL_GUESS = 1024
+"""How many of the nearest tokens are sorted before more is done for a row."""
 _BINS = 4096
 """Into how many bins a flat row with typical_p goes, of which one is sorted."""
-_COLDEST = 1e-30
-"""A temperature below which nothing changes any more, except that logits divided by it would overflow."""
 
 
 @dataclass(frozen=True, slots=True)
-class SamplerRow:
+class SamplerRow(Filters):
     """How to choose one row's token. `position` counts the row's new tokens; the filters' defaults filter nothing."""
 
-    temperature: float = 0.0
-    top_k: int = 0
-    top_p: float = 1.0
-    min_p: float = 0.0
     typical_p: float = 1.0
     seed: int = 0
     position: int = 0
@@ -54,48 +51,28 @@ class SamplerRow:
 
 def sample(logits: Tensor, rows: Sequence[SamplerRow]) -> Tensor:
     """One token id per row: [rows], int64; any, where all logits are -inf. logits: [rows, vocab], float32, kept."""
-    tokens = logits.argmax(dim=-1)
     sampled = [index for index, row in enumerate(rows) if not row.is_greedy]
-    if sampled:
-        settings = [rows[index] for index in sampled]
-        where = torch.tensor(sampled, device=logits.device)
-        scaled = logits[where] / _column([max(row.temperature, _COLDEST) for row in settings], logits)
-        uniforms = uniform([row.seed for row in settings], [row.position for row in settings])
-        lowest = thresholds(scaled, settings)
-        keep_typical(scaled, lowest, settings)
-        tokens[where] = _draw(scaled, lowest, torch.from_numpy(uniforms).to(logits.device))
+    tokens = (
+        ops.survey(logits).ids[:, 0] if len(sampled) < len(rows) else torch.empty_like(logits[:, 0], dtype=torch.int64)
+    )
+    plain = [index for index in sampled if rows[index].typical_p >= 1.0]
+    typical = [index for index in sampled if rows[index].typical_p < 1.0]
+    for indices, way in ((plain, ops.draw), (typical, _draw_typical)):
+        if indices:
+            settings = [rows[index] for index in indices]
+            uniforms = uniform([row.seed for row in settings], [row.position for row in settings])
+            where = torch.tensor(indices, device=logits.device)
+            own = logits if len(indices) == len(rows) else logits[where]
+            tokens[where] = way(own, settings, uniforms)[0]
     return tokens
 
 
-def thresholds(scaled: Tensor, rows: Sequence[SamplerRow]) -> Tensor:
-    """The smallest logit that survives in each row: [rows]. scaled: [rows, vocab], float32, after temperature."""
-    vocab = scaled.shape[1]
-    lowest = torch.full_like(scaled[:, 0], -torch.inf)
-    with_top_k = [i for i, row in enumerate(rows) if 0 < row.top_k < vocab]
-    if with_top_k:
-        where, largest = _largest(scaled, with_top_k, max(rows[i].top_k for i in with_top_k))
-        kth = torch.tensor([rows[i].top_k - 1 for i in with_top_k], device=scaled.device)
-        lowest[where] = largest.gather(1, kth[:, None])[:, 0]
-        with_top_p = [n for n, i in enumerate(with_top_k) if rows[i].top_p < 1.0]
-        if with_top_p:
-            both = where[with_top_p]
-            kept = scaled[both].masked_fill(scaled[both] < lowest[both, None], -torch.inf)
-            top_p = [rows[with_top_k[n]].top_p for n in with_top_p]
-            # Beyond its own k a row's largest logits are not its own any more: they are filtered out.
-            own = largest[with_top_p]
-            own = own.masked_fill(own < lowest[both, None], -torch.inf)
-            lowest[both] = torch.maximum(lowest[both], _nucleus(own, kept, top_p)[0])
-    alone = [i for i, row in enumerate(rows) if row.top_p < 1.0 and not 0 < row.top_k < vocab]
-    for width in (min(_NUCLEUS_GUESS, vocab), vocab):
-        if alone:
-            where, largest = _largest(scaled, alone, width)
-            lowest[where], reached = _nucleus(largest, scaled[where], [rows[i].top_p for i in alone])
-            alone = [i for i, enough in zip(alone, reached.tolist(), strict=True) if not enough and width < vocab]
-    min_p = [row.min_p for row in rows]
-    if any(min_p):
-        floor = scaled.amax(dim=-1) + torch.log(_column(min_p, scaled)[:, 0])
-        lowest = torch.maximum(lowest, floor)
-    return lowest
+def _draw_typical(logits: Tensor, rows: Sequence[SamplerRow], uniforms: NDArray[np.float64]) -> tuple[Tensor, Tensor]:
+    """Like `ops.draw`, with the fourth filter between."""
+    scaled = scale(logits, rows)
+    lowest = thresholds(scaled, rows)
+    keep_typical(scaled, lowest, rows)
+    return invert(scaled, lowest, torch.from_numpy(uniforms).to(logits.device)), lowest
 
 
 def keep_typical(scaled: Tensor, lowest: Tensor, rows: Sequence[SamplerRow]) -> None:
@@ -112,8 +89,8 @@ def keep_typical(scaled: Tensor, lowest: Tensor, rows: Sequence[SamplerRow]) -> 
     distances = (log_probs + entropy).abs()
     wanted = _column([rows[index].typical_p for index in filtered], distances)
     # A distribution has about exp(entropy) typical tokens: where they are few, only few are sorted.
-    flat = entropy[:, 0] > math.log(_NUCLEUS_GUESS / 4)
-    if scaled.shape[1] <= _NUCLEUS_GUESS:
+    flat = entropy[:, 0] > math.log(_TYPICAL_GUESS / 4)
+    if scaled.shape[1] <= _TYPICAL_GUESS:
         flat = torch.zeros_like(flat)
     farthest = torch.empty_like(wanted)
     peaked = (~flat).nonzero()[:, 0]
@@ -131,7 +108,7 @@ def _typical_few(distances: Tensor, probabilities: Tensor, wanted: Tensor) -> tu
 
     distances, probabilities: [rows, vocab], float64; wanted: [rows, 1].
     """
-    width = min(_NUCLEUS_GUESS, distances.shape[1])
+    width = min(_TYPICAL_GUESS, distances.shape[1])
     nearest, order = distances.topk(width, dim=-1, largest=False)
     before = probabilities.gather(1, order).cumsum(dim=-1) < wanted
     last = before.sum(dim=-1, keepdim=True).clamp_(max=width - 1)
@@ -156,38 +133,6 @@ def _typical_many(distances: Tensor, probabilities: Tensor, wanted: Tensor) -> T
     own = (probabilities * inside).gather(1, order).cumsum(dim=-1) + start
     last = (own < wanted).sum(dim=-1, keepdim=True)
     return nearest.gather(1, torch.minimum(last, count - 1))
-
-
-def _largest(scaled: Tensor, indices: Sequence[int], count: int) -> tuple[Tensor, Tensor]:
-    """Some rows' `count` largest logits, falling."""
-    where = torch.tensor(indices, device=scaled.device)
-    return where, scaled[where].topk(count, dim=-1).values
-
-
-def _nucleus(largest: Tensor, kept: Tensor, top_p: Sequence[float]) -> tuple[Tensor, Tensor]:
-    """The smallest logit of each row's nucleus, and whether the largest logits were enough to tell.
-
-    largest: [rows, count], falling; kept: [rows, vocab], the whole distribution.
-    """
-    total = kept.double().logsumexp(dim=-1, keepdim=True)
-    probabilities = (largest.double() - total).exp()
-    before = probabilities.cumsum(dim=-1) - probabilities
-    wanted = _column(top_p, before)
-    inside = before < wanted
-    inside[:, 0] = True
-    last = inside.sum(dim=-1, keepdim=True) - 1
-    return largest.gather(1, last)[:, 0], ~inside[:, -1]
-
-
-def _draw(scaled: Tensor, lowest: Tensor, uniforms: Tensor) -> Tensor:
-    """Invert the cumulative distribution of the survivors. uniforms: [rows], float64, in [0, 1)."""
-    weights = (scaled - scaled.amax(dim=-1, keepdim=True)).exp()
-    weights = weights.masked_fill(scaled < lowest[:, None], 0.0)
-    cumulative = weights.double().cumsum(dim=-1)
-    total = cumulative[:, -1]
-    target = torch.minimum(uniforms * total, torch.nextafter(total, torch.zeros_like(total)))
-    # Only where nothing survives at all does the search run past the end; the caller looks at the logit it gets.
-    return torch.searchsorted(cumulative, target[:, None], right=True)[:, 0].clamp_(max=scaled.shape[1] - 1)
 
 
 def uniform(seeds: Sequence[int], positions: Sequence[int]) -> NDArray[np.float64]:

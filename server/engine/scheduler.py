@@ -26,6 +26,9 @@ from server.engine.sequence import Request, Sequence, State
 PREFILL_PER_DECODE = 4
 """Prefill tokens that a step may add for each row that decodes in it."""
 
+SOURCE_TOKENS_PER_TOKEN = 2
+"""How many tokens of a source count as one: they meet an encoder, but neither a vocabulary nor a cache."""
+
 
 def shared_tokens(max_batch_tokens: int) -> int:
     """Prefill or encoder tokens of a step that others wait for: a fraction of those it may have when nobody does."""
@@ -53,11 +56,12 @@ class ScheduledRow:
 
 @dataclass(slots=True)
 class Schedule:
-    """One step: encode `sources`, copy the `copies` (source, destination) of `self` blocks, then compute `rows`."""
+    """One step: encode `sources`, copy the `copies` of `self` blocks (source, destination, slots in use), then compute
+    `rows`."""
 
     rows: list[ScheduledRow] = field(default_factory=list)
     sources: list[Request] = field(default_factory=list)
-    copies: list[tuple[int, int]] = field(default_factory=list)
+    copies: list[tuple[int, int, int]] = field(default_factory=list)
     num_decode_tokens: int = 0
 
     @property
@@ -80,7 +84,8 @@ class Scheduler:
     """Requests of one model: waiting, running, and their blocks.
 
     cross_pool: blocks for encoded sources, None for a decoder. max_batch_tokens: tokens of one step beyond which no
-    prefill is added; a step with decoding rows adds less, see `PREFILL_PER_DECODE` and `shared_tokens`.
+    prefill is added, those of sources at `SOURCE_TOKENS_PER_TOKEN`; a step with decoding rows adds less, see
+    `PREFILL_PER_DECODE` and `shared_tokens`.
     max_batch_rows: rows of all running requests together. prefix_cache: whether requests may share the blocks of their
     common beginning; to be left off where keys and values of a token depend on more than it and those before it. A
     decoder that looks at a source is such a case, and never shares.
@@ -138,7 +143,7 @@ class Scheduler:
         request.state = State.FINISHED
         if suspect:
             self.self_pool.forget(block for row in request.rows for block in row.block_table)
-        suspect = suspect or not request.wants_next_token
+        suspect = suspect or not request.is_sound
         self._release_rows(request, suspect)
         if self.cross_pool is not None:
             freed = self.cross_pool.release(request.cross_block_table)
@@ -164,6 +169,7 @@ class Scheduler:
                 self.self_pool.share(old[parent].block_table),
                 list(old[parent].block_keys),
                 old[parent].published_blocks,
+                sound_tokens=old[parent].sound_tokens,
             )
             for beam, parent in zip(request.beams.running, parents, strict=True)
         ]
@@ -226,6 +232,8 @@ class Scheduler:
 
     def publish(self, request: Request) -> None:
         """Finite logits have spoken for all that a request has computed: others may read its full blocks."""
+        for row in request.rows:
+            row.sound_tokens = row.num_computed_tokens
         if not self.prefix_cache:
             return
         size = self.self_pool.block_size
@@ -248,7 +256,7 @@ class Scheduler:
         for row in request.rows:
             copy = self.self_pool.make_writable(row.block_table, position)
             if copy is not None:
-                schedule.copies.append(copy)
+                schedule.copies.append((*copy, position % self.self_pool.block_size))
             schedule.rows.append(ScheduledRow(request, row, 1))
 
     def _draft(self, schedule: Schedule, budget: int) -> int:
@@ -289,7 +297,7 @@ class Scheduler:
             found = self._find(request)
             if not self._fits(request, found) or self._comes_soon(request, len(found)):
                 return
-            source = 0 if request.source_encoded else request.num_source_tokens
+            source = 0 if request.source_encoded else -(-request.num_source_tokens // SOURCE_TOKENS_PER_TOKEN)
             # A source is encoded whole. One that exceeds the budget goes when no other prefill does.
             if source > budget and prefills:
                 return
@@ -347,7 +355,7 @@ class Scheduler:
         blocks = pool.blocks_for(request.num_tokens)
         first.block_table = pool.share(found)
         first.block_table += pool.allocate(blocks - len(found))
-        first.num_computed_tokens = len(found) * pool.block_size
+        first.num_computed_tokens = first.sound_tokens = len(found) * pool.block_size
         first.published_blocks = len(found)
         if self.prefix_cache and request.cached_tokens is None and not request.params.prompt_logprobs:
             request.cached_tokens = first.num_computed_tokens
@@ -359,6 +367,7 @@ class Scheduler:
             for row in others:
                 row.block_table = pool.share(first.block_table[:shared]) + pool.allocate(blocks - shared)
                 row.num_computed_tokens = request.shared_tokens
+                row.sound_tokens = min(first.sound_tokens, request.shared_tokens)
                 row.published_blocks = min(len(found), shared)
         if self.cross_pool is not None and not request.cross_block_table:
             needed = self.cross_pool.blocks_for(request.num_source_tokens)
@@ -377,7 +386,7 @@ class Scheduler:
         self._set_back(request)
 
     def _set_back(self, request: Request) -> None:
-        self._release_rows(request, suspect=not request.wants_next_token)
+        self._release_rows(request, suspect=not request.is_sound)
         self.running.remove(request)
         request.state = State.WAITING
         self.waiting.appendleft(request)
@@ -386,7 +395,7 @@ class Scheduler:
         for row in request.rows:
             freed = self.self_pool.release(row.block_table)
             row.block_table, row.draft = [], []
-            row.num_computed_tokens = row.published_blocks = 0
+            row.num_computed_tokens = row.published_blocks = row.sound_tokens = 0
             if suspect:
                 self.suspect_self_blocks += [block for block in freed if not self.self_pool.is_published(block)]
         request.shared_tokens = 0

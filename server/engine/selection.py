@@ -5,17 +5,19 @@ Rows of all requests are processed and chosen from together; what follows is a f
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field
-from itertools import chain
+from itertools import accumulate, chain
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from server.engine.beam_search import Describe
+from models import ops
+from models.ops import Survey
+from server.engine.beam_search import Describe, advance_together
 from server.engine.constraint import Constraint
-from server.engine.logits_processors import ProcessorRow, process
+from server.engine.logits_processors import ProcessorRow, is_needed, process, takes_log_probs
 from server.engine.sampler import SamplerRow, sample
 from server.engine.sequence import Request
 from server.ipc.messages import TokenLogprob
@@ -59,14 +61,14 @@ def turns(request: Request) -> list[Turn]:
 def select(logits: Tensor, requests: Sequence[Request]) -> list[Choice]:
     """Choose for each request; beams advance. logits: [rows, vocab], float32, overwritten; rows of each in order, and
     of a row with a draft as many as it has turns."""
-    # A sum is finite only if all its terms are: one pass, no mask.
-    finite = torch.isfinite(logits.sum(dim=-1)).tolist()
+    seen = _survey(logits, requests)
+    finite = seen.finite.tolist()
     choices, singles, groups = [], [], []
     start = 0
     for request in requests:
         rows = range(start, start + len(request.rows) + len(request.rows[0].draft))
         start = rows.stop
-        if not all(finite[row] for row in rows):
+        if not all(finite[rows.start : rows.stop]):
             # A guess whose value is not finite spoils what stands before it as well: 0 * NaN is NaN.
             spoiled = bool(request.rows[0].draft)
             choices.append(Choice(request, failed=not spoiled, spoiled=spoiled))
@@ -76,23 +78,34 @@ def select(logits: Tensor, requests: Sequence[Request]) -> list[Choice]:
             groups.append((request, rows))
     if singles:
         single_rows = [row for _, rows in singles for row in rows]
-        choices += _select_tokens(_rows(logits, single_rows), [request for request, _ in singles])
+        choices += _select_tokens(
+            _rows(logits, single_rows), seen.rows(single_rows), [request for request, _ in singles]
+        )
     if groups:
         beam_rows = [row for _, rows in groups for row in rows]
-        choices += _select_beams(_rows(logits, beam_rows), [request for request, _ in groups])
+        choices += _select_beams(_rows(logits, beam_rows), seen.rows(beam_rows), [request for request, _ in groups])
     return choices
 
 
-def _select_tokens(logits: Tensor, requests: Sequence[Request]) -> list[Choice]:
+def _survey(logits: Tensor, requests: Sequence[Request]) -> Survey:
+    """What any of the requests needs to know of its rows; those that need less are told more."""
+    counts = [request.params.top_logprobs for request in requests if request.params.logprobs]
+    counts += [request.beams.num_candidates for request in requests if request.beams is not None]
+    return ops.survey(logits, min(max(1, *counts), logits.shape[1]) if counts else 1, with_log_sums=bool(counts))
+
+
+def _select_tokens(logits: Tensor, seen: Survey, requests: Sequence[Request]) -> list[Choice]:
     places = list(chain.from_iterable(turns(request) for request in requests))
     reported = [index for index, turn in enumerate(places) if turn.request.params.logprobs]
-    raw = _rows(logits, reported).log_softmax(dim=-1) if reported else None
-    tokens, possible = choose(logits, places)
-    chosen, alive = torch.stack([tokens, possible]).tolist()
+    raw = _rows(logits, reported) if reported else logits
+    if raw is logits and reported and any(is_needed(request.params) for request in requests):
+        raw = logits.clone()
+    chosen, alive = choose(logits, places, seen)
     described: dict[int, TokenLogprob] = {}
-    if raw is not None:
+    if reported:
+        tokens = [chosen[index] for index in reported]
         tops = [places[index].request.params.top_logprobs for index in reported]
-        described = dict(zip(reported, describe(raw, tokens[reported], tops), strict=True))
+        described = dict(zip(reported, describe(raw, seen.rows(reported), tokens, tops), strict=True))
     choices = []
     start = 0
     for request in requests:
@@ -112,59 +125,110 @@ def _select_tokens(logits: Tensor, requests: Sequence[Request]) -> list[Choice]:
     return choices
 
 
-def choose(logits: Tensor, places: Sequence[Turn]) -> tuple[Tensor, Tensor]:
-    """The token of each turn, [turns], int64, and whether it may follow at all. logits: [turns, vocab], overwritten."""
-    process(logits, [_processor_row(turn) for turn in places])
-    tokens = sample(logits, [_sampler_row(turn) for turn in places])
-    return tokens, logits.gather(1, tokens[:, None])[:, 0] > -torch.inf
+def choose(logits: Tensor, places: Sequence[Turn], seen: Survey) -> tuple[list[int], list[bool]]:
+    """The token of each turn, and whether it may follow at all. logits: [turns, vocab], overwritten; seen: of these."""
+    tokens, values = seen.ids[:, 0], seen.values[:, 0]
+    busy = [index for index, turn in enumerate(places) if is_needed(turn.request.params)]
+    if busy:
+        process(logits, [_processor_row(turn) for turn in places])
+        again = ops.survey(_rows(logits, busy))
+        tokens = _replaced(tokens, busy, again.ids[:, 0])
+        values = _replaced(values, busy, again.values[:, 0])
+    sampled = [index for index, turn in enumerate(places) if turn.request.params.do_sample]
+    if sampled:
+        own = _rows(logits, sampled)
+        drawn = sample(own, [_sampler_row(places[index]) for index in sampled])
+        tokens = _replaced(tokens, sampled, drawn)
+        values = _replaced(values, sampled, own.gather(1, drawn[:, None])[:, 0])
+    return tokens.tolist(), (values > -torch.inf).tolist()
 
 
-def _select_beams(logits: Tensor, requests: Sequence[Request]) -> list[Choice]:
-    raw = logits.log_softmax(dim=-1)
-    scores = raw.clone()
-    process(scores, [row for request in requests for row in _processor_rows(request)])
-    owners = [request for request in requests for _ in request.rows]
-    renormalized = [index for index, request in enumerate(owners) if request.params.renormalize_logits]
-    if renormalized:
-        again = scores[renormalized].log_softmax(dim=-1)
-        # A row that nothing may follow has no distribution.
-        scores[renormalized] = again.masked_fill_(again.isnan(), -torch.inf)
-    vocab = scores.shape[1]
-    widths = [min(request.beams.num_candidates, vocab) for request in requests if request.beams is not None]
-    values, tokens = (tensor.cpu().numpy() for tensor in scores.topk(max(widths), dim=-1))
+def _select_beams(logits: Tensor, seen: Survey, requests: Sequence[Request]) -> list[Choice]:
+    reported = any(request.params.logprobs for request in requests)
+    raw = logits.clone() if reported and any(is_needed(request.params) for request in requests) else logits
+    reporters = _reporters(raw, seen, requests)
+    values, tokens = (tensor.cpu().numpy() for tensor in _candidates(logits, seen, requests))
+    offsets = [0, *accumulate(len(request.rows) for request in requests)]
     choices = []
-    start = 0
-    for request, width in zip(requests, widths, strict=True):
+    together: dict[Hashable, list[int]] = {}
+    for index, request in enumerate(requests):
         assert request.beams is not None
-        rows = slice(start, start + len(request.rows))
-        start = rows.stop
-        if values[rows, 0].max() == -np.inf:
+        if values[offsets[index] : offsets[index + 1], 0].max() == -np.inf:
             choices.append(Choice(request, exhausted=True))
-            continue
-        reporter = _reporter(raw[rows], request.params.top_logprobs) if request.params.logprobs else None
-        parents = request.beams.advance(values[rows, :width], tokens[rows, :width], reporter)
-        choices.append(Choice(request, parents=parents))
+        else:
+            together.setdefault(request.beams.shape, []).append(index)
+    for indices in together.values():
+        members = [requests[index] for index in indices]
+        searches = [request.beams for request in members if request.beams is not None]
+        width = min(searches[0].num_candidates, values.shape[1])
+        rows = np.array([range(offsets[index], offsets[index + 1]) for index in indices])
+        own = [reporters[index] for index in indices]
+        parents = advance_together(searches, values[rows, :width], tokens[rows, :width], own)
+        choices += [Choice(request, parents=rows) for request, rows in zip(members, parents, strict=True)]
     return choices
 
 
-def describe(raw: Tensor, tokens: Tensor, tops: Sequence[int]) -> list[TokenLogprob]:
-    """What to report of each row's token. raw: [rows, vocab], log-probabilities; tokens: [rows]; tops: alternatives."""
-    own = raw.gather(1, tokens[:, None])[:, 0].tolist()
-    count = min(max(tops), raw.shape[1])
-    best = raw.topk(count, dim=-1) if count else None
-    values = best.values.tolist() if best is not None else [[]] * len(own)
-    ids = best.indices.tolist() if best is not None else [[]] * len(own)
+def _candidates(logits: Tensor, seen: Survey, requests: Sequence[Request]) -> tuple[Tensor, Tensor]:
+    """What may follow each row of the beams: the best log-probabilities after processors, and their tokens.
+
+    Most processors do not care what is added to all logits of a row, so that it is taken off the few that are left in
+    the end. For the others it is taken off first.
+    """
+    owners = [request for request in requests for _ in request.rows]
+    busy = [index for index, request in enumerate(owners) if is_needed(request.params)]
+    if not busy:
+        return seen.log_probs, seen.ids
+    rows = [row for request in requests if is_needed(request.params) for row in _processor_rows(request)]
+    before, scores = seen.rows(busy), _rows(logits, busy)
+    absolute = [index for index, row in enumerate(rows) if takes_log_probs(row)]
+    if absolute:
+        own = before.rows(absolute).to_log_probs(_rows(scores, absolute))
+        if own.data_ptr() != scores.data_ptr():
+            scores[torch.tensor(absolute, device=logits.device)] = own
+    process(scores, rows)
+    renormalized = [index for index, row in enumerate(rows) if row.params.renormalize_logits]
+    after = ops.survey(scores, seen.values.shape[1], with_log_sums=bool(renormalized))
+    values = before.log_probs_of(after.values)
+    values = _replaced(values, absolute, after.values[absolute])
+    if renormalized:
+        # A row that nothing may follow has no distribution.
+        own = after.rows(renormalized).log_probs
+        values = _replaced(values, renormalized, own.masked_fill(own.isnan(), -torch.inf))
+    return _replaced(seen.log_probs, busy, values), _replaced(seen.ids, busy, after.ids)
+
+
+def describe(logits: Tensor, seen: Survey, tokens: Sequence[int], tops: Sequence[int]) -> list[TokenLogprob]:
+    """What to report of each row's token. logits: [rows, vocab], float32, as they came; seen: of these, with their sums
+    and with as many of the largest as `tops`, the alternatives of each row, asks for."""
+    places = torch.tensor(tokens, device=logits.device)[:, None]
+    own = seen.log_probs_of(logits.gather(1, places))[:, 0].tolist()
     return [
         TokenLogprob(token, logprob, list(zip(row_ids[:top], row_values[:top], strict=True)))
-        for token, logprob, row_ids, row_values, top in zip(tokens.tolist(), own, ids, values, tops, strict=True)
+        for token, logprob, row_ids, row_values, top in zip(
+            tokens, own, seen.ids.tolist(), seen.log_probs.tolist(), tops, strict=True
+        )
     ]
 
 
-def _reporter(raw: Tensor, top: int) -> Describe:
-    def report(row: int, token: int) -> TokenLogprob:
-        return describe(raw[row : row + 1], torch.tensor([token], device=raw.device), [top])[0]
+def _reporters(logits: Tensor, seen: Survey, requests: Sequence[Request]) -> list[Describe | None]:
+    """What tells each request of the tokens that its beams take, if it asked; logits, seen: as for `describe`."""
+    if not any(request.params.logprobs for request in requests):
+        return [None] * len(requests)
+    ids, values = seen.ids.tolist(), seen.log_probs.tolist()
+    starts = accumulate((len(request.rows) for request in requests), initial=0)
 
-    return report
+    def reporter(first_row: int, top: int) -> Describe:
+        def report(row: int, token: int) -> TokenLogprob:
+            place = first_row + row
+            tops = list(zip(ids[place][:top], values[place][:top], strict=True))
+            return TokenLogprob(token, float(seen.log_prob(place, logits[place, token])), tops)
+
+        return report
+
+    return [
+        reporter(start, request.params.top_logprobs) if request.params.logprobs else None
+        for request, start in zip(requests, starts, strict=False)
+    ]
 
 
 def _processor_row(turn: Turn) -> ProcessorRow:
@@ -199,6 +263,15 @@ def _sampler_row(turn: Turn) -> SamplerRow:
 
 def _rows(logits: Tensor, indices: Sequence[int]) -> Tensor:
     """Some rows: the tensor itself when that is all of them in order, else a copy."""
-    if list(indices) == list(range(logits.shape[0])):
+    if len(indices) == logits.shape[0] and list(indices) == list(range(len(indices))):
         return logits
     return logits[torch.tensor(indices, device=logits.device)]
+
+
+def _replaced(values: Tensor, indices: Sequence[int], others: Tensor) -> Tensor:
+    """The values with some rows replaced."""
+    if not indices:
+        return values
+    if len(indices) == values.shape[0] and list(indices) == list(range(len(indices))):
+        return others
+    return values.index_copy(0, torch.tensor(indices, dtype=torch.int64, device=values.device), others)

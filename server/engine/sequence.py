@@ -29,6 +29,7 @@ class Sequence:
     block_keys: of leading full blocks of the tokens, as far as they were asked for; published_blocks: how many leading
     blocks of the table were found by their keys or can be.
     draft: guesses of the tokens to come, computed with the last token and forgotten once they are judged.
+    sound_tokens: how many computed tokens finite logits have spoken for.
     """
 
     tokens: list[int]
@@ -37,6 +38,7 @@ class Sequence:
     block_keys: list[bytes] = field(default_factory=list)
     published_blocks: int = 0
     draft: list[int] = field(default_factory=list)
+    sound_tokens: int = 0
 
     @property
     def num_uncomputed_tokens(self) -> int:
@@ -127,6 +129,11 @@ class Request:
     def wants_next_token(self) -> bool:
         """Whether every row has all but its last token computed: the next step decodes."""
         return all(row.num_uncomputed_tokens == 1 for row in self.rows)
+
+    @property
+    def is_sound(self) -> bool:
+        """Whether finite logits have spoken for every key and value that its rows have computed."""
+        return all(row.sound_tokens == row.num_computed_tokens for row in self.rows)
 
     def catch_up(self) -> list[tuple[Sequence, int]]:
         """Rows that are behind, and by how many tokens.

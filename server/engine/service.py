@@ -17,7 +17,7 @@ from models import ops
 from server.engine.connection import Connection
 from server.engine.engine import Engine
 from server.engine.hearing import rehearsal
-from server.engine.host import usable_cores
+from server.engine.host import return_free_memory, usable_cores
 from server.engine.loading import Loaded, LoadError, adapter_infos, build, load
 from server.engine.speculation import find_drafts, make_drafter
 from server.ipc.messages import (
@@ -92,6 +92,7 @@ def start(configure: Configure, send: Callable[[Progress], None]) -> tuple[Engin
     # What lives as long as the process need not be looked at by every collection.
     gc.collect()
     gc.freeze()
+    return_free_memory()
     adapters = [info for model, (_, base) in zip(loaded, built, strict=True) for info in adapter_infos(model, base)]
     return engine, [info for _, info in built] + adapters
 

@@ -9,12 +9,14 @@ from __future__ import annotations
 import asyncio
 import itertools
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Literal, Protocol
 
 from server.errors import ClientGone, NotReady, Overloaded, RequestTooLarge
+from server.ipc.gathering import Gathering, Send
 from server.ipc.messages import (
     Abort,
     Device,
@@ -32,20 +34,21 @@ from server.ipc.messages import (
     Tokens,
     Vocabulary,
 )
-from server.ipc.supervisor import Send
 
 DEADLINE_SLACK_SECONDS = 1.0
 """The worker enforces deadlines; this long after one, a worker that did not is no longer waited for."""
 
 Event = PromptScored | Tokens | Finished | Encoded | Failed
 Stage = Literal["waiting", "running"]
+Take = Callable[[list[tuple[int, Event]]], bool]
+"""Takes news of a call, and says whether it can take more at once."""
 
 
 class Observer(Protocol):
     """Who counts: the metrics.
 
-    on_tokens: new tokens, and the seconds since the same sequence's last ones (None at first). on_finished: with no
-    event when this side ended the sequence, at a stop string.
+    on_tokens: so many new tokens of each of so many sequences, and the seconds since their last ones (None at first).
+    on_finished: with no event when this side ended the sequence, at a stop string.
     """
 
     def on_progress(self, progress: Progress) -> None: ...
@@ -60,7 +63,7 @@ class Observer(Protocol):
 
     def on_first_output(self, model: str, seconds: float) -> None: ...
 
-    def on_tokens(self, model: str, count: int, seconds: float | None) -> None: ...
+    def on_tokens(self, model: str, count: int, seconds: float | None, sequences: int) -> None: ...
 
     def on_finished(self, model: str, event: Finished | Encoded | Failed | None) -> None: ...
 
@@ -82,7 +85,10 @@ class _Sequence:
 
 
 class Call:
-    """The sequences of one HTTP request. Iterate with `events`; leave the `with` block to drop what is unfinished."""
+    """The sequences of one HTTP request. Leave the `with` block to drop what is unfinished.
+
+    Read what comes with `events`, or let `forward` bring it, which costs no turn of the event loop.
+    """
 
     def __init__(self, client: EngineClient, ids: list[int], deadline: float | None) -> None:
         self.started = time.monotonic()
@@ -90,7 +96,8 @@ class Call:
         self._ids = ids
         self._open = set(ids)
         self._events: list[tuple[int, Event]] = []
-        self._wake: asyncio.Future[None] | None = None
+        self._take: Take | None = None
+        self._wake: asyncio.Future[bool] | None = None
         self._gone = False
         self._timer: asyncio.TimerHandle | None = None
         if deadline is not None:
@@ -110,20 +117,45 @@ class Call:
 
         A reader that is slow gets more at once. Raises ClientGone after `leave`.
         """
-        while not self._events:
-            if self._gone:
-                raise ClientGone("the client closed the connection")
-            if not self._open:
-                return []
-            self._wake = asyncio.get_running_loop().create_future()
-            try:
-                await self._wake
-            finally:
-                self._wake = None
-        if self._gone:
-            raise ClientGone("the client closed the connection")
-        events, self._events = self._events, []
-        return events
+        while not self._events and self._open and not self._gone:
+            await self._wait()
+        return self._news()
+
+    async def forward(self, take: Take) -> bool:
+        """Hand what is new to `take`, and whatever follows in the very call that brings it.
+
+        Returns True once `take` has returned False, and False when all sequences have ended. Raises ClientGone after
+        `leave`, and what `take` raises.
+        """
+        while True:
+            events = self._news()
+            if events:
+                if not take(events):
+                    return True
+            elif not self._open:
+                return False
+            else:
+                self._take = take
+                try:
+                    if not await self._wait():
+                        return True
+                finally:
+                    self._take = None
+
+    def deliver(self) -> None:
+        """What was put goes to the one who waits for it; it is kept while nobody does."""
+        if self._wake is None or self._wake.done():
+            return
+        if self._take is None or not self._events or self._gone:
+            self._wake.set_result(True)
+            return
+        try:
+            more = self._take(self._news())
+        except Exception as error:
+            self._wake.set_exception(error)
+            return
+        if not (more and self._open):
+            self._wake.set_result(more)
 
     def stop(self, index: int) -> None:
         """No more of one sequence: its answer is complete for us (a stop string was seen)."""
@@ -136,7 +168,7 @@ class Call:
         for request_id in list(self._open):
             self._client.cancelled(request_id)
         self.close()
-        self._wake_up()
+        self.deliver()
 
     def close(self) -> None:
         """Abort what is unfinished. Harmless when all is finished, and harmless twice."""
@@ -152,10 +184,10 @@ class Call:
             if request_id in self._open:
                 self._drop(request_id)
                 self.put(index, Failed(request_id, code, message))
+        self.deliver()
 
     def put(self, index: int, event: Event) -> None:
         self._events.append((index, event))
-        self._wake_up()
 
     def ended(self, request_id: int) -> None:
         self._open.discard(request_id)
@@ -168,18 +200,31 @@ class Call:
     def _expire(self) -> None:
         self.fail("timeout", "the deadline passed")
 
-    def _wake_up(self) -> None:
-        if self._wake is not None and not self._wake.done():
-            self._wake.set_result(None)
+    def _news(self) -> list[tuple[int, Event]]:
+        if self._gone:
+            raise ClientGone("the client closed the connection")
+        events, self._events = self._events, []
+        return events
+
+    async def _wait(self) -> bool:
+        """Until there is news, or the end; False when there is more than `forward`'s taker can take."""
+        self._wake = asyncio.get_running_loop().create_future()
+        try:
+            return await self._wake
+        finally:
+            self._wake = None
 
 
 class EngineClient:
     """The HTTP side's end of the wall. Bounded: what may wait for its first step is limited in requests and tokens.
 
     max_queue_requests, max_queue_tokens: over all models. An `Encode` of many texts is one request of all its tokens.
+    gather_seconds: how long requests to an idle worker may wait for others that come with them.
     """
 
-    def __init__(self, observer: Observer, max_queue_requests: int, max_queue_tokens: int) -> None:
+    def __init__(
+        self, observer: Observer, max_queue_requests: int, max_queue_tokens: int, gather_seconds: float = 0.0
+    ) -> None:
         self.models: dict[str, ModelInfo] = {}
         self.device: Device = "cpu"
         self.max_queue_requests = max_queue_requests
@@ -187,7 +232,8 @@ class EngineClient:
         self.waiting_requests = 0
         self.waiting_tokens = 0
         self._observer = observer
-        self._send: Send | None = None
+        self._gather_seconds = gather_seconds
+        self._worker: Gathering | None = None
         self._sequences: dict[int, _Sequence] = {}
         self._vocabularies: dict[str, Vocabulary] = {}
         self._ids = itertools.count(1)
@@ -195,7 +241,7 @@ class EngineClient:
     @property
     def connected(self) -> bool:
         """Whether there is a worker that has loaded all models."""
-        return self._send is not None
+        return self._worker is not None
 
     @property
     def open_requests(self) -> int:
@@ -208,8 +254,21 @@ class EngineClient:
         """Tell this worker, and those that follow it, how a model's tokens are spelled. Once is enough."""
         if vocabulary.model not in self._vocabularies:
             self._vocabularies[vocabulary.model] = vocabulary
-            if self._send is not None:
-                self._send(vocabulary)
+            if self._worker is not None:
+                self._worker.post(vocabulary, idle=False)
+
+    @contextmanager
+    def preparing(self) -> Iterator[None]:
+        """While a request's text is worked on away from the event loop."""
+        worker = self._worker
+        if worker is None:
+            yield
+            return
+        worker.preparing += 1
+        try:
+            yield
+        finally:
+            worker.preparing -= 1
 
     def submit(self, messages: Sequence[Generate | Encode], deadline: float | None) -> Call:
         """Admit all sequences and send them, or none.
@@ -217,20 +276,21 @@ class EngineClient:
         Raises NotReady without a worker, RequestTooLarge for what could never be admitted or run, Overloaded for what
         does not fit now.
         """
-        if self._send is None:
+        if self._worker is None:
             raise NotReady("the engine is starting; try again soon", retry_after=2)
         sizes = [_size(message, self.models.get(message.model)) for message in messages]
         for message in messages:
             if isinstance(message, Generate):
                 check_fit(self.models[message.model], message)
         self._admit(len(messages), sum(sizes))
+        idle = not self._sequences
         call = Call(self, [message.request_id for message in messages], deadline)
         for index, (message, tokens) in enumerate(zip(messages, sizes, strict=True)):
             answers = len(message.items) if isinstance(message, Encode) else 1
             sequence = _Sequence(call, index, message.model, tokens, answers)
             self._sequences[message.request_id] = sequence
             self._observer.on_admitted(message.model, tokens)
-            self._send(message)
+            self._worker.post(message, idle)
         return call
 
     def _admit(self, requests: int, tokens: int) -> None:
@@ -250,8 +310,8 @@ class EngineClient:
         sequence = self._sequences.pop(request_id, None)
         if sequence is not None:
             self._started(sequence)
-            if self._send is not None:
-                self._send(Abort(request_id))
+            if self._worker is not None:
+                self._worker.post(Abort(request_id), idle=False)
 
     def cancelled(self, request_id: int) -> None:
         """Count a request whose client left."""
@@ -278,13 +338,13 @@ class EngineClient:
     def on_ready(self, models: list[ModelInfo], device: Device, send: Send) -> None:
         self.models = {info.name: info for info in models}
         self.device = device
-        self._send = send
+        self._worker = Gathering(send, self._gather_seconds)
         for vocabulary in self._vocabularies.values():
             send(vocabulary)
         self._observer.on_ready(models, device)
 
     def on_lost(self) -> None:
-        self._send = None
+        self._worker = None
         self._observer.on_lost()
         self.fail_all("engine_error", "the engine stopped working on this request")
 
@@ -292,17 +352,23 @@ class EngineClient:
         self._observer.on_stats(stats)
 
     def on_output(self, output: StepOutput) -> None:
+        """Every call gets all that a step brought it at once."""
         now = time.monotonic()
+        calls: dict[Call, None] = {}
+        grown: dict[tuple[str, int, float | None], int] = {}
         for scored in output.prompts:
             sequence = self._sequences.get(scored.request_id)
             if sequence is not None:
                 sequence.call.put(sequence.index, scored)
+                calls[sequence.call] = None
         for tokens in output.tokens:
             sequence = self._sequences.get(tokens.request_id)
             if sequence is not None:
-                self._first_output(sequence, now)
-                self._new_tokens(sequence, len(tokens.token_ids), now)
+                if sequence.waiting:
+                    self._first_output(sequence, now)
+                _grow(sequence, len(tokens.token_ids), now, grown)
                 sequence.call.put(sequence.index, tokens)
+                calls[sequence.call] = None
         for encoded in output.encoded:
             sequence = self._sequences.get(encoded.request_id)
             if sequence is not None:
@@ -311,6 +377,7 @@ class EngineClient:
                 if sequence.answers == 0:
                     self._end(encoded.request_id, sequence, encoded)
                 sequence.call.put(sequence.index, encoded)
+                calls[sequence.call] = None
         endings: tuple[Finished | Failed, ...] = (*output.finished, *output.failed)
         for event in endings:
             sequence = self._sequences.get(event.request_id)
@@ -318,21 +385,19 @@ class EngineClient:
                 if isinstance(event, Finished):
                     self._first_output(sequence, now)
                     made = len(event.hypotheses[0].token_ids) if event.hypotheses else 0
-                    self._new_tokens(sequence, made - sequence.seen_tokens, now)
+                    _grow(sequence, made - sequence.seen_tokens, now, grown)
                 self._end(event.request_id, sequence, event)
                 sequence.call.put(sequence.index, event)
+                calls[sequence.call] = None
+        for (model, count, earlier), sequences in grown.items():
+            self._observer.on_tokens(model, count, None if earlier is None else now - earlier, sequences)
+        for call in calls:
+            call.deliver()
 
     def _first_output(self, sequence: _Sequence, now: float) -> None:
         if sequence.waiting:
             self._started(sequence)
             self._observer.on_first_output(sequence.model, now - sequence.call.started)
-
-    def _new_tokens(self, sequence: _Sequence, count: int, now: float) -> None:
-        if count > 0:
-            earlier = sequence.last_seconds
-            self._observer.on_tokens(sequence.model, count, None if earlier is None else now - earlier)
-            sequence.seen_tokens += count
-            sequence.last_seconds = now
 
     def _started(self, sequence: _Sequence) -> None:
         if sequence.waiting:
@@ -345,6 +410,15 @@ class EngineClient:
         del self._sequences[request_id]
         sequence.call.ended(request_id)
         self._observer.on_finished(sequence.model, event)
+
+
+def _grow(sequence: _Sequence, count: int, now: float, grown: dict[tuple[str, int, float | None], int]) -> None:
+    """Book new tokens of a sequence, with those of others that got as many in the same two steps."""
+    if count > 0:
+        key = sequence.model, count, sequence.last_seconds
+        grown[key] = grown.get(key, 0) + 1
+        sequence.seen_tokens += count
+        sequence.last_seconds = now
 
 
 def _size(message: Generate | Encode, info: ModelInfo | None) -> int:

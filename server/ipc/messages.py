@@ -81,6 +81,7 @@ class EngineOptions(msgspec.Struct, frozen=True):
     """How the engine schedules. Sizes in tokens, blocks, rows or bytes, as named.
 
     max_batch_tokens: tokens of one step, prefill chunks and encoder texts included; a longer single text goes alone.
+    Tokens of a source that is to be answered count half.
     max_batch_rows: decoder rows of one step, per model.
     block_size: token slots of one KV block.
     kv_cache_bytes: bytes for all KV pools of the device together; shared evenly among the generating models.

@@ -23,6 +23,7 @@ from typing import Literal, Protocol, cast
 import msgspec
 
 from server.errors import CheckpointError, StartError
+from server.ipc.gathering import Send
 from server.ipc.messages import (
     FRAME_HEADER,
     Configure,
@@ -48,7 +49,6 @@ log = logging.getLogger("triptych.supervisor")
 WORKER_COMMAND = (sys.executable, "-P", "-m", "server.engine.worker")
 MAX_FRAME_BYTES = 1 << 30
 
-Send = Callable[[Message], None]
 State = Literal["starting", "ready", "restarting", "failed", "stopped"]
 
 
@@ -116,9 +116,9 @@ class _Channel(asyncio.Protocol):
         if not self.closed.done():
             self.closed.set_result(None)
 
-    def send(self, message: Message) -> None:
+    def send(self, *messages: Message) -> None:
         if self._transport is not None and not self._transport.is_closing():
-            self._transport.write(encode_frame(message))
+            self._transport.write(b"".join([encode_frame(message) for message in messages]))
 
     def close(self) -> None:
         if self._transport is not None:

@@ -58,7 +58,12 @@ class IncrementalDetokenizer:
 
     def push(self, token_ids: Iterable[int]) -> str:
         """Text that became certain with these tokens; empty once stopped."""
-        return self._stop.push(self._new("".join([self._stream.push(token_id) for token_id in token_ids])))
+        return "".join([self.push_one(token_id) for token_id in token_ids])
+
+    def push_one(self, token_id: int) -> str:
+        """Text that became certain with this token; empty once stopped."""
+        text = self._stream.push(token_id)
+        return self._stop.push(self._new(text) if self._promised else text)
 
     def finish(self) -> str:
         """What was still held back. Nothing may be pushed after it."""

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from copy import deepcopy
 from functools import cached_property
 
 from tokenizers import Tokenizer as Backend
@@ -47,7 +46,7 @@ class FastTokenizer:
         decoder = backend.decoder
         self._decoder = None if decoder is None else json.loads(decoder.__getstate__())
         try:
-            self._chain()
+            self._chain = decoder_chain(self._decoder, clean_up_steps() if self._clean_up else ())
         except (UnknownDecoder, KeyError, TypeError) as error:
             raise TokenizerError(f"tokenizer.json: {error}") from None
 
@@ -79,7 +78,7 @@ class FastTokenizer:
         return clean_up(text) if self._clean_up else text
 
     def stream(self, skip_special_tokens: bool = True) -> _FastStream:
-        return _FastStream(self._backend, self._chain(), self.special_ids if skip_special_tokens else frozenset())
+        return _FastStream(self._backend, self._chain.fork(), self.special_ids if skip_special_tokens else frozenset())
 
     def join(self, tokens: Sequence[str]) -> str:
         decoder = self._backend.decoder
@@ -100,9 +99,6 @@ class FastTokenizer:
         names = (None if index in silent else self.id_to_token(index) for index in range(self.vocab_size))
         return Spelling(tuple(b"" if name is None else spell(name) for name in names), opens_with_space)
 
-    def _chain(self) -> Chain:
-        return decoder_chain(self._decoder, clean_up_steps() if self._clean_up else ())
-
 
 class _FastStream:
     def __init__(self, backend: Backend, chain: Chain, skipped: frozenset[int]) -> None:
@@ -116,7 +112,7 @@ class _FastStream:
         return self._chain.finish()
 
     def fork(self) -> _FastStream:
-        return _FastStream(self._backend, deepcopy(self._chain), self._skipped)
+        return _FastStream(self._backend, self._chain.fork(), self._skipped)
 
 
 def _add_tokens(backend: Backend, files: TokenizerFiles) -> None:

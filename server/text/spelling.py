@@ -15,7 +15,7 @@ from copy import deepcopy
 from dataclasses import dataclass
 from typing import Any
 
-from server.text.streams import byte_alphabet, byte_of
+from server.text.streams import byte_level, byte_of
 
 
 class NoSpelling(ValueError):
@@ -78,7 +78,7 @@ def speller(decoder: Mapping[str, Any] | None) -> tuple[Callable[[str], bytes], 
         raise NoSpelling("a tokenizer without a decoder")
     parts = decoder["decoders"] if decoder["type"] == "Sequence" else [decoder]
     replacements: list[tuple[str, str]] = []
-    opens_with_space = bytes_as_tokens = byte_level = fused = False
+    opens_with_space = bytes_as_tokens = in_bytes = fused = False
     for part in parts:
         match part:
             case {"type": "Fuse"}:
@@ -86,7 +86,7 @@ def speller(decoder: Mapping[str, Any] | None) -> tuple[Callable[[str], bytes], 
             case {"type": "ByteFallback"} if not fused:
                 bytes_as_tokens = True
             case {"type": "ByteLevel"} if not fused and len(parts) == 1:
-                byte_level = True
+                in_bytes = True
             case {"type": "Replace", "pattern": {"String": old}, "content": new} if not fused:
                 replacements.append((old, new))
             case {"type": "Metaspace", "replacement": mark, "prepend_scheme": scheme} if not fused:
@@ -98,11 +98,8 @@ def speller(decoder: Mapping[str, Any] | None) -> tuple[Callable[[str], bytes], 
                 raise NoSpelling(f"a tokenizer with the decoder {part.get('type')!r}")
 
     def spell(token: str) -> bytes:
-        if byte_level:
-            try:
-                return bytes([byte_alphabet()[character] for character in token])
-            except KeyError:  # an added token, spelled as itself
-                return token.encode()
+        if in_bytes:
+            return byte_level(token)
         byte = byte_of(token) if bytes_as_tokens else None
         if byte is not None:
             return bytes([byte])

@@ -13,7 +13,8 @@ from __future__ import annotations
 import codecs
 import re
 from collections.abc import Callable, Mapping, Sequence
-from functools import cache
+from copy import copy
+from functools import cache, lru_cache
 from typing import Any, Protocol
 
 _BYTE_TOKEN = re.compile(r"<0x([0-9A-Fa-f]{2})>")
@@ -37,7 +38,10 @@ class TokenStream(Protocol):
 
 
 class TokenStep(Protocol):
-    """A step while tokens are still apart: each gives the pieces that became certain."""
+    """A step while tokens are still apart: each gives the pieces that became certain.
+
+    What a step of either kind keeps is replaced, never changed in place, so that a shallow copy goes on on its own.
+    """
 
     def push(self, token: str) -> list[str]: ...
 
@@ -60,27 +64,33 @@ class Chain:
         self._text_steps = text_steps
 
     def push(self, token: str) -> str:
-        return self._through_text(self._through_tokens([token], 0), 0)
+        return _through_text(self._text_steps, _through_tokens(self._token_steps, [token]))
 
     def finish(self) -> str:
         text = ""
         for index, step in enumerate(self._token_steps):
-            text += self._through_text(self._through_tokens(step.finish(), index + 1), 0)
+            text += _through_text(self._text_steps, _through_tokens(self._token_steps[index + 1 :], step.finish()))
         for index, last in enumerate(self._text_steps):
-            text += self._through_text(last.finish(), index + 1)
+            text += _through_text(self._text_steps[index + 1 :], last.finish())
         return text
 
-    def _through_tokens(self, tokens: list[str], start: int) -> str:
-        for step in self._token_steps[start:]:
-            tokens = [piece for token in tokens for piece in step.push(token)]
-        return "".join(tokens)
+    def fork(self) -> Chain:
+        """A chain that goes on from here on its own."""
+        return Chain([copy(step) for step in self._token_steps], [copy(step) for step in self._text_steps])
 
-    def _through_text(self, text: str, start: int) -> str:
-        for step in self._text_steps[start:]:
-            if not text:
-                break
-            text = step.push(text)
-        return text
+
+def _through_tokens(steps: Sequence[TokenStep], tokens: list[str]) -> str:
+    for step in steps:
+        tokens = step.push(tokens[0]) if len(tokens) == 1 else [piece for one in tokens for piece in step.push(one)]
+    return tokens[0] if len(tokens) == 1 else "".join(tokens)
+
+
+def _through_text(steps: Sequence[TextStep], text: str) -> str:
+    for step in steps:
+        if not text:
+            break
+        text = step.push(text)
+    return text
 
 
 # -------------------------------------------------------------------------------------------------------- token steps
@@ -132,17 +142,17 @@ class ByteTokens:
     """`<0xE2>` and its like: a run of them is UTF-8, or else one U+FFFD for every byte of the run."""
 
     def __init__(self) -> None:
-        self._run = bytearray()
+        self._run = b""
 
     def push(self, token: str) -> list[str]:
         byte = byte_of(token)
         if byte is None:
             return [*self.finish(), token]
-        self._run.append(byte)
+        self._run += bytes([byte])
         return []
 
     def finish(self) -> list[str]:
-        run, self._run = bytes(self._run), bytearray()
+        run, self._run = self._run, b""
         if not run:
             return []
         try:
@@ -161,18 +171,27 @@ class ByteLevel:
     """GPT-2's spelling of bytes as printable characters (Radford et al. 2019, section 2.2)."""
 
     def __init__(self) -> None:
-        self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
+        self._unfinished = b""
 
     def push(self, token: str) -> list[str]:
-        alphabet = byte_alphabet()
-        try:
-            spelled = bytes([alphabet[character] for character in token])
-        except KeyError:  # an added token, spelled as itself
-            spelled = token.encode()
-        return [self._decoder.decode(spelled)]
+        data = self._unfinished + byte_level(token)
+        text, used = codecs.utf_8_decode(data, "replace", False)
+        self._unfinished = data[used:]
+        return [text]
 
     def finish(self) -> list[str]:
-        return [self._decoder.decode(b"", final=True)]
+        data, self._unfinished = self._unfinished, b""
+        return [data.decode("utf-8", "replace")]
+
+
+@lru_cache(1 << 14)
+def byte_level(token: str) -> bytes:
+    """What a token spelled in `byte_alphabet` stands for; an added token is spelled as itself."""
+    alphabet = byte_alphabet()
+    try:
+        return bytes([alphabet[character] for character in token])
+    except KeyError:
+        return token.encode()
 
 
 @cache

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncGenerator
 
 import pytest
 
 from server.api import sse
-from server.api.sse import EventStream, dumps, frame
+from server.api.sse import CHANNEL, EventStream, Writer, dumps, frame
 from server.errors import ClientGone
 
 
@@ -54,13 +53,13 @@ class Wire:
 async def test_pings_only_after_silence() -> None:
     wire, quiet = Wire(), asyncio.Event()
 
-    async def frames() -> AsyncGenerator[bytes, None]:
+    async def frames(writer: Writer) -> None:
         for _ in range(5):
-            yield b"data: x\n\n"
+            await writer.send(b"data: x\n\n")
         await quiet.wait()
-        yield b"data: y\n\n"
+        await writer.send(b"data: y\n\n")
 
-    response = EventStream(frames(), lambda: None, ping_seconds=0.02)
+    response = EventStream(frames, lambda: None, ping_seconds=0.02)
     sending = asyncio.create_task(response({}, wire.receive, wire.send))
     while wire.body.count(b": ping\n\n") < 2:
         await asyncio.sleep(0.001)
@@ -73,12 +72,12 @@ async def test_pings_only_after_silence() -> None:
 async def test_a_client_that_leaves_ends_the_frames() -> None:
     wire, left = Wire(), asyncio.Event()
 
-    async def frames() -> AsyncGenerator[bytes, None]:
-        yield b"data: x\n\n"
+    async def frames(writer: Writer) -> None:
+        await writer.send(b"data: x\n\n")
         await left.wait()
         raise ClientGone("gone")
 
-    sending = asyncio.create_task(EventStream(frames(), left.set)({}, wire.receive, wire.send))
+    sending = asyncio.create_task(EventStream(frames, left.set)({}, wire.receive, wire.send))
     while not wire.body:
         await asyncio.sleep(0)
     wire.gone.set()
@@ -91,23 +90,77 @@ async def test_a_reader_that_stalls_is_cut(monkeypatch: pytest.MonkeyPatch) -> N
     wire, left, closed = Wire(), asyncio.Event(), asyncio.Event()
     wire.blocked = True
 
-    async def frames() -> AsyncGenerator[bytes, None]:
+    async def frames(writer: Writer) -> None:
         try:
-            yield b"data: x\n\n"
+            await writer.send(b"data: x\n\n")
         finally:
             closed.set()
 
-    await EventStream(frames(), left.set)({}, wire.receive, wire.send)
+    await EventStream(frames, left.set)({}, wire.receive, wire.send)
     assert left.is_set() and closed.is_set() and not wire.complete
 
 
 async def test_a_fault_closes_without_completing() -> None:
     wire = Wire()
 
-    async def frames() -> AsyncGenerator[bytes, None]:
-        yield b"data: x\n\n"
+    async def frames(writer: Writer) -> None:
+        await writer.send(b"data: x\n\n")
         raise RuntimeError("fault")
 
     with pytest.raises(RuntimeError):
-        await EventStream(frames(), lambda: None)({}, wire.receive, wire.send)
+        await EventStream(frames, lambda: None)({}, wire.receive, wire.send)
     assert not wire.complete
+
+
+class Pipe:
+    """A connection's short way, open or closed."""
+
+    def __init__(self, wire: Wire) -> None:
+        self.wire, self.open, self.written = wire, True, 0
+
+    def write(self, body: bytes) -> bool:
+        if self.open:
+            self.wire.sent.append({"body": body})
+            self.written += 1
+        return self.open
+
+
+async def test_the_short_way_and_the_long_way_keep_the_order() -> None:
+    wire = Wire()
+    pipe = Pipe(wire)
+
+    async def frames(writer: Writer) -> None:
+        assert writer.write(b"1") and writer.write(b"2")
+        pipe.open = False
+        assert not writer.write(b"3")
+        pipe.open = True
+        assert not writer.write(b"4")  # what is kept goes first
+        await writer.send(b"5")
+        assert writer.write(b"6")
+
+    await EventStream(frames, lambda: None)({CHANNEL: pipe}, wire.receive, wire.send)
+    assert wire.body == b"123456" and wire.complete and pipe.written == 3
+
+
+async def test_without_a_short_way_everything_goes_the_long_way() -> None:
+    wire = Wire()
+
+    async def frames(writer: Writer) -> None:
+        for number in (b"1", b"2", b"3"):
+            if not writer.write(number):
+                await writer.send()
+
+    await EventStream(frames, lambda: None)({}, wire.receive, wire.send)
+    assert wire.body == b"123" and wire.complete and len(wire.sent) == 5
+
+
+async def test_no_ping_where_frames_take_the_short_way() -> None:
+    wire = Wire()
+
+    async def frames(writer: Writer) -> None:
+        for _ in range(10):
+            await asyncio.sleep(0.01)
+            writer.write(b"data: x\n\n")
+
+    await EventStream(frames, lambda: None, ping_seconds=0.05)({CHANNEL: Pipe(wire)}, wire.receive, wire.send)
+    assert wire.body == b"data: x\n\n" * 10

@@ -56,8 +56,8 @@ def counts(engine: Engine) -> tuple[int, int]:
 def believing(choose):
     """A planted bug for `selection.choose`: whatever was guessed is taken to be what the model chose."""
 
-    def gullible(logits, places):
-        tokens, possible = choose(logits, places)
+    def gullible(logits, places, seen):
+        tokens, possible = choose(logits, places, seen)
         for index, (place, after) in enumerate(pairwise(places)):
             if after.request is place.request:
                 tokens[index] = after.tokens[-1]

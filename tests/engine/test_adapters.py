@@ -15,7 +15,8 @@ from server.engine import prefix_keys, sequence
 from server.engine.loading import Loaded, LoadError, adapter_infos, build, load
 from server.engine.service import start
 from server.ipc.messages import Configure, Encode, EncodeItem, EngineOptions, ModelSpec
-from tests.engine.harness import ENCODERS, GENERATING, Pair, generate, reference, run
+from tests.engine.harness import Pair, generate, reference, run
+from tests.engine.shapes import ENCODERS, GENERATING
 from tests.engine.speculating import counts, speculating
 from tests.parity.adapters import save_adapter
 from tests.parity.checkpoints import random_ids, save

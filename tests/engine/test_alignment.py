@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 import torch
 
-from tests.engine.harness import SEQ2SEQ, generate, run
+from tests.engine.harness import generate, run
+from tests.engine.shapes import SEQ2SEQ
 from tests.parity.checkpoints import random_ids
 
 SOURCES = random_ids(97, [1, 7, 12], seed=3)

@@ -6,7 +6,8 @@ import itertools
 
 import pytest
 
-from tests.engine.harness import DECODERS, GENERATING, SEQ2SEQ, generate, in_their_words, reference, run
+from tests.engine.harness import generate, in_their_words, reference, run
+from tests.engine.shapes import DECODERS, GENERATING, SEQ2SEQ
 from tests.parity.checkpoints import random_ids
 
 PROMPTS = random_ids(97, [1, 5, 11], seed=3)

@@ -8,7 +8,8 @@ import pytest
 import torch
 
 from server.ipc.messages import Generate, GenerationParams
-from tests.engine.harness import GENERATING, engine, generate, in_their_words, reference, run
+from tests.engine.harness import engine, generate, in_their_words, reference, run
+from tests.engine.shapes import GENERATING
 from tests.parity.checkpoints import random_ids
 
 PROMPTS = random_ids(97, [1, 5, 11, 30], seed=3)

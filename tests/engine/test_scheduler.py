@@ -135,8 +135,8 @@ class World:
         size, sources = self.block_size, set(schedule.sources)
         taken = {row.request for row in schedule.rows}
         assert sources <= taken
-        for source, destination in schedule.copies:
-            for offset in range(size):
+        for source, destination, slots in schedule.copies:
+            for offset in range(slots):
                 self.cache[destination * size + offset] = self.cache.get(source * size + offset, ())
                 if source * size + offset in self.spoken_for:
                     self.spoken_for.add(destination * size + offset)
@@ -348,6 +348,15 @@ def test_sources_are_encoded_whole_and_a_long_one_goes_when_no_other_prefill_doe
         queue(world, length)
     encoded = [[len(request.source_token_ids) for request in turn(world).sources] for _ in range(3)]
     assert encoded == [[3], [30], [3]]
+
+
+def test_a_token_of_a_source_counts_half():
+    world = World(random.Random(4), cross=True, blocks=40, block_size=4, max_batch_tokens=9, max_batch_rows=8)
+    world.scheduler.cross_pool = BlockManager(20, 4)
+    for length in (6, 7, 6):
+        queue(world, length)
+    encoded = [[len(request.source_token_ids) for request in turn(world).sources] for _ in range(2)]
+    assert encoded == [[6, 7], [6]]
 
 
 def test_a_source_stays_encoded_through_preemption():

@@ -11,7 +11,8 @@ import random
 import pytest
 
 from tests.engine.formats import json_grammar, regex_grammar
-from tests.engine.harness import GENERATING, generate, run
+from tests.engine.harness import generate, run
+from tests.engine.shapes import GENERATING
 from tests.parity.checkpoints import random_ids
 
 LENGTHS = [1, 3, 8, 17, 30, 44, 2, 5, 12, 26, 9, 40, 7, 21, 33, 4, 15, 6, 11, 19, 3, 28]

@@ -35,8 +35,8 @@ class Recorder:
     def on_first_output(self, model: str, seconds: float) -> None:
         self.first.append(seconds)
 
-    def on_tokens(self, model: str, count: int, seconds: float | None) -> None:
-        self.tokens.append((count, seconds is None))
+    def on_tokens(self, model: str, count: int, seconds: float | None, sequences: int) -> None:
+        self.tokens += [(count, seconds is None)] * sequences
 
     def on_finished(self, model: str, event: Finished | Encoded | Failed | None) -> None:
         self.finished.append(event)

@@ -9,7 +9,7 @@ import pytest
 
 from server.errors import ClientGone, NotReady, Overloaded, RequestTooLarge
 from server.ipc import client as module
-from server.ipc.client import Call, EngineClient
+from server.ipc.client import Call, EngineClient, Event
 from server.ipc.messages import (
     Abort,
     Encode,
@@ -237,3 +237,70 @@ async def test_counts_for_the_metrics() -> None:
     assert bench.recorder.tokens == [(1, True), (2, False), (1, False)]
     assert len(bench.recorder.first) == 1 and bench.recorder.admitted == [("decoder", 10)]
     assert isinstance(bench.recorder.finished[0], Finished)
+
+
+async def test_forward_brings_a_step_within_its_own_call_and_in_one_piece() -> None:
+    bench = Bench()
+    call = bench.submit(bench.generate(), bench.generate())
+    bench.output(tokens=[Tokens(1, [7])])
+    taken: list[list[int]] = []
+
+    def take(events: list[tuple[int, Event]]) -> bool:
+        taken.append([index for index, _ in events])
+        return True
+
+    forwarding = asyncio.create_task(call.forward(take))
+    await asyncio.sleep(0)
+    assert taken == [[0]]  # what was there before
+    bench.output(tokens=[Tokens(1, [8]), Tokens(2, [9])])
+    assert taken == [[0], [0, 1]]  # without a turn of the loop
+    bench.output(finished=[finished(2, 9)], tokens=[Tokens(1, [8])])
+    bench.output(finished=[finished(1, 7, 8, 8)])
+    assert taken == [[0], [0, 1], [0, 1], [0]]
+    assert await forwarding is False
+
+
+async def test_forward_stops_where_its_taker_is_full_and_loses_nothing() -> None:
+    bench = Bench()
+    call = bench.submit()
+    taken: list[Event] = []
+
+    def take(events: list[tuple[int, Event]]) -> bool:
+        taken.extend(event for _, event in events)
+        return False
+
+    forwarding = asyncio.create_task(call.forward(take))
+    await asyncio.sleep(0)
+    for token in range(3):
+        bench.output(tokens=[Tokens(1, [token])])
+    assert len(taken) == 1 and await forwarding is True
+    assert await call.forward(take) is True and len(taken) == 3
+    bench.output(finished=[finished(1, 0, 1, 2)])
+    assert await call.forward(take) is True and len(taken) == 4
+    assert await call.forward(take) is False
+
+
+async def test_forward_hands_on_what_its_taker_raises_and_other_calls_are_served() -> None:
+    bench = Bench()
+    call, other = bench.submit(), bench.submit()
+
+    def take(events: list[tuple[int, Event]]) -> bool:
+        raise ValueError("no")
+
+    forwarding = asyncio.create_task(call.forward(take))
+    await asyncio.sleep(0)
+    bench.output(tokens=[Tokens(1, [7]), Tokens(2, [7])])
+    with pytest.raises(ValueError, match="no"):
+        await forwarding
+    assert len(await other.events()) == 1
+
+
+async def test_leaving_ends_forward() -> None:
+    bench = Bench()
+    call = bench.submit()
+    forwarding = asyncio.create_task(call.forward(lambda events: True))
+    await asyncio.sleep(0)
+    call.leave()
+    with pytest.raises(ClientGone):
+        await forwarding
+    assert bench.aborted == [1]

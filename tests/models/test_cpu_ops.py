@@ -1,5 +1,7 @@
 """The compiled kernels give what the reference operations give, and each row what it gives alone.
 
+Attention is in `test_cpu_attention.py`.
+
 Where the kernels were not built these tests have nothing to compare; `test_they_are_built` says so where a compiler is.
 """
 
@@ -11,7 +13,6 @@ import pytest
 import torch
 
 from models import ops
-from models.attention_plan import AttentionPlan
 from models.ops import cpu_ops, torch_ops
 
 CPU = torch.device("cpu")
@@ -49,6 +50,24 @@ def test_rms_norm(dtype, shape):
 
 @needs_kernels
 @pytest.mark.parametrize("dtype", BOUNDS)
+@pytest.mark.parametrize("shape", [(1, 8), (5, 37), (3, 4, 16), (300, 576)])
+def test_rms_norm_from_one(dtype, shape):
+    x, weight = torch.randn(shape).to(dtype) * 7, torch.randn(shape[-1]).to(dtype)
+    close(ops.rms_norm_from_one(x, weight, 1e-6), torch_ops.rms_norm_from_one(x, weight, 1e-6))
+
+
+@needs_kernels
+@pytest.mark.parametrize("dtype", BOUNDS)
+@pytest.mark.parametrize("shape", [(1, 8), (5, 37), (3, 4, 16), (300, 576)])
+@pytest.mark.parametrize("with_bias", [False, True])
+def test_layer_norm(dtype, shape, with_bias):
+    x, weight = torch.randn(shape).to(dtype) * 7 + 3, torch.randn(shape[-1]).to(dtype)
+    bias = torch.randn(shape[-1]).to(dtype) if with_bias else None
+    close(ops.layer_norm(x, weight, bias, 1e-6), torch_ops.layer_norm(x, weight, bias, 1e-6))
+
+
+@needs_kernels
+@pytest.mark.parametrize("dtype", BOUNDS)
 @pytest.mark.parametrize("interleaved", [False, True])
 @pytest.mark.parametrize(("heads", "head_dim", "dim"), [(1, 2, 2), (3, 16, 16), (4, 20, 12), (9, 64, 64)])
 def test_rotate(dtype, interleaved, heads, head_dim, dim):
@@ -72,62 +91,19 @@ def test_write_slots(dtype):
     assert torch.equal(found, expected)
 
 
-def paged_case(dtype, heads, kv_heads, head_dim, key_lens, query_lens, **settings):
-    block_size = 4
-    counts = [-(-length // block_size) for length in key_lens]
-    blocks = torch.randperm(sum(counts))
-    tables = torch.zeros(len(key_lens), max(counts), dtype=torch.int64)
-    for row, part in enumerate(blocks.split(counts)):
-        tables[row, : len(part)] = part
-        tables[row, len(part) :] = part[0]
-    cache = torch.randn(2, sum(counts), block_size, kv_heads, head_dim).to(dtype)
-    query = torch.randn(sum(query_lens), heads, head_dim).to(dtype)
-    bias = torch.randn(heads, 2 * max(key_lens) - 1).to(dtype) if settings.pop("biased", False) else None
-    plan = AttentionPlan(
-        tuple(query_lens),
-        tuple(key_lens),
-        dtype,
-        CPU,
-        settings.pop("causal", True),
-        settings.pop("window", None),
-        bias,
-        tables,
-        block_size,
-    )
-    return query, cache[0], cache[1], plan, head_dim**-0.5, settings.pop("cap", None)
-
-
 @needs_kernels
 @pytest.mark.parametrize("dtype", BOUNDS)
-@pytest.mark.parametrize(
-    "settings",
-    [
-        {},
-        {"window": 1},
-        {"window": 6},
-        {"biased": True},
-        {"biased": True, "window": 5},
-        {"causal": False},
-        {"causal": False, "biased": True},
-        {"cap": 2.0},
-    ],
-)
-@pytest.mark.parametrize(
-    ("heads", "kv_heads", "head_dim"), [(4, 4, 32), (6, 2, 64), (8, 1, 128), (5, 5, 12), (3, 1, 80)]
-)
-def test_paged_attention(dtype, settings, heads, kv_heads, head_dim):
-    rows = [(1, 1), (2, 1), (4, 1), (33, 1), (9, 3), (40, 20), (8, 8), (9, 9), (70, 1)]
-    case = paged_case(dtype, heads, kv_heads, head_dim, [k for k, _ in rows], [q for _, q in rows], **settings)
-    close(ops.paged_attention(*case), torch_ops.paged_attention(*case))
-
-
-@needs_kernels
-@pytest.mark.parametrize("dtype", BOUNDS)
-def test_a_row_attends_alone_as_in_a_batch_and_a_chunk(dtype):
-    query, keys, values, plan, scale, _ = paged_case(dtype, 6, 2, 64, [37, 5, 64], [3, 1, 8])
-    together = ops.paged_attention(query, keys, values, plan, scale)
-    alone = AttentionPlan((1,), (35,), dtype, CPU, True, None, None, plan.block_tables[:1], 4)
-    assert torch.equal(ops.paged_attention(query[:1], keys, values, alone, scale)[0], together[0])
+def test_copy_blocks(dtype):
+    caches = [torch.randn(9, 4, heads, 8).to(dtype) for heads in (2, 1, 3)]
+    copies = [(0, 5, 3), (7, 8, 1), (0, 1, 4), (2, 6, 2)]
+    found, expected = [cache.clone() for cache in caches], [cache.clone() for cache in caches]
+    ops.copy_blocks(found, copies)
+    torch_ops.copy_blocks(expected, copies)
+    for cache, ours, theirs in zip(caches, found, expected, strict=True):
+        for block in range(9):
+            slots = next((slots for _, destination, slots in copies if destination == block), 0)
+            assert torch.equal(ours[block, :slots], theirs[block, :slots])
+            assert torch.equal(ours[block, slots:], cache[block, slots:])
 
 
 @needs_kernels

@@ -14,7 +14,7 @@ from models.adapters import AdapterRows
 from models.config import ConfigError
 from models.loader import load_model
 from models.lora_config import LoraConfig
-from tests.engine.harness import DECODERS
+from tests.engine.shapes import DECODERS
 from tests.parity.adapters import save_adapter
 from tests.parity.checkpoints import save
 

@@ -145,6 +145,11 @@ CASES = {
         None,
     ),
     "ul2": ("T5ForConditionalGeneration", T5Config(**_T5, feed_forward_proj="gated-silu"), _untie),
+    "t5-spelled-twice-otherwise": (
+        "T5ForConditionalGeneration",
+        T5Config(**_T5, feed_forward_proj="relu", dense_act_fn="silu", is_gated_act=True),
+        None,
+    ),
     "mt5": ("MT5ForConditionalGeneration", MT5Config(**_T5), None),
     "mt5-own-logits-deeper-decoder": (
         "MT5ForConditionalGeneration",

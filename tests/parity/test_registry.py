@@ -14,7 +14,8 @@ from models.families import FAMILIES
 from server.engine.loading import Loaded
 from server.ipc.messages import ModelSpec
 from tests.engine import test_speech
-from tests.engine.harness import GENERATING, Pair, generate, in_their_words, reference, run
+from tests.engine.harness import Pair, generate, in_their_words, reference, run
+from tests.engine.shapes import GENERATING
 from tests.parity import speech, test_native, test_text_of_picture_models
 from tests.parity.checkpoints import load, random_ids, save
 from tests.parity.decoder_cases import MORE_CASES

@@ -1,4 +1,8 @@
 // What Python calls: each function shares its work among threads and hands it to the best kernels for this processor.
+#include <atomic>
+#include <chrono>
+#include <sched.h>
+
 #include "kernels.h"
 #include "threads.h"
 
@@ -43,41 +47,55 @@ constexpr int64_t GRAIN = 32768;
 
 int64_t items_of(int64_t numbers_of_an_item) { return std::max<int64_t>(1, GRAIN / numbers_of_an_item); }
 
-}  // namespace
-
-// x: [rows, width], rows `stride` numbers apart. weight: [width]. out: [rows, width], contiguous.
-EXPORT void triptych_rms_norm(int32_t dtype, const void* x, int64_t stride, const void* weight, void* out,
-                              int64_t rows, int64_t width, float eps) {
-    parallel(rows, items_of(width), [&](int64_t begin, int64_t end) {
-        kernels.rms_norm(DType(dtype), x, stride, weight, out, width, eps, begin, end);
-    });
-}
-
-// x: [tokens, heads, head_dim], tokens `stride` numbers apart. cos, sin: [tokens, half], float32. out: contiguous.
-EXPORT void triptych_rotate(int32_t dtype, const void* x, int64_t stride, const float* cos, const float* sin, void* out,
-                            int64_t tokens, int64_t heads, int64_t head_dim, int64_t half, int32_t interleaved) {
-    parallel(tokens, items_of(heads * head_dim), [&](int64_t begin, int64_t end) {
-        kernels.rotate(DType(dtype), x, stride, cos, sin, out, heads, head_dim, half, interleaved != 0, begin, end);
-    });
-}
-
-// Copy row i of `key` and of `value`, `key_stride` and `value_stride` bytes apart, to row slots[i] of the caches, whose
-// rows are `width` bytes.
-EXPORT void triptych_write_slots(const char* key, int64_t key_stride, const char* value, int64_t value_stride,
-                                 char* key_cache, char* value_cache, const int64_t* slots, int64_t tokens,
-                                 int64_t width) {
-    for (int64_t i = 0; i < tokens; i++) {
-        std::memcpy(key_cache + slots[i] * width, key + i * key_stride, width);
-        std::memcpy(value_cache + slots[i] * width, value + i * value_stride, width);
+void write_slots(const SlotWrite& p, int64_t begin, int64_t end) {
+    for (int64_t i = begin; i < end; i++) {
+        std::memcpy(p.key_cache + p.slots[i] * p.width, p.key + i * p.key_stride, p.width);
+        std::memcpy(p.value_cache + p.slots[i] * p.width, p.value + i * p.value_stride, p.width);
     }
 }
 
-EXPORT void triptych_paged_attention(int32_t dtype, const PagedAttention* task) {
-    const PagedAttention& p = *task;
-    // Memory is read in the order it lies in where there are queries enough to keep every thread busy.
-    const int64_t heads_of_unit = p.queries >= 4 * num_threads() ? p.kv_heads : 1;
-    parallel(p.queries * (p.kv_heads / heads_of_unit), 1, [&](int64_t begin, int64_t end) {
-        kernels.attend(DType(dtype), p, heads_of_unit, begin, end);
+#include "program.h"
+
+}  // namespace
+
+EXPORT void triptych_rms_norm(int32_t dtype, const Norm* task) {
+    parallel(task->rows, items_of(task->parts * task->width),
+             [&](int64_t begin, int64_t end) { kernels.rms_norm(DType(dtype), *task, begin, end); });
+}
+
+EXPORT void triptych_rms_norm_from_one(int32_t dtype, const Norm* task) {
+    parallel(task->rows, items_of(task->parts * task->width),
+             [&](int64_t begin, int64_t end) { kernels.rms_norm_from_one(DType(dtype), *task, begin, end); });
+}
+
+EXPORT void triptych_layer_norm(int32_t dtype, const Norm* task) {
+    parallel(task->rows, items_of(task->parts * task->width),
+             [&](int64_t begin, int64_t end) { kernels.layer_norm(DType(dtype), *task, begin, end); });
+}
+
+EXPORT void triptych_rotate(int32_t dtype, const Rotation* task) {
+    parallel(task->tokens, items_of(task->heads * task->head_dim),
+             [&](int64_t begin, int64_t end) { kernels.rotate(DType(dtype), *task, begin, end); });
+}
+
+EXPORT void triptych_write_slots(const SlotWrite* task) { write_slots(*task, 0, task->tokens); }
+
+// Copy the leading slots of whole blocks within each of some caches. slot_bytes: of each cache, whose blocks have
+// `block_size` slots. copies: [count][3], source block, destination block, slots; no destination is a source.
+EXPORT void triptych_copy_blocks(char* const* caches, const int64_t* slot_bytes, int64_t num_caches, int64_t block_size,
+                                 const int64_t* copies, int64_t count) {
+    parallel(num_caches * count, 1, [&](int64_t begin, int64_t end) {
+        for (int64_t i = begin; i < end; i++) {
+            const int64_t bytes = slot_bytes[i / count], *copy = copies + i % count * 3;
+            char* cache = caches[i / count];
+            std::memcpy(cache + copy[1] * block_size * bytes, cache + copy[0] * block_size * bytes, copy[2] * bytes);
+        }
+    });
+}
+
+EXPORT void triptych_attention(int32_t dtype, const Attention* task) {
+    parallel(task->num_tiles * task->kv_heads, 1, [&](int64_t begin, int64_t end) {
+        kernels.attend(DType(dtype), *task, begin, end);
     });
 }
 
@@ -146,4 +164,17 @@ EXPORT void triptych_float_linear(int32_t dtype, FloatLinear* p) {
     parallel(p->blocks * panels_of(p->finish.columns), items_of(p->width * PANEL), [&](int64_t begin, int64_t end) {
         kernels.float_linear(DType(dtype), *p, begin, end);
     });
+}
+
+// Run the operations that lie in `words`, see program.h.
+EXPORT void triptych_run(const int64_t* words, int64_t operations, double* seconds) {
+    run_program(words, operations, seconds);
+}
+
+EXPORT void triptych_survey(const Survey* task, int64_t rows) {
+    parallel(rows, items_of(task->width), [&](int64_t begin, int64_t end) { kernels.survey(*task, begin, end); });
+}
+
+EXPORT void triptych_draw(const Draw* task, int64_t rows) {
+    parallel(rows, items_of(task->width), [&](int64_t begin, int64_t end) { kernels.draw(*task, begin, end); });
 }

@@ -6,6 +6,9 @@ namespace {
 #include "numbers.h"
 #include "vectors.h"
 
+#include "attention_softmax.h"
+
+#include "attention.h"
 #include "activations.h"
 #include "finish.h"
 #include "tiles.h"
@@ -14,10 +17,15 @@ namespace {
 #include "float_linear.h"
 #include "int8_linear.h"
 #include "norms.h"
-#include "paged_attention.h"
 #include "rotary.h"
+#include "sums.h"
+#include "survey.h"
+
+#include "draw.h"
 
 }  // namespace
 
 extern const Kernels GENERATION;
-const Kernels GENERATION = {rms_norm, rotate, attend, quantise, int8_linear, pack_panels, unpack_channels, float_linear};
+const Kernels GENERATION = {rms_norm,  rms_norm_from_one, layer_norm,  rotate,          add,          attend,
+                            quantise,  int8_linear,       pack_panels, unpack_channels, float_linear, survey,
+                            draw};

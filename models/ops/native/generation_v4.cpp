@@ -2,6 +2,7 @@
 #include "kernels.h"
 
 #ifdef HAS_GENERATIONS
+#define AVX512
 #pragma GCC target("arch=x86-64-v4,prefer-vector-width=512")
 #define AVX512
 #define GENERATION kernels_v4

@@ -22,22 +22,34 @@ struct bfloat16 {
     uint16_t bits;
 };
 
-struct PagedAttention {
-    const void* query;         // [queries, heads, head_dim], queries `query_stride` numbers apart
+struct Attention {
+    const void* query;       // [queries, heads, head_dim], queries `query_stride` numbers apart
     int64_t query_stride;
-    const void* key_cache;     // [blocks, block_size, kv_heads, head_dim]
-    const void* value_cache;
-    const int64_t* tables;     // [rows, table_width]: blocks of each row
-    int64_t table_width;
-    const int32_t* rows;       // [queries]: whose blocks
-    const int32_t* starts;     // [queries]: first key that the query sees
-    const int32_t* ends;       // [queries]: end of the keys that it sees
-    const int32_t* positions;  // [queries]: where it stands itself
-    const float* bias;         // [heads, 2 * length - 1] by distance of key and query, or null
-    int64_t bias_length;       // `length`
-    void* out;                 // [queries, heads, head_dim], contiguous
-    int64_t queries, heads, kv_heads, head_dim, block_size;
-    float scale, cap;          // cap: 0 for none
+    const void* keys;        // [blocks, block_size, kv_heads, head_dim], tokens `key_stride` numbers apart
+    int64_t key_stride;
+    const void* values;      // the same, `value_stride`
+    int64_t value_stride;
+    const int64_t* tables;   // [rows, table_width]: blocks of each row
+    int64_t table_width, block_size;
+    const int32_t* rows;     // [queries]: whose blocks
+    const int32_t* starts;   // [queries]: first key that the query sees
+    const int32_t* ends;     // [queries]: end of the keys that it sees
+    const int32_t* origins;  // [queries]: the key whose bias is number `bias_zero` of its head's
+    const int32_t* tiles;    // [tiles, 2]: first query, and how many after each other, all of one row
+    const float* bias;       // [heads, bias_stride], or null
+    int64_t bias_stride, bias_zero;
+    void* out;               // [queries, heads, head_dim], contiguous
+    int64_t num_tiles, heads, kv_heads, head_dim;
+    float scale, cap;        // cap: 0 for none
+};
+
+// Activations to be rounded to int8, see int8_linear.h.
+struct Quantise {
+    const void* x;   // [rows, width], rows `stride` numbers apart
+    int64_t stride;
+    uint8_t* out;    // [rows, padded], 128 higher
+    float* scales;   // [rows]
+    int64_t rows, width, padded;
 };
 
 // Output channels that are multiplied together, see tiles.h.
@@ -79,6 +91,47 @@ struct Int8Linear {
     Finish finish;
 };
 
+// A norm over the numbers of each part of each row, see norms.h.
+struct Norm {
+    const void* x;       // [rows, parts, width], rows `stride` numbers apart
+    int64_t stride;
+    const void* weight;  // [width]
+    const void* bias;    // [width], or null; a layer norm's only
+    void* out;           // [rows, parts, width], contiguous
+    int64_t rows, parts, width;
+    double eps;
+};
+
+// Rotary positions, see rotary.h.
+struct Rotation {
+    const void* x;     // [tokens, heads, head_dim], tokens `stride` numbers apart
+    int64_t stride;
+    const float* cos;  // [tokens, half]
+    const float* sin;
+    void* out;         // [tokens, heads, head_dim], contiguous
+    int64_t tokens, heads, head_dim, half, interleaved;
+};
+
+// New keys and values into the rows of their caches that `slots` names. Widths and strides are bytes.
+struct SlotWrite {
+    const char* key;
+    int64_t key_stride;
+    const char* value;
+    int64_t value_stride;
+    char* key_cache;
+    char* value_cache;
+    const int64_t* slots;  // [tokens]
+    int64_t tokens, width;
+};
+
+// out = x + y, all contiguous.
+struct Sum {
+    const void* x;
+    const void* y;
+    void* out;
+    int64_t rows, width;
+};
+
 // A block of rows stays in a core's cache while it is multiplied by one panel after another.
 inline int64_t blocks_of(int64_t rows, int64_t bytes_of_row) {
     const int64_t most = std::max<int64_t>(96, (384 << 10) / std::max<int64_t>(1, bytes_of_row));
@@ -87,13 +140,37 @@ inline int64_t blocks_of(int64_t rows, int64_t bytes_of_row) {
 
 inline int64_t panels_of(int64_t columns) { return (columns + PANEL - 1) / PANEL; }
 
+// Logits and what stands out in each row of them, see survey.h.
+struct Survey {
+    const float* logits;  // [rows, width], rows `stride` numbers apart
+    int64_t stride, width, count;
+    float* values;        // [rows, count]: the largest, falling
+    int64_t* ids;         // [rows, count]: where they stand
+    float* log_sums;      // [rows]: log of the sum of exp(logit - the largest), or null
+    uint8_t* finite;      // [rows]: whether all logits are finite
+};
+
+// Logits and how to choose a token of each row at random, see draw.h.
+struct Draw {
+    const float* logits;  // [rows, width], rows `stride` numbers apart
+    int64_t stride, width;
+    const float* temperatures;  // [rows], above zero
+    const int64_t* top_ks;      // [rows], 0 for no limit
+    const double* top_ps;       // [rows], 1 for no limit
+    const float* log_min_ps;    // [rows], -inf for no limit
+    const double* uniforms;     // [rows], in [0, 1)
+    int64_t* tokens;            // [rows]
+    float* lowest;              // [rows]: the smallest scaled logit that may be drawn
+};
+
 // Each function works on items begin..end-1.
 struct Kernels {
-    void (*rms_norm)(DType, const void* x, int64_t stride, const void* weight, void* out, int64_t width, float eps,
-                     int64_t begin, int64_t end);
-    void (*rotate)(DType, const void* x, int64_t stride, const float* cos, const float* sin, void* out, int64_t heads,
-                   int64_t head_dim, int64_t half, bool interleaved, int64_t begin, int64_t end);
-    void (*attend)(DType, const PagedAttention&, int64_t heads_of_unit, int64_t begin, int64_t end);
+    void (*rms_norm)(DType, const Norm&, int64_t begin, int64_t end);
+    void (*rms_norm_from_one)(DType, const Norm&, int64_t begin, int64_t end);
+    void (*layer_norm)(DType, const Norm&, int64_t begin, int64_t end);
+    void (*rotate)(DType, const Rotation&, int64_t begin, int64_t end);
+    void (*add)(DType, const Sum&, int64_t begin, int64_t end);
+    void (*attend)(DType, const Attention&, int64_t begin, int64_t end);  // num_tiles * kv_heads
     void (*quantise)(DType, const void* x, int64_t stride, uint8_t* out, float* scales, int64_t width, int64_t padded,
                      int64_t begin, int64_t end);
     void (*int8_linear)(DType, const Int8Linear&, int64_t begin, int64_t end);
@@ -102,6 +179,8 @@ struct Kernels {
     void (*unpack_channels)(DType, const void* packed, int64_t width, const int64_t* index, void* out, int64_t begin,
                             int64_t end);
     void (*float_linear)(DType, const FloatLinear&, int64_t begin, int64_t end);
+    void (*survey)(const Survey&, int64_t begin, int64_t end);
+    void (*draw)(const Draw&, int64_t begin, int64_t end);
 };
 
 extern const Kernels kernels_baseline;

@@ -1,10 +1,16 @@
 // RMS norm (Zhang and Sennrich 2019, arXiv:1910.07467): statistics in float32, scaled in the dtype of the input.
+// Layer norm (Ba et al. 2016, arXiv:1607.06450): float32 throughout, mean first, then the squares around it.
 
-template <class T> INLINE void normalise(const T* x, const T* weight, T* out, int64_t width, float eps) {
+// One over the root of the mean square.
+template <class T> INLINE float factor_of(const T* x, int64_t width, float eps) {
     float squares = 0.0f;
 #pragma omp simd reduction(+ : squares)
     for (int64_t i = 0; i < width; i++) squares += widen(x[i]) * widen(x[i]);
-    const float factor = 1.0f / std::sqrt(squares / static_cast<float>(width) + eps);
+    return 1.0f / std::sqrt(squares / static_cast<float>(width) + eps);
+}
+
+template <class T> INLINE void normalise(const T* x, const T* weight, T* out, int64_t width, float eps) {
+    const float factor = factor_of(x, width, eps);
 #pragma omp simd
     for (int64_t i = 0; i < width; i++) {
         T rounded;
@@ -13,20 +19,69 @@ template <class T> INLINE void normalise(const T* x, const T* weight, T* out, in
     }
 }
 
-template <class T>
-void rms_norm_rows(const T* x, int64_t stride, const T* weight, T* out, int64_t width, float eps, int64_t begin,
-                   int64_t end) {
-    for (int64_t row = begin; row < end; row++) normalise(x + row * stride, weight, out + row * width, width, eps);
+// The same with weights that are one plus what is stored, in float32 to the end (Gemma Team 2024, arXiv:2403.08295).
+template <class T> INLINE void normalise_from_one(const T* x, const T* weight, T* out, int64_t width, float eps) {
+    const float factor = factor_of(x, width, eps);
+#pragma omp simd
+    for (int64_t i = 0; i < width; i++) narrow(widen(x[i]) * factor * (1.0f + widen(weight[i])), out[i]);
 }
 
-// x: [rows, width], rows `stride` numbers apart. weight: [width]. out: [rows, width], contiguous.
-void rms_norm(DType dtype, const void* x, int64_t stride, const void* weight, void* out, int64_t width, float eps,
-              int64_t begin, int64_t end) {
-    if (dtype == FLOAT32) {
-        rms_norm_rows(static_cast<const float*>(x), stride, static_cast<const float*>(weight),
-                      static_cast<float*>(out), width, eps, begin, end);
+template <class T>
+INLINE void centre(const T* x, const T* weight, const T* bias, T* out, int64_t width, float eps) {
+    float sum = 0.0f;
+#pragma omp simd reduction(+ : sum)
+    for (int64_t i = 0; i < width; i++) sum += widen(x[i]);
+    const float mean = sum / static_cast<float>(width);
+    float squares = 0.0f;
+#pragma omp simd reduction(+ : squares)
+    for (int64_t i = 0; i < width; i++) squares += (widen(x[i]) - mean) * (widen(x[i]) - mean);
+    const float factor = 1.0f / std::sqrt(squares / static_cast<float>(width) + eps);
+    if (bias != nullptr) {
+#pragma omp simd
+        for (int64_t i = 0; i < width; i++) {
+            narrow((widen(x[i]) - mean) * factor * widen(weight[i]) + widen(bias[i]), out[i]);
+        }
     } else {
-        rms_norm_rows(static_cast<const bfloat16*>(x), stride, static_cast<const bfloat16*>(weight),
-                      static_cast<bfloat16*>(out), width, eps, begin, end);
+#pragma omp simd
+        for (int64_t i = 0; i < width; i++) narrow((widen(x[i]) - mean) * factor * widen(weight[i]), out[i]);
     }
+}
+
+// Calls one(x, weight, bias, out, width, eps) for every part of rows begin..end-1.
+template <class T, class One> INLINE void for_parts(const Norm& p, int64_t begin, int64_t end, const One& one) {
+    for (int64_t i = begin * p.parts; i < end * p.parts; i++) {
+        one(static_cast<const T*>(p.x) + i / p.parts * p.stride + i % p.parts * p.width,
+            static_cast<const T*>(p.weight), static_cast<const T*>(p.bias), static_cast<T*>(p.out) + i * p.width,
+            p.width, static_cast<float>(p.eps));
+    }
+}
+
+template <class T> void rms_norm_rows(const Norm& p, int64_t begin, int64_t end) {
+    for_parts<T>(p, begin, end, [](const T* x, const T* weight, const T*, T* out, int64_t width, float eps) {
+        normalise(x, weight, out, width, eps);
+    });
+}
+
+template <class T> void rms_norm_from_one_rows(const Norm& p, int64_t begin, int64_t end) {
+    for_parts<T>(p, begin, end, [](const T* x, const T* weight, const T*, T* out, int64_t width, float eps) {
+        normalise_from_one(x, weight, out, width, eps);
+    });
+}
+
+template <class T> void layer_norm_rows(const Norm& p, int64_t begin, int64_t end) {
+    for_parts<T>(p, begin, end, [](const T* x, const T* weight, const T* bias, T* out, int64_t width, float eps) {
+        centre(x, weight, bias, out, width, eps);
+    });
+}
+
+void rms_norm(DType dtype, const Norm& p, int64_t begin, int64_t end) {
+    dtype == FLOAT32 ? rms_norm_rows<float>(p, begin, end) : rms_norm_rows<bfloat16>(p, begin, end);
+}
+
+void rms_norm_from_one(DType dtype, const Norm& p, int64_t begin, int64_t end) {
+    dtype == FLOAT32 ? rms_norm_from_one_rows<float>(p, begin, end) : rms_norm_from_one_rows<bfloat16>(p, begin, end);
+}
+
+void layer_norm(DType dtype, const Norm& p, int64_t begin, int64_t end) {
+    dtype == FLOAT32 ? layer_norm_rows<float>(p, begin, end) : layer_norm_rows<bfloat16>(p, begin, end);
 }

@@ -21,25 +21,16 @@ INLINE void turn(const T* x, const float* cos, const float* sin, T* out, int64_t
     for (int64_t i = 2 * half; i < head_dim; i++) out[i] = x[i];
 }
 
-template <class T>
-void turn_tokens(const T* x, int64_t stride, const float* cos, const float* sin, T* out, int64_t begin,
-                        int64_t end, int64_t heads, int64_t head_dim, int64_t half, bool interleaved) {
+template <class T> void turn_tokens(const Rotation& p, int64_t begin, int64_t end) {
     for (int64_t token = begin; token < end; token++) {
-        for (int64_t head = 0; head < heads; head++) {
-            turn(x + token * stride + head * head_dim, cos + token * half, sin + token * half,
-                 out + (token * heads + head) * head_dim, half, head_dim, interleaved);
+        for (int64_t head = 0; head < p.heads; head++) {
+            turn(static_cast<const T*>(p.x) + token * p.stride + head * p.head_dim, p.cos + token * p.half,
+                 p.sin + token * p.half, static_cast<T*>(p.out) + (token * p.heads + head) * p.head_dim, p.half,
+                 p.head_dim, p.interleaved != 0);
         }
     }
 }
 
-// x: [tokens, heads, head_dim], tokens `stride` numbers apart. cos, sin: [tokens, half]. out: contiguous.
-void rotate(DType dtype, const void* x, int64_t stride, const float* cos, const float* sin, void* out, int64_t heads,
-            int64_t head_dim, int64_t half, bool interleaved, int64_t begin, int64_t end) {
-    if (dtype == FLOAT32) {
-        turn_tokens(static_cast<const float*>(x), stride, cos, sin, static_cast<float*>(out), begin, end, heads,
-                    head_dim, half, interleaved);
-    } else {
-        turn_tokens(static_cast<const bfloat16*>(x), stride, cos, sin, static_cast<bfloat16*>(out), begin, end, heads,
-                    head_dim, half, interleaved);
-    }
+void rotate(DType dtype, const Rotation& p, int64_t begin, int64_t end) {
+    dtype == FLOAT32 ? turn_tokens<float>(p, begin, end) : turn_tokens<bfloat16>(p, begin, end);
 }

@@ -17,6 +17,23 @@ inline int64_t num_threads() {
 #endif
 }
 
+// Threads of the parallel region that this is called in.
+inline int64_t team_size() {
+#ifdef _OPENMP
+    return omp_get_num_threads();
+#else
+    return 1;
+#endif
+}
+
+inline bool is_first_thread() {
+#ifdef _OPENMP
+    return omp_get_thread_num() == 0;
+#else
+    return true;
+#endif
+}
+
 // body(begin, end) over pieces of 0..count of at least `grain` items, on as many threads as torch has. Threads take
 // pieces as they get free, four each where there are enough, so that uneven work ends together.
 template <class Body> void parallel(int64_t count, int64_t grain, const Body& body) {

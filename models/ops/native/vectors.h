@@ -4,8 +4,16 @@ using LooseFloats = float __attribute__((vector_size(64), aligned(4), may_alias)
 using Halves = uint16_t __attribute__((vector_size(32)));
 using LooseHalves = uint16_t __attribute__((vector_size(32), aligned(2), may_alias));
 using Words = uint32_t __attribute__((vector_size(64)));
+using Integers = int32_t __attribute__((vector_size(64)));
 
 constexpr int64_t WIDTH = 16;
+
+// How many of them the registers hold.
+#ifdef AVX512
+constexpr int64_t REGISTERS = 32;
+#else
+constexpr int64_t REGISTERS = 8;
+#endif
 
 INLINE Floats load(const float* x) { return *reinterpret_cast<const LooseFloats*>(x); }
 
@@ -16,20 +24,80 @@ INLINE Floats load(const bfloat16* x) {
 
 INLINE void store(float* out, Floats x) { *reinterpret_cast<LooseFloats*>(out) = x; }
 
-// The sum of each of sixteen vectors, in their order. Every sum is made in the same order of its terms.
+INLINE Floats spread(float x) { return x - Floats{}; }
+
+// Halves of two vectors side by side, in pieces of 8, 4, 2 and 1: the first of each pair of pieces, or the second.
+#define HALVES(PIECE, ...)                                                                                     \
+    INLINE Floats PIECE(Floats a, Floats b) { return __builtin_shufflevector(a, b, __VA_ARGS__); }
+HALVES(first_8, 0, 1, 2, 3, 4, 5, 6, 7, 16, 17, 18, 19, 20, 21, 22, 23)
+HALVES(second_8, 8, 9, 10, 11, 12, 13, 14, 15, 24, 25, 26, 27, 28, 29, 30, 31)
+HALVES(first_4, 0, 1, 2, 3, 16, 17, 18, 19, 8, 9, 10, 11, 24, 25, 26, 27)
+HALVES(second_4, 4, 5, 6, 7, 20, 21, 22, 23, 12, 13, 14, 15, 28, 29, 30, 31)
+HALVES(first_2, 0, 1, 16, 17, 4, 5, 20, 21, 8, 9, 24, 25, 12, 13, 28, 29)
+HALVES(second_2, 2, 3, 18, 19, 6, 7, 22, 23, 10, 11, 26, 27, 14, 15, 30, 31)
+HALVES(first_1, 0, 16, 2, 18, 4, 20, 6, 22, 8, 24, 10, 26, 12, 28, 14, 30)
+HALVES(second_1, 1, 17, 3, 19, 5, 21, 7, 23, 9, 25, 11, 27, 13, 29, 15, 31)
+#undef HALVES
+
+// The sum of each of sixteen vectors, in their order: lane i and i + 8 first, then i + 4, i + 2, i + 1.
 INLINE Floats sums_of(Floats x[16]) {
-    for (int i = 0; i < 8; i++) {
-        x[i] = __builtin_shufflevector(x[i], x[i + 8], 0, 1, 2, 3, 4, 5, 6, 7, 16, 17, 18, 19, 20, 21, 22, 23) +
-               __builtin_shufflevector(x[i], x[i + 8], 8, 9, 10, 11, 12, 13, 14, 15, 24, 25, 26, 27, 28, 29, 30, 31);
+    for (int i = 0; i < 8; i++) x[i] = first_8(x[i], x[i + 8]) + second_8(x[i], x[i + 8]);
+    for (int i = 0; i < 4; i++) x[i] = first_4(x[i], x[i + 4]) + second_4(x[i], x[i + 4]);
+    for (int i = 0; i < 2; i++) x[i] = first_2(x[i], x[i + 2]) + second_2(x[i], x[i + 2]);
+    return first_1(x[0], x[1]) + second_1(x[0], x[1]);
+}
+
+// One stage of a transposition: vectors `step` apart exchange halves.
+#define EXCHANGE(STEP)                                                                                         \
+    for (int i = 0; i < 16; i++) {                                                                             \
+        if ((i & STEP) == 0) {                                                                                 \
+            const Floats first = first_##STEP(x[i], x[i + STEP]), second = second_##STEP(x[i], x[i + STEP]);   \
+            x[i] = first;                                                                                      \
+            x[i + STEP] = second;                                                                              \
+        }                                                                                                      \
     }
-    for (int i = 0; i < 4; i++) {
-        x[i] = __builtin_shufflevector(x[i], x[i + 4], 0, 1, 2, 3, 16, 17, 18, 19, 8, 9, 10, 11, 24, 25, 26, 27) +
-               __builtin_shufflevector(x[i], x[i + 4], 4, 5, 6, 7, 20, 21, 22, 23, 12, 13, 14, 15, 28, 29, 30, 31);
-    }
-    for (int i = 0; i < 2; i++) {
-        x[i] = __builtin_shufflevector(x[i], x[i + 2], 0, 1, 16, 17, 4, 5, 20, 21, 8, 9, 24, 25, 12, 13, 28, 29) +
-               __builtin_shufflevector(x[i], x[i + 2], 2, 3, 18, 19, 6, 7, 22, 23, 10, 11, 26, 27, 14, 15, 30, 31);
-    }
-    return __builtin_shufflevector(x[0], x[1], 0, 16, 2, 18, 4, 20, 6, 22, 8, 24, 10, 26, 12, 28, 14, 30) +
-           __builtin_shufflevector(x[0], x[1], 1, 17, 3, 19, 5, 21, 7, 23, 9, 25, 11, 27, 13, 29, 15, 31);
+// Sixteen vectors to their lanes: lane j of vector i becomes lane i of vector j.
+INLINE void transpose(Floats x[16]) {
+    EXCHANGE(8)
+    EXCHANGE(4)
+    EXCHANGE(2)
+    EXCHANGE(1)
+}
+#undef EXCHANGE
+
+INLINE Floats higher(Floats x, Floats y) { return x > y ? x : y; }
+
+INLINE float sum_of(Floats x) {
+    x = first_8(x, x) + second_8(x, x);
+    x = first_4(x, x) + second_4(x, x);
+    x = first_2(x, x) + second_2(x, x);
+    return x[0] + x[1];
+}
+
+INLINE float highest_of(Floats x) {
+    x = higher(first_8(x, x), second_8(x, x));
+    x = higher(first_4(x, x), second_4(x, x));
+    x = higher(first_2(x, x), second_2(x, x));
+    return x[0] > x[1] ? x[0] : x[1];
+}
+
+// e^x within 2e-7 of its value for x <= 0; below -87 the result is zero, and a NaN stays one. Cody-Waite reduction by
+// ln 2 and a Taylor polynomial on [-ln 2 / 2, ln 2 / 2] (Muller, Elementary Functions, chapters 3 and 11).
+INLINE Floats exp_negative(Floats x) {
+    const Floats lowest = spread(-87.0f), clamped = x < lowest ? lowest : x;
+    // Added to a small number, it leaves that number's nearest integer in the last bits.
+    const Floats rounder = spread(12582912.0f), shifted = clamped * 1.44269504088896341f + rounder;
+    const Floats turns = shifted - rounder;
+    Floats r = clamped - turns * 0.693359375f;
+    r = r - turns * -2.12194440e-4f;
+    Floats p = spread(1.0f / 5040.0f);
+    p = p * r + 1.0f / 720.0f;
+    p = p * r + 1.0f / 120.0f;
+    p = p * r + 1.0f / 24.0f;
+    p = p * r + 1.0f / 6.0f;
+    p = p * r + 0.5f;
+    p = p * r + 1.0f;
+    p = p * r + 1.0f;
+    const Words scale = (reinterpret_cast<Words>(shifted) + 127u) << 23;
+    return x < lowest ? Floats{} : p * reinterpret_cast<Floats>(scale);
 }

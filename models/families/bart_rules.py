@@ -1,0 +1,64 @@
+"""How checkpoints name the tensors of BART, and of the families after it. Not a family itself."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Literal
+
+from weights.rules import Drop, Rename, Rule
+
+TOKENS = "encoder.embedding.tokens.weight"
+PREFIX = r"(?:model\.)?"
+"""Of all names but those of heads; a checkpoint of the stacks alone goes without it."""
+_LINEAR = r"\.(weight|bias)"
+
+
+def layer_rules(prefix: str = PREFIX, norms: Literal["input", "residual"] = "residual") -> tuple[Rule, ...]:
+    """The layers of both stacks. norms: where they stand."""
+    layer, ours = prefix + r"(encoder|decoder)\.layers\.(\d+)\.", r"\1.layers.\2."
+    return (
+        *(
+            Rename(layer + rf"{theirs}\.{short}_proj{_LINEAR}", ours + rf"{name}.{long}.\3")
+            for theirs, name in (("self_attn", "attention"), ("encoder_attn", "cross_attention"))
+            for short, long in (("q", "query"), ("k", "key"), ("v", "value"), ("out", "output"))
+        ),
+        Rename(layer + r"self_attn_layer_norm" + _LINEAR, ours + rf"attention_norms.{norms}.\3"),
+        Rename(layer + r"encoder_attn_layer_norm" + _LINEAR, ours + rf"cross_attention_norms.{norms}.\3"),
+        Rename(layer + r"fc1" + _LINEAR, ours + r"feed_forward.up.\3"),
+        Rename(layer + r"fc2" + _LINEAR, ours + r"feed_forward.down.\3"),
+        Rename(layer + r"final_layer_norm" + _LINEAR, ours + rf"feed_forward_norms.{norms}.\3"),
+    )
+
+
+def final_norm_rules(prefix: str = PREFIX) -> tuple[Rule, ...]:
+    """The norms after the last layers."""
+    return (Rename(prefix + r"(encoder|decoder)\.layer_norm" + _LINEAR, r"\1.final_norm.\2"),)
+
+
+def token_rules(prefix: str = PREFIX) -> tuple[Rule, ...]:
+    """The one token table, which logits are tied to."""
+    return (
+        Rename(rf"{prefix}shared\.weight", TOKENS),
+        Rename(rf"{prefix}(?:encoder|decoder)\.embed_tokens\.weight", TOKENS),
+        Rename(r"lm_head\.weight", TOKENS),
+    )
+
+
+def head_rules() -> tuple[Rule, ...]:
+    """The bias of the logits, the other heads, and what carries nothing."""
+    return (
+        Rule("final_logits_bias", ("head.bias",), (_flatten,)),
+        Rename(r"classification_head\.dense" + _LINEAR, r"head.dense.\1"),
+        Rename(r"(?:classification_head\.out_proj|qa_outputs)" + _LINEAR, r"head.output.\1"),
+        Drop(rf"{PREFIX}(?:encoder|decoder)\.version"),
+    )
+
+
+def pre_norm_rules() -> tuple[Rule, ...]:
+    """All of a checkpoint whose layers norm before, but its positions."""
+    return (*token_rules(), *final_norm_rules(), *layer_rules(norms="input"), *head_rules())
+
+
+def _flatten(tensors: Sequence[Any]) -> Sequence[Any]:
+    """[1, vocab] to [vocab]."""
+    return [tensor.flatten() for tensor in tensors]

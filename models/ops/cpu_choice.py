@@ -1,0 +1,67 @@
+"""The compiled kernels behind the same functions as `torch_choice` and `torch_sampling`: float32 on a CPU."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from models.ops import library
+from models.ops.torch_choice import Survey
+from models.ops.torch_sampling import Filters, temperatures
+
+
+def survey(logits: Tensor, count: int, with_log_sums: bool) -> Survey:
+    """See `torch_choice.survey`."""
+    rows, width = logits.shape
+    if logits.stride(1) != 1:
+        logits = logits.contiguous()
+    values, ids = torch.empty(rows, count), torch.empty(rows, count, dtype=torch.int64)
+    log_sums = torch.empty(rows) if with_log_sums else None
+    finite = torch.empty(rows, dtype=torch.bool)
+    task = library.SurveyTask(
+        logits.data_ptr(),
+        logits.stride(0),
+        width,
+        count,
+        values.data_ptr(),
+        ids.data_ptr(),
+        None if log_sums is None else log_sums.data_ptr(),
+        finite.data_ptr(),
+    )
+    _library().triptych_survey(ctypes.byref(task), rows)
+    return Survey(values, ids, log_sums, finite)
+
+
+def draw(logits: Tensor, rows: Sequence[Filters], uniforms: NDArray[np.float64]) -> tuple[Tensor, Tensor]:
+    """See `torch_sampling.draw`."""
+    if logits.stride(1) != 1:
+        logits = logits.contiguous()
+    tokens, lowest = torch.empty(len(rows), dtype=torch.int64), torch.empty(len(rows))
+    settings = (
+        temperatures(rows),
+        torch.tensor([row.top_k for row in rows]),
+        torch.tensor([row.top_p for row in rows], dtype=torch.float64),
+        torch.tensor([row.min_p for row in rows]).log_(),
+        torch.from_numpy(uniforms),
+    )
+    task = library.DrawTask(
+        logits.data_ptr(),
+        logits.stride(0),
+        logits.shape[1],
+        *(column.data_ptr() for column in settings),
+        tokens.data_ptr(),
+        lowest.data_ptr(),
+    )
+    _library().triptych_draw(ctypes.byref(task), len(rows))
+    return tokens, lowest
+
+
+def _library() -> ctypes.CDLL:
+    loaded = library.load()
+    assert loaded is not None
+    return loaded

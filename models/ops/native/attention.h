@@ -1,0 +1,81 @@
+// Attention over keys and values in the blocks of a cache (Kwon et al. 2023, arXiv:2309.06180) or packed side by side.
+//
+// One item of work is one tile, some queries of one row that follow each other, with one key-value head and the query
+// heads that share it. Sums and softmax are float32. A query gives the same bits whatever tile it is in, alone, in a
+// batch and in a chunk.
+
+// Memory that is kept from call to call: fresh pages would cost more than the attention.
+struct Room {
+    std::vector<float> numbers;
+
+    float* of(int64_t count) {
+        if (static_cast<int64_t>(numbers.size()) < count) numbers = std::vector<float>(count);
+        return numbers.data();
+    }
+};
+
+struct Rooms {
+    Room queries, sums, scores, factors, panel;
+};
+
+#include "attention_direct.h"
+#include "attention_tiled.h"
+
+// With fewer rows than that, turning keys costs more than it saves.
+constexpr int64_t TURN_ROWS = 8;
+
+// Scores of a tile that are kept at a time, in numbers: half of a usual second cache. Of very many keys, those of
+// fewest rows that make turning them pay.
+constexpr int64_t MOST_SCORES = 131072, FEWEST_ROWS = 32;
+
+template <class T, int DIM> void attend_items(const Attention& p, int64_t begin, int64_t end) {
+    static thread_local Rooms rooms;
+    const int64_t group = p.heads / p.kv_heads;
+    for (int64_t item = begin; item < end;) {
+        const int64_t kv_head = item % p.kv_heads, offset = kv_head * p.head_dim;
+        const int32_t* tile = p.tiles + item / p.kv_heads * 2;
+        const int64_t first = tile[0], last = first + tile[1];
+        const int64_t* table = p.tables + p.rows[first] * p.table_width;
+        const Side<T> keys{static_cast<const T*>(p.keys) + offset, p.key_stride, p.block_size, table};
+        const Side<T> values{static_cast<const T*>(p.values) + offset, p.value_stride, p.block_size, table};
+        if constexpr (DIM > 0) {
+            if ((last - first) * group >= TURN_ROWS) {
+                const int64_t seen = std::max<int64_t>(1, p.ends[last - 1] - p.starts[first]);
+                const int64_t most = std::max<int64_t>(1, std::max(FEWEST_ROWS, MOST_SCORES / seen) / group);
+                const int64_t parts = (last - first + most - 1) / most;
+                for (int64_t part = 0; part < parts; part++) {
+                    const int64_t from = (last - first) * part / parts, to = (last - first) * (part + 1) / parts;
+                    attend_tile<T, DIM>(p, keys, values, first + from, to - from, kv_head, rooms);
+                }
+                item++;
+                continue;
+            }
+        }
+        // Heads lie side by side: those of this range are read together.
+        const int64_t width = std::min(p.kv_heads - kv_head, end - item);
+        for (int64_t query = first; query < last; query++) {
+            attend_query<T, DIM>(p, keys, values, query, kv_head, width, rooms);
+        }
+        item += width;
+    }
+}
+
+template <class T> void attend_dtype(const Attention& p, int64_t begin, int64_t end) {
+    switch (p.head_dim) {
+        case 32: return attend_items<T, 32>(p, begin, end);
+        case 64: return attend_items<T, 64>(p, begin, end);
+        case 80: return attend_items<T, 80>(p, begin, end);
+        case 96: return attend_items<T, 96>(p, begin, end);
+        case 128: return attend_items<T, 128>(p, begin, end);
+        case 256: return attend_items<T, 256>(p, begin, end);
+        default: return attend_items<T, 0>(p, begin, end);
+    }
+}
+
+void attend(DType dtype, const Attention& p, int64_t begin, int64_t end) {
+    if (dtype == FLOAT32) {
+        attend_dtype<float>(p, begin, end);
+    } else {
+        attend_dtype<bfloat16>(p, begin, end);
+    }
+}

@@ -1,0 +1,113 @@
+"""The layers of a stack as a program of the compiled library: recorded when they are first used, run ever after.
+
+The model's own Python is called once with `Rows` in place of tensors, and a step that names what later steps will
+bring. A stack that does what no program can, or a step that is not made for one, is computed operation by operation.
+"""
+
+from __future__ import annotations
+
+from typing import Protocol, cast
+
+import torch
+from torch import Tensor
+
+from models import ops
+from models.attention import Attention
+from models.attention_plan import AttentionPlan
+from models.config import BucketBiasConfig, StackConfig
+from models.ops.recording import Angles, Cache, Given, NotRecordable, Recording, Rows, Sight
+from models.positions import Rotation
+from models.steps import Step
+
+
+class Layers(Protocol):
+    """What is recorded: all that comes after the embedding."""
+
+    config: StackConfig
+
+    def layers_of(self, x: Tensor, step: Step) -> Tensor: ...
+
+
+class RecordingStep(Step):
+    """Stands for every step of one kind (`Step.recorded_as`). Brings names, no tensors."""
+
+    def __init__(self, config: StackConfig, recorded_as: str) -> None:
+        ropes = {layer.attention.rope for layer in config.layers}
+        angles = {
+            rope: Rotation(
+                cast(Tensor, Angles(("cos", rope), half=rope.dim // 2)),
+                cast(Tensor, Angles(("sin", rope), half=rope.dim // 2)),
+                rope,
+            )
+            for rope in ropes
+            if rope is not None
+        }
+        super().__init__(angles, None)
+        self._config, self._paged = config, recorded_as == "paged"
+
+    def self_attention(self, layer: int, attention: Attention, hidden: Tensor) -> Tensor:
+        if type(attention) is not Attention:
+            raise NotRecordable("attention of another kind")
+        return super().self_attention(layer, attention, hidden)
+
+    def cross_attention(self, layer: int, attention: Attention, hidden: Tensor) -> Tensor:
+        if not self._paged:
+            raise NotRecordable("cross-attention to packed sources")
+        keys, values = self._sides("cross", layer, attention)
+        plan = cast(AttentionPlan, Sight("cross", None))
+        query = attention.queries(hidden, {})
+        return attention.join(ops.paged_attention(query, keys, values, plan, attention.config.scale))
+
+    def _make_plan(self, causal: bool, window: int | None) -> AttentionPlan:
+        return cast(AttentionPlan, Sight((causal, window), None))
+
+    def _attend(
+        self, layer: int, attention: Attention, query: Tensor, key: Tensor, value: Tensor, plan: AttentionPlan
+    ) -> Tensor:
+        bias = self._config.score_bias
+        if bias is not None:
+            each = isinstance(bias, BucketBiasConfig) and bias.per_layer
+            plan = cast(
+                AttentionPlan,
+                Sight((attention.config.causal, attention.config.window), ("bias", layer) if each else "bias"),
+            )
+        if not self._paged:
+            return attention.attend(query, key, value, plan)
+        keys, values = self._sides("self", layer, attention)
+        ops.write_slots(keys, values, cast(Tensor, Given("slots")), key, value)
+        return ops.paged_attention(query, keys, values, plan, attention.config.scale, attention.config.score_cap)
+
+    def _sides(self, cache: str, layer: int, attention: Attention) -> tuple[Tensor, Tensor]:
+        heads = attention.config.num_kv_heads
+        keys, values = (Cache((cache, side, layer), kv_heads=heads) for side in ("keys", "values"))
+        return cast(Tensor, keys), cast(Tensor, values)
+
+
+class Recorded:
+    """The programs of one stack, one for each kind of step."""
+
+    def __init__(self, stack: Layers) -> None:
+        self._stack = stack
+        self._programs: dict[tuple[str, torch.dtype], ops.Program | None] = {}
+
+    def __call__(self, x: Tensor, step: Step) -> Tensor:
+        """[tokens, hidden] -> [tokens, hidden or output width]."""
+        kind = step.recorded_as
+        if kind is not None and ops.records(x):
+            key = (kind, x.dtype)
+            if key not in self._programs:
+                self._programs[key] = self._record(*key, x.shape[1])
+            program = self._programs[key]
+            if program is not None:
+                return program.run(x, step.given(program.kinds))
+        return self._stack.layers_of(x, step)
+
+    def _record(self, kind: str, dtype: torch.dtype, width: int) -> ops.Program | None:
+        recording = Recording(dtype)
+        try:
+            output = self._stack.layers_of(
+                cast(Tensor, recording.input(width)), RecordingStep(self._stack.config, kind)
+            )
+            return recording.finish(cast(Rows, output))
+        except NotRecordable:
+            return None

@@ -1,0 +1,259 @@
+"""Tiny random checkpoints that engines run in tests: how transformers' classes are called, and their configurations."""
+
+from __future__ import annotations
+
+import transformers
+
+VOCAB = 97
+_LLAMA = {
+    "vocab_size": VOCAB,
+    "hidden_size": 32,
+    "intermediate_size": 48,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "max_position_embeddings": 128,
+    "bos_token_id": 1,
+    "eos_token_id": 2,
+}
+_LONG = {
+    "rope_type": "longrope",
+    "rope_theta": 100.0,
+    "short_factor": [1.0, 1.5, 2.0, 4.0],
+    "long_factor": [2.0, 3.0, 5.0, 9.0],
+    "original_max_position_embeddings": 24,
+}
+_GPT2 = {
+    "vocab_size": VOCAB,
+    "n_positions": 128,
+    "n_embd": 32,
+    "n_layer": 2,
+    "n_head": 4,
+    "bos_token_id": 1,
+    "eos_token_id": 2,
+}
+_NEO = {
+    "vocab_size": VOCAB,
+    "hidden_size": 32,
+    "num_layers": 2,
+    "attention_types": [[["global", "local"], 1]],
+    "num_heads": 4,
+    "window_size": 6,
+    "max_position_embeddings": 128,
+    "bos_token_id": 1,
+    "eos_token_id": 2,
+}
+_BLOOM = {"vocab_size": VOCAB, "hidden_size": 32, "n_layer": 2, "bos_token_id": 1, "eos_token_id": 2}
+_MPT = {
+    "vocab_size": VOCAB,
+    "d_model": 32,
+    "n_layers": 2,
+    "max_seq_len": 128,
+    "bos_token_id": 1,
+    "eos_token_id": 2,
+}
+_FALCON = {name: value for name, value in _LLAMA.items() if name != "intermediate_size"}
+_OPT = {name: value for name, value in _LLAMA.items() if name != "intermediate_size"} | {"ffn_dim": 48}
+_T5 = {"vocab_size": VOCAB, "d_model": 32, "d_kv": 8, "d_ff": 48, "num_heads": 4, "decoder_start_token_id": 0}
+_BART = {
+    "vocab_size": VOCAB,
+    "d_model": 32,
+    "encoder_attention_heads": 4,
+    "decoder_attention_heads": 4,
+    "encoder_ffn_dim": 48,
+    "decoder_ffn_dim": 48,
+    "max_position_embeddings": 128,
+    "forced_eos_token_id": None,
+}
+_LED = {name: value for name, value in _BART.items() if name != "max_position_embeddings"} | {
+    "max_encoder_position_embeddings": 128,
+    "max_decoder_position_embeddings": 128,
+    "attention_window": 8,
+}
+_MARIAN = _BART | {"pad_token_id": VOCAB - 1, "decoder_start_token_id": VOCAB - 1, "eos_token_id": 0}
+_M2M = {name: value for name, value in _BART.items() if name != "forced_eos_token_id"}
+_TWO_LAYERS = {"encoder_layers": 2, "decoder_layers": 2}
+_DEEP_ENCODER = {"encoder_layers": 3, "decoder_layers": 1, "scale_embedding": True}
+
+DECODERS = {
+    "gpt2": ("GPT2LMHeadModel", transformers.GPT2Config(**_GPT2)),
+    "gpt2-untied": ("GPT2LMHeadModel", transformers.GPT2Config(**_GPT2, tie_word_embeddings=False)),
+    "llama": ("LlamaForCausalLM", transformers.LlamaConfig(**_LLAMA, num_key_value_heads=2)),
+    "llama-tied": ("LlamaForCausalLM", transformers.LlamaConfig(**_LLAMA, tie_word_embeddings=True)),
+    "mistral": (
+        "MistralForCausalLM",
+        transformers.MistralConfig(**_LLAMA, num_key_value_heads=2, sliding_window=6),
+    ),
+    "mistral-full": (
+        "MistralForCausalLM",
+        transformers.MistralConfig(**_LLAMA, num_key_value_heads=4, sliding_window=None),
+    ),
+    "qwen2": ("Qwen2ForCausalLM", transformers.Qwen2Config(**_LLAMA, num_key_value_heads=2)),
+    "qwen2-tied": (
+        "Qwen2ForCausalLM",
+        transformers.Qwen2Config(**_LLAMA, num_key_value_heads=1, tie_word_embeddings=True),
+    ),
+    "qwen3": ("Qwen3ForCausalLM", transformers.Qwen3Config(**_LLAMA, num_key_value_heads=2, head_dim=12)),
+    "gpt-neox": ("GPTNeoXForCausalLM", transformers.GPTNeoXConfig(**_LLAMA)),
+    "gptj": ("GPTJForCausalLM", transformers.GPTJConfig(**_GPT2, rotary_dim=4)),
+    "phi": ("PhiForCausalLM", transformers.PhiConfig(**_LLAMA)),
+    "phi3": (
+        "Phi3ForCausalLM",
+        transformers.Phi3Config(**_LLAMA, pad_token_id=0, num_key_value_heads=2, sliding_window=6),
+    ),
+    "gemma": ("GemmaForCausalLM", transformers.GemmaConfig(**_LLAMA, num_key_value_heads=1, head_dim=12)),
+    "gemma2": (
+        "Gemma2ForCausalLM",
+        transformers.Gemma2Config(
+            **_LLAMA, num_key_value_heads=2, head_dim=12, sliding_window=6, attn_logit_softcapping=2.0
+        ),
+    ),
+    "gemma3": (
+        "Gemma3ForCausalLM",
+        transformers.Gemma3TextConfig(
+            **_LLAMA,
+            num_key_value_heads=2,
+            head_dim=12,
+            sliding_window=6,
+            layer_types=["sliding_attention", "full_attention"],
+        ),
+    ),
+    "smollm3": (
+        "SmolLM3ForCausalLM",
+        transformers.SmolLM3Config(**_LLAMA, pad_token_id=0, num_key_value_heads=2, no_rope_layer_interval=2),
+    ),
+    "mixtral": (
+        "MixtralForCausalLM",
+        transformers.MixtralConfig(**_LLAMA, num_key_value_heads=2, num_local_experts=4, num_experts_per_tok=2),
+    ),
+    "qwen2-moe": (
+        "Qwen2MoeForCausalLM",
+        transformers.Qwen2MoeConfig(
+            **_LLAMA,
+            num_key_value_heads=2,
+            num_experts=6,
+            num_experts_per_tok=3,
+            moe_intermediate_size=24,
+            shared_expert_intermediate_size=20,
+            mlp_only_layers=[0],
+        ),
+    ),
+    "qwen3-moe": (
+        "Qwen3MoeForCausalLM",
+        transformers.Qwen3MoeConfig(
+            **_LLAMA,
+            num_key_value_heads=2,
+            head_dim=12,
+            num_experts=6,
+            num_experts_per_tok=3,
+            moe_intermediate_size=24,
+            norm_topk_prob=True,
+        ),
+    ),
+    "llama-dynamic": (
+        "LlamaForCausalLM",
+        transformers.LlamaConfig(
+            **{**_LLAMA, "max_position_embeddings": 24},
+            num_key_value_heads=2,
+            rope_parameters={"rope_type": "dynamic", "factor": 4.0, "rope_theta": 100.0},
+        ),
+    ),
+    "llama-long": ("LlamaForCausalLM", transformers.LlamaConfig(**_LLAMA, rope_parameters=_LONG)),
+    "phi3-long": (
+        "Phi3ForCausalLM",
+        transformers.Phi3Config(
+            **_LLAMA,
+            pad_token_id=0,
+            num_key_value_heads=2,
+            original_max_position_embeddings=24,
+            rope_parameters={**_LONG, "partial_rotary_factor": 1.0},
+        ),
+    ),
+    "olmo2": ("Olmo2ForCausalLM", transformers.Olmo2Config(**_LLAMA, pad_token_id=0, num_key_value_heads=2)),
+    "stablelm": (
+        "StableLmForCausalLM",
+        transformers.StableLmConfig(**_LLAMA, num_key_value_heads=2, use_parallel_residual=True),
+    ),
+    "starcoder2": (
+        "Starcoder2ForCausalLM",
+        transformers.Starcoder2Config(**_LLAMA, num_key_value_heads=2, sliding_window=6),
+    ),
+    "gpt-neo": ("GPTNeoForCausalLM", transformers.GPTNeoConfig(**_NEO)),
+    "openai-gpt": ("OpenAIGPTLMHeadModel", transformers.OpenAIGPTConfig(**_GPT2)),
+    "bloom": ("BloomForCausalLM", transformers.BloomConfig(**_BLOOM, n_head=4)),
+    "mpt": ("MptForCausalLM", transformers.MptConfig(**_MPT, n_heads=4)),
+    "falcon": (
+        "FalconForCausalLM",
+        transformers.FalconConfig(**_FALCON, new_decoder_architecture=True, num_kv_heads=2),
+    ),
+    "opt": ("OPTForCausalLM", transformers.OPTConfig(**_OPT)),
+    "opt-narrow": (
+        "OPTForCausalLM",
+        transformers.OPTConfig(**_OPT, word_embed_proj_dim=20, do_layer_norm_before=False),
+    ),
+    "native-decoder": ("GPT2LMHeadModel", transformers.GPT2Config(**_GPT2)),
+}
+SEQ2SEQ = {
+    "t5": ("T5ForConditionalGeneration", transformers.T5Config(**_T5, num_layers=2)),
+    "t5-gated-untied": (
+        "T5ForConditionalGeneration",
+        transformers.T5Config(
+            **_T5, num_layers=3, num_decoder_layers=1, feed_forward_proj="gated-gelu", tie_word_embeddings=False
+        ),
+    ),
+    "bart": ("BartForConditionalGeneration", transformers.BartConfig(**_BART, **_TWO_LAYERS)),
+    "bart-deep-encoder": ("BartForConditionalGeneration", transformers.BartConfig(**_BART, **_DEEP_ENCODER)),
+    "native": ("BartForConditionalGeneration", transformers.BartConfig(**_BART, **_DEEP_ENCODER)),
+    "bigbird-pegasus": (
+        "BigBirdPegasusForConditionalGeneration",
+        transformers.BigBirdPegasusConfig(**_BART, **_TWO_LAYERS, block_size=2, num_random_blocks=1, use_bias=True),
+    ),
+    "longt5": (
+        "LongT5ForConditionalGeneration",
+        transformers.LongT5Config(
+            **_T5, num_layers=2, local_radius=3, encoder_attention_type="transient-global", global_block_size=4
+        ),
+    ),
+    "longt5-local": (
+        "LongT5ForConditionalGeneration",
+        transformers.LongT5Config(**_T5, num_layers=2, num_decoder_layers=1, local_radius=5),
+    ),
+    "led": ("LEDForConditionalGeneration", transformers.LEDConfig(**_LED, **_TWO_LAYERS)),
+    "marian": ("MarianMTModel", transformers.MarianConfig(**_MARIAN, **_TWO_LAYERS)),
+    "marian-deep-encoder": ("MarianMTModel", transformers.MarianConfig(**_MARIAN, **_DEEP_ENCODER)),
+    "ul2": (
+        "T5ForConditionalGeneration",
+        transformers.T5Config(**_T5, num_layers=2, feed_forward_proj="gated-silu", tie_word_embeddings=False),
+    ),
+    "mt5": ("MT5ForConditionalGeneration", transformers.MT5Config(**_T5, num_layers=2)),
+    "umt5": ("UMT5ForConditionalGeneration", transformers.UMT5Config(**_T5, num_layers=2)),
+    "mbart": (
+        "MBartForConditionalGeneration",
+        transformers.MBartConfig(**_BART, **_TWO_LAYERS, decoder_start_token_id=7),
+    ),
+    "mbart-50": (
+        "MBartForConditionalGeneration",
+        transformers.MBartConfig(**_BART, **_DEEP_ENCODER, decoder_start_token_id=2),
+    ),
+    "m2m-100": ("M2M100ForConditionalGeneration", transformers.M2M100Config(**_M2M, **_TWO_LAYERS)),
+    "pegasus": ("PegasusForConditionalGeneration", transformers.PegasusConfig(**_BART, **_DEEP_ENCODER)),
+    "blenderbot": ("BlenderbotForConditionalGeneration", transformers.BlenderbotConfig(**_BART, **_TWO_LAYERS)),
+    "blenderbot-small": (
+        "BlenderbotSmallForConditionalGeneration",
+        transformers.BlenderbotSmallConfig(**_BART, **_TWO_LAYERS),
+    ),
+}
+_BERT = {
+    "vocab_size": VOCAB,
+    "hidden_size": 32,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "intermediate_size": 48,
+    "max_position_embeddings": 128,
+}
+ENCODERS = {
+    "bert": ("BertModel", transformers.BertConfig(**_BERT)),
+    "classifier": ("BertForSequenceClassification", transformers.BertConfig(**_BERT, num_labels=5)),
+    "tagger": ("BertForTokenClassification", transformers.BertConfig(**_BERT, num_labels=5)),
+    "masked": ("BertForMaskedLM", transformers.BertConfig(**_BERT)),
+}
+GENERATING = DECODERS | SEQ2SEQ

@@ -1,0 +1,122 @@
+"""Beams have the candidates of log-softmax, processors and top-k in that order; searches advance alone as together."""
+
+from __future__ import annotations
+
+import random
+
+import numpy as np
+import pytest
+import torch
+
+from models import ops
+from server.engine import selection
+from server.engine.beam_search import Beam, BeamSearch, advance_together
+from server.engine.logits_processors import process
+from server.engine.sequence import Request, Sequence
+from server.ipc.messages import Generate, GenerationParams, TimestampRules
+
+VOCAB, BEAMS, STEPS = 400, 4, 3
+SETTINGS = {
+    "plain": {},
+    "bad words": {"bad_words_ids": [[5], [6, 7]]},
+    "repetition": {"repetition_penalty": 0.5},
+    "no repetition": {"repetition_penalty": 1.7},
+    "counts": {"presence_penalty": 0.5, "frequency_penalty": -0.3},
+    "biased": {"logit_bias": {7: 3.0, 9: -4.0}},
+    "allowed": {"allowed_token_ids": [1, 2, 30, 31, 32]},
+    "no bigrams": {"no_repeat_ngram_size": 2},
+    "not yet": {"min_new_tokens": 10},
+    "forced end": {"max_new_tokens": STEPS + 1, "forced_eos_token_id": 2},
+    "renormalized": {"renormalize_logits": True, "suppress_token_ids": list(range(40, 300))},
+    "renormalized repetition": {"renormalize_logits": True, "repetition_penalty": 0.6},
+    "times": {"timestamps": TimestampRules(first_id=300, max_initial=20)},
+    "reported": {"logprobs": True, "top_logprobs": 3, "repetition_penalty": 1.2},
+}
+
+
+def under_way(number: int, settings: dict) -> Request:
+    """A request whose beams have made a few tokens."""
+    params = GenerationParams(**{"max_new_tokens": 20, "num_beams": BEAMS, "end_token_ids": [2], **settings})
+    request = Request(Generate(number, "m", [5, 6], [1], params), True, 0.0)
+    chance = random.Random(number)
+    made = [[chance.randrange(3, 12) for _ in range(STEPS)] for _ in range(BEAMS)]
+    request.rows = [Sequence([1, *tokens]) for tokens in made]
+    assert request.beams is not None
+    request.beams.running = [Beam(tokens, np.float32(-chance.random() * 9)) for tokens in made]
+    request.beams.length = STEPS
+    return request
+
+
+def found(logits: torch.Tensor, requests: list[Request]) -> tuple[torch.Tensor, torch.Tensor]:
+    logits = logits.clone()
+    seen = selection._survey(logits, requests)
+    return selection._candidates(logits, seen, requests)
+
+
+def expected(logits: torch.Tensor, requests: list[Request]) -> torch.Tensor:
+    scores = logits.log_softmax(dim=-1)
+    rows = [row for request in requests for row in selection._processor_rows(request)]
+    process(scores, rows)
+    again = [index for index, row in enumerate(rows) if row.params.renormalize_logits]
+    scores[again] = scores[again].log_softmax(dim=-1)
+    return scores
+
+
+def agree(requests: list[Request]) -> bool:
+    logits = torch.randn(BEAMS * len(requests), VOCAB, generator=torch.Generator().manual_seed(2)) * 4
+    values, tokens = found(logits, requests)
+    scores = expected(logits, requests)
+    wanted = scores.topk(values.shape[1], dim=-1).values
+    is_close = torch.isclose(values, wanted, atol=1e-5, rtol=1e-5)
+    own = scores.gather(1, tokens)
+    return bool(is_close.all() and torch.isclose(own, wanted, atol=1e-5, rtol=1e-5).all())
+
+
+@pytest.mark.parametrize("name", SETTINGS)
+def test_candidates_are_those_of_the_plain_order(name):
+    assert agree([under_way(number, SETTINGS[name]) for number in range(3)])
+
+
+def test_all_settings_in_one_batch():
+    assert agree([under_way(number, settings) for number, settings in enumerate(SETTINGS.values())])
+
+
+@pytest.mark.parametrize("name", ["repetition", "renormalized repetition", "forced end"])
+def test_logits_in_place_of_log_probabilities_are_found_out(monkeypatch, name):
+    """Negative control: what needs log-probabilities gets logits."""
+    monkeypatch.setattr(selection, "takes_log_probs", lambda row: False)
+    assert not agree([under_way(number, SETTINGS[name]) for number in range(3)])
+
+
+def test_what_is_reported_are_the_raw_log_probabilities():
+    requests = [under_way(0, {}), under_way(1, SETTINGS["reported"]), under_way(2, SETTINGS["bad words"])]
+    logits = torch.randn(BEAMS * 3, VOCAB, generator=torch.Generator().manual_seed(3)) * 4
+    raw = logits.log_softmax(dim=-1)
+    choices = {choice.request: choice for choice in selection.select(logits.clone(), requests)}
+    beams = requests[1].beams.running
+    for beam, parent in zip(beams, choices[requests[1]].parents, strict=True):
+        (told,) = beam.logprobs
+        assert told.token_id == beam.tokens[-1]
+        assert told.logprob == pytest.approx(float(raw[BEAMS + parent, told.token_id]), abs=1e-5)
+        assert [token for token, _ in told.top] == raw[BEAMS + parent].topk(3).indices.tolist()
+    assert not any(beam.logprobs for request in (requests[0], requests[2]) for beam in request.beams.running)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_searches_advance_together_as_they_do_alone(seed):
+    chance = np.random.default_rng(seed)
+    beams, ends = int(chance.integers(2, 7)), frozenset(chance.integers(0, 60, 3).tolist())
+    early = [True, False, "never"][seed % 3]
+    alone, together = ([BeamSearch(beams, 9, ends, 0.7, early) for _ in range(5)] for _ in range(2))
+    while not all(search.done for search in alone):
+        going = [index for index, search in enumerate(alone) if not search.done]
+        logits = torch.from_numpy(chance.normal(size=(len(going), len(alone[going[0]].running), 60)).astype(np.float32))
+        # Halves, so that totals are tied.
+        seen = ops.survey(((logits * 4).round() / 2).flatten(0, 1), alone[0].num_candidates)
+        values, tokens = (tensor.view(*logits.shape[:2], -1).numpy() for tensor in (seen.values, seen.ids))
+        parents = [alone[index].advance(*own) for index, *own in zip(going, values, tokens, strict=True)]
+        assert len({alone[index].shape for index in going}) == 1
+        them = [together[index] for index in going]
+        assert advance_together(them, values, tokens, [None] * len(going)) == parents
+        for one, other in zip(alone, together, strict=True):
+            assert (one.running, one.finished, one.done) == (other.running, other.finished, other.done)

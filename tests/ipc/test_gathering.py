@@ -1,0 +1,105 @@
+"""Requests that come together go to an idle worker in one write; a lone one, and all to a busy worker, at once."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+
+from server.ipc.client import Call, EngineClient
+from server.ipc.messages import Abort, Generate, GenerationParams, Message, StepOutput, Tokens
+from tests.ipc.observing import Recorder
+from tests.ipc.test_client import DECODER, finished
+
+
+class Bench:
+    def __init__(self, seconds: float = 10.0) -> None:
+        self.client = EngineClient(Recorder(), 100, 1000, seconds)
+        self.writes: list[list[Message]] = []
+        self.client.on_ready([DECODER], "cpu", self.send)
+
+    def send(self, *messages: Message) -> None:
+        self.writes.append(list(messages))
+
+    def submit(self) -> Call:
+        return self.client.submit(
+            [Generate(self.client.next_id(), "decoder", [5], [], GenerationParams(max_new_tokens=4))], None
+        )
+
+    @property
+    def ids(self) -> list[list[int]]:
+        return [[m.request_id for m in write if isinstance(m, Generate | Abort)] for write in self.writes]
+
+
+async def turns(count: int) -> None:
+    for _ in range(count):
+        await asyncio.sleep(0)
+
+
+async def test_a_lone_request_waits_for_a_few_turns_of_the_loop_only() -> None:
+    bench = Bench()
+    bench.submit()
+    assert bench.ids == []
+    await turns(4)
+    assert bench.ids == [[1]]
+
+
+async def test_what_comes_turn_after_turn_leaves_together() -> None:
+    bench = Bench()
+    for _ in range(5):
+        bench.submit()
+        await turns(2)
+    assert bench.ids == []
+    await turns(4)
+    assert bench.ids == [[1, 2, 3, 4, 5]]
+
+
+async def test_a_busy_worker_gets_everything_at_once() -> None:
+    bench = Bench()
+    bench.submit()
+    await turns(4)
+    call = bench.submit()
+    bench.client.on_output(StepOutput(1, tokens=[Tokens(1, [7])]))
+    call.close()
+    assert bench.ids == [[1], [2], [2]]
+    bench.client.on_output(StepOutput(1, finished=[finished(1, 7)]))
+    bench.submit()
+    assert len(bench.ids) == 3, "the worker is idle again"
+
+
+async def test_an_abort_does_not_overtake_its_request() -> None:
+    bench = Bench()
+    bench.submit().close()
+    await turns(4)
+    assert [type(message) for message in bench.writes[0]] == [Generate, Abort] and bench.ids == [[1, 1]]
+
+
+async def test_a_text_that_is_still_worked_on_is_waited_for_but_not_for_long() -> None:
+    bench = Bench()
+    with bench.client.preparing():
+        bench.submit()
+        await asyncio.sleep(0.01)
+        assert bench.ids == []
+        bench.submit()
+    await asyncio.sleep(0.01)
+    assert bench.ids == [[1, 2]]
+    impatient = Bench(0.005)
+    started = time.monotonic()
+    with impatient.client.preparing():
+        impatient.submit()
+        while not impatient.ids:
+            await asyncio.sleep(0.001)
+    assert time.monotonic() - started >= 0.005
+
+
+async def test_a_lost_worker_gets_nothing_more() -> None:
+    bench = Bench()
+    call = bench.submit()
+    bench.client.on_lost()
+    ((_, event),) = await call.events()
+    assert event.code == "engine_error"
+    await turns(4)
+    other: list[tuple[Message, ...]] = []
+    bench.client.on_ready([DECODER], "cpu", lambda *messages: other.append(messages))
+    bench.submit()
+    await turns(4)
+    assert len(other) == 1 and len(other[0]) == 1

@@ -1,0 +1,72 @@
+"""The least `config.json` of each family that generates, of others where a test asks; what becomes of it."""
+
+from __future__ import annotations
+
+from models.families import family_of
+
+LLAMA = {
+    "model_type": "llama",
+    "architectures": ["LlamaForCausalLM"],
+    "vocab_size": 50,
+    "hidden_size": 32,
+    "intermediate_size": 48,
+    "num_hidden_layers": 4,
+    "num_attention_heads": 4,
+}
+MISTRAL = {**LLAMA, "model_type": "mistral", "architectures": ["MistralForCausalLM"], "num_key_value_heads": 2}
+QWEN2 = {**LLAMA, "model_type": "qwen2", "architectures": ["Qwen2ForCausalLM"], "num_key_value_heads": 2}
+GPT2 = {"model_type": "gpt2", "architectures": ["GPT2LMHeadModel"], "n_embd": 32, "n_head": 4}
+T5 = {"model_type": "t5", "architectures": ["T5ForConditionalGeneration"], "d_model": 32}
+BART = {"model_type": "bart", "architectures": ["BartForConditionalGeneration"], "d_model": 32}
+MARIAN = {"model_type": "marian", "architectures": ["MarianMTModel"], "d_model": 32}
+WHISPER = {"model_type": "whisper", "architectures": ["WhisperForConditionalGeneration"], "d_model": 48}
+QWEN3 = {**QWEN2, "model_type": "qwen3", "architectures": ["Qwen3ForCausalLM"]}
+NEOX = {**LLAMA, "model_type": "gpt_neox", "architectures": ["GPTNeoXForCausalLM"]}
+OPT = {**LLAMA, "model_type": "opt", "architectures": ["OPTForCausalLM"]}
+GPTJ = {**GPT2, "model_type": "gptj", "architectures": ["GPTJForCausalLM"], "rotary_dim": 4}
+PHI = {**LLAMA, "model_type": "phi", "architectures": ["PhiForCausalLM"]}
+PHI3 = {**LLAMA, "model_type": "phi3", "architectures": ["Phi3ForCausalLM"]}
+GEMMA = {**LLAMA, "model_type": "gemma", "architectures": ["GemmaForCausalLM"], "num_key_value_heads": 2}
+GEMMA2 = {**GEMMA, "model_type": "gemma2", "architectures": ["Gemma2ForCausalLM"]}
+GEMMA3 = {**GEMMA, "model_type": "gemma3_text", "architectures": ["Gemma3ForCausalLM"]}
+SMOLLM3 = {**LLAMA, "model_type": "smollm3", "architectures": ["SmolLM3ForCausalLM"]}
+OLMO2 = {**LLAMA, "model_type": "olmo2", "architectures": ["Olmo2ForCausalLM"]}
+STABLELM = {**LLAMA, "model_type": "stablelm", "architectures": ["StableLmForCausalLM"], "num_key_value_heads": 2}
+STARCODER2 = {**LLAMA, "model_type": "starcoder2", "architectures": ["Starcoder2ForCausalLM"]}
+NEO = {"model_type": "gpt_neo", "architectures": ["GPTNeoForCausalLM"], "hidden_size": 32, "num_heads": 4}
+OPENAI = {**GPT2, "model_type": "openai-gpt", "architectures": ["OpenAIGPTLMHeadModel"]}
+BLOOM = {"model_type": "bloom", "architectures": ["BloomForCausalLM"], "hidden_size": 32, "n_head": 4}
+MPT = {"model_type": "mpt", "architectures": ["MptForCausalLM"], "d_model": 32, "n_heads": 4}
+FALCON = {**LLAMA, "model_type": "falcon", "architectures": ["FalconForCausalLM"]}
+MT5 = {**T5, "model_type": "mt5", "architectures": ["MT5ForConditionalGeneration"]}
+UMT5 = {**T5, "model_type": "umt5", "architectures": ["UMT5ForConditionalGeneration"]}
+MBART = {**BART, "model_type": "mbart", "architectures": ["MBartForConditionalGeneration"]}
+M2M_100 = {**BART, "model_type": "m2m_100", "architectures": ["M2M100ForConditionalGeneration"]}
+PEGASUS = {**BART, "model_type": "pegasus", "architectures": ["PegasusForConditionalGeneration"]}
+BLENDERBOT = {**BART, "model_type": "blenderbot", "architectures": ["BlenderbotForConditionalGeneration"]}
+BLENDERBOT_SMALL = {
+    **BART,
+    "model_type": "blenderbot-small",
+    "architectures": ["BlenderbotSmallForConditionalGeneration"],
+}
+SEQ2SEQ = (T5, MT5, UMT5, BART, MARIAN, MBART, M2M_100, PEGASUS, BLENDERBOT, BLENDERBOT_SMALL)
+OLDER = (OPENAI, GPT2, NEO, GPTJ, NEOX, OPT, BLOOM, MPT, FALCON)
+MIXTRAL = {**LLAMA, "model_type": "mixtral", "architectures": ["MixtralForCausalLM"], "num_key_value_heads": 2}
+QWEN2_MOE = {**QWEN2, "model_type": "qwen2_moe", "architectures": ["Qwen2MoeForCausalLM"]}
+QWEN3_MOE = {**QWEN2, "model_type": "qwen3_moe", "architectures": ["Qwen3MoeForCausalLM"]}
+NEWER = (GEMMA3, SMOLLM3, MIXTRAL, QWEN2_MOE, QWEN3_MOE)
+DECODERS = (*OLDER, LLAMA, MISTRAL, QWEN2, QWEN3, PHI, PHI3, GEMMA, GEMMA2, OLMO2, STABLELM, STARCODER2, *NEWER)
+LONGFORMER = {"model_type": "longformer", "architectures": ["LongformerModel"], "hidden_size": 48}
+BIG_BIRD = {"model_type": "big_bird", "architectures": ["BigBirdModel"], "hidden_size": 48}
+LED = {"model_type": "led", "architectures": ["LEDForConditionalGeneration"], "d_model": 32}
+LONGT5 = {"model_type": "longt5", "architectures": ["LongT5ForConditionalGeneration"], "d_model": 32}
+BIGBIRD_PEGASUS = {"model_type": "bigbird_pegasus", "architectures": ["BigBirdPegasusModel"], "d_model": 32}
+MODERNBERT = {"model_type": "modernbert", "architectures": ["ModernBertModel"], "hidden_size": 48}
+SPARSE = (LONGFORMER, BIG_BIRD, LED, LONGT5, BIGBIRD_PEGASUS)
+BASES = {base["model_type"]: base for base in (MODERNBERT, *SPARSE, *DECODERS, *SEQ2SEQ, WHISPER)}
+ORIGINAL = "original_max_position_embeddings"
+
+
+def build(hf):
+    family, architecture = family_of(hf)
+    return family.config(hf, architecture)

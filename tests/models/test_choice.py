@@ -1,0 +1,164 @@
+"""What the kernels find in logits is what the reference finds, what sorting finds, and what a row gives alone."""
+
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+import pytest
+import torch
+
+from models import ops
+from models.ops import Filters, cpu_choice, cpu_ops, torch_choice, torch_sampling
+
+KERNELS = {"torch": torch_choice} | ({"cpu": cpu_choice} if cpu_ops.available() else {})
+WIDTHS = [1, 2, 97, 255, 256, 257, 1000, 5003]
+kernels = pytest.mark.parametrize("survey", [module.survey for module in KERNELS.values()], ids=list(KERNELS))
+
+
+def rows_of_every_kind(width: int) -> torch.Tensor:
+    """Random, all equal, full of ties, banned but for one, rising, falling, huge, and nothing left."""
+    generator = torch.Generator().manual_seed(width)
+    logits = torch.randn(8, width, generator=generator) * 4
+    logits[1] = -2.5
+    logits[2] = logits[2].round()
+    logits[3] = -torch.inf
+    logits[3, width // 2] = 1.0
+    logits[4], logits[5] = logits[4].sort().values, logits[5].sort(descending=True).values
+    logits[6] *= 1e37
+    logits[7] = -torch.inf
+    return logits
+
+
+@kernels
+@pytest.mark.parametrize("width", WIDTHS)
+def test_the_largest_are_those_of_a_stable_sort(survey, width):
+    logits = rows_of_every_kind(width)
+    values, ids = logits.sort(dim=-1, descending=True, stable=True)
+    for count in {1, 2, 8, 64, width} & set(range(1, min(width, 1000) + 1)):
+        found = survey(logits, count, False)
+        assert torch.equal(found.values, values[:, :count])
+        real = found.values > -torch.inf
+        assert torch.equal(found.ids[real], ids[:, :count][real])
+        assert ((found.ids >= 0) & (found.ids < width)).all()
+        assert found.log_sums is None
+
+
+@kernels
+@pytest.mark.parametrize("width", WIDTHS)
+def test_log_probabilities(survey, width):
+    logits = rows_of_every_kind(width)[:7]
+    found = survey(logits, min(width, 5), True)
+    expected = logits.double().log_softmax(dim=-1)
+    torch.testing.assert_close(found.log_probs.double(), expected.gather(1, found.ids), atol=1e-5, rtol=1e-6)
+    torch.testing.assert_close(found.log_probs_of(logits).double(), expected, atol=1e-5, rtol=1e-6)
+
+
+@kernels
+@pytest.mark.parametrize("bad", [torch.nan, torch.inf, -torch.inf])
+def test_a_row_that_is_not_finite_is_told_and_disturbs_no_other(survey, bad):
+    for width in WIDTHS:
+        clean = torch.randn(5, width, generator=torch.Generator().manual_seed(3))
+        for place in {0, width // 2, width - 1}:
+            logits = clean.clone()
+            logits[3, place] = bad
+            found, expected = survey(logits, 1, True), survey(clean, 1, True)
+            assert found.finite.tolist() == [True, True, True, False, True]
+            for ours, theirs in zip(found, expected, strict=True):
+                assert torch.equal(ours[[0, 1, 2, 4]], theirs[[0, 1, 2, 4]])
+            assert 0 <= found.ids[3, 0] < width
+    assert not survey(torch.full((2, 40), torch.nan), 3, True).finite.any()
+
+
+@kernels
+def test_zeros_of_both_signs_are_tied(survey):
+    found = survey(torch.tensor([[-1.0, -0.0, 0.0, -0.0]]), 4, False)
+    assert found.ids.tolist() == [[1, 2, 3, 0]]
+
+
+@kernels
+def test_a_row_gives_the_same_bits_alone_in_a_batch_and_wherever_it_lies(survey):
+    wide = torch.randn(40, 7001, generator=torch.Generator().manual_seed(5)) * 3
+    logits = wide[:, 1:]
+    together = survey(logits, 9, True)
+    threads = torch.get_num_threads()
+    for count in (1, 2, 3):
+        torch.set_num_threads(count)
+        try:
+            for start, end in ((0, 1), (7, 8), (5, 23), (39, 40)):
+                alone = survey(logits[start:end], 9, True)
+                for ours, theirs in zip(alone, together, strict=True):
+                    assert torch.equal(ours, theirs[start:end])
+        finally:
+            torch.set_num_threads(threads)
+
+
+def test_the_kernels_are_used_where_they_are_built():
+    assert not cpu_ops.available() or ops.implementation(torch.empty(0)) is cpu_ops
+    logits = torch.randn(3, 300)
+    with ops.using("torch"):
+        expected = ops.survey(logits, 4, with_log_sums=True)
+    found = ops.survey(logits, 4, with_log_sums=True)
+    assert torch.equal(found.ids, expected.ids)
+    torch.testing.assert_close(found.log_sums, expected.log_sums, atol=1e-6, rtol=1e-6)
+
+
+DRAWS = {"torch": torch_sampling.draw} | ({"cpu": cpu_choice.draw} if cpu_ops.available() else {})
+draws = pytest.mark.parametrize("draw", DRAWS.values(), ids=list(DRAWS))
+FILTERS = [
+    Filters(temperature, top_k, top_p, min_p)
+    for temperature, top_k, top_p, min_p in itertools.product(
+        [0.3, 1.0, 2.5], [0, 1, 5, 64, 65, 400, 10_000], [1.0, 0.95, 0.5, 1e-9], [0.0, 0.02, 0.5]
+    )
+]
+
+
+def rows_to_draw_from(kind: str, width: int) -> torch.Tensor:
+    logits = torch.randn(len(FILTERS), width, generator=torch.Generator().manual_seed(width)) * 3
+    match kind:
+        case "flat":
+            logits *= 0.001
+        case "tied":
+            logits = (logits * 2).round() / 2
+        case "equal":
+            logits[:] = 1.5
+        case "banned":
+            logits[:, : width // 3] = -torch.inf
+        case "all but three":
+            logits[:, 3:] = -torch.inf
+        case "far apart":
+            logits = logits.sign() * (logits * 25).exp().clamp(max=1e30)
+        case "close":
+            logits = 1.0 + logits * 1e-7
+    return logits
+
+
+@draws
+@pytest.mark.parametrize("width", [7, 256, 5003])
+@pytest.mark.parametrize("kind", ["plain", "flat", "tied", "equal", "banned", "all but three", "far apart", "close"])
+def test_what_may_be_drawn_and_what_is(draw, kind, width):
+    logits = rows_to_draw_from(kind, width)
+    uniforms = np.random.default_rng(3).random(len(FILTERS))
+    uniforms[:3] = 0.0, 1.0 - 2.0**-53, 0.5
+    expected = torch_sampling.draw(logits, FILTERS, uniforms)
+    found = draw(logits, FILTERS, uniforms)
+    assert torch.equal(found[1], expected[1])
+    assert torch.equal(found[0], expected[0])
+
+
+@draws
+def test_a_row_is_drawn_alone_as_among_others(draw):
+    logits = rows_to_draw_from("plain", 5003)
+    uniforms = np.random.default_rng(3).random(len(FILTERS))
+    together = draw(logits, FILTERS, uniforms)
+    for start, end in ((0, 1), (100, 101), (40, 90)):
+        alone = draw(logits[start:end], FILTERS[start:end], uniforms[start:end])
+        for ours, theirs in zip(alone, together, strict=True):
+            assert torch.equal(ours, theirs[start:end])
+
+
+@draws
+def test_nothing_left_to_draw(draw):
+    rows = [Filters(1.0), Filters(1.0, 5, 0.5, 0.1)]
+    tokens, _ = draw(torch.full((2, 300), -torch.inf), rows, np.array([0.5, 0.5]))
+    assert ((tokens >= 0) & (tokens < 300)).all()

@@ -1,0 +1,230 @@
+"""The compiled attention gives what the reference gives, and a query the same bits in any chunk, batch and layout."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+import torch
+
+from models import ops
+from models.attention_plan import TILE_QUERIES, AttentionPlan, KeyBias
+from models.ops import cpu_ops, torch_ops
+
+CPU = torch.device("cpu")
+BOUNDS = {torch.float32: 1e-5, torch.bfloat16: 2e-2}
+SHAPES = [(4, 4, 32), (6, 2, 64), (16, 1, 128), (8, 1, 256), (5, 5, 12), (3, 1, 80), (2, 2, 96)]
+SETTINGS = [
+    {},
+    {"window": 1},
+    {"window": 6},
+    {"window": 50},
+    {"bias": "distance"},
+    {"bias": "distance", "window": 5},
+    {"bias": "key"},
+    {"causal": False},
+    {"causal": False, "window": 9},
+    {"causal": False, "bias": "distance"},
+    {"cap": 2.0},
+]
+ROWS = [(1, 1), (2, 1), (4, 1), (33, 1), (9, 3), (40, 20), (8, 8), (9, 9), (70, 1), (70, 66), (131, 131), (300, 37)]
+
+pytestmark = pytest.mark.usefixtures("kernels")
+
+
+@pytest.fixture
+def kernels():
+    assert cpu_ops.available(), "build them: pip install -e ."
+    with ops.using("cpu"):
+        yield
+
+
+class Case:
+    """Keys and values of some rows, as long as any query could want, and plans for some of their queries."""
+
+    def __init__(self, dtype, shape, lengths, settings, block_size=4):
+        self.heads, self.kv_heads, self.dim = shape
+        self.dtype, self.lengths, self.block_size = dtype, lengths, block_size
+        self.causal, self.window = settings.get("causal", True), settings.get("window")
+        self.cap, self.scale = settings.get("cap"), self.dim**-0.5
+        longest = max(lengths)
+        self.bias = {
+            None: None,
+            "distance": torch.randn(self.heads, 2 * longest - 1).to(dtype),
+            "key": KeyBias(torch.randn(self.heads, longest + 3).to(dtype)),
+        }[settings.get("bias")]
+        # One product of queries, keys and values, of which each is a slice of columns.
+        joined = torch.randn(sum(lengths), self.heads + 2 * self.kv_heads, self.dim).to(dtype)
+        self.query, self.key, self.value = joined.split([self.heads, self.kv_heads, self.kv_heads], 1)
+        counts = [-(-length // block_size) for length in lengths]
+        self.tables = torch.zeros(len(lengths), max(counts), dtype=torch.int64)
+        self.caches = torch.zeros(2, sum(counts), block_size, self.kv_heads, self.dim, dtype=dtype)
+        for row, blocks in enumerate(torch.randperm(sum(counts)).split(counts)):
+            self.tables[row, : len(blocks)], self.tables[row, len(blocks) :] = blocks, blocks[0]
+            slots = (blocks[:, None] * block_size + torch.arange(block_size)).flatten()[: lengths[row]]
+            for cache, side in zip(self.caches, (self.key, self.value), strict=True):
+                cache.flatten(0, 1)[slots] = side.split(lengths)[row]
+
+    def paged(self, rows, attention=ops.paged_attention):
+        """rows: (row, first query, end) -> [queries, heads, dim]; the row has keys up to the last query."""
+        plan = AttentionPlan(
+            tuple(end - first for _, first, end in rows),
+            tuple(end if self.causal else self.lengths[row] for row, _, end in rows),
+            self.dtype,
+            CPU,
+            self.causal,
+            self.window,
+            self.bias,
+            self.tables[[row for row, _, _ in rows]],
+            self.block_size,
+        )
+        queries = self.query.split(self.lengths)
+        query = torch.cat([queries[row][first:end] for row, first, end in rows])
+        return attention(query, *self.caches, plan, self.scale, self.cap)
+
+    def packed(self, attention=ops.packed_attention):
+        """All queries of all rows."""
+        plan = AttentionPlan(self.lengths, self.lengths, self.dtype, CPU, self.causal, self.window, self.bias)
+        return attention(self.query, self.key, self.value, plan, self.scale, self.cap)
+
+
+def close(found, expected):
+    assert found.dtype == expected.dtype
+    bound = BOUNDS[found.dtype]
+    torch.testing.assert_close(found.float(), expected.float(), atol=bound, rtol=bound)
+
+
+@pytest.mark.parametrize("dtype", BOUNDS)
+@pytest.mark.parametrize("settings", SETTINGS)
+@pytest.mark.parametrize("shape", SHAPES)
+def test_paged(dtype, settings, shape):
+    case = Case(dtype, shape, tuple(keys for keys, _ in ROWS), settings)
+    rows = [(row, keys - queries, keys) for row, (keys, queries) in enumerate(ROWS)]
+    if not case.causal:  # the last queries of a row are meant
+        assert all(end == case.lengths[row] for row, _, end in rows)
+    close(case.paged(rows), case.paged(rows, torch_ops.paged_attention))
+
+
+@pytest.mark.parametrize("dtype", BOUNDS)
+@pytest.mark.parametrize("settings", SETTINGS)
+@pytest.mark.parametrize("shape", SHAPES)
+def test_packed(dtype, settings, shape):
+    case = Case(dtype, shape, (1, 3, 70, 16, 131, 3, 200), settings)
+    close(case.packed(), case.packed(torch_ops.packed_attention))
+
+
+@pytest.mark.parametrize("dtype", BOUNDS)
+def test_packed_queries_of_other_lengths_than_keys(dtype):
+    lengths, key_lengths = (3, 90, 1), (40, 6, 170)
+    query, keys = torch.randn(94, 4, 64).to(dtype), torch.randn(2, 216, 2, 64).to(dtype)
+    plan = AttentionPlan(lengths, key_lengths, dtype, CPU)
+    arguments = (query, *keys, plan, 0.125)
+    close(ops.packed_attention(*arguments), torch_ops.packed_attention(*arguments))
+
+
+def chunks(length, rng):
+    """Cuts of a prompt, some of one query, some of more than a tile."""
+    ends = sorted({rng.randrange(1, length) for _ in range(rng.randrange(6))} | {length})
+    return list(zip([0, *ends], ends, strict=False))
+
+
+def chunked(case, attention=ops.paged_attention, seed=0):
+    """Every query of every row once, in steps that take one chunk of each row."""
+    rng = random.Random(seed)
+    cuts = [chunks(length, rng) for length in case.lengths]
+    found = [[] for _ in case.lengths]
+    while any(cuts):
+        rows = [(row, *cut.pop(0)) for row, cut in enumerate(cuts) if cut and rng.random() < 0.8]
+        if rows:
+            rng.shuffle(rows)
+            parts = case.paged(rows, attention).split([end - first for _, first, end in rows])
+            for (row, _, _), part in zip(rows, parts, strict=True):
+                found[row].append(part)
+    return torch.cat([torch.cat(row) for row in found])
+
+
+@pytest.mark.parametrize("dtype", BOUNDS)
+@pytest.mark.parametrize("settings", [settings for settings in SETTINGS if settings.get("causal", True)])
+@pytest.mark.parametrize("shape", SHAPES)
+def test_bits_of_a_query_are_the_same_in_any_chunk_and_batch(dtype, settings, shape):
+    case = Case(dtype, shape, (150, 7, 64, 90), settings)
+    expected = case.packed()
+    offset = 0
+    for row, length in enumerate(case.lengths):
+        for query in (0, length // 2, length - 1):
+            assert torch.equal(case.paged([(row, query, query + 1)])[0], expected[offset + query])
+        offset += length
+    for seed in range(3):
+        assert torch.equal(chunked(case, seed=seed), expected)
+    assert torch.equal(case.paged([(row, 0, length) for row, length in enumerate(case.lengths)]), expected)
+
+
+def test_the_reference_has_other_bits_in_other_chunks():
+    """Negative control of the comparison: torch's own attention does not pass it."""
+    case = Case(torch.float32, (6, 2, 64), (150, 7, 64, 90), {})
+    assert not torch.equal(chunked(case, torch_ops.paged_attention), case.packed(torch_ops.packed_attention))
+
+
+@pytest.mark.parametrize("dtype", BOUNDS)
+@pytest.mark.parametrize("settings", [{"causal": False}, {"causal": False, "window": 9, "bias": "distance"}])
+@pytest.mark.parametrize("shape", SHAPES)
+def test_bits_of_a_text_are_the_same_alone(dtype, settings, shape):
+    case = Case(dtype, shape, (150, 7, 64, 90), settings)
+    together = case.packed().split(case.lengths)
+    sides = [side.split(case.lengths) for side in (case.query, case.key, case.value)]
+    for row, length in enumerate(case.lengths):
+        plan = AttentionPlan((length,), (length,), dtype, CPU, False, case.window, case.bias)
+        alone = ops.packed_attention(*(side[row] for side in sides), plan, case.scale)
+        assert torch.equal(alone, together[row])
+
+
+@pytest.mark.parametrize("settings", [{}, {"causal": False}])
+def test_bits_are_the_same_with_any_number_of_threads(settings):
+    case = Case(torch.float32, (6, 2, 64), (150, 7, 64, 90), settings)
+    before, found = torch.get_num_threads(), []
+    try:
+        for threads in (1, 2, 3, 5):
+            torch.set_num_threads(threads)
+            found.append(case.packed())
+    finally:
+        torch.set_num_threads(before)
+    assert all(torch.equal(one, found[0]) for one in found)
+
+
+def test_a_long_context_is_taken_in_parts():
+    """More keys than the scores of a whole tile have room for."""
+    case = Case(torch.float32, (2, 1, 32), (9000,), {}, block_size=64)
+    close(case.paged([(0, 8900, 9000)]), case.paged([(0, 8900, 9000)], torch_ops.paged_attention))
+    assert torch.equal(case.paged([(0, 8950, 8951)])[0], case.paged([(0, 8900, 9000)])[50])
+
+
+@pytest.mark.parametrize("bad", [float("nan"), float("inf")])
+@pytest.mark.parametrize("side", ["key", "value"])
+def test_what_is_not_finite_stays_with_those_who_see_it(bad, side):
+    """A broken key or value reaches neither other rows nor the queries before it in a tile; a sum of 0 * inf would."""
+    case = Case(torch.float32, (6, 2, 64), (40, 70, 20), {})
+    clean = case.packed()
+    getattr(case, side)[40 + 33, 1, 5] = bad
+    broken = case.packed()
+    seeing = torch.zeros(130, 6, dtype=torch.bool)
+    seeing[40 + 33 : 110, 3:] = True
+    assert torch.equal(broken[~seeing], clean[~seeing])
+    if side == "value":
+        assert not broken[73:110, 3:, 5].isfinite().any()
+    else:
+        assert broken[73:110, 3:].isnan().any()
+
+
+def test_tiles_hold_every_query_once_and_end_with_the_row():
+    lengths = (1, 200, 64, 65, 3)
+    queries = AttentionPlan(lengths, lengths, torch.float32, CPU, True).queries
+    tiles = sorted(queries.tiles.tolist())
+    assert [first + count for first, count in tiles] == [first for first, _ in tiles[1:]] + [sum(lengths)]
+    assert max(count for _, count in tiles) == TILE_QUERIES
+    starts = {sum(lengths[:row]) for row in range(len(lengths))}
+    assert starts <= {first for first, _ in tiles}
+
+
+def test_plans_with_other_biases_share_their_queries():
+    plan = AttentionPlan((3,), (3,), torch.float32, CPU, True, score_bias=torch.zeros(1, 5))
+    assert plan.biased(torch.ones(1, 5)).queries is plan.queries

@@ -1,0 +1,103 @@
+"""Layers run as a program give the bits that they give operation by operation, for every family and every precision.
+
+Which families no program can do is said here, so that none becomes slow unseen.
+"""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from models import ops
+from models.loader import load_model
+from models.ops import cpu_ops
+from models.ops.recording import COUNT, NotRecordable, Recording
+from tests.engine.shapes import DECODERS, ENCODERS, SEQ2SEQ
+from tests.parity.checkpoints import save
+from tests.parity.paged import Rows, chunked, encoder_batch, one_by_one
+
+CPU = torch.device("cpu")
+CASES = {"float32": (torch.float32, None), "bfloat16": (torch.bfloat16, None), "int8": (torch.float32, "int8")}
+TEXTS = [[5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15], [11, 3], [20, 21, 22, 23, 24, 25, 26], [30], [40, 41, 42]]
+UNRECORDED = {
+    "paged": {"mixtral", "qwen2-moe", "qwen3-moe"},
+    "packed": {"bigbird-pegasus", "longt5", "longt5-local", "led"},
+}
+"""Mixtures of experts, whose rows part, and sparse attention."""
+
+pytestmark = pytest.mark.skipif(not cpu_ops.available(), reason="compares two uses of the compiled kernels")
+
+
+def loaded(tmp_path, name, case):
+    dtype, quantization = CASES[case]
+    architecture, config = (DECODERS | SEQ2SEQ | ENCODERS)[name]
+    save(tmp_path, config, architecture)
+    return load_model(tmp_path, dtype, CPU, quantization=quantization).transformer
+
+
+def recorded(stack, kind):
+    programs = [program for (found, _), program in stack._recorded._programs.items() if found == kind]
+    return [program is not None for program in programs]
+
+
+@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("name", [*DECODERS, *SEQ2SEQ])
+@torch.inference_mode()
+def test_decoding(tmp_path, name, case):
+    model = loaded(tmp_path, name, case)
+    sources = [text[::-1] for text in TEXTS] if name in SEQ2SEQ else None
+    for feed in (chunked, one_by_one):
+        found = feed(Rows(model, sources), TEXTS)
+        with ops.using("cpu", programs=False):
+            expected = feed(Rows(model, sources), TEXTS)
+        for one, other in zip(found, expected, strict=True):
+            assert torch.equal(one, other)
+    assert recorded(model.decoder, "paged") == [name not in UNRECORDED["paged"]]
+
+
+@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("name", [*ENCODERS, *SEQ2SEQ])
+@torch.inference_mode()
+def test_encoding(tmp_path, name, case):
+    model = loaded(tmp_path, name, case)
+    batch = encoder_batch(TEXTS, CPU)
+    found = model.encode(batch)
+    with ops.using("cpu", programs=False):
+        assert torch.equal(found, model.encode(batch))
+    assert recorded(model.encoder, "packed") == [name not in UNRECORDED["packed"]]
+
+
+def test_what_nobody_can_record():
+    rows = Recording(torch.float32).input(8)
+    assert rows.shape == (COUNT, 8)
+    for wrong in (lambda: rows.float(), lambda: rows[3:], lambda: rows.view(4, 2), lambda: rows[:, ::2]):
+        with pytest.raises((NotRecordable, TypeError)):
+            wrong()
+
+
+def test_scratch_is_shared_by_what_is_never_used_together():
+    recording = Recording(torch.float32)
+    x, weight = recording.input(64), torch.ones(64)
+    for _ in range(10):
+        x = ops.rms_norm(x, weight, 1e-6)
+    program = recording.finish(x)
+    assert len(program.names) == 10
+    assert program.scratch_bytes == 2 * 64 * 4
+    given = torch.randn(5, 64)
+    found, expected = program.run(given, {}), given
+    for _ in range(10):
+        expected = ops.rms_norm(expected, weight, 1e-6)
+    assert torch.equal(found, expected)
+
+
+def test_a_residual_joins_the_product_before_it():
+    recording = Recording(torch.float32)
+    x = recording.input(32)
+    product = cpu_ops.FloatLinear(torch.randn(32, 32), torch.randn(32))
+    program = recording.finish(x + product(x))
+    assert len(program.names) == 1
+    given = torch.randn(3, 32)
+    assert torch.equal(program.run(given, {}), given + product(given))
+    # Of another width, or not the last: a sum of its own.
+    y = ops.rms_norm(product(x), torch.ones(32), 1e-6)
+    assert len(recording.finish(x + y).names) > len(program.names)

@@ -1,0 +1,68 @@
+"""An `auto_map` to the code that a family was published with is known; any other code is refused."""
+
+from __future__ import annotations
+
+import pytest
+
+from models.config import ConfigError
+from models.families import FAMILIES
+from tests.models.family_bases import BASES, build
+
+PUBLISHED = {
+    "phi": ("microsoft/phi-2", "phi", "Phi"),
+    "phi3": ("microsoft/Phi-3-mini-4k-instruct", "phi3", "Phi3"),
+    "mpt": ("mosaicml/mpt-7b", "mpt", "MPT"),
+    "falcon": ("tiiuae/falcon-7b", "falcon", "Falcon"),
+}
+
+
+def published(kind, prefix=""):
+    _, file, stem = PUBLISHED[kind]
+    code = f"{prefix}modeling_{file}.{stem}"
+    return {
+        "AutoConfig": f"{prefix}configuration_{file}.{stem}Config",
+        "AutoModel": f"{code}Model",
+        "AutoModelForCausalLM": f"{code}ForCausalLM",
+        "AutoModelForSequenceClassification": f"{code}ForSequenceClassification",
+    }
+
+
+@pytest.mark.parametrize("kind", PUBLISHED)
+def test_published_code_is_known_and_no_other(kind):
+    base, (repository, file, stem) = BASES[kind], PUBLISHED[kind]
+    for known in (published(kind), published(kind, f"{repository}--")):
+        assert build({**base, "auto_map": known}) == build(base)
+    model = f"modeling_{file}.{stem}ForCausalLM"
+    for name, code in (
+        ("AutoModel", "modeling_own.Model"),
+        ("AutoModelForCausalLM", f"modeling_{file}.{stem}WithLoopsForCausalLM"),
+        ("AutoModelForCausalLM", f"modeling_{file}.Own"),
+        ("AutoModelForCausalLM", f"somebody/{kind}--{model}"),
+        ("AutoModelForCausalLM", f"modeling_{file}x.{stem}ForCausalLM"),
+        ("AutoModelForCausalLM", [model]),
+        ("AutoModelForCausalLM", f"configuration_{file}.{stem}Config"),
+        ("AutoConfig", model),
+        ("AutoConfig", f"configuration_{file}.OwnConfig"),
+        ("AutoTokenizer", f"modeling_{file}.{stem}Model"),
+        ("AutoTokenizer", ["tokenization_own.Tokenizer", None]),
+    ):
+        with pytest.raises(ConfigError, match="auto_map"):
+            build({**base, "auto_map": {**published(kind), name: code}})
+    for wrong in (["modeling"], "modeling", {"AutoModel": ["modeling"]}):
+        with pytest.raises(ConfigError, match="auto_map"):
+            build({**base, "auto_map": wrong})
+
+
+@pytest.mark.parametrize("kind", sorted(FAMILIES))
+def test_code_of_the_checkpoint_s_own_is_refused_for_every_family(kind):
+    """With the family's own class names as well, unless it was published that way; under each of its architectures."""
+    family = FAMILIES[kind]
+    for architecture in family.architectures:
+        maps = [{"AutoModel": "modeling_own.Model"}, {"AutoConfig": "configuration_own.Config"}, ["modeling_own.Model"]]
+        if kind not in PUBLISHED:
+            maps.append({"AutoModel": f"modeling_{kind}.{architecture}"})
+        for auto_map in maps:
+            hf = {**BASES.get(kind, {}), "model_type": kind, "architectures": [architecture], "auto_map": auto_map}
+            hf = {**hf, "text_config": BASES["gemma3_text"]}
+            with pytest.raises(ConfigError, match="auto_map"):
+                family.config(hf, architecture)

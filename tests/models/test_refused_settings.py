@@ -1,0 +1,202 @@
+"""Settings and architectures that are not supported are refused by name, with the reason where there is one."""
+
+from __future__ import annotations
+
+import pytest
+
+from models.config import ConfigError
+from models.families import FAMILIES, family_of, refused
+from tests.models.family_bases import BART, BASES, FALCON, LLAMA, MPT, ORIGINAL, build
+
+REFUSED = [
+    ("llama", "auto_map", {"AutoModel": "modeling.Own"}),
+    ("llama", "quantization_config", {"quant_method": "gptq"}),
+    ("llama", "hidden_act", "mish"),
+    ("llama", "hidden_act", ["silu"]),
+    ("llama", "hidden_size", 30),
+    ("llama", "hidden_size", "32"),
+    ("llama", "hidden_size", True),
+    ("llama", "num_hidden_layers", 0),
+    ("llama", "num_key_value_heads", 3),
+    ("llama", "rms_norm_eps", float("nan")),
+    ("llama", "rms_norm_eps", 0.0),
+    ("llama", "attention_bias", "no"),
+    ("llama", "vocab_size", None),
+    ("llama", "rope_scaling", {"type": "xpos", "factor": 2.0}),
+    ("llama", "rope_scaling", {"type": "dynamic"}),
+    ("llama", "rope_parameters", {"rope_type": "yarn", "factor": -2.0, "original_max_position_embeddings": 64}),
+    ("llama", "rope_parameters", {"rope_type": "yarn", "beta_fast": -1, "factor": 2, ORIGINAL: 64}),
+    ("llama", "rope_parameters", {"rope_type": "longrope", "short_factor": [1.0] * 3, "factor": 2, ORIGINAL: 64}),
+    ("llama", "rope_parameters", {"rope_type": "longrope", "short_factor": [0] * 4, "factor": 2, ORIGINAL: 64}),
+    ("llama", "rope_parameters", {"rope_type": "longrope", "short_factor": [1.0] * 4, "factor": 2, ORIGINAL: 64}),
+    ("llama", "rope_parameters", {"rope_type": "linear"}),
+    ("llama", "rope_parameters", {"rope_type": "linear", "factor": -2.0}),
+    ("llama", "rope_parameters", {"rope_type": "llama3", "factor": 8.0}),
+    ("llama", "rope_parameters", {"rope_type": ["linear"]}),
+    ("llama", "rope_parameters", {"full_attention": {"rope_type": "default"}}),
+    ("llama", "rope_parameters", "linear"),
+    ("llama", "partial_rotary_factor", 0.5),
+    ("mistral", "layer_types", ["full_attention"] * 4),
+    ("mistral", "sliding_window", 0),
+    ("qwen2", "layer_types", ["full_attention"] * 3),
+    ("qwen2", "layer_types", [["full_attention"]] * 4),
+    ("qwen2", "layer_types", ["sliding_attention"] * 4),
+    ("qwen3", "layer_types", ["sliding_attention"] * 4),
+    ("gpt_neox", "partial_rotary_factor", 1.5),
+    ("gpt_neox", "rope_parameters", {"partial_rotary_factor": 0.0}),
+    ("gpt_neox", "rotary_pct", 0.4),
+    ("gptj", "rotary_dim", None),
+    ("bloom", "apply_residual_connection_post_layernorm", True),
+    ("mpt", "attn_config", ["alibi"]),
+    ("mpt", "no_bias", False),
+    ("mpt", "expansion_ratio", 3),
+    ("mpt", "logit_scale", "inv_sqrt_d_model"),
+    ("falcon", "alibi", "yes"),
+    ("falcon", "num_ln_in_parallel_attn", 2),
+    ("stablelm", "qk_layernorm", 1),
+    ("starcoder2", "sliding_window", -1),
+    ("olmo2", "attention_bias", 1),
+    ("gpt_neo", "attention_types", [[["global", "local"], 3]]),
+    ("gpt_neo", "attention_types", [[["global", "strided"], 12]]),
+    ("gpt_neo", "attention_types", "global"),
+    ("gpt_neo", "attention_types", [[["global"], 10**12]]),
+    ("openai-gpt", "afn", "gelu_pytorch_tanh"),
+    ("phi", "qk_layernorm", "yes"),
+    ("phi3", "rope_scaling", {"type": "yarn", "factor": 2.0}),
+    ("phi3", "rope_parameters", {"rope_type": "dynamic", "factor": 2.0}),
+    ("phi3", "rope_scaling", {"type": "su", "short_factor": [1.0], "factor": 2, ORIGINAL: 64}),
+    ("gemma", "use_bidirectional_attention", True),
+    ("gemma", "hidden_activation", "relu"),
+    ("gemma2", "use_bidirectional_attention", True),
+    ("gemma2", "attn_logit_softcapping", 0.0),
+    ("gemma2", "final_logit_softcapping", -30.0),
+    ("gemma2", "query_pre_attn_scalar", 0),
+    ("gemma2", "layer_types", ["chunked_attention"] * 4),
+    ("gemma3_text", "use_bidirectional_attention", True),
+    ("gemma3_text", "attn_logit_softcapping", 50.0),
+    ("gemma3_text", "sliding_window", None),
+    ("gemma3_text", "rope_parameters", {"rope_type": "default"}),
+    ("gemma3_text", "rope_parameters", {"full_attention": "linear"}),
+    ("gemma3_text", "layer_types", ["chunked_attention"] * 4),
+    ("smollm3", "no_rope_layers", [1, 1, 1]),
+    ("smollm3", "no_rope_layers", [1, 1, 1, 2]),
+    ("smollm3", "layer_types", ["sliding_attention"] * 4),
+    ("mixtral", "num_experts_per_tok", 9),
+    ("mixtral", "layer_types", ["full_attention"] * 4),
+    ("qwen2_moe", "mlp_only_layers", "all"),
+    ("qwen2_moe", "layer_types", ["sliding_attention"] * 4),
+    ("qwen3_moe", "decoder_sparse_step", 0),
+    ("qwen3_moe", "norm_topk_prob", 1),
+    ("modernbert", "sliding_window", 8),
+    ("opt", "word_embed_proj_dim", 0),
+    ("opt", "word_embed_proj_dim", "16"),
+    ("opt", "layer_norm_elementwise_affine", False),
+    ("gpt2", "add_cross_attention", True),
+    ("gpt2", "activation_function", "swiglu"),
+    ("t5", "feed_forward_proj", "gated-gelu-wide"),
+    ("t5", "feed_forward_proj", "geglu"),
+    ("t5", "dense_act_fn", "mish"),
+    ("t5", "is_gated_act", "yes"),
+    ("t5", "relative_attention_num_buckets", 2),
+    ("t5", "relative_attention_max_distance", 8),
+    ("bart", "normalize_before", True),
+    ("bart", "add_final_layer_norm", True),
+    ("bart", "normalize_embedding", False),
+    ("bart", "static_position_embeddings", True),
+    ("bart", "tie_word_embeddings", False),
+    ("mbart", "normalize_before", False),
+    ("mbart", "add_final_layer_norm", False),
+    ("mbart", "tie_word_embeddings", False),
+    ("mbart", "normalize_embedding", False),
+    ("mbart", "static_position_embeddings", True),
+    ("m2m_100", "scale_embedding", "yes"),
+    ("m2m_100", "activation_function", "mish"),
+    ("pegasus", "add_bias_logits", True),
+    ("pegasus", "static_position_embeddings", False),
+    ("blenderbot", "layernorm_variant", "xlm"),
+    ("blenderbot-small", "layernorm_variant", "prelayernorm"),
+    ("blenderbot-small", "do_blenderbot_90_layernorm", False),
+    ("blenderbot-small", "normalize_before", True),
+    ("umt5", "feed_forward_proj", "gated-mish"),
+    ("mt5", "relative_attention_max_distance", 4),
+    ("marian", "normalize_embedding", True),
+    ("marian", "static_position_embeddings", False),
+    ("marian", "tie_word_embeddings", False),
+]
+SAID_OTHERWISE = {
+    "rms_norm_eps": "eps",
+    "hidden_size": "hidden",
+    "relative_attention_num_buckets": "buckets",
+    "relative_attention_max_distance": "max_distance",
+    "num_key_value_heads": "num_kv_heads",
+    "num_experts_per_tok": "experts per token",
+    "rotary_pct": "rope needs an even number",
+}
+
+
+@pytest.mark.parametrize(
+    ("kind", "name", "value"), REFUSED, ids=[f"{kind}-{name}-{value}" for kind, name, value in REFUSED]
+)
+def test_unsupported_settings_are_refused_by_name(kind, name, value):
+    hf = {**BASES[kind], name: value}
+    inner = ["factor", "_factor", "rope_type", "type", "partial_rotary_factor", "beta_fast", "rope_scaling"]
+    inner = inner if name.startswith("rope_") else []
+    with pytest.raises(ConfigError) as error:
+        build(hf)
+    message = str(error.value)
+    assert any(word in message for word in (name, SAID_OTHERWISE.get(name, name), *inner))
+    assert "\n" not in message and len(message) < 300
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("alibi", False), ("alibi_bias_max", 5), ("clip_qkv", -6.0), ("qk_ln", True), ("prefix_lm", True)],
+)
+def test_mpt_scores_that_are_not_supported(name, value):
+    with pytest.raises(ConfigError, match=name):
+        build({**MPT, "attn_config": {name: value}})
+
+
+def test_falcon_newer_layers_are_never_in_turn():
+    with pytest.raises(ConfigError, match="parallel_attn"):
+        build({**FALCON, "new_decoder_architecture": True, "parallel_attn": False})
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"model_type": "no-such-model"},
+        {"model_type": None},
+        {"model_type": ["llama"]},
+        {"architectures": ["LlamaForMaskedLM"]},
+        {"architectures": ["LlamaForCausalLM", "LlamaModel"]},
+        {"architectures": "LlamaForCausalLM"},
+        {"architectures": [["LlamaForCausalLM"]]},
+    ],
+)
+def test_unknown_models_are_refused_with_what_is_served(change):
+    with pytest.raises(ConfigError, match=r"llama|LlamaForCausalLM"):
+        family_of({**LLAMA, **change})
+
+
+@pytest.mark.parametrize("kind", ["nllb-moe", "prophetnet", "xlm-prophetnet"])
+def test_kinds_that_do_not_fit_are_refused_with_the_reason(kind):
+    with pytest.raises(ConfigError, match=f"^'model_type': '{kind}' is not supported: its ") as error:
+        family_of({**BART, "model_type": kind})
+    assert "\n" not in str(error.value) and len(str(error.value)) < 200
+
+
+NOT_IN_TRANSFORMERS = {"performer", "linformer", "transfo-xl", "xlm-prophetnet"}
+
+
+@pytest.mark.parametrize("kind", refused.REFUSED)
+def test_known_architectures_are_refused_with_a_reason(kind):
+    """Each name is one that `config.json` files have, and none is a family that is served."""
+    from transformers.models.auto.configuration_auto import CONFIG_MAPPING_NAMES
+
+    assert kind not in FAMILIES
+    assert kind in CONFIG_MAPPING_NAMES or kind in NOT_IN_TRANSFORMERS
+    with pytest.raises(ConfigError) as error:
+        family_of({"model_type": kind, "architectures": ["AnyForCausalLM"]})
+    assert kind in str(error.value) and refused.REFUSED[kind] in str(error.value) and "\n" not in str(error.value)
+    assert len(str(error.value)) < 200
