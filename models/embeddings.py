@@ -6,6 +6,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from models import ops
 from models.batch import EncoderBatch
 from models.config import EmbeddingConfig, FairseqSinusoidalPositions, LearnedPositions, SinusoidalPositions
 from models.linear import Linear, parameter
@@ -14,14 +15,23 @@ from models.positions import fairseq_sinusoids, sinusoids
 
 
 class Table(nn.Module):
-    """A row per index. weight: [rows, hidden], model dtype. forward: [tokens], int64 -> [tokens, hidden]."""
+    """A row per index. weight: [rows, hidden], model dtype. forward: [tokens], int64 -> [tokens, hidden].
+
+    `share` lets the weight go, all but its dtype and device: afterwards rows are read from the packed one of an output
+    head that is tied to them.
+    """
 
     def __init__(self, rows: int, hidden_size: int) -> None:
         super().__init__()
         self.weight = parameter(rows, hidden_size)
+        self.packed: ops.PackedTable | None = None
 
     def forward(self, index: Tensor) -> Tensor:
-        return F.embedding(index, self.weight)
+        return F.embedding(index, self.weight) if self.packed is None else self.packed.rows(index)
+
+    def share(self, packed: ops.PackedTable) -> None:
+        self.packed = packed
+        self.weight = nn.Parameter(self.weight[:0].clone(), requires_grad=False)
 
 
 class ProjectedTable(Table):

@@ -49,11 +49,11 @@ class LanguageModel(nn.Module):
         return logits if self.cap is None else self.cap * torch.tanh(logits / self.cap)
 
     def pack(self, packer: Packer, tokens: Tensor | None) -> None:
-        """Put the weight into its fastest layout. tokens: a tied head's table, or None to leave a tied head alone."""
+        """Put the weight into its fastest layout. tokens: a tied head's table, else None."""
         weight = tokens if self.weight is None else self.weight
-        if weight is not None:
-            self.packed = packer(weight, self.bias)
-            self.weight = None
+        assert weight is not None
+        self.packed = packer(weight, self.bias)
+        self.weight = None
 
 
 class MaskedLanguageModel(nn.Module):

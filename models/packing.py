@@ -15,8 +15,8 @@ def pack_weights(model: Transformer, quantization: ops.Quantization | None = Non
     """Pack every linear of a model in place; what reads one input is multiplied in one product.
 
     quantization: `int8` rounds all linears, the output head included. Embeddings, norms and biases keep their dtype.
-    A head that is tied to the embeddings stays one table with them unless it is rounded. Returns the bytes that all
-    weights take now.
+    A head that is tied to the embeddings stays one with them unless it is rounded. Returns the bytes that all weights
+    take now.
     """
     packed: list[ops.PackedLinear] = []
     chosen = ops.packer(model.dtype, model.device, quantization)
@@ -28,7 +28,7 @@ def pack_weights(model: Transformer, quantization: ops.Quantization | None = Non
 
         with torch.inference_mode():
             _pack(model, packer)
-            model.pack_head(packer, even_if_tied=quantization is not None)
+            model.pack_head(packer)
     return sum(parameter.nbytes for parameter in model.parameters()) + sum(one.nbytes for one in packed)
 
 

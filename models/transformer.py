@@ -57,6 +57,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
+from models import ops
 from models.adapters import Adapters
 from models.alignment import AligningStep
 from models.attention import Attention
@@ -282,10 +283,14 @@ class Transformer(nn.Module):
                 hidden = self._reread(hidden, batch)
             return self.head(hidden)  # type: ignore[no-any-return]
 
-    def pack_head(self, packer: Packer, even_if_tied: bool) -> None:
-        """Put the weight of a language model head into its fastest layout, see `LanguageModel.pack`."""
+    def pack_head(self, packer: Packer) -> None:
+        """Put the weight of a language model head into its fastest layout. A table that it is tied to is read from
+        there where that can be, and else stays beside it."""
         if isinstance(self.head, LanguageModel) and self.decoder is not None:
-            self.head.pack(packer, self.decoder.tokens.weight if even_if_tied else None)
+            tied = self.decoder.tokens if self.head.weight is None else None
+            self.head.pack(packer, None if tied is None else tied.weight)
+            if tied is not None and isinstance(self.head.packed, ops.PackedTable):
+                tied.share(self.head.packed)
 
     def self_attention_layers(self) -> tuple[AttentionConfig, ...]:
         """What the decoder's self-attention cache has to hold, layer by layer; empty without a decoder."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from types import ModuleType
-from typing import Literal, Protocol
+from typing import Literal, Protocol, runtime_checkable
 
 import numpy as np
 import torch
@@ -27,6 +27,7 @@ from models.ops.torch_sampling import Filters
 __all__ = [
     "Filters",
     "PackedLinear",
+    "PackedTable",
     "Program",
     "Survey",
     "block_attention",
@@ -58,6 +59,14 @@ class PackedLinear(Protocol):
     @property
     def nbytes(self) -> int:
         """Memory that it takes beyond what is shared with the model."""
+
+
+@runtime_checkable
+class PackedTable(PackedLinear, Protocol):
+    """One that also gives its weight's rows, so that a table of embeddings and an output head are one. rows: [n], int64
+    -> [n, in]."""
+
+    def rows(self, index: Tensor) -> Tensor: ...
 
 
 Quantization = Literal["int8"]

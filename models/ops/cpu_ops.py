@@ -232,6 +232,16 @@ class FloatLinear:
         _library().triptych_float_linear(library.CODES[x.dtype], ctypes.byref(task))
         return y
 
+    def rows(self, index: Tensor) -> Tensor:
+        """Rows of the weight, as of a table of embeddings. index: [n], int64 -> [n, in]. Raises IndexError."""
+        assert self._is_packed
+        index = index.contiguous()
+        found = torch.empty(len(index), self._width, dtype=self._weight.dtype)
+        places = self._weight.data_ptr(), self._columns, self._width, index.data_ptr(), len(index), found.data_ptr()
+        if not _library().triptych_float_unpack(library.CODES[found.dtype], *places):
+            raise IndexError(f"indices of {self._columns} rows out of range")
+        return found
+
 
 def _panels(weight: Tensor) -> Tensor:
     columns, width = weight.shape
@@ -320,7 +330,7 @@ class Int8Linear:
 
 
 def linear(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-    """See `torch_ops.linear`. The weight stays as it is, so that a table of embeddings is not kept twice."""
+    """See `torch_ops.linear`. The weight stays as it is: for tables and matrices that are read elsewhere too."""
     if x.dim() != 2 or weight.dtype != x.dtype:
         return torch_ops.linear(x, weight, bias)
     return FloatLinear(weight, bias, packed=False)(x)

@@ -210,6 +210,7 @@ _SIGNATURES = {
     "triptych_run": [_POINTER, _INT64, _POINTER],
     "triptych_int8_linear": [_INT32, _POINTER, _INT64, _INT64, ctypes.POINTER(Int8LinearTask)],
     "triptych_float_pack": [_INT32, _POINTER, _INT64, _INT64, _POINTER],
+    "triptych_float_unpack": [_INT32, _POINTER, _INT64, _INT64, _POINTER, _INT64, _POINTER],
     "triptych_float_linear": [_INT32, ctypes.POINTER(FloatLinearTask)],
 }
 
@@ -223,6 +224,7 @@ def load() -> ctypes.CDLL | None:
             for name, types in _SIGNATURES.items():
                 function = getattr(library, name)
                 function.argtypes, function.restype = types, None
+            library.triptych_float_unpack.restype = ctypes.c_int32
             library.triptych_choose_generation.argtypes = [ctypes.c_char_p]
         except (OSError, AttributeError):
             continue

@@ -78,6 +78,18 @@ def test_a_tied_head_that_differs_is_refused(tmp_path):
         load_model(tmp_path, torch.float32, CPU)
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_a_tied_table_is_kept_once(tmp_path, dtype):
+    """Packed for the head, its rows are still those of the file; rounded for the head, it stays beside that."""
+    save(tmp_path, LlamaConfig(**SMALL, tie_word_embeddings=True), "LlamaForCausalLM")
+    embedding = load_file(tmp_path / "model.safetensors")["model.embed_tokens.weight"]
+    index = torch.arange(len(embedding))
+    for quantization, rows in ((None, 0), ("int8", len(embedding))):
+        table = load_model(tmp_path, dtype, CPU, quantization=quantization).transformer.decoder.tokens
+        assert table.weight.shape == (rows, embedding.shape[1]) and table.weight.dtype == dtype
+        assert torch.equal(table(index), embedding.to(dtype))
+
+
 def test_an_unsupported_setting_is_refused_before_weights_are_read(llama):
     (llama / "model.safetensors").unlink()
     edit_config(llama, rope_scaling={"rope_type": "xpos", "factor": 4.0})

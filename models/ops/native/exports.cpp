@@ -148,6 +148,16 @@ EXPORT void triptych_float_pack(int32_t dtype, const void* weight, int64_t colum
     });
 }
 
+// Channels `index` of a packed weight [columns, width] -> out: [count, width]. Returns whether there are such.
+EXPORT int32_t triptych_float_unpack(int32_t dtype, const void* packed, int64_t columns, int64_t width,
+                                     const int64_t* index, int64_t count, void* out) {
+    if (std::any_of(index, index + count, [&](int64_t i) { return i < 0 || i >= columns; })) return 0;
+    parallel(count, items_of(8 * width), [&](int64_t begin, int64_t end) {
+        kernels.unpack_channels(DType(dtype), packed, width, index, out, begin, end);
+    });
+    return 1;
+}
+
 // p: as in kernels.h, except that `blocks` is found here.
 EXPORT void triptych_float_linear(int32_t dtype, FloatLinear* p) {
     p->blocks = blocks_of(p->rows, p->width * (DType(dtype) == FLOAT32 ? 4 : 2));

@@ -1,8 +1,5 @@
 // Linear with weights of float32 or bfloat16, in panels or as they lie; sums are float32. What lies in rows is put into
-// panels on the way, one at a time, so that the table of embeddings that an output head is tied to is not kept twice;
-// for a few rows, square by square in registers. Turning takes as long as multiplying ten rows.
-
-constexpr int64_t FEW_ROWS = 4;
+// panels on the way, one at a time. Turning one takes as long as multiplying ten rows by it.
 
 template <class T> struct Lane {
     using Left = float;
@@ -51,19 +48,19 @@ private:
 };
 
 // sum + weights * x for a unit of k: one number of float32, two of bfloat16.
-template <class T, class Left> INLINE Floats add_unit(Floats sum, Words weights, const Left* x) {
+template <class T, class Left> INLINE Sums add_unit(Sums sum, Units weights, const Left* x) {
     if constexpr (std::is_same<T, float>::value) {
-        return sum + reinterpret_cast<Floats>(weights) * x[0];
+        return sum + reinterpret_cast<Sums>(weights) * x[0];
 #ifdef BF16_PRODUCTS
     } else {
         int32_t pair;
         std::memcpy(&pair, x, sizeof pair);
-        return (Floats)_mm512_dpbf16_ps((__m512)sum, (__m512bh)_mm512_set1_epi32(pair), (__m512bh)weights);
+        return (Sums)_mm512_dpbf16_ps((__m512)sum, (__m512bh)_mm512_set1_epi32(pair), (__m512bh)weights);
     }
 #else
     } else {
-        sum += reinterpret_cast<Floats>(weights << 16) * x[0];
-        return sum + reinterpret_cast<Floats>(weights & 0xffff0000u) * x[1];
+        sum += reinterpret_cast<Sums>(weights << 16) * x[0];
+        return sum + reinterpret_cast<Sums>(weights & 0xffff0000u) * x[1];
     }
 #endif
 }
@@ -72,57 +69,33 @@ template <class T, class Left> INLINE Floats add_unit(Floats sum, Words weights,
 template <class T, int ROWS, class Left>
 void multiply_tile(const Left* x, int64_t stride, int64_t units, const T* panel, Ahead ahead, float* sums) {
     constexpr int64_t group = sizeof(uint32_t) / sizeof(T);
-    for (int64_t first = 0; first < PANEL / WIDTH; first += SPAN) {
-        Floats sum[ROWS][SPAN] = {};
+    for (int64_t first = 0; first < PANEL; first += COLUMNS) {
+        Sums sum[ROWS][SPAN] = {};
         for (int64_t unit = 0; unit < units; unit++) {
-            Words weights[SPAN];
-            for (int64_t v = 0; v < SPAN; v++) {
-                weights[v] = load_words(panel + (unit * PANEL + (first + v) * WIDTH) * group);
+            Units weights[SPAN];
+            for (int v = 0; v < SPAN; v++) {
+                const T* from = panel + (unit * PANEL + first + v * LANES) * group;
+                weights[v] = *reinterpret_cast<const LooseUnits*>(from);
             }
             ahead.fetch();
 #pragma GCC unroll 16
-            for (int64_t row = 0; row < ROWS; row++) {
-                for (int64_t v = 0; v < SPAN; v++) {
+            for (int row = 0; row < ROWS; row++) {
+                for (int v = 0; v < SPAN; v++) {
                     sum[row][v] = add_unit<T>(sum[row][v], weights[v], x + row * stride + unit * group);
                 }
             }
         }
 #pragma GCC unroll 16
-        for (int64_t row = 0; row < ROWS; row++) {
-            for (int64_t v = 0; v < SPAN; v++) store(sums + row * PANEL + (first + v) * WIDTH, sum[row][v]);
-        }
-    }
-}
-
-#ifdef AVX512
-// The same sums in the same order from a panel's channels as they lie, [PANEL, width], for whole squares of units.
-template <class T, int ROWS, class Left>
-void multiply_table(const Left* x, int64_t stride, int64_t units, const T* table, float* sums) {
-    constexpr int64_t group = sizeof(uint32_t) / sizeof(T);
-    Floats sum[PANEL / LANES][ROWS] = {};
-    for (int64_t unit = 0; unit < units; unit += LANES) {
-#pragma GCC unroll 2
-        for (int64_t part = 0; part < PANEL / LANES; part++) {
-            Units square[LANES];
-            load_square(table + (part * LANES * units + unit) * group, units * group, square);
-#pragma GCC unroll 16
-            for (int64_t i = 0; i < LANES; i++) {
-#pragma GCC unroll 16
-                for (int64_t row = 0; row < ROWS; row++) {
-                    sum[part][row] = add_unit<T>(sum[part][row], square[i], x + row * stride + (unit + i) * group);
-                }
+        for (int row = 0; row < ROWS; row++) {
+            for (int v = 0; v < SPAN; v++) {
+                *reinterpret_cast<LooseSums*>(sums + row * PANEL + first + v * LANES) = sum[row][v];
             }
         }
     }
-#pragma GCC unroll 16
-    for (int64_t row = 0; row < ROWS; row++) {
-        for (int64_t part = 0; part < PANEL / LANES; part++) store(sums + row * PANEL + part * LANES, sum[part][row]);
-    }
 }
-#endif
 
 template <class T> void multiply_items(const FloatLinear& p, int64_t begin, int64_t end) {
-    constexpr int64_t group = sizeof(uint32_t) / sizeof(T), passes = PANEL / WIDTH / SPAN;
+    constexpr int64_t group = sizeof(uint32_t) / sizeof(T), passes = PANEL / COLUMNS;
     const int64_t units = (p.width + group - 1) / group, columns = p.finish.columns;
     const int64_t width = p.packed ? units * group : p.width;
     Rows<T> x(p.x, p.stride, p.width, units * group);
@@ -134,14 +107,6 @@ template <class T> void multiply_items(const FloatLinear& p, int64_t begin, int6
         const auto* rows_of_block = x.block(first, last);
         const T* weights = static_cast<const T*>(p.weight) + panel * PANEL * width;
         const char* next = reinterpret_cast<const char*>(weights + PANEL * width);
-#ifdef AVX512
-        if (!p.packed && p.rows <= FEW_ROWS && width % (LANES * group) == 0 && columns - panel * PANEL >= PANEL) {
-            with_rows<FEW_ROWS>(p.rows, [&](auto count) {
-                multiply_table<T, count.value>(rows_of_block, stride, units, weights, sums);
-            });
-            return finish<T>(sums, p.finish, 0, p.rows, panel * PANEL);
-        }
-#endif
         if (!p.packed) {
             turned.resize(PANEL * units * group);
             if (held != panel) pack_panel(static_cast<const T*>(p.weight), columns, p.width, panel, turned.data());

@@ -11,8 +11,8 @@ namespace {
 #include "attention.h"
 #include "activations.h"
 #include "finish.h"
-#include "panels.h"
 #include "tiles.h"
+#include "panels.h"
 
 #include "float_linear.h"
 #include "int8_linear.h"
@@ -26,5 +26,6 @@ namespace {
 }  // namespace
 
 extern const Kernels GENERATION;
-const Kernels GENERATION = {rms_norm,  rms_norm_from_one, layer_norm,  rotate,       add,    attend,
-                            quantise, int8_linear,       pack_panels, float_linear, survey, draw};
+const Kernels GENERATION = {rms_norm,  rms_norm_from_one, layer_norm,  rotate,          add,          attend,
+                            quantise,  int8_linear,       pack_panels, unpack_channels, float_linear, survey,
+                            draw};

@@ -176,6 +176,8 @@ struct Kernels {
     void (*int8_linear)(DType, const Int8Linear&, int64_t begin, int64_t end);
     void (*pack_panels)(DType, const void* weight, int64_t columns, int64_t width, void* packed, int64_t begin,
                         int64_t end);
+    void (*unpack_channels)(DType, const void* packed, int64_t width, const int64_t* index, void* out, int64_t begin,
+                            int64_t end);
     void (*float_linear)(DType, const FloatLinear&, int64_t begin, int64_t end);
     void (*survey)(const Survey&, int64_t begin, int64_t end);
     void (*draw)(const Draw&, int64_t begin, int64_t end);

@@ -1,17 +1,6 @@
 // Panels of a weight: 32 output channels side by side, [k][32] for float32, [k / 2][32][2] for bfloat16, which is
 // [units][32] of 32 bits for both. An odd k is padded with zeros.
 
-// As many units as fill a register; a square of them is turned at once.
-#if defined(AVX512)
-constexpr int LANES = 16;
-#elif defined(AVX2)
-constexpr int LANES = 8;
-#else
-constexpr int LANES = 4;
-#endif
-using Units = uint32_t __attribute__((vector_size(LANES * 4)));
-using LooseUnits = uint32_t __attribute__((vector_size(LANES * 4), aligned(1), may_alias));
-
 // Every second group of D units of `a` with every first one of `b`.
 template <int D, int... I> INLINE void exchange(Units& a, Units& b, std::integer_sequence<int, I...>) {
     const Units low = __builtin_shufflevector(a, b, ((I & D) != 0 ? LANES + I - D : I)...);
@@ -27,17 +16,6 @@ template <int D = LANES / 2> INLINE void transpose(Units (&x)[LANES]) {
     if constexpr (D > 1) transpose<D / 2>(x);
 }
 
-// A square of LANES channels, `pitch` numbers apart, turned: [LANES units][LANES channels].
-template <class T> INLINE void load_square(const T* from, int64_t pitch, Units (&square)[LANES]) {
-#pragma GCC unroll 16
-    for (int i = 0; i < LANES; i++) {
-        // The same place of the next panel.
-        __builtin_prefetch(from + (PANEL + i) * pitch, 0, 2);
-        square[i] = *reinterpret_cast<const LooseUnits*>(from + i * pitch);
-    }
-    transpose(square);
-}
-
 // Panel `panel` of a weight [columns, width].
 template <class T> void pack_panel(const T* weight, int64_t columns, int64_t width, int64_t panel, T* packed) {
     constexpr int64_t group = sizeof(uint32_t) / sizeof(T);
@@ -47,7 +25,13 @@ template <class T> void pack_panel(const T* weight, int64_t columns, int64_t wid
     for (int64_t unit = 0; unit < squares; unit += LANES) {
         for (int64_t column = 0; column < PANEL; column += LANES) {
             Units square[LANES];
-            load_square(from + column * width + unit * group, width, square);
+#pragma GCC unroll 16
+            for (int i = 0; i < LANES; i++) {
+                const T* channel = from + (column + i) * width + unit * group;
+                __builtin_prefetch(channel + PANEL * width, 0, 2);
+                square[i] = *reinterpret_cast<const LooseUnits*>(channel);
+            }
+            transpose(square);
 #pragma GCC unroll 16
             for (int i = 0; i < LANES; i++) {
                 *reinterpret_cast<LooseUnits*>(packed + ((unit + i) * PANEL + column) * group) = square[i];
@@ -73,5 +57,25 @@ void pack_panels(DType dtype, const void* weight, int64_t columns, int64_t width
             pack_panel(static_cast<const bfloat16*>(weight), columns, width, panel,
                        static_cast<bfloat16*>(packed) + panel * PANEL * ((width + 1) / 2 * 2));
         }
+    }
+}
+
+// Channels index[begin..end-1] of packed panels -> out: [indices, width].
+template <class T>
+void unpack(const T* packed, int64_t width, const int64_t* index, T* out, int64_t begin, int64_t end) {
+    constexpr int64_t group = sizeof(uint32_t) / sizeof(T);
+    const int64_t units = (width + group - 1) / group;
+    for (int64_t i = begin; i < end; i++) {
+        const T* panel = packed + (index[i] / PANEL * PANEL * units + index[i] % PANEL) * group;
+        for (int64_t k = 0; k < width; k++) out[i * width + k] = panel[k / group * PANEL * group + k % group];
+    }
+}
+
+void unpack_channels(DType dtype, const void* packed, int64_t width, const int64_t* index, void* out, int64_t begin,
+                     int64_t end) {
+    if (dtype == FLOAT32) {
+        unpack(static_cast<const float*>(packed), width, index, static_cast<float*>(out), begin, end);
+    } else {
+        unpack(static_cast<const bfloat16*>(packed), width, index, static_cast<bfloat16*>(out), begin, end);
     }
 }

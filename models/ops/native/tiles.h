@@ -3,13 +3,21 @@
 // Every sum of a row and a column is made in one order, over all of k, whatever the size of its tile, so a row gives the
 // same bits whatever rows are beside it.
 
+// LANES: numbers of 32 bits in a register. TILE_ROWS: rows whose sums fill the registers, for SPAN registers of columns.
 #if defined(AVX512)
-constexpr int64_t TILE_ROWS = 12, SPAN = 2;
+constexpr int LANES = 16, TILE_ROWS = 12;
 #elif defined(AVX2)
-constexpr int64_t TILE_ROWS = 6, SPAN = 1;
+constexpr int LANES = 8, TILE_ROWS = 6;
 #else
-constexpr int64_t TILE_ROWS = 3, SPAN = 1;
+constexpr int LANES = 4, TILE_ROWS = 6;
 #endif
+constexpr int SPAN = 2, COLUMNS = SPAN * LANES;
+
+// A register as a vector: compilers split the longer ones of vectors.h badly where this many are alive.
+using Sums = float __attribute__((vector_size(LANES * 4)));
+using LooseSums = float __attribute__((vector_size(LANES * 4), aligned(4), may_alias));
+using Units = uint32_t __attribute__((vector_size(LANES * 4)));
+using LooseUnits = uint32_t __attribute__((vector_size(LANES * 4), aligned(1), may_alias));
 
 // What is read next, fetched in equal parts while the tiles before it are computed.
 struct Ahead {

@@ -4,7 +4,6 @@ using LooseFloats = float __attribute__((vector_size(64), aligned(4), may_alias)
 using Halves = uint16_t __attribute__((vector_size(32)));
 using LooseHalves = uint16_t __attribute__((vector_size(32), aligned(2), may_alias));
 using Words = uint32_t __attribute__((vector_size(64)));
-using LooseWords = uint32_t __attribute__((vector_size(64), aligned(2), may_alias));
 using Integers = int32_t __attribute__((vector_size(64)));
 
 constexpr int64_t WIDTH = 16;
@@ -22,8 +21,6 @@ INLINE Floats load(const bfloat16* x) {
     const Halves bits = *reinterpret_cast<const LooseHalves*>(x);
     return reinterpret_cast<Floats>(__builtin_convertvector(bits, Words) << 16);
 }
-
-INLINE Words load_words(const void* x) { return *reinterpret_cast<const LooseWords*>(x); }
 
 INLINE void store(float* out, Floats x) { *reinterpret_cast<LooseFloats*>(out) = x; }
 
