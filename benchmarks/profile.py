@@ -1,8 +1,8 @@
 """Where the time of a workload goes: `python -m benchmarks.profile [--only llama-135m/int8/A D]`.
 
 Our engine does the workload in this process while every operation of its programs is timed, and beside them the output
-head and the choice of tokens; what is left is Python, embeddings and the making of batches. The floor of the products is
-what the machine allows: bytes of a weight over the bandwidth, or operations over the peak, whichever is longer, both
+head and the choice of tokens; what is left is Python, embeddings and the making of batches. The floor of the products
+is what the machine allows: bytes of a weight over the bandwidth, or operations over the peak, whichever is longer, both
 measured in the same run.
 """
 

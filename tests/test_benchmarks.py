@@ -40,14 +40,15 @@ def test_every_token_is_timed(tiny_run: Path) -> None:
     (run,) = next(entry for entry in entries if (entry["workload"], entry["contestant"]) == ("B-mixed", "http"))["runs"]
     assert run["tokens"] == run["units"]
     assert run["units"] / 2 < run["extra"]["events"] <= run["units"], "a busy server may join tokens in an event"
-    assert 0 < run["gaps_p50"] <= run["gaps_p99"] < run["seconds"]
+    # Tokens that a busy machine brings in one read have no time between them.
+    assert 0 <= run["gaps_p50"] <= run["gaps_p99"] < run["seconds"] and run["gaps_p99"] > 0
     assert run["extra"]["http_cpu_seconds"] > 0
 
 
 def test_the_page_tells_goals_and_who_is_missing(tiny_run: Path) -> None:
     page = (tiny_run / "benchmarks.md").read_text()
     assert "| ctranslate2 | marian-tiny int8 D, marian-tiny int8 D-beam | not run: no environment with peers" in page
-    assert "step over context to 128, 8 rows" in page and "feed-forward, out" in page
+    assert "step over context to 128, 8 rows" in page and "| A, llama-tiny, int8 |" in page
     wanted = ("B, gpt2-124m, int8", "A, llama-135m, bfloat16, in process", "F, bert-base, float32", "D beam 4")
     assert all(what in page for what in wanted)
     assert (tiny_run / "benchmarks/context.svg").read_text().startswith("<svg")
