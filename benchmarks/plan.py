@@ -42,17 +42,19 @@ _SWEEP = tuple(f"streams-{count}" for count in STREAMS)
 
 
 def full() -> list[Contest]:
-    """Every workload of every shape."""
+    """Every workload of every shape. Peers that answer one static batch take no part where they would wait for the
+    longest answer of it, or take minutes."""
     contests = []
     for precision in PRECISIONS:
         decoders = (*_DECODERS, "llama.cpp")
-        alone = (("start", ("http",)),)
+        continuous = (*OURS, "openvino-genai", "llama.cpp")
+        alone = (("start", ("http",)), ("B", (*continuous, "ctranslate2")), ("B-mixed", continuous))
         first = ("start", "A", "B", "B-mixed", "C")
         contests.append(Contest("llama-135m", precision, first, decoders, alone))
         contests.append(Contest("marian-74m", precision, ("D", "D-beam"), _TRANSLATORS))
         clients = (("E-clients", ("http", "infinity")),)
         contests.append(Contest("minilm-22m", precision, ("E", "E-clients"), _WITH_INFINITY, clients))
-        contests.append(Contest("gpt2-124m", precision, ("A", "B", "B-mixed", "C"), decoders))
+        contests.append(Contest("gpt2-124m", precision, ("A", "B", "B-mixed", "C"), decoders, alone[1:]))
         contests.append(Contest("bert-base", precision, ("F",), _EMBEDDERS))
     for precision in PRECISIONS:
         contests.append(Contest("llama-135m", precision, _SWEEP, (*OURS, "openvino-genai")))

@@ -24,6 +24,7 @@ import torch
 from benchmarks import checkpoints, machine, plan, workloads
 from benchmarks.contestants.contract import Subject
 from benchmarks.contestants.ours import Entry
+from benchmarks.summary import ITEM_BYTES
 from models.heads import LanguageModel
 from models.ops import program
 from server.engine import generation
@@ -43,12 +44,12 @@ class Clock:
     def watching(self, limits: dict[str, float], precision: str) -> Iterator[None]:
         """Time the output head and the choice of tokens."""
 
-        def head(call: Callable[..., Any], owner: LanguageModel, hidden: torch.Tensor, table: torch.Tensor) -> Any:
-            weight = table if owner.weight is None else owner.weight
-            size = weight.numel() * {"float32": 4, "bfloat16": 2, "int8": 1}[precision]
-            operations = 2 * hidden.shape[0] * weight.numel()
-            self.head_floor += max(size / limits["bytes"], operations / limits["operations"])
-            return self._timed("output head", call, owner, hidden, table)
+        def head(call: Callable[..., Any], owner: LanguageModel, hidden: torch.Tensor, *others: Any) -> Any:
+            logits = self._timed("output head", call, owner, hidden, *others)
+            numbers = logits.shape[1] * hidden.shape[1]
+            by_memory = numbers * ITEM_BYTES[precision] / limits["bytes"]
+            self.head_floor += max(by_memory, 2 * hidden.shape[0] * numbers / limits["operations"])
+            return logits
 
         with ExitStack() as stack:
             self._patch(stack, LanguageModel, "forward", head)
@@ -76,7 +77,8 @@ def profile(shape: str, precision: str, workload: str, options: argparse.Namespa
     entry.load(Subject(shape, precision, str(options.directory / shape), "", options.threads, None))
     limits = options.limits | {"operations": options.limits[precision]}
     work = workloads.job(workload, shape, options.scale, seed=1)
-    entry.run(workloads.shortened(work))
+    # Other ids than the ones that are timed: those would be found in the prefix cache.
+    entry.run(workloads.shortened(workloads.job(workload, shape, options.scale, seed=0)))
     clock = Clock()
     with program.watching() as watch, clock.watching(limits, precision):
         outcome = entry.run(work)

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from models.attention_plan import AttentionPlan
 from models.config import Activation
-from models.ops import cpu_choice, cpu_ops, recording, torch_choice, torch_ops, torch_sampling
+from models.ops import cpu_choice, cpu_ops, recorded_ops, recording, torch_choice, torch_ops, torch_sampling
 from models.ops.program import Program
 from models.ops.torch_choice import Survey
 from models.ops.torch_disentangled import disentangled_attention
@@ -80,7 +80,7 @@ kernels_are_built = _kernels
 def implementation(x: Tensor) -> ModuleType:
     """The module whose operations are used for tensors like `x`; `Rows` are recorded."""
     if isinstance(x, recording.Rows):
-        return recording
+        return recorded_ops
     return cpu_ops if _kernels and cpu_ops.takes(x) else torch_ops
 
 

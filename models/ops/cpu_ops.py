@@ -13,7 +13,7 @@ from torch import Tensor
 
 from models.attention_plan import ENDLESS, AttentionPlan
 from models.config import Activation
-from models.ops import library, recording, torch_ops
+from models.ops import library, recorded_ops, torch_ops
 from models.ops.recording import Rows
 
 _ACTIVATIONS: Mapping[Activation, int] = {
@@ -221,8 +221,8 @@ class FloatLinear:
     ) -> Tensor:
         """[rows, in] -> [rows, out]: the activation of the product, times another tensor, plus another."""
         if isinstance(x, Rows):
-            follows = recording.Finish(self._columns, self._bias, _number(activation), times)
-            return recording.float_linear(x, self._weight, self._is_packed, follows)
+            follows = recorded_ops.Finish(self._columns, self._bias, _number(activation), times)
+            return recorded_ops.float_linear(x, self._weight, self._is_packed, follows)
         x = _rows(x)
         y = torch.empty(x.shape[0], self._columns, dtype=x.dtype)
         finish, _kept = _finish(y, self._bias, activation, times, residual)
@@ -305,8 +305,8 @@ class Int8Linear:
     ) -> Tensor:
         """Like `FloatLinear`."""
         if isinstance(x, Rows):
-            follows = recording.Finish(self._scales.shape[0], self._bias, _number(activation), times)
-            return recording.int8_linear(x, self._packed, self._scales, self._offsets, self._padded, follows)
+            follows = recorded_ops.Finish(self._scales.shape[0], self._bias, _number(activation), times)
+            return recorded_ops.int8_linear(x, self._packed, self._scales, self._offsets, self._padded, follows)
         rows, x = x.shape[0], _rows(x)
         y = torch.empty(rows, self._scales.shape[0], dtype=x.dtype)
         scratch = torch.empty(rows * self._padded, dtype=torch.uint8)

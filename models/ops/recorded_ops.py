@@ -1,0 +1,187 @@
+"""The operations of `torch_ops` on `Rows`: each notes itself in their recording, for a program to do."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from torch import Tensor
+
+from models.attention_plan import ENDLESS
+from models.ops import library
+from models.ops.program import Work
+from models.ops.recording import COUNT, Angles, Cache, Given, Kind, Rows, Sight
+
+
+def rms_norm(x: Rows, weight: Tensor, eps: float) -> Rows:
+    """See `torch_ops.rms_norm`."""
+    return _norm(Kind.RMS_NORM, x, weight, None, eps)
+
+
+def rms_norm_from_one(x: Rows, weight: Tensor, eps: float) -> Rows:
+    """See `torch_ops.rms_norm_from_one`."""
+    return _norm(Kind.RMS_NORM_FROM_ONE, x, weight, None, eps)
+
+
+def layer_norm(x: Rows, weight: Tensor, bias: Tensor | None, eps: float) -> Rows:
+    """See `torch_ops.layer_norm`."""
+    return _norm(Kind.LAYER_NORM, x, weight, bias, eps)
+
+
+def _norm(kind: Kind, x: Rows, weight: Tensor, bias: Tensor | None, eps: float) -> Rows:
+    out, width = x.recording.new(x.dtype, *x.shape_of_row), x.shape_of_row[-1]
+    fields = {
+        "x": x,
+        "stride": x.stride_of_rows,
+        "weight": weight,
+        "bias": bias,
+        "out": out,
+        "rows": COUNT,
+        "parts": x.width // width,
+        "width": width,
+        "eps": eps,
+    }
+    x.recording.emit(kind, "norm", library.NormTask, fields, out)
+    return out
+
+
+def rotate(x: Rows, cos: Angles, sin: Angles, interleaved: bool) -> Rows:
+    """See `torch_ops.rotate`."""
+    heads, head_dim = x.shape_of_row
+    out = x.recording.new(x.dtype, heads, head_dim)
+    fields = {
+        "x": x,
+        "stride": x.stride_of_rows,
+        "cos": cos,
+        "sin": sin,
+        "out": out,
+        "tokens": COUNT,
+        "heads": heads,
+        "head_dim": head_dim,
+        "half": cos.half,
+        "interleaved": interleaved,
+    }
+    x.recording.emit(Kind.ROTATE, "rotary positions", library.RotationTask, fields, out)
+    return out
+
+
+def write_slots(key_cache: Cache, value_cache: Cache, slots: Given, key: Rows, value: Rows) -> None:
+    """See `torch_ops.write_slots`."""
+    size = key.dtype.itemsize
+    fields = {
+        "key": key,
+        "key_stride": key.stride_of_rows * size,
+        "value": value,
+        "value_stride": value.stride_of_rows * size,
+        "key_cache": key_cache,
+        "value_cache": value_cache,
+        "slots": slots,
+        "tokens": COUNT,
+        "width": key.width * size,
+    }
+    key.recording.emit(Kind.WRITE_SLOTS, "writing the cache", library.SlotWriteTask, fields)
+
+
+def packed_attention(query: Rows, key: Rows, value: Rows, plan: Sight, scale: float, cap: float | None = None) -> Rows:
+    """See `torch_ops.packed_attention`."""
+    sides = {"keys": key, "key_stride": key.stride_of_rows, "values": value, "value_stride": value.stride_of_rows}
+    return _attention(query, {**sides, "block_size": ENDLESS}, key.shape_of_row[0], plan, scale, cap)
+
+
+def paged_attention(
+    query: Rows, key_cache: Cache, value_cache: Cache, plan: Sight, scale: float, cap: float | None = None
+) -> Rows:
+    """See `torch_ops.paged_attention`."""
+    stride = key_cache.kv_heads * query.shape_of_row[1]
+    sides = {"keys": key_cache, "key_stride": stride, "values": value_cache, "value_stride": stride}
+    sides["block_size"] = plan.given("block_size")
+    return _attention(query, sides, key_cache.kv_heads, plan, scale, cap)
+
+
+def _attention(query: Rows, sides: dict[str, Any], kv_heads: int, plan: Sight, scale: float, cap: float | None) -> Rows:
+    heads, head_dim = query.shape_of_row
+    out = query.recording.new(query.dtype, heads, head_dim)
+    fields = {
+        "query": query,
+        "query_stride": query.stride_of_rows,
+        **sides,
+        **{name: plan.given(name) for name in ("tables", "table_width", "rows", "starts", "ends", "origins", "tiles")},
+        "num_tiles": plan.given("num_tiles"),
+        "bias": None if plan.bias is None else Given(plan.bias),
+        "bias_stride": 0 if plan.bias is None else plan.given("bias_stride"),
+        "bias_zero": 0 if plan.bias is None else plan.given("bias_zero"),
+        "out": out,
+        "heads": heads,
+        "kv_heads": kv_heads,
+        "head_dim": head_dim,
+        "scale": scale,
+        "cap": cap or 0.0,
+    }
+    query.recording.emit(Kind.ATTEND, "attention", library.AttentionTask, fields, out)
+    return out
+
+
+@dataclass(frozen=True)
+class Finish:
+    """What follows a product. activation: its number in `native/kernels.h`."""
+
+    columns: int
+    bias: Tensor | None
+    activation: int = 0
+    times: Rows | None = None
+
+    def fields(self, out: Rows) -> dict[str, Any]:
+        times = self.times
+        return {
+            "bias": self.bias,
+            "times": times,
+            "times_stride": 0 if times is None else times.stride_of_rows,
+            "residual": None,
+            "residual_stride": 0,
+            "out": out,
+            "out_stride": self.columns,
+            "columns": self.columns,
+            "activation": self.activation,
+        }
+
+
+def linear(x: Rows, weight: Tensor, bias: Tensor | None) -> Rows:
+    """See `torch_ops.linear`."""
+    follows = Finish(weight.shape[0], None if bias is None else bias.float())
+    return float_linear(x, weight, False, follows)
+
+
+def float_linear(x: Rows, weight: Tensor, packed: bool, finish: Finish) -> Rows:
+    """See `cpu_ops.FloatLinear`. weight: in panels, or as it lies."""
+    out = x.recording.new(x.dtype, finish.columns)
+    fields = {
+        "x": x,
+        "stride": x.stride_of_rows,
+        "rows": COUNT,
+        "width": x.width,
+        "weight": weight,
+        "finish": finish.fields(out),
+        "packed": packed,
+    }
+    name, work = f"product {x.width} to {finish.columns}", Work(weight.nbytes, 2 * x.width * finish.columns)
+    x.recording.emit(Kind.FLOAT_LINEAR, name, library.FloatLinearTask, fields, out, work)
+    return out
+
+
+def int8_linear(x: Rows, weight: Tensor, scales: Tensor, offsets: Tensor, padded: int, finish: Finish) -> Rows:
+    """See `cpu_ops.Int8Linear`. weight: in panels."""
+    rows, row_scales = x.recording.rounded(x, padded)
+    out = x.recording.new(x.dtype, finish.columns)
+    fields = {
+        "x": rows,
+        "row_scales": row_scales,
+        "rows": COUNT,
+        "padded": padded,
+        "weight": weight,
+        "weight_scales": scales,
+        "offsets": offsets,
+        "finish": finish.fields(out),
+    }
+    name, work = f"product {x.width} to {finish.columns}", Work(weight.nbytes, 2 * x.width * finish.columns)
+    x.recording.emit(Kind.INT8_LINEAR, name, library.Int8LinearTask, fields, out, work)
+    return out
