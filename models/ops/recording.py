@@ -1,7 +1,7 @@
 """Operations on rows that are not there yet: what a model does is written down, to be run as a program.
 
 A model is called once with `Rows` in place of tensors; each operation (`recorded_ops`) notes itself in the `Recording`
-that the rows belong to. What has no record raises `NotRecordable`, and the model is then computed operation by operation.
+that the rows belong to. What has no record raises `NotRecordable`, and the model is computed operation by operation.
 """
 
 from __future__ import annotations
