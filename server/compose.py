@@ -23,7 +23,14 @@ from server.api.state import State
 from server.api.telemetry import Telemetry
 from server.errors import CheckpointError, StartError
 from server.ipc.client import EngineClient
-from server.ipc.messages import Device, EngineOptions, ModelInfo, ModelSpec, Progress, Speculation
+from server.ipc.descriptions import (
+    Device,
+    EngineOptions,
+    ModelInfo,
+    ModelSpec,
+    Speculation,
+)
+from server.ipc.messages import Progress
 from server.ipc.supervisor import Patience, Supervisor
 from server.metrics import Metrics
 from server.settings import Settings

@@ -9,15 +9,14 @@ from typing import Any
 from benchmarks.contestants.contract import Outcome, Subject
 from benchmarks.workloads import Job
 from server.engine.host import let_threads_sleep
+from server.ipc.descriptions import EngineOptions, ModelSpec
 from server.ipc.messages import (
     Configure,
     Encode,
     EncodeItem,
-    EngineOptions,
     Generate,
-    GenerationParams,
-    ModelSpec,
 )
+from server.ipc.params import GenerationParams
 
 KV_BYTES = 1 << 30
 

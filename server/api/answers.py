@@ -19,12 +19,12 @@ from server.ipc.messages import (
     Encoded,
     Failed,
     Finished,
-    GenerationParams,
     Hypothesis,
     PromptScored,
     TokenLogprob,
     Tokens,
 )
+from server.ipc.params import GenerationParams
 from server.text.detokenizer import IncrementalDetokenizer
 from server.text.spelling import Spelling
 from server.text.tokenizer import Tokenizer

@@ -14,7 +14,13 @@ from server.api.replies import attended
 from server.api.state import Model, State
 from server.errors import ContextLengthExceeded, InvalidRequest
 from server.ipc.client import Call
-from server.ipc.messages import Encode, Encoded, EncodeItem, Failed, ModelInfo
+from server.ipc.descriptions import ModelInfo
+from server.ipc.messages import (
+    Encode,
+    Encoded,
+    EncodeItem,
+    Failed,
+)
 from server.text.tokenizer import Encoding
 
 Numbers = NDArray[np.float32]

@@ -14,7 +14,9 @@ import msgspec
 from server.api.schemas import GenerationFields, refuse_contradictions
 from server.api.state import Model
 from server.errors import ContextLengthExceeded, InvalidRequest
-from server.ipc.messages import Generate, GenerationParams, ModelInfo
+from server.ipc.descriptions import ModelInfo
+from server.ipc.messages import Generate
+from server.ipc.params import GenerationParams
 from server.text.languages import Plan, UnknownPair
 from server.text.tokenizer import Encoding, Tokenizer
 

@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING
 from server.api.response_format import MAX_FORMAT_BYTES, Choice, JsonObject, JsonSchema, Regex, ResponseFormat, Text
 from server.api.state import Model, State
 from server.errors import InvalidRequest
-from server.ipc.messages import GenerationParams, Vocabulary
+from server.ipc.messages import Vocabulary
+from server.ipc.params import GenerationParams
 from server.text.spelling import NoSpelling, Spelling
 
 if TYPE_CHECKING:

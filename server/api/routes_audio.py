@@ -23,7 +23,7 @@ from server.audio.frames import FRAMES_PER_SECOND, FRAMES_PER_TOKEN, SAMPLE_RATE
 from server.audio.resample import resample
 from server.audio.wav import AudioError, read_wav
 from server.errors import InvalidRequest, Overloaded
-from server.ipc.messages import GenerationParams, TimestampRules
+from server.ipc.params import GenerationParams, TimestampRules
 from server.text.speech import SpeechTask, SpeechTokens, english
 
 router = APIRouter()

@@ -19,7 +19,8 @@ from server.api.replies import json_response
 from server.api.schemas import ClassifyBody, EmbedAllBody, EmbedBody
 from server.api.state import Model, State, of
 from server.errors import InvalidRequest, RequestTooLarge
-from server.ipc.messages import Encode, EncodeItem, ModelInfo
+from server.ipc.descriptions import ModelInfo
+from server.ipc.messages import Encode, EncodeItem
 
 router = APIRouter()
 

@@ -17,7 +17,8 @@ from server.api.replies import reply
 from server.api.schemas import GenerateBody, GenerationFields
 from server.api.state import Model, State, arrival, cache_salt, of
 from server.errors import InvalidRequest
-from server.ipc.messages import Generate, GenerationParams, TokenLogprob
+from server.ipc.messages import Generate, TokenLogprob
+from server.ipc.params import GenerationParams
 from server.text.languages import Plan
 from server.text.spelling import Spelling
 

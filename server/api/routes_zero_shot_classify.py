@@ -22,7 +22,8 @@ from server.api.replies import json_response
 from server.api.schemas import MAX_ITEMS, ZeroShotClassifyBody
 from server.api.state import Model, State, of
 from server.errors import ContextLengthExceeded, InvalidRequest
-from server.ipc.messages import Encode, EncodeItem, ModelInfo
+from server.ipc.descriptions import ModelInfo
+from server.ipc.messages import Encode, EncodeItem
 from server.text.tokenizer import Encoding
 
 router = APIRouter()

@@ -18,7 +18,7 @@ from server.api.checkpoint_text import CheckpointText
 from server.api.entailment import entailment
 from server.errors import ContextLengthExceeded, InvalidRequest, ModelNotFound, NotReady
 from server.ipc.client import EngineClient
-from server.ipc.messages import ModelInfo, Task
+from server.ipc.descriptions import ModelInfo, Task
 from server.metrics import Metrics
 from server.settings import Settings
 from server.text.tokenizer import Encoding, Tokenizer

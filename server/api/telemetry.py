@@ -8,7 +8,14 @@ from collections.abc import Callable
 from prometheus_client import Histogram
 
 from server.ipc.client import Stage
-from server.ipc.messages import Device, Encoded, Failed, Finished, ModelInfo, Progress, Stats
+from server.ipc.descriptions import Device, ModelInfo
+from server.ipc.messages import (
+    Encoded,
+    Failed,
+    Finished,
+    Progress,
+    Stats,
+)
 from server.metrics import Metrics
 from server.tallies import Spread, Sum
 

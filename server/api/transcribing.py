@@ -17,7 +17,15 @@ from server.api.replies import attended
 from server.api.state import Model, State
 from server.audio import frames as audio
 from server.errors import DeadlineExceeded
-from server.ipc.messages import Encode, EncodeItem, Failed, Finished, Generate, GenerationParams, Hypothesis
+from server.ipc.messages import (
+    Encode,
+    EncodeItem,
+    Failed,
+    Finished,
+    Generate,
+    Hypothesis,
+)
+from server.ipc.params import GenerationParams
 from server.text.speech import SpeechTask, SpeechTokens, SpokenPart, cut
 
 PIECES_AT_ONCE = 8

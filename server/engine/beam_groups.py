@@ -18,7 +18,7 @@ from typing import Literal
 import numpy as np
 
 from server.engine.beam_search import BeamSearch, Describe, Float32s, Ids
-from server.ipc.messages import GenerationParams
+from server.ipc.params import GenerationParams
 
 
 def make_search(params: GenerationParams, end_ids: frozenset[int]) -> BeamSearch | None:

@@ -9,7 +9,13 @@ from __future__ import annotations
 import select
 import socket
 
-from server.ipc.messages import FRAME_HEADER, Message, ToWorker, decode_to_worker, encode_frame
+from server.ipc.messages import (
+    FRAME_HEADER,
+    Message,
+    ToWorker,
+    decode_to_worker,
+    encode_frame,
+)
 
 MAX_UNSENT_BYTES = 64 << 20
 """With more than this unread on the other side, `send` waits: better late than out of memory."""

@@ -17,7 +17,13 @@ from server.engine.generation import NOT_FINITE, STEP_FAILED, TIMED_OUT, Events,
 from server.engine.readout import Readout, read_out
 from server.engine.runner import Runner
 from server.engine.scheduler import shared_tokens
-from server.ipc.messages import Encode, Encoded, Failed, FailureCode, StepTiming
+from server.ipc.messages import (
+    Encode,
+    Encoded,
+    Failed,
+    FailureCode,
+    StepTiming,
+)
 
 
 class Encoding:

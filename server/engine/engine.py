@@ -21,7 +21,15 @@ from server.engine.encoding import Encoding
 from server.engine.fairness import DeficitRoundRobin
 from server.engine.generation import Events, Generation, StepFailed
 from server.engine.sequence import Request
-from server.ipc.messages import Encode, Failed, Generate, Stats, StepOutput, StepTiming, Vocabulary
+from server.ipc.messages import (
+    Encode,
+    Failed,
+    Generate,
+    Stats,
+    StepOutput,
+    StepTiming,
+    Vocabulary,
+)
 
 log = logging.getLogger("triptych.engine")
 

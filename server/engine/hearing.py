@@ -20,7 +20,13 @@ from server.engine.generation import Limits
 from server.engine.readout import Readout
 from server.engine.runner import Model, Runner, named
 from server.engine.sequence import Request
-from server.ipc.messages import Encode, EncodeItem, FailureCode, Generate, GenerationParams
+from server.ipc.messages import (
+    Encode,
+    EncodeItem,
+    FailureCode,
+    Generate,
+)
+from server.ipc.params import GenerationParams
 
 _FLOAT_BYTES = 4
 

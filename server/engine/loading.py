@@ -24,7 +24,15 @@ from server.engine.generation import Generation, Limits
 from server.engine.hearing import Hearing, SoundRunner
 from server.engine.runner import Runner
 from server.engine.scheduler import Scheduler
-from server.ipc.messages import DType, EncodeTask, EngineOptions, GenerationDefaults, ModelInfo, ModelSpec, Task
+from server.ipc.descriptions import (
+    DType,
+    EngineOptions,
+    GenerationDefaults,
+    ModelInfo,
+    ModelSpec,
+    Task,
+)
+from server.ipc.messages import EncodeTask
 from weights.read import WeightsError
 from weights.resolve import ResolveError
 

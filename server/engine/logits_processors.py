@@ -19,7 +19,7 @@ from torch import Tensor
 from server.engine.constraint import Constraint
 from server.engine.timestamps import TimedRow, say_times
 from server.engine.token_tables import Ids, TokenTables
-from server.ipc.messages import GenerationParams
+from server.ipc.params import GenerationParams
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,8 @@ from server.engine.beam_groups import make_search
 from server.engine.constraint import Constraint
 from server.engine.prefix_keys import root_key
 from server.engine.token_tables import TokenTables
-from server.ipc.messages import Generate, GenerationParams, TokenLogprob
+from server.ipc.messages import Generate, TokenLogprob
+from server.ipc.params import GenerationParams
 
 
 class State(Enum):

@@ -20,22 +20,21 @@ from server.engine.hearing import rehearsal
 from server.engine.host import return_free_memory, usable_cores
 from server.engine.loading import Loaded, LoadError, adapter_infos, build, load
 from server.engine.speculation import find_drafts, make_drafter
+from server.ipc.descriptions import ModelInfo, ModelSpec
 from server.ipc.messages import (
     Abort,
     Configure,
     Encode,
     EncodeItem,
     Generate,
-    GenerationParams,
     LoadFailed,
-    ModelInfo,
-    ModelSpec,
     Progress,
     Ready,
     Shutdown,
     ToWorker,
     Vocabulary,
 )
+from server.ipc.params import GenerationParams
 
 log = logging.getLogger("triptych.worker")
 

@@ -12,7 +12,7 @@ from server.engine.draft_model import ModelDrafts
 from server.engine.drafts import Drafter, NgramDrafts
 from server.engine.loading import Loaded, LoadError, pool_sizes
 from server.engine.runner import Runner
-from server.ipc.messages import EngineOptions, ModelSpec
+from server.ipc.descriptions import EngineOptions, ModelSpec
 
 
 def find_drafts(loaded: Sequence[Loaded], read: Callable[[ModelSpec], Loaded]) -> dict[str, Loaded]:

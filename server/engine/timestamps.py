@@ -19,7 +19,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from server.ipc.messages import TimestampRules
+from server.ipc.params import TimestampRules
 
 
 @dataclass(frozen=True, slots=True)

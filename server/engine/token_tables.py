@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from server.ipc.messages import GenerationParams
+from server.ipc.params import GenerationParams
 
 Ids = NDArray[np.int64]
 

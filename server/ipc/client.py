@@ -16,17 +16,16 @@ from types import TracebackType
 from typing import Literal, Protocol
 
 from server.errors import ClientGone, NotReady, Overloaded, RequestTooLarge
+from server.ipc.descriptions import Device, ModelInfo
 from server.ipc.gathering import Gathering, Send
 from server.ipc.messages import (
     Abort,
-    Device,
     Encode,
     Encoded,
     Failed,
     FailureCode,
     Finished,
     Generate,
-    ModelInfo,
     Progress,
     PromptScored,
     Stats,

@@ -15,29 +15,12 @@ from typing import Literal
 
 import msgspec
 
-Device = Literal["cpu", "cuda"]
-DeviceChoice = Literal["auto", "cpu", "cuda"]
-"""What the operator asks for; `auto` is CUDA where there is one. Only the worker can tell, it reports in `Ready`."""
-DType = Literal["float32", "bfloat16", "float16"]
-DTypeChoice = Literal["auto", "float32", "bfloat16", "float16"]
-"""`auto` is float32 on a CPU and bfloat16 on CUDA; `ModelInfo.dtype` has the outcome."""
-Quantization = Literal["int8"]
-"""`int8`: weights rounded per output channel, activations per row; embeddings and norms keep the dtype."""
-Task = Literal[
-    "generate",
-    "translate",
-    "embed",
-    "classify",
-    "rerank",
-    "fill_mask",
-    "token_classify",
-    "question_answer",
-    "transcribe",
-]
+from server.ipc.descriptions import Device, DeviceChoice, EngineOptions, ModelInfo, ModelSpec, Pooling
+from server.ipc.params import GenerationParams
+
 EncodeTask = Literal["embed", "embed_tokens", "classify", "classify_tokens", "fill_mask", "log_mel"]
 """What to read off an encoder: a vector, or class logits, of each text or of each token; or words for a mask. Or,
 before any encoder, the frames of a sound."""
-Pooling = Literal["mean", "cls", "last", "max", "mean_sqrt", "weighted_mean"]
 FinishReason = Literal["stop", "length", "timeout"]
 FailureCode = Literal["engine_error", "timeout", "request_too_large", "not_ready", "invalid_format"]
 
@@ -51,55 +34,6 @@ class Message(msgspec.Struct, frozen=True, array_like=True, tag=True):
 # ---------------------------------------------------------------------------------------------- to the worker
 
 
-class Speculation(msgspec.Struct, frozen=True):
-    """How a model's next tokens are guessed before it judges them: by a draft model, else from the text itself.
-
-    draft_model: the name of one that is loaded anyway; draft_directory: where one lies that is not.
-    """
-
-    draft_model: str = ""
-    draft_directory: str = ""
-
-
-class ModelSpec(msgspec.Struct, frozen=True):
-    """A model to load: the name clients use, the directory its checkpoint lies in, and the dtype to hold it in.
-
-    quantization: how its linears are rounded, or None.
-    speculation: how its tokens are guessed, if they are.
-    adapters: low-rank adapters of this model that clients may ask for as if they were models: names and directories.
-    """
-
-    name: str
-    directory: str
-    dtype: DTypeChoice
-    quantization: Quantization | None = None
-    speculation: Speculation | None = None
-    adapters: dict[str, str] = {}
-
-
-class EngineOptions(msgspec.Struct, frozen=True):
-    """How the engine schedules. Sizes in tokens, blocks, rows or bytes, as named.
-
-    max_batch_tokens: tokens of one step, prefill chunks and encoder texts included; a longer single text goes alone.
-    Tokens of a source that is to be answered count half.
-    max_batch_rows: decoder rows of one step, per model.
-    block_size: token slots of one KV block.
-    kv_cache_bytes: bytes for all KV pools of the device together; shared evenly among the generating models.
-    threads: torch threads; 0 leaves torch's own choice.
-    prefix_cache: whether prompts that begin alike share the keys and values of their common beginning.
-    speculative_tokens: guesses of a draft, at most, for models whose tokens are guessed.
-    """
-
-    max_batch_tokens: int = 512
-    max_batch_rows: int = 64
-    block_size: int = 32
-    kv_cache_bytes: int = 1 << 30
-    threads: int = 0
-    stats_interval_seconds: float = 0.25
-    prefix_cache: bool = True
-    speculative_tokens: int = 4
-
-
 class Configure(Message, frozen=True):
     """First message to a new worker. `epoch` counts the lives of the worker; all its answers carry it."""
 
@@ -107,16 +41,6 @@ class Configure(Message, frozen=True):
     device: DeviceChoice
     models: list[ModelSpec]
     options: EngineOptions
-
-
-class TimestampRules(msgspec.Struct, frozen=True, array_like=True):
-    """How a speech model may say times: tokens from `first_id` on, 20 ms apart; the one before them means none at all.
-
-    max_initial: the latest time that the first token may say, counted from `first_id`; None for any.
-    """
-
-    first_id: int
-    max_initial: int | None = None
 
 
 class Vocabulary(Message, frozen=True):
@@ -127,70 +51,6 @@ class Vocabulary(Message, frozen=True):
 
     model: str
     tokens: list[bytes]
-
-
-class GenerationParams(msgspec.Struct, frozen=True, omit_defaults=True):
-    """How to decode one request. Every field is resolved: nothing is left for the engine to default.
-
-    end_token_ids: the checkpoint's end-of-text tokens (empty for `ignore_eos`); stop_token_ids: the client's own.
-    Both end a sequence and both are kept out while fewer than `min_new_tokens` were made.
-    stop_texts: with beams, strings (UTF-8) that end a hypothesis; text_drops_space: a space that it begins with is not
-    part of its text. Without beams the HTTP side finds them.
-    bad_words_ids: token sequences never to complete. suppress_token_ids: single tokens never to make,
-    begin_suppress_token_ids: not as the first new one. timestamps: whether and how tokens that say times are made.
-    allowed_token_ids: if any, no other token is made unless it is forced. logit_bias: what to add to a token's logit.
-    presence_penalty, frequency_penalty: for a token once made, and for each time it was made.
-    encoder_no_repeat_ngram_size: length of the n-grams of the source (or a decoder's prompt) never to make; 0: none.
-    renormalize_logits: log-softmax once more after masks and penalties (opus-mt's beams are trained that way).
-    forced_bos_token_id: made as the first new token, forced_eos_token_id as the last one when length runs out.
-    num_return_sequences <= num_beams; both 1 without beam search. `early_stopping`: True, False or "never".
-    num_beam_groups divides num_beams; diversity_penalty: what a token costs for each earlier group's beam that took it.
-    top_logprobs: alternatives to report beside each token's own log-probability when `logprobs` is set.
-    prompt_logprobs: whether to report those of a decoder's prompt, with as many alternatives.
-    stream: with beams, whether to report the tokens that every beam agrees on as they become certain.
-    grammar: what the text has to be, in llguidance's format; empty: anything. It says when the text may end.
-    attention: whether to tell, at the end, what each token looked at in the source text of an encoder-decoder.
-    """
-
-    max_new_tokens: int
-    min_new_tokens: int = 0
-    do_sample: bool = False
-    temperature: float = 1.0
-    top_k: int = 0
-    top_p: float = 1.0
-    min_p: float = 0.0
-    typical_p: float = 1.0
-    seed: int = 0
-    repetition_penalty: float = 1.0
-    presence_penalty: float = 0.0
-    frequency_penalty: float = 0.0
-    no_repeat_ngram_size: int = 0
-    encoder_no_repeat_ngram_size: int = 0
-    renormalize_logits: bool = False
-    bad_words_ids: list[list[int]] = []
-    suppress_token_ids: list[int] = []
-    begin_suppress_token_ids: list[int] = []
-    timestamps: TimestampRules | None = None
-    allowed_token_ids: list[int] = []
-    logit_bias: dict[int, float] = {}
-    end_token_ids: list[int] = []
-    stop_token_ids: list[int] = []
-    stop_texts: list[bytes] = []
-    text_drops_space: bool = False
-    forced_bos_token_id: int | None = None
-    forced_eos_token_id: int | None = None
-    num_beams: int = 1
-    num_return_sequences: int = 1
-    length_penalty: float = 1.0
-    early_stopping: bool | Literal["never"] = False
-    num_beam_groups: int = 1
-    diversity_penalty: float = 0.0
-    logprobs: bool = False
-    top_logprobs: int = 0
-    prompt_logprobs: bool = False
-    stream: bool = False
-    grammar: str = ""
-    attention: bool = False
 
 
 class Generate(Message, frozen=True):
@@ -272,79 +132,6 @@ class Shutdown(Message, frozen=True):
 ToWorker = Configure | Vocabulary | Generate | Encode | Abort | Shutdown
 
 # -------------------------------------------------------------------------------------------- from the worker
-
-
-class GenerationDefaults(msgspec.Struct, frozen=True):
-    """What a checkpoint says of its own decoding: `generation_config.json`, else `config.json`, else the family.
-
-    Special tokens, and the defaults of those API fields that a client may leave out. None: the checkpoint does not say.
-    decoder_start_token_ids: what an encoder-decoder's decoder starts from.
-    """
-
-    bos_token_id: int | None = None
-    end_token_ids: list[int] = []
-    pad_token_id: int | None = None
-    decoder_start_token_ids: list[int] = []
-    forced_bos_token_id: int | None = None
-    forced_eos_token_id: int | None = None
-    suppress_token_ids: list[int] = []
-    begin_suppress_token_ids: list[int] = []
-    bad_words_ids: list[list[int]] = []
-    renormalize_logits: bool = False
-    max_new_tokens: int | None = None
-    min_new_tokens: int | None = None
-    do_sample: bool | None = None
-    temperature: float | None = None
-    top_k: int | None = None
-    top_p: float | None = None
-    min_p: float | None = None
-    typical_p: float | None = None
-    repetition_penalty: float | None = None
-    no_repeat_ngram_size: int | None = None
-    encoder_no_repeat_ngram_size: int | None = None
-    num_beams: int | None = None
-    length_penalty: float | None = None
-    early_stopping: bool | Literal["never"] | None = None
-
-
-class ModelInfo(msgspec.Struct, frozen=True):
-    """What the HTTP process needs to know of a loaded model.
-
-    context_tokens: longest sequence (decoder: prompt and answer together; encoder: the text; encoder-decoder: the
-    answer, with source_tokens for the source). kv_blocks: blocks of each pool, `self` and, with an encoder, `cross`;
-    empty where nothing is generated. labels: class names by index. problem_type: the checkpoint's word for its
-    classification (`single_label_classification`, `multi_label_classification`, `regression`). num_mels: numbers in a
-    frame of the sound that the model hears; 0 where it reads text. include_prompt: whether a prompt's
-    tokens count in the vector of a text. embedding_size: of that vector; 0 where it is hidden_size.
-    adapter_of: for an adapter, the model that it goes with, whose blocks it uses; parameters and weight_bytes are then
-    what it adds.
-    """
-
-    name: str
-    family: str
-    architecture: str
-    tasks: list[Task]
-    dtype: DType
-    parameters: int
-    weight_bytes: int
-    vocab_size: int
-    hidden_size: int
-    context_tokens: int
-    source_tokens: int = 0
-    block_size: int = 0
-    kv_blocks: dict[str, int] = {}
-    kv_bytes: int = 0
-    is_encoder_decoder: bool = False
-    generation: GenerationDefaults = GenerationDefaults()
-    labels: list[str] = []
-    problem_type: str | None = None
-    normalize: bool = True
-    include_prompt: bool = True
-    embedding_size: int = 0
-    load_seconds: float = 0.0
-    quantization: Quantization | None = None
-    num_mels: int = 0
-    adapter_of: str = ""
 
 
 class Progress(Message, frozen=True):

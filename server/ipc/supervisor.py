@@ -23,18 +23,20 @@ from typing import Literal, Protocol, cast
 import msgspec
 
 from server.errors import CheckpointError, StartError
+from server.ipc.descriptions import (
+    Device,
+    DeviceChoice,
+    EngineOptions,
+    ModelInfo,
+    ModelSpec,
+)
 from server.ipc.gathering import Send
 from server.ipc.messages import (
     FRAME_HEADER,
     Configure,
-    Device,
-    DeviceChoice,
-    EngineOptions,
     FromWorker,
     LoadFailed,
     Message,
-    ModelInfo,
-    ModelSpec,
     Progress,
     Ready,
     Shutdown,

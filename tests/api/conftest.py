@@ -15,7 +15,8 @@ from server.api.app import create_app
 from server.api.state import State
 from server.api.telemetry import Telemetry
 from server.ipc.client import EngineClient
-from server.ipc.messages import Generate, GenerationDefaults, Message, ModelInfo, ModelSpec, StepOutput
+from server.ipc.descriptions import GenerationDefaults, ModelInfo, ModelSpec
+from server.ipc.messages import Generate, Message, StepOutput
 from server.metrics import Metrics
 from server.settings import Settings
 from tests.wire.checkpoints import write_all

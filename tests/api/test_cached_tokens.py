@@ -9,7 +9,13 @@ from pathlib import Path
 import httpx
 import pytest
 
-from server.ipc.messages import Finished, Generate, Hypothesis, Tokens, encode_frame
+from server.ipc.messages import (
+    Finished,
+    Generate,
+    Hypothesis,
+    Tokens,
+    encode_frame,
+)
 from server.settings import Settings
 from tests.api.conftest import Bench
 

@@ -9,7 +9,8 @@ import httpx
 import pytest
 
 from server.api.generation import shorten
-from server.ipc.messages import Failed, Generate, GenerationParams
+from server.ipc.messages import Failed, Generate
+from server.ipc.params import GenerationParams
 from server.text.tokenizer import Encoding
 from tests.api.conftest import Bench
 

@@ -13,7 +13,13 @@ import pytest
 
 from server.api import grammar
 from server.api.response_format import Choice, JsonObject, JsonSchema, Regex
-from server.ipc.messages import Abort, Failed, Generate, Message, Vocabulary
+from server.ipc.messages import (
+    Abort,
+    Failed,
+    Generate,
+    Message,
+    Vocabulary,
+)
 from tests.api.conftest import Bench
 from tests.api.test_generation import params, reaches
 

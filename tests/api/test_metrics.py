@@ -11,7 +11,13 @@ import httpx
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from server.ipc.messages import Finished, Hypothesis, Stats, StepTiming, Tokens
+from server.ipc.messages import (
+    Finished,
+    Hypothesis,
+    Stats,
+    StepTiming,
+    Tokens,
+)
 from server.metrics import CONTENT_TYPE
 from tests.api.conftest import Bench
 

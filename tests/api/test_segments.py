@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from server.api.answers import Answer, Delta, TextOptions
 from server.api.segments import Segment, Segments, split, whole
-from server.ipc.messages import GenerationParams
+from server.ipc.params import GenerationParams
 from server.text.tokenizer import load_tokenizer
 from tests.wire.checkpoints import write_checkpoint
 

@@ -7,7 +7,13 @@ import asyncio
 import httpx
 import pytest
 
-from server.ipc.messages import Abort, Failed, Finished, Hypothesis, Tokens
+from server.ipc.messages import (
+    Abort,
+    Failed,
+    Finished,
+    Hypothesis,
+    Tokens,
+)
 from tests.api.conftest import Bench
 from tests.wire.conftest import parse_events
 

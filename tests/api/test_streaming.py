@@ -8,7 +8,12 @@ import json
 import pytest
 
 from server.api.sse import CHANNEL
-from server.ipc.messages import Failed, Finished, Hypothesis, Tokens
+from server.ipc.messages import (
+    Failed,
+    Finished,
+    Hypothesis,
+    Tokens,
+)
 from tests.api.conftest import Bench
 
 BODY = b'{"model": "decoder", "prompt": "abc", "stream": true}'

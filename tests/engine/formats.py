@@ -12,7 +12,8 @@ from server.engine.block_manager import BlockManager
 from server.engine.engine import Engine, ModelEngine
 from server.engine.generation import Generation, Limits
 from server.engine.scheduler import Schedule, Scheduler
-from server.ipc.messages import Generate, GenerationParams, Vocabulary
+from server.ipc.messages import Generate, Vocabulary
+from server.ipc.params import GenerationParams
 
 END = 1
 _JSON = '{" ": ":" "," } , }, [[ ]] ], [{ true false null -1 10 2024 12 .5 e3 \\n \\u00 \\" \\\\ name id é ü日'

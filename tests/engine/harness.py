@@ -11,19 +11,17 @@ import transformers
 
 from server.engine.engine import Engine, ModelEngine
 from server.engine.loading import Loaded, build
+from server.ipc.descriptions import EngineOptions, ModelInfo, ModelSpec
 from server.ipc.messages import (
     Encode,
-    EngineOptions,
     Failed,
     Finished,
     Generate,
-    GenerationParams,
-    ModelInfo,
-    ModelSpec,
     TokenLogprob,
     Tokens,
     Vocabulary,
 )
+from server.ipc.params import GenerationParams
 from tests.engine.shapes import ENCODERS, GENERATING, VOCAB
 from tests.parity.checkpoints import forget_short_texts, load, save
 from tests.parity.native_twins import rewrite_as_native

@@ -15,7 +15,8 @@ from safetensors.torch import load_file, save_file
 from server.engine.engine import Engine, ModelEngine
 from server.engine.loading import Loaded, build
 from server.engine.speculation import find_drafts, make_drafter
-from server.ipc.messages import EngineOptions, Speculation, Vocabulary
+from server.ipc.descriptions import EngineOptions, Speculation
+from server.ipc.messages import Vocabulary
 from tests.engine.harness import PRINTABLE, Pair
 from tests.parity.checkpoints import load
 

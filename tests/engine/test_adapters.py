@@ -14,7 +14,8 @@ from models.loader import load_model
 from server.engine import prefix_keys, sequence
 from server.engine.loading import Loaded, LoadError, adapter_infos, build, load
 from server.engine.service import start
-from server.ipc.messages import Configure, Encode, EncodeItem, EngineOptions, ModelSpec
+from server.ipc.descriptions import EngineOptions, ModelSpec
+from server.ipc.messages import Configure, Encode, EncodeItem
 from tests.engine.harness import Pair, generate, reference, run
 from tests.engine.shapes import ENCODERS, GENERATING
 from tests.engine.speculating import counts, speculating

@@ -10,7 +10,7 @@ import transformers
 
 from server.engine.beam_search import BeamSearch
 from server.engine.loading import Loaded
-from server.ipc.messages import ModelSpec
+from server.ipc.descriptions import ModelSpec
 from tests.engine.harness import Pair, generate, in_their_words, reference, run
 from tests.parity.checkpoints import load, save
 

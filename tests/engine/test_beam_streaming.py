@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from server.engine.beam_groups import make_search
 from server.engine.beam_search import BeamSearch
-from server.ipc.messages import GenerationParams
+from server.ipc.params import GenerationParams
 from tests.engine.harness import generate, run
 from tests.engine.test_beam_cases import random_case
 

@@ -10,7 +10,9 @@ from server.engine.drafts import NgramDrafts
 from server.engine.loading import LoadError
 from server.engine.sequence import Request
 from server.engine.speculation import check_draft, find_drafts
-from server.ipc.messages import Generate, GenerationParams, ModelSpec, Speculation
+from server.ipc.descriptions import ModelSpec, Speculation
+from server.ipc.messages import Generate
+from server.ipc.params import GenerationParams
 from tests.engine.speculating import speculating
 
 

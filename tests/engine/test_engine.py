@@ -7,7 +7,8 @@ import time
 import pytest
 import torch
 
-from server.ipc.messages import Generate, GenerationParams
+from server.ipc.messages import Generate
+from server.ipc.params import GenerationParams
 from tests.engine.harness import engine, generate, in_their_words, reference, run
 from tests.engine.shapes import GENERATING
 from tests.parity.checkpoints import random_ids

@@ -25,7 +25,7 @@ from transformers.generation.logits_process import (
 
 from server.engine.logits_processors import ProcessorRow, is_needed, process
 from server.engine.token_tables import TokenTables
-from server.ipc.messages import GenerationParams
+from server.ipc.params import GenerationParams
 
 VOCAB = 40
 ENDS, STOPS = [1, 2], [3]

@@ -14,7 +14,8 @@ from server.engine import prefix_keys, sequence
 from server.engine.block_manager import BlockManager
 from server.engine.scheduler import Scheduler
 from server.engine.sequence import Request
-from server.ipc.messages import Generate, GenerationParams
+from server.ipc.messages import Generate
+from server.ipc.params import GenerationParams
 from tests.engine.test_scheduler import World, turn
 
 

@@ -16,7 +16,8 @@ import pytest
 from server.engine.block_manager import BlockManager
 from server.engine.scheduler import Schedule, ScheduledRow, Scheduler
 from server.engine.sequence import Request, State
-from server.ipc.messages import Generate, GenerationParams
+from server.ipc.messages import Generate
+from server.ipc.params import GenerationParams
 
 VOCAB = 50
 

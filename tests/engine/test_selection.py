@@ -13,7 +13,8 @@ from server.engine import selection
 from server.engine.beam_search import Beam, BeamSearch, advance_together
 from server.engine.logits_processors import process
 from server.engine.sequence import Request, Sequence
-from server.ipc.messages import Generate, GenerationParams, TimestampRules
+from server.ipc.messages import Generate
+from server.ipc.params import GenerationParams, TimestampRules
 
 VOCAB, BEAMS, STEPS = 400, 4, 3
 SETTINGS = {

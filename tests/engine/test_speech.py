@@ -12,7 +12,9 @@ from transformers.generation import GenerationMixin
 from models.log_mel import LogMel
 from server.engine.loading import Loaded
 from server.engine.scheduler import SOURCE_TOKENS_PER_TOKEN
-from server.ipc.messages import Encode, EncodeItem, Generate, GenerationParams, ModelSpec, TimestampRules
+from server.ipc.descriptions import ModelSpec
+from server.ipc.messages import Encode, EncodeItem, Generate
+from server.ipc.params import GenerationParams, TimestampRules
 from tests.engine.harness import Pair, Results, engine, generate, make_pair, run
 from tests.parity.checkpoints import load, random_ids
 from tests.parity.speech import (

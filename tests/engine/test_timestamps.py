@@ -17,7 +17,7 @@ from transformers.generation.logits_process import (
 from server.engine.logits_processors import ProcessorRow, process
 from server.engine.timestamps import TimedRow, _allowed
 from server.engine.token_tables import TokenTables
-from server.ipc.messages import GenerationParams, TimestampRules
+from server.ipc.params import GenerationParams, TimestampRules
 
 END, NONE = 20, 29
 FIRST, VOCAB = NONE + 1, 50

@@ -15,16 +15,15 @@ import pytest
 
 from server.engine.connection import Connection, ConnectionClosed
 from server.engine.host import usable_cores
+from server.ipc.descriptions import EngineOptions, ModelSpec
 from server.ipc.messages import (
     FRAME_HEADER,
     Abort,
     Configure,
     Encode,
     EncodeItem,
-    EngineOptions,
     LoadFailed,
     Message,
-    ModelSpec,
     Progress,
     Ready,
     Shutdown,

@@ -3,7 +3,14 @@
 from __future__ import annotations
 
 from server.ipc.client import Stage
-from server.ipc.messages import Device, Encoded, Failed, Finished, ModelInfo, Progress, Stats
+from server.ipc.descriptions import Device, ModelInfo
+from server.ipc.messages import (
+    Encoded,
+    Failed,
+    Finished,
+    Progress,
+    Stats,
+)
 
 
 class Recorder:

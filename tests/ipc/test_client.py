@@ -10,6 +10,7 @@ import pytest
 from server.errors import ClientGone, NotReady, Overloaded, RequestTooLarge
 from server.ipc import client as module
 from server.ipc.client import Call, EngineClient, Event
+from server.ipc.descriptions import ModelInfo
 from server.ipc.messages import (
     Abort,
     Encode,
@@ -18,13 +19,12 @@ from server.ipc.messages import (
     Failed,
     Finished,
     Generate,
-    GenerationParams,
     Hypothesis,
     Message,
-    ModelInfo,
     StepOutput,
     Tokens,
 )
+from server.ipc.params import GenerationParams
 from tests.ipc.observing import Recorder
 
 DECODER = ModelInfo(

@@ -6,7 +6,14 @@ import asyncio
 import time
 
 from server.ipc.client import Call, EngineClient
-from server.ipc.messages import Abort, Generate, GenerationParams, Message, StepOutput, Tokens
+from server.ipc.messages import (
+    Abort,
+    Generate,
+    Message,
+    StepOutput,
+    Tokens,
+)
+from server.ipc.params import GenerationParams
 from tests.ipc.observing import Recorder
 from tests.ipc.test_client import DECODER, finished
 
@@ -80,7 +87,8 @@ async def test_a_text_that_is_still_worked_on_is_waited_for_but_not_for_long() -
         await asyncio.sleep(0.01)
         assert bench.ids == []
         bench.submit()
-    await asyncio.sleep(0.01)
+    while not bench.ids:
+        await asyncio.sleep(0.001)
     assert bench.ids == [[1, 2]]
     impatient = Bench(0.005)
     started = time.monotonic()

@@ -15,7 +15,14 @@ import pytest
 
 from server.errors import CheckpointError, NotReady, StartError
 from server.ipc.client import EngineClient
-from server.ipc.messages import EngineOptions, Failed, Generate, GenerationParams, ModelSpec, StepOutput, Tokens
+from server.ipc.descriptions import EngineOptions, ModelSpec
+from server.ipc.messages import (
+    Failed,
+    Generate,
+    StepOutput,
+    Tokens,
+)
+from server.ipc.params import GenerationParams
 from server.ipc.supervisor import Patience, Supervisor
 from tests.ipc.observing import Recorder
 from tests.wire.checkpoints import write_checkpoint

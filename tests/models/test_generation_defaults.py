@@ -9,7 +9,7 @@ import pytest
 from models.config import ConfigError
 from models.families import FAMILIES
 from models.generation_defaults import GenerationDefaults, generation_defaults
-from server.ipc import messages
+from server.ipc import descriptions
 
 FAMILY = GenerationDefaults(end_token_ids=(7,), decoder_start_token_ids=(3,))
 
@@ -20,7 +20,7 @@ def read(generation_config, config=None, seq2seq=True, vocab_size=60000):
 
 def test_fields_are_those_of_the_message():
     ours = [field.name for field in dataclasses.fields(GenerationDefaults)]
-    assert ours == list(messages.GenerationDefaults.__struct_fields__)
+    assert ours == list(descriptions.GenerationDefaults.__struct_fields__)
 
 
 def test_opus_mt():

@@ -13,7 +13,7 @@ from models.config import AlibiConfig
 from models.positions import Alibi
 from models.transformer import Stack
 from server.engine.loading import Loaded
-from server.ipc.messages import ModelSpec
+from server.ipc.descriptions import ModelSpec
 from tests.engine.harness import Pair, generate, reference, run
 from tests.parity.checkpoints import load, random_ids, save
 from tests.parity.paged import Rows, chunked, one_by_one, one_shot

@@ -12,7 +12,7 @@ import transformers
 
 from models.families import FAMILIES
 from server.engine.loading import Loaded
-from server.ipc.messages import ModelSpec
+from server.ipc.descriptions import ModelSpec
 from tests.engine import test_speech
 from tests.engine.harness import Pair, generate, in_their_words, reference, run
 from tests.engine.shapes import GENERATING

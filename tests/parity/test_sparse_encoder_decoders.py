@@ -11,7 +11,7 @@ from models.config import ConfigError
 from models.families import family_of
 from models.sparse import TransientGlobalAttention
 from server.engine.loading import Loaded
-from server.ipc.messages import ModelSpec
+from server.ipc.descriptions import ModelSpec
 from tests.engine.harness import Pair, generate, reference, run
 from tests.parity.checkpoints import edit_config, forget_short_texts, load, random_ids, save
 from tests.parity.largest import largest

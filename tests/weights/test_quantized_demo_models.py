@@ -12,7 +12,9 @@ from transformers import AutoTokenizer, MarianTokenizer
 from models.loader import load_model
 from server.engine.engine import Engine
 from server.engine.loading import build, load
-from server.ipc.messages import Encode, EncodeItem, EngineOptions, Generate, GenerationParams, ModelSpec
+from server.ipc.descriptions import EngineOptions, ModelSpec
+from server.ipc.messages import Encode, EncodeItem, Generate
+from server.ipc.params import GenerationParams
 from tests.engine.harness import run
 from tests.parity.paged import Rows
 from weights.demo.train import reviews, stories, translation

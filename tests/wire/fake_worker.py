@@ -18,6 +18,7 @@ import struct
 import sys
 import time
 
+from server.ipc.descriptions import GenerationDefaults, ModelInfo, ModelSpec
 from server.ipc.messages import (
     FRAME_HEADER,
     Abort,
@@ -27,11 +28,8 @@ from server.ipc.messages import (
     Failed,
     Finished,
     Generate,
-    GenerationDefaults,
     Hypothesis,
     LoadFailed,
-    ModelInfo,
-    ModelSpec,
     Progress,
     PromptScored,
     Ready,
