@@ -135,7 +135,7 @@ class AttentionPlan:
     def _make_queries(self) -> Queries:
         counts, key_lens = np.array(self.query_lens), np.array(self.key_lens)
         count = len(counts)
-        if int(counts.sum()) == count:  # one query a row
+        if sum(self.query_lens) == count:  # one query a row
             rows, within, lens = np.arange(count), np.zeros_like(counts), key_lens
             tiles = np.stack([rows, counts], 1)
         else:

@@ -100,8 +100,3 @@ class DecoderBatch:
     def offsets(self) -> tuple[int, ...]:
         """Where each row's tokens start, and at the end `tokens`: `rows + 1` integers."""
         return (0, *accumulate(self.query_lens))
-
-    @cached_property
-    def last_token_indices(self) -> Tensor:
-        """[rows], int64: index into `tokens` of each row's last token, whose hidden state predicts the next one."""
-        return torch.tensor(self.offsets[1:], device=self.token_ids.device) - 1

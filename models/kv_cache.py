@@ -51,8 +51,9 @@ class KVCache:
         """Store new keys and values. slot_mapping: [tokens], int64. key, value: [tokens, kv_heads, head_dim]."""
         ops.write_slots(self.keys[layer], self.values[layer], slot_mapping, key, value)
 
-    def copy_blocks(self, copies: Sequence[tuple[int, int, int]]) -> None:
-        """Copy (source, destination, slots) in every layer: so many leading slots of a block, for a copy on write."""
+    def copy_blocks(self, copies: Sequence[tuple[int, int, int, int]]) -> None:
+        """Copy (source, destination, first, end) in every layer: these slots of a block, for a copy on write. Those
+        before them are the same already, those after them not in use."""
         if copies:
             ops.copy_blocks((*self.keys, *self.values), copies)
 

@@ -144,7 +144,7 @@ def write_slots(key_cache: Tensor, value_cache: Tensor, slots: Tensor, key: Tens
     implementation(key).write_slots(key_cache, value_cache, slots, key, value)
 
 
-def copy_blocks(caches: Sequence[Tensor], copies: Sequence[tuple[int, int, int]]) -> None:
+def copy_blocks(caches: Sequence[Tensor], copies: Sequence[tuple[int, int, int, int]]) -> None:
     """See `torch_ops.copy_blocks`."""
     implementation(caches[0]).copy_blocks(caches, copies)
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Callable, Mapping, Sequence
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -125,17 +126,17 @@ def write_slots(key_cache: Tensor, value_cache: Tensor, slots: Tensor, key: Tens
     return None
 
 
-def copy_blocks(caches: Sequence[Tensor], copies: Sequence[tuple[int, int, int]]) -> None:
+def copy_blocks(caches: Sequence[Tensor], copies: Sequence[tuple[int, int, int, int]]) -> None:
     """See `torch_ops.copy_blocks`. What is not asked for is not copied."""
-    pointers = torch.tensor([cache.data_ptr() for cache in caches])
-    slot_bytes = torch.tensor([cache[0, 0].nbytes for cache in caches])
-    table = torch.tensor(copies)
+    pointers = np.array([cache.data_ptr() for cache in caches], dtype=np.int64)
+    slot_bytes = np.array([cache.stride(1) * cache.element_size() for cache in caches], dtype=np.int64)
+    table = np.array(copies, dtype=np.int64)
     _library().triptych_copy_blocks(
-        pointers.data_ptr(),
-        slot_bytes.data_ptr(),
+        pointers.ctypes.data,
+        slot_bytes.ctypes.data,
         len(caches),
         caches[0].shape[1],
-        table.data_ptr(),
+        table.ctypes.data,
         len(copies),
     )
 

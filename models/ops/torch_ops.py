@@ -59,12 +59,12 @@ def write_slots(key_cache: Tensor, value_cache: Tensor, slots: Tensor, key: Tens
     value_cache.flatten(0, 1).index_copy_(0, slots, value)
 
 
-def copy_blocks(caches: Sequence[Tensor], copies: Sequence[tuple[int, int, int]]) -> None:
-    """Copy (source, destination, slots): at least so many leading slots of a block, in each cache.
+def copy_blocks(caches: Sequence[Tensor], copies: Sequence[tuple[int, int, int, int]]) -> None:
+    """Copy (source, destination, first, end): at least these slots of a block, in each cache; others may be copied too.
 
     caches: [blocks, block_size, kv_heads, head_dim] each, of one number of blocks. No destination is a source.
     """
-    source, destination, _ = torch.tensor(copies, device=caches[0].device).unbind(1)
+    source, destination = torch.tensor(copies, device=caches[0].device)[:, :2].unbind(1)
     for cache in caches:
         cache[destination] = cache[source]
 

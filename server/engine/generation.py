@@ -183,13 +183,14 @@ class Generation:
         if schedule is None:
             return None
         phase, num_rows, num_tokens = schedule.phase, len(schedule.rows), schedule.num_tokens
-        for request in schedule.requests:
+        requests = schedule.requests
+        for request in requests:
             if request.first_scheduled is None:
                 request.first_scheduled = started
         try:
             mask_wait_seconds = self._run(schedule, events)
         except Exception as error:
-            for request in schedule.requests:
+            for request in requests:
                 self.finish(request, "engine_error", events, STEP_FAILED)
             raise StepFailed from error
         seconds = time.monotonic() - started

@@ -26,7 +26,10 @@ def score_prompts(
     [n, hidden] to [n, vocab], float32. What an earlier step told, before a preemption, is kept.
     Returns the requests whose prompts are now complete, and those whose numbers are not finite.
     """
-    complete, failed = [], []
+    complete: list[Request] = []
+    failed: list[Request] = []
+    if not any(row.request.params.prompt_logprobs for row in rows):
+        return complete, failed
     start = 0
     for row in rows:
         first, start = start, start + row.width

@@ -76,12 +76,7 @@ class Runner:
         self.self_cache.copy_blocks(schedule.copies)
         batch = self._decoder_batch(schedule.rows, self.self_cache.block_size)
         hidden = self.model.decode(batch, self.self_cache, self.cross_cache)
-        last = batch.last_token_indices
-        if not all(row.needs_logits and not row.sequence.draft for row in schedule.rows):
-            ends = zip(schedule.rows, batch.offsets[1:], strict=True)
-            needed = [range(end - 1 - len(row.sequence.draft), end) for row, end in ends if row.needs_logits]
-            last = self._tensor(list(chain.from_iterable(needed)))
-        return self.logits(hidden[last]), hidden
+        return self.logits(self._needed(schedule.rows, hidden)), hidden
 
     @torch.inference_mode()
     def logits(self, hidden: Tensor) -> Tensor:
@@ -125,6 +120,16 @@ class Runner:
         if self.cross_cache is not None:
             self.cross_cache.clear(cross_blocks)
 
+    def _needed(self, rows: Sequence[ScheduledRow], hidden: Tensor) -> Tensor:
+        """The hidden states that logits are made of: all of them where every row brings the one token it lacked."""
+        needed: list[int] = []
+        end = 0
+        for row in rows:
+            end += row.width
+            if row.needs_logits:
+                needed += range(end - 1 - len(row.sequence.draft), end)
+        return hidden if len(needed) == end else hidden[self._tensor(needed)]
+
     def _encode_sources(self, schedule: Schedule) -> None:
         assert self.cross_cache is not None
         batch = self.source_batch(schedule.sources)
@@ -139,16 +144,22 @@ class Runner:
         starts = [row.sequence.num_computed_tokens for row in rows]
         counts = [row.width for row in rows]
         ends = [start + count for start, count in zip(starts, counts, strict=True)]
-        token_ids = list(
-            chain.from_iterable(
-                [*row.sequence.tokens[a : a + row.num_tokens], *row.sequence.draft]
-                for row, a in zip(rows, starts, strict=True)
+        tables = padded_tables(
+            [row.sequence.block_table[: -(-end // block_size)] for row, end in zip(rows, ends, strict=True)]
+        )
+        positions, owners = np.array(starts), np.arange(len(rows))
+        if sum(counts) == len(rows):
+            token_ids = [row.sequence.tokens[start] for row, start in zip(rows, starts, strict=True)]
+        else:
+            token_ids = list(
+                chain.from_iterable(
+                    [*row.sequence.tokens[a : a + row.num_tokens], *row.sequence.draft]
+                    for row, a in zip(rows, starts, strict=True)
+                )
             )
-        )
-        positions = np.concatenate([np.arange(a, b) for a, b in zip(starts, ends, strict=True)])
-        slots = np.concatenate(
-            [slots_of(row.sequence.block_table, a, b, block_size) for row, a, b in zip(rows, starts, ends, strict=True)]
-        )
+            positions = np.concatenate([np.arange(a, b) for a, b in zip(starts, ends, strict=True)])
+            owners = np.repeat(owners, counts)
+        slots = tables[owners, positions // block_size] * block_size + positions % block_size
         columns = [np.asarray(token_ids, dtype=np.int64), positions, slots]
         if self.rotates_by_length:
             columns.append(np.maximum(np.repeat([row.request.rope_tokens for row in rows], counts), positions + 1))
@@ -158,15 +169,17 @@ class Runner:
         source_tables = None
         if self.cross_cache is not None:
             source_lens = tuple(row.request.num_source_tokens for row in rows)
-            source_tables = self._tensor(padded_tables([row.request.cross_block_table for row in rows]))
-        tables = [row.sequence.block_table[: -(-end // block_size)] for row, end in zip(rows, ends, strict=True)]
+            places = {row.request: row.request.cross_block_table for row in rows}
+            numbers = {request: number for number, request in enumerate(places)}
+            each = padded_tables(list(places.values()))
+            source_tables = self._tensor(each[[numbers[row.request] for row in rows]])
         return DecoderBatch(
             token_ids=packed[0],
             positions=packed[1],
             query_lens=tuple(counts),
             key_lens=tuple(ends),
             slot_mapping=packed[2],
-            block_tables=self._tensor(padded_tables(tables)),
+            block_tables=self._tensor(tables),
             source_lens=source_lens,
             source_block_tables=source_tables,
             adapters=named([row.request.adapter for row in rows]),
@@ -185,8 +198,6 @@ def named(adapters: Sequence[str]) -> tuple[str, ...]:
 
 def slots_of(table: Sequence[int], start: int, end: int, block_size: int) -> Ids:
     """Cache slots of the tokens start..end-1 of a sequence."""
-    if end == start + 1:
-        return np.array([table[start // block_size] * block_size + start % block_size], dtype=np.int64)
     positions = np.arange(start, end)
     blocks = np.asarray(table, dtype=np.int64)
     return blocks[positions // block_size] * block_size + positions % block_size

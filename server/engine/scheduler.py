@@ -21,7 +21,7 @@ from typing import Literal
 
 from server.engine.block_manager import BlockManager
 from server.engine.prefix_keys import extend_keys
-from server.engine.sequence import Request, Sequence, State
+from server.engine.sequence import Request, Sequence, State, common_length
 
 PREFILL_PER_DECODE = 4
 """Prefill tokens that a step may add for each row that decodes in it."""
@@ -51,17 +51,18 @@ class ScheduledRow:
     @property
     def needs_logits(self) -> bool:
         """Whether the row's last token is among them."""
-        return self.num_tokens == self.sequence.num_uncomputed_tokens
+        sequence = self.sequence
+        return self.num_tokens == len(sequence.tokens) - sequence.num_computed_tokens
 
 
 @dataclass(slots=True)
 class Schedule:
-    """One step: encode `sources`, copy the `copies` of `self` blocks (source, destination, slots in use), then compute
-    `rows`."""
+    """One step: encode `sources`, copy the `copies` of `self` blocks (source, destination, first slot and end), then
+    compute `rows`."""
 
     rows: list[ScheduledRow] = field(default_factory=list)
     sources: list[Request] = field(default_factory=list)
-    copies: list[tuple[int, int, int]] = field(default_factory=list)
+    copies: list[tuple[int, int, int, int]] = field(default_factory=list)
     num_decode_tokens: int = 0
 
     @property
@@ -158,24 +159,49 @@ class Scheduler:
         return suspects
 
     def fork(self, request: Request, parents: list[int]) -> None:
-        """Replace the rows of a group by its new beams: row i goes on from old row `parents[i]`, sharing its blocks."""
+        """Replace the rows of a group by its new beams: row i goes on from old row `parents[i]`.
+
+        The first child of a row takes its blocks over. The others share those that are full, and have the last one of a
+        row that nobody goes on from: what that does not hold already is copied into it before the next step.
+        """
         assert request.beams is not None
-        old = request.rows
+        old, heirs = request.rows, set(parents)
         prompt = old[0].tokens[: request.num_prompt_tokens]
-        request.rows = [
-            Sequence(
-                [*prompt, *beam.tokens],
-                old[parent].num_computed_tokens,
-                self.self_pool.share(old[parent].block_table),
-                list(old[parent].block_keys),
-                old[parent].published_blocks,
-                sound_tokens=old[parent].sound_tokens,
+        ended = [row for index, row in enumerate(old) if index not in heirs]
+        request.rows = []
+        for beam, parent in zip(request.beams.running, parents, strict=True):
+            row = old[parent]
+            if parent in heirs:
+                heirs.remove(parent)
+                table, keys = row.block_table, row.block_keys
+            else:
+                table, keys = self._branch(request, row, ended), list(row.block_keys)
+            request.rows.append(
+                Sequence(
+                    [*prompt, *beam.tokens],
+                    row.num_computed_tokens,
+                    table,
+                    keys,
+                    row.published_blocks,
+                    sound_tokens=row.sound_tokens,
+                )
             )
-            for beam, parent in zip(request.beams.running, parents, strict=True)
-        ]
-        for row in old:
+        for row in ended:
             self.self_pool.release(row.block_table)
-            row.block_table = []
+
+    def _branch(self, request: Request, row: Sequence, ended: list[Sequence]) -> list[int]:
+        """A block table for one more beam that goes on from a row, its last block one of `ended` if there is any."""
+        pool, done = self.self_pool, row.num_computed_tokens
+        full = done // pool.block_size
+        spare = next((one for one in ended if len(one.block_table) > full), None)
+        if full == len(row.block_table) or spare is None or pool.references(spare.block_table[full]) > 1:
+            return pool.share(row.block_table)
+        # Beams part late: most of what the block is to hold is the same in both texts.
+        common = common_length(row.tokens, spare.tokens, done)
+        block = spare.block_table.pop()
+        first = max(common - full * pool.block_size, 0)
+        request.copies.append((row.block_table[full], block, first, done - full * pool.block_size))
+        return [*pool.share(row.block_table[:full]), block]
 
     def restart(self, request: Request) -> None:
         """Compute a running request anew from its start, before any that waits, as the longer text that it now is."""
@@ -253,10 +279,12 @@ class Scheduler:
             self._preempt(newest)
             if newest is request:
                 return
+        schedule.copies += request.copies
+        request.copies = []
         for row in request.rows:
             copy = self.self_pool.make_writable(row.block_table, position)
             if copy is not None:
-                schedule.copies.append((*copy, position % self.self_pool.block_size))
+                schedule.copies.append((*copy, 0, position % self.self_pool.block_size))
             schedule.rows.append(ScheduledRow(request, row, 1))
 
     def _draft(self, schedule: Schedule, budget: int) -> int:
@@ -399,3 +427,4 @@ class Scheduler:
             if suspect:
                 self.suspect_self_blocks += [block for block in freed if not self.self_pool.is_published(block)]
         request.shared_tokens = 0
+        request.copies = []

@@ -151,9 +151,10 @@ def _select_beams(logits: Tensor, seen: Survey, requests: Sequence[Request]) -> 
     offsets = [0, *accumulate(len(request.rows) for request in requests)]
     choices = []
     together: dict[Hashable, list[int]] = {}
+    best = np.maximum.reduceat(values[:, 0], offsets[:-1]).tolist()
     for index, request in enumerate(requests):
         assert request.beams is not None
-        if values[offsets[index] : offsets[index + 1], 0].max() == -np.inf:
+        if best[index] == -np.inf:
             choices.append(Choice(request, exhausted=True))
         else:
             together.setdefault(request.beams.shape, []).append(index)
@@ -161,7 +162,8 @@ def _select_beams(logits: Tensor, seen: Survey, requests: Sequence[Request]) -> 
         members = [requests[index] for index in indices]
         searches = [request.beams for request in members if request.beams is not None]
         width = min(searches[0].num_candidates, values.shape[1])
-        rows = np.array([range(offsets[index], offsets[index + 1]) for index in indices])
+        first = np.array([offsets[index] for index in indices])
+        rows = first[:, None] + np.arange(len(members[0].rows))
         own = [reporters[index] for index in indices]
         parents = advance_together(searches, values[rows, :width], tokens[rows, :width], own)
         choices += [Choice(request, parents=rows) for request, rows in zip(members, parents, strict=True)]

@@ -59,6 +59,7 @@ class Request:
     request was first admitted; None before that, or where nobody looks.
     takes_drafts: whether its tokens may be guessed ahead.
     shared_tokens: after a preemption, how much of their past the rows share again; computed by the first row alone.
+    copies: what blocks of its rows are to hold before they are read, as `Schedule` has it.
     rope_tokens: in how long a text its tokens are rotated at least, where a model's rotation depends on that: the
     prompt's length, or what the text had grown to when it was computed anew.
     Times are seconds of time.monotonic(); None: not yet.
@@ -88,6 +89,7 @@ class Request:
         self.rope_tokens = len(prompt)
         self.rows = [Sequence(list(prompt))]
         self.shared_tokens = 0
+        self.copies: list[tuple[int, int, int, int]] = []
         # Another adapter makes other keys and values of the same text.
         self.root_key = root_key(f"{adapter} {message.cache_salt}")
         self.cached_tokens: int | None = None
@@ -153,6 +155,14 @@ class Request:
         texts = [row.tokens for row in self.rows]
         limit = self.num_tokens - 1
         for earlier, later in pairwise(texts):
-            if earlier[:limit] != later[:limit]:
-                limit = next(i for i in range(limit) if earlier[i] != later[i])
+            limit = common_length(earlier, later, limit)
         return limit
+
+
+def common_length(one: list[int], other: list[int], limit: int) -> int:
+    """How many leading tokens two texts have in common, `limit` at most; both are as long as that."""
+    # Texts of beams part late, and whole lists are compared faster than their tokens one by one.
+    same, step = limit, 1
+    while one[:same] != other[:same]:
+        same, step = max(limit - step, 0), 2 * step
+    return next((i for i in range(same, limit) if one[i] != other[i]), limit)

@@ -13,6 +13,8 @@ from collections import Counter
 import numpy as np
 import pytest
 
+from server.engine import scheduler as scheduling
+from server.engine.beam_search import Beam
 from server.engine.block_manager import BlockManager
 from server.engine.scheduler import Schedule, ScheduledRow, Scheduler
 from server.engine.sequence import Request, State
@@ -136,8 +138,8 @@ class World:
         size, sources = self.block_size, set(schedule.sources)
         taken = {row.request for row in schedule.rows}
         assert sources <= taken
-        for source, destination, slots in schedule.copies:
-            for offset in range(slots):
+        for source, destination, first, end in schedule.copies:
+            for offset in range(first, end):
                 self.cache[destination * size + offset] = self.cache.get(source * size + offset, ())
                 if source * size + offset in self.spoken_for:
                     self.spoken_for.add(destination * size + offset)
@@ -393,3 +395,53 @@ def test_blocks_that_no_finite_logits_spoke_for_are_suspect():
     world.scheduler.remove(request)
     assert sorted(world.scheduler.take_suspects()[0]) == sorted(table)
     assert world.scheduler.take_suspects() == ([], [])
+
+
+def part(world: World) -> Request:
+    """Two beams with five tokens in their first block of eight, of which the last differ; then both go on from one."""
+    request = world.add(num_beams=2, max_new_tokens=9)
+    assert request is not None
+    request.rows[0].tokens[:] = request.rows[0].tokens[:1]
+    request.num_prompt_tokens = 1
+    for parents, lasts in [([0, 0], [11, 12]), ([0, 1], [13, 14]), ([0, 0], [15, 16]), ([1, 1], [17, 18])]:
+        schedule = world.scheduler.schedule()
+        assert schedule is not None
+        world.compute(schedule)
+        world.scheduler.computed(schedule)
+        world.scheduler.publish(request)
+        old = request.beams.running
+        request.beams.running = [Beam([*old[row].tokens, last]) for row, last in zip(parents, lasts, strict=True)]
+        world.scheduler.fork(request, parents)
+        world.check_blocks()
+    return request
+
+
+def test_a_beam_takes_over_the_block_of_one_that_ended():
+    world = World(random.Random(1), cross=False, blocks=9, block_size=8, max_batch_tokens=64, max_batch_rows=6)
+    request = part(world)
+    first, second = (row.block_table[0] for row in request.rows)
+    assert world.scheduler.self_pool.used_blocks == 2
+    # The beams' last tokens alone were different: of four in use one slot is copied.
+    assert request.copies == [(first, second, 3, 4)]
+    schedule = world.scheduler.schedule()
+    assert schedule.copies == [(first, second, 3, 4)] and not request.copies
+    world.compute(schedule)
+
+
+@pytest.mark.parametrize("end", ["preempted", "removed"])
+def test_nothing_is_copied_into_blocks_given_back(end):
+    world = World(random.Random(1), cross=False, blocks=9, block_size=8, max_batch_tokens=64, max_batch_rows=6)
+    request = part(world)
+    if end == "removed":
+        world.scheduler.remove(request)
+    else:
+        world.scheduler.restart(request)
+    assert not request.copies and world.scheduler.self_pool.used_blocks == 0
+
+
+def test_a_slot_too_few_is_noticed(monkeypatch):
+    """Negative control: beams that take each other for more alike than they are lose their past."""
+    monkeypatch.setattr(scheduling, "common_length", lambda one, other, limit: limit)
+    world = World(random.Random(1), cross=False, blocks=9, block_size=8, max_batch_tokens=64, max_batch_rows=6)
+    with pytest.raises(AssertionError, match="a row lost its past"):
+        part(world)

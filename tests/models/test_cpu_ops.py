@@ -95,15 +95,16 @@ def test_write_slots(dtype):
 @pytest.mark.parametrize("dtype", BOUNDS)
 def test_copy_blocks(dtype):
     caches = [torch.randn(9, 4, heads, 8).to(dtype) for heads in (2, 1, 3)]
-    copies = [(0, 5, 3), (7, 8, 1), (0, 1, 4), (2, 6, 2)]
+    copies = [(0, 5, 0, 3), (7, 8, 2, 3), (0, 1, 0, 4), (2, 6, 1, 4), (2, 3, 4, 4)]
     found, expected = [cache.clone() for cache in caches], [cache.clone() for cache in caches]
     ops.copy_blocks(found, copies)
     torch_ops.copy_blocks(expected, copies)
     for cache, ours, theirs in zip(caches, found, expected, strict=True):
         for block in range(9):
-            slots = next((slots for _, destination, slots in copies if destination == block), 0)
-            assert torch.equal(ours[block, :slots], theirs[block, :slots])
-            assert torch.equal(ours[block, slots:], cache[block, slots:])
+            first, end = next((slots for _, destination, *slots in copies if destination == block), (0, 0))
+            assert torch.equal(ours[block, first:end], theirs[block, first:end])
+            assert torch.equal(ours[block, :first], cache[block, :first])
+            assert torch.equal(ours[block, end:], cache[block, end:])
 
 
 @needs_kernels

@@ -86,9 +86,10 @@ EXPORT void triptych_copy_blocks(char* const* caches, const int64_t* slot_bytes,
                                  const int64_t* copies, int64_t count) {
     parallel(num_caches * count, 1, [&](int64_t begin, int64_t end) {
         for (int64_t i = begin; i < end; i++) {
-            const int64_t bytes = slot_bytes[i / count], *copy = copies + i % count * 3;
+            const int64_t bytes = slot_bytes[i / count], *copy = copies + i % count * 4;
             char* cache = caches[i / count];
-            std::memcpy(cache + copy[1] * block_size * bytes, cache + copy[0] * block_size * bytes, copy[2] * bytes);
+            std::memcpy(cache + (copy[1] * block_size + copy[2]) * bytes, cache + (copy[0] * block_size + copy[2]) * bytes,
+                        (copy[3] - copy[2]) * bytes);
         }
     });
 }
