@@ -25,6 +25,18 @@ struct Rooms {
 // fewest rows that make turning them pay.
 constexpr int64_t MOST_SCORES = 131072, FEWEST_ROWS = 32;
 
+template <class T> Side<T> side_of(const Attention& p, const void* tokens, int64_t stride, int64_t query) {
+    return {static_cast<const T*>(tokens), stride, p.block_size, p.tables + p.rows[query] * p.table_width};
+}
+
+// What the items from `item` on, which begins a tile, read first.
+template <class T> Coming<T> coming_of(const Attention& p, int64_t item, int64_t end) {
+    if (item >= end) return {};
+    const int64_t query = p.tiles[item / p.kv_heads * 2];
+    return {side_of<T>(p, p.keys, p.key_stride, query), p.starts[query], p.ends[query],
+            std::min(p.kv_heads, end - item) * p.head_dim};
+}
+
 template <class T, int DIM> void attend_items(const Attention& p, int64_t begin, int64_t end) {
     static thread_local Rooms rooms;
     const int64_t group = p.heads / p.kv_heads;
@@ -32,12 +44,12 @@ template <class T, int DIM> void attend_items(const Attention& p, int64_t begin,
         const int64_t kv_head = item % p.kv_heads, offset = kv_head * p.head_dim;
         const int32_t* tile = p.tiles + item / p.kv_heads * 2;
         const int64_t first = tile[0], last = first + tile[1];
-        const int64_t* table = p.tables + p.rows[first] * p.table_width;
-        const Side<T> keys{static_cast<const T*>(p.keys) + offset, p.key_stride, p.block_size, table};
-        const Side<T> values{static_cast<const T*>(p.values) + offset, p.value_stride, p.block_size, table};
+        const auto keys = side_of<T>(p, static_cast<const T*>(p.keys) + offset, p.key_stride, first);
+        const auto values = side_of<T>(p, static_cast<const T*>(p.values) + offset, p.value_stride, first);
         if constexpr (DIM > 0) {
-            // The heads of a single query share what they read directly too, unless it is widened for each of them.
-            const int64_t fewest = SCORE_ROWS * (last - first > 1 || sizeof(T) == 2 ? 1 : 2);
+            // The heads of a single query share what they read directly too, unless it is widened.
+            constexpr bool widened = sizeof(T) == 2 && !Lanes<T, DIM>::PAIRS;
+            const int64_t fewest = SCORE_ROWS * (last - first > 1 || widened ? 1 : 2);
             if ((last - first) * group >= fewest) {
                 const int64_t seen = std::max<int64_t>(1, p.ends[last - 1] - p.starts[first]);
                 const int64_t most = std::max<int64_t>(1, std::max(FEWEST_ROWS, MOST_SCORES / seen) / group);
@@ -52,8 +64,9 @@ template <class T, int DIM> void attend_items(const Attention& p, int64_t begin,
         }
         // Heads lie side by side: those of this range are read together.
         const int64_t width = std::min(p.kv_heads - kv_head, end - item);
+        const Coming<T> none{}, coming = coming_of<T>(p, item + width, end);
         for (int64_t query = first; query < last; query++) {
-            attend_query<T, DIM>(p, keys, values, query, kv_head, width, rooms);
+            attend_query<T, DIM>(p, keys, values, query, kv_head, width, query + 1 < last ? none : coming, rooms);
         }
         item += width;
     }

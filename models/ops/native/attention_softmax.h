@@ -7,16 +7,18 @@ INLINE Floats capped(Floats x, float cap) {
     return turned > Floats{} ? size : -size;
 }
 
-// Scores to shares: bias, cap, softmax (Vaswani et al. 2017, arXiv:1706.03762, section 3.2.1). Returns one over their
+// Scores to shares: scale, bias, cap, softmax (Vaswani et al. 2017, arXiv:1706.03762, section 3.2.1). Returns one over their
 // sum; the shares stay unnormalised. Up to fifteen numbers behind the scores are overwritten.
-float soften(float* scores, int64_t count, const float* bias, float cap) {
+float soften(float* scores, int64_t count, float scale, const float* bias, float cap) {
     if (cap > 0.0f) {
-        for (int64_t i = 0; i < count; i += WIDTH) store(scores + i, capped(load(scores + i), cap));
+        for (int64_t i = 0; i < count; i += WIDTH) store(scores + i, capped(load(scores + i) * scale, cap));
+        scale = 1.0f;
     }
     if (bias != nullptr) {
         int64_t i = 0;
-        for (; i + WIDTH <= count; i += WIDTH) store(scores + i, load(scores + i) + load(bias + i));
-        for (; i < count; i++) scores[i] += bias[i];
+        for (; i + WIDTH <= count; i += WIDTH) store(scores + i, load(scores + i) * scale + load(bias + i));
+        for (; i < count; i++) scores[i] = scores[i] * scale + bias[i];
+        scale = 1.0f;
     }
     if (count % WIDTH) {
         for (int64_t i = count; i % WIDTH; i++) scores[i] = -__builtin_inff();
@@ -26,7 +28,7 @@ float soften(float* scores, int64_t count, const float* bias, float cap) {
     const Floats top = spread(highest_of(highest));
     Floats sum{};
     for (int64_t i = 0; i < count; i += WIDTH) {
-        const Floats share = exp_negative(load(scores + i) - top);
+        const Floats share = exp_negative((load(scores + i) - top) * scale);
         store(scores + i, share);
         sum += share;
     }

@@ -8,11 +8,12 @@
 constexpr int64_t SCORE_ROWS = REGISTERS < 32 ? 2 : 6, SCORE_GROUPS = REGISTERS < 32 ? 1 : 2;
 constexpr int64_t SCORE_KEYS = SCORE_GROUPS * WIDTH, PANEL_KEYS = 64;
 
-// Sixteen keys, turned: [dim][16].
-template <int DIM> constexpr int64_t TURNED = DIM * WIDTH;
+// Sixteen keys, turned: [lanes][16].
+template <class T, int DIM> constexpr int64_t TURNED = Lanes<T, DIM>::COUNT * WIDTH;
 
 // Scores of SCORE_ROWS rows against SCORE_KEYS keys.
-template <int DIM> struct Scores {
+template <class T, int DIM> struct Scores {
+    using L = Lanes<T, DIM>;
     Floats of[SCORE_ROWS][SCORE_GROUPS];
 
     // What lanes LANE, LANE + STEP, LANE + 2 * STEP... of the direct kernel's sums come to.
@@ -23,12 +24,12 @@ template <int DIM> struct Scores {
                 for (int g = 0; g < SCORE_GROUPS; g++) found.of[row][g] = Floats{};
             }
 #pragma GCC unroll 1
-            for (int64_t d = LANE; d < DIM; d += WIDTH) {
+            for (int64_t lane = LANE; lane < L::COUNT; lane += WIDTH) {
                 Floats key[SCORE_GROUPS];
-                for (int g = 0; g < SCORE_GROUPS; g++) key[g] = load(keys + g * TURNED<DIM> + d * WIDTH);
+                for (int g = 0; g < SCORE_GROUPS; g++) key[g] = load(keys + g * TURNED<T, DIM> + lane * WIDTH);
                 for (int row = 0; row < SCORE_ROWS; row++) {
-                    const Floats query = spread(queries[row * DIM + d]);
-                    for (int g = 0; g < SCORE_GROUPS; g++) found.of[row][g] += query * key[g];
+                    const Floats query = L::all(queries + row * L::COUNT + lane);
+                    for (int g = 0; g < SCORE_GROUPS; g++) found.of[row][g] = L::add(found.of[row][g], query, key[g]);
                 }
             }
         } else {
@@ -42,22 +43,22 @@ template <int DIM> struct Scores {
     }
 };
 
-template <int DIM> void score_tile(const float* queries, const float* keys, float* scores, int64_t pitch) {
-    const auto found = Scores<DIM>::template sum<0, 1>(queries, keys);
+template <class T, int DIM> void score_tile(const float* queries, const float* keys, float* scores, int64_t pitch) {
+    const auto found = Scores<T, DIM>::template sum<0, 1>(queries, keys);
     for (int row = 0; row < SCORE_ROWS; row++) {
         for (int g = 0; g < SCORE_GROUPS; g++) store(scores + row * pitch + g * WIDTH, found.of[row][g]);
     }
 }
 
-// Lane by lane, sixteen numbers of sixteen keys: number j of line i becomes number i of line j.
-template <class T> void turn_lines(const T* const lines[WIDTH], int64_t from, float* turned) {
+// Lane by lane, sixteen of sixteen keys: lane j of line i becomes lane i of line j.
+template <class T, int DIM> void turn_lines(const T* const lines[WIDTH], int64_t from, float* turned) {
     if constexpr (REGISTERS < 32) {
         for (int64_t i = 0; i < WIDTH; i++) {
             for (int64_t j = 0; j < WIDTH; j++) turned[j * WIDTH + i] = widen(lines[i][from + j]);
         }
     } else {
         Floats x[WIDTH];
-        for (int64_t i = 0; i < WIDTH; i++) x[i] = load(lines[i] + from);
+        for (int64_t i = 0; i < WIDTH; i++) x[i] = Lanes<T, DIM>::read(lines[i], from);
         transpose(x);
         for (int64_t i = 0; i < WIDTH; i++) store(turned + i * WIDTH, x[i]);
     }
@@ -67,13 +68,15 @@ template <class T> void turn_lines(const T* const lines[WIDTH], int64_t from, fl
 // key its numbers are repeated.
 template <class T, int DIM> void turn_keys(const Side<T>& keys, int64_t first, int64_t last, float* turned) {
     const T* lines[WIDTH];
-    for (int64_t key = first; key < last || (key - first) % SCORE_KEYS; key += WIDTH, turned += TURNED<DIM>) {
+    for (int64_t key = first; key < last || (key - first) % SCORE_KEYS; key += WIDTH, turned += TURNED<T, DIM>) {
         for (int64_t i = 0; i < WIDTH;) {
             const int64_t from = std::min(key + i, last - 1), run = keys.run(from, last);
             const T* line = keys.at(from);
             for (int64_t j = 0; j < run && i < WIDTH; i++, j++) lines[i] = line + j * keys.stride;
         }
-        for (int64_t d = 0; d < DIM; d += WIDTH) turn_lines(lines, d, turned + d * WIDTH);
+        for (int64_t lane = 0; lane < Lanes<T, DIM>::COUNT; lane += WIDTH) {
+            turn_lines<T, DIM>(lines, lane, turned + lane * WIDTH);
+        }
     }
 }
 
@@ -95,7 +98,7 @@ struct Tile {
     const int32_t *starts, *ends;      // [queries]
     int64_t begin, end;                // keys that any query sees
     int64_t pitch;                     // numbers from one row's scores to the next's
-    float *queries, *scores, *sums;    // [rows, dim], scaled; [rows, pitch], the first is of key `begin`; [rows, dim]
+    float *queries, *scores, *sums;    // [rows, lanes]; [rows, pitch], the first is of key `begin`; [rows, dim]
     float* panel;                      // PANEL_KEYS keys or values
 
     int64_t start(int64_t row) const { return starts[row / group]; }
@@ -110,15 +113,16 @@ struct Tile {
 };
 
 // All rows against the panel's keys from..to-1.
-template <int DIM> void score_panel(const Tile& t, int64_t from, int64_t to) {
+template <class T, int DIM> void score_panel(const Tile& t, int64_t from, int64_t to) {
+    constexpr int64_t lanes = Lanes<T, DIM>::COUNT;
     for (int64_t after = SCORE_ROWS; after < t.rows + SCORE_ROWS; after += SCORE_ROWS) {
         // The last rows are made with those before them, once more.
         const int64_t row = std::min(after, t.rows) - SCORE_ROWS;
         const int64_t low = std::max(from, t.starts_of(row, SCORE_ROWS).first);
         const int64_t high = std::min(to, t.stops_of(row, SCORE_ROWS).second);
         for (int64_t key = low - (low - from) % SCORE_KEYS; key < high; key += SCORE_KEYS) {
-            score_tile<DIM>(t.queries + row * DIM, t.panel + (key - from) * DIM,
-                            t.scores + row * t.pitch + key - t.begin, t.pitch);
+            score_tile<T, DIM>(t.queries + row * lanes, t.panel + (key - from) * lanes,
+                               t.scores + row * t.pitch + key - t.begin, t.pitch);
         }
     }
 }
@@ -168,17 +172,17 @@ void attend_tile(const Attention& p, const Side<T>& keys, const Side<T>& values,
     float* factors = rooms.factors.of(t.rows);
     for (int64_t row = 0; row < t.rows; row += t.group) {
         const T* heads = static_cast<const T*>(p.query) + (first + row / t.group) * p.query_stride;
-        scale_heads(heads + kv_head * t.group * DIM, p.scale, t.group * DIM, t.queries + row * DIM);
+        copy_heads<T, DIM>(heads + kv_head * t.group * DIM, t.group * DIM, t.queries + row * Lanes<T, DIM>::COUNT);
     }
     for (int64_t from = t.begin; from < t.end; from += PANEL_KEYS) {
         const int64_t to = std::min(from + PANEL_KEYS, t.end);
         turn_keys<T, DIM>(keys, from, to, t.panel);
-        score_panel<DIM>(t, from, to);
+        score_panel<T, DIM>(t, from, to);
     }
     for (int64_t row = 0; row < t.rows; row++) {
         const float* bias = bias_from(p, kv_head * t.group + row % t.group, first + row / t.group);
         const int64_t start = t.start(row);
-        factors[row] = soften(t.scores + row * t.pitch + start - t.begin, t.stop(row) - start, bias, p.cap);
+        factors[row] = soften(t.scores + row * t.pitch + start - t.begin, t.stop(row) - start, p.scale, bias, p.cap);
     }
     std::fill(t.sums, t.sums + t.rows * DIM, 0.0f);
     for (int64_t from = t.begin; from < t.end; from += PANEL_KEYS) {
