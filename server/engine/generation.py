@@ -183,6 +183,7 @@ class Generation:
         if schedule is None:
             return None
         phase, num_rows, num_tokens = schedule.phase, len(schedule.rows), schedule.num_tokens
+        num_decoding, num_added = schedule.num_decode_tokens, schedule.num_added_tokens
         requests = schedule.requests
         for request in requests:
             if request.first_scheduled is None:
@@ -194,6 +195,7 @@ class Generation:
                 self.finish(request, "engine_error", events, STEP_FAILED)
             raise StepFailed from error
         seconds = time.monotonic() - started
+        self.scheduler.pace.observe(num_decoding, num_added, seconds)
         lags, self._beam_lags = self._beam_lags, []
         return StepTiming(
             self.name,

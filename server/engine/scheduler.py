@@ -20,19 +20,25 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from server.engine.block_manager import BlockManager
+from server.engine.pace import Pace
 from server.engine.prefix_keys import extend_keys
 from server.engine.sequence import Request, Sequence, State, common_length
 
 PREFILL_PER_DECODE = 4
-"""Prefill tokens that a step may add for each row that decodes in it."""
+"""Where no pace is known yet: prefill tokens that a step may add for each row that decodes in it."""
 
 SOURCE_TOKENS_PER_TOKEN = 2
 """How many tokens of a source count as one: they meet an encoder, but neither a vocabulary nor a cache."""
 
 
 def shared_tokens(max_batch_tokens: int) -> int:
-    """Prefill or encoder tokens of a step that others wait for: a fraction of those it may have when nobody does."""
+    """Tokens of a step that others wait for, where no pace is known: a part of what it may have when nobody does."""
     return max(max_batch_tokens // 8, 1)
+
+
+def source_cost(request: Request) -> int:
+    """What encoding the source of a request takes of a budget."""
+    return -(-request.num_source_tokens // SOURCE_TOKENS_PER_TOKEN)
 
 
 @dataclass(slots=True)
@@ -75,6 +81,12 @@ class Schedule:
         return sum(row.width for row in self.rows) + sum(r.num_source_tokens for r in self.sources)
 
     @property
+    def num_added_tokens(self) -> int:
+        """Tokens that nobody who has begun to answer waits for, as the budget counts them."""
+        rows = sum(row.width for row in self.rows)
+        return rows - self.num_decode_tokens + sum(source_cost(request) for request in self.sources)
+
+    @property
     def phase(self) -> Literal["prefill", "decode", "mixed"]:
         if self.num_decode_tokens == 0:
             return "prefill"
@@ -85,8 +97,8 @@ class Scheduler:
     """Requests of one model: waiting, running, and their blocks.
 
     cross_pool: blocks for encoded sources, None for a decoder. max_batch_tokens: tokens of one step beyond which no
-    prefill is added, those of sources at `SOURCE_TOKENS_PER_TOKEN`; a step with decoding rows adds less, see
-    `PREFILL_PER_DECODE` and `shared_tokens`.
+    prefill is added, those of sources at `SOURCE_TOKENS_PER_TOKEN`; a step that somebody waits for adds what `pace`
+    allows, which is to be told how long each step took.
     max_batch_rows: rows of all running requests together. prefix_cache: whether requests may share the blocks of their
     common beginning; to be left off where keys and values of a token depend on more than it and those before it. A
     decoder that looks at a source is such a case, and never shares.
@@ -105,6 +117,7 @@ class Scheduler:
         self.max_batch_tokens = max_batch_tokens
         self.max_batch_rows = max_batch_rows
         self.prefix_cache = prefix_cache and cross_pool is None
+        self.pace = Pace()
         self.waiting: deque[Request] = deque()
         self.running: list[Request] = []
         self.num_preemptions = 0
@@ -219,11 +232,9 @@ class Scheduler:
                 self._decode(request, schedule)
         budget = self.max_batch_tokens - len(schedule.rows)
         budget -= self._draft(schedule, budget)
-        if schedule.rows:
-            # Others wait for this step: what is added must not make it several times as long.
-            budget = min(budget, max(PREFILL_PER_DECODE * len(schedule.rows), shared_tokens(self.max_batch_tokens)))
         # Of rows that decode, only those that have begun to answer are decode tokens; the rest are short prompts.
         schedule.num_decode_tokens = sum(row.width for row in schedule.rows if row.request.num_generated > 0)
+        budget = min(budget, self._room(schedule))
         for request in self.running:
             if not request.wants_next_token:
                 budget -= self._prefill(request, schedule, budget)
@@ -287,6 +298,19 @@ class Scheduler:
                 schedule.copies.append((*copy, 0, position % self.self_pool.block_size))
             schedule.rows.append(ScheduledRow(request, row, 1))
 
+    def _room(self, schedule: Schedule) -> int:
+        """How many tokens those bear who wait for the next one of theirs (docs/decisions/0026-bursts.md)."""
+        had = [request.num_generated for request in schedule.requests]
+        settled, beginners = sum(count > 1 for count in had), had.count(1)
+        if not settled + beginners:
+            return self.max_batch_tokens
+        free_rows = self.max_batch_rows - sum(request.width for request in self.running)
+        newcomers = len(self.running) - settled - beginners + min(len(self.waiting), free_rows)
+        room = self.pace.tokens_to_add(settled, beginners, newcomers, schedule.num_decode_tokens)
+        if room is None:
+            return max(PREFILL_PER_DECODE * len(schedule.rows), shared_tokens(self.max_batch_tokens))
+        return room
+
     def _draft(self, schedule: Schedule, budget: int) -> int:
         """Make room for the drafts of decoding rows, and cut what has none. Returns how many tokens are left of them.
 
@@ -325,7 +349,7 @@ class Scheduler:
             found = self._find(request)
             if not self._fits(request, found) or self._comes_soon(request, len(found)):
                 return
-            source = 0 if request.source_encoded else -(-request.num_source_tokens // SOURCE_TOKENS_PER_TOKEN)
+            source = 0 if request.source_encoded else source_cost(request)
             # A source is encoded whole. One that exceeds the budget goes when no other prefill does.
             if source > budget and prefills:
                 return

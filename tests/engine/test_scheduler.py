@@ -31,11 +31,12 @@ class World:
     """A scheduler, a cache that remembers which text's token lies in which slot, and the requests ever added.
 
     prefix: prompts begin alike, clients have one of two salts, and requests may share what they have in common.
-    drafts: single rows bring guesses, of which some are right.
+    drafts: single rows bring guesses, of which some are right. clock: how long steps take, so many units at random.
     """
 
     def __init__(self, rng: random.Random, cross: bool, prefix: bool = False, drafts: bool = False, **sizes) -> None:
         self.rng = rng
+        self.clock = random.Random(0)
         self.drafts = drafts
         self.accepted = 0
         self.stems = [[rng.randrange(VOCAB) for _ in range(rng.randint(4, 24))] for _ in range(3)] if prefix else [[]]
@@ -86,6 +87,9 @@ class World:
         self.compute(schedule)
         guessed = sum(len(row.sequence.draft) for row in schedule.rows)
         assert not guessed or guessed + len(schedule.rows) <= self.scheduler.max_batch_tokens
+        decoded, added = schedule.num_decode_tokens, schedule.num_added_tokens
+        seconds = self.clock.uniform(0.5, 2.0) + self.clock.uniform(0.0, 0.05) * added
+        self.scheduler.pace.observe(decoded, added, seconds)
         ready = dict.fromkeys(row.request for row in schedule.rows if row.needs_logits)
         self.scheduler.computed(schedule)
         for request in ready:
@@ -240,7 +244,7 @@ class World:
 @pytest.mark.parametrize("chunk", range(4))
 def test_any_interleaving(cross, prefix, drafts, chunk):
     preemptions = forks = hits = accepted = 0
-    for seed in range(chunk * 12, chunk * 12 + 12):
+    for seed in range(chunk * 20, chunk * 20 + 20):
         rng = random.Random(f"{cross}{seed}")
         world = World(rng, cross, prefix, drafts)
         for _ in range(150):
