@@ -421,20 +421,18 @@ class Scheduler:
                 row.num_computed_tokens = request.shared_tokens
                 row.sound_tokens = min(first.sound_tokens, request.shared_tokens)
                 row.published_blocks = min(len(found), shared)
+        # What can still be found in the cache was not wasted.
+        kept = sum(row.num_computed_tokens for row in request.rows)
+        self.num_wasted_tokens += max(request.lost_tokens - kept, 0)
+        request.lost_tokens = 0
         if self.cross_pool is not None and not request.cross_block_table:
             needed = self.cross_pool.blocks_for(request.num_source_tokens)
             request.cross_block_table = self.cross_pool.allocate(needed)
 
     def _preempt(self, request: Request) -> None:
-        """Give the blocks of a running request back; it will be admitted again before all others.
-
-        What can still be found in the cache does not count as wasted.
-        """
+        """Give the blocks of a running request back; it will be admitted again before all others."""
         self.num_preemptions += 1
-        size = self.self_pool.block_size
-        self.num_wasted_tokens += sum(
-            max(row.num_computed_tokens - row.published_blocks * size, 0) for row in request.rows
-        )
+        request.lost_tokens = sum(row.num_computed_tokens for row in request.rows)
         self._set_back(request)
 
     def _set_back(self, request: Request) -> None:

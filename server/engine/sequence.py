@@ -58,6 +58,7 @@ class Request:
     root_key: where the keys of its blocks begin. cached_tokens: how much of the prompt was found in the cache when the
     request was first admitted; None before that, or where nobody looks.
     takes_drafts: whether its tokens may be guessed ahead.
+    lost_tokens: what its rows had computed when they were preempted, until they are admitted again.
     shared_tokens: after a preemption, how much of their past the rows share again; computed by the first row alone.
     copies: what blocks of its rows are to hold before they are read, as `Schedule` has it.
     rope_tokens: in how long a text its tokens are rotated at least, where a model's rotation depends on that: the
@@ -88,6 +89,7 @@ class Request:
         self.num_prompt_tokens = len(prompt)
         self.rope_tokens = len(prompt)
         self.rows = [Sequence(list(prompt))]
+        self.lost_tokens = 0
         self.shared_tokens = 0
         self.copies: list[tuple[int, int, int, int]] = []
         # Another adapter makes other keys and values of the same text.

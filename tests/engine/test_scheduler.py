@@ -345,7 +345,11 @@ def test_the_newest_request_is_preempted_and_comes_back_first():
         turn(world)
     assert newest.state is State.WAITING and world.scheduler.waiting[0] is newest
     assert oldest.state is middle.state is State.RUNNING
-    assert newest.rows[0].num_computed_tokens == 0 and world.scheduler.num_wasted_tokens > 0
+    lost = newest.lost_tokens
+    assert newest.rows[0].num_computed_tokens == 0 and lost > 0 and world.scheduler.num_wasted_tokens == 0
+    while newest.state is State.WAITING:
+        turn(world)
+    assert world.scheduler.num_wasted_tokens == lost, "it computes them anew when it comes back"
 
 
 def test_sources_are_encoded_whole_and_a_long_one_goes_when_no_other_prefill_does():
