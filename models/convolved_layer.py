@@ -11,6 +11,7 @@ from models.feed_forward import ACTIVATIONS
 from models.layer import Layer
 from models.linear import Kernel
 from models.norms import make_norm
+from models.ops.recording import NotRecordable, Rows
 from models.steps import PackedStep, Step
 
 
@@ -29,6 +30,8 @@ class ConvolvedLayer(Layer):
         self.convolution_norm = make_norm(config.norm, hidden_size)
 
     def forward(self, x: Tensor, step: Step) -> Tensor:
+        if isinstance(x, Rows):
+            raise NotRecordable("rows beside each other are no program's business")
         assert isinstance(step, PackedStep) and self.convolution_norm is not None
         beside = self.activation(self._convolved(x, step.lengths))
         y: Tensor = self.convolution_norm(super().forward(x, step) + beside)

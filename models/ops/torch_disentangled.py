@@ -29,21 +29,44 @@ def disentangled_attention(
     row_of = plan.distances.row_of
     output = torch.empty_like(query)
     for group in plan.groups:
-        queries, keys, values = (
-            side[where].view(group.rows, -1, *side.shape[1:]).transpose(1, 2)
-            for side, where in ((query, group.queries), (key, group.keys), (value, group.keys))
-        )
+        # One text at a time, and only the distances within it: products of matrices of other shapes, as its
+        # batch-mates would make them, have other bits.
         length = group.query_len
         places = torch.arange(length, device=query.device)
-        rows = row_of[places[:, None] - places + len(row_of) // 2].expand(*queries.shape[:2], -1, -1)
-        scores = torch.zeros((), dtype=query.dtype, device=query.device)
-        if position_key is not None:
-            scores = scores + ((queries * scale) @ position_key.permute(1, 2, 0)).gather(-1, rows)
-        if position_query is not None:
-            by_key = keys @ (position_query * scale).permute(1, 2, 0)
-            scores = scores + by_key.gather(-1, rows.transpose(-1, -2)).transpose(-1, -2)
-        if group.mask is not None:
-            scores = scores + group.mask
-        attended = F.scaled_dot_product_attention(queries, keys, values, attn_mask=scores, scale=scale)
-        output[group.queries] = attended.transpose(1, 2).flatten(0, 1)
+        within = row_of[len(row_of) // 2 - length + 1 : len(row_of) // 2 + length]
+        first, last = int(within.min()), int(within.max()) + 1
+        rows = (row_of[places[:, None] - places + len(row_of) // 2] - first).expand(query.shape[1], -1, -1)
+        of_distances = [None if side is None else side[first:last] for side in (position_key, position_query)]
+        sides = [
+            side[where].view(group.rows, length, *side.shape[1:]).transpose(1, 2)
+            for side, where in ((query, group.queries), (key, group.keys), (value, group.keys))
+        ]
+        attended = [
+            _attend(*text, *of_distances, rows, group.mask, scale)
+            for text in zip(*(x.unbind() for x in sides), strict=True)
+        ]
+        output[group.queries] = torch.stack(attended).transpose(1, 2).flatten(0, 1)
     return output
+
+
+def _attend(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    position_key: Tensor | None,
+    position_query: Tensor | None,
+    rows: Tensor,
+    mask: Tensor | None,
+    scale: float,
+) -> Tensor:
+    """One text. query, key, value: [heads, length, head_dim]. rows: [heads, length, length], of the distance tables."""
+    scores = torch.zeros((), dtype=query.dtype, device=query.device)
+    if position_key is not None:
+        scores = scores + ((query * scale) @ position_key.permute(1, 2, 0)).gather(-1, rows)
+    if position_query is not None:
+        by_key = key @ (position_query * scale).permute(1, 2, 0)
+        scores = scores + by_key.gather(-1, rows.transpose(-1, -2)).transpose(-1, -2)
+    if mask is not None:
+        scores = scores + mask[0]
+    sides = (side[None] for side in (query, key, value))
+    return F.scaled_dot_product_attention(*sides, attn_mask=scores[None], scale=scale)[0]

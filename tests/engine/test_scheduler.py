@@ -350,7 +350,9 @@ def test_the_newest_request_is_preempted_and_comes_back_first():
     for other in (oldest, middle):
         world.scheduler.remove(other)
     turn(world)
-    assert newest.state is State.RUNNING and world.scheduler.num_wasted_tokens == lost, "it computes them anew when it comes back"
+    assert newest.state is State.RUNNING and world.scheduler.num_wasted_tokens == lost, (
+        "it computes them anew when it comes back"
+    )
 
 
 def test_sources_are_encoded_whole_and_a_long_one_goes_when_no_other_prefill_does():

@@ -1,0 +1,48 @@
+"""Hidden states of a text are the same bits alone and among others: every encoder, float32, bfloat16 and int8."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+import transformers
+
+from models.loader import load_model
+from models.ops import cpu_ops
+from tests.engine.shapes import SEQ2SEQ
+from tests.parity.checkpoints import save
+from tests.parity.paged import encoder_batch
+from tests.parity.test_encoders import BODIES
+from tests.parity.test_sparse_encoders import CASES as SPARSE
+
+CPU = torch.device("cpu")
+CASES = {"float32": (torch.float32, None), "bfloat16": (torch.bfloat16, None), "int8": (torch.float32, "int8")}
+LENGTHS = (5, 1, 17, 9, 5, 24, 3)
+TEXTS = [[5 + (7 * place + 11 * text) % 80 for place in range(length)] for text, length in enumerate(LENGTHS)]
+
+
+def alone_and_together(directory, case):
+    assert cpu_ops.available(), "build the kernels: pip install -e ."
+    dtype, quantization = CASES[case]
+    model = load_model(directory, dtype, CPU, quantization=quantization).transformer
+    together = model.encode(encoder_batch(TEXTS, CPU)).split(LENGTHS)
+    assert not torch.equal(together[0], together[4])
+    for text, hidden in zip(TEXTS, together, strict=True):
+        assert torch.equal(model.encode(encoder_batch([text], CPU)), hidden)
+
+
+@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("body", [*BODIES, *SPARSE])
+@torch.inference_mode()
+def test_encoders(tmp_path, body, case):
+    family, options = (BODIES | SPARSE)[body]
+    save(tmp_path, getattr(transformers, f"{family}Config")(**options), f"{family}Model")
+    alone_and_together(tmp_path, case)
+
+
+@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("name", SEQ2SEQ)
+@torch.inference_mode()
+def test_sources(tmp_path, name, case):
+    architecture, config = SEQ2SEQ[name]
+    save(tmp_path, config, architecture)
+    alone_and_together(tmp_path, case)
