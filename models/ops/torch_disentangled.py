@@ -68,5 +68,4 @@ def _attend(
         scores = scores + by_key.gather(-1, rows.transpose(-1, -2)).transpose(-1, -2)
     if mask is not None:
         scores = scores + mask[0]
-    sides = (side[None] for side in (query, key, value))
-    return F.scaled_dot_product_attention(*sides, attn_mask=scores[None], scale=scale)[0]
+    return F.scaled_dot_product_attention(query[None], key[None], value[None], scores[None], scale=scale)[0]
