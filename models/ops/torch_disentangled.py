@@ -36,14 +36,14 @@ def disentangled_attention(
         within = row_of[len(row_of) // 2 - length + 1 : len(row_of) // 2 + length]
         first, last = int(within.min()), int(within.max()) + 1
         rows = (row_of[places[:, None] - places + len(row_of) // 2] - first).expand(query.shape[1], -1, -1)
-        of_distances = [None if side is None else side[first:last] for side in (position_key, position_query)]
-        sides = [
-            side[where].view(group.rows, length, *side.shape[1:]).transpose(1, 2)
+        of_key, of_query = (None if side is None else side[first:last] for side in (position_key, position_query))
+        queries, keys, values = (
+            side[where].view(group.rows, length, *side.shape[1:]).transpose(1, 2).unbind()
             for side, where in ((query, group.queries), (key, group.keys), (value, group.keys))
-        ]
+        )
         attended = [
-            _attend(*text, *of_distances, rows, group.mask, scale)
-            for text in zip(*(x.unbind() for x in sides), strict=True)
+            _attend(one, its_keys, its_values, of_key, of_query, rows, group.mask, scale)
+            for one, its_keys, its_values in zip(queries, keys, values, strict=True)
         ]
         output[group.queries] = torch.stack(attended).transpose(1, 2).flatten(0, 1)
     return output
