@@ -173,7 +173,7 @@ class Recording:
     def __init__(self, dtype: torch.dtype) -> None:
         self.dtype = dtype
         self._operations: list[Operation] = []
-        self._rounded: dict[Place | Given, tuple[Rows, Rows]] = {}
+        self._rounded: dict[tuple[Place | Given, int], tuple[Rows, Rows]] = {}
 
     def input(self, width: int) -> Rows:
         """What the program is given."""
@@ -205,7 +205,9 @@ class Recording:
 
     def rounded(self, x: Rows, padded: int) -> tuple[Rows, Rows]:
         """`x` in int8, `padded` numbers a row, and the step of each row. Once for all products that read it."""
-        if x.place not in self._rounded:
+        # The first numbers of a row begin where the whole row does.
+        key = (x.place, x.width)
+        if key not in self._rounded:
             rows, scales = self.new(torch.uint8, padded), self.new(torch.float32, 1)
             fields = {
                 "x": x,
@@ -217,8 +219,8 @@ class Recording:
                 "padded": padded,
             }
             self.emit(Kind.QUANTISE, "rounding to int8", library.QuantiseTask, fields)
-            self._rounded[x.place] = rows, scales
-        return self._rounded[x.place]
+            self._rounded[key] = rows, scales
+        return self._rounded[key]
 
     def finish(self, output: Rows) -> Program:
         """The program. output: the rows that it returns."""

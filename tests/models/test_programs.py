@@ -25,7 +25,10 @@ UNRECORDED = {
 }
 """Mixtures of experts, whose rows part, and sparse attention."""
 
-pytestmark = pytest.mark.skipif(not cpu_ops.available(), reason="compares two uses of the compiled kernels")
+
+@pytest.fixture(autouse=True)
+def kernels():
+    assert cpu_ops.available(), "build the kernels: pip install -e ."
 
 
 def loaded(tmp_path, name, case):
@@ -101,3 +104,12 @@ def test_a_residual_joins_the_product_before_it():
     # Of another width, or not the last: a sum of its own.
     y = ops.rms_norm(product(x), torch.ones(32), 1e-6)
     assert len(recording.finish(x + y).names) > len(program.names)
+
+
+def test_a_part_of_a_row_is_rounded_by_itself():
+    recording = Recording(torch.float32)
+    x = recording.input(32)
+    whole, part = cpu_ops.Int8Linear(torch.randn(8, 32), None), cpu_ops.Int8Linear(torch.randn(8, 16), None)
+    program = recording.finish(whole(x) + part(x[:, :16]))
+    given = torch.randn(3, 32)
+    assert torch.equal(program.run(given, {}), whole(given) + part(given[:, :16]))
