@@ -33,7 +33,7 @@ def survey(logits: Tensor, count: int, with_log_sums: bool) -> Survey:
         None if log_sums is None else log_sums.data_ptr(),
         finite.data_ptr(),
     )
-    _library().triptych_survey(ctypes.byref(task), rows)
+    library.loaded().triptych_survey(ctypes.byref(task), rows)
     return Survey(values, ids, log_sums, finite)
 
 
@@ -57,11 +57,5 @@ def draw(logits: Tensor, rows: Sequence[Filters], uniforms: NDArray[np.float64])
         tokens.data_ptr(),
         lowest.data_ptr(),
     )
-    _library().triptych_draw(ctypes.byref(task), len(rows))
+    library.loaded().triptych_draw(ctypes.byref(task), len(rows))
     return tokens, lowest
-
-
-def _library() -> ctypes.CDLL:
-    loaded = library.load()
-    assert loaded is not None
-    return loaded

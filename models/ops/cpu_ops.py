@@ -40,25 +40,19 @@ def takes(x: Tensor) -> bool:
     return x.is_cpu and x.dtype in library.CODES
 
 
-def _library() -> ctypes.CDLL:
-    loaded = library.load()
-    assert loaded is not None
-    return loaded
-
-
 def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
     """See `torch_ops.rms_norm`."""
-    return _norm(_library().triptych_rms_norm, x, weight, None, eps)
+    return _norm(library.loaded().triptych_rms_norm, x, weight, None, eps)
 
 
 def rms_norm_from_one(x: Tensor, weight: Tensor, eps: float) -> Tensor:
     """See `torch_ops.rms_norm_from_one`."""
-    return _norm(_library().triptych_rms_norm_from_one, x, weight, None, eps)
+    return _norm(library.loaded().triptych_rms_norm_from_one, x, weight, None, eps)
 
 
 def layer_norm(x: Tensor, weight: Tensor, bias: Tensor | None, eps: float) -> Tensor:
     """See `torch_ops.layer_norm`."""
-    return _norm(_library().triptych_layer_norm, x, weight, bias, eps)
+    return _norm(library.loaded().triptych_layer_norm, x, weight, bias, eps)
 
 
 def _norm(kernel: Callable[..., None], x: Tensor, weight: Tensor, bias: Tensor | None, eps: float) -> Tensor:
@@ -99,7 +93,7 @@ def rotate(x: Tensor, cos: Tensor, sin: Tensor, interleaved: bool) -> Tensor:
         cos.shape[-1],
         interleaved,
     )
-    _library().triptych_rotate(library.CODES[x.dtype], ctypes.byref(task))
+    library.loaded().triptych_rotate(library.CODES[x.dtype], ctypes.byref(task))
     return out
 
 
@@ -122,7 +116,7 @@ def write_slots(key_cache: Tensor, value_cache: Tensor, slots: Tensor, key: Tens
         key.shape[0],
         key.shape[1] * head_dim * size,
     )
-    _library().triptych_write_slots(ctypes.byref(task))
+    library.loaded().triptych_write_slots(ctypes.byref(task))
     return None
 
 
@@ -131,7 +125,7 @@ def copy_blocks(caches: Sequence[Tensor], copies: Sequence[tuple[int, int, int, 
     pointers = np.array([cache.data_ptr() for cache in caches], dtype=np.int64)
     slot_bytes = np.array([cache.stride(1) * cache.element_size() for cache in caches], dtype=np.int64)
     table = np.array(copies, dtype=np.int64)
-    _library().triptych_copy_blocks(
+    library.loaded().triptych_copy_blocks(
         pointers.ctypes.data,
         slot_bytes.ctypes.data,
         len(caches),
@@ -195,7 +189,7 @@ def _attend(
         scale,
         cap or 0.0,
     )
-    _library().triptych_attention(library.CODES[query.dtype], ctypes.byref(task))
+    library.loaded().triptych_attention(library.CODES[query.dtype], ctypes.byref(task))
     return out
 
 
@@ -222,7 +216,7 @@ class FloatLinear:
     ) -> Tensor:
         """[rows, in] -> [rows, out]: the activation of the product, times another tensor, plus another."""
         if isinstance(x, Rows):
-            follows = recorded_ops.Finish(self._columns, self._bias, _number(activation), times)
+            follows = recorded_ops.Finish(self._columns, self._bias, _number(activation), times, residual)
             return recorded_ops.float_linear(x, self._weight, self._is_packed, follows)
         x = _rows(x)
         y = torch.empty(x.shape[0], self._columns, dtype=x.dtype)
@@ -230,7 +224,7 @@ class FloatLinear:
         task = library.FloatLinearTask(
             x.data_ptr(), x.stride(0), x.shape[0], self._width, 0, self._weight.data_ptr(), finish, self._is_packed
         )
-        _library().triptych_float_linear(library.CODES[x.dtype], ctypes.byref(task))
+        library.loaded().triptych_float_linear(library.CODES[x.dtype], ctypes.byref(task))
         return y
 
     def rows(self, index: Tensor) -> Tensor:
@@ -239,7 +233,7 @@ class FloatLinear:
         index = index.contiguous()
         found = torch.empty(len(index), self._width, dtype=self._weight.dtype)
         places = self._weight.data_ptr(), self._columns, self._width, index.data_ptr(), len(index), found.data_ptr()
-        if not _library().triptych_float_unpack(library.CODES[found.dtype], *places):
+        if not library.loaded().triptych_float_unpack(library.CODES[found.dtype], *places):
             raise IndexError(f"indices of {self._columns} rows out of range")
         return found
 
@@ -249,7 +243,9 @@ def _panels(weight: Tensor) -> Tensor:
     weight = weight.contiguous()
     group = 4 // weight.element_size()
     packed = torch.empty(-(-columns // _PANEL) * _PANEL * (-(-width // group) * group), dtype=weight.dtype)
-    _library().triptych_float_pack(library.CODES[weight.dtype], weight.data_ptr(), columns, width, packed.data_ptr())
+    library.loaded().triptych_float_pack(
+        library.CODES[weight.dtype], weight.data_ptr(), columns, width, packed.data_ptr()
+    )
     return packed
 
 
@@ -293,7 +289,7 @@ class Int8Linear:
         self._scales = scales
         self._bias = None if bias is None else bias.float().contiguous()
         self.nbytes = sum(x.nbytes for x in (self._packed, self._offsets, self._scales, self._bias) if x is not None)
-        _library().triptych_int8_pack(
+        library.loaded().triptych_int8_pack(
             rounded.data_ptr(), columns, self._width, self._packed.data_ptr(), self._offsets.data_ptr()
         )
 
@@ -306,7 +302,7 @@ class Int8Linear:
     ) -> Tensor:
         """Like `FloatLinear`."""
         if isinstance(x, Rows):
-            follows = recorded_ops.Finish(self._scales.shape[0], self._bias, _number(activation), times)
+            follows = recorded_ops.Finish(self._scales.shape[0], self._bias, _number(activation), times, residual)
             return recorded_ops.int8_linear(x, self._packed, self._scales, self._offsets, self._padded, follows)
         rows, x = x.shape[0], _rows(x)
         y = torch.empty(rows, self._scales.shape[0], dtype=x.dtype)
@@ -324,7 +320,7 @@ class Int8Linear:
             self._offsets.data_ptr(),
             finish,
         )
-        _library().triptych_int8_linear(
+        library.loaded().triptych_int8_linear(
             library.CODES[x.dtype], x.data_ptr(), x.stride(0), self._width, ctypes.byref(task)
         )
         return y

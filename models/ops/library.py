@@ -27,6 +27,7 @@ __all__ = [
     "SurveyTask",
     "choose_generation",
     "load",
+    "loaded",
     "torch",
 ]
 
@@ -230,6 +231,13 @@ def load() -> ctypes.CDLL | None:
             continue
         return library
     return None
+
+
+def loaded() -> ctypes.CDLL:
+    """The library, where it is known to be there."""
+    library = load()
+    assert library is not None
+    return library
 
 
 def choose_generation(name: str) -> bool:

@@ -84,10 +84,10 @@ class Program:
         words[self._rows_at] = rows
         words[self._given_at] = values[self._given_of] + self._given_offsets
         words[self._scratch_at] = room + rows * self._scratch_of + self._scratch_offsets
-        loaded = library.load()
-        assert loaded is not None
         seconds = _watch.seconds_of(self, rows) if _watch is not None else None
-        loaded.triptych_run(words.ctypes.data, len(self.names), None if seconds is None else seconds.ctypes.data)
+        library.loaded().triptych_run(
+            words.ctypes.data, len(self.names), None if seconds is None else seconds.ctypes.data
+        )
         return out
 
 

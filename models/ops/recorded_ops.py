@@ -129,15 +129,16 @@ class Finish:
     bias: Tensor | None
     activation: int = 0
     times: Rows | None = None
+    residual: Rows | None = None
 
     def fields(self, out: Rows) -> dict[str, Any]:
-        times = self.times
+        times, residual = self.times, self.residual
         return {
             "bias": self.bias,
             "times": times,
             "times_stride": 0 if times is None else times.stride_of_rows,
-            "residual": None,
-            "residual_stride": 0,
+            "residual": residual,
+            "residual_stride": 0 if residual is None else residual.stride_of_rows,
             "out": out,
             "out_stride": self.columns,
             "columns": self.columns,

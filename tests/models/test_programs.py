@@ -101,6 +101,10 @@ def test_a_residual_joins_the_product_before_it():
     assert len(program.names) == 1
     given = torch.randn(3, 32)
     assert torch.equal(program.run(given, {}), given + product(given))
+    other = Recording(torch.float32)
+    y = other.input(32)
+    joined = other.finish(product(y, residual=y))
+    assert torch.equal(joined.run(given, {}), given + product(given))
     # Of another width, or not the last: a sum of its own.
     y = ops.rms_norm(product(x), torch.ones(32), 1e-6)
     assert len(recording.finish(x + y).names) > len(program.names)
