@@ -5,6 +5,7 @@ Figures are written after every run, so that a run that is interrupted has told 
 
 from __future__ import annotations
 
+import functools
 import json
 import time
 from collections.abc import Callable
@@ -12,13 +13,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from benchmarks import workloads
+from benchmarks import machine, workloads
 from benchmarks.contestants import OURS
 from benchmarks.contestants.contract import Subject
 from benchmarks.plan import Contest
 from benchmarks.process import ContestantProcess, Failed
 
 LOAD_SECONDS = 600.0
+READING = "A"
+"""The workload whose limit is how fast memory is read."""
 
 
 @dataclass
@@ -124,7 +127,8 @@ def _contest(contest: Contest, options: Options, results: Results, seconds: floa
                         if (name, workload) not in warmed:
                             _warm_up(processes[name], workload, contest, options)
                             warmed.add((name, workload))
-                        outcome = _ask(processes[name], work, options.run_seconds)
+                        ask = functools.partial(_ask, processes[name], work, options.run_seconds)
+                        outcome = _beside_reading(ask) if workload == READING else ask()
                     except Failed as error:
                         entry["error"] = str(error)
                         say(f"  {workload:10} {name:22} {error}")
@@ -194,6 +198,14 @@ def _ask(process: ContestantProcess, work: workloads.Job, seconds: float) -> dic
         made, wanted = outcome["tokens"], sum(work.new_tokens)
     if made != wanted:
         raise Failed(f"made {made} of {wanted} {'texts' if work.kind == 'embed' else 'tokens'}")
+    return outcome
+
+
+def _beside_reading(ask: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+    """One run, and `read_bytes_per_second`: what memory gave just before and after it."""
+    before = machine.usual_bandwidth()
+    outcome = ask()
+    outcome["read_bytes_per_second"] = (before + machine.usual_bandwidth()) / 2
     return outcome
 
 

@@ -2,8 +2,8 @@
 
 Our engine does the workload in this process while every operation of its programs is timed, and beside them the output
 head and the choice of tokens; what is left is Python, embeddings and the making of batches. The floor of the products
-is what the machine allows: bytes of a weight over the bandwidth, or operations over the peak, whichever is longer, both
-measured in the same run.
+is what the machine allows: bytes of a weight over the bandwidth, measured just before and after, or operations over the
+peak, whichever is longer.
 """
 
 from __future__ import annotations
@@ -38,23 +38,25 @@ class Clock:
 
     def __init__(self) -> None:
         self.seconds: dict[str, float] = defaultdict(float)
-        self.head_floor = 0.0
+        self._heads: list[tuple[int, int]] = []
 
     @contextmanager
-    def watching(self, limits: dict[str, float], precision: str) -> Iterator[None]:
+    def watching(self) -> Iterator[None]:
         """Time the output head and the choice of tokens."""
 
         def head(call: Callable[..., Any], owner: LanguageModel, hidden: torch.Tensor, *others: Any) -> Any:
             logits = self._timed("output head", call, owner, hidden, *others)
-            numbers = logits.shape[1] * hidden.shape[1]
-            by_memory = numbers * ITEM_BYTES[precision] / limits["bytes"]
-            self.head_floor += max(by_memory, 2 * hidden.shape[0] * numbers / limits["operations"])
+            self._heads.append((logits.shape[1] * hidden.shape[1], hidden.shape[0]))
             return logits
 
         with ExitStack() as stack:
             self._patch(stack, LanguageModel, "forward", head)
             self._patch(stack, generation, "select", functools.partial(self._timed, "choice of tokens"))
             yield
+
+    def head_floor(self, item_bytes: int, bandwidth: float, operations: float) -> float:
+        """Seconds that the machine would need for what the output heads did."""
+        return sum(max(size * item_bytes / bandwidth, 2 * rows * size / operations) for size, rows in self._heads)
 
     def _patch(self, stack: ExitStack, owner: Any, name: str, wrapper: Callable[..., Any]) -> None:
         call = getattr(owner, name)
@@ -71,18 +73,19 @@ class Clock:
 def profile(shape: str, precision: str, workload: str, options: argparse.Namespace) -> dict[str, Any]:
     """Seconds of a workload by part, and the floor of its products.
 
-    options: `directory`, `threads`, `scale`, `limits` (bytes and operations per second).
+    options: `directory`, `threads`, `scale`, `peaks` (operations per second of each precision).
     """
     entry = Entry()
     entry.load(Subject(shape, precision, str(options.directory / shape), "", options.threads, None))
-    limits = options.limits | {"operations": options.limits[precision]}
     work = workloads.job(workload, shape, options.scale, seed=1)
     # Other ids than the ones that are timed: those would be found in the prefix cache.
     entry.run(workloads.shortened(workloads.job(workload, shape, options.scale, seed=0)))
     clock = Clock()
-    with program.watching() as watch, clock.watching(limits, precision):
+    before = machine.usual_bandwidth()
+    with program.watching() as watch, clock.watching():
         outcome = entry.run(work)
-    found = watch.by_name(limits["bytes"], limits["operations"])
+    bandwidth, operations = (before + machine.usual_bandwidth()) / 2, options.peaks[precision]
+    found = watch.by_name(bandwidth, operations)
     parts = {name: seconds for name, (seconds, _) in found.items() if not name.startswith("product")}
     products = [(seconds, floor) for name, (seconds, floor) in found.items() if name.startswith("product")]
     return {
@@ -91,7 +94,7 @@ def profile(shape: str, precision: str, workload: str, options: argparse.Namespa
         "workload": workload,
         "seconds": outcome.seconds,
         "products": [sum(column) for column in zip(*products, strict=True)] or [0.0, 0.0],
-        "head": [clock.seconds["output head"], clock.head_floor],
+        "head": [clock.seconds["output head"], clock.head_floor(ITEM_BYTES[precision], bandwidth, operations)],
         "attention": parts.pop("attention", 0.0),
         "choice": clock.seconds["choice of tokens"],
         "small": sum(parts.values()),
@@ -115,9 +118,9 @@ def main() -> None:
     parser.add_argument("--json", action="store_true", help="print figures for programs")
     given = parser.parse_args()
     torch.set_num_threads(given.threads)
-    limits = {name: machine.peak(name) for name in plan.PRECISIONS} | {"bytes": machine.read_bandwidth()}
+    peaks = {name: machine.peak(name) for name in plan.PRECISIONS}
     scale = workloads.TINY if given.tiny else workloads.FULL
-    options = argparse.Namespace(directory=given.checkpoints, threads=given.threads, scale=scale, limits=limits)
+    options = argparse.Namespace(directory=given.checkpoints, threads=given.threads, scale=scale, peaks=peaks)
     found = []
     for shape, precision, workload in _tiny() if given.tiny else chosen(given.only):
         checkpoints.make(shape, given.checkpoints)

@@ -22,7 +22,8 @@ WORKLOADS = """\
 PROFILE = """\
 Milliseconds of a workload in our engine, in process, with every operation timed. Small: norms, rotary positions,
 writing the cache, rounding to int8, sums. Choice: of tokens. Rest: Python, embeddings, batches. A floor is bytes of
-weights over the bandwidth or operations over the peak, whichever is longer, for each product of each step."""
+weights over the bandwidth (measured just before and after) or operations over the peak, whichever is longer, for each
+product of each step."""
 
 
 def write(results: Path, page: Path) -> None:
@@ -51,11 +52,23 @@ tokens or texts per second.
 |---|---|
 | processor | {about["processor"]} |
 | cores, memory | {about["cores"]}, {about["memory_bytes"] / 2**30:.0f} GiB |
-| memory bandwidth, reading | {about["read_bytes_per_second"] / 1e9:.1f} GB/s, measured in this run |
+| memory bandwidth, reading | {_bandwidth(summary)} |
 | products (oneDNN) | {rates} G operations/s, measured in this run |
 | system | {about["system"]}; load average at the start {about["load_average"]:.1f} |
 | versions | {versions} |
 | date | {about["date"]} |"""
+
+
+def _bandwidth(summary: Summary) -> str:
+    """At the start of the run, and how it changed."""
+    found = [
+        run["read_bytes_per_second"] / 1e9
+        for entry in summary.entries
+        for run in entry["runs"]
+        if "read_bytes_per_second" in run
+    ]
+    later = f"; usually {min(found):.0f} to {max(found):.0f} beside runs of A" if found else ""
+    return f"{summary.about['read_bytes_per_second'] / 1e9:.1f} GB/s at best, at the start{later}"
 
 
 def _goals(summary: Summary) -> str:

@@ -78,9 +78,14 @@ class Summary:
         return [name for name in ITEM_BYTES if name in found]
 
     def bandwidth_share(self, shape: str, precision: str) -> float | None:
-        """Bytes of the weights over the time of a token of A, in process, over the bandwidth that was measured."""
-        seconds = self.median(shape, precision, "A", "ours", "gaps_p50")
-        parameters = self.load(shape, precision, "ours", "parameters")
-        if seconds is None or parameters is None:
+        """Bytes of the weights over the time of a token of A, in process, over the bandwidth beside that run."""
+        entry, parameters = self.entry(shape, precision, "A", "ours"), self.load(shape, precision, "ours", "parameters")
+        if entry is None or parameters is None:
             return None
-        return float(parameters * ITEM_BYTES[precision] / seconds / self.about["read_bytes_per_second"])
+        weights = parameters * ITEM_BYTES[precision]
+        shares = [
+            weights / run["gaps_p50"] / run["read_bytes_per_second"]
+            for run in entry["runs"]
+            if "read_bytes_per_second" in run
+        ]
+        return statistics.median(shares) if shares else None

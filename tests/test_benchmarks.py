@@ -137,6 +137,16 @@ def test_a_goal_is_held_against_the_best_peer(tmp_path: Path) -> None:
     assert line.verdict == "not measured" and "no peer ran" in line.measured
 
 
+def test_the_share_of_the_bandwidth_is_of_what_memory_gave_at_that_time(tmp_path: Path) -> None:
+    key = {"shape": "gpt2-124m", "precision": "int8", "contestant": "ours"}
+    runs = [{"units": 1, "seconds": 1, "gaps_p50": 0.5, "read_bytes_per_second": speed} for speed in (200, 400, 800)]
+    content = {"about": {}, "entries": [{**key, "workload": "A", "runs": runs}], "sections": {}}
+    content["loads"] = [{**key, "parameters": 120}]
+    (tmp_path / "results.json").write_text(json.dumps(content))
+    share = Summary(tmp_path / "results.json").bandwidth_share("gpt2-124m", "int8")
+    assert share == pytest.approx(120 / 0.5 / 400)
+
+
 def test_a_curve_that_bends_is_no_line() -> None:
     contexts = [64, 128, 256, 512, 1024]
     assert deviation(contexts, [1 + 0.01 * x for x in contexts]) < 1e-6
