@@ -5,8 +5,7 @@ Each row gives the same bits for every number of rows.
 
 from __future__ import annotations
 
-import ctypes
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 import torch
@@ -15,6 +14,7 @@ from torch import Tensor
 from models.attention_plan import ENDLESS, AttentionPlan
 from models.config import Activation
 from models.ops import library, recorded_ops, torch_ops
+from models.ops.library import Kind
 from models.ops.recording import Rows
 
 _ACTIVATIONS: Mapping[Activation, int] = {
@@ -42,20 +42,20 @@ def takes(x: Tensor) -> bool:
 
 def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
     """See `torch_ops.rms_norm`."""
-    return _norm(library.loaded().triptych_rms_norm, x, weight, None, eps)
+    return _norm(Kind.RMS_NORM, x, weight, None, eps)
 
 
 def rms_norm_from_one(x: Tensor, weight: Tensor, eps: float) -> Tensor:
     """See `torch_ops.rms_norm_from_one`."""
-    return _norm(library.loaded().triptych_rms_norm_from_one, x, weight, None, eps)
+    return _norm(Kind.RMS_NORM_FROM_ONE, x, weight, None, eps)
 
 
 def layer_norm(x: Tensor, weight: Tensor, bias: Tensor | None, eps: float) -> Tensor:
     """See `torch_ops.layer_norm`."""
-    return _norm(library.loaded().triptych_layer_norm, x, weight, bias, eps)
+    return _norm(Kind.LAYER_NORM, x, weight, bias, eps)
 
 
-def _norm(kernel: Callable[..., None], x: Tensor, weight: Tensor, bias: Tensor | None, eps: float) -> Tensor:
+def _norm(kind: Kind, x: Tensor, weight: Tensor, bias: Tensor | None, eps: float) -> Tensor:
     width = x.shape[-1]
     if x.dim() > 2 or x.stride(-1) != 1:
         x = x.contiguous()
@@ -71,7 +71,7 @@ def _norm(kernel: Callable[..., None], x: Tensor, weight: Tensor, bias: Tensor |
         width,
         eps,
     )
-    kernel(library.CODES[x.dtype], ctypes.byref(task))
+    library.do(kind, x.dtype, task)
     return out
 
 
@@ -93,7 +93,7 @@ def rotate(x: Tensor, cos: Tensor, sin: Tensor, interleaved: bool) -> Tensor:
         cos.shape[-1],
         interleaved,
     )
-    library.loaded().triptych_rotate(library.CODES[x.dtype], ctypes.byref(task))
+    library.do(Kind.ROTATE, x.dtype, task)
     return out
 
 
@@ -116,7 +116,7 @@ def write_slots(key_cache: Tensor, value_cache: Tensor, slots: Tensor, key: Tens
         key.shape[0],
         key.shape[1] * head_dim * size,
     )
-    library.loaded().triptych_write_slots(ctypes.byref(task))
+    library.do(Kind.WRITE_SLOTS, key.dtype, task)
     return None
 
 
@@ -189,7 +189,7 @@ def _attend(
         scale,
         cap or 0.0,
     )
-    library.loaded().triptych_attention(library.CODES[query.dtype], ctypes.byref(task))
+    library.do(Kind.ATTEND, query.dtype, task)
     return out
 
 
@@ -224,7 +224,7 @@ class FloatLinear:
         task = library.FloatLinearTask(
             x.data_ptr(), x.stride(0), x.shape[0], self._width, 0, self._weight.data_ptr(), finish, self._is_packed
         )
-        library.loaded().triptych_float_linear(library.CODES[x.dtype], ctypes.byref(task))
+        library.do(Kind.FLOAT_LINEAR, x.dtype, task)
         return y
 
     def rows(self, index: Tensor) -> Tensor:
@@ -306,12 +306,13 @@ class Int8Linear:
             return recorded_ops.int8_linear(x, self._packed, self._scales, self._offsets, self._padded, follows)
         rows, x = x.shape[0], _rows(x)
         y = torch.empty(rows, self._scales.shape[0], dtype=x.dtype)
-        scratch = torch.empty(rows * self._padded, dtype=torch.uint8)
-        scales = torch.empty(rows)
+        rounded, row_scales = torch.empty(rows, self._padded, dtype=torch.uint8), torch.empty(rows)
+        places = rounded.data_ptr(), row_scales.data_ptr()
+        rounding = library.QuantiseTask(x.data_ptr(), x.stride(0), *places, rows, self._width, self._padded)
+        library.do(Kind.QUANTISE, x.dtype, rounding)
         finish, _kept = _finish(y, self._bias, activation, times, residual)
         task = library.Int8LinearTask(
-            scratch.data_ptr(),
-            scales.data_ptr(),
+            *places,
             rows,
             self._padded,
             0,
@@ -320,9 +321,7 @@ class Int8Linear:
             self._offsets.data_ptr(),
             finish,
         )
-        library.loaded().triptych_int8_linear(
-            library.CODES[x.dtype], x.data_ptr(), x.stride(0), self._width, ctypes.byref(task)
-        )
+        library.do(Kind.INT8_LINEAR, x.dtype, task)
         return y
 
 

@@ -7,6 +7,7 @@ threads; that is why torch is imported first.
 from __future__ import annotations
 
 import ctypes
+from enum import IntEnum
 from functools import cache
 from pathlib import Path
 
@@ -19,6 +20,7 @@ __all__ = [
     "Finish",
     "FloatLinearTask",
     "Int8LinearTask",
+    "Kind",
     "NormTask",
     "QuantiseTask",
     "RotationTask",
@@ -26,6 +28,7 @@ __all__ = [
     "SumTask",
     "SurveyTask",
     "choose_generation",
+    "do",
     "load",
     "loaded",
     "torch",
@@ -33,6 +36,21 @@ __all__ = [
 
 _POINTER, _INT64, _INT32 = ctypes.c_void_p, ctypes.c_int64, ctypes.c_int32
 _FLOAT, _DOUBLE = ctypes.c_float, ctypes.c_double
+
+
+class Kind(IntEnum):
+    """What an operation is: the enumeration of that name in `native/operations.h`."""
+
+    RMS_NORM = 0
+    RMS_NORM_FROM_ONE = 1
+    LAYER_NORM = 2
+    ROTATE = 3
+    WRITE_SLOTS = 4
+    ADD = 5
+    ATTEND = 6
+    FLOAT_LINEAR = 7
+    QUANTISE = 8
+    INT8_LINEAR = 9
 
 
 class NormTask(ctypes.Structure):
@@ -198,21 +216,14 @@ CODES = {torch.float32: 0, torch.bfloat16: 1}
 """The numbers of `DType` in `native/kernels.h`."""
 
 _SIGNATURES = {
-    "triptych_rms_norm": [_INT32, _POINTER],
-    "triptych_rms_norm_from_one": [_INT32, _POINTER],
-    "triptych_layer_norm": [_INT32, _POINTER],
-    "triptych_rotate": [_INT32, _POINTER],
-    "triptych_write_slots": [_POINTER],
-    "triptych_attention": [_INT32, _POINTER],
+    "triptych_operation": [_INT64, _INT32, _POINTER],
     "triptych_copy_blocks": [_POINTER, _POINTER, _INT64, _INT64, _POINTER, _INT64],
     "triptych_survey": [_POINTER, _INT64],
     "triptych_draw": [_POINTER, _INT64],
     "triptych_int8_pack": [_POINTER, _INT64, _INT64, _POINTER, _POINTER],
     "triptych_run": [_POINTER, _INT64, _POINTER],
-    "triptych_int8_linear": [_INT32, _POINTER, _INT64, _INT64, ctypes.POINTER(Int8LinearTask)],
     "triptych_float_pack": [_INT32, _POINTER, _INT64, _INT64, _POINTER],
     "triptych_float_unpack": [_INT32, _POINTER, _INT64, _INT64, _POINTER, _INT64, _POINTER],
-    "triptych_float_linear": [_INT32, ctypes.POINTER(FloatLinearTask)],
 }
 
 
@@ -238,6 +249,11 @@ def loaded() -> ctypes.CDLL:
     library = load()
     assert library is not None
     return library
+
+
+def do(kind: Kind, dtype: torch.dtype, task: ctypes.Structure) -> None:
+    """One operation, on the threads of torch. dtype: a key of CODES. What the task points at has to live until then."""
+    loaded().triptych_operation(kind, CODES[dtype], ctypes.byref(task))
 
 
 def choose_generation(name: str) -> bool:

@@ -9,8 +9,9 @@ from torch import Tensor
 
 from models.attention_plan import ENDLESS
 from models.ops import library
+from models.ops.library import Kind
 from models.ops.program import Work
-from models.ops.recording import COUNT, Angles, Cache, Given, Kind, Rows, Sight
+from models.ops.recording import COUNT, Angles, Cache, Given, Rows, Sight
 
 
 def rms_norm(x: Rows, weight: Tensor, eps: float) -> Rows:

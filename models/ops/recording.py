@@ -9,7 +9,6 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Hashable
 from dataclasses import dataclass, field, replace
-from enum import IntEnum
 from math import prod
 from typing import Any
 
@@ -17,24 +16,10 @@ import torch
 from torch import Tensor
 
 from models.ops import library
+from models.ops.library import Kind
 from models.ops.program import LINE_BYTES, Fill, Program, Work
 
 HEADER_WORDS = 3
-
-
-class Kind(IntEnum):
-    """The enumeration of that name in `native/program.h`."""
-
-    RMS_NORM = 0
-    RMS_NORM_FROM_ONE = 1
-    LAYER_NORM = 2
-    ROTATE = 3
-    WRITE_SLOTS = 4
-    ADD = 5
-    ATTEND = 6
-    FLOAT_LINEAR = 7
-    QUANTISE = 8
-    INT8_LINEAR = 9
 
 
 class NotRecordable(Exception):

@@ -54,31 +54,21 @@ void write_slots(const SlotWrite& p, int64_t begin, int64_t end) {
     }
 }
 
+#include "operations.h"
 #include "program.h"
+
+// Those that torch has, called for one operation.
+struct TorchThreads {
+    template <class Body> void share(int64_t count, int64_t grain, const Body& body) { parallel(count, grain, body); }
+};
 
 }  // namespace
 
-EXPORT void triptych_rms_norm(int32_t dtype, const Norm* task) {
-    parallel(task->rows, items_of(task->parts * task->width),
-             [&](int64_t begin, int64_t end) { kernels.rms_norm(DType(dtype), *task, begin, end); });
+// Do one operation. kind, task: see operations.h.
+EXPORT void triptych_operation(int64_t kind, int32_t dtype, const void* task) {
+    TorchThreads threads;
+    run_operation(Kind(kind), DType(dtype), task, threads);
 }
-
-EXPORT void triptych_rms_norm_from_one(int32_t dtype, const Norm* task) {
-    parallel(task->rows, items_of(task->parts * task->width),
-             [&](int64_t begin, int64_t end) { kernels.rms_norm_from_one(DType(dtype), *task, begin, end); });
-}
-
-EXPORT void triptych_layer_norm(int32_t dtype, const Norm* task) {
-    parallel(task->rows, items_of(task->parts * task->width),
-             [&](int64_t begin, int64_t end) { kernels.layer_norm(DType(dtype), *task, begin, end); });
-}
-
-EXPORT void triptych_rotate(int32_t dtype, const Rotation* task) {
-    parallel(task->tokens, items_of(task->heads * task->head_dim),
-             [&](int64_t begin, int64_t end) { kernels.rotate(DType(dtype), *task, begin, end); });
-}
-
-EXPORT void triptych_write_slots(const SlotWrite* task) { write_slots(*task, 0, task->tokens); }
 
 // Copy the leading slots of whole blocks within each of some caches. slot_bytes: of each cache, whose blocks have
 // `block_size` slots. copies: [count][3], source block, destination block, slots; no destination is a source.
@@ -91,12 +81,6 @@ EXPORT void triptych_copy_blocks(char* const* caches, const int64_t* slot_bytes,
             std::memcpy(cache + (copy[1] * block_size + copy[2]) * bytes, cache + (copy[0] * block_size + copy[2]) * bytes,
                         (copy[3] - copy[2]) * bytes);
         }
-    });
-}
-
-EXPORT void triptych_attention(int32_t dtype, const Attention* task) {
-    parallel(task->num_tiles * task->kv_heads, 1, [&](int64_t begin, int64_t end) {
-        kernels.attend(DType(dtype), *task, begin, end);
     });
 }
 
@@ -129,19 +113,6 @@ EXPORT void triptych_int8_pack(const int8_t* weight, int64_t columns, int64_t wi
     });
 }
 
-// p: as in kernels.h, except that `blocks` is found here, and `x` is written here: rows * padded bytes of scratch, like
-// `row_scales`. x: [rows, width], rows `stride` numbers apart.
-EXPORT void triptych_int8_linear(int32_t dtype, const void* x, int64_t stride, int64_t width, Int8Linear* p) {
-    parallel(p->rows, items_of(width), [&](int64_t begin, int64_t end) {
-        kernels.quantise(DType(dtype), x, stride, const_cast<uint8_t*>(p->x), const_cast<float*>(p->row_scales), width,
-                         p->padded, begin, end);
-    });
-    p->blocks = blocks_of(p->rows, p->padded);
-    parallel(p->blocks * panels_of(p->finish.columns), items_of(p->padded * PANEL), [&](int64_t begin, int64_t end) {
-        kernels.int8_linear(DType(dtype), *p, begin, end);
-    });
-}
-
 // weight: [columns, width] -> packed, see panels.h.
 EXPORT void triptych_float_pack(int32_t dtype, const void* weight, int64_t columns, int64_t width, void* packed) {
     parallel(panels_of(columns), items_of(width * PANEL), [&](int64_t begin, int64_t end) {
@@ -157,14 +128,6 @@ EXPORT int32_t triptych_float_unpack(int32_t dtype, const void* packed, int64_t 
         kernels.unpack_channels(DType(dtype), packed, width, index, out, begin, end);
     });
     return 1;
-}
-
-// p: as in kernels.h, except that `blocks` is found here.
-EXPORT void triptych_float_linear(int32_t dtype, FloatLinear* p) {
-    p->blocks = blocks_of(p->rows, p->width * (DType(dtype) == FLOAT32 ? 4 : 2));
-    parallel(p->blocks * panels_of(p->finish.columns), items_of(p->width * PANEL), [&](int64_t begin, int64_t end) {
-        kernels.float_linear(DType(dtype), *p, begin, end);
-    });
 }
 
 // Run the operations that lie in `words`, see program.h.

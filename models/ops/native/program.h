@@ -3,19 +3,6 @@
 // An operation is a record of 64-bit words: its kind, the dtype that it works in, the number of words of its
 // parameters, then these, which are a struct of kernels.h with nothing but fields of eight bytes.
 
-enum Kind : int64_t {
-    RMS_NORM,
-    RMS_NORM_FROM_ONE,
-    LAYER_NORM,
-    ROTATE,
-    WRITE_SLOTS,
-    ADD,
-    ATTEND,
-    FLOAT_LINEAR,
-    QUANTISE,
-    INT8_LINEAR
-};
-
 // Where the threads find their pieces of an operation, and where they wait for each other.
 struct alignas(64) Gate {
     std::atomic<int64_t> next{0};
@@ -53,60 +40,7 @@ private:
     Gate* gate_;
 };
 
-template <class Params> const Params& params_of(const int64_t* words) { return *reinterpret_cast<const Params*>(words); }
-
-void run_norm(void (*kernel)(DType, const Norm&, int64_t, int64_t), DType dtype, const int64_t* words, Team& team) {
-    const auto& p = params_of<Norm>(words);
-    team.share(p.rows, items_of(p.parts * p.width), [&](int64_t begin, int64_t end) { kernel(dtype, p, begin, end); });
-}
-
 double now() { return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count(); }
-
-void run_operation(Kind kind, DType dtype, const int64_t* words, Team& team) {
-    switch (kind) {
-        case RMS_NORM: return run_norm(kernels.rms_norm, dtype, words, team);
-        case RMS_NORM_FROM_ONE: return run_norm(kernels.rms_norm_from_one, dtype, words, team);
-        case LAYER_NORM: return run_norm(kernels.layer_norm, dtype, words, team);
-        case ROTATE: {
-            const auto& p = params_of<Rotation>(words);
-            return team.share(p.tokens, items_of(p.heads * p.head_dim),
-                              [&](int64_t begin, int64_t end) { kernels.rotate(dtype, p, begin, end); });
-        }
-        case WRITE_SLOTS: {
-            const auto& p = params_of<SlotWrite>(words);
-            return team.share(p.tokens, items_of(p.width),
-                              [&](int64_t begin, int64_t end) { write_slots(p, begin, end); });
-        }
-        case ADD: {
-            const auto& p = params_of<Sum>(words);
-            return team.share(p.rows, items_of(p.width),
-                              [&](int64_t begin, int64_t end) { kernels.add(dtype, p, begin, end); });
-        }
-        case ATTEND: {
-            const auto& p = params_of<Attention>(words);
-            return team.share(p.num_tiles * p.kv_heads, 1,
-                              [&](int64_t begin, int64_t end) { kernels.attend(dtype, p, begin, end); });
-        }
-        case FLOAT_LINEAR: {
-            FloatLinear p = params_of<FloatLinear>(words);
-            p.blocks = blocks_of(p.rows, p.width * (dtype == FLOAT32 ? 4 : 2));
-            return team.share(p.blocks * panels_of(p.finish.columns), items_of(p.width * PANEL),
-                              [&](int64_t begin, int64_t end) { kernels.float_linear(dtype, p, begin, end); });
-        }
-        case QUANTISE: {
-            const auto& p = params_of<Quantise>(words);
-            return team.share(p.rows, items_of(p.width), [&](int64_t begin, int64_t end) {
-                kernels.quantise(dtype, p.x, p.stride, p.out, p.scales, p.width, p.padded, begin, end);
-            });
-        }
-        case INT8_LINEAR: {
-            Int8Linear p = params_of<Int8Linear>(words);
-            p.blocks = blocks_of(p.rows, p.padded);
-            return team.share(p.blocks * panels_of(p.finish.columns), items_of(p.padded * PANEL),
-                              [&](int64_t begin, int64_t end) { kernels.int8_linear(dtype, p, begin, end); });
-        }
-    }
-}
 
 void run_program(const int64_t* words, int64_t operations, double* seconds) {
     const int64_t threads = num_threads();
