@@ -22,7 +22,7 @@ from models.ops import cpu_choice, cpu_ops, recorded_ops, recording, torch_choic
 from models.ops.program import Program
 from models.ops.torch_choice import Survey
 from models.ops.torch_disentangled import disentangled_attention
-from models.ops.torch_sampling import Filters
+from models.ops.torch_sampling import Drawn, Filters
 
 __all__ = [
     "Filters",
@@ -174,7 +174,7 @@ def survey(logits: Tensor, count: int = 1, with_log_sums: bool = False) -> Surve
     return way(logits, count, with_log_sums)
 
 
-def draw(logits: Tensor, rows: Sequence[Filters], uniforms: NDArray[np.float64]) -> tuple[Tensor, Tensor]:
+def draw(logits: Tensor, rows: Sequence[Filters], uniforms: NDArray[np.float64]) -> Drawn:
     """See `torch_sampling.draw`."""
     way = cpu_choice.draw if implementation(logits) is cpu_ops else torch_sampling.draw
     return way(logits, rows, uniforms)

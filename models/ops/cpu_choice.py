@@ -12,7 +12,7 @@ from torch import Tensor
 
 from models.ops import library
 from models.ops.torch_choice import Survey
-from models.ops.torch_sampling import Filters, temperatures
+from models.ops.torch_sampling import Drawn, Filters, temperatures
 
 
 def survey(logits: Tensor, count: int, with_log_sums: bool) -> Survey:
@@ -37,16 +37,17 @@ def survey(logits: Tensor, count: int, with_log_sums: bool) -> Survey:
     return Survey(values, ids, log_sums, finite)
 
 
-def draw(logits: Tensor, rows: Sequence[Filters], uniforms: NDArray[np.float64]) -> tuple[Tensor, Tensor]:
+def draw(logits: Tensor, rows: Sequence[Filters], uniforms: NDArray[np.float64]) -> Drawn:
     """See `torch_sampling.draw`."""
     if logits.stride(1) != 1:
         logits = logits.contiguous()
-    tokens, lowest = torch.empty(len(rows), dtype=torch.int64), torch.empty(len(rows))
+    drawn = Drawn(torch.empty(len(rows), dtype=torch.int64), torch.empty(len(rows)), torch.empty(len(rows)))
     settings = (
         temperatures(rows),
         torch.tensor([row.top_k for row in rows]),
         torch.tensor([row.top_p for row in rows], dtype=torch.float64),
         torch.tensor([row.min_p for row in rows]).log_(),
+        torch.tensor([row.typical_p for row in rows], dtype=torch.float64),
         torch.from_numpy(uniforms),
     )
     task = library.DrawTask(
@@ -54,8 +55,7 @@ def draw(logits: Tensor, rows: Sequence[Filters], uniforms: NDArray[np.float64])
         logits.stride(0),
         logits.shape[1],
         *(column.data_ptr() for column in settings),
-        tokens.data_ptr(),
-        lowest.data_ptr(),
+        *(part.data_ptr() for part in drawn),
     )
     library.loaded().triptych_draw(ctypes.byref(task), len(rows))
-    return tokens, lowest
+    return drawn

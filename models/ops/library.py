@@ -206,9 +206,11 @@ class DrawTask(ctypes.Structure):
         ("top_ks", _POINTER),
         ("top_ps", _POINTER),
         ("log_min_ps", _POINTER),
+        ("typical_ps", _POINTER),
         ("uniforms", _POINTER),
         ("tokens", _POINTER),
         ("lowest", _POINTER),
+        ("highest", _POINTER),
     )
 
 

@@ -1,15 +1,18 @@
 """Tokens at random, in plain torch: the reference, on any device.
 
-Three filters are thresholds on a row's logits over its temperature, so that ties live or die together: top_k, the k-th
+Filters are thresholds on a row's logits over its temperature, so that ties live or die together: top_k, the k-th
 largest (Fan et al. 2018, arXiv:1805.04833); top_p, the smallest of the likeliest that together reach top_p of what is
 left by top_k (Holtzman et al. 2020, arXiv:1904.09751); min_p, the largest plus log(min_p) (Nguyen et al. 2024,
-arXiv:2407.01082).
+arXiv:2407.01082). Of what these leave, typical_p takes the tokens whose surprise is nearest to the entropy until they
+together reach typical_p: all from a smallest logit to a largest (Meister et al. 2023, arXiv:2202.00666).
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -18,6 +21,10 @@ from torch import Tensor
 
 _NUCLEUS_GUESS = 1024
 """How many of the first tokens are sorted before more is done for a row with top_p alone."""
+_TYPICAL_GUESS = 1024
+"""How many of the nearest tokens are sorted before more is done for a row with typical_p."""
+_BINS = 4096
+"""Into how many bins a flat row with typical_p goes, of which one is sorted."""
 _COLDEST = 1e-30
 """A temperature below which nothing changes any more, except that logits divided by it would overflow."""
 
@@ -30,22 +37,34 @@ class Filters:
     top_k: int = 0
     top_p: float = 1.0
     min_p: float = 0.0
+    typical_p: float = 1.0
 
 
-def draw(logits: Tensor, rows: Sequence[Filters], uniforms: NDArray[np.float64]) -> tuple[Tensor, Tensor]:
-    """One token of each row, and the smallest of its scaled logits that may be drawn: [rows], int64 and float32.
+class Drawn(NamedTuple):
+    """tokens: [rows], int64: one of each row. lowest, highest: [rows], float32: the bounds, themselves inside, of what
+    might have been drawn among its logits over the temperature."""
 
-    logits: [rows, vocab], float32, kept; any token where all are -inf. uniforms: [rows], in [0, 1): which share of the
-    distribution comes before the token.
+    tokens: Tensor
+    lowest: Tensor
+    highest: Tensor
+
+
+def draw(logits: Tensor, rows: Sequence[Filters], uniforms: NDArray[np.float64]) -> Drawn:
+    """Draw a token of each row; any where all logits are -inf.
+
+    logits: [rows, vocab], float32, kept. uniforms: [rows], in [0, 1): which share of the distribution comes before the
+    token.
     """
-    scaled = scale(logits, rows)
+    scaled = logits / temperatures(rows)[:, None].to(logits.device)
     lowest = thresholds(scaled, rows)
-    return invert(scaled, lowest, torch.from_numpy(uniforms).to(logits.device)), lowest
-
-
-def scale(logits: Tensor, rows: Sequence[Filters]) -> Tensor:
-    """Each row over its temperature."""
-    return logits / temperatures(rows)[:, None].to(logits.device)
+    highest = torch.full_like(lowest, torch.inf)
+    filtered = [index for index, row in enumerate(rows) if row.typical_p < 1.0]
+    if filtered:
+        where = torch.tensor(filtered, device=logits.device)
+        wanted = _column([rows[index].typical_p for index in filtered], scaled.double())
+        lowest[where], highest[where] = _typical(scaled[where], lowest[where], wanted)
+    outside = (scaled < lowest[:, None]) | (scaled > highest[:, None])
+    return Drawn(invert(scaled, outside, torch.from_numpy(uniforms).to(logits.device)), lowest, highest)
 
 
 def temperatures(rows: Sequence[Filters]) -> Tensor:
@@ -105,10 +124,68 @@ def _nucleus(largest: Tensor, kept: Tensor, top_p: Sequence[float]) -> tuple[Ten
     return largest.gather(1, last)[:, 0], ~inside[:, -1]
 
 
-def invert(scaled: Tensor, lowest: Tensor, uniforms: Tensor) -> Tensor:
-    """The tokens at which the running sums of the survivors' weights pass a share. uniforms: [rows], float64."""
-    weights = (scaled - scaled.amax(dim=-1, keepdim=True)).exp()
-    weights = weights.masked_fill(scaled < lowest[:, None], 0.0)
+def _typical(scaled: Tensor, lowest: Tensor, wanted: Tensor) -> tuple[Tensor, Tensor]:
+    """The smallest and the largest logit of each row's typical tokens, of those that are not below `lowest`.
+
+    scaled: [rows, vocab]; lowest: [rows]; wanted: [rows, 1], float64.
+    """
+    kept = scaled.masked_fill(scaled < lowest[:, None], -torch.inf)
+    log_probs = kept.double().log_softmax(dim=-1)
+    probabilities = log_probs.exp()
+    entropy = torch.special.entr(probabilities).sum(dim=-1, keepdim=True)
+    distances = (log_probs + entropy).abs()
+    # A distribution has about exp(entropy) typical tokens: where they are few, only few are sorted.
+    flat = entropy[:, 0] > math.log(_TYPICAL_GUESS / 4)
+    if scaled.shape[1] <= _TYPICAL_GUESS:
+        flat = torch.zeros_like(flat)
+    farthest = torch.empty_like(wanted)
+    peaked = (~flat).nonzero()[:, 0]
+    if len(peaked):
+        farthest[peaked], enough = _typical_few(distances[peaked], probabilities[peaked], wanted[peaked])
+        flat[peaked] = ~enough
+    many = flat.nonzero()[:, 0]
+    if len(many):
+        farthest[many] = _typical_many(distances[many], probabilities[many], wanted[many])
+    outside = ~(distances <= farthest)
+    return kept.masked_fill(outside, torch.inf).amin(dim=-1), kept.masked_fill(outside, -torch.inf).amax(dim=-1)
+
+
+def _typical_few(distances: Tensor, probabilities: Tensor, wanted: Tensor) -> tuple[Tensor, Tensor]:
+    """The distance at which the nearest tokens reach `wanted`, by sorting the nearest; and whether those were enough.
+
+    distances, probabilities: [rows, vocab], float64; wanted: [rows, 1].
+    """
+    width = min(_TYPICAL_GUESS, distances.shape[1])
+    nearest, order = distances.topk(width, dim=-1, largest=False)
+    before = probabilities.gather(1, order).cumsum(dim=-1) < wanted
+    last = before.sum(dim=-1, keepdim=True).clamp_(max=width - 1)
+    enough = ~before[:, -1] if width < distances.shape[1] else torch.ones_like(before[:, -1])
+    return nearest.gather(1, last), enough
+
+
+def _typical_many(distances: Tensor, probabilities: Tensor, wanted: Tensor) -> Tensor:
+    """The same without sorting them all: probabilities summed in bins of distance tell which one bin to sort."""
+    alive = probabilities > 0
+    near = distances.amin(dim=-1, keepdim=True)
+    span = distances.masked_fill(~alive, 0.0).amax(dim=-1, keepdim=True) - near
+    places = (distances - near) / span.clamp_(min=torch.finfo(span.dtype).tiny) * _BINS
+    bins = places.clamp_(max=_BINS - 1).long()
+    sums = torch.zeros(len(bins), _BINS, dtype=distances.dtype, device=distances.device)
+    reached = sums.scatter_add_(1, bins, probabilities).cumsum(dim=-1)
+    which = (reached < wanted).sum(dim=-1, keepdim=True).clamp_(max=_BINS - 1)
+    inside = (bins == which) & alive
+    count = inside.sum(dim=-1, keepdim=True)
+    nearest, order = distances.masked_fill(~inside, torch.inf).topk(int(count.max()), dim=-1, largest=False)
+    start = reached.gather(1, (which - 1).clamp_(min=0)) * (which > 0)
+    own = (probabilities * inside).gather(1, order).cumsum(dim=-1) + start
+    last = (own < wanted).sum(dim=-1, keepdim=True)
+    return nearest.gather(1, torch.minimum(last, count - 1))
+
+
+def invert(scaled: Tensor, outside: Tensor, uniforms: Tensor) -> Tensor:
+    """The tokens at which the running sums of the survivors' weights pass a share. outside: [rows, vocab], who is none.
+    uniforms: [rows], float64."""
+    weights = (scaled - scaled.amax(dim=-1, keepdim=True)).exp().masked_fill_(outside, 0.0)
     cumulative = weights.double().cumsum(dim=-1)
     total = cumulative[:, -1]
     target = torch.minimum(uniforms * total, torch.nextafter(total, torch.zeros_like(total)))

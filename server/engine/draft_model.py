@@ -85,7 +85,7 @@ class ModelDrafts:
     def _step(self, rows: list[ScheduledRow]) -> list[ScheduledRow]:
         """Compute some tokens of each row, and one more guess of those that are complete. Returns who wants another."""
         ready = [row for row in rows if row.needs_logits]
-        logits, _ = self.runner.run(Schedule(rows))
+        hidden, _ = self.runner.run(Schedule(rows))
         for row in rows:
             row.sequence.num_computed_tokens += row.num_tokens
         if not ready:
@@ -94,6 +94,7 @@ class ModelDrafts:
             Turn(row.request, row.sequence.tokens, len(row.sequence.tokens) - row.request.num_prompt_tokens)
             for row in ready
         ]
+        logits = self.runner.logits(hidden)
         seen = ops.survey(logits)
         tokens, possible = choose(logits, places, seen)
         going_on = []

@@ -224,7 +224,7 @@ class Generation:
         self.runner.clear(*self.scheduler.take_suspects())
         ready = list(dict.fromkeys(row.request for row in schedule.rows if row.needs_logits))
         masking = self._start_masks(ready)
-        logits, hidden = self.runner.run(schedule)
+        needed, hidden = self.runner.run(schedule)
         scored, failed = score_prompts(schedule.rows, hidden, self.runner.logits)
         self.scheduler.computed(schedule)
         events.prompts += [PromptScored(request.request_id, request.prompt_logprobs) for request in scored]
@@ -236,7 +236,7 @@ class Generation:
             self._fail_unfollowable(ready, events)
         if not ready:
             return mask_wait_seconds
-        choices = select(logits, ready)
+        choices = select(needed, self.runner.logits, ready)
         now = time.monotonic()
         for choice in choices:
             if choice.request.state is State.FINISHED:

@@ -11,6 +11,7 @@ from pathlib import Path
 
 SPIN_COUNT = "20000"
 _PR_SET_PDEATHSIG = 1
+_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
 
 
 def die_with_parent() -> None:
@@ -37,10 +38,31 @@ def let_threads_sleep() -> None:
         os.environ["GOMP_SPINCOUNT"] = SPIN_COUNT
 
 
-def return_free_memory() -> None:
-    """Give what loading has freed back to the operating system, where the C library knows how (glibc)."""
+def map_large_blocks() -> None:
+    """Have glibc map every block of a megabyte by itself: for loading, so that what it frees leaves no holes.
+
+    Steps would put their largest blocks now into one hole and now into another, until all are in use.
+    """
+    _set_malloc(_M_MMAP_THRESHOLD, 1 << 20)
+
+
+def reuse_large_blocks() -> None:
+    """Loading is done: give what it has freed back, and from now on keep what a step frees for the next one.
+
+    Pages that are given back and taken anew at every step cost as much as the output head.
+    """
+    _set_malloc(_M_MMAP_THRESHOLD, 32 << 20)
+    _set_malloc(_M_TRIM_THRESHOLD, 32 << 20)
     with contextlib.suppress(OSError, AttributeError):
         ctypes.CDLL(None).malloc_trim(0)
+
+
+def _set_malloc(option: int, size: int) -> None:
+    """Only of glibc are these the numbers; the operator's own choice, in the environment, stands."""
+    chosen = {"MALLOC_MMAP_THRESHOLD_", "MALLOC_TRIM_THRESHOLD_", "GLIBC_TUNABLES"} & os.environ.keys()
+    if sys.platform == "linux" and not chosen:
+        with contextlib.suppress(OSError, AttributeError):
+            ctypes.CDLL(None).mallopt(option, size)
 
 
 def usable_cores(root: Path = Path("/sys/fs/cgroup")) -> int:

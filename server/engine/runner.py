@@ -1,4 +1,4 @@
-"""Runs a schedule: packs it into batches, calls the transformer, returns logits. No policy; no state but the caches."""
+"""Runs a schedule: packs it into batches, calls the transformer, returns hidden states. No policy."""
 
 from __future__ import annotations
 
@@ -67,8 +67,8 @@ class Runner:
     def run(self, schedule: Schedule) -> tuple[Tensor, Tensor]:
         """Compute a step.
 
-        Returns logits [rows, vocab], float32, of the rows that need them, in their order, one of the last token and one
-        of each token of the draft; and the hidden states of all tokens, [tokens, hidden].
+        Returns the hidden states that logits are to be made of, [rows, hidden]: of the rows that need them, in their
+        order, one of the last token and one of each token of the draft; and those of all tokens, [tokens, hidden].
         """
         assert self.self_cache is not None
         if schedule.sources:
@@ -76,7 +76,7 @@ class Runner:
         self.self_cache.copy_blocks(schedule.copies)
         batch = self._decoder_batch(schedule.rows, self.self_cache.block_size)
         hidden = self.model.decode(batch, self.self_cache, self.cross_cache)
-        return self.logits(self._needed(schedule.rows, hidden)), hidden
+        return self._needed(schedule.rows, hidden), hidden
 
     @torch.inference_mode()
     def logits(self, hidden: Tensor) -> Tensor:
@@ -121,7 +121,7 @@ class Runner:
             self.cross_cache.clear(cross_blocks)
 
     def _needed(self, rows: Sequence[ScheduledRow], hidden: Tensor) -> Tensor:
-        """The hidden states that logits are made of: all of them where every row brings the one token it lacked."""
+        """What logits are made of: all hidden states where every row brings the one token it lacked."""
         needed: list[int] = []
         end = 0
         for row in rows:

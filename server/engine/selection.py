@@ -5,7 +5,7 @@ Rows of all requests are processed and chosen from together; what follows is a f
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate, chain
 
@@ -21,6 +21,10 @@ from server.engine.logits_processors import ProcessorRow, is_needed, process, ta
 from server.engine.sampler import SamplerRow, sample
 from server.engine.sequence import Request
 from server.ipc.messages import TokenLogprob
+
+_ROWS = 64
+"""Rows whose logits are held at a time: of a wide vocabulary they are the largest thing in a step, and more rows would
+not make the product faster."""
 
 
 @dataclass(slots=True)
@@ -58,9 +62,36 @@ def turns(request: Request) -> list[Turn]:
 
 
 @torch.inference_mode()
-def select(logits: Tensor, requests: Sequence[Request]) -> list[Choice]:
-    """Choose for each request; beams advance. logits: [rows, vocab], float32, overwritten; rows of each in order, and
-    of a row with a draft as many as it has turns."""
+def select(hidden: Tensor, logits: Callable[[Tensor], Tensor], requests: Sequence[Request]) -> list[Choice]:
+    """Choose for each request; beams advance.
+
+    hidden: [rows, hidden], the rows of each request in order, and of a row with a draft as many as it has turns.
+    logits: from some of them to [n, vocab], float32, overwritten.
+    """
+    choices, start = [], 0
+    for part, num_rows in _parts(requests):
+        choices += _select(logits(hidden[start : start + num_rows]), part)
+        start += num_rows
+    return choices
+
+
+def _parts(requests: Sequence[Request]) -> Iterator[tuple[list[Request], int]]:
+    """The requests in order, those together whose rows are no more than `_ROWS`, and how many rows these are."""
+    part: list[Request] = []
+    num_rows = 0
+    for request in requests:
+        own = len(request.rows) + len(request.rows[0].draft)
+        if part and num_rows + own > _ROWS:
+            yield part, num_rows
+            part, num_rows = [], 0
+        part.append(request)
+        num_rows += own
+    if part:
+        yield part, num_rows
+
+
+def _select(logits: Tensor, requests: Sequence[Request]) -> list[Choice]:
+    """Like `select`, of requests whose logits are held together."""
     seen = _survey(logits, requests)
     finite = seen.finite.tolist()
     choices, singles, groups = [], [], []

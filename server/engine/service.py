@@ -17,7 +17,7 @@ from models import ops
 from server.engine.connection import Connection
 from server.engine.engine import Engine
 from server.engine.hearing import rehearsal
-from server.engine.host import return_free_memory, usable_cores
+from server.engine.host import map_large_blocks, reuse_large_blocks, usable_cores
 from server.engine.loading import Loaded, LoadError, adapter_infos, build, load
 from server.engine.speculation import find_drafts, make_drafter
 from server.ipc.descriptions import ModelInfo, ModelSpec
@@ -68,6 +68,7 @@ def live(connection: Connection) -> int:
 def start(configure: Configure, send: Callable[[Progress], None]) -> tuple[Engine, list[ModelInfo]]:
     """Load all models, share the memory among them, and run each one once. Raises LoadError."""
     options = configure.options
+    map_large_blocks()
     device = _device(configure.device)
     torch.set_num_threads(options.threads or usable_cores())
     torch.backends.cuda.matmul.allow_tf32 = False
@@ -91,7 +92,7 @@ def start(configure: Configure, send: Callable[[Progress], None]) -> tuple[Engin
     # What lives as long as the process need not be looked at by every collection.
     gc.collect()
     gc.freeze()
-    return_free_memory()
+    reuse_large_blocks()
     adapters = [info for model, (_, base) in zip(loaded, built, strict=True) for info in adapter_infos(model, base)]
     return engine, [info for _, info in built] + adapters
 

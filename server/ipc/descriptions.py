@@ -68,7 +68,7 @@ class EngineOptions(msgspec.Struct, frozen=True):
     """
 
     max_batch_tokens: int = 512
-    max_batch_rows: int = 64
+    max_batch_rows: int = 128
     block_size: int = 32
     kv_cache_bytes: int = 1 << 30
     threads: int = 0

@@ -16,8 +16,10 @@ from transformers.generation.logits_process import (
     TypicalLogitsWarper,
 )
 
-from server.engine import sampler
-from server.engine.sampler import SamplerRow, keep_typical, sample, thresholds, uniform
+from models import ops
+from models.ops import cpu_ops, torch_sampling
+from models.ops.torch_sampling import thresholds
+from server.engine.sampler import SamplerRow, sample, uniform
 
 VOCAB = 3000
 SETTINGS = [
@@ -41,25 +43,29 @@ def oracle(logits: torch.Tensor, row: SamplerRow) -> torch.Tensor:
     return warpers(torch.zeros(1, 1, dtype=torch.long), logits[None])[0] > -torch.inf
 
 
-def survivors(scaled: torch.Tensor, rows: list[SamplerRow]) -> torch.Tensor:
-    """[rows, vocab]: what may be drawn, by the sampler's own filters. scaled: logits after temperature, kept."""
-    scaled = scaled.clone()
-    lowest = thresholds(scaled, rows)
-    keep_typical(scaled, lowest, rows)
-    return (scaled >= lowest[:, None]) & (scaled > -torch.inf)
+@pytest.fixture(params=["torch", *(["cpu"] if cpu_ops.available() else [])])
+def survivors(request):
+    """From logits and settings to [rows, vocab]: what may be drawn, by the sampler's own filters and in either way."""
+
+    def kept(logits: torch.Tensor, rows: list[SamplerRow]) -> torch.Tensor:
+        scaled = logits / torch.tensor([[row.temperature] for row in rows])
+        with ops.using(request.param):
+            _, lowest, highest = ops.draw(logits, rows, np.full(len(rows), 0.5))
+        return (scaled >= lowest[:, None]) & (scaled <= highest[:, None]) & (scaled > -torch.inf)
+
+    return kept
 
 
 @pytest.mark.parametrize("spread", [0.2, 3.0])
-def test_filters_equal_transformers_in_one_mixed_batch(spread):
+def test_filters_equal_transformers_in_one_mixed_batch(survivors, spread):
     generator = torch.Generator().manual_seed(1)
     logits = torch.randn(len(SETTINGS), VOCAB, generator=generator) * spread
-    scaled = logits / torch.tensor([[row.temperature] for row in SETTINGS])
-    ours = survivors(scaled, SETTINGS)
+    ours = survivors(logits, SETTINGS)
     for index, row in enumerate(SETTINGS):
         assert torch.equal(ours[index], oracle(logits[index], row)), row
 
 
-def test_typical_tokens_need_not_be_the_likeliest():
+def test_typical_tokens_need_not_be_the_likeliest(survivors):
     """Meister et al., section 3: where one token is likelier than the entropy wants, it is the first to go."""
     logits = torch.tensor([[0.4, *[0.6 / 60] * 60]]).log()
     row = SamplerRow(1.0, typical_p=0.3)
@@ -67,7 +73,7 @@ def test_typical_tokens_need_not_be_the_likeliest():
     assert not kept[0] and kept[1:].all() and torch.equal(kept, oracle(logits[0], row))
 
 
-def test_typical_looks_at_what_the_bans_leave():
+def test_typical_looks_at_what_the_bans_leave(survivors):
     logits = torch.randn(3, 60, generator=torch.Generator().manual_seed(8)) * 2
     logits[:, 10:40] = -torch.inf
     rows = [SamplerRow(1.0, typical_p=p) for p in (0.1, 0.6, 0.999)]
@@ -77,7 +83,7 @@ def test_typical_looks_at_what_the_bans_leave():
         assert torch.equal(kept[index], oracle(logits[index], row))
 
 
-def test_a_nucleus_wider_than_the_guess_sorts_the_whole_row():
+def test_a_nucleus_wider_than_the_guess_sorts_the_whole_row(survivors):
     logits = torch.randn(2, VOCAB, generator=torch.Generator().manual_seed(2)) * 0.01
     for name in ("top_p", "typical_p"):
         rows = [SamplerRow(1.0, **{name: 0.95}), SamplerRow(1.0, **{name: 0.1})]
@@ -89,7 +95,7 @@ def test_a_nucleus_wider_than_the_guess_sorts_the_whole_row():
 
 
 @pytest.mark.parametrize("spread", [0.0, 0.003, 0.5, 1.0, 3.0, 9.0])
-def test_typical_tokens_are_those_of_sorting_the_whole_row(spread):
+def test_typical_tokens_are_those_of_sorting_the_whole_row(survivors, spread):
     """Peaked and flat rows, with ties and with bans, by whichever way; and each of the two ways by itself."""
     generator = torch.Generator().manual_seed(4)
     probabilities = [0.001, 0.1, 0.5, 0.9, 0.95, 0.9999]
@@ -108,8 +114,8 @@ def test_typical_tokens_are_those_of_sorting_the_whole_row(spread):
         # Ties may differ in the last bit of their distance.
         assert ((distances[index] - nearest[last])[differs].abs() <= 1e-12).all()
     wanted = torch.tensor([[row.typical_p] for row in rows], dtype=torch.float64)
-    many = sampler._typical_many(distances, log_probs.exp(), wanted)
-    few, enough = sampler._typical_few(distances, log_probs.exp(), wanted)
+    many = torch_sampling._typical_many(distances, log_probs.exp(), wanted)
+    few, enough = torch_sampling._typical_few(distances, log_probs.exp(), wanted)
     torch.testing.assert_close(many[enough], few[enough], rtol=0, atol=1e-12)
     assert not enough.all() or spread > 3
 

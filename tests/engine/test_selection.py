@@ -93,7 +93,7 @@ def test_what_is_reported_are_the_raw_log_probabilities():
     requests = [under_way(0, {}), under_way(1, SETTINGS["reported"]), under_way(2, SETTINGS["bad words"])]
     logits = torch.randn(BEAMS * 3, VOCAB, generator=torch.Generator().manual_seed(3)) * 4
     raw = logits.log_softmax(dim=-1)
-    choices = {choice.request: choice for choice in selection.select(logits.clone(), requests)}
+    choices = {choice.request: choice for choice in selection.select(logits, torch.clone, requests)}
     beams = requests[1].beams.running
     for beam, parent in zip(beams, choices[requests[1]].parents, strict=True):
         (told,) = beam.logprobs
@@ -101,6 +101,25 @@ def test_what_is_reported_are_the_raw_log_probabilities():
         assert told.logprob == pytest.approx(float(raw[BEAMS + parent, told.token_id]), abs=1e-5)
         assert [token for token, _ in told.top] == raw[BEAMS + parent].topk(3).indices.tolist()
     assert not any(beam.logprobs for request in (requests[0], requests[2]) for beam in request.beams.running)
+
+
+@pytest.mark.parametrize("rows", [1, 7, 8, 64])
+def test_logits_are_held_for_some_rows_at_a_time(monkeypatch, rows):
+    """Whole requests, in order; what is chosen is the same."""
+    logits = torch.randn(BEAMS * len(SETTINGS), VOCAB, generator=torch.Generator().manual_seed(3)) * 4
+    at_once, in_parts = ([under_way(*each) for each in enumerate(SETTINGS.values())] for _ in range(2))
+    selection.select(logits, torch.clone, at_once)
+    held: list[int] = []
+
+    def some(hidden: torch.Tensor) -> torch.Tensor:
+        held.append(len(hidden))
+        return hidden.clone()
+
+    monkeypatch.setattr(selection, "_ROWS", rows)
+    selection.select(logits, some, in_parts)
+    assert sum(held) == len(logits) and max(held) <= max(rows, BEAMS)
+    for one, other in zip(at_once, in_parts, strict=True):
+        assert (one.beams.running, one.beams.finished) == (other.beams.running, other.beams.finished)
 
 
 @pytest.mark.parametrize("seed", range(20))

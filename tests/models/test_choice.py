@@ -106,9 +106,9 @@ def test_the_kernels_are_used_where_they_are_built():
 DRAWS = {"torch": torch_sampling.draw} | ({"cpu": cpu_choice.draw} if cpu_ops.available() else {})
 draws = pytest.mark.parametrize("draw", DRAWS.values(), ids=list(DRAWS))
 FILTERS = [
-    Filters(temperature, top_k, top_p, min_p)
-    for temperature, top_k, top_p, min_p in itertools.product(
-        [0.3, 1.0, 2.5], [0, 1, 5, 64, 65, 400, 10_000], [1.0, 0.95, 0.5, 1e-9], [0.0, 0.02, 0.5]
+    Filters(temperature, top_k, top_p, min_p, typical_p)
+    for temperature, top_k, top_p, min_p, typical_p in itertools.product(
+        [0.3, 1.0, 2.5], [0, 1, 5, 64, 65, 400, 10_000], [1.0, 0.95, 0.5, 1e-9], [0.0, 0.02, 0.5], [1.0, 0.9, 0.2]
     )
 ]
 
@@ -142,8 +142,8 @@ def test_what_may_be_drawn_and_what_is(draw, kind, width):
     uniforms[:3] = 0.0, 1.0 - 2.0**-53, 0.5
     expected = torch_sampling.draw(logits, FILTERS, uniforms)
     found = draw(logits, FILTERS, uniforms)
-    assert torch.equal(found[1], expected[1])
-    assert torch.equal(found[0], expected[0])
+    for ours, theirs in zip(found, expected, strict=True):
+        assert torch.equal(ours, theirs)
 
 
 @draws
@@ -159,6 +159,6 @@ def test_a_row_is_drawn_alone_as_among_others(draw):
 
 @draws
 def test_nothing_left_to_draw(draw):
-    rows = [Filters(1.0), Filters(1.0, 5, 0.5, 0.1)]
-    tokens, _ = draw(torch.full((2, 300), -torch.inf), rows, np.array([0.5, 0.5]))
+    rows = [Filters(1.0), Filters(1.0, 5, 0.5, 0.1), Filters(1.0, typical_p=0.5)]
+    tokens = draw(torch.full((3, 300), -torch.inf), rows, np.array([0.5, 0.5, 0.5])).tokens
     assert ((tokens >= 0) & (tokens < 300)).all()

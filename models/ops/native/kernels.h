@@ -158,9 +158,11 @@ struct Draw {
     const int64_t* top_ks;      // [rows], 0 for no limit
     const double* top_ps;       // [rows], 1 for no limit
     const float* log_min_ps;    // [rows], -inf for no limit
+    const double* typical_ps;   // [rows], 1 for no limit
     const double* uniforms;     // [rows], in [0, 1)
     int64_t* tokens;            // [rows]
     float* lowest;              // [rows]: the smallest scaled logit that may be drawn
+    float* highest;             // [rows]: the largest, or infinity
 };
 
 // Each function works on items begin..end-1.

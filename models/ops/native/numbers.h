@@ -36,3 +36,25 @@ INLINE float exp_negative(float x) {
     return x < -87.0f ? 0.0f : p * scale;
 }
 
+// The same in double, within a few units in the last place; below -700 the result is zero.
+INLINE double exp_negative(double x) {
+    const double clamped = std::max(x, -700.0);
+    const double turns = std::nearbyint(clamped * 1.4426950408889634);
+    double r = clamped - turns * 6.93147180369123816490e-01;
+    r = r - turns * 1.90821492927058770002e-10;
+    double p = 1.0 / 6227020800.0;
+    p = p * r + 1.0 / 479001600.0;
+    p = p * r + 1.0 / 39916800.0;
+    p = p * r + 1.0 / 3628800.0;
+    p = p * r + 1.0 / 362880.0;
+    p = p * r + 1.0 / 40320.0;
+    p = p * r + 1.0 / 5040.0;
+    p = p * r + 1.0 / 720.0;
+    p = p * r + 1.0 / 120.0;
+    p = p * r + 1.0 / 24.0;
+    p = p * r + 1.0 / 6.0;
+    p = p * r + 0.5;
+    p = p * r * r + r + 1.0;
+    const double scale = __builtin_bit_cast(double, (static_cast<int64_t>(turns) + 1023) << 52);
+    return x < -700.0 ? 0.0 : p * scale;
+}

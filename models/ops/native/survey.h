@@ -42,15 +42,22 @@ INLINE void look_through(const float* x, int64_t length, int64_t first_id, Large
 INLINE void survey_row(const float* x, int64_t width, Largest& largest, float* log_sum, uint8_t* finite) {
     float top = -INFINITY;
     double total = 0.0;
-    int32_t broken = 0;
+    Words broken = {};
     for (int64_t start = 0; start < width; start += SURVEY_CHUNK) {
         const float* chunk = x + start;
         const int64_t length = std::min(SURVEY_CHUNK, width - start);
-        float highest = -INFINITY;
-#pragma omp simd reduction(max : highest) reduction(| : broken)
-        for (int64_t i = 0; i < length; i++) {
+        const int64_t whole = length / WIDTH * WIDTH;
+        Floats highests = spread(-INFINITY);
+        for (int64_t i = 0; i < whole; i += WIDTH) {
+            const Floats numbers = load(chunk + i);
+            highests = higher(numbers, highests);
+            // Zero of a finite number, NaN of all others.
+            broken |= reinterpret_cast<Words>(numbers - numbers);
+        }
+        float highest = highest_of(highests);
+        for (int64_t i = whole; i < length; i++) {
             highest = chunk[i] > highest ? chunk[i] : highest;
-            broken |= !(std::fabs(chunk[i]) <= 3.4028235e38f);
+            broken[0] |= __builtin_bit_cast(uint32_t, chunk[i] - chunk[i]);
         }
         if (largest.takes(highest)) look_through(chunk, length, start, largest);
         // Numbers that are all -inf add nothing, and less itself -inf is none.
@@ -59,9 +66,10 @@ INLINE void survey_row(const float* x, int64_t width, Largest& largest, float* l
             total *= std::exp(static_cast<double>(top) - highest);
             top = highest;
         }
-        float sum = 0.0f;
-#pragma omp simd reduction(+ : sum)
-        for (int64_t i = 0; i < length; i++) sum += exp_negative(chunk[i] - top);
+        Floats sums = {};
+        for (int64_t i = 0; i < whole; i += WIDTH) sums += exp_negative(load(chunk + i) - top);
+        float sum = sum_of(sums);
+        for (int64_t i = whole; i < length; i++) sum += exp_negative(chunk[i] - top);
         total += sum;
     }
     // Where there are fewer numbers than are asked for: NaN is none.
@@ -70,7 +78,9 @@ INLINE void survey_row(const float* x, int64_t width, Largest& largest, float* l
         largest.ids[largest.found] = 0;
     }
     if (log_sum != nullptr) *log_sum = static_cast<float>(std::log(total));
-    *finite = !broken;
+    uint32_t any = 0;
+    for (int64_t i = 0; i < WIDTH; i++) any |= broken[i];
+    *finite = any == 0;
 }
 
 void survey(const Survey& task, int64_t begin, int64_t end) {
