@@ -61,7 +61,8 @@ class Queries:
     rows: whose blocks it looks into; 0 for packed keys, which are one endless block. starts, ends: the keys that it
     sees, from the first to the end; packed keys count from the step's first. origins: the key at which its bias has
     number `bias_zero`: itself for a bias by distance, its row's first key for a `KeyBias`.
-    tiles: [tiles, 2], first query and how many: queries of one row that follow each other; those with most work first.
+    tiles: [tiles, 3], first query, how many, and the row's first key: queries of one row that follow each other; those
+    with most work first.
     """
 
     rows: Tensor
@@ -73,6 +74,9 @@ class Queries:
 
 TILE_QUERIES = 64
 """As many queries of a row are worth sharing the work on a key; more tiles keep more threads busy."""
+
+TILE_TOKENS = 256
+"""The same where queries see what follows them: there are many texts, and a tile fetches the keys of each once."""
 
 ENDLESS, _ONE_BLOCK = 1 << 40, torch.zeros(1, 1, dtype=torch.int64)
 """Packed keys are, for kernels on a CPU, a cache of one block: its size, and its table."""
@@ -137,22 +141,23 @@ class AttentionPlan:
         count = len(counts)
         if sum(self.query_lens) == count:  # one query a row
             rows, within, lens = np.arange(count), np.zeros_like(counts), key_lens
-            tiles = np.stack([rows, counts], 1)
+            tiles = np.stack([rows, counts, np.zeros_like(rows)], 1)
         else:
             rows = np.repeat(np.arange(count), counts)
             within, lens = _within(counts), key_lens[rows]
-            tiles = _tiles(counts)
+            tiles = _tiles(counts, TILE_QUERIES if self.causal else TILE_TOKENS)
         positions = lens - counts[rows] + within
         ends = positions + 1 if self.causal else lens
         if self.window is not None and not self.causal:
             ends = np.minimum(ends, positions + self.window)
         starts = np.zeros_like(ends) if self.window is None else np.maximum(positions - self.window + 1, 0)
         if tiles.shape[0] > 1 and len(rows) > count:
-            seen = ends[tiles.sum(1) - 1] - starts[tiles[:, 0]]
+            seen = ends[tiles[:, 0] + tiles[:, 1] - 1] - starts[tiles[:, 0]]
             tiles = tiles[np.argsort(-seen * tiles[:, 1], kind="stable")]
         origins = np.zeros_like(ends) if isinstance(self.score_bias, KeyBias) else positions
         if self.block_tables is None:
             first = (np.cumsum(key_lens) - key_lens)[rows]
+            tiles[:, 2] = first[tiles[:, 0]]
             starts, ends, origins, rows = starts + first, ends + first, origins + first, np.zeros_like(rows)
         columns = (rows, starts, ends, origins, tiles)
         return Queries(*(torch.from_numpy(column.astype(np.int32)) for column in columns))
@@ -303,9 +308,9 @@ def _within(counts: NDArray[np.int64]) -> NDArray[np.int64]:
     return np.arange(counts.sum()) - np.repeat(np.cumsum(counts) - counts, counts)
 
 
-def _tiles(counts: NDArray[np.int64]) -> NDArray[np.int64]:
-    """[tiles, 2]: first query and count of each tile, for rows of so many queries, row by row."""
-    tiles = -(-counts // TILE_QUERIES)
-    within = _within(tiles) * TILE_QUERIES
+def _tiles(counts: NDArray[np.int64], most: int) -> NDArray[np.int64]:
+    """[tiles, 3]: first query, count, up to `most`, and zero; for rows of so many queries, row by row."""
+    tiles = -(-counts // most)
+    within = _within(tiles) * most
     firsts = np.repeat(np.cumsum(counts) - counts, tiles) + within
-    return np.stack([firsts, np.minimum(np.repeat(counts, tiles) - within, TILE_QUERIES)], 1)
+    return np.stack([firsts, np.minimum(np.repeat(counts, tiles) - within, most), np.zeros_like(firsts)], 1)

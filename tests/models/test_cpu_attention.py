@@ -198,31 +198,63 @@ def test_a_long_context_is_taken_in_parts():
     assert torch.equal(case.paged([(0, 8950, 8951)])[0], case.paged([(0, 8900, 9000)])[50])
 
 
+@pytest.mark.parametrize("dtype", BOUNDS)
+@pytest.mark.parametrize("settings", [{}, {"window": 6}])
+@pytest.mark.parametrize("place", [32, 33])
 @pytest.mark.parametrize("bad", [float("nan"), float("inf")])
 @pytest.mark.parametrize("side", ["key", "value"])
-def test_what_is_not_finite_stays_with_those_who_see_it(bad, side):
-    """A broken key or value reaches neither other rows nor the queries before it in a tile; a sum of 0 * inf would."""
-    case = Case(torch.float32, (6, 2, 64), (40, 70, 20), {})
-    clean = case.packed()
-    getattr(case, side)[40 + 33, 1, 5] = bad
+def test_what_is_not_finite_stays_with_those_who_see_it(dtype, settings, place, bad, side):
+    """A broken key or value reaches neither other rows nor queries that see only its neighbour; 0 * inf would."""
+    case = Case(dtype, (6, 2, 64), (40, 70, 20), settings)
+    clean, key = case.packed(), 40 + place
+    end = min(110, key + settings.get("window", 70))
+    getattr(case, side)[key, 1, 5] = bad
     broken = case.packed()
     seeing = torch.zeros(130, 6, dtype=torch.bool)
-    seeing[40 + 33 : 110, 3:] = True
+    seeing[key:end, 3:] = True
     assert torch.equal(broken[~seeing], clean[~seeing])
     if side == "value":
-        assert not broken[73:110, 3:, 5].isfinite().any()
+        assert not broken[key:end, 3:, 5].isfinite().any()
     else:
-        assert broken[73:110, 3:].isnan().any()
+        assert broken[key:end, 3:].isnan().any()
+
+
+@pytest.mark.parametrize("settings", [{}, {"window": 6}, {"causal": False}, {"cap": 2.0}])
+@pytest.mark.parametrize("shape", SHAPES)
+def test_bfloat16_rounds_shares_and_results_and_nothing_else(settings, shape):
+    """Against float32: half a step of bfloat16 for what is returned, and for each share that values are taken by."""
+    case = Case(torch.bfloat16, shape, (150, 7, 64, 90), settings)
+    found = case.packed().float()
+    case.dtype = torch.float32
+    case.query, case.key, case.value = case.query.float(), case.key.float(), case.value.float()
+    exact = case.packed(torch_ops.packed_attention)
+    case.value = case.value.abs()
+    taken = case.packed(torch_ops.packed_attention)
+    assert ((found - exact).abs() <= 2**-8 * (exact.abs() + taken) * 1.01 + 1e-5).all()
+
+
+@pytest.mark.parametrize("dtype", BOUNDS)
+@pytest.mark.parametrize("settings", [{}, {"window": 6}])
+def test_bits_with_blocks_of_an_odd_size(dtype, settings):
+    """Neighbouring keys in different blocks."""
+    case = Case(dtype, (6, 2, 64), (150, 7, 64, 90), settings, block_size=5)
+    expected, offset = case.packed(), 0
+    for row, length in enumerate(case.lengths):
+        for query in (0, 4, 5, length - 1):
+            assert torch.equal(case.paged([(row, query, query + 1)])[0], expected[offset + query])
+        offset += length
+    assert torch.equal(chunked(case), expected)
 
 
 def test_tiles_hold_every_query_once_and_end_with_the_row():
     lengths = (1, 200, 64, 65, 3)
     queries = AttentionPlan(lengths, lengths, torch.float32, CPU, True).queries
     tiles = sorted(queries.tiles.tolist())
-    assert [first + count for first, count in tiles] == [first for first, _ in tiles[1:]] + [sum(lengths)]
-    assert max(count for _, count in tiles) == TILE_QUERIES
+    assert [first + count for first, count, _ in tiles] == [first for first, _, _ in tiles[1:]] + [sum(lengths)]
+    assert max(count for _, count, _ in tiles) == TILE_QUERIES
     starts = {sum(lengths[:row]) for row in range(len(lengths))}
-    assert starts <= {first for first, _ in tiles}
+    assert starts <= {first for first, _, _ in tiles}
+    assert all(row == max(start for start in starts if start <= first) for first, _, row in tiles)
 
 
 def test_plans_with_other_biases_share_their_queries():

@@ -15,15 +15,17 @@ struct Room {
 };
 
 struct Rooms {
-    Room queries, sums, scores, factors, panel;
+    Room queries, sums, scores, factors, keys, values;
 };
 
+#include "attention_softmax.h"
+#include "attention_lanes.h"
+#include "attention_values.h"
 #include "attention_direct.h"
 #include "attention_tiled.h"
 
-// Scores of a tile that are kept at a time, in numbers: half of a usual second cache. Of very many keys, those of
-// fewest rows that make turning them pay.
-constexpr int64_t MOST_SCORES = 131072, FEWEST_ROWS = 32;
+// Fewest rows that make turning keys pay.
+constexpr int64_t FEWEST_ROWS = REGISTERS < 32 ? 2 : 6;
 
 template <class T> Side<T> side_of(const Attention& p, const void* tokens, int64_t stride, int64_t query) {
     return {static_cast<const T*>(tokens), stride, p.block_size, p.tables + p.rows[query] * p.table_width};
@@ -32,7 +34,7 @@ template <class T> Side<T> side_of(const Attention& p, const void* tokens, int64
 // What the items from `item` on, which begins a tile, read first.
 template <class T> Coming<T> coming_of(const Attention& p, int64_t item, int64_t end) {
     if (item >= end) return {};
-    const int64_t query = p.tiles[item / p.kv_heads * 2];
+    const int64_t query = p.tiles[item / p.kv_heads * 3];
     return {side_of<T>(p, p.keys, p.key_stride, query), p.starts[query], p.ends[query],
             std::min(p.kv_heads, end - item) * p.head_dim};
 }
@@ -42,22 +44,16 @@ template <class T, int DIM> void attend_items(const Attention& p, int64_t begin,
     const int64_t group = p.heads / p.kv_heads;
     for (int64_t item = begin; item < end;) {
         const int64_t kv_head = item % p.kv_heads, offset = kv_head * p.head_dim;
-        const int32_t* tile = p.tiles + item / p.kv_heads * 2;
-        const int64_t first = tile[0], last = first + tile[1];
+        const int32_t* tile = p.tiles + item / p.kv_heads * 3;
+        const int64_t first = tile[0], last = first + tile[1], row_first = tile[2];
         const auto keys = side_of<T>(p, static_cast<const T*>(p.keys) + offset, p.key_stride, first);
         const auto values = side_of<T>(p, static_cast<const T*>(p.values) + offset, p.value_stride, first);
         if constexpr (DIM > 0) {
             // The heads of a single query share what they read directly too, unless it is widened.
             constexpr bool widened = sizeof(T) == 2 && !Lanes<T, DIM>::PAIRS;
-            const int64_t fewest = SCORE_ROWS * (last - first > 1 || widened ? 1 : 2);
+            const int64_t fewest = FEWEST_ROWS * (last - first > 1 || widened ? 1 : 2);
             if ((last - first) * group >= fewest) {
-                const int64_t seen = std::max<int64_t>(1, p.ends[last - 1] - p.starts[first]);
-                const int64_t most = std::max<int64_t>(1, std::max(FEWEST_ROWS, MOST_SCORES / seen) / group);
-                const int64_t parts = (last - first + most - 1) / most;
-                for (int64_t part = 0; part < parts; part++) {
-                    const int64_t from = (last - first) * part / parts, to = (last - first) * (part + 1) / parts;
-                    attend_tile<T, DIM>(p, keys, values, first + from, to - from, kv_head, rooms);
-                }
+                attend_tile<T, DIM>(p, keys, values, first, last - first, row_first, kv_head, rooms);
                 item++;
                 continue;
             }
@@ -66,7 +62,8 @@ template <class T, int DIM> void attend_items(const Attention& p, int64_t begin,
         const int64_t width = std::min(p.kv_heads - kv_head, end - item);
         const Coming<T> none{}, coming = coming_of<T>(p, item + width, end);
         for (int64_t query = first; query < last; query++) {
-            attend_query<T, DIM>(p, keys, values, query, kv_head, width, query + 1 < last ? none : coming, rooms);
+            attend_query<T, DIM>(p, keys, values, query, row_first, kv_head, width,
+                                 query + 1 < last ? none : coming, rooms);
         }
         item += width;
     }

@@ -6,12 +6,11 @@ namespace {
 #include "numbers.h"
 #include "vectors.h"
 
-#include "attention_softmax.h"
+#include "tiles.h"
 
 #include "attention.h"
 #include "activations.h"
 #include "finish.h"
-#include "tiles.h"
 #include "panels.h"
 
 #include "float_linear.h"

@@ -81,23 +81,20 @@ INLINE float highest_of(Floats x) {
     return x[0] > x[1] ? x[0] : x[1];
 }
 
-// e^x within 2e-7 of its value for x <= 0; below -87 the result is zero, and a NaN stays one. Cody-Waite reduction by
-// ln 2 and a Taylor polynomial on [-ln 2 / 2, ln 2 / 2] (Muller, Elementary Functions, chapters 3 and 11).
-INLINE Floats exp_negative(Floats x) {
-    const Floats lowest = spread(-87.0f), clamped = x < lowest ? lowest : x;
-    // Added to a small number, it leaves that number's nearest integer in the last bits.
-    const Floats rounder = spread(12582912.0f), shifted = clamped * 1.44269504088896341f + rounder;
-    const Floats turns = shifted - rounder;
-    Floats r = clamped - turns * 0.693359375f;
-    r = r - turns * -2.12194440e-4f;
-    Floats p = spread(1.0f / 5040.0f);
-    p = p * r + 1.0f / 720.0f;
-    p = p * r + 1.0f / 120.0f;
-    p = p * r + 1.0f / 24.0f;
-    p = p * r + 1.0f / 6.0f;
-    p = p * r + 0.5f;
+// 2^x within 2e-7 of its value for x <= 0; below -126 the result falls to zero, and a NaN stays one. The whole part of x
+// is made the exponent (Muller, Elementary Functions, chapter 11), the rest goes into a polynomial of least relative error
+// with one at zero.
+INLINE Floats power_of_two(Floats x) {
+    const Floats lowest = spread(-127.0f), clamped = x < lowest ? lowest : x;
+    // Added to a small number, it leaves that number's nearest integer, 127 higher, in the last bits: an exponent, and
+    // for -127 the one of zero.
+    const Floats rounder = spread(12582912.0f + 127.0f), shifted = clamped + rounder;
+    const Floats r = clamped - (shifted - rounder);
+    Floats p = spread(0.001326472731307149f);
+    p = p * r + 0.009671512991189957f;
+    p = p * r + 0.05550733581185341f;
+    p = p * r + 0.24022242426872253f;
+    p = p * r + 0.6931470036506653f;
     p = p * r + 1.0f;
-    p = p * r + 1.0f;
-    const Words scale = (reinterpret_cast<Words>(shifted) + 127u) << 23;
-    return x < lowest ? Floats{} : p * reinterpret_cast<Floats>(scale);
+    return p * reinterpret_cast<Floats>(reinterpret_cast<Words>(shifted) << 23);
 }

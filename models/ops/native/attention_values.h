@@ -1,0 +1,83 @@
+// Shares times values, added up value by value or pair by pair, in the order of the keys.
+
+// Values as they lie, lane by lane: one key's, or those of two.
+template <class T, int DIM> struct Lying {
+    const T *even, *odd;
+    int64_t stride;
+
+    template <int COUNT> INLINE void read(int64_t lane, int64_t d, Floats (&values)[COUNT]) const {
+        if constexpr (Lanes<T, DIM>::PAIRS) {
+            const int64_t from = 2 * lane * stride + d;
+            for (int v = 0; v < COUNT; v += 2) {
+                Lanes<T, DIM>::interleave(even + from + v * WIDTH, odd + from + v * WIDTH, values[v], values[v + 1]);
+            }
+        } else {
+            for (int v = 0; v < COUNT; v++) values[v] = load(even + lane * stride + d + v * WIDTH);
+        }
+    }
+};
+
+// Values in lanes, side by side: [lanes][dim].
+template <int DIM> struct Gathered {
+    const float* values;
+
+    template <int COUNT> INLINE void read(int64_t lane, int64_t d, Floats (&values)[COUNT]) const {
+        for (int v = 0; v < COUNT; v++) values[v] = load(this->values + lane * DIM + d + v * WIDTH);
+    }
+};
+
+// Bits of the values in each lane, zero for the others.
+template <class Source> struct Masked {
+    Source source;
+    uint32_t mask;
+
+    template <int COUNT> INLINE void read(int64_t lane, int64_t d, Floats (&values)[COUNT]) const {
+        source.read(lane, d, values);
+        for (int v = 0; v < COUNT; v++) values[v] = reinterpret_cast<Floats>(reinterpret_cast<Words>(values[v]) & mask);
+    }
+};
+
+// Vectors of a head whose sums, for some rows, are kept in registers at a time; and how many rows.
+constexpr int64_t chunk_of(int64_t vectors, bool pairs) {
+    if (REGISTERS < 32) return vectors % 2 ? 1 : 2;
+    if (pairs) return vectors % 4 == 0 ? 4 : 2;
+    return vectors % 4 == 0 ? 4 : vectors % 5 == 0 ? 5 : vectors % 3 == 0 ? 3 : 2;
+}
+template <class T, int DIM> constexpr int64_t CHUNK = chunk_of(DIM / WIDTH, Lanes<T, DIM>::PAIRS);
+template <class T, int DIM> constexpr int64_t VALUE_ROWS = REGISTERS * 3 / 4 / CHUNK<T, DIM>;
+
+// out += shares . values, for `ROWS` rows over `count` lanes. Shares of a row lie `pitch` lanes apart.
+template <class T, int DIM, int ROWS, class Source>
+void add_rows(const float* shares, int64_t pitch, Source values, int64_t count, float* out) {
+    using L = Lanes<T, DIM>;
+    constexpr int VECTORS = CHUNK<T, DIM>;
+    for (int64_t d = 0; d < DIM; d += VECTORS * WIDTH) {
+        Floats sums[ROWS][VECTORS];
+        for (int row = 0; row < ROWS; row++) {
+            for (int v = 0; v < VECTORS; v++) sums[row][v] = load(out + row * DIM + d + v * WIDTH);
+        }
+        for (int64_t i = 0; i < count; i++) {
+            Floats value[VECTORS];
+            values.read(i, d, value);
+#pragma GCC unroll 12
+            for (int row = 0; row < ROWS; row++) {
+                const Floats share = L::all(shares + row * pitch + i);
+                for (int v = 0; v < VECTORS; v++) sums[row][v] = L::add(sums[row][v], share, value[v]);
+            }
+        }
+        for (int row = 0; row < ROWS; row++) {
+            for (int v = 0; v < VECTORS; v++) store(out + row * DIM + d + v * WIDTH, sums[row][v]);
+        }
+    }
+}
+
+// The same for any number of rows, as many together as registers hold.
+template <class T, int DIM, class Source>
+INLINE void add_values(const float* shares, int64_t pitch, const Source& values, int64_t count, int64_t rows, float* out) {
+    constexpr int64_t most = VALUE_ROWS<T, DIM>;
+    for (int64_t row = 0; row < rows; row += most) {
+        with_rows<most>(std::min(most, rows - row), [&](auto size) {
+            add_rows<T, DIM, size.value>(shares + row * pitch, pitch, values, count, out + row * DIM);
+        });
+    }
+}
