@@ -1,7 +1,5 @@
 // From scores to shares, for one query and one head.
 
-constexpr float LOG2_E = 1.44269504088896341f;
-
 // cap * tanh(x / cap), sixteen at a time: the tangent by e^-2|x|, within 1e-7 of its value.
 INLINE Floats capped(Floats x, float cap) {
     const Floats turned = x / cap, falling = turned > Floats{} ? -2.0f * turned : 2.0f * turned;

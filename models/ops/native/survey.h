@@ -67,7 +67,7 @@ INLINE void survey_row(const float* x, int64_t width, Largest& largest, float* l
             top = highest;
         }
         Floats sums = {};
-        for (int64_t i = 0; i < whole; i += WIDTH) sums += exp_negative(load(chunk + i) - top);
+        for (int64_t i = 0; i < whole; i += WIDTH) sums += power_of_two((load(chunk + i) - top) * LOG2_E);
         float sum = sum_of(sums);
         for (int64_t i = whole; i < length; i++) sum += exp_negative(chunk[i] - top);
         total += sum;

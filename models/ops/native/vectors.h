@@ -81,6 +81,8 @@ INLINE float highest_of(Floats x) {
     return x[0] > x[1] ? x[0] : x[1];
 }
 
+constexpr float LOG2_E = 1.44269504088896341f;
+
 // 2^x within 2e-7 of its value for x <= 0; below -126 the result falls to zero, and a NaN stays one. The whole part of x
 // is made the exponent (Muller, Elementary Functions, chapter 11), the rest goes into a polynomial of least relative error
 // with one at zero.
