@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from itertools import accumulate
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -33,7 +34,8 @@ class EncoderBatch:
     @cached_property
     def positions(self) -> Tensor:
         """[tokens], int64: 0, 1, 2... within each sequence."""
-        return torch.cat([torch.arange(length) for length in self.lengths]).to(self.token_ids.device)
+        places = np.concatenate([np.arange(length, dtype=np.int64) for length in self.lengths])
+        return torch.from_numpy(places).to(self.token_ids.device)
 
     @cached_property
     def rope_lengths(self) -> Tensor:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -47,16 +46,17 @@ class ProjectedTable(Table):
 
 
 class SinusoidalTable(nn.Module):
-    """Like `Table`, but computed: no parameter. The table follows the device and dtype it is used in."""
+    """A table of positions that is computed: no parameter. It follows the device and dtype it is used in."""
 
     def __init__(self, table: Tensor) -> None:
         super().__init__()
         self._table = table
 
-    def forward(self, index: Tensor, dtype: torch.dtype) -> Tensor:
-        if self._table.device != index.device or self._table.dtype != dtype:
-            self._table = self._table.to(index.device, dtype)
-        return F.embedding(index, self._table)
+    def table(self, like: Tensor) -> Tensor:
+        """[rows, hidden], on the device and in the dtype of another table."""
+        if self._table.device != like.device or self._table.dtype != like.dtype:
+            self._table = self._table.to(like.device, like.dtype)
+        return self._table
 
 
 class Embedding(nn.Module):
@@ -96,20 +96,23 @@ class Embedding(nn.Module):
 
         Where there is one type only, every token is of it, whatever its text's place in a pair.
         """
-        x: Tensor = self.tokens(token_ids)
-        if self.scale != 1.0:
-            x = x * self.scale
-        if self.token_norm is not None:
-            x = self.token_norm(x)
+        parts: list[tuple[Tensor | None, Tensor]] = []
+        x: Tensor | None = None
+        if type(self.tokens) is Table and self.tokens.packed is None and self.token_norm is None:
+            parts.append((token_ids, self.tokens.weight))
+        else:
+            x = self.tokens(token_ids) if self.scale == 1.0 else self.tokens(token_ids) * self.scale
+            x = x if self.token_norm is None else self.token_norm(x)
         if isinstance(self.positions, SinusoidalTable):
-            x = x + self.positions(positions, x.dtype)
+            parts.append((positions, self.positions.table(self.tokens.weight)))
         elif self.positions is not None:
-            x = x + self.positions(positions)
+            parts.append((positions, self.positions.weight))
         if self.token_types is not None:
-            if token_type_ids is None or len(self.token_types.weight) == 1:
-                x = x + self.token_types.weight[0]
-            else:
-                x = x + self.token_types(token_type_ids)
+            one_type = token_type_ids is None or len(self.token_types.weight) == 1
+            parts.append((None if one_type else token_type_ids, self.token_types.weight))
+        if parts:
+            x = ops.sum_of_rows(parts, self.scale, x)
+        assert x is not None
         if self.norm is not None:
             x = self.norm(x)
         return x if self.projection is None else self.projection(x)

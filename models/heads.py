@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import Literal
 
 import torch
 from torch import Tensor, nn
@@ -177,17 +178,17 @@ def pool(hidden: Tensor, batch: EncoderBatch, mode: Pooling, skipped: Sequence[i
     token at position i the weight i + 1 (Muennighoff 2022, arXiv:2202.08904). Each sequence is reduced on its own, so
     that its batch-mates change nothing. skipped: tokens at the beginning of each that do not count; one always does.
     """
-    parts = torch.split(hidden.float(), list(batch.lengths))
-    first = (
-        [0] * len(parts) if skipped is None else [min(n, len(part) - 1) for n, part in zip(skipped, parts, strict=True)]
-    )
-    return torch.stack([_pool_one(part[start:], start, mode) for part, start in zip(parts, first, strict=True)])
+    starts = [min(n, length - 1) for n, length in zip(skipped or [0] * len(batch.lengths), batch.lengths, strict=True)]
+    offsets = batch.offsets
+    spans = [(first + start, end) for first, end, start in zip(offsets, offsets[1:], starts, strict=False)]
+    if mode == "mean":
+        return ops.means_of_spans(hidden, spans)
+    parts = [hidden[first:end].float() for first, end in spans]
+    return torch.stack([_pool_one(part, start, mode) for part, start in zip(parts, starts, strict=True)])
 
 
-def _pool_one(part: Tensor, start: int, mode: Pooling) -> Tensor:
+def _pool_one(part: Tensor, start: int, mode: Literal["cls", "last", "max", "mean_sqrt", "weighted_mean"]) -> Tensor:
     match mode:
-        case "mean":
-            return part.mean(0)
         case "cls":
             return part[0]
         case "last":

@@ -38,6 +38,7 @@ __all__ = [
     "kernels_are_built",
     "layer_norm",
     "linear",
+    "means_of_spans",
     "packed_attention",
     "packer",
     "paged_attention",
@@ -45,6 +46,7 @@ __all__ = [
     "rms_norm",
     "rms_norm_from_one",
     "rotate",
+    "sum_of_rows",
     "survey",
     "using",
     "write_slots",
@@ -132,6 +134,18 @@ def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
 def rms_norm_from_one(x: Tensor, weight: Tensor, eps: float) -> Tensor:
     """See `torch_ops.rms_norm_from_one`."""
     return implementation(x).rms_norm_from_one(x, weight, eps)  # type: ignore[no-any-return]
+
+
+def sum_of_rows(
+    parts: Sequence[tuple[Tensor | None, Tensor]], scale: float = 1.0, onto: Tensor | None = None
+) -> Tensor:
+    """See `torch_ops.sum_of_rows`."""
+    return implementation(parts[0][1]).sum_of_rows(parts, scale, onto)  # type: ignore[no-any-return]
+
+
+def means_of_spans(x: Tensor, spans: Sequence[tuple[int, int]]) -> Tensor:
+    """See `torch_ops.means_of_spans`."""
+    return implementation(x).means_of_spans(x, spans)  # type: ignore[no-any-return]
 
 
 def rotate(x: Tensor, cos: Tensor, sin: Tensor, interleaved: bool) -> Tensor:

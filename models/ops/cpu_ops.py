@@ -75,6 +75,38 @@ def _norm(kind: Kind, x: Tensor, weight: Tensor, bias: Tensor | None, eps: float
     return out
 
 
+def sum_of_rows(
+    parts: Sequence[tuple[Tensor | None, Tensor]], scale: float = 1.0, onto: Tensor | None = None
+) -> Tensor:
+    """See `torch_ops.sum_of_rows`."""
+    indices = [None if index is None else index.contiguous() for index, _ in parts]
+    begun = indices[0] if onto is None else onto
+    assert begun is not None
+    onto = None if onto is None else onto.contiguous()
+    dtype, width = parts[0][1].dtype, parts[0][1].shape[1]
+    out = torch.empty(len(begun), width, dtype=dtype)
+    places = [
+        library.Lookup(None if index is None else index.data_ptr(), table.data_ptr(), len(table))
+        for index, (_, table) in zip(indices, parts, strict=True)
+    ]
+    first = None if onto is None else onto.data_ptr()
+    task = library.RowSumTask(
+        (library.Lookup * library.MOST_TABLES)(*places), len(places), first, scale, out.data_ptr(), len(out), width
+    )
+    if not library.loaded().triptych_row_sum(library.CODES[dtype], ctypes.byref(task)):
+        raise IndexError(f"an index is out of range of tables of {[len(table) for _, table in parts]} rows")
+    return out
+
+
+def means_of_spans(x: Tensor, spans: Sequence[tuple[int, int]]) -> Tensor:
+    """See `torch_ops.means_of_spans`."""
+    x, places = x.contiguous(), np.array(spans, dtype=np.int64)
+    out = torch.empty(len(spans), x.shape[1])
+    task = library.SpanMeanTask(x.data_ptr(), places.ctypes.data, out.data_ptr(), len(spans), x.shape[1])
+    library.loaded().triptych_span_mean(library.CODES[x.dtype], ctypes.byref(task), len(x))
+    return out
+
+
 def rotate(x: Tensor, cos: Tensor, sin: Tensor, interleaved: bool) -> Tensor:
     """See `torch_ops.rotate`."""
     tokens, heads, head_dim = x.shape

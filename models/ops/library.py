@@ -21,10 +21,13 @@ __all__ = [
     "FloatLinearTask",
     "Int8LinearTask",
     "Kind",
+    "Lookup",
     "NormTask",
     "QuantiseTask",
     "RotationTask",
+    "RowSumTask",
     "SlotWriteTask",
+    "SpanMeanTask",
     "SumTask",
     "SurveyTask",
     "choose_generation",
@@ -36,6 +39,9 @@ __all__ = [
 
 _POINTER, _INT64, _INT32 = ctypes.c_void_p, ctypes.c_int64, ctypes.c_int32
 _FLOAT, _DOUBLE = ctypes.c_float, ctypes.c_double
+
+MOST_TABLES = 3
+"""As many as one sum of rows has: tokens, positions, types."""
 
 
 class Kind(IntEnum):
@@ -100,6 +106,26 @@ class SlotWriteTask(ctypes.Structure):
 
 class SumTask(ctypes.Structure):
     _fields_ = (("x", _POINTER), ("y", _POINTER), ("out", _POINTER), ("rows", _INT64), ("width", _INT64))
+
+
+class Lookup(ctypes.Structure):
+    _fields_ = (("index", _POINTER), ("table", _POINTER), ("table_rows", _INT64))
+
+
+class RowSumTask(ctypes.Structure):
+    _fields_ = (
+        ("parts", Lookup * MOST_TABLES),
+        ("count", _INT64),
+        ("onto", _POINTER),
+        ("scale", _DOUBLE),
+        ("out", _POINTER),
+        ("rows", _INT64),
+        ("width", _INT64),
+    )
+
+
+class SpanMeanTask(ctypes.Structure):
+    _fields_ = (("x", _POINTER), ("spans", _POINTER), ("out", _POINTER), ("count", _INT64), ("width", _INT64))
 
 
 class AttentionTask(ctypes.Structure):
@@ -222,6 +248,8 @@ _SIGNATURES = {
     "triptych_copy_blocks": [_POINTER, _POINTER, _INT64, _INT64, _POINTER, _INT64],
     "triptych_survey": [_POINTER, _INT64],
     "triptych_draw": [_POINTER, _INT64],
+    "triptych_row_sum": [_INT32, _POINTER],
+    "triptych_span_mean": [_INT32, _POINTER, _INT64],
     "triptych_int8_pack": [_POINTER, _INT64, _INT64, _POINTER, _POINTER],
     "triptych_run": [_POINTER, _INT64, _POINTER],
     "triptych_float_pack": [_INT32, _POINTER, _INT64, _INT64, _POINTER],
@@ -239,6 +267,7 @@ def load() -> ctypes.CDLL | None:
                 function = getattr(library, name)
                 function.argtypes, function.restype = types, None
             library.triptych_float_unpack.restype = ctypes.c_int32
+            library.triptych_row_sum.restype = ctypes.c_int32
             library.triptych_choose_generation.argtypes = [ctypes.c_char_p]
         except (OSError, AttributeError):
             continue

@@ -34,6 +34,32 @@ def rms_norm_from_one(x: Tensor, weight: Tensor, eps: float) -> Tensor:
     return rms_norm(x.float(), 1.0 + weight.float(), eps).to(x.dtype)
 
 
+def sum_of_rows(
+    parts: Sequence[tuple[Tensor | None, Tensor]], scale: float = 1.0, onto: Tensor | None = None
+) -> Tensor:
+    """Rows of tables, added up from the first table on: one to three (index [rows], int64, or None; table [count,
+    width]) -> [rows, width], one dtype.
+
+    No index: every row takes the table's first. onto: [rows, width], what the sum begins with; else it is the first
+    table's rows times `scale`, which then has an index. Raises IndexError.
+    """
+    found = [table[0] if index is None else F.embedding(index, table) for index, table in parts]
+    if onto is None:
+        onto, *found = found
+        onto = onto if scale == 1.0 else onto * scale
+    for rows in found:
+        onto = onto + rows
+    return onto
+
+
+def means_of_spans(x: Tensor, spans: Sequence[tuple[int, int]]) -> Tensor:
+    """The mean of each span of rows, every one by itself. x: [rows, width] -> [spans, width], float32.
+
+    spans: first row and the end, at least one row each.
+    """
+    return torch.stack([x[first:end].float().mean(0) for first, end in spans])
+
+
 def rotate(x: Tensor, cos: Tensor, sin: Tensor, interleaved: bool) -> Tensor:
     """Turn pairs of dimensions by their angles, in float32; dimensions beyond the angles stay.
 

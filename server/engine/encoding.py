@@ -92,7 +92,7 @@ class Encoding:
             if not np.isfinite(readout.values).all():
                 self.finish(request, "engine_error", events, NOT_FINITE)
                 continue
-            values = readout.values.astype("<f4").tobytes()
+            values = readout.values.astype("<f4", copy=False).tobytes()
             events.encoded.append(Encoded(request.request_id, index, values, len(readout.values), readout.token_ids))
             request.unanswered -= 1
             if request.unanswered == 0:

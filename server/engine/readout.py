@@ -74,9 +74,10 @@ def _read(
             for index, (_, item) in zip(mine, asked, strict=True):
                 skipped[index] = item.prompt_tokens
             if message.pooling is None and sentence is not None:
-                vectors = sentence(hidden, batch, skipped)[mine]
+                vectors = sentence(hidden, batch, skipped)
             else:
-                vectors = pool(hidden, batch, message.pooling or "mean", skipped)[mine]
+                vectors = pool(hidden, batch, message.pooling or "mean", skipped)
+            vectors = vectors if len(mine) == len(vectors) else vectors[mine]
             return _rows(normalize(vectors) if message.normalize else vectors)
         case "embed_tokens":
             tokens = _tokens_of(mine, hidden, batch).float()

@@ -166,3 +166,24 @@ def test_int8_reference_against_its_definition():
             steps = x[row].abs().max() / 127, weight[column].abs().max() / 127
             whole = (x[row] / steps[0]).round() @ (weight[column] / steps[1]).round()
             torch.testing.assert_close(found[row, column], whole * steps[0] * steps[1], atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_sums_of_rows_of_tables(dtype):
+    tokens, positions, types = (torch.randn(rows, 50).to(dtype) for rows in (90, 40, 2))
+    index, places, kinds = torch.randint(0, 90, (33,)), torch.arange(33), torch.randint(0, 2, (33,))
+    parts = [(index, tokens), (places, positions), (kinds, types)]
+    for found in (parts, parts[:1], [*parts[:2], (None, types)]):
+        assert torch.equal(cpu_ops.sum_of_rows(found, 7.1), torch_ops.sum_of_rows(found, 7.1))
+    before = torch.randn(33, 50).to(dtype)
+    assert torch.equal(cpu_ops.sum_of_rows(parts, 1.0, before), torch_ops.sum_of_rows(parts, 1.0, before))
+    with pytest.raises(IndexError):
+        cpu_ops.sum_of_rows([(index, tokens), (places + 8, positions)])
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_means_of_spans(dtype):
+    x, spans = torch.randn(300, 70).to(dtype), [(0, 1), (3, 200), (200, 300)]
+    found = cpu_ops.means_of_spans(x, spans)
+    torch.testing.assert_close(found, torch_ops.means_of_spans(x, spans), atol=1e-6, rtol=1e-5)
+    assert torch.equal(cpu_ops.means_of_spans(x[3:], [(0, 197)])[0], found[1])

@@ -37,16 +37,19 @@ INLINE float tanh_of(float x) {
     return std::copysign(grown / (grown + 2.0f), x);
 }
 
-// The normal distribution's share below x (Abramowitz and Stegun 7.1.26, for the smaller side).
+// The normal distribution's share below x: half, less |x| times a polynomial in x^2, for the smaller side, and nothing
+// beyond 5.2. The polynomial was fitted to the share between 0 and |x| by weighted least squares; it stands in
+// t = 2 (x / 5.2)^2 - 1, which runs from -1 to 1, so that its terms stay small. Pairs, then pairs of pairs (Estrin), as
+// one chain of fourteen terms would have the processor wait.
 INLINE float normal_share(float x) {
-    const float size = std::fabs(x) * 0.70710678118654752f, t = 1.0f / (1.0f + 0.3275911f * size);
-    const Exponential e = exponential(-size * size);
-    float p = 1.061405429f;
-    p = p * t - 1.453152027f;
-    p = p * t + 1.421413741f;
-    p = p * t - 0.284496736f;
-    p = p * t + 0.254829592f;
-    const float beyond = 0.5f * p * t * (e.scale + e.scale * e.part);
+    const float size = std::fabs(x), t = size * (size * (2.0f / (5.2f * 5.2f))) - 1.0f;
+    const float t2 = t * t, t4 = t2 * t2, t8 = t4 * t4;
+    const float p0 = 0.135949984f - 0.0677436218f * t, p2 = 0.0500256158f - 0.0399319865f * t;
+    const float p4 = 0.031973917f - 0.0246988405f * t, p6 = 0.0180387739f - 0.0126196565f * t;
+    const float p8 = 0.00836509373f - 0.00454232097f * t, p10 = 0.00200518291f - 0.00146876578f * t;
+    const float p12 = 0.00118868484f - 0.000388237968f * t;
+    const float low = (p0 + p2 * t2) + (p4 + p6 * t2) * t4, high = (p8 + p10 * t2) + p12 * t4;
+    const float beyond = size < 5.2f ? 0.5f - (low + high * t8) * size : 0.0f;
     return x < 0.0f ? beyond : 1.0f - beyond;
 }
 

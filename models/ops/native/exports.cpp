@@ -130,6 +130,23 @@ EXPORT int32_t triptych_float_unpack(int32_t dtype, const void* packed, int64_t 
     return 1;
 }
 
+// Returns whether the tables have the rows that are asked for; if not, nothing is done.
+EXPORT int32_t triptych_row_sum(int32_t dtype, const RowSum* p) {
+    for (const Lookup* part = p->parts; part < p->parts + p->count; part++) {
+        const auto outside = [&](int64_t i) { return i < 0 || i >= part->table_rows; };
+        if (part->index != nullptr && std::any_of(part->index, part->index + p->rows, outside)) return 0;
+    }
+    parallel(p->rows, items_of(p->count * p->width),
+             [&](int64_t begin, int64_t end) { kernels.row_sum(DType(dtype), *p, begin, end); });
+    return 1;
+}
+
+// rows: of all spans together.
+EXPORT void triptych_span_mean(int32_t dtype, const SpanMean* p, int64_t rows) {
+    parallel(p->count, items_of(rows / std::max<int64_t>(1, p->count) * p->width),
+             [&](int64_t begin, int64_t end) { kernels.span_mean(DType(dtype), *p, begin, end); });
+}
+
 // Run the operations that lie in `words`, see program.h.
 EXPORT void triptych_run(const int64_t* words, int64_t operations, double* seconds) {
     run_program(words, operations, seconds);

@@ -19,12 +19,13 @@ namespace {
 #include "rotary.h"
 #include "sums.h"
 #include "survey.h"
+#include "tables.h"
 
 #include "draw.h"
 
 }  // namespace
 
 extern const Kernels GENERATION;
-const Kernels GENERATION = {rms_norm,  rms_norm_from_one, layer_norm,  rotate,          add,          attend,
-                            quantise,  int8_linear,       pack_panels, unpack_channels, float_linear, survey,
-                            draw};
+const Kernels GENERATION = {rms_norm,     rms_norm_from_one, layer_norm,  rotate,      add,
+                            row_sum,      span_mean,         attend,      quantise,    int8_linear,
+                            pack_panels,  unpack_channels,   float_linear, survey,     draw};

@@ -8,24 +8,22 @@
 constexpr int64_t QUAD = 4;
 
 template <class T> INLINE float quantise_row(const T* x, uint8_t* out, int64_t width, int64_t padded) {
-    float largest = 0.0f;
-    int32_t broken = 0;
-#pragma omp simd reduction(max : largest) reduction(| : broken)
+    // Sizes as integers, which have the same order; those of numbers that are not finite are above all others.
+    int32_t largest = 0;
     for (int64_t i = 0; i < width; i++) {
-        const float size = std::fabs(widen(x[i]));
-        largest = size > largest ? size : largest;
-        broken |= !(size <= 3.4e38f);
+        largest = std::max(largest, __builtin_bit_cast(int32_t, widen(x[i])) & 0x7fffffff);
     }
     // A row that is not finite must not come out as one that is.
-    if (broken) {
+    if (largest >= 0x7f800000) {
         std::memset(out, 128, padded);
         return __builtin_nanf("");
     }
-    const float scale = largest > 0.0f ? largest / 127.0f : 1.0f, inverse = 1.0f / scale;
+    // Of smaller numbers one over the step would not be finite: they come out as zeros. No product exceeds 127.
+    const float size = __builtin_bit_cast(float, largest), scale = size > 1e-36f ? size / 127.0f : 1.0f;
+    const float inverse = 1.0f / scale;
 #pragma omp simd
     for (int64_t i = 0; i < width; i++) {
-        const float turned = std::nearbyint(widen(x[i]) * inverse);
-        out[i] = static_cast<uint8_t>(static_cast<int32_t>(std::min(std::max(turned, -127.0f), 127.0f)) + 128);
+        out[i] = static_cast<uint8_t>(static_cast<int32_t>(std::nearbyint(widen(x[i]) * inverse)) + 128);
     }
     for (int64_t i = width; i < padded; i++) out[i] = 128;
     return scale;

@@ -132,6 +132,31 @@ struct Sum {
     int64_t rows, width;
 };
 
+// Which row of a table each row of a sum takes.
+struct Lookup {
+    const int64_t* index;  // [rows], or null for the first row, always
+    const void* table;     // [table_rows, width]
+    int64_t table_rows;
+};
+
+// Sums of rows of tables, see tables.h.
+struct RowSum {
+    Lookup parts[3];
+    int64_t count;
+    const void* onto;  // [rows, width] that the sum begins with, or null
+    double scale;      // of the first table's rows where the sum begins with them
+    void* out;         // [rows, width], contiguous
+    int64_t rows, width;
+};
+
+// Means of spans of rows, see tables.h.
+struct SpanMean {
+    const void* x;         // [rows, width], contiguous
+    const int64_t* spans;  // [count, 2]: first row, and the end
+    float* out;            // [count, width]
+    int64_t count, width;
+};
+
 // A block of rows stays in a core's cache while it is multiplied by one panel after another.
 inline int64_t blocks_of(int64_t rows, int64_t bytes_of_row) {
     const int64_t most = std::max<int64_t>(96, (384 << 10) / std::max<int64_t>(1, bytes_of_row));
@@ -172,6 +197,8 @@ struct Kernels {
     void (*layer_norm)(DType, const Norm&, int64_t begin, int64_t end);
     void (*rotate)(DType, const Rotation&, int64_t begin, int64_t end);
     void (*add)(DType, const Sum&, int64_t begin, int64_t end);
+    void (*row_sum)(DType, const RowSum&, int64_t begin, int64_t end);
+    void (*span_mean)(DType, const SpanMean&, int64_t begin, int64_t end);
     void (*attend)(DType, const Attention&, int64_t begin, int64_t end);  // num_tiles * kv_heads
     void (*quantise)(DType, const void* x, int64_t stride, uint8_t* out, float* scales, int64_t width, int64_t padded,
                      int64_t begin, int64_t end);

@@ -1,0 +1,48 @@
+// Rows of tables and means of rows: how texts come into an encoder, and how one vector of each comes out.
+
+// Sums of rows begin..end-1: each step rounds to the dtype, as it would one by one.
+template <class T> void sum_rows(const RowSum& p, int64_t begin, int64_t end) {
+    for (int64_t row = begin; row < end; row++) {
+        T* out = static_cast<T*>(p.out) + row * p.width;
+        for (int64_t n = 0; n < p.count; n++) {
+            const Lookup& part = p.parts[n];
+            const T* from = static_cast<const T*>(part.table) + (part.index == nullptr ? 0 : part.index[row]) * p.width;
+            if (n > 0 || p.onto != nullptr) {
+                const T* before = n > 0 ? out : static_cast<const T*>(p.onto) + row * p.width;
+#pragma omp simd
+                for (int64_t i = 0; i < p.width; i++) narrow(widen(before[i]) + widen(from[i]), out[i]);
+            } else {
+                const float scale = static_cast<float>(p.scale);
+#pragma omp simd
+                for (int64_t i = 0; i < p.width; i++) narrow(widen(from[i]) * scale, out[i]);
+            }
+        }
+    }
+}
+
+void row_sum(DType dtype, const RowSum& p, int64_t begin, int64_t end) {
+    dtype == FLOAT32 ? sum_rows<float>(p, begin, end) : sum_rows<bfloat16>(p, begin, end);
+}
+
+// Means of spans begin..end-1, each summed in float64 from its first row to its last.
+template <class T> void mean_spans(const SpanMean& p, int64_t begin, int64_t end) {
+    constexpr int64_t COLUMNS_AT_ONCE = 64;
+    for (int64_t span = begin; span < end; span++) {
+        const int64_t first = p.spans[2 * span], last = p.spans[2 * span + 1];
+        for (int64_t column = 0; column < p.width; column += COLUMNS_AT_ONCE) {
+            const int64_t count = std::min(COLUMNS_AT_ONCE, p.width - column);
+            double sums[COLUMNS_AT_ONCE] = {};
+            for (int64_t row = first; row < last; row++) {
+                const T* x = static_cast<const T*>(p.x) + row * p.width + column;
+#pragma omp simd
+                for (int64_t i = 0; i < count; i++) sums[i] += widen(x[i]);
+            }
+            float* out = p.out + span * p.width + column;
+            for (int64_t i = 0; i < count; i++) out[i] = static_cast<float>(sums[i] / static_cast<double>(last - first));
+        }
+    }
+}
+
+void span_mean(DType dtype, const SpanMean& p, int64_t begin, int64_t end) {
+    dtype == FLOAT32 ? mean_spans<float>(p, begin, end) : mean_spans<bfloat16>(p, begin, end);
+}
