@@ -11,6 +11,7 @@ import time
 from dataclasses import dataclass, field
 from typing import Literal
 
+import torch
 from msgspec.structs import replace
 
 from server.engine.beam_search import Beam
@@ -174,6 +175,7 @@ class Generation:
 
     # --------------------------------------------------------------------------------------------------- a step
 
+    @torch.inference_mode()
     def step(self, events: Events) -> StepTiming | None:
         """Run one step if there is one. Raises StepFailed, its requests already told."""
         started = time.monotonic()
