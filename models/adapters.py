@@ -7,7 +7,7 @@ without adapters, know nothing of all this. Who uses which adapter is said for o
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from itertools import accumulate
 
@@ -92,11 +92,15 @@ class Adapters:
 
     def __init__(self) -> None:
         self.rows: AdapterRows | None = None
+        self._device = torch.device("cpu")
+
+    def used(self, names: Sequence[str], counts: Sequence[int]) -> AbstractContextManager[None]:
+        """A pass over rows of these sequences, see `AdapterRows`; no names for no adapters."""
+        return self._using(AdapterRows(names, counts, self._device)) if any(names) else nullcontext()
 
     @contextmanager
-    def used(self, names: Sequence[str], counts: Sequence[int], device: torch.device) -> Iterator[None]:
-        """A pass over rows of these sequences, see `AdapterRows`; no names for no adapters."""
-        self.rows = AdapterRows(names, counts, device) if any(names) else None
+    def _using(self, rows: AdapterRows) -> Iterator[None]:
+        self.rows = rows
         try:
             yield
         finally:
@@ -110,6 +114,7 @@ class Adapters:
         joined: dict[str, dict[str, LowRank]] = {}
         taken = 0
         for path, pair in pairs.items():
+            self._device = pair.down.device
             owner_path, _, leaf = path.rpartition(".")
             owner = model.get_submodule(owner_path)
             if isinstance(owner, Attention) and owner.merged is not None and leaf in _JOINED:

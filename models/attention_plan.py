@@ -56,20 +56,32 @@ class Distances:
 
 @dataclass(frozen=True)
 class Queries:
-    """Every query of a step with the keys it sees, for kernels on a CPU: int32, one number for each query.
+    """Every query of a step with the keys it sees, for kernels on a CPU.
 
-    rows: whose blocks it looks into; 0 for packed keys, which are one endless block. starts, ends: the keys that it
-    sees, from the first to the end; packed keys count from the step's first. origins: the key at which its bias has
-    number `bias_zero`: itself for a bias by distance, its row's first key for a `KeyBias`.
-    tiles: [tiles, 3], first query, how many, and the row's first key: queries of one row that follow each other; those
-    with most work first.
+    numbers: int32, `count` of each column, one column after the other. Its row, whose blocks it looks into; 0 for
+    packed keys, which are one endless block. Start and end of the keys that it sees; packed keys count from the step's
+    first. Origin, the key at which its bias has number `bias_zero`: itself for a bias by distance, its row's first key
+    for a `KeyBias`. Behind them `tiles`.
     """
 
-    rows: Tensor
-    starts: Tensor
-    ends: Tensor
-    origins: Tensor
-    tiles: Tensor
+    numbers: Tensor
+    count: int
+
+    @property
+    def tiles(self) -> Tensor:
+        """[tiles, 3], first query, how many, and the row's first key: queries of one row that follow each other; those
+        with most work first."""
+        return self.numbers[4 * self.count :].view(-1, 3)
+
+    @property
+    def num_tiles(self) -> int:
+        return (len(self.numbers) - 4 * self.count) // 3
+
+    @property
+    def addresses(self) -> list[int]:
+        """Of the four columns and the tiles."""
+        first, size = self.numbers.data_ptr(), self.numbers.element_size()
+        return [first + column * self.count * size for column in range(5)]
 
 
 TILE_QUERIES = 64
@@ -137,16 +149,13 @@ class AttentionPlan:
         return self._queries[0]
 
     def _make_queries(self) -> Queries:
+        count = len(self.query_lens)
+        if self.block_tables is not None and sum(self.query_lens) == count:
+            return self._one_query_each()
         counts, key_lens = np.array(self.query_lens), np.array(self.key_lens)
-        count = len(counts)
-        if sum(self.query_lens) == count:  # one query a row
-            rows, within, lens = np.arange(count), np.zeros_like(counts), key_lens
-            tiles = np.stack([rows, counts, np.zeros_like(rows)], 1)
-        else:
-            rows = np.repeat(np.arange(count), counts)
-            within, lens = _within(counts), key_lens[rows]
-            tiles = _tiles(counts, TILE_QUERIES if self.causal else TILE_TOKENS)
-        positions = lens - counts[rows] + within
+        rows, tiles = np.repeat(np.arange(count), counts), _tiles(counts, TILE_QUERIES if self.causal else TILE_TOKENS)
+        lens = key_lens[rows]
+        positions = lens - counts[rows] + _within(counts)
         ends = positions + 1 if self.causal else lens
         if self.window is not None and not self.causal:
             ends = np.minimum(ends, positions + self.window)
@@ -159,8 +168,17 @@ class AttentionPlan:
             first = (np.cumsum(key_lens) - key_lens)[rows]
             tiles[:, 2] = first[tiles[:, 0]]
             starts, ends, origins, rows = starts + first, ends + first, origins + first, np.zeros_like(rows)
-        columns = (rows, starts, ends, origins, tiles)
-        return Queries(*(torch.from_numpy(column.astype(np.int32)) for column in columns))
+        numbers = np.concatenate([rows, starts, ends, origins, tiles.ravel()])
+        return Queries(torch.from_numpy(numbers.astype(np.int32)), len(rows))
+
+    def _one_query_each(self) -> Queries:
+        """What the general way finds as well: a decode step is short, and arrays cost more than its few numbers."""
+        ends, count = self.key_lens, len(self.key_lens)
+        starts = [0] * count if self.window is None else [max(end - self.window, 0) for end in ends]
+        origins = [0] * count if isinstance(self.score_bias, KeyBias) else [end - 1 for end in ends]
+        tiles = [number for row in range(count) for number in (row, 1, 0)]
+        numbers = np.array([*range(count), *starts, *ends, *origins, *tiles], dtype=np.int32)
+        return Queries(torch.from_numpy(numbers), count)
 
     def biased(self, score_bias: Tensor) -> AttentionPlan:
         """The same plan with another bias by distance."""
@@ -186,17 +204,18 @@ class AttentionPlan:
     def facts(self) -> dict[str, int]:
         """Addresses and numbers of this plan, by their names in `struct Attention` of the compiled kernels."""
         queries, tables, bias = self.queries, self.tables, self.score_bias
+        rows, starts, ends, origins, tiles = queries.addresses
         values = bias.values if isinstance(bias, KeyBias) else bias
         return {
             "tables": tables.data_ptr(),
             "table_width": tables.shape[1],
             "block_size": self.block_size,
-            "rows": queries.rows.data_ptr(),
-            "starts": queries.starts.data_ptr(),
-            "ends": queries.ends.data_ptr(),
-            "origins": queries.origins.data_ptr(),
-            "tiles": queries.tiles.data_ptr(),
-            "num_tiles": queries.tiles.shape[0],
+            "rows": rows,
+            "starts": starts,
+            "ends": ends,
+            "origins": origins,
+            "tiles": tiles,
+            "num_tiles": queries.num_tiles,
             "bias_stride": 0 if values is None else values.shape[-1],
             "bias_zero": self.bias_zero,
         }

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Literal
 
 import torch
@@ -28,14 +29,32 @@ from models.config import (
 )
 from models.linear import parameter
 
+_LEAST_POSITIONS = 1024
+"""Of which angles are kept at least."""
+
 
 @dataclass(frozen=True)
 class Rotation:
-    """Angles of a step's tokens, made once and used by all layers. cos, sin: [tokens, 1, dim / 2], float32."""
+    """Angles of a step's tokens, used by all layers.
 
-    cos: Tensor
-    sin: Tensor
+    cos_table, sin_table: [positions, 1, dim / 2], float32. positions: [tokens], int64, rows of the tables; None where
+    they have one row for each token.
+    """
+
     config: RopeConfig
+    cos_table: Tensor
+    sin_table: Tensor
+    positions: Tensor | None = None
+
+    @cached_property
+    def cos(self) -> Tensor:
+        """[tokens, 1, dim / 2], float32."""
+        return self.cos_table if self.positions is None else self.cos_table[self.positions]
+
+    @cached_property
+    def sin(self) -> Tensor:
+        """[tokens, 1, dim / 2], float32."""
+        return self.sin_table if self.positions is None else self.sin_table[self.positions]
 
 
 def inverse_frequencies(config: RopeConfig) -> Tensor:
@@ -83,28 +102,41 @@ def _yarn(frequencies: Tensor, config: RopeConfig, scaling: YarnScaling) -> Tens
 
 
 class Rotary:
-    """Rotary positions of one kind. Holds no parameters; the frequencies follow the device of the positions."""
+    """Rotary positions of one kind. Holds no parameters; frequencies and tables follow the device of the positions.
+
+    Where angles depend on the position alone they are kept, of all positions up to the longest text so far or a few
+    more.
+    """
 
     def __init__(self, config: RopeConfig) -> None:
         self.config = config
         self._frequencies = inverse_frequencies(config)
+        self._tables = torch.empty(0), torch.empty(0)
         self._magnitude = 1.0
         if isinstance(config.scaling, YarnScaling | LongScaling):
             self._magnitude = config.scaling.magnitude
 
-    def __call__(self, positions: Tensor, rope_lengths: Tensor | None = None) -> Rotation:
-        """positions, rope_lengths: [tokens], int64; lengths may be None where they change nothing."""
+    def __call__(self, positions: Tensor, length: int, rope_lengths: Tensor | None = None) -> Rotation:
+        """positions, rope_lengths: [tokens], int64, positions below `length`; the lengths may be None where they change
+        nothing."""
         if self._frequencies.device != positions.device:
             self._frequencies = self._frequencies.to(positions.device)
-        frequencies = self._frequencies
+            self._tables = torch.empty(0), torch.empty(0)
         if self.config.depends_on_length:
             assert rope_lengths is not None, "the rotation depends on the length of the text"
-            frequencies = self._of_lengths(rope_lengths[:, None, None])
+            return Rotation(self.config, *self._angles(positions, self._of_lengths(rope_lengths[:, None, None])))
+        if len(self._tables[0]) < length:
+            known = torch.arange(max(_LEAST_POSITIONS, 1 << (length - 1).bit_length()), device=positions.device)
+            self._tables = self._angles(known, self._frequencies)
+        return Rotation(self.config, *self._tables, positions)
+
+    def _angles(self, positions: Tensor, frequencies: Tensor) -> tuple[Tensor, Tensor]:
+        """Cosines and sines: [positions, 1, dim / 2], float32."""
         angles = positions[:, None, None].float() * frequencies
         cos, sin = angles.cos(), angles.sin()
         if self._magnitude != 1.0:
             cos, sin = cos * self._magnitude, sin * self._magnitude
-        return Rotation(cos, sin, self.config)
+        return cos, sin
 
     def _of_lengths(self, lengths: Tensor) -> Tensor:
         """[tokens, 1, 1] -> [tokens, 1, dim / 2], radians per position of tokens in texts of these lengths."""

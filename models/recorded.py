@@ -14,7 +14,7 @@ from torch import Tensor
 from models import ops
 from models.attention import Attention
 from models.attention_plan import AttentionPlan
-from models.config import BucketBiasConfig, StackConfig
+from models.config import BucketBiasConfig, RopeConfig, StackConfig
 from models.ops.recording import Angles, Cache, Given, NotRecordable, Recording, Rows, Sight
 from models.positions import Rotation
 from models.steps import Step
@@ -33,16 +33,7 @@ class RecordingStep(Step):
 
     def __init__(self, config: StackConfig, recorded_as: str) -> None:
         ropes = {layer.attention.rope for layer in config.layers}
-        angles = {
-            rope: Rotation(
-                cast(Tensor, Angles(("cos", rope), half=rope.dim // 2)),
-                cast(Tensor, Angles(("sin", rope), half=rope.dim // 2)),
-                rope,
-            )
-            for rope in ropes
-            if rope is not None
-        }
-        super().__init__(angles, None)
+        super().__init__({rope: _recorded_rotation(rope) for rope in ropes if rope is not None}, None)
         self._config, self._paged = config, recorded_as == "paged"
 
     def self_attention(self, layer: int, attention: Attention, hidden: Tensor) -> Tensor:
@@ -83,6 +74,12 @@ class RecordingStep(Step):
         return cast(Tensor, keys), cast(Tensor, values)
 
 
+def _recorded_rotation(rope: RopeConfig) -> Rotation:
+    positions = Given(("positions", rope))
+    cos, sin = (Angles((name, rope), positions=positions, half=rope.dim // 2) for name in ("cos", "sin"))
+    return Rotation(rope, cast(Tensor, cos), cast(Tensor, sin))
+
+
 class Recorded:
     """The programs of one stack, one for each kind of step."""
 
@@ -99,7 +96,7 @@ class Recorded:
                 self._programs[key] = self._record(*key, x.shape[1])
             program = self._programs[key]
             if program is not None:
-                return program.run(x, step.given(program.kinds))
+                return program.run(x, step.given(program.kinds), step.kept)
         return self._stack.layers_of(x, step)
 
     def _record(self, kind: str, dtype: torch.dtype, width: int) -> ops.Program | None:

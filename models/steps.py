@@ -29,12 +29,14 @@ Kind = tuple[bool, int | None]
 class Step(ABC):
     """Attention for one forward pass through one stack. A plan is made once for each sliding window and kept.
 
-    recorded_as: the kind of program that such steps run, or None for those that are computed as they come.
+    recorded_as: the kind of program that such steps run, or None for those that are computed as they come. kept: what
+    such a program is run with that stays from step to step; `given` tells the rest.
 
     score_bias: [heads, distances] for all layers, [layers, heads, distances] for each its own, or None.
     """
 
     recorded_as: str | None = None
+    kept: tuple[Mapping[Hashable, int], ...] = ()
 
     def __init__(self, rotations: Mapping[RopeConfig, Rotation], score_bias: Tensor | KeyBias | None) -> None:
         self.rotations = rotations
@@ -48,14 +50,17 @@ class Step(ABC):
         """
         found: dict[Hashable, int] = {}
         for rope, rotation in self.rotations.items():
-            found["cos", rope], found["sin", rope] = rotation.cos.data_ptr(), rotation.sin.data_ptr()
+            positions = rotation.positions
+            found["cos", rope], found["sin", rope] = rotation.cos_table.data_ptr(), rotation.sin_table.data_ptr()
+            found["positions", rope] = 0 if positions is None else positions.data_ptr()
         bias = self._bias
         if bias is not None and bias.dim() == 3:
             found |= {("bias", layer): one.data_ptr() for layer, one in enumerate(bias)}
         elif bias is not None:
             found["bias"] = bias.data_ptr()
         for kind in kinds:
-            found |= {(kind, name): value for name, value in self._plan(kind).facts.items()}
+            for name, value in self._plan(kind).facts.items():
+                found[kind, name] = value
         return found
 
     @cached_property
@@ -161,7 +166,7 @@ class PackedStep(Step):
 class PagedStep(Step):
     """Next tokens of rows: their keys and values are written to the cache, then every query looks at its row's blocks.
 
-    dtype: of the hidden states. cross_cache: filled before with the keys and values of each row's source, or None.
+    cross_cache: filled before with the keys and values of each row's source, or None.
     """
 
     def __init__(
@@ -169,30 +174,31 @@ class PagedStep(Step):
         batch: DecoderBatch,
         cache: KVCache,
         cross_cache: KVCache | None,
-        dtype: torch.dtype,
         rotations: Mapping[RopeConfig, Rotation],
         score_bias: Tensor | KeyBias | None = None,
     ) -> None:
         super().__init__(rotations, score_bias)
-        self._batch, self._cache, self._cross_cache, self._dtype = batch, cache, cross_cache, dtype
-        self._device = batch.token_ids.device
+        self._batch, self._cache, self._cross_cache = batch, cache, cross_cache
+        self._dtype, self._device = cache.dtype, batch.token_ids.device
         self.recorded_as = None if batch.adapters else "paged"
+        self.kept = (cache.addresses("self"),)
         if cross_cache is not None:
+            self.kept += (cross_cache.addresses("cross"),)
             self._cross_plan = AttentionPlan(
                 batch.query_lens,
                 batch.source_lens,
-                dtype,
+                self._dtype,
                 self._device,
                 block_tables=batch.source_block_tables,
                 block_size=cross_cache.block_size,
             )
 
     def given(self, kinds: Iterable[Kind]) -> dict[Hashable, int]:
-        found = super().given(kinds) | self._cache.addresses("self")
+        found = super().given(kinds)
         found["slots"] = self._batch.slot_mapping.data_ptr()
         if self._cross_cache is not None:
-            found |= self._cross_cache.addresses("cross")
-            found |= {("cross", name): value for name, value in self._cross_plan.facts.items()}
+            for name, value in self._cross_plan.facts.items():
+                found["cross", name] = value
         return found
 
     def cross_attention(self, layer: int, attention: Attention, hidden: Tensor) -> Tensor:

@@ -134,9 +134,11 @@ class Stack(nn.Module):
         assert isinstance(self.embedding, Embedding), "sound has no token table"
         return self.embedding.tokens
 
-    def rotations(self, positions: Tensor, rope_lengths: Tensor | None = None) -> dict[RopeConfig, Rotation]:
-        """The angles of a step's positions, for each kind of rotary positions in the stack."""
-        return {rotary.config: rotary(positions, rope_lengths) for rotary in self._rotaries}
+    def rotations(
+        self, positions: Tensor, length: int, rope_lengths: Tensor | None = None
+    ) -> dict[RopeConfig, Rotation]:
+        """The angles of a step's positions, all below `length`, for each kind of rotary positions in the stack."""
+        return {rotary.config: rotary(positions, length, rope_lengths) for rotary in self._rotaries}
 
     def bias(self, length: int) -> Tensor | KeyBias | None:
         """The score bias of every distance below `length`, or None: see `BucketBias` and `LayerBucketBias`."""
@@ -201,7 +203,7 @@ class Transformer(nn.Module):
         stack = self.decoder if self.encoder is None else self.encoder
         assert stack is not None
         step = self._packed_step(stack, batch)
-        with self.adapters.used(batch.adapters, batch.lengths, self.device):
+        with self.adapters.used(batch.adapters, batch.lengths):
             return stack.read(batch, step)
 
     def write_cross(
@@ -217,7 +219,7 @@ class Transformer(nn.Module):
         sources: what was encoded, for its adapters; None for no adapters.
         """
         names, counts = ((), ()) if sources is None else (sources.adapters, sources.lengths)
-        with self.adapters.used(names, counts, self.device):
+        with self.adapters.used(names, counts):
             for index, attention in enumerate(self._cross_attentions()):
                 cross_cache.write(index, slot_mapping, *attention.keys_values(encoder_hidden, {}))
 
@@ -227,10 +229,10 @@ class Transformer(nn.Module):
         Writes their keys and values to the cache; `cross_cache` is read only, and None without an encoder.
         """
         assert self.decoder is not None, "the model has no decoder"
-        rotations = self.decoder.rotations(batch.positions, batch.rope_lengths)
-        bias = self.decoder.bias(max(batch.key_lens))
-        step = PagedStep(batch, cache, cross_cache, self.dtype, rotations, bias)
-        with self.adapters.used(batch.adapters, batch.query_lens, self.device):
+        length = max(batch.key_lens)
+        rotations, bias = self.decoder.rotations(batch.positions, length, batch.rope_lengths), self.decoder.bias(length)
+        step = PagedStep(batch, cache, cross_cache, rotations, bias)
+        with self.adapters.used(batch.adapters, batch.query_lens):
             return self.decoder(batch.token_ids, batch.positions, step)  # type: ignore[no-any-return]
 
     def align(self, source: EncoderBatch, target: EncoderBatch) -> Tensor:
@@ -241,10 +243,10 @@ class Transformer(nn.Module):
         """
         assert self.decoder is not None, "the model has no decoder"
         (length,) = target.lengths
-        rotations, bias = self.decoder.rotations(target.positions), self.decoder.bias(length)
+        rotations, bias = self.decoder.rotations(target.positions, length), self.decoder.bias(length)
         step = AligningStep(length, self.encode(source), rotations, bias)
         # One text, so that all rows are of its adapter, those of the source as well.
-        with self.adapters.used(target.adapters, target.lengths, self.device):
+        with self.adapters.used(target.adapters, target.lengths):
             self.decoder(target.token_ids, target.positions, step)
         return step.weights
 
@@ -256,7 +258,7 @@ class Transformer(nn.Module):
         assert isinstance(self.head, LanguageModel | MaskedLanguageModel), "the model has no language model head"
         stack = self.encoder if self.decoder is None else self.decoder
         assert stack is not None
-        with self.adapters.used(adapters, [1] * len(adapters), self.device):
+        with self.adapters.used(adapters, [1] * len(adapters)):
             return self.head(hidden, stack.tokens.weight)  # type: ignore[no-any-return]
 
     def classify(self, hidden: Tensor, batch: EncoderBatch) -> Tensor:
@@ -267,9 +269,9 @@ class Transformer(nn.Module):
         """
         assert isinstance(self.head, Classification), "the model has no classification head"
         if self.config.is_encoder_decoder:
-            with self.adapters.used(batch.adapters, batch.lengths, self.device):
+            with self.adapters.used(batch.adapters, batch.lengths):
                 hidden = self._reread(hidden, batch)
-        with self.adapters.used(batch.adapters, [1] * len(batch.lengths), self.device):
+        with self.adapters.used(batch.adapters, [1] * len(batch.lengths)):
             return self.head(hidden, batch)  # type: ignore[no-any-return]
 
     def classify_tokens(self, hidden: Tensor, batch: EncoderBatch) -> Tensor:
@@ -278,7 +280,7 @@ class Transformer(nn.Module):
         With an encoder and a decoder the text goes through the decoder as in `classify`.
         """
         assert isinstance(self.head, TokenClassification), "the model has no head for tokens"
-        with self.adapters.used(batch.adapters, batch.lengths, self.device):
+        with self.adapters.used(batch.adapters, batch.lengths):
             if self.config.is_encoder_decoder:
                 hidden = self._reread(hidden, batch)
             return self.head(hidden)  # type: ignore[no-any-return]
@@ -307,8 +309,9 @@ class Transformer(nn.Module):
 
     def _packed_step(self, stack: Stack, batch: EncoderBatch | SoundBatch, source: Tensor | None = None) -> PackedStep:
         rope_lengths = batch.rope_lengths if stack.rotates_by_length and isinstance(batch, EncoderBatch) else None
-        rotations, bias = stack.rotations(batch.positions, rope_lengths), stack.bias(max(batch.lengths))
-        distances = None if stack.distances is None else stack.distances(max(batch.lengths))
+        length = max(batch.lengths)
+        rotations, bias = stack.rotations(batch.positions, length, rope_lengths), stack.bias(length)
+        distances = None if stack.distances is None else stack.distances(length)
         step = PackedStep(
             batch.lengths,
             self.dtype,

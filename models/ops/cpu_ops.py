@@ -5,6 +5,7 @@ Each row gives the same bits for every number of rows.
 
 from __future__ import annotations
 
+import ctypes
 from collections.abc import Mapping, Sequence
 
 import numpy as np
@@ -118,6 +119,7 @@ def rotate(x: Tensor, cos: Tensor, sin: Tensor, interleaved: bool) -> Tensor:
         x.stride(0),
         cos.data_ptr(),
         sin.data_ptr(),
+        None,
         out.data_ptr(),
         tokens,
         heads,
@@ -205,16 +207,12 @@ def _attend(
         tables.data_ptr(),
         tables.shape[1],
         plan.block_size or ENDLESS,
-        queries.rows.data_ptr(),
-        queries.starts.data_ptr(),
-        queries.ends.data_ptr(),
-        queries.origins.data_ptr(),
-        queries.tiles.data_ptr(),
+        *queries.addresses,
         None if bias is None else bias.data_ptr(),
         0 if bias is None else bias.shape[1],
         plan.bias_zero,
         out.data_ptr(),
-        queries.tiles.shape[0],
+        queries.num_tiles,
         query.shape[1],
         keys.shape[-2],
         query.shape[2],

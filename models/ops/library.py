@@ -81,6 +81,7 @@ class RotationTask(ctypes.Structure):
         ("stride", _INT64),
         ("cos", _POINTER),
         ("sin", _POINTER),
+        ("positions", _POINTER),
         ("out", _POINTER),
         ("tokens", _INT64),
         ("heads", _INT64),

@@ -61,6 +61,7 @@ class Program:
         constants: Sequence[Tensor],
     ) -> None:
         self._words = np.array(words, dtype=np.int64)
+        self._address = self._words.ctypes.data
         self.names, self.works, self.constants = tuple(names), tuple(works), tuple(constants)
         self._width, self.scratch_bytes = width, scratch_bytes
         self._rows_at = np.array(rows_at, dtype=np.int64)
@@ -68,9 +69,13 @@ class Program:
         self.kinds = tuple({name[0] for name in given if isinstance(name, tuple) and isinstance(name[0], tuple)})
         self._given_at, self._given_of, self._given_offsets = _columns(dict(enumerate(given.values())))
         self._scratch_at, self._scratch_of, self._scratch_offsets = _columns(scratch)
+        self._values = np.zeros(len(given), dtype=np.int64)
+        self._keep(())
+        self._laid_out = (0, 0)
 
-    def run(self, x: Tensor, given: Mapping[Hashable, int]) -> Tensor:
-        """x: [rows, width], contiguous. given: addresses and numbers of this step. -> [rows, width], of the same dtype.
+    def run(self, x: Tensor, given: Mapping[Hashable, int], kept: tuple[Mapping[Hashable, int], ...] = ()) -> Tensor:
+        """x: [rows, width], contiguous. given: addresses and numbers of this step; kept: those that the next steps will
+        most likely bring as well. -> [rows, width], of the same dtype.
 
         What the addresses are of has to live until this returns.
         """
@@ -78,17 +83,28 @@ class Program:
         assert x.is_contiguous()
         out = torch.empty(rows, self._width, dtype=x.dtype)
         room = _scratch(rows * self.scratch_bytes)
+        words, values = self._words, self._values
+        # What stays the same from step to step is in its place already.
+        if kept != self._kept:
+            self._keep(kept)
+        if (rows, room) != self._laid_out:
+            self._laid_out = (rows, room)
+            words[self._rows_at] = rows
+            words[self._scratch_at] = room + rows * self._scratch_of + self._scratch_offsets
         here = {**given, "x": x.data_ptr(), "out": out.data_ptr()}
-        values = np.array([here[name] for name in self.given], dtype=np.int64)
-        words = self._words
-        words[self._rows_at] = rows
+        values[self._brought_at] = [here[name] for name in self._brought]
         words[self._given_at] = values[self._given_of] + self._given_offsets
-        words[self._scratch_at] = room + rows * self._scratch_of + self._scratch_offsets
         seconds = _watch.seconds_of(self, rows) if _watch is not None else None
-        library.loaded().triptych_run(
-            words.ctypes.data, len(self.names), None if seconds is None else seconds.ctypes.data
-        )
+        library.loaded().triptych_run(self._address, len(self.names), None if seconds is None else seconds.ctypes.data)
         return out
+
+    def _keep(self, kept: tuple[Mapping[Hashable, int], ...]) -> None:
+        """Set these values for good; only those of other names are looked for in what a step brings."""
+        self._kept, known = kept, {name: value for part in kept for name, value in part.items()}
+        brought = [(index, name) for index, name in enumerate(self.given) if name not in known]
+        self._brought_at = np.array([index for index, _ in brought], dtype=np.int64)
+        self._brought = [name for _, name in brought]
+        self._values[:] = [known.get(name, 0) for name in self.given]
 
 
 class Watch:

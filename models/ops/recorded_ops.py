@@ -55,6 +55,7 @@ def rotate(x: Rows, cos: Angles, sin: Angles, interleaved: bool) -> Rows:
         "stride": x.stride_of_rows,
         "cos": cos,
         "sin": sin,
+        "positions": cos.positions,
         "out": out,
         "tokens": COUNT,
         "heads": heads,

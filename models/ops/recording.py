@@ -50,11 +50,13 @@ class Given:
     offset: int = 0
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Angles(Given):
-    """Sines or cosines of a step's positions, [tokens, half], float32."""
+    """A table of sines or cosines, [positions, half], float32. positions: the address of those of a step's tokens, or 0
+    where the table has one row for each of them."""
 
-    half: int = 0
+    positions: Given
+    half: int
 
 
 @dataclass(frozen=True)

@@ -114,9 +114,9 @@ class BlockManager:
         Exact when every owner of a shared block is among the tables, as it is for the beams of a group.
         """
         index = position // self.block_size
-        fresh = sum(len(table) <= index for table in tables)
-        shared = {table[index] for table in tables if len(table) > index}
-        return fresh + sum(self._references[block] - 1 for block in shared)
+        written = {table[index] for table in tables if len(table) > index}
+        fresh = sum([len(table) <= index for table in tables])
+        return fresh + sum([self._references[block] - 1 for block in written])
 
     def make_writable(self, table: list[int], position: int) -> tuple[int, int] | None:
         """Let the owner of a table write its token `position`, the next one or one that it has room for.

@@ -11,6 +11,7 @@ import time
 from dataclasses import dataclass, field
 from typing import Literal
 
+import torch
 from msgspec.structs import replace
 
 from server.engine.beam_search import Beam
@@ -174,6 +175,7 @@ class Generation:
 
     # --------------------------------------------------------------------------------------------------- a step
 
+    @torch.inference_mode()
     def step(self, events: Events) -> StepTiming | None:
         """Run one step if there is one. Raises StepFailed, its requests already told."""
         started = time.monotonic()
@@ -225,7 +227,7 @@ class Generation:
         ready = list(dict.fromkeys(row.request for row in schedule.rows if row.needs_logits))
         masking = self._start_masks(ready)
         needed, hidden = self.runner.run(schedule)
-        scored, failed = score_prompts(schedule.rows, hidden, self.runner.logits)
+        scored, failed = score_prompts(schedule.rows, hidden, self.runner.model.logits)
         self.scheduler.computed(schedule)
         events.prompts += [PromptScored(request.request_id, request.prompt_logprobs) for request in scored]
         for request in failed:
@@ -236,7 +238,7 @@ class Generation:
             self._fail_unfollowable(ready, events)
         if not ready:
             return mask_wait_seconds
-        choices = select(needed, self.runner.logits, ready)
+        choices = select(needed, self.runner.model.logits, ready)
         now = time.monotonic()
         for choice in choices:
             if choice.request.state is State.FINISHED:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-import torch
 from torch import Tensor
 
 from models import ops
@@ -16,7 +15,6 @@ _POSITIONS = 64
 """Positions whose logits are held at a time: a chunk of them all would be as large as the vocabulary is wide."""
 
 
-@torch.inference_mode()
 def score_prompts(
     rows: Sequence[ScheduledRow], hidden: Tensor, logits: Callable[[Tensor], Tensor]
 ) -> tuple[list[Request], list[Request]]:

@@ -63,7 +63,6 @@ class Runner:
         self.self_cache = self_cache
         self.cross_cache = cross_cache
 
-    @torch.inference_mode()
     def run(self, schedule: Schedule) -> tuple[Tensor, Tensor]:
         """Compute a step.
 
@@ -74,14 +73,9 @@ class Runner:
         if schedule.sources:
             self._encode_sources(schedule)
         self.self_cache.copy_blocks(schedule.copies)
-        batch = self._decoder_batch(schedule.rows, self.self_cache.block_size)
+        batch, needed = self._decoder_batch(schedule.rows, self.self_cache.block_size)
         hidden = self.model.decode(batch, self.self_cache, self.cross_cache)
-        return self._needed(schedule.rows, hidden), hidden
-
-    @torch.inference_mode()
-    def logits(self, hidden: Tensor) -> Tensor:
-        """[n, hidden] to [n, vocab], float32."""
-        return self.model.logits(hidden).float()
+        return hidden if len(needed) == len(hidden) else hidden[self._tensor(needed)], hidden
 
     @torch.inference_mode()
     def align(self, source_ids: Sequence[int], decoder_ids: Sequence[int], num_new: int, adapter: str) -> bytes:
@@ -120,51 +114,44 @@ class Runner:
         if self.cross_cache is not None:
             self.cross_cache.clear(cross_blocks)
 
-    def _needed(self, rows: Sequence[ScheduledRow], hidden: Tensor) -> Tensor:
-        """What logits are made of: all hidden states where every row brings the one token it lacked."""
-        needed: list[int] = []
-        end = 0
-        for row in rows:
-            end += row.width
-            if row.needs_logits:
-                needed += range(end - 1 - len(row.sequence.draft), end)
-        return hidden if len(needed) == end else hidden[self._tensor(needed)]
-
     def _encode_sources(self, schedule: Schedule) -> None:
         assert self.cross_cache is not None
         batch = self.source_batch(schedule.sources)
         hidden = self.model.encode(batch)
         size = self.cross_cache.block_size
-        slots = [
-            slots_of(request.cross_block_table, 0, request.num_source_tokens, size) for request in schedule.sources
-        ]
-        self.model.write_cross(hidden, self._tensor(np.concatenate(slots)), self.cross_cache, batch)
+        slots: list[int] = []
+        for request in schedule.sources:
+            slots += slots_of(request.cross_block_table, 0, request.num_source_tokens, size)
+        self.model.write_cross(hidden, self._tensor(slots), self.cross_cache, batch)
 
-    def _decoder_batch(self, rows: Sequence[ScheduledRow], block_size: int) -> DecoderBatch:
-        starts = [row.sequence.num_computed_tokens for row in rows]
-        counts = [row.width for row in rows]
-        ends = [start + count for start, count in zip(starts, counts, strict=True)]
-        tables = padded_tables(
-            [row.sequence.block_table[: -(-end // block_size)] for row, end in zip(rows, ends, strict=True)]
-        )
-        positions, owners = np.array(starts), np.arange(len(rows))
-        if sum(counts) == len(rows):
-            token_ids = [row.sequence.tokens[start] for row, start in zip(rows, starts, strict=True)]
-        else:
-            token_ids = list(
-                chain.from_iterable(
-                    [*row.sequence.tokens[a : a + row.num_tokens], *row.sequence.draft]
-                    for row, a in zip(rows, starts, strict=True)
-                )
-            )
-            positions = np.concatenate([np.arange(a, b) for a, b in zip(starts, ends, strict=True)])
-            owners = np.repeat(owners, counts)
-        slots = tables[owners, positions // block_size] * block_size + positions % block_size
-        columns = [np.asarray(token_ids, dtype=np.int64), positions, slots]
-        if self.rotates_by_length:
-            columns.append(np.maximum(np.repeat([row.request.rope_tokens for row in rows], counts), positions + 1))
+    def _decoder_batch(self, rows: Sequence[ScheduledRow], block_size: int) -> tuple[DecoderBatch, list[int]]:
+        """The batch, and which of its tokens logits are wanted of."""
+        token_ids: list[int] = []
+        positions: list[int] = []
+        slots: list[int] = []
+        lengths: list[int] = []
+        needed: list[int] = []
+        counts, ends, tables = [], [], []
+        for row in rows:
+            sequence = row.sequence
+            start, draft = sequence.num_computed_tokens, sequence.draft
+            end = start + row.num_tokens
+            token_ids += sequence.tokens[start:end]
+            token_ids += draft
+            if row.needs_logits:
+                needed += range(len(token_ids) - 1 - len(draft), len(token_ids))
+            end += len(draft)
+            positions += range(start, end)
+            table = sequence.block_table[: -(-end // block_size)]
+            slots += slots_of(table, start, end, block_size)
+            if self.rotates_by_length:
+                lengths += [max(row.request.rope_tokens, position + 1) for position in range(start, end)]
+            counts.append(end - start)
+            ends.append(end)
+            tables.append(table)
         # One copy to the device for all columns.
-        packed = self._tensor(np.stack(columns))
+        columns = [token_ids, positions, slots]
+        packed = self._tensor([*columns, lengths] if self.rotates_by_length else columns).unbind()
         source_lens: tuple[int, ...] = ()
         source_tables = None
         if self.cross_cache is not None:
@@ -173,20 +160,21 @@ class Runner:
             numbers = {request: number for number, request in enumerate(places)}
             each = padded_tables(list(places.values()))
             source_tables = self._tensor(each[[numbers[row.request] for row in rows]])
-        return DecoderBatch(
+        batch = DecoderBatch(
             token_ids=packed[0],
             positions=packed[1],
             query_lens=tuple(counts),
             key_lens=tuple(ends),
             slot_mapping=packed[2],
-            block_tables=self._tensor(tables),
+            block_tables=self._tensor(padded_tables(tables)),
             source_lens=source_lens,
             source_block_tables=source_tables,
             adapters=named([row.request.adapter for row in rows]),
             rope_lengths=packed[3] if self.rotates_by_length else None,
         )
+        return batch, needed
 
-    def _tensor(self, values: Ids | Sequence[int]) -> Tensor:
+    def _tensor(self, values: Ids | Sequence[int] | Sequence[Sequence[int]]) -> Tensor:
         array = np.asarray(values, dtype=np.int64)
         return torch.from_numpy(array).to(self.device, non_blocking=True)
 
@@ -196,11 +184,12 @@ def named(adapters: Sequence[str]) -> tuple[str, ...]:
     return tuple(adapters) if any(adapters) else ()
 
 
-def slots_of(table: Sequence[int], start: int, end: int, block_size: int) -> Ids:
+def slots_of(table: Sequence[int], start: int, end: int, block_size: int) -> list[int]:
     """Cache slots of the tokens start..end-1 of a sequence."""
-    positions = np.arange(start, end)
-    blocks = np.asarray(table, dtype=np.int64)
-    return blocks[positions // block_size] * block_size + positions % block_size
+    first = start // block_size
+    blocks = [block * block_size for block in table[first : -(-end // block_size)]]
+    slots = [slot for block in blocks for slot in range(block, block + block_size)]
+    return slots[start - first * block_size : end - first * block_size]
 
 
 def padded_tables(tables: Sequence[Sequence[int]]) -> Ids:

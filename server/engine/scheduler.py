@@ -64,11 +64,16 @@ class ScheduledRow:
 @dataclass(slots=True)
 class Schedule:
     """One step: encode `sources`, copy the `copies` of `self` blocks (source, destination, first slot and end), then
-    compute `rows`."""
+    compute `rows`.
+
+    num_row_tokens, num_decode_tokens: of all rows, and of those that have begun to answer and decode; the scheduler
+    counts them when a step is complete.
+    """
 
     rows: list[ScheduledRow] = field(default_factory=list)
     sources: list[Request] = field(default_factory=list)
     copies: list[tuple[int, int, int, int]] = field(default_factory=list)
+    num_row_tokens: int = 0
     num_decode_tokens: int = 0
 
     @property
@@ -78,13 +83,13 @@ class Schedule:
 
     @property
     def num_tokens(self) -> int:
-        return sum(row.width for row in self.rows) + sum(r.num_source_tokens for r in self.sources)
+        return self.num_row_tokens + sum(request.num_source_tokens for request in self.sources)
 
     @property
     def num_added_tokens(self) -> int:
         """Tokens that nobody who has begun to answer waits for, as the budget counts them."""
-        rows = sum(row.width for row in self.rows)
-        return rows - self.num_decode_tokens + sum(source_cost(request) for request in self.sources)
+        sources = sum(source_cost(request) for request in self.sources)
+        return self.num_row_tokens - self.num_decode_tokens + sources
 
     @property
     def phase(self) -> Literal["prefill", "decode", "mixed"]:
@@ -227,19 +232,24 @@ class Scheduler:
         """The next step, its blocks taken; None when there is nothing to do. `computed` tells that it was done."""
         schedule = Schedule()
         preempted = self.num_preemptions
+        behind = []
         for request in list(self.running):
-            if request.state is State.RUNNING and request.wants_next_token:
+            if not request.wants_next_token:
+                behind.append(request)
+            elif request.state is State.RUNNING:
                 self._decode(request, schedule)
         budget = self.max_batch_tokens - len(schedule.rows)
         budget -= self._draft(schedule, budget)
         # Of rows that decode, only those that have begun to answer are decode tokens; the rest are short prompts.
-        schedule.num_decode_tokens = sum(row.width for row in schedule.rows if row.request.num_generated > 0)
-        budget = min(budget, self._room(schedule))
-        for request in self.running:
-            if not request.wants_next_token:
-                budget -= self._prefill(request, schedule, budget)
-        if self.num_preemptions == preempted:
-            self._admit(schedule, budget)
+        schedule.num_decode_tokens = sum([row.width for row in schedule.rows if row.request.num_generated > 0])
+        if behind or self.waiting:
+            budget = min(budget, self._room(schedule))
+            for request in behind:
+                if request.state is State.RUNNING:
+                    budget -= self._prefill(request, schedule, budget)
+            if self.num_preemptions == preempted:
+                self._admit(schedule, budget)
+        schedule.num_row_tokens = sum([row.width for row in schedule.rows])
         return schedule if schedule.rows or schedule.sources else None
 
     def computed(self, schedule: Schedule) -> None:

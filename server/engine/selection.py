@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass, field
-from itertools import accumulate, chain
+from itertools import accumulate
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -45,8 +46,7 @@ class Choice:
     exhausted: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Turn:
+class Turn(NamedTuple):
     """One token to choose: what stands before it, and how many tokens of that are new."""
 
     request: Request
@@ -57,11 +57,11 @@ class Turn:
 def turns(request: Request) -> list[Turn]:
     """The next token of a single row, and the one after each token of its draft, as if that were right so far."""
     (row,) = request.rows
-    after = [row.tokens, *([*row.tokens, *row.draft[:count]] for count in range(1, len(row.draft) + 1))]
-    return [Turn(request, tokens, request.num_generated + count) for count, tokens in enumerate(after)]
+    made = request.num_generated
+    after = [([*row.tokens, *row.draft[:count]], made + count) for count in range(1, len(row.draft) + 1)]
+    return [Turn(request, row.tokens, made), *(Turn(request, *turn) for turn in after)]
 
 
-@torch.inference_mode()
 def select(hidden: Tensor, logits: Callable[[Tensor], Tensor], requests: Sequence[Request]) -> list[Choice]:
     """Choose for each request; beams advance.
 
@@ -126,7 +126,7 @@ def _survey(logits: Tensor, requests: Sequence[Request]) -> Survey:
 
 
 def _select_tokens(logits: Tensor, seen: Survey, requests: Sequence[Request]) -> list[Choice]:
-    places = list(chain.from_iterable(turns(request) for request in requests))
+    places = [turn for request in requests for turn in turns(request)]
     reported = [index for index, turn in enumerate(places) if turn.request.params.logprobs]
     raw = _rows(logits, reported) if reported else logits
     if raw is logits and reported and any(is_needed(request.params) for request in requests):
@@ -158,20 +158,24 @@ def _select_tokens(logits: Tensor, seen: Survey, requests: Sequence[Request]) ->
 
 def choose(logits: Tensor, places: Sequence[Turn], seen: Survey) -> tuple[list[int], list[bool]]:
     """The token of each turn, and whether it may follow at all. logits: [turns, vocab], overwritten; seen: of these."""
-    tokens, values = seen.ids[:, 0], seen.values[:, 0]
+    tokens = [ids[0] for ids in seen.ids.tolist()]
+    values = [logits[0] for logits in seen.values.tolist()]
+
+    def take(indices: Sequence[int], others: Tensor, logits_of_them: Tensor) -> None:
+        for index, token, value in zip(indices, others.tolist(), logits_of_them.tolist(), strict=True):
+            tokens[index], values[index] = token, value
+
     busy = [index for index, turn in enumerate(places) if is_needed(turn.request.params)]
     if busy:
         process(logits, [_processor_row(turn) for turn in places])
         again = ops.survey(_rows(logits, busy))
-        tokens = _replaced(tokens, busy, again.ids[:, 0])
-        values = _replaced(values, busy, again.values[:, 0])
+        take(busy, again.ids[:, 0], again.values[:, 0])
     sampled = [index for index, turn in enumerate(places) if turn.request.params.do_sample]
     if sampled:
         own = _rows(logits, sampled)
         drawn = sample(own, [_sampler_row(places[index]) for index in sampled])
-        tokens = _replaced(tokens, sampled, drawn)
-        values = _replaced(values, sampled, own.gather(1, drawn[:, None])[:, 0])
-    return tokens.tolist(), (values > -torch.inf).tolist()
+        take(sampled, drawn, own.gather(1, drawn[:, None])[:, 0])
+    return tokens, [value > -torch.inf for value in values]
 
 
 def _select_beams(logits: Tensor, seen: Survey, requests: Sequence[Request]) -> list[Choice]:

@@ -133,7 +133,7 @@ class Request:
     @property
     def wants_next_token(self) -> bool:
         """Whether every row has all but its last token computed: the next step decodes."""
-        return all(row.num_uncomputed_tokens == 1 for row in self.rows)
+        return all(len(row.tokens) - row.num_computed_tokens == 1 for row in self.rows)
 
     @property
     def is_sound(self) -> bool:

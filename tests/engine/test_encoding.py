@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import numpy as np
 import pytest
 import torch
 
+import server.engine.engine as engine_module
 from server.engine.encode_queue import EncodeQueue, EncodeRequest
+from server.engine.fairness import DeficitRoundRobin
 from server.ipc.messages import Encode, EncodeItem
 from tests.engine.harness import engine, generate, run
 from tests.parity.checkpoints import random_ids
@@ -180,7 +184,9 @@ def test_a_text_that_is_not_finite_fails_alone(pairs, monkeypatch):
     assert list(results.failed) == [2] and len(results.encoded) == 3
 
 
-def test_encoder_steps_are_short_while_somebody_decodes(pairs):
+def test_encoder_steps_are_short_while_somebody_decodes(pairs, monkeypatch):
+    # Turns so short that the encoder's comes long before the other's last token.
+    monkeypatch.setattr(engine_module, "DeficitRoundRobin", partial(DeficitRoundRobin, quantum_seconds=0.001))
     both = [pairs("bert"), pairs("gpt2")]
     one = engine(both, block_size=4, kv_cache_bytes=1 << 22, max_batch_tokens=160)
     one.add(generate(both[1], 1, [5, 6, 7], max_new_tokens=120, end_token_ids=[]))

@@ -71,7 +71,7 @@ def test_half_pairing_equals_llama(name):
     query, key = torch.randn(5, 2, 128), torch.randn(5, 2, 128)
     cos, sin = LlamaRotaryEmbedding(config)(query, positions[None])
     expected = apply_rotary_pos_emb(query, key, cos[0], sin[0], unsqueeze_dim=1)
-    rotation = Rotary(RopeConfig(500000.0, 128, scaling=scaling))(positions)
+    rotation = Rotary(RopeConfig(500000.0, 128, scaling=scaling))(positions, int(positions.max()) + 1)
     for x, turned in zip((query, key), expected, strict=True):
         torch.testing.assert_close(ops.rotate(x, rotation.cos, rotation.sin, False), turned, atol=1e-4, rtol=1e-4)
 
@@ -99,7 +99,7 @@ def test_scalings_that_grow_with_the_text_equal_llama(name, length):
     oracle = LlamaRotaryEmbedding(LlamaConfig(**sizes, rope_parameters={**theirs, "rope_theta": 500.0}))
     positions = torch.arange(length)
     cos, sin = oracle(torch.zeros(1), positions[None])
-    rotation = Rotary(RopeConfig(500.0, 16, scaling=scaling))(positions, torch.full((length,), length))
+    rotation = Rotary(RopeConfig(500.0, 16, scaling=scaling))(positions, length, torch.full((length,), length))
     torch.testing.assert_close(rotation.cos[:, 0], cos[0, :, :8], atol=1e-6, rtol=1e-6)
     torch.testing.assert_close(rotation.sin[:, 0], sin[0, :, :8], atol=1e-6, rtol=1e-6)
 
@@ -109,7 +109,7 @@ def test_rotation_turns_each_pair_by_its_angle(interleaved):
     """A pair (a, b) as the complex number a + bi, times e^(i position frequency)."""
     config = RopeConfig(100.0, 6, "interleaved" if interleaved else "half")
     positions, x = torch.tensor([0, 3, 11]), torch.randn(3, 2, 10)
-    rotation = Rotary(config)(positions)
+    rotation = Rotary(config)(positions, int(positions.max()) + 1)
     turned = ops.rotate(x, rotation.cos, rotation.sin, interleaved)
     for token, position in enumerate(positions.tolist()):
         for pair in range(3):
@@ -130,7 +130,7 @@ def test_scores_depend_on_distance_only():
     def score(query_position, key_position):
         turned = []
         for x, position in ((query, query_position), (key, key_position)):
-            rotation = rotary(torch.tensor([position]))
+            rotation = rotary(torch.tensor([position]), position + 1)
             turned.append(ops.rotate(x, rotation.cos, rotation.sin, False))
         return (turned[0] * turned[1]).sum().item()
 

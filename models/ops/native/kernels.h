@@ -106,8 +106,9 @@ struct Norm {
 struct Rotation {
     const void* x;     // [tokens, heads, head_dim], tokens `stride` numbers apart
     int64_t stride;
-    const float* cos;  // [tokens, half]
+    const float* cos;  // [positions, half]
     const float* sin;
+    const int64_t* positions;  // [tokens], or null: every token has a row of its own, in order
     void* out;         // [tokens, heads, head_dim], contiguous
     int64_t tokens, heads, head_dim, half, interleaved;
 };

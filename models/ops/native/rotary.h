@@ -23,10 +23,11 @@ INLINE void turn(const T* x, const float* cos, const float* sin, T* out, int64_t
 
 template <class T> void turn_tokens(const Rotation& p, int64_t begin, int64_t end) {
     for (int64_t token = begin; token < end; token++) {
+        const int64_t angles = (p.positions ? p.positions[token] : token) * p.half;
         for (int64_t head = 0; head < p.heads; head++) {
-            turn(static_cast<const T*>(p.x) + token * p.stride + head * p.head_dim, p.cos + token * p.half,
-                 p.sin + token * p.half, static_cast<T*>(p.out) + (token * p.heads + head) * p.head_dim, p.half,
-                 p.head_dim, p.interleaved != 0);
+            turn(static_cast<const T*>(p.x) + token * p.stride + head * p.head_dim, p.cos + angles, p.sin + angles,
+                 static_cast<T*>(p.out) + (token * p.heads + head) * p.head_dim, p.half, p.head_dim,
+                 p.interleaved != 0);
         }
     }
 }
