@@ -110,9 +110,11 @@ def choice_grammar(choices: list[str], opens_with_space: bool = False) -> str:
 
 
 class Dice:
-    """A runner without a model: normal logits, the same for the same tokens. What closes is likelier."""
+    """A runner, and its own model: in place of hidden states normal logits, the same for the same tokens. What closes
+    is likelier."""
 
     def __init__(self, seed: int) -> None:
+        self.model = self
         self.seed = seed
         self.closing = [i for i, token in enumerate(TOKENS) if token in (b'"', b"}", b"]", b"\n")] + [END]
 
@@ -127,8 +129,8 @@ class Dice:
         logits[self.closing] += 4
         return logits
 
-    def logits(self, hidden: torch.Tensor) -> torch.Tensor:
-        raise AssertionError("nobody asks for the prompt's")
+    def logits(self, thrown: torch.Tensor) -> torch.Tensor:
+        return thrown
 
     def clear(self, *blocks: object) -> None: ...
 
