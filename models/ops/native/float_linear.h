@@ -77,7 +77,7 @@ void multiply_tile(const Left* x, int64_t stride, int64_t units, const T* panel,
                 const T* from = panel + (unit * PANEL + first + v * LANES) * group;
                 weights[v] = *reinterpret_cast<const LooseUnits*>(from);
             }
-            ahead.fetch();
+            ahead.fetch<ROWS>();
 #pragma GCC unroll 16
             for (int row = 0; row < ROWS; row++) {
                 for (int v = 0; v < SPAN; v++) {
@@ -106,7 +106,7 @@ template <class T> void multiply_items(const FloatLinear& p, int64_t begin, int6
     for_items(p.rows, p.blocks, columns, begin, end, [&](int64_t first, int64_t last, int64_t panel) {
         const auto* rows_of_block = x.block(first, last);
         const T* weights = static_cast<const T*>(p.weight) + panel * PANEL * width;
-        const char* next = reinterpret_cast<const char*>(weights + PANEL * width);
+        const T* read = weights;
         if (!p.packed) {
             turned.resize(PANEL * units * group);
             if (held != panel) pack_panel(static_cast<const T*>(p.weight), columns, p.width, panel, turned.data());
@@ -114,8 +114,7 @@ template <class T> void multiply_items(const FloatLinear& p, int64_t begin, int6
             weights = turned.data();
         }
         for_tiles(first, last, TILE_ROWS, [&](int64_t row, int64_t rows, int64_t tile, int64_t tiles) {
-            const int64_t step = 128 / passes / tiles;
-            const Ahead ahead{next + tile * units * passes * step, step};
+            const auto ahead = Ahead::of(read, PANEL * width * sizeof(T), units * passes, rows, tile, tiles);
             with_rows(rows, [&](auto count) {
                 multiply_tile<T, count.value>(rows_of_block + (row - first) * stride, stride, units, weights, ahead,
                                               sums);

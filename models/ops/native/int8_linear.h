@@ -56,7 +56,7 @@ void multiply_tile(const uint8_t* x, int64_t padded, const int8_t* panel, Ahead 
     for (int64_t k = 0; k < padded; k += QUAD) {
         const __m512i first = _mm512_loadu_si512(panel + k * PANEL);
         const __m512i second = _mm512_loadu_si512(panel + k * PANEL + PANEL / 2 * QUAD);
-        ahead.fetch();
+        ahead.fetch<ROWS>();
 #pragma GCC unroll 16
         for (int row = 0; row < ROWS; row++) {
             int32_t quad;
@@ -79,7 +79,7 @@ void multiply_tile(const uint8_t* x, int64_t padded, const int8_t* panel, Ahead 
     std::memset(sums, 0, ROWS * PANEL * sizeof(int32_t));
     for (int64_t k = 0; k < padded; k += QUAD) {
         const int8_t* weights = panel + k * PANEL;
-        ahead.fetch();
+        ahead.fetch<ROWS>();
 #pragma GCC unroll 16
         for (int row = 0; row < ROWS; row++) {
             const uint8_t* quad = x + row * padded + k;
@@ -109,11 +109,9 @@ template <class T> void multiply_items(const Int8Linear& p, int64_t begin, int64
     alignas(64) float sums[TILE_ROWS * PANEL] = {};
     for_items(p.rows, p.blocks, p.finish.columns, begin, end, [&](int64_t first, int64_t last, int64_t panel) {
         const int8_t* weights = p.weight + panel * PANEL * p.padded;
-        const char* next = reinterpret_cast<const char*>(weights + PANEL * p.padded);
         const int64_t count = p.finish.columns - panel * PANEL;
         for_tiles(first, last, TILE_ROWS, [&](int64_t row, int64_t rows, int64_t tile, int64_t tiles) {
-            const int64_t step = 128 / tiles;
-            const Ahead ahead{next + tile * (p.padded / QUAD) * step, step};
+            const auto ahead = Ahead::of(weights, PANEL * p.padded, p.padded / QUAD, rows, tile, tiles);
             with_rows(rows, [&](auto size) {
                 multiply_tile<size.value>(p.x + row * p.padded, p.padded, weights, ahead, exact);
             });

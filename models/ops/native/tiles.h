@@ -19,13 +19,29 @@ using LooseSums = float __attribute__((vector_size(LANES * 4), aligned(4), may_a
 using Units = uint32_t __attribute__((vector_size(LANES * 4)));
 using LooseUnits = uint32_t __attribute__((vector_size(LANES * 4), aligned(1), may_alias));
 
-// What is read next, fetched in equal parts while the tiles before it are computed.
+// A tile of so few rows is the only one of its block (`for_tiles`): nobody reads its weights again.
+constexpr int FEW_ROWS = TILE_ROWS / 2 - 1;
+
+// What is read next, fetched in equal parts while a tile is computed. A tile of few rows waits for its weights: it fetches
+// them a little ahead of itself, past the second cache, which keeps what Python needs between two steps. Others fetch the
+// next panel.
 struct Ahead {
     const char* next;
     int64_t step;
-    INLINE void fetch() {
-        __builtin_prefetch(next);
-        __builtin_prefetch(next + 64);
+
+    // panel: of `bytes`, which the tile goes through in so many turns.
+    static INLINE Ahead of(const void* panel, int64_t bytes, int64_t turns, int64_t rows, int64_t tile, int64_t tiles) {
+        constexpr int64_t CLOSE = 4096;
+        const auto* first = static_cast<const char*>(panel);
+        if (rows <= FEW_ROWS) return {first + CLOSE, bytes / turns};
+        const int64_t step = bytes / turns / tiles;
+        return {first + bytes + tile * turns * step, step};
+    }
+
+    template <int ROWS> INLINE void fetch() {
+        constexpr int KEPT = ROWS <= FEW_ROWS ? 0 : 3;
+        __builtin_prefetch(next, 0, KEPT);
+        __builtin_prefetch(next + 64, 0, KEPT);
         next += step;
     }
 };
