@@ -229,6 +229,7 @@ def _supervisor(
 ) -> Supervisor:
     options = EngineOptions(
         max_batch_tokens=settings.max_batch_tokens,
+        max_encode_tokens=settings.max_encode_tokens,
         max_batch_rows=settings.max_batch_rows,
         block_size=settings.block_size,
         kv_cache_bytes=settings.kv_cache_memory,

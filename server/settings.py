@@ -118,7 +118,8 @@ class Settings(BaseSettings):
     max_queue_tokens: Count = Field(default=524_288, description="tokens of the sequences that may wait")
     max_timeout_seconds: Seconds = Field(default=600.0, description="longest deadline that a client may ask for")
 
-    max_batch_tokens: Count = Field(default=512, description="tokens of one engine step")
+    max_batch_tokens: Count = Field(default=512, description="tokens of one decoding step, prompts included")
+    max_encode_tokens: Count = Field(default=1536, description="tokens of one encoding step while nobody decodes")
     max_batch_rows: Count = Field(default=128, description="sequences of one decoding step, per model")
     block_size: Count = Field(default=32, description="token slots of one KV block")
     kv_cache_memory: Size = Field(default=1 << 30, description="memory for all KV blocks, such as 512M or 4G")

@@ -17,6 +17,7 @@ from server.engine.generation import NOT_FINITE, STEP_FAILED, TIMED_OUT, Events,
 from server.engine.readout import Readout, read_out
 from server.engine.runner import Runner
 from server.engine.scheduler import shared_tokens
+from server.ipc.descriptions import EngineOptions
 from server.ipc.messages import (
     Encode,
     Encoded,
@@ -30,13 +31,14 @@ class Encoding:
     """The `Encode` requests of one model. sentence: how it makes one vector of a text; the mean without it."""
 
     def __init__(
-        self, name: str, runner: Runner, limits: Limits, max_batch_tokens: int, sentence: SentenceHead | None = None
+        self, name: str, runner: Runner, limits: Limits, options: EngineOptions, sentence: SentenceHead | None = None
     ) -> None:
         self.name = name
         self.runner = runner
         self.limits = limits
         self.sentence = sentence
-        self.max_batch_tokens = max_batch_tokens
+        self.max_tokens = options.max_encode_tokens
+        self.max_shared_tokens = min(shared_tokens(options.max_batch_tokens), options.max_encode_tokens)
         self.queue = EncodeQueue()
 
     @property
@@ -76,7 +78,7 @@ class Encoding:
 
         Raises StepFailed, its requests already told.
         """
-        texts = self.queue.take(shared_tokens(self.max_batch_tokens) if is_shared else self.max_batch_tokens)
+        texts = self.queue.take(self.max_shared_tokens if is_shared else self.max_tokens)
         if not texts:
             return None
         started = time.monotonic()

@@ -20,6 +20,7 @@ from server.engine.generation import Limits
 from server.engine.readout import Readout
 from server.engine.runner import Model, Runner, named
 from server.engine.sequence import Request
+from server.ipc.descriptions import EngineOptions
 from server.ipc.messages import (
     Encode,
     EncodeItem,
@@ -50,8 +51,8 @@ class SoundRunner(Runner):
 class Hearing(Encoding):
     """The `log_mel` requests of one model: no encoder runs, a piece of sound becomes its frames."""
 
-    def __init__(self, name: str, runner: Runner, limits: Limits, max_batch_tokens: int, num_mels: int) -> None:
-        super().__init__(name, runner, limits, max_batch_tokens)
+    def __init__(self, name: str, runner: Runner, limits: Limits, options: EngineOptions, num_mels: int) -> None:
+        super().__init__(name, runner, limits, options)
         self._log_mel = LogMel(num_mels)
 
     def _refusal(self, message: Encode) -> tuple[FailureCode, str]:

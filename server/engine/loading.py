@@ -203,9 +203,9 @@ def build(
         )
         generation = Generation(spec.name, scheduler, runner, limits, drafter)
     if loaded.num_mels:
-        encoding = Hearing(spec.name, runner, limits, options.max_batch_tokens, loaded.num_mels)
+        encoding = Hearing(spec.name, runner, limits, options, loaded.num_mels)
     elif loaded.encodes:
-        encoding = Encoding(spec.name, runner, limits, options.max_batch_tokens, model.sentence)
+        encoding = Encoding(spec.name, runner, limits, options, model.sentence)
     return ModelEngine(spec.name, generation, encoding, tuple(model.adapters)), _info(loaded, options, blocks)
 
 

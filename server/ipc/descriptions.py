@@ -57,8 +57,9 @@ class ModelSpec(msgspec.Struct, frozen=True):
 class EngineOptions(msgspec.Struct, frozen=True):
     """How the engine schedules. Sizes in tokens, blocks, rows or bytes, as named.
 
-    max_batch_tokens: tokens of one step, prefill chunks and encoder texts included; a longer single text goes alone.
-    Tokens of a source that is to be answered count half.
+    max_batch_tokens: tokens of one step of a decoder, prefill chunks included; those of a source that is to be answered
+    count half. An encoder has an eighth of it while others decode.
+    max_encode_tokens: tokens of texts in one step of an encoder while nobody decodes; a longer single text goes alone.
     max_batch_rows: decoder rows of one step, per model.
     block_size: token slots of one KV block.
     kv_cache_bytes: bytes for all KV pools of the device together; shared evenly among the generating models.
@@ -68,6 +69,7 @@ class EngineOptions(msgspec.Struct, frozen=True):
     """
 
     max_batch_tokens: int = 512
+    max_encode_tokens: int = 1536
     max_batch_rows: int = 128
     block_size: int = 32
     kv_cache_bytes: int = 1 << 30

@@ -48,7 +48,7 @@ def test_an_embedding_in_a_batch_equals_it_alone_and_transformers(pairs, pooling
 def test_the_vectors_of_all_tokens_equal_transformers(pairs, normalize):
     pair = pairs("bert")
     mixed = [encode(0, TEXTS, task="embed_tokens", normalize=normalize), encode(1, TEXTS[:4], pooling="max")]
-    results = run(pair.engine(max_batch_tokens=64), mixed)
+    results = run(pair.engine(max_encode_tokens=64), mixed)
     for index, text in enumerate(TEXTS):
         with torch.inference_mode():
             expected = pair.oracle(torch.tensor([text], device=pair.loaded.device)).last_hidden_state[0].cpu()
@@ -64,7 +64,7 @@ def test_class_logits_equal_transformers(pairs):
     pair = pairs("classifier")
     types = [[0] * (len(text) // 2) + [1] * (len(text) - len(text) // 2) for text in TEXTS]
     items = [EncodeItem(text, kind if i % 2 else None) for i, (text, kind) in enumerate(zip(TEXTS, types, strict=True))]
-    results = run(pair.engine(max_batch_tokens=64), [Encode(0, "classifier", "classify", items)])
+    results = run(pair.engine(max_encode_tokens=64), [Encode(0, "classifier", "classify", items)])
     for index, item in enumerate(items):
         kinds = torch.tensor([item.token_type_ids or [0] * len(item.token_ids)], device=pair.loaded.device)
         with torch.inference_mode():
@@ -75,7 +75,7 @@ def test_class_logits_equal_transformers(pairs):
 
 def test_token_logits_equal_transformers(pairs):
     pair = pairs("tagger")
-    results = run(pair.engine(max_batch_tokens=64), [encode(0, TEXTS, "tagger", "classify_tokens")])
+    results = run(pair.engine(max_encode_tokens=64), [encode(0, TEXTS, "tagger", "classify_tokens")])
     for index, text in enumerate(TEXTS):
         with torch.inference_mode():
             expected = pair.oracle(torch.tensor([text], device=pair.loaded.device)).logits[0].cpu().numpy()
@@ -88,7 +88,7 @@ def test_words_for_a_mask_equal_transformers(pairs, targets):
     pair = pairs("masked")
     items = [EncodeItem(text, mask_index=(3 * i) % len(text)) for i, text in enumerate(TEXTS)]
     ask = [Encode(k, "masked", "fill_mask", items, top_k=k, target_ids=targets) for k in (1, 6)]
-    results = run(pair.engine(max_batch_tokens=64), [*ask, encode(0, TEXTS, name="masked")])
+    results = run(pair.engine(max_encode_tokens=64), [*ask, encode(0, TEXTS, name="masked")])
     for index, item in enumerate(items):
         with torch.inference_mode():
             logits = pair.oracle(torch.tensor([item.token_ids], device=pair.loaded.device)).logits[0, item.mask_index]
@@ -125,7 +125,7 @@ def test_requests_with_different_pooling_share_a_step(pairs):
 
 def test_a_large_list_does_not_block_a_small_request(pairs):
     pair = pairs("bert")
-    one = pair.engine(max_batch_tokens=128)
+    one = pair.engine(max_encode_tokens=128)
     one.add(encode(0, [[5] * 20] * 300))
     one.step()
     one.add(encode(1, [[6] * 20]))
@@ -148,7 +148,7 @@ def test_a_step_holds_at_most_the_budget_and_a_longer_text_goes_alone():
 
 def test_abort_and_deadline(pairs):
     pair = pairs("bert")
-    one = pair.engine(max_batch_tokens=32)
+    one = pair.engine(max_encode_tokens=32)
     one.add(encode(0, [[5] * 20] * 5))
     one.add(encode(1, [[5] * 20] * 5, deadline=0.0))
     output = one.step()
@@ -188,7 +188,7 @@ def test_encoder_steps_are_short_while_somebody_decodes(pairs, monkeypatch):
     # Turns so short that the encoder's comes long before the other's last token.
     monkeypatch.setattr(engine_module, "DeficitRoundRobin", partial(DeficitRoundRobin, quantum_seconds=0.001))
     both = [pairs("bert"), pairs("gpt2")]
-    one = engine(both, block_size=4, kv_cache_bytes=1 << 22, max_batch_tokens=160)
+    one = engine(both, block_size=4, kv_cache_bytes=1 << 22, max_batch_tokens=160, max_encode_tokens=160)
     one.add(generate(both[1], 1, [5, 6, 7], max_new_tokens=120, end_token_ids=[]))
     one.step()
     one.add(encode(0, [[5] * 10] * 100))
@@ -203,7 +203,7 @@ def test_encoder_steps_are_short_while_somebody_decodes(pairs, monkeypatch):
 
 def test_encoding_and_generating_share_an_engine(pairs):
     both = [pairs("bert"), pairs("gpt2")]
-    one = engine(both, block_size=4, kv_cache_bytes=1 << 22, max_batch_tokens=64)
+    one = engine(both, block_size=4, kv_cache_bytes=1 << 22, max_batch_tokens=64, max_encode_tokens=64)
     requests = [encode(0, TEXTS * 5), *(generate(both[1], i, [5, 6, 7]) for i in range(1, 5))]
     results = run(one, requests)
     assert len(results.encoded) == len(TEXTS) * 5 and len(results.finished) == 4
