@@ -43,8 +43,6 @@ NOT_FINITE = "the model produced numbers that are not finite"
 STEP_FAILED = "the step that computed this request failed"
 NOT_ALIGNED = "what the answer looked at in its source could not be computed"
 
-log = logging.getLogger("triptych.engine")
-
 
 class StepFailed(RuntimeError):
     """A step raised; the requests in it have ended, the others have not noticed."""
