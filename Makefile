@@ -30,9 +30,17 @@ $(RUNTIME): $(BIN)/python pyproject.toml setup.py constraints.txt $(wildcard mod
 	@$(PIP) install -c constraints.txt -e .
 	@touch $@
 
+# Their names only: installing the package with its extra would compile the kernels once more.
+define DEV_REQUIREMENTS
+import tomllib
+with open("pyproject.toml", "rb") as file:
+    print(*tomllib.load(file)["project"]["optional-dependencies"]["dev"], sep="\n")
+endef
+export DEV_REQUIREMENTS
+
 $(DEV): $(RUNTIME)
 	@echo "installing what tests and checks need"
-	@$(PIP) install -c constraints.txt -e '.[dev]'
+	@$(BIN)/python -c "$$DEV_REQUIREMENTS" | $(PIP) install -c constraints.txt -r /dev/stdin
 	@touch $@
 
 serve: $(RUNTIME)  ## Install if needed, then serve the demo models (PORT=8000, ARGS="name=/path ...")

@@ -4,7 +4,10 @@ They are plain C++ with OpenMP and need no torch to build. Without a compiler th
 so, and computes with torch alone.
 """
 
+import os
 import sys
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 
 from setuptools import Extension, setup
@@ -15,11 +18,19 @@ FLAGS = ["-std=c++17", "-O3", "-fopenmp", "-fvisibility=hidden", "-fno-math-errn
 FLAGS += ["-ffp-contract=fast", "-Wno-psabi", "-g0"]
 
 
+def side_by_side(compile_one, sources, **options):
+    """Objects of the sources, as many compiled at once as there are cores: each takes twenty seconds."""
+    with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:
+        compiled = pool.map(lambda source: compile_one([source], **options), sources)
+        return [name for names in compiled for name in names]
+
+
 class BuildKernels(build_ext):
     def build_extension(self, extension: Extension) -> None:
         if sys.platform != "linux":
             print("triptych: the compiled kernels are for Linux; this installation computes with torch alone")
             return
+        self.compiler.compile = partial(side_by_side, self.compiler.compile)
         try:
             super().build_extension(extension)
         except Exception as error:
