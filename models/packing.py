@@ -14,9 +14,8 @@ from models.transformer import Transformer
 def pack_weights(model: Transformer, quantization: ops.Quantization | None = None) -> int:
     """Pack every linear of a model in place; what reads one input is multiplied in one product.
 
-    quantization: `int8` rounds all linears, the output head included. Embeddings, norms and biases keep their dtype.
-    A head that is tied to the embeddings stays one with them unless it is rounded. Returns the bytes that all weights
-    take now.
+    quantization: `int8` rounds all linears, the output head included, and with it the embeddings that are tied to it:
+    they stay one. Other embeddings, norms and biases keep their dtype. Returns the bytes that all weights take now.
     """
     packed: list[ops.PackedLinear] = []
     chosen = ops.packer(model.dtype, model.device, quantization)

@@ -313,6 +313,7 @@ class Int8Linear:
     def __init__(self, weight: Tensor, bias: Tensor | None) -> None:
         rounded, scales = torch_ops.quantize_int8(weight)
         columns, self._width = rounded.shape
+        self._dtype = weight.dtype
         self._padded = -(-self._width // 4) * 4
         self._packed = torch.empty(-(-columns // _PANEL) * _PANEL * self._padded, dtype=torch.int8)
         self._offsets = torch.empty(columns, dtype=torch.int32)
@@ -353,6 +354,15 @@ class Int8Linear:
         )
         library.do(Kind.INT8_LINEAR, x.dtype, task)
         return y
+
+    def rows(self, index: Tensor) -> Tensor:
+        """See `torch_ops.Int8Linear.rows`. Raises IndexError."""
+        columns, index = len(self._scales), index.contiguous()
+        found = torch.empty(len(index), self._width, dtype=self._dtype)
+        places = self._packed.data_ptr(), self._scales.data_ptr(), columns, self._width, index.data_ptr(), len(index)
+        if not library.loaded().triptych_int8_unpack(library.CODES[found.dtype], *places, found.data_ptr()):
+            raise IndexError(f"indices of {columns} rows out of range")
+        return found
 
 
 def linear(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:

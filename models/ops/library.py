@@ -252,6 +252,7 @@ _SIGNATURES = {
     "triptych_row_sum": [_INT32, _POINTER],
     "triptych_span_mean": [_INT32, _POINTER, _INT64],
     "triptych_int8_pack": [_POINTER, _INT64, _INT64, _POINTER, _POINTER],
+    "triptych_int8_unpack": [_INT32, _POINTER, _POINTER, _INT64, _INT64, _POINTER, _INT64, _POINTER],
     "triptych_run": [_POINTER, _INT64, _POINTER],
     "triptych_float_pack": [_INT32, _POINTER, _INT64, _INT64, _POINTER],
     "triptych_float_unpack": [_INT32, _POINTER, _INT64, _INT64, _POINTER, _INT64, _POINTER],
@@ -267,8 +268,8 @@ def load() -> ctypes.CDLL | None:
             for name, types in _SIGNATURES.items():
                 function = getattr(library, name)
                 function.argtypes, function.restype = types, None
-            library.triptych_float_unpack.restype = ctypes.c_int32
-            library.triptych_row_sum.restype = ctypes.c_int32
+            for name in ("triptych_float_unpack", "triptych_int8_unpack", "triptych_row_sum"):
+                getattr(library, name).restype = ctypes.c_int32
             library.triptych_choose_generation.argtypes = [ctypes.c_char_p]
         except (OSError, AttributeError):
             continue

@@ -204,6 +204,7 @@ class Int8Linear:
 
     def __init__(self, weight: Tensor, bias: Tensor | None) -> None:
         self.weight, self.scales = quantize_int8(weight)
+        self.dtype = weight.dtype
         self.bias = None if bias is None else bias.float()
         self.nbytes = sum(x.nbytes for x in (self.weight, self.scales, self.bias) if x is not None)
 
@@ -217,6 +218,11 @@ class Int8Linear:
         if activation is not None:
             y = ACTIVATIONS[activation](y)
         return y if times is None else y * times
+
+    def rows(self, index: Tensor) -> Tensor:
+        """Rows of the weight as they are multiplied, for a table of embeddings that is tied to it. index: [n], int64
+        -> [n, in], the dtype that the weight had. Raises IndexError."""
+        return (self.weight.index_select(0, index).float() * self.scales[index, None]).to(self.dtype)
 
 
 def quantize_int8(x: Tensor) -> tuple[Tensor, Tensor]:

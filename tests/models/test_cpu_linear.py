@@ -111,9 +111,14 @@ def test_rows_of_a_packed_table(generation, dtype):
         packed = cpu_ops.FloatLinear(weight, bias)
         index = torch.randint(columns, (2, 50))[:, ::2][1]
         assert torch.equal(packed.rows(index), weight[index])
+        rounded, reference = cpu_ops.Int8Linear(weight, bias), torch_ops.Int8Linear(weight, bias)
+        assert torch.equal(rounded.rows(index), reference.rows(index))
+        half_a_step = float(weight.float().abs().max()) / 250
+        torch.testing.assert_close(rounded.rows(index).float(), weight[index].float(), atol=half_a_step, rtol=0.005)
         for bad in (-1, columns):
-            with pytest.raises(IndexError):
-                packed.rows(torch.tensor([0, bad]))
+            for table in (packed, rounded, reference):
+                with pytest.raises(IndexError):
+                    table.rows(torch.tensor([0, bad]))
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -47,6 +47,10 @@ constexpr int64_t GRAIN = 32768;
 
 int64_t items_of(int64_t numbers_of_an_item) { return std::max<int64_t>(1, GRAIN / numbers_of_an_item); }
 
+bool are_within(const int64_t* index, int64_t count, int64_t size) {
+    return std::all_of(index, index + count, [&](int64_t i) { return i >= 0 && i < size; });
+}
+
 void write_slots(const SlotWrite& p, int64_t begin, int64_t end) {
     for (int64_t i = begin; i < end; i++) {
         std::memcpy(p.key_cache + p.slots[i] * p.width, p.key + i * p.key_stride, p.width);
@@ -113,6 +117,17 @@ EXPORT void triptych_int8_pack(const int8_t* weight, int64_t columns, int64_t wi
     });
 }
 
+// Channels `index` of an int8 weight [columns, width] in panels, times their scales, -> out: [count, width]. Returns
+// whether there are such.
+EXPORT int32_t triptych_int8_unpack(int32_t dtype, const int8_t* packed, const float* scales, int64_t columns,
+                                    int64_t width, const int64_t* index, int64_t count, void* out) {
+    if (!are_within(index, count, columns)) return 0;
+    parallel(count, items_of(width), [&](int64_t begin, int64_t end) {
+        kernels.unpack_int8_channels(DType(dtype), packed, scales, width, index, out, begin, end);
+    });
+    return 1;
+}
+
 // weight: [columns, width] -> packed, see panels.h.
 EXPORT void triptych_float_pack(int32_t dtype, const void* weight, int64_t columns, int64_t width, void* packed) {
     parallel(panels_of(columns), items_of(width * PANEL), [&](int64_t begin, int64_t end) {
@@ -123,7 +138,7 @@ EXPORT void triptych_float_pack(int32_t dtype, const void* weight, int64_t colum
 // Channels `index` of a packed weight [columns, width] -> out: [count, width]. Returns whether there are such.
 EXPORT int32_t triptych_float_unpack(int32_t dtype, const void* packed, int64_t columns, int64_t width,
                                      const int64_t* index, int64_t count, void* out) {
-    if (std::any_of(index, index + count, [&](int64_t i) { return i < 0 || i >= columns; })) return 0;
+    if (!are_within(index, count, columns)) return 0;
     parallel(count, items_of(8 * width), [&](int64_t begin, int64_t end) {
         kernels.unpack_channels(DType(dtype), packed, width, index, out, begin, end);
     });
@@ -133,8 +148,7 @@ EXPORT int32_t triptych_float_unpack(int32_t dtype, const void* packed, int64_t 
 // Returns whether the tables have the rows that are asked for; if not, nothing is done.
 EXPORT int32_t triptych_row_sum(int32_t dtype, const RowSum* p) {
     for (const Lookup* part = p->parts; part < p->parts + p->count; part++) {
-        const auto outside = [&](int64_t i) { return i < 0 || i >= part->table_rows; };
-        if (part->index != nullptr && std::any_of(part->index, part->index + p->rows, outside)) return 0;
+        if (part->index != nullptr && !are_within(part->index, p->rows, part->table_rows)) return 0;
     }
     parallel(p->rows, items_of(p->count * p->width),
              [&](int64_t begin, int64_t end) { kernels.row_sum(DType(dtype), *p, begin, end); });

@@ -135,3 +135,25 @@ void int8_linear(DType dtype, const Int8Linear& p, int64_t begin, int64_t end) {
         multiply_items<bfloat16>(p, begin, end);
     }
 }
+
+template <class T>
+void unpack(const int8_t* packed, const float* scales, int64_t width, const int64_t* index, T* out, int64_t begin,
+            int64_t end) {
+    const int64_t padded = (width + QUAD - 1) / QUAD * QUAD;
+    for (int64_t i = begin; i < end; i++) {
+        const int8_t* channel = packed + index[i] / PANEL * PANEL * padded + index[i] % PANEL * QUAD;
+        for (int64_t k = 0; k < width; k++) {
+            narrow(channel[k / QUAD * PANEL * QUAD + k % QUAD] * scales[index[i]], out[i * width + k]);
+        }
+    }
+}
+
+// Channels `index` of a packed weight [columns, width] as the numbers that they stand for -> out: [count, width].
+void unpack_int8_channels(DType dtype, const int8_t* packed, const float* scales, int64_t width, const int64_t* index,
+                          void* out, int64_t begin, int64_t end) {
+    if (dtype == FLOAT32) {
+        unpack(packed, scales, width, index, static_cast<float*>(out), begin, end);
+    } else {
+        unpack(packed, scales, width, index, static_cast<bfloat16*>(out), begin, end);
+    }
+}

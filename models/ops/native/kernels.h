@@ -208,6 +208,8 @@ struct Kernels {
                         int64_t end);
     void (*unpack_channels)(DType, const void* packed, int64_t width, const int64_t* index, void* out, int64_t begin,
                             int64_t end);
+    void (*unpack_int8_channels)(DType, const int8_t* packed, const float* scales, int64_t width, const int64_t* index,
+                                 void* out, int64_t begin, int64_t end);
     void (*float_linear)(DType, const FloatLinear&, int64_t begin, int64_t end);
     void (*survey)(const Survey&, int64_t begin, int64_t end);
     void (*draw)(const Draw&, int64_t begin, int64_t end);
