@@ -225,9 +225,18 @@ class Int8Linear:
         return (self.weight.index_select(0, index).float() * self.scales[index, None]).to(self.dtype)
 
 
+ROUNDED_TOGETHER = 1 << 17
+"""Numbers that are rounded at a time: what lies between the passes stays in the cache, and in memory that is there."""
+
+
 def quantize_int8(x: Tensor) -> tuple[Tensor, Tensor]:
     """Round each row to 255 steps of a size of its own. x: [rows, width] -> int8 of that shape, and steps [rows],
     float32, not finite where the row is not."""
+    parts = [_rounded(part) for part in x.split(max(1, ROUNDED_TOGETHER // x.shape[1]))]
+    return parts[0] if len(parts) == 1 else (torch.cat([p for p, _ in parts]), torch.cat([s for _, s in parts]))
+
+
+def _rounded(x: Tensor) -> tuple[Tensor, Tensor]:
     wide = x.float()
     scales = wide.abs().amax(1) / 127
     scales = torch.where(scales == 0, 1.0, scales)
