@@ -22,19 +22,19 @@ CONTEXTS = (64, 128, 256, 512, 1024, 2048, 4096)
 BLOCK_SIZE = 32
 
 
-def load(checkpoint: Path, precision: str) -> tuple[LoadedModel, torch.dtype]:
-    """A checkpoint with its weights packed, and the dtype it computes in."""
+def load(checkpoint: Path, precision: str) -> LoadedModel:
+    """A checkpoint with its weights packed."""
     dtype = torch.bfloat16 if precision == "bfloat16" else torch.float32
     device = torch.device("cpu")
-    return load_model(checkpoint, dtype, device, None, "int8" if precision == "int8" else None), dtype
+    return load_model(checkpoint, dtype, device, None, "int8" if precision == "int8" else None)
 
 
 @torch.inference_mode()
-def curve(model: LoadedModel, dtype: torch.dtype, rows: int, contexts: tuple[int, ...], steps: int) -> dict[str, Any]:
+def curve(model: LoadedModel, rows: int, contexts: tuple[int, ...], steps: int) -> dict[str, Any]:
     """Median step at each context. The contexts take turns, so that a busy moment hits no one of them alone."""
     transformer, device = model.transformer, torch.device("cpu")
     blocks = rows * -(-contexts[-1] // BLOCK_SIZE)
-    cache = KVCache(transformer.self_attention_layers(), blocks, BLOCK_SIZE, dtype, device)
+    cache = KVCache(transformer.self_attention_layers(), blocks, BLOCK_SIZE, transformer.attention_dtype, device)
     times: dict[int, list[float]] = {context: [] for context in contexts}
     for number in range(steps + 1):
         for context in contexts:
@@ -68,9 +68,9 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=torch.get_num_threads())
     given = parser.parse_args()
     torch.set_num_threads(given.threads)
-    model, dtype = load(given.checkpoint, given.precision)
+    model = load(given.checkpoint, given.precision)
     contexts = tuple(context for context in CONTEXTS if context <= given.longest)
-    curves = [curve(model, dtype, rows, contexts, given.steps) for rows in given.rows]
+    curves = [curve(model, rows, contexts, given.steps) for rows in given.rows]
     print(json.dumps([{"precision": given.precision, **one} for one in curves]))
 
 

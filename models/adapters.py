@@ -145,19 +145,19 @@ class AdaptedLinear:
 
     def __init__(self, base: ops.PackedLinear, table: Adapters) -> None:
         self._base, self._table = base, table
-        self._added: dict[str, tuple[ops.PackedLinear, ops.PackedLinear]] = {}
+        self._added: dict[str, tuple[torch.dtype, ops.PackedLinear, ops.PackedLinear]] = {}
         self._names: frozenset[str] = frozenset()
 
     @property
     def nbytes(self) -> int:
-        own = sum(one.nbytes for pair in self._added.values() for one in pair)
+        own = sum(one.nbytes for _, *pair in self._added.values() for one in pair)
         return self._base.nbytes + own
 
     def add(self, name: str, pair: LowRank, dtype: torch.dtype) -> int:
         """One more adapter. Returns the bytes that it takes."""
         packer = ops.packer(dtype, pair.down.device) or _Plain
         packed = [packer(one.to(dtype).contiguous(), None) for one in (pair.down, pair.up)]
-        self._added[name] = (packed[0], packed[1])
+        self._added[name] = (dtype, packed[0], packed[1])
         self._names = frozenset(self._added)
         return sum(one.nbytes for one in packed)
 
@@ -190,10 +190,11 @@ class AdaptedLinear:
         return y
 
     def _changed(self, y: Tensor, x: Tensor, chosen: Chosen) -> Tensor:
-        """Add to the base's product, in place, what each adapter makes of its rows. y: [n, out]. x: [n, in]."""
+        """Add to the base's product, in place, what each adapter makes of its rows. y: [n, out]. x: [n, in]; both of
+        the base's dtypes, where a base that is rounded has bfloat16 around attention."""
         for name, part in chosen.parts:
-            down, up = self._added[name]
-            y[part] += up(down(x[part]))
+            dtype, down, up = self._added[name]
+            y[part] += up(down(x[part].to(dtype)))
         return y
 
 

@@ -54,15 +54,19 @@ class Attention(nn.Module):
             key = self._rotate(self._normalised(key, self.key_norm), rotations)
         return query, key, self._heads(joined[:, (heads + kv_heads) * dim :])
 
-    def pack(self, packer: Packer) -> None:
-        """Put the weights into their fastest layout, those of queries, keys and values together: all of one input."""
-        if self.config.clip is not None:
-            for part in (self.query, self.key, self.value, self.output):
-                part.pack(packer)
+    def pack(self, packer: Packer, projecting: Packer, one_input: bool) -> None:
+        """Put the weights into their fastest layout, by `projecting` those of queries, keys and values: together where
+        they are all of one input. What lies between them and the output is then of the dtype that it writes."""
+        self.output.pack(packer)
+        if self.config.clip is not None or not one_input:
+            for part in (self.query, self.key, self.value):
+                part.pack(projecting)
         elif self.merged is None:
-            self.merged = packer(*merged([self.query, self.key, self.value]))
+            self.merged = projecting(*merged([self.query, self.key, self.value]))
             del self.query, self.key, self.value
-            self.output.pack(packer)
+        for norm in (self.query_norm, self.key_norm):
+            if norm is not None:
+                norm.to(projecting.writes)
 
     def queries(self, hidden: Tensor, rotations: Mapping[RopeConfig, Rotation]) -> Tensor:
         """[tokens, hidden] -> [tokens, heads, head_dim], normalised and rotated where the configuration says so."""

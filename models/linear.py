@@ -18,7 +18,10 @@ def parameter(*shape: int) -> nn.Parameter:
 
 
 class Packer(Protocol):
-    """Puts a weight [out, in] and its bias [out] into the layout that products are fastest in."""
+    """Puts a weight [out, in] and its bias [out] into the layout that products are fastest in. writes: their dtype."""
+
+    @property
+    def writes(self) -> torch.dtype: ...
 
     def __call__(self, weight: Tensor, bias: Tensor | None) -> ops.PackedLinear: ...
 

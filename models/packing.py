@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 from torch import Tensor, nn
 
@@ -11,29 +13,46 @@ from models.linear import Linear, Packer
 from models.transformer import Transformer
 
 
+class _Packer:
+    """One that keeps what it packed."""
+
+    def __init__(self, pack: Callable[[Tensor, Tensor | None], ops.PackedLinear], writes: torch.dtype) -> None:
+        self._pack, self.writes = pack, writes
+        self.packed: list[ops.PackedLinear] = []
+
+    def __call__(self, weight: Tensor, bias: Tensor | None) -> ops.PackedLinear:
+        self.packed.append(self._pack(weight, bias))
+        return self.packed[-1]
+
+
 def pack_weights(model: Transformer, quantization: ops.Quantization | None = None) -> int:
     """Pack every linear of a model in place; what reads one input is multiplied in one product.
 
     quantization: `int8` rounds all linears, the output head included, and with it the embeddings that are tied to it:
-    they stay one. Other embeddings, norms and biases keep their dtype. Returns the bytes that all weights take now.
+    they stay one. Other embeddings, norms and biases keep their dtype, and so do hidden states; attention then works in
+    `ops.attention_dtype`, sparse and disentangled attention excepted. Returns the bytes that all weights take now.
     """
-    packed: list[ops.PackedLinear] = []
-    chosen = ops.packer(model.dtype, model.device, quantization)
-    if chosen is not None:
-
-        def packer(weight: Tensor, bias: Tensor | None) -> ops.PackedLinear:
-            packed.append(chosen(weight, bias))
-            return packed[-1]
-
+    packers: list[_Packer] = []
+    model.attention_dtype = ops.attention_dtype(model.dtype, quantization)
+    for writes in (model.dtype, model.attention_dtype):
+        pack = ops.packer(model.dtype, model.device, quantization, writes)
+        if pack is not None:
+            packers.append(_Packer(pack, writes))
+    if packers:
+        packer, projecting = packers
         with torch.inference_mode():
-            _pack(model, packer)
+            _pack(model, packer, projecting)
             model.pack_head(packer)
+    packed = [one for packer in packers for one in packer.packed]
     return sum(parameter.nbytes for parameter in model.parameters()) + sum(one.nbytes for one in packed)
 
 
-def _pack(module: nn.Module, packer: Packer) -> None:
+def _pack(module: nn.Module, packer: Packer, projecting: Packer) -> None:
+    """projecting: for the queries, keys and values of plain attention."""
     for name, child in module.named_children():
-        if (type(child) is Attention and name != "cross_attention") or isinstance(child, Linear):
+        if type(child) is Attention:
+            child.pack(packer, projecting, one_input=name != "cross_attention")
+        elif isinstance(child, Linear):
             child.pack(packer)
         else:
-            _pack(child, packer)
+            _pack(child, packer, projecting)

@@ -101,7 +101,8 @@ class Settings(BaseSettings):
     )
     quantize: Names = Field(
         default=[],
-        description="models to round to int8: int8 for all, or NAME=int8 with commas between; faster, nearly as exact",
+        description="models to round to int8: int8 for all, or NAME=int8 with commas between; faster, nearly as exact; "
+        "in float32 their attention and its cache are bfloat16",
     )
     api_keys: Keys = Field(default=[], description="keys that clients must send, with commas between (not a flag)")
     api_key_file: Path | None = Field(default=None, description="file with one API key per line")

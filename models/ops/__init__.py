@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from types import ModuleType
 from typing import Literal, Protocol, runtime_checkable
 
@@ -30,6 +31,7 @@ __all__ = [
     "PackedTable",
     "Program",
     "Survey",
+    "attention_dtype",
     "block_attention",
     "copy_blocks",
     "disentangled_attention",
@@ -107,13 +109,29 @@ def using(name: Literal["torch", "cpu"], programs: bool = True) -> Iterator[None
         _kernels, _programs = before
 
 
+def attention_dtype(dtype: torch.dtype, quantization: Quantization | None) -> torch.dtype:
+    """Of queries, keys and values, and of what attention gives, in a model of this dtype.
+
+    Beside products in int8, float32 is more than they are worth: half the bytes lose less than the rounding does.
+    """
+    return torch.bfloat16 if quantization == "int8" and dtype == torch.float32 else dtype
+
+
 def packer(
-    dtype: torch.dtype, device: torch.device, quantization: Quantization | None = None
+    dtype: torch.dtype,
+    device: torch.device,
+    quantization: Quantization | None = None,
+    writes: torch.dtype | None = None,
 ) -> Callable[[Tensor, Tensor | None], PackedLinear] | None:
-    """What puts a linear's weight into its fastest layout; None where the plain one is it."""
-    if not (_kernels and cpu_ops.takes(torch.empty(0, dtype=dtype, device=device))):
-        return torch_ops.Int8Linear if quantization == "int8" else None
-    return cpu_ops.Int8Linear if quantization == "int8" else cpu_ops.FloatLinear
+    """What puts a linear's weight into its fastest layout; None where the plain one is it.
+
+    writes: the dtype of what the products give, `dtype` where None; int8 products alone have the choice.
+    """
+    kernels = _kernels and cpu_ops.takes(torch.empty(0, dtype=dtype, device=device))
+    if quantization == "int8":
+        return partial(cpu_ops.Int8Linear if kernels else torch_ops.Int8Linear, writes=writes)
+    assert writes in (None, dtype), "a float product gives what it reads"
+    return cpu_ops.FloatLinear if kernels else None
 
 
 def linear(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:

@@ -310,10 +310,10 @@ def _finish(
 class Int8Linear:
     """See `torch_ops.Int8Linear`."""
 
-    def __init__(self, weight: Tensor, bias: Tensor | None) -> None:
+    def __init__(self, weight: Tensor, bias: Tensor | None, writes: torch.dtype | None = None) -> None:
         rounded, scales = torch_ops.quantize_int8(weight)
         columns, self._width = rounded.shape
-        self._dtype = weight.dtype
+        self._dtype, self._writes = weight.dtype, writes or weight.dtype
         self._padded = -(-self._width // 4) * 4
         self._packed = torch.empty(-(-columns // _PANEL) * _PANEL * self._padded, dtype=torch.int8)
         self._offsets = torch.empty(columns, dtype=torch.int32)
@@ -334,9 +334,10 @@ class Int8Linear:
         """Like `FloatLinear`."""
         if isinstance(x, Rows):
             follows = recorded_ops.Finish(self._scales.shape[0], self._bias, _number(activation), times, residual)
-            return recorded_ops.int8_linear(x, self._packed, self._scales, self._offsets, self._padded, follows)
+            weight = self._packed, self._scales, self._offsets
+            return recorded_ops.int8_linear(x, *weight, self._padded, self._writes, follows)
         rows, x = x.shape[0], _rows(x)
-        y = torch.empty(rows, self._scales.shape[0], dtype=x.dtype)
+        y = torch.empty(rows, self._scales.shape[0], dtype=self._writes)
         rounded, row_scales = torch.empty(rows, self._padded, dtype=torch.uint8), torch.empty(rows)
         places = rounded.data_ptr(), row_scales.data_ptr()
         rounding = library.QuantiseTask(x.data_ptr(), x.stride(0), *places, rows, self._width, self._padded)
@@ -352,7 +353,7 @@ class Int8Linear:
             self._offsets.data_ptr(),
             finish,
         )
-        library.do(Kind.INT8_LINEAR, x.dtype, task)
+        library.do(Kind.INT8_LINEAR, y.dtype, task)
         return y
 
     def rows(self, index: Tensor) -> Tensor:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from models.attention_plan import ENDLESS
@@ -42,7 +43,7 @@ def _norm(kind: Kind, x: Rows, weight: Tensor, bias: Tensor | None, eps: float) 
         "width": width,
         "eps": eps,
     }
-    x.recording.emit(kind, "norm", library.NormTask, fields, out)
+    x.recording.emit(kind, x.dtype, "norm", library.NormTask, fields, out)
     return out
 
 
@@ -63,7 +64,7 @@ def rotate(x: Rows, cos: Angles, sin: Angles, interleaved: bool) -> Rows:
         "half": cos.half,
         "interleaved": interleaved,
     }
-    x.recording.emit(Kind.ROTATE, "rotary positions", library.RotationTask, fields, out)
+    x.recording.emit(Kind.ROTATE, x.dtype, "rotary positions", library.RotationTask, fields, out)
     return out
 
 
@@ -81,7 +82,7 @@ def write_slots(key_cache: Cache, value_cache: Cache, slots: Given, key: Rows, v
         "tokens": COUNT,
         "width": key.width * size,
     }
-    key.recording.emit(Kind.WRITE_SLOTS, "writing the cache", library.SlotWriteTask, fields)
+    key.recording.emit(Kind.WRITE_SLOTS, key.dtype, "writing the cache", library.SlotWriteTask, fields)
 
 
 def packed_attention(query: Rows, key: Rows, value: Rows, plan: Sight, scale: float, cap: float | None = None) -> Rows:
@@ -119,7 +120,7 @@ def _attention(query: Rows, sides: dict[str, Any], kv_heads: int, plan: Sight, s
         "scale": scale,
         "cap": cap or 0.0,
     }
-    query.recording.emit(Kind.ATTEND, "attention", library.AttentionTask, fields, out)
+    query.recording.emit(Kind.ATTEND, query.dtype, "attention", library.AttentionTask, fields, out)
     return out
 
 
@@ -167,14 +168,16 @@ def float_linear(x: Rows, weight: Tensor, packed: bool, finish: Finish) -> Rows:
         "packed": packed,
     }
     name, work = f"product {x.width} to {finish.columns}", Work(weight.nbytes, 2 * x.width * finish.columns)
-    x.recording.emit(Kind.FLOAT_LINEAR, name, library.FloatLinearTask, fields, out, work)
+    x.recording.emit(Kind.FLOAT_LINEAR, x.dtype, name, library.FloatLinearTask, fields, out, work)
     return out
 
 
-def int8_linear(x: Rows, weight: Tensor, scales: Tensor, offsets: Tensor, padded: int, finish: Finish) -> Rows:
+def int8_linear(
+    x: Rows, weight: Tensor, scales: Tensor, offsets: Tensor, padded: int, writes: torch.dtype, finish: Finish
+) -> Rows:
     """See `cpu_ops.Int8Linear`. weight: in panels."""
     rows, row_scales = x.recording.rounded(x, padded)
-    out = x.recording.new(x.dtype, finish.columns)
+    out = x.recording.new(writes, finish.columns)
     fields = {
         "x": rows,
         "row_scales": row_scales,
@@ -186,5 +189,5 @@ def int8_linear(x: Rows, weight: Tensor, scales: Tensor, offsets: Tensor, padded
         "finish": finish.fields(out),
     }
     name, work = f"product {x.width} to {finish.columns}", Work(weight.nbytes, 2 * x.width * finish.columns)
-    x.recording.emit(Kind.INT8_LINEAR, name, library.Int8LinearTask, fields, out, work)
+    x.recording.emit(Kind.INT8_LINEAR, writes, name, library.Int8LinearTask, fields, out, work)
     return out

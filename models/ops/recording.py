@@ -88,10 +88,11 @@ class Place:
 
 @dataclass
 class Operation:
-    """name: for people. fields: of the struct, numbers, tensors (constants), `Rows`, `Given`, COUNT, None, or a
-    dictionary of such for a struct within the struct. out: what it writes, if that is one thing."""
+    """dtype: that it works in. name: for people. fields: of the struct, numbers, tensors (constants), `Rows`, `Given`,
+    COUNT, None, or a dictionary of such for a struct within the struct. out: what it writes, if that is one thing."""
 
     kind: Kind
+    dtype: torch.dtype
     name: str
     task: type[ctypes.Structure]
     fields: dict[str, Any]
@@ -155,7 +156,7 @@ class Rows:
 
 
 class Recording:
-    """The operations so far. dtype: of the model."""
+    """The operations so far. dtype: of the rows that come in."""
 
     def __init__(self, dtype: torch.dtype) -> None:
         self.dtype = dtype
@@ -180,14 +181,14 @@ class Recording:
         """The sum; a part of the product that made `y`, where that was the last operation."""
         last = self._operations[-1] if self._operations else None
         finish = last.fields.get("finish") if last is not None and last.out is y else None
-        if finish is not None and finish["residual"] is None and x.width == y.width:
+        if finish is not None and finish["residual"] is None and (x.width, x.dtype) == (y.width, y.dtype):
             finish |= {"residual": x, "residual_stride": x.stride_of_rows}
             return y
-        if not isinstance(y, Rows) or {x.stride_of_rows, y.stride_of_rows, y.width} != {x.width}:
+        if not isinstance(y, Rows) or {x.stride_of_rows, y.stride_of_rows, y.width} != {x.width} or x.dtype != y.dtype:
             raise NotRecordable("a sum of parts")
         out = self.new(x.dtype, *x.shape_of_row)
         fields = {"x": x, "y": y, "out": out, "rows": COUNT, "width": x.width}
-        self.emit(Kind.ADD, "residual", library.SumTask, fields, out)
+        self.emit(Kind.ADD, x.dtype, "residual", library.SumTask, fields, out)
         return out
 
     def rounded(self, x: Rows, padded: int) -> tuple[Rows, Rows]:
@@ -205,7 +206,7 @@ class Recording:
                 "width": x.width,
                 "padded": padded,
             }
-            self.emit(Kind.QUANTISE, "rounding to int8", library.QuantiseTask, fields)
+            self.emit(Kind.QUANTISE, x.dtype, "rounding to int8", library.QuantiseTask, fields)
             self._rounded[key] = rows, scales
         return self._rounded[key]
 
@@ -215,7 +216,7 @@ class Recording:
             raise NotRecordable("an output that is a part of something")
         lowered = _Lowered()
         for operation in self._operations:
-            lowered.append(operation, self.dtype)
+            lowered.append(operation)
         return lowered.program(output.place.buffer, output.width)
 
 
@@ -231,11 +232,11 @@ class _Lowered:
         self._placed: list[tuple[int, Place]] = []
         self._constants: list[Tensor] = []
 
-    def append(self, operation: Operation, dtype: torch.dtype) -> None:
+    def append(self, operation: Operation) -> None:
         record, start = operation.task(), len(self._words) + HEADER_WORDS
         self._fill(record, start, operation.fields)
         content = memoryview(bytes(record)).cast("q").tolist()
-        self._words += [operation.kind, library.CODES[dtype], len(content), *content]
+        self._words += [operation.kind, library.CODES[operation.dtype], len(content), *content]
         self._names.append(operation.name)
         self._works.append(operation.work)
 

@@ -169,7 +169,8 @@ def _attend(
             queries,
             keys,
             values,
-            attn_mask=group.mask,
+            # Of a dtype of its own in a model in int8, which not every device takes.
+            attn_mask=None if group.mask is None else group.mask.to(query.dtype),
             is_causal=group.is_causal,
             scale=scale,
             enable_gqa=queries.shape[1] != keys.shape[1],
@@ -198,23 +199,23 @@ def _capped(queries: Tensor, keys: Tensor, values: Tensor, group: Group, scale: 
 class Int8Linear:
     """`x W^T + b` with int8 weights, a scale for each output channel, and a scale for each row of x; sums are exact.
 
-    weight: [out, in], any float dtype; bias: [out] or None.
+    weight: [out, in], any float dtype; bias: [out] or None. writes: the dtype of the result, the weight's where None.
     Source: Dettmers et al. 2022, arXiv:2208.07339, section 2 (vector-wise quantisation).
     """
 
-    def __init__(self, weight: Tensor, bias: Tensor | None) -> None:
+    def __init__(self, weight: Tensor, bias: Tensor | None, writes: torch.dtype | None = None) -> None:
         self.weight, self.scales = quantize_int8(weight)
-        self.dtype = weight.dtype
+        self.dtype, self.writes = weight.dtype, writes or weight.dtype
         self.bias = None if bias is None else bias.float()
         self.nbytes = sum(x.nbytes for x in (self.weight, self.scales, self.bias) if x is not None)
 
     def __call__(self, x: Tensor, activation: Activation | None = None, times: Tensor | None = None) -> Tensor:
-        """[rows, in] -> [rows, out], the dtype of x: the activation of the product, or the product times another."""
+        """[rows, in], any float dtype -> [rows, out]: the activation of the product, or the product times another."""
         rounded, row_scales = quantize_int8(x)
         # Whole numbers of this size are exact in float64, whatever the order of the sum.
         sums = (rounded.double() @ self.weight.double().T).float()
         y = sums * (self.scales * row_scales[:, None])
-        y = (y if self.bias is None else y + self.bias).to(x.dtype)
+        y = (y if self.bias is None else y + self.bias).to(self.writes)
         if activation is not None:
             y = ACTIVATIONS[activation](y)
         return y if times is None else y * times

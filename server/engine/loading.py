@@ -66,6 +66,11 @@ class Loaded:
     seconds: float
 
     @property
+    def kv_dtype(self) -> torch.dtype:
+        """Of its keys and values."""
+        return self.model.transformer.attention_dtype
+
+    @property
     def generates(self) -> bool:
         return bool({"generate", "translate", "transcribe"} & set(self.model.tasks))
 
@@ -162,7 +167,7 @@ def build(
         blocks = pool_sizes(
             layers["self"],
             layers["cross"],
-            loaded.dtype,
+            loaded.kv_dtype,
             options,
             share_bytes,
             loaded.context_tokens,
@@ -172,7 +177,7 @@ def build(
             raise LoadError(f"model {spec.name!r}: kv_cache_bytes leaves it {share_bytes} bytes, less than a block")
         try:
             caches = {
-                name: KVCache(layers[name], count, options.block_size, loaded.dtype, loaded.device)
+                name: KVCache(layers[name], count, options.block_size, loaded.kv_dtype, loaded.device)
                 for name, count in blocks.items()
             }
         except (torch.OutOfMemoryError, RuntimeError) as error:
@@ -229,7 +234,7 @@ def _info(loaded: Loaded, options: EngineOptions, blocks: dict[str, int]) -> Mod
     transformer, sentence = model.transformer, model.sentence.config
     layers = {"self": transformer.self_attention_layers(), "cross": transformer.cross_attention_layers()}
     kv_bytes = sum(
-        count * KVCache.block_bytes(layers[name], options.block_size, loaded.dtype) for name, count in blocks.items()
+        count * KVCache.block_bytes(layers[name], options.block_size, loaded.kv_dtype) for name, count in blocks.items()
     )
     defaults = asdict(model.generation)
     defaults |= {name: _plain(value) for name, value in defaults.items() if isinstance(value, tuple)}

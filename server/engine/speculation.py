@@ -73,11 +73,11 @@ def make_drafter(
     sizes = [_block_bytes(one, options.block_size) for one in (model, draft)]
     own_bytes = share_bytes * sizes[1] // sum(sizes)
     layers = draft.model.transformer.self_attention_layers()
-    blocks = pool_sizes(layers, (), draft.dtype, options, own_bytes, draft.context_tokens, 0)["self"]
+    blocks = pool_sizes(layers, (), draft.kv_dtype, options, own_bytes, draft.context_tokens, 0)["self"]
     if blocks == 0:
         raise LoadError(f"model {model.spec.name!r}: kv_cache_bytes leaves its draft model less than a block")
     try:
-        cache = KVCache(layers, blocks, options.block_size, draft.dtype, draft.device)
+        cache = KVCache(layers, blocks, options.block_size, draft.kv_dtype, draft.device)
     except (torch.OutOfMemoryError, RuntimeError) as error:
         raise LoadError(f"model {model.spec.name!r}: {own_bytes} bytes for its drafts cannot be had") from error
     runner = Runner(draft.model.transformer, draft.device, cache, None)
@@ -87,4 +87,4 @@ def make_drafter(
 
 
 def _block_bytes(model: Loaded, block_size: int) -> int:
-    return KVCache.block_bytes(model.model.transformer.self_attention_layers(), block_size, model.dtype)
+    return KVCache.block_bytes(model.model.transformer.self_attention_layers(), block_size, model.kv_dtype)

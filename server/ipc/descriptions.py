@@ -13,7 +13,8 @@ DType = Literal["float32", "bfloat16", "float16"]
 DTypeChoice = Literal["auto", "float32", "bfloat16", "float16"]
 """`auto` is float32 on a CPU and bfloat16 on CUDA; `ModelInfo.dtype` has the outcome."""
 Quantization = Literal["int8"]
-"""`int8`: weights rounded per output channel, activations per row; embeddings and norms keep the dtype."""
+"""`int8`: weights rounded per output channel, activations per row; norms and hidden states keep the dtype, attention
+and its cache are bfloat16 where that is float32."""
 Task = Literal[
     "generate",
     "translate",

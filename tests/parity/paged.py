@@ -16,7 +16,7 @@ class Pool:
     """A cache and, per row, the blocks it was dealt. Unused slots hold large numbers, so that reading one shows."""
 
     def __init__(self, layers, num_blocks: int, block_size: int, model: Transformer, seed: int) -> None:
-        self.cache = KVCache(layers, num_blocks, block_size, model.dtype, model.device)
+        self.cache = KVCache(layers, num_blocks, block_size, model.attention_dtype, model.device)
         for tensor in (*self.cache.keys, *self.cache.values):
             tensor.fill_(50.0)
         self._free = list(range(num_blocks))

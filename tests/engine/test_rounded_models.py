@@ -1,0 +1,61 @@
+"""Engines over models in int8: pools of bfloat16, which hold twice the tokens, and all that reads them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import msgspec
+import numpy as np
+import pytest
+
+from server.engine.loading import build, load
+from server.ipc.descriptions import EngineOptions
+from tests.engine.harness import generate, run
+from tests.engine.speculating import counts, speculating
+
+PROMPTS = [[5, 6, 7, 8, 9], [11, 3], [20, 21, 22, 23, 24, 25, 26], [30]]
+
+
+def rounded(pair):
+    spec = msgspec.structs.replace(pair.loaded.spec, quantization="int8")
+    return replace(pair, loaded=load(spec, pair.loaded.device, lambda done, total: None))
+
+
+@pytest.mark.parametrize("name", ["gpt2", "marian"])
+def test_a_pool_is_as_large_as_it_is_said_to_be(pairs, name):
+    blocks, share = {}, 1 << 16
+    for one in (pairs(name), rounded(pairs(name))):
+        engine, info = build(one.loaded, EngineOptions(block_size=4), share)
+        runner = engine.generation.runner
+        caches = [cache for cache in (runner.self_cache, runner.cross_cache) if cache is not None]
+        tensors = [side for cache in caches for side in (*cache.keys, *cache.values)]
+        assert info.kv_bytes == sum(side.nbytes for side in tensors) <= share
+        assert {side.dtype for side in tensors} == {one.loaded.kv_dtype} and info.dtype == "float32"
+        blocks[info.quantization] = info.kv_blocks
+    assert blocks["int8"] == {pool: 2 * count for pool, count in blocks[None].items()}
+
+
+@pytest.mark.parametrize("settings", [{}, {"num_beams": 3}], ids=["greedy", "beams"])
+@pytest.mark.parametrize("name", ["gpt2", "marian"])
+def test_an_answer_is_the_same_alone_and_among_others(pairs, name, settings):
+    one = rounded(pairs(name))
+    shown = {"attention": True} if name == "marian" else {}
+    requests = [generate(one, i, text, max_new_tokens=12, **shown, **settings) for i, text in enumerate(PROMPTS)]
+    together = run(one.engine(), requests)
+    for request, text in zip(requests, PROMPTS, strict=True):
+        number = request.request_id
+        assert run(one.engine(), [request]).texts(number) == together.texts(number)
+        for hypothesis in together.finished[number].hypotheses if shown else ():
+            looked = np.frombuffer(hypothesis.attention, "<f4").reshape(-1, len(text))
+            np.testing.assert_allclose(looked.sum(1), 1.0, atol=1e-5)
+
+
+def test_guesses_of_a_rounded_draft_model(pairs):
+    """Of the model itself every guess is right, and of the exact one's most."""
+    one = rounded(pairs("gpt2"))
+    wanted = run(one.engine(), [generate(one, 0, PROMPTS[0], max_new_tokens=21, end_token_ids=[])]).texts(0)
+    for draft in (one.loaded, pairs("gpt2").loaded):
+        engine = speculating(one, draft)
+        assert run(engine, [generate(one, 0, PROMPTS[0], max_new_tokens=21, end_token_ids=[])]).texts(0) == wanted
+        proposed, right = counts(engine)
+        assert proposed and (right == proposed if draft is one.loaded else right > proposed // 2)

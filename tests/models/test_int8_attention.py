@@ -1,0 +1,102 @@
+"""A model in int8 attends in bfloat16: that costs next to nothing beside what rounding to int8 costs."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from models import ops
+from models.attention import Attention
+from models.loader import load_model
+from models.ops import cpu_ops, torch_ops
+from tests.engine.shapes import DECODERS, ENCODERS, SEQ2SEQ
+from tests.parity.checkpoints import save
+from tests.parity.paged import Rows, encoder_batch, one_shot
+
+CPU = torch.device("cpu")
+NAMES = ["gpt2", "llama", "qwen3", "olmo2", "stablelm", "bloom", "falcon", "gemma3", "bart", "marian", "t5", "bert"]
+"""Among them norms of queries and keys of every kind, both biases by distance and the one by key, and a cap."""
+TEXTS = [[5 + 7 * place % 53 for place in range(length)] for length in (24, 13, 24, 7)]
+
+
+@pytest.fixture(autouse=True)
+def kernels():
+    assert cpu_ops.available(), "build the kernels: pip install -e ."
+
+
+def saved(directory, name):
+    architecture, config = (DECODERS | SEQ2SEQ | ENCODERS)[name]
+    save(directory, config, architecture)
+
+
+@torch.inference_mode()
+def numbers(directory, name, quantization="int8"):
+    """Logits of the texts, or of an encoder their hidden states."""
+    model = load_model(directory, torch.float32, CPU, quantization=quantization).transformer
+    if name in ENCODERS:
+        return model.encode(encoder_batch(TEXTS, CPU))
+    sources = [text[::-1] for text in TEXTS] if name in SEQ2SEQ else None
+    return torch.cat([model.logits(hidden) for hidden in one_shot(Rows(model, sources), TEXTS)])
+
+
+def spread(difference) -> float:
+    return float(difference.square().mean().sqrt())
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_it_costs_little_beside_int8(tmp_path, name, monkeypatch):
+    saved(tmp_path, name)
+    exact, found = numbers(tmp_path, name, None), numbers(tmp_path, name)
+    monkeypatch.setattr(ops, "attention_dtype", lambda dtype, quantization: dtype)
+    before = numbers(tmp_path, name)
+    assert not torch.equal(found, before)
+    # The median of all families is 1.00; these models are so small that a few numbers decide.
+    assert spread(found - exact) < 1.25 * spread(before - exact)
+    assert spread(found - exact) < (0.1 if name == "t5" else 0.04) * exact.std()
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_kernels_and_the_reference_differ_by_less_than_int8_costs(tmp_path, name):
+    saved(tmp_path, name)
+    exact, found = numbers(tmp_path, name, None), numbers(tmp_path, name)
+    with ops.using("torch"):
+        expected = numbers(tmp_path, name)
+    assert spread(found - expected) < spread(found - exact)
+    assert spread(found - expected) < (0.05 if name == "t5" else 0.03) * exact.std()
+
+
+@pytest.mark.parametrize("way", ["torch", "cpu"])
+@pytest.mark.parametrize("name", ["qwen3", "stablelm", "bart", "led", "mpt"])
+@torch.inference_mode()
+def test_what_is_bfloat16(tmp_path, name, way):
+    saved(tmp_path, name)
+    with ops.using(way):
+        model = load_model(tmp_path, torch.float32, CPU, quantization="int8").transformer
+        assert (model.dtype, model.attention_dtype) == (torch.float32, torch.bfloat16)
+        for part in (one for one in model.modules() if isinstance(one, Attention)):
+            inner = torch.bfloat16 if type(part) is Attention else torch.float32
+            hidden = torch.randn(3, model.config.hidden_size)
+            projected = (part.query(hidden), part.key(hidden)) if part.merged is None else (part.merged(hidden),)
+            assert {one.dtype for one in projected} == {inner}
+            width = part.config.num_heads * part.config.head_dim
+            assert part.output(torch.randn(3, width, dtype=inner)).dtype == torch.float32
+            for norm in (part.query_norm, part.key_norm):
+                assert norm is None or {weight.dtype for weight in norm.parameters()} == {inner}
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_a_model_in_half_precision_attends_as_it_is(dtype):
+    assert ops.attention_dtype(dtype, "int8") == ops.attention_dtype(dtype, None) == dtype
+    assert ops.attention_dtype(torch.float32, None) == torch.float32
+
+
+@pytest.mark.parametrize("reads", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("writes", [torch.float32, torch.bfloat16])
+def test_products_of_another_dtype(reads, writes):
+    weight, bias, x = torch.randn(70, 33), torch.randn(70), torch.randn(40, 33).to(reads)
+    products = [kind(weight, bias, writes) for kind in (cpu_ops.Int8Linear, torch_ops.Int8Linear)]
+    found, expected = (product(x) for product in products)
+    assert found.dtype == expected.dtype == writes
+    bound = 1e-5 if writes == torch.float32 else 2e-2
+    torch.testing.assert_close(found, expected, atol=bound, rtol=bound)
+    assert torch.equal(products[0](x[7:9]), found[7:9])
