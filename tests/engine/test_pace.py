@@ -10,6 +10,7 @@ import random
 import pytest
 
 from server.engine.block_manager import BlockManager
+from server.engine.block_tables import BlockTables
 from server.engine.pace import LEAST_TOKENS, Pace
 from server.engine.scheduler import Schedule, Scheduler
 from server.engine.sequence import Request
@@ -85,7 +86,7 @@ class Line:
     """Sentences for a translator, and a worker that takes what time the steps would. counted: tokens of each step."""
 
     def __init__(self, new_tokens: int, max_batch_tokens: int = 512) -> None:
-        self.scheduler = Scheduler(BlockManager(400, 16), BlockManager(400, 16), max_batch_tokens, 64)
+        self.scheduler = Scheduler(BlockTables(BlockManager(400, 16), BlockManager(400, 16)), max_batch_tokens, 64)
         self.new_tokens = new_tokens
         self.lengths = random.Random(3)
         self.count = 0
