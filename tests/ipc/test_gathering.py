@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import time
 
-from server.ipc.client import Call, EngineClient
+from server.ipc.call import Call
+from server.ipc.client import EngineClient
 from server.ipc.messages import (
     Abort,
     Generate,
