@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from server.errors import DeadlineExceeded, EngineFailure, InvalidRequest, NotReady, RequestError, RequestTooLarge
-from server.ipc.client import Call, Event
+from server.ipc.call import Call, Event
 from server.ipc.messages import (
     Encoded,
     Failed,

@@ -13,7 +13,7 @@ from server.api.answers import failure
 from server.api.replies import attended
 from server.api.state import Model, State
 from server.errors import ContextLengthExceeded, InvalidRequest
-from server.ipc.client import Call
+from server.ipc.call import Call
 from server.ipc.descriptions import ModelInfo
 from server.ipc.messages import (
     Encode,

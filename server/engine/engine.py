@@ -180,7 +180,8 @@ class Engine:
         drafters = {one.name: one.drafter for one in generations if one.drafter is not None}
         used: Counter[str] = Counter()
         total: Counter[str] = Counter()
-        pools = [(name, pool) for s in schedulers for name, pool in (("self", s.self_pool), ("cross", s.cross_pool))]
+        tables = [scheduler.blocks for scheduler in schedulers]
+        pools = [(name, pool) for one in tables for name, pool in (("self", one.self_pool), ("cross", one.cross_pool))]
         pools += [("draft", drafter.pool) for drafter in drafters.values()]
         for name, pool in pools:
             if pool is not None:
@@ -188,9 +189,9 @@ class Engine:
                 total[name] += pool.num_blocks
         counted = Counter(
             preemptions=sum(scheduler.num_preemptions for scheduler in schedulers),
-            wasted=sum(scheduler.num_wasted_tokens for scheduler in schedulers),
-            prefix_queries=sum(scheduler.num_prefix_queries for scheduler in schedulers),
-            prefix_hits=sum(scheduler.num_prefix_hits for scheduler in schedulers),
+            wasted=sum(one.num_wasted_tokens for one in tables),
+            prefix_queries=sum(one.num_prefix_queries for one in tables),
+            prefix_hits=sum(one.num_prefix_hits for one in tables),
         )
         queue_tokens = sum(encoding.queue.num_waiting_tokens for encoding in encodings) + sum(
             request.num_tokens + request.num_source_tokens for scheduler in schedulers for request in scheduler.waiting

@@ -91,7 +91,7 @@ class Generation:
         self.drafter = drafter
         self.num_drafted_tokens = 0
         self.num_accepted_tokens = 0
-        self.is_encoder_decoder = scheduler.cross_pool is not None
+        self.is_encoder_decoder = scheduler.blocks.cross_pool is not None
         self.formats: Formats | None = None
         self.spelled: list[bytes] = []
         self._beam_lags: list[int] = []
@@ -221,7 +221,7 @@ class Generation:
 
     def _run(self, schedule: Schedule, events: Events) -> float | None:
         """Compute, choose, tell. Returns the seconds that masks took beyond the forward pass, if there were any."""
-        self.runner.clear(*self.scheduler.take_suspects())
+        self.runner.clear(*self.scheduler.blocks.take_suspects())
         ready = list(dict.fromkeys(row.request for row in schedule.rows if row.needs_logits))
         masking = self._start_masks(ready)
         needed, hidden = self.runner.run(schedule)
@@ -254,7 +254,7 @@ class Generation:
                 if choice.parents is None:
                     self._append(choice, events)
                 else:
-                    self.scheduler.publish(choice.request)
+                    self.scheduler.blocks.publish(choice.request)
                     self._advance(choice.request, choice.parents, events)
         return mask_wait_seconds
 
@@ -309,7 +309,7 @@ class Generation:
         if beams.done:
             self.finish(request, "length", events)
         else:
-            self.scheduler.fork(request, parents)
+            self.scheduler.blocks.fork(request, parents)
             if request.constraints:
                 possible = [beam.is_possible for beam in beams.running]
                 request.constraints = fork(request.constraints, parents, possible)
@@ -337,7 +337,7 @@ class Generation:
         """
         if request.state is State.FINISHED:
             return
-        self.scheduler.remove(request, suspect=reason == "engine_error")
+        self.scheduler.remove(request, spoiled=reason == "engine_error")
         if self.drafter is not None:
             self.drafter.forget(request)
         if reason == "abort":

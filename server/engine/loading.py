@@ -17,6 +17,7 @@ from models.config import AttentionConfig, ConfigError, ConvolutionalEmbeddingCo
 from models.kv_cache import KVCache
 from models.loader import LoadedModel, load_model
 from server.engine.block_manager import BlockManager
+from server.engine.block_tables import BlockTables
 from server.engine.drafts import Drafter
 from server.engine.encoding import Encoding
 from server.engine.engine import ModelEngine
@@ -203,9 +204,8 @@ def build(
     if loaded.generates:
         pools = {name: BlockManager(count, options.block_size) for name, count in blocks.items()}
         prefix_cache = options.prefix_cache and not loaded.keys_depend_on_length
-        scheduler = Scheduler(
-            pools["self"], pools.get("cross"), options.max_batch_tokens, options.max_batch_rows, prefix_cache
-        )
+        tables = BlockTables(pools["self"], pools.get("cross"), prefix_cache)
+        scheduler = Scheduler(tables, options.max_batch_tokens, options.max_batch_rows)
         generation = Generation(spec.name, scheduler, runner, limits, drafter)
     if loaded.num_mels:
         encoding = Hearing(spec.name, runner, limits, options, loaded.num_mels)

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 LEAST_TOKENS = 16
 """What may always be added, so that a long prompt gets on wherever steps are short and tokens dear."""
+_ADDED_SHARE = 0.75
+"""How much longer than it would be a step may get for settled ones: with what else holds steps up, less than thrice."""
 _NEW_SHARE = 0.25
 """How much of an estimate of decoding the newest step makes up."""
 _REMEMBERED_TOKENS = 2048
@@ -47,7 +49,7 @@ class Pace:
             return None
         own, bounds = self._decode_seconds(decode_tokens), []
         if settled:
-            bounds.append(own * max(newcomers / settled, 1.0))
+            bounds.append(_ADDED_SHARE * own * max(newcomers / settled, 1.0))
         if beginners:
             bounds.append(max(own, self._last) * max(newcomers / beginners, 1.0))
         each = self._added_seconds / self._added_tokens

@@ -2,9 +2,7 @@
 
 A worker begins a step with whatever is there. Where many requests come at once, the first of them would get a step of
 its own while the others are still being read, and these would then join it a few at a time, so that streams are not
-held up (docs/decisions/0024-events-past-the-event-loop.md). Alone, a request waits for two turns of the loop. After
-several that came together as many are expected, for a moment, and half as many after fewer: a client that sends them
-one by one may be held up between two.
+held up (docs/decisions/0024-events-past-the-event-loop.md). Alone, a request waits for two turns of the loop.
 """
 
 from __future__ import annotations
@@ -17,8 +15,6 @@ from server.ipc.messages import Message
 
 QUIET_TURNS = 2
 """Turns of the event loop that bring nothing new: whoever came at the same time has been read."""
-EXPECTED_SECONDS = 0.005
-"""How long after one request the next is waited for, where fewer have come than is expected."""
 _LOOK_SECONDS = 0.0005
 
 
@@ -40,34 +36,26 @@ class Gathering:
         self._held: list[Message] = []
         self._quiet_turns = 0
         self._last_moment = 0.0
-        self._newest = 0.0
-        self._expected = 0
         self.preparing = 0
 
     def post(self, message: Message, idle: bool) -> None:
         """Send a message, after those posted earlier. idle: whether the worker has nothing to do but these."""
         if not self._held:
-            now = time.monotonic()
             if not (idle and self._seconds):
-                # Who comes right behind the others belongs to them, and was missed.
-                self._expected += now < self._newest + EXPECTED_SECONDS
                 self._send(message)
                 return
-            self._last_moment = now + self._seconds
+            self._last_moment = time.monotonic() + self._seconds
             asyncio.get_running_loop().call_soon(self._look)
         self._held.append(message)
-        self._newest = time.monotonic()
         self._quiet_turns = 0
 
     def _look(self) -> None:
         self._quiet_turns += 1
-        loop, now = asyncio.get_running_loop(), time.monotonic()
-        more = self.preparing or (len(self._held) < self._expected and now < self._newest + EXPECTED_SECONDS)
-        if now >= self._last_moment or (self._quiet_turns > QUIET_TURNS and not more):
+        loop, is_quiet = asyncio.get_running_loop(), self._quiet_turns > QUIET_TURNS
+        if time.monotonic() >= self._last_moment or (is_quiet and not self.preparing):
             held, self._held = self._held, []
-            self._expected = max(len(held), self._expected // 2)
             self._send(*held)
-        elif self._quiet_turns > QUIET_TURNS:
+        elif is_quiet:
             loop.call_later(_LOOK_SECONDS, self._look)
         else:
             loop.call_soon(self._look)

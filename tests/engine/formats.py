@@ -9,6 +9,7 @@ import torch
 from server.api.grammar import assemble, source_of
 from server.api.response_format import Choice, JsonSchema, Regex
 from server.engine.block_manager import BlockManager
+from server.engine.block_tables import BlockTables
 from server.engine.engine import Engine, ModelEngine
 from server.engine.generation import Generation, Limits
 from server.engine.scheduler import Schedule, Scheduler
@@ -137,7 +138,7 @@ class Dice:
 
 def dice_engine(seed: int = 0, blocks: int = 4096) -> Engine:
     """A decoder that throws dice, its vocabulary known."""
-    scheduler = Scheduler(BlockManager(blocks, 8), None, 512, 64)
+    scheduler = Scheduler(BlockTables(BlockManager(blocks, 8), None), 512, 64)
     generation = Generation("dice", scheduler, Dice(seed), Limits(VOCAB, 1024))
     engine = Engine({"dice": ModelEngine("dice", generation)}, torch.device("cpu"))
     engine.teach(Vocabulary("dice", TOKENS))

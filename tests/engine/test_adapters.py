@@ -118,12 +118,12 @@ def test_preempted_and_computed_again(family, alone):
     scheduler = engine.models[BASE].generation.scheduler
     needed = max(
         request.params.num_beams
-        * scheduler.self_pool.blocks_for(
+        * scheduler.blocks.self_pool.blocks_for(
             len(request.decoder_token_ids or request.token_ids) + request.params.max_new_tokens
         )
         for request in family.crowd()
     )
-    scheduler.self_pool = type(scheduler.self_pool)(needed, scheduler.self_pool.block_size)
+    scheduler.blocks.self_pool = type(scheduler.blocks.self_pool)(needed, scheduler.blocks.self_pool.block_size)
     assert answers(run(engine, family.crowd())) == alone
     assert scheduler.num_preemptions > 0, "the pool is not small enough to show anything"
 

@@ -89,9 +89,9 @@ def test_a_draft_model_must_fit(pairs):
 
 def test_keys_that_depend_on_the_length_are_neither_guessed_ahead_nor_shared(pairs, monkeypatch):
     pair = pairs("gpt2")
-    assert pair.engine().models["gpt2"].generation.scheduler.prefix_cache
+    assert pair.engine().models["gpt2"].generation.scheduler.blocks.prefix_cache
     monkeypatch.setattr(type(pair.loaded), "keys_depend_on_length", True)
-    assert not pair.engine().models["gpt2"].generation.scheduler.prefix_cache
+    assert not pair.engine().models["gpt2"].generation.scheduler.blocks.prefix_cache
     with pytest.raises(LoadError, match="nothing is computed ahead"):
         speculating(pair)
     with pytest.raises(LoadError, match="keys of its draft model"):

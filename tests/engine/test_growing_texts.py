@@ -43,7 +43,7 @@ def test_preempted_texts_equal_transformers(pairs, name):
     pair = pairs(name)
     engine = pair.engine()
     scheduler: Scheduler = engine.models[name].generation.scheduler
-    scheduler.self_pool = type(scheduler.self_pool)(-(-(LENGTHS[-1] + 30) // 4), 4)
+    scheduler.blocks.self_pool = type(scheduler.blocks.self_pool)(-(-(LENGTHS[-1] + 30) // 4), 4)
     assert found(pair, engine) == expected(pair)
     assert scheduler.num_preemptions > 0, "the pool is not small enough to show anything"
 

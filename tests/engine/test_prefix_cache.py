@@ -12,16 +12,17 @@ import pytest
 
 from server.engine import prefix_keys, sequence
 from server.engine.block_manager import BlockManager
+from server.engine.block_tables import BlockTables
 from server.engine.scheduler import Scheduler
 from server.engine.sequence import Request
 from server.ipc.messages import Generate
 from server.ipc.params import GenerationParams
-from tests.engine.test_scheduler import World, turn
+from tests.engine.world import World, turn
 
 
 def shared_world(**sizes) -> World:
     world = World(random.Random(6), cross=False, **{"blocks": 60, "block_size": 4, "max_batch_tokens": 64, **sizes})
-    world.scheduler.prefix_cache = True
+    world.scheduler.blocks.prefix_cache = True
     return world
 
 
@@ -50,14 +51,14 @@ def test_whole_blocks_are_found_and_the_last_token_is_always_computed(tokens, ca
     schedule = world.scheduler.schedule()
     assert request.cached_tokens == cached
     assert [row.num_tokens for row in schedule.rows if row.request is request] == [tokens - cached]
-    assert world.scheduler.num_prefix_queries == 11 + tokens and world.scheduler.num_prefix_hits == cached
+    assert world.scheduler.blocks.num_prefix_queries == 11 + tokens and world.scheduler.blocks.num_prefix_hits == cached
 
 
 def test_what_is_found_outlives_its_request_until_it_is_evicted():
     world = shared_world(blocks=10, block_size=4)
     for begin in (0, 20):
         world.scheduler.remove(answer(world, ask(world, list(range(begin, begin + 17)))))
-    assert world.scheduler.self_pool.free_blocks == 10
+    assert world.scheduler.blocks.self_pool.free_blocks == 10
     world.scheduler.remove(answer(world, ask(world, list(range(17)))))
     # Nine blocks are wanted: those of the text that was asked for last are the last to go.
     world.scheduler.remove(answer(world, ask(world, list(range(60, 73)))))
@@ -111,8 +112,7 @@ def test_a_scored_prompt_is_computed_whole_but_may_be_found():
 
 
 def test_a_decoder_with_a_source_shares_nothing():
-    scheduler = Scheduler(BlockManager(9, 4), BlockManager(9, 4), 64, 8, prefix_cache=True)
-    assert not scheduler.prefix_cache
+    assert not BlockTables(BlockManager(9, 4), BlockManager(9, 4), prefix_cache=True).prefix_cache
 
 
 def test_the_blocks_of_a_failed_request_are_not_found():
@@ -122,7 +122,7 @@ def test_the_blocks_of_a_failed_request_are_not_found():
     world.compute(schedule)
     world.scheduler.computed(schedule)
     world.fail(failed)
-    assert len(world.scheduler.take_suspects()[0]) == 5
+    assert len(world.scheduler.blocks.take_suspects()[0]) == 5
     assert answer(world, ask(world, list(range(20)))).cached_tokens == 0
 
 
@@ -142,22 +142,22 @@ def plant_no_salt(monkeypatch):
 
 def plant_too_early(monkeypatch):
     """Blocks are told of when they are taken, not when they are computed."""
-    honest = Scheduler._take_blocks
+    honest = BlockTables.take
 
     def eager(self, request, found):
         honest(self, request, found)
         for block, key in zip(request.rows[0].block_table, request.rows[0].block_keys, strict=False):
             self.self_pool.publish(block, key)
 
-    monkeypatch.setattr(Scheduler, "_take_blocks", eager)
+    monkeypatch.setattr(BlockTables, "take", eager)
 
 
 def plant_failures_are_found(monkeypatch):
     """What failed is published all the same."""
     honest = Scheduler.remove
 
-    def careless(self, request, suspect=False):
-        self.publish(request)
+    def careless(self, request, spoiled=False):
+        self.blocks.publish(request)
         honest(self, request)
 
     monkeypatch.setattr(Scheduler, "remove", careless)

@@ -1,241 +1,19 @@
 """Thousands of interleavings of add, step, abort, failure and preemption: blocks always add up, and everything ends.
 
-A fake model makes the tokens; beams are driven by random log-probabilities. What is checked is who owns which block and
-who computes which token when, after every single event; with a prefix cache also that a block found by its key holds
-the very text that was looked for, of the same client, and that somebody finite has spoken for it.
+What is checked after every event is in `tests/engine/world.py`.
 """
 
 from __future__ import annotations
 
 import random
-from collections import Counter
 
-import numpy as np
 import pytest
 
-from server.engine import scheduler as scheduling
+from server.engine import block_tables
 from server.engine.beam_search import Beam
 from server.engine.block_manager import BlockManager
-from server.engine.scheduler import Schedule, ScheduledRow, Scheduler
 from server.engine.sequence import Request, State
-from server.ipc.messages import Generate
-from server.ipc.params import GenerationParams
-
-VOCAB = 50
-
-
-POISON = ("poison",)
-
-
-class World:
-    """A scheduler, a cache that remembers which text's token lies in which slot, and the requests ever added.
-
-    prefix: prompts begin alike, clients have one of two salts, and requests may share what they have in common.
-    drafts: single rows bring guesses, of which some are right. clock: how long steps take, so many units at random.
-    """
-
-    def __init__(self, rng: random.Random, cross: bool, prefix: bool = False, drafts: bool = False, **sizes) -> None:
-        self.rng = rng
-        self.clock = random.Random(0)
-        self.drafts = drafts
-        self.accepted = 0
-        self.stems = [[rng.randrange(VOCAB) for _ in range(rng.randint(4, 24))] for _ in range(3)] if prefix else [[]]
-        self.failures = 0.03 if prefix else 0.0
-        self.block_size = sizes.get("block_size") or rng.choice([1, 2, 4])
-        blocks = sizes.get("blocks") or (rng.randint(35, 60) if cross else rng.randint(60, 120)) // self.block_size
-        self.scheduler = Scheduler(
-            BlockManager(blocks, self.block_size),
-            BlockManager(rng.randint(40, 160) // self.block_size, self.block_size) if cross else None,
-            max_batch_tokens=sizes.get("max_batch_tokens") or rng.choice([2, 8, 16, 64]),
-            max_batch_rows=sizes.get("max_batch_rows") or rng.choice([6, 12, 20]),
-            prefix_cache=prefix,
-        )
-        self.requests: list[Request] = []
-        self.refused = 0
-        self.salts: dict[Request, str] = {}
-        self.cache: dict[int, tuple] = {}
-        self.spoken_for: set[int] = set()
-
-    def add(self, **params) -> Request | None:
-        rng = self.rng
-        params = {"max_new_tokens": rng.randint(1, 30), "num_beams": rng.choice([1, 1, 2, 3]), **params}
-        prompt = rng.choice(self.stems) + [rng.randrange(VOCAB) for _ in range(rng.randint(1, 15))]
-        cross = self.scheduler.cross_pool is not None
-        salt = rng.choice("ab") if len(self.stems) > 1 else ""
-        params = GenerationParams(**params, end_token_ids=[0])
-        message = Generate(len(self.requests), "m", prompt, [1] if cross else [], params, cache_salt=salt)
-        request = Request(message, cross, arrival=0.0)
-        if self.scheduler.refusal(request):
-            self.refused += 1
-            return None
-        self.requests.append(request)
-        self.salts[request] = salt
-        self.scheduler.add(request)
-        return request
-
-    def step(self) -> bool:
-        if self.drafts:
-            self.guess()
-        schedule = self.scheduler.schedule()
-        if schedule is None:
-            assert not self.scheduler.running and not self.scheduler.waiting, "work is left, but no step"
-            return False
-        self.check_blocks()
-        for block in self.scheduler.take_suspects()[0]:
-            self.cache |= dict.fromkeys(self.slots_of(block), ())
-        assert POISON not in self.cache.values(), "a block is used again with numbers that are not finite"
-        self.compute(schedule)
-        guessed = sum(len(row.sequence.draft) for row in schedule.rows)
-        assert not guessed or guessed + len(schedule.rows) <= self.scheduler.max_batch_tokens
-        decoded, added = schedule.num_decode_tokens, schedule.num_added_tokens
-        seconds = self.clock.uniform(0.5, 2.0) + self.clock.uniform(0.0, 0.05) * added
-        self.scheduler.pace.observe(decoded, added, seconds)
-        ready = dict.fromkeys(row.request for row in schedule.rows if row.needs_logits)
-        self.scheduler.computed(schedule)
-        for request in ready:
-            if self.rng.random() < self.failures:
-                if request.rows[0].draft:
-                    self.spoil(request)
-                    self.scheduler.undraft(request)
-                else:
-                    self.fail(request)
-                continue
-            self.spoken_for |= self.slots(request)
-            self.scheduler.publish(request)
-            self.choose(request)
-        self.check_blocks()
-        return True
-
-    def slots(self, request: Request) -> set[int]:
-        """Where the keys and values of all computed tokens of a request are."""
-        size = self.block_size
-        return {
-            row.block_table[position // size] * size + position % size
-            for row in request.rows
-            for position in range(row.num_computed_tokens)
-        }
-
-    def guess(self) -> None:
-        for request in self.scheduler.running:
-            if request.takes_drafts and request.wants_next_token:
-                left = request.params.max_new_tokens - request.num_generated - 1
-                count = self.rng.randint(0, max(min(left, 9), 0))
-                request.rows[0].draft = [self.rng.randrange(VOCAB) for _ in range(count)]
-
-    def spoil(self, request: Request) -> None:
-        """Numbers that are not finite, wherever nobody had spoken for others before, drafts included."""
-        for row in request.rows:
-            for position in range(row.num_computed_tokens, row.num_computed_tokens + len(row.draft)):
-                slot = row.block_table[position // self.block_size] * self.block_size + position % self.block_size
-                self.spoken_for.discard(slot)
-                self.cache[slot] = POISON
-        for slot in self.slots(request) - self.spoken_for:
-            self.cache[slot] = POISON
-
-    def fail(self, request: Request) -> None:
-        """Logits that are not finite."""
-        self.spoil(request)
-        self.scheduler.remove(request, suspect=True)
-
-    def compute(self, schedule: Schedule) -> None:
-        """Write each token's whole past into its slot, and check that the row finds its own past in the cache."""
-        size, sources = self.block_size, set(schedule.sources)
-        taken = {row.request for row in schedule.rows}
-        assert sources <= taken
-        for source, destination, first, end in schedule.copies:
-            for offset in range(first, end):
-                self.cache[destination * size + offset] = self.cache.get(source * size + offset, ())
-                if source * size + offset in self.spoken_for:
-                    self.spoken_for.add(destination * size + offset)
-        written: set[int] = set()
-        for row in schedule.rows:
-            request, sequence = row.request, row.sequence
-            assert request.state is State.RUNNING and row.num_tokens > 0
-            assert request.source_encoded or request in sources or not request.source_token_ids
-            start = sequence.num_computed_tokens
-            assert start + row.num_tokens <= len(sequence.tokens)
-            assert row.needs_logits or not sequence.draft
-            assert len(sequence.block_table) * size >= start + row.width
-            for position in range(start):
-                slot = sequence.block_table[position // size] * size + position % size
-                assert self.cache[slot] == self.text(row, position), "a row lost its past"
-        for row in schedule.rows:
-            request, sequence = row.request, row.sequence
-            start = sequence.num_computed_tokens
-            for position in range(start, start + row.width):
-                block = sequence.block_table[position // size]
-                assert self.scheduler.self_pool.references(block) == 1 or position < request.shared_tokens
-                assert not self.scheduler.self_pool.is_published(block), "what others may read is written again"
-                slot = block * size + position % size
-                assert slot not in written, "two rows write one slot"
-                written.add(slot)
-                self.cache[slot] = self.text(row, position)
-        self.spoken_for -= written
-
-    def text(self, row: ScheduledRow, position: int) -> tuple:
-        """What the keys and values of a token depend on, and who may read them."""
-        return self.salts.get(row.request, ""), *[*row.sequence.tokens, *row.sequence.draft][: position + 1]
-
-    def choose(self, request: Request) -> None:
-        if request.beams is None:
-            draft = request.rows[0].draft
-            right = self.rng.randint(0, len(draft))
-            tokens = [*draft[:right], self.rng.randrange(VOCAB)]
-            tokens = tokens[: tokens.index(0) + 1 if 0 in tokens else None]
-            self.accepted += len(tokens) - 1
-            self.scheduler.append(request, tokens)
-            self.spoken_for |= self.slots(request)
-            row = request.rows[0]
-            assert len(row.block_table) == self.scheduler.self_pool.blocks_for(row.num_computed_tokens)
-            if tokens[-1] == 0 or request.num_generated == request.params.max_new_tokens:
-                self.scheduler.remove(request)
-            return
-        assert all(row.num_uncomputed_tokens == 0 for row in request.rows), "beams decode together or not at all"
-        rows, width = len(request.rows), request.beams.num_candidates
-        seed = np.random.default_rng(self.rng.randrange(2**32))
-        log_probs = -np.sort(seed.exponential(size=(rows, width))).astype(np.float32)
-        tokens = np.stack([seed.permutation(VOCAB)[:width] for _ in range(rows)])
-        parents = request.beams.advance(log_probs, tokens)
-        if request.beams.done:
-            self.scheduler.remove(request)
-        else:
-            self.scheduler.fork(request, parents)
-
-    def abort(self) -> None:
-        living = [request for request in self.requests if request.state is not State.FINISHED]
-        if living:
-            self.scheduler.remove(self.rng.choice(living))
-            self.check_blocks()
-
-    def check_blocks(self) -> None:
-        scheduler = self.scheduler
-        pools = [(scheduler.self_pool, [row.block_table for r in self.requests for row in r.rows])]
-        if scheduler.cross_pool is not None:
-            pools.append((scheduler.cross_pool, [r.cross_block_table for r in self.requests]))
-        for pool, tables in pools:
-            owners = Counter(block for table in tables for block in table)
-            assert all(len(set(table)) == len(table) for table in tables)
-            assert pool.free_blocks + pool.used_blocks == pool.num_blocks
-            assert pool.used_blocks == len(owners)
-            assert all(pool.references(block) == owners[block] for block in range(pool.num_blocks))
-        owned = [{block for row in request.rows for block in row.block_table} for request in self.requests]
-        for block, owners in Counter(block for blocks in owned for block in blocks).items():
-            assert owners == 1 or scheduler.prefix_cache, "requests share a block"
-            assert owners == 1 or all(slot in self.spoken_for for slot in self.slots_of(block)), "shared too early"
-        for request, blocks in zip(self.requests, owned, strict=True):
-            assert request.state is not State.FINISHED or (not blocks and not request.cross_block_table)
-        assert sum(request.width for request in scheduler.running) <= scheduler.max_batch_rows
-
-    def slots_of(self, block: int) -> range:
-        return range(block * self.block_size, (block + 1) * self.block_size)
-
-    def run_dry(self) -> None:
-        for _ in range(5000):
-            if not self.step():
-                break
-        assert all(request.state is State.FINISHED for request in self.requests), "something never ended"
-        assert self.scheduler.self_pool.used_blocks == 0
-        assert self.scheduler.cross_pool is None or self.scheduler.cross_pool.used_blocks == 0
+from tests.engine.world import World, queue, turn
 
 
 @pytest.mark.parametrize(
@@ -258,7 +36,7 @@ def test_any_interleaving(cross, prefix, drafts, chunk):
         world.run_dry()
         preemptions += world.scheduler.num_preemptions
         forks += sum(request.beams is not None and request.beams.length > 1 for request in world.requests)
-        hits += world.scheduler.num_prefix_hits
+        hits += world.scheduler.blocks.num_prefix_hits
         accepted += world.accepted
     assert (hits > 200) == prefix and (accepted > 200) == drafts
     assert preemptions > 20 and forks > 20, "the interleavings do not reach what they are for"
@@ -269,7 +47,7 @@ def test_a_block_freed_twice_is_noticed():
     world = World(random.Random(1), cross=False, blocks=40)
     request = world.add(num_beams=1, max_new_tokens=5)
     world.step()
-    world.scheduler.self_pool.share(request.rows[0].block_table)
+    world.scheduler.blocks.self_pool.share(request.rows[0].block_table)
     with pytest.raises(AssertionError):
         world.check_blocks()
 
@@ -284,30 +62,6 @@ def test_what_can_never_fit_is_refused():
 def test_more_beams_than_rows_are_refused():
     world = World(random.Random(1), cross=False, blocks=400, max_batch_rows=2)
     assert world.add(num_beams=4, max_new_tokens=2) is None
-
-
-def queue(world: World, prompt: int, max_new_tokens: int = 20) -> Request:
-    """A single row with a prompt (a source, with an encoder) of so many tokens."""
-    cross = world.scheduler.cross_pool is not None
-    params = GenerationParams(max_new_tokens)
-    request = Request(Generate(0, "m", [5] * prompt, [1] if cross else [], params), cross, 0.0)
-    world.requests.append(request)
-    world.scheduler.add(request)
-    return request
-
-
-def turn(world: World) -> Schedule:
-    """One step in which every row that is ready makes a token that ends nothing."""
-    schedule = world.scheduler.schedule()
-    assert schedule is not None
-    world.compute(schedule)
-    ready = {row.request for row in schedule.rows if row.needs_logits}
-    world.scheduler.computed(schedule)
-    for request in ready:
-        world.spoken_for |= world.slots(request)
-        world.scheduler.publish(request)
-        request.rows[0].tokens.append(7)
-    return schedule
 
 
 def test_decode_goes_on_while_a_long_prompt_is_read():
@@ -346,18 +100,18 @@ def test_the_newest_request_is_preempted_and_comes_back_first():
     assert newest.state is State.WAITING and world.scheduler.waiting[0] is newest
     assert oldest.state is middle.state is State.RUNNING
     lost = newest.lost_tokens
-    assert newest.rows[0].num_computed_tokens == 0 and lost > 0 and world.scheduler.num_wasted_tokens == 0
+    assert newest.rows[0].num_computed_tokens == 0 and lost > 0 and world.scheduler.blocks.num_wasted_tokens == 0
     for other in (oldest, middle):
         world.scheduler.remove(other)
     turn(world)
-    assert newest.state is State.RUNNING and world.scheduler.num_wasted_tokens == lost, (
+    assert newest.state is State.RUNNING and world.scheduler.blocks.num_wasted_tokens == lost, (
         "it computes them anew when it comes back"
     )
 
 
 def test_sources_are_encoded_whole_and_a_long_one_goes_when_no_other_prefill_does():
     world = World(random.Random(4), cross=True, blocks=40, block_size=4, max_batch_tokens=4, max_batch_rows=8)
-    world.scheduler.cross_pool = BlockManager(20, 4)
+    world.scheduler.blocks.cross_pool = BlockManager(20, 4)
     for length in (3, 30, 3):
         queue(world, length)
     encoded = [[len(request.source_token_ids) for request in turn(world).sources] for _ in range(3)]
@@ -366,7 +120,7 @@ def test_sources_are_encoded_whole_and_a_long_one_goes_when_no_other_prefill_doe
 
 def test_a_token_of_a_source_counts_half():
     world = World(random.Random(4), cross=True, blocks=40, block_size=4, max_batch_tokens=9, max_batch_rows=8)
-    world.scheduler.cross_pool = BlockManager(20, 4)
+    world.scheduler.blocks.cross_pool = BlockManager(20, 4)
     for length in (6, 7, 6):
         queue(world, length)
     encoded = [[len(request.source_token_ids) for request in turn(world).sources] for _ in range(2)]
@@ -375,7 +129,7 @@ def test_a_token_of_a_source_counts_half():
 
 def test_a_source_stays_encoded_through_preemption():
     world = World(random.Random(4), cross=True, blocks=6, block_size=4, max_batch_tokens=64, max_batch_rows=8)
-    world.scheduler.cross_pool = BlockManager(20, 4)
+    world.scheduler.blocks.cross_pool = BlockManager(20, 4)
     requests = [queue(world, 5, 20) for _ in range(3)]
     encodings = 0
     while any(request.num_generated < 20 for request in requests):
@@ -395,7 +149,7 @@ def test_a_prompt_preempted_half_way_leaves_suspect_blocks():
     table = list(long.rows[0].block_table)
     while not world.scheduler.num_preemptions:
         turn(world)
-    assert long.state is State.WAITING and sorted(world.scheduler.take_suspects()[0]) == sorted(table)
+    assert long.state is State.WAITING and sorted(world.scheduler.blocks.take_suspects()[0]) == sorted(table)
 
 
 def test_blocks_that_no_finite_logits_spoke_for_are_suspect():
@@ -404,8 +158,8 @@ def test_blocks_that_no_finite_logits_spoke_for_are_suspect():
     turn(world)
     table = list(request.rows[0].block_table)
     world.scheduler.remove(request)
-    assert sorted(world.scheduler.take_suspects()[0]) == sorted(table)
-    assert world.scheduler.take_suspects() == ([], [])
+    assert sorted(world.scheduler.blocks.take_suspects()[0]) == sorted(table)
+    assert world.scheduler.blocks.take_suspects() == ([], [])
 
 
 def part(world: World) -> Request:
@@ -419,10 +173,10 @@ def part(world: World) -> Request:
         assert schedule is not None
         world.compute(schedule)
         world.scheduler.computed(schedule)
-        world.scheduler.publish(request)
+        world.scheduler.blocks.publish(request)
         old = request.beams.running
         request.beams.running = [Beam([*old[row].tokens, last]) for row, last in zip(parents, lasts, strict=True)]
-        world.scheduler.fork(request, parents)
+        world.scheduler.blocks.fork(request, parents)
         world.check_blocks()
     return request
 
@@ -431,7 +185,7 @@ def test_a_beam_takes_over_the_block_of_one_that_ended():
     world = World(random.Random(1), cross=False, blocks=9, block_size=8, max_batch_tokens=64, max_batch_rows=6)
     request = part(world)
     first, second = (row.block_table[0] for row in request.rows)
-    assert world.scheduler.self_pool.used_blocks == 2
+    assert world.scheduler.blocks.self_pool.used_blocks == 2
     # The beams' last tokens alone were different: of four in use one slot is copied.
     assert request.copies == [(first, second, 3, 4)]
     schedule = world.scheduler.schedule()
@@ -447,12 +201,12 @@ def test_nothing_is_copied_into_blocks_given_back(end):
         world.scheduler.remove(request)
     else:
         world.scheduler.restart(request)
-    assert not request.copies and world.scheduler.self_pool.used_blocks == 0
+    assert not request.copies and world.scheduler.blocks.self_pool.used_blocks == 0
 
 
 def test_a_slot_too_few_is_noticed(monkeypatch):
     """Negative control: beams that take each other for more alike than they are lose their past."""
-    monkeypatch.setattr(scheduling, "common_length", lambda one, other, limit: limit)
+    monkeypatch.setattr(block_tables, "common_length", lambda one, other, limit: limit)
     world = World(random.Random(1), cross=False, blocks=9, block_size=8, max_batch_tokens=64, max_batch_rows=6)
     with pytest.raises(AssertionError, match="a row lost its past"):
         part(world)

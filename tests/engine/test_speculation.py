@@ -10,11 +10,12 @@ import torch
 
 from server.engine import selection
 from server.engine.block_manager import BlockManager
+from server.engine.block_tables import BlockTables
 from server.engine.scheduler import Schedule, Scheduler
 from tests.engine.harness import generate, reference, run
 from tests.engine.speculating import believing, counts, shaken, speculating
 from tests.engine.test_prefix_cache import interleave
-from tests.engine.test_scheduler import World
+from tests.engine.world import World
 from tests.parity.checkpoints import random_ids
 
 PROMPTS = random_ids(97, [1, 5, 11, 30], seed=3)
@@ -147,7 +148,7 @@ def test_rejected_drafts_give_their_blocks_back(pairs, blocks):
     generation = one.models["gpt2"].generation
     generation.drafter = Sloppy(13)
     scheduler: Scheduler = generation.scheduler
-    scheduler.self_pool = type(scheduler.self_pool)(blocks, 4)
+    scheduler.blocks.self_pool = type(scheduler.blocks.self_pool)(blocks, 4)
     requests = [generate(pair, i, PROMPTS[2], max_new_tokens=30) for i in range(3)]
     for request in requests:
         one.add(request)
@@ -155,7 +156,7 @@ def test_rejected_drafts_give_their_blocks_back(pairs, blocks):
     while one.has_work:
         output = one.step()
         texts += output.finished if output is not None else []
-        pool = scheduler.self_pool
+        pool = scheduler.blocks.self_pool
         assert pool.free_blocks + pool.used_blocks == blocks
         assert pool.used_blocks == len({block for r in scheduler.running for block in r.rows[0].block_table})
         for request in scheduler.running:
@@ -164,7 +165,7 @@ def test_rejected_drafts_give_their_blocks_back(pairs, blocks):
             assert not request.rows[0].draft
     (expected,), _ = reference(pair, PROMPTS[2], max_new_tokens=30)
     assert [end.hypotheses[0].token_ids for end in texts] == [expected] * 3
-    assert scheduler.self_pool.used_blocks == 0
+    assert scheduler.blocks.self_pool.used_blocks == 0
 
 
 def test_drafts_stay_within_the_budget_of_a_step(pairs):
@@ -213,7 +214,7 @@ def test_a_draft_that_spoils_what_follows_changes_nothing(pairs, monkeypatch):
     assert not results.failed and [results.texts(i) for i in range(3)] == [plain.texts(i) for i in range(3)]
     assert generation.scheduler.num_preemptions == 1
     cache = generation.runner.self_cache
-    generation.runner.clear(*generation.scheduler.take_suspects())
+    generation.runner.clear(*generation.scheduler.blocks.take_suspects())
     assert all(torch.isfinite(tensor).all() for tensor in (*cache.keys, *cache.values))
 
 
@@ -287,8 +288,8 @@ def plant_wrong_guesses_count_as_computed(monkeypatch):
 
 
 def plant_spoiled_blocks_are_not_cleaned(monkeypatch):
-    honest = Scheduler._release_rows
-    monkeypatch.setattr(Scheduler, "_release_rows", lambda self, request, suspect: honest(self, request, False))
+    honest = BlockTables._release_rows
+    monkeypatch.setattr(BlockTables, "_release_rows", lambda self, request, suspect: honest(self, request, False))
 
 
 def plant_wrong_guesses_keep_their_blocks(monkeypatch):

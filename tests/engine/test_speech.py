@@ -137,8 +137,8 @@ def test_alone_equals_batched(pair, alone, max_batch_tokens, block_size):
 def test_preempted_and_computed_again_without_hearing_twice(pair, alone, monkeypatch):
     one = pair.engine()
     model = one.models[pair.name].generation
-    pool = model.scheduler.self_pool
-    model.scheduler.self_pool = type(pool)(3 * pool.blocks_for(len(PREFIX) + 22), pool.block_size)
+    pool = model.scheduler.blocks.self_pool
+    model.scheduler.blocks.self_pool = type(pool)(3 * pool.blocks_for(len(PREFIX) + 22), pool.block_size)
     heard = []
     encode = model.runner.model.encode
     monkeypatch.setattr(model.runner.model, "encode", lambda batch: heard.extend(batch.lengths) or encode(batch))

@@ -84,12 +84,12 @@ def test_preempted_and_computed_again(pair, alone, max_batch_tokens):
     scheduler = one.models[pair.name].generation.scheduler
     needed = max(
         request.params.num_beams
-        * scheduler.self_pool.blocks_for(
+        * scheduler.blocks.self_pool.blocks_for(
             len(request.decoder_token_ids or request.token_ids) + request.params.max_new_tokens
         )
         for request in crowd(pair)
     )
-    scheduler.self_pool = type(scheduler.self_pool)(needed, scheduler.self_pool.block_size)
+    scheduler.blocks.self_pool = type(scheduler.blocks.self_pool)(needed, scheduler.blocks.self_pool.block_size)
     assert answers(run(one, crowd(pair))) == alone
     assert scheduler.num_preemptions > 0, "the pool is not small enough to show anything"
 
@@ -110,9 +110,9 @@ def test_with_a_prefix_hit(pair, alone, max_batch_tokens, block_size):
     assert continued == answers(run(pair.engine(prefix_cache=False), longer))
     cached = sum(end.cached_tokens for end in again.finished.values())
     if pair.starts or pair.loaded.keys_depend_on_length:
-        assert scheduler.num_prefix_hits == cached == 0, "keys are shared that depend on more than what is before them"
+        assert scheduler.blocks.num_prefix_hits == cached == 0, "keys are shared that depend on more than their past"
         return
-    assert scheduler.num_prefix_hits > cached > 100
+    assert scheduler.blocks.num_prefix_hits > cached > 100
     for request in crowd(pair):
         found = again.finished[request.request_id].cached_tokens
         whole = (len(request.token_ids) - 1) // block_size * block_size
@@ -125,7 +125,7 @@ def test_without_the_cache_nothing_is_found(pair):
     run(one, crowd(pair))
     assert not any(end.cached_tokens for end in run(one, crowd(pair)).finished.values())
     scheduler = one.models[pair.name].generation.scheduler
-    assert scheduler.num_prefix_queries == scheduler.num_prefix_hits == 0
+    assert scheduler.blocks.num_prefix_queries == scheduler.blocks.num_prefix_hits == 0
 
 
 def test_a_seed_is_what_tells_samples_apart(pair):

@@ -24,12 +24,12 @@ WITH_DRAFT_MODELS = ["gpt2", "llama", "mistral", "gemma2", "bloom"]
 def squeeze(pair, one) -> Scheduler:
     """Leave the pool as much as the largest request needs."""
     scheduler = one.models[pair.name].generation.scheduler
-    size = scheduler.self_pool.block_size
+    size = scheduler.blocks.self_pool.block_size
     needed = max(
         r.params.num_beams * -(-(len(r.decoder_token_ids or r.token_ids) + r.params.max_new_tokens) // size)
         for r in crowd(pair)
     )
-    scheduler.self_pool = type(scheduler.self_pool)(needed, size)
+    scheduler.blocks.self_pool = type(scheduler.blocks.self_pool)(needed, size)
     return scheduler
 
 

@@ -8,8 +8,9 @@ import time
 import pytest
 
 from server.errors import ClientGone, NotReady, Overloaded, RequestTooLarge
-from server.ipc import client as module
-from server.ipc.client import Call, EngineClient, Event
+from server.ipc import call as module
+from server.ipc.call import Call, Event
+from server.ipc.client import EngineClient
 from server.ipc.descriptions import ModelInfo
 from server.ipc.messages import (
     Abort,

@@ -5,10 +5,8 @@ from __future__ import annotations
 import asyncio
 import time
 
-import pytest
-
-from server.ipc import gathering
-from server.ipc.client import Call, EngineClient
+from server.ipc.call import Call
+from server.ipc.client import EngineClient
 from server.ipc.messages import (
     Abort,
     Generate,
@@ -100,34 +98,6 @@ async def test_a_text_that_is_still_worked_on_is_waited_for_but_not_for_long() -
         while not impatient.ids:
             await asyncio.sleep(0.001)
     assert time.monotonic() - started >= 0.005
-
-
-async def test_as_many_as_the_last_time_are_expected_but_not_for_long(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(gathering, "EXPECTED_SECONDS", 0.2)
-    writes: list[int] = []
-    worker = gathering.Gathering(lambda *messages: writes.append(len(messages)), 10.0)
-    for _ in range(2):
-        worker.post(Abort(1), idle=True)
-    await turns(4)
-    assert writes == [2]
-    worker.post(Abort(1), idle=True)
-    await asyncio.sleep(0.01)
-    assert writes == [2]
-    worker.post(Abort(2), idle=True)
-    await asyncio.sleep(0.01)
-    assert writes == [2, 2]
-    started = time.monotonic()
-    worker.post(Abort(1), idle=True)
-    while len(writes) < 3:
-        await asyncio.sleep(0.001)
-    assert time.monotonic() - started >= 0.2
-    worker.post(Abort(1), idle=True)
-    await turns(4)
-    assert writes == [2, 2, 1, 1]
-    worker.post(Abort(2), idle=False)
-    worker.post(Abort(1), idle=True)
-    await asyncio.sleep(0.01)
-    assert writes == [2, 2, 1, 1, 1], "the one before came right behind another: two are expected"
 
 
 async def test_a_lost_worker_gets_nothing_more() -> None:

@@ -1,26 +1,28 @@
-// A program: operations in their order, run by one team of threads that meets after each.
+// A program: operations in their order, run by one team of threads. An operation begins when all pieces of the one before
+// it are done, whoever did them: a thread that lost its core to another process in between is not waited for.
 //
 // An operation is a record of 64-bit words: its kind, the dtype that it works in, the number of words of its
 // parameters, then these, which are a struct of kernels.h with nothing but fields of eight bytes.
 
-// Where the threads find their pieces of an operation, and where they wait for each other.
+// Where the threads find their pieces of an operation, and where they wait until all are done.
 struct alignas(64) Gate {
     std::atomic<int64_t> next{0};
-    std::atomic<int64_t> arrived{0};
+    std::atomic<int64_t> done{0};
 };
 
 class Team {
 public:
     Team(int64_t threads, Gate* gates) : threads_(threads), gate_(gates) {}
 
-    // body(begin, end) over pieces of 0..count, at least `grain` items each; returns when all threads are done.
+    // body(begin, end) over pieces of 0..count, at least `grain` items each; returns when all pieces are done.
     template <class Body> void share(int64_t count, int64_t grain, const Body& body) {
         const int64_t pieces = std::max<int64_t>(1, std::min(4 * threads_, count / std::max<int64_t>(1, grain)));
-        for (int64_t piece; (piece = gate_->next.fetch_add(1, std::memory_order_relaxed)) < pieces;) {
+        int64_t done = 0;
+        for (int64_t piece; (piece = gate_->next.fetch_add(1, std::memory_order_relaxed)) < pieces; done++) {
             body(count * piece / pieces, count * (piece + 1) / pieces);
         }
-        gate_->arrived.fetch_add(1, std::memory_order_acq_rel);
-        for (int64_t turns = 0; gate_->arrived.load(std::memory_order_acquire) < threads_; turns++) {
+        if (done > 0) gate_->done.fetch_add(done, std::memory_order_acq_rel);
+        for (int64_t turns = 0; gate_->done.load(std::memory_order_acquire) < pieces; turns++) {
             // A thread that is not running needs the core that the others would spin on.
             turns < SPINS ? pause() : static_cast<void>(sched_yield());
         }
