@@ -91,7 +91,7 @@ class Attention(nn.Module):
         return y
 
     def _heads(self, x: Tensor) -> Tensor:
-        return x.view(x.shape[0], -1, self.config.head_dim)
+        return x.view(x.shape[0], x.shape[1] // self.config.head_dim, self.config.head_dim)
 
     def _rotate(self, x: Tensor, rotations: Mapping[RopeConfig, Rotation]) -> Tensor:
         if self.config.rope is None:

@@ -102,7 +102,8 @@ class AttentionPlan:
     """Query and key lengths of each row, what hides a key from a query, and where the keys are.
 
     query_lens, key_lens: `rows` integers; the queries of a row are its last `query_lens[i]` positions where the plan
-    is causal. window: a query sees its own position and the `window - 1` before it; if not causal, as many after it.
+    is causal, and there may be none. window: a query sees its own position and the `window - 1` before it; if not
+    causal, as many after it.
     score_bias: [heads, 2 * length - 1], model dtype, the bias of distance `key - query` at `distance + length - 1`;
     or a `KeyBias`.
     block_tables: [rows, blocks], int64, or None for packed keys. A row reads no other blocks than its own.
@@ -128,7 +129,7 @@ class AttentionPlan:
         cache: [blocks, block_size, kv_heads, head_dim] -> two of the same shape, as many blocks as a group has at most.
         Fresh memory for each layer would cost more than the attention itself: every page of it has to be mapped.
         """
-        count = max(group.keys.numel() for group in self.groups if isinstance(group.keys, Tensor))
+        count = max((group.keys.numel() for group in self.groups if isinstance(group.keys, Tensor)), default=0)
         shape = (count, *cache.shape[1:])
         if shape not in self._scratch:
             self._scratch[shape] = cache.new_empty(2, *shape)
@@ -139,7 +140,8 @@ class AttentionPlan:
     def groups(self) -> tuple[Group, ...]:
         """The shape that the reference implementation wants."""
         group = self._packed_group if self.block_tables is None else self._paged_group
-        return tuple(group(rows) for rows in self._rows_of_one_shape(range(len(self.query_lens))))
+        rows = [row for row, count in enumerate(self.query_lens) if count > 0]
+        return tuple(group(one) for one in self._rows_of_one_shape(rows))
 
     @property
     def queries(self) -> Queries:
@@ -150,7 +152,7 @@ class AttentionPlan:
 
     def _make_queries(self) -> Queries:
         count = len(self.query_lens)
-        if self.block_tables is not None and sum(self.query_lens) == count:
+        if self.block_tables is not None and self.query_lens.count(1) == count:
             return self._one_query_each()
         counts, key_lens = np.array(self.query_lens), np.array(self.key_lens)
         rows, tiles = np.repeat(np.arange(count), counts), _tiles(counts, TILE_QUERIES if self.causal else TILE_TOKENS)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import accumulate
+from itertools import accumulate, chain
 
 import numpy as np
 import torch
@@ -85,6 +85,7 @@ class DecoderBatch:
     rope_lengths: [tokens], int64, the length of the text that each token is rotated in: the prompt's, and for later
     tokens as far as they reach themselves; a function of request and position, however steps cut the tokens. None for
     a model whose rotation does not depend on it.
+    wanted_lens: of how many of each row's tokens, its last ones, the hidden states are wanted; None for all.
     """
 
     token_ids: Tensor
@@ -97,6 +98,15 @@ class DecoderBatch:
     source_block_tables: Tensor | None = None
     adapters: tuple[str, ...] = ()
     rope_lengths: Tensor | None = None
+    wanted_lens: tuple[int, ...] | None = None
+
+    @cached_property
+    def wanted(self) -> Tensor | None:
+        """[n], int64: the tokens whose hidden states are wanted; None for all."""
+        if self.wanted_lens is None:
+            return None
+        spans = [range(end - count, end) for end, count in zip(self.offsets[1:], self.wanted_lens, strict=True)]
+        return torch.tensor([*chain.from_iterable(spans)], dtype=torch.int64, device=self.token_ids.device)
 
     @cached_property
     def offsets(self) -> tuple[int, ...]:

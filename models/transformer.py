@@ -155,7 +155,8 @@ class Stack(nn.Module):
         return self._recorded(self.embedding.read(batch), step)  # type: ignore[arg-type]
 
     def layers_of(self, x: Tensor, step: Step) -> Tensor:
-        """What all layers make of the embedded tokens: [tokens, hidden] -> [tokens, hidden or output width]."""
+        """What all layers make of the embedded tokens: [tokens, hidden] -> [n, hidden or output width], of those that
+        the step wants."""
         for layer in self.layers:
             x = layer(x, step)
         x = x if self.final_norm is None else self.final_norm(x)
@@ -224,7 +225,7 @@ class Transformer(nn.Module):
                 cross_cache.write(index, slot_mapping, *attention.keys_values(encoder_hidden, {}))
 
     def decode(self, batch: DecoderBatch, cache: KVCache, cross_cache: KVCache | None = None) -> Tensor:
-        """The decoder's hidden states of the batch's tokens: [tokens, hidden], model dtype.
+        """The decoder's hidden states of the batch's tokens, or of those that are wanted: [n, hidden], model dtype.
 
         Writes their keys and values to the cache; `cross_cache` is read only, and None without an encoder.
         """
@@ -233,7 +234,8 @@ class Transformer(nn.Module):
         rotations, bias = self.decoder.rotations(batch.positions, length, batch.rope_lengths), self.decoder.bias(length)
         step = PagedStep(batch, cache, cross_cache, rotations, bias)
         with self.adapters.used(batch.adapters, batch.query_lens):
-            return self.decoder(batch.token_ids, batch.positions, step)  # type: ignore[no-any-return]
+            hidden: Tensor = self.decoder(batch.token_ids, batch.positions, step)
+        return hidden if batch.wanted is None or step.rows is not None else hidden[batch.wanted]
 
     def align(self, source: EncoderBatch, target: EncoderBatch) -> Tensor:
         """What each token of a text looks at in its source, in the last layer: [tokens, source tokens], float32.

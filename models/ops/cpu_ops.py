@@ -108,6 +108,16 @@ def means_of_spans(x: Tensor, spans: Sequence[tuple[int, int]]) -> Tensor:
     return out
 
 
+def take_rows(x: Tensor, index: Tensor) -> Tensor:
+    """See `torch_ops.take_rows`."""
+    x, size = x if x[:1].is_contiguous() else x.contiguous(), x.element_size()
+    out = torch.empty(len(index), *x.shape[1:], dtype=x.dtype)
+    places = x.data_ptr(), x.stride(0) * size, index.data_ptr(), out.data_ptr()
+    task = library.RowChoiceTask(*places, len(index), x.shape[1:].numel() * size)
+    library.do(Kind.TAKE_ROWS, x.dtype, task)
+    return out
+
+
 def rotate(x: Tensor, cos: Tensor, sin: Tensor, interleaved: bool) -> Tensor:
     """See `torch_ops.rotate`."""
     tokens, heads, head_dim = x.shape

@@ -60,6 +60,11 @@ def means_of_spans(x: Tensor, spans: Sequence[tuple[int, int]]) -> Tensor:
     return torch.stack([x[first:end].float().mean(0) for first, end in spans])
 
 
+def take_rows(x: Tensor, index: Tensor) -> Tensor:
+    """x: [rows, ...], index: [n], int64 -> [n, ...], contiguous."""
+    return x[index]
+
+
 def rotate(x: Tensor, cos: Tensor, sin: Tensor, interleaved: bool) -> Tensor:
     """Turn pairs of dimensions by their angles, in float32; dimensions beyond the angles stay.
 

@@ -93,6 +93,15 @@ def test_write_slots(dtype):
 
 @needs_kernels
 @pytest.mark.parametrize("dtype", BOUNDS)
+@pytest.mark.parametrize("index", [[], [2], [5, 0, 5, 3]])
+def test_take_rows(dtype, index):
+    joined, index = torch.randn(6, 5, 8).to(dtype), torch.tensor(index, dtype=torch.int64)
+    for x in (joined, joined[:, 1:3], joined[:, :, 2:5], joined.flatten(1)):
+        assert torch.equal(ops.take_rows(x, index), torch_ops.take_rows(x, index))
+
+
+@needs_kernels
+@pytest.mark.parametrize("dtype", BOUNDS)
 def test_copy_blocks(dtype):
     caches = [torch.randn(9, 4, heads, 8).to(dtype) for heads in (2, 1, 3)]
     copies = [(0, 5, 0, 3), (7, 8, 2, 3), (0, 1, 0, 4), (2, 6, 1, 4), (2, 3, 4, 4)]
