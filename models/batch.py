@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import accumulate, chain
@@ -19,17 +20,29 @@ class EncoderBatch:
     lengths: tokens of each sequence, `batch` integers that add up to `tokens`.
     token_type_ids: [tokens], int64, or None for all zero.
     adapters: the name of each sequence's adapter, empty for none; no names where no sequence has one.
+    places: the one token of each sequence, counted within it, whose hidden state is wanted; None for all.
     """
 
     token_ids: Tensor
     lengths: tuple[int, ...]
     token_type_ids: Tensor | None = None
     adapters: tuple[str, ...] = ()
+    places: tuple[int, ...] | None = None
 
     @cached_property
     def offsets(self) -> tuple[int, ...]:
         """Where each sequence starts, and at the end `tokens`: `batch + 1` integers."""
         return (0, *accumulate(self.lengths))
+
+    @cached_property
+    def wanted(self) -> Tensor | None:
+        """[batch], int64: the tokens whose hidden states are wanted; None for all."""
+        return None if self.places is None else self.tokens_at(self.places)
+
+    def tokens_at(self, places: Sequence[int]) -> Tensor:
+        """[batch], int64: a token of each sequence, from its place within it."""
+        tokens = [start + place for start, place in zip(self.offsets, places, strict=False)]
+        return torch.tensor(tokens, device=self.token_ids.device)
 
     @cached_property
     def positions(self) -> Tensor:

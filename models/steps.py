@@ -129,7 +129,8 @@ class PackedStep(Step):
 
     lengths: tokens of each sequence. source: [source tokens, hidden], the encoder's output for the cross-attention of
     each sequence, `source_lengths` tokens each; or None. distances: for attention that looks at them, or None.
-    token_ids: [tokens], int64, for attention that is sparse.
+    token_ids: [tokens], int64, for attention that is sparse. rows, places: the one token of each sequence whose hidden
+    state is wanted, among all and within it; for plain attention alone.
     """
 
     def __init__(
@@ -143,8 +144,12 @@ class PackedStep(Step):
         source_lengths: tuple[int, ...] = (),
         distances: Distances | None = None,
         token_ids: Tensor | None = None,
+        rows: Tensor | None = None,
+        places: tuple[int, ...] | None = None,
+        last_layer: int = 0,
     ) -> None:
-        super().__init__(rotations, score_bias)
+        super().__init__(rotations, score_bias, rows, last_layer)
+        self._places = places
         self.lengths, self._dtype, self._device = lengths, dtype, device
         self._source, self._source_lengths, self._distances = source, source_lengths, distances
         self._token_ids = token_ids
@@ -174,10 +179,11 @@ class PackedStep(Step):
         return attention.join(ops.packed_attention(query, key, value, plan, attention.config.scale))
 
     def _make_plan(self, kind: Kind) -> AttentionPlan:
+        query_lens = (1,) * len(self.lengths) if kind.wanted else self.lengths
         if kind.cross:
-            return AttentionPlan(self.lengths, self._source_lengths, self._dtype, self._device)
+            return AttentionPlan(query_lens, self._source_lengths, self._dtype, self._device)
         return AttentionPlan(
-            self.lengths,
+            query_lens,
             self.lengths,
             self._dtype,
             self._device,
@@ -185,6 +191,7 @@ class PackedStep(Step):
             kind.window,
             score_bias=self._score_bias,
             distances=self._distances,
+            firsts=self._places if kind.wanted else None,
         )
 
     def _attend(
