@@ -7,6 +7,7 @@ bring. A stack that does what no program can, or a step that is not made for one
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import cached_property
 from typing import Protocol, cast
 
 import torch
@@ -35,10 +36,14 @@ class RecordingStep(Step):
 
     def __init__(self, config: StackConfig, recorded_as: str, all_wanted: bool) -> None:
         ropes = {layer.attention.rope for layer in config.layers}
-        rotations = {rope: _recorded_rotation(rope) for rope in ropes if rope is not None}
+        rotations = {rope: _recorded_rotation(rope, "positions") for rope in ropes if rope is not None}
         rows = None if all_wanted else cast(Tensor, Chosen("rows", count=Given("num_rows")))
         super().__init__(rotations, None, rows, len(config.layers) - 1)
         self._config, self._paged = config, recorded_as == "paged"
+
+    @cached_property
+    def _rotations_of_wanted(self) -> dict[RopeConfig, Rotation]:
+        return {rope: _recorded_rotation(rope, "wanted positions") for rope in self.rotations}
 
     def self_attention(self, layer: int, attention: Attention, hidden: Tensor) -> Tensor:
         if type(attention) is not Attention:
@@ -76,8 +81,8 @@ class RecordingStep(Step):
         return cast(Tensor, keys), cast(Tensor, values)
 
 
-def _recorded_rotation(rope: RopeConfig) -> Rotation:
-    positions = Given(("positions", rope))
+def _recorded_rotation(rope: RopeConfig, positions_name: str) -> Rotation:
+    positions = Given((positions_name, rope))
     cos, sin = (Angles((name, rope), positions=positions, half=rope.dim // 2) for name in ("cos", "sin"))
     return Rotation(rope, cast(Tensor, cos), cast(Tensor, sin))
 

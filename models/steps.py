@@ -85,7 +85,15 @@ class Step(ABC):
                 found[kind, name] = value
         if self.rows is not None:
             found["rows"], found["num_rows"] = self.rows.data_ptr(), len(self.rows)
+            for rope, rotation in self._rotations_of_wanted.items():
+                assert rotation.positions is not None
+                found["wanted positions", rope] = rotation.positions.data_ptr()
         return found
+
+    @cached_property
+    def _rotations_of_wanted(self) -> dict[RopeConfig, Rotation]:
+        assert self.rows is not None
+        return {rope: rotation.of(self.rows) for rope, rotation in self.rotations.items()}
 
     @cached_property
     def _bias(self) -> Tensor | None:
@@ -95,9 +103,14 @@ class Step(ABC):
 
     def self_attention(self, layer: int, attention: Attention, hidden: Tensor) -> Tensor:
         """hidden: [tokens, hidden] -> [tokens, hidden]."""
-        query, key, value = attention.projections(hidden, self.rotations)
-        query = self.wanted(layer, query)
-        plan = self._plan(self._kind(layer, causal=attention.config.causal, window=attention.config.window))
+        kind = self._kind(layer, causal=attention.config.causal, window=attention.config.window)
+        if kind.wanted and attention.apart:
+            query = attention.queries(self.wanted(layer, hidden), self._rotations_of_wanted)
+            key, value = attention.keys_values(hidden, self.rotations)
+        else:
+            query, key, value = attention.projections(hidden, self.rotations)
+            query = self.wanted(layer, query)
+        plan = self._plan(kind)
         if isinstance(self._score_bias, Tensor) and self._score_bias.dim() == 3:
             plan = plan.biased(self._score_bias[layer])
         return attention.join(self._attend(layer, attention, query, key, value, plan))

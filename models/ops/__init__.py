@@ -63,6 +63,9 @@ class PackedLinear(Protocol):
     def nbytes(self) -> int:
         """Memory that it takes beyond what is shared with the model."""
 
+    def part(self, first: int, end: int) -> PackedLinear | None:
+        """Columns first..end-1 as one of their own, in the same memory; None where they do not lie apart."""
+
 
 @runtime_checkable
 class PackedTable(PackedLinear, Protocol):

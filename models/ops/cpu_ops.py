@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Mapping, Sequence
+from copy import copy
 
 import numpy as np
 import torch
@@ -267,6 +268,15 @@ class FloatLinear:
         library.do(Kind.FLOAT_LINEAR, x.dtype, task)
         return y
 
+    def part(self, first: int, end: int) -> FloatLinear | None:
+        """See `PackedLinear`."""
+        if first % _PANEL:
+            return None
+        found = copy(self)
+        found._columns, found._weight = end - first, self._weight[first * _width_of(self._weight, self._columns) :]
+        found._bias = None if self._bias is None else self._bias[first:end]
+        return found
+
     def rows(self, index: Tensor) -> Tensor:
         """Rows of the weight, as of a table of embeddings. index: [n], int64 -> [n, in]. Raises IndexError."""
         assert self._is_packed
@@ -276,6 +286,11 @@ class FloatLinear:
         if not library.loaded().triptych_float_unpack(library.CODES[found.dtype], *places):
             raise IndexError(f"indices of {self._columns} rows out of range")
         return found
+
+
+def _width_of(panels: Tensor, columns: int) -> int:
+    """Numbers that a column takes in panels."""
+    return panels.numel() // (-(-columns // _PANEL) * _PANEL)
 
 
 def _panels(weight: Tensor) -> Tensor:
@@ -332,6 +347,16 @@ class Int8Linear:
         library.loaded().triptych_int8_pack(
             rounded.data_ptr(), columns, self._width, self._packed.data_ptr(), self._offsets.data_ptr()
         )
+
+    def part(self, first: int, end: int) -> Int8Linear | None:
+        """See `PackedLinear`."""
+        if first % _PANEL:
+            return None
+        found = copy(self)
+        found._packed = self._packed[first * self._padded :]
+        found._offsets, found._scales = self._offsets[first:end], self._scales[first:end]
+        found._bias = None if self._bias is None else self._bias[first:end]
+        return found
 
     def __call__(
         self,

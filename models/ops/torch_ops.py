@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from copy import copy
 
 import torch
 from torch import Tensor
@@ -211,6 +212,13 @@ class Int8Linear:
         self.weight, self.scales = quantize_int8(weight)
         self.bias = None if bias is None else bias.float()
         self.nbytes = sum(x.nbytes for x in (self.weight, self.scales, self.bias) if x is not None)
+
+    def part(self, first: int, end: int) -> Int8Linear | None:
+        """See `PackedLinear`."""
+        found = copy(self)
+        found.weight, found.scales = self.weight[first:end], self.scales[first:end]
+        found.bias = None if self.bias is None else self.bias[first:end]
+        return found
 
     def __call__(self, x: Tensor, activation: Activation | None = None, times: Tensor | None = None) -> Tensor:
         """[rows, in] -> [rows, out], the dtype of x: the activation of the product, or the product times another."""

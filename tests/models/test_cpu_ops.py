@@ -143,6 +143,20 @@ def test_linear_packed(dtype, quantized, width, columns):
 
 @needs_kernels
 @pytest.mark.parametrize("dtype", BOUNDS)
+@pytest.mark.parametrize("with_bias", [True, False])
+def test_parts_of_a_product_are_its_columns(dtype, with_bias):
+    weight, x = torch.randn(150, 37).to(dtype), torch.randn(7, 37).to(dtype)
+    bias = torch.randn(150).to(dtype) if with_bias else None
+    for kind in (cpu_ops.FloatLinear, cpu_ops.Int8Linear, torch_ops.Int8Linear):
+        whole = kind(weight, bias)
+        for first, end in ((0, 40), (32, 150), (96, 128)):
+            assert torch.equal(whole.part(first, end)(x), whole(x)[:, first:end])
+        if kind is not torch_ops.Int8Linear:
+            assert whole.part(40, 150) is None
+
+
+@needs_kernels
+@pytest.mark.parametrize("dtype", BOUNDS)
 def test_int8_sums_are_exact_at_the_bounds(dtype):
     """The largest products of the longest sums: anything that saturates or overflows shows."""
     width = 4096
