@@ -153,6 +153,9 @@ class AdaptedLinear:
         own = sum(one.nbytes for _, *pair in self._added.values() for one in pair)
         return self._base.nbytes + own
 
+    def part(self, first: int, end: int) -> None:
+        """An adapter's columns are not apart."""
+
     def add(self, name: str, pair: LowRank, dtype: torch.dtype) -> int:
         """One more adapter. Returns the bytes that it takes."""
         packer = ops.packer(dtype, pair.down.device) or _Plain
@@ -207,6 +210,9 @@ class _Plain:
     @property
     def nbytes(self) -> int:
         return self._weight.nbytes + (0 if self._bias is None else self._bias.nbytes)
+
+    def part(self, first: int, end: int) -> _Plain:
+        return _Plain(self._weight[first:end], None if self._bias is None else self._bias[first:end])
 
     def __call__(self, x: Tensor, activation: Activation | None = None, times: Tensor | None = None) -> Tensor:
         y = ops.linear(x, self._weight, self._bias)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from itertools import accumulate
 
 from torch import Tensor, nn
 
@@ -21,7 +22,11 @@ class Attention(nn.Module):
     arXiv:2305.13245).
 
     Does not know where keys and values are kept, nor which of them a query may see.
+
+    apart: whether queries can be made without keys and values, and these without them.
     """
+
+    apart = True
 
     def __init__(self, config: AttentionConfig, hidden_size: int) -> None:
         super().__init__()
@@ -62,8 +67,16 @@ class Attention(nn.Module):
             for part in (self.query, self.key, self.value):
                 part.pack(projecting)
         elif self.merged is None:
-            self.merged = projecting(*merged([self.query, self.key, self.value]))
-            del self.query, self.key, self.value
+            parts = [self.query, self.key, self.value]
+            ends = [*accumulate(part.weight.shape[0] for part in parts)]
+            self.merged = projecting(*merged(parts))
+            spans = [self.merged.part(*span) for span in zip([0, *ends], ends, strict=False)]
+            self.apart = None not in spans
+            for part, span in zip(parts, spans, strict=True):
+                if span is not None:
+                    part.become(span)
+            if not self.apart:
+                del self.query, self.key, self.value
         for norm in (self.query_norm, self.key_norm):
             if norm is not None:
                 norm.to(projecting.writes)
@@ -95,7 +108,7 @@ class Attention(nn.Module):
         return y
 
     def _heads(self, x: Tensor) -> Tensor:
-        return x.view(x.shape[0], -1, self.config.head_dim)
+        return x.view(x.shape[0], x.shape[1] // self.config.head_dim, self.config.head_dim)
 
     def _rotate(self, x: Tensor, rotations: Mapping[RopeConfig, Rotation]) -> Tensor:
         if self.config.rope is None:

@@ -102,7 +102,8 @@ class AttentionPlan:
     """Query and key lengths of each row, what hides a key from a query, and where the keys are.
 
     query_lens, key_lens: `rows` integers; the queries of a row are its last `query_lens[i]` positions where the plan
-    is causal. window: a query sees its own position and the `window - 1` before it; if not causal, as many after it.
+    is causal, and there may be none. window: a query sees its own position and the `window - 1` before it; if not
+    causal, as many after it. firsts: where the queries of each row begin instead, of packed keys only.
     score_bias: [heads, 2 * length - 1], model dtype, the bias of distance `key - query` at `distance + length - 1`;
     or a `KeyBias`.
     block_tables: [rows, blocks], int64, or None for packed keys. A row reads no other blocks than its own.
@@ -119,6 +120,7 @@ class AttentionPlan:
     block_tables: Tensor | None = None
     block_size: int = 0
     distances: Distances | None = None
+    firsts: tuple[int, ...] | None = None
     _scratch: dict[tuple[int, ...], Tensor] = field(default_factory=dict, repr=False)
     _queries: list[Queries] = field(default_factory=list, repr=False)
 
@@ -128,7 +130,7 @@ class AttentionPlan:
         cache: [blocks, block_size, kv_heads, head_dim] -> two of the same shape, as many blocks as a group has at most.
         Fresh memory for each layer would cost more than the attention itself: every page of it has to be mapped.
         """
-        count = max(group.keys.numel() for group in self.groups if isinstance(group.keys, Tensor))
+        count = max((group.keys.numel() for group in self.groups if isinstance(group.keys, Tensor)), default=0)
         shape = (count, *cache.shape[1:])
         if shape not in self._scratch:
             self._scratch[shape] = cache.new_empty(2, *shape)
@@ -139,7 +141,14 @@ class AttentionPlan:
     def groups(self) -> tuple[Group, ...]:
         """The shape that the reference implementation wants."""
         group = self._packed_group if self.block_tables is None else self._paged_group
-        return tuple(group(rows) for rows in self._rows_of_one_shape(range(len(self.query_lens))))
+        rows = [row for row, count in enumerate(self.query_lens) if count > 0]
+        return tuple(group(one) for one in self._rows_of_one_shape(rows))
+
+    @cached_property
+    def _firsts(self) -> tuple[int, ...]:
+        """Position of each row's first query."""
+        ends = zip(self.key_lens, self.query_lens, strict=True)
+        return tuple(end - count for end, count in ends) if self.firsts is None else self.firsts
 
     @property
     def queries(self) -> Queries:
@@ -150,12 +159,12 @@ class AttentionPlan:
 
     def _make_queries(self) -> Queries:
         count = len(self.query_lens)
-        if self.block_tables is not None and sum(self.query_lens) == count:
+        if self.block_tables is not None and self.query_lens.count(1) == count:
             return self._one_query_each()
         counts, key_lens = np.array(self.query_lens), np.array(self.key_lens)
         rows, tiles = np.repeat(np.arange(count), counts), _tiles(counts, TILE_QUERIES if self.causal else TILE_TOKENS)
         lens = key_lens[rows]
-        positions = lens - counts[rows] + _within(counts)
+        positions = np.array(self._firsts)[rows] + _within(counts)
         ends = positions + 1 if self.causal else lens
         if self.window is not None and not self.causal:
             ends = np.minimum(ends, positions + self.window)
@@ -227,7 +236,7 @@ class AttentionPlan:
         for row in rows:
             query_len, key_len = self.query_lens[row], self.key_lens[row]
             if self.block_tables is None:
-                shape = (query_len, key_len, 0)
+                shape = (query_len, key_len, self._firsts[row])
             elif query_len <= FEW_QUERIES:
                 first, end = self._visible_blocks(row)
                 shape = (query_len, (end - first).bit_length(), 0)
@@ -297,14 +306,15 @@ class AttentionPlan:
         exact = len(rows) == 1
         in_window = self.window is None or max(ends) <= self.window
         if self.score_bias is None and exact and in_window:
-            if not self.causal or query_len == 1:
+            if not self.causal or self._firsts[rows[0]] == ends[0] - 1:
                 return None, False
             if query_len == key_len:
                 return None, True
         end = torch.tensor(ends, device=self.device)[:, None, None]
         keys = (first_key + torch.arange(key_len, device=self.device))[:, None, :]
         visible = keys < end
-        queries = end - query_len + torch.arange(query_len, device=self.device)[:, None]
+        first_query = torch.tensor([self._firsts[row] for row in rows], device=self.device)[:, None, None]
+        queries = first_query + torch.arange(query_len, device=self.device)[:, None]
         distance = keys - queries
         if self.causal:
             visible = visible & (distance <= 0)

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import accumulate
+from itertools import accumulate, chain
 
 import numpy as np
 import torch
@@ -19,17 +20,29 @@ class EncoderBatch:
     lengths: tokens of each sequence, `batch` integers that add up to `tokens`.
     token_type_ids: [tokens], int64, or None for all zero.
     adapters: the name of each sequence's adapter, empty for none; no names where no sequence has one.
+    places: the one token of each sequence, counted within it, whose hidden state is wanted; None for all.
     """
 
     token_ids: Tensor
     lengths: tuple[int, ...]
     token_type_ids: Tensor | None = None
     adapters: tuple[str, ...] = ()
+    places: tuple[int, ...] | None = None
 
     @cached_property
     def offsets(self) -> tuple[int, ...]:
         """Where each sequence starts, and at the end `tokens`: `batch + 1` integers."""
         return (0, *accumulate(self.lengths))
+
+    @cached_property
+    def wanted(self) -> Tensor | None:
+        """[batch], int64: the tokens whose hidden states are wanted; None for all."""
+        return None if self.places is None else self.tokens_at(self.places)
+
+    def tokens_at(self, places: Sequence[int]) -> Tensor:
+        """[batch], int64: a token of each sequence, from its place within it."""
+        tokens = [start + place for start, place in zip(self.offsets, places, strict=False)]
+        return torch.tensor(tokens, device=self.token_ids.device)
 
     @cached_property
     def positions(self) -> Tensor:
@@ -85,6 +98,7 @@ class DecoderBatch:
     rope_lengths: [tokens], int64, the length of the text that each token is rotated in: the prompt's, and for later
     tokens as far as they reach themselves; a function of request and position, however steps cut the tokens. None for
     a model whose rotation does not depend on it.
+    wanted_lens: of how many of each row's tokens, its last ones, the hidden states are wanted; None for all.
     """
 
     token_ids: Tensor
@@ -97,6 +111,15 @@ class DecoderBatch:
     source_block_tables: Tensor | None = None
     adapters: tuple[str, ...] = ()
     rope_lengths: Tensor | None = None
+    wanted_lens: tuple[int, ...] | None = None
+
+    @cached_property
+    def wanted(self) -> Tensor | None:
+        """[n], int64: the tokens whose hidden states are wanted; None for all."""
+        if self.wanted_lens is None:
+            return None
+        spans = [range(end - count, end) for end, count in zip(self.offsets[1:], self.wanted_lens, strict=True)]
+        return torch.tensor([*chain.from_iterable(spans)], dtype=torch.int64, device=self.token_ids.device)
 
     @cached_property
     def offsets(self) -> tuple[int, ...]:

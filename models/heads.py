@@ -100,32 +100,36 @@ class _Labels(nn.Module):
 
 
 class Classification(_Labels):
-    """Class logits of one token of each sequence, or of the mean. forward: [tokens, hidden] -> [batch, num_labels],
-    float32."""
+    """Class logits of one token of each sequence, or of the mean. forward: [tokens, hidden], or of these tokens alone
+    [batch, hidden] -> [batch, num_labels], float32."""
 
     def __init__(self, config: ClassificationHead, hidden_size: int) -> None:
         super().__init__(config, config.num_labels, hidden_size)
         self.config = config
 
     def forward(self, hidden: Tensor, batch: EncoderBatch) -> Tensor:
-        if self.config.pool == "mean":
+        if batch.places is not None:
+            return self.labels(hidden)
+        places = self.places(batch)
+        if places is None:
             return self.labels(pool(hidden, batch, "mean").to(hidden.dtype))
-        return self.labels(hidden[self._places(batch)])
+        return self.labels(hidden[batch.tokens_at(places)])
 
-    def _places(self, batch: EncoderBatch) -> Tensor:
-        """Index of each text's one token: [batch], int64. A text that has no such token gives its first."""
-        offsets = torch.tensor(batch.offsets, device=batch.token_ids.device)
+    def places(self, batch: EncoderBatch) -> list[int] | None:
+        """Each text's one token, counted within it, or None for the mean. A text that has no such token gives its
+        first."""
         match self.config.pool:
+            case "mean":
+                return None
             case "first":
-                return offsets[:-1]
+                return [0] * len(batch.lengths)
             case "last":
-                return offsets[1:] - 1
+                return [length - 1 for length in batch.lengths]
             case "end":
                 wanted = batch.token_ids == self.config.end_token_id
             case _:
                 wanted = batch.token_ids != self.config.pad_token_id
-        last = torch.stack([part.max() for part in torch.split(batch.positions * wanted, list(batch.lengths))])
-        return offsets[:-1] + last
+        return [int(part.max()) for part in torch.split((batch.positions * wanted).cpu(), list(batch.lengths))]
 
 
 class TokenClassification(_Labels):
@@ -172,12 +176,15 @@ def make_head(
 
 
 def pool(hidden: Tensor, batch: EncoderBatch, mode: Pooling, skipped: Sequence[int] | None = None) -> Tensor:
-    """One vector per sequence. hidden: [tokens, hidden] -> [batch, hidden], float32.
+    """One vector per sequence. hidden: [tokens, hidden], or of their `place` alone [batch, hidden] -> [batch, hidden],
+    float32.
 
     `cls` takes the first token. `mean_sqrt` divides the sum by the square root of the length, `weighted_mean` gives the
     token at position i the weight i + 1 (Muennighoff 2022, arXiv:2202.08904). Each sequence is reduced on its own, so
     that its batch-mates change nothing. skipped: tokens at the beginning of each that do not count; one always does.
     """
+    if batch.places is not None:
+        return hidden.float()
     starts = [min(n, length - 1) for n, length in zip(skipped or [0] * len(batch.lengths), batch.lengths, strict=True)]
     offsets = batch.offsets
     spans = [(first + start, end) for first, end, start in zip(offsets, offsets[1:], starts, strict=False)]
@@ -185,6 +192,17 @@ def pool(hidden: Tensor, batch: EncoderBatch, mode: Pooling, skipped: Sequence[i
         return ops.means_of_spans(hidden, spans)
     parts = [hidden[first:end].float() for first, end in spans]
     return torch.stack([_pool_one(part, start, mode) for part, start in zip(parts, starts, strict=True)])
+
+
+def place(mode: Pooling, length: int, skipped: int) -> int | None:
+    """The one token of a text that `pool` takes, or None where it takes more."""
+    match mode:
+        case "cls":
+            return min(skipped, length - 1)
+        case "last":
+            return length - 1
+        case _:
+            return None
 
 
 def _pool_one(part: Tensor, start: int, mode: Literal["cls", "last", "max", "mean_sqrt", "weighted_mean"]) -> Tensor:

@@ -17,7 +17,7 @@ from models.steps import Step
 class Layer(nn.Module):
     """index: the layer's number in its stack, under which a cache keeps its keys and values.
 
-    forward: [tokens, hidden] -> [tokens, hidden], model dtype.
+    forward: [tokens, hidden] -> [tokens, hidden], model dtype; of the last layer those rows that are wanted.
     """
 
     def __init__(self, config: LayerConfig, hidden_size: int, index: int) -> None:
@@ -42,7 +42,7 @@ class Layer(nn.Module):
         if self.parallel:
             return self._side_by_side(x, step)
         norms = self.attention_norms
-        x = norms.after(x, step.self_attention(self.index, self.attention, norms.before(x)))
+        x = norms.after(step.wanted(self.index, x), step.self_attention(self.index, self.attention, norms.before(x)))
         if self.cross_attention is not None:
             norms = self.cross_attention_norms
             x = norms.after(x, step.cross_attention(self.index, self.cross_attention, norms.before(x)))
@@ -50,7 +50,8 @@ class Layer(nn.Module):
         return norms.after(x, self.feed_forward(norms.before(x)))
 
     def _side_by_side(self, x: Tensor, step: Step) -> Tensor:
-        read = self.attention_norms.before(x)
-        fed = read if self.feed_forward_norms.input is None else self.feed_forward_norms.before(x)
-        x = self.attention_norms.after(x, step.self_attention(self.index, self.attention, read))
+        read, wanted = self.attention_norms.before(x), step.wanted(self.index, x)
+        own_norm = self.feed_forward_norms.input is not None
+        fed = self.feed_forward_norms.before(wanted) if own_norm else step.wanted(self.index, read)
+        x = self.attention_norms.after(wanted, step.self_attention(self.index, self.attention, read))
         return self.feed_forward_norms.after(x, self.feed_forward(fed))

@@ -50,8 +50,12 @@ class Linear(nn.Module):
     def pack(self, packer: Packer) -> None:
         """Once is enough for layers that share it."""
         if self.packed is None:
-            self.packed = packer(self.weight, self.bias)
-            del self.weight, self.bias
+            self.become(packer(self.weight, self.bias))
+
+    def become(self, packed: ops.PackedLinear) -> None:
+        """Let the weight go for a packed one."""
+        self.packed = packed
+        del self.weight, self.bias
 
 
 class ClippedLinear(Linear):

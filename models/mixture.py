@@ -47,6 +47,8 @@ class Mixture(nn.Module):
             self.shared_gate = Gate(hidden_size, 1)
 
     def forward(self, x: Tensor) -> Tensor:
+        if x.shape[0] == 0:
+            return x
         shares, chosen = self.route(x)
         by_expert = chosen.flatten().argsort(stable=True)
         counts = torch.bincount(chosen.flatten(), minlength=self.config.num_experts).tolist()

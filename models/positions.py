@@ -7,7 +7,7 @@ Learned positions are a plain table and live in `embeddings`.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Literal
 
@@ -45,6 +45,10 @@ class Rotation:
     cos_table: Tensor
     sin_table: Tensor
     positions: Tensor | None = None
+
+    def of(self, rows: Tensor) -> Rotation:
+        """Of some of the tokens. rows: [n], int64."""
+        return replace(self, positions=rows if self.positions is None else self.positions[rows])
 
     @cached_property
     def cos(self) -> Tensor:

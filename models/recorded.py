@@ -6,6 +6,8 @@ bring. A stack that does what no program can, or a step that is not made for one
 
 from __future__ import annotations
 
+from dataclasses import replace
+from functools import cached_property
 from typing import Protocol, cast
 
 import torch
@@ -15,9 +17,9 @@ from models import ops
 from models.attention import Attention
 from models.attention_plan import AttentionPlan
 from models.config import BucketBiasConfig, RopeConfig, StackConfig
-from models.ops.recording import Angles, Cache, Given, NotRecordable, Recording, Rows, Sight
+from models.ops.recording import Angles, Cache, Chosen, Given, NotRecordable, Recording, Rows, Sight
 from models.positions import Rotation
-from models.steps import Step
+from models.steps import Kind, Step
 
 
 class Layers(Protocol):
@@ -29,12 +31,19 @@ class Layers(Protocol):
 
 
 class RecordingStep(Step):
-    """Stands for every step of one kind (`Step.recorded_as`). Brings names, no tensors."""
+    """Stands for every step of one kind (`Step.recorded_as`), in which all rows are wanted or not. Brings names, no
+    tensors."""
 
-    def __init__(self, config: StackConfig, recorded_as: str) -> None:
+    def __init__(self, config: StackConfig, recorded_as: str, all_wanted: bool) -> None:
         ropes = {layer.attention.rope for layer in config.layers}
-        super().__init__({rope: _recorded_rotation(rope) for rope in ropes if rope is not None}, None)
+        rotations = {rope: _recorded_rotation(rope, "positions") for rope in ropes if rope is not None}
+        rows = None if all_wanted else cast(Tensor, Chosen("rows", count=Given("num_rows")))
+        super().__init__(rotations, None, rows, len(config.layers) - 1)
         self._config, self._paged = config, recorded_as == "paged"
+
+    @cached_property
+    def _rotations_of_wanted(self) -> dict[RopeConfig, Rotation]:
+        return {rope: _recorded_rotation(rope, "wanted positions") for rope in self.rotations}
 
     def self_attention(self, layer: int, attention: Attention, hidden: Tensor) -> Tensor:
         if type(attention) is not Attention:
@@ -45,12 +54,12 @@ class RecordingStep(Step):
         if not self._paged:
             raise NotRecordable("cross-attention to packed sources")
         keys, values = self._sides("cross", layer, attention)
-        plan = cast(AttentionPlan, Sight("cross", None))
+        plan = self._plan(self._kind(layer, cross=True))
         query = attention.queries(hidden, {})
         return attention.join(ops.paged_attention(query, keys, values, plan, attention.config.scale))
 
-    def _make_plan(self, causal: bool, window: int | None) -> AttentionPlan:
-        return cast(AttentionPlan, Sight((causal, window), None))
+    def _make_plan(self, kind: Kind) -> AttentionPlan:
+        return cast(AttentionPlan, Sight(kind, None))
 
     def _attend(
         self, layer: int, attention: Attention, query: Tensor, key: Tensor, value: Tensor, plan: AttentionPlan
@@ -58,10 +67,8 @@ class RecordingStep(Step):
         bias = self._config.score_bias
         if bias is not None:
             each = isinstance(bias, BucketBiasConfig) and bias.per_layer
-            plan = cast(
-                AttentionPlan,
-                Sight((attention.config.causal, attention.config.window), ("bias", layer) if each else "bias"),
-            )
+            sight = replace(cast(Sight, plan), bias=("bias", layer) if each else "bias")
+            plan = cast(AttentionPlan, sight)
         if not self._paged:
             return attention.attend(query, key, value, plan)
         keys, values = self._sides("self", layer, attention)
@@ -74,8 +81,8 @@ class RecordingStep(Step):
         return cast(Tensor, keys), cast(Tensor, values)
 
 
-def _recorded_rotation(rope: RopeConfig) -> Rotation:
-    positions = Given(("positions", rope))
+def _recorded_rotation(rope: RopeConfig, positions_name: str) -> Rotation:
+    positions = Given((positions_name, rope))
     cos, sin = (Angles((name, rope), positions=positions, half=rope.dim // 2) for name in ("cos", "sin"))
     return Rotation(rope, cast(Tensor, cos), cast(Tensor, sin))
 
@@ -85,13 +92,13 @@ class Recorded:
 
     def __init__(self, stack: Layers) -> None:
         self._stack = stack
-        self._programs: dict[tuple[str, torch.dtype], ops.Program | None] = {}
+        self._programs: dict[tuple[str, bool, torch.dtype], ops.Program | None] = {}
 
     def __call__(self, x: Tensor, step: Step) -> Tensor:
-        """[tokens, hidden] -> [tokens, hidden or output width]."""
+        """See `Layers`."""
         kind = step.recorded_as
         if kind is not None and ops.records(x):
-            key = (kind, x.dtype)
+            key = (kind, step.rows is None, x.dtype)
             if key not in self._programs:
                 self._programs[key] = self._record(*key, x.shape[1])
             program = self._programs[key]
@@ -99,12 +106,11 @@ class Recorded:
                 return program.run(x, step.given(program.kinds), step.kept)
         return self._stack.layers_of(x, step)
 
-    def _record(self, kind: str, dtype: torch.dtype, width: int) -> ops.Program | None:
+    def _record(self, kind: str, all_wanted: bool, dtype: torch.dtype, width: int) -> ops.Program | None:
         recording = Recording(dtype)
         try:
-            output = self._stack.layers_of(
-                cast(Tensor, recording.input(width)), RecordingStep(self._stack.config, kind)
-            )
+            step = RecordingStep(self._stack.config, kind, all_wanted)
+            output = self._stack.layers_of(cast(Tensor, recording.input(width)), step)
             return recording.finish(cast(Rows, output))
         except NotRecordable:
             return None

@@ -9,6 +9,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Hashable, Iterable, Mapping
 from functools import cached_property
 from itertools import accumulate, pairwise
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -22,31 +23,52 @@ from models.kv_cache import KVCache
 from models.positions import Rotation
 from models.sparse import SparseAttention, Text, TextPlan
 
-Kind = tuple[bool, int | None]
-"""Whether self-attention is causal, and its sliding window."""
+
+class Kind(NamedTuple):
+    """Who looks at whom. causal, window: of self-attention. cross: at the source instead. wanted: only the tokens whose
+    hidden states are wanted look."""
+
+    causal: bool = False
+    window: int | None = None
+    cross: bool = False
+    wanted: bool = False
 
 
 class Step(ABC):
-    """Attention for one forward pass through one stack. A plan is made once for each sliding window and kept.
+    """Attention for one forward pass through one stack. A plan is made once for each kind and kept.
+
+    What comes after the keys and values of the last layer is computed of the tokens whose hidden states are wanted, and
+    of no others.
 
     recorded_as: the kind of program that such steps run, or None for those that are computed as they come. kept: what
     such a program is run with that stays from step to step; `given` tells the rest.
 
     score_bias: [heads, distances] for all layers, [layers, heads, distances] for each its own, or None.
+    rows: [n], int64, the tokens whose hidden states are wanted, or None for all. last_layer: its number.
     """
 
     recorded_as: str | None = None
     kept: tuple[Mapping[Hashable, int], ...] = ()
 
-    def __init__(self, rotations: Mapping[RopeConfig, Rotation], score_bias: Tensor | KeyBias | None) -> None:
-        self.rotations = rotations
-        self._score_bias = score_bias
+    def __init__(
+        self,
+        rotations: Mapping[RopeConfig, Rotation],
+        score_bias: Tensor | KeyBias | None,
+        rows: Tensor | None = None,
+        last_layer: int = 0,
+    ) -> None:
+        self.rotations, self.rows = rotations, rows
+        self._score_bias, self._last_layer = score_bias, last_layer
         self._plans: dict[Kind, AttentionPlan] = {}
+
+    def wanted(self, layer: int, x: Tensor) -> Tensor:
+        """The rows of `x` [tokens, ...] that go on behind the attention of a layer."""
+        return ops.take_rows(x, self.rows) if self.rows is not None and layer == self._last_layer else x
 
     def given(self, kinds: Iterable[Kind]) -> dict[Hashable, int]:
         """Addresses and numbers that a program is run with, by the names of `models.recorded`.
 
-        kinds: of the self-attention in it.
+        kinds: of the attention in it.
         """
         found: dict[Hashable, int] = {}
         for rope, rotation in self.rotations.items():
@@ -61,7 +83,17 @@ class Step(ABC):
         for kind in kinds:
             for name, value in self._plan(kind).facts.items():
                 found[kind, name] = value
+        if self.rows is not None:
+            found["rows"], found["num_rows"] = self.rows.data_ptr(), len(self.rows)
+            for rope, rotation in self._rotations_of_wanted.items():
+                assert rotation.positions is not None
+                found["wanted positions", rope] = rotation.positions.data_ptr()
         return found
+
+    @cached_property
+    def _rotations_of_wanted(self) -> dict[RopeConfig, Rotation]:
+        assert self.rows is not None
+        return {rope: rotation.of(self.rows) for rope, rotation in self.rotations.items()}
 
     @cached_property
     def _bias(self) -> Tensor | None:
@@ -71,23 +103,33 @@ class Step(ABC):
 
     def self_attention(self, layer: int, attention: Attention, hidden: Tensor) -> Tensor:
         """hidden: [tokens, hidden] -> [tokens, hidden]."""
-        query, key, value = attention.projections(hidden, self.rotations)
-        plan = self._plan((attention.config.causal, attention.config.window))
+        kind = self._kind(layer, causal=attention.config.causal, window=attention.config.window)
+        if kind.wanted and attention.apart:
+            query = attention.queries(self.wanted(layer, hidden), self._rotations_of_wanted)
+            key, value = attention.keys_values(hidden, self.rotations)
+        else:
+            query, key, value = attention.projections(hidden, self.rotations)
+            query = self.wanted(layer, query)
+        plan = self._plan(kind)
         if isinstance(self._score_bias, Tensor) and self._score_bias.dim() == 3:
             plan = plan.biased(self._score_bias[layer])
         return attention.join(self._attend(layer, attention, query, key, value, plan))
 
     @abstractmethod
     def cross_attention(self, layer: int, attention: Attention, hidden: Tensor) -> Tensor:
-        """The same, but the keys and values come from the encoder."""
+        """The same, but the keys and values come from the encoder. In the last layer hidden states are of the wanted
+        tokens alone."""
+
+    def _kind(self, layer: int, causal: bool = False, window: int | None = None, cross: bool = False) -> Kind:
+        return Kind(causal, window, cross, self.rows is not None and layer == self._last_layer)
 
     def _plan(self, kind: Kind) -> AttentionPlan:
         if kind not in self._plans:
-            self._plans[kind] = self._make_plan(*kind)
+            self._plans[kind] = self._make_plan(kind)
         return self._plans[kind]
 
     @abstractmethod
-    def _make_plan(self, causal: bool, window: int | None) -> AttentionPlan: ...
+    def _make_plan(self, kind: Kind) -> AttentionPlan: ...
 
     @abstractmethod
     def _attend(
@@ -100,7 +142,8 @@ class PackedStep(Step):
 
     lengths: tokens of each sequence. source: [source tokens, hidden], the encoder's output for the cross-attention of
     each sequence, `source_lengths` tokens each; or None. distances: for attention that looks at them, or None.
-    token_ids: [tokens], int64, for attention that is sparse.
+    token_ids: [tokens], int64, for attention that is sparse. rows, places: the one token of each sequence whose hidden
+    state is wanted, among all and within it; for plain attention alone.
     """
 
     def __init__(
@@ -114,11 +157,14 @@ class PackedStep(Step):
         source_lengths: tuple[int, ...] = (),
         distances: Distances | None = None,
         token_ids: Tensor | None = None,
+        rows: Tensor | None = None,
+        places: tuple[int, ...] | None = None,
+        last_layer: int = 0,
     ) -> None:
-        super().__init__(rotations, score_bias)
+        super().__init__(rotations, score_bias, rows, last_layer)
+        self._places = places
         self.lengths, self._dtype, self._device = lengths, dtype, device
-        self._source, self._distances = source, distances
-        self._cross_plan = AttentionPlan(lengths, source_lengths, dtype, device)
+        self._source, self._source_lengths, self._distances = source, source_lengths, distances
         self._token_ids = token_ids
         self._sparse_plans: dict[AttentionConfig, list[tuple[Text, TextPlan]]] = {}
 
@@ -142,19 +188,23 @@ class PackedStep(Step):
         assert self._source is not None, "cross-attention needs the encoder's output"
         query = attention.queries(hidden, {})
         key, value = attention.keys_values(self._source, {})
-        attended = ops.packed_attention(query, key, value, self._cross_plan, attention.config.scale)
-        return attention.join(attended)
+        plan = self._plan(self._kind(layer, cross=True))
+        return attention.join(ops.packed_attention(query, key, value, plan, attention.config.scale))
 
-    def _make_plan(self, causal: bool, window: int | None) -> AttentionPlan:
+    def _make_plan(self, kind: Kind) -> AttentionPlan:
+        query_lens = (1,) * len(self.lengths) if kind.wanted else self.lengths
+        if kind.cross:
+            return AttentionPlan(query_lens, self._source_lengths, self._dtype, self._device)
         return AttentionPlan(
-            self.lengths,
+            query_lens,
             self.lengths,
             self._dtype,
             self._device,
-            causal,
-            window,
+            kind.causal,
+            kind.window,
             score_bias=self._score_bias,
             distances=self._distances,
+            firsts=self._places if kind.wanted else None,
         )
 
     def _attend(
@@ -177,45 +227,45 @@ class PagedStep(Step):
         rotations: Mapping[RopeConfig, Rotation],
         score_bias: Tensor | KeyBias | None = None,
     ) -> None:
-        super().__init__(rotations, score_bias)
+        # The products of adapters know which rows of a whole step are theirs, so that all of them are computed.
+        rows = None if batch.adapters else batch.wanted
+        super().__init__(rotations, score_bias, rows, len(cache.keys) - 1)
         self._batch, self._cache, self._cross_cache = batch, cache, cross_cache
         self._dtype, self._device = cache.dtype, batch.token_ids.device
         self.recorded_as = None if batch.adapters else "paged"
         self.kept = (cache.addresses("self"),)
         if cross_cache is not None:
             self.kept += (cross_cache.addresses("cross"),)
-            self._cross_plan = AttentionPlan(
-                batch.query_lens,
-                batch.source_lens,
-                self._dtype,
-                self._device,
-                block_tables=batch.source_block_tables,
-                block_size=cross_cache.block_size,
-            )
 
     def given(self, kinds: Iterable[Kind]) -> dict[Hashable, int]:
         found = super().given(kinds)
         found["slots"] = self._batch.slot_mapping.data_ptr()
-        if self._cross_cache is not None:
-            for name, value in self._cross_plan.facts.items():
-                found["cross", name] = value
         return found
 
     def cross_attention(self, layer: int, attention: Attention, hidden: Tensor) -> Tensor:
         assert self._cross_cache is not None, "cross-attention needs the encoder's keys and values"
         query = attention.queries(hidden, {})
         keys, values = self._cross_cache.keys[layer], self._cross_cache.values[layer]
-        return attention.join(ops.paged_attention(query, keys, values, self._cross_plan, attention.config.scale))
+        plan = self._plan(self._kind(layer, cross=True))
+        return attention.join(ops.paged_attention(query, keys, values, plan, attention.config.scale))
 
-    def _make_plan(self, causal: bool, window: int | None) -> AttentionPlan:
-        batch = self._batch
+    def _make_plan(self, kind: Kind) -> AttentionPlan:
+        batch, dtype, device = self._batch, self._dtype, self._device
+        query_lens = batch.query_lens
+        if kind.wanted:
+            assert batch.wanted_lens is not None
+            query_lens = batch.wanted_lens
+        if kind.cross:
+            assert self._cross_cache is not None
+            tables, size = batch.source_block_tables, self._cross_cache.block_size
+            return AttentionPlan(query_lens, batch.source_lens, dtype, device, block_tables=tables, block_size=size)
         return AttentionPlan(
-            batch.query_lens,
+            query_lens,
             batch.key_lens,
-            self._dtype,
-            self._device,
-            causal,
-            window,
+            dtype,
+            device,
+            kind.causal,
+            kind.window,
             self._score_bias,
             batch.block_tables,
             self._cache.block_size,

@@ -155,7 +155,8 @@ class Stack(nn.Module):
         return self._recorded(self.embedding.read(batch), step)  # type: ignore[arg-type]
 
     def layers_of(self, x: Tensor, step: Step) -> Tensor:
-        """What all layers make of the embedded tokens: [tokens, hidden] -> [tokens, hidden or output width]."""
+        """What all layers make of the embedded tokens: [tokens, hidden] -> [n, hidden or output width], of those that
+        the step wants."""
         for layer in self.layers:
             x = layer(x, step)
         x = x if self.final_norm is None else self.final_norm(x)
@@ -209,12 +210,15 @@ class Transformer(nn.Module):
         return next(self.parameters()).device
 
     def encode(self, batch: EncoderBatch | SoundBatch) -> Tensor:
-        """The hidden states of whole inputs, of the encoder or else of the decoder: [tokens, hidden], model dtype."""
+        """The hidden states of whole inputs, of the encoder or else of the decoder: [tokens, hidden], model dtype; or
+        [batch, hidden], where one token of each is wanted."""
         stack = self.decoder if self.encoder is None else self.encoder
         assert stack is not None
+        wanted = batch.wanted if isinstance(batch, EncoderBatch) else None
         step = self._packed_step(stack, batch)
         with self.adapters.used(batch.adapters, batch.lengths):
-            return stack.read(batch, step)
+            hidden = stack.read(batch, step)
+        return hidden if wanted is None or step.rows is not None else hidden[wanted]
 
     def write_cross(
         self,
@@ -234,7 +238,7 @@ class Transformer(nn.Module):
                 cross_cache.write(index, slot_mapping, *attention.keys_values(encoder_hidden, {}))
 
     def decode(self, batch: DecoderBatch, cache: KVCache, cross_cache: KVCache | None = None) -> Tensor:
-        """The decoder's hidden states of the batch's tokens: [tokens, hidden], model dtype.
+        """The decoder's hidden states of the batch's tokens, or of those that are wanted: [n, hidden], model dtype.
 
         Writes their keys and values to the cache; `cross_cache` is read only, and None without an encoder.
         """
@@ -243,7 +247,8 @@ class Transformer(nn.Module):
         rotations, bias = self.decoder.rotations(batch.positions, length, batch.rope_lengths), self.decoder.bias(length)
         step = PagedStep(batch, cache, cross_cache, rotations, bias)
         with self.adapters.used(batch.adapters, batch.query_lens):
-            return self.decoder(batch.token_ids, batch.positions, step)  # type: ignore[no-any-return]
+            hidden: Tensor = self.decoder(batch.token_ids, batch.positions, step)
+        return hidden if batch.wanted is None or step.rows is not None else hidden[batch.wanted]
 
     def align(self, source: EncoderBatch, target: EncoderBatch) -> Tensor:
         """What each token of a text looks at in its source, in the last layer: [tokens, source tokens], float32.
@@ -271,8 +276,13 @@ class Transformer(nn.Module):
         with self.adapters.used(adapters, [1] * len(adapters)):
             return self.head(hidden, stack.tokens.weight)  # type: ignore[no-any-return]
 
+    def places_of_classes(self, batch: EncoderBatch) -> list[int] | None:
+        """The one token of each text that `classify` reads; None if it reads more."""
+        assert isinstance(self.head, Classification), "the model has no classification head"
+        return None if self.config.is_encoder_decoder else self.head.places(batch)
+
     def classify(self, hidden: Tensor, batch: EncoderBatch) -> Tensor:
-        """Class logits from what `encode` gives: [tokens, hidden], model dtype -> [batch, num_labels], float32.
+        """Class logits from what `encode` gives: [n, hidden], model dtype -> [batch, num_labels], float32.
 
         With an encoder and a decoder (BART) the text goes through the decoder, one place to the right behind its start
         token.
@@ -318,10 +328,15 @@ class Transformer(nn.Module):
         return [layer.cross_attention for layer in layers if layer.cross_attention is not None]
 
     def _packed_step(self, stack: Stack, batch: EncoderBatch | SoundBatch, source: Tensor | None = None) -> PackedStep:
-        rope_lengths = batch.rope_lengths if stack.rotates_by_length and isinstance(batch, EncoderBatch) else None
+        texts = batch if isinstance(batch, EncoderBatch) else None
+        rope_lengths = texts.rope_lengths if stack.rotates_by_length and texts is not None else None
         length = max(batch.lengths)
         rotations, bias = stack.rotations(batch.positions, length, rope_lengths), stack.bias(length)
         distances = None if stack.distances is None else stack.distances(length)
+        last = stack.layers[-1]
+        # Adapters, convolutions, sparse and disentangled attention work on whole texts.
+        parts = type(last) is Layer and type(last.attention) is Attention and not batch.adapters
+        chosen = texts if parts else None
         step = PackedStep(
             batch.lengths,
             self.dtype,
@@ -331,7 +346,10 @@ class Transformer(nn.Module):
             source,
             batch.lengths,
             distances,
-            batch.token_ids if isinstance(batch, EncoderBatch) else None,
+            None if texts is None else texts.token_ids,
+            None if chosen is None else chosen.wanted,
+            None if chosen is None else chosen.places,
+            len(stack.layers) - 1,
         )
         step.recorded_as = None if batch.adapters else "packed"
         return step

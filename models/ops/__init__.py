@@ -50,6 +50,7 @@ __all__ = [
     "rotate",
     "sum_of_rows",
     "survey",
+    "take_rows",
     "using",
     "write_slots",
 ]
@@ -63,6 +64,9 @@ class PackedLinear(Protocol):
     @property
     def nbytes(self) -> int:
         """Memory that it takes beyond what is shared with the model."""
+
+    def part(self, first: int, end: int) -> PackedLinear | None:
+        """Columns first..end-1 as one of their own, in the same memory; None where they do not lie apart."""
 
 
 @runtime_checkable
@@ -164,6 +168,11 @@ def sum_of_rows(
 def means_of_spans(x: Tensor, spans: Sequence[tuple[int, int]]) -> Tensor:
     """See `torch_ops.means_of_spans`."""
     return implementation(x).means_of_spans(x, spans)  # type: ignore[no-any-return]
+
+
+def take_rows(x: Tensor, index: Tensor) -> Tensor:
+    """See `torch_ops.take_rows`."""
+    return implementation(x).take_rows(x, index)  # type: ignore[no-any-return]
 
 
 def rotate(x: Tensor, cos: Tensor, sin: Tensor, interleaved: bool) -> Tensor:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Mapping, Sequence
+from copy import copy
 
 import numpy as np
 import torch
@@ -105,6 +106,16 @@ def means_of_spans(x: Tensor, spans: Sequence[tuple[int, int]]) -> Tensor:
     out = torch.empty(len(spans), x.shape[1])
     task = library.SpanMeanTask(x.data_ptr(), places.ctypes.data, out.data_ptr(), len(spans), x.shape[1])
     library.loaded().triptych_span_mean(library.CODES[x.dtype], ctypes.byref(task), len(x))
+    return out
+
+
+def take_rows(x: Tensor, index: Tensor) -> Tensor:
+    """See `torch_ops.take_rows`."""
+    x, size = x if x[:1].is_contiguous() else x.contiguous(), x.element_size()
+    out = torch.empty(len(index), *x.shape[1:], dtype=x.dtype)
+    places = x.data_ptr(), x.stride(0) * size, index.data_ptr(), out.data_ptr()
+    task = library.RowChoiceTask(*places, len(index), x.shape[1:].numel() * size)
+    library.do(Kind.TAKE_ROWS, x.dtype, task)
     return out
 
 
@@ -257,6 +268,15 @@ class FloatLinear:
         library.do(Kind.FLOAT_LINEAR, x.dtype, task)
         return y
 
+    def part(self, first: int, end: int) -> FloatLinear | None:
+        """See `PackedLinear`."""
+        if first % _PANEL:
+            return None
+        found = copy(self)
+        found._columns, found._weight = end - first, self._weight[first * _width_of(self._weight, self._columns) :]
+        found._bias = None if self._bias is None else self._bias[first:end]
+        return found
+
     def rows(self, index: Tensor) -> Tensor:
         """Rows of the weight, as of a table of embeddings. index: [n], int64 -> [n, in]. Raises IndexError."""
         assert self._is_packed
@@ -266,6 +286,11 @@ class FloatLinear:
         if not library.loaded().triptych_float_unpack(library.CODES[found.dtype], *places):
             raise IndexError(f"indices of {self._columns} rows out of range")
         return found
+
+
+def _width_of(panels: Tensor, columns: int) -> int:
+    """Numbers that a column takes in panels."""
+    return panels.numel() // (-(-columns // _PANEL) * _PANEL)
 
 
 def _panels(weight: Tensor) -> Tensor:
@@ -323,6 +348,16 @@ class Int8Linear:
         library.loaded().triptych_int8_pack(
             rounded.data_ptr(), columns, self._width, self._packed.data_ptr(), self._offsets.data_ptr()
         )
+
+    def part(self, first: int, end: int) -> Int8Linear | None:
+        """See `PackedLinear`."""
+        if first % _PANEL:
+            return None
+        found = copy(self)
+        found._packed = self._packed[first * self._padded :]
+        found._offsets, found._scales = self._offsets[first:end], self._scales[first:end]
+        found._bias = None if self._bias is None else self._bias[first:end]
+        return found
 
     def __call__(
         self,

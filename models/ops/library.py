@@ -25,6 +25,7 @@ __all__ = [
     "NormTask",
     "QuantiseTask",
     "RotationTask",
+    "RowChoiceTask",
     "RowSumTask",
     "SlotWriteTask",
     "SpanMeanTask",
@@ -57,6 +58,7 @@ class Kind(IntEnum):
     FLOAT_LINEAR = 7
     QUANTISE = 8
     INT8_LINEAR = 9
+    TAKE_ROWS = 10
 
 
 class NormTask(ctypes.Structure):
@@ -101,6 +103,17 @@ class SlotWriteTask(ctypes.Structure):
         ("value_cache", _POINTER),
         ("slots", _POINTER),
         ("tokens", _INT64),
+        ("width", _INT64),
+    )
+
+
+class RowChoiceTask(ctypes.Structure):
+    _fields_ = (
+        ("x", _POINTER),
+        ("stride", _INT64),
+        ("index", _POINTER),
+        ("out", _POINTER),
+        ("rows", _INT64),
         ("width", _INT64),
     )
 

@@ -10,6 +10,7 @@ from collections import defaultdict
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
@@ -31,20 +32,23 @@ class Fill:
 
 @dataclass(frozen=True)
 class Work:
-    """What an operation cannot do without. bytes: of weights that it reads. operations_of_row: sums and products."""
+    """What an operation cannot do without. bytes: of weights that it reads. operations_of_row: sums and products.
+    all_rows: its rows are those that the program is given, else those that it returns."""
 
     bytes: int = 0
     operations_of_row: int = 0
+    all_rows: bool = True
 
 
 class Program:
-    """One number of `rows` in, the same number of rows out.
+    """One number of `rows` in, the same number of rows out, or a part of them.
 
     words: of all operations. names: what each is called. works: what each has to do.
     rows_at: words that are the number of rows.
     given: words that a step brings, by name.
     scratch: words that are addresses of scratch memory, by where their buffer begins for a single row: a buffer of
     `rows` rows begins `rows` times as far. scratch_bytes: of a single row. width: of the output.
+    count: the name of how many rows come out, where that is not how many go in; no more than these.
     constants: tensors whose addresses are in it.
     """
 
@@ -58,15 +62,18 @@ class Program:
         scratch: Mapping[int, Sequence[Fill]],
         scratch_bytes: int,
         width: int,
+        count: Hashable | None,
         constants: Sequence[Tensor],
     ) -> None:
         self._words = np.array(words, dtype=np.int64)
         self._address = self._words.ctypes.data
         self.names, self.works, self.constants = tuple(names), tuple(works), tuple(constants)
-        self._width, self.scratch_bytes = width, scratch_bytes
+        self._width, self._count, self.scratch_bytes = width, count, scratch_bytes
         self._rows_at = np.array(rows_at, dtype=np.int64)
         self.given = tuple(given)
-        self.kinds = tuple({name[0] for name in given if isinstance(name, tuple) and isinstance(name[0], tuple)})
+        self.kinds: tuple[Any, ...] = tuple(
+            {name[0] for name in given if isinstance(name, tuple) and isinstance(name[0], tuple)}
+        )
         self._given_at, self._given_of, self._given_offsets = _columns(dict(enumerate(given.values())))
         self._scratch_at, self._scratch_of, self._scratch_offsets = _columns(scratch)
         self._values = np.zeros(len(given), dtype=np.int64)
@@ -75,13 +82,13 @@ class Program:
 
     def run(self, x: Tensor, given: Mapping[Hashable, int], kept: tuple[Mapping[Hashable, int], ...] = ()) -> Tensor:
         """x: [rows, width], contiguous. given: addresses and numbers of this step; kept: those that the next steps will
-        most likely bring as well. -> [rows, width], of the same dtype.
+        most likely bring as well. -> [rows or `count`, width], of the same dtype.
 
         What the addresses are of has to live until this returns.
         """
         rows = x.shape[0]
         assert x.is_contiguous()
-        out = torch.empty(rows, self._width, dtype=x.dtype)
+        out = torch.empty(rows if self._count is None else given[self._count], self._width, dtype=x.dtype)
         room = _scratch(rows * self.scratch_bytes)
         words, values = self._words, self._values
         # What stays the same from step to step is in its place already.
@@ -94,7 +101,7 @@ class Program:
         here = {**given, "x": x.data_ptr(), "out": out.data_ptr()}
         values[self._brought_at] = [here[name] for name in self._brought]
         words[self._given_at] = values[self._given_of] + self._given_offsets
-        seconds = _watch.seconds_of(self, rows) if _watch is not None else None
+        seconds = _watch.seconds_of(self, rows, len(out)) if _watch is not None else None
         library.loaded().triptych_run(self._address, len(self.names), None if seconds is None else seconds.ctypes.data)
         return out
 
@@ -112,11 +119,11 @@ class Watch:
 
     def __init__(self) -> None:
         self._seconds: dict[Program, np.ndarray] = {}
-        self._rows: dict[Program, list[int]] = defaultdict(list)
+        self._rows: dict[Program, list[tuple[int, int]]] = defaultdict(list)
 
-    def seconds_of(self, program: Program, rows: int) -> np.ndarray:
+    def seconds_of(self, program: Program, rows: int, rows_out: int) -> np.ndarray:
         """[operations], float64, summed over the runs so far; for a run of so many rows to be added."""
-        self._rows[program].append(rows)
+        self._rows[program].append((rows_out, rows))
         return self._seconds.setdefault(program, np.zeros(len(program.names)))
 
     def by_name(self, bytes_per_second: float, operations_per_second: float) -> dict[str, tuple[float, float]]:
@@ -127,7 +134,8 @@ class Watch:
             for name, work, value in zip(program.names, program.works, seconds.tolist(), strict=True):
                 least = sum(
                     max(work.bytes / bytes_per_second, rows * work.operations_of_row / operations_per_second)
-                    for rows in self._rows[program]
+                    for rows in (counts[work.all_rows] for counts in self._rows[program])
+                    if rows
                 )
                 found[name] = found[name][0] + value, found[name][1] + least
         return dict(found)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -12,7 +12,7 @@ from models.attention_plan import ENDLESS
 from models.ops import library
 from models.ops.library import Kind
 from models.ops.program import Work
-from models.ops.recording import COUNT, Angles, Cache, Given, Rows, Sight
+from models.ops.recording import COUNT, Angles, Cache, Chosen, Given, Rows, Sight
 
 
 def rms_norm(x: Rows, weight: Tensor, eps: float) -> Rows:
@@ -31,14 +31,14 @@ def layer_norm(x: Rows, weight: Tensor, bias: Tensor | None, eps: float) -> Rows
 
 
 def _norm(kind: Kind, x: Rows, weight: Tensor, bias: Tensor | None, eps: float) -> Rows:
-    out, width = x.recording.new(x.dtype, *x.shape_of_row), x.shape_of_row[-1]
+    out, width = x.new(x.dtype, *x.shape_of_row), x.shape_of_row[-1]
     fields = {
         "x": x,
         "stride": x.stride_of_rows,
         "weight": weight,
         "bias": bias,
         "out": out,
-        "rows": COUNT,
+        "rows": x.count,
         "parts": x.width // width,
         "width": width,
         "eps": eps,
@@ -47,10 +47,25 @@ def _norm(kind: Kind, x: Rows, weight: Tensor, bias: Tensor | None, eps: float) 
     return out
 
 
+def take_rows(x: Rows, index: Chosen) -> Rows:
+    """See `torch_ops.take_rows`."""
+    out, size = replace(x, count=index.count).new(x.dtype, *x.shape_of_row), x.dtype.itemsize
+    fields = {
+        "x": x,
+        "stride": x.stride_of_rows * size,
+        "index": index,
+        "out": out,
+        "rows": index.count,
+        "width": x.width * size,
+    }
+    x.recording.emit(Kind.TAKE_ROWS, x.dtype, "choice of rows", library.RowChoiceTask, fields, out)
+    return out
+
+
 def rotate(x: Rows, cos: Angles, sin: Angles, interleaved: bool) -> Rows:
     """See `torch_ops.rotate`."""
     heads, head_dim = x.shape_of_row
-    out = x.recording.new(x.dtype, heads, head_dim)
+    out = x.new(x.dtype, heads, head_dim)
     fields = {
         "x": x,
         "stride": x.stride_of_rows,
@@ -58,7 +73,7 @@ def rotate(x: Rows, cos: Angles, sin: Angles, interleaved: bool) -> Rows:
         "sin": sin,
         "positions": cos.positions,
         "out": out,
-        "tokens": COUNT,
+        "tokens": x.count,
         "heads": heads,
         "head_dim": head_dim,
         "half": cos.half,
@@ -79,7 +94,7 @@ def write_slots(key_cache: Cache, value_cache: Cache, slots: Given, key: Rows, v
         "key_cache": key_cache,
         "value_cache": value_cache,
         "slots": slots,
-        "tokens": COUNT,
+        "tokens": key.count,
         "width": key.width * size,
     }
     key.recording.emit(Kind.WRITE_SLOTS, key.dtype, "writing the cache", library.SlotWriteTask, fields)
@@ -103,7 +118,7 @@ def paged_attention(
 
 def _attention(query: Rows, sides: dict[str, Any], kv_heads: int, plan: Sight, scale: float, cap: float | None) -> Rows:
     heads, head_dim = query.shape_of_row
-    out = query.recording.new(query.dtype, heads, head_dim)
+    out = query.new(query.dtype, heads, head_dim)
     fields = {
         "query": query,
         "query_stride": query.stride_of_rows,
@@ -157,17 +172,17 @@ def linear(x: Rows, weight: Tensor, bias: Tensor | None) -> Rows:
 
 def float_linear(x: Rows, weight: Tensor, packed: bool, finish: Finish) -> Rows:
     """See `cpu_ops.FloatLinear`. weight: in panels, or as it lies."""
-    out = x.recording.new(x.dtype, finish.columns)
+    out = x.new(x.dtype, finish.columns)
     fields = {
         "x": x,
         "stride": x.stride_of_rows,
-        "rows": COUNT,
+        "rows": x.count,
         "width": x.width,
         "weight": weight,
         "finish": finish.fields(out),
         "packed": packed,
     }
-    name, work = f"product {x.width} to {finish.columns}", Work(weight.nbytes, 2 * x.width * finish.columns)
+    name, work = _product(x, weight, finish.columns)
     x.recording.emit(Kind.FLOAT_LINEAR, x.dtype, name, library.FloatLinearTask, fields, out, work)
     return out
 
@@ -177,17 +192,22 @@ def int8_linear(
 ) -> Rows:
     """See `cpu_ops.Int8Linear`. weight: in panels."""
     rows, row_scales = x.recording.rounded(x, padded)
-    out = x.recording.new(writes, finish.columns)
+    out = x.new(writes, finish.columns)
     fields = {
         "x": rows,
         "row_scales": row_scales,
-        "rows": COUNT,
+        "rows": x.count,
         "padded": padded,
         "weight": weight,
         "weight_scales": scales,
         "offsets": offsets,
         "finish": finish.fields(out),
     }
-    name, work = f"product {x.width} to {finish.columns}", Work(weight.nbytes, 2 * x.width * finish.columns)
+    name, work = _product(x, weight, finish.columns)
     x.recording.emit(Kind.INT8_LINEAR, writes, name, library.Int8LinearTask, fields, out, work)
     return out
+
+
+def _product(x: Rows, weight: Tensor, columns: int) -> tuple[str, Work]:
+    """What a product is called, and what it has to do."""
+    return f"product {x.width} to {columns}", Work(weight.nbytes, 2 * x.width * columns, x.count is COUNT)

@@ -59,6 +59,13 @@ class Angles(Given):
     half: int
 
 
+@dataclass(frozen=True, kw_only=True)
+class Chosen(Given):
+    """Indices of rows. count: how many."""
+
+    count: Given
+
+
 @dataclass(frozen=True)
 class Cache(Given):
     """Keys or values of a layer in their blocks."""
@@ -104,7 +111,8 @@ class Operation:
 class Rows:
     """In place of a tensor [rows, ...].
 
-    shape_of_row: the other dimensions, contiguous. stride_of_rows: numbers from one row to the next.
+    shape_of_row: the other dimensions, contiguous. stride_of_rows: numbers from one row to the next. count: how many
+    rows, all or some of them.
     """
 
     recording: Recording
@@ -112,10 +120,11 @@ class Rows:
     dtype: torch.dtype
     shape_of_row: tuple[int, ...]
     stride_of_rows: int
+    count: _Count | Given = COUNT
 
     @property
     def shape(self) -> tuple[Any, ...]:
-        return (COUNT, *self.shape_of_row)
+        return (self.count, *self.shape_of_row)
 
     @property
     def width(self) -> int:
@@ -123,7 +132,7 @@ class Rows:
         return prod(self.shape_of_row)
 
     def view(self, rows: object, *shape: int) -> Rows:
-        if rows is not COUNT:
+        if rows is not self.count:
             raise NotRecordable("a view of other rows")
         known = prod(size for size in shape if size != -1)
         return replace(self, shape_of_row=tuple(self.width // known if size == -1 else size for size in shape))
@@ -143,6 +152,12 @@ class Rows:
         inner = prod(self.shape_of_row[1:])
         place = replace(self.place, offset=self.place.offset + start * inner * self.dtype.itemsize)
         return replace(self, place=place, shape_of_row=(end - start, *self.shape_of_row[1:]))
+
+    def new(self, dtype: torch.dtype, *shape: int) -> Rows:
+        """As many rows, to be written, side by side."""
+        size = prod(shape)
+        buffer = Buffer(-(-size * dtype.itemsize // LINE_BYTES) * LINE_BYTES)
+        return Rows(self.recording, Place(buffer), dtype, shape, size, self.count)
 
     def __add__(self, other: Rows) -> Rows:
         return self.recording.add(self, other)
@@ -167,27 +182,23 @@ class Recording:
         """What the program is given."""
         return Rows(self, Given("x"), self.dtype, (width,), width)
 
-    def new(self, dtype: torch.dtype, *shape: int) -> Rows:
-        """Rows to be written, side by side."""
-        size = prod(shape)
-        buffer = Buffer(-(-size * dtype.itemsize // LINE_BYTES) * LINE_BYTES)
-        return Rows(self, Place(buffer), dtype, shape, size)
-
     def emit(self, *operation: Any) -> None:
         """Note an operation, given the fields of `Operation`."""
         self._operations.append(Operation(*operation))
 
     def add(self, x: Rows, y: Rows) -> Rows:
         """The sum; a part of the product that made `y`, where that was the last operation."""
+        if not isinstance(y, Rows) or x.count is not y.count:
+            raise NotRecordable("a sum of other rows")
         last = self._operations[-1] if self._operations else None
         finish = last.fields.get("finish") if last is not None and last.out is y else None
         if finish is not None and finish["residual"] is None and (x.width, x.dtype) == (y.width, y.dtype):
             finish |= {"residual": x, "residual_stride": x.stride_of_rows}
             return y
-        if not isinstance(y, Rows) or {x.stride_of_rows, y.stride_of_rows, y.width} != {x.width} or x.dtype != y.dtype:
+        if {x.stride_of_rows, y.stride_of_rows, y.width} != {x.width} or x.dtype != y.dtype:
             raise NotRecordable("a sum of parts")
-        out = self.new(x.dtype, *x.shape_of_row)
-        fields = {"x": x, "y": y, "out": out, "rows": COUNT, "width": x.width}
+        out = x.new(x.dtype, *x.shape_of_row)
+        fields = {"x": x, "y": y, "out": out, "rows": x.count, "width": x.width}
         self.emit(Kind.ADD, x.dtype, "residual", library.SumTask, fields, out)
         return out
 
@@ -196,13 +207,13 @@ class Recording:
         # The first numbers of a row begin where the whole row does.
         key = (x.place, x.width)
         if key not in self._rounded:
-            rows, scales = self.new(torch.uint8, padded), self.new(torch.float32, 1)
+            rows, scales = x.new(torch.uint8, padded), x.new(torch.float32, 1)
             fields = {
                 "x": x,
                 "stride": x.stride_of_rows,
                 "out": rows,
                 "scales": scales,
-                "rows": COUNT,
+                "rows": x.count,
                 "width": x.width,
                 "padded": padded,
             }
@@ -217,7 +228,7 @@ class Recording:
         lowered = _Lowered()
         for operation in self._operations:
             lowered.append(operation)
-        return lowered.program(output.place.buffer, output.width)
+        return lowered.program(output.place.buffer, output.width, output.count)
 
 
 class _Lowered:
@@ -240,8 +251,8 @@ class _Lowered:
         self._names.append(operation.name)
         self._works.append(operation.work)
 
-    def program(self, output: Buffer, width: int) -> Program:
-        """output: the buffer of what it returns."""
+    def program(self, output: Buffer, width: int, count: _Count | Given) -> Program:
+        """output: the buffer of what it returns. count: of its rows."""
         scratch: dict[int, list[Fill]] = {}
         offsets, size = _laid_out([place.buffer for _, place in self._placed if place.buffer is not output])
         for index, place in self._placed:
@@ -258,6 +269,7 @@ class _Lowered:
             scratch,
             size,
             width,
+            count.name if isinstance(count, Given) else None,
             self._constants,
         )
 

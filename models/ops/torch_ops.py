@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from copy import copy
 
 import torch
 from torch import Tensor
@@ -58,6 +59,11 @@ def means_of_spans(x: Tensor, spans: Sequence[tuple[int, int]]) -> Tensor:
     spans: first row and the end, at least one row each.
     """
     return torch.stack([x[first:end].float().mean(0) for first, end in spans])
+
+
+def take_rows(x: Tensor, index: Tensor) -> Tensor:
+    """x: [rows, ...], index: [n], int64 -> [n, ...], contiguous."""
+    return x[index]
 
 
 def rotate(x: Tensor, cos: Tensor, sin: Tensor, interleaved: bool) -> Tensor:
@@ -208,6 +214,13 @@ class Int8Linear:
         self.dtype, self.writes = weight.dtype, writes or weight.dtype
         self.bias = None if bias is None else bias.float()
         self.nbytes = sum(x.nbytes for x in (self.weight, self.scales, self.bias) if x is not None)
+
+    def part(self, first: int, end: int) -> Int8Linear | None:
+        """See `PackedLinear`."""
+        found = copy(self)
+        found.weight, found.scales = self.weight[first:end], self.scales[first:end]
+        found.bias = None if self.bias is None else self.bias[first:end]
+        return found
 
     def __call__(self, x: Tensor, activation: Activation | None = None, times: Tensor | None = None) -> Tensor:
         """[rows, in], any float dtype -> [rows, out]: the activation of the product, or the product times another."""

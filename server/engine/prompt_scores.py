@@ -16,23 +16,24 @@ _POSITIONS = 64
 
 
 def score_prompts(
-    rows: Sequence[ScheduledRow], hidden: Tensor, logits: Callable[[Tensor], Tensor]
+    rows: Sequence[ScheduledRow], hidden: Tensor | None, logits: Callable[[Tensor], Tensor]
 ) -> tuple[list[Request], list[Request]]:
     """Add to `prompt_logprobs` what this step tells: position i speaks of token i + 1, the first is told by none.
 
-    hidden: [tokens, hidden] of the step's rows, in order, before they count as computed. logits: from hidden states
-    [n, hidden] to [n, vocab], float32. What an earlier step told, before a preemption, is kept.
+    hidden: [tokens, hidden] of the step's rows, in order, before they count as computed; None where nobody asks.
+    logits: from hidden states [n, hidden] to [n, vocab], float32. What an earlier step told, before a preemption, is
+    kept.
     Returns the requests whose prompts are now complete, and those whose numbers are not finite.
     """
     complete: list[Request] = []
     failed: list[Request] = []
-    if not any(row.request.params.prompt_logprobs for row in rows):
+    if hidden is None:
         return complete, failed
     start = 0
     for row in rows:
         first, start = start, start + row.width
         request = row.request
-        if not request.params.prompt_logprobs or request.prompt_reported:
+        if not request.scores_prompt:
             continue
         done = row.sequence.num_computed_tokens
         last = min(done + row.num_tokens, request.num_prompt_tokens - 1)

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from models.batch import EncoderBatch
-from models.heads import normalize, pool
+from models.heads import normalize, place, pool
 from models.sentence import SentenceHead
 from server.engine.runner import Model
 from server.ipc.messages import Encode, EncodeItem
@@ -35,13 +35,37 @@ def read_out(
     hidden: Tensor,
     batch: EncoderBatch,
 ) -> list[Readout]:
-    """One answer for each text of the batch. hidden: [tokens, hidden], model dtype."""
+    """One answer for each text of the batch. hidden: what `encode` made of it, model dtype."""
     kinds = [_kind(message) for message, _ in asked]
     found: dict[int, Readout] = {}
     for kind in dict.fromkeys(kinds):
         mine = [index for index, one in enumerate(kinds) if one == kind]
         found |= zip(mine, _read(model, sentence, [asked[index] for index in mine], mine, hidden, batch), strict=True)
     return [found[index] for index in range(len(asked))]
+
+
+def places(
+    model: Model, sentence: SentenceHead | None, asked: Sequence[tuple[Encode, EncodeItem]], batch: EncoderBatch
+) -> tuple[int, ...] | None:
+    """The one token of each text that its answer is made of; None where some answer is made of more."""
+    found: list[int] = []
+    of_classes: list[int] | None = None
+    for index, (message, item) in enumerate(asked):
+        at: int | None = None
+        match message.task:
+            case "embed":
+                modes = sentence.config.pooling if message.pooling is None and sentence is not None else ()
+                mode = message.pooling or (modes[0] if len(modes) == 1 else "mean")
+                at = place(mode, batch.lengths[index], item.prompt_tokens)
+            case "classify":
+                of_classes = of_classes or model.places_of_classes(batch)
+                at = None if of_classes is None else of_classes[index]
+            case "fill_mask":
+                at = item.mask_index
+        if at is None:
+            return None
+        found.append(at)
+    return tuple(found)
 
 
 def _kind(message: Encode) -> Hashable:
@@ -89,7 +113,9 @@ def _read(
         case "log_mel":
             raise AssertionError("sound is not read by an encoder of texts")
         case "fill_mask":
-            masks = [batch.offsets[at] + (item.mask_index or 0) for at, (_, item) in zip(mine, asked, strict=True)]
+            masks = mine
+            if batch.places is None:
+                masks = [batch.offsets[at] + (item.mask_index or 0) for at, (_, item) in zip(mine, asked, strict=True)]
             return _words(model.logits(hidden[masks], adapters), message.top_k, message.target_ids)
 
 

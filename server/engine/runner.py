@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from itertools import chain
 from typing import Protocol
 
@@ -38,6 +39,8 @@ class Model(Protocol):
 
     def align(self, source: EncoderBatch, target: EncoderBatch) -> Tensor: ...
 
+    def places_of_classes(self, batch: EncoderBatch) -> list[int] | None: ...
+
     def classify(self, hidden: Tensor, batch: EncoderBatch) -> Tensor: ...
 
     def classify_tokens(self, hidden: Tensor, batch: EncoderBatch) -> Tensor: ...
@@ -63,19 +66,22 @@ class Runner:
         self.self_cache = self_cache
         self.cross_cache = cross_cache
 
-    def run(self, schedule: Schedule) -> tuple[Tensor, Tensor]:
+    def run(self, schedule: Schedule) -> tuple[Tensor, Tensor | None]:
         """Compute a step.
 
         Returns the hidden states that logits are to be made of, [rows, hidden]: of the rows that need them, in their
-        order, one of the last token and one of each token of the draft; and those of all tokens, [tokens, hidden].
+        order, one of the last token and one of each token of the draft; and where a prompt is scored those of all
+        tokens, [tokens, hidden], else None.
         """
         assert self.self_cache is not None
         if schedule.sources:
             self._encode_sources(schedule)
         self.self_cache.copy_blocks(schedule.copies)
-        batch, needed = self._decoder_batch(schedule.rows, self.self_cache.block_size)
-        hidden = self.model.decode(batch, self.self_cache, self.cross_cache)
-        return hidden if len(needed) == len(hidden) else hidden[self._tensor(needed)], hidden
+        batch = self._decoder_batch(schedule.rows, self.self_cache.block_size)
+        if not any(row.request.scores_prompt for row in schedule.rows):
+            return self.model.decode(batch, self.self_cache, self.cross_cache), None
+        hidden = self.model.decode(replace(batch, wanted_lens=None), self.self_cache, self.cross_cache)
+        return hidden if batch.wanted is None else hidden[batch.wanted], hidden
 
     @torch.inference_mode()
     def align(self, source_ids: Sequence[int], decoder_ids: Sequence[int], num_new: int, adapter: str) -> bytes:
@@ -124,22 +130,19 @@ class Runner:
             slots += slots_of(request.cross_block_table, 0, request.num_source_tokens, size)
         self.model.write_cross(hidden, self._tensor(slots), self.cross_cache, batch)
 
-    def _decoder_batch(self, rows: Sequence[ScheduledRow], block_size: int) -> tuple[DecoderBatch, list[int]]:
-        """The batch, and which of its tokens logits are wanted of."""
+    def _decoder_batch(self, rows: Sequence[ScheduledRow], block_size: int) -> DecoderBatch:
         token_ids: list[int] = []
         positions: list[int] = []
         slots: list[int] = []
         lengths: list[int] = []
-        needed: list[int] = []
-        counts, ends, tables = [], [], []
+        counts, ends, tables, wanted = [], [], [], []
         for row in rows:
             sequence = row.sequence
             start, draft = sequence.num_computed_tokens, sequence.draft
             end = start + row.num_tokens
             token_ids += sequence.tokens[start:end]
             token_ids += draft
-            if row.needs_logits:
-                needed += range(len(token_ids) - 1 - len(draft), len(token_ids))
+            wanted.append(1 + len(draft) if row.needs_logits else 0)
             end += len(draft)
             positions += range(start, end)
             table = sequence.block_table[: -(-end // block_size)]
@@ -160,7 +163,7 @@ class Runner:
             numbers = {request: number for number, request in enumerate(places)}
             each = padded_tables(list(places.values()))
             source_tables = self._tensor(each[[numbers[row.request] for row in rows]])
-        batch = DecoderBatch(
+        return DecoderBatch(
             token_ids=packed[0],
             positions=packed[1],
             query_lens=tuple(counts),
@@ -171,8 +174,8 @@ class Runner:
             source_block_tables=source_tables,
             adapters=named([row.request.adapter for row in rows]),
             rope_lengths=packed[3] if self.rotates_by_length else None,
+            wanted_lens=None if wanted == counts else tuple(wanted),
         )
-        return batch, needed
 
     def _tensor(self, values: Ids | Sequence[int] | Sequence[Sequence[int]]) -> Tensor:
         array = np.asarray(values, dtype=np.int64)

@@ -131,6 +131,11 @@ class Request:
         return len(self.constraints) == 1 and self.constraints[0].accepts
 
     @property
+    def scores_prompt(self) -> bool:
+        """Whether log-probabilities of the prompt are still to be told."""
+        return self.params.prompt_logprobs and not self.prompt_reported
+
+    @property
     def wants_next_token(self) -> bool:
         """Whether every row has all but its last token computed: the next step decodes."""
         return all(len(row.tokens) - row.num_computed_tokens == 1 for row in self.rows)

@@ -14,6 +14,7 @@ from server.engine.fairness import DeficitRoundRobin
 from server.ipc.messages import Encode, EncodeItem
 from tests.engine.harness import engine, generate, run
 from tests.parity.checkpoints import random_ids
+from tests.parity.paged import encoder_batch
 
 TEXTS = random_ids(97, [1, 30, 7, 64, 2, 15, 100, 3, 3, 40], seed=6)
 
@@ -113,14 +114,22 @@ def test_masks_and_words_that_do_not_exist_are_refused(pairs):
     assert len(results.words[5, 0]) == 5
 
 
-def test_requests_with_different_pooling_share_a_step(pairs):
+@pytest.mark.parametrize("poolings", [["mean", "cls", "last", "max"], ["cls", "last", "cls"]])
+def test_requests_with_different_pooling_share_a_step(pairs, poolings):
     pair = pairs("bert")
-    requests = [encode(i, [TEXTS[1]], pooling=p) for i, p in enumerate(["mean", "cls", "last", "max"])]
+    items = [EncodeItem(TEXTS[1], prompt_tokens=4), EncodeItem(TEXTS[3])]
+    requests = [Encode(i, "bert", "embed", items, pooling=pooling) for i, pooling in enumerate(poolings)]
     results = run(pair.engine(), requests)
     assert results.steps == 1
-    for i, request in enumerate(requests):
+    every = pair.loaded.model.transformer.encode(encoder_batch(TEXTS[1:4:2], pair.loaded.device)).split([30, 64])
+    for i, (request, pooling) in enumerate(zip(requests, poolings, strict=True)):
         alone = run(pair.engine(), [request])
-        np.testing.assert_allclose(values(results, i, 0), values(alone, i, 0), rtol=1e-4, atol=1e-5)
+        for index, (hidden, item) in enumerate(zip(every, items, strict=True)):
+            np.testing.assert_allclose(values(results, i, index), values(alone, i, index), rtol=1e-4, atol=1e-5)
+            if pooling in ("cls", "last"):
+                token = hidden[item.prompt_tokens if pooling == "cls" else -1].float()
+                unit = (token / token.norm()).cpu().numpy()
+                np.testing.assert_allclose(values(results, i, index), unit, rtol=1e-4, atol=1e-5)
 
 
 def test_a_large_list_does_not_block_a_small_request(pairs):

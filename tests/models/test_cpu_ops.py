@@ -93,6 +93,15 @@ def test_write_slots(dtype):
 
 @needs_kernels
 @pytest.mark.parametrize("dtype", BOUNDS)
+@pytest.mark.parametrize("index", [[], [2], [5, 0, 5, 3]])
+def test_take_rows(dtype, index):
+    joined, index = torch.randn(6, 5, 8).to(dtype), torch.tensor(index, dtype=torch.int64)
+    for x in (joined, joined[:, 1:3], joined[:, :, 2:5], joined.flatten(1)):
+        assert torch.equal(ops.take_rows(x, index), torch_ops.take_rows(x, index))
+
+
+@needs_kernels
+@pytest.mark.parametrize("dtype", BOUNDS)
 def test_copy_blocks(dtype):
     caches = [torch.randn(9, 4, heads, 8).to(dtype) for heads in (2, 1, 3)]
     copies = [(0, 5, 0, 3), (7, 8, 2, 3), (0, 1, 0, 4), (2, 6, 1, 4), (2, 3, 4, 4)]
@@ -130,6 +139,20 @@ def test_linear_packed(dtype, quantized, width, columns):
     other = torch.randn(130, columns).to(dtype)
     close(packed(x, times=other), packed(x) * other)
     assert torch.equal(packed(x[7:8], times=other[7:8]), packed(x, times=other)[7:8])
+
+
+@needs_kernels
+@pytest.mark.parametrize("dtype", BOUNDS)
+@pytest.mark.parametrize("with_bias", [True, False])
+def test_parts_of_a_product_are_its_columns(dtype, with_bias):
+    weight, x = torch.randn(150, 37).to(dtype), torch.randn(7, 37).to(dtype)
+    bias = torch.randn(150).to(dtype) if with_bias else None
+    for kind in (cpu_ops.FloatLinear, cpu_ops.Int8Linear, torch_ops.Int8Linear):
+        whole = kind(weight, bias)
+        for first, end in ((0, 40), (32, 150), (96, 128)):
+            assert torch.equal(whole.part(first, end)(x), whole(x)[:, first:end])
+        if kind is not torch_ops.Int8Linear:
+            assert whole.part(40, 150) is None
 
 
 @needs_kernels

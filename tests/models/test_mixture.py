@@ -54,6 +54,7 @@ def test_each_expert_computes_its_own_tokens_and_no_others():
     made(x)
     assert sum(seen) == 6 * 2
     assert seen == torch.bincount(made.route(x)[1].flatten(), minlength=8).tolist()
+    assert made(x[:0]).shape == (0, 8)
 
 
 @torch.inference_mode()

@@ -11,7 +11,7 @@ import torch
 from models import ops
 from models.loader import load_model
 from models.ops import cpu_ops
-from models.ops.recording import COUNT, NotRecordable, Recording
+from models.ops.recording import COUNT, Chosen, Given, NotRecordable, Recording
 from tests.engine.shapes import DECODERS, ENCODERS, SEQ2SEQ
 from tests.parity.checkpoints import save
 from tests.parity.paged import Rows, chunked, encoder_batch, one_by_one
@@ -39,7 +39,7 @@ def loaded(tmp_path, name, case):
 
 
 def recorded(stack, kind):
-    programs = [program for (found, _), program in stack._recorded._programs.items() if found == kind]
+    programs = [program for (found, *_), program in stack._recorded._programs.items() if found == kind]
     return [program is not None for program in programs]
 
 
@@ -117,3 +117,19 @@ def test_a_part_of_a_row_is_rounded_by_itself():
     program = recording.finish(whole(x) + part(x[:, :16]))
     given = torch.randn(3, 32)
     assert torch.equal(program.run(given, {}), whole(given) + part(given[:, :16]))
+
+
+def test_some_rows_go_on():
+    recording = Recording(torch.float32)
+    x, product = recording.input(32), cpu_ops.FloatLinear(torch.randn(48, 32), None)
+    chosen = Chosen("rows", count=Given("num_rows"))
+    y = ops.take_rows(product(x)[:, 16:], chosen)
+    program = recording.finish(ops.rms_norm(y, torch.ones(32), 1e-6))
+    given = torch.randn(7, 32)
+    for index in (torch.tensor([6, 1, 1]), torch.tensor([], dtype=torch.int64)):
+        found = program.run(given, {"rows": index.data_ptr(), "num_rows": len(index)})
+        assert torch.equal(found, ops.rms_norm(product(given)[index, 16:], torch.ones(32), 1e-6))
+    with pytest.raises(NotRecordable):
+        y.view(COUNT, 4, 8)
+    with pytest.raises(NotRecordable):
+        recording.add(x, y)

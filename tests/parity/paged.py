@@ -68,8 +68,9 @@ class Rows:
         self.prompt_lens = {row: len(prompt) for row, prompt in enumerate(prompts)}
 
     @torch.inference_mode()
-    def feed(self, tokens: dict[int, list[int]]) -> list[torch.Tensor]:
-        """Next tokens of some rows, in one step -> hidden states of each, [seq, hidden]."""
+    def feed(self, tokens: dict[int, list[int]], wanted: dict[int, int] | None = None) -> list[torch.Tensor]:
+        """Next tokens of some rows, in one step -> hidden states of each, [seq, hidden]; of its last tokens as many
+        as are wanted."""
         rows = list(tokens)
         spans = {row: (self.lengths.get(row, 0), self.lengths.get(row, 0) + len(tokens[row])) for row in rows}
         slots = [slot for row in rows for slot in self.pool.slots(row, *spans[row])]
@@ -91,11 +92,12 @@ class Rows:
                 [max(self.prompt_lens.get(row, 0), position + 1) for row in rows for position in range(*spans[row])],
                 device=self.device,
             ),
+            wanted_lens=None if wanted is None else tuple(wanted[row] for row in rows),
             **source,
         )
         hidden = self.model.decode(batch, self.pool.cache, self.cross.cache if self.cross else None)
         self.lengths |= {row: end for row, (_, end) in spans.items()}
-        return list(hidden.split(batch.query_lens))
+        return list(hidden.split(batch.query_lens if wanted is None else batch.wanted_lens))
 
 
 def encoder_batch(texts, device) -> EncoderBatch:

@@ -58,6 +58,10 @@ void write_slots(const SlotWrite& p, int64_t begin, int64_t end) {
     }
 }
 
+void take_rows(const RowChoice& p, int64_t begin, int64_t end) {
+    for (int64_t i = begin; i < end; i++) std::memcpy(p.out + i * p.width, p.x + p.index[i] * p.stride, p.width);
+}
+
 #include "operations.h"
 #include "program.h"
 

@@ -125,6 +125,15 @@ struct SlotWrite {
     int64_t tokens, width;
 };
 
+// Some rows, one after the other. Widths and strides are bytes.
+struct RowChoice {
+    const char* x;
+    int64_t stride;
+    const int64_t* index;  // [rows]
+    char* out;             // [rows, width], contiguous
+    int64_t rows, width;
+};
+
 // out = x + y, all contiguous.
 struct Sum {
     const void* x;

@@ -11,7 +11,8 @@ enum Kind : int64_t {
     ATTEND,
     FLOAT_LINEAR,
     QUANTISE,
-    INT8_LINEAR
+    INT8_LINEAR,
+    TAKE_ROWS
 };
 
 template <class Params> const Params& params_of(const void* task) { return *static_cast<const Params*>(task); }
@@ -37,6 +38,11 @@ template <class Workers> void run_operation(Kind kind, DType dtype, const void* 
             const auto& p = params_of<SlotWrite>(task);
             return workers.share(p.tokens, items_of(p.width),
                                  [&](int64_t begin, int64_t end) { write_slots(p, begin, end); });
+        }
+        case TAKE_ROWS: {
+            const auto& p = params_of<RowChoice>(task);
+            return workers.share(p.rows, items_of(p.width),
+                                 [&](int64_t begin, int64_t end) { take_rows(p, begin, end); });
         }
         case ADD: {
             const auto& p = params_of<Sum>(task);

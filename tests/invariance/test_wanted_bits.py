@@ -1,0 +1,131 @@
+"""Hidden states that are wanted are the same bits as where those of all tokens are: every family, float32, bfloat16 and
+int8, as programs and operation by operation."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+import transformers
+
+from models import ops
+from models.loader import load_model
+from models.ops import cpu_ops
+from tests.engine.shapes import DECODERS, SEQ2SEQ
+from tests.invariance.test_bits import CASES, CPU
+from tests.invariance.test_encoder_bits import LENGTHS, TEXTS
+from tests.parity.adapters import save_adapter
+from tests.parity.checkpoints import save
+from tests.parity.paged import Rows, encoder_batch
+from tests.parity.test_encoders import BODIES
+from tests.parity.test_sparse_encoders import CASES as SPARSE
+
+STEPS = [
+    ({0: 9, 1: 3, 2: 1}, {0: 0, 1: 1, 2: 1}),
+    ({0: 4, 1: 5, 3: 12}, {0: 0, 1: 0, 3: 0}),
+    ({2: 1, 0: 3, 1: 6, 3: 1}, {2: 1, 0: 3, 1: 2, 3: 0}),
+    ({0: 1, 1: 2, 3: 1}, {0: 1, 1: 0, 3: 1}),
+    ({0: 1, 1: 1, 2: 4}, {0: 1, 1: 1, 2: 4}),
+]
+"""Tokens of each row in each step, and how many are wanted: ends of prompts, drafts, chunks of which none is, and as
+many as there are rows."""
+
+
+def found(model, sources, steps, adapters=()):
+    rows, parts = Rows(model, sources, adapters=adapters), []
+    rows.expect([[0] * 16, [0] * 8, [0], [0] * 14])
+    for counts, wanted in steps:
+        past = {row: rows.lengths.get(row, 0) for row in counts}
+        tokens = {row: [5 + (7 * row + 11 * (past[row] + i)) % 41 for i in range(n)] for row, n in counts.items()}
+        parts += rows.feed(tokens, wanted)
+    return parts
+
+
+def compare(model, sources=None, adapters=()):
+    """Every way of computing: wanted rows alone, against all of them."""
+    everything = found(model, sources, [(counts, None) for counts, _ in STEPS], adapters)
+    wanted = [count for _, counts in STEPS for count in counts.values()]
+    for way in ({"name": "cpu"}, {"name": "cpu", "programs": False}):
+        with ops.using(**way):
+            for part, whole, count in zip(found(model, sources, STEPS, adapters), everything, wanted, strict=True):
+                assert len(part) == count
+                assert torch.equal(part, whole[len(whole) - count :])
+
+
+@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("name", [*DECODERS, *SEQ2SEQ])
+@torch.inference_mode()
+def test_every_family(tmp_path, name, case):
+    assert cpu_ops.available(), "build the kernels: pip install -e ."
+    dtype, quantization = CASES[case]
+    architecture, config = (DECODERS | SEQ2SEQ)[name]
+    save(tmp_path, config, architecture)
+    model = load_model(tmp_path, dtype, CPU, quantization=quantization).transformer
+    compare(model, [[9, 8, 7], [6], [5, 4, 3, 2], [8, 9]] if name in SEQ2SEQ else None)
+
+
+@pytest.mark.parametrize("name", ["llama", "gpt-neox", "bart"])
+@torch.inference_mode()
+def test_adapters(tmp_path, name):
+    architecture, config = (DECODERS | SEQ2SEQ)[name]
+    oracle = save(tmp_path / "base", config, architecture)
+    save_adapter(oracle, tmp_path / "warm", 0)
+    model = load_model(tmp_path / "base", torch.float32, CPU, adapters={"warm": tmp_path / "warm"}).transformer
+    sources = [[9, 8, 7], [6], [5, 4, 3, 2], [8, 9]] if name in SEQ2SEQ else None
+    compare(model, sources, ("warm", "", "warm", ""))
+
+
+@pytest.mark.parametrize("name", ["llama", "mistral", "bloom", "t5"])
+@torch.inference_mode()
+def test_the_reference(tmp_path, name):
+    """Torch's products depend on the number of rows, in the last bits."""
+    architecture, config = (DECODERS | SEQ2SEQ)[name]
+    save(tmp_path, config, architecture)
+    sources = [[9, 8, 7], [6], [5, 4, 3, 2], [8, 9]] if name in SEQ2SEQ else None
+    with ops.using("torch"):
+        model = load_model(tmp_path, torch.float32, CPU).transformer
+        everything = found(model, sources, [(counts, None) for counts, _ in STEPS])
+        for part, whole in zip(found(model, sources, STEPS), everything, strict=True):
+            torch.testing.assert_close(part, whole[len(whole) - len(part) :], rtol=1e-5, atol=1e-5)
+
+
+def compare_texts(model):
+    batch = encoder_batch(TEXTS, CPU)
+    everything = model.encode(batch)
+    for places in ([0] * 7, [length - 1 for length in LENGTHS], [length // 2 for length in LENGTHS]):
+        one = replace(batch, places=tuple(places))
+        expected = everything[one.wanted]
+        for way in ({"name": "cpu"}, {"name": "cpu", "programs": False}):
+            with ops.using(**way):
+                assert torch.equal(model.encode(one), expected)
+
+
+@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("body", [*BODIES, *SPARSE])
+@torch.inference_mode()
+def test_encoders(tmp_path, body, case):
+    dtype, quantization = CASES[case]
+    family, options = (BODIES | SPARSE)[body]
+    save(tmp_path, getattr(transformers, f"{family}Config")(**options), f"{family}Model")
+    compare_texts(load_model(tmp_path, dtype, CPU, quantization=quantization).transformer)
+
+
+@pytest.mark.parametrize("name", ["gpt2", "mistral", "bloom", "falcon", "gemma3", "llama-dynamic", "t5"])
+@torch.inference_mode()
+def test_texts_of_families_that_generate(tmp_path, name):
+    architecture, config = (DECODERS | SEQ2SEQ)[name]
+    save(tmp_path, config, architecture)
+    compare_texts(load_model(tmp_path, torch.float32, CPU).transformer)
+
+
+@pytest.mark.parametrize("body", ["bert-small", "modernbert-small", "mpnet-wide", "deberta-small"])
+@torch.inference_mode()
+def test_the_reference_of_texts(tmp_path, body):
+    family, options = BODIES[body]
+    save(tmp_path, getattr(transformers, f"{family}Config")(**options), f"{family}Model")
+    batch = encoder_batch(TEXTS, CPU)
+    with ops.using("torch"):
+        model = load_model(tmp_path, torch.float32, CPU).transformer
+        one = replace(batch, places=tuple(length // 2 for length in LENGTHS))
+        torch.testing.assert_close(model.encode(one), model.encode(batch)[one.wanted], rtol=1e-5, atol=1e-5)
