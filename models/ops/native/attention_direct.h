@@ -10,31 +10,44 @@ template <class T, int DIM, int ROWS> struct DirectScores {
     Floats of[ROWS];
 
     static INLINE DirectScores of_keys(const float* queries, const T* const (&keys)[WIDTH]) {
-        if constexpr (L::PAIRS) {
-            return halves(queries, keys);
-        } else {
+        if constexpr (L::CHAINS == WIDTH) {
             return sum<0, 1>(queries, keys);
+        } else {
+            return together(queries, keys);
         }
     }
-    // Keys in twos: a vector holds eight lanes of each, and its sums are those of eight chains.
-    static INLINE DirectScores halves(const float* queries, const T* const (&keys)[WIDTH]) {
-        Floats sums[ROWS][8] = {};
+    // The first lanes of two vectors or four, as many of each as there are chains, then the next ones.
+    static INLINE void cut(const Floats (&x)[2], Floats (&parts)[2]) {
+        parts[0] = first_8(x[0], x[1]), parts[1] = second_8(x[0], x[1]);
+    }
+    static INLINE void cut(const Floats (&x)[4], Floats (&parts)[4]) {
+        const Floats low[] = {first_8(x[0], x[2]), first_8(x[1], x[3])};
+        const Floats high[] = {second_8(x[0], x[2]), second_8(x[1], x[3])};
+        parts[0] = first_4(low[0], low[1]), parts[1] = second_4(low[0], low[1]);
+        parts[2] = first_4(high[0], high[1]), parts[3] = second_4(high[0], high[1]);
+    }
+    // Keys in twos or fours: a vector holds the chains of all of them.
+    static INLINE DirectScores together(const float* queries, const T* const (&keys)[WIDTH]) {
+        constexpr int CHAINS = L::CHAINS, KEYS = WIDTH / CHAINS;
+        Floats sums[ROWS][CHAINS] = {}, x[KEYS], key[KEYS], query[KEYS];
         for (int64_t lane = 0; lane < L::COUNT; lane += WIDTH) {
 #pragma GCC unroll 8
-            for (int i = 0; i < 8; i++) {
-                const Floats x = L::read(keys[i], lane), y = L::read(keys[i + 8], lane);
-                const Floats first = first_8(x, y), second = second_8(x, y);
+            for (int i = 0; i < CHAINS; i++) {
+                for (int k = 0; k < KEYS; k++) x[k] = L::read(keys[i + k * CHAINS], lane);
+                cut(x, key);
                 for (int row = 0; row < ROWS; row++) {
-                    const Floats query = load(queries + row * L::COUNT + lane);
-                    sums[row][i] = L::add(sums[row][i], first_8(query, query), first);
-                    sums[row][i] = L::add(sums[row][i], second_8(query, query), second);
+                    for (int k = 0; k < KEYS; k++) x[k] = load(queries + row * L::COUNT + lane);
+                    cut(x, query);
+                    for (int k = 0; k < KEYS; k++) sums[row][i] = L::add(sums[row][i], query[k], key[k]);
                 }
             }
         }
         DirectScores found;
         for (int row = 0; row < ROWS; row++) {
             Floats* s = sums[row];
-            for (int i = 0; i < 4; i++) s[i] = halved<4>(s[i], s[i + 4]);
+            if constexpr (CHAINS == 8) {
+                for (int i = 0; i < 4; i++) s[i] = halved<4>(s[i], s[i + 4]);
+            }
             for (int i = 0; i < 2; i++) s[i] = halved<2>(s[i], s[i + 2]);
             found.of[row] = halved<1>(s[0], s[1]);
         }
@@ -180,8 +193,9 @@ void attend_query(const Attention& p, const Side<T>& keys, const Side<T>& values
     }
     for (int64_t row = 0; row < rows; row++) {
         float* of_row = scores + row * pitch;
-        auto* shares = reinterpret_cast<typename Lanes<T, DIM>::Share*>(of_row);
-        factors[row] = shares_of<T, DIM>(p, head + row, query, odd, of_row + odd, shares + odd);
+        auto* shares = reinterpret_cast<typename Lanes<T, DIM>::Share*>(of_row) + odd;
+        const float highest = highest_score(p, head + row, query, of_row + odd);
+        factors[row] = shares_of<T, DIM>(p, query, highest, odd, of_row + odd, shares);
     }
     std::fill(sums, sums + rows * dim, 0.0f);
     add_lying<T, DIM>(values, first, last, odd, width, group, dim, scores, pitch, sums, [&](int64_t after) {

@@ -34,8 +34,9 @@ template <class T, int DIM> struct Lanes {
 #endif
     static constexpr int64_t COUNT = PAIRS ? DIM / 2 : DIM;  // of a head
     // A score is so many sums, each of every so many lanes, added as a tree. Fewer are less for the tiled kernel, above all
-    // of heads of few lanes, and more shuffles for the direct one.
-    static constexpr int CHAINS = PAIRS ? WIDTH / 2 : WIDTH;
+    // of heads of few lanes, and more shuffles for the direct one. Where registers are few, longer chains do not stay in them.
+    static constexpr int64_t FEWEST = REGISTERS < 32 || DIM == 0 ? WIDTH : COUNT / 4;
+    static constexpr int64_t CHAINS = std::min(FEWEST, PAIRS ? WIDTH / 2 : WIDTH);
     // Shares as they are multiplied, and values of one share.
     using Share = std::conditional_t<PAIRS, bfloat16, float>;
     static constexpr int64_t KEYS = PAIRS ? 2 : 1;
@@ -102,7 +103,11 @@ template <class T, int DIM> INLINE void copy_heads(const T* heads, int64_t count
 
 template <class T, int DIM> INLINE void finish_row(float* sums, float factor, int64_t dim, T* out) {
     Lanes<T, DIM>::sort_sums(sums);
-    for (int64_t d = 0; d < dim; d++) narrow(sums[d] * factor, out[d]);
+    if constexpr (DIM > 0) {
+        for (int64_t d = 0; d < DIM; d += WIDTH) store(out + d, load(sums + d) * factor);
+    } else {
+        for (int64_t d = 0; d < dim; d++) narrow(sums[d] * factor, out[d]);
+    }
 }
 
 // The bias of a head and a query from the first key on that it sees, or null.
@@ -111,13 +116,18 @@ INLINE const float* bias_from(const Attention& p, int64_t head, int64_t query) {
     return p.bias + head * p.bias_stride + p.bias_zero + p.starts[query] - p.origins[query];
 }
 
-// Scores of a query from the first key that it sees on to shares in lanes, which may lie over them. In pairs a key may have
-// a neighbour that the query does not see, before the first one where that is `odd`: its share is zero. Returns as `soften`.
+// Scores of a head and a query, from the first key that it sees on, made ready. Returns the highest.
+INLINE float highest_score(const Attention& p, int64_t head, int64_t query, float* scores) {
+    return prepare(scores, p.ends[query] - p.starts[query], p.scale, bias_from(p, head, query), p.cap);
+}
+
+// Such scores to shares in lanes, which may lie over them. In pairs a key may have a neighbour that the query does not see,
+// before the first one where that is `odd`: its share is zero. Returns as `soften`.
 template <class T, int DIM>
-INLINE float shares_of(const Attention& p, int64_t head, int64_t query, bool odd, float* scores,
+INLINE float shares_of(const Attention& p, int64_t query, float highest, bool odd, const float* scores,
                        typename Lanes<T, DIM>::Share* shares) {
     const int64_t count = p.ends[query] - p.starts[query];
-    const float factor = soften(scores, count, p.scale, bias_from(p, head, query), p.cap, shares);
+    const float factor = soften(scores, count, highest, is_plain(p.bias, p.cap) ? p.scale : 1.0f, shares);
     if constexpr (Lanes<T, DIM>::PAIRS) {
         if (odd) std::memset(shares - 1, 0, sizeof *shares);
         std::memset(shares + count, 0, sizeof *shares);

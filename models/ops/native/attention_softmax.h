@@ -7,18 +7,15 @@ INLINE Floats capped(Floats x, float cap) {
     return turned > Floats{} ? size : -size;
 }
 
-INLINE void store_shares(float* out, Floats shares) { store(out, shares); }
+INLINE Floats share_of(Floats power, const float*) { return power_of_two(power); }
 
-#ifdef BF16_PRODUCTS
-INLINE void store_shares(bfloat16* out, Floats shares) {
-    *reinterpret_cast<LooseHalves*>(out) = (Halves)_mm512_cvtneps_pbh((__m512)shares);
-}
-#endif
+INLINE Floats share_of(Floats power, const bfloat16*) { return rough_power_of_two(power); }
 
-// Scores to shares: scale, bias, cap, softmax (Vaswani et al. 2017, arXiv:1706.03762, section 3.2.1). Returns one over their
-// sum, before they are rounded; the shares stay unnormalised. They may lie over the scores that they are made of, not
-// behind. Up to fifteen numbers behind either are overwritten, shares with zeros.
-template <class Share> float soften(float* scores, int64_t count, float scale, const float* bias, float cap, Share* shares) {
+// Whether the scale goes with the exponent, as nothing comes between.
+INLINE bool is_plain(const float* bias, float cap) { return bias == nullptr && !(cap > 0.0f); }
+
+// Scores made ready: scale, cap and bias, unless plain, and -inf up to a whole vector. Returns the highest.
+INLINE float prepare(float* scores, int64_t count, float scale, const float* bias, float cap) {
     if (cap > 0.0f) {
         for (int64_t i = 0; i < count; i += WIDTH) store(scores + i, capped(load(scores + i) * scale, cap));
         scale = 1.0f;
@@ -27,19 +24,26 @@ template <class Share> float soften(float* scores, int64_t count, float scale, c
         int64_t i = 0;
         for (; i + WIDTH <= count; i += WIDTH) store(scores + i, load(scores + i) * scale + load(bias + i));
         for (; i < count; i++) scores[i] = scores[i] * scale + bias[i];
-        scale = 1.0f;
     }
-    if (count % WIDTH) {
-        for (int64_t i = count; i % WIDTH; i++) scores[i] = -__builtin_inff();
-    }
-    Floats highest = load(scores);
-    for (int64_t i = WIDTH; i < count; i += WIDTH) highest = higher(load(scores + i), highest);
-    const Floats top = spread(highest_of(highest));
+    // Numbers written one by one could not be read as a vector before they are in the cache.
+    const int64_t last = (count - 1) / WIDTH * WIDTH;
+    const Integers place = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
+    Floats highest = place < static_cast<int32_t>(count - last) ? load(scores + last) : spread(-__builtin_inff());
+    store(scores + last, highest);
+    for (int64_t i = 0; i < last; i += WIDTH) highest = higher(load(scores + i), highest);
+    return highest_of(highest);
+}
+
+// Softmax (Vaswani et al. 2017, arXiv:1706.03762, section 3.2.1) of scores that are ready, times `scale` each. Returns one
+// over the sum of the shares, before they are rounded; they stay unnormalised. They may lie over the scores that they are
+// made of, not behind. Up to fifteen numbers behind them are overwritten with zeros.
+template <class Share> INLINE float soften(const float* scores, int64_t count, float highest, float scale, Share* shares) {
+    const Floats top = spread(highest);
     const float steepness = scale * LOG2_E;
     Floats sum{};
     for (int64_t i = 0; i < count; i += WIDTH) {
-        const Floats share = power_of_two((load(scores + i) - top) * steepness);
-        store_shares(shares + i, share);
+        const Floats share = share_of((load(scores + i) - top) * steepness, shares);
+        store(shares + i, share);
         sum += share;
     }
     return 1.0f / sum_of(sum);

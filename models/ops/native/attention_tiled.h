@@ -124,7 +124,7 @@ void gather_values(const Side<T>& values, int64_t lowest, int64_t first, int64_t
 // Rows of one tile that are computed together: query by query, and of each query the heads that share the key-value head.
 struct Block {
     int64_t before, rows, group;       // rows of the tile before them, and how many they are
-    const int32_t *starts, *ends;      // of the tile's queries
+    const int32_t *starts, *ends;      // of the tile's queries, neither falling
     int64_t lowest, end;               // keys that any query of the tile sees
     int64_t begin;                     // the key of the first score: `lowest`, or the other one of its pair
     int64_t pitch;                     // numbers from one row's scores to the next's
@@ -133,12 +133,14 @@ struct Block {
     int64_t query(int64_t row) const { return (before + row) / group; }
     int64_t start(int64_t row) const { return starts[query(row)]; }
     int64_t stop(int64_t row) const { return ends[query(row)]; }
-    // First and last of the bounds of `count` rows.
-    std::pair<int64_t, int64_t> starts_of(int64_t row, int64_t count) const { return bounds(starts, row, count); }
-    std::pair<int64_t, int64_t> stops_of(int64_t row, int64_t count) const { return bounds(ends, row, count); }
-    std::pair<int64_t, int64_t> bounds(const int32_t* of, int64_t row, int64_t count) const {
-        const auto found = std::minmax_element(of + query(row), of + query(row + count - 1) + 1);
-        return {*found.first, *found.second};
+
+    // body(row, query, head of the group) for each row.
+    template <class Body> INLINE void each(const Body& body) const {
+        int64_t query = before / group, head = before % group;
+        for (int64_t row = 0; row < rows; row++) {
+            body(row, query, head);
+            if (++head == group) head = 0, query++;
+        }
     }
 };
 
@@ -148,8 +150,7 @@ template <class T, int DIM> void score_panel(const Block& b, const float* panel,
     for (int64_t after = SCORE_ROWS; after < b.rows + SCORE_ROWS; after += SCORE_ROWS) {
         // The last rows are made with those before them, once more.
         const int64_t row = std::min(after, b.rows) - SCORE_ROWS;
-        const int64_t low = std::max(from, b.starts_of(row, SCORE_ROWS).first);
-        const int64_t high = std::min(to, b.stops_of(row, SCORE_ROWS).second);
+        const int64_t low = std::max(from, b.start(row)), high = std::min(to, b.stop(row + SCORE_ROWS - 1));
         for (int64_t key = low - (low - from) % SCORE_KEYS; key < high; key += SCORE_KEYS) {
             score_tile<T, DIM>(b.queries + row * lanes, panel + (key - from) * lanes,
                                b.scores + row * b.pitch + key - b.begin, b.pitch);
@@ -191,17 +192,16 @@ void add_alone(const Block& b, const float* panel, int64_t row, int64_t from, in
 template <class T, int DIM> void add_panel(const Block& b, const float* panel, int64_t from, int64_t to) {
     constexpr int64_t KEYS = Lanes<T, DIM>::KEYS;
     for_tiles(0, b.rows, VALUE_ROWS<T, DIM>, [&](int64_t first, int64_t count, int64_t, int64_t) {
-        int64_t low = std::max(from, b.starts_of(first, count).second);
-        int64_t high = std::min(to, b.stops_of(first, count).first);
+        int64_t low = std::max(from, b.start(first + count - 1)), high = std::min(to, b.stop(first));
         // Where the other one of a pair is there, whole pairs.
         if (low != b.lowest) low += (low - from) % KEYS;
         if (high != b.end) high -= (high - from) % KEYS;
         if (low >= high) low = high = to;
-        for (int64_t row = first; row < first + count; row++) {
+        for (int64_t row = first; low > from && row < first + count; row++) {
             add_alone<T, DIM>(b, panel, row, from, std::max(from, b.start(row)), std::min(low, b.stop(row)));
         }
         add_seen<T, DIM>(b, panel, first, count, from, low, high);
-        for (int64_t row = first; row < first + count; row++) {
+        for (int64_t row = first; high < to && row < first + count; row++) {
             add_alone<T, DIM>(b, panel, row, from, std::max(high, b.start(row)), std::min(to, b.stop(row)));
         }
     });
@@ -227,13 +227,13 @@ void attend_tile(const Attention& p, const Side<T>& keys, const Side<T>& values,
     Block b;
     b.group = p.heads / p.kv_heads, b.before = 0, b.rows = count * b.group;
     b.starts = p.starts + first, b.ends = p.ends + first;
-    b.lowest = b.starts_of(0, b.rows).first, b.end = b.stops_of(0, b.rows).second;
+    b.lowest = b.start(0), b.end = b.stop(b.rows - 1);
     b.begin = b.lowest - (b.lowest - row_first) % L::KEYS;
     const int64_t seen = b.end - b.begin, padded = (seen + PANEL_KEYS - 1) / PANEL_KEYS * PANEL_KEYS;
     const bool kept = padded * DIM <= MOST_KEPT;
     // A row's scores may begin anywhere and are softened in whole vectors.
     b.pitch = (seen + SCORE_KEYS - 1) / SCORE_KEYS * SCORE_KEYS + WIDTH;
-    const int64_t rows = b.rows, together = std::min(rows, block_rows(seen, kept));
+    const int64_t first_head = kv_head * b.group, rows = b.rows, together = std::min(rows, block_rows(seen, kept));
     const int64_t room = (kept ? padded : PANEL_KEYS) * DIM / L::KEYS;
     float *turned = rooms.keys.of(room), *gathered = rooms.values.of(room);
     b.queries = rooms.queries.of(together * L::COUNT);
@@ -243,14 +243,13 @@ void attend_tile(const Attention& p, const Side<T>& keys, const Side<T>& values,
     int64_t keys_end = b.begin, values_end = b.begin;  // of those that are kept
     for_tiles(0, rows, together, [&](int64_t block, int64_t block_rows, int64_t, int64_t) {
         b.before = block, b.rows = block_rows;
-        for (int64_t row = 0; row < b.rows; row++) {
-            const int64_t head = kv_head * b.group + (block + row) % b.group;
-            const T* of = static_cast<const T*>(p.query) + (first + b.query(row)) * p.query_stride + head * DIM;
+        b.each([&](int64_t row, int64_t query, int64_t head) {
+            const T* of = static_cast<const T*>(p.query) + (first + query) * p.query_stride + (first_head + head) * DIM;
             fetch_next_head<T, DIM>(of);
             copy_heads<T, DIM>(of, DIM, b.queries + row * L::COUNT);
-        }
+        });
         // Panels of the keys that the block sees.
-        const int64_t low = b.starts_of(0, b.rows).first, high = b.stops_of(0, b.rows).second;
+        const int64_t low = b.start(0), high = b.stop(b.rows - 1);
         const int64_t begin = low - (low - b.begin) % PANEL_KEYS;
         for (int64_t from = begin; from < high; from += PANEL_KEYS) {
             const int64_t to = std::min(from + PANEL_KEYS, b.end);
@@ -258,13 +257,17 @@ void attend_tile(const Attention& p, const Side<T>& keys, const Side<T>& values,
             if (!kept || to > keys_end) turn_keys<T, DIM>(keys, b.lowest, from, keys_end = to, panel);
             score_panel<T, DIM>(b, panel, from, to);
         }
-        for (int64_t row = 0; row < b.rows; row++) {
-            const int64_t query = first + b.query(row), start = b.start(row);
+        // All highest ones first: shares need the whole of theirs, and what is found meanwhile is another row's.
+        b.each([&](int64_t row, int64_t query, int64_t head) {
+            float* scores = b.scores + row * b.pitch + b.starts[query] - b.begin;
+            factors[row] = highest_score(p, first_head + head, first + query, scores);
+        });
+        b.each([&](int64_t row, int64_t query, int64_t) {
+            const int64_t before = b.starts[query] - b.begin;
             float* scores = b.scores + row * b.pitch;
-            auto* shares = reinterpret_cast<typename L::Share*>(scores) + start - b.begin;
-            factors[row] = shares_of<T, DIM>(p, kv_head * b.group + (block + row) % b.group, query,
-                                             (start - b.begin) % L::KEYS, scores + start - b.begin, shares);
-        }
+            auto* shares = reinterpret_cast<typename L::Share*>(scores) + before;
+            factors[row] = shares_of<T, DIM>(p, first + query, factors[row], before % L::KEYS, scores + before, shares);
+        });
         std::fill(b.sums, b.sums + b.rows * DIM, 0.0f);
         for (int64_t from = begin; from < high; from += PANEL_KEYS) {
             const int64_t to = std::min(from + PANEL_KEYS, b.end);
@@ -272,10 +275,9 @@ void attend_tile(const Attention& p, const Side<T>& keys, const Side<T>& values,
             if (!kept || to > values_end) gather_values<T, DIM>(values, b.lowest, from, values_end = to, panel);
             add_panel<T, DIM>(b, panel, from, to);
         }
-        for (int64_t row = 0; row < b.rows; row++) {
-            const int64_t head = kv_head * b.group + (block + row) % b.group;
-            T* out = static_cast<T*>(p.out) + ((first + b.query(row)) * p.heads + head) * DIM;
+        b.each([&](int64_t row, int64_t query, int64_t head) {
+            T* out = static_cast<T*>(p.out) + ((first + query) * p.heads + first_head + head) * DIM;
             finish_row<T, DIM>(b.sums + row * DIM, factors[row], int64_t{DIM}, out);
-        }
+        });
     });
 }

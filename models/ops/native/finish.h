@@ -3,8 +3,11 @@
 
 template <class T> INLINE void round_panel(float* y) {
     if constexpr (std::is_same<T, bfloat16>::value) {
-#pragma omp simd
-        for (int64_t i = 0; i < PANEL; i++) y[i] = rounded(y[i]);
+        alignas(64) bfloat16 rounded[PANEL];
+        for (int64_t i = 0; i < PANEL; i += WIDTH) {
+            store(rounded + i, load(y + i));
+            store(y + i, load(rounded + i));
+        }
     }
 }
 
@@ -25,16 +28,29 @@ template <class T> INLINE void finish_columns(float* y, const Finish& f, int64_t
         // Not one operation with the sum below.
         asm volatile("" : : "r"(y) : "memory");
     }
-    T* out = static_cast<T*>(f.out) + row * f.out_stride + column;
     if (f.residual != nullptr) {
         round_panel<T>(y);
         const T* residual = static_cast<const T*>(f.residual) + row * f.residual_stride + column;
 #pragma omp simd
-        for (int64_t i = 0; i < count; i++) narrow(y[i] + widen(residual[i]), out[i]);
-    } else {
-#pragma omp simd
-        for (int64_t i = 0; i < count; i++) narrow(y[i], out[i]);
+        for (int64_t i = 0; i < count; i++) y[i] += widen(residual[i]);
     }
+    T* out = static_cast<T*>(f.out) + row * f.out_stride + column;
+    int64_t i = 0;
+    for (; i + WIDTH <= count; i += WIDTH) store(out + i, load(y + i));
+    for (; i < count; i++) narrow(y[i], out[i]);
+}
+
+// Tells the memory what `finish` will read and write: another thread may have it, and rows are far apart.
+template <class T> INLINE void fetch_finish(const Finish& f, int64_t row, int64_t rows, int64_t column) {
+    const auto fetch = [&](const void* side, int64_t stride, auto write) {
+        const char* line = static_cast<const char*>(side) + (row * stride + column) * int64_t{sizeof(T)};
+        for (int64_t i = 0; i < rows; i++, line += stride * int64_t{sizeof(T)}) {
+            for (int64_t byte = 0; byte < PANEL * int64_t{sizeof(T)}; byte += 64) __builtin_prefetch(line + byte, write.value);
+        }
+    };
+    if (f.times != nullptr) fetch(f.times, f.times_stride, std::false_type{});
+    if (f.residual != nullptr) fetch(f.residual, f.residual_stride, std::false_type{});
+    fetch(f.out, f.out_stride, std::true_type{});
 }
 
 // sums: [rows][PANEL], used up; written to rows `row`... and columns `column`... of the output.

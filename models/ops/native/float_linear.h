@@ -115,6 +115,7 @@ template <class T> void multiply_items(const FloatLinear& p, int64_t begin, int6
         }
         for_tiles(first, last, TILE_ROWS, [&](int64_t row, int64_t rows, int64_t tile, int64_t tiles) {
             const auto ahead = Ahead::of(read, PANEL * width * sizeof(T), units * passes, rows, tile, tiles);
+            fetch_finish<T>(p.finish, row, rows, panel * PANEL);
             with_rows(rows, [&](auto count) {
                 multiply_tile<T, count.value>(rows_of_block + (row - first) * stride, stride, units, weights, ahead,
                                               sums);

@@ -2,7 +2,8 @@
 #include "kernels.h"
 
 #ifdef HAS_GENERATIONS
-#define AVX512
+#include <immintrin.h>
+
 #pragma GCC target("arch=x86-64-v4,prefer-vector-width=512")
 #define AVX512
 #define GENERATION kernels_v4

@@ -112,6 +112,7 @@ template <class T> void multiply_items(const Int8Linear& p, int64_t begin, int64
         const int64_t count = p.finish.columns - panel * PANEL;
         for_tiles(first, last, TILE_ROWS, [&](int64_t row, int64_t rows, int64_t tile, int64_t tiles) {
             const auto ahead = Ahead::of(weights, PANEL * p.padded, p.padded / QUAD, rows, tile, tiles);
+            fetch_finish<T>(p.finish, row, rows, panel * PANEL);
             with_rows(rows, [&](auto size) {
                 multiply_tile<size.value>(p.x + row * p.padded, p.padded, weights, ahead, exact);
             });

@@ -35,7 +35,8 @@ struct Attention {
     const int32_t* starts;   // [queries]: first key that the query sees
     const int32_t* ends;     // [queries]: end of the keys that it sees
     const int32_t* origins;  // [queries]: the key whose bias is number `bias_zero` of its head's
-    const int32_t* tiles;    // [tiles, 3]: first query, how many after each other, all of one row, and its first key
+    const int32_t* tiles;    // [tiles, 3]: first query, how many after each other, all of one row, and its first key;
+                             // neither their starts nor their ends fall
     const float* bias;       // [heads, bias_stride], or null
     int64_t bias_stride, bias_zero;
     void* out;               // [queries, heads, head_dim], contiguous

@@ -24,6 +24,18 @@ INLINE Floats load(const bfloat16* x) {
 
 INLINE void store(float* out, Floats x) { *reinterpret_cast<LooseFloats*>(out) = x; }
 
+// The nearest bfloat16 of each, ties to even; the instruction makes zero of subnormal numbers.
+INLINE void store(bfloat16* out, Floats x) {
+#ifdef BF16_PRODUCTS
+    *reinterpret_cast<LooseHalves*>(out) = (Halves)_mm512_cvtneps_pbh((__m512)x);
+#else
+    alignas(64) float numbers[WIDTH];
+    store(numbers, x);
+#pragma omp simd
+    for (int64_t i = 0; i < WIDTH; i++) narrow(numbers[i], out[i]);
+#endif
+}
+
 INLINE Floats spread(float x) { return x - Floats{}; }
 
 // Halves of two vectors side by side, in pieces of 8, 4, 2 and 1: the first of each pair of pieces, or the second.
@@ -83,20 +95,34 @@ INLINE float highest_of(Floats x) {
 
 constexpr float LOG2_E = 1.44269504088896341f;
 
-// 2^x within 2e-7 of its value for x <= 0; below -126 the result falls to zero, and a NaN stays one. The whole part of x
-// is made the exponent (Muller, Elementary Functions, chapter 11), the rest goes into a polynomial of least relative error
-// with one at zero.
-INLINE Floats power_of_two(Floats x) {
-    const Floats lowest = spread(-127.0f), clamped = x < lowest ? lowest : x;
+// 2^x for x <= 0, zero where it is too small for a float; a NaN stays one. The whole part of x goes into the exponent, the
+// rest, within a half, into a polynomial (Muller, Elementary Functions, chapter 11), its highest term first.
+template <class... Terms> INLINE Floats power_of_two(Floats x, float highest, Terms... terms) {
+    Floats p = spread(highest);
+#ifdef AVX512
+    const __m512 whole = _mm512_roundscale_ps((__m512)x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
+    const Floats rest = x - (Floats)whole;
+    ((p = p * rest + terms), ...);
+    // Zero for minus infinity, whose rest is not a number.
+    return (Floats)_mm512_scalef_ps((__m512)p, whole);
+#else
+    const Floats clamped = higher(spread(-127.0f), x);
     // Added to a small number, it leaves that number's nearest integer, 127 higher, in the last bits: an exponent, and
     // for -127 the one of zero.
     const Floats rounder = spread(12582912.0f + 127.0f), shifted = clamped + rounder;
-    const Floats r = clamped - (shifted - rounder);
-    Floats p = spread(0.001326472731307149f);
-    p = p * r + 0.009671512991189957f;
-    p = p * r + 0.05550733581185341f;
-    p = p * r + 0.24022242426872253f;
-    p = p * r + 0.6931470036506653f;
-    p = p * r + 1.0f;
+    const Floats rest = clamped - (shifted - rounder);
+    ((p = p * rest + terms), ...);
     return p * reinterpret_cast<Floats>(reinterpret_cast<Words>(shifted) << 23);
+#endif
+}
+
+// Within 2e-7 of its value. Terms of least relative error with one at zero, here and below.
+INLINE Floats power_of_two(Floats x) {
+    return power_of_two(x, 0.001326472731307149f, 0.009671512991189957f, 0.05550733581185341f, 0.24022242426872253f,
+                        0.6931470036506653f, 1.0f);
+}
+
+// Within 1.1e-4: for numbers that are rounded to bfloat16.
+INLINE Floats rough_power_of_two(Floats x) {
+    return power_of_two(x, 0.055008933f, 0.24221097f, 0.6932829f, 1.0f);
 }
