@@ -16,6 +16,8 @@ from setuptools.command.build_ext import build_ext
 SOURCES = sorted(str(path) for path in Path("models/ops/native").glob("*.cpp"))
 FLAGS = ["-std=c++17", "-O3", "-fopenmp", "-fvisibility=hidden", "-fno-math-errno", "-fno-trapping-math"]
 FLAGS += ["-ffp-contract=fast", "-Wno-psabi", "-g0"]
+# GCC warns of its own header (bug 105593).
+FLAGS += ["-Wno-maybe-uninitialized"]
 
 
 def side_by_side(compile_one, sources, **options):
