@@ -46,13 +46,13 @@ def map_large_blocks() -> None:
     _set_malloc(_M_MMAP_THRESHOLD, 1 << 20)
 
 
-def reuse_large_blocks(largest: int) -> None:
+def reuse_large_blocks(size: int) -> None:
     """Loading is done: give what it has freed back, and from now on keep what a step frees for the next one.
 
-    Pages that are given back and taken anew at every step cost as much as the output head. largest: bytes of a step's
-    largest block; glibc keeps none of more than 32 MB.
+    Pages that are given back and taken anew at every step cost as much as the output head. size: bytes of a step's
+    largest blocks; glibc keeps none of more than 32 MB.
     """
-    size = min(max(largest + (1 << 20), 8 << 20), 32 << 20)
+    size = min(max(size + (1 << 20), 8 << 20), 32 << 20)
     _set_malloc(_M_MMAP_THRESHOLD, size)
     _set_malloc(_M_TRIM_THRESHOLD, size)
     with contextlib.suppress(OSError, AttributeError):

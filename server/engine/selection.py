@@ -27,6 +27,9 @@ LOGITS_ROWS = 64
 """Rows whose logits are held at a time: of a wide vocabulary they are the largest thing in a step, and more rows would
 not make the product faster."""
 
+LOGITS_BYTES = 6
+"""Of each: in float32, and before that as a model in 16 bits writes them."""
+
 
 @dataclass(slots=True)
 class Choice:

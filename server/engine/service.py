@@ -19,7 +19,7 @@ from server.engine.engine import Engine
 from server.engine.hearing import rehearsal
 from server.engine.host import map_large_blocks, reuse_large_blocks, usable_cores
 from server.engine.loading import Loaded, LoadError, adapter_infos, build, load
-from server.engine.selection import LOGITS_ROWS
+from server.engine.selection import LOGITS_BYTES, LOGITS_ROWS
 from server.engine.speculation import find_drafts, make_drafter
 from server.ipc.descriptions import ModelInfo, ModelSpec
 from server.ipc.messages import (
@@ -93,7 +93,7 @@ def start(configure: Configure, send: Callable[[Progress], None]) -> tuple[Engin
     # What lives as long as the process need not be looked at by every collection.
     gc.collect()
     gc.freeze()
-    reuse_large_blocks(max(4 * LOGITS_ROWS * info.vocab_size for _, info in built))
+    reuse_large_blocks(max(LOGITS_BYTES * LOGITS_ROWS * info.vocab_size for _, info in built))
     adapters = [info for model, (_, base) in zip(loaded, built, strict=True) for info in adapter_infos(model, base)]
     return engine, [info for _, info in built] + adapters
 
