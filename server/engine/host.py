@@ -13,6 +13,9 @@ SPIN_COUNT = "20000"
 _PR_SET_PDEATHSIG = 1
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
 
+WITH_LOGITS, WITHOUT_LOGITS = 32 << 20, 8 << 20
+"""Bytes that a worker keeps for its next step: glibc's most, and enough for encoders."""
+
 
 def die_with_parent() -> None:
     """Have Linux kill this process when its parent ends, however it ends. Elsewhere the closed socket has to do."""
@@ -49,10 +52,9 @@ def map_large_blocks() -> None:
 def reuse_large_blocks(size: int) -> None:
     """Loading is done: give what it has freed back, and from now on keep what a step frees for the next one.
 
-    Pages that are given back and taken anew at every step cost as much as the output head. size: bytes of a step's
-    largest blocks; glibc keeps none of more than 32 MB.
+    Pages that are given back and taken anew at every step cost as much as the output head. size: bytes of the largest
+    blocks that are kept, and of all that is.
     """
-    size = min(max(size + (1 << 20), 8 << 20), 32 << 20)
     _set_malloc(_M_MMAP_THRESHOLD, size)
     _set_malloc(_M_TRIM_THRESHOLD, size)
     with contextlib.suppress(OSError, AttributeError):

@@ -23,12 +23,9 @@ from server.engine.sampler import SamplerRow, sample
 from server.engine.sequence import Request
 from server.ipc.messages import TokenLogprob
 
-LOGITS_ROWS = 64
+_ROWS = 64
 """Rows whose logits are held at a time: of a wide vocabulary they are the largest thing in a step, and more rows would
 not make the product faster."""
-
-LOGITS_BYTES = 6
-"""Of each: in float32, and before that as a model in 16 bits writes them."""
 
 
 @dataclass(slots=True)
@@ -79,12 +76,12 @@ def select(hidden: Tensor, logits: Callable[[Tensor], Tensor], requests: Sequenc
 
 
 def _parts(requests: Sequence[Request]) -> Iterator[tuple[list[Request], int]]:
-    """The requests in order, those together whose rows are no more than `LOGITS_ROWS`, and how many rows these are."""
+    """The requests in order, those together whose rows are no more than `_ROWS`, and how many rows these are."""
     part: list[Request] = []
     num_rows = 0
     for request in requests:
         own = len(request.rows) + len(request.rows[0].draft)
-        if part and num_rows + own > LOGITS_ROWS:
+        if part and num_rows + own > _ROWS:
             yield part, num_rows
             part, num_rows = [], 0
         part.append(request)
