@@ -37,12 +37,17 @@ def test_every_workload_of_ours_runs_to_the_end(tiny_run: Path) -> None:
 
 def test_every_token_is_timed(tiny_run: Path) -> None:
     entries = json.loads((tiny_run / "benchmarks/results.json").read_text())["entries"]
-    (run,) = next(entry for entry in entries if (entry["workload"], entry["contestant"]) == ("B-mixed", "http"))["runs"]
-    assert run["tokens"] == run["units"]
-    assert run["units"] / 2 < run["extra"]["events"] <= run["units"], "a busy server may join tokens in an event"
-    # Tokens that a busy machine brings in one read have no time between them.
-    assert 0 <= run["gaps_p50"] <= run["gaps_p99"] < run["seconds"] and run["gaps_p99"] > 0
-    assert run["extra"]["http_cpu_seconds"] > 0
+    (inside,), (http,) = (
+        next(entry for entry in entries if (entry["workload"], entry["contestant"]) == ("B-mixed", name))["runs"]
+        for name in plan.OURS
+    )
+    for one in (inside, http):
+        assert one["tokens"] == one["units"]
+        assert 0 <= one["gaps_p50"] <= one["gaps_p99"] < one["seconds"]
+    assert inside["gaps_p99"] > 0, "a step takes its time"
+    # How many tokens a server joins in an event depends on how busy it is; that none is missed: test_http_client.py.
+    assert workloads.TINY.mixed <= http["extra"]["events"] <= http["units"]
+    assert http["extra"]["http_cpu_seconds"] > 0
 
 
 def test_the_page_tells_goals_and_who_is_missing(tiny_run: Path) -> None:
