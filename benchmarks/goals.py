@@ -57,22 +57,24 @@ def _against_peers(
     for shape in shapes:
         for workload in workloads:
             for precision in ("float32", "bfloat16", "int8"):
-                ours = summary.rate(shape, precision, workload, "http")
                 best = summary.best_peer(shape, precision, workload)
-                what = f"{workload}, {shape}, {precision}"
-                goal = f"≥ {wanted:g} × the best peer"
-                if ours is None or best is None:
-                    yield Line(what, goal, _half(ours, best), None)
-                else:
-                    text = f"{ours:,.0f} /s; {best[0]} {best[1]:,.0f}: {ours / best[1]:.2f} ×"
-                    yield Line(what, goal, text, ours / best[1] / wanted)
+                what, goal = f"{workload}, {shape}, {precision}", f"≥ {wanted:g} × the best peer"
+                yield _against(summary, (shape, precision, workload), best, what, goal, wanted)
 
 
-def _half(ours: float | None, best: tuple[str, float] | None) -> str:
-    """What is known of a comparison that cannot be made."""
-    if ours is not None:
-        return f"{ours:,.0f} /s; no peer ran"
-    return "–" if best is None else f"ours did not run; {best[0]} {best[1]:,.0f}"
+def _against(
+    summary: Summary, key: tuple[str, str, str], peer: str | None, what: str, goal: str, wanted: float
+) -> Line:
+    """Ours over HTTP beside a peer."""
+    ours = summary.rate(*key, "http")
+    theirs = None if peer is None else summary.rate(*key, peer)
+    if ours is None or peer is None or theirs is None:
+        known = [f"{ours:,.0f} /s; no peer ran"] if ours is not None else []
+        known += [f"ours did not run; {peer} {theirs:,.0f}"] if theirs is not None else []
+        return Line(what, goal, *known or ["–"], None)
+    ratio = summary.ratio((*key, "http"), (*key, peer))
+    assert ratio is not None, "both ran in the first round"
+    return Line(what, goal, f"{ours:,.0f} /s; {peer} {theirs:,.0f}: {ratio:.2f} ×", ratio / wanted)
 
 
 def _bandwidth(summary: Summary) -> Iterator[Line]:
@@ -87,24 +89,16 @@ def _bandwidth(summary: Summary) -> Iterator[Line]:
 def _translation(summary: Summary) -> Iterator[Line]:
     for workload, name in (("D", "greedy"), ("D-beam", "beam 4")):
         for precision, wanted in (("float32", 2.0), ("int8", 1.25)):
-            ours = summary.rate("marian-74m", precision, workload, "http")
-            theirs = summary.rate("marian-74m", precision, workload, "ctranslate2")
             goal = f"≥ {wanted:g} × CTranslate2 {precision}"
-            both = ours is not None and theirs is not None
-            best = None if theirs is None else ("ctranslate2", theirs)
-            text = f"{ours:,.0f} /s; ctranslate2 {theirs:,.0f}: {ours / theirs:.2f} ×" if both else _half(ours, best)
-            yield Line(f"D {name}, marian-74m, {precision}", goal, text, ours / theirs / wanted if both else None)
+            what = f"D {name}, marian-74m, {precision}"
+            yield _against(summary, ("marian-74m", precision, workload), "ctranslate2", what, goal, wanted)
 
 
 def _infinity(summary: Summary) -> Iterator[Line]:
     for precision in ("float32", "bfloat16"):
         key = ("minilm-22m", precision, "E-clients")
-        ours, theirs = summary.rate(*key, "http"), summary.rate(*key, "infinity")
         what = f"E over HTTP, 16 clients, {precision}"
-        both = ours is not None and theirs is not None
-        best = None if theirs is None else ("infinity", theirs)
-        text = f"{ours:,.0f} /s; infinity {theirs:,.0f}: {ours / theirs:.2f} ×" if both else _half(ours, best)
-        yield Line(what, "≥ 3 × infinity", text, ours / theirs / 3 if both else None)
+        yield _against(summary, key, "infinity", what, "≥ 3 × infinity", 3)
         late = summary.median(*key, "http", "latencies_p99"), summary.median(*key, "infinity", "latencies_p99")
         if None in late:
             text, ratio = "–" if late[0] is None else f"{late[0] * 1e3:.0f} ms; infinity did not run", None
@@ -116,14 +110,14 @@ def _infinity(summary: Summary) -> Iterator[Line]:
 def _wire(summary: Summary) -> Iterator[Line]:
     for precision in summary.precisions("llama-135m"):
         for streams, wanted in ((16, 0.95), (64, 0.90)):
-            key = ("llama-135m", precision, f"streams-{streams}")
-            http, inside = summary.rate(*key, "http"), summary.rate(*key, "ours")
+            http, inside = (("llama-135m", precision, f"streams-{streams}", name) for name in ("http", "ours"))
             what = f"HTTP against in process, {streams} streams, {precision}"
-            if http is None or inside is None:
+            share = summary.ratio(http, inside)
+            if share is None:
                 yield Line(what, f"≥ {wanted:.0%}", "–", None)
             else:
-                text = f"{http:,.0f} of {inside:,.0f} /s: {http / inside:.1%}"
-                yield Line(what, f"≥ {wanted:.0%}", text, http / inside / wanted)
+                text = f"{summary.rate(*http):,.0f} of {summary.rate(*inside):,.0f} /s: {share:.1%}"
+                yield Line(what, f"≥ {wanted:.0%}", text, share / wanted)
         for workload in ("streams-16", "B"):
             key = ("llama-135m", precision, workload, "http")
             seconds, events = summary.median(*key, "http_cpu_seconds"), summary.median(*key, "events")
@@ -153,11 +147,13 @@ def _growth(summary: Summary) -> Iterator[Line]:
         yield Line(what, f"linear (within {LINEAR:.0%})", text, LINEAR / max(curve["deviation"], 1e-9))
     for precision in summary.precisions("llama-135m"):
         for contestant in ("http", "ours"):
-            rates = [summary.rate("llama-135m", precision, f"streams-{count}", contestant) for count in STREAMS]
-            known = [rate for rate in rates if rate is not None]
-            if len(known) > 1:
-                least = min(after / before for before, after in itertools.pairwise(known))
-                text = " → ".join(f"{rate:,.0f}" for rate in known)
+            keys = [("llama-135m", precision, f"streams-{count}", contestant) for count in STREAMS]
+            growth = [summary.ratio(after, before) for before, after in itertools.pairwise(keys)]
+            known = [ratio for ratio in growth if ratio is not None]
+            if known:
+                least = min(known)
+                text = " → ".join(f"{rate:,.0f}" for key in keys if (rate := summary.rate(*key)) is not None)
+                text += f"; least step {least:.2f} ×"
                 what = f"throughput over streams, {precision}, {'HTTP' if contestant == 'http' else 'in process'}"
                 yield Line(what, f"never falls (within {1 - FLAT:.0%})", text, least / FLAT)
 

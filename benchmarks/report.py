@@ -42,9 +42,9 @@ def _head(summary: Summary) -> str:
     return f"""# Benchmarks
 
 Made by `make bench` (`make bench-quick` for the main rows): do not edit. Every contestant has a process of its own
-and {about["threads"]} threads, only one works at a time, they take turns round after round, and the figures are medians
-over rounds. Weights are random, answers are greedy and of fixed length, prompts differ from round to round. Rates are
-tokens or texts per second.
+and {about["threads"]} threads, only one works at a time, and they take turns round after round. Figures are medians
+over {_rounds(summary)}; ratios are medians of the rounds' own ratios. Weights are random, answers are greedy and of
+fixed length, prompts differ from round to round. Rates are tokens or texts per second.
 
 {WORKLOADS.format(**about["scale"])}
 
@@ -57,6 +57,11 @@ tokens or texts per second.
 | system | {about["system"]}; load average at the start {about["load_average"]:.1f} |
 | versions | {versions} |
 | date | {about["date"]} |"""
+
+
+def _rounds(summary: Summary) -> str:
+    fewest, most = summary.rounds()
+    return f"{most} rounds" if fewest == most else f"{fewest} to {most} rounds"
 
 
 def _bandwidth(summary: Summary) -> str:
@@ -81,7 +86,8 @@ def _goals(summary: Summary) -> str:
 
 
 def _table(summary: Summary, shape: str) -> str:
-    """All that ran on a shape; where tokens were seen as they came, the time to the first and between them."""
+    """All that ran on a shape; where tokens were seen as they came, the time to the first and between them. Who ran
+    nothing of it is told of at the end of the page."""
     workloads = [name for name in summary.workloads(shape) if name != "start" and not name.startswith("streams-")]
     if not workloads:
         return ""
@@ -91,17 +97,16 @@ def _table(summary: Summary, shape: str) -> str:
         names = [name for workload in workloads for name in summary.contestants(shape, precision, workload)]
         for name in dict.fromkeys(names):
             cells = [_cell(summary, shape, precision, workload, name) for workload in workloads]
-            rows.append(f"| {LABELS.get(name, name)} | {precision} | " + " | ".join(cells) + " |")
+            if any(cells):
+                rows.append(f"| {LABELS.get(name, name)} | {precision} | " + " | ".join(cells) + " |")
     return "\n".join(rows)
 
 
 def _cell(summary: Summary, shape: str, precision: str, workload: str, name: str) -> str:
     key = (shape, precision, workload, name)
-    entry, rate = summary.entry(*key), summary.rate(*key)
-    if entry is None:
-        return ""
+    rate = summary.rate(*key)
     if rate is None:
-        return "failed" if "error" in entry else "not run"
+        return ""
     text = f"**{rate:,.0f}**" if rate >= 10 else f"**{rate:.2f}**"
     first, late = summary.median(*key, "first_seconds_p50"), summary.median(*key, "gaps_p99")
     middle = summary.median(*key, "gaps_p50")
@@ -169,16 +174,17 @@ def _tried() -> str:
 
 def _failures(summary: Summary) -> str:
     """Who did not take part in what, and why."""
-    reasons: dict[tuple[str, str], list[str]] = {}
+    reasons: dict[tuple[str, str], dict[str, list[str]]] = {}
     for entry in summary.entries:
         if "error" in entry:
-            where = f"{entry['shape']} {entry['precision']} {entry['workload']}"
-            reasons.setdefault((entry["contestant"], entry["error"]), []).append(where)
+            models = reasons.setdefault((entry["contestant"], entry["error"]), {})
+            models.setdefault(f"{entry['shape']} {entry['precision']}", []).append(entry["workload"])
     if not reasons:
         return ""
     rows = ["## Not measured", "", "| contestant | what | why |", "|---|---|---|"]
-    for (name, why), where in reasons.items():
-        rows.append(f"| {LABELS.get(name, name)} | {', '.join(where)} | {why.replace('|', '/')} |")
+    for (name, why), models in reasons.items():
+        what = "; ".join(f"{model}: {', '.join(workloads)}" for model, workloads in models.items())
+        rows.append(f"| {LABELS.get(name, name)} | {what} | {why.replace('|', '/')} |")
     return "\n".join(rows)
 
 

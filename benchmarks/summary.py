@@ -11,6 +11,9 @@ from benchmarks.contestants import OURS
 
 ITEM_BYTES = {"float32": 4, "bfloat16": 2, "int8": 1}
 
+Key = tuple[str, str, str, str]
+"""Shape, precision, workload, contestant."""
+
 
 class Summary:
     """One run, read from its file. Rates are units of work per second: tokens or texts, as the workload counts."""
@@ -38,10 +41,26 @@ class Summary:
 
     def rate(self, shape: str, precision: str, workload: str, contestant: str) -> float | None:
         """Median over the rounds; None without any."""
+        rates = self._rates(shape, precision, workload, contestant)
+        return statistics.median(rates) if rates else None
+
+    def ratio(self, over: Key, under: Key) -> float | None:
+        """The median of the rounds' own ratios of two rates: what the machine does from minute to minute is in both.
+
+        None where no round has both.
+        """
+        ratios = [one / other for one, other in zip(self._rates(*over), self._rates(*under), strict=False)]
+        return statistics.median(ratios) if ratios else None
+
+    def rounds(self) -> tuple[int, int]:
+        """The fewest and the most of what ran at all; starts, which are timed once, aside."""
+        counts = [len(entry["runs"]) for entry in self.entries if entry["runs"] and entry["workload"] != "start"]
+        return (min(counts), max(counts)) if counts else (0, 0)
+
+    def _rates(self, shape: str, precision: str, workload: str, contestant: str) -> list[float]:
+        """Round by round; only the last ones can be missing."""
         entry = self.entry(shape, precision, workload, contestant)
-        if entry is None or not entry["runs"]:
-            return None
-        return statistics.median(run["units"] / run["seconds"] for run in entry["runs"])
+        return [run["units"] / run["seconds"] for run in entry["runs"]] if entry else []
 
     def median(self, shape: str, precision: str, workload: str, contestant: str, name: str) -> float | None:
         """Of a figure of the runs, or of their extra ones."""
@@ -50,14 +69,14 @@ class Summary:
         values = [value for value in found if value is not None]
         return statistics.median(values) if values else None
 
-    def best_peer(self, shape: str, precision: str, workload: str) -> tuple[str, float] | None:
+    def best_peer(self, shape: str, precision: str, workload: str) -> str | None:
         """The fastest of the others at the same precision."""
         rates = [
             (rate, name)
             for name in self.contestants(shape, precision, workload)
             if name not in OURS and (rate := self.rate(shape, precision, workload, name)) is not None
         ]
-        return (max(rates)[1], max(rates)[0]) if rates else None
+        return max(rates)[1] if rates else None
 
     def contestants(self, shape: str, precision: str, workload: str) -> list[str]:
         key = (shape, precision, workload)

@@ -52,7 +52,7 @@ def test_every_token_is_timed(tiny_run: Path) -> None:
 
 def test_the_page_tells_goals_and_who_is_missing(tiny_run: Path) -> None:
     page = (tiny_run / "benchmarks.md").read_text()
-    assert "| ctranslate2 | marian-tiny int8 D, marian-tiny int8 D-beam | not run: no environment with peers" in page
+    assert "| ctranslate2 | marian-tiny int8: D, D-beam | not run: no environment with peers" in page
     assert "step over context to 128, 8 rows" in page and "| A, llama-tiny, int8 |" in page
     wanted = ("B, gpt2-124m, int8", "A, llama-135m, bfloat16, in process", "F, bert-base, float32", "D beam 4")
     assert all(what in page for what in wanted)
@@ -140,6 +140,18 @@ def test_a_goal_is_held_against_the_best_peer(tmp_path: Path) -> None:
     alone = _summary(tmp_path / "results.json", {"http": 240.0})
     (line,) = [line for line in goals.lines(alone) if line.what == "B, llama-135m, float32"]
     assert line.verdict == "not measured" and "no peer ran" in line.measured
+
+
+def test_a_ratio_is_that_of_the_same_round(tmp_path: Path) -> None:
+    """A machine that grows slower from round to round slows both."""
+    made = _summary(tmp_path / "results.json", {"http": 1.0, "openvino-genai": 1.0})
+    for entry, rates in zip(made.entries, ((100, 60, 30), (50, 30, 10)), strict=True):
+        entry["runs"] = [{"units": rate, "seconds": 1.0, "extra": {}} for rate in rates]
+    http, peer = (("llama-135m", "float32", "B", name) for name in ("http", "openvino-genai"))
+    assert made.ratio(http, peer) == 2 and made.ratio(peer, http) == 0.5 and made.rounds() == (3, 3)
+    made.entries[1]["runs"].pop()
+    assert made.ratio(http, peer) == 2 and made.rounds() == (2, 3)
+    assert made.ratio(http, ("llama-135m", "float32", "A", "http")) is None
 
 
 def test_the_share_of_the_bandwidth_is_of_what_memory_gave_at_that_time(tmp_path: Path) -> None:
