@@ -18,7 +18,7 @@ from models.steps import PackedStep, Step
 class ConvolvedLayer(Layer):
     """`norm(layer(x) + act(conv(x)))`; before the first and after the last token of a sequence there are zeros.
 
-    forward: [tokens, hidden] -> [tokens, hidden], model dtype; whole sequences only.
+    forward: like `Layer.forward`; whole sequences only.
     Source: He et al. 2021, arXiv:2006.03654, by the published code of its second version.
     """
 
@@ -33,7 +33,7 @@ class ConvolvedLayer(Layer):
         if isinstance(x, Rows):
             raise NotRecordable("rows beside each other are no program's business")
         assert isinstance(step, PackedStep) and self.convolution_norm is not None
-        beside = self.activation(self._convolved(x, step.lengths))
+        beside = step.wanted(self.index, self.activation(self._convolved(x, step.lengths)))
         y: Tensor = self.convolution_norm(super().forward(x, step) + beside)
         return y
 

@@ -70,7 +70,7 @@ class RecordingStep(Step):
             sight = replace(cast(Sight, plan), bias=("bias", layer) if each else "bias")
             plan = cast(AttentionPlan, sight)
         if not self._paged:
-            return attention.attend(query, key, value, plan)
+            return ops.packed_attention(query, key, value, plan, attention.config.scale, attention.config.score_cap)
         keys, values = self._sides("self", layer, attention)
         ops.write_slots(keys, values, cast(Tensor, Given("slots")), key, value)
         return ops.paged_attention(query, keys, values, plan, attention.config.scale, attention.config.score_cap)

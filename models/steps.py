@@ -19,6 +19,7 @@ from models.attention import Attention
 from models.attention_plan import AttentionPlan, Distances, KeyBias
 from models.batch import DecoderBatch
 from models.config import AttentionConfig, RopeConfig
+from models.disentangled import DisentangledAttention
 from models.kv_cache import KVCache
 from models.positions import Rotation
 from models.sparse import SparseAttention, Text, TextPlan
@@ -37,14 +38,15 @@ class Kind(NamedTuple):
 class Step(ABC):
     """Attention for one forward pass through one stack. A plan is made once for each kind and kept.
 
-    What comes after the keys and values of the last layer is computed of the tokens whose hidden states are wanted, and
-    of no others.
+    In one layer the step narrows: what comes after that layer's keys and values, or where they are one with the rest
+    after its attention, is computed of the tokens whose hidden states are wanted, and of no others.
 
     recorded_as: the kind of program that such steps run, or None for those that are computed as they come. kept: what
     such a program is run with that stays from step to step; `given` tells the rest.
 
     score_bias: [heads, distances] for all layers, [layers, heads, distances] for each its own, or None.
-    rows: [n], int64, the tokens whose hidden states are wanted, or None for all. last_layer: its number.
+    rows: [n], int64, the tokens whose hidden states are wanted, or None for all. narrows_at: the layer, the last one or
+    behind it (the number of layers) where each has to compute all tokens.
     """
 
     recorded_as: str | None = None
@@ -55,15 +57,15 @@ class Step(ABC):
         rotations: Mapping[RopeConfig, Rotation],
         score_bias: Tensor | KeyBias | None,
         rows: Tensor | None = None,
-        last_layer: int = 0,
+        narrows_at: int = 0,
     ) -> None:
         self.rotations, self.rows = rotations, rows
-        self._score_bias, self._last_layer = score_bias, last_layer
+        self._score_bias, self._narrows_at = score_bias, narrows_at
         self._plans: dict[Kind, AttentionPlan] = {}
 
     def wanted(self, layer: int, x: Tensor) -> Tensor:
-        """The rows of `x` [tokens, ...] that go on behind the attention of a layer."""
-        return ops.take_rows(x, self.rows) if self.rows is not None and layer == self._last_layer else x
+        """The rows of `x` [tokens, ...] that go on behind the attention of a layer, or behind all layers."""
+        return ops.take_rows(x, self.rows) if self.rows is not None and layer == self._narrows_at else x
 
     def given(self, kinds: Iterable[Kind]) -> dict[Hashable, int]:
         """Addresses and numbers that a program is run with, by the names of `models.recorded`.
@@ -102,7 +104,7 @@ class Step(ABC):
         return None if bias is None else bias.float().contiguous()
 
     def self_attention(self, layer: int, attention: Attention, hidden: Tensor) -> Tensor:
-        """hidden: [tokens, hidden] -> [tokens, hidden]."""
+        """hidden: [tokens, hidden] -> [n, hidden], of the tokens that go on."""
         kind = self._kind(layer, causal=attention.config.causal, window=attention.config.window)
         if kind.wanted and attention.apart:
             query = attention.queries(self.wanted(layer, hidden), self._rotations_of_wanted)
@@ -117,11 +119,10 @@ class Step(ABC):
 
     @abstractmethod
     def cross_attention(self, layer: int, attention: Attention, hidden: Tensor) -> Tensor:
-        """The same, but the keys and values come from the encoder. In the last layer hidden states are of the wanted
-        tokens alone."""
+        """The same, but the keys and values come from the encoder, and hidden states are of the tokens that go on."""
 
     def _kind(self, layer: int, causal: bool = False, window: int | None = None, cross: bool = False) -> Kind:
-        return Kind(causal, window, cross, self.rows is not None and layer == self._last_layer)
+        return Kind(causal, window, cross, self.rows is not None and layer == self._narrows_at)
 
     def _plan(self, kind: Kind) -> AttentionPlan:
         if kind not in self._plans:
@@ -143,7 +144,7 @@ class PackedStep(Step):
     lengths: tokens of each sequence. source: [source tokens, hidden], the encoder's output for the cross-attention of
     each sequence, `source_lengths` tokens each; or None. distances: for attention that looks at them, or None.
     token_ids: [tokens], int64, for attention that is sparse. rows, places: the one token of each sequence whose hidden
-    state is wanted, among all and within it; for plain attention alone.
+    state is wanted, among all and within it.
     """
 
     def __init__(
@@ -159,9 +160,9 @@ class PackedStep(Step):
         token_ids: Tensor | None = None,
         rows: Tensor | None = None,
         places: tuple[int, ...] | None = None,
-        last_layer: int = 0,
+        narrows_at: int = 0,
     ) -> None:
-        super().__init__(rotations, score_bias, rows, last_layer)
+        super().__init__(rotations, score_bias, rows, narrows_at)
         self._places = places
         self.lengths, self._dtype, self._device = lengths, dtype, device
         self._source, self._source_lengths, self._distances = source, source_lengths, distances
@@ -169,13 +170,17 @@ class PackedStep(Step):
         self._sparse_plans: dict[AttentionConfig, list[tuple[Text, TextPlan]]] = {}
 
     def self_attention(self, layer: int, attention: Attention, hidden: Tensor) -> Tensor:
-        if not isinstance(attention, SparseAttention):
-            return super().self_attention(layer, attention, hidden)
+        if isinstance(attention, SparseAttention):
+            return self.wanted(layer, attention(hidden, self.rotations, self._sparse_plan(attention)))
+        if isinstance(attention, DisentangledAttention):
+            return self.wanted(layer, attention(hidden, self._plan(Kind())))
+        return super().self_attention(layer, attention, hidden)
+
+    def _sparse_plan(self, attention: SparseAttention) -> list[tuple[Text, TextPlan]]:
         kind = attention.config
         if kind not in self._sparse_plans:
             self._sparse_plans[kind] = [(text, attention.plan(text)) for text in self._texts()]
-        attended: Tensor = attention(hidden, self.rotations, self._sparse_plans[kind])
-        return attended
+        return self._sparse_plans[kind]
 
     def _texts(self) -> list[Text]:
         assert self._token_ids is not None, "sparse attention needs the token ids"
@@ -210,7 +215,7 @@ class PackedStep(Step):
     def _attend(
         self, layer: int, attention: Attention, query: Tensor, key: Tensor, value: Tensor, plan: AttentionPlan
     ) -> Tensor:
-        return attention.attend(query, key, value, plan)
+        return ops.packed_attention(query, key, value, plan, attention.config.scale, attention.config.score_cap)
 
 
 class PagedStep(Step):
@@ -228,8 +233,8 @@ class PagedStep(Step):
         score_bias: Tensor | KeyBias | None = None,
     ) -> None:
         # The products of adapters know which rows of a whole step are theirs, so that all of them are computed.
-        rows = None if batch.adapters else batch.wanted
-        super().__init__(rotations, score_bias, rows, len(cache.keys) - 1)
+        narrows_at = len(cache.keys) - (0 if batch.adapters else 1)
+        super().__init__(rotations, score_bias, batch.wanted, narrows_at)
         self._batch, self._cache, self._cross_cache = batch, cache, cross_cache
         self._dtype, self._device = cache.dtype, batch.token_ids.device
         self.recorded_as = None if batch.adapters else "paged"

@@ -160,7 +160,8 @@ class Stack(nn.Module):
         for layer in self.layers:
             x = layer(x, step)
         x = x if self.final_norm is None else self.final_norm(x)
-        return x if self.output_projection is None else self.output_projection(x)
+        x = x if self.output_projection is None else self.output_projection(x)
+        return step.wanted(len(self.layers), x)
 
 
 def _make_embedding(
@@ -214,11 +215,9 @@ class Transformer(nn.Module):
         [batch, hidden], where one token of each is wanted."""
         stack = self.decoder if self.encoder is None else self.encoder
         assert stack is not None
-        wanted = batch.wanted if isinstance(batch, EncoderBatch) else None
         step = self._packed_step(stack, batch)
         with self.adapters.used(batch.adapters, batch.lengths):
-            hidden = stack.read(batch, step)
-        return hidden if wanted is None or step.rows is not None else hidden[wanted]
+            return stack.read(batch, step)
 
     def write_cross(
         self,
@@ -247,8 +246,7 @@ class Transformer(nn.Module):
         rotations, bias = self.decoder.rotations(batch.positions, length, batch.rope_lengths), self.decoder.bias(length)
         step = PagedStep(batch, cache, cross_cache, rotations, bias)
         with self.adapters.used(batch.adapters, batch.query_lens):
-            hidden: Tensor = self.decoder(batch.token_ids, batch.positions, step)
-        return hidden if batch.wanted is None or step.rows is not None else hidden[batch.wanted]
+            return self.decoder(batch.token_ids, batch.positions, step)  # type: ignore[no-any-return]
 
     def align(self, source: EncoderBatch, target: EncoderBatch) -> Tensor:
         """What each token of a text looks at in its source, in the last layer: [tokens, source tokens], float32.
@@ -333,10 +331,6 @@ class Transformer(nn.Module):
         length = max(batch.lengths)
         rotations, bias = stack.rotations(batch.positions, length, rope_lengths), stack.bias(length)
         distances = None if stack.distances is None else stack.distances(length)
-        last = stack.layers[-1]
-        # Adapters, convolutions, sparse and disentangled attention work on whole texts.
-        parts = type(last) is Layer and type(last.attention) is Attention and not batch.adapters
-        chosen = texts if parts else None
         step = PackedStep(
             batch.lengths,
             self.dtype,
@@ -347,9 +341,9 @@ class Transformer(nn.Module):
             batch.lengths,
             distances,
             None if texts is None else texts.token_ids,
-            None if chosen is None else chosen.wanted,
-            None if chosen is None else chosen.places,
-            len(stack.layers) - 1,
+            None if texts is None else texts.wanted,
+            None if texts is None else texts.places,
+            len(stack.layers) - (0 if batch.adapters else 1),
         )
         step.recorded_as = None if batch.adapters else "packed"
         return step
