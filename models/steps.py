@@ -6,9 +6,9 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Hashable, Iterable, Mapping
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from functools import cached_property
-from itertools import accumulate, pairwise
+from itertools import pairwise
 from typing import NamedTuple
 
 import torch
@@ -16,12 +16,12 @@ from torch import Tensor
 
 from models import ops
 from models.attention import Attention
-from models.attention_plan import AttentionPlan, Distances, KeyBias
-from models.batch import DecoderBatch
+from models.attention_plan import AttentionPlan, KeyBias
+from models.batch import DecoderBatch, EncoderBatch, SoundBatch
 from models.config import AttentionConfig, RopeConfig
 from models.disentangled import DisentangledAttention
 from models.kv_cache import KVCache
-from models.positions import Rotation
+from models.positions import PositionEncodings, Rotation
 from models.sparse import SparseAttention, Text, TextPlan
 
 
@@ -38,15 +38,14 @@ class Kind(NamedTuple):
 class Step(ABC):
     """Attention for one forward pass through one stack. A plan is made once for each kind and kept.
 
-    In one layer the step narrows: what comes after that layer's keys and values, or where they are one with the rest
-    after its attention, is computed of the tokens whose hidden states are wanted, and of no others.
+    In the last layer the step narrows: what comes after its keys and values, or where whole texts are needed after its
+    attention, is computed of the tokens whose hidden states are wanted, and of no others.
 
     recorded_as: the kind of program that such steps run, or None for those that are computed as they come. kept: what
     such a program is run with that stays from step to step; `given` tells the rest.
 
-    score_bias: [heads, distances] for all layers, [layers, heads, distances] for each its own, or None.
-    rows: [n], int64, the tokens whose hidden states are wanted, or None for all. narrows_at: the layer, the last one or
-    behind it (the number of layers) where each has to compute all tokens.
+    rows: [n], int64, the tokens whose hidden states are wanted, or None for all. adapters: the name of each sequence's,
+    or no names; with them all layers compute every token, and none is a program.
     """
 
     recorded_as: str | None = None
@@ -54,13 +53,16 @@ class Step(ABC):
 
     def __init__(
         self,
-        rotations: Mapping[RopeConfig, Rotation],
-        score_bias: Tensor | KeyBias | None,
-        rows: Tensor | None = None,
-        narrows_at: int = 0,
+        encodings: PositionEncodings,
+        rows: Tensor | None,
+        num_layers: int,
+        adapters: Sequence[str] = (),
     ) -> None:
-        self.rotations, self.rows = rotations, rows
-        self._score_bias, self._narrows_at = score_bias, narrows_at
+        self.rotations, self._score_bias, self.rows = encodings.rotations, encodings.score_bias, rows
+        # The products of adapters know which rows of a whole step are theirs.
+        self._narrows_at = num_layers if adapters else num_layers - 1
+        if adapters:
+            self.recorded_as = None
         self._plans: dict[Kind, AttentionPlan] = {}
 
     def wanted(self, layer: int, x: Tensor) -> Tensor:
@@ -138,35 +140,34 @@ class Step(ABC):
     ) -> Tensor: ...
 
 
+class Source(NamedTuple):
+    """What an encoder made of each sequence's source. hidden: [source tokens, hidden]. lengths: tokens of each."""
+
+    hidden: Tensor
+    lengths: tuple[int, ...]
+
+
 class PackedStep(Step):
     """Whole sequences, packed one after the other.
 
-    lengths: tokens of each sequence. source: [source tokens, hidden], the encoder's output for the cross-attention of
-    each sequence, `source_lengths` tokens each; or None. distances: for attention that looks at them, or None.
-    token_ids: [tokens], int64, for attention that is sparse. rows, places: the one token of each sequence whose hidden
-    state is wanted, among all and within it.
+    dtype: of hidden states. source: what cross-attention looks at, or None. lengths: tokens of each sequence.
     """
+
+    recorded_as: str | None = "packed"
 
     def __init__(
         self,
-        lengths: tuple[int, ...],
+        batch: EncoderBatch | SoundBatch,
+        encodings: PositionEncodings,
+        num_layers: int,
         dtype: torch.dtype,
-        device: torch.device,
-        rotations: Mapping[RopeConfig, Rotation],
-        score_bias: Tensor | KeyBias | None = None,
-        source: Tensor | None = None,
-        source_lengths: tuple[int, ...] = (),
-        distances: Distances | None = None,
-        token_ids: Tensor | None = None,
-        rows: Tensor | None = None,
-        places: tuple[int, ...] | None = None,
-        narrows_at: int = 0,
+        source: Source | None = None,
     ) -> None:
-        super().__init__(rotations, score_bias, rows, narrows_at)
-        self._places = places
-        self.lengths, self._dtype, self._device = lengths, dtype, device
-        self._source, self._source_lengths, self._distances = source, source_lengths, distances
-        self._token_ids = token_ids
+        self._texts = batch if isinstance(batch, EncoderBatch) else None
+        rows = None if self._texts is None else self._texts.wanted
+        super().__init__(encodings, rows, num_layers, batch.adapters)
+        self.lengths, self._dtype, self._device = batch.lengths, dtype, batch.positions.device
+        self._source, self._distances = source, encodings.distances
         self._sparse_plans: dict[AttentionConfig, list[tuple[Text, TextPlan]]] = {}
 
     def self_attention(self, layer: int, attention: Attention, hidden: Tensor) -> Tensor:
@@ -179,27 +180,30 @@ class PackedStep(Step):
     def _sparse_plan(self, attention: SparseAttention) -> list[tuple[Text, TextPlan]]:
         kind = attention.config
         if kind not in self._sparse_plans:
-            self._sparse_plans[kind] = [(text, attention.plan(text)) for text in self._texts()]
+            self._sparse_plans[kind] = [(text, attention.plan(text)) for text in self._each_text()]
         return self._sparse_plans[kind]
 
-    def _texts(self) -> list[Text]:
-        assert self._token_ids is not None, "sparse attention needs the token ids"
-        assert not isinstance(self._score_bias, KeyBias), "sparse attention knows distances, not places"
-        ends = list(accumulate(self.lengths, initial=0))
-        spans = [slice(start, end) for start, end in pairwise(ends)]
-        return [Text(span, self._token_ids[span], self._score_bias, self._dtype) for span in spans]
+    def _each_text(self) -> list[Text]:
+        assert self._texts is not None, "sparse attention is of texts"
+        assert not isinstance(self._score_bias, KeyBias), "sparse attention knows distances, not positions"
+        spans = [slice(start, end) for start, end in pairwise(self._texts.offsets)]
+        return [Text(span, self._texts.token_ids[span], self._score_bias, self._dtype) for span in spans]
 
     def cross_attention(self, layer: int, attention: Attention, hidden: Tensor) -> Tensor:
         assert self._source is not None, "cross-attention needs the encoder's output"
         query = attention.queries(hidden, {})
-        key, value = attention.keys_values(self._source, {})
+        key, value = attention.keys_values(self._source.hidden, {})
         plan = self._plan(self._kind(layer, cross=True))
         return attention.join(ops.packed_attention(query, key, value, plan, attention.config.scale))
 
     def _make_plan(self, kind: Kind) -> AttentionPlan:
-        query_lens = (1,) * len(self.lengths) if kind.wanted else self.lengths
+        query_lens, firsts = self.lengths, None
+        if kind.wanted:
+            assert self._texts is not None
+            query_lens, firsts = (1,) * len(self.lengths), self._texts.places
         if kind.cross:
-            return AttentionPlan(query_lens, self._source_lengths, self._dtype, self._device)
+            assert self._source is not None
+            return AttentionPlan(query_lens, self._source.lengths, self._dtype, self._device)
         return AttentionPlan(
             query_lens,
             self.lengths,
@@ -209,7 +213,7 @@ class PackedStep(Step):
             kind.window,
             score_bias=self._score_bias,
             distances=self._distances,
-            firsts=self._places if kind.wanted else None,
+            firsts=firsts,
         )
 
     def _attend(
@@ -224,20 +228,18 @@ class PagedStep(Step):
     cross_cache: filled before with the keys and values of each row's source, or None.
     """
 
+    recorded_as: str | None = "paged"
+
     def __init__(
         self,
         batch: DecoderBatch,
         cache: KVCache,
         cross_cache: KVCache | None,
-        rotations: Mapping[RopeConfig, Rotation],
-        score_bias: Tensor | KeyBias | None = None,
+        encodings: PositionEncodings,
     ) -> None:
-        # The products of adapters know which rows of a whole step are theirs, so that all of them are computed.
-        narrows_at = len(cache.keys) - (0 if batch.adapters else 1)
-        super().__init__(rotations, score_bias, batch.wanted, narrows_at)
+        super().__init__(encodings, batch.wanted, len(cache.keys), batch.adapters)
         self._batch, self._cache, self._cross_cache = batch, cache, cross_cache
         self._dtype, self._device = cache.dtype, batch.token_ids.device
-        self.recorded_as = None if batch.adapters else "paged"
         self.kept = (cache.addresses("self"),)
         if cross_cache is not None:
             self.kept += (cross_cache.addresses("cross"),)

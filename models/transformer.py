@@ -73,7 +73,6 @@ from models.config import (
     KeyAlibiConfig,
     ModelConfig,
     QuestionTypesEmbeddingConfig,
-    RopeConfig,
     SpanHead,
     StackConfig,
 )
@@ -85,11 +84,11 @@ from models.kv_cache import KVCache
 from models.layer import Layer
 from models.linear import Linear, Packer
 from models.norms import make_norm
-from models.positions import Alibi, BucketBias, KeyAlibi, LayerBucketBias, Rotary, Rotation
+from models.positions import Alibi, BucketBias, KeyAlibi, LayerBucketBias, PositionEncodings, Rotary
 from models.question_types import QuestionTypesEmbedding
 from models.recorded import Recorded
 from models.sound_embedding import ConvolutionalEmbedding
-from models.steps import PackedStep, PagedStep, Step
+from models.steps import PackedStep, PagedStep, Source, Step
 
 
 class Stack(nn.Module):
@@ -134,11 +133,11 @@ class Stack(nn.Module):
         assert isinstance(self.embedding, Embedding), "sound has no token table"
         return self.embedding.tokens
 
-    def rotations(
-        self, positions: Tensor, length: int, rope_lengths: Tensor | None = None
-    ) -> dict[RopeConfig, Rotation]:
-        """The angles of a step's positions, all below `length`, for each kind of rotary positions in the stack."""
-        return {rotary.config: rotary(positions, length, rope_lengths) for rotary in self._rotaries}
+    def encodings(self, positions: Tensor, length: int, rope_lengths: Tensor | None = None) -> PositionEncodings:
+        """For a step's tokens. positions, rope_lengths: [tokens], int64, positions below `length`; see `Rotary`."""
+        rotations = {rotary.config: rotary(positions, length, rope_lengths) for rotary in self._rotaries}
+        distances = None if self.distances is None else self.distances(length)
+        return PositionEncodings(rotations, self.bias(length), distances)
 
     def bias(self, length: int) -> Tensor | KeyBias | None:
         """The score bias of every distance below `length`, or None: see `BucketBias` and `LayerBucketBias`."""
@@ -215,9 +214,8 @@ class Transformer(nn.Module):
         [batch, hidden], where one token of each is wanted."""
         stack = self.decoder if self.encoder is None else self.encoder
         assert stack is not None
-        step = self._packed_step(stack, batch)
         with self.adapters.used(batch.adapters, batch.lengths):
-            return stack.read(batch, step)
+            return stack.read(batch, self._packed_step(stack, batch))
 
     def write_cross(
         self,
@@ -242,9 +240,8 @@ class Transformer(nn.Module):
         Writes their keys and values to the cache; `cross_cache` is read only, and None without an encoder.
         """
         assert self.decoder is not None, "the model has no decoder"
-        length = max(batch.key_lens)
-        rotations, bias = self.decoder.rotations(batch.positions, length, batch.rope_lengths), self.decoder.bias(length)
-        step = PagedStep(batch, cache, cross_cache, rotations, bias)
+        encodings = self.decoder.encodings(batch.positions, max(batch.key_lens), batch.rope_lengths)
+        step = PagedStep(batch, cache, cross_cache, encodings)
         with self.adapters.used(batch.adapters, batch.query_lens):
             return self.decoder(batch.token_ids, batch.positions, step)  # type: ignore[no-any-return]
 
@@ -255,9 +252,9 @@ class Transformer(nn.Module):
         has looked at nothing yet.
         """
         assert self.decoder is not None, "the model has no decoder"
-        (length,) = target.lengths
-        rotations, bias = self.decoder.rotations(target.positions, length), self.decoder.bias(length)
-        step = AligningStep(length, self.encode(source), rotations, bias)
+        encodings = self.decoder.encodings(target.positions, max(target.lengths))
+        looked_at = Source(self.encode(source), source.lengths)
+        step = AligningStep(target, encodings, len(self.decoder.layers), self.dtype, looked_at)
         # One text, so that all rows are of its adapter, those of the source as well.
         with self.adapters.used(target.adapters, target.lengths):
             self.decoder(target.token_ids, target.positions, step)
@@ -325,28 +322,10 @@ class Transformer(nn.Module):
         layers = [module for module in modules if isinstance(module, Layer)]
         return [layer.cross_attention for layer in layers if layer.cross_attention is not None]
 
-    def _packed_step(self, stack: Stack, batch: EncoderBatch | SoundBatch, source: Tensor | None = None) -> PackedStep:
-        texts = batch if isinstance(batch, EncoderBatch) else None
-        rope_lengths = texts.rope_lengths if stack.rotates_by_length and texts is not None else None
-        length = max(batch.lengths)
-        rotations, bias = stack.rotations(batch.positions, length, rope_lengths), stack.bias(length)
-        distances = None if stack.distances is None else stack.distances(length)
-        step = PackedStep(
-            batch.lengths,
-            self.dtype,
-            self.device,
-            rotations,
-            bias,
-            source,
-            batch.lengths,
-            distances,
-            None if texts is None else texts.token_ids,
-            None if texts is None else texts.wanted,
-            None if texts is None else texts.places,
-            len(stack.layers) - (0 if batch.adapters else 1),
-        )
-        step.recorded_as = None if batch.adapters else "packed"
-        return step
+    def _packed_step(self, stack: Stack, batch: EncoderBatch | SoundBatch, source: Source | None = None) -> PackedStep:
+        rope_lengths = batch.rope_lengths if stack.rotates_by_length and isinstance(batch, EncoderBatch) else None
+        encodings = stack.encodings(batch.positions, max(batch.lengths), rope_lengths)
+        return PackedStep(batch, encodings, len(stack.layers), self.dtype, source)
 
     def _reread(self, source: Tensor, batch: EncoderBatch) -> Tensor:
         assert self.decoder is not None and isinstance(self.config.head, ClassificationHead | SpanHead)
@@ -357,5 +336,5 @@ class Transformer(nn.Module):
             token_ids = token_ids.index_copy(0, starts, batch.token_ids[ends])
         else:
             token_ids = token_ids.index_fill(0, starts, start)
-        step = self._packed_step(self.decoder, batch, source)
+        step = self._packed_step(self.decoder, batch, Source(source, batch.lengths))
         return self.decoder(token_ids, batch.positions, step)  # type: ignore[no-any-return]
