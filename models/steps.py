@@ -200,7 +200,7 @@ class PackedStep(Step):
         query_lens, firsts = self.lengths, None
         if kind.wanted:
             assert self._texts is not None
-            query_lens, firsts = (1,) * len(self.lengths), self._texts.places
+            query_lens, firsts = (1,) * len(self.lengths), self._texts.wanted_positions
         if kind.cross:
             assert self._source is not None
             return AttentionPlan(query_lens, self._source.lengths, self._dtype, self._device)

@@ -271,10 +271,10 @@ class Transformer(nn.Module):
         with self.adapters.used(adapters, [1] * len(adapters)):
             return self.head(hidden, stack.tokens.weight)  # type: ignore[no-any-return]
 
-    def places_of_classes(self, batch: EncoderBatch) -> list[int] | None:
-        """The one token of each text that `classify` reads; None if it reads more."""
+    def wanted_positions(self, batch: EncoderBatch) -> tuple[int, ...] | None:
+        """Of the one token of each text that `classify` reads; None if it reads more."""
         assert isinstance(self.head, Classification), "the model has no classification head"
-        return None if self.config.is_encoder_decoder else self.head.places(batch)
+        return None if self.config.is_encoder_decoder else self.head.wanted_positions(batch)
 
     def classify(self, hidden: Tensor, batch: EncoderBatch) -> Tensor:
         """Class logits from what `encode` gives: [n, hidden], model dtype -> [batch, num_labels], float32.

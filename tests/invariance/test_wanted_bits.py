@@ -94,8 +94,8 @@ def test_the_reference(tmp_path, name):
 def compare_texts(model, adapters=()):
     batch = replace(encoder_batch(TEXTS, CPU), adapters=adapters)
     everything = model.encode(batch)
-    for places in ([0] * 7, [length - 1 for length in LENGTHS], [length // 2 for length in LENGTHS]):
-        one = replace(batch, places=tuple(places))
+    for positions in ([0] * 7, [length - 1 for length in LENGTHS], [length // 2 for length in LENGTHS]):
+        one = replace(batch, wanted_positions=tuple(positions))
         expected = everything[one.wanted]
         for way in ({"name": "cpu"}, {"name": "cpu", "programs": False}):
             with ops.using(**way):
@@ -148,5 +148,5 @@ def test_the_reference_of_texts(tmp_path, body):
     batch = encoder_batch(TEXTS, CPU)
     with ops.using("torch"):
         model = load_model(tmp_path, torch.float32, CPU).transformer
-        one = replace(batch, places=tuple(length // 2 for length in LENGTHS))
+        one = replace(batch, wanted_positions=tuple(length // 2 for length in LENGTHS))
         torch.testing.assert_close(model.encode(one), model.encode(batch)[one.wanted], rtol=1e-5, atol=1e-5)

@@ -21,8 +21,8 @@ from models.config import (
 )
 from models.embeddings import Embedding
 from models.feed_forward import ACTIVATIONS, FeedForward
-from models.heads import normalize, pool
 from models.norms import SublayerNorms, make_norm
+from models.pooling import normalize, pool
 from models.positions import sinusoids
 
 
