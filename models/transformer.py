@@ -177,7 +177,11 @@ class Transformer(nn.Module):
     """The whole model. Holds weights and no state between calls; keys and values live in the caches it is given.
 
     Built on torch's meta device and filled by `models.loader`. For inference only.
+
+    attention_dtype: of queries, keys and values, and so of caches; `pack_weights` settles it.
     """
+
+    attention_dtype: torch.dtype
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
@@ -190,20 +194,10 @@ class Transformer(nn.Module):
         token_width = stack.embedding.width or config.hidden_size
         self.head = make_head(config.head, config.output_size, config.vocab_size, token_width)
         self.adapters = Adapters()
-        self._attention_dtype: torch.dtype | None = None
 
     @property
     def dtype(self) -> torch.dtype:
         return next(self.parameters()).dtype
-
-    @property
-    def attention_dtype(self) -> torch.dtype:
-        """Of queries, keys and values, and so of caches: see `pack_weights`."""
-        return self._attention_dtype or self.dtype
-
-    @attention_dtype.setter
-    def attention_dtype(self, dtype: torch.dtype) -> None:
-        self._attention_dtype = dtype
 
     @property
     def device(self) -> torch.device:
