@@ -1,4 +1,4 @@
-"""A layer with a convolution over neighbouring tokens beside it, and the choice between it and a plain one."""
+"""A layer with a convolution over neighbouring tokens beside it."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from models.config import ConvolvedLayerConfig, LayerConfig
-from models.feed_forward import ACTIVATIONS
+from models.activations import ACTIVATIONS
+from models.config import ConvolvedLayerConfig
 from models.layer import Layer
 from models.linear import Kernel
 from models.norms import make_norm
@@ -45,10 +45,3 @@ class ConvolvedLayer(Layer):
         spaced[place] = x
         kernel = self.convolution
         return F.conv1d(spaced.T[None], kernel.weight, kernel.bias, groups=self.groups)[0].T[place - self.margin]
-
-
-def make_layer(config: LayerConfig, hidden_size: int, index: int) -> Layer:
-    """The layer that a configuration asks for. index: see `Layer`."""
-    if isinstance(config, ConvolvedLayerConfig):
-        return ConvolvedLayer(config, hidden_size, index)
-    return Layer(config, hidden_size, index)

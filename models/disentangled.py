@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from models import ops
 from models.attention import Attention
 from models.attention_plan import AttentionPlan, Distances
-from models.config import AttentionConfig, DisentangledConfig, DistanceConfig
+from models.config import DisentangledConfig, DistanceConfig
 from models.linear import Linear, parameter
 from models.norms import make_norm
 
@@ -72,10 +72,3 @@ class DisentangledAttention(Attention):
         )
         query, key, value = self.projections(hidden, {})
         return self.join(ops.disentangled_attention(query, key, value, keys, queries, plan, self.config.scale))
-
-
-def make_attention(config: AttentionConfig, hidden_size: int) -> Attention:
-    """The self-attention that a configuration asks for."""
-    if isinstance(config, DisentangledConfig):
-        return DisentangledAttention(config, hidden_size)
-    return Attention(config, hidden_size)

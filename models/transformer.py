@@ -61,116 +61,14 @@ from models import ops
 from models.adapters import Adapters
 from models.alignment import AligningStep
 from models.attention import Attention
-from models.attention_plan import KeyBias
 from models.batch import DecoderBatch, EncoderBatch, SoundBatch
-from models.config import (
-    AlibiConfig,
-    AttentionConfig,
-    BucketBiasConfig,
-    ClassificationHead,
-    ConvolutionalEmbeddingConfig,
-    EmbeddingConfig,
-    KeyAlibiConfig,
-    ModelConfig,
-    QuestionTypesEmbeddingConfig,
-    SpanHead,
-    StackConfig,
-)
-from models.convolved_layer import make_layer
-from models.disentangled import DistanceTable
-from models.embeddings import Embedding, Table
+from models.config import AttentionConfig, ClassificationHead, ModelConfig, SpanHead
 from models.heads import Classification, LanguageModel, MaskedLanguageModel, TokenClassification, make_head
 from models.kv_cache import KVCache
 from models.layer import Layer
-from models.linear import Linear, Packer
-from models.norms import make_norm
-from models.positions import Alibi, BucketBias, KeyAlibi, LayerBucketBias, PositionEncodings, Rotary
-from models.question_types import QuestionTypesEmbedding
-from models.recorded import Recorded
-from models.sound_embedding import ConvolutionalEmbedding
-from models.steps import PackedStep, PagedStep, Source, Step
-
-
-class Stack(nn.Module):
-    """An encoder or a decoder: embedding, layers, final norm, and where there is one a matrix to another width.
-
-    tokens: a token table to share, or None. forward: token_ids, positions, token_type_ids: [tokens], int64
-    -> [tokens, hidden or output width], model dtype.
-    """
-
-    def __init__(self, config: StackConfig, hidden_size: int, tokens: Table | None = None) -> None:
-        super().__init__()
-        self.config = config
-        self.embedding = _make_embedding(config.embedding, hidden_size, tokens)
-        layers: list[Layer] = []
-        for index, layer in enumerate(config.layers):
-            owner = config.sharing[index] if config.sharing else index
-            layers.append(make_layer(layer, hidden_size, index) if owner == index else layers[owner].again(index))
-        self.layers = nn.ModuleList(layers)
-        self.final_norm = make_norm(config.final_norm, hidden_size)
-        width = config.output_width
-        self.output_projection = None if width is None else Linear(hidden_size, width, bias=False)
-        self.score_bias: BucketBias | LayerBucketBias | Alibi | KeyAlibi | None = None
-        heads = config.layers[0].attention.num_heads
-        match config.score_bias:
-            case BucketBiasConfig(per_layer=True) as buckets:
-                self.score_bias = LayerBucketBias(buckets, heads, len(config.layers))
-            case BucketBiasConfig() as buckets:
-                self.score_bias = BucketBias(buckets, heads)
-            case AlibiConfig() as lines:
-                self.score_bias = Alibi(lines)
-            case KeyAlibiConfig() as lines:
-                self.score_bias = KeyAlibi(lines)
-        self.distances = None if config.distances is None else DistanceTable(config.distances, hidden_size)
-        ropes = {layer.attention.rope for layer in config.layers}
-        self._rotaries = [Rotary(rope) for rope in ropes if rope is not None]
-        self._recorded = Recorded(self)
-        self.rotates_by_length = any(rotary.config.depends_on_length for rotary in self._rotaries)
-
-    @property
-    def tokens(self) -> Table:
-        """The token table."""
-        assert isinstance(self.embedding, Embedding), "sound has no token table"
-        return self.embedding.tokens
-
-    def encodings(self, positions: Tensor, length: int, rope_lengths: Tensor | None = None) -> PositionEncodings:
-        """For a step's tokens. positions, rope_lengths: [tokens], int64, positions below `length`; see `Rotary`."""
-        rotations = {rotary.config: rotary(positions, length, rope_lengths) for rotary in self._rotaries}
-        distances = None if self.distances is None else self.distances(length)
-        return PositionEncodings(rotations, self.bias(length), distances)
-
-    def bias(self, length: int) -> Tensor | KeyBias | None:
-        """The score bias of every distance below `length`, or None: see `BucketBias` and `LayerBucketBias`."""
-        if isinstance(self.score_bias, Alibi | KeyAlibi):
-            weight = self.tokens.weight
-            return self.score_bias(length, weight.dtype, weight.device)
-        return None if self.score_bias is None else self.score_bias(length)
-
-    def forward(self, token_ids: Tensor, positions: Tensor, step: Step, token_type_ids: Tensor | None = None) -> Tensor:
-        return self._recorded(self.embedding(token_ids, positions, token_type_ids), step)
-
-    def read(self, batch: EncoderBatch | SoundBatch, step: Step) -> Tensor:
-        """Texts or recordings, whole, as the embedding takes them: [tokens, hidden], model dtype."""
-        return self._recorded(self.embedding.read(batch), step)  # type: ignore[arg-type]
-
-    def layers_of(self, x: Tensor, step: Step) -> Tensor:
-        """What all layers make of the embedded tokens: [tokens, hidden] -> [n, hidden or output width], of those that
-        the step wants."""
-        for layer in self.layers:
-            x = layer(x, step)
-        x = x if self.final_norm is None else self.final_norm(x)
-        x = x if self.output_projection is None else self.output_projection(x)
-        return step.wanted(len(self.layers), x)
-
-
-def _make_embedding(
-    config: EmbeddingConfig | ConvolutionalEmbeddingConfig, hidden_size: int, tokens: Table | None
-) -> Embedding | ConvolutionalEmbedding:
-    if isinstance(config, ConvolutionalEmbeddingConfig):
-        return ConvolutionalEmbedding(config, hidden_size)
-    if isinstance(config, QuestionTypesEmbeddingConfig):
-        return QuestionTypesEmbedding(config, hidden_size, tokens)
-    return Embedding(config, hidden_size, tokens)
+from models.linear import Packer
+from models.stack import Stack
+from models.steps import PackedStep, PagedStep, Source
 
 
 class Transformer(nn.Module):
