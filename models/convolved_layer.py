@@ -40,8 +40,8 @@ class ConvolvedLayer(Layer):
     def _convolved(self, x: Tensor, lengths: tuple[int, ...]) -> Tensor:
         """All sequences in one call: `margin` zeros stand before each of them and after the last."""
         gaps = torch.cat([torch.full((length,), number) for number, length in enumerate(lengths, 1)])
-        place = (torch.arange(len(x)) + self.margin * gaps).to(x.device)
+        rows = (torch.arange(len(x)) + self.margin * gaps).to(x.device)
         spaced = x.new_zeros(len(x) + self.margin * (len(lengths) + 1), x.shape[1])
-        spaced[place] = x
+        spaced[rows] = x
         kernel = self.convolution
-        return F.conv1d(spaced.T[None], kernel.weight, kernel.bias, groups=self.groups)[0].T[place - self.margin]
+        return F.conv1d(spaced.T[None], kernel.weight, kernel.bias, groups=self.groups)[0].T[rows - self.margin]

@@ -113,8 +113,8 @@ class BandedAttention(SparseAttention):
         assert self.config.window is not None
         length, size, device = text.length, self.config.window - 1, text.token_ids.device
         if length <= self.config.window:
-            places = torch.arange(length, device=device)
-            bias = None if text.score_bias is None else _bias_of(places - places[:, None], text.score_bias)
+            positions = torch.arange(length, device=device)
+            bias = None if text.score_bias is None else _bias_of(positions - positions[:, None], text.score_bias)
             return TextPlan(0, bias, global_tokens)
         distance = torch.arange(-size, 2 * size, device=device) - torch.arange(size, device=device)[:, None]
         band = torch.zeros(1, 1, 1, dtype=text.dtype, device=device)
