@@ -37,12 +37,12 @@ class LowRank:
 
 @dataclass(frozen=True)
 class Chosen:
-    """Rows of a tensor that go through adapters: `places`, adapter by adapter, each with its `parts` of them.
+    """Rows of a tensor that go through adapters: `rows`, adapter by adapter, each with its `parts` of them.
 
-    places: [n], int64, or a slice for all rows in their order. rest: the other rows, [m], int64, or None without any.
+    rows: [n], int64, or a slice for all rows in their order. rest: the other rows, [m], int64, or None without any.
     """
 
-    places: slice | Tensor
+    rows: slice | Tensor
     parts: tuple[tuple[str, slice], ...]
     rest: Tensor | None
 
@@ -71,17 +71,17 @@ class AdapterRows:
         chosen = [name for name in self._spans if name in names]
         if not chosen:
             return None
-        rest = self._places(name for name in self._spans if name not in names)
+        rest = self._rows_of(name for name in self._spans if name not in names)
         if rest is None and len(chosen) == 1:
             # All rows are its own, however many a tensor has.
             return Chosen(slice(None), ((chosen[0], slice(None)),), None)
         ends = (0, *accumulate(sum(end - start for start, end in self._spans[name]) for name in chosen))
         parts = tuple((name, slice(*ends[index : index + 2])) for index, name in enumerate(chosen))
-        places = self._places(chosen)
-        assert places is not None
-        return Chosen(places, parts, rest)
+        mine = self._rows_of(chosen)
+        assert mine is not None
+        return Chosen(mine, parts, rest)
 
-    def _places(self, names: Iterable[str]) -> Tensor | None:
+    def _rows_of(self, names: Iterable[str]) -> Tensor | None:
         """[n], int64: the rows of these, one after the other."""
         rows = [np.arange(*span) for name in names for span in self._spans[name]]
         return torch.from_numpy(np.concatenate(rows)).to(self._device, non_blocking=True) if rows else None
@@ -143,8 +143,8 @@ class AdaptedLinear:
     an adapter is over its own rows.
     """
 
-    def __init__(self, base: ops.PackedLinear, table: Adapters) -> None:
-        self._base, self._table = base, table
+    def __init__(self, base: ops.PackedLinear, adapters: Adapters) -> None:
+        self._base, self._adapters = base, adapters
         self._added: dict[str, tuple[torch.dtype, ops.PackedLinear, ops.PackedLinear]] = {}
         self._names: frozenset[str] = frozenset()
 
@@ -166,30 +166,30 @@ class AdaptedLinear:
 
     def __call__(self, x: Tensor, activation: Activation | None = None, times: Tensor | None = None) -> Tensor:
         """Like `Linear.forward`."""
-        rows = self._table.rows
+        rows = self._adapters.rows
         chosen = None if rows is None else rows.among(self._names)
         if rows is None or chosen is None:
             return self._base(x, activation, times)
-        assert isinstance(chosen.places, slice) or len(x) == rows.count, "rows of another tensor than the pass's"
-        asked = x[chosen.places]
+        assert isinstance(chosen.rows, slice) or len(x) == rows.count, "rows of another tensor than the pass's"
+        asked = x[chosen.rows]
         if activation is None and times is None:
             y = self._base(x)
-            changed = self._changed(y[chosen.places], asked, chosen)
+            changed = self._changed(y[chosen.rows], asked, chosen)
         else:
             # What is added comes before the activation, which the base's product has inside.
             changed = self._changed(self._base(asked), asked, chosen)
             if activation is not None:
                 changed = activate(changed, activation)
             if times is not None:
-                changed = changed * times[chosen.places]
+                changed = changed * times[chosen.rows]
             y = changed
-            if isinstance(chosen.places, Tensor):
+            if isinstance(chosen.rows, Tensor):
                 y = changed.new_empty(len(x), changed.shape[1])
             if chosen.rest is not None:
                 rest = chosen.rest
                 y[rest] = self._base(x[rest], activation, None if times is None else times[rest])
-        if isinstance(chosen.places, Tensor):
-            y[chosen.places] = changed
+        if isinstance(chosen.rows, Tensor):
+            y[chosen.rows] = changed
         return y
 
     def _changed(self, y: Tensor, x: Tensor, chosen: Chosen) -> Tensor:

@@ -5,35 +5,26 @@ Of the last layer, averaged over its heads, as Bahdanau et al. 2015 (arXiv:1409.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 import torch
 from torch import Tensor
 
 from models.attention import Attention
-from models.attention_plan import KeyBias
-from models.config import RopeConfig
-from models.positions import Rotation
 from models.steps import PackedStep
 
 
 class AligningStep(PackedStep):
     """One text through a decoder, whole, beside what its tokens' cross-attention looks at.
 
-    source: [source tokens, hidden], the encoder's output. weights: [tokens, source tokens], float32; each row adds up
-    to one.
+    weights: what the last layer looked at, there when it has run: [tokens, source tokens], float32; each row adds up to
+    one.
     """
 
-    def __init__(
-        self, length: int, source: Tensor, rotations: Mapping[RopeConfig, Rotation], score_bias: Tensor | KeyBias | None
-    ) -> None:
-        lengths = ((length,), (len(source),))
-        super().__init__(lengths[0], source.dtype, source.device, rotations, score_bias, source, lengths[1])
-        self.weights = torch.empty(0, device=source.device)
+    recorded_as = None
+    weights: Tensor
 
     def cross_attention(self, layer: int, attention: Attention, hidden: Tensor) -> Tensor:
         assert self._source is not None
-        query, (key, _) = attention.queries(hidden, {}), attention.keys_values(self._source, {})
+        query, (key, _) = attention.queries(hidden, {}), attention.keys_values(self._source.hidden, {})
         heads, kv_heads = attention.config.num_heads, attention.config.num_kv_heads
         key = key.repeat_interleave(heads // kv_heads, dim=1)
         scores = torch.einsum("thd,shd->hts", query.float(), key.float()) * attention.config.scale

@@ -8,7 +8,6 @@ from itertools import accumulate
 from torch import Tensor, nn
 
 from models import ops
-from models.attention_plan import AttentionPlan
 from models.config import AttentionConfig, QueryKeyNorm, RopeConfig
 from models.linear import ClippedLinear, Linear, Packer, merged
 from models.norms import LayerNorm, NormOfHeads, RMSNorm, make_norm
@@ -89,10 +88,6 @@ class Attention(nn.Module):
         """[tokens, hidden] -> two of [tokens, kv_heads, head_dim], the keys treated like the queries."""
         keys = self._rotate(self._normalised(self.key(hidden), self.key_norm), rotations)
         return keys, self._heads(self.value(hidden))
-
-    def attend(self, query: Tensor, key: Tensor, value: Tensor, plan: AttentionPlan) -> Tensor:
-        """Attention among keys and values at hand: `queries` and `keys_values` -> [tokens, heads, head_dim]."""
-        return ops.packed_attention(query, key, value, plan, self.config.scale, self.config.score_cap)
 
     def join(self, attended: Tensor) -> Tensor:
         """[tokens, heads, head_dim] -> [tokens, hidden]."""

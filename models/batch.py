@@ -20,14 +20,14 @@ class EncoderBatch:
     lengths: tokens of each sequence, `batch` integers that add up to `tokens`.
     token_type_ids: [tokens], int64, or None for all zero.
     adapters: the name of each sequence's adapter, empty for none; no names where no sequence has one.
-    places: the one token of each sequence, counted within it, whose hidden state is wanted; None for all.
+    wanted_positions: of the one token of each sequence whose hidden state is wanted; None for all tokens.
     """
 
     token_ids: Tensor
     lengths: tuple[int, ...]
     token_type_ids: Tensor | None = None
     adapters: tuple[str, ...] = ()
-    places: tuple[int, ...] | None = None
+    wanted_positions: tuple[int, ...] | None = None
 
     @cached_property
     def offsets(self) -> tuple[int, ...]:
@@ -37,18 +37,24 @@ class EncoderBatch:
     @cached_property
     def wanted(self) -> Tensor | None:
         """[batch], int64: the tokens whose hidden states are wanted; None for all."""
-        return None if self.places is None else self.tokens_at(self.places)
+        return None if self.wanted_positions is None else self._tokens_at(self.wanted_positions)
 
-    def tokens_at(self, places: Sequence[int]) -> Tensor:
-        """[batch], int64: a token of each sequence, from its place within it."""
-        tokens = [start + place for start, place in zip(self.offsets, places, strict=False)]
+    def one_of_each(self, hidden: Tensor, positions: Sequence[int]) -> Tensor:
+        """The hidden state of one token of each sequence: [batch, hidden].
+
+        hidden: what `encode` made of the batch: of all tokens, or of these alone where they are what is wanted.
+        """
+        return hidden if self.wanted_positions is not None else hidden[self._tokens_at(positions)]
+
+    def _tokens_at(self, positions: Sequence[int]) -> Tensor:
+        tokens = [start + position for start, position in zip(self.offsets, positions, strict=False)]
         return torch.tensor(tokens, device=self.token_ids.device)
 
     @cached_property
     def positions(self) -> Tensor:
         """[tokens], int64: 0, 1, 2... within each sequence."""
-        places = np.concatenate([np.arange(length, dtype=np.int64) for length in self.lengths])
-        return torch.from_numpy(places).to(self.token_ids.device)
+        positions = np.concatenate([np.arange(length, dtype=np.int64) for length in self.lengths])
+        return torch.from_numpy(positions).to(self.token_ids.device)
 
     @cached_property
     def rope_lengths(self) -> Tensor:

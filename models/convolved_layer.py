@@ -1,4 +1,4 @@
-"""A layer with a convolution over neighbouring tokens beside it, and the choice between it and a plain one."""
+"""A layer with a convolution over neighbouring tokens beside it."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from models.config import ConvolvedLayerConfig, LayerConfig
-from models.feed_forward import ACTIVATIONS
+from models.activations import ACTIVATIONS
+from models.config import ConvolvedLayerConfig
 from models.layer import Layer
 from models.linear import Kernel
 from models.norms import make_norm
@@ -18,7 +18,7 @@ from models.steps import PackedStep, Step
 class ConvolvedLayer(Layer):
     """`norm(layer(x) + act(conv(x)))`; before the first and after the last token of a sequence there are zeros.
 
-    forward: [tokens, hidden] -> [tokens, hidden], model dtype; whole sequences only.
+    forward: like `Layer.forward`; whole sequences only.
     Source: He et al. 2021, arXiv:2006.03654, by the published code of its second version.
     """
 
@@ -33,22 +33,15 @@ class ConvolvedLayer(Layer):
         if isinstance(x, Rows):
             raise NotRecordable("rows beside each other are no program's business")
         assert isinstance(step, PackedStep) and self.convolution_norm is not None
-        beside = self.activation(self._convolved(x, step.lengths))
+        beside = step.wanted(self.index, self.activation(self._convolved(x, step.lengths)))
         y: Tensor = self.convolution_norm(super().forward(x, step) + beside)
         return y
 
     def _convolved(self, x: Tensor, lengths: tuple[int, ...]) -> Tensor:
         """All sequences in one call: `margin` zeros stand before each of them and after the last."""
         gaps = torch.cat([torch.full((length,), number) for number, length in enumerate(lengths, 1)])
-        place = (torch.arange(len(x)) + self.margin * gaps).to(x.device)
+        rows = (torch.arange(len(x)) + self.margin * gaps).to(x.device)
         spaced = x.new_zeros(len(x) + self.margin * (len(lengths) + 1), x.shape[1])
-        spaced[place] = x
+        spaced[rows] = x
         kernel = self.convolution
-        return F.conv1d(spaced.T[None], kernel.weight, kernel.bias, groups=self.groups)[0].T[place - self.margin]
-
-
-def make_layer(config: LayerConfig, hidden_size: int, index: int) -> Layer:
-    """The layer that a configuration asks for. index: see `Layer`."""
-    if isinstance(config, ConvolvedLayerConfig):
-        return ConvolvedLayer(config, hidden_size, index)
-    return Layer(config, hidden_size, index)
+        return F.conv1d(spaced.T[None], kernel.weight, kernel.bias, groups=self.groups)[0].T[rows - self.margin]

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from models import ops
 from models.attention import Attention
 from models.attention_plan import AttentionPlan, Distances
-from models.config import AttentionConfig, DisentangledConfig, DistanceConfig
+from models.config import DisentangledConfig, DistanceConfig
 from models.linear import Linear, parameter
 from models.norms import make_norm
 
@@ -62,18 +62,13 @@ class DisentangledAttention(Attention):
             self.position_key = Linear(hidden_size, width, config.position_key_bias) if to_position else None
             self.position_query = Linear(hidden_size, width, bias=True) if to_content else None
 
-    def attend(self, query: Tensor, key: Tensor, value: Tensor, plan: AttentionPlan) -> Tensor:
+    def forward(self, hidden: Tensor, plan: AttentionPlan) -> Tensor:
+        """[tokens, hidden] -> [tokens, hidden], of whole texts. plan: with distances."""
         assert plan.distances is not None, "disentangled attention needs the distances of its stack"
         vectors = plan.distances.vectors
         keys, queries = (
             None if project is None else self._heads(project(vectors))
             for project in (self.position_key, self.position_query)
         )
-        return ops.disentangled_attention(query, key, value, keys, queries, plan, self.config.scale)
-
-
-def make_attention(config: AttentionConfig, hidden_size: int) -> Attention:
-    """The self-attention that a configuration asks for."""
-    if isinstance(config, DisentangledConfig):
-        return DisentangledAttention(config, hidden_size)
-    return Attention(config, hidden_size)
+        query, key, value = self.projections(hidden, {})
+        return self.join(ops.disentangled_attention(query, key, value, keys, queries, plan, self.config.scale))

@@ -4,11 +4,8 @@ from __future__ import annotations
 
 from torch import Tensor, nn
 
-from models.activations import ACTIVATIONS
 from models.config import FeedForwardConfig
 from models.linear import Linear
-
-__all__ = ["ACTIVATIONS", "FeedForward"]
 
 
 class FeedForward(nn.Module):

@@ -1,14 +1,9 @@
-"""What stands on top of the hidden states: logits over words or classes, or one vector per sequence."""
+"""What stands on top of the hidden states: logits over words or classes."""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Sequence
-from typing import Literal
-
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
 
 from models import ops
 from models.activations import ACTIVATIONS
@@ -27,7 +22,7 @@ from models.config import (
 from models.feed_forward import FeedForward
 from models.linear import Linear, Packer, parameter
 from models.norms import SublayerNorms, make_norm
-from models.sentence_config import Pooling
+from models.pooling import pool
 
 
 class LanguageModel(nn.Module):
@@ -100,36 +95,34 @@ class _Labels(nn.Module):
 
 
 class Classification(_Labels):
-    """Class logits of one token of each sequence, or of the mean. forward: [tokens, hidden], or of these tokens alone
-    [batch, hidden] -> [batch, num_labels], float32."""
+    """Class logits of one token of each sequence, or of the mean. forward: what `encode` makes of the batch ->
+    [batch, num_labels], float32."""
 
     def __init__(self, config: ClassificationHead, hidden_size: int) -> None:
         super().__init__(config, config.num_labels, hidden_size)
         self.config = config
 
     def forward(self, hidden: Tensor, batch: EncoderBatch) -> Tensor:
-        if batch.places is not None:
-            return self.labels(hidden)
-        places = self.places(batch)
-        if places is None:
+        positions = batch.wanted_positions or self.wanted_positions(batch)
+        if positions is None:
             return self.labels(pool(hidden, batch, "mean").to(hidden.dtype))
-        return self.labels(hidden[batch.tokens_at(places)])
+        return self.labels(batch.one_of_each(hidden, positions))
 
-    def places(self, batch: EncoderBatch) -> list[int] | None:
-        """Each text's one token, counted within it, or None for the mean. A text that has no such token gives its
+    def wanted_positions(self, batch: EncoderBatch) -> tuple[int, ...] | None:
+        """The one token of each text that is read, or None for the mean. A text that has no such token gives its
         first."""
         match self.config.pool:
             case "mean":
                 return None
             case "first":
-                return [0] * len(batch.lengths)
+                return (0,) * len(batch.lengths)
             case "last":
-                return [length - 1 for length in batch.lengths]
+                return tuple(length - 1 for length in batch.lengths)
             case "end":
                 wanted = batch.token_ids == self.config.end_token_id
             case _:
                 wanted = batch.token_ids != self.config.pad_token_id
-        return [int(part.max()) for part in torch.split((batch.positions * wanted).cpu(), list(batch.lengths))]
+        return tuple(int(part.max()) for part in torch.split((batch.positions * wanted).cpu(), list(batch.lengths)))
 
 
 class TokenClassification(_Labels):
@@ -173,53 +166,3 @@ def make_head(
             return TokenClassification(config, 2, hidden_size)
         case PoolingHead():
             return None
-
-
-def pool(hidden: Tensor, batch: EncoderBatch, mode: Pooling, skipped: Sequence[int] | None = None) -> Tensor:
-    """One vector per sequence. hidden: [tokens, hidden], or of their `place` alone [batch, hidden] -> [batch, hidden],
-    float32.
-
-    `cls` takes the first token. `mean_sqrt` divides the sum by the square root of the length, `weighted_mean` gives the
-    token at position i the weight i + 1 (Muennighoff 2022, arXiv:2202.08904). Each sequence is reduced on its own, so
-    that its batch-mates change nothing. skipped: tokens at the beginning of each that do not count; one always does.
-    """
-    if batch.places is not None:
-        return hidden.float()
-    starts = [min(n, length - 1) for n, length in zip(skipped or [0] * len(batch.lengths), batch.lengths, strict=True)]
-    offsets = batch.offsets
-    spans = [(first + start, end) for first, end, start in zip(offsets, offsets[1:], starts, strict=False)]
-    if mode == "mean":
-        return ops.means_of_spans(hidden, spans)
-    parts = [hidden[first:end].float() for first, end in spans]
-    return torch.stack([_pool_one(part, start, mode) for part, start in zip(parts, starts, strict=True)])
-
-
-def place(mode: Pooling, length: int, skipped: int) -> int | None:
-    """The one token of a text that `pool` takes, or None where it takes more."""
-    match mode:
-        case "cls":
-            return min(skipped, length - 1)
-        case "last":
-            return length - 1
-        case _:
-            return None
-
-
-def _pool_one(part: Tensor, start: int, mode: Literal["cls", "last", "max", "mean_sqrt", "weighted_mean"]) -> Tensor:
-    match mode:
-        case "cls":
-            return part[0]
-        case "last":
-            return part[-1]
-        case "max":
-            return part.amax(0)
-        case "mean_sqrt":
-            return part.sum(0) / math.sqrt(len(part))
-        case "weighted_mean":
-            weights = torch.arange(start + 1, start + len(part) + 1, device=part.device, dtype=part.dtype)
-            return (weights[:, None] * part).sum(0) / weights.sum()
-
-
-def normalize(vectors: Tensor) -> Tensor:
-    """Unit length; a zero vector stays zero. [batch, hidden] -> [batch, hidden]."""
-    return F.normalize(vectors, dim=-1)

@@ -7,10 +7,17 @@ from copy import copy
 from torch import Tensor, nn
 
 from models.attention import Attention
-from models.config import LayerConfig
+from models.config import AttentionConfig, DisentangledConfig, LayerConfig
+from models.disentangled import DisentangledAttention
 from models.mixture import make_feed_forward
 from models.norms import SublayerNorms
-from models.sparse import make_self_attention
+from models.sparse import BandedAttention, BlockSparseAttention, LongformerAttention, TransientGlobalAttention
+from models.sparse_config import (
+    BandedAttentionConfig,
+    BlockSparseAttentionConfig,
+    LongformerAttentionConfig,
+    TransientGlobalAttentionConfig,
+)
 from models.steps import Step
 
 
@@ -23,7 +30,7 @@ class Layer(nn.Module):
     def __init__(self, config: LayerConfig, hidden_size: int, index: int) -> None:
         super().__init__()
         self.index, self.parallel = index, config.parallel
-        self.attention = make_self_attention(config.attention, hidden_size)
+        self.attention = _make_self_attention(config.attention, hidden_size)
         self.attention_norms = SublayerNorms(config.attention_norms, hidden_size)
         self.cross_attention: Attention | None = None
         if config.cross_attention is not None:
@@ -55,3 +62,19 @@ class Layer(nn.Module):
         fed = self.feed_forward_norms.before(wanted) if own_norm else step.wanted(self.index, read)
         x = self.attention_norms.after(wanted, step.self_attention(self.index, self.attention, read))
         return self.feed_forward_norms.after(x, self.feed_forward(fed))
+
+
+def _make_self_attention(config: AttentionConfig, hidden_size: int) -> Attention:
+    match config:
+        case LongformerAttentionConfig():
+            return LongformerAttention(config, hidden_size)
+        case BlockSparseAttentionConfig():
+            return BlockSparseAttention(config, hidden_size)
+        case TransientGlobalAttentionConfig():
+            return TransientGlobalAttention(config, hidden_size)
+        case BandedAttentionConfig():
+            return BandedAttention(config, hidden_size)
+        case DisentangledConfig():
+            return DisentangledAttention(config, hidden_size)
+        case _:
+            return Attention(config, hidden_size)

@@ -7,6 +7,7 @@ Learned positions are a plain table and live in `embeddings`.
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Literal
@@ -15,7 +16,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from models.attention_plan import KeyBias
+from models.attention_plan import Distances, KeyBias
 from models.config import (
     AlibiConfig,
     BucketBiasConfig,
@@ -59,6 +60,20 @@ class Rotation:
     def sin(self) -> Tensor:
         """[tokens, 1, dim / 2], float32."""
         return self.sin_table if self.positions is None else self.sin_table[self.positions]
+
+
+@dataclass(frozen=True)
+class PositionEncodings:
+    """What the positions of a step's tokens do in the attention of a stack's layers.
+
+    rotations: of queries and keys, by kind. score_bias: by distance, [heads, 2 * length - 1] for all layers or
+    [layers, heads, 2 * length - 1] for each its own, model dtype; by key; or None. distances: vectors that scores are
+    made of besides, or None.
+    """
+
+    rotations: Mapping[RopeConfig, Rotation]
+    score_bias: Tensor | KeyBias | None = None
+    distances: Distances | None = None
 
 
 def inverse_frequencies(config: RopeConfig) -> Tensor:

@@ -18,7 +18,7 @@ from models.attention import Attention
 from models.attention_plan import AttentionPlan
 from models.config import BucketBiasConfig, RopeConfig, StackConfig
 from models.ops.recording import Angles, Cache, Chosen, Given, NotRecordable, Recording, Rows, Sight
-from models.positions import Rotation
+from models.positions import PositionEncodings, Rotation
 from models.steps import Kind, Step
 
 
@@ -38,7 +38,7 @@ class RecordingStep(Step):
         ropes = {layer.attention.rope for layer in config.layers}
         rotations = {rope: _recorded_rotation(rope, "positions") for rope in ropes if rope is not None}
         rows = None if all_wanted else cast(Tensor, Chosen("rows", count=Given("num_rows")))
-        super().__init__(rotations, None, rows, len(config.layers) - 1)
+        super().__init__(PositionEncodings(rotations), rows, len(config.layers))
         self._config, self._paged = config, recorded_as == "paged"
 
     @cached_property
@@ -70,7 +70,7 @@ class RecordingStep(Step):
             sight = replace(cast(Sight, plan), bias=("bias", layer) if each else "bias")
             plan = cast(AttentionPlan, sight)
         if not self._paged:
-            return attention.attend(query, key, value, plan)
+            return ops.packed_attention(query, key, value, plan, attention.config.scale, attention.config.score_cap)
         keys, values = self._sides("self", layer, attention)
         ops.write_slots(keys, values, cast(Tensor, Given("slots")), key, value)
         return ops.paged_attention(query, keys, values, plan, attention.config.scale, attention.config.score_cap)

@@ -8,10 +8,10 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
+from models.activations import ACTIVATIONS
 from models.batch import EncoderBatch
-from models.feed_forward import ACTIVATIONS
-from models.heads import pool
 from models.linear import Linear
+from models.pooling import pool, wanted_positions
 from models.sentence_config import DenseConfig, SentenceConfig
 from weights.load import WeightsError, load_weights
 from weights.rules import Rename
@@ -33,7 +33,7 @@ class Dense(nn.Module):
 class SentenceHead(nn.Module):
     """skipped: tokens at the beginning of each text that do not count. Dense layers stay float32, being small.
 
-    forward: [tokens, hidden], model dtype -> [batch, width], float32; not yet of unit length.
+    forward: what `encode` makes of the batch, model dtype -> [batch, width], float32; not yet of unit length.
     """
 
     def __init__(self, config: SentenceConfig) -> None:
@@ -45,6 +45,11 @@ class SentenceHead(nn.Module):
         pooled = torch.cat([pool(hidden, batch, mode, skipped) for mode in self.config.pooling], dim=1)
         vectors: Tensor = self.dense(pooled)
         return vectors
+
+    def wanted_positions(self, batch: EncoderBatch, skipped: Sequence[int] | None = None) -> tuple[int, ...] | None:
+        """Of the one token of each text that its vector is made of; None where it is made of more."""
+        modes = self.config.pooling
+        return wanted_positions(batch, modes[0], skipped) if len(modes) == 1 else None
 
 
 def load_sentence_head(directory: Path, config: SentenceConfig, device: torch.device) -> SentenceHead:

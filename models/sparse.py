@@ -18,8 +18,7 @@ from torch.nn import functional as F
 
 from models import ops
 from models.attention import Attention
-from models.config import AttentionConfig, RopeConfig
-from models.disentangled import make_attention
+from models.config import RopeConfig
 from models.linear import Linear
 from models.norms import RMSNorm
 from models.positions import BucketBias, Rotation
@@ -114,8 +113,8 @@ class BandedAttention(SparseAttention):
         assert self.config.window is not None
         length, size, device = text.length, self.config.window - 1, text.token_ids.device
         if length <= self.config.window:
-            places = torch.arange(length, device=device)
-            bias = None if text.score_bias is None else _bias_of(places - places[:, None], text.score_bias)
+            positions = torch.arange(length, device=device)
+            bias = None if text.score_bias is None else _bias_of(positions - positions[:, None], text.score_bias)
             return TextPlan(0, bias, global_tokens)
         distance = torch.arange(-size, 2 * size, device=device) - torch.arange(size, device=device)[:, None]
         band = torch.zeros(1, 1, 1, dtype=text.dtype, device=device)
@@ -214,20 +213,6 @@ class BlockSparseAttention(SparseAttention):
         mask = _masked(torch.zeros(1, 1, 1, dtype=text.dtype, device=device), text.length, size, ends)
         mask[..., 3 * size : 4 * size] = math.log(1 + self.config.num_random_blocks)
         return TextPlan(size, mask, ends)
-
-
-def make_self_attention(config: AttentionConfig, hidden_size: int) -> Attention:
-    """The self-attention that a layer's configuration asks for."""
-    match config:
-        case LongformerAttentionConfig():
-            return LongformerAttention(config, hidden_size)
-        case BlockSparseAttentionConfig():
-            return BlockSparseAttention(config, hidden_size)
-        case TransientGlobalAttentionConfig():
-            return TransientGlobalAttention(config, hidden_size)
-        case BandedAttentionConfig():
-            return BandedAttention(config, hidden_size)
-    return make_attention(config, hidden_size)
 
 
 def _bias_of(distance: Tensor, score_bias: Tensor) -> Tensor:

@@ -6,9 +6,9 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Hashable, Iterable, Mapping
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from functools import cached_property
-from itertools import accumulate, pairwise
+from itertools import pairwise
 from typing import NamedTuple
 
 import torch
@@ -16,11 +16,12 @@ from torch import Tensor
 
 from models import ops
 from models.attention import Attention
-from models.attention_plan import AttentionPlan, Distances, KeyBias
-from models.batch import DecoderBatch
+from models.attention_plan import AttentionPlan, KeyBias
+from models.batch import DecoderBatch, EncoderBatch, SoundBatch
 from models.config import AttentionConfig, RopeConfig
+from models.disentangled import DisentangledAttention
 from models.kv_cache import KVCache
-from models.positions import Rotation
+from models.positions import PositionEncodings, Rotation
 from models.sparse import SparseAttention, Text, TextPlan
 
 
@@ -37,14 +38,14 @@ class Kind(NamedTuple):
 class Step(ABC):
     """Attention for one forward pass through one stack. A plan is made once for each kind and kept.
 
-    What comes after the keys and values of the last layer is computed of the tokens whose hidden states are wanted, and
-    of no others.
+    In the last layer the step narrows: what comes after its keys and values, or where whole texts are needed after its
+    attention, is computed of the tokens whose hidden states are wanted, and of no others.
 
     recorded_as: the kind of program that such steps run, or None for those that are computed as they come. kept: what
     such a program is run with that stays from step to step; `given` tells the rest.
 
-    score_bias: [heads, distances] for all layers, [layers, heads, distances] for each its own, or None.
-    rows: [n], int64, the tokens whose hidden states are wanted, or None for all. last_layer: its number.
+    rows: [n], int64, the tokens whose hidden states are wanted, or None for all. adapters: the name of each sequence's,
+    or no names; with them all layers compute every token, and none is a program.
     """
 
     recorded_as: str | None = None
@@ -52,18 +53,21 @@ class Step(ABC):
 
     def __init__(
         self,
-        rotations: Mapping[RopeConfig, Rotation],
-        score_bias: Tensor | KeyBias | None,
-        rows: Tensor | None = None,
-        last_layer: int = 0,
+        encodings: PositionEncodings,
+        rows: Tensor | None,
+        num_layers: int,
+        adapters: Sequence[str] = (),
     ) -> None:
-        self.rotations, self.rows = rotations, rows
-        self._score_bias, self._last_layer = score_bias, last_layer
+        self.rotations, self._score_bias, self.rows = encodings.rotations, encodings.score_bias, rows
+        # The products of adapters know which rows of a whole step are theirs.
+        self._narrows_at = num_layers if adapters else num_layers - 1
+        if adapters:
+            self.recorded_as = None
         self._plans: dict[Kind, AttentionPlan] = {}
 
     def wanted(self, layer: int, x: Tensor) -> Tensor:
-        """The rows of `x` [tokens, ...] that go on behind the attention of a layer."""
-        return ops.take_rows(x, self.rows) if self.rows is not None and layer == self._last_layer else x
+        """The rows of `x` [tokens, ...] that go on behind the attention of a layer, or behind all layers."""
+        return ops.take_rows(x, self.rows) if self.rows is not None and layer == self._narrows_at else x
 
     def given(self, kinds: Iterable[Kind]) -> dict[Hashable, int]:
         """Addresses and numbers that a program is run with, by the names of `models.recorded`.
@@ -102,7 +106,7 @@ class Step(ABC):
         return None if bias is None else bias.float().contiguous()
 
     def self_attention(self, layer: int, attention: Attention, hidden: Tensor) -> Tensor:
-        """hidden: [tokens, hidden] -> [tokens, hidden]."""
+        """hidden: [tokens, hidden] -> [n, hidden], of the tokens that go on."""
         kind = self._kind(layer, causal=attention.config.causal, window=attention.config.window)
         if kind.wanted and attention.apart:
             query = attention.queries(self.wanted(layer, hidden), self._rotations_of_wanted)
@@ -117,11 +121,10 @@ class Step(ABC):
 
     @abstractmethod
     def cross_attention(self, layer: int, attention: Attention, hidden: Tensor) -> Tensor:
-        """The same, but the keys and values come from the encoder. In the last layer hidden states are of the wanted
-        tokens alone."""
+        """The same, but the keys and values come from the encoder, and hidden states are of the tokens that go on."""
 
     def _kind(self, layer: int, causal: bool = False, window: int | None = None, cross: bool = False) -> Kind:
-        return Kind(causal, window, cross, self.rows is not None and layer == self._last_layer)
+        return Kind(causal, window, cross, self.rows is not None and layer == self._narrows_at)
 
     def _plan(self, kind: Kind) -> AttentionPlan:
         if kind not in self._plans:
@@ -137,64 +140,70 @@ class Step(ABC):
     ) -> Tensor: ...
 
 
+class Source(NamedTuple):
+    """What an encoder made of each sequence's source. hidden: [source tokens, hidden]. lengths: tokens of each."""
+
+    hidden: Tensor
+    lengths: tuple[int, ...]
+
+
 class PackedStep(Step):
     """Whole sequences, packed one after the other.
 
-    lengths: tokens of each sequence. source: [source tokens, hidden], the encoder's output for the cross-attention of
-    each sequence, `source_lengths` tokens each; or None. distances: for attention that looks at them, or None.
-    token_ids: [tokens], int64, for attention that is sparse. rows, places: the one token of each sequence whose hidden
-    state is wanted, among all and within it; for plain attention alone.
+    dtype: of hidden states. source: what cross-attention looks at, or None. lengths: tokens of each sequence.
     """
+
+    recorded_as: str | None = "packed"
 
     def __init__(
         self,
-        lengths: tuple[int, ...],
+        batch: EncoderBatch | SoundBatch,
+        encodings: PositionEncodings,
+        num_layers: int,
         dtype: torch.dtype,
-        device: torch.device,
-        rotations: Mapping[RopeConfig, Rotation],
-        score_bias: Tensor | KeyBias | None = None,
-        source: Tensor | None = None,
-        source_lengths: tuple[int, ...] = (),
-        distances: Distances | None = None,
-        token_ids: Tensor | None = None,
-        rows: Tensor | None = None,
-        places: tuple[int, ...] | None = None,
-        last_layer: int = 0,
+        source: Source | None = None,
     ) -> None:
-        super().__init__(rotations, score_bias, rows, last_layer)
-        self._places = places
-        self.lengths, self._dtype, self._device = lengths, dtype, device
-        self._source, self._source_lengths, self._distances = source, source_lengths, distances
-        self._token_ids = token_ids
+        self._texts = batch if isinstance(batch, EncoderBatch) else None
+        rows = None if self._texts is None else self._texts.wanted
+        super().__init__(encodings, rows, num_layers, batch.adapters)
+        self.lengths, self._dtype, self._device = batch.lengths, dtype, batch.positions.device
+        self._source, self._distances = source, encodings.distances
         self._sparse_plans: dict[AttentionConfig, list[tuple[Text, TextPlan]]] = {}
 
     def self_attention(self, layer: int, attention: Attention, hidden: Tensor) -> Tensor:
-        if not isinstance(attention, SparseAttention):
-            return super().self_attention(layer, attention, hidden)
+        if isinstance(attention, SparseAttention):
+            return self.wanted(layer, attention(hidden, self.rotations, self._sparse_plan(attention)))
+        if isinstance(attention, DisentangledAttention):
+            return self.wanted(layer, attention(hidden, self._plan(Kind())))
+        return super().self_attention(layer, attention, hidden)
+
+    def _sparse_plan(self, attention: SparseAttention) -> list[tuple[Text, TextPlan]]:
         kind = attention.config
         if kind not in self._sparse_plans:
-            self._sparse_plans[kind] = [(text, attention.plan(text)) for text in self._texts()]
-        attended: Tensor = attention(hidden, self.rotations, self._sparse_plans[kind])
-        return attended
+            self._sparse_plans[kind] = [(text, attention.plan(text)) for text in self._each_text()]
+        return self._sparse_plans[kind]
 
-    def _texts(self) -> list[Text]:
-        assert self._token_ids is not None, "sparse attention needs the token ids"
-        assert not isinstance(self._score_bias, KeyBias), "sparse attention knows distances, not places"
-        ends = list(accumulate(self.lengths, initial=0))
-        spans = [slice(start, end) for start, end in pairwise(ends)]
-        return [Text(span, self._token_ids[span], self._score_bias, self._dtype) for span in spans]
+    def _each_text(self) -> list[Text]:
+        assert self._texts is not None, "sparse attention is of texts"
+        assert not isinstance(self._score_bias, KeyBias), "sparse attention knows distances, not positions"
+        spans = [slice(start, end) for start, end in pairwise(self._texts.offsets)]
+        return [Text(span, self._texts.token_ids[span], self._score_bias, self._dtype) for span in spans]
 
     def cross_attention(self, layer: int, attention: Attention, hidden: Tensor) -> Tensor:
         assert self._source is not None, "cross-attention needs the encoder's output"
         query = attention.queries(hidden, {})
-        key, value = attention.keys_values(self._source, {})
+        key, value = attention.keys_values(self._source.hidden, {})
         plan = self._plan(self._kind(layer, cross=True))
         return attention.join(ops.packed_attention(query, key, value, plan, attention.config.scale))
 
     def _make_plan(self, kind: Kind) -> AttentionPlan:
-        query_lens = (1,) * len(self.lengths) if kind.wanted else self.lengths
+        query_lens, firsts = self.lengths, None
+        if kind.wanted:
+            assert self._texts is not None
+            query_lens, firsts = (1,) * len(self.lengths), self._texts.wanted_positions
         if kind.cross:
-            return AttentionPlan(query_lens, self._source_lengths, self._dtype, self._device)
+            assert self._source is not None
+            return AttentionPlan(query_lens, self._source.lengths, self._dtype, self._device)
         return AttentionPlan(
             query_lens,
             self.lengths,
@@ -204,13 +213,13 @@ class PackedStep(Step):
             kind.window,
             score_bias=self._score_bias,
             distances=self._distances,
-            firsts=self._places if kind.wanted else None,
+            firsts=firsts,
         )
 
     def _attend(
         self, layer: int, attention: Attention, query: Tensor, key: Tensor, value: Tensor, plan: AttentionPlan
     ) -> Tensor:
-        return attention.attend(query, key, value, plan)
+        return ops.packed_attention(query, key, value, plan, attention.config.scale, attention.config.score_cap)
 
 
 class PagedStep(Step):
@@ -219,20 +228,18 @@ class PagedStep(Step):
     cross_cache: filled before with the keys and values of each row's source, or None.
     """
 
+    recorded_as: str | None = "paged"
+
     def __init__(
         self,
         batch: DecoderBatch,
         cache: KVCache,
         cross_cache: KVCache | None,
-        rotations: Mapping[RopeConfig, Rotation],
-        score_bias: Tensor | KeyBias | None = None,
+        encodings: PositionEncodings,
     ) -> None:
-        # The products of adapters know which rows of a whole step are theirs, so that all of them are computed.
-        rows = None if batch.adapters else batch.wanted
-        super().__init__(rotations, score_bias, rows, len(cache.keys) - 1)
+        super().__init__(encodings, batch.wanted, len(cache.keys), batch.adapters)
         self._batch, self._cache, self._cross_cache = batch, cache, cross_cache
         self._dtype, self._device = cache.dtype, batch.token_ids.device
-        self.recorded_as = None if batch.adapters else "paged"
         self.kept = (cache.addresses("self"),)
         if cross_cache is not None:
             self.kept += (cross_cache.addresses("cross"),)

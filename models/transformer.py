@@ -61,123 +61,25 @@ from models import ops
 from models.adapters import Adapters
 from models.alignment import AligningStep
 from models.attention import Attention
-from models.attention_plan import KeyBias
 from models.batch import DecoderBatch, EncoderBatch, SoundBatch
-from models.config import (
-    AlibiConfig,
-    AttentionConfig,
-    BucketBiasConfig,
-    ClassificationHead,
-    ConvolutionalEmbeddingConfig,
-    EmbeddingConfig,
-    KeyAlibiConfig,
-    ModelConfig,
-    QuestionTypesEmbeddingConfig,
-    RopeConfig,
-    SpanHead,
-    StackConfig,
-)
-from models.convolved_layer import make_layer
-from models.disentangled import DistanceTable
-from models.embeddings import Embedding, Table
+from models.config import AttentionConfig, ClassificationHead, ModelConfig, SpanHead
 from models.heads import Classification, LanguageModel, MaskedLanguageModel, TokenClassification, make_head
 from models.kv_cache import KVCache
 from models.layer import Layer
-from models.linear import Linear, Packer
-from models.norms import make_norm
-from models.positions import Alibi, BucketBias, KeyAlibi, LayerBucketBias, Rotary, Rotation
-from models.question_types import QuestionTypesEmbedding
-from models.recorded import Recorded
-from models.sound_embedding import ConvolutionalEmbedding
-from models.steps import PackedStep, PagedStep, Step
-
-
-class Stack(nn.Module):
-    """An encoder or a decoder: embedding, layers, final norm, and where there is one a matrix to another width.
-
-    tokens: a token table to share, or None. forward: token_ids, positions, token_type_ids: [tokens], int64
-    -> [tokens, hidden or output width], model dtype.
-    """
-
-    def __init__(self, config: StackConfig, hidden_size: int, tokens: Table | None = None) -> None:
-        super().__init__()
-        self.config = config
-        self.embedding = _make_embedding(config.embedding, hidden_size, tokens)
-        layers: list[Layer] = []
-        for index, layer in enumerate(config.layers):
-            owner = config.sharing[index] if config.sharing else index
-            layers.append(make_layer(layer, hidden_size, index) if owner == index else layers[owner].again(index))
-        self.layers = nn.ModuleList(layers)
-        self.final_norm = make_norm(config.final_norm, hidden_size)
-        width = config.output_width
-        self.output_projection = None if width is None else Linear(hidden_size, width, bias=False)
-        self.score_bias: BucketBias | LayerBucketBias | Alibi | KeyAlibi | None = None
-        heads = config.layers[0].attention.num_heads
-        match config.score_bias:
-            case BucketBiasConfig(per_layer=True) as buckets:
-                self.score_bias = LayerBucketBias(buckets, heads, len(config.layers))
-            case BucketBiasConfig() as buckets:
-                self.score_bias = BucketBias(buckets, heads)
-            case AlibiConfig() as lines:
-                self.score_bias = Alibi(lines)
-            case KeyAlibiConfig() as lines:
-                self.score_bias = KeyAlibi(lines)
-        self.distances = None if config.distances is None else DistanceTable(config.distances, hidden_size)
-        ropes = {layer.attention.rope for layer in config.layers}
-        self._rotaries = [Rotary(rope) for rope in ropes if rope is not None]
-        self._recorded = Recorded(self)
-        self.rotates_by_length = any(rotary.config.depends_on_length for rotary in self._rotaries)
-
-    @property
-    def tokens(self) -> Table:
-        """The token table."""
-        assert isinstance(self.embedding, Embedding), "sound has no token table"
-        return self.embedding.tokens
-
-    def rotations(
-        self, positions: Tensor, length: int, rope_lengths: Tensor | None = None
-    ) -> dict[RopeConfig, Rotation]:
-        """The angles of a step's positions, all below `length`, for each kind of rotary positions in the stack."""
-        return {rotary.config: rotary(positions, length, rope_lengths) for rotary in self._rotaries}
-
-    def bias(self, length: int) -> Tensor | KeyBias | None:
-        """The score bias of every distance below `length`, or None: see `BucketBias` and `LayerBucketBias`."""
-        if isinstance(self.score_bias, Alibi | KeyAlibi):
-            weight = self.tokens.weight
-            return self.score_bias(length, weight.dtype, weight.device)
-        return None if self.score_bias is None else self.score_bias(length)
-
-    def forward(self, token_ids: Tensor, positions: Tensor, step: Step, token_type_ids: Tensor | None = None) -> Tensor:
-        return self._recorded(self.embedding(token_ids, positions, token_type_ids), step)
-
-    def read(self, batch: EncoderBatch | SoundBatch, step: Step) -> Tensor:
-        """Texts or recordings, whole, as the embedding takes them: [tokens, hidden], model dtype."""
-        return self._recorded(self.embedding.read(batch), step)  # type: ignore[arg-type]
-
-    def layers_of(self, x: Tensor, step: Step) -> Tensor:
-        """What all layers make of the embedded tokens: [tokens, hidden] -> [n, hidden or output width], of those that
-        the step wants."""
-        for layer in self.layers:
-            x = layer(x, step)
-        x = x if self.final_norm is None else self.final_norm(x)
-        return x if self.output_projection is None else self.output_projection(x)
-
-
-def _make_embedding(
-    config: EmbeddingConfig | ConvolutionalEmbeddingConfig, hidden_size: int, tokens: Table | None
-) -> Embedding | ConvolutionalEmbedding:
-    if isinstance(config, ConvolutionalEmbeddingConfig):
-        return ConvolutionalEmbedding(config, hidden_size)
-    if isinstance(config, QuestionTypesEmbeddingConfig):
-        return QuestionTypesEmbedding(config, hidden_size, tokens)
-    return Embedding(config, hidden_size, tokens)
+from models.linear import Packer
+from models.stack import Stack
+from models.steps import PackedStep, PagedStep, Source
 
 
 class Transformer(nn.Module):
     """The whole model. Holds weights and no state between calls; keys and values live in the caches it is given.
 
     Built on torch's meta device and filled by `models.loader`. For inference only.
+
+    attention_dtype: of queries, keys and values, and so of caches; `pack_weights` settles it.
     """
+
+    attention_dtype: torch.dtype
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
@@ -190,20 +92,10 @@ class Transformer(nn.Module):
         token_width = stack.embedding.width or config.hidden_size
         self.head = make_head(config.head, config.output_size, config.vocab_size, token_width)
         self.adapters = Adapters()
-        self._attention_dtype: torch.dtype | None = None
 
     @property
     def dtype(self) -> torch.dtype:
         return next(self.parameters()).dtype
-
-    @property
-    def attention_dtype(self) -> torch.dtype:
-        """Of queries, keys and values, and so of caches: see `pack_weights`."""
-        return self._attention_dtype or self.dtype
-
-    @attention_dtype.setter
-    def attention_dtype(self, dtype: torch.dtype) -> None:
-        self._attention_dtype = dtype
 
     @property
     def device(self) -> torch.device:
@@ -214,11 +106,8 @@ class Transformer(nn.Module):
         [batch, hidden], where one token of each is wanted."""
         stack = self.decoder if self.encoder is None else self.encoder
         assert stack is not None
-        wanted = batch.wanted if isinstance(batch, EncoderBatch) else None
-        step = self._packed_step(stack, batch)
         with self.adapters.used(batch.adapters, batch.lengths):
-            hidden = stack.read(batch, step)
-        return hidden if wanted is None or step.rows is not None else hidden[wanted]
+            return stack.read(batch, self._packed_step(stack, batch))
 
     def write_cross(
         self,
@@ -243,12 +132,10 @@ class Transformer(nn.Module):
         Writes their keys and values to the cache; `cross_cache` is read only, and None without an encoder.
         """
         assert self.decoder is not None, "the model has no decoder"
-        length = max(batch.key_lens)
-        rotations, bias = self.decoder.rotations(batch.positions, length, batch.rope_lengths), self.decoder.bias(length)
-        step = PagedStep(batch, cache, cross_cache, rotations, bias)
+        encodings = self.decoder.encodings(batch.positions, max(batch.key_lens), batch.rope_lengths)
+        step = PagedStep(batch, cache, cross_cache, encodings)
         with self.adapters.used(batch.adapters, batch.query_lens):
-            hidden: Tensor = self.decoder(batch.token_ids, batch.positions, step)
-        return hidden if batch.wanted is None or step.rows is not None else hidden[batch.wanted]
+            return self.decoder(batch.token_ids, batch.positions, step)  # type: ignore[no-any-return]
 
     def align(self, source: EncoderBatch, target: EncoderBatch) -> Tensor:
         """What each token of a text looks at in its source, in the last layer: [tokens, source tokens], float32.
@@ -257,9 +144,9 @@ class Transformer(nn.Module):
         has looked at nothing yet.
         """
         assert self.decoder is not None, "the model has no decoder"
-        (length,) = target.lengths
-        rotations, bias = self.decoder.rotations(target.positions, length), self.decoder.bias(length)
-        step = AligningStep(length, self.encode(source), rotations, bias)
+        encodings = self.decoder.encodings(target.positions, max(target.lengths))
+        looked_at = Source(self.encode(source), source.lengths)
+        step = AligningStep(target, encodings, len(self.decoder.layers), self.dtype, looked_at)
         # One text, so that all rows are of its adapter, those of the source as well.
         with self.adapters.used(target.adapters, target.lengths):
             self.decoder(target.token_ids, target.positions, step)
@@ -276,10 +163,10 @@ class Transformer(nn.Module):
         with self.adapters.used(adapters, [1] * len(adapters)):
             return self.head(hidden, stack.tokens.weight)  # type: ignore[no-any-return]
 
-    def places_of_classes(self, batch: EncoderBatch) -> list[int] | None:
-        """The one token of each text that `classify` reads; None if it reads more."""
+    def wanted_positions(self, batch: EncoderBatch) -> tuple[int, ...] | None:
+        """Of the one token of each text that `classify` reads; None if it reads more."""
         assert isinstance(self.head, Classification), "the model has no classification head"
-        return None if self.config.is_encoder_decoder else self.head.places(batch)
+        return None if self.config.is_encoder_decoder else self.head.wanted_positions(batch)
 
     def classify(self, hidden: Tensor, batch: EncoderBatch) -> Tensor:
         """Class logits from what `encode` gives: [n, hidden], model dtype -> [batch, num_labels], float32.
@@ -327,32 +214,10 @@ class Transformer(nn.Module):
         layers = [module for module in modules if isinstance(module, Layer)]
         return [layer.cross_attention for layer in layers if layer.cross_attention is not None]
 
-    def _packed_step(self, stack: Stack, batch: EncoderBatch | SoundBatch, source: Tensor | None = None) -> PackedStep:
-        texts = batch if isinstance(batch, EncoderBatch) else None
-        rope_lengths = texts.rope_lengths if stack.rotates_by_length and texts is not None else None
-        length = max(batch.lengths)
-        rotations, bias = stack.rotations(batch.positions, length, rope_lengths), stack.bias(length)
-        distances = None if stack.distances is None else stack.distances(length)
-        last = stack.layers[-1]
-        # Adapters, convolutions, sparse and disentangled attention work on whole texts.
-        parts = type(last) is Layer and type(last.attention) is Attention and not batch.adapters
-        chosen = texts if parts else None
-        step = PackedStep(
-            batch.lengths,
-            self.dtype,
-            self.device,
-            rotations,
-            bias,
-            source,
-            batch.lengths,
-            distances,
-            None if texts is None else texts.token_ids,
-            None if chosen is None else chosen.wanted,
-            None if chosen is None else chosen.places,
-            len(stack.layers) - 1,
-        )
-        step.recorded_as = None if batch.adapters else "packed"
-        return step
+    def _packed_step(self, stack: Stack, batch: EncoderBatch | SoundBatch, source: Source | None = None) -> PackedStep:
+        rope_lengths = batch.rope_lengths if stack.rotates_by_length and isinstance(batch, EncoderBatch) else None
+        encodings = stack.encodings(batch.positions, max(batch.lengths), rope_lengths)
+        return PackedStep(batch, encodings, len(stack.layers), self.dtype, source)
 
     def _reread(self, source: Tensor, batch: EncoderBatch) -> Tensor:
         assert self.decoder is not None and isinstance(self.config.head, ClassificationHead | SpanHead)
@@ -363,5 +228,5 @@ class Transformer(nn.Module):
             token_ids = token_ids.index_copy(0, starts, batch.token_ids[ends])
         else:
             token_ids = token_ids.index_fill(0, starts, start)
-        step = self._packed_step(self.decoder, batch, source)
+        step = self._packed_step(self.decoder, batch, Source(source, batch.lengths))
         return self.decoder(token_ids, batch.positions, step)  # type: ignore[no-any-return]

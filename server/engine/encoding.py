@@ -6,7 +6,6 @@ Times are seconds of time.monotonic().
 from __future__ import annotations
 
 import time
-from dataclasses import replace
 from typing import Literal
 
 import numpy as np
@@ -15,7 +14,7 @@ import torch
 from models.sentence import SentenceHead
 from server.engine.encode_queue import EncodeQueue, EncodeRequest, Text
 from server.engine.generation import NOT_FINITE, STEP_FAILED, TIMED_OUT, Events, Limits, StepFailed
-from server.engine.readout import Readout, places, read_out
+from server.engine.readout import Readout, read_out
 from server.engine.runner import Runner
 from server.engine.scheduler import shared_tokens
 from server.ipc.descriptions import EngineOptions
@@ -112,8 +111,7 @@ class Encoding:
             [item.token_type_ids for _, item in asked],
             [request.adapter for request, _ in texts],
         )
-        batch = replace(batch, places=places(self.runner.model, self.sentence, asked, batch))
-        return read_out(self.runner.model, self.sentence, asked, self.runner.model.encode(batch), batch)
+        return read_out(self.runner.model, self.sentence, asked, batch)
 
     def finish(
         self,

@@ -5,8 +5,8 @@ Knows the model and what an `Encode` asks for; no queue, no events. Texts that a
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Hashable, Iterable, Sequence
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import torch
@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from models.batch import EncoderBatch
-from models.heads import normalize, place, pool
+from models.pooling import normalize, pool, wanted_positions
 from models.sentence import SentenceHead
 from server.engine.runner import Model
 from server.ipc.messages import Encode, EncodeItem
@@ -29,43 +29,19 @@ class Readout:
 
 
 def read_out(
-    model: Model,
-    sentence: SentenceHead | None,
-    asked: Sequence[tuple[Encode, EncodeItem]],
-    hidden: Tensor,
-    batch: EncoderBatch,
-) -> list[Readout]:
-    """One answer for each text of the batch. hidden: what `encode` made of it, model dtype."""
-    kinds = [_kind(message) for message, _ in asked]
-    found: dict[int, Readout] = {}
-    for kind in dict.fromkeys(kinds):
-        mine = [index for index, one in enumerate(kinds) if one == kind]
-        found |= zip(mine, _read(model, sentence, [asked[index] for index in mine], mine, hidden, batch), strict=True)
-    return [found[index] for index in range(len(asked))]
-
-
-def places(
     model: Model, sentence: SentenceHead | None, asked: Sequence[tuple[Encode, EncodeItem]], batch: EncoderBatch
-) -> tuple[int, ...] | None:
-    """The one token of each text that its answer is made of; None where some answer is made of more."""
-    found: list[int] = []
-    of_classes: list[int] | None = None
-    for index, (message, item) in enumerate(asked):
-        at: int | None = None
-        match message.task:
-            case "embed":
-                modes = sentence.config.pooling if message.pooling is None and sentence is not None else ()
-                mode = message.pooling or (modes[0] if len(modes) == 1 else "mean")
-                at = place(mode, batch.lengths[index], item.prompt_tokens)
-            case "classify":
-                of_classes = of_classes or model.places_of_classes(batch)
-                at = None if of_classes is None else of_classes[index]
-            case "fill_mask":
-                at = item.mask_index
-        if at is None:
-            return None
-        found.append(at)
-    return tuple(found)
+) -> list[Readout]:
+    """Encode a batch of texts, and give one answer for each. sentence: how vectors are made; the mean without it."""
+    items = [item for _, item in asked]
+    readings: dict[Hashable, _Reading] = {}
+    for index, (message, _) in enumerate(asked):
+        readings.setdefault(_kind(message), _Reading(model, sentence, message, items, [])).mine.append(index)
+    batch = replace(batch, wanted_positions=_wanted_positions(readings.values(), batch))
+    hidden = model.encode(batch)
+    found: dict[int, Readout] = {}
+    for reading in readings.values():
+        found |= zip(reading.mine, reading.read(hidden, batch), strict=True)
+    return [found[index] for index in range(len(asked))]
 
 
 def _kind(message: Encode) -> Hashable:
@@ -81,47 +57,81 @@ def _kind(message: Encode) -> Hashable:
             return message.task, message.top_k, tuple(message.target_ids)
 
 
-def _read(
-    model: Model,
-    sentence: SentenceHead | None,
-    asked: list[tuple[Encode, EncodeItem]],
-    mine: list[int],
-    hidden: Tensor,
-    batch: EncoderBatch,
-) -> list[Readout]:
-    """The answers of the texts numbered `mine`, which all ask for what the first one does."""
-    message, _ = asked[0]
-    adapters = [batch.adapters[index] for index in mine] if batch.adapters else []
-    match message.task:
-        case "embed":
-            skipped = [0] * len(batch.lengths)
-            for index, (_, item) in zip(mine, asked, strict=True):
-                skipped[index] = item.prompt_tokens
-            if message.pooling is None and sentence is not None:
-                vectors = sentence(hidden, batch, skipped)
-            else:
-                vectors = pool(hidden, batch, message.pooling or "mean", skipped)
-            vectors = vectors if len(mine) == len(vectors) else vectors[mine]
-            return _rows(normalize(vectors) if message.normalize else vectors)
-        case "embed_tokens":
-            tokens = _tokens_of(mine, hidden, batch).float()
-            return _spans(normalize(tokens) if message.normalize else tokens, mine, batch)
-        case "classify":
-            return _rows(model.classify(hidden, batch)[mine])
-        case "classify_tokens":
-            return _spans(_tokens_of(mine, model.classify_tokens(hidden, batch), batch), mine, batch)
-        case "log_mel":
-            raise AssertionError("sound is not read by an encoder of texts")
-        case "fill_mask":
-            masks = mine
-            if batch.places is None:
-                masks = [batch.offsets[at] + (item.mask_index or 0) for at, (_, item) in zip(mine, asked, strict=True)]
-            return _words(model.logits(hidden[masks], adapters), message.top_k, message.target_ids)
+def _wanted_positions(readings: Iterable[_Reading], batch: EncoderBatch) -> tuple[int, ...] | None:
+    """The one token of each text that its answer is made of; None where some answer is made of more."""
+    found: dict[int, int] = {}
+    for reading in readings:
+        positions = reading.wanted_positions(batch)
+        if positions is None:
+            return None
+        found |= {index: positions[index] for index in reading.mine}
+    return tuple(found[index] for index in range(len(found)))
 
 
-def _tokens_of(mine: list[int], hidden: Tensor, batch: EncoderBatch) -> Tensor:
-    """The rows of some texts of the batch, one text after the other."""
-    return torch.cat([hidden[batch.offsets[index] : batch.offsets[index + 1]] for index in mine])
+@dataclass(frozen=True, slots=True)
+class _Reading:
+    """What texts that ask for the same share. items: all texts of the batch. mine: the numbers of those that ask."""
+
+    model: Model
+    sentence: SentenceHead | None
+    message: Encode
+    items: list[EncodeItem]
+    mine: list[int]
+
+    def wanted_positions(self, batch: EncoderBatch) -> tuple[int, ...] | None:
+        """The one token of each text of the batch that `read` reads; None if it reads more."""
+        match self.message.task:
+            case "embed":
+                if self.message.pooling is None and self.sentence is not None:
+                    return self.sentence.wanted_positions(batch, self._skipped())
+                return wanted_positions(batch, self.message.pooling or "mean", self._skipped())
+            case "classify":
+                return self.model.wanted_positions(batch)
+            case "fill_mask":
+                return self._masks()
+            case _:
+                return None
+
+    def read(self, hidden: Tensor, batch: EncoderBatch) -> list[Readout]:
+        """The answers of the texts that ask. hidden: what `encode` made of the batch, model dtype."""
+        message, mine = self.message, self.mine
+        match message.task:
+            case "embed":
+                if message.pooling is None and self.sentence is not None:
+                    vectors = self.sentence(hidden, batch, self._skipped())
+                else:
+                    vectors = pool(hidden, batch, message.pooling or "mean", self._skipped())
+                vectors = vectors if len(mine) == len(vectors) else vectors[mine]
+                return _rows(normalize(vectors) if message.normalize else vectors)
+            case "embed_tokens":
+                tokens = self._tokens(hidden, batch).float()
+                return self._spans(normalize(tokens) if message.normalize else tokens, batch)
+            case "classify":
+                return _rows(self.model.classify(hidden, batch)[mine])
+            case "classify_tokens":
+                return self._spans(self._tokens(self.model.classify_tokens(hidden, batch), batch), batch)
+            case "fill_mask":
+                adapters = [batch.adapters[index] for index in mine] if batch.adapters else []
+                masks = batch.one_of_each(hidden, self._masks())[mine]
+                return _words(self.model.logits(masks, adapters), message.top_k, message.target_ids)
+            case "log_mel":
+                raise AssertionError("sound is not read by an encoder of texts")
+
+    def _skipped(self) -> list[int]:
+        return [item.prompt_tokens for item in self.items]
+
+    def _masks(self) -> tuple[int, ...]:
+        """Where each text has its mask; those that ask for something else have none."""
+        return tuple(item.mask_index or 0 for item in self.items)
+
+    def _tokens(self, values: Tensor, batch: EncoderBatch) -> Tensor:
+        """Of the texts that ask, one after the other. values: [tokens, ...]."""
+        return torch.cat([values[batch.offsets[index] : batch.offsets[index + 1]] for index in self.mine])
+
+    def _spans(self, values: Tensor, batch: EncoderBatch) -> list[Readout]:
+        """[tokens of the texts that ask, width]: a row for each token of each text."""
+        ends = np.cumsum([batch.lengths[index] for index in self.mine])
+        return [Readout(part) for part in np.split(values.float().cpu().numpy(), ends[:-1])]
 
 
 def _rows(values: Tensor) -> list[Readout]:
@@ -129,17 +139,11 @@ def _rows(values: Tensor) -> list[Readout]:
     return [Readout(row[None]) for row in values.float().cpu().numpy()]
 
 
-def _spans(values: Tensor, mine: list[int], batch: EncoderBatch) -> list[Readout]:
-    """[tokens of these texts, width]: a row for each token of each text."""
-    ends = np.cumsum([batch.lengths[index] for index in mine])
-    return [Readout(part) for part in np.split(values.float().cpu().numpy(), ends[:-1])]
-
-
 def _words(logits: Tensor, top_k: int, targets: list[int]) -> list[Readout]:
     """The likeliest words, of `targets` if there are any; each with its probability among all. [texts, vocab]."""
     scores = torch.softmax(logits.float(), dim=-1)
     if targets:
         scores = scores[:, targets]
-    values, places = (found.cpu() for found in scores.topk(min(top_k, scores.shape[1])))
-    words = [[targets[place] for place in row] if targets else row for row in places.tolist()]
-    return [Readout(row[None], ids) for row, ids in zip(values.numpy(), words, strict=True)]
+    values, words = (found.cpu() for found in scores.topk(min(top_k, scores.shape[1])))
+    token_ids = [[targets[word] for word in row] if targets else row for row in words.tolist()]
+    return [Readout(row[None], ids) for row, ids in zip(values.numpy(), token_ids, strict=True)]

@@ -39,7 +39,7 @@ class Model(Protocol):
 
     def align(self, source: EncoderBatch, target: EncoderBatch) -> Tensor: ...
 
-    def places_of_classes(self, batch: EncoderBatch) -> list[int] | None: ...
+    def wanted_positions(self, batch: EncoderBatch) -> tuple[int, ...] | None: ...
 
     def classify(self, hidden: Tensor, batch: EncoderBatch) -> Tensor: ...
 
@@ -159,9 +159,9 @@ class Runner:
         source_tables = None
         if self.cross_cache is not None:
             source_lens = tuple(row.request.num_source_tokens for row in rows)
-            places = {row.request: row.request.cross_block_table for row in rows}
-            numbers = {request: number for number, request in enumerate(places)}
-            each = padded_tables(list(places.values()))
+            tables_of = {row.request: row.request.cross_block_table for row in rows}
+            numbers = {request: number for number, request in enumerate(tables_of)}
+            each = padded_tables(list(tables_of.values()))
             source_tables = self._tensor(each[[numbers[row.request] for row in rows]])
         return DecoderBatch(
             token_ids=packed[0],

@@ -10,6 +10,7 @@ import torch
 import transformers
 
 from models import ops
+from models.convolved_layer import ConvolvedLayer
 from models.loader import load_model
 from models.ops import cpu_ops
 from tests.engine.shapes import DECODERS, SEQ2SEQ
@@ -90,11 +91,11 @@ def test_the_reference(tmp_path, name):
             torch.testing.assert_close(part, whole[len(whole) - len(part) :], rtol=1e-5, atol=1e-5)
 
 
-def compare_texts(model):
-    batch = encoder_batch(TEXTS, CPU)
+def compare_texts(model, adapters=()):
+    batch = replace(encoder_batch(TEXTS, CPU), adapters=adapters)
     everything = model.encode(batch)
-    for places in ([0] * 7, [length - 1 for length in LENGTHS], [length // 2 for length in LENGTHS]):
-        one = replace(batch, places=tuple(places))
+    for positions in ([0] * 7, [length - 1 for length in LENGTHS], [length // 2 for length in LENGTHS]):
+        one = replace(batch, wanted_positions=tuple(positions))
         expected = everything[one.wanted]
         for way in ({"name": "cpu"}, {"name": "cpu", "programs": False}):
             with ops.using(**way):
@@ -109,6 +110,26 @@ def test_encoders(tmp_path, body, case):
     family, options = (BODIES | SPARSE)[body]
     save(tmp_path, getattr(transformers, f"{family}Config")(**options), f"{family}Model")
     compare_texts(load_model(tmp_path, dtype, CPU, quantization=quantization).transformer)
+
+
+@torch.inference_mode()
+def test_a_convolution_in_the_last_layer(tmp_path):
+    family, options = BODIES["deberta-v2-wide"]
+    config = getattr(transformers, f"{family}Config")(**{**options, "num_hidden_layers": 1})
+    save(tmp_path, config, f"{family}Model")
+    model = load_model(tmp_path, torch.float32, CPU).transformer
+    assert isinstance(model.encoder.layers[-1], ConvolvedLayer)
+    compare_texts(model)
+
+
+@pytest.mark.parametrize("body", ["bert-small", "deberta-v2-wide"])
+@torch.inference_mode()
+def test_adapters_of_texts(tmp_path, body):
+    family, options = BODIES[body]
+    config = getattr(transformers, f"{family}Config")(**options)
+    save_adapter(save(tmp_path / "base", config, f"{family}Model"), tmp_path / "warm", 0, target_modules=["dense"])
+    model = load_model(tmp_path / "base", torch.float32, CPU, adapters={"warm": tmp_path / "warm"}).transformer
+    compare_texts(model, ("warm", "", "warm", "", "", "warm", ""))
 
 
 @pytest.mark.parametrize("name", ["gpt2", "mistral", "bloom", "falcon", "gemma3", "llama-dynamic", "t5"])
@@ -127,5 +148,5 @@ def test_the_reference_of_texts(tmp_path, body):
     batch = encoder_batch(TEXTS, CPU)
     with ops.using("torch"):
         model = load_model(tmp_path, torch.float32, CPU).transformer
-        one = replace(batch, places=tuple(length // 2 for length in LENGTHS))
+        one = replace(batch, wanted_positions=tuple(length // 2 for length in LENGTHS))
         torch.testing.assert_close(model.encode(one), model.encode(batch)[one.wanted], rtol=1e-5, atol=1e-5)

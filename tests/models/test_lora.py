@@ -244,12 +244,12 @@ def test_linears_that_are_applied_to_other_rows_than_tokens_are_refused(kind, tm
 def test_rows_are_found_by_adapter():
     rows = AdapterRows(["a", "", "b", "a"], [2, 1, 3, 1], CPU)
     both = rows.among(frozenset({"a", "b"}))
-    assert both.places.tolist() == [0, 1, 6, 3, 4, 5] and both.rest.tolist() == [2]
+    assert both.rows.tolist() == [0, 1, 6, 3, 4, 5] and both.rest.tolist() == [2]
     assert both.parts == (("a", slice(0, 3)), ("b", slice(3, 6)))
-    assert rows.among(frozenset({"b"})).places.tolist() == [3, 4, 5]
+    assert rows.among(frozenset({"b"})).rows.tolist() == [3, 4, 5]
     assert rows.among(frozenset({"c"})) is None
     assert rows.among(frozenset({"b"})) is rows.among(frozenset({"b"}))
     only = AdapterRows(["a", "a"], [2, 1], CPU).among(frozenset({"a"}))
-    assert only.places == slice(None) and only.rest is None
+    assert only.rows == slice(None) and only.rest is None
     mixed = AdapterRows(["a", "b", "a"], [1, 1, 1], CPU).among(frozenset({"a", "b"}))
-    assert mixed.places.tolist() == [0, 2, 1] and mixed.rest is None
+    assert mixed.rows.tolist() == [0, 2, 1] and mixed.rest is None

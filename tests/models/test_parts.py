@@ -10,6 +10,7 @@ from transformers.models.gemma.modeling_gemma import GemmaRMSNorm
 from transformers.models.llama.modeling_llama import LlamaRMSNorm
 
 from models import ops
+from models.activations import ACTIVATIONS
 from models.batch import EncoderBatch
 from models.config import (
     EmbeddingConfig,
@@ -20,9 +21,9 @@ from models.config import (
     SinusoidalPositions,
 )
 from models.embeddings import Embedding
-from models.feed_forward import ACTIVATIONS, FeedForward
-from models.heads import normalize, pool
+from models.feed_forward import FeedForward
 from models.norms import SublayerNorms, make_norm
+from models.pooling import normalize, pool
 from models.positions import sinusoids
 
 

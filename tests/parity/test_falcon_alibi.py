@@ -11,7 +11,7 @@ import transformers
 
 from models.config import AlibiConfig
 from models.positions import Alibi
-from models.transformer import Stack
+from models.stack import Stack
 from server.engine.loading import Loaded
 from server.ipc.descriptions import ModelSpec
 from tests.engine.harness import Pair, generate, reference, run

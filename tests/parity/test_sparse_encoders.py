@@ -10,7 +10,7 @@ from models import ops, sparse
 from models.batch import EncoderBatch
 from models.config import ConfigError
 from models.families import family_of
-from models.heads import normalize, pool
+from models.pooling import normalize, pool
 from models.sparse import BlockSparseAttention, LongformerAttention, SparseAttention
 from tests.parity.checkpoints import forget_short_texts, load, random_ids, save
 from tests.parity.largest import largest

@@ -1,0 +1,122 @@
+"""One stack of layers, an encoder or a decoder, from what it reads to its last norm."""
+
+from __future__ import annotations
+
+from torch import Tensor, nn
+
+from models.attention_plan import KeyBias
+from models.batch import EncoderBatch, SoundBatch
+from models.config import (
+    AlibiConfig,
+    BucketBiasConfig,
+    ConvolutionalEmbeddingConfig,
+    ConvolvedLayerConfig,
+    EmbeddingConfig,
+    KeyAlibiConfig,
+    LayerConfig,
+    QuestionTypesEmbeddingConfig,
+    StackConfig,
+)
+from models.convolved_layer import ConvolvedLayer
+from models.disentangled import DistanceTable
+from models.embeddings import Embedding, Table
+from models.layer import Layer
+from models.linear import Linear
+from models.norms import make_norm
+from models.positions import Alibi, BucketBias, KeyAlibi, LayerBucketBias, PositionEncodings, Rotary
+from models.question_types import QuestionTypesEmbedding
+from models.recorded import Recorded
+from models.sound_embedding import ConvolutionalEmbedding
+from models.steps import Step
+
+
+class Stack(nn.Module):
+    """An encoder or a decoder: embedding, layers, final norm, and where there is one a matrix to another width.
+
+    tokens: a token table to share, or None. forward: token_ids, positions: [tokens], int64
+    -> [n, hidden or output width], model dtype, of the tokens that the step wants.
+    """
+
+    def __init__(self, config: StackConfig, hidden_size: int, tokens: Table | None = None) -> None:
+        super().__init__()
+        self.config = config
+        self.embedding = _make_embedding(config.embedding, hidden_size, tokens)
+        layers: list[Layer] = []
+        for index, layer in enumerate(config.layers):
+            owner = config.sharing[index] if config.sharing else index
+            layers.append(_make_layer(layer, hidden_size, index) if owner == index else layers[owner].again(index))
+        self.layers = nn.ModuleList(layers)
+        self.final_norm = make_norm(config.final_norm, hidden_size)
+        width = config.output_width
+        self.output_projection = None if width is None else Linear(hidden_size, width, bias=False)
+        self.score_bias = _make_score_bias(config)
+        self.distances = None if config.distances is None else DistanceTable(config.distances, hidden_size)
+        ropes = {layer.attention.rope for layer in config.layers}
+        self._rotaries = [Rotary(rope) for rope in ropes if rope is not None]
+        self._recorded = Recorded(self)
+        self.rotates_by_length = any(rotary.config.depends_on_length for rotary in self._rotaries)
+
+    @property
+    def tokens(self) -> Table:
+        """The token table."""
+        assert isinstance(self.embedding, Embedding), "sound has no token table"
+        return self.embedding.tokens
+
+    def encodings(self, positions: Tensor, length: int, rope_lengths: Tensor | None = None) -> PositionEncodings:
+        """For a step's tokens. positions, rope_lengths: [tokens], int64, positions below `length`; see `Rotary`."""
+        rotations = {rotary.config: rotary(positions, length, rope_lengths) for rotary in self._rotaries}
+        distances = None if self.distances is None else self.distances(length)
+        return PositionEncodings(rotations, self.bias(length), distances)
+
+    def bias(self, length: int) -> Tensor | KeyBias | None:
+        """The score bias of every distance below `length`, or None: see `BucketBias` and `LayerBucketBias`."""
+        if isinstance(self.score_bias, Alibi | KeyAlibi):
+            weight = self.tokens.weight
+            return self.score_bias(length, weight.dtype, weight.device)
+        return None if self.score_bias is None else self.score_bias(length)
+
+    def forward(self, token_ids: Tensor, positions: Tensor, step: Step) -> Tensor:
+        return self._recorded(self.embedding(token_ids, positions), step)
+
+    def read(self, batch: EncoderBatch | SoundBatch, step: Step) -> Tensor:
+        """The same of whole texts or recordings, with all that a batch says of them."""
+        return self._recorded(self.embedding.read(batch), step)  # type: ignore[arg-type]
+
+    def layers_of(self, x: Tensor, step: Step) -> Tensor:
+        """What comes after the embedding: [tokens, hidden] -> [n, hidden or output width]."""
+        for layer in self.layers:
+            x = layer(x, step)
+        x = x if self.final_norm is None else self.final_norm(x)
+        x = x if self.output_projection is None else self.output_projection(x)
+        return step.wanted(len(self.layers), x)
+
+
+def _make_embedding(
+    config: EmbeddingConfig | ConvolutionalEmbeddingConfig, hidden_size: int, tokens: Table | None
+) -> Embedding | ConvolutionalEmbedding:
+    if isinstance(config, ConvolutionalEmbeddingConfig):
+        return ConvolutionalEmbedding(config, hidden_size)
+    if isinstance(config, QuestionTypesEmbeddingConfig):
+        return QuestionTypesEmbedding(config, hidden_size, tokens)
+    return Embedding(config, hidden_size, tokens)
+
+
+def _make_score_bias(config: StackConfig) -> BucketBias | LayerBucketBias | Alibi | KeyAlibi | None:
+    heads = config.layers[0].attention.num_heads
+    match config.score_bias:
+        case BucketBiasConfig(per_layer=True) as buckets:
+            return LayerBucketBias(buckets, heads, len(config.layers))
+        case BucketBiasConfig() as buckets:
+            return BucketBias(buckets, heads)
+        case AlibiConfig() as lines:
+            return Alibi(lines)
+        case KeyAlibiConfig() as lines:
+            return KeyAlibi(lines)
+        case None:
+            return None
+
+
+def _make_layer(config: LayerConfig, hidden_size: int, index: int) -> Layer:
+    if isinstance(config, ConvolvedLayerConfig):
+        return ConvolvedLayer(config, hidden_size, index)
+    return Layer(config, hidden_size, index)
