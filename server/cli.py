@@ -39,7 +39,9 @@ def _fail(message: str, status: int) -> NoReturn:
 
 def main(argv: Sequence[str] | None = None, worker: Sequence[str] = WORKER_COMMAND) -> None:
     """Run one command. `worker` starts the engine's process."""
-    arguments = _parser().parse_args(argv)
+    arguments, unknown = _parser().parse_known_args(argv)
+    if unknown:
+        _fail(f"unrecognized arguments: {' '.join(unknown)} (see triptych {arguments.command} --help)", 2)
     try:
         arguments.run(arguments, worker)
     except CheckpointError as error:
@@ -59,7 +61,9 @@ def _parser() -> argparse.ArgumentParser:
         epilog=f"Every flag of serve is also {configuration.PREFIX}NAME in the environment and a key of --config.",
     )
     parser.add_argument("--version", action="version", version=f"triptych {version()}")
-    commands = parser.add_subparsers(title="commands", required=True, metavar="COMMAND", parser_class=_Parser)
+    commands = parser.add_subparsers(
+        title="commands", dest="command", required=True, metavar="COMMAND", parser_class=_Parser
+    )
 
     serve = commands.add_parser("serve", help="serve models over HTTP", description="Serve models over HTTP.")
     serve.add_argument("models", nargs="*", metavar="[NAME=]PATH_OR_HUB_ID", help=_help("models", with_default=False))

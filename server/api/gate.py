@@ -85,7 +85,8 @@ class Gate:
         return salt
 
     def _count(self, scope: Scope, status: int, seconds: float, request_id: str) -> None:
-        route = getattr(scope.get("route"), "path", "unmatched")
+        path = scope["path"]
+        route = getattr(scope.get("route"), "path", path if path in OPERATIONS else "unmatched")
         metrics = self.state.metrics
         metrics.requests.labels(route, str(status or 499)).inc()
         metrics.request_seconds.labels(route).observe(seconds)

@@ -59,6 +59,7 @@ async def busy(bench: Bench, http: httpx.AsyncClient) -> str:
     await posted
     await http.post("/generate", json={"prompt": "abc", "n": "x"})
     await http.get("/nowhere")
+    await http.get("/docs")
     steps = [StepTiming("decoder", "decode", 0.01, 3, 5, 2, 0.002, [0, 3])]
     stats = Stats(
         1, 1, 2, 30, {"self": 4}, {"self": 64, "cross": 8}, {"weights": 99}, steps, 1, 6, 3, 2, {"decoder": (8, 5)}
@@ -96,6 +97,7 @@ async def test_numbers_move(bench: Bench, http: httpx.AsyncClient) -> None:
     assert value(text, 'requests_total{route="/generate",status="200"}') == 1
     assert value(text, 'requests_total{route="/generate",status="422"}') == 1
     assert value(text, 'requests_total{route="unmatched",status="404"}') == 1
+    assert value(text, 'requests_total{route="/docs",status="200"}') == 1
     assert value(text, 'requests_finished_total{model="decoder",reason="length"}') == 1
     assert value(text, 'requests_rejected_total{reason="invalid_request"}') == 1
     assert value(text, 'prompt_tokens_total{model="decoder"}') == 3

@@ -34,15 +34,17 @@ async def ask(app: Callable[..., Awaitable[None]], read: Callable[[asyncio.Strea
 
 def unchunked(answer: bytes) -> bytes:
     """The body of a chunked answer that is complete."""
-    _, _, rest = answer.partition(b"\r\n\r\n")
-    body = b""
+    at, pieces = answer.index(b"\r\n\r\n") + 4, []
     while True:
-        size, _, rest = rest.partition(b"\r\n")
-        assert re.fullmatch(rb"[0-9a-f]+", size)
-        if not int(size, 16):
-            assert rest == b"\r\n"
-            return body
-        body, rest = body + rest[: int(size, 16)], rest[int(size, 16) :].removeprefix(b"\r\n")
+        end = answer.index(b"\r\n", at)
+        assert re.fullmatch(rb"[0-9a-f]+", answer[at:end])
+        size, at = int(answer[at:end], 16), end + 2
+        pieces.append(answer[at : at + size])
+        assert answer[at + size : at + size + 2] == b"\r\n"
+        at += size + 2
+        if not size:
+            assert at == len(answer)
+            return b"".join(pieces)
 
 
 async def test_both_ways_write_the_same_body() -> None:

@@ -155,11 +155,12 @@ def test_version_and_families(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_a_wrong_command_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
-    for argv in ([], ["fly"], ["serve", "--port"], ["check"]):
+    for argv in ([], ["fly"], ["serve", "--port"], ["serve", "--fly"], ["check"]):
         with pytest.raises(SystemExit) as stop:
             main(argv)
         error = capsys.readouterr().err
         assert stop.value.code == 2 and error.startswith("triptych: ") and error.count("\n") == 1
+        assert argv[:1] == ["fly"] or f"(see {' '.join(['triptych', *argv[:1]])} --help)" in error
 
 
 def test_check_says_what_a_checkpoint_is(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from types import SimpleNamespace
 
 import pytest
 
@@ -154,12 +155,16 @@ async def test_without_a_short_way_everything_goes_the_long_way() -> None:
     assert wire.body == b"123" and wire.complete and len(wire.sent) == 5
 
 
-async def test_no_ping_where_frames_take_the_short_way() -> None:
-    wire = Wire()
+async def test_no_ping_where_frames_take_the_short_way(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By a clock that goes on while nobody can look at it: the time between two frames is never long enough."""
+    wire, now = Wire(), 0.0
+    monkeypatch.setattr(sse, "time", SimpleNamespace(monotonic=lambda: now))
 
     async def frames(writer: Writer) -> None:
+        nonlocal now
         for _ in range(10):
             await asyncio.sleep(0.01)
+            now += 0.04
             writer.write(b"data: x\n\n")
 
     await EventStream(frames, lambda: None, ping_seconds=0.05)({CHANNEL: Pipe(wire)}, wire.receive, wire.send)

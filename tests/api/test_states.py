@@ -70,7 +70,8 @@ async def test_a_fault_after_the_first_byte_is_one_error_event_and_no_done(
     posted = asyncio.create_task(http.post("/generate", json=body, headers={"x-request-id": "mine"}))
     first, second = await bench.sent_generate()
     bench.output(tokens=[Tokens(first.request_id, [100])])
-    await asyncio.sleep(0.05)
+    for _ in range(100):
+        await asyncio.sleep(0)  # until the stream has begun
     bench.output(failed=[Failed(second.request_id, "engine_error", "non-finite logits")])
     events = parse_events((await posted).text)
     assert [name for name, _ in events] == ["token", "error"]

@@ -2,32 +2,41 @@
 
 from __future__ import annotations
 
-import contextlib
+import re
 import signal
-import socket
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import httpx
 import psutil
 import pytest
+
+from tests.waiting import PATIENCE, eventually
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 
 
 @dataclass
 class RunningServer:
+    """url: once it is ready."""
+
     process: subprocess.Popen[bytes]
-    url: str
     log: Path
+    url: str = ""
+
+    def get(self, path: str, **more: Any) -> httpx.Response:
+        return httpx.get(self.url + path, timeout=PATIENCE, **more)
+
+    def post(self, path: str, **more: Any) -> httpx.Response:
+        return httpx.post(self.url + path, timeout=PATIENCE, **more)
 
     def metric(self, name: str, **labels: str) -> float:
         """Sum over the samples of a metric that carry these labels; 0 while a declared metric has none yet."""
-        page = httpx.get(f"{self.url}/metrics").text
+        page = self.get("/metrics").text
         assert f"# TYPE {name} " in page, f"no metric {name}"
         total = 0.0
         for line in page.splitlines():
@@ -43,45 +52,37 @@ class RunningServer:
         )
         return child
 
-    def wait_ready(self, seconds: float = 120) -> None:
-        give_up = time.monotonic() + seconds
-        while time.monotonic() < give_up:
-            assert self.process.poll() is None, (
-                f"the server left with {self.process.returncode}: {self.log.read_text()}"
-            )
-            with contextlib.suppress(httpx.HTTPError):
-                if httpx.get(f"{self.url}/ready").status_code == 200:
-                    return
-            time.sleep(0.05)
-        raise AssertionError(f"not ready within {seconds} s: {self.log.read_text()}")
+    def wait_ready(self) -> None:
+        eventually(self._is_ready)
+
+    def _is_ready(self) -> bool:
+        said = self.log.read_text()
+        assert self.process.poll() is None, f"the server left with {self.process.returncode}: {said}"
+        if not self.url and (found := re.search(r"ready on (http://\S+) ", said)):
+            self.url = found[1]
+        return bool(self.url) and self.get("/ready").status_code == 200
 
     def stop(self) -> None:
         if self.process.poll() is None:
             self.process.send_signal(signal.SIGTERM)
             try:
-                self.process.wait(60)
+                self.process.wait(PATIENCE)
             except subprocess.TimeoutExpired:
                 self.process.kill()
                 self.process.wait()
                 raise
 
 
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
-
-
 def start_server(log: Path, *arguments: str) -> RunningServer:
-    port = free_port()
+    """It takes a free port itself: one that was looked for before might be another's by then."""
     with log.open("wb") as output:
         process = subprocess.Popen(
-            [sys.executable, "-m", "server.cli", "serve", *arguments, "--port", str(port)],
+            [sys.executable, "-m", "server.cli", "serve", *arguments, "--port", "0"],
             cwd=REPOSITORY,
             stdout=output,
             stderr=subprocess.STDOUT,
         )
-    return RunningServer(process, f"http://127.0.0.1:{port}", log)
+    return RunningServer(process, log)
 
 
 @pytest.fixture(scope="session")

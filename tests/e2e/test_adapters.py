@@ -6,12 +6,11 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-import httpx
 import pytest
 import torch
 from transformers import AutoModelForCausalLM, AutoModelForSequenceClassification, AutoTokenizer
 
-from tests.e2e.conftest import REPOSITORY, RunningServer, free_port, start_server
+from tests.e2e.conftest import REPOSITORY, RunningServer, start_server
 from tests.e2e.test_command_line import triptych
 from tests.e2e.test_oracle import post
 from tests.parity.adapters import save_adapter
@@ -88,7 +87,7 @@ def test_classes(server: RunningServer, oracles: dict) -> None:
 
 
 def test_they_are_listed_and_counted_as_models(server: RunningServer) -> None:
-    models = {model["name"]: model for model in httpx.get(f"{server.url}/info").json()["models"]}
+    models = {model["name"]: model for model in server.get("/info").json()["models"]}
     assert {name: model["adapter_of"] for name, model in models.items() if model["adapter_of"]} == {
         "grim": "story",
         "merry": "story",
@@ -113,9 +112,9 @@ def test_an_adapter_follows_a_grammar(server: RunningServer) -> None:
 def test_without_a_name_the_model_itself_answers(server: RunningServer) -> None:
     answer = post(server, "/generate", {"prompt": "The old fox", "max_new_tokens": 2})
     assert answer["model"] == "story"
-    unknown = httpx.post(f"{server.url}/generate", json={"model": "sad", "prompt": "The old fox"})
+    unknown = server.post("/generate", json={"model": "sad", "prompt": "The old fox"})
     assert unknown.status_code == 404 and unknown.json()["error"]["code"] == "model_not_found"
-    other = httpx.post(f"{server.url}/embed", json={"model": "grim", "inputs": "The old fox"})
+    other = server.post("/embed", json={"model": "grim", "inputs": "The old fox"})
     assert other.status_code == 422 and "/generate" in other.json()["error"]["message"]
 
 
@@ -131,7 +130,7 @@ def test_without_a_name_the_model_itself_answers(server: RunningServer) -> None:
 )
 @pytest.mark.usefixtures("oracles")
 def test_what_cannot_be_served_is_one_line(home: Path, setting: str, status: int, words: str) -> None:
-    done = triptych("serve", "--port", str(free_port()), "--adapter", setting.format(home=home), "--log-level", "error")
+    done = triptych("serve", "--port", "0", "--adapter", setting.format(home=home), "--log-level", "error")
     assert done.returncode == status
     (line,) = [line for line in done.stderr.splitlines() if line.startswith("triptych:")]
     assert words in line

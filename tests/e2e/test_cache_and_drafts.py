@@ -11,7 +11,8 @@ from pathlib import Path
 import httpx
 import pytest
 
-from tests.e2e.conftest import REPOSITORY, RunningServer, free_port, start_server
+from tests.e2e.conftest import REPOSITORY, RunningServer, start_server
+from tests.waiting import eventually
 
 DEMO = REPOSITORY / "weights" / "demo"
 PROMPT = "The old man and his daughter lived in a small house by the river. One day the old man said to his daughter: "
@@ -54,11 +55,16 @@ def test_the_texts_are_those_of_a_plain_server(demo_server: RunningServer, guess
         guessed = ask(guessing.url, "first-key", model=model, **fields)
         assert [c["text"] for c in guessed["choices"]] == [c["text"] for c in plain["choices"]]
         assert guessed["usage"]["completion_tokens"] == plain["usage"]["completion_tokens"]
-    page = httpx.get(f"{guessing.url}/metrics", headers={"authorization": "Bearer first-key"}).text
-    counted = {line.split(" ")[0]: float(line.split(" ")[1]) for line in page.splitlines() if not line.startswith("#")}
-    drafted = counted[f'triptych_speculative_drafted_tokens_total{{model="{model}"}}']
-    accepted = counted[f'triptych_speculative_accepted_tokens_total{{model="{model}"}}']
-    assert drafted >= accepted > 0
+
+    def counted() -> tuple[float, float]:
+        page = guessing.get("/metrics", headers={"authorization": "Bearer first-key"}).text
+        values = dict(line.split(" ") for line in page.splitlines() if not line.startswith("#"))
+        names = [f'triptych_speculative_{kind}_tokens_total{{model="{model}"}}' for kind in ("drafted", "accepted")]
+        return tuple(float(values.get(name, 0)) for name in names)
+
+    eventually(lambda: counted()[1] > 0)  # the worker tells four times a second
+    drafted, accepted = counted()
+    assert drafted >= accepted
 
 
 def test_a_prompt_is_remembered_for_its_own_key(guessing: RunningServer) -> None:
@@ -88,9 +94,7 @@ def test_drafts_that_do_not_fit_are_one_line(ways: str, status: int, said: str) 
     models = {"story": "story", "mt": "translator-en-fr", "mood": "sentiment"}
     named = [f"{name}={DEMO / Path(directory)}" for name, directory in models.items()]
     command = [sys.executable, "-m", "server.cli", "serve", *named, "--speculative", ways, "--log-level", "error"]
-    done = subprocess.run(
-        [*command, "--port", str(free_port())], cwd=REPOSITORY, capture_output=True, text=True, timeout=120
-    )
+    done = subprocess.run([*command, "--port", "0"], cwd=REPOSITORY, capture_output=True, text=True, timeout=120)
     assert done.returncode == status
     (line,) = [line for line in done.stderr.splitlines() if line.startswith("triptych:")]
     assert said in line and "Traceback" not in done.stderr

@@ -12,7 +12,7 @@ import httpx
 import pytest
 from safetensors.numpy import load_file, save_file
 
-from tests.e2e.conftest import REPOSITORY, free_port, start_server
+from tests.e2e.conftest import REPOSITORY, start_server
 
 DEMO = REPOSITORY / "weights" / "demo"
 
@@ -59,7 +59,7 @@ def that_wants_its_own_code(story: Path) -> str:
 @pytest.mark.parametrize("command", ["serve", "check"])
 def test_a_bad_checkpoint_is_one_line_that_names_it(story: Path, damage, command: str) -> None:
     named = damage(story)
-    more = ["--port", str(free_port()), "--log-level", "error"] if command == "serve" else []
+    more = ["--port", "0", "--log-level", "error"] if command == "serve" else []
     done = triptych(command, f"tale={story}" if command == "serve" else str(story), *more)
     assert done.returncode == 1
     (line,) = [line for line in done.stderr.splitlines() if line.startswith("triptych:")]
@@ -91,7 +91,7 @@ def test_several_models_by_name_in_bfloat16(tmp_path: Path) -> None:
     server = start_server(tmp_path / "log", *named, "--dtype", "bfloat16", "--device", "cpu")
     try:
         server.wait_ready()
-        info = httpx.get(f"{server.url}/info").json()
+        info = server.get("/info").json()
         assert [(m["name"], m["dtype"]) for m in info["models"]] == [(name, "bfloat16") for name in models]
         body = {"model": "mt", "inputs": "I am a student"}
         answer = httpx.post(f"{server.url}/translate", json=body, timeout=60).json()
@@ -102,6 +102,6 @@ def test_several_models_by_name_in_bfloat16(tmp_path: Path) -> None:
         assert httpx.post(f"{server.url}/generate", json=body, timeout=60).status_code == 200
         wrong = httpx.post(f"{server.url}/generate", json=body | {"model": "vectors"}, timeout=60)
         assert wrong.status_code == 422 and "/embed" in wrong.json()["error"]["message"]
-        assert httpx.post(f"{server.url}/embed", json={"model": "none", "inputs": "a"}).status_code == 404
+        assert server.post("/embed", json={"model": "none", "inputs": "a"}).status_code == 404
     finally:
         server.stop()

@@ -7,7 +7,6 @@ import json
 from collections.abc import Iterator
 from pathlib import Path
 
-import httpx
 import pytest
 import sentence_transformers
 import torch
@@ -111,7 +110,7 @@ def test_vectors_of_a_directory_of_sentence_transformers(server: RunningServer, 
     for text, vector in zip(TEXTS, found, strict=True):
         alone = post(server, "/embed", {"model": "embed", "inputs": text})
         torch.testing.assert_close(torch.tensor(alone[0]), torch.tensor(vector), atol=1e-5, rtol=0)
-    refused = httpx.post(f"{server.url}/generate", json={"model": "embed", "prompt": "The old"})
+    refused = server.post("/generate", json={"model": "embed", "prompt": "The old"})
     assert refused.status_code == 422
 
 

@@ -120,7 +120,7 @@ def test_readme_examples_work_as_pasted(demo_server: RunningServer, command: str
 
 
 def test_metrics_pass_promtool(demo_server: RunningServer) -> None:
-    page = httpx.get(f"{demo_server.url}/metrics").content
+    page = demo_server.get("/metrics").content
     promtool = shutil.which("promtool")
     if promtool is None:
         from prometheus_client.parser import text_string_to_metric_families

@@ -275,7 +275,7 @@ def test_translations_out_of_a_choice(demo_server: RunningServer, num_beams: int
 def test_a_format_that_the_vocabulary_cannot_spell(demo_server: RunningServer) -> None:
     """This translator has no braces. The request is told, and nothing else happens."""
     body = {"inputs": SENTENCES[0], "response_format": {"type": "json_object"}}
-    response = httpx.post(demo_server.url + "/translate", json=body)
+    response = demo_server.post("/translate", json=body)
     error = response.json()["error"]
     assert (response.status_code, error["param"], error["code"]) == (422, "response_format", "invalid_request")
     assert "vocabulary" in error["message"]

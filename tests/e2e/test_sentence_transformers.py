@@ -152,13 +152,13 @@ def test_dimensions_and_pooling_of_the_clients_own(server: RunningServer, oracle
     np.testing.assert_allclose(cut, full[:, :70], atol=1e-6)
     own = np.array(post(server, "/embed", model="joined", inputs=TEXTS, normalize=False, pooling="max"))
     np.testing.assert_allclose(own, full[:, :32], atol=1e-6)
-    refused = httpx.post(f"{server.url}/embed", json={"model": "cls-dense", "inputs": "a", "dimensions": 25})
+    refused = server.post("/embed", json={"model": "cls-dense", "inputs": "a", "dimensions": 25})
     assert refused.status_code == 422 and "24" in refused.json()["error"]["message"]
 
 
 def test_a_prompt_is_not_cut_from_the_left(server: RunningServer) -> None:
     body = {"model": "mean-without-prompt", "inputs": " ".join(CORPUS), "prompt_name": "query"}
-    refused = httpx.post(f"{server.url}/embed", json=body | {"truncation_direction": "left"})
+    refused = server.post("/embed", json=body | {"truncation_direction": "left"})
     assert refused.status_code == 422 and refused.json()["error"]["param"] == "truncation_direction"
 
 

@@ -6,7 +6,6 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-import httpx
 import pytest
 import torch
 import transformers
@@ -166,12 +165,12 @@ def test_the_pair_chooses_among_all_kinds(server: RunningServer) -> None:
 
 def test_an_unknown_pair_lists_what_every_model_offers(server: RunningServer) -> None:
     body = {"inputs": "a", "source_lang": "en", "target_lang": "tlh"}
-    response = httpx.post(f"{server.url}/translate", json=body)
+    response = server.post("/translate", json=body)
     assert response.status_code == 422
     message = response.json()["error"]["message"]
     for part in ("marian: ", "en-fra, en-spa", "any two of ar_AR, cs_CZ", "any two of eng_Latn", "t5: "):
         assert part in message
-    offered = {model["name"]: model["languages"] for model in httpx.get(f"{server.url}/info").json()["models"]}
+    offered = {model["name"]: model["languages"] for model in server.get("/info").json()["models"]}
     assert all(pair in offered[name] for name, pair in EXPECTED_PAIRS.items())
     assert len(offered["m2m"]) == 200
 
@@ -202,7 +201,7 @@ def test_generate_takes_languages_too_and_mbart_needs_one(server: RunningServer,
         ({**body, "model": "mbart"}, "target_lang"),
         ({**body, **pair, "prompt": [5, 6]}, "target_lang"),
     ):
-        response = httpx.post(f"{server.url}/generate", json=wrong)
+        response = server.post("/generate", json=wrong)
         assert (response.status_code, response.json()["error"]["param"]) == (422, param)
 
 

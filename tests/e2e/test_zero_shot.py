@@ -6,7 +6,6 @@ import json
 from collections.abc import Iterator
 from pathlib import Path
 
-import httpx
 import pytest
 import transformers
 
@@ -80,7 +79,7 @@ def test_scores(server: RunningServer, checkpoints: dict[str, Path], family: str
         "zero-shot-classification", str(checkpoints[family]), tokenizer=tokenizer(checkpoints[family]), device="cpu"
     )
     asked = {"candidate_labels": LABELS, **asked}
-    found = httpx.post(f"{server.url}/zero_shot_classify", json={"model": family, "inputs": TEXTS, **asked}).json()
+    found = server.post("/zero_shot_classify", json={"model": family, "inputs": TEXTS, **asked}).json()
     assert len(oracle.tokenizer(TEXTS[-1]).input_ids) > LONGEST, "one text is cut"
     for text, ours in zip(TEXTS, found, strict=True):
         theirs = oracle(text, **asked)

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import time
+from types import SimpleNamespace
 
 import pytest
 import torch
 
+from server.engine import engine as engine_module
 from server.ipc.messages import Generate
 from server.ipc.params import GenerationParams
 from tests.engine.harness import engine, generate, in_their_words, reference, run
@@ -164,18 +166,19 @@ def test_abort_frees_everything_and_says_nothing(pairs):
         assert set(one.stats().kv_blocks_used.values()) == {0}
 
 
-def test_a_deadline_while_waiting_fails_and_while_running_finishes(pairs):
+def test_a_deadline_while_waiting_fails_and_while_running_finishes(pairs, monkeypatch):
+    now = 100.0
+    monkeypatch.setattr(engine_module, "time", SimpleNamespace(monotonic=lambda: now))
     pair = pairs("gpt2")
     one = pair.engine(max_batch_rows=4)
-    past = time.monotonic() - 1
     params = GenerationParams(max_new_tokens=40)
-    one.add(Generate(0, "gpt2", PROMPTS[1], [], params, past))
-    one.add(Generate(1, "gpt2", PROMPTS[1], [], params, time.monotonic() + 0.3))
-    one.add(Generate(2, "gpt2", PROMPTS[1], [], GenerationParams(40, num_beams=3), time.monotonic() + 0.3))
+    one.add(Generate(0, "gpt2", PROMPTS[1], [], params, now - 1))
+    one.add(Generate(1, "gpt2", PROMPTS[1], [], params, now + 1))
+    one.add(Generate(2, "gpt2", PROMPTS[1], [], GenerationParams(40, num_beams=3), now + 1))
     first = one.step()
     assert [(end.request_id, end.code) for end in first.failed] == [(0, "timeout")]
     one.step(), one.step()
-    time.sleep(0.35)
+    now += 2
     last = one.step()
     ends = {end.request_id: end for end in last.finished}
     assert ends[1].hypotheses[0].finish_reason == ends[2].hypotheses[0].finish_reason == "timeout"

@@ -8,6 +8,7 @@ import sys
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import psutil
@@ -27,12 +28,14 @@ from server.ipc.supervisor import Patience, Supervisor
 from tests.ipc.observing import Recorder
 from tests.wire.checkpoints import write_checkpoint
 from tests.wire.fake_serve import WORKER
+from tests.wire.fake_worker import FIRST_BYTE
 
-PATIENCE = Patience(stale_seconds=0.5, hang_seconds=1.0, first_pause_seconds=0.02, max_failures=3)
+PATIENCE = Patience(stale_seconds=60.0, hang_seconds=120.0, first_pause_seconds=0.02, max_failures=3)
 
 
-async def eventually(condition: Callable[[], bool], seconds: float = 30.0) -> None:
-    end = time.monotonic() + seconds
+async def eventually(condition: Callable[[], bool]) -> None:
+    """Wait for a condition; the bound only ends a test that would hang."""
+    end = time.monotonic() + 120.0
     while not condition():
         assert time.monotonic() < end, "the condition never came true"
         await asyncio.sleep(0.01)
@@ -40,12 +43,12 @@ async def eventually(condition: Callable[[], bool], seconds: float = 30.0) -> No
 
 @asynccontextmanager
 async def supervised(
-    directory: Path, command: tuple[str, ...] = WORKER, start: bool = True
+    directory: Path, command: tuple[str, ...] = WORKER, start: bool = True, patience: Patience = PATIENCE
 ) -> AsyncIterator[tuple[Supervisor, EngineClient, Recorder]]:
     recorder = Recorder()
     client = EngineClient(recorder, 100, 100_000)
-    models = [ModelSpec("slow", str(directory), "auto")]
-    supervisor = Supervisor(models, "cpu", EngineOptions(), client, PATIENCE, command)
+    models = [ModelSpec("decoder", str(directory), "auto")]
+    supervisor = Supervisor(models, "cpu", EngineOptions(), client, patience, command)
     try:
         if start:
             await supervisor.start()
@@ -54,20 +57,21 @@ async def supervised(
         await supervisor.stop()
 
 
-def endless(client: EngineClient, first: str = "a") -> Generate:
+def endless(client: EngineClient, text: str = "a&") -> Generate:
+    """The fake engine never goes past the `&`."""
     params = GenerationParams(max_new_tokens=400)
-    return Generate(client.next_id(), "slow", [ord(first) + 3] + [100] * 99, [], params)
+    return Generate(client.next_id(), "decoder", [FIRST_BYTE + ord(letter) for letter in text], [], params)
 
 
 @pytest.fixture
 def directory(tmp_path: Path) -> Path:
-    return write_checkpoint(tmp_path / "slow")
+    return write_checkpoint(tmp_path / "decoder")
 
 
 async def test_a_worker_starts_answers_and_stops(directory: Path) -> None:
     async with supervised(directory) as (supervisor, client, recorder):
         assert supervisor.fresh and client.connected and supervisor.epoch == 1
-        assert [info.name for info in client.models.values()] == ["slow"]
+        assert [info.name for info in client.models.values()] == ["decoder"]
         assert [progress.done_bytes for progress in recorder.progress] == [0, 4000]
         with client.submit([endless(client)], None) as call:
             assert isinstance((await call.events())[0][1], Tokens)
@@ -80,7 +84,7 @@ async def test_a_worker_starts_answers_and_stops(directory: Path) -> None:
 async def test_a_checkpoint_that_does_not_load_is_final(tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
     async with supervised(tmp_path / "empty", start=False) as (supervisor, client, _):
-        with pytest.raises(CheckpointError, match=r"slow: config\.json is missing"):
+        with pytest.raises(CheckpointError, match=r"decoder: config\.json is missing"):
             await supervisor.start()
         assert supervisor.state == "failed" and supervisor.epoch == 1 and not client.connected
 
@@ -121,14 +125,15 @@ async def test_a_dead_worker_fails_its_requests_at_once_and_is_replaced(director
 
 
 async def test_a_hung_worker_goes_stale_and_is_killed(directory: Path) -> None:
-    async with supervised(directory) as (supervisor, _, recorder):
+    patience = replace(PATIENCE, stale_seconds=0.5, hang_seconds=2.0)
+    async with supervised(directory, patience=patience) as (supervisor, _, recorder):
         first = supervisor.pid
         assert first is not None
         psutil.Process(first).send_signal(signal.SIGSTOP)
         await eventually(lambda: not supervisor.fresh)
         assert supervisor.state == "ready" and supervisor.pid == first
-        await eventually(lambda: supervisor.epoch == 2 and supervisor.fresh)
-        assert recorder.lost == 1 and not psutil.pid_exists(first)
+        await eventually(lambda: supervisor.epoch > 1 and supervisor.fresh)
+        assert recorder.lost == supervisor.epoch - 1 and not psutil.pid_exists(first)
 
 
 async def test_it_gives_up_after_failures_in_a_row(directory: Path) -> None:

@@ -17,6 +17,7 @@ from server.text.tokenizer import TokenizerError
 from server.text.tokenizer_files import read_tokenizer_files
 from tests.text import checkpoints
 from tests.text.chat_templates import ALL, CONVERSATIONS, HOSTILE, TURNS
+from tests.waiting import PATIENCE
 from weights.resolve import ResolveError
 
 MOST = 100_000
@@ -25,14 +26,14 @@ TOOLS = [{"type": "function", "function": {"name": "weather", "description": "nÃ
 
 @pytest.fixture(scope="module")
 def renderer() -> Iterator[ChatRenderer]:
-    made = ChatRenderer(seconds=20)
+    made = ChatRenderer(seconds=PATIENCE)
     yield made
     made.close()
 
 
 @pytest.fixture(scope="module")
 def boxed() -> Iterator[ChatRenderer]:
-    made = ChatRenderer(seconds=1, memory_bytes=256 << 20)
+    made = ChatRenderer(seconds=PATIENCE, memory_bytes=256 << 20)
     yield made
     made.close()
 
@@ -149,16 +150,18 @@ def test_templates_that_are_no_text_too_long_or_elsewhere_are_refused(tmp_path):
 
 
 @pytest.mark.parametrize("name", HOSTILE)
-def test_hostile_templates_are_inert(boxed, name):
+def test_hostile_templates_are_inert(boxed, name, monkeypatch):
     before = time.monotonic()
     context = chat_context(ChatTemplates(), TURNS)
-    try:
-        text = boxed.render(HOSTILE[name], context, MOST)
-    except ChatError as error:
-        assert "\n" not in str(error) and len(str(error)) < 300
-    else:
-        assert not text.strip(), "a sandbox may give nothing, but nothing else"
-    assert time.monotonic() - before < 15, "1 s for the text, the rest for a loaded machine and a new process"
+    with monkeypatch.context() as hurried:
+        hurried.setattr(boxed, "_seconds", 1.0)
+        try:
+            text = boxed.render(HOSTILE[name], context, MOST)
+        except ChatError as error:
+            assert "\n" not in str(error) and len(str(error)) < 300
+        else:
+            assert not text.strip(), "a sandbox may give nothing, but nothing else"
+    assert time.monotonic() - before < PATIENCE, "1 s for the text, the rest for a loaded machine and a new process"
     assert boxed.render("{{ messages | length }}", context, MOST) == "3"
 
 
@@ -189,7 +192,7 @@ def test_many_threads_share_one_process(renderer):
 
 
 def test_a_process_that_died_is_replaced_and_none_is_left_behind():
-    made = ChatRenderer()
+    made = ChatRenderer(seconds=PATIENCE)
     assert made.render("a", {}, 9) == "a"
     first = made._process
     first.kill()

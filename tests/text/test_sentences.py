@@ -67,4 +67,5 @@ def test_the_work_grows_with_the_text_only(unit: str):
         return time.process_time() - start
 
     seconds(1000)
-    assert seconds(160_000) < 0.05 + 60 * seconds(10_000)
+    # The least of some: a collection of all that other tests have left takes longer than what is measured.
+    assert min(seconds(160_000) for _ in range(3)) < 0.05 + 60 * seconds(10_000)

@@ -55,7 +55,7 @@ def write_translator(directory: Path, source: str, target: str) -> Path:
 
 def write_all(root: Path) -> list[str]:
     """One checkpoint for each kind of model the fake worker knows, as arguments for `serve`."""
-    for name in ("decoder", "slow", "embedder"):
+    for name in ("decoder", "embedder"):
         write_checkpoint(root / name)
     (root / "embedder" / "config_sentence_transformers.json").write_text(
         json.dumps({"prompts": {"query": "query: ", "passage": "passage: "}})
@@ -67,7 +67,6 @@ def write_all(root: Path) -> list[str]:
     write_translator(root / "translator-fr", "en", "fr")
     names = (
         "decoder",
-        "slow",
         "embedder",
         "classifier",
         "judge",

@@ -10,14 +10,15 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import httpx
 import psutil
 import pytest
 
+from tests.waiting import PATIENCE
 from tests.wire.checkpoints import write_all
 
 REPOSITORY = Path(__file__).resolve().parents[2]
@@ -53,7 +54,7 @@ class Process:
         return "".join(self.lines)
 
     def wait_ready(self) -> Process:
-        while (line := self._news.get(timeout=60)) is not None:
+        while (line := self._news.get(timeout=PATIENCE)) is not None:
             if match := re.search(r"ready on (http://\S+)", line):
                 self.url = match[1]
                 return self
@@ -63,9 +64,19 @@ class Process:
         (child,) = psutil.Process(self.process.pid).children()
         return child
 
+    def get(self, path: str, **more: Any) -> httpx.Response:
+        return httpx.get(self.url + path, timeout=PATIENCE, **more)
+
+    def post(self, path: str, **more: Any) -> httpx.Response:
+        return httpx.post(self.url + path, timeout=PATIENCE, **more)
+
+    def wait(self) -> int:
+        """Its exit status."""
+        return self.process.wait(PATIENCE)
+
     def metric(self, name: str) -> float:
         """The sum of all series of a metric."""
-        page = httpx.get(f"{self.url}/metrics").text
+        page = self.get("/metrics").text
         found = re.findall(rf"^{name}(?:{{[^}}]*}})? (\S+)$", page, re.MULTILINE)
         return sum(map(float, found))
 
@@ -73,23 +84,15 @@ class Process:
         if self.process.poll() is None:
             self.process.send_signal(signal.SIGTERM)
         try:
-            status = self.process.wait(30)
+            status = self.wait()
         finally:
             if self.process.poll() is None:
                 self.process.kill()
                 self.process.wait()
-        self._reader.join(10)
+        self._reader.join(PATIENCE)
         assert self.process.stdout is not None
         self.process.stdout.close()
         return status
-
-
-def eventually(condition: Callable[[], bool], seconds: float = 30.0) -> None:
-    """Wait for a condition; the bound only ends a test that would hang."""
-    end = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < end, "the condition never came true"
-        time.sleep(0.01)
 
 
 def parse_events(text: str) -> list[tuple[str, dict]]:
@@ -102,6 +105,10 @@ def parse_events(text: str) -> list[tuple[str, dict]]:
     return events
 
 
+UNHURRIED = ("--stale-seconds", "60", "--hang-seconds", "120", "--body-timeout-seconds", "60")
+"""For servers that tests of other things than these times talk to: a machine may stand still for a while."""
+
+
 @pytest.fixture(scope="session")
 def checkpoints(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
     return write_all(tmp_path_factory.mktemp("checkpoints"))
@@ -110,7 +117,7 @@ def checkpoints(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
 @pytest.fixture(scope="session")
 def shared_server(checkpoints: list[str]) -> Iterator[Process]:
     """For tests that leave the server as they found it."""
-    server = Process(*checkpoints, "--body-timeout-seconds", "0.5")
+    server = Process(*checkpoints, *UNHURRIED)
     try:
         yield server.wait_ready()
     finally:
@@ -123,7 +130,7 @@ def start(checkpoints: list[str]) -> Iterator[Callable[..., Process]]:
     started: list[Process] = []
 
     def begin(*arguments: str, models: list[str] | None = None, **options: dict[str, str]) -> Process:
-        server = Process(*(checkpoints if models is None else models), *arguments, **options)
+        server = Process(*(checkpoints if models is None else models), *UNHURRIED, *arguments, **options)
         started.append(server)
         return server
 
@@ -134,5 +141,5 @@ def start(checkpoints: list[str]) -> Iterator[Callable[..., Process]]:
 
 @pytest.fixture
 def client(shared_server: Process) -> Iterator[httpx.Client]:
-    with httpx.Client(base_url=shared_server.url, timeout=60) as http:
+    with httpx.Client(base_url=shared_server.url, timeout=PATIENCE) as http:
         yield http

@@ -1,11 +1,13 @@
 """A worker without a model: the same messages, answers that a test can foretell. Run as `fake_worker.py --fd N`.
 
-A model's kind is the beginning of its name: `decoder`, `slow` (a decoder, 30 ms a token), `translator`, `embedder`,
-`classifier`, `reranker`, `masker`, `tagger`, `answerer`. Generation echoes the prompt, turned by the seed when
+A model's kind is the beginning of its name: `decoder`, `translator`, `embedder`, `classifier`, `reranker`, `masker`,
+`tagger`, `answerer`. Generation echoes the prompt, turned by the seed when
 sampling, by the rank of the beam otherwise, then ends the text. Every token has log-probability -0.5, less one for each
 byte that sampling turned the prompt by. What happens can be steered by the first byte of the prompt (or source):
 
-    `!`  the process dies     `#`  the process hangs     `%`  the request fails     `&`  nothing ever comes
+    `!`  the process dies     `#`  the process hangs     `%`  the request fails
+
+Wherever a text has a `&`, this and what follows comes only after the process has got SIGUSR1: no test has to be fast.
 """
 
 from __future__ import annotations
@@ -13,6 +15,7 @@ from __future__ import annotations
 import argparse
 import os
 import select
+import signal
 import socket
 import struct
 import sys
@@ -44,9 +47,9 @@ from server.ipc.messages import (
 )
 
 BOS, EOS, PAD, FIRST_BYTE, VOCAB = 0, 1, 2, 3, 259
+HOLD = FIRST_BYTE + ord("&")
 KINDS = {
     "decoder": ["generate"],
-    "slow": ["generate"],
     "translator": ["generate", "translate"],
     "embedder": ["embed"],
     "classifier": ["classify"],
@@ -98,12 +101,12 @@ def tag(token: int, count: float) -> list[float]:
 
 
 class Sequence:
-    def __init__(self, message: Generate, slow: bool) -> None:
+    def __init__(self, message: Generate) -> None:
         self.message = message
         self.started = time.monotonic()
         self.made = 0
-        self.next_at = 0.0
-        self.pause = 0.03 if slow else 0.0
+        tokens = self.answer(0).token_ids
+        self.held_at = tokens.index(HOLD) if HOLD in tokens else -1
 
     def answer(self, rank: int) -> Hypothesis:
         params = self.message.params
@@ -136,6 +139,13 @@ class Worker:
         self.sequences: dict[int, Sequence] = {}
         self.epoch = 0
         self.steps: list[StepTiming] = []
+        self.released = False
+
+    def release(self, *_: object) -> None:
+        self.released = True
+
+    def waits(self, sequence: Sequence) -> bool:
+        return sequence.made == sequence.held_at and not self.released
 
     def send(self, message: object) -> None:
         self.sock.sendall(encode_frame(message))
@@ -143,9 +153,8 @@ class Worker:
     def run(self) -> None:
         last_stats = 0.0
         while True:
-            now = time.monotonic()
-            due = min((s.next_at for s in self.sequences.values()), default=now + 0.05)
-            readable, _, _ = select.select([self.sock], [], [], max(0.0, min(0.05, due - now)))
+            idle = all(map(self.waits, self.sequences.values()))
+            readable, _, _ = select.select([self.sock], [], [], 0.05 if idle else 0.0)
             if readable:
                 data = self.sock.recv(1 << 16)
                 if not data:
@@ -193,10 +202,7 @@ class Worker:
                 failed = [Failed(message.request_id, "engine_error", "non-finite logits in this row")]
                 self.send(StepOutput(self.epoch, failed=failed))
             else:
-                sequence = Sequence(message, message.model.startswith("slow"))
-                if first == ord("&"):
-                    sequence.next_at = float("inf")
-                self.sequences[message.request_id] = sequence
+                self.sequences[message.request_id] = Sequence(message)
 
     def encode(self, message: Encode, index: int) -> Encoded:
         item = message.items[index]
@@ -240,9 +246,8 @@ class Worker:
                 made = Hypothesis(whole.token_ids[: sequence.made], "timeout")
                 finished.append(Finished(request_id, [made], 0.0, 0.0, 0.0))
                 continue
-            if now < sequence.next_at:
+            if self.waits(sequence):
                 continue
-            sequence.next_at = now + sequence.pause
             if params.prompt_logprobs and sequence.made == 0:
                 told = [sequence.logprob(token, -0.25) for token in sequence.message.token_ids[1:]]
                 prompts.append(PromptScored(request_id, told))
@@ -270,7 +275,9 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--fd", type=int, required=True)
     try:
-        Worker(socket.socket(fileno=parser.parse_args().fd)).run()
+        worker = Worker(socket.socket(fileno=parser.parse_args().fd))
+        signal.signal(signal.SIGUSR1, worker.release)
+        worker.run()
     except (BrokenPipeError, ConnectionResetError, KeyboardInterrupt):
         return
 

@@ -184,7 +184,7 @@ def test_tokenize_and_back(client: httpx.Client) -> None:
 
 def test_info_says_what_is_running(client: httpx.Client) -> None:
     info = InfoAnswer.model_validate_json(client.get("/info").content)
-    assert [model.name for model in info.models][:2] == ["decoder", "slow"]
+    assert [model.name for model in info.models][:2] == ["decoder", "embedder"]
     by_name = {model.name: model for model in info.models}
     assert by_name["translator"].languages == ["en-de"] and by_name["translator"].source_tokens == 256
     assert by_name["classifier"].labels == ["bad", "fair", "good"] and by_name["classifier"].routes == ["/classify"]

@@ -298,9 +298,12 @@ def test_a_deadline_before_the_first_byte(client: httpx.Client) -> None:
 
 
 def test_a_deadline_after_the_first_byte_is_a_partial_answer(client: httpx.Client) -> None:
-    choice = generate(client, model="slow", prompt="abc" * 30, ignore_eos=True, timeout_ms=400)["choices"][0]
-    assert choice["finish_reason"] == "timeout"
-    assert choice["text"] and ("abc" * 200).startswith(choice["text"])
+    for timeout_ms in (300, 3_000, 30_000):  # a machine that stands still makes nothing before its time is over
+        response = client.post("/generate", json={"model": "decoder", "prompt": "abc&", "timeout_ms": timeout_ms})
+        if response.status_code != 504:
+            break
+    (choice,) = response.json()["choices"]
+    assert (choice["text"], choice["finish_reason"]) == ("abc", "timeout")
 
 
 def test_request_ids(client: httpx.Client) -> None:

@@ -1,0 +1,9 @@
+"""What holds for all tests."""
+
+from __future__ import annotations
+
+from hypothesis import HealthCheck, settings
+
+# Without its clocks: a machine that stands still for a moment makes an example slow, not wrong.
+settings.register_profile("triptych", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("triptych")
