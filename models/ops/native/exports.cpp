@@ -159,21 +159,7 @@ EXPORT int32_t triptych_row_sum(int32_t dtype, const RowSum* p) {
     return 1;
 }
 
-// rows: of all spans together.
-EXPORT void triptych_span_mean(int32_t dtype, const SpanMean* p, int64_t rows) {
-    parallel(p->count, items_of(rows / std::max<int64_t>(1, p->count) * p->width),
-             [&](int64_t begin, int64_t end) { kernels.span_mean(DType(dtype), *p, begin, end); });
-}
-
 // Run the operations that lie in `words`, see program.h.
 EXPORT void triptych_run(const int64_t* words, int64_t operations, double* seconds) {
     run_program(words, operations, seconds);
-}
-
-EXPORT void triptych_survey(const Survey* task, int64_t rows) {
-    parallel(rows, items_of(task->width), [&](int64_t begin, int64_t end) { kernels.survey(*task, begin, end); });
-}
-
-EXPORT void triptych_draw(const Draw* task, int64_t rows) {
-    parallel(rows, items_of(task->width), [&](int64_t begin, int64_t end) { kernels.draw(*task, begin, end); });
 }

@@ -29,22 +29,15 @@ template <class T> INLINE float quantise_row(const T* x, uint8_t* out, int64_t w
     return scale;
 }
 
-template <class T>
-void quantise_rows(const T* x, int64_t stride, uint8_t* out, float* scales, int64_t width, int64_t padded,
-                   int64_t begin, int64_t end) {
+template <class T> void quantise_rows(const Quantise& p, int64_t begin, int64_t end) {
     for (int64_t row = begin; row < end; row++) {
-        scales[row] = quantise_row(x + row * stride, out + row * padded, width, padded);
+        const T* x = static_cast<const T*>(p.x) + row * p.stride;
+        p.scales[row] = quantise_row(x, p.out + row * p.padded, p.width, p.padded);
     }
 }
 
-// x: [rows, width], rows `stride` numbers apart -> out: [rows, padded], 128 higher, and scales: [rows].
-void quantise(DType dtype, const void* x, int64_t stride, uint8_t* out, float* scales, int64_t width, int64_t padded,
-              int64_t begin, int64_t end) {
-    if (dtype == FLOAT32) {
-        quantise_rows(static_cast<const float*>(x), stride, out, scales, width, padded, begin, end);
-    } else {
-        quantise_rows(static_cast<const bfloat16*>(x), stride, out, scales, width, padded, begin, end);
-    }
+void quantise(DType dtype, const Quantise& p, int64_t begin, int64_t end) {
+    dtype == FLOAT32 ? quantise_rows<float>(p, begin, end) : quantise_rows<bfloat16>(p, begin, end);
 }
 
 #ifdef VNNI

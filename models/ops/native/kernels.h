@@ -165,7 +165,7 @@ struct SpanMean {
     const void* x;         // [rows, width], contiguous
     const int64_t* spans;  // [count, 2]: first row, and the end
     float* out;            // [count, width]
-    int64_t count, width;
+    int64_t rows, count, width;
 };
 
 // A block of rows stays in a core's cache while it is multiplied by one panel after another.
@@ -179,7 +179,7 @@ inline int64_t panels_of(int64_t columns) { return (columns + PANEL - 1) / PANEL
 // Logits and what stands out in each row of them, see survey.h.
 struct Survey {
     const float* logits;  // [rows, width], rows `stride` numbers apart
-    int64_t stride, width, count;
+    int64_t rows, stride, width, count;
     float* values;        // [rows, count]: the largest, falling
     int64_t* ids;         // [rows, count]: where they stand
     float* log_sums;      // [rows]: log of the sum of exp(logit - the largest), or null
@@ -189,7 +189,7 @@ struct Survey {
 // Logits and how to choose a token of each row at random, see draw.h.
 struct Draw {
     const float* logits;  // [rows, width], rows `stride` numbers apart
-    int64_t stride, width;
+    int64_t rows, stride, width;
     const float* temperatures;  // [rows], above zero
     const int64_t* top_ks;      // [rows], 0 for no limit
     const double* top_ps;       // [rows], 1 for no limit
@@ -211,8 +211,7 @@ struct Kernels {
     void (*row_sum)(DType, const RowSum&, int64_t begin, int64_t end);
     void (*span_mean)(DType, const SpanMean&, int64_t begin, int64_t end);
     void (*attend)(DType, const Attention&, int64_t begin, int64_t end);  // num_tiles * kv_heads
-    void (*quantise)(DType, const void* x, int64_t stride, uint8_t* out, float* scales, int64_t width, int64_t padded,
-                     int64_t begin, int64_t end);
+    void (*quantise)(DType, const Quantise&, int64_t begin, int64_t end);
     void (*int8_linear)(DType, const Int8Linear&, int64_t begin, int64_t end);
     void (*pack_panels)(DType, const void* weight, int64_t columns, int64_t width, void* packed, int64_t begin,
                         int64_t end);
