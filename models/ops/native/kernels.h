@@ -56,6 +56,9 @@ struct Quantise {
 // Output channels that are multiplied together, see tiles.h.
 constexpr int64_t PANEL = 32;
 
+// Numbers of a channel side by side in int8 panels.
+constexpr int64_t QUAD = 4;
+
 enum Activation : int32_t { NONE = 0, RELU = 1, GELU = 2, GELU_TANH = 3, GELU_QUICK = 4, SILU = 5, TANH = 6 };
 
 // What follows a product before it is stored, see finish.h. Rows are `_stride` numbers apart.
@@ -175,6 +178,17 @@ inline int64_t blocks_of(int64_t rows, int64_t bytes_of_row) {
 }
 
 inline int64_t panels_of(int64_t columns) { return (columns + PANEL - 1) / PANEL; }
+
+// One output channel of a weight in panels, [panels][k / GROUP][PANEL][GROUP], where `width` is padded to whole groups.
+template <int64_t GROUP, class T> struct Channel {
+    T* first;
+
+    static INLINE Channel of(T* packed, int64_t width, int64_t column) {
+        const int64_t groups = (width + GROUP - 1) / GROUP;
+        return {packed + (column / PANEL * PANEL * groups + column % PANEL) * GROUP};
+    }
+    INLINE T& operator[](int64_t k) const { return first[k / GROUP * PANEL * GROUP + k % GROUP]; }
+};
 
 // Logits and what stands out in each row of them, see survey.h.
 struct Survey {
