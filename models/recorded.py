@@ -17,6 +17,7 @@ from models import ops
 from models.attention import Attention
 from models.attention_plan import AttentionPlan
 from models.config import BucketBiasConfig, RopeConfig, StackConfig
+from models.ops.lowering import program_of
 from models.ops.recording import Angles, Cache, Chosen, Given, NotRecordable, Recording, Rows, Sight
 from models.positions import PositionEncodings, Rotation
 from models.steps import Kind, Step
@@ -111,6 +112,6 @@ class Recorded:
         try:
             step = RecordingStep(self._stack.config, kind, all_wanted)
             output = self._stack.layers_of(cast(Tensor, recording.input(width)), step)
-            return recording.finish(cast(Rows, output))
+            return program_of(cast(Rows, output))
         except NotRecordable:
             return None

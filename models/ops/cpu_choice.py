@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 from collections.abc import Sequence
 
 import numpy as np
@@ -11,6 +10,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from models.ops import library
+from models.ops.library import Kind
 from models.ops.torch_choice import Survey
 from models.ops.torch_sampling import Drawn, Filters, temperatures
 
@@ -25,6 +25,7 @@ def survey(logits: Tensor, count: int, with_log_sums: bool) -> Survey:
     finite = torch.empty(rows, dtype=torch.bool)
     task = library.SurveyTask(
         logits.data_ptr(),
+        rows,
         logits.stride(0),
         width,
         count,
@@ -33,7 +34,7 @@ def survey(logits: Tensor, count: int, with_log_sums: bool) -> Survey:
         None if log_sums is None else log_sums.data_ptr(),
         finite.data_ptr(),
     )
-    library.loaded().triptych_survey(ctypes.byref(task), rows)
+    library.do(Kind.SURVEY, logits.dtype, task)
     return Survey(values, ids, log_sums, finite)
 
 
@@ -52,10 +53,11 @@ def draw(logits: Tensor, rows: Sequence[Filters], uniforms: NDArray[np.float64])
     )
     task = library.DrawTask(
         logits.data_ptr(),
+        len(rows),
         logits.stride(0),
         logits.shape[1],
         *(column.data_ptr() for column in settings),
         *(part.data_ptr() for part in drawn),
     )
-    library.loaded().triptych_draw(ctypes.byref(task), len(rows))
+    library.do(Kind.DRAW, logits.dtype, task)
     return drawn

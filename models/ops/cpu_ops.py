@@ -104,8 +104,8 @@ def means_of_spans(x: Tensor, spans: Sequence[tuple[int, int]]) -> Tensor:
     """See `torch_ops.means_of_spans`."""
     x, places = x.contiguous(), np.array(spans, dtype=np.int64)
     out = torch.empty(len(spans), x.shape[1])
-    task = library.SpanMeanTask(x.data_ptr(), places.ctypes.data, out.data_ptr(), len(spans), x.shape[1])
-    library.loaded().triptych_span_mean(library.CODES[x.dtype], ctypes.byref(task), len(x))
+    task = library.SpanMeanTask(x.data_ptr(), places.ctypes.data, out.data_ptr(), len(x), len(spans), x.shape[1])
+    library.do(Kind.SPAN_MEAN, x.dtype, task)
     return out
 
 

@@ -59,6 +59,9 @@ class Kind(IntEnum):
     QUANTISE = 8
     INT8_LINEAR = 9
     TAKE_ROWS = 10
+    SPAN_MEAN = 11
+    SURVEY = 12
+    DRAW = 13
 
 
 class NormTask(ctypes.Structure):
@@ -139,7 +142,14 @@ class RowSumTask(ctypes.Structure):
 
 
 class SpanMeanTask(ctypes.Structure):
-    _fields_ = (("x", _POINTER), ("spans", _POINTER), ("out", _POINTER), ("count", _INT64), ("width", _INT64))
+    _fields_ = (
+        ("x", _POINTER),
+        ("spans", _POINTER),
+        ("out", _POINTER),
+        ("rows", _INT64),
+        ("count", _INT64),
+        ("width", _INT64),
+    )
 
 
 class AttentionTask(ctypes.Structure):
@@ -227,6 +237,7 @@ class Int8LinearTask(ctypes.Structure):
 class SurveyTask(ctypes.Structure):
     _fields_ = (
         ("logits", _POINTER),
+        ("rows", _INT64),
         ("stride", _INT64),
         ("width", _INT64),
         ("count", _INT64),
@@ -240,6 +251,7 @@ class SurveyTask(ctypes.Structure):
 class DrawTask(ctypes.Structure):
     _fields_ = (
         ("logits", _POINTER),
+        ("rows", _INT64),
         ("stride", _INT64),
         ("width", _INT64),
         ("temperatures", _POINTER),
@@ -260,10 +272,7 @@ CODES = {torch.float32: 0, torch.bfloat16: 1}
 _SIGNATURES = {
     "triptych_operation": [_INT64, _INT32, _POINTER],
     "triptych_copy_blocks": [_POINTER, _POINTER, _INT64, _INT64, _POINTER, _INT64],
-    "triptych_survey": [_POINTER, _INT64],
-    "triptych_draw": [_POINTER, _INT64],
     "triptych_row_sum": [_INT32, _POINTER],
-    "triptych_span_mean": [_INT32, _POINTER, _INT64],
     "triptych_int8_pack": [_POINTER, _INT64, _INT64, _POINTER, _POINTER],
     "triptych_int8_unpack": [_INT32, _POINTER, _POINTER, _INT64, _INT64, _POINTER, _INT64, _POINTER],
     "triptych_run": [_POINTER, _INT64, _POINTER],

@@ -13,24 +13,21 @@ from math import prod
 from typing import Any
 
 import torch
-from torch import Tensor
 
 from models.ops import library
 from models.ops.library import Kind
-from models.ops.program import LINE_BYTES, Fill, Program, Work
-
-HEADER_WORDS = 3
+from models.ops.program import LINE_BYTES, Work
 
 
 class NotRecordable(Exception):
     """The model does something that no program can do."""
 
 
-class _Count:
+class Count:
     """The number of rows, which nobody knows while recording."""
 
 
-COUNT = _Count()
+COUNT = Count()
 
 
 @dataclass(eq=False)
@@ -120,7 +117,7 @@ class Rows:
     dtype: torch.dtype
     shape_of_row: tuple[int, ...]
     stride_of_rows: int
-    count: _Count | Given = COUNT
+    count: Count | Given = COUNT
 
     @property
     def shape(self) -> tuple[Any, ...]:
@@ -171,11 +168,11 @@ class Rows:
 
 
 class Recording:
-    """The operations so far. dtype: of the rows that come in."""
+    """What has been done so far. dtype: of the rows that come in. operations: in their order."""
 
     def __init__(self, dtype: torch.dtype) -> None:
         self.dtype = dtype
-        self._operations: list[Operation] = []
+        self.operations: list[Operation] = []
         self._rounded: dict[tuple[Place | Given, int], tuple[Rows, Rows]] = {}
 
     def input(self, width: int) -> Rows:
@@ -184,13 +181,13 @@ class Recording:
 
     def emit(self, *operation: Any) -> None:
         """Note an operation, given the fields of `Operation`."""
-        self._operations.append(Operation(*operation))
+        self.operations.append(Operation(*operation))
 
     def add(self, x: Rows, y: Rows) -> Rows:
         """The sum; a part of the product that made `y`, where that was the last operation."""
         if not isinstance(y, Rows) or x.count is not y.count:
             raise NotRecordable("a sum of other rows")
-        last = self._operations[-1] if self._operations else None
+        last = self.operations[-1] if self.operations else None
         finish = last.fields.get("finish") if last is not None and last.out is y else None
         if finish is not None and finish["residual"] is None and (x.width, x.dtype) == (y.width, y.dtype):
             finish |= {"residual": x, "residual_stride": x.stride_of_rows}
@@ -220,90 +217,3 @@ class Recording:
             self.emit(Kind.QUANTISE, x.dtype, "rounding to int8", library.QuantiseTask, fields)
             self._rounded[key] = rows, scales
         return self._rounded[key]
-
-    def finish(self, output: Rows) -> Program:
-        """The program. output: the rows that it returns."""
-        if not isinstance(output.place, Place) or output.place.offset or output.stride_of_rows != output.width:
-            raise NotRecordable("an output that is a part of something")
-        lowered = _Lowered()
-        for operation in self._operations:
-            lowered.append(operation)
-        return lowered.program(output.place.buffer, output.width, output.count)
-
-
-class _Lowered:
-    """Operations as words."""
-
-    def __init__(self) -> None:
-        self._words: list[int] = []
-        self._names: list[str] = []
-        self._works: list[Work] = []
-        self._rows_at: list[int] = []
-        self._given: dict[Hashable, list[Fill]] = {}
-        self._placed: list[tuple[int, Place]] = []
-        self._constants: list[Tensor] = []
-
-    def append(self, operation: Operation) -> None:
-        record, start = operation.task(), len(self._words) + HEADER_WORDS
-        self._fill(record, start, operation.fields)
-        content = memoryview(bytes(record)).cast("q").tolist()
-        self._words += [operation.kind, library.CODES[operation.dtype], len(content), *content]
-        self._names.append(operation.name)
-        self._works.append(operation.work)
-
-    def program(self, output: Buffer, width: int, count: _Count | Given) -> Program:
-        """output: the buffer of what it returns. count: of its rows."""
-        scratch: dict[int, list[Fill]] = {}
-        offsets, size = _laid_out([place.buffer for _, place in self._placed if place.buffer is not output])
-        for index, place in self._placed:
-            if place.buffer is output:
-                self._given.setdefault("out", []).append(Fill(index, place.offset))
-            else:
-                scratch.setdefault(offsets[place.buffer], []).append(Fill(index, place.offset))
-        return Program(
-            self._words,
-            self._names,
-            self._works,
-            self._rows_at,
-            self._given,
-            scratch,
-            size,
-            width,
-            count.name if isinstance(count, Given) else None,
-            self._constants,
-        )
-
-    def _fill(self, record: ctypes.Structure, start: int, fields: dict[str, Any]) -> None:
-        """Set what is known and note the rest. start: the index of the record's first word."""
-        for key, value in fields.items():
-            index = start + getattr(type(record), key).offset // 8
-            if isinstance(value, Rows):
-                value = value.place
-            if isinstance(value, dict):
-                self._fill(getattr(record, key), index, value)
-            elif isinstance(value, Tensor):
-                self._constants.append(value)
-                setattr(record, key, value.data_ptr())
-            elif isinstance(value, Given):
-                self._given.setdefault(value.name, []).append(Fill(index, value.offset))
-            elif isinstance(value, Place):
-                buffer, now = value.buffer, len(self._names)
-                buffer.first, buffer.last = (now if buffer.first < 0 else buffer.first), now
-                self._placed.append((index, value))
-            elif value is COUNT:
-                self._rows_at.append(index)
-            else:
-                setattr(record, key, value)
-
-
-def _laid_out(buffers: list[Buffer]) -> tuple[dict[Buffer, int], int]:
-    """Where each buffer begins, and the size of all: those that are used at one time do not overlap."""
-    starts: dict[Buffer, int] = {}
-    for buffer in sorted(set(buffers), key=lambda one: (one.first, -one.row_bytes)):
-        at = 0
-        for other, start in sorted(starts.items(), key=lambda item: item[1]):
-            together = other.first <= buffer.last and buffer.first <= other.last
-            if together and at + buffer.row_bytes > start:
-                at = max(at, start + other.row_bytes)
-        starts[buffer] = at
-    return starts, max((start + buffer.row_bytes for buffer, start in starts.items()), default=0)

@@ -11,6 +11,7 @@ import torch
 from models import ops
 from models.loader import load_model
 from models.ops import cpu_ops
+from models.ops.lowering import program_of
 from models.ops.recording import COUNT, Chosen, Given, NotRecordable, Recording
 from tests.engine.shapes import DECODERS, ENCODERS, SEQ2SEQ
 from tests.parity.checkpoints import save
@@ -83,7 +84,7 @@ def test_scratch_is_shared_by_what_is_never_used_together():
     x, weight = recording.input(64), torch.ones(64)
     for _ in range(10):
         x = ops.rms_norm(x, weight, 1e-6)
-    program = recording.finish(x)
+    program = program_of(x)
     assert len(program.names) == 10
     assert program.scratch_bytes == 2 * 64 * 4
     given = torch.randn(5, 64)
@@ -97,24 +98,24 @@ def test_a_residual_joins_the_product_before_it():
     recording = Recording(torch.float32)
     x = recording.input(32)
     product = cpu_ops.FloatLinear(torch.randn(32, 32), torch.randn(32))
-    program = recording.finish(x + product(x))
+    program = program_of(x + product(x))
     assert len(program.names) == 1
     given = torch.randn(3, 32)
     assert torch.equal(program.run(given, {}), given + product(given))
     other = Recording(torch.float32)
     y = other.input(32)
-    joined = other.finish(product(y, residual=y))
+    joined = program_of(product(y, residual=y))
     assert torch.equal(joined.run(given, {}), given + product(given))
     # Of another width, or not the last: a sum of its own.
     y = ops.rms_norm(product(x), torch.ones(32), 1e-6)
-    assert len(recording.finish(x + y).names) > len(program.names)
+    assert len(program_of(x + y).names) > len(program.names)
 
 
 def test_a_part_of_a_row_is_rounded_by_itself():
     recording = Recording(torch.float32)
     x = recording.input(32)
     whole, part = cpu_ops.Int8Linear(torch.randn(8, 32), None), cpu_ops.Int8Linear(torch.randn(8, 16), None)
-    program = recording.finish(whole(x) + part(x[:, :16]))
+    program = program_of(whole(x) + part(x[:, :16]))
     given = torch.randn(3, 32)
     assert torch.equal(program.run(given, {}), whole(given) + part(given[:, :16]))
 
@@ -124,7 +125,7 @@ def test_some_rows_go_on():
     x, product = recording.input(32), cpu_ops.FloatLinear(torch.randn(48, 32), None)
     chosen = Chosen("rows", count=Given("num_rows"))
     y = ops.take_rows(product(x)[:, 16:], chosen)
-    program = recording.finish(ops.rms_norm(y, torch.ones(32), 1e-6))
+    program = program_of(ops.rms_norm(y, torch.ones(32), 1e-6))
     given = torch.randn(7, 32)
     for index in (torch.tensor([6, 1, 1]), torch.tensor([], dtype=torch.int64)):
         found = program.run(given, {"rows": index.data_ptr(), "num_rows": len(index)})

@@ -1,28 +1,6 @@
 // Activation functions in float32, without branches or tables, so that compilers can vectorise them. Each is within 1e-6
 // of its value (of one, where the value is smaller); what is not a number stays so.
 
-// e^x - 1 = (scale - 1) + scale * part, for x up to 88, and -87 in place of what is below.
-struct Exponential {
-    float scale, part;
-};
-
-// Cody-Waite reduction by ln 2 and a Taylor polynomial on [-ln 2 / 2, ln 2 / 2] (Muller, Elementary Functions, chapters
-// 3 and 11). Adding 1.5 * 2^23 rounds to a whole number and leaves it in the lowest bits.
-INLINE Exponential exponential(float x) {
-    const float clamped = x < -87.0f ? -87.0f : x;
-    const float shifted = clamped * 1.44269504088896341f + 12582912.0f, turns = shifted - 12582912.0f;
-    float r = clamped - turns * 0.693359375f;
-    r = r - turns * -2.12194440e-4f;
-    float p = 1.0f / 5040.0f;
-    p = p * r + 1.0f / 720.0f;
-    p = p * r + 1.0f / 120.0f;
-    p = p * r + 1.0f / 24.0f;
-    p = p * r + 1.0f / 6.0f;
-    p = p * r + 0.5f;
-    p = p * r * r + r;
-    return {__builtin_bit_cast(float, (__builtin_bit_cast(uint32_t, shifted) << 23) + 0x3f800000u), p};
-}
-
 // For both signs by e^-|x|, which needs one bound only: between two, compilers divide twice.
 INLINE float sigmoid(float x) {
     const Exponential e = exponential(-std::fabs(x));

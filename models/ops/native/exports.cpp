@@ -105,15 +105,14 @@ EXPORT int32_t triptych_choose_generation(const char* name) {
 
 // weight: int8 [columns, width] -> packed in panels, see int8_linear.h, and offsets [columns].
 EXPORT void triptych_int8_pack(const int8_t* weight, int64_t columns, int64_t width, int8_t* packed, int32_t* offsets) {
-    constexpr int64_t QUAD = 4;
     const int64_t padded = (width + QUAD - 1) / QUAD * QUAD;
     std::memset(packed, 0, panels_of(columns) * PANEL * padded);
     parallel(columns, items_of(width), [&](int64_t begin, int64_t end) {
         for (int64_t column = begin; column < end; column++) {
-            int8_t* panel = packed + column / PANEL * PANEL * padded + column % PANEL * QUAD;
+            const auto channel = Channel<QUAD, int8_t>::of(packed, width, column);
             int32_t sum = 0;
             for (int64_t k = 0; k < width; k++) {
-                panel[k / QUAD * PANEL * QUAD + k % QUAD] = weight[column * width + k];
+                channel[k] = weight[column * width + k];
                 sum += weight[column * width + k];
             }
             offsets[column] = 128 * sum;
@@ -159,21 +158,7 @@ EXPORT int32_t triptych_row_sum(int32_t dtype, const RowSum* p) {
     return 1;
 }
 
-// rows: of all spans together.
-EXPORT void triptych_span_mean(int32_t dtype, const SpanMean* p, int64_t rows) {
-    parallel(p->count, items_of(rows / std::max<int64_t>(1, p->count) * p->width),
-             [&](int64_t begin, int64_t end) { kernels.span_mean(DType(dtype), *p, begin, end); });
-}
-
 // Run the operations that lie in `words`, see program.h.
 EXPORT void triptych_run(const int64_t* words, int64_t operations, double* seconds) {
     run_program(words, operations, seconds);
-}
-
-EXPORT void triptych_survey(const Survey* task, int64_t rows) {
-    parallel(rows, items_of(task->width), [&](int64_t begin, int64_t end) { kernels.survey(*task, begin, end); });
-}
-
-EXPORT void triptych_draw(const Draw* task, int64_t rows) {
-    parallel(rows, items_of(task->width), [&](int64_t begin, int64_t end) { kernels.draw(*task, begin, end); });
 }

@@ -5,8 +5,6 @@
 // Weights lie in panels of 32 output channels: [panels][k / 4][2][16][4], both sizes padded with zeros. Activations are
 // stored as unsigned numbers, 128 higher, which is what the VNNI instruction multiplies; `offsets` takes that back.
 
-constexpr int64_t QUAD = 4;
-
 template <class T> INLINE float quantise_row(const T* x, uint8_t* out, int64_t width, int64_t padded) {
     // Sizes as integers, which have the same order; those of numbers that are not finite are above all others.
     int32_t largest = 0;
@@ -29,22 +27,15 @@ template <class T> INLINE float quantise_row(const T* x, uint8_t* out, int64_t w
     return scale;
 }
 
-template <class T>
-void quantise_rows(const T* x, int64_t stride, uint8_t* out, float* scales, int64_t width, int64_t padded,
-                   int64_t begin, int64_t end) {
+template <class T> void quantise_rows(const Quantise& p, int64_t begin, int64_t end) {
     for (int64_t row = begin; row < end; row++) {
-        scales[row] = quantise_row(x + row * stride, out + row * padded, width, padded);
+        const T* x = static_cast<const T*>(p.x) + row * p.stride;
+        p.scales[row] = quantise_row(x, p.out + row * p.padded, p.width, p.padded);
     }
 }
 
-// x: [rows, width], rows `stride` numbers apart -> out: [rows, padded], 128 higher, and scales: [rows].
-void quantise(DType dtype, const void* x, int64_t stride, uint8_t* out, float* scales, int64_t width, int64_t padded,
-              int64_t begin, int64_t end) {
-    if (dtype == FLOAT32) {
-        quantise_rows(static_cast<const float*>(x), stride, out, scales, width, padded, begin, end);
-    } else {
-        quantise_rows(static_cast<const bfloat16*>(x), stride, out, scales, width, padded, begin, end);
-    }
+void quantise(DType dtype, const Quantise& p, int64_t begin, int64_t end) {
+    dtype == FLOAT32 ? quantise_rows<float>(p, begin, end) : quantise_rows<bfloat16>(p, begin, end);
 }
 
 #ifdef VNNI
@@ -140,12 +131,9 @@ void int8_linear(DType dtype, const Int8Linear& p, int64_t begin, int64_t end) {
 template <class T>
 void unpack(const int8_t* packed, const float* scales, int64_t width, const int64_t* index, T* out, int64_t begin,
             int64_t end) {
-    const int64_t padded = (width + QUAD - 1) / QUAD * QUAD;
     for (int64_t i = begin; i < end; i++) {
-        const int8_t* channel = packed + index[i] / PANEL * PANEL * padded + index[i] % PANEL * QUAD;
-        for (int64_t k = 0; k < width; k++) {
-            narrow(channel[k / QUAD * PANEL * QUAD + k % QUAD] * scales[index[i]], out[i * width + k]);
-        }
+        const auto channel = Channel<QUAD, const int8_t>::of(packed, width, index[i]);
+        for (int64_t k = 0; k < width; k++) narrow(channel[k] * scales[index[i]], out[i * width + k]);
     }
 }
 

@@ -56,6 +56,9 @@ struct Quantise {
 // Output channels that are multiplied together, see tiles.h.
 constexpr int64_t PANEL = 32;
 
+// Numbers of a channel side by side in int8 panels.
+constexpr int64_t QUAD = 4;
+
 enum Activation : int32_t { NONE = 0, RELU = 1, GELU = 2, GELU_TANH = 3, GELU_QUICK = 4, SILU = 5, TANH = 6 };
 
 // What follows a product before it is stored, see finish.h. Rows are `_stride` numbers apart.
@@ -165,7 +168,7 @@ struct SpanMean {
     const void* x;         // [rows, width], contiguous
     const int64_t* spans;  // [count, 2]: first row, and the end
     float* out;            // [count, width]
-    int64_t count, width;
+    int64_t rows, count, width;
 };
 
 // A block of rows stays in a core's cache while it is multiplied by one panel after another.
@@ -176,10 +179,21 @@ inline int64_t blocks_of(int64_t rows, int64_t bytes_of_row) {
 
 inline int64_t panels_of(int64_t columns) { return (columns + PANEL - 1) / PANEL; }
 
+// One output channel of a weight in panels, [panels][k / GROUP][PANEL][GROUP], where `width` is padded to whole groups.
+template <int64_t GROUP, class T> struct Channel {
+    T* first;
+
+    static INLINE Channel of(T* packed, int64_t width, int64_t column) {
+        const int64_t groups = (width + GROUP - 1) / GROUP;
+        return {packed + (column / PANEL * PANEL * groups + column % PANEL) * GROUP};
+    }
+    INLINE T& operator[](int64_t k) const { return first[k / GROUP * PANEL * GROUP + k % GROUP]; }
+};
+
 // Logits and what stands out in each row of them, see survey.h.
 struct Survey {
     const float* logits;  // [rows, width], rows `stride` numbers apart
-    int64_t stride, width, count;
+    int64_t rows, stride, width, count;
     float* values;        // [rows, count]: the largest, falling
     int64_t* ids;         // [rows, count]: where they stand
     float* log_sums;      // [rows]: log of the sum of exp(logit - the largest), or null
@@ -189,7 +203,7 @@ struct Survey {
 // Logits and how to choose a token of each row at random, see draw.h.
 struct Draw {
     const float* logits;  // [rows, width], rows `stride` numbers apart
-    int64_t stride, width;
+    int64_t rows, stride, width;
     const float* temperatures;  // [rows], above zero
     const int64_t* top_ks;      // [rows], 0 for no limit
     const double* top_ps;       // [rows], 1 for no limit
@@ -211,8 +225,7 @@ struct Kernels {
     void (*row_sum)(DType, const RowSum&, int64_t begin, int64_t end);
     void (*span_mean)(DType, const SpanMean&, int64_t begin, int64_t end);
     void (*attend)(DType, const Attention&, int64_t begin, int64_t end);  // num_tiles * kv_heads
-    void (*quantise)(DType, const void* x, int64_t stride, uint8_t* out, float* scales, int64_t width, int64_t padded,
-                     int64_t begin, int64_t end);
+    void (*quantise)(DType, const Quantise&, int64_t begin, int64_t end);
     void (*int8_linear)(DType, const Int8Linear&, int64_t begin, int64_t end);
     void (*pack_panels)(DType, const void* weight, int64_t columns, int64_t width, void* packed, int64_t begin,
                         int64_t end);

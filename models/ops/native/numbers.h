@@ -1,4 +1,4 @@
-// Number types, and an exponential that compilers can vectorise.
+// Number types, and exponentials that compilers can vectorise.
 
 INLINE float widen(float x) { return x; }
 
@@ -18,22 +18,32 @@ INLINE float rounded(float x) { return __builtin_bit_cast(float, rounded_bits(x)
 
 INLINE void narrow(float x, bfloat16& out) { out.bits = static_cast<uint16_t>(rounded_bits(x) >> 16); }
 
-// e^x within 2e-7 of its value for x <= 0; below -87 the result is zero. Cody-Waite reduction by ln 2 and a Taylor
-// polynomial on [-ln 2 / 2, ln 2 / 2] (Muller, Elementary Functions, chapters 3 and 11). No branch, no table.
-INLINE float exp_negative(float x) {
-    const float clamped = std::max(x, -87.0f);
-    const float turns = std::nearbyint(clamped * 1.44269504088896341f);
+// The highest term first (Horner).
+template <class Number, class... Terms> INLINE Number polynomial(Number x, Number highest, Terms... terms) {
+    ((highest = highest * x + terms), ...);
+    return highest;
+}
+
+// e^x - 1 = (scale - 1) + scale * part, for x up to 88, and -87 in place of what is below.
+struct Exponential {
+    float scale, part;
+};
+
+// Cody-Waite reduction by ln 2 and a Taylor polynomial on [-ln 2 / 2, ln 2 / 2] (Muller, Elementary Functions, chapters
+// 3 and 11). Adding 1.5 * 2^23 rounds to a whole number and leaves it in the lowest bits.
+INLINE Exponential exponential(float x) {
+    const float clamped = x < -87.0f ? -87.0f : x;
+    const float shifted = clamped * 1.44269504088896341f + 12582912.0f, turns = shifted - 12582912.0f;
     float r = clamped - turns * 0.693359375f;
     r = r - turns * -2.12194440e-4f;
-    float p = 1.0f / 5040.0f;
-    p = p * r + 1.0f / 720.0f;
-    p = p * r + 1.0f / 120.0f;
-    p = p * r + 1.0f / 24.0f;
-    p = p * r + 1.0f / 6.0f;
-    p = p * r + 0.5f;
-    p = p * r * r + r + 1.0f;
-    const float scale = __builtin_bit_cast(float, (static_cast<int32_t>(turns) + 127) << 23);
-    return x < -87.0f ? 0.0f : p * scale;
+    const float p = polynomial(r, 1.0f / 5040.0f, 1.0f / 720.0f, 1.0f / 120.0f, 1.0f / 24.0f, 1.0f / 6.0f, 0.5f);
+    return {__builtin_bit_cast(float, (__builtin_bit_cast(uint32_t, shifted) << 23) + 0x3f800000u), p * r * r + r};
+}
+
+// e^x within 2e-7 of its value for x <= 0; below -87 the result is zero.
+INLINE float exp_negative(float x) {
+    const Exponential e = exponential(x);
+    return x < -87.0f ? 0.0f : e.scale + e.scale * e.part;
 }
 
 // The same in double, within a few units in the last place; below -700 the result is zero.
@@ -42,19 +52,9 @@ INLINE double exp_negative(double x) {
     const double turns = std::nearbyint(clamped * 1.4426950408889634);
     double r = clamped - turns * 6.93147180369123816490e-01;
     r = r - turns * 1.90821492927058770002e-10;
-    double p = 1.0 / 6227020800.0;
-    p = p * r + 1.0 / 479001600.0;
-    p = p * r + 1.0 / 39916800.0;
-    p = p * r + 1.0 / 3628800.0;
-    p = p * r + 1.0 / 362880.0;
-    p = p * r + 1.0 / 40320.0;
-    p = p * r + 1.0 / 5040.0;
-    p = p * r + 1.0 / 720.0;
-    p = p * r + 1.0 / 120.0;
-    p = p * r + 1.0 / 24.0;
-    p = p * r + 1.0 / 6.0;
-    p = p * r + 0.5;
-    p = p * r * r + r + 1.0;
+    const double p = polynomial(r, 1.0 / 6227020800.0, 1.0 / 479001600.0, 1.0 / 39916800.0, 1.0 / 3628800.0,
+                                1.0 / 362880.0, 1.0 / 40320.0, 1.0 / 5040.0, 1.0 / 720.0, 1.0 / 120.0, 1.0 / 24.0,
+                                1.0 / 6.0, 0.5);
     const double scale = __builtin_bit_cast(double, (static_cast<int64_t>(turns) + 1023) << 52);
-    return x < -700.0 ? 0.0 : p * scale;
+    return x < -700.0 ? 0.0 : (p * r * r + r + 1.0) * scale;
 }

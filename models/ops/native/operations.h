@@ -1,4 +1,5 @@
-// The operations that a program consists of, and how each is cut into items for threads to share.
+// The operations that a program consists of or that Python calls alone, and how each is cut into items for threads to
+// share.
 
 // What follows is said to it by the struct of kernels.h that its case names.
 enum Kind : int64_t {
@@ -12,65 +13,76 @@ enum Kind : int64_t {
     FLOAT_LINEAR,
     QUANTISE,
     INT8_LINEAR,
-    TAKE_ROWS
+    TAKE_ROWS,
+    SPAN_MEAN,
+    SURVEY,
+    DRAW
 };
 
 template <class Params> const Params& params_of(const void* task) { return *static_cast<const Params*>(task); }
 
-template <class Workers>
-void run_norm(void (*kernel)(DType, const Norm&, int64_t, int64_t), DType dtype, const void* task, Workers& workers) {
-    const auto& p = params_of<Norm>(task);
-    workers.share(p.rows, items_of(p.parts * p.width), [&](int64_t begin, int64_t end) { kernel(dtype, p, begin, end); });
-}
-
 // `workers.share(count, grain, body)` calls body(begin, end) for parts of 0..count, of at least `grain` items each.
 template <class Workers> void run_operation(Kind kind, DType dtype, const void* task, Workers& workers) {
+    // A kernel over `count` items, of so many numbers each.
+    const auto share = [&](auto kernel, const auto& p, int64_t count, int64_t numbers) {
+        workers.share(count, items_of(numbers), [&](int64_t begin, int64_t end) {
+            if constexpr (std::is_invocable_v<decltype(kernel), DType, decltype(p), int64_t, int64_t>) {
+                kernel(dtype, p, begin, end);
+            } else {
+                kernel(p, begin, end);
+            }
+        });
+    };
+    const auto norm = [&](auto kernel, const Norm& p) { share(kernel, p, p.rows, p.parts * p.width); };
     switch (kind) {
-        case RMS_NORM: return run_norm(kernels.rms_norm, dtype, task, workers);
-        case RMS_NORM_FROM_ONE: return run_norm(kernels.rms_norm_from_one, dtype, task, workers);
-        case LAYER_NORM: return run_norm(kernels.layer_norm, dtype, task, workers);
+        case RMS_NORM: return norm(kernels.rms_norm, params_of<Norm>(task));
+        case RMS_NORM_FROM_ONE: return norm(kernels.rms_norm_from_one, params_of<Norm>(task));
+        case LAYER_NORM: return norm(kernels.layer_norm, params_of<Norm>(task));
         case ROTATE: {
             const auto& p = params_of<Rotation>(task);
-            return workers.share(p.tokens, items_of(p.heads * p.head_dim),
-                                 [&](int64_t begin, int64_t end) { kernels.rotate(dtype, p, begin, end); });
+            return share(kernels.rotate, p, p.tokens, p.heads * p.head_dim);
         }
         case WRITE_SLOTS: {
             const auto& p = params_of<SlotWrite>(task);
-            return workers.share(p.tokens, items_of(p.width),
-                                 [&](int64_t begin, int64_t end) { write_slots(p, begin, end); });
+            return share(write_slots, p, p.tokens, p.width);
         }
         case TAKE_ROWS: {
             const auto& p = params_of<RowChoice>(task);
-            return workers.share(p.rows, items_of(p.width),
-                                 [&](int64_t begin, int64_t end) { take_rows(p, begin, end); });
+            return share(take_rows, p, p.rows, p.width);
         }
         case ADD: {
             const auto& p = params_of<Sum>(task);
-            return workers.share(p.rows, items_of(p.width),
-                                 [&](int64_t begin, int64_t end) { kernels.add(dtype, p, begin, end); });
+            return share(kernels.add, p, p.rows, p.width);
         }
         case ATTEND: {
             const auto& p = params_of<Attention>(task);
-            return workers.share(p.num_tiles * p.kv_heads, 1,
-                                 [&](int64_t begin, int64_t end) { kernels.attend(dtype, p, begin, end); });
+            return share(kernels.attend, p, p.num_tiles * p.kv_heads, GRAIN);
         }
         case FLOAT_LINEAR: {
             FloatLinear p = params_of<FloatLinear>(task);
             p.blocks = blocks_of(p.rows, p.width * (dtype == FLOAT32 ? 4 : 2));
-            return workers.share(p.blocks * panels_of(p.finish.columns), items_of(p.width * PANEL),
-                                 [&](int64_t begin, int64_t end) { kernels.float_linear(dtype, p, begin, end); });
+            return share(kernels.float_linear, p, p.blocks * panels_of(p.finish.columns), p.width * PANEL);
         }
         case QUANTISE: {
             const auto& p = params_of<Quantise>(task);
-            return workers.share(p.rows, items_of(p.width), [&](int64_t begin, int64_t end) {
-                kernels.quantise(dtype, p.x, p.stride, p.out, p.scales, p.width, p.padded, begin, end);
-            });
+            return share(kernels.quantise, p, p.rows, p.width);
         }
         case INT8_LINEAR: {
             Int8Linear p = params_of<Int8Linear>(task);
             p.blocks = blocks_of(p.rows, p.padded);
-            return workers.share(p.blocks * panels_of(p.finish.columns), items_of(p.padded * PANEL),
-                                 [&](int64_t begin, int64_t end) { kernels.int8_linear(dtype, p, begin, end); });
+            return share(kernels.int8_linear, p, p.blocks * panels_of(p.finish.columns), p.padded * PANEL);
+        }
+        case SPAN_MEAN: {
+            const auto& p = params_of<SpanMean>(task);
+            return share(kernels.span_mean, p, p.count, p.rows / std::max<int64_t>(1, p.count) * p.width);
+        }
+        case SURVEY: {
+            const auto& p = params_of<Survey>(task);
+            return share(kernels.survey, p, p.rows, p.width);
+        }
+        case DRAW: {
+            const auto& p = params_of<Draw>(task);
+            return share(kernels.draw, p, p.rows, p.width);
         }
     }
 }

@@ -40,9 +40,8 @@ template <class T> void pack_panel(const T* weight, int64_t columns, int64_t wid
     }
     std::memset(packed + squares * PANEL * group, 0, (units - squares) * PANEL * sizeof(uint32_t));
     for (int64_t column = 0; column < count; column++) {
-        for (int64_t k = squares * group; k < width; k++) {
-            packed[(k / group * PANEL + column) * group + k % group] = from[column * width + k];
-        }
+        const auto channel = Channel<group, T>::of(packed, width, column);
+        for (int64_t k = squares * group; k < width; k++) channel[k] = from[column * width + k];
     }
 }
 
@@ -63,11 +62,9 @@ void pack_panels(DType dtype, const void* weight, int64_t columns, int64_t width
 // Channels index[begin..end-1] of packed panels -> out: [indices, width].
 template <class T>
 void unpack(const T* packed, int64_t width, const int64_t* index, T* out, int64_t begin, int64_t end) {
-    constexpr int64_t group = sizeof(uint32_t) / sizeof(T);
-    const int64_t units = (width + group - 1) / group;
     for (int64_t i = begin; i < end; i++) {
-        const T* panel = packed + (index[i] / PANEL * PANEL * units + index[i] % PANEL) * group;
-        for (int64_t k = 0; k < width; k++) out[i * width + k] = panel[k / group * PANEL * group + k % group];
+        const auto channel = Channel<sizeof(uint32_t) / sizeof(T), const T>::of(packed, width, index[i]);
+        for (int64_t k = 0; k < width; k++) out[i * width + k] = channel[k];
     }
 }
 

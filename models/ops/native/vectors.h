@@ -98,11 +98,10 @@ constexpr float LOG2_E = 1.44269504088896341f;
 // 2^x for x <= 0, zero where it is too small for a float; a NaN stays one. The whole part of x goes into the exponent, the
 // rest, within a half, into a polynomial (Muller, Elementary Functions, chapter 11), its highest term first.
 template <class... Terms> INLINE Floats power_of_two(Floats x, float highest, Terms... terms) {
-    Floats p = spread(highest);
 #ifdef AVX512
     const __m512 whole = _mm512_roundscale_ps((__m512)x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
     const Floats rest = x - (Floats)whole;
-    ((p = p * rest + terms), ...);
+    const Floats p = polynomial(rest, spread(highest), terms...);
     // Zero for minus infinity, whose rest is not a number.
     return (Floats)_mm512_scalef_ps((__m512)p, whole);
 #else
@@ -111,7 +110,7 @@ template <class... Terms> INLINE Floats power_of_two(Floats x, float highest, Te
     // for -127 the one of zero.
     const Floats rounder = spread(12582912.0f + 127.0f), shifted = clamped + rounder;
     const Floats rest = clamped - (shifted - rounder);
-    ((p = p * rest + terms), ...);
+    const Floats p = polynomial(rest, spread(highest), terms...);
     return p * reinterpret_cast<Floats>(reinterpret_cast<Words>(shifted) << 23);
 #endif
 }
