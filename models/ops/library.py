@@ -207,6 +207,7 @@ class FloatLinearTask(ctypes.Structure):
         ("weight", _POINTER),
         ("finish", Finish),
         ("packed", _INT32),
+        ("writes", _INT32),
     )
 
 

@@ -222,8 +222,17 @@ class Int8Linear:
         found.bias = None if self.bias is None else self.bias[first:end]
         return found
 
-    def __call__(self, x: Tensor, activation: Activation | None = None, times: Tensor | None = None) -> Tensor:
-        """[rows, in], any float dtype -> [rows, out]: the activation of the product, or the product times another."""
+    def __call__(
+        self,
+        x: Tensor,
+        activation: Activation | None = None,
+        times: Tensor | None = None,
+        out: Tensor | None = None,
+    ) -> Tensor:
+        """[rows, in], any float dtype -> [rows, out]: the activation of the product, or the product times another.
+
+        out: see `PackedTable`.
+        """
         rounded, row_scales = quantize_int8(x)
         # Whole numbers of this size are exact in float64, whatever the order of the sum.
         sums = (rounded.double() @ self.weight.double().T).float()
@@ -231,7 +240,8 @@ class Int8Linear:
         y = (y if self.bias is None else y + self.bias).to(self.writes)
         if activation is not None:
             y = ACTIVATIONS[activation](y)
-        return y if times is None else y * times
+        y = y if times is None else y * times
+        return y if out is None else out[: len(y)].copy_(y)
 
     def rows(self, index: Tensor) -> Tensor:
         """Rows of the weight as they are multiplied, for a table of embeddings that is tied to it. index: [n], int64
