@@ -256,8 +256,12 @@ ROUNDED_TOGETHER = 1 << 17
 def quantize_int8(x: Tensor) -> tuple[Tensor, Tensor]:
     """Round each row to 255 steps of a size of its own. x: [rows, width] -> int8 of that shape, and steps [rows],
     float32, not finite where the row is not."""
-    parts = [_rounded(part) for part in torch.split(x, max(1, ROUNDED_TOGETHER // x.shape[1]))]
-    return parts[0] if len(parts) == 1 else (torch.cat([p for p, _ in parts]), torch.cat([s for _, s in parts]))
+    rounded, scales = x.new_empty(x.shape, dtype=torch.int8), x.new_empty(len(x), dtype=torch.float32)
+    rows = max(1, ROUNDED_TOGETHER // x.shape[1])
+    for first in range(0, len(x), rows):
+        part = slice(first, first + rows)
+        rounded[part], scales[part] = _rounded(x[part])
+    return rounded, scales
 
 
 def _rounded(x: Tensor) -> tuple[Tensor, Tensor]:
