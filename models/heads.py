@@ -26,37 +26,42 @@ from models.pooling import pool
 
 
 class LanguageModel(nn.Module):
-    """Logits over the vocabulary. forward: [n, hidden], and the token table [vocab, hidden] -> [n, vocab], float32."""
+    """Logits over the vocabulary. forward: [n, hidden], and the token table [vocab, hidden] -> [n, vocab], float32.
+
+    out: memory for them, see `Transformer.logits`. Packed, they are the sums of the products, in bfloat16 too; a plain
+    head of such a model rounds them before they are made wide.
+    """
 
     def __init__(self, config: LanguageModelHead, hidden_size: int, vocab_size: int) -> None:
         super().__init__()
         self.scale, self.cap = config.scale, config.cap
         self.weight = None if config.tied else parameter(vocab_size, hidden_size)
         self.bias = parameter(vocab_size) if config.bias else None
-        self.packed: ops.PackedLinear | None = None
+        self.packed: ops.PackedTable | None = None
 
-    def forward(self, hidden: Tensor, tokens: Tensor) -> Tensor:
+    def forward(self, hidden: Tensor, tokens: Tensor, out: Tensor | None = None) -> Tensor:
         if self.scale != 1.0:
             hidden = hidden * self.scale
         if self.packed is not None:
-            logits = self.packed(hidden).float()
+            logits = self.packed(hidden, out=out)
         else:
-            logits = ops.linear(hidden, tokens if self.weight is None else self.weight, self.bias).float()
-        return logits if self.cap is None else self.cap * torch.tanh(logits / self.cap)
+            logits = _wide(ops.linear(hidden, tokens if self.weight is None else self.weight, self.bias), out)
+        return logits if self.cap is None else logits.div_(self.cap).tanh_().mul_(self.cap)
 
-    def pack(self, packer: Packer, tokens: Tensor | None) -> None:
-        """Put the weight into its fastest layout. tokens: a tied head's table, else None."""
+    def pack(self, packer: Packer, tokens: Tensor | None) -> ops.PackedTable:
+        """Put the weight into its fastest layout, of which float32 comes. tokens: a tied head's table, else None."""
         weight = tokens if self.weight is None else self.weight
         assert weight is not None
         self.packed = packer(weight, self.bias)
         self.weight = None
+        return self.packed
 
 
 class MaskedLanguageModel(nn.Module):
     """Dense, activation, norm, tied logits with a bias (Devlin et al. 2018, arXiv:1810.04805).
 
     token_width: of the token table. forward: [n, hidden], and the token table [vocab, token_width] -> [n, vocab],
-    float32.
+    float32. out: as above.
     """
 
     def __init__(self, config: MaskedLanguageModelHead, hidden_size: int, vocab_size: int, token_width: int) -> None:
@@ -66,9 +71,14 @@ class MaskedLanguageModel(nn.Module):
         self.norm = make_norm(config.norm, token_width)
         self.bias = parameter(vocab_size) if config.bias else None
 
-    def forward(self, hidden: Tensor, tokens: Tensor) -> Tensor:
+    def forward(self, hidden: Tensor, tokens: Tensor, out: Tensor | None = None) -> Tensor:
         assert self.norm is not None
-        return ops.linear(self.norm(self.activation(self.dense(hidden))), tokens, self.bias).float()
+        return _wide(ops.linear(self.norm(self.activation(self.dense(hidden))), tokens, self.bias), out)
+
+
+def _wide(logits: Tensor, out: Tensor | None) -> Tensor:
+    """In float32, in `out` if that is given."""
+    return logits.float() if out is None else out[: len(logits)].copy_(logits)
 
 
 class _Labels(nn.Module):

@@ -16,11 +16,11 @@ from models.transformer import Transformer
 class _Packer:
     """One that keeps what it packed."""
 
-    def __init__(self, pack: Callable[[Tensor, Tensor | None], ops.PackedLinear], writes: torch.dtype) -> None:
+    def __init__(self, pack: Callable[[Tensor, Tensor | None], ops.PackedTable], writes: torch.dtype) -> None:
         self._pack, self.writes = pack, writes
-        self.packed: list[ops.PackedLinear] = []
+        self.packed: list[ops.PackedTable] = []
 
-    def __call__(self, weight: Tensor, bias: Tensor | None) -> ops.PackedLinear:
+    def __call__(self, weight: Tensor, bias: Tensor | None) -> ops.PackedTable:
         self.packed.append(self._pack(weight, bias))
         return self.packed[-1]
 
@@ -34,15 +34,15 @@ def pack_weights(model: Transformer, quantization: ops.Quantization | None = Non
     """
     packers: list[_Packer] = []
     model.attention_dtype = ops.attention_dtype(model.dtype, quantization)
-    for writes in (model.dtype, model.attention_dtype):
+    for writes in (model.dtype, model.attention_dtype, torch.float32):
         pack = ops.packer(model.dtype, model.device, quantization, writes)
         if pack is not None:
             packers.append(_Packer(pack, writes))
     if packers:
-        packer, projecting = packers
+        packer, projecting, scoring = packers
         with torch.inference_mode():
             _pack(model, packer, projecting)
-            model.pack_head(packer)
+            model.pack_head(scoring)
     packed = [one for packer in packers for one in packer.packed]
     return sum(parameter.nbytes for parameter in model.parameters()) + sum(one.nbytes for one in packed)
 

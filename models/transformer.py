@@ -57,7 +57,6 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
-from models import ops
 from models.adapters import Adapters
 from models.alignment import AligningStep
 from models.attention import Attention
@@ -152,16 +151,17 @@ class Transformer(nn.Module):
             self.decoder(target.token_ids, target.positions, step)
         return step.weights
 
-    def logits(self, hidden: Tensor, adapters: Sequence[str] = ()) -> Tensor:
+    def logits(self, hidden: Tensor, adapters: Sequence[str] = (), out: Tensor | None = None) -> Tensor:
         """Scores over the vocabulary: [n, hidden], model dtype -> [n, vocab], float32.
 
-        adapters: the name of each row's, for a head over masked words; no names for no adapters.
+        adapters: the name of each row's, for a head over masked words; no names for no adapters. out: [n or more,
+        vocab], float32: memory whose first rows they are written to; None for memory of their own.
         """
         assert isinstance(self.head, LanguageModel | MaskedLanguageModel), "the model has no language model head"
         stack = self.encoder if self.decoder is None else self.decoder
         assert stack is not None
         with self.adapters.used(adapters, [1] * len(adapters)):
-            return self.head(hidden, stack.tokens.weight)  # type: ignore[no-any-return]
+            return self.head(hidden, stack.tokens.weight, out)  # type: ignore[no-any-return]
 
     def wanted_positions(self, batch: EncoderBatch) -> tuple[int, ...] | None:
         """Of the one token of each text that `classify` reads; None if it reads more."""
@@ -194,12 +194,12 @@ class Transformer(nn.Module):
 
     def pack_head(self, packer: Packer) -> None:
         """Put the weight of a language model head into its fastest layout. A table that it is tied to is read from
-        there where that can be, and else stays beside it."""
+        there."""
         if isinstance(self.head, LanguageModel) and self.decoder is not None:
             tied = self.decoder.tokens if self.head.weight is None else None
-            self.head.pack(packer, None if tied is None else tied.weight)
-            if tied is not None and isinstance(self.head.packed, ops.PackedTable):
-                tied.share(self.head.packed)
+            packed = self.head.pack(packer, None if tied is None else tied.weight)
+            if tied is not None:
+                tied.share(packed)
 
     def self_attention_layers(self) -> tuple[AttentionConfig, ...]:
         """What the decoder's self-attention cache has to hold, layer by layer; empty without a decoder."""

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from types import ModuleType
-from typing import Literal, Protocol, runtime_checkable
+from typing import Literal, Protocol
 
 import numpy as np
 import torch
@@ -19,7 +19,7 @@ from torch import Tensor
 
 from models.attention_plan import AttentionPlan
 from models.config import Activation
-from models.ops import cpu_choice, cpu_ops, recorded_ops, recording, torch_choice, torch_ops, torch_sampling
+from models.ops import cpu_choice, cpu_linear, cpu_ops, recorded_ops, recording, torch_choice, torch_ops, torch_sampling
 from models.ops.program import Program
 from models.ops.torch_choice import Survey
 from models.ops.torch_disentangled import disentangled_attention
@@ -69,10 +69,19 @@ class PackedLinear(Protocol):
         """Columns first..end-1 as one of their own, in the same memory; None where they do not lie apart."""
 
 
-@runtime_checkable
 class PackedTable(PackedLinear, Protocol):
-    """One that also gives its weight's rows, so that a table of embeddings and an output head are one. rows: [n], int64
+    """One that can be an output head. Calling it: out: [rows or more, out], contiguous, whose first rows may be written
+    in place of memory of its own. rows: of the weight, so that a table of embeddings and a head are one; [n], int64
     -> [n, in]."""
+
+    def __call__(
+        self,
+        x: Tensor,
+        activation: Activation | None = None,
+        times: Tensor | None = None,
+        *,
+        out: Tensor | None = None,
+    ) -> Tensor: ...
 
     def rows(self, index: Tensor) -> Tensor: ...
 
@@ -126,16 +135,16 @@ def packer(
     device: torch.device,
     quantization: Quantization | None = None,
     writes: torch.dtype | None = None,
-) -> Callable[[Tensor, Tensor | None], PackedLinear] | None:
+) -> Callable[[Tensor, Tensor | None], PackedTable] | None:
     """What puts a linear's weight into its fastest layout; None where the plain one is it.
 
-    writes: the dtype of what the products give, `dtype` where None; int8 products alone have the choice.
+    writes: the dtype of what the products give, `dtype` where None. Those of floats give that or float32; without the
+    kernels they are plain ones and give what they read.
     """
     kernels = _kernels and cpu_ops.takes(torch.empty(0, dtype=dtype, device=device))
     if quantization == "int8":
-        return partial(cpu_ops.Int8Linear if kernels else torch_ops.Int8Linear, writes=writes)
-    assert writes in (None, dtype), "a float product gives what it reads"
-    return cpu_ops.FloatLinear if kernels else None
+        return partial(cpu_linear.Int8Linear if kernels else torch_ops.Int8Linear, writes=writes)
+    return partial(cpu_linear.FloatLinear, writes=writes) if kernels else None
 
 
 def linear(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:

@@ -217,6 +217,7 @@ class FloatLinearTask(ctypes.Structure):
         ("weight", _POINTER),
         ("finish", Finish),
         ("packed", _INT32),
+        ("writes", _INT32),
     )
 
 

@@ -167,12 +167,12 @@ class Finish:
 def linear(x: Rows, weight: Tensor, bias: Tensor | None) -> Rows:
     """See `torch_ops.linear`."""
     follows = Finish(weight.shape[0], None if bias is None else bias.float())
-    return float_linear(x, weight, False, follows)
+    return float_linear(x, weight, False, x.dtype, follows)
 
 
-def float_linear(x: Rows, weight: Tensor, packed: bool, finish: Finish) -> Rows:
-    """See `cpu_ops.FloatLinear`. weight: in panels, or as it lies."""
-    out = x.new(x.dtype, finish.columns)
+def float_linear(x: Rows, weight: Tensor, packed: bool, writes: torch.dtype, finish: Finish) -> Rows:
+    """See `cpu_linear.FloatLinear`. weight: in panels, or as it lies."""
+    out = x.new(writes, finish.columns)
     fields = {
         "x": x,
         "stride": x.stride_of_rows,
@@ -181,6 +181,7 @@ def float_linear(x: Rows, weight: Tensor, packed: bool, finish: Finish) -> Rows:
         "weight": weight,
         "finish": finish.fields(out),
         "packed": packed,
+        "writes": library.CODES[writes],
     }
     name, work = _product(x, weight, finish.columns)
     x.recording.emit(Kind.FLOAT_LINEAR, x.dtype, name, library.FloatLinearTask, fields, out, work)
@@ -190,7 +191,7 @@ def float_linear(x: Rows, weight: Tensor, packed: bool, finish: Finish) -> Rows:
 def int8_linear(
     x: Rows, weight: Tensor, scales: Tensor, offsets: Tensor, padded: int, writes: torch.dtype, finish: Finish
 ) -> Rows:
-    """See `cpu_ops.Int8Linear`. weight: in panels."""
+    """See `cpu_linear.Int8Linear`. weight: in panels."""
     rows, row_scales = x.recording.rounded(x, padded)
     out = x.new(writes, finish.columns)
     fields = {

@@ -222,8 +222,17 @@ class Int8Linear:
         found.bias = None if self.bias is None else self.bias[first:end]
         return found
 
-    def __call__(self, x: Tensor, activation: Activation | None = None, times: Tensor | None = None) -> Tensor:
-        """[rows, in], any float dtype -> [rows, out]: the activation of the product, or the product times another."""
+    def __call__(
+        self,
+        x: Tensor,
+        activation: Activation | None = None,
+        times: Tensor | None = None,
+        out: Tensor | None = None,
+    ) -> Tensor:
+        """[rows, in], any float dtype -> [rows, out]: the activation of the product, or the product times another.
+
+        out: see `PackedTable`.
+        """
         rounded, row_scales = quantize_int8(x)
         # Whole numbers of this size are exact in float64, whatever the order of the sum.
         sums = (rounded.double() @ self.weight.double().T).float()
@@ -231,7 +240,8 @@ class Int8Linear:
         y = (y if self.bias is None else y + self.bias).to(self.writes)
         if activation is not None:
             y = ACTIVATIONS[activation](y)
-        return y if times is None else y * times
+        y = y if times is None else y * times
+        return y if out is None else out[: len(y)].copy_(y)
 
     def rows(self, index: Tensor) -> Tensor:
         """Rows of the weight as they are multiplied, for a table of embeddings that is tied to it. index: [n], int64
@@ -246,8 +256,12 @@ ROUNDED_TOGETHER = 1 << 17
 def quantize_int8(x: Tensor) -> tuple[Tensor, Tensor]:
     """Round each row to 255 steps of a size of its own. x: [rows, width] -> int8 of that shape, and steps [rows],
     float32, not finite where the row is not."""
-    parts = [_rounded(part) for part in torch.split(x, max(1, ROUNDED_TOGETHER // x.shape[1]))]
-    return parts[0] if len(parts) == 1 else (torch.cat([p for p, _ in parts]), torch.cat([s for _, s in parts]))
+    rounded, scales = x.new_empty(x.shape, dtype=torch.int8), x.new_empty(len(x), dtype=torch.float32)
+    rows = max(1, ROUNDED_TOGETHER // x.shape[1])
+    for first in range(0, len(x), rows):
+        part = slice(first, first + rows)
+        rounded[part], scales[part] = _rounded(x[part])
+    return rounded, scales
 
 
 def _rounded(x: Tensor) -> tuple[Tensor, Tensor]:

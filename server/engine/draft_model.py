@@ -94,7 +94,7 @@ class ModelDrafts:
             Turn(row.request, row.sequence.tokens, len(row.sequence.tokens) - row.request.num_prompt_tokens)
             for row in ready
         ]
-        logits = self.runner.model.logits(hidden)
+        logits = self.runner.logits(hidden)
         seen = ops.survey(logits)
         tokens, possible = choose(logits, places, seen)
         going_on = []

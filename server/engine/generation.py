@@ -225,7 +225,7 @@ class Generation:
         ready = list(dict.fromkeys(row.request for row in schedule.rows if row.needs_logits))
         masking = self._start_masks(ready)
         needed, hidden = self.runner.run(schedule)
-        scored, failed = score_prompts(schedule.rows, hidden, self.runner.model.logits)
+        scored, failed = score_prompts(schedule.rows, hidden, self.runner.logits)
         self.scheduler.computed(schedule)
         events.prompts += [PromptScored(request.request_id, request.prompt_logprobs) for request in scored]
         for request in failed:
@@ -236,7 +236,7 @@ class Generation:
             self._fail_unfollowable(ready, events)
         if not ready:
             return mask_wait_seconds
-        choices = select(needed, self.runner.model.logits, ready)
+        choices = select(needed, self.runner.logits, ready)
         now = time.monotonic()
         for choice in choices:
             if choice.request.state is State.FINISHED:

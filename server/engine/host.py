@@ -13,8 +13,8 @@ SPIN_COUNT = "20000"
 _PR_SET_PDEATHSIG = 1
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
 
-WITH_LOGITS, WITHOUT_LOGITS = 32 << 20, 8 << 20
-"""Bytes that a worker keeps for its next step: glibc's most, and enough for encoders."""
+_LOADING_BYTES, _SERVING_BYTES = 1 << 20, 8 << 20
+"""What the heap keeps of what is freed, and the largest blocks that come from it."""
 
 
 def die_with_parent() -> None:
@@ -46,15 +46,20 @@ def map_large_blocks() -> None:
 
     Steps would put their largest blocks now into one hole and now into another, until all are in use.
     """
-    _set_malloc(_M_MMAP_THRESHOLD, 1 << 20)
+    _keep(_LOADING_BYTES)
 
 
-def reuse_large_blocks(size: int) -> None:
+def reuse_large_blocks() -> None:
     """Loading is done: give what it has freed back, and from now on keep what a step frees for the next one.
 
-    Pages that are given back and taken anew at every step cost as much as the output head. size: bytes of the largest
-    blocks that are kept, and of all that is.
+    Pages that are given back and taken anew at every step cost more than what is done with them. What is larger than
+    all that is kept, logits and the scratch memory of programs, has a place of its own.
     """
+    _keep(_SERVING_BYTES)
+
+
+def _keep(size: int) -> None:
+    """Both, since glibc takes even a large block from the heap where there is room for it."""
     _set_malloc(_M_MMAP_THRESHOLD, size)
     _set_malloc(_M_TRIM_THRESHOLD, size)
     with contextlib.suppress(OSError, AttributeError):

@@ -7,12 +7,10 @@ from collections.abc import Callable, Sequence
 from torch import Tensor
 
 from models import ops
+from server.engine.runner import LOGITS_ROWS
 from server.engine.scheduler import ScheduledRow
 from server.engine.selection import describe
 from server.engine.sequence import Request
-
-_POSITIONS = 64
-"""Positions whose logits are held at a time: a chunk of them all would be as large as the vocabulary is wide."""
 
 
 def score_prompts(
@@ -37,8 +35,8 @@ def score_prompts(
             continue
         done = row.sequence.num_computed_tokens
         last = min(done + row.num_tokens, request.num_prompt_tokens - 1)
-        for begin in range(max(done, len(request.prompt_logprobs)), last, _POSITIONS):
-            end = min(begin + _POSITIONS, last)
+        for begin in range(max(done, len(request.prompt_logprobs)), last, LOGITS_ROWS):
+            end = min(begin + LOGITS_ROWS, last)
             raw = logits(hidden[first + begin - done : first + end - done])
             tokens, top = row.sequence.tokens[begin + 1 : end + 1], request.params.top_logprobs
             seen = ops.survey(raw, min(max(top, 1), raw.shape[1]), with_log_sums=True)

@@ -19,13 +19,10 @@ from models.ops import Survey
 from server.engine.beam_search import Describe, advance_together
 from server.engine.constraint import Constraint
 from server.engine.logits_processors import ProcessorRow, is_needed, process, takes_log_probs
+from server.engine.runner import LOGITS_ROWS
 from server.engine.sampler import SamplerRow, sample
 from server.engine.sequence import Request
 from server.ipc.messages import TokenLogprob
-
-_ROWS = 64
-"""Rows whose logits are held at a time: of a wide vocabulary they are the largest thing in a step, and more rows would
-not make the product faster."""
 
 
 @dataclass(slots=True)
@@ -66,7 +63,7 @@ def select(hidden: Tensor, logits: Callable[[Tensor], Tensor], requests: Sequenc
     """Choose for each request; beams advance.
 
     hidden: [rows, hidden], the rows of each request in order, and of a row with a draft as many as it has turns.
-    logits: from some of them to [n, vocab], float32, overwritten.
+    logits: from some of them to [n, vocab], float32, overwritten; those of one call are done with at the next.
     """
     choices, start = [], 0
     for part, num_rows in _parts(requests):
@@ -76,12 +73,12 @@ def select(hidden: Tensor, logits: Callable[[Tensor], Tensor], requests: Sequenc
 
 
 def _parts(requests: Sequence[Request]) -> Iterator[tuple[list[Request], int]]:
-    """The requests in order, those together whose rows are no more than `_ROWS`, and how many rows these are."""
+    """The requests in order, those together whose rows are no more than `LOGITS_ROWS`, and how many rows these are."""
     part: list[Request] = []
     num_rows = 0
     for request in requests:
         own = len(request.rows) + len(request.rows[0].draft)
-        if part and num_rows + own > _ROWS:
+        if part and num_rows + own > LOGITS_ROWS:
             yield part, num_rows
             part, num_rows = [], 0
         part.append(request)

@@ -17,7 +17,7 @@ from models import ops
 from server.engine.connection import Connection
 from server.engine.engine import Engine
 from server.engine.hearing import rehearsal
-from server.engine.host import WITH_LOGITS, WITHOUT_LOGITS, map_large_blocks, reuse_large_blocks, usable_cores
+from server.engine.host import map_large_blocks, reuse_large_blocks, usable_cores
 from server.engine.loading import Loaded, LoadError, adapter_infos, build, load
 from server.engine.speculation import find_drafts, make_drafter
 from server.ipc.descriptions import ModelInfo, ModelSpec
@@ -92,7 +92,7 @@ def start(configure: Configure, send: Callable[[Progress], None]) -> tuple[Engin
     # What lives as long as the process need not be looked at by every collection.
     gc.collect()
     gc.freeze()
-    reuse_large_blocks(WITH_LOGITS if any(model.generates for model in loaded) else WITHOUT_LOGITS)
+    reuse_large_blocks()
     adapters = [info for model, (_, base) in zip(loaded, built, strict=True) for info in adapter_infos(model, base)]
     return engine, [info for _, info in built] + adapters
 

@@ -125,7 +125,7 @@ def test_prompt_logprobs_that_are_not_finite_fail_their_request_alone(pairs, mon
     honest = transformer.logits
     requests = [generate(pair, i, PROMPTS[2], prompt_logprobs=i == 1) for i in range(3)]
 
-    def spoiled(hidden):
+    def spoiled(hidden, out=None):
         """Only a prompt has as many positions at once; the rows that go on are as they should be."""
         logits = honest(hidden)
         return logits * torch.nan if len(hidden) == len(PROMPTS[2]) - 1 else logits
@@ -267,7 +267,7 @@ def test_a_step_that_raises_fails_its_requests_and_no_others(pairs, monkeypatch)
         one.add(generate(pair, i, PROMPTS[1]))
     one.step()
     with monkeypatch.context() as patch:
-        patch.setattr(pair.loaded.model.transformer, "logits", lambda hidden: 1 / 0)
+        patch.setattr(pair.loaded.model.transformer, "logits", lambda hidden, out=None: 1 / 0)
         output = one.step()
     assert {end.request_id: end.code for end in output.failed} == {0: "engine_error", 1: "engine_error"}
     finished = []

@@ -115,7 +115,7 @@ def test_logits_are_held_for_some_rows_at_a_time(monkeypatch, rows):
         held.append(len(hidden))
         return hidden.clone()
 
-    monkeypatch.setattr(selection, "_ROWS", rows)
+    monkeypatch.setattr(selection, "LOGITS_ROWS", rows)
     selection.select(logits, some, in_parts)
     assert sum(held) == len(logits) and max(held) <= max(rows, BEAMS)
     for one, other in zip(at_once, in_parts, strict=True):

@@ -10,7 +10,7 @@ import torch
 
 from models import ops
 from models.activations import ACTIVATIONS
-from models.ops import cpu_ops, library, torch_ops
+from models.ops import cpu_linear, cpu_ops, library, torch_ops
 
 BOUNDS = {torch.float32: 1e-5, torch.bfloat16: 2e-2}
 KINDS = ("packed", "as it lies", "int8")
@@ -40,8 +40,8 @@ def dtype(request):
 def make(kind, weight, bias):
     """The product that is tested, and its reference."""
     if kind == "int8":
-        return cpu_ops.Int8Linear(weight, bias), torch_ops.Int8Linear(weight, bias)
-    product = cpu_ops.FloatLinear(weight, bias, packed=kind == "packed")
+        return cpu_linear.Int8Linear(weight, bias), torch_ops.Int8Linear(weight, bias)
+    product = cpu_linear.FloatLinear(weight, bias, packed=kind == "packed")
     return product, lambda x: torch_ops.linear(x.double(), weight.double(), _double(bias)).to(x.dtype)
 
 
@@ -96,10 +96,34 @@ def test_bits_do_not_depend_on_threads(dtype, kind):
     assert torch.equal(found[0], found[2])
 
 
+@pytest.mark.parametrize("packed", [True, False])
+def test_sums_that_are_written_as_they_are(generation, packed):
+    """Of a weight in bfloat16: nearer to the truth, and rounded they are what is written otherwise."""
+    for width, columns in SHAPES:
+        weight, bias = weights(torch.bfloat16, width, columns)
+        x = torch.randn(40, width).bfloat16()
+        for given in (bias, None):
+            narrow, wide = (cpu_linear.FloatLinear(weight, given, packed, to) for to in (None, torch.float32))
+            sums = wide(x)
+            close(sums, torch_ops.linear(x.double(), weight.double(), _double(given)).float())
+            assert torch.equal(sums.bfloat16(), narrow(x))
+            assert torch.equal(wide(x[7:9]), sums[7:9])
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_memory_that_is_given(dtype, kind):
+    weight, bias = weights(dtype, 33, 70)
+    for product in make(kind, weight, bias)[: 2 if kind == "int8" else 1]:
+        x, out = torch.randn(23, 33).to(dtype), torch.full((40, 70), 7.0).to(dtype)
+        found = product(x, out=out)
+        assert found.data_ptr() == out.data_ptr() and torch.equal(found, product(x))
+        assert (out[23:] == 7).all()
+
+
 def test_packed_and_not_give_the_same_bits(generation, dtype):
     for width, columns in SHAPES:
         weight, bias = weights(dtype, width, columns)
-        packed, as_it_lies = (cpu_ops.FloatLinear(weight, bias, packed) for packed in (True, False))
+        packed, as_it_lies = (cpu_linear.FloatLinear(weight, bias, packed) for packed in (True, False))
         x = torch.randn(23, width).to(dtype)
         for rows in (1, 2, 5, 23):
             assert torch.equal(packed(x[:rows]), as_it_lies(x[:rows]))
@@ -108,10 +132,10 @@ def test_packed_and_not_give_the_same_bits(generation, dtype):
 def test_rows_of_a_packed_table(generation, dtype):
     for width, columns in SHAPES:
         weight, bias = weights(dtype, width, columns)
-        packed = cpu_ops.FloatLinear(weight, bias)
+        packed = cpu_linear.FloatLinear(weight, bias)
         index = torch.randint(columns, (2, 50))[:, ::2][1]
         assert torch.equal(packed.rows(index), weight[index])
-        rounded, reference = cpu_ops.Int8Linear(weight, bias), torch_ops.Int8Linear(weight, bias)
+        rounded, reference = cpu_linear.Int8Linear(weight, bias), torch_ops.Int8Linear(weight, bias)
         assert torch.equal(rounded.rows(index), reference.rows(index))
         half_a_step = float(weight.float().abs().max()) / 250
         torch.testing.assert_close(rounded.rows(index).float(), weight[index].float(), atol=half_a_step, rtol=0.005)
@@ -140,7 +164,7 @@ def test_fused_steps_have_the_bits_of_single_ones(generation, dtype, kind, activ
 def test_activations(generation, activation):
     """Against float64, over all that a float32 can be: a product by one passes x on."""
     x = torch.cat([torch.linspace(-30, 30, 60001), torch.logspace(-30, 30, 2001), -torch.logspace(-30, 30, 2001)])
-    product = cpu_ops.FloatLinear(torch.eye(1), None)
+    product = cpu_linear.FloatLinear(torch.eye(1), None)
     found = product(x[:, None], activation)[:, 0].double()
     expected = ACTIVATIONS[activation](x.double())
     assert ((found - expected).abs() <= 1e-6 * expected.abs().clamp_min(1)).all()
@@ -176,8 +200,8 @@ def test_a_wrong_order_of_sums_would_show(dtype):
     """The negative control of the tests on bits: a product in two halves of k is as right, and has other bits."""
     weight, _ = weights(dtype, 576, 96)
     x = torch.randn(5, 576).to(dtype)
-    whole = cpu_ops.FloatLinear(weight, None)(x)
-    halves = [cpu_ops.FloatLinear(part.contiguous(), None) for part in weight.split(288, 1)]
+    whole = cpu_linear.FloatLinear(weight, None)(x)
+    halves = [cpu_linear.FloatLinear(part.contiguous(), None) for part in weight.split(288, 1)]
     split = halves[0](x[:, :288]).float() + halves[1](x[:, 288:]).float()
     close(split.to(dtype), whole)
     assert not torch.equal(split.to(dtype), whole)

@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from models import ops
-from models.ops import cpu_ops, torch_ops
+from models.ops import cpu_linear, cpu_ops, torch_ops
 
 CPU = torch.device("cpu")
 BOUNDS = {torch.float32: 1e-5, torch.bfloat16: 2e-2}
@@ -147,7 +147,7 @@ def test_linear_packed(dtype, quantized, width, columns):
 def test_parts_of_a_product_are_its_columns(dtype, with_bias):
     weight, x = torch.randn(150, 37).to(dtype), torch.randn(7, 37).to(dtype)
     bias = torch.randn(150).to(dtype) if with_bias else None
-    for kind in (cpu_ops.FloatLinear, cpu_ops.Int8Linear, torch_ops.Int8Linear):
+    for kind in (cpu_linear.FloatLinear, cpu_linear.Int8Linear, torch_ops.Int8Linear):
         whole = kind(weight, bias)
         for first, end in ((0, 40), (32, 150), (96, 128)):
             assert torch.equal(whole.part(first, end)(x), whole(x)[:, first:end])

@@ -8,7 +8,7 @@ import torch
 from models import ops
 from models.attention import Attention
 from models.loader import load_model
-from models.ops import cpu_ops, torch_ops
+from models.ops import cpu_linear, cpu_ops, torch_ops
 from tests.engine.shapes import DECODERS, ENCODERS, SEQ2SEQ
 from tests.parity.checkpoints import save
 from tests.parity.paged import Rows, encoder_batch, one_shot
@@ -94,7 +94,7 @@ def test_a_model_in_half_precision_attends_as_it_is(dtype):
 @pytest.mark.parametrize("writes", [torch.float32, torch.bfloat16])
 def test_products_of_another_dtype(reads, writes):
     weight, bias, x = torch.randn(70, 33), torch.randn(70), torch.randn(40, 33).to(reads)
-    products = [kind(weight, bias, writes) for kind in (cpu_ops.Int8Linear, torch_ops.Int8Linear)]
+    products = [kind(weight, bias, writes) for kind in (cpu_linear.Int8Linear, torch_ops.Int8Linear)]
     found, expected = (product(x) for product in products)
     assert found.dtype == expected.dtype == writes
     bound = 1e-5 if writes == torch.float32 else 2e-2

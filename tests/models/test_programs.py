@@ -10,7 +10,7 @@ import torch
 
 from models import ops
 from models.loader import load_model
-from models.ops import cpu_ops
+from models.ops import cpu_linear, cpu_ops
 from models.ops.lowering import program_of
 from models.ops.recording import COUNT, Chosen, Given, NotRecordable, Recording
 from tests.engine.shapes import DECODERS, ENCODERS, SEQ2SEQ
@@ -97,7 +97,7 @@ def test_scratch_is_shared_by_what_is_never_used_together():
 def test_a_residual_joins_the_product_before_it():
     recording = Recording(torch.float32)
     x = recording.input(32)
-    product = cpu_ops.FloatLinear(torch.randn(32, 32), torch.randn(32))
+    product = cpu_linear.FloatLinear(torch.randn(32, 32), torch.randn(32))
     program = program_of(x + product(x))
     assert len(program.names) == 1
     given = torch.randn(3, 32)
@@ -114,7 +114,7 @@ def test_a_residual_joins_the_product_before_it():
 def test_a_part_of_a_row_is_rounded_by_itself():
     recording = Recording(torch.float32)
     x = recording.input(32)
-    whole, part = cpu_ops.Int8Linear(torch.randn(8, 32), None), cpu_ops.Int8Linear(torch.randn(8, 16), None)
+    whole, part = cpu_linear.Int8Linear(torch.randn(8, 32), None), cpu_linear.Int8Linear(torch.randn(8, 16), None)
     program = program_of(whole(x) + part(x[:, :16]))
     given = torch.randn(3, 32)
     assert torch.equal(program.run(given, {}), whole(given) + part(given[:, :16]))
@@ -122,7 +122,7 @@ def test_a_part_of_a_row_is_rounded_by_itself():
 
 def test_some_rows_go_on():
     recording = Recording(torch.float32)
-    x, product = recording.input(32), cpu_ops.FloatLinear(torch.randn(48, 32), None)
+    x, product = recording.input(32), cpu_linear.FloatLinear(torch.randn(48, 32), None)
     chosen = Chosen("rows", count=Given("num_rows"))
     y = ops.take_rows(product(x)[:, 16:], chosen)
     program = program_of(ops.rms_norm(y, torch.ones(32), 1e-6))

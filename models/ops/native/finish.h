@@ -1,5 +1,5 @@
 // What follows a product, while it is at hand: bias, activation, another factor, a residual. Each step rounds to the
-// dtype, so that the result has the bits that the steps have one by one.
+// dtype that is written, so that the result has the bits that the steps have one by one.
 
 template <class T> INLINE void round_panel(float* y) {
     if constexpr (std::is_same<T, bfloat16>::value) {

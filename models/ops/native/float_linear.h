@@ -1,5 +1,6 @@
 // Linear with weights of float32 or bfloat16, in panels or as they lie; sums are float32. What lies in rows is put into
-// panels on the way, one at a time. Turning one takes as long as multiplying ten rows by it.
+// panels on the way, one at a time. Turning one takes as long as multiplying ten rows by it. What is written has
+// the dtype that is read, or is the sums as they are.
 
 template <class T> struct Lane {
     using Left = float;
@@ -94,7 +95,7 @@ void multiply_tile(const Left* x, int64_t stride, int64_t units, const T* panel,
     }
 }
 
-template <class T> void multiply_items(const FloatLinear& p, int64_t begin, int64_t end) {
+template <class T, class Out> void multiply_items(const FloatLinear& p, int64_t begin, int64_t end) {
     constexpr int64_t group = sizeof(uint32_t) / sizeof(T), passes = PANEL / COLUMNS;
     const int64_t units = (p.width + group - 1) / group, columns = p.finish.columns;
     const int64_t width = p.packed ? units * group : p.width;
@@ -115,12 +116,12 @@ template <class T> void multiply_items(const FloatLinear& p, int64_t begin, int6
         }
         for_tiles(first, last, TILE_ROWS, [&](int64_t row, int64_t rows, int64_t tile, int64_t tiles) {
             const auto ahead = Ahead::of(read, PANEL * width * sizeof(T), units * passes, rows, tile, tiles);
-            fetch_finish<T>(p.finish, row, rows, panel * PANEL);
+            fetch_finish<Out>(p.finish, row, rows, panel * PANEL);
             with_rows(rows, [&](auto count) {
                 multiply_tile<T, count.value>(rows_of_block + (row - first) * stride, stride, units, weights, ahead,
                                               sums);
             });
-            finish<T>(sums, p.finish, row, rows, panel * PANEL);
+            finish<Out>(sums, p.finish, row, rows, panel * PANEL);
         });
     });
 }
@@ -128,8 +129,10 @@ template <class T> void multiply_items(const FloatLinear& p, int64_t begin, int6
 // Items are panels of blocks of rows, see tiles.h.
 void float_linear(DType dtype, const FloatLinear& p, int64_t begin, int64_t end) {
     if (dtype == FLOAT32) {
-        multiply_items<float>(p, begin, end);
+        multiply_items<float, float>(p, begin, end);
+    } else if (p.writes == FLOAT32) {
+        multiply_items<bfloat16, float>(p, begin, end);
     } else {
-        multiply_items<bfloat16>(p, begin, end);
+        multiply_items<bfloat16, bfloat16>(p, begin, end);
     }
 }

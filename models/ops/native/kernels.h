@@ -81,6 +81,7 @@ struct FloatLinear {
     const void* weight;  // panels one after another, or [columns, width]
     Finish finish;
     int32_t packed;      // whether in panels
+    int32_t writes;      // the DType of what is written and of what follows: that of x, or float32
 };
 
 // A packed int8 weight and the rows that it multiplies, see int8_linear.h.
