@@ -27,7 +27,7 @@ def main(arguments: list[str] | None = None) -> None:
     )
     parser.add_argument("--contestants", nargs="+", default=[], help="these peers only; Triptych always takes part")
     parser.add_argument("--minutes", type=float, help="when to stop starting rounds (default: 120; 4 for --quick)")
-    parser.add_argument("--rounds", type=int, help="of each workload (default: 5; 3 for --quick)")
+    parser.add_argument("--rounds", type=int, help="of each workload, at most (default: 9; 3 for --quick)")
     parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)), help="of each contestant")
     parser.add_argument("--peers", help="python of the environment that holds the peers; without it they are not run")
     parser.add_argument("--llama-cpp", help="path of llama.cpp's llama-server; models: see contestants/llama_cpp.py")
@@ -47,7 +47,7 @@ def main(arguments: list[str] | None = None) -> None:
         python=sys.executable,
         peers=given.peers,
         threads=given.threads,
-        rounds=given.rounds or (3 if given.quick else 1 if given.tiny else 5),
+        rounds=given.rounds or (3 if given.quick else 1 if given.tiny else 9),
         budget_seconds=60 * (given.minutes or (4 if given.quick else 120)),
         scale=scale,
         run_seconds=60.0 if given.quick else 300.0,

@@ -1,6 +1,7 @@
 """The contests themselves: everyone loaded, one at work at a time, in turn, round after round.
 
-Figures are written after every run, so that a run that is interrupted has told what it knew.
+The workloads of a contest share its time, so that short ones have more rounds: what the machine does from second to
+second then cancels out. Figures are written after every run: a run that is interrupted has told what it knew.
 """
 
 from __future__ import annotations
@@ -23,10 +24,13 @@ LOAD_SECONDS = 600.0
 READING = "A"
 """The workload whose limit is how fast memory is read."""
 
+FAR_BEHIND = 0.5
+"""Of the best peer's rate: who has less is asked once, and the time is better spent on those who are near."""
+
 
 @dataclass
 class Options:
-    """How to measure. rounds: of each workload, at least one; fewer when `budget_seconds` is nearly gone.
+    """How to measure. rounds: of each workload, at most; one in any case, more while `budget_seconds` last.
 
     python, peers: interpreters of our environment and theirs. grown: the shape whose steps are looked at in detail.
     run_seconds: how long one run may take; who takes longer is stopped, and that is told.
@@ -91,13 +95,22 @@ class Results:
         partial.replace(self.path)
 
 
+@dataclass
+class Turns:
+    """How often a workload had its turn, how long that took in all, and how long the last time; in seconds."""
+
+    rounds: int = 0
+    seconds: float = 0.0
+    last: float = 0.0
+
+
 def run(contests: list[Contest], options: Options, results: Results, say: Callable[[str], None]) -> None:
-    """All contests, each with its share of the time that is left."""
+    """All contests; the time that is left is shared by the number of their workloads."""
     ends = time.monotonic() + options.budget_seconds
     for number, contest in enumerate(contests):
         results.forget(contest)
         left = ends - time.monotonic()
-        share = left / (len(contests) - number)
+        share = left * len(contest.workloads) / sum(len(one.workloads) for one in contests[number:])
         if left <= 0:
             _note_all(contest, results, "not run: the time was over")
             continue
@@ -106,40 +119,78 @@ def run(contests: list[Contest], options: Options, results: Results, say: Callab
     results.write()
 
 
+def next_workload(turns: dict[str, Turns], rounds: int, seconds: float) -> str | None:
+    """Whose turn it is: of those that had fewer than `rounds` and would end in `seconds`, the one that had least time.
+
+    Everyone has a first one.
+    """
+    waiting = [name for name, had in turns.items() if had.rounds < (1 if name == "start" else rounds)]
+    waiting = [name for name in waiting if not turns[name].rounds or turns[name].last <= seconds]
+    return min(waiting, key=lambda name: (turns[name].rounds > 0, turns[name].seconds), default=None)
+
+
 def _contest(contest: Contest, options: Options, results: Results, seconds: float, say: Callable[[str], None]) -> None:
-    """Load everyone, then rounds for so many seconds, and one round in any case."""
+    """Load everyone, then rounds for so many seconds, and one of each workload in any case."""
     processes = _load(contest, options, results, say)
+    loaded = _Loaded(contest, processes, options, results, say)
     ends = time.monotonic() + seconds
+    turns = {workload: Turns() for workload in contest.workloads}
     try:
-        warmed: set[tuple[str, str]] = set()
-        for number in range(options.rounds):
-            for workload in contest.workloads:
-                if workload == "start" and number:
-                    continue
-                work = workloads.job(workload, contest.shape, options.scale, seed=number + 1)
-                for name in [name for name in processes if contest.takes_part(name, workload)]:
-                    if number and time.monotonic() > ends:
-                        continue
-                    entry = results.entry(contest, workload, name)
-                    if "error" in entry:
-                        continue
-                    try:
-                        if (name, workload) not in warmed:
-                            _warm_up(processes[name], workload, contest, options)
-                            warmed.add((name, workload))
-                        ask = functools.partial(_ask, processes[name], work, options.run_seconds)
-                        outcome = _beside_reading(ask) if workload == READING else ask()
-                    except Failed as error:
-                        entry["error"] = str(error)
-                        say(f"  {workload:10} {name:22} {error}")
-                    else:
-                        outcome["units"] = work.units
-                        entry["runs"].append(outcome)
-                        say(f"  {workload:10} {name:22} {work.units / outcome['seconds']:8.1f} /s")
-                    results.write()
+        while (workload := next_workload(turns, options.rounds, ends - time.monotonic())) is not None:
+            started, had = time.monotonic(), turns[workload]
+            loaded.round(workload, had.rounds)
+            took = time.monotonic() - started
+            turns[workload] = Turns(had.rounds + 1, had.seconds + took, took)
     finally:
         for process in processes.values():
             process.close()
+
+
+@dataclass(frozen=True)
+class _Loaded:
+    """A contest whose contestants wait to be asked."""
+
+    contest: Contest
+    processes: dict[str, ContestantProcess]
+    options: Options
+    results: Results
+    say: Callable[[str], None]
+
+    def round(self, workload: str, number: int) -> None:
+        """One run by everyone who takes part, has not failed, and is not far behind; number: 0 for the first."""
+        work = workloads.job(workload, self.contest.shape, self.options.scale, seed=number + 1)
+        names = [name for name in self.processes if self.contest.takes_part(name, workload)]
+        entries = {name: self.results.entry(self.contest, workload, name) for name in names}
+        for name in worth_asking(entries) if number else names:
+            if "error" in entries[name]:
+                continue
+            try:
+                outcome = self._run(name, work, workload, is_first=number == 0)
+            except Failed as error:
+                entries[name]["error"] = str(error)
+                self.say(f"  {workload:10} {name:22} {error}")
+            else:
+                entries[name]["runs"].append(outcome | {"units": work.units})
+                self.say(f"  {workload:10} {name:22} {work.units / outcome['seconds']:8.1f} /s")
+            self.results.write()
+
+    def _run(self, name: str, work: workloads.Job, workload: str, is_first: bool) -> dict[str, Any]:
+        process, limit = self.processes[name], self.options.run_seconds
+        if is_first and workload != "start":
+            _warm_up(process, workload, self.contest, self.options)
+        ask = functools.partial(_ask, process, work, limit)
+        return _beside_reading(ask) if workload == READING else ask()
+
+
+def worth_asking(entries: dict[str, dict[str, Any]]) -> list[str]:
+    """Ourselves, and the peers that the first round did not show to be far behind the best of them."""
+    rates = {
+        name: entry["runs"][0]["units"] / entry["runs"][0]["seconds"]
+        for name, entry in entries.items()
+        if name not in OURS and entry["runs"]
+    }
+    limit = FAR_BEHIND * max(rates.values(), default=0.0)
+    return [name for name in entries if name in OURS or rates.get(name, 0.0) >= limit]
 
 
 def _load(
@@ -181,8 +232,6 @@ def _load(
 
 def _warm_up(process: ContestantProcess, workload: str, contest: Contest, options: Options) -> None:
     """The same kind of work, in short: what is allocated or compiled at first use has been, before it counts."""
-    if workload == "start":
-        return
     work = workloads.job(workload, contest.shape, options.scale, seed=0)
     process.send({"job": vars(workloads.shortened(work))})
     process.receive(options.run_seconds)

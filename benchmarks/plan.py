@@ -1,6 +1,6 @@
 """Which contests there are: a model, a precision, what it is asked, and who takes part.
 
-The order is that of importance, since a run may end early.
+Quick precisions first: what they leave of their time goes to those that need more.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ STREAMS = (1, 2, 4, 8, 16, 32, 64)
 
 @dataclass(frozen=True)
 class Contest:
-    """Everyone loads the model once and does each workload in turn, round after round.
+    """Everyone loads the model once and does each workload round after round.
 
     alone: workloads that only some of the contestants take part in.
     """
@@ -45,7 +45,7 @@ def full() -> list[Contest]:
     """Every workload of every shape. Peers that answer one static batch take no part where they would wait for the
     longest answer of it, or take minutes."""
     contests = []
-    for precision in PRECISIONS:
+    for precision in reversed(PRECISIONS):
         decoders = (*_DECODERS, "llama.cpp")
         continuous = (*OURS, "openvino-genai", "llama.cpp")
         alone = (("start", ("http",)), ("B", (*continuous, "ctranslate2")), ("B-mixed", continuous))
@@ -56,7 +56,7 @@ def full() -> list[Contest]:
         contests.append(Contest("minilm-22m", precision, ("E", "E-clients"), _WITH_INFINITY, clients))
         contests.append(Contest("gpt2-124m", precision, ("A", "B", "B-mixed", "C"), decoders, alone[1:]))
         contests.append(Contest("bert-base", precision, ("F",), _EMBEDDERS))
-    for precision in PRECISIONS:
+    for precision in reversed(PRECISIONS):
         contests.append(Contest("llama-135m", precision, _SWEEP, (*OURS, "openvino-genai")))
     return contests
 

@@ -31,7 +31,12 @@ def write(results: Path, page: Path) -> None:
     summary = Summary(results)
     parts = [_head(summary), _goals(summary)]
     parts += [_table(summary, shape) for shape in summary.shapes()]
-    parts += [_charts(summary, results.parent, page.parent), _profile(summary), _tried(), _failures(summary)]
+    parts += [
+        _charts(summary, results.parent, page.parent),
+        _profile(summary),
+        _tried(results.parent),
+        _failures(summary),
+    ]
     page.write_text("\n\n".join(part for part in parts if part) + "\n")
 
 
@@ -43,8 +48,9 @@ def _head(summary: Summary) -> str:
 
 Made by `make bench` (`make bench-quick` for the main rows): do not edit. Every contestant has a process of its own
 and {about["threads"]} threads, only one works at a time, and they take turns round after round. Figures are medians
-over {_rounds(summary)}; ratios are medians of the rounds' own ratios. Weights are random, answers are greedy and of
-fixed length, prompts differ from round to round. Rates are tokens or texts per second.
+over {_rounds(summary)}, more of short workloads; ratios are medians of the rounds' own ratios. A peer
+that is less than half as fast as the best one is asked once. Weights are random, answers are greedy and of fixed
+length, prompts differ from round to round. Rates are tokens or texts per second.
 
 {WORKLOADS.format(**about["scale"])}
 
@@ -168,8 +174,10 @@ def _profile(summary: Summary) -> str:
     return "\n".join(rows)
 
 
-def _tried() -> str:
-    return (Path(__file__).parent / "tried.md").read_text().strip()
+def _tried(folder: Path) -> str:
+    """What somebody wrote about the results of that directory."""
+    page = folder / "tried.md"
+    return page.read_text().strip() if page.exists() else ""
 
 
 def _failures(summary: Summary) -> str:

@@ -53,12 +53,13 @@ class Summary:
         return statistics.median(ratios) if ratios else None
 
     def rounds(self) -> tuple[int, int]:
-        """The fewest and the most of what ran at all; starts, which are timed once, aside."""
-        counts = [len(entry["runs"]) for entry in self.entries if entry["runs"] and entry["workload"] != "start"]
+        """The fewest and the most of what we ran; starts, which are timed once, aside."""
+        ours = [entry for entry in self.entries if entry["contestant"] in OURS and entry["workload"] != "start"]
+        counts = [len(entry["runs"]) for entry in ours if entry["runs"]]
         return (min(counts), max(counts)) if counts else (0, 0)
 
     def _rates(self, shape: str, precision: str, workload: str, contestant: str) -> list[float]:
-        """Round by round; only the last ones can be missing."""
+        """Round by round; only the last ones can be missing: of those that failed, or were asked once."""
         entry = self.entry(shape, precision, workload, contestant)
         return [run["units"] / run["seconds"] for run in entry["runs"]] if entry else []
 

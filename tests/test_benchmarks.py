@@ -12,7 +12,7 @@ import pytest
 from benchmarks import __main__ as command
 from benchmarks import checkpoints, goals, plan, plot, vocabulary, workloads
 from benchmarks.context import deviation
-from benchmarks.measure import Options, Results, run
+from benchmarks.measure import Options, Results, Turns, next_workload, run, worth_asking
 from benchmarks.plan import Contest
 from benchmarks.process import REPOSITORY, ContestantProcess
 from benchmarks.summary import Summary
@@ -91,6 +91,25 @@ def test_an_interrupted_run_keeps_what_it_had(tmp_path: Path) -> None:
     assert len(kept[0]["runs"]) == 1
 
 
+def test_workloads_share_the_time_of_a_contest() -> None:
+    """Of two of which one takes five times as long, both have their first round, then the short one the next four."""
+    seconds, turns, order, left = {"B": 5.0, "A": 1.0}, {"B": Turns(), "A": Turns(), "start": Turns()}, [], 13.0
+    while (name := next_workload(turns, 5, left)) is not None:
+        order.append(name)
+        took = seconds.get(name, 0.5)
+        left -= took
+        turns[name] = Turns(turns[name].rounds + 1, turns[name].seconds + took, took)
+    assert order == ["B", "A", "start", "A", "A", "A", "A"], "the other workload would not end in time"
+    assert next_workload({"B": Turns(), "A": Turns(1, 9.0, 9.0)}, 5, -1.0) == "B", "a first round has everyone"
+
+
+def test_peers_far_behind_are_asked_once() -> None:
+    rates = {"ours": 1.0, "openvino": 100.0, "ctranslate2": 50.0, "transformers": 49.0}
+    entries = {name: {"runs": [{"units": rate, "seconds": 1.0}]} for name, rate in rates.items()}
+    entries["infinity"] = {"runs": [], "error": "failed"}
+    assert worth_asking(entries) == ["ours", "openvino", "ctranslate2"]
+
+
 def test_a_text_has_the_tokens_it_was_made_of(tmp_path: Path) -> None:
     vocabulary.write(tmp_path, 1000, wrap=True)
     ids = [vocabulary.FIRST_WORD, 300, 500, 999]
@@ -150,7 +169,7 @@ def test_a_ratio_is_that_of_the_same_round(tmp_path: Path) -> None:
     http, peer = (("llama-135m", "float32", "B", name) for name in ("http", "openvino-genai"))
     assert made.ratio(http, peer) == 2 and made.ratio(peer, http) == 0.5 and made.rounds() == (3, 3)
     made.entries[1]["runs"].pop()
-    assert made.ratio(http, peer) == 2 and made.rounds() == (2, 3)
+    assert made.ratio(http, peer) == 2 and made.rounds() == (3, 3), "how often a peer was asked is another number"
     assert made.ratio(http, ("llama-135m", "float32", "A", "http")) is None
 
 

@@ -1,12 +1,22 @@
 // Rows of tables and means of rows: how texts come into an encoder, and how one vector of each comes out.
 
-// Sums of rows begin..end-1: each step rounds to the dtype, as it would one by one.
+template <class T> const T* row_of(const Lookup& part, int64_t row, int64_t width) {
+    return static_cast<const T*>(part.table) + (part.index == nullptr ? 0 : part.index[row]) * width;
+}
+
+// Sums of rows begin..end-1: each step rounds to the dtype, as it would one by one. Rows of a large table lie anywhere
+// in memory, so that they are fetched a few rows before they are summed.
 template <class T> void sum_rows(const RowSum& p, int64_t begin, int64_t end) {
+    constexpr int64_t ROWS_AHEAD = 8;
     for (int64_t row = begin; row < end; row++) {
         T* out = static_cast<T*>(p.out) + row * p.width;
         for (int64_t n = 0; n < p.count; n++) {
             const Lookup& part = p.parts[n];
-            const T* from = static_cast<const T*>(part.table) + (part.index == nullptr ? 0 : part.index[row]) * p.width;
+            const T* from = row_of<T>(part, row, p.width);
+            if (part.index != nullptr && row + ROWS_AHEAD < end) {
+                const auto* next = reinterpret_cast<const char*>(row_of<T>(part, row + ROWS_AHEAD, p.width));
+                for (int64_t byte = 0; byte < p.width * int64_t{sizeof(T)}; byte += 64) __builtin_prefetch(next + byte);
+            }
             if (n > 0 || p.onto != nullptr) {
                 const T* before = n > 0 ? out : static_cast<const T*>(p.onto) + row * p.width;
 #pragma omp simd
