@@ -50,7 +50,7 @@ def pack_weights(model: Transformer, quantization: ops.Quantization | None = Non
 def _pack(module: nn.Module, packer: Packer, projecting: Packer) -> None:
     """projecting: for the queries, keys and values of plain attention."""
     for name, child in module.named_children():
-        if type(child) is Attention:
+        if isinstance(child, Attention):
             child.pack(packer, projecting, one_input=name != "cross_attention")
         elif isinstance(child, Linear):
             child.pack(packer)
