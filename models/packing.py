@@ -16,11 +16,11 @@ from models.transformer import Transformer
 class _Packer:
     """One that keeps what it packed."""
 
-    def __init__(self, pack: Callable[[Tensor, Tensor | None], ops.PackedTable], writes: torch.dtype) -> None:
+    def __init__(self, pack: Callable[[Tensor, Tensor | None], ops.PackedWeight], writes: torch.dtype) -> None:
         self._pack, self.writes = pack, writes
-        self.packed: list[ops.PackedTable] = []
+        self.packed: list[ops.PackedWeight] = []
 
-    def __call__(self, weight: Tensor, bias: Tensor | None) -> ops.PackedTable:
+    def __call__(self, weight: Tensor, bias: Tensor | None) -> ops.PackedWeight:
         self.packed.append(self._pack(weight, bias))
         return self.packed[-1]
 
