@@ -281,8 +281,6 @@ def _processor_rows(request: Request) -> list[ProcessorRow]:
 
 def _sampler_row(turn: Turn) -> SamplerRow:
     params = turn.request.params
-    if not params.do_sample:
-        return SamplerRow()
     return SamplerRow(
         params.temperature,
         params.top_k,
