@@ -127,10 +127,3 @@ def ask_all(port: int, calls: Iterable[tuple[str, bytes]], in_flight: int) -> tu
         for connection in connections.values():
             connection.socket.close()
     return answers, max(one.ended for one in answers) - answers[0].began
-
-
-def free_port() -> int:
-    """A port of this machine that nobody listens on now."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])

@@ -132,29 +132,21 @@ class Adapters:
             taken += adapted.add(name, _side_by_side(attention, parts), dtype)
         return taken
 
-    def _adapted(self, base: ops.PackedLinear) -> AdaptedLinear:
+    def _adapted(self, base: ops.Product) -> AdaptedLinear:
         return base if isinstance(base, AdaptedLinear) else AdaptedLinear(base, self)
 
 
 class AdaptedLinear:
-    """A `PackedLinear` that some rows go through with what an adapter adds.
+    """A product that some rows go through with what an adapter adds.
 
     Every row has the numbers that it has alone: those without an adapter get the base's very own, and each product of
     an adapter is over its own rows.
     """
 
-    def __init__(self, base: ops.PackedLinear, adapters: Adapters) -> None:
+    def __init__(self, base: ops.Product, adapters: Adapters) -> None:
         self._base, self._adapters = base, adapters
-        self._added: dict[str, tuple[torch.dtype, ops.PackedLinear, ops.PackedLinear]] = {}
+        self._added: dict[str, tuple[torch.dtype, ops.Product, ops.Product]] = {}
         self._names: frozenset[str] = frozenset()
-
-    @property
-    def nbytes(self) -> int:
-        own = sum(one.nbytes for _, *pair in self._added.values() for one in pair)
-        return self._base.nbytes + own
-
-    def part(self, first: int, end: int) -> None:
-        """An adapter's columns are not apart."""
 
     def add(self, name: str, pair: LowRank, dtype: torch.dtype) -> int:
         """One more adapter. Returns the bytes that it takes."""
@@ -202,7 +194,7 @@ class AdaptedLinear:
 
 
 class _Plain:
-    """A weight as it lies, as a `PackedLinear`. weight: [out, in], bias: [out] or None."""
+    """A weight as it lies, as a product. weight: [out, in], bias: [out] or None."""
 
     def __init__(self, weight: Tensor, bias: Tensor | None) -> None:
         self._weight, self._bias = weight, bias
@@ -210,9 +202,6 @@ class _Plain:
     @property
     def nbytes(self) -> int:
         return self._weight.nbytes + (0 if self._bias is None else self._bias.nbytes)
-
-    def part(self, first: int, end: int) -> _Plain:
-        return _Plain(self._weight[first:end], None if self._bias is None else self._bias[first:end])
 
     def __call__(self, x: Tensor, activation: Activation | None = None, times: Tensor | None = None) -> Tensor:
         y = ops.linear(x, self._weight, self._bias)

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from models.attention import Attention
+from models.attention_plan import AttentionPlan
 from models.steps import PackedStep
 
 
@@ -22,11 +23,11 @@ class AligningStep(PackedStep):
     recorded_as = None
     weights: Tensor
 
-    def cross_attention(self, layer: int, attention: Attention, hidden: Tensor) -> Tensor:
+    def _attend_source(self, layer: int, attention: Attention, query: Tensor, plan: AttentionPlan) -> Tensor:
         assert self._source is not None
-        query, (key, _) = attention.queries(hidden, {}), attention.keys_values(self._source.hidden, {})
+        key, _ = attention.keys_values(self._source.hidden, {})
         heads, kv_heads = attention.config.num_heads, attention.config.num_kv_heads
         key = key.repeat_interleave(heads // kv_heads, dim=1)
         scores = torch.einsum("thd,shd->hts", query.float(), key.float()) * attention.config.scale
         self.weights = scores.softmax(-1).mean(0)
-        return super().cross_attention(layer, attention, hidden)
+        return super()._attend_source(layer, attention, query, plan)

@@ -35,7 +35,7 @@ class Attention(nn.Module):
         self.key = _projection(hidden_size, kv_width, config.key_bias, config.clip)
         self.value = _projection(hidden_size, kv_width, config.value_bias, config.clip)
         self.output = Linear(width, hidden_size, config.output_bias)
-        self.merged: ops.PackedLinear | None = None
+        self.merged: ops.Product | None = None
         self.query_norm: Norm | None = None
         self.key_norm: Norm | None = None
         if config.query_key_norm is not None:

@@ -3,15 +3,19 @@ arXiv:2006.03654, section 3.1)."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import torch
 from torch import Tensor, nn
 
 from models import ops
-from models.attention import Attention
 from models.attention_plan import AttentionPlan, Distances
-from models.config import DisentangledConfig, DistanceConfig
+from models.batch import EncoderBatch
+from models.config import DisentangledConfig, DistanceConfig, RopeConfig
 from models.linear import Linear, parameter
 from models.norms import make_norm
+from models.positions import PositionEncodings, Rotation
+from models.whole_attention import WholeAttention
 
 
 def row_of_distance(distance: Tensor, config: DistanceConfig) -> Tensor:
@@ -47,7 +51,7 @@ class DistanceTable(nn.Module):
         return Distances(vectors if self.norm is None else self.norm(vectors), (rows - first).to(self.weight.device))
 
 
-class DisentangledAttention(Attention):
+class DisentangledAttention(WholeAttention[AttentionPlan]):
     """Attention that adds `query · distance key` and `key · distance query` to the scores, all scaled alike."""
 
     not_by_token = ("query", "key", "position_query", "position_key")
@@ -62,13 +66,18 @@ class DisentangledAttention(Attention):
             self.position_key = Linear(hidden_size, width, config.position_key_bias) if to_position else None
             self.position_query = Linear(hidden_size, width, bias=True) if to_content else None
 
-    def forward(self, hidden: Tensor, plan: AttentionPlan) -> Tensor:
-        """[tokens, hidden] -> [tokens, hidden], of whole texts. plan: with distances."""
+    def plan_of(self, batch: EncoderBatch, encodings: PositionEncodings, dtype: torch.dtype) -> AttentionPlan:
+        """All tokens of a text see each other."""
+        device = batch.token_ids.device
+        return AttentionPlan(batch.lengths, batch.lengths, dtype, device, distances=encodings.distances)
+
+    def forward(self, hidden: Tensor, rotations: Mapping[RopeConfig, Rotation], plan: AttentionPlan) -> Tensor:
+        """[tokens, hidden] -> [tokens, hidden]."""
         assert plan.distances is not None, "disentangled attention needs the distances of its stack"
         vectors = plan.distances.vectors
         keys, queries = (
             None if project is None else self._heads(project(vectors))
             for project in (self.position_key, self.position_query)
         )
-        query, key, value = self.projections(hidden, {})
+        query, key, value = self.projections(hidden, rotations)
         return self.join(ops.disentangled_attention(query, key, value, keys, queries, plan, self.config.scale))

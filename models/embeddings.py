@@ -23,12 +23,12 @@ class Table(nn.Module):
     def __init__(self, rows: int, hidden_size: int) -> None:
         super().__init__()
         self.weight = parameter(rows, hidden_size)
-        self.packed: ops.PackedTable | None = None
+        self.packed: ops.PackedWeight | None = None
 
     def forward(self, index: Tensor) -> Tensor:
         return F.embedding(index, self.weight) if self.packed is None else self.packed.rows(index)
 
-    def share(self, packed: ops.PackedTable) -> None:
+    def share(self, packed: ops.PackedWeight) -> None:
         self.packed = packed
         self.weight = nn.Parameter(self.weight[:0].clone(), requires_grad=False)
 

@@ -37,7 +37,7 @@ class LanguageModel(nn.Module):
         self.scale, self.cap = config.scale, config.cap
         self.weight = None if config.tied else parameter(vocab_size, hidden_size)
         self.bias = parameter(vocab_size) if config.bias else None
-        self.packed: ops.PackedTable | None = None
+        self.packed: ops.PackedWeight | None = None
 
     def forward(self, hidden: Tensor, tokens: Tensor, out: Tensor | None = None) -> Tensor:
         if self.scale != 1.0:
@@ -48,7 +48,7 @@ class LanguageModel(nn.Module):
             logits = _wide(ops.linear(hidden, tokens if self.weight is None else self.weight, self.bias), out)
         return logits if self.cap is None else logits.div_(self.cap).tanh_().mul_(self.cap)
 
-    def pack(self, packer: Packer, tokens: Tensor | None) -> ops.PackedTable:
+    def pack(self, packer: Packer, tokens: Tensor | None) -> ops.PackedWeight:
         """Put the weight into its fastest layout, of which float32 comes. tokens: a tied head's table, else None."""
         weight = tokens if self.weight is None else self.weight
         assert weight is not None

@@ -23,7 +23,7 @@ class Packer(Protocol):
     @property
     def writes(self) -> torch.dtype: ...
 
-    def __call__(self, weight: Tensor, bias: Tensor | None) -> ops.PackedTable: ...
+    def __call__(self, weight: Tensor, bias: Tensor | None) -> ops.PackedWeight: ...
 
 
 class Linear(nn.Module):
@@ -37,7 +37,7 @@ class Linear(nn.Module):
         super().__init__()
         self.weight = parameter(out_features, in_features)
         self.bias = parameter(out_features) if bias else None
-        self.packed: ops.PackedLinear | None = None
+        self.packed: ops.Product | None = None
 
     def forward(self, x: Tensor, activation: Activation | None = None, times: Tensor | None = None) -> Tensor:
         if self.packed is not None:
@@ -52,7 +52,7 @@ class Linear(nn.Module):
         if self.packed is None:
             self.become(packer(self.weight, self.bias))
 
-    def become(self, packed: ops.PackedLinear) -> None:
+    def become(self, packed: ops.Product) -> None:
         """Let the weight go for a packed one."""
         self.packed = packed
         del self.weight, self.bias

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,6 +14,7 @@ from models.config import ClassificationHead, ConfigError, HeadConfig, ModelConf
 from models.families import family_of
 from models.families.family import Family, Task
 from models.generation_defaults import GenerationDefaults, generation_defaults
+from models.json_file import json_object
 from models.lora import adaptable, read_lora
 from models.ops import Quantization
 from models.packing import pack_weights
@@ -79,7 +79,7 @@ def load_model(
     Raises ConfigError for a configuration that is not supported, WeightsError or ResolveError for files that are not
     as they must be; each is one line that names the setting, tensor or file.
     """
-    hf = _json(directory, "config.json")
+    hf = json_object(directory, "config.json")
     if hf is None:
         raise ConfigError("the checkpoint has no config.json")
     family, architecture = family_of(hf)
@@ -90,7 +90,7 @@ def load_model(
     sentence = sentence_config(directory, config.output_size, "last" if config.encoder is None else "mean")
     limits = [limit for limit in (config.max_positions, sentence.max_tokens) if limit is not None]
     context_tokens = min(limits, default=None)
-    said = _json(directory, "generation_config.json")
+    said = json_object(directory, "generation_config.json")
     generation = generation_defaults(said, hf, family.generation, config.vocab_size, config.is_encoder_decoder)
 
     with torch.device("meta"):
@@ -163,7 +163,7 @@ def _load_adapter(
     device: torch.device,
 ) -> LoadedAdapter:
     try:
-        settings = _json(directory, "adapter_config.json")
+        settings = json_object(directory, "adapter_config.json")
         if settings is None:
             raise ConfigError("the directory holds no adapter_config.json")
         with open_checkpoint(base) as stored:
@@ -181,20 +181,6 @@ def _refuse_dtype(family: Family, dtype: torch.dtype) -> None:
     name = str(dtype).removeprefix("torch.")
     if name in family.refused_dtypes:
         raise ConfigError(f"dtype {name} is not supported for {family.name}: {family.refused_dtypes[name]}")
-
-
-def _json(directory: Path, name: str) -> dict[str, Any] | None:
-    """A JSON object of the checkpoint, or None where there is no such file."""
-    path = file_in(directory, name)
-    if path is None:
-        return None
-    try:
-        value = json.loads(path.read_bytes())
-    except (ValueError, RecursionError):
-        value = None
-    if not isinstance(value, dict):
-        raise ConfigError(f"{name!r} is not a JSON object")
-    return value
 
 
 def _tasks(tasks: tuple[Task, ...], head: HeadConfig) -> tuple[Task, ...]:

@@ -16,11 +16,11 @@ from models.transformer import Transformer
 class _Packer:
     """One that keeps what it packed."""
 
-    def __init__(self, pack: Callable[[Tensor, Tensor | None], ops.PackedTable], writes: torch.dtype) -> None:
+    def __init__(self, pack: Callable[[Tensor, Tensor | None], ops.PackedWeight], writes: torch.dtype) -> None:
         self._pack, self.writes = pack, writes
-        self.packed: list[ops.PackedTable] = []
+        self.packed: list[ops.PackedWeight] = []
 
-    def __call__(self, weight: Tensor, bias: Tensor | None) -> ops.PackedTable:
+    def __call__(self, weight: Tensor, bias: Tensor | None) -> ops.PackedWeight:
         self.packed.append(self._pack(weight, bias))
         return self.packed[-1]
 
@@ -50,7 +50,7 @@ def pack_weights(model: Transformer, quantization: ops.Quantization | None = Non
 def _pack(module: nn.Module, packer: Packer, projecting: Packer) -> None:
     """projecting: for the queries, keys and values of plain attention."""
     for name, child in module.named_children():
-        if type(child) is Attention:
+        if isinstance(child, Attention):
             child.pack(packer, projecting, one_input=name != "cross_attention")
         elif isinstance(child, Linear):
             child.pack(packer)

@@ -21,6 +21,7 @@ from models.ops.lowering import program_of
 from models.ops.recording import Angles, Cache, Chosen, Given, NotRecordable, Recording, Rows, Sight
 from models.positions import PositionEncodings, Rotation
 from models.steps import Kind, Step
+from models.whole_attention import WholeAttention
 
 
 class Layers(Protocol):
@@ -47,17 +48,9 @@ class RecordingStep(Step):
         return {rope: _recorded_rotation(rope, "wanted positions") for rope in self.rotations}
 
     def self_attention(self, layer: int, attention: Attention, hidden: Tensor) -> Tensor:
-        if type(attention) is not Attention:
-            raise NotRecordable("attention of another kind")
+        if isinstance(attention, WholeAttention):
+            raise NotRecordable("attention that works on whole texts")
         return super().self_attention(layer, attention, hidden)
-
-    def cross_attention(self, layer: int, attention: Attention, hidden: Tensor) -> Tensor:
-        if not self._paged:
-            raise NotRecordable("cross-attention to packed sources")
-        keys, values = self._sides("cross", layer, attention)
-        plan = self._plan(self._kind(layer, cross=True))
-        query = attention.queries(hidden, {})
-        return attention.join(ops.paged_attention(query, keys, values, plan, attention.config.scale))
 
     def _make_plan(self, kind: Kind) -> AttentionPlan:
         return cast(AttentionPlan, Sight(kind, None))
@@ -75,6 +68,12 @@ class RecordingStep(Step):
         keys, values = self._sides("self", layer, attention)
         ops.write_slots(keys, values, cast(Tensor, Given("slots")), key, value)
         return ops.paged_attention(query, keys, values, plan, attention.config.scale, attention.config.score_cap)
+
+    def _attend_source(self, layer: int, attention: Attention, query: Tensor, plan: AttentionPlan) -> Tensor:
+        if not self._paged:
+            raise NotRecordable("cross-attention to packed sources")
+        keys, values = self._sides("cross", layer, attention)
+        return ops.paged_attention(query, keys, values, plan, attention.config.scale)
 
     def _sides(self, cache: str, layer: int, attention: Attention) -> tuple[Tensor, Tensor]:
         heads = attention.config.num_kv_heads

@@ -9,10 +9,11 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 from models.config import Activation, ConfigError
 from models.families.fields import Fields
+from models.json_file import json_object
 from weights.resolve import file_in
 
 Pooling = Literal["mean", "cls", "last", "max", "mean_sqrt", "weighted_mean"]
@@ -104,13 +105,13 @@ def sentence_config(directory: Path, hidden_size: int, usual: Pooling) -> Senten
             dense.append(_dense(directory, folder, width))
             width = dense[-1].out_features
         else:
-            _refuse_other_vectors(Fields(_object(directory, f"{folder}/config.json") or {}))
+            _refuse_other_vectors(Fields(json_object(directory, f"{folder}/config.json") or {}))
     return SentenceConfig(pooling, include_prompt, tuple(dense), kinds[-1] == "Normalize", _max_tokens(directory))
 
 
 def _pooling(directory: Path, folder: str, hidden_size: int) -> tuple[tuple[Pooling, ...], bool]:
     name = f"{folder}/config.json"
-    settings = _object(directory, name) or {}
+    settings = json_object(directory, name) or {}
     fields = Fields(settings)
     for key in ("embedding_dimension", "word_embedding_dimension"):
         fields.refuse_unless(key, hidden_size)
@@ -126,7 +127,7 @@ def _pooling(directory: Path, folder: str, hidden_size: int) -> tuple[tuple[Pool
 
 
 def _dense(directory: Path, folder: str, width: int) -> DenseConfig:
-    settings = _object(directory, f"{folder}/config.json")
+    settings = json_object(directory, f"{folder}/config.json")
     if settings is None:
         raise ConfigError(f"'{folder}/config.json' is missing")
     fields = Fields(settings)
@@ -152,22 +153,8 @@ def _refuse_other_vectors(fields: Fields) -> None:
 
 
 def _max_tokens(directory: Path) -> int | None:
-    stated = Fields(_object(directory, "sentence_bert_config.json") or {}).optional_integer("max_seq_length")
+    stated = Fields(json_object(directory, "sentence_bert_config.json") or {}).optional_integer("max_seq_length")
     if stated is not None:
         return stated
-    limit = (_object(directory, "tokenizer_config.json") or {}).get("model_max_length")
+    limit = (json_object(directory, "tokenizer_config.json") or {}).get("model_max_length")
     return int(limit) if isinstance(limit, int | float) and 0 < limit <= _SANE_LENGTH else None
-
-
-def _object(directory: Path, name: str) -> dict[str, Any] | None:
-    """A JSON object of the checkpoint, or None where there is no such file."""
-    path = file_in(directory, name)
-    if path is None:
-        return None
-    try:
-        value = json.loads(path.read_bytes())
-    except (ValueError, RecursionError):
-        value = None
-    if not isinstance(value, dict):
-        raise ConfigError(f"{name!r} is not a JSON object")
-    return value

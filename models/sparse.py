@@ -1,27 +1,28 @@
 """Self-attention over whole long texts that never looks at every pair of tokens.
 
-Each part has the weights of `Attention` and decides alone who sees whom: a step (`models.steps`) asks it once for a
-plan of each text and then only calls it. A text is cut into blocks of queries; each block looks at itself and at its
+A text is cut into blocks of queries; each block looks at itself and at its
 two neighbours, and all of them at some shared keys. Texts are computed one by one, so that batch-mates change nothing.
 """
 
 from __future__ import annotations
 
 import math
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
 from models import ops
-from models.attention import Attention
+from models.attention_plan import KeyBias
+from models.batch import EncoderBatch
 from models.config import RopeConfig
 from models.linear import Linear
 from models.norms import RMSNorm
-from models.positions import BucketBias, Rotation
+from models.positions import BucketBias, PositionEncodings, Rotation
 from models.sparse_config import (
     BandedAttentionConfig,
     BlockSparseAttentionConfig,
@@ -29,6 +30,7 @@ from models.sparse_config import (
     LongformerAttentionConfig,
     TransientGlobalAttentionConfig,
 )
+from models.whole_attention import WholeAttention
 
 
 @dataclass(frozen=True)
@@ -64,22 +66,30 @@ class TextPlan:
     global_tokens: Tensor | None = None
 
 
-class SparseAttention(Attention, ABC):
-    """Projections as in `Attention`, and who sees whom."""
+class SparseAttention(WholeAttention[Sequence[tuple[Text, TextPlan]]]):
+    """Plans each text alone, and computes it alone."""
 
     @abstractmethod
-    def plan(self, text: Text) -> TextPlan:
-        """What a call needs to know of a text; the same for all layers of one configuration."""
+    def plan(self, text: Text) -> TextPlan: ...
+
+    def plan_of(
+        self, batch: EncoderBatch, encodings: PositionEncodings, dtype: torch.dtype
+    ) -> Sequence[tuple[Text, TextPlan]]:
+        """Every text with its plan."""
+        bias, spans = encodings.score_bias, [slice(start, end) for start, end in pairwise(batch.offsets)]
+        assert not isinstance(bias, KeyBias), "sparse attention knows distances, not positions"
+        texts = [Text(span, batch.token_ids[span], bias, dtype) for span in spans]
+        return [(text, self.plan(text)) for text in texts]
 
     def forward(
-        self, hidden: Tensor, rotations: Mapping[RopeConfig, Rotation], texts: Sequence[tuple[Text, TextPlan]]
+        self, hidden: Tensor, rotations: Mapping[RopeConfig, Rotation], plan: Sequence[tuple[Text, TextPlan]]
     ) -> Tensor:
-        """[tokens, hidden] -> [tokens, hidden]. texts: every text of the step, with its plan."""
+        """[tokens, hidden] -> [tokens, hidden]."""
         query, key, value = self.projections(hidden, rotations)
         output = torch.empty_like(query)
-        for text, plan in texts:
+        for text, its_plan in plan:
             mine = text.tokens
-            output[mine] = self._attend(hidden[mine], query[mine], key[mine], value[mine], plan)
+            output[mine] = self._attend(hidden[mine], query[mine], key[mine], value[mine], its_plan)
         return self.join(output)
 
     def _attend(self, hidden: Tensor, query: Tensor, key: Tensor, value: Tensor, plan: TextPlan) -> Tensor:

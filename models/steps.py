@@ -8,8 +8,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from functools import cached_property
-from itertools import pairwise
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -19,10 +18,9 @@ from models.attention import Attention
 from models.attention_plan import AttentionPlan, KeyBias
 from models.batch import DecoderBatch, EncoderBatch, SoundBatch
 from models.config import AttentionConfig, RopeConfig
-from models.disentangled import DisentangledAttention
 from models.kv_cache import KVCache
 from models.positions import PositionEncodings, Rotation
-from models.sparse import SparseAttention, Text, TextPlan
+from models.whole_attention import WholeAttention
 
 
 class Kind(NamedTuple):
@@ -119,9 +117,10 @@ class Step(ABC):
             plan = plan.biased(self._score_bias[layer])
         return attention.join(self._attend(layer, attention, query, key, value, plan))
 
-    @abstractmethod
     def cross_attention(self, layer: int, attention: Attention, hidden: Tensor) -> Tensor:
         """The same, but the keys and values come from the encoder, and hidden states are of the tokens that go on."""
+        plan = self._plan(self._kind(layer, cross=True))
+        return attention.join(self._attend_source(layer, attention, attention.queries(hidden, {}), plan))
 
     def _kind(self, layer: int, causal: bool = False, window: int | None = None, cross: bool = False) -> Kind:
         return Kind(causal, window, cross, self.rows is not None and layer == self._narrows_at)
@@ -138,6 +137,9 @@ class Step(ABC):
     def _attend(
         self, layer: int, attention: Attention, query: Tensor, key: Tensor, value: Tensor, plan: AttentionPlan
     ) -> Tensor: ...
+
+    @abstractmethod
+    def _attend_source(self, layer: int, attention: Attention, query: Tensor, plan: AttentionPlan) -> Tensor: ...
 
 
 class Source(NamedTuple):
@@ -167,34 +169,17 @@ class PackedStep(Step):
         rows = None if self._texts is None else self._texts.wanted
         super().__init__(encodings, rows, num_layers, batch.adapters)
         self.lengths, self._dtype, self._device = batch.lengths, dtype, batch.positions.device
-        self._source, self._distances = source, encodings.distances
-        self._sparse_plans: dict[AttentionConfig, list[tuple[Text, TextPlan]]] = {}
+        self._source, self._encodings = source, encodings
+        self._whole_plans: dict[AttentionConfig, Any] = {}
 
     def self_attention(self, layer: int, attention: Attention, hidden: Tensor) -> Tensor:
-        if isinstance(attention, SparseAttention):
-            return self.wanted(layer, attention(hidden, self.rotations, self._sparse_plan(attention)))
-        if isinstance(attention, DisentangledAttention):
-            return self.wanted(layer, attention(hidden, self._plan(Kind())))
-        return super().self_attention(layer, attention, hidden)
-
-    def _sparse_plan(self, attention: SparseAttention) -> list[tuple[Text, TextPlan]]:
-        kind = attention.config
-        if kind not in self._sparse_plans:
-            self._sparse_plans[kind] = [(text, attention.plan(text)) for text in self._each_text()]
-        return self._sparse_plans[kind]
-
-    def _each_text(self) -> list[Text]:
-        assert self._texts is not None, "sparse attention is of texts"
-        assert not isinstance(self._score_bias, KeyBias), "sparse attention knows distances, not positions"
-        spans = [slice(start, end) for start, end in pairwise(self._texts.offsets)]
-        return [Text(span, self._texts.token_ids[span], self._score_bias, self._dtype) for span in spans]
-
-    def cross_attention(self, layer: int, attention: Attention, hidden: Tensor) -> Tensor:
-        assert self._source is not None, "cross-attention needs the encoder's output"
-        query = attention.queries(hidden, {})
-        key, value = attention.keys_values(self._source.hidden, {})
-        plan = self._plan(self._kind(layer, cross=True))
-        return attention.join(ops.packed_attention(query, key, value, plan, attention.config.scale))
+        if not isinstance(attention, WholeAttention):
+            return super().self_attention(layer, attention, hidden)
+        if attention.config not in self._whole_plans:
+            assert self._texts is not None, "sounds are no texts"
+            self._whole_plans[attention.config] = attention.plan_of(self._texts, self._encodings, self._dtype)
+        plan = self._whole_plans[attention.config]
+        return self.wanted(layer, attention(hidden, self.rotations, plan))
 
     def _make_plan(self, kind: Kind) -> AttentionPlan:
         query_lens, firsts = self.lengths, None
@@ -212,7 +197,6 @@ class PackedStep(Step):
             kind.causal,
             kind.window,
             score_bias=self._score_bias,
-            distances=self._distances,
             firsts=firsts,
         )
 
@@ -220,6 +204,11 @@ class PackedStep(Step):
         self, layer: int, attention: Attention, query: Tensor, key: Tensor, value: Tensor, plan: AttentionPlan
     ) -> Tensor:
         return ops.packed_attention(query, key, value, plan, attention.config.scale, attention.config.score_cap)
+
+    def _attend_source(self, layer: int, attention: Attention, query: Tensor, plan: AttentionPlan) -> Tensor:
+        assert self._source is not None, "cross-attention needs the encoder's output"
+        key, value = attention.keys_values(self._source.hidden, {})
+        return ops.packed_attention(query, key, value, plan, attention.config.scale)
 
 
 class PagedStep(Step):
@@ -249,13 +238,6 @@ class PagedStep(Step):
         found["slots"] = self._batch.slot_mapping.data_ptr()
         return found
 
-    def cross_attention(self, layer: int, attention: Attention, hidden: Tensor) -> Tensor:
-        assert self._cross_cache is not None, "cross-attention needs the encoder's keys and values"
-        query = attention.queries(hidden, {})
-        keys, values = self._cross_cache.keys[layer], self._cross_cache.values[layer]
-        plan = self._plan(self._kind(layer, cross=True))
-        return attention.join(ops.paged_attention(query, keys, values, plan, attention.config.scale))
-
     def _make_plan(self, kind: Kind) -> AttentionPlan:
         batch, dtype, device = self._batch, self._dtype, self._device
         query_lens = batch.query_lens
@@ -284,3 +266,8 @@ class PagedStep(Step):
         self._cache.write(layer, self._batch.slot_mapping, key, value)
         keys, values = self._cache.keys[layer], self._cache.values[layer]
         return ops.paged_attention(query, keys, values, plan, attention.config.scale, attention.config.score_cap)
+
+    def _attend_source(self, layer: int, attention: Attention, query: Tensor, plan: AttentionPlan) -> Tensor:
+        assert self._cross_cache is not None, "cross-attention needs the encoder's keys and values"
+        keys, values = self._cross_cache.keys[layer], self._cross_cache.values[layer]
+        return ops.paged_attention(query, keys, values, plan, attention.config.scale)

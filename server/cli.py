@@ -41,7 +41,8 @@ def main(argv: Sequence[str] | None = None, worker: Sequence[str] = WORKER_COMMA
     """Run one command. `worker` starts the engine's process."""
     arguments, unknown = _parser().parse_known_args(argv)
     if unknown:
-        _fail(f"unrecognized arguments: {' '.join(unknown)} (see triptych {arguments.command} --help)", 2)
+        # `parse_args` would point to the help of the whole, which has none of the flags.
+        arguments.parser.error(f"unrecognized arguments: {' '.join(unknown)}")
     try:
         arguments.run(arguments, worker)
     except CheckpointError as error:
@@ -61,24 +62,22 @@ def _parser() -> argparse.ArgumentParser:
         epilog=f"Every flag of serve is also {configuration.PREFIX}NAME in the environment and a key of --config.",
     )
     parser.add_argument("--version", action="version", version=f"triptych {version()}")
-    commands = parser.add_subparsers(
-        title="commands", dest="command", required=True, metavar="COMMAND", parser_class=_Parser
-    )
+    commands = parser.add_subparsers(title="commands", required=True, metavar="COMMAND", parser_class=_Parser)
 
     serve = commands.add_parser("serve", help="serve models over HTTP", description="Serve models over HTTP.")
     serve.add_argument("models", nargs="*", metavar="[NAME=]PATH_OR_HUB_ID", help=_help("models", with_default=False))
     _add_flags(serve, [name for name in Settings.model_fields if name not in NOT_FLAGS])
-    serve.set_defaults(run=_serve)
+    serve.set_defaults(run=_serve, parser=serve)
 
     check = commands.add_parser(
         "check", help="load a checkpoint and say what it is", description="Load and verify a checkpoint, then leave."
     )
     check.add_argument("path", metavar="PATH_OR_HUB_ID", help="directory or hub id of the checkpoint")
     _add_flags(check, ["device", "dtype", "quantize", "kv_cache_memory", "threads"])
-    check.set_defaults(run=_check)
+    check.set_defaults(run=_check, parser=check)
 
     models = commands.add_parser("models", help="list the model families", description="List the model families.")
-    models.set_defaults(run=_models)
+    models.set_defaults(run=_models, parser=models)
     return parser
 
 

@@ -1,15 +1,15 @@
-"""Triptych as a client meets it: a real `triptych serve` on a free port of this machine, every answer streamed."""
+"""Triptych as a client meets it: a real `triptych serve` on a port of its own choice, every answer streamed."""
 
 from __future__ import annotations
 
-import contextlib
 import json
+import os
+import re
 import signal
 import subprocess
 import sys
 import tempfile
 import time
-import urllib.error
 import urllib.request
 from collections.abc import Iterator
 from itertools import pairwise
@@ -18,7 +18,7 @@ from typing import Any
 
 from benchmarks.contestants.contract import Outcome, Subject
 from benchmarks.contestants.ours import KV_BYTES
-from benchmarks.http_client import ask_all, free_port
+from benchmarks.http_client import ask_all
 from benchmarks.memory import children, cpu_seconds, resident_bytes
 from benchmarks.workloads import Job
 from server.engine.host import die_with_parent
@@ -97,32 +97,35 @@ class Entry:
 
 
 class Server:
-    """A server process. subject: what it serves; None for the demo models."""
+    """A server process. subject: what it serves; None for the demo models. port: there when it is ready."""
+
+    port: int
 
     def __init__(self, subject: Subject | None) -> None:
-        self.port = free_port()
-        command = [sys.executable, "-m", "server.cli", "serve", "--port", str(self.port), "--log-level", "warning"]
+        command = [sys.executable, "-m", "server.cli", "serve", "--port", "0", "--log-level", "warning"]
         if subject is not None:
             precision = ["--quantize", "int8"] if subject.precision == "int8" else ["--dtype", subject.precision]
             command += [f"m={subject.directory}", *precision, "--threads", str(subject.threads)]
             command += ["--kv-cache-memory", str(KV_BYTES), "--no-access-log"]
-        self._log = tempfile.TemporaryFile("w+")  # noqa: SIM115
+        self._log = tempfile.TemporaryFile()  # noqa: SIM115
         self.ready_seconds = 0.0
         self._started = time.perf_counter()
         self.process = subprocess.Popen(command, stdout=self._log, stderr=self._log, preexec_fn=die_with_parent)
 
     def wait(self, seconds: float = 180) -> None:
-        """Until it answers /ready with 200."""
-        while time.perf_counter() - self._started < seconds:
-            if self.process.poll() is not None:
-                break
-            with contextlib.suppress(urllib.error.URLError, OSError):
+        """Until it has said where it listens and answers /ready with 200."""
+        while self.process.poll() is None and time.perf_counter() - self._started < seconds:
+            if found := re.search(r"ready on http://127\.0\.0\.1:(\d+) ", self._said()):
+                self.port = int(found[1])
                 urllib.request.urlopen(f"http://127.0.0.1:{self.port}/ready", timeout=5).close()
                 self.ready_seconds = time.perf_counter() - self._started
                 return
             time.sleep(0.02)
-        self._log.seek(0)
-        raise RuntimeError(f"the server is not ready: {self._log.read()[-250:]}")
+        raise RuntimeError(f"the server is not ready: {self._said()[-250:]}")
+
+    def _said(self) -> str:
+        """All that it has written. It writes to the same open file, whose place must not be moved."""
+        return os.pread(self._log.fileno(), 1 << 20, 0).decode(errors="replace")
 
     def workers(self) -> list[int]:
         found = children(self.process.pid)

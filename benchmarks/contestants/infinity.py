@@ -5,22 +5,17 @@ It asks for older versions of what the other peers use: its environment lies ins
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
-import subprocess
 import sys
-import tempfile
-import time
-import urllib.error
-import urllib.request
 from pathlib import Path
 from typing import Any
 
 from benchmarks import vocabulary
 from benchmarks.checkpoints import SHAPES
 from benchmarks.contestants.contract import Outcome, Refused, Subject
-from benchmarks.http_client import ask_all, free_port
+from benchmarks.contestants.peer_server import PeerServer
+from benchmarks.http_client import ask_all
 from benchmarks.workloads import Job
 
 PROGRAM = "infinity/bin/infinity_emb"
@@ -37,37 +32,22 @@ class Entry:
         program = Path(subject.program or Path(sys.prefix) / PROGRAM)
         if not program.exists():
             raise Refused("it is not installed")
-        self._port = free_port()
         command = [str(program), "v2", "--model-id", subject.directory, "--served-model-name", "m", "--device", "cpu"]
         command += ["--engine", "torch", "--dtype", subject.precision, "--no-bettertransformer"]
-        command += ["--host", "127.0.0.1", "--port", str(self._port), "--log-level", "error"]
+        command += ["--log-level", "error"]
         environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
         environment["INFINITY_ANONYMOUS_USAGE_STATS"] = "0"
-        self._log = tempfile.TemporaryFile("w+")  # noqa: SIM115
-        self._process = subprocess.Popen(command, stdout=self._log, stderr=self._log, env=environment)
-        started = time.perf_counter()
-        while self._process.poll() is None and time.perf_counter() - started < 120:
-            with contextlib.suppress(urllib.error.URLError, OSError):
-                urllib.request.urlopen(f"http://127.0.0.1:{self._port}/health", timeout=5).close()
-                return {"ready_seconds": time.perf_counter() - started}
-            time.sleep(0.1)
-        self._log.seek(0)
-        raise RuntimeError(f"the server is not ready: {self._log.read()[-250:]}")
+        self._server = PeerServer(command, environment)
+        return {"ready_seconds": self._server.wait()}
 
     def run(self, job: Job) -> Outcome:
         texts = [vocabulary.text(ids[1:-1]) for ids in job.inputs]
         inputs = [texts[start : start + job.batch] for start in range(0, len(texts), job.batch)]
         calls = [("/embeddings", json.dumps({"model": "m", "input": some}).encode()) for some in inputs]
-        answers, seconds = ask_all(self._port, calls, job.in_flight)
+        answers, seconds = ask_all(self._server.port, calls, job.in_flight)
         outcome = Outcome(seconds, latencies=[answer.ended - answer.began for answer in answers])
         outcome.texts = sum(len(json.loads(answer.body)["data"]) for answer in answers)
         return outcome
 
     def close(self) -> None:
-        if self._process.poll() is None:
-            self._process.terminate()
-            try:
-                self._process.wait(10)
-            except subprocess.TimeoutExpired:
-                self._process.kill()
-                self._process.wait()
+        self._server.close()

@@ -5,18 +5,13 @@ Its models have a format of their own: `made/SHAPE/PRECISION.gguf` under the che
 
 from __future__ import annotations
 
-import contextlib
 import json
-import subprocess
-import tempfile
-import time
-import urllib.error
-import urllib.request
 from pathlib import Path
 from typing import Any
 
 from benchmarks.contestants.contract import Outcome, Refused, Subject
-from benchmarks.http_client import ask_all, free_port
+from benchmarks.contestants.peer_server import PeerServer
+from benchmarks.http_client import ask_all
 from benchmarks.workloads import Job
 
 SLOTS, SLOT_TOKENS = 16, 1024
@@ -31,19 +26,10 @@ class Entry:
         model = Path(subject.made) / f"{subject.precision}.gguf"
         if not model.exists():
             raise Refused(f"not run: there is no {model.name} in {model.parent.name}")
-        self._port = free_port()
-        command = [subject.program, "-m", str(model), "--host", "127.0.0.1", "--port", str(self._port)]
+        command = [subject.program, "-m", str(model)]
         command += ["-t", str(subject.threads), "-np", str(SLOTS), "-c", str(SLOTS * SLOT_TOKENS)]
-        self._log = tempfile.TemporaryFile("w+")  # noqa: SIM115
-        self._process = subprocess.Popen(command, stdout=self._log, stderr=self._log)
-        started = time.perf_counter()
-        while self._process.poll() is None and time.perf_counter() - started < 120:
-            with contextlib.suppress(urllib.error.URLError, OSError):
-                urllib.request.urlopen(f"http://127.0.0.1:{self._port}/health", timeout=5).close()
-                return {"ready_seconds": time.perf_counter() - started}
-            time.sleep(0.1)
-        self._log.seek(0)
-        raise RuntimeError(f"the server is not ready: {self._log.read()[-250:]}")
+        self._server = PeerServer(command)
+        return {"ready_seconds": self._server.wait()}
 
     def run(self, job: Job) -> Outcome:
         calls = []
@@ -51,10 +37,8 @@ class Entry:
             body = {"prompt": prompt, "n_predict": new, "ignore_eos": True, "temperature": 0}
             body |= {"cache_prompt": False, "stream": False}
             calls.append(("/completion", json.dumps(body).encode()))
-        answers, seconds = ask_all(self._port, calls, job.in_flight)
+        answers, seconds = ask_all(self._server.port, calls, job.in_flight)
         return Outcome(seconds, tokens=sum(int(json.loads(answer.body)["tokens_predicted"]) for answer in answers))
 
     def close(self) -> None:
-        if self._process.poll() is None:
-            self._process.kill()
-            self._process.wait()
+        self._server.close()

@@ -27,8 +27,8 @@ from models.ops.torch_sampling import Drawn, Filters
 
 __all__ = [
     "Filters",
-    "PackedLinear",
-    "PackedTable",
+    "PackedWeight",
+    "Product",
     "Program",
     "Survey",
     "attention_dtype",
@@ -56,23 +56,17 @@ __all__ = [
 ]
 
 
-class PackedLinear(Protocol):
-    """A weight in its fastest layout. Calling it: [rows, in] -> [rows, out], like `Linear.forward`."""
+class Product(Protocol):
+    """What a linear multiplies by in place of its weight: [rows, in] -> [rows, out], like `Linear.forward`."""
 
     def __call__(self, x: Tensor, activation: Activation | None = None, times: Tensor | None = None) -> Tensor: ...
 
-    @property
-    def nbytes(self) -> int:
-        """Memory that it takes beyond what is shared with the model."""
 
-    def part(self, first: int, end: int) -> PackedLinear | None:
-        """Columns first..end-1 as one of their own, in the same memory; None where they do not lie apart."""
+class PackedWeight(Product, Protocol):
+    """A weight in its fastest layout.
 
-
-class PackedTable(PackedLinear, Protocol):
-    """One that can be an output head. Calling it: out: [rows or more, out], contiguous, whose first rows may be written
-    in place of memory of its own. rows: of the weight, so that a table of embeddings and a head are one; [n], int64
-    -> [n, in]."""
+    Calling it: out: [rows or more, out], contiguous: memory whose first rows the result is written to.
+    """
 
     def __call__(
         self,
@@ -83,7 +77,16 @@ class PackedTable(PackedLinear, Protocol):
         out: Tensor | None = None,
     ) -> Tensor: ...
 
-    def rows(self, index: Tensor) -> Tensor: ...
+    @property
+    def nbytes(self) -> int:
+        """Memory that it takes beyond what is shared with the model."""
+
+    def part(self, first: int, end: int) -> PackedWeight | None:
+        """Columns first..end-1 as one of their own, in the same memory; None where they do not lie apart."""
+
+    def rows(self, index: Tensor) -> Tensor:
+        """Rows of the weight, so that a table of embeddings and a head are one: [n], int64 -> [n, in]. Raises
+        IndexError."""
 
 
 Quantization = Literal["int8"]
@@ -135,7 +138,7 @@ def packer(
     device: torch.device,
     quantization: Quantization | None = None,
     writes: torch.dtype | None = None,
-) -> Callable[[Tensor, Tensor | None], PackedTable] | None:
+) -> Callable[[Tensor, Tensor | None], PackedWeight] | None:
     """What puts a linear's weight into its fastest layout; None where the plain one is it.
 
     writes: the dtype of what the products give, `dtype` where None. Those of floats give that or float32; without the

@@ -73,7 +73,7 @@ class _Linear(ABC):
         return y
 
     def part(self, first: int, end: int) -> Self | None:
-        """See `PackedLinear`."""
+        """See `PackedWeight`."""
         if first % _PANEL:
             return None
         found = copy(self)
@@ -151,7 +151,7 @@ class Int8Linear(_Linear):
         )
 
     def part(self, first: int, end: int) -> Self | None:
-        """See `PackedLinear`."""
+        """See `PackedWeight`."""
         found = super().part(first, end)
         if found is not None:
             found._offsets, found._scales = self._offsets[first:end], self._scales[first:end]

@@ -216,7 +216,7 @@ class Int8Linear:
         self.nbytes = sum(x.nbytes for x in (self.weight, self.scales, self.bias) if x is not None)
 
     def part(self, first: int, end: int) -> Int8Linear | None:
-        """See `PackedLinear`."""
+        """See `PackedWeight`."""
         found = copy(self)
         found.weight, found.scales = self.weight[first:end], self.scales[first:end]
         found.bias = None if self.bias is None else self.bias[first:end]
@@ -231,7 +231,7 @@ class Int8Linear:
     ) -> Tensor:
         """[rows, in], any float dtype -> [rows, out]: the activation of the product, or the product times another.
 
-        out: see `PackedTable`.
+        out: see `PackedWeight`.
         """
         rounded, row_scales = quantize_int8(x)
         # Whole numbers of this size are exact in float64, whatever the order of the sum.

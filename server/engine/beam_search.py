@@ -188,6 +188,7 @@ def advance_together(
     log_probs, token_ids: [searches, rows, candidates]; describe: of each.
     """
     if len(searches) == 1:
+        # Which may have a way of its own, as one of groups has.
         return [searches[0].advance(log_probs[0], token_ids[0], describe[0])]
     return _advance_equals(searches, log_probs, token_ids, describe)
 

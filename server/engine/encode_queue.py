@@ -13,7 +13,6 @@ class EncodeRequest:
     def __init__(self, message: Encode, adapter: str = "") -> None:
         self.request_id = message.request_id
         self.message = message
-        self.deadline = message.deadline
         self.adapter = adapter
         self.next_item = 0
         self.unanswered = len(message.items)

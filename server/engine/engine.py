@@ -91,7 +91,7 @@ class Engine:
                 heapq.heappush(self._deadlines, (message.deadline, message.request_id))
 
     def teach(self, vocabulary: Vocabulary) -> None:
-        """Learn how a model's tokens are spelled, before the first request that brings it a grammar."""
+        """Learn how a model's tokens are spelled, before the first request that needs to know: see `Vocabulary`."""
         model = self.models.get(vocabulary.model)
         if model is not None and model.generation is not None:
             model.generation.teach(vocabulary.tokens)
@@ -177,12 +177,11 @@ class Engine:
         generations = [model.generation for model in self.models.values() if model.generation is not None]
         encodings = [model.encoding for model in self.models.values() if model.encoding is not None]
         schedulers = [generation.scheduler for generation in generations]
-        drafters = {one.name: one.drafter for one in generations if one.drafter is not None}
         used: Counter[str] = Counter()
         total: Counter[str] = Counter()
         tables = [scheduler.blocks for scheduler in schedulers]
         pools = [(name, pool) for one in tables for name, pool in (("self", one.self_pool), ("cross", one.cross_pool))]
-        pools += [("draft", drafter.pool) for drafter in drafters.values()]
+        pools += [("draft", one.drafter.pool) for one in generations if one.drafter is not None]
         for name, pool in pools:
             if pool is not None:
                 used[name] += pool.used_blocks

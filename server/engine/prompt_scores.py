@@ -2,25 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from torch import Tensor
 
 from models import ops
-from server.engine.runner import LOGITS_ROWS
+from server.engine.logits import Logits
 from server.engine.scheduler import ScheduledRow
 from server.engine.selection import describe
 from server.engine.sequence import Request
 
 
 def score_prompts(
-    rows: Sequence[ScheduledRow], hidden: Tensor | None, logits: Callable[[Tensor], Tensor]
+    rows: Sequence[ScheduledRow], hidden: Tensor | None, logits: Logits
 ) -> tuple[list[Request], list[Request]]:
     """Add to `prompt_logprobs` what this step tells: position i speaks of token i + 1, the first is told by none.
 
     hidden: [tokens, hidden] of the step's rows, in order, before they count as computed; None where nobody asks.
-    logits: from hidden states [n, hidden] to [n, vocab], float32. What an earlier step told, before a preemption, is
-    kept.
+    What an earlier step told, before a preemption, is kept.
     Returns the requests whose prompts are now complete, and those whose numbers are not finite.
     """
     complete: list[Request] = []
@@ -35,8 +34,8 @@ def score_prompts(
             continue
         done = row.sequence.num_computed_tokens
         last = min(done + row.num_tokens, request.num_prompt_tokens - 1)
-        for begin in range(max(done, len(request.prompt_logprobs)), last, LOGITS_ROWS):
-            end = min(begin + LOGITS_ROWS, last)
+        for begin in range(max(done, len(request.prompt_logprobs)), last, logits.rows):
+            end = min(begin + logits.rows, last)
             raw = logits(hidden[first + begin - done : first + end - done])
             tokens, top = row.sequence.tokens[begin + 1 : end + 1], request.params.top_logprobs
             seen = ops.survey(raw, min(max(top, 1), raw.shape[1]), with_log_sums=True)

@@ -14,14 +14,11 @@ from torch import Tensor
 
 from models.batch import DecoderBatch, EncoderBatch, SoundBatch
 from models.kv_cache import KVCache
+from server.engine.logits import Logits
 from server.engine.scheduler import Schedule, ScheduledRow
 from server.engine.sequence import Request
 
 Ids = NDArray[np.int64]
-
-LOGITS_ROWS = 64
-"""Rows whose logits are held at a time: of a wide vocabulary they are the largest thing in a step, and more rows would
-not make the product faster."""
 
 
 class Model(Protocol):
@@ -69,19 +66,7 @@ class Runner:
         self.device = device
         self.self_cache = self_cache
         self.cross_cache = cross_cache
-        self._logits: Tensor | None = None
-
-    def logits(self, hidden: Tensor) -> Tensor:
-        """Scores over the vocabulary: [n, hidden] -> [n, vocab], float32.
-
-        The next call writes over them: up to `LOGITS_ROWS` rows are always in the same memory. Memory that is given
-        back and taken anew at every step costs as much as the output head.
-        """
-        if self._logits is None:
-            found = self.model.logits(hidden)
-            self._logits = found.new_empty(LOGITS_ROWS, found.shape[1])
-            return found
-        return self.model.logits(hidden, out=self._logits if len(hidden) <= LOGITS_ROWS else None)
+        self.logits = Logits(model)
 
     def run(self, schedule: Schedule) -> tuple[Tensor, Tensor | None]:
         """Compute a step.

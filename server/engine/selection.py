@@ -5,7 +5,7 @@ Rows of all requests are processed and chosen from together; what follows is a f
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterator, Sequence
+from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate
 from typing import NamedTuple
@@ -18,8 +18,8 @@ from models import ops
 from models.ops import Survey
 from server.engine.beam_search import Describe, advance_together
 from server.engine.constraint import Constraint
+from server.engine.logits import Logits
 from server.engine.logits_processors import ProcessorRow, is_needed, process, takes_log_probs
-from server.engine.runner import LOGITS_ROWS
 from server.engine.sampler import SamplerRow, sample
 from server.engine.sequence import Request
 from server.ipc.messages import TokenLogprob
@@ -59,26 +59,25 @@ def turns(request: Request) -> list[Turn]:
     return [Turn(request, row.tokens, made), *(Turn(request, *turn) for turn in after)]
 
 
-def select(hidden: Tensor, logits: Callable[[Tensor], Tensor], requests: Sequence[Request]) -> list[Choice]:
+def select(hidden: Tensor, logits: Logits, requests: Sequence[Request]) -> list[Choice]:
     """Choose for each request; beams advance.
 
     hidden: [rows, hidden], the rows of each request in order, and of a row with a draft as many as it has turns.
-    logits: from some of them to [n, vocab], float32, overwritten; those of one call are done with at the next.
     """
     choices, start = [], 0
-    for part, num_rows in _parts(requests):
+    for part, num_rows in _parts(requests, logits.rows):
         choices += _select(logits(hidden[start : start + num_rows]), part)
         start += num_rows
     return choices
 
 
-def _parts(requests: Sequence[Request]) -> Iterator[tuple[list[Request], int]]:
-    """The requests in order, those together whose rows are no more than `LOGITS_ROWS`, and how many rows these are."""
+def _parts(requests: Sequence[Request], most: int) -> Iterator[tuple[list[Request], int]]:
+    """The requests in order, those together whose rows are no more than `most`, and how many rows these are."""
     part: list[Request] = []
     num_rows = 0
     for request in requests:
         own = len(request.rows) + len(request.rows[0].draft)
-        if part and num_rows + own > LOGITS_ROWS:
+        if part and num_rows + own > most:
             yield part, num_rows
             part, num_rows = [], 0
         part.append(request)
@@ -282,8 +281,6 @@ def _processor_rows(request: Request) -> list[ProcessorRow]:
 
 def _sampler_row(turn: Turn) -> SamplerRow:
     params = turn.request.params
-    if not params.do_sample:
-        return SamplerRow()
     return SamplerRow(
         params.temperature,
         params.top_k,

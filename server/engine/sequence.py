@@ -77,7 +77,6 @@ class Request:
         params = message.params
         self.request_id = message.request_id
         self.params: GenerationParams = params
-        self.deadline = message.deadline
         self.adapter = adapter
         self.state = State.WAITING
         prompt = message.decoder_token_ids if is_encoder_decoder else message.token_ids

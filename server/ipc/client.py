@@ -185,7 +185,7 @@ class EngineClient:
 
     def fail_all(self, code: FailureCode, message: str) -> None:
         """End every open request with a failure: the worker died, or the grace time is over."""
-        for call in {id(sequence.call): sequence.call for sequence in self._sequences.values()}.values():
+        for call in dict.fromkeys(sequence.call for sequence in self._sequences.values()):
             call.fail(code, message)
 
     # ------------------------------------------------------------------------------------- from the supervisor

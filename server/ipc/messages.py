@@ -44,7 +44,8 @@ class Configure(Message, frozen=True):
 
 
 class Vocabulary(Message, frozen=True):
-    """How a model's tokens are spelled, by id: before the first `Generate` with a grammar, once in a worker's life.
+    """How a model's tokens are spelled, by id: once in a worker's life, before the first `Generate` with a grammar or,
+    with beams, stop strings.
 
     tokens: the bytes that each token adds to a text; empty for those that are no text.
     """
@@ -167,7 +168,7 @@ class TokenLogprob(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Tokens(msgspec.Struct, frozen=True, array_like=True):
-    """New tokens of a request, in order. With beams: tokens that no surviving beam can take back (row 0 only).
+    """New tokens of a request, in order. With beams: those that the best answer is certain to begin with.
 
     cached_tokens: as in `Finished`, which a request that is aborted never sees.
     """
@@ -202,7 +203,7 @@ class Hypothesis(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Finished(msgspec.Struct, frozen=True, array_like=True):
-    """A request is done; its blocks are free. Hypotheses best first, `num_return_sequences` of them.
+    """A request is done; its blocks are free. Hypotheses best first, at most `num_return_sequences` of them.
 
     The whole answer, also what `Tokens` carried before. cached_tokens: tokens of the prompt whose keys and values were
     in the cache when the request began.

@@ -1,8 +1,8 @@
 """Starts the worker, watches it, replaces it. Knows processes and messages; not requests, models' text or HTTP.
 
-A worker's life: spawn, `Configure`, `Progress`..., then `Ready` and heartbeats, or `LoadFailed`. Silence longer than
-`stale_seconds` makes it not ready, longer than `hang_seconds` gets it killed; a closed socket means it is dead. Then
-the next life starts, with a higher epoch, after a pause that doubles with each failure in a row.
+A worker's life: spawn, `Configure`, `Progress`..., then `Ready` and heartbeats, or `LoadFailed`. From `Ready` on,
+silence longer than `stale_seconds` makes it not ready, longer than `hang_seconds` gets it killed; a closed socket means
+it is dead. Then the next life starts, with a higher epoch, after a pause that doubles with each failure in a row.
 """
 
 from __future__ import annotations

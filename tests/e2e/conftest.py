@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -73,8 +74,12 @@ class RunningServer:
                 raise
 
 
-def start_server(log: Path, *arguments: str) -> RunningServer:
-    """It takes a free port itself: one that was looked for before might be another's by then."""
+@contextmanager
+def serving(log: Path, *arguments: str) -> Iterator[RunningServer]:
+    """A server from when it is ready to the end of the block.
+
+    It takes a free port itself: one that was looked for before might be another's by then.
+    """
     with log.open("wb") as output:
         process = subprocess.Popen(
             [sys.executable, "-m", "server.cli", "serve", *arguments, "--port", "0"],
@@ -82,26 +87,23 @@ def start_server(log: Path, *arguments: str) -> RunningServer:
             stdout=output,
             stderr=subprocess.STDOUT,
         )
-    return RunningServer(process, log)
+    server = RunningServer(process, log)
+    try:
+        server.wait_ready()
+        yield server
+    finally:
+        server.stop()
 
 
 @pytest.fixture(scope="session")
 def demo_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningServer]:
     """The demo models, shared by tests that leave the server as they found it."""
-    server = start_server(tmp_path_factory.mktemp("server") / "log")
-    try:
-        server.wait_ready()
+    with serving(tmp_path_factory.mktemp("server") / "log") as server:
         yield server
-    finally:
-        server.stop()
 
 
 @pytest.fixture
 def own_server(tmp_path: Path) -> Iterator[RunningServer]:
     """The demo models, for a test that breaks things."""
-    server = start_server(tmp_path / "log")
-    try:
-        server.wait_ready()
+    with serving(tmp_path / "log") as server:
         yield server
-    finally:
-        server.stop()

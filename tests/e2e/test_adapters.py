@@ -10,7 +10,7 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, AutoModelForSequenceClassification, AutoTokenizer
 
-from tests.e2e.conftest import REPOSITORY, RunningServer, start_server
+from tests.e2e.conftest import REPOSITORY, RunningServer, serving
 from tests.e2e.test_command_line import triptych
 from tests.e2e.test_oracle import post
 from tests.parity.adapters import save_adapter
@@ -45,12 +45,8 @@ def server(oracles: dict, home: Path) -> Iterator[RunningServer]:
         "--adapter", f"grim={home / 'grim'}@story,merry={home / 'merry'}@story",
         "--adapter", f"gloom={home / 'gloom'}@sentiment",
     ]  # fmt: skip
-    server = start_server(home / "log", "--device", "cpu", "--config", str(file), *adapters)
-    try:
-        server.wait_ready()
+    with serving(home / "log", "--device", "cpu", "--config", str(file), *adapters) as server:
         yield server
-    finally:
-        server.stop()
 
 
 @torch.inference_mode()

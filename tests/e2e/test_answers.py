@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import transformers
 
-from tests.e2e.conftest import RunningServer, start_server
+from tests.e2e.conftest import RunningServer, serving
 from tests.e2e.encoder_checkpoints import LONGEST, tokenizer
 from tests.e2e.test_encoder_tasks import TEXTS, likeliest_spans
 from tests.e2e.test_oracle import post
@@ -40,12 +40,8 @@ def checkpoints(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 @pytest.fixture(scope="module")
 def server(checkpoints: dict[str, Path], tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningServer]:
     models = [f"{name}={directory}" for name, directory in checkpoints.items()]
-    running = start_server(tmp_path_factory.mktemp("server") / "log", *models)
-    try:
-        running.wait_ready()
+    with serving(tmp_path_factory.mktemp("server") / "log", *models) as running:
         yield running
-    finally:
-        running.stop()
 
 
 def test_only_one_of_the_tokenizers_sets_something_between(checkpoints: dict[str, Path]) -> None:

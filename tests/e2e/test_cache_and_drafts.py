@@ -11,7 +11,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from tests.e2e.conftest import REPOSITORY, RunningServer, start_server
+from tests.e2e.conftest import REPOSITORY, RunningServer, serving
 from tests.waiting import eventually
 
 DEMO = REPOSITORY / "weights" / "demo"
@@ -22,22 +22,18 @@ PROMPT = "The old man and his daughter lived in a small house by the river. One 
 def guessing(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningServer]:
     """The story model three times: guessed by a twin that is served, by n-grams, and by a model on disk."""
     other = shutil.copytree(DEMO / "story", tmp_path_factory.mktemp("other") / "story")
-    environment = pytest.MonkeyPatch()
-    environment.setenv("TRIPTYCH_API_KEYS", "first-key,second-key")
-    server = start_server(
-        tmp_path_factory.mktemp("server") / "log",
-        *(f"{name}={DEMO / 'story'}" for name in ("twin", "repeats", "reads")),
-        "--speculative",
-        f"twin=draft:reads,repeats=ngram,reads=draft:{other}",
-        "--speculative-tokens",
-        "3",
-    )
-    environment.undo()
-    try:
-        server.wait_ready()
-        yield server
-    finally:
-        server.stop()
+    with pytest.MonkeyPatch.context() as environment:
+        environment.setenv("TRIPTYCH_API_KEYS", "first-key,second-key")
+        with serving(
+            tmp_path_factory.mktemp("server") / "log",
+            *(f"{name}={DEMO / 'story'}" for name in ("twin", "repeats", "reads")),
+            "--speculative",
+            f"twin=draft:reads,repeats=ngram,reads=draft:{other}",
+            "--speculative-tokens",
+            "3",
+        ) as server:
+            environment.undo()
+            yield server
 
 
 def ask(url: str, key: str = "", **fields) -> dict:

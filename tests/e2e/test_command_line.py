@@ -12,7 +12,7 @@ import httpx
 import pytest
 from safetensors.numpy import load_file, save_file
 
-from tests.e2e.conftest import REPOSITORY, start_server
+from tests.e2e.conftest import REPOSITORY, serving
 
 DEMO = REPOSITORY / "weights" / "demo"
 
@@ -88,9 +88,7 @@ def test_check_says_what_a_checkpoint_is() -> None:
 def test_several_models_by_name_in_bfloat16(tmp_path: Path) -> None:
     models = {"llm": "story", "mt": "translator-en-fr", "vectors": "sentence-encoder", "mood": "sentiment"}
     named = [f"{name}={DEMO / directory}" for name, directory in models.items()]
-    server = start_server(tmp_path / "log", *named, "--dtype", "bfloat16", "--device", "cpu")
-    try:
-        server.wait_ready()
+    with serving(tmp_path / "log", *named, "--dtype", "bfloat16", "--device", "cpu") as server:
         info = server.get("/info").json()
         assert [(m["name"], m["dtype"]) for m in info["models"]] == [(name, "bfloat16") for name in models]
         body = {"model": "mt", "inputs": "I am a student"}
@@ -103,5 +101,3 @@ def test_several_models_by_name_in_bfloat16(tmp_path: Path) -> None:
         wrong = httpx.post(f"{server.url}/generate", json=body | {"model": "vectors"}, timeout=60)
         assert wrong.status_code == 422 and "/embed" in wrong.json()["error"]["message"]
         assert server.post("/embed", json={"model": "none", "inputs": "a"}).status_code == 404
-    finally:
-        server.stop()

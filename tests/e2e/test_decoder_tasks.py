@@ -13,7 +13,7 @@ import torch
 import transformers
 from tokenizers import Tokenizer, processors
 
-from tests.e2e.conftest import RunningServer, start_server
+from tests.e2e.conftest import RunningServer, serving
 from tests.e2e.test_oracle import post
 from tests.parity.checkpoints import save
 from tests.text.checkpoints import write_llama
@@ -90,12 +90,8 @@ def checkpoints(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 @pytest.fixture(scope="module")
 def server(checkpoints: dict[str, Path], tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningServer]:
     models = [f"{name}={directory}" for name, directory in checkpoints.items()]
-    running = start_server(tmp_path_factory.mktemp("server") / "log", *models)
-    try:
-        running.wait_ready()
+    with serving(tmp_path_factory.mktemp("server") / "log", *models) as running:
         yield running
-    finally:
-        running.stop()
 
 
 def reader(directory: Path):

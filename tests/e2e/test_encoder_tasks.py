@@ -11,7 +11,7 @@ import torch
 import transformers
 from transformers.pipelines.document_question_answering import select_starts_ends
 
-from tests.e2e.conftest import RunningServer, start_server
+from tests.e2e.conftest import RunningServer, serving
 from tests.e2e.encoder_checkpoints import FAMILIES, LONGEST, tokenizer, write_encoder
 from tests.e2e.test_oracle import post
 
@@ -43,12 +43,8 @@ def checkpoints(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 @pytest.fixture(scope="module")
 def server(checkpoints: dict[str, Path], tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningServer]:
     models = [f"{name}={directory}" for name, directory in checkpoints.items()]
-    running = start_server(tmp_path_factory.mktemp("server") / "log", *models)
-    try:
-        running.wait_ready()
+    with serving(tmp_path_factory.mktemp("server") / "log", *models) as running:
         yield running
-    finally:
-        running.stop()
 
 
 def pipeline(task: str, directory: Path, **settings):

@@ -9,7 +9,7 @@ import httpx
 import pytest
 import torch
 
-from tests.e2e.conftest import REPOSITORY, start_server
+from tests.e2e.conftest import REPOSITORY, serving
 
 PAGE = REPOSITORY / "docs" / "native-checkpoints.md"
 TEXTS = ["the garden is small", "the sea", "the old house is near the old sea", "is"]
@@ -37,14 +37,10 @@ def greedy(model, source: list[int], count: int) -> tuple[list[int], list[float]
 def test_the_example_is_served_exactly(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     example = run_example(tmp_path, monkeypatch)
     model, tokenizer = example["model"], example["tokenizer"]
-    server = start_server(tmp_path / "log", str(tmp_path / "translator"), "--dtype", "float32", "--device", "cpu")
-    try:
-        server.wait_ready()
+    with serving(tmp_path / "log", str(tmp_path / "translator"), "--dtype", "float32", "--device", "cpu") as server:
         asked = {"prompt": TEXTS, "max_new_tokens": 20, "return_token_ids": True, "logprobs": True}
         answer = httpx.post(f"{server.url}/generate", json=asked, timeout=60).json()
         translated = httpx.post(f"{server.url}/translate", json={"inputs": TEXTS[0], "max_new_tokens": 8}, timeout=60)
-    finally:
-        server.stop()
     for text, choice in zip(TEXTS, answer["choices"], strict=True):
         tokens, scores = greedy(model, tokenizer.encode(text).ids, 20)
         assert choice["token_ids"] == tokens

@@ -19,7 +19,7 @@ from sentence_transformers.sentence_transformer import modules
 from models.config import ConfigError
 from models.loader import load_model
 from models.sentence_config import sentence_config
-from tests.e2e.conftest import RunningServer, start_server
+from tests.e2e.conftest import RunningServer, serving
 from tests.text import checkpoints
 from tests.text.checkpoints import CORPUS
 from weights.load import WeightsError
@@ -90,14 +90,10 @@ def oracles(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[Path, S
 @pytest.fixture(scope="module")
 def server(oracles, tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningServer]:
     named = [f"{name}={path}" for name, (path, _) in oracles.items()]
-    running = start_server(
+    with serving(
         tmp_path_factory.mktemp("log") / "log", *named, "--dtype", "float32", "--device", "cpu", "--threads", "1"
-    )
-    try:
-        running.wait_ready()
+    ) as running:
         yield running
-    finally:
-        running.stop()
 
 
 def post(server: RunningServer, route: str, **body: object):

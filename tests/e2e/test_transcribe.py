@@ -17,7 +17,7 @@ from transformers import WhisperFeatureExtractor
 
 from server.audio.resample import resample
 from tests.audio.wavs import wav
-from tests.e2e.conftest import REPOSITORY, RunningServer, start_server
+from tests.e2e.conftest import REPOSITORY, RunningServer, serving
 from tests.parity.speech import FIRST_TIME, SHAPES, START_OF_PREVIOUS, recording, write, write_tokenizer
 from tests.waiting import asked, eventually
 
@@ -69,12 +69,8 @@ def server(oracles: dict[str, Oracle], tmp_path_factory: pytest.TempPathFactory)
     models = [f"{shape}={oracle.directory}" for shape, oracle in oracles.items()]
     models += [f"english={english}", f"story={REPOSITORY / 'weights' / 'demo' / 'story'}"]
     limits = ["--max-audio-bytes", str(MAX_BYTES), "--max-audio-seconds", "20"]
-    running = start_server(tmp_path_factory.mktemp("server") / "log", *models, *limits)
-    try:
-        running.wait_ready()
+    with serving(tmp_path_factory.mktemp("server") / "log", *models, *limits) as running:
         yield running
-    finally:
-        running.stop()
 
 
 def send(server: RunningServer, samples: np.ndarray | bytes, route: str = ROUTE, **fields) -> httpx.Response:

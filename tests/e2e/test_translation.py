@@ -12,7 +12,7 @@ import transformers
 from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
 
 from server.text.tokenizer import load_tokenizer
-from tests.e2e.conftest import RunningServer, start_server
+from tests.e2e.conftest import RunningServer, serving
 from tests.e2e.test_oracle import post
 from tests.parity.checkpoints import save
 from tests.text import checkpoints as text_checkpoints
@@ -94,12 +94,8 @@ def directories(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 @pytest.fixture(scope="module")
 def server(directories: dict[str, Path], tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningServer]:
     models = [f"{name}={directory}" for name, directory in directories.items()]
-    running = start_server(tmp_path_factory.mktemp("server") / "log", *models)
-    try:
-        running.wait_ready()
+    with serving(tmp_path_factory.mktemp("server") / "log", *models) as running:
         yield running
-    finally:
-        running.stop()
 
 
 @torch.inference_mode()

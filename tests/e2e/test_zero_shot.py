@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import transformers
 
-from tests.e2e.conftest import RunningServer, start_server
+from tests.e2e.conftest import RunningServer, serving
 from tests.e2e.encoder_checkpoints import FAMILIES, LONGEST, tokenizer, write_encoder
 from tests.parity.checkpoints import save
 from tests.text.checkpoints import CORPUS, write_byte_level
@@ -60,12 +60,10 @@ def checkpoints(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 @pytest.fixture(scope="module")
 def server(checkpoints: dict[str, Path], tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningServer]:
     models = [f"{name}={directory}" for name, directory in checkpoints.items()]
-    running = start_server(tmp_path_factory.mktemp("server") / "log", *models, "--dtype", "float32", "--device", "cpu")
-    try:
-        running.wait_ready()
+    with serving(
+        tmp_path_factory.mktemp("server") / "log", *models, "--dtype", "float32", "--device", "cpu"
+    ) as running:
         yield running
-    finally:
-        running.stop()
 
 
 @pytest.mark.parametrize(

@@ -7,6 +7,7 @@ import torch
 import transformers
 
 from models import ops, sparse
+from models.attention import Attention
 from models.batch import EncoderBatch
 from models.config import ConfigError
 from models.families import family_of
@@ -250,7 +251,7 @@ def test_memory_of_a_window_without_blocks(tmp_path, device, monkeypatch):
     """Negative control of the measure: the reference's window, a mask over all pairs, is seen."""
     family, options = CASES["longformer"]
     monkeypatch.setitem(CASES, "longformer", (family, {**options, "max_position_embeddings": LONG + 2}))
-    monkeypatch.setattr("models.layer.BandedAttention", sparse.Attention)
+    monkeypatch.setattr("models.layer.BandedAttention", Attention)
     _, ours = make("longformer", "Model", tmp_path, device)
     with ops.using("torch"):
         assert largest(ours.transformer, VOCAB, LONG) >= LONG * LONG

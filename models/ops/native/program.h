@@ -2,7 +2,8 @@
 // it are done, whoever did them: a thread that lost its core to another process in between is not waited for.
 //
 // An operation is a record of 64-bit words: its kind, the dtype that it works in, the number of words of its
-// parameters, then these, which are a struct of kernels.h with nothing but fields of eight bytes.
+// parameters, then these, which are a struct of kernels.h. What is filled in before a run has a word of its own there;
+// smaller fields, which never change, may share one.
 
 // Where the threads find their pieces of an operation, and where they wait until all are done.
 struct alignas(64) Gate {

@@ -1,0 +1,47 @@
+"""A peer that is a server: in a process of its own, on a port of this machine that was free just before."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import subprocess
+import tempfile
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Mapping, Sequence
+
+READY_SECONDS = 120.0
+
+
+class PeerServer:
+    """command: without its address, which is added. environment: of the process; None for ours."""
+
+    def __init__(self, command: Sequence[str], environment: Mapping[str, str] | None = None) -> None:
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            self.port = int(probe.getsockname()[1])
+        address = ["--host", "127.0.0.1", "--port", str(self.port)]
+        self._log = tempfile.TemporaryFile("w+")  # noqa: SIM115
+        self._started = time.perf_counter()
+        self._process = subprocess.Popen([*command, *address], stdout=self._log, stderr=self._log, env=environment)
+
+    def wait(self) -> float:
+        """Until it answers /health with 200: the seconds from its start. Raises RuntimeError if it never does."""
+        while self._process.poll() is None and time.perf_counter() - self._started < READY_SECONDS:
+            with contextlib.suppress(urllib.error.URLError, OSError):
+                urllib.request.urlopen(f"http://127.0.0.1:{self.port}/health", timeout=5).close()
+                return time.perf_counter() - self._started
+            time.sleep(0.1)
+        self._log.seek(0)
+        raise RuntimeError(f"the server is not ready: {self._log.read()[-250:]}")
+
+    def close(self) -> None:
+        if self._process.poll() is None:
+            self._process.terminate()
+            try:
+                self._process.wait(10)
+            except subprocess.TimeoutExpired:
+                self._process.kill()
+                self._process.wait()
+        self._log.close()
