@@ -171,6 +171,18 @@ def test_activations(generation, activation):
     assert product(torch.tensor([[torch.nan]]), activation).isnan().all()
 
 
+@pytest.mark.parametrize("activation", ACTIVATIONS)
+def test_activations_in_bfloat16(generation, activation):
+    """Hardly further from float64 than the nearest bfloat16, also where results are small; rows in pairs and alone."""
+    x = torch.cat([torch.linspace(-30, 30, 60001), torch.logspace(-30, 30, 2001), -torch.logspace(-30, 30, 2001)])
+    x = x.bfloat16().unique().repeat_interleave(2)[1:]
+    product = cpu_linear.FloatLinear(torch.eye(32)[:, :1].repeat(1, 2).bfloat16() * 0.5, None)
+    found = product(x[:, None].repeat(1, 2), activation)[:, 0].double()
+    expected = ACTIVATIONS[activation](x.double())
+    assert ((found - expected).abs() <= (2**-8 + 4e-4) * expected.abs() + 1e-6).all()
+    assert product(torch.full((3, 2), torch.nan).bfloat16(), activation)[:, 0].isnan().all()
+
+
 @pytest.mark.parametrize("kind", KINDS)
 def test_rows_apart_and_transposed(generation, dtype, kind):
     """x, a factor and a residual that are parts of wider tensors, or not contiguous in their rows."""

@@ -38,6 +38,28 @@ INLINE void store(bfloat16* out, Floats x) {
 
 INLINE Floats spread(float x) { return x - Floats{}; }
 
+// Some vectors that take each step side by side: the processor looks only so far ahead, so that one chain of steps after
+// another would wait.
+template <int N> struct Several {
+    Floats of[N];
+};
+
+// step(vector, others...) of each.
+template <int N, class Step, class... Others>
+INLINE Several<N> each(const Step& step, const Several<N>& x, const Others&... others) {
+    Several<N> y;
+#pragma GCC unroll 8
+    for (int i = 0; i < N; i++) y.of[i] = step(x.of[i], others.of[i]...);
+    return y;
+}
+
+// The highest term first (Horner).
+template <int N, class... Terms> INLINE Several<N> polynomial(const Several<N>& x, float highest, Terms... terms) {
+    Several<N> p = each([&](Floats) { return spread(highest); }, x);
+    ((p = each([&](Floats sum, Floats y) { return sum * y + terms; }, p, x)), ...);
+    return p;
+}
+
 // Halves of two vectors side by side, in pieces of 8, 4, 2 and 1: the first of each pair of pieces, or the second.
 #define HALVES(PIECE, ...)                                                                                     \
     INLINE Floats PIECE(Floats a, Floats b) { return __builtin_shufflevector(a, b, __VA_ARGS__); }
@@ -97,31 +119,36 @@ constexpr float LOG2_E = 1.44269504088896341f;
 
 // 2^x for x <= 0, zero where it is too small for a float; a NaN stays one. The whole part of x goes into the exponent, the
 // rest, within a half, into a polynomial (Muller, Elementary Functions, chapter 11), its highest term first.
-template <class... Terms> INLINE Floats power_of_two(Floats x, float highest, Terms... terms) {
+template <int N, class... Terms> INLINE Several<N> power_of_two(const Several<N>& x, float highest, Terms... terms) {
 #ifdef AVX512
-    const __m512 whole = _mm512_roundscale_ps((__m512)x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
-    const Floats rest = x - (Floats)whole;
-    const Floats p = polynomial(rest, spread(highest), terms...);
+    constexpr int NEAREST = _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC;
+    const auto whole = each([](Floats x) { return (Floats)_mm512_roundscale_ps((__m512)x, NEAREST); }, x);
+    const auto rest = each([](Floats x, Floats whole) { return x - whole; }, x, whole);
     // Zero for minus infinity, whose rest is not a number.
-    return (Floats)_mm512_scalef_ps((__m512)p, whole);
+    const auto scale = [](Floats p, Floats whole) { return (Floats)_mm512_scalef_ps((__m512)p, (__m512)whole); };
+    return each(scale, polynomial(rest, highest, terms...), whole);
 #else
-    const Floats clamped = higher(spread(-127.0f), x);
-    // Added to a small number, it leaves that number's nearest integer, 127 higher, in the last bits: an exponent, and
-    // for -127 the one of zero.
-    const Floats rounder = spread(12582912.0f + 127.0f), shifted = clamped + rounder;
-    const Floats rest = clamped - (shifted - rounder);
-    const Floats p = polynomial(rest, spread(highest), terms...);
-    return p * reinterpret_cast<Floats>(reinterpret_cast<Words>(shifted) << 23);
+    return each([&](Floats x) {
+        const Floats clamped = higher(spread(-127.0f), x);
+        // Added to a small number, it leaves that number's nearest integer, 127 higher, in the last bits: an exponent, and
+        // for -127 the one of zero.
+        const Floats rounder = spread(12582912.0f + 127.0f), shifted = clamped + rounder;
+        const Floats rest = clamped - (shifted - rounder);
+        const Floats p = polynomial(rest, spread(highest), terms...);
+        return p * reinterpret_cast<Floats>(reinterpret_cast<Words>(shifted) << 23);
+    }, x);
 #endif
 }
 
 // Within 2e-7 of its value. Terms of least relative error with one at zero, here and below.
 INLINE Floats power_of_two(Floats x) {
-    return power_of_two(x, 0.001326472731307149f, 0.009671512991189957f, 0.05550733581185341f, 0.24022242426872253f,
-                        0.6931470036506653f, 1.0f);
+    return power_of_two(Several<1>{{x}}, 0.001326472731307149f, 0.009671512991189957f, 0.05550733581185341f,
+                        0.24022242426872253f, 0.6931470036506653f, 1.0f).of[0];
 }
 
 // Within 1.1e-4: for numbers that are rounded to bfloat16.
-INLINE Floats rough_power_of_two(Floats x) {
+template <int N> INLINE Several<N> rough_power_of_two(const Several<N>& x) {
     return power_of_two(x, 0.055008933f, 0.24221097f, 0.6932829f, 1.0f);
 }
+
+INLINE Floats rough_power_of_two(Floats x) { return rough_power_of_two(Several<1>{{x}}).of[0]; }
