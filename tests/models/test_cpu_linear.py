@@ -145,6 +145,12 @@ def test_rows_of_a_packed_table(generation, dtype):
                     table.rows(torch.tensor([0, bad]))
 
 
+def are_same(found, expected):
+    """Equal bits. Below the normal numbers the instruction that rounds to bfloat16 gives zero, torch what is near."""
+    found, expected = (torch.where(x.abs() <= torch.finfo(x.dtype).tiny, 0, x) for x in (found, expected))
+    return torch.equal(found, expected)
+
+
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("activation", [None, *ACTIVATIONS])
 def test_fused_steps_have_the_bits_of_single_ones(generation, dtype, kind, activation):
@@ -155,9 +161,9 @@ def test_fused_steps_have_the_bits_of_single_ones(generation, dtype, kind, activ
     activated = product(x, activation)
     if activation is not None:
         close(activated, ACTIVATIONS[activation](product(x)))
-    assert torch.equal(product(x, activation, other), activated * other)
-    assert torch.equal(product(x, activation, residual=residual), activated + residual)
-    assert torch.equal(product(x, activation, other, residual), activated * other + residual)
+    assert are_same(product(x, activation, other), activated * other)
+    assert are_same(product(x, activation, residual=residual), activated + residual)
+    assert are_same(product(x, activation, other, residual), activated * other + residual)
 
 
 @pytest.mark.parametrize("activation", ACTIVATIONS)
