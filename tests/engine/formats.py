@@ -16,6 +16,7 @@ from server.engine.logits import Logits
 from server.engine.scheduler import Schedule, Scheduler
 from server.ipc.messages import Generate, Vocabulary
 from server.ipc.params import GenerationParams
+from tests.engine.thrown import Thrown
 
 END = 1
 _JSON = '{" ": ":" "," } , }, [[ ]] ], [{ true false null -1 10 2024 12 .5 e3 \\n \\u00 \\" \\\\ name id é ü日'
@@ -109,13 +110,6 @@ def regex_grammar(pattern: str, opens_with_space: bool = False) -> str:
 
 def choice_grammar(choices: list[str], opens_with_space: bool = False) -> str:
     return assemble(source_of(Choice(type="choice", choices=choices)), opens_with_space)
-
-
-class Thrown:
-    """A model whose hidden states are logits already."""
-
-    def logits(self, hidden: torch.Tensor, *, out: torch.Tensor | None = None) -> torch.Tensor:
-        return hidden.clone() if out is None else out[: len(hidden)].copy_(hidden)
 
 
 class Dice:

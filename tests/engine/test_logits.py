@@ -5,17 +5,11 @@ from __future__ import annotations
 import torch
 
 from server.engine.logits import Logits
-
-
-class Head:
-    """Logits are the hidden states."""
-
-    def logits(self, hidden, *, out=None):
-        return hidden.clone() if out is None else out[: len(hidden)].copy_(hidden)
+from tests.engine.thrown import Thrown
 
 
 def test_up_to_some_rows_share_their_memory():
-    logits = Logits(Head(), rows=16)
+    logits = Logits(Thrown(), rows=16)
     first = torch.randn(3, 5)
     assert torch.equal(logits(first), first)
     places = set()
@@ -28,7 +22,7 @@ def test_up_to_some_rows_share_their_memory():
 
 
 def test_more_rows_have_memory_of_their_own():
-    logits = Logits(Head(), rows=16)
+    logits = Logits(Thrown(), rows=16)
     hidden = torch.randn(17, 5)
     logits(hidden[:1])
     many, few = logits(hidden), logits(hidden[:1])
