@@ -1,9 +1,9 @@
 """Where the time of a workload goes: `python -m benchmarks.profile [--only llama-135m/int8/A D]`.
 
-Our engine does the workload in this process while every operation of its programs is timed, and beside them the output
-head and the choice of tokens; what is left is Python, embeddings and the making of batches. The floor of the products
-is what the machine allows: bytes of a weight over the bandwidth, measured just before and after, or operations over the
-peak, whichever is longer.
+Our engine does the workload in this process while every operation of its programs is timed, and beside them the choice
+of tokens and output heads that are not part of a program; what is left is Python, embeddings and the making of batches.
+The floor of the products is what the machine allows: bytes of a weight over the bandwidth, measured just before and
+after, or operations over the peak, whichever is longer.
 """
 
 from __future__ import annotations
@@ -41,9 +41,11 @@ class Clock:
 
     @contextmanager
     def watching(self) -> Iterator[None]:
-        """Time the output head and the choice of tokens."""
+        """Time output heads and the choice of tokens."""
 
         def head(call: Callable[..., Any], owner: LanguageModel, hidden: torch.Tensor, *others: Any) -> Any:
+            if not isinstance(hidden, torch.Tensor):
+                return call(owner, hidden, *others)  # recorded, not computed
             logits = self._timed("output head", call, owner, hidden, *others)
             self._heads.append((logits.shape[1] * hidden.shape[1], hidden.shape[0]))
             return logits
@@ -92,6 +94,7 @@ def profile(shape: str, precision: str, workload: str, options: argparse.Namespa
         outcome = entry.run(work)
     bandwidth, operations = (before + machine.usual_bandwidth()) / 2, options.peaks[precision]
     found = watch.by_name(bandwidth, operations)
+    recorded_head = found.pop("output head", (0.0, 0.0))
     parts = {name: seconds for name, (seconds, _) in found.items() if not name.startswith("product")}
     products = [(seconds, floor) for name, (seconds, floor) in found.items() if name.startswith("product")]
     return {
@@ -100,9 +103,12 @@ def profile(shape: str, precision: str, workload: str, options: argparse.Namespa
         "workload": workload,
         "seconds": outcome.seconds,
         "products": [sum(column) for column in zip(*products, strict=True)] or [0.0, 0.0],
-        "head": [clock.seconds["output head"], clock.head_floor(ITEM_BYTES[precision], bandwidth, operations)],
+        "head": [
+            clock.seconds["output head"] + recorded_head[0],
+            clock.head_floor(ITEM_BYTES[precision], bandwidth, operations) + recorded_head[1],
+        ],
         "attention": parts.pop("attention", 0.0),
-        "choice": clock.seconds["choice of tokens"],
+        "choice": clock.seconds["choice of tokens"] + parts.pop("survey", 0.0),
         "small": sum(parts.values()),
     }
 

@@ -144,7 +144,7 @@ class Rotary:
         if self.config.depends_on_length:
             assert rope_lengths is not None, "the rotation depends on the length of the text"
             return Rotation(self.config, *self._angles(positions, self._of_lengths(rope_lengths[:, None, None])))
-        if len(self._tables[0]) < length:
+        if self._tables[0].shape[0] < length:
             known = torch.arange(max(_LEAST_POSITIONS, 1 << (length - 1).bit_length()), device=positions.device)
             self._tables = self._angles(known, self._frequencies)
         return Rotation(self.config, *self._tables, positions)

@@ -20,6 +20,7 @@ from models.config import BucketBiasConfig, RopeConfig, StackConfig
 from models.ops.lowering import program_of
 from models.ops.recording import Angles, Cache, Chosen, Given, NotRecordable, Recording, Rows, Sight
 from models.positions import PositionEncodings, Rotation
+from models.scoring import Scoring
 from models.steps import Kind, Step
 from models.whole_attention import WholeAttention
 
@@ -88,29 +89,41 @@ def _recorded_rotation(rope: RopeConfig, positions_name: str) -> Rotation:
 
 
 class Recorded:
-    """The programs of one stack, one for each kind of step."""
+    """The programs of one stack, one for each kind of step, and another where tokens are scored."""
 
     def __init__(self, stack: Layers) -> None:
         self._stack = stack
-        self._programs: dict[tuple[str, bool, torch.dtype], ops.Program | None] = {}
+        self._programs: dict[tuple[str, bool, torch.dtype, bool], ops.Program | None] = {}
 
-    def __call__(self, x: Tensor, step: Step) -> Tensor:
-        """See `Layers`."""
-        kind = step.recorded_as
-        if kind is not None and ops.records(x):
-            key = (kind, step.rows is None, x.dtype)
-            if key not in self._programs:
-                self._programs[key] = self._record(*key, x.shape[1])
-            program = self._programs[key]
-            if program is not None:
-                return program.run(x, step.given(program.kinds), step.kept)
-        return self._stack.layers_of(x, step)
+    def __call__(self, x: Tensor, step: Step, scoring: Scoring | None = None) -> Tensor:
+        """See `Layers`. scoring: what is made of the output as well, or None."""
+        program = self._program(x, step, scoring)
+        if program is None and scoring is not None:
+            output = self(x, step)
+            scoring(output)
+            return output
+        if program is None:
+            return self._stack.layers_of(x, step)
+        given = step.given(program.kinds)
+        if scoring is not None:
+            given |= scoring.given((x if step.rows is None else step.rows).shape[0])
+        return program.run(x, given, step.kept)
 
-    def _record(self, kind: str, all_wanted: bool, dtype: torch.dtype, width: int) -> ops.Program | None:
-        recording = Recording(dtype)
+    def _program(self, x: Tensor, step: Step, scoring: Scoring | None) -> ops.Program | None:
+        if step.recorded_as is None or not ops.records(x):
+            return None
+        key = (step.recorded_as, step.rows is None, x.dtype, scoring is not None)
+        if key not in self._programs:
+            self._programs[key] = self._record(x, step.recorded_as, step.rows is None, scoring)
+        return self._programs[key]
+
+    def _record(self, x: Tensor, kind: str, all_wanted: bool, scoring: Scoring | None) -> ops.Program | None:
+        recording = Recording(x.dtype)
         try:
             step = RecordingStep(self._stack.config, kind, all_wanted)
-            output = self._stack.layers_of(cast(Tensor, recording.input(width)), step)
+            output = self._stack.layers_of(cast(Tensor, recording.input(x.shape[1])), step)
+            if scoring is not None:
+                scoring.record(output)
             return program_of(cast(Rows, output))
         except NotRecordable:
             return None

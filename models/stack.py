@@ -26,6 +26,7 @@ from models.norms import make_norm
 from models.positions import Alibi, BucketBias, KeyAlibi, LayerBucketBias, PositionEncodings, Rotary
 from models.question_types import QuestionTypesEmbedding
 from models.recorded import Recorded
+from models.scoring import Scoring
 from models.sound_embedding import ConvolutionalEmbedding
 from models.steps import Step
 
@@ -34,7 +35,7 @@ class Stack(nn.Module):
     """An encoder or a decoder: embedding, layers, final norm, and where there is one a matrix to another width.
 
     tokens: a token table to share, or None. forward: token_ids, positions: [tokens], int64
-    -> [n, hidden or output width], model dtype, of the tokens that the step wants.
+    -> [n, hidden or output width], model dtype, of the tokens that the step wants. scoring: what is made of them then.
     """
 
     def __init__(self, config: StackConfig, hidden_size: int, tokens: Table | None = None) -> None:
@@ -75,8 +76,8 @@ class Stack(nn.Module):
             return self.score_bias(length, weight.dtype, weight.device)
         return None if self.score_bias is None else self.score_bias(length)
 
-    def forward(self, token_ids: Tensor, positions: Tensor, step: Step) -> Tensor:
-        return self._recorded(self.embedding(token_ids, positions), step)
+    def forward(self, token_ids: Tensor, positions: Tensor, step: Step, scoring: Scoring | None = None) -> Tensor:
+        return self._recorded(self.embedding(token_ids, positions), step, scoring)
 
     def read(self, batch: EncoderBatch | SoundBatch, step: Step) -> Tensor:
         """The same of whole texts or recordings, with all that a batch says of them."""

@@ -86,7 +86,7 @@ class Step(ABC):
             for name, value in self._plan(kind).facts.items():
                 found[kind, name] = value
         if self.rows is not None:
-            found["rows"], found["num_rows"] = self.rows.data_ptr(), len(self.rows)
+            found["rows"], found["num_rows"] = self.rows.data_ptr(), self.rows.shape[0]
             for rope, rotation in self._rotations_of_wanted.items():
                 assert rotation.positions is not None
                 found["wanted positions", rope] = rotation.positions.data_ptr()

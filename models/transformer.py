@@ -66,6 +66,7 @@ from models.heads import Classification, LanguageModel, MaskedLanguageModel, Tok
 from models.kv_cache import KVCache
 from models.layer import Layer
 from models.linear import Packer
+from models.scoring import Scoring
 from models.stack import Stack
 from models.steps import PackedStep, PagedStep, Source
 
@@ -125,16 +126,23 @@ class Transformer(nn.Module):
             for index, attention in enumerate(self._cross_attentions()):
                 cross_cache.write(index, slot_mapping, *attention.keys_values(encoder_hidden, {}))
 
-    def decode(self, batch: DecoderBatch, cache: KVCache, cross_cache: KVCache | None = None) -> Tensor:
+    def decode(
+        self,
+        batch: DecoderBatch,
+        cache: KVCache,
+        cross_cache: KVCache | None = None,
+        scoring: Scoring | None = None,
+    ) -> Tensor:
         """The decoder's hidden states of the batch's tokens, or of those that are wanted: [n, hidden], model dtype.
 
-        Writes their keys and values to the cache; `cross_cache` is read only, and None without an encoder.
+        Writes their keys and values to the cache; `cross_cache` is read only, and None without an encoder. scoring: to
+        be done with these tokens as well, its head this model's `logits`.
         """
         assert self.decoder is not None, "the model has no decoder"
         encodings = self.decoder.encodings(batch.positions, max(batch.key_lens), batch.rope_lengths)
         step = PagedStep(batch, cache, cross_cache, encodings)
         with self.adapters.used(batch.adapters, batch.query_lens):
-            return self.decoder(batch.token_ids, batch.positions, step)  # type: ignore[no-any-return]
+            return self.decoder(batch.token_ids, batch.positions, step, scoring)  # type: ignore[no-any-return]
 
     def align(self, source: EncoderBatch, target: EncoderBatch) -> Tensor:
         """What each token of a text looks at in its source, in the last layer: [tokens, source tokens], float32.

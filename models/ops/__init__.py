@@ -6,7 +6,7 @@ know where the installation built them; each is tested against the reference. `u
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from types import ModuleType
@@ -50,6 +50,7 @@ __all__ = [
     "rotate",
     "sum_of_rows",
     "survey",
+    "survey_given",
     "take_rows",
     "using",
     "write_slots",
@@ -225,6 +226,11 @@ def survey(logits: Tensor, count: int = 1, with_log_sums: bool = False) -> Surve
     """See `torch_choice.survey`."""
     way = cpu_choice.survey if implementation(logits) is cpu_ops else torch_choice.survey
     return way(logits, count, with_log_sums)
+
+
+def survey_given(seen: Survey) -> dict[Hashable, int]:
+    """What a program is run with whose last operation is a survey, by the names of `recorded_ops.survey`."""
+    return {("survey", name): value for name, value in cpu_choice.survey_fields(seen).items()}
 
 
 def draw(logits: Tensor, rows: Sequence[Filters], uniforms: NDArray[np.float64]) -> Drawn:

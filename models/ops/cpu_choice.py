@@ -20,22 +20,21 @@ def survey(logits: Tensor, count: int, with_log_sums: bool) -> Survey:
     rows, width = logits.shape
     if logits.stride(1) != 1:
         logits = logits.contiguous()
-    values, ids = torch.empty(rows, count), torch.empty(rows, count, dtype=torch.int64)
-    log_sums = torch.empty(rows) if with_log_sums else None
-    finite = torch.empty(rows, dtype=torch.bool)
-    task = library.SurveyTask(
-        logits.data_ptr(),
-        rows,
-        logits.stride(0),
-        width,
-        count,
-        values.data_ptr(),
-        ids.data_ptr(),
-        None if log_sums is None else log_sums.data_ptr(),
-        finite.data_ptr(),
-    )
+    seen = Survey.empty(rows, count, with_log_sums)
+    task = library.SurveyTask(logits.data_ptr(), rows, logits.stride(0), width, **survey_fields(seen))
     library.do(Kind.SURVEY, logits.dtype, task)
-    return Survey(values, ids, log_sums, finite)
+    return seen
+
+
+def survey_fields(seen: Survey) -> dict[str, int]:
+    """The fields of a `SurveyTask` that say where what is seen goes, and how much of it is wanted."""
+    return {
+        "count": seen.ids.shape[1],
+        "values": seen.values.data_ptr(),
+        "ids": seen.ids.data_ptr(),
+        "log_sums": 0 if seen.log_sums is None else seen.log_sums.data_ptr(),
+        "finite": seen.finite.data_ptr(),
+    }
 
 
 def draw(logits: Tensor, rows: Sequence[Filters], uniforms: NDArray[np.float64]) -> Drawn:

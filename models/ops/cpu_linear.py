@@ -60,14 +60,15 @@ class _Linear(ABC):
         out: [rows or more, out], contiguous: its first rows are where the result goes, in place of memory of its own.
         """
         if isinstance(x, Rows):
-            follows = recorded_ops.Finish(self._columns, self._bias, _number(activation), times, residual)
-            return self._record(x, follows)
+            return self._record(
+                x, recorded_ops.Finish(self._columns, self._bias, _number(activation), times, residual, out)
+            )
         x = _rows(x)
         if out is None:
-            y = torch.empty(len(x), self._columns, dtype=self._writes)
+            y = torch.empty(x.shape[0], self._columns, dtype=self._writes)
         else:
-            y = out[: len(x)]
-            assert y.is_contiguous() and y.shape == (len(x), self._columns) and y.dtype == self._writes
+            y = out[: x.shape[0]]
+            assert y.is_contiguous() and y.shape == (x.shape[0], self._columns) and y.dtype == self._writes
         times, residual = (None if side is None else _rows(side) for side in (times, residual))
         self._multiply(x, _finish(y, self._bias, activation, times, residual))
         return y
@@ -112,8 +113,8 @@ class FloatLinear(_Linear):
         """Rows of the weight, as of a table of embeddings. index: [n], int64 -> [n, in]. Raises IndexError."""
         assert self._is_packed
         index = index.contiguous()
-        found = torch.empty(len(index), self._width, dtype=self._dtype)
-        places = self._weight.data_ptr(), self._columns, self._width, index.data_ptr(), len(index), found.data_ptr()
+        found = torch.empty(index.shape[0], self._width, dtype=self._dtype)
+        places = self._weight.data_ptr(), self._columns, self._width, index.data_ptr(), index.shape[0], found.data_ptr()
         if not library.loaded().triptych_float_unpack(library.CODES[found.dtype], *places):
             raise IndexError(f"indices of {self._columns} rows out of range")
         return found
@@ -122,7 +123,7 @@ class FloatLinear(_Linear):
         task = library.FloatLinearTask(
             x.data_ptr(),
             x.stride(0),
-            len(x),
+            x.shape[0],
             self._width,
             0,
             self._weight.data_ptr(),
@@ -160,20 +161,20 @@ class Int8Linear(_Linear):
     def rows(self, index: Tensor) -> Tensor:
         """See `torch_ops.Int8Linear.rows`. Raises IndexError."""
         index = index.contiguous()
-        found = torch.empty(len(index), self._width, dtype=self._dtype)
+        found = torch.empty(index.shape[0], self._width, dtype=self._dtype)
         weight = self._weight.data_ptr(), self._scales.data_ptr(), self._columns, self._width
-        places = *weight, index.data_ptr(), len(index), found.data_ptr()
+        places = *weight, index.data_ptr(), index.shape[0], found.data_ptr()
         if not library.loaded().triptych_int8_unpack(library.CODES[found.dtype], *places):
             raise IndexError(f"indices of {self._columns} rows out of range")
         return found
 
     def _multiply(self, x: Tensor, finish: library.Finish) -> None:
-        rounded, scales = torch.empty(len(x), self._padded, dtype=torch.uint8), torch.empty(len(x))
+        rounded, scales = torch.empty(x.shape[0], self._padded, dtype=torch.uint8), torch.empty(x.shape[0])
         places = rounded.data_ptr(), scales.data_ptr()
-        rounding = library.QuantiseTask(x.data_ptr(), x.stride(0), *places, len(x), self._width, self._padded)
+        rounding = library.QuantiseTask(x.data_ptr(), x.stride(0), *places, x.shape[0], self._width, self._padded)
         library.do(Kind.QUANTISE, x.dtype, rounding)
         weight = self._weight.data_ptr(), self._scales.data_ptr(), self._offsets.data_ptr()
-        task = library.Int8LinearTask(*places, len(x), self._padded, 0, *weight, finish)
+        task = library.Int8LinearTask(*places, x.shape[0], self._padded, 0, *weight, finish)
         library.do(Kind.INT8_LINEAR, self._writes, task)
 
     def _record(self, x: Rows, follows: recorded_ops.Finish) -> Rows:

@@ -72,14 +72,14 @@ def sum_of_rows(
     assert begun is not None
     onto = None if onto is None else onto.contiguous()
     dtype, width = parts[0][1].dtype, parts[0][1].shape[1]
-    out = torch.empty(len(begun), width, dtype=dtype)
+    out = torch.empty(begun.shape[0], width, dtype=dtype)
     places = [
-        library.Lookup(None if index is None else index.data_ptr(), table.data_ptr(), len(table))
+        library.Lookup(None if index is None else index.data_ptr(), table.data_ptr(), table.shape[0])
         for index, (_, table) in zip(indices, parts, strict=True)
     ]
     first = None if onto is None else onto.data_ptr()
     task = library.RowSumTask(
-        (library.Lookup * library.MOST_TABLES)(*places), len(places), first, scale, out.data_ptr(), len(out), width
+        (library.Lookup * library.MOST_TABLES)(*places), len(places), first, scale, out.data_ptr(), out.shape[0], width
     )
     if not library.loaded().triptych_row_sum(library.CODES[dtype], ctypes.byref(task)):
         raise IndexError(f"an index is out of range of tables of {[len(table) for _, table in parts]} rows")
@@ -98,9 +98,9 @@ def means_of_spans(x: Tensor, spans: Sequence[tuple[int, int]]) -> Tensor:
 def take_rows(x: Tensor, index: Tensor) -> Tensor:
     """See `torch_ops.take_rows`."""
     x, size = x if x[:1].is_contiguous() else x.contiguous(), x.element_size()
-    out = torch.empty(len(index), *x.shape[1:], dtype=x.dtype)
+    out = torch.empty(index.shape[0], *x.shape[1:], dtype=x.dtype)
     places = x.data_ptr(), x.stride(0) * size, index.data_ptr(), out.data_ptr()
-    task = library.RowChoiceTask(*places, len(index), x.shape[1:].numel() * size)
+    task = library.RowChoiceTask(*places, index.shape[0], x.shape[1:].numel() * size)
     library.do(Kind.TAKE_ROWS, x.dtype, task)
     return out
 

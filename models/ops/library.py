@@ -27,6 +27,7 @@ __all__ = [
     "RotationTask",
     "RowChoiceTask",
     "RowSumTask",
+    "ScalingTask",
     "SlotWriteTask",
     "SpanMeanTask",
     "SumTask",
@@ -62,6 +63,7 @@ class Kind(IntEnum):
     SPAN_MEAN = 11
     SURVEY = 12
     DRAW = 13
+    SCALE = 14
 
 
 class NormTask(ctypes.Structure):
@@ -123,6 +125,10 @@ class RowChoiceTask(ctypes.Structure):
 
 class SumTask(ctypes.Structure):
     _fields_ = (("x", _POINTER), ("y", _POINTER), ("out", _POINTER), ("rows", _INT64), ("width", _INT64))
+
+
+class ScalingTask(ctypes.Structure):
+    _fields_ = (("x", _POINTER), ("out", _POINTER), ("rows", _INT64), ("width", _INT64), ("factor", _DOUBLE))
 
 
 class Lookup(ctypes.Structure):

@@ -101,7 +101,7 @@ class Program:
         here = {**given, "x": x.data_ptr(), "out": out.data_ptr()}
         values[self._brought_at] = [here[name] for name in self._brought]
         words[self._given_at] = values[self._given_of] + self._given_offsets
-        seconds = _watch.seconds_of(self, rows, len(out)) if _watch is not None else None
+        seconds = _watch.seconds_of(self, rows, out.shape[0]) if _watch is not None else None
         library.loaded().triptych_run(self._address, len(self.names), None if seconds is None else seconds.ctypes.data)
         return out
 

@@ -141,13 +141,21 @@ def _attention(query: Rows, sides: dict[str, Any], kv_heads: int, plan: Sight, s
 
 @dataclass(frozen=True)
 class Finish:
-    """What follows a product. activation: its number in `native/kernels.h`."""
+    """What follows a product. activation: its number in `native/kernels.h`. out: where it is to go, or None."""
 
     columns: int
     bias: Tensor | None
     activation: int = 0
     times: Rows | None = None
     residual: Rows | None = None
+    out: Rows | None = None
+
+    def place(self, x: Rows, writes: torch.dtype) -> Rows:
+        """Where the product with `x` goes."""
+        if self.out is None:
+            return x.new(writes, self.columns)
+        assert (self.out.dtype, self.out.width) == (writes, self.columns)
+        return self.out
 
     def fields(self, out: Rows) -> dict[str, Any]:
         times, residual = self.times, self.residual
@@ -172,7 +180,7 @@ def linear(x: Rows, weight: Tensor, bias: Tensor | None) -> Rows:
 
 def float_linear(x: Rows, weight: Tensor, packed: bool, writes: torch.dtype, finish: Finish) -> Rows:
     """See `cpu_linear.FloatLinear`. weight: in panels, or as it lies."""
-    out = x.new(writes, finish.columns)
+    out = finish.place(x, writes)
     fields = {
         "x": x,
         "stride": x.stride_of_rows,
@@ -183,7 +191,7 @@ def float_linear(x: Rows, weight: Tensor, packed: bool, writes: torch.dtype, fin
         "packed": packed,
         "writes": library.CODES[writes],
     }
-    name, work = _product(x, weight, finish.columns)
+    name, work = _product(x, weight, finish)
     x.recording.emit(Kind.FLOAT_LINEAR, x.dtype, name, library.FloatLinearTask, fields, out, work)
     return out
 
@@ -193,7 +201,7 @@ def int8_linear(
 ) -> Rows:
     """See `cpu_linear.Int8Linear`. weight: in panels."""
     rows, row_scales = x.recording.rounded(x, padded)
-    out = x.new(writes, finish.columns)
+    out = finish.place(x, writes)
     fields = {
         "x": rows,
         "row_scales": row_scales,
@@ -204,11 +212,19 @@ def int8_linear(
         "offsets": offsets,
         "finish": finish.fields(out),
     }
-    name, work = _product(x, weight, finish.columns)
+    name, work = _product(x, weight, finish)
     x.recording.emit(Kind.INT8_LINEAR, writes, name, library.Int8LinearTask, fields, out, work)
     return out
 
 
-def _product(x: Rows, weight: Tensor, columns: int) -> tuple[str, Work]:
-    """What a product is called, and what it has to do."""
-    return f"product {x.width} to {columns}", Work(weight.nbytes, 2 * x.width * columns, x.count is COUNT)
+def survey(logits: Rows) -> None:
+    """See `torch_choice.survey`. How much is wanted, and where it goes, is given by the names of `survey_fields`."""
+    fields = {"logits": logits, "rows": logits.count, "stride": logits.stride_of_rows, "width": logits.width}
+    fields |= {name: Given(("survey", name)) for name in ("count", "values", "ids", "log_sums", "finite")}
+    logits.recording.emit(Kind.SURVEY, logits.dtype, "survey", library.SurveyTask, fields)
+
+
+def _product(x: Rows, weight: Tensor, finish: Finish) -> tuple[str, Work]:
+    """What a product is called, and what it has to do. A place of its own is where logits go."""
+    name = f"product {x.width} to {finish.columns}" if finish.out is None else "output head"
+    return name, Work(weight.nbytes, 2 * x.width * finish.columns, x.count is COUNT)

@@ -159,6 +159,9 @@ class Rows:
     def __add__(self, other: Rows) -> Rows:
         return self.recording.add(self, other)
 
+    def __mul__(self, factor: float) -> Rows:
+        return self.recording.scale(self, factor)
+
     def __getattr__(self, name: str) -> Any:
         raise NotRecordable(f"rows have no {name}")
 
@@ -197,6 +200,15 @@ class Recording:
         out = x.new(x.dtype, *x.shape_of_row)
         fields = {"x": x, "y": y, "out": out, "rows": x.count, "width": x.width}
         self.emit(Kind.ADD, x.dtype, "residual", library.SumTask, fields, out)
+        return out
+
+    def scale(self, x: Rows, factor: float) -> Rows:
+        """The product with a number."""
+        if not isinstance(factor, int | float) or x.stride_of_rows != x.width:
+            raise NotRecordable("a product with rows, or of a part")
+        out = x.new(x.dtype, *x.shape_of_row)
+        fields = {"x": x, "out": out, "rows": x.count, "width": x.width, "factor": factor}
+        self.emit(Kind.SCALE, x.dtype, "scaling", library.ScalingTask, fields, out)
         return out
 
     def rounded(self, x: Rows, padded: int) -> tuple[Rows, Rows]:

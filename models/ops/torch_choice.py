@@ -23,9 +23,15 @@ class Survey(NamedTuple):
     log_sums: Tensor | None
     finite: Tensor
 
+    @classmethod
+    def empty(cls, rows: int, count: int, with_log_sums: bool) -> Survey:
+        """Memory for one, on a CPU."""
+        ids, log_sums = torch.empty(rows, count, dtype=torch.int64), torch.empty(rows) if with_log_sums else None
+        return cls(torch.empty(rows, count), ids, log_sums, torch.empty(rows, dtype=torch.bool))
+
     def rows(self, indices: Sequence[int]) -> Survey:
         """Of some of the rows."""
-        if len(indices) == len(self.ids) and list(indices) == list(range(len(indices))):
+        if len(indices) == self.ids.shape[0] and list(indices) == list(range(len(indices))):
             return self
         where = torch.tensor(indices, device=self.ids.device)
         sums = None if self.log_sums is None else self.log_sums[where]

@@ -85,7 +85,8 @@ class ModelDrafts:
     def _step(self, rows: list[ScheduledRow]) -> list[ScheduledRow]:
         """Compute some tokens of each row, and one more guess of those that are complete. Returns who wants another."""
         ready = [row for row in rows if row.needs_logits]
-        hidden, _ = self.runner.run(Schedule(rows))
+        scored = self.runner.logits.scoring(len(ready), count=1, with_log_sums=False)
+        hidden, _ = self.runner.run(Schedule(rows), scored)
         for row in rows:
             row.sequence.num_computed_tokens += row.num_tokens
         if not ready:
@@ -94,8 +95,8 @@ class ModelDrafts:
             Turn(row.request, row.sequence.tokens, len(row.sequence.tokens) - row.request.num_prompt_tokens)
             for row in ready
         ]
-        logits = self.runner.logits(hidden)
-        seen = ops.survey(logits)
+        logits = self.runner.logits(hidden) if scored is None else scored.logits
+        seen = ops.survey(logits) if scored is None else scored.seen
         tokens, possible = choose(logits, places, seen)
         going_on = []
         for row, token, *is_good in zip(ready, tokens, possible, seen.finite.tolist(), strict=True):

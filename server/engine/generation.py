@@ -20,7 +20,7 @@ from server.engine.drafts import Drafter
 from server.engine.prompt_scores import score_prompts
 from server.engine.runner import Runner
 from server.engine.scheduler import Schedule, Scheduler
-from server.engine.selection import Choice, select
+from server.engine.selection import Choice, scoring, select
 from server.engine.sequence import Request, State
 from server.engine.stop_texts import StopTexts
 from server.ipc.messages import (
@@ -224,10 +224,11 @@ class Generation:
         self.runner.clear(*self.scheduler.blocks.take_suspects())
         ready = list(dict.fromkeys(row.request for row in schedule.rows if row.needs_logits))
         masking = self._start_masks(ready)
-        needed, hidden = self.runner.run(schedule)
-        scored, failed = score_prompts(schedule.rows, hidden, self.runner.logits)
+        scored = None if schedule.scores_prompts else scoring(self.runner.logits, ready)
+        needed, hidden = self.runner.run(schedule, scored)
+        told, failed = score_prompts(schedule.rows, hidden, self.runner.logits)
         self.scheduler.computed(schedule)
-        events.prompts += [PromptScored(request.request_id, request.prompt_logprobs) for request in scored]
+        events.prompts += [PromptScored(request.request_id, request.prompt_logprobs) for request in told]
         for request in failed:
             self.finish(request, "engine_error", events, NOT_FINITE)
         mask_wait_seconds = None
@@ -236,7 +237,7 @@ class Generation:
             self._fail_unfollowable(ready, events)
         if not ready:
             return mask_wait_seconds
-        choices = select(needed, self.runner.logits, ready)
+        choices = select(needed, self.runner.logits, ready, scored)
         now = time.monotonic()
         for choice in choices:
             if choice.request.state is State.FINISHED:

@@ -6,6 +6,8 @@ from typing import Protocol
 
 from torch import Tensor
 
+from models.scoring import Scoring
+
 
 class Head(Protocol):
     """A model with an output head: see `Transformer.logits`."""
@@ -30,4 +32,14 @@ class Logits:
             found = self._model.logits(hidden)
             self._memory = found.new_empty(self.rows, found.shape[1])
             return found
-        return self._model.logits(hidden, out=self._memory if len(hidden) <= self.rows else None)
+        return self._model.logits(hidden, out=self._memory if hidden.shape[0] <= self.rows else None)
+
+    def scoring(self, rows: int, count: int, with_log_sums: bool) -> Scoring | None:
+        """What has so many rows' logits made and surveyed with their hidden states, see `Scoring`; it is written over
+        like all others. None for more rows than are held, and before the first call, which tells how wide they are."""
+        if self._memory is None or not 0 < rows <= self.rows:
+            return None
+        return Scoring(self._head, self._memory, min(count, self._memory.shape[1]), with_log_sums)
+
+    def _head(self, hidden: Tensor, out: Tensor) -> Tensor:
+        return self._model.logits(hidden, out=out)

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from models.batch import DecoderBatch, EncoderBatch, SoundBatch
 from models.kv_cache import KVCache
+from models.scoring import Scoring
 from server.engine.logits import Logits
 from server.engine.scheduler import Schedule, ScheduledRow
 from server.engine.sequence import Request
@@ -34,7 +35,13 @@ class Model(Protocol):
         sources: EncoderBatch | SoundBatch | None = None,
     ) -> None: ...
 
-    def decode(self, batch: DecoderBatch, cache: KVCache, cross_cache: KVCache | None = None) -> Tensor: ...
+    def decode(
+        self,
+        batch: DecoderBatch,
+        cache: KVCache,
+        cross_cache: KVCache | None = None,
+        scoring: Scoring | None = None,
+    ) -> Tensor: ...
 
     def logits(self, hidden: Tensor, adapters: Sequence[str] = (), out: Tensor | None = None) -> Tensor: ...
 
@@ -68,8 +75,8 @@ class Runner:
         self.cross_cache = cross_cache
         self.logits = Logits(model)
 
-    def run(self, schedule: Schedule) -> tuple[Tensor, Tensor | None]:
-        """Compute a step.
+    def run(self, schedule: Schedule, scoring: Scoring | None = None) -> tuple[Tensor, Tensor | None]:
+        """Compute a step. scoring: to be done with the rows that need logits, where no prompt is scored.
 
         Returns the hidden states that logits are to be made of, [rows, hidden]: of the rows that need them, in their
         order, one of the last token and one of each token of the draft; and where a prompt is scored those of all
@@ -80,8 +87,9 @@ class Runner:
             self._encode_sources(schedule)
         self.self_cache.copy_blocks(schedule.copies)
         batch = self._decoder_batch(schedule.rows, self.self_cache.block_size)
-        if not any(row.request.scores_prompt for row in schedule.rows):
-            return self.model.decode(batch, self.self_cache, self.cross_cache), None
+        if not schedule.scores_prompts:
+            return self.model.decode(batch, self.self_cache, self.cross_cache, scoring), None
+        assert scoring is None, "logits of prompts go where those of the scoring are"
         hidden = self.model.decode(replace(batch, wanted_lens=None), self.self_cache, self.cross_cache)
         return hidden if batch.wanted is None else hidden[batch.wanted], hidden
 

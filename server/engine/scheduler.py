@@ -78,6 +78,10 @@ class Schedule:
         return list(dict.fromkeys([*self.sources, *(row.request for row in self.rows)]))
 
     @property
+    def scores_prompts(self) -> bool:
+        return any(row.request.scores_prompt for row in self.rows)
+
+    @property
     def num_tokens(self) -> int:
         return self.num_row_tokens + sum(request.num_source_tokens for request in self.sources)
 

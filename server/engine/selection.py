@@ -16,6 +16,7 @@ from torch import Tensor
 
 from models import ops
 from models.ops import Survey
+from models.scoring import Scoring
 from server.engine.beam_search import Describe, advance_together
 from server.engine.constraint import Constraint
 from server.engine.logits import Logits
@@ -59,14 +60,23 @@ def turns(request: Request) -> list[Turn]:
     return [Turn(request, row.tokens, made), *(Turn(request, *turn) for turn in after)]
 
 
-def select(hidden: Tensor, logits: Logits, requests: Sequence[Request]) -> list[Choice]:
+def scoring(logits: Logits, requests: Sequence[Request]) -> Scoring | None:
+    """What the layers can do for `select` while they are at it; None where logits are to be made in parts."""
+    return logits.scoring(sum(map(_num_rows, requests)), *_wanted(requests))
+
+
+def select(hidden: Tensor, logits: Logits, requests: Sequence[Request], scored: Scoring | None = None) -> list[Choice]:
     """Choose for each request; beams advance.
 
     hidden: [rows, hidden], the rows of each request in order, and of a row with a draft as many as it has turns.
+    scored: what has become of them already, of `scoring`.
     """
+    if scored is not None:
+        return _select(scored.logits, scored.seen, requests)
     choices, start = [], 0
     for part, num_rows in _parts(requests, logits.rows):
-        choices += _select(logits(hidden[start : start + num_rows]), part)
+        found = logits(hidden[start : start + num_rows])
+        choices += _select(found, _survey(found, part), part)
         start += num_rows
     return choices
 
@@ -76,7 +86,7 @@ def _parts(requests: Sequence[Request], most: int) -> Iterator[tuple[list[Reques
     part: list[Request] = []
     num_rows = 0
     for request in requests:
-        own = len(request.rows) + len(request.rows[0].draft)
+        own = _num_rows(request)
         if part and num_rows + own > most:
             yield part, num_rows
             part, num_rows = [], 0
@@ -86,14 +96,17 @@ def _parts(requests: Sequence[Request], most: int) -> Iterator[tuple[list[Reques
         yield part, num_rows
 
 
-def _select(logits: Tensor, requests: Sequence[Request]) -> list[Choice]:
+def _num_rows(request: Request) -> int:
+    return len(request.rows) + len(request.rows[0].draft)
+
+
+def _select(logits: Tensor, seen: Survey, requests: Sequence[Request]) -> list[Choice]:
     """Like `select`, of requests whose logits are held together."""
-    seen = _survey(logits, requests)
     finite = seen.finite.tolist()
     choices, singles, groups = [], [], []
     start = 0
     for request in requests:
-        rows = range(start, start + len(request.rows) + len(request.rows[0].draft))
+        rows = range(start, start + _num_rows(request))
         start = rows.stop
         if not all(finite[rows.start : rows.stop]):
             # A guess whose value is not finite spoils what stands before it as well: 0 * NaN is NaN.
@@ -115,10 +128,16 @@ def _select(logits: Tensor, requests: Sequence[Request]) -> list[Choice]:
 
 
 def _survey(logits: Tensor, requests: Sequence[Request]) -> Survey:
-    """What any of the requests needs to know of its rows; those that need less are told more."""
+    count, with_log_sums = _wanted(requests)
+    return ops.survey(logits, min(count, logits.shape[1]), with_log_sums)
+
+
+def _wanted(requests: Sequence[Request]) -> tuple[int, bool]:
+    """How many of the largest logits any of the requests has to know of its rows, and whether their log-sums; those
+    that need less are told more."""
     counts = [request.params.top_logprobs for request in requests if request.params.logprobs]
     counts += [request.beams.num_candidates for request in requests if request.beams is not None]
-    return ops.survey(logits, min(max(1, *counts), logits.shape[1]) if counts else 1, with_log_sums=bool(counts))
+    return max(1, *counts) if counts else 1, bool(counts)
 
 
 def _select_tokens(logits: Tensor, seen: Survey, requests: Sequence[Request]) -> list[Choice]:

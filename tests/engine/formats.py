@@ -6,6 +6,7 @@ import random
 
 import torch
 
+from models.scoring import Scoring
 from server.api.grammar import assemble, source_of
 from server.api.response_format import Choice, JsonSchema, Regex
 from server.engine.block_manager import BlockManager
@@ -121,9 +122,11 @@ class Dice:
         self.seed = seed
         self.closing = [i for i, token in enumerate(TOKENS) if token in (b'"', b"}", b"]", b"\n")] + [END]
 
-    def run(self, schedule: Schedule) -> tuple[torch.Tensor, torch.Tensor]:
+    def run(self, schedule: Schedule, scoring: Scoring | None = None) -> tuple[torch.Tensor, torch.Tensor]:
         rows = [row.sequence.tokens for row in schedule.rows if row.needs_logits]
         logits = torch.stack([self.logits_after(tokens) for tokens in rows])
+        if scoring is not None:
+            scoring(logits)
         return logits, torch.zeros(sum(row.num_tokens for row in schedule.rows), 1)
 
     def logits_after(self, tokens: list[int]) -> torch.Tensor:

@@ -267,7 +267,7 @@ def test_a_step_that_raises_fails_its_requests_and_no_others(pairs, monkeypatch)
         one.add(generate(pair, i, PROMPTS[1]))
     one.step()
     with monkeypatch.context() as patch:
-        patch.setattr(pair.loaded.model.transformer, "logits", lambda hidden, out=None: 1 / 0)
+        patch.setattr(pair.loaded.model.transformer, "decode", lambda *given: 1 / 0)
         output = one.step()
     assert {end.request_id: end.code for end in output.failed} == {0: "engine_error", 1: "engine_error"}
     finished = []

@@ -8,6 +8,7 @@ from collections import Counter
 import pytest
 import torch
 
+from models.scoring import Scoring
 from server.engine import selection
 from server.engine.block_manager import BlockManager
 from server.engine.block_tables import BlockTables
@@ -175,9 +176,9 @@ def test_drafts_stay_within_the_budget_of_a_step(pairs):
     widths: list[int] = []
     honest = generation.runner.run
 
-    def watched(schedule: Schedule):
+    def watched(schedule: Schedule, scoring: Scoring | None):
         widths.append(schedule.num_tokens)
-        return honest(schedule)
+        return honest(schedule, scoring)
 
     generation.runner.run = watched
     run(one, [generate(pairs("gpt2"), i, PROMPTS[1], max_new_tokens=20) for i in range(4)])

@@ -13,6 +13,7 @@ from models.loader import load_model
 from models.ops import cpu_linear, cpu_ops
 from models.ops.lowering import program_of
 from models.ops.recording import COUNT, Chosen, Given, NotRecordable, Recording
+from models.scoring import Scoring
 from tests.engine.shapes import DECODERS, ENCODERS, SEQ2SEQ
 from tests.parity.checkpoints import save
 from tests.parity.paged import Rows, chunked, encoder_batch, one_by_one
@@ -25,6 +26,8 @@ UNRECORDED = {
     "packed": {"bigbird-pegasus", "longt5", "longt5-local", "led"},
 }
 """Mixtures of experts, whose rows part, and sparse attention."""
+UNSCORED = {"gemma2"}
+"""Logits that are capped."""
 
 
 @pytest.fixture(autouse=True)
@@ -57,6 +60,27 @@ def test_decoding(tmp_path, name, case):
         for one, other in zip(found, expected, strict=True):
             assert torch.equal(one, other)
     assert recorded(model.decoder, "paged") == [name not in UNRECORDED["paged"]]
+
+
+@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("name", [*DECODERS, *SEQ2SEQ])
+@torch.inference_mode()
+def test_scoring(tmp_path, name, case):
+    """Logits and what stands out in them, of some tokens or all, are those that are made of the hidden states."""
+    model = loaded(tmp_path, name, case)
+    sources = [text[::-1] for text in TEXTS] if name in SEQ2SEQ else None
+    for wanted in ({0: 1, 1: 2, 2: 0, 3: 1, 4: 3}, None):
+        for count, with_log_sums in ((1, False), (5, True)):
+            rows, memory = Rows(model, sources), torch.full((32, model.config.vocab_size), torch.nan)
+            rows.expect(TEXTS)
+            scoring = Scoring(lambda hidden, out: model.logits(hidden, out=out), memory, count, with_log_sums)
+            hidden = torch.cat(rows.feed(dict(enumerate(TEXTS)), wanted, scoring))
+            expected = model.logits(hidden)
+            assert torch.equal(scoring.logits, expected) and scoring.logits.data_ptr() == memory.data_ptr()
+            for part, other in zip(scoring.seen, ops.survey(expected, count, with_log_sums), strict=True):
+                assert part is other is None or torch.equal(part, other)
+    programs = [program for (*_, scores), program in model.decoder._recorded._programs.items() if scores]
+    assert [program is not None for program in programs] == [name not in UNSCORED | UNRECORDED["paged"]] * 2
 
 
 @pytest.mark.parametrize("case", CASES)
@@ -109,6 +133,16 @@ def test_a_residual_joins_the_product_before_it():
     # Of another width, or not the last: a sum of its own.
     y = ops.rms_norm(product(x), torch.ones(32), 1e-6)
     assert len(program_of(x + y).names) > len(program.names)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_a_product_with_a_number(dtype):
+    x = Recording(dtype).input(100)
+    given = torch.randn(7, 100).to(dtype)
+    assert torch.equal(program_of(x * 0.3).run(given, {}), given * 0.3)
+    for wrong in (lambda: x[:, :50] * 0.3, lambda: x * x):
+        with pytest.raises(NotRecordable):
+            wrong()
 
 
 def test_a_part_of_a_row_is_rounded_by_itself():

@@ -9,6 +9,7 @@ import torch
 
 from models.batch import DecoderBatch, EncoderBatch, SoundBatch
 from models.kv_cache import KVCache
+from models.scoring import Scoring
 from models.transformer import Transformer
 
 
@@ -68,7 +69,9 @@ class Rows:
         self.prompt_lens = {row: len(prompt) for row, prompt in enumerate(prompts)}
 
     @torch.inference_mode()
-    def feed(self, tokens: dict[int, list[int]], wanted: dict[int, int] | None = None) -> list[torch.Tensor]:
+    def feed(
+        self, tokens: dict[int, list[int]], wanted: dict[int, int] | None = None, scoring: Scoring | None = None
+    ) -> list[torch.Tensor]:
         """Next tokens of some rows, in one step -> hidden states of each, [seq, hidden]; of its last tokens as many
         as are wanted."""
         rows = list(tokens)
@@ -95,7 +98,7 @@ class Rows:
             wanted_lens=None if wanted is None else tuple(wanted[row] for row in rows),
             **source,
         )
-        hidden = self.model.decode(batch, self.pool.cache, self.cross.cache if self.cross else None)
+        hidden = self.model.decode(batch, self.pool.cache, self.cross.cache if self.cross else None, scoring)
         self.lengths |= {row: end for row, (_, end) in spans.items()}
         return list(hidden.split(batch.query_lens if wanted is None else batch.wanted_lens))
 

@@ -147,6 +147,14 @@ struct Sum {
     int64_t rows, width;
 };
 
+// out = x * factor, all contiguous.
+struct Scaling {
+    const void* x;
+    void* out;
+    int64_t rows, width;
+    double factor;
+};
+
 // Which row of a table each row of a sum takes.
 struct Lookup {
     const int64_t* index;  // [rows], or null for the first row, always
@@ -223,6 +231,7 @@ struct Kernels {
     void (*layer_norm)(DType, const Norm&, int64_t begin, int64_t end);
     void (*rotate)(DType, const Rotation&, int64_t begin, int64_t end);
     void (*add)(DType, const Sum&, int64_t begin, int64_t end);
+    void (*scale)(DType, const Scaling&, int64_t begin, int64_t end);
     void (*row_sum)(DType, const RowSum&, int64_t begin, int64_t end);
     void (*span_mean)(DType, const SpanMean&, int64_t begin, int64_t end);
     void (*attend)(DType, const Attention&, int64_t begin, int64_t end);  // num_tiles * kv_heads

@@ -16,7 +16,8 @@ enum Kind : int64_t {
     TAKE_ROWS,
     SPAN_MEAN,
     SURVEY,
-    DRAW
+    DRAW,
+    SCALE
 };
 
 template <class Params> const Params& params_of(const void* task) { return *static_cast<const Params*>(task); }
@@ -53,6 +54,10 @@ template <class Workers> void run_operation(Kind kind, DType dtype, const void* 
         case ADD: {
             const auto& p = params_of<Sum>(task);
             return share(kernels.add, p, p.rows, p.width);
+        }
+        case SCALE: {
+            const auto& p = params_of<Scaling>(task);
+            return share(kernels.scale, p, p.rows, p.width);
         }
         case ATTEND: {
             const auto& p = params_of<Attention>(task);

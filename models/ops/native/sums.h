@@ -1,10 +1,22 @@
-// Sums of two tensors, number by number, in float32.
+// Sums of two tensors, and a tensor times a number, number by number, in float32.
 
 template <class T> void add_rows(const Sum& p, int64_t begin, int64_t end) {
     const T *x = static_cast<const T*>(p.x), *y = static_cast<const T*>(p.y);
     T* out = static_cast<T*>(p.out);
 #pragma omp simd
     for (int64_t i = begin * p.width; i < end * p.width; i++) narrow(widen(x[i]) + widen(y[i]), out[i]);
+}
+
+template <class T> void scale_rows(const Scaling& p, int64_t begin, int64_t end) {
+    const T* x = static_cast<const T*>(p.x);
+    T* out = static_cast<T*>(p.out);
+    const float factor = float(p.factor);
+#pragma omp simd
+    for (int64_t i = begin * p.width; i < end * p.width; i++) narrow(widen(x[i]) * factor, out[i]);
+}
+
+void scale(DType dtype, const Scaling& p, int64_t begin, int64_t end) {
+    dtype == FLOAT32 ? scale_rows<float>(p, begin, end) : scale_rows<bfloat16>(p, begin, end);
 }
 
 void add(DType dtype, const Sum& p, int64_t begin, int64_t end) {
