@@ -159,6 +159,11 @@ class Transformer(nn.Module):
             self.decoder(target.token_ids, target.positions, step)
         return step.weights
 
+    @property
+    def num_logits(self) -> int:
+        """Of each token, where there is a language model head."""
+        return self.config.vocab_size
+
     def logits(self, hidden: Tensor, adapters: Sequence[str] = (), out: Tensor | None = None) -> Tensor:
         """Scores over the vocabulary: [n, hidden], model dtype -> [n, vocab], float32.
 

@@ -13,7 +13,8 @@ import torch
 
 from models.sentence import SentenceHead
 from server.engine.encode_queue import EncodeQueue, EncodeRequest, Text
-from server.engine.generation import NOT_FINITE, STEP_FAILED, TIMED_OUT, Events, Limits, StepFailed
+from server.engine.events import NOT_FINITE, STEP_FAILED, TIMED_OUT, Events, StepFailed
+from server.engine.limits import Limits
 from server.engine.readout import Readout, read_out
 from server.engine.runner import Runner
 from server.engine.scheduler import shared_tokens

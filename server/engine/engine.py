@@ -18,8 +18,9 @@ import torch
 
 from server.engine.encode_queue import EncodeRequest
 from server.engine.encoding import Encoding
+from server.engine.events import Events, StepFailed
 from server.engine.fairness import DeficitRoundRobin
-from server.engine.generation import Events, Generation, StepFailed
+from server.engine.generation import Generation
 from server.engine.sequence import Request
 from server.ipc.messages import (
     Encode,
@@ -32,6 +33,8 @@ from server.ipc.messages import (
 )
 
 log = logging.getLogger("triptych.engine")
+
+_MOST_PAST = 64
 
 
 class DeviceLost(RuntimeError):
@@ -88,7 +91,7 @@ class Engine:
         if model is not None and request is not None:
             self._requests[message.request_id] = (model, request)
             if message.deadline is not None:
-                heapq.heappush(self._deadlines, (message.deadline, message.request_id))
+                self._remember(message.deadline, message.request_id)
 
     def teach(self, vocabulary: Vocabulary) -> None:
         """Learn how a model's tokens are spelled, before the first request that needs to know: see `Vocabulary`."""
@@ -146,6 +149,13 @@ class Engine:
             torch.cuda.empty_cache()
         except RuntimeError as second:
             raise DeviceLost(str(second)) from error
+
+    def _remember(self, deadline: float, request_id: int) -> None:
+        heapq.heappush(self._deadlines, (deadline, request_id))
+        # Requests end long before their deadlines; those that have are forgotten once they are most of all.
+        if len(self._deadlines) > 2 * len(self._requests) + _MOST_PAST:
+            self._deadlines = [entry for entry in self._deadlines if entry[1] in self._requests]
+            heapq.heapify(self._deadlines)
 
     def _expire(self, now: float) -> None:
         while self._deadlines and self._deadlines[0][0] <= now:

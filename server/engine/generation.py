@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import logging
 import time
-from dataclasses import dataclass, field
 from typing import Literal
 
 import torch
@@ -17,6 +16,8 @@ from msgspec.structs import replace
 from server.engine.beam_search import Beam
 from server.engine.constraint import Formats, Masking, fork
 from server.engine.drafts import Drafter
+from server.engine.events import NOT_FINITE, STEP_FAILED, TIMED_OUT, Events, StepFailed
+from server.engine.limits import Limits
 from server.engine.prompt_scores import score_prompts
 from server.engine.runner import Runner
 from server.engine.scheduler import Schedule, Scheduler
@@ -24,7 +25,6 @@ from server.engine.selection import Choice, scoring, select
 from server.engine.sequence import Request, State
 from server.engine.stop_texts import StopTexts
 from server.ipc.messages import (
-    Encoded,
     Failed,
     FailureCode,
     Finished,
@@ -38,44 +38,7 @@ from server.ipc.messages import (
 
 log = logging.getLogger("triptych.engine")
 
-TIMED_OUT = "the deadline passed before the first token"
-NOT_FINITE = "the model produced numbers that are not finite"
-STEP_FAILED = "the step that computed this request failed"
 NOT_ALIGNED = "what the answer looked at in its source could not be computed"
-
-
-class StepFailed(RuntimeError):
-    """A step raised; the requests in it have ended, the others have not noticed."""
-
-
-@dataclass(slots=True)
-class Events:
-    """What happened since the last `StepOutput`, in order within each kind."""
-
-    prompts: list[PromptScored] = field(default_factory=list)
-    tokens: list[Tokens] = field(default_factory=list)
-    finished: list[Finished] = field(default_factory=list)
-    encoded: list[Encoded] = field(default_factory=list)
-    failed: list[Failed] = field(default_factory=list)
-
-    def __bool__(self) -> bool:
-        return bool(self.prompts or self.tokens or self.finished or self.encoded or self.failed)
-
-
-@dataclass(frozen=True, slots=True)
-class Limits:
-    """What a model can take. Zero where there is no decoder (vocab_size, context_tokens) or no encoder (source_*).
-
-    frame_bytes: of the frames that a speech model hears, always as many; 0 where a source is text.
-    restart_tokens: see `ModelConfig`.
-    """
-
-    vocab_size: int = 0
-    context_tokens: int = 0
-    source_vocab_size: int = 0
-    source_tokens: int = 0
-    frame_bytes: int = 0
-    restart_tokens: int | None = None
 
 
 class Generation:

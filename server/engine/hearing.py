@@ -16,7 +16,7 @@ from models.kv_cache import KVCache
 from models.log_mel import HOP_SAMPLES, WINDOW_SAMPLES, LogMel
 from server.engine.encode_queue import Text
 from server.engine.encoding import Encoding
-from server.engine.generation import Limits
+from server.engine.limits import Limits
 from server.engine.readout import Readout
 from server.engine.runner import Model, Runner, named
 from server.engine.sequence import Request

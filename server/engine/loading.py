@@ -21,8 +21,9 @@ from server.engine.block_tables import BlockTables
 from server.engine.drafts import Drafter
 from server.engine.encoding import Encoding
 from server.engine.engine import ModelEngine
-from server.engine.generation import Generation, Limits
+from server.engine.generation import Generation
 from server.engine.hearing import Hearing, SoundRunner
+from server.engine.limits import Limits
 from server.engine.runner import Runner
 from server.engine.scheduler import Scheduler
 from server.ipc.descriptions import (

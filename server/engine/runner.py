@@ -43,6 +43,9 @@ class Model(Protocol):
         scoring: Scoring | None = None,
     ) -> Tensor: ...
 
+    @property
+    def num_logits(self) -> int: ...
+
     def logits(self, hidden: Tensor, adapters: Sequence[str] = (), out: Tensor | None = None) -> Tensor: ...
 
     def align(self, source: EncoderBatch, target: EncoderBatch) -> Tensor: ...
@@ -73,7 +76,7 @@ class Runner:
         self.device = device
         self.self_cache = self_cache
         self.cross_cache = cross_cache
-        self.logits = Logits(model)
+        self.logits = Logits(model, model.num_logits, device)
 
     def run(self, schedule: Schedule, scoring: Scoring | None = None) -> tuple[Tensor, Tensor | None]:
         """Compute a step. scoring: to be done with the rows that need logits, where no prompt is scored.

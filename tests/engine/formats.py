@@ -12,7 +12,8 @@ from server.api.response_format import Choice, JsonSchema, Regex
 from server.engine.block_manager import BlockManager
 from server.engine.block_tables import BlockTables
 from server.engine.engine import Engine, ModelEngine
-from server.engine.generation import Generation, Limits
+from server.engine.generation import Generation
+from server.engine.limits import Limits
 from server.engine.logits import Logits
 from server.engine.scheduler import Schedule, Scheduler
 from server.ipc.messages import Generate, Vocabulary
@@ -118,7 +119,7 @@ class Dice:
 
     def __init__(self, seed: int) -> None:
         self.model = Thrown()
-        self.logits = Logits(self.model)
+        self.logits = Logits(self.model, VOCAB, torch.device("cpu"))
         self.seed = seed
         self.closing = [i for i, token in enumerate(TOKENS) if token in (b'"', b"}", b"]", b"\n")] + [END]
 

@@ -187,6 +187,20 @@ def test_a_deadline_while_waiting_fails_and_while_running_finishes(pairs, monkey
     assert not one.has_work and one.stats().kv_blocks_used == {"self": 0}
 
 
+def test_deadlines_of_what_has_ended_are_forgotten(pairs, monkeypatch):
+    now = 100.0
+    monkeypatch.setattr(engine_module, "time", SimpleNamespace(monotonic=lambda: now))
+    one = pairs("gpt2").engine()
+    params = GenerationParams(max_new_tokens=40)
+    one.add(Generate(0, "gpt2", PROMPTS[1], [], params, now + 1))
+    for i in range(1, 1000):
+        one.add(Generate(i, "gpt2", PROMPTS[1], [], params, now + 2))
+        one.abort(i)
+    assert len(one._deadlines) < 100
+    now += 1
+    assert [end.request_id for end in one.step().failed] == [0] and not one.has_work
+
+
 def test_times_add_up(pairs):
     pair = pairs("gpt2")
     started = time.monotonic()

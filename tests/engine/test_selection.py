@@ -19,6 +19,7 @@ from server.ipc.params import GenerationParams, TimestampRules
 from tests.engine.thrown import Thrown
 
 VOCAB, BEAMS, STEPS = 400, 4, 3
+CPU = torch.device("cpu")
 SETTINGS = {
     "plain": {},
     "bad words": {"bad_words_ids": [[5], [6, 7]]},
@@ -95,7 +96,7 @@ def test_what_is_reported_are_the_raw_log_probabilities():
     requests = [under_way(0, {}), under_way(1, SETTINGS["reported"]), under_way(2, SETTINGS["bad words"])]
     logits = torch.randn(BEAMS * 3, VOCAB, generator=torch.Generator().manual_seed(3)) * 4
     raw = logits.log_softmax(dim=-1)
-    choices = {choice.request: choice for choice in selection.select(logits, Logits(Thrown()), requests)}
+    choices = {choice.request: choice for choice in selection.select(logits, Logits(Thrown(), VOCAB, CPU), requests)}
     beams = requests[1].beams.running
     for beam, parent in zip(beams, choices[requests[1]].parents, strict=True):
         (told,) = beam.logprobs
@@ -110,7 +111,7 @@ def test_logits_are_held_for_some_rows_at_a_time(rows):
     """Whole requests, in order; what is chosen is the same."""
     logits = torch.randn(BEAMS * len(SETTINGS), VOCAB, generator=torch.Generator().manual_seed(3)) * 4
     at_once, in_parts = ([under_way(*each) for each in enumerate(SETTINGS.values())] for _ in range(2))
-    selection.select(logits, Logits(Thrown(), rows=len(logits)), at_once)
+    selection.select(logits, Logits(Thrown(), VOCAB, CPU, rows=len(logits)), at_once)
     held: list[int] = []
 
     class Counted(Logits):
@@ -118,7 +119,7 @@ def test_logits_are_held_for_some_rows_at_a_time(rows):
             held.append(len(hidden))
             return super().__call__(hidden)
 
-    selection.select(logits, Counted(Thrown(), rows), in_parts)
+    selection.select(logits, Counted(Thrown(), VOCAB, CPU, rows), in_parts)
     assert sum(held) == len(logits) and max(held) <= max(rows, BEAMS)
     for one, other in zip(at_once, in_parts, strict=True):
         assert (one.beams.running, one.beams.finished) == (other.beams.running, other.beams.finished)
