@@ -13,8 +13,11 @@ SPIN_COUNT = "20000"
 _PR_SET_PDEATHSIG = 1
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
 
-_LOADING_BYTES, _SERVING_BYTES = 1 << 20, 8 << 20
-"""What the heap keeps of what is freed, and the largest blocks that come from it."""
+_LOADING_BYTES, _SERVING_BYTES = 1 << 20, 4 << 20
+"""Blocks of so much and more do not come from the heap."""
+
+_KEPT_BYTES = 8 << 20
+"""What the heap keeps of what is freed at its end while steps run."""
 
 
 def die_with_parent() -> None:
@@ -46,22 +49,24 @@ def map_large_blocks() -> None:
 
     Steps would put their largest blocks now into one hole and now into another, until all are in use.
     """
-    _keep(_LOADING_BYTES)
+    _keep(_LOADING_BYTES, _LOADING_BYTES)
 
 
 def reuse_large_blocks() -> None:
     """Loading is done: give what it has freed back, and from now on keep what a step frees for the next one.
 
-    Pages that are given back and taken anew at every step cost more than what is done with them. What is larger than
-    all that is kept, logits and the scratch memory of programs, has a place of its own.
+    Pages that are given back and taken anew at every step cost more than what is done with them, unless the blocks are
+    large: then the step takes so long that the pages do not show, while in the heap something small would sit down in
+    each hole they leave, and the heap grow by as many of them. What is larger still and always needed, logits and the
+    scratch memory of programs, has a place of its own.
     """
-    _keep(_SERVING_BYTES)
+    _keep(_SERVING_BYTES, _KEPT_BYTES)
 
 
-def _keep(size: int) -> None:
+def _keep(below: int, kept: int) -> None:
     """Both, since glibc takes even a large block from the heap where there is room for it."""
-    _set_malloc(_M_MMAP_THRESHOLD, size)
-    _set_malloc(_M_TRIM_THRESHOLD, size)
+    _set_malloc(_M_MMAP_THRESHOLD, below)
+    _set_malloc(_M_TRIM_THRESHOLD, kept)
     with contextlib.suppress(OSError, AttributeError):
         ctypes.CDLL(None).malloc_trim(0)
 

@@ -1,0 +1,37 @@
+"""What the worker asks of the system, seen from a process of its own."""
+
+from __future__ import annotations
+
+import platform
+import subprocess
+import sys
+
+import pytest
+
+ASK = """
+import ctypes
+from server.engine.host import map_large_blocks, reuse_large_blocks
+
+library = ctypes.CDLL(None)
+library.malloc.restype, library.malloc.argtypes = ctypes.c_void_p, [ctypes.c_size_t]
+
+def in_heap(megabytes):
+    place = library.malloc(int(megabytes * 2**20))
+    with open("/proc/self/maps") as lines:
+        heap = next(line.split()[0] for line in lines if "[heap]" in line)
+    first, end = (int(number, 16) for number in heap.split("-"))
+    return first <= place < end
+
+map_large_blocks()
+print(in_heap(0.5), in_heap(1.5))
+reuse_large_blocks()
+print(in_heap(1.5), in_heap(3.5), in_heap(4.5))
+"""
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="the numbers of the options are those of glibc")
+def test_large_blocks_leave_no_holes_in_the_heap(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("MALLOC_MMAP_THRESHOLD_", "MALLOC_TRIM_THRESHOLD_", "GLIBC_TUNABLES"):
+        monkeypatch.delenv(name, raising=False)
+    told = subprocess.run([sys.executable, "-c", ASK], capture_output=True, text=True, check=True).stdout
+    assert told.split("\n")[:2] == ["True False", "True True False"]
