@@ -35,6 +35,7 @@ from server.ipc.messages import (
 log = logging.getLogger("triptych.engine")
 
 _MOST_PAST = 64
+"""Deadlines of ended requests that may be kept beside as many as there are open ones."""
 
 
 class DeviceLost(RuntimeError):
@@ -152,7 +153,7 @@ class Engine:
 
     def _remember(self, deadline: float, request_id: int) -> None:
         heapq.heappush(self._deadlines, (deadline, request_id))
-        # Requests end long before their deadlines; those that have are forgotten once they are most of all.
+        # Requests end long before their deadlines; those that have ended are forgotten once there are too many.
         if len(self._deadlines) > 2 * len(self._requests) + _MOST_PAST:
             self._deadlines = [entry for entry in self._deadlines if entry[1] in self._requests]
             heapq.heapify(self._deadlines)

@@ -64,7 +64,10 @@ def reuse_large_blocks() -> None:
 
 
 def _keep(below: int, kept: int) -> None:
-    """Both, since glibc takes even a large block from the heap where there is room for it."""
+    """below: in bytes, the blocks that come from the heap. kept: how much of what is freed at its end stays there.
+
+    What was freed so far is given back, since glibc takes even a large block from the heap where there is room for it.
+    """
     _set_malloc(_M_MMAP_THRESHOLD, below)
     _set_malloc(_M_TRIM_THRESHOLD, kept)
     with contextlib.suppress(OSError, AttributeError):
