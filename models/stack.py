@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from torch import Tensor, nn
 
-from models.attention_plan import KeyBias
+from models.attention_metadata import KeyBias
 from models.batch import EncoderBatch, SoundBatch
 from models.config import (
     AlibiConfig,
@@ -17,18 +17,18 @@ from models.config import (
     QuestionTypesEmbeddingConfig,
     StackConfig,
 )
-from models.convolved_layer import ConvolvedLayer
-from models.disentangled import DistanceTable
-from models.embeddings import Embedding, Table
-from models.layer import Layer
-from models.linear import Linear
-from models.norms import make_norm
-from models.positions import Alibi, BucketBias, KeyAlibi, LayerBucketBias, PositionEncodings, Rotary
-from models.question_types import QuestionTypesEmbedding
-from models.recorded import Recorded
+from models.executor import Recorded
+from models.layers.audio_embedding import ConvolutionalEmbedding
+from models.layers.convolution_layer import ConvolvedLayer
+from models.layers.disentangled_attention import DistanceTable
+from models.layers.embeddings import Embedding, Table
+from models.layers.layer import Layer
+from models.layers.linear import Linear
+from models.layers.norms import make_norm
+from models.layers.positions import Alibi, BucketBias, KeyAlibi, LayerBucketBias, PositionEncodings, Rotary
+from models.layers.question_types import QuestionTypesEmbedding
 from models.scoring import Scoring
-from models.sound_embedding import ConvolutionalEmbedding
-from models.steps import Step
+from models.step_inputs import Step
 
 
 class Stack(nn.Module):

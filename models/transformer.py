@@ -57,18 +57,18 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
-from models.adapters import Adapters
 from models.alignment import AligningStep
-from models.attention import Attention
 from models.batch import DecoderBatch, EncoderBatch, SoundBatch
 from models.config import AttentionConfig, ClassificationHead, ModelConfig, SpanHead
-from models.heads import Classification, LanguageModel, MaskedLanguageModel, TokenClassification, make_head
 from models.kv_cache import KVCache
-from models.layer import Layer
-from models.linear import Packer
+from models.layers.attention import Attention
+from models.layers.heads import Classification, LanguageModel, MaskedLanguageModel, TokenClassification, make_head
+from models.layers.layer import Layer
+from models.layers.linear import Packer
+from models.lora.adapters import Adapters
 from models.scoring import Scoring
 from models.stack import Stack
-from models.steps import PackedStep, PagedStep, Source
+from models.step_inputs import PackedStep, PagedStep, Source
 
 
 class Transformer(nn.Module):

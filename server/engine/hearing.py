@@ -13,7 +13,7 @@ from torch import Tensor
 
 from models.batch import SoundBatch
 from models.kv_cache import KVCache
-from models.log_mel import HOP_SAMPLES, WINDOW_SAMPLES, LogMel
+from models.layers.log_mel import HOP_SAMPLES, WINDOW_SAMPLES, LogMel
 from server.engine.encode_queue import Text
 from server.engine.encoding import Encoding
 from server.engine.limits import Limits

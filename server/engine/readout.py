@@ -14,8 +14,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from models.batch import EncoderBatch
-from models.pooling import normalize, pool, wanted_positions
-from models.sentence import SentenceHead
+from models.layers.pooling import normalize, pool, wanted_positions
+from models.layers.sentence_head import SentenceHead
 from server.engine.runner import Model
 from server.ipc.messages import Encode, EncodeItem
 

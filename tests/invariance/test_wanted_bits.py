@@ -9,10 +9,10 @@ import pytest
 import torch
 import transformers
 
-from models import ops
-from models.convolved_layer import ConvolvedLayer
+from models.backends import interface as ops
+from models.backends.cpu import operations as cpu_ops
+from models.layers.convolution_layer import ConvolvedLayer
 from models.loader import load_model
-from models.ops import cpu_ops
 from tests.engine.shapes import DECODERS, SEQ2SEQ
 from tests.invariance.test_bits import CASES, CPU
 from tests.invariance.test_encoder_bits import LENGTHS, TEXTS

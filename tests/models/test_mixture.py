@@ -9,8 +9,8 @@ from safetensors.torch import save_file
 from torch.nn import functional as F
 
 from models.config import FeedForwardConfig, MixtureConfig
+from models.layers.moe import Mixture
 from models.loader import load_model
-from models.mixture import Mixture
 from tests.parity.checkpoints import load, save
 
 EXPERT = FeedForwardConfig(12, "silu", gated=True, bias=False)

@@ -12,11 +12,11 @@ import transformers
 from safetensors.torch import save_file
 from transformers.models.deberta_v2.modeling_deberta_v2 import make_log_bucket_position
 
-from models import ops
+from models.backends import interface as ops
 from models.config import ConfigError, ConvolvedLayerConfig, DistanceConfig, StackConfig
-from models.convolved_layer import ConvolvedLayer
-from models.disentangled import row_of_distance
 from models.families import family_of
+from models.layers.convolution_layer import ConvolvedLayer
+from models.layers.disentangled_attention import row_of_distance
 from tests.parity.checkpoints import edit_config, load
 from tests.parity.encoder_cases import MORE_BODIES
 from tests.parity.test_encoders import DEVICE, _batch, _one_by_one, _reference, _saved
