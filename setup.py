@@ -4,6 +4,7 @@ They are plain C++ with OpenMP and need no torch to build. Without a compiler th
 so, and computes with torch alone.
 """
 
+import hashlib
 import os
 import sys
 from concurrent.futures import ThreadPoolExecutor
@@ -14,6 +15,8 @@ from setuptools import Extension, setup
 from setuptools.command.build_ext import build_ext
 
 SOURCES = sorted(str(path) for path in Path("models/backends/cpu/kernels").glob("*.cpp"))
+HEADER = Path("models/backends/cpu/kernels/kernels.h")
+INTERFACE_HASH = hashlib.sha256(HEADER.read_bytes()).hexdigest()
 FLAGS = ["-std=c++17", "-O3", "-fopenmp", "-fvisibility=hidden", "-fno-math-errno", "-fno-trapping-math"]
 FLAGS += ["-ffp-contract=fast", "-Wno-psabi", "-g0"]
 # GCC warns of its own header (bug 105593).
@@ -54,6 +57,7 @@ setup(
             "models.backends.cpu._kernels",
             SOURCES,
             depends=sorted(str(path) for path in Path("models/backends/cpu/kernels").glob("*.h")),
+            define_macros=[("TRIPTYCH_INTERFACE_HASH", f'"{INTERFACE_HASH}"')],
             extra_compile_args=FLAGS,
             extra_link_args=["-fopenmp"],
             optional=True,

@@ -10,7 +10,7 @@ template <class T> INLINE Floats rounded_to(Floats y) {
 }
 
 // Whole panels of ROWS rows, from sums: [ROWS][PANEL].
-template <class T, int ROWS> INLINE void finish_rows(const float* sums, const Finish& f, int64_t row, int64_t column) {
+template <class T, int ROWS> INLINE void finish_rows(const float* sums, const Epilogue& f, int64_t row, int64_t column) {
     constexpr int LINE = PANEL / WIDTH;
     Several<ROWS * LINE> y;
     // body(vector, its row, its columns)
@@ -24,9 +24,9 @@ template <class T, int ROWS> INLINE void finish_rows(const float* sums, const Fi
     for (int i = 0; i < ROWS * LINE; i++) y.of[i] = load(sums + i * WIDTH);
     if (f.bias != nullptr) all([&](Floats& y, int64_t, int64_t column) { y += load(f.bias + column); });
     if (f.activation != NONE) y = activated<T>(f.activation, each(rounded_to<T>, y));
-    if (f.times != nullptr) {
+    if (f.multiplier != nullptr) {
         all([&](Floats& y, int64_t row, int64_t column) {
-            y = rounded_to<T>(y) * beside(f.times, f.times_stride, row, column);
+            y = rounded_to<T>(y) * beside(f.multiplier, f.multiplier_stride, row, column);
         });
     }
     if (f.residual != nullptr) {
@@ -41,17 +41,17 @@ template <class T, int ROWS> INLINE void finish_rows(const float* sums, const Fi
 }
 
 // The first `count` columns of a panel, with zeros for those that are not there.
-template <class T> void finish_part(const float* sums, const Finish& f, int64_t row, int64_t column, int64_t count) {
+template <class T> void finish_part(const float* sums, const Epilogue& f, int64_t row, int64_t column, int64_t count) {
     float bias[PANEL] = {};
-    T times[PANEL] = {}, residual[PANEL] = {}, out[PANEL];
-    Finish part = f;
+    T multiplier[PANEL] = {}, residual[PANEL] = {}, out[PANEL];
+    Epilogue part = f;
     const auto copy = [&](auto& from, const auto* line, auto* to) {
         if (from == nullptr) return;
         std::copy(line, line + count, to);
         from = to;
     };
     copy(part.bias, f.bias + column, bias);
-    copy(part.times, static_cast<const T*>(f.times) + row * f.times_stride + column, times);
+    copy(part.multiplier, static_cast<const T*>(f.multiplier) + row * f.multiplier_stride + column, multiplier);
     copy(part.residual, static_cast<const T*>(f.residual) + row * f.residual_stride + column, residual);
     part.out = out;
     finish_rows<T, 1>(sums, part, 0, 0);
@@ -59,20 +59,20 @@ template <class T> void finish_part(const float* sums, const Finish& f, int64_t 
 }
 
 // Tells the memory what `finish` will read and write: another thread may have it, and rows are far apart.
-template <class T> INLINE void fetch_finish(const Finish& f, int64_t row, int64_t rows, int64_t column) {
+template <class T> INLINE void fetch_finish(const Epilogue& f, int64_t row, int64_t rows, int64_t column) {
     const auto fetch = [&](const void* side, int64_t stride, auto write) {
         const char* line = static_cast<const char*>(side) + (row * stride + column) * int64_t{sizeof(T)};
         for (int64_t i = 0; i < rows; i++, line += stride * int64_t{sizeof(T)}) {
             for (int64_t byte = 0; byte < PANEL * int64_t{sizeof(T)}; byte += 64) __builtin_prefetch(line + byte, write.value);
         }
     };
-    if (f.times != nullptr) fetch(f.times, f.times_stride, std::false_type{});
+    if (f.multiplier != nullptr) fetch(f.multiplier, f.multiplier_stride, std::false_type{});
     if (f.residual != nullptr) fetch(f.residual, f.residual_stride, std::false_type{});
     fetch(f.out, f.out_stride, std::true_type{});
 }
 
 // sums: [rows][PANEL]; written to rows `row`... and columns `column`... of the output.
-template <class T> INLINE void finish(const float* sums, const Finish& f, int64_t row, int64_t rows, int64_t column) {
+template <class T> INLINE void finish(const float* sums, const Epilogue& f, int64_t row, int64_t rows, int64_t column) {
     constexpr int TOGETHER = REGISTERS < 32 ? 1 : 2;
     const int64_t count = f.columns - column;
     int64_t i = 0;

@@ -26,6 +26,8 @@ namespace {
 }  // namespace
 
 extern const Kernels GENERATION;
-const Kernels GENERATION = {rms_norm,    rms_norm_from_one, layer_norm,           rotate,       add,    scale,
-                            row_sum,     span_mean,         attend,               quantise,     int8_linear,
-                            pack_panels, unpack_channels,   unpack_int8_channels, float_linear, survey, draw};
+const Kernels GENERATION = {
+#define X(name, ...) name,
+    TRIPTYCH_OPERATIONS(X)
+#undef X
+    pack_panels};

@@ -27,15 +27,15 @@ template <class T> INLINE float quantise_row(const T* x, uint8_t* out, int64_t w
     return scale;
 }
 
-template <class T> void quantise_rows(const Quantise& p, int64_t begin, int64_t end) {
+template <class T> void quantize_items(const RowQuantization& p, int64_t begin, int64_t end) {
     for (int64_t row = begin; row < end; row++) {
         const T* x = static_cast<const T*>(p.x) + row * p.stride;
         p.scales[row] = quantise_row(x, p.out + row * p.padded, p.width, p.padded);
     }
 }
 
-void quantise(DType dtype, const Quantise& p, int64_t begin, int64_t end) {
-    dtype == FLOAT32 ? quantise_rows<float>(p, begin, end) : quantise_rows<bfloat16>(p, begin, end);
+void quantize_rows(DType dtype, const RowQuantization& p, int64_t begin, int64_t end) {
+    dtype == FLOAT32 ? quantize_items<float>(p, begin, end) : quantize_items<bfloat16>(p, begin, end);
 }
 
 #ifdef VNNI
@@ -98,12 +98,12 @@ INLINE void scale(const int32_t* exact, const Int8Linear& p, int64_t row, int64_
 template <class T> void multiply_items(const Int8Linear& p, int64_t begin, int64_t end) {
     alignas(64) int32_t exact[TILE_ROWS * PANEL];
     alignas(64) float sums[TILE_ROWS * PANEL] = {};
-    for_items(p.rows, p.blocks, p.finish.columns, begin, end, [&](int64_t first, int64_t last, int64_t panel) {
+    for_items(p.rows, blocks_of(p.rows, p.padded), p.epilogue.columns, begin, end, [&](int64_t first, int64_t last, int64_t panel) {
         const int8_t* weights = p.weight + panel * PANEL * p.padded;
-        const int64_t count = p.finish.columns - panel * PANEL;
+        const int64_t count = p.epilogue.columns - panel * PANEL;
         for_tiles(first, last, TILE_ROWS, [&](int64_t row, int64_t rows, int64_t tile, int64_t tiles) {
             const auto ahead = Ahead::of(weights, PANEL * p.padded, p.padded / QUAD, rows, tile, tiles);
-            fetch_finish<T>(p.finish, row, rows, panel * PANEL);
+            fetch_finish<T>(p.epilogue, row, rows, panel * PANEL);
             with_rows(rows, [&](auto size) {
                 multiply_tile<size.value>(p.x + row * p.padded, p.padded, weights, ahead, exact);
             });
@@ -114,7 +114,7 @@ template <class T> void multiply_items(const Int8Linear& p, int64_t begin, int64
                     scale(exact + i * PANEL, p, row + i, panel * PANEL, count, sums + i * PANEL);
                 }
             }
-            finish<T>(sums, p.finish, row, rows, panel * PANEL);
+            finish<T>(sums, p.epilogue, row, rows, panel * PANEL);
         });
     });
 }
@@ -128,21 +128,16 @@ void int8_linear(DType dtype, const Int8Linear& p, int64_t begin, int64_t end) {
     }
 }
 
-template <class T>
-void unpack(const int8_t* packed, const float* scales, int64_t width, const int64_t* index, T* out, int64_t begin,
-            int64_t end) {
+template <class T> void unpack_int8(const WeightRows& p, int64_t begin, int64_t end) {
+    const auto* packed = static_cast<const int8_t*>(p.weight);
+    T* out = static_cast<T*>(p.out);
     for (int64_t i = begin; i < end; i++) {
-        const auto channel = Channel<QUAD, const int8_t>::of(packed, width, index[i]);
-        for (int64_t k = 0; k < width; k++) narrow(channel[k] * scales[index[i]], out[i * width + k]);
+        const auto channel = Channel<QUAD, const int8_t>::of(packed, p.width, p.index[i]);
+        for (int64_t k = 0; k < p.width; k++) narrow(channel[k] * p.scales[p.index[i]], out[i * p.width + k]);
     }
 }
 
-// Channels `index` of a packed weight [columns, width] as the numbers that they stand for -> out: [count, width].
-void unpack_int8_channels(DType dtype, const int8_t* packed, const float* scales, int64_t width, const int64_t* index,
-                          void* out, int64_t begin, int64_t end) {
-    if (dtype == FLOAT32) {
-        unpack(packed, scales, width, index, static_cast<float*>(out), begin, end);
-    } else {
-        unpack(packed, scales, width, index, static_cast<bfloat16*>(out), begin, end);
-    }
+// Copies rows index[begin..end-1] of a packed int8 weight to `out`, each number times its channel's scale.
+void unpack_int8_rows(DType dtype, const WeightRows& p, int64_t begin, int64_t end) {
+    dtype == FLOAT32 ? unpack_int8<float>(p, begin, end) : unpack_int8<bfloat16>(p, begin, end);
 }

@@ -27,7 +27,7 @@ template <class T> void turn_tokens(const Rotation& p, int64_t begin, int64_t en
         for (int64_t head = 0; head < p.heads; head++) {
             turn(static_cast<const T*>(p.x) + token * p.stride + head * p.head_dim, p.cos + angles, p.sin + angles,
                  static_cast<T*>(p.out) + (token * p.heads + head) * p.head_dim, p.half, p.head_dim,
-                 p.interleaved != 0);
+                 p.is_interleaved != 0);
         }
     }
 }
