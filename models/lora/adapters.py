@@ -25,7 +25,7 @@ _JOINED = ("query", "key", "value")
 
 
 @dataclass(frozen=True)
-class LowRank:
+class LowRankUpdate:
     """What an adapter adds to a linear: `x down^T up^T`, any float dtype. down: [rank, in]. up: [out, rank].
 
     Source: Hu et al. 2021, arXiv:2106.09685, section 4.1; its factor alpha / rank is in `up`.
@@ -106,12 +106,12 @@ class Adapters:
         finally:
             self.rows = None
 
-    def attach(self, model: nn.Module, name: str, pairs: Mapping[str, LowRank], dtype: torch.dtype) -> int:
+    def attach(self, model: nn.Module, name: str, pairs: Mapping[str, LowRankUpdate], dtype: torch.dtype) -> int:
         """Put an adapter beside the model's weights, after these are packed. Returns the bytes that it takes.
 
         pairs: by the path of a linear in the model. dtype: to compute in.
         """
-        joined: dict[str, dict[str, LowRank]] = {}
+        joined: dict[str, dict[str, LowRankUpdate]] = {}
         taken = 0
         for path, pair in pairs.items():
             self._device = pair.down.device
@@ -148,7 +148,7 @@ class AdaptedLinear:
         self._added: dict[str, tuple[torch.dtype, ops.Product, ops.Product]] = {}
         self._names: frozenset[str] = frozenset()
 
-    def add(self, name: str, pair: LowRank, dtype: torch.dtype) -> int:
+    def add(self, name: str, pair: LowRankUpdate, dtype: torch.dtype) -> int:
         """One more adapter. Returns the bytes that it takes."""
         packer = ops.packer(dtype, pair.down.device) or _Plain
         packed = [packer(one.to(dtype).contiguous(), None) for one in (pair.down, pair.up)]
@@ -210,7 +210,7 @@ class _Plain:
         return y if times is None else y * times
 
 
-def _side_by_side(attention: Attention, parts: Mapping[str, LowRank]) -> LowRank:
+def _side_by_side(attention: Attention, parts: Mapping[str, LowRankUpdate]) -> LowRankUpdate:
     """What is added to queries, keys and values as one product's; a factor that they share is there once."""
     config = attention.config
     heads = {"query": config.num_heads, "key": config.num_kv_heads, "value": config.num_kv_heads}
@@ -223,4 +223,4 @@ def _side_by_side(attention: Attention, parts: Mapping[str, LowRank]) -> LowRank
     for leaf, part in parts.items():
         start = starts[leaf] * config.head_dim
         up[start : start + len(part.up), columns[id(part.down)]] = part.up
-    return LowRank(down, up)
+    return LowRankUpdate(down, up)

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from models.config import ConfigError
 from models.layers.linear import Linear
-from models.lora.adapters import LowRank
+from models.lora.adapters import LowRankUpdate
 from models.lora.config import LoraConfig
 from models.transformer import Transformer
 from weights.read import StoredTensor, open_safetensors
@@ -26,7 +26,7 @@ _FLOATS = (torch.float32, torch.float16, torch.bfloat16)
 def adaptable(model: Transformer) -> dict[str, tuple[int, int]]:
     """Linears that an adapter may change, by their paths, with their shapes [out, in]; to be asked before packing.
 
-    Each is applied to the tokens of a step in their order, or to a row of each text; a part says in `not_by_token`
+    Each is applied to the tokens of a step in their order, or to a row of each text; a part says in `unadaptable`
     which of its own are applied to others.
     """
     found: dict[str, tuple[int, int]] = {}
@@ -35,7 +35,7 @@ def adaptable(model: Transformer) -> dict[str, tuple[int, int]]:
     def look(module: nn.Module, path: str) -> None:
         if isinstance(module, Linear):
             found[path] = (module.weight.shape[0], module.weight.shape[1])
-        others = getattr(module, "not_by_token", ())
+        others = getattr(module, "unadaptable", ())
         for name, child in module.named_children():
             if name not in others and child not in seen:
                 seen.add(child)
@@ -52,7 +52,7 @@ def read_lora(
     linears: Mapping[str, tuple[int, int]],
     base_names: Iterable[str],
     device: torch.device,
-) -> dict[str, LowRank]:
+) -> dict[str, LowRankUpdate]:
     """What an adapter adds, by the path of each linear; float32, on the device.
 
     settings: `adapter_config.json`. rules: of the base's family. linears: see `adaptable`. base_names: of the tensors
@@ -62,7 +62,7 @@ def read_lora(
     unexpected or not of the base's shapes.
     """
     config = LoraConfig.read(settings)
-    pairs: dict[str, LowRank] = {}
+    pairs: dict[str, LowRankUpdate] = {}
     with open_safetensors(directory, WEIGHTS) as stored:
         for module, (down, up) in _modules(stored).items():
             if not config.is_target(module):
@@ -103,7 +103,7 @@ def _pairs(
     config: LoraConfig,
     rules: Sequence[Rule],
     device: torch.device,
-) -> dict[str, LowRank]:
+) -> dict[str, LowRankUpdate]:
     """One module of the file as linears of ours: several where the checkpoint has them in one, none for what is unused.
 
     What adds to a weight is rearranged as the weight is; the factor `lora_B` has the weight's rows.
@@ -121,7 +121,7 @@ def _pairs(
     except ValueError as error:
         raise ConfigError(f"{module!r}: {error}") from None
     shared = down.read().to(device, torch.float32, copy=True)
-    return {name.removesuffix(".weight"): LowRank(shared, piece) for name, piece in zip(names, ours, strict=True)}
+    return {name.removesuffix(".weight"): LowRankUpdate(shared, piece) for name, piece in zip(names, ours, strict=True)}
 
 
 def _refuse_missing(
@@ -129,7 +129,7 @@ def _refuse_missing(
     rules: Sequence[Rule],
     base_names: Iterable[str],
     layers: set[str],
-    pairs: Mapping[str, LowRank],
+    pairs: Mapping[str, LowRankUpdate],
 ) -> None:
     """A file that was cut, or belongs to other settings, has less than its settings promise."""
     matches = [
