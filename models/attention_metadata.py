@@ -7,14 +7,20 @@ them.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any, TypeVar
+from typing import Any, ClassVar, Protocol, TypeVar
 
 from torch import Tensor
 
-View = TypeVar("View")
+
+class AttentionView(Protocol):
+    """A backend's form of attention metadata. reads_bias: whether it contains values of the score bias."""
+
+    reads_bias: ClassVar[bool]
+
+
+View = TypeVar("View", bound=AttentionView)
 
 
 @dataclass(frozen=True)
@@ -61,17 +67,19 @@ class AttentionMetadata:
     block_size: int = 0
     distances: Distances | None = None
     query_starts: tuple[int, ...] | None = None
-    _views: dict[Callable[..., Any], Any] = field(default_factory=dict, repr=False)
+    _views: dict[type, Any] = field(default_factory=dict, repr=False)
+    _shared_views: dict[type, Any] = field(default_factory=dict, repr=False)
 
-    def view(self, make: Callable[..., View], *arguments: Any) -> View:
-        """A backend's view, `make(self, *arguments)`, made at the first call and kept with the step."""
-        if make not in self._views:
-            self._views[make] = make(self, *arguments)
-        view: View = self._views[make]
+    def view(self, kind: type[View], *arguments: Any) -> View:
+        """A backend's view, `kind(self, *arguments)`, made at the first call and kept with the step."""
+        views = self._views if kind.reads_bias else self._shared_views
+        if kind not in views:
+            views[kind] = kind(self, *arguments)  # type: ignore[call-arg]
+        view: View = views[kind]
         return view
 
     def with_bias(self, score_bias: Tensor) -> AttentionMetadata:
-        """The same facts with another bias by distance."""
+        """The same facts with another bias of the same shape. Views that do not read the bias are shared."""
         return replace(self, score_bias=score_bias, _views={})
 
     @cached_property

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -30,16 +30,17 @@ _FIELDS = ("tables", "table_width", "block_size", "rows", "starts", "ends", "ori
 class CpuAttentionView:
     """Fields of `struct Attention` (`kernels/kernels.h`) that depend on the step alone.
 
-    fields: by name: addresses and numbers. The memory of the addresses lives as long as the view.
+    fields: addresses and numbers by field name. The memory of the addresses lives as long as the view.
     """
+
+    reads_bias: ClassVar[bool] = False
 
     def __init__(self, metadata: AttentionMetadata) -> None:
         numbers, count = _columns(metadata)
-        self._numbers = torch.from_numpy(numbers)
+        self._numbers, self._num_queries = torch.from_numpy(numbers), count
         self._tables = _ONE_BLOCK if metadata.block_tables is None else metadata.block_tables
         first = self._numbers.data_ptr()
         rows, starts, ends, origins, tiles = range(first, first + 5 * 4 * count, 4 * count) if count else [first] * 5
-        self._bias: Tensor | None = None
         bias = metadata.score_bias
         values = bias.values if isinstance(bias, KeyBias) else bias
         self.fields: dict[str, int] = {
@@ -56,6 +57,11 @@ class CpuAttentionView:
             # The origin of a distance bias is distance 0, in the middle; that of a key bias is the first key.
             "bias_zero": 0 if values is None or isinstance(bias, KeyBias) else values.shape[-1] // 2,
         }
+
+    @property
+    def tiles(self) -> Tensor:
+        """[tiles, 3], int32: first query, number of queries, first key of their row."""
+        return self._numbers[4 * self._num_queries :].view(-1, 3)
 
     @staticmethod
     def fields_of(metadata: AttentionMetadata | SymbolicMetadata) -> dict[str, Any]:

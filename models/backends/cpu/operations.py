@@ -41,16 +41,16 @@ def takes(x: Tensor) -> bool:
     return x.is_cpu and x.dtype in library.DTYPE_CODES
 
 
-def run(name: str, dtype: torch.dtype, x: Tensor, **fields: Any) -> None:
-    """Run one operation of `kernels.h`, or record it where `x` is symbolic.
+def run(name: str, dtype: torch.dtype, like: Tensor, /, **fields: Any) -> None:
+    """Run one operation of `kernels.h`, or record it where `like` is symbolic.
 
-    dtype: what the kernel computes in. x: any tensor argument. fields: the fields of the operation's struct: tensors
+    dtype: what the kernel computes in. like: any tensor argument. fields: the fields of the operation's struct: tensors
     (their addresses), numbers, or None for null.
     Raises IndexError for an index outside its table.
     """
     operation = library.OPERATIONS[name]
-    if isinstance(x, SymbolicTensor):
-        return x.trace.append(operation, dtype, fields)
+    if isinstance(like, SymbolicTensor):
+        return like.trace.append(operation, dtype, fields)
     values = [fields[key] for key in operation.fields]
     packed = operation.pack(*[one.data_ptr() if isinstance(one, Tensor) else one or 0 for one in values])
     if not library.loaded().triptych_run_operation(operation.code, library.DTYPE_CODES[dtype], packed):

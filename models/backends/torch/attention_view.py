@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import accumulate
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -36,7 +37,9 @@ class Group:
 
 
 class TorchAttentionView:
-    """device, dtype: of the masks, those of the queries."""
+    """Groups of rows, made for queries of one device and dtype. device, dtype: of the masks."""
+
+    reads_bias: ClassVar[bool] = True
 
     def __init__(self, metadata: AttentionMetadata, device: torch.device, dtype: torch.dtype) -> None:
         self._facts, self._device, self._dtype = metadata, device, dtype
