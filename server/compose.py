@@ -15,9 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from server.api import checkpoint_text
 from server.api.app import create_app
-from server.api.checkpoint_text import CheckpointText
 from server.api.serve import serve
 from server.api.state import State
 from server.api.telemetry import Telemetry
@@ -33,7 +31,10 @@ from server.ipc.descriptions import (
 from server.ipc.messages import Progress
 from server.ipc.supervisor import Patience, Supervisor
 from server.metrics import Metrics
+from server.operations.runtime import Runtime
 from server.settings import Settings
+from server.text import checkpoint_text
+from server.text.checkpoint_text import CheckpointText
 from weights.resolve import ADAPTER_WEIGHTS, WHOLE_WEIGHTS, ResolveError, resolve
 
 log = logging.getLogger("triptych")
@@ -62,10 +63,10 @@ class Server:
             settings=settings,
             client=client,
             metrics=metrics,
+            runtime=Runtime(client, metrics, self.texts, settings.max_text_characters),
             fresh=lambda: self.supervisor.fresh,
             failed=lambda: self.supervisor.state == "failed",
             keys=settings.keys(),
-            texts=self.texts,
         )
 
     async def serve(self, listener: socket.socket) -> None:
@@ -89,7 +90,7 @@ class Server:
                 checkpoint_text.check_same_tokens(name, self.texts[name], draft)
 
     def _greet(self, url: str) -> None:
-        models = self.state.loaded()
+        models = self.state.runtime.loaded()
         width = max(len(model.name) for model in models)
         lines = [f"Triptych is ready on {url} ({self.state.client.device})"]
         lines += [f"  {model.name:<{width}}  {', '.join(model.info.tasks)}" for model in models]

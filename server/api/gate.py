@@ -14,6 +14,7 @@ from starlette.datastructures import Headers, MutableHeaders
 from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from server.api.dialects.registry import error_shape
 from server.api.sse import dumps
 from server.api.state import State
 from server.errors import NotReady, RequestError, Unauthorized
@@ -96,7 +97,7 @@ class Gate:
 
 
 def error_response(error: RequestError, request_id: str, state: State, path: str = "") -> Response:
-    """The error as the contract has it, counted by its code. Routes of the OpenAI dialect say 400 for 422."""
+    """The error in the shape of the path's dialect, counted by its code."""
     if error.status != 499:  # counted as cancelled, where it was noticed
         state.metrics.rejected.labels(error.code).inc()
     headers = {}
@@ -106,5 +107,5 @@ def error_response(error: RequestError, request_id: str, state: State, path: str
         headers["connection"] = "close"
     if error.status == 401:
         headers["www-authenticate"] = "Bearer"
-    status = 400 if error.status == 422 and path.startswith("/v1/") else error.status
-    return Response(dumps(error.body(request_id)), status, headers, "application/json")
+    shape = error_shape(path)
+    return Response(dumps(shape.body(error, request_id)), shape.status(error), headers, "application/json")

@@ -128,11 +128,13 @@ class EngineClient:
         finally:
             worker.preparing -= 1
 
-    def submit(self, messages: Sequence[Generate | Encode], deadline: float | None) -> Call:
-        """Admit all sequences and send them, or none.
+    def submit(self, call: Call, messages: Sequence[Generate | Encode]) -> None:
+        """Admit all sequences of a call and send them, or none.
 
-        Raises NotReady without a worker, RequestTooLarge for what could never be admitted or run, Overloaded for what
-        does not fit now.
+        Raises:
+            NotReady: no worker is ready.
+            RequestTooLarge: the sequences exceed the queue or the KV pools even on an idle server.
+            Overloaded: the queue is full.
         """
         if self._worker is None:
             raise NotReady("the engine is starting; try again soon", retry_after=2)
@@ -142,14 +144,12 @@ class EngineClient:
                 check_fit(self.models[message.model], message)
         self._admit(len(messages), sum(sizes))
         idle = not self._sequences
-        call = Call(self, [message.request_id for message in messages], deadline)
         for index, (message, tokens) in enumerate(zip(messages, sizes, strict=True)):
             answers = len(message.items) if isinstance(message, Encode) else 1
             sequence = _Sequence(call, index, message.model, tokens, answers)
             self._sequences[message.request_id] = sequence
             self._observer.on_admitted(message.model, tokens)
             self._worker.post(message, idle)
-        return call
 
     def _admit(self, requests: int, tokens: int) -> None:
         if requests > self.max_queue_requests:
@@ -255,7 +255,7 @@ class EngineClient:
     def _first_output(self, sequence: _Sequence, now: float) -> None:
         if sequence.waiting:
             self._started(sequence)
-            self._observer.on_first_output(sequence.model, now - sequence.call.started)
+            self._observer.on_first_output(sequence.model, now - sequence.call.submitted)
 
     def _started(self, sequence: _Sequence) -> None:
         if sequence.waiting:

@@ -15,7 +15,7 @@ from server.ipc.messages import (
     Tokens,
 )
 from server.ipc.params import GenerationParams
-from tests.ipc.observing import Recorder
+from tests.ipc.observing import Recorder, submit
 from tests.ipc.test_client import DECODER, finished
 
 
@@ -29,9 +29,8 @@ class Bench:
         self.writes.append(list(messages))
 
     def submit(self) -> Call:
-        return self.client.submit(
-            [Generate(self.client.next_id(), "decoder", [5], [], GenerationParams(max_new_tokens=4))], None
-        )
+        message = Generate(self.client.next_id(), "decoder", [5], [], GenerationParams(max_new_tokens=4))
+        return submit(self.client, message)
 
     @property
     def ids(self) -> list[list[int]]:
