@@ -15,11 +15,11 @@ from torch import Tensor
 
 from models.attention_metadata import AttentionPlan, KeyBias
 from models.backends import interface as ops
-from models.batch import DecoderBatch, EncoderBatch, SoundBatch
+from models.batch import AudioBatch, DecoderBatch, EncoderBatch
 from models.config import AttentionConfig, RopeConfig
 from models.kv_cache import KVCache
 from models.layers.attention import Attention
-from models.layers.full_sequence_attention import WholeAttention
+from models.layers.full_sequence_attention import FullSequenceAttention
 from models.layers.positions import PositionEncodings, Rotation
 
 
@@ -159,7 +159,7 @@ class PackedStep(Step):
 
     def __init__(
         self,
-        batch: EncoderBatch | SoundBatch,
+        batch: EncoderBatch | AudioBatch,
         encodings: PositionEncodings,
         num_layers: int,
         dtype: torch.dtype,
@@ -173,7 +173,7 @@ class PackedStep(Step):
         self._whole_plans: dict[AttentionConfig, Any] = {}
 
     def self_attention(self, layer: int, attention: Attention, hidden: Tensor) -> Tensor:
-        if not isinstance(attention, WholeAttention):
+        if not isinstance(attention, FullSequenceAttention):
             return super().self_attention(layer, attention, hidden)
         if attention.config not in self._whole_plans:
             assert self._texts is not None, "sounds are no texts"
@@ -185,7 +185,7 @@ class PackedStep(Step):
         query_lens, firsts = self.lengths, None
         if kind.wanted:
             assert self._texts is not None
-            query_lens, firsts = (1,) * len(self.lengths), self._texts.wanted_positions
+            query_lens, firsts = (1,) * len(self.lengths), self._texts.output_positions
         if kind.cross:
             assert self._source is not None
             return AttentionPlan(query_lens, self._source.lengths, self._dtype, self._device)
@@ -242,8 +242,8 @@ class PagedStep(Step):
         batch, dtype, device = self._batch, self._dtype, self._device
         query_lens = batch.query_lens
         if kind.wanted:
-            assert batch.wanted_lens is not None
-            query_lens = batch.wanted_lens
+            assert batch.output_lens is not None
+            query_lens = batch.output_lens
         if kind.cross:
             assert self._cross_cache is not None
             tables, size = batch.source_block_tables, self._cross_cache.block_size

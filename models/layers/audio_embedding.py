@@ -6,15 +6,15 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from models.batch import SoundBatch
+from models.batch import AudioBatch
 from models.config import ConvolutionalEmbeddingConfig
-from models.layers.embeddings import Table
-from models.layers.linear import Kernel
+from models.layers.embeddings import EmbeddingTable
+from models.layers.linear import ConvolutionWeights
 
 KERNEL_SIZE = 3
 
 
-class Convolution(Kernel):
+class Convolution(ConvolutionWeights):
     """Three frames wide, zeros beyond both ends.
 
     forward: [batch, in, frames] -> [batch, hidden, ceil(frames / stride)].
@@ -38,9 +38,9 @@ class ConvolutionalEmbedding(nn.Module):
         super().__init__()
         self.convolution_1 = Convolution(config.num_mels, hidden_size, stride=1)
         self.convolution_2 = Convolution(hidden_size, hidden_size, stride=2)
-        self.positions = Table(config.num_positions, hidden_size)
+        self.positions = EmbeddingTable(config.num_positions, hidden_size)
 
-    def read(self, batch: SoundBatch) -> Tensor:
+    def read(self, batch: AudioBatch) -> Tensor:
         """The first hidden states of a batch: [tokens, hidden], model dtype."""
         output: Tensor = self(batch.frames, batch.frame_lengths) + self.positions(batch.positions)
         return output

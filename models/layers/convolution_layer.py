@@ -7,26 +7,26 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from models.backends.cpu.recording import NotRecordable, Rows
-from models.config import ConvolvedLayerConfig
+from models.config import ConvolutionLayerConfig
 from models.layers.activations import ACTIVATIONS
 from models.layers.layer import Layer
-from models.layers.linear import Kernel
+from models.layers.linear import ConvolutionWeights
 from models.layers.norms import make_norm
 from models.step_inputs import PackedStep, Step
 
 
-class ConvolvedLayer(Layer):
+class ConvolutionLayer(Layer):
     """`norm(layer(x) + act(conv(x)))`; before the first and after the last token of a sequence there are zeros.
 
     forward: like `Layer.forward`; whole sequences only.
     Source: He et al. 2021, arXiv:2006.03654, by the published code of its second version.
     """
 
-    def __init__(self, config: ConvolvedLayerConfig, hidden_size: int, index: int) -> None:
+    def __init__(self, config: ConvolutionLayerConfig, hidden_size: int, index: int) -> None:
         super().__init__(config, hidden_size, index)
         self.groups, self.margin = config.groups, config.kernel_size // 2
         self.activation = ACTIVATIONS[config.activation]
-        self.convolution = Kernel(hidden_size, hidden_size // config.groups, config.kernel_size)
+        self.convolution = ConvolutionWeights(hidden_size, hidden_size // config.groups, config.kernel_size)
         self.convolution_norm = make_norm(config.norm, hidden_size)
 
     def forward(self, x: Tensor, step: Step) -> Tensor:

@@ -12,7 +12,7 @@ from models.attention_metadata import AttentionPlan, Distances
 from models.backends import interface as ops
 from models.batch import EncoderBatch
 from models.config import DisentangledConfig, DistanceConfig, RopeConfig
-from models.layers.full_sequence_attention import WholeAttention
+from models.layers.full_sequence_attention import FullSequenceAttention
 from models.layers.linear import Linear, parameter
 from models.layers.norms import make_norm
 from models.layers.positions import PositionEncodings, Rotation
@@ -51,7 +51,7 @@ class DistanceTable(nn.Module):
         return Distances(vectors if self.norm is None else self.norm(vectors), (rows - first).to(self.weight.device))
 
 
-class DisentangledAttention(WholeAttention[AttentionPlan]):
+class DisentangledAttention(FullSequenceAttention[AttentionPlan]):
     """Attention that adds `query · distance key` and `key · distance query` to the scores, all scaled alike."""
 
     not_by_token = ("query", "key", "position_query", "position_key")

@@ -13,7 +13,7 @@ from models.layers.norms import make_norm
 from models.layers.positions import fairseq_sinusoids, sinusoids
 
 
-class Table(nn.Module):
+class EmbeddingTable(nn.Module):
     """A row per index. weight: [rows, hidden], model dtype. forward: [tokens], int64 -> [tokens, hidden].
 
     `share` lets the weight go, all but its dtype and device: afterwards rows are read from the packed one of an output
@@ -33,7 +33,7 @@ class Table(nn.Module):
         self.weight = nn.Parameter(self.weight[:0].clone(), requires_grad=False)
 
 
-class ProjectedTable(Table):
+class ProjectedTable(EmbeddingTable):
     """A narrow table whose rows a matrix brings to the hidden size. weight: [rows, width]. forward: as above."""
 
     def __init__(self, rows: int, width: int, hidden_size: int) -> None:
@@ -66,22 +66,22 @@ class Embedding(nn.Module):
     tokens: a table that another stack owns too, or None for one of its own.
     """
 
-    def __init__(self, config: EmbeddingConfig, hidden_size: int, tokens: Table | None = None) -> None:
+    def __init__(self, config: EmbeddingConfig, hidden_size: int, tokens: EmbeddingTable | None = None) -> None:
         super().__init__()
         self.scale = config.scale
         width = config.width or hidden_size
         if tokens is None and config.token_width is not None:
             tokens = ProjectedTable(config.vocab_size, config.token_width, hidden_size)
-        self.tokens = Table(config.vocab_size, width) if tokens is None else tokens
-        self.positions: Table | SinusoidalTable | None = None
+        self.tokens = EmbeddingTable(config.vocab_size, width) if tokens is None else tokens
+        self.positions: EmbeddingTable | SinusoidalTable | None = None
         match config.positions:
             case LearnedPositions(num_positions=rows):
-                self.positions = Table(rows, width)
+                self.positions = EmbeddingTable(rows, width)
             case SinusoidalPositions(num_positions=rows, pairing=pairing):
                 self.positions = SinusoidalTable(sinusoids(rows, width, pairing))
             case FairseqSinusoidalPositions(num_positions=rows, first=first):
                 self.positions = SinusoidalTable(fairseq_sinusoids(rows, width, first))
-        self.token_types = Table(config.num_token_types, width) if config.num_token_types else None
+        self.token_types = EmbeddingTable(config.num_token_types, width) if config.num_token_types else None
         self.norm = make_norm(config.norm, width)
         self.token_norm = make_norm(config.token_norm, width)
         self.projection = None if config.width is None else Linear(width, hidden_size, bias=True)
@@ -98,7 +98,7 @@ class Embedding(nn.Module):
         """
         parts: list[tuple[Tensor | None, Tensor]] = []
         x: Tensor | None = None
-        if type(self.tokens) is Table and self.tokens.packed is None and self.token_norm is None:
+        if type(self.tokens) is EmbeddingTable and self.tokens.packed is None and self.token_norm is None:
             parts.append((token_ids, self.tokens.weight))
         else:
             x = self.tokens(token_ids) if self.scale == 1.0 else self.tokens(token_ids) * self.scale

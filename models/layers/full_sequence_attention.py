@@ -18,7 +18,7 @@ from models.layers.positions import PositionEncodings, Rotation
 Plan = TypeVar("Plan")
 
 
-class WholeAttention(Attention, ABC, Generic[Plan]):
+class FullSequenceAttention(Attention, ABC, Generic[Plan]):
     """Projections as in `Attention`, but the part itself decides who sees whom, and computes every token of a text even
     where few are wanted.
 

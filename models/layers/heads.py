@@ -113,12 +113,12 @@ class Classification(_Labels):
         self.config = config
 
     def forward(self, hidden: Tensor, batch: EncoderBatch) -> Tensor:
-        positions = batch.wanted_positions or self.wanted_positions(batch)
+        positions = batch.output_positions or self.output_positions(batch)
         if positions is None:
             return self.labels(pool(hidden, batch, "mean").to(hidden.dtype))
         return self.labels(batch.one_of_each(hidden, positions))
 
-    def wanted_positions(self, batch: EncoderBatch) -> tuple[int, ...] | None:
+    def output_positions(self, batch: EncoderBatch) -> tuple[int, ...] | None:
         """The one token of each text that is read, or None for the mean. A text that has no such token gives its
         first."""
         match self.config.pool:

@@ -78,7 +78,7 @@ def merged(parts: list[Linear]) -> tuple[Tensor, Tensor | None]:
     return weight, torch.cat([weight.new_zeros(p.weight.shape[0]) if p.bias is None else p.bias for p in parts])
 
 
-class Kernel(nn.Module):
+class ConvolutionWeights(nn.Module):
     """The weights of a convolution over tokens. weight: [out, in, size], bias: [out], model dtype."""
 
     def __init__(self, out_features: int, in_features: int, size: int) -> None:

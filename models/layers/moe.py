@@ -6,12 +6,12 @@ import torch
 from torch import Tensor, nn
 
 from models.backends import interface as ops
-from models.config import FeedForwardConfig, MixtureConfig
+from models.config import FeedForwardConfig, MixtureOfExpertsConfig
 from models.layers.feed_forward import FeedForward
 from models.layers.linear import parameter
 
 
-class Gate(nn.Module):
+class UnpackedLinear(nn.Module):
     """A linear layer that is never packed or rounded: it is small, and rounding would change which experts are chosen.
 
     weight: [out, in], model dtype. forward: [tokens, in] -> [tokens, out].
@@ -25,7 +25,7 @@ class Gate(nn.Module):
         return ops.linear(x, self.weight, None)
 
 
-class Mixture(nn.Module):
+class MixtureOfExperts(nn.Module):
     """`sum over a token's experts of share * expert(x)`, plus `sigmoid(shared_gate(x)) * shared(x)` where it has one.
 
     Tokens are brought into the order of their experts, so that each expert computes its own tokens and no others; what
@@ -36,15 +36,15 @@ class Mixture(nn.Module):
 
     not_by_token = ("experts",)
 
-    def __init__(self, config: MixtureConfig, hidden_size: int) -> None:
+    def __init__(self, config: MixtureOfExpertsConfig, hidden_size: int) -> None:
         super().__init__()
         self.config = config
-        self.router = Gate(hidden_size, config.num_experts)
+        self.router = UnpackedLinear(hidden_size, config.num_experts)
         self.experts = nn.ModuleList(FeedForward(config.expert, hidden_size) for _ in range(config.num_experts))
         self.shared: FeedForward | None = None
         if config.shared is not None:
             self.shared = FeedForward(config.shared, hidden_size)
-            self.shared_gate = Gate(hidden_size, 1)
+            self.shared_gate = UnpackedLinear(hidden_size, 1)
 
     def forward(self, x: Tensor) -> Tensor:
         if x.shape[0] == 0:
@@ -72,6 +72,12 @@ class Mixture(nn.Module):
         return (shares / shares.sum(-1, keepdim=True) if self.config.normalized else shares), chosen
 
 
-def make_feed_forward(config: FeedForwardConfig | MixtureConfig, hidden_size: int) -> FeedForward | Mixture:
+def make_feed_forward(
+    config: FeedForwardConfig | MixtureOfExpertsConfig, hidden_size: int
+) -> FeedForward | MixtureOfExperts:
     """The feed-forward sublayer that a configuration asks for."""
-    return Mixture(config, hidden_size) if isinstance(config, MixtureConfig) else FeedForward(config, hidden_size)
+    return (
+        MixtureOfExperts(config, hidden_size)
+        if isinstance(config, MixtureOfExpertsConfig)
+        else FeedForward(config, hidden_size)
+    )

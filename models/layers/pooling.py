@@ -22,7 +22,7 @@ def pool(hidden: Tensor, batch: EncoderBatch, mode: Pooling, skipped: Sequence[i
     token at position i the weight i + 1 (Muennighoff 2022, arXiv:2202.08904). Each sequence is reduced on its own, so
     that its batch-mates change nothing. skipped: tokens at the beginning of each that do not count; one always does.
     """
-    positions = wanted_positions(batch, mode, skipped)
+    positions = output_positions(batch, mode, skipped)
     if positions is not None:
         return batch.one_of_each(hidden, positions).float()
     starts = _starts(batch, skipped)
@@ -33,7 +33,7 @@ def pool(hidden: Tensor, batch: EncoderBatch, mode: Pooling, skipped: Sequence[i
     return torch.stack([_reduced(part, start, mode) for part, start in zip(parts, starts, strict=True)])
 
 
-def wanted_positions(
+def output_positions(
     batch: EncoderBatch, mode: Pooling, skipped: Sequence[int] | None = None
 ) -> tuple[int, ...] | None:
     """The one token of each text that `pool` takes, or None where it takes more."""

@@ -6,14 +6,16 @@ import torch
 from torch import Tensor
 
 from models.config import QuestionTypesEmbeddingConfig
-from models.layers.embeddings import Embedding, Table
+from models.layers.embeddings import Embedding, EmbeddingTable
 
 
 class QuestionTypesEmbedding(Embedding):
     """An embedding whose types are 0 up to a text's first separator and 1 after it, or all 0 without a separator to
     look for. A text that lacks it is typed as if it began with it, as the reference does."""
 
-    def __init__(self, config: QuestionTypesEmbeddingConfig, hidden_size: int, tokens: Table | None = None) -> None:
+    def __init__(
+        self, config: QuestionTypesEmbeddingConfig, hidden_size: int, tokens: EmbeddingTable | None = None
+    ) -> None:
         super().__init__(config, hidden_size, tokens)
         self.separator_id = config.separator_id
 

@@ -27,7 +27,7 @@ from models.config.sparse_attention import (
     LongformerAttentionConfig,
     TransientGlobalAttentionConfig,
 )
-from models.layers.full_sequence_attention import WholeAttention
+from models.layers.full_sequence_attention import FullSequenceAttention
 from models.layers.linear import Linear
 from models.layers.norms import RMSNorm
 from models.layers.positions import BucketBias, PositionEncodings, Rotation
@@ -66,7 +66,7 @@ class TextPlan:
     global_tokens: Tensor | None = None
 
 
-class SparseAttention(WholeAttention[Sequence[tuple[Text, TextPlan]]]):
+class SparseAttention(FullSequenceAttention[Sequence[tuple[Text, TextPlan]]]):
     """Plans each text alone, and computes it alone."""
 
     @abstractmethod

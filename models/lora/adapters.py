@@ -36,7 +36,7 @@ class LowRank:
 
 
 @dataclass(frozen=True)
-class Chosen:
+class AdapterSelection:
     """Rows of a tensor that go through adapters: `rows`, adapter by adapter, each with its `parts` of them.
 
     rows: [n], int64, or a slice for all rows in their order. rest: the other rows, [m], int64, or None without any.
@@ -59,27 +59,27 @@ class AdapterRows:
         for index, name in enumerate(names):
             self._spans.setdefault(name, []).append((starts[index], starts[index + 1]))
         self.count, self._device = starts[-1], device
-        self._chosen: dict[frozenset[str], Chosen | None] = {}
+        self._chosen: dict[frozenset[str], AdapterSelection | None] = {}
 
-    def among(self, names: frozenset[str]) -> Chosen | None:
+    def among(self, names: frozenset[str]) -> AdapterSelection | None:
         """The rows of these adapters; None if there are none. Worked out once for all linears that ask the same."""
         if names not in self._chosen:
             self._chosen[names] = self._among(names)
         return self._chosen[names]
 
-    def _among(self, names: frozenset[str]) -> Chosen | None:
+    def _among(self, names: frozenset[str]) -> AdapterSelection | None:
         chosen = [name for name in self._spans if name in names]
         if not chosen:
             return None
         rest = self._rows_of(name for name in self._spans if name not in names)
         if rest is None and len(chosen) == 1:
             # All rows are its own, however many a tensor has.
-            return Chosen(slice(None), ((chosen[0], slice(None)),), None)
+            return AdapterSelection(slice(None), ((chosen[0], slice(None)),), None)
         ends = (0, *accumulate(sum(end - start for start, end in self._spans[name]) for name in chosen))
         parts = tuple((name, slice(*ends[index : index + 2])) for index, name in enumerate(chosen))
         mine = self._rows_of(chosen)
         assert mine is not None
-        return Chosen(mine, parts, rest)
+        return AdapterSelection(mine, parts, rest)
 
     def _rows_of(self, names: Iterable[str]) -> Tensor | None:
         """[n], int64: the rows of these, one after the other."""
@@ -184,7 +184,7 @@ class AdaptedLinear:
             y[chosen.rows] = changed
         return y
 
-    def _changed(self, y: Tensor, x: Tensor, chosen: Chosen) -> Tensor:
+    def _changed(self, y: Tensor, x: Tensor, chosen: AdapterSelection) -> Tensor:
         """Add to the base's product, in place, what each adapter makes of its rows. y: [n, out]. x: [n, in]; both of
         the base's dtypes, where a base that is rounded has bfloat16 around attention."""
         for name, part in chosen.parts:
