@@ -171,7 +171,7 @@ def _check_ends(body: GenerationFields, model: Model, params: GenerationParams) 
         raise InvalidRequest(
             f"`response_format` with beam search needs a token to end with; `{model.name}` has none", "response_format"
         )
-    if params.forced_bos_token_id is not None and model.tokenizer.spelling.tokens[params.forced_bos_token_id]:
+    if params.forced_bos_token_id is not None and model.tokenizer.token_bytes.by_id[params.forced_bos_token_id]:
         raise InvalidRequest("`forced_bos_token` is text, which does not go with `response_format`", "forced_bos_token")
 
 

@@ -20,17 +20,17 @@ from server.errors import InvalidRequest
 from server.ipc.messages import Generate, GenerateRow, TokenLogprob
 from server.ipc.params import GenerationParams
 from server.text.languages import Plan
-from server.text.spelling import Spelling
+from server.text.token_bytes import TokenBytes
 
 router = APIRouter()
 
 
-def text_options(body: GenerationFields, spelling: Spelling | None) -> TextOptions:
+def text_options(body: GenerationFields, token_bytes: TokenBytes | None) -> TextOptions:
     return TextOptions(
         skip_special_tokens=body.skip_special_tokens is not False,
         stop=tuple(body.stop or ()),
         include_stop=bool(body.include_stop),
-        spelling=spelling,
+        token_bytes=token_bytes,
     )
 
 
@@ -60,13 +60,13 @@ async def generate(request: Request) -> Response:
     model = state.candidates(body.model, ("generate", "translate"), "/generate")[0]
     plan = generation.language_plan(body, model)
     begins = model.info.is_encoder_decoder and body.decoder_prefix is None
-    rules, spelling = await grammar.prepare(state, model, body.response_format, continues=not begins)
+    rules, token_bytes = await grammar.prepare(state, model, body.response_format, continues=not begins)
     params, max_new_tokens, seed = generation.resolve(body, model, plan, grammar=rules)
-    spelling = spelling or await grammar.spell_stops(state, model, params)
+    token_bytes = token_bytes or await grammar.spell_stops(state, model, params)
     prompts = await _prompts(state, model, body, plan)
     echoes = _echoes(model, body, prompts)
     start = generation.decoder_start(body, model, plan)
-    options = text_options(body, spelling)
+    options = text_options(body, token_bytes)
     start_tokens = len(generation.bare_start(model, plan))
 
     rows: list[GenerateRow] = []

@@ -35,7 +35,7 @@ async def translate(request: Request) -> Response:
     model, plan = _choose(state, body)
     alternatives = body.num_alternatives or 0
     _refuse(body)
-    rules, spelling = await grammar.prepare(
+    rules, token_bytes = await grammar.prepare(
         state, model, body.response_format, continues=body.decoder_prefix is not None
     )
     params, max_new_tokens, seed = generation.resolve(body, model, plan, min_beams=alternatives + 1, grammar=rules)
@@ -44,7 +44,7 @@ async def translate(request: Request) -> Response:
             f"`num_alternatives` {alternatives} needs `num_beams` of at least {alternatives + 1}", "num_alternatives"
         )
     params = msgspec.structs.replace(params, num_return_sequences=alternatives + 1)
-    spelling = spelling or await grammar.spell_stops(state, model, params)
+    token_bytes = token_bytes or await grammar.spell_stops(state, model, params)
     texts = [body.inputs] if isinstance(body.inputs, str) else body.inputs
     jobs = [Segments(pieces) for pieces in await _split(state, model, body, plan, texts)]
     places = [(job, index) for job in jobs for index, segment in enumerate(job.segments) if segment.text.strip()]
@@ -52,7 +52,7 @@ async def translate(request: Request) -> Response:
 
     bare = generation.bare_start(model, plan)
     prefixed = generation.decoder_start(body, model, plan)
-    options = text_options(body, spelling)
+    options = text_options(body, token_bytes)
     rows: list[GenerateRow] = []
     answers: list[list[Answer]] = []
     begun: set[int] = set()

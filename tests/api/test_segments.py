@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from server.api.answers import Answer, Delta, TextOptions
 from server.api.segments import Segment, Segments, split, whole
 from server.ipc.params import GenerationParams
-from server.text.tokenizer import load_tokenizer
+from server.text.load import load_tokenizer
 from tests.wire.checkpoints import write_checkpoint
 
 PIECES = st.lists(st.sampled_from(["Word", "a", ". ", "! ", "\n", ", ", " ", "。", "日", "Dr. ", "3. "]), max_size=40)
