@@ -8,20 +8,20 @@ from collections.abc import Awaitable, Callable
 
 import uvicorn
 
-from server.api.protocol import Protocol
-from server.api.sse import CHANNEL, EventStream, Writer
+from server.api.protocol import DirectHttpProtocol
+from server.api.sse import DIRECT_CONNECTION, EventStream, Writer
 
 PIECE = b"data: " + b"x" * 4000 + b"\n\n"
 
 
 async def ask(app: Callable[..., Awaitable[None]], read: Callable[[asyncio.StreamReader], Awaitable[bytes]]) -> bytes:
     """One request to an app behind our protocol; `read` takes the answer from the connection."""
-    config = uvicorn.Config(app, http=Protocol, ws="none", lifespan="off", log_config=None)
+    config = uvicorn.Config(app, http=DirectHttpProtocol, ws="none", lifespan="off", log_config=None)
     config.load()
     server = uvicorn.Server(config)
     loop = asyncio.get_running_loop()
     listener = await loop.create_server(
-        lambda: Protocol(config=config, server_state=server.server_state, app_state={}), "127.0.0.1", 0
+        lambda: DirectHttpProtocol(config=config, server_state=server.server_state, app_state={}), "127.0.0.1", 0
     )
     reader, writer = await asyncio.open_connection(*listener.sockets[0].getsockname()[:2], limit=1 << 16)
     try:
@@ -56,9 +56,9 @@ async def test_both_ways_write_the_same_body() -> None:
             await writer.send(b"data: %d again\n\n" % number)
 
     async def app(scope: dict, receive: Callable, send: Callable) -> None:
-        assert not scope[CHANNEL].write(b"too early"), "before the head nothing may be written"
+        assert not scope[DIRECT_CONNECTION].write(b"too early"), "before the head nothing may be written"
         await EventStream(frames, lambda: None)(scope, receive, send)
-        assert not scope[CHANNEL].write(b"too late")
+        assert not scope[DIRECT_CONNECTION].write(b"too late")
 
     answer = await ask(app, lambda reader: reader.read())
     assert ways == [True] * 4
