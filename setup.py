@@ -1,4 +1,4 @@
-"""Builds the kernels of `models/ops/native` with the package; everything else is in `pyproject.toml`.
+"""Builds the kernels of `models/backends/cpu/kernels` with the package; everything else is in `pyproject.toml`.
 
 They are plain C++ with OpenMP and need no torch to build. Without a compiler the package installs all the same, says
 so, and computes with torch alone.
@@ -13,7 +13,7 @@ from pathlib import Path
 from setuptools import Extension, setup
 from setuptools.command.build_ext import build_ext
 
-SOURCES = sorted(str(path) for path in Path("models/ops/native").glob("*.cpp"))
+SOURCES = sorted(str(path) for path in Path("models/backends/cpu/kernels").glob("*.cpp"))
 FLAGS = ["-std=c++17", "-O3", "-fopenmp", "-fvisibility=hidden", "-fno-math-errno", "-fno-trapping-math"]
 FLAGS += ["-ffp-contract=fast", "-Wno-psabi", "-g0"]
 # GCC warns of its own header (bug 105593).
@@ -51,9 +51,9 @@ class BuildKernels(build_ext):
 setup(
     ext_modules=[
         Extension(
-            "models.ops._native",
+            "models.backends.cpu._kernels",
             SOURCES,
-            depends=sorted(str(path) for path in Path("models/ops/native").glob("*.h")),
+            depends=sorted(str(path) for path in Path("models/backends/cpu/kernels").glob("*.h")),
             extra_compile_args=FLAGS,
             extra_link_args=["-fopenmp"],
             optional=True,

@@ -11,7 +11,7 @@ from typing import Literal
 import numpy as np
 import torch
 
-from models.sentence import SentenceHead
+from models.layers.sentence_head import SentenceHead
 from server.engine.encode_queue import EncodeQueue, EncodeRequest, Text
 from server.engine.events import NOT_FINITE, STEP_FAILED, TIMED_OUT, Events, StepFailed
 from server.engine.limits import Limits

@@ -11,9 +11,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from models.batch import SoundBatch
+from models.batch import AudioBatch
 from models.kv_cache import KVCache
-from models.log_mel import HOP_SAMPLES, WINDOW_SAMPLES, LogMel
+from models.layers.log_mel import HOP_SAMPLES, WINDOW_SAMPLES, LogMel
 from server.engine.encode_queue import Text
 from server.engine.encoding import Encoding
 from server.engine.limits import Limits
@@ -41,11 +41,11 @@ class SoundRunner(Runner):
         super().__init__(model, device, self_cache, cross_cache)
         self.num_mels = num_mels
 
-    def source_batch(self, requests: Sequence[Request]) -> SoundBatch:
+    def source_batch(self, requests: Sequence[Request]) -> AudioBatch:
         """Pack whole recordings, or windows of longer ones."""
         frames = [_floats(request.source_frames).view(-1, self.num_mels) for request in requests]
         adapters = named([request.adapter for request in requests])
-        return SoundBatch(torch.cat(frames).to(self.device), tuple(len(one) for one in frames), adapters)
+        return AudioBatch(torch.cat(frames).to(self.device), tuple(len(one) for one in frames), adapters)
 
 
 class Hearing(Encoding):

@@ -14,8 +14,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from models import ops
-from models.ops import Survey
+from models.backends import interface as ops
+from models.backends.interface import Survey
 from models.scoring import Scoring
 from server.engine.beam_search import Describe, advance_together
 from server.engine.constraint import Constraint

@@ -13,7 +13,7 @@ from collections.abc import Callable
 
 import torch
 
-from models import ops
+from models.backends import interface as ops
 from server.engine.connection import Connection
 from server.engine.engine import Engine
 from server.engine.hearing import rehearsal

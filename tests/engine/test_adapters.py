@@ -9,8 +9,8 @@ import pytest
 import torch
 from msgspec.structs import replace
 
-from models.adapters import AdapterRows
 from models.loader import load_model
+from models.lora.adapters import AdapterRows
 from server.engine import prefix_keys, sequence
 from server.engine.loading import Loaded, LoadError, adapter_infos, build, load
 from server.engine.service import start

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from models import ops
+from models.backends import interface as ops
 from server.engine import selection
 from server.engine.beam_search import Beam, BeamSearch, advance_together
 from server.engine.logits import Logits

@@ -9,7 +9,7 @@ import pytest
 import torch
 from transformers.generation import GenerationMixin
 
-from models.log_mel import LogMel
+from models.layers.log_mel import LogMel
 from server.engine.loading import Loaded
 from server.engine.scheduler import SOURCE_TOKENS_PER_TOKEN
 from server.ipc.descriptions import ModelSpec

@@ -12,7 +12,7 @@ from models.config import (
     LanguageModelHead,
     LinearScaling,
     LongScaling,
-    MixtureConfig,
+    MixtureOfExpertsConfig,
     RopeConfig,
 )
 from models.families import FAMILIES
@@ -155,7 +155,7 @@ def test_smollm3_layers_without_positions():
 
 def test_which_layers_have_experts():
     def mixed(hf):
-        return [isinstance(layer.feed_forward, MixtureConfig) for layer in build(hf).decoder.layers]
+        return [isinstance(layer.feed_forward, MixtureOfExpertsConfig) for layer in build(hf).decoder.layers]
 
     assert mixed(MIXTRAL) == mixed(QWEN2_MOE) == [True] * 4
     assert mixed({**QWEN3_MOE, "decoder_sparse_step": 2}) == [False, True] * 2

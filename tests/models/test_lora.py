@@ -10,10 +10,10 @@ import torch
 import transformers
 from safetensors.torch import load_file, save_file
 
-from models.adapters import AdapterRows
 from models.config import ConfigError
 from models.loader import load_model
-from models.lora_config import LoraConfig
+from models.lora.adapters import AdapterRows
+from models.lora.config import LoraConfig
 from tests.engine.shapes import DECODERS
 from tests.parity.adapters import save_adapter
 from tests.parity.checkpoints import save

@@ -11,7 +11,7 @@ import transformers
 
 from models.config import ClassificationHead
 from models.families import FAMILIES
-from models.pooling import normalize, pool
+from models.layers.pooling import normalize, pool
 from tests.engine.harness import forget_longer_texts
 from tests.parity.checkpoints import edit_config, load, random_ids, save
 from tests.parity.decoder_cases import MORE_CASES

@@ -9,7 +9,7 @@ from torch import nn
 
 from models.config import ConfigError
 from models.families import family_of
-from models.sparse import TransientGlobalAttention
+from models.layers.sparse_attention import TransientGlobalAttention
 from server.engine.loading import Loaded
 from server.ipc.descriptions import ModelSpec
 from tests.engine.harness import Pair, generate, reference, run

@@ -6,13 +6,14 @@ import pytest
 import torch
 import transformers
 
-from models import ops, sparse
-from models.attention import Attention
+from models.backends import interface as ops
 from models.batch import EncoderBatch
 from models.config import ConfigError
 from models.families import family_of
-from models.pooling import normalize, pool
-from models.sparse import BlockSparseAttention, LongformerAttention, SparseAttention
+from models.layers import sparse_attention as sparse
+from models.layers.attention import Attention
+from models.layers.pooling import normalize, pool
+from models.layers.sparse_attention import BlockSparseAttention, LongformerAttention, SparseAttention
 from tests.parity.checkpoints import forget_short_texts, load, random_ids, save
 from tests.parity.largest import largest
 from tests.parity.paged import encoder_batch
@@ -251,7 +252,7 @@ def test_memory_of_a_window_without_blocks(tmp_path, device, monkeypatch):
     """Negative control of the measure: the reference's window, a mask over all pairs, is seen."""
     family, options = CASES["longformer"]
     monkeypatch.setitem(CASES, "longformer", (family, {**options, "max_position_embeddings": LONG + 2}))
-    monkeypatch.setattr("models.layer.BandedAttention", Attention)
+    monkeypatch.setattr("models.layers.layer.BandedAttention", Attention)
     _, ours = make("longformer", "Model", tmp_path, device)
     with ops.using("torch"):
         assert largest(ours.transformer, VOCAB, LONG) >= LONG * LONG

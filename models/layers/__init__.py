@@ -1,0 +1,1 @@
+"""Layers of a transformer: one part per file."""

@@ -1,0 +1,1 @@
+"""LoRA adapters: configuration, reading, and the products beside a model's weights."""
