@@ -110,42 +110,38 @@ async def choose_protocol(candidate: type[LimitedHttpProtocol] = DirectHttpProto
     """Return `candidate` if its direct writes work with the installed uvicorn, else the protocol without them."""
     try:
         async with asyncio.timeout(SELF_TEST_SECONDS):
-            works = await _direct_writes_work(candidate)
-        reason = "they produce other bytes than ASGI"
+            if await _direct_writes_work(candidate):
+                return candidate
+        reason = "the bytes on the connection are wrong"
     except Exception as error:
-        works, reason = False, f"{type(error).__name__}: {error}"
-    if works:
-        return candidate
+        reason = f"{type(error).__name__}: {error}"
     log.warning("direct writes do not work with uvicorn %s (%s); events use ASGI", uvicorn.__version__, reason)
     return LimitedHttpProtocol
 
 
 async def _direct_writes_work(protocol_class: type[LimitedHttpProtocol]) -> bool:
     """Run one request in memory, with direct and ASGI writes in turn, and compare the response body."""
-    done = asyncio.Event()
     accepted: list[bool] = []
+    transport = _MemoryTransport()
 
     async def app(scope: Scope, receive: Receive, send: Send) -> None:
-        try:
-            connection = scope[DIRECT_CONNECTION]
-            accepted.append(connection.write(b"before the head"))
-            await send({"type": "http.response.start", "status": 200, "headers": []})
-            for number in (b"1", b"2"):
-                accepted.append(connection.write(b"direct " + number))
-                await send({"type": "http.response.body", "body": b"asgi " + number, "more_body": True})
-            await send({"type": "http.response.body", "body": b"", "more_body": False})
-            accepted.append(connection.write(b"after the end"))
-        finally:
-            done.set()
+        connection = scope.get(DIRECT_CONNECTION, _NoConnection())
+        accepted.append(connection.write(b"before the head"))
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        for number in (b"1", b"2"):
+            accepted.append(connection.write(b"direct " + number))
+            await send({"type": "http.response.body", "body": b"asgi " + number, "more_body": True})
+        await send({"type": "http.response.body", "body": b"", "more_body": False})
+        accepted.append(connection.write(b"after the end"))
+        transport.close()
 
     config = uvicorn.Config(app, lifespan="off", log_config=None)
     config.load()
-    transport = _MemoryTransport()
     protocol = protocol_class(config=config, server_state=ServerState(), app_state={})
     protocol.connection_made(transport)
     try:
         protocol.data_received(b"GET / HTTP/1.1\r\nhost: localhost\r\n\r\n")
-        await done.wait()
+        await transport.closed.wait()
     finally:
         protocol.connection_lost(None)
     body = bytes(transport.written).partition(b"\r\n\r\n")[2]
@@ -153,21 +149,29 @@ async def _direct_writes_work(protocol_class: type[LimitedHttpProtocol]) -> bool
     return body == expected and accepted == [False, True, True, False]
 
 
+class _NoConnection:
+    """Stands for the connection that a protocol did not add to the scope."""
+
+    def write(self, body: bytes) -> bool:
+        return False
+
+
 class _MemoryTransport(asyncio.Transport):
     """Collects written bytes."""
 
     def __init__(self) -> None:
         super().__init__()
+        self.closed = asyncio.Event()
         self.written = bytearray()
 
     def write(self, data: bytes | bytearray | memoryview) -> None:
         self.written += data
 
     def is_closing(self) -> bool:
-        return False
+        return self.closed.is_set()
 
     def close(self) -> None:
-        pass
+        self.closed.set()
 
     def pause_reading(self) -> None:
         pass
