@@ -11,7 +11,7 @@ import msgspec
 import pytest
 
 from server.api import checkpoint_text
-from server.api.app import create_app
+from server.api.app import create_api
 from server.api.state import State
 from server.api.telemetry import Telemetry
 from server.ipc.client import EngineClient
@@ -42,7 +42,7 @@ class Bench:
             texts={name: checkpoint_text.load(name, Path(directory)) for name, directory in directories.items()},
         )
         self.infos = {name: describe(ModelSpec(name, directory, "auto")) for name, directory in directories.items()}
-        self.app = create_app(self.state)
+        self.app = create_api(self.state)
 
     def become_ready(self, **defaults: object) -> None:
         """Let the worker be ready; `defaults` are what every generating checkpoint says of itself."""
