@@ -15,7 +15,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from server.api.app import create_app
+from starlette.types import ASGIApp
+
+from server import settings as configuration
+from server.api.app import create_api
+from server.api.lifecycle import Lifecycle
 from server.api.serve import serve
 from server.api.state import State
 from server.api.telemetry import Telemetry
@@ -29,7 +33,7 @@ from server.ipc.descriptions import (
     Speculation,
 )
 from server.ipc.messages import Progress
-from server.ipc.supervisor import Patience, Supervisor
+from server.ipc.supervisor import WORKER_COMMAND, Patience, Supervisor
 from server.metrics import Metrics
 from server.operations.runtime import Runtime
 from server.settings import Settings
@@ -65,18 +69,18 @@ class Server:
             metrics=metrics,
             runtime=Runtime(client, metrics, self.texts, settings.max_text_characters),
             fresh=lambda: self.supervisor.fresh,
-            failed=lambda: self.supervisor.state == "failed",
+            failed=lambda: self.lifecycle.failed,
             keys=settings.keys(),
         )
+        self.lifecycle = Lifecycle(self.state, self.supervisor, self._load_texts)
 
     async def serve(self, listener: socket.socket) -> None:
         """Until a signal says otherwise."""
         log.info("loading %s", ", ".join(self.directories))
         host, port = listener.getsockname()[:2]
         url = f"http://{f'[{host}]' if ':' in host else host}:{port}"
-        await serve(
-            create_app(self.state), self.state, self.supervisor, listener, self._load_texts, lambda: self._greet(url)
-        )
+        app = create_api(self.state, self.lifecycle.lifespan)
+        await serve(app, self.lifecycle, listener, lambda: self._greet(url))
 
     async def _load_texts(self) -> None:
         for name, directory in self.directories.items():
@@ -97,6 +101,18 @@ class Server:
         shown = next((model for model in models if "generate" in model.info.tasks), models[0])
         lines += ["", "Try it:", f"  {_example(url, shown.info)}", ""]
         print("\n".join(lines), flush=True)
+
+
+def create_app(settings: Settings | None = None, worker: Sequence[str] = WORKER_COMMAND) -> ASGIApp:
+    """Create an application for any ASGI server that supports lifespan events, for example uvicorn or hypercorn.
+
+    settings: by default read from the environment (`TRIPTYCH_MODELS` and so on).
+    worker: command that starts the worker process.
+    The ASGI server binds the address, so `host` and `port` have no effect; without API keys, bind a loopback address.
+    Raises StartError or CheckpointError for models that cannot be found.
+    """
+    server = Server(configuration.load({}) if settings is None else settings, worker)
+    return create_api(server.state, server.lifecycle.unattended_lifespan)
 
 
 def _example(url: str, info: ModelInfo) -> str:

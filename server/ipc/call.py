@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from types import TracebackType
 from typing import Protocol
 
@@ -44,7 +44,7 @@ EventSink = Callable[[list[tuple[int, Event]]], bool]
 class SequenceClient(Protocol):
     """The part of `EngineClient` that a call uses. `request_id` is the id of one sequence on the wire."""
 
-    def submit(self, call: Call, messages: Sequence[Generate | Encode]) -> None: ...
+    def submit(self, call: Call, message: Generate | Encode) -> list[int]: ...
 
     def next_id(self) -> int: ...
 
@@ -94,18 +94,17 @@ class Call:
         """A new id for a sequence."""
         return self._client.next_id()
 
-    def submit(self, messages: Sequence[Generate | Encode]) -> None:
-        """Admit and send all messages, or none. Events name a sequence by its index in `messages`.
+    def submit(self, message: Generate | Encode) -> None:
+        """Admit and send a message, with all its rows or not at all. Events name a sequence by its row.
 
         Earlier sequences of this call must have ended.
         Raises ClientGone after `leave`, and the errors of `EngineClient.submit`.
         """
-        assert not self._open, "a call runs one batch of sequences at a time"
+        assert not self._open, "a call runs one message at a time"
         if self._gone:
             raise ClientGone("the client closed the connection")
         self.submitted = time.monotonic()
-        self._client.submit(self, messages)
-        self._ids = [message.request_id for message in messages]
+        self._ids = self._client.submit(self, message)
         self._open = set(self._ids)
         self._stop_timer()
         if self.deadline is not None:

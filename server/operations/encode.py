@@ -118,7 +118,7 @@ def check_ids(token_ids: Sequence[int], info: ModelInfo, param: str) -> list[int
 async def encoded_items(call: Call, message: Encode) -> list[Encoded]:
     """Submit a message and return the engine's answer to each item, in order. Raises the error of a failed item."""
     answers: list[Encoded | None] = [None] * len(message.items)
-    call.submit([message])
+    call.submit(message)
     while events := await call.events():
         for _, event in events:
             if isinstance(event, Failed):

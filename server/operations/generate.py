@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from server.errors import InvalidRequest
 from server.ipc.call import Call
-from server.ipc.messages import Generate
+from server.ipc.messages import Generate, GenerateRow
 from server.ipc.params import GenerationParams
 from server.operations import grammar, prompts
 from server.operations.cost import MAX_ADDED_TOKENS, Cost, characters_of, max_tokens
@@ -18,7 +18,9 @@ from server.operations.generation_params import DEFAULT_NEW_TOKENS, resolve
 from server.operations.generation_run import TextRun, Timings, Usage
 from server.operations.runtime import Runtime, ServedModel
 from server.text.languages import Plan
-from server.text.spelling import Spelling
+from server.text.token_bytes import TokenBytes
+
+SEED_LIMIT = 1 << 64
 
 
 @dataclass(frozen=True)
@@ -86,7 +88,7 @@ class GenerateRun(TextRun):
 
     spec: GenerateSpec
     model: ServedModel
-    params: GenerationParams
+    seed: int
     prompts: list[list[int]]
 
     def result(self) -> GenerateResult:
@@ -97,7 +99,7 @@ class GenerateRun(TextRun):
             self.model.name,
             [self._choice(text) for text in kept],
             Usage(sum(map(len, self.prompts)), self.completion_tokens(), self.cached_prompt_tokens(options.candidates)),
-            self.params.seed,
+            self.seed,
             self.timings(),
         )
 
@@ -129,34 +131,44 @@ async def generate(runtime: Runtime, call: Call, spec: GenerateSpec) -> Generate
     plan = prompts.language_plan(options, model)
     is_seq2seq = model.info.is_encoder_decoder
     continues = not is_seq2seq or options.decoder_prefix is not None
-    rules, spelling = await grammar.prepare(runtime, model, options.text_format, continues=continues)
-    params = resolve(options, model, plan, grammar=rules)
-    if params.stop_texts and spelling is None:
-        spelling = await grammar.spelling_for_stops(runtime, model)
+    rules, token_bytes = await grammar.prepare(runtime, model, options.text_format, continues=continues)
+    resolved = resolve(options, model, plan, grammar=rules)
+    params = resolved.params
+    if params.stop_texts and token_bytes is None:
+        token_bytes = await grammar.token_bytes_for_stops(runtime, model)
     prompt_ids = await _prompt_ids(runtime, model, spec, plan)
     echoes = _echoes(model, spec, prompt_ids)
     prefix = prompts.decoder_prefix(options, model)
     start = prompts.decoder_start(model, plan) + prefix
-    shown = text_options(options, spelling)
-    messages: list[Generate] = []
+    shown = text_options(options, token_bytes)
+    rows: list[GenerateRow] = []
     texts: list[list[GeneratedText]] = []
-    for prompt, echo in zip(prompt_ids, echoes, strict=True):
+    for origin, (prompt, echo) in enumerate(zip(prompt_ids, echoes, strict=True)):
         room = prompts.max_new_tokens(model.info, prompt, start, "prompt")
         continued = prefix if is_seq2seq else prompt
         for index in range(options.candidates):
-            own = prompts.row_params(params, index, room, shown.drops_space and not continued)
-            texts.append(hypotheses(model, own, len(messages), shown, continued, echo))
-            messages.append(
-                Generate(call.next_id(), model.name, prompt, start, own, call.deadline, cache_salt=call.cache_salt)
+            texts.append(hypotheses(model, params, len(rows), shown, continued, echo))
+            rows.append(
+                GenerateRow(
+                    call.next_id(),
+                    min(resolved.max_new_tokens, room),
+                    origin,
+                    start,
+                    seed=(resolved.seed + index) % SEED_LIMIT,
+                    # All rows of a prompt read the same text, so only the first one reports its log-probabilities.
+                    prompt_logprobs=options.prompt_logprobs and index == 0,
+                    text_drops_space=shown.drops_space and not continued,
+                )
             )
-    prompts.check_attention_size(messages)
-    call.submit(messages)
-    return GenerateRun(call, texts, spec=spec, model=model, params=params, prompts=prompt_ids)
+    message = Generate(model.name, params, prompt_ids, rows, call.deadline, cache_salt=call.cache_salt)
+    prompts.check_attention_size(message)
+    call.submit(message)
+    return GenerateRun(call, texts, spec=spec, model=model, seed=resolved.seed, prompts=prompt_ids)
 
 
-def text_options(options: GenerationOptions, spelling: Spelling | None) -> TextOptions:
+def text_options(options: GenerationOptions, token_bytes: TokenBytes | None) -> TextOptions:
     """How the answers of a request become text."""
-    return TextOptions(options.skip_special_tokens, tuple(options.stop), options.include_stop, spelling)
+    return TextOptions(options.skip_special_tokens, tuple(options.stop), options.include_stop, token_bytes)
 
 
 def hypotheses(

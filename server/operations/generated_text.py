@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from server.ipc.messages import Hypothesis, TokenLogprob
 from server.ipc.params import GenerationParams
 from server.text.detokenizer import IncrementalDetokenizer
-from server.text.spelling import Spelling
+from server.text.token_bytes import TokenBytes
 from server.text.tokenizer import Tokenizer
 
 
@@ -22,18 +22,18 @@ from server.text.tokenizer import Tokenizer
 class TextOptions:
     """How tokens become text.
 
-    spelling: bytes of each token, for answers that a grammar or beam search with stop strings decided byte by byte.
+    token_bytes: bytes of each token, for answers that a grammar or beam search with stop strings decided byte by byte.
     """
 
     skip_special_tokens: bool = True
     stop: tuple[str, ...] = ()
     include_stop: bool = False
-    spelling: Spelling | None = None
+    token_bytes: TokenBytes | None = None
 
     @property
     def drops_space(self) -> bool:
-        """Whether a space at the beginning of an answer belongs to the spelling of its first word, not to the text."""
-        return self.spelling is not None and self.spelling.opens_with_space
+        """Whether a space at the beginning of an answer belongs to its first token only, not to the text."""
+        return self.token_bytes is not None and self.token_bytes.opens_with_space
 
 
 @dataclass(frozen=True)
@@ -106,7 +106,7 @@ class GeneratedText:
             skip_special_tokens=options.skip_special_tokens,
             stop=options.stop,
             include_stop=options.include_stop,
-            spelling=options.spelling,
+            token_bytes=options.token_bytes,
             show_names=not params.stop_texts,
         )
 
@@ -157,7 +157,7 @@ class GeneratedText:
         return [self.scored(entry) for entry in self.logprobs]
 
     def scored(self, entry: TokenLogprob) -> ScoredToken:
-        """A log-probability with the spelling of its tokens."""
+        """A log-probability with the text of its tokens."""
         top = [(token_id, self._spell(token_id), logprob) for token_id, logprob in entry.top]
         return ScoredToken(entry.token_id, self._spell(entry.token_id), entry.logprob, top)
 

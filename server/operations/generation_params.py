@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import TypeVar
 
 from server.errors import InvalidRequest
@@ -23,14 +24,28 @@ DEFAULT_NEW_TOKENS = 256
 Value = TypeVar("Value")
 
 
+@dataclass(frozen=True)
+class ResolvedOptions:
+    """Options with all defaults applied.
+
+    params: shared by all sequences of the request.
+    max_new_tokens: before the context limits it.
+    seed: of the first sequence of each prompt.
+    """
+
+    params: GenerationParams
+    max_new_tokens: int
+    seed: int
+
+
 def _first(*values: Value | None, default: Value) -> Value:
     return next((value for value in values if value is not None), default)
 
 
 def resolve(
     options: GenerationOptions, model: ServedModel, plan: Plan, min_beams: int = 1, grammar: str = ""
-) -> GenerationParams:
-    """Parameters of all sequences of a request, before the context length limits `max_new_tokens`.
+) -> ResolvedOptions:
+    """Parameters of all sequences of a request.
 
     plan: how the checkpoint is asked for the target language.
     min_beams: beams that the requested alternatives need, if the request does not set `num_beams`.
@@ -49,7 +64,6 @@ def resolve(
     beams = num_beams > 1
     sample = not beams and (asks_to_sample or by_default)
     params = GenerationParams(
-        max_new_tokens=_first(options.max_new_tokens, defaults.max_new_tokens, default=DEFAULT_NEW_TOKENS),
         min_new_tokens=_first(options.min_new_tokens, defaults.min_new_tokens, default=0),
         do_sample=sample,
         temperature=_first(options.temperature, defaults.temperature, default=1.0) if sample else 1.0,
@@ -57,7 +71,6 @@ def resolve(
         top_p=_first(options.top_p, defaults.top_p, default=1.0) if sample else 1.0,
         min_p=_first(options.min_p, defaults.min_p, default=0.0) if sample else 0.0,
         typical_p=_first(options.typical_p, defaults.typical_p, default=1.0) if sample else 1.0,
-        seed=_first(options.seed, default=secrets.randbits(63)),
         repetition_penalty=_first(options.repetition_penalty, defaults.repetition_penalty, default=1.0),
         presence_penalty=options.presence_penalty,
         frequency_penalty=options.frequency_penalty,
@@ -87,14 +100,14 @@ def resolve(
         diversity_penalty=options.diversity_penalty,
         logprobs=options.logprobs or options.is_ranked,
         top_logprobs=options.top_logprobs,
-        prompt_logprobs=options.prompt_logprobs,
         stream=options.stream,
         grammar=grammar,
         attention=options.return_attention,
     )
-    _check_minimum(options, params)
+    max_new_tokens = _first(options.max_new_tokens, defaults.max_new_tokens, default=DEFAULT_NEW_TOKENS)
+    _check_minimum(options, max_new_tokens)
     _check_ends(model, params)
-    return params
+    return ResolvedOptions(params, max_new_tokens, _first(options.seed, default=secrets.randbits(63)))
 
 
 def check_family(options: GenerationOptions, info: ModelInfo) -> None:
@@ -139,11 +152,11 @@ def _forced_bos(options: GenerationOptions, model: ServedModel, plan: Plan) -> i
     return token_id
 
 
-def _check_minimum(options: GenerationOptions, params: GenerationParams) -> None:
-    """A checkpoint's own minimum is clipped instead, in `prompts.row_params`."""
-    if options.min_new_tokens is not None and options.min_new_tokens > params.max_new_tokens:
+def _check_minimum(options: GenerationOptions, max_new_tokens: int) -> None:
+    """A minimum of the checkpoint is no error; the engine applies it as far as `max_new_tokens` allows."""
+    if options.min_new_tokens is not None and options.min_new_tokens > max_new_tokens:
         raise InvalidRequest(
-            f"`min_new_tokens` {options.min_new_tokens} is more than `max_new_tokens` {params.max_new_tokens}",
+            f"`min_new_tokens` {options.min_new_tokens} is more than `max_new_tokens` {max_new_tokens}",
             "min_new_tokens",
         )
 
@@ -156,7 +169,7 @@ def _check_ends(model: ServedModel, params: GenerationParams) -> None:
         raise InvalidRequest(
             f"`response_format` with beam search requires an end token; `{model.name}` has none", "response_format"
         )
-    if params.forced_bos_token_id is not None and model.tokenizer.spelling.tokens[params.forced_bos_token_id]:
+    if params.forced_bos_token_id is not None and model.tokenizer.token_bytes.by_id[params.forced_bos_token_id]:
         raise InvalidRequest(
             "`forced_bos_token` adds text to the answer, so it cannot be combined with `response_format`",
             "forced_bos_token",

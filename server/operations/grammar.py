@@ -1,6 +1,6 @@
 """Compile a text format into the grammar that the engine follows, and check it before the request is accepted.
 
-Also tells the worker how a model's tokens are spelled, which grammars and beam search with stop strings need.
+Also sends the bytes of a model's tokens to the worker, which needs them for grammars and for beams with stop strings.
 llguidance is imported with the first format that a client sends. Its reasons for refusing a format are shown to the
 client, without the text around them.
 """
@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from server.errors import InvalidRequest
 from server.ipc.messages import Vocabulary
 from server.operations.runtime import Runtime, ServedModel
-from server.text.spelling import NoSpelling, Spelling
+from server.text.token_bytes import NoTokenBytes, TokenBytes
 
 if TYPE_CHECKING:
     from llguidance import LLTokenizer
@@ -64,10 +64,10 @@ TextFormat = JsonFormat | RegexFormat | ChoiceFormat
 
 async def prepare(
     runtime: Runtime, model: ServedModel, text_format: TextFormat | None, *, continues: bool
-) -> tuple[str, Spelling | None]:
-    """The grammar of one request and the spelling of the model's tokens; `("", None)` without a format.
+) -> tuple[str, TokenBytes | None]:
+    """The grammar of one request and the bytes of the model's tokens; `("", None)` without a format.
 
-    Sends the spelling to the worker if the worker does not have it yet.
+    Sends the token bytes to the worker if the worker does not have it yet.
     continues: the answer continues a text (a decoder's prompt, a forced prefix) instead of beginning one.
     Raises InvalidRequest with the library's reason.
     """
@@ -75,27 +75,27 @@ async def prepare(
         return "", None
     source = await runtime.in_thread(lambda: source_of(text_format))
     try:
-        spelling = await runtime.in_thread(lambda: model.tokenizer.spelling)
-    except NoSpelling as error:
+        token_bytes = await runtime.in_thread(lambda: model.tokenizer.token_bytes)
+    except NoTokenBytes as error:
         raise InvalidRequest(f"`{_PARAM}` is not supported for `{model.name}`: {error}", _PARAM) from None
-    # The worker stores spellings by base model: an adapter shares its model's tokenizer.
-    runtime.client.teach(Vocabulary(model.info.adapter_of or model.name, list(spelling.tokens)))
-    return assemble(source, spelling.opens_with_space and not continues), spelling
+    # The worker stores token bytes by base model: an adapter shares its model's tokenizer.
+    runtime.client.teach(Vocabulary(model.info.adapter_of or model.name, list(token_bytes.by_id)))
+    return assemble(source, token_bytes.opens_with_space and not continues), token_bytes
 
 
-async def spelling_for_stops(runtime: Runtime, model: ServedModel) -> Spelling:
-    """The spelling of the model's tokens, for beam search with stop strings. Sends it to the worker.
+async def token_bytes_for_stops(runtime: Runtime, model: ServedModel) -> TokenBytes:
+    """The bytes of the model's tokens, for beam search with stop strings. Sends it to the worker.
 
-    Raises InvalidRequest if the tokens cannot be spelled one by one.
+    Raises InvalidRequest if a token's bytes depend on other tokens.
     """
     try:
-        spelling = await runtime.in_thread(lambda: model.tokenizer.spelling)
-    except NoSpelling as error:
+        token_bytes = await runtime.in_thread(lambda: model.tokenizer.token_bytes)
+    except NoTokenBytes as error:
         raise InvalidRequest(
             f"`stop` cannot be combined with beam search for `{model.name}`: {error}", "stop"
         ) from None
-    runtime.client.teach(Vocabulary(model.name, list(spelling.tokens)))
-    return spelling
+    runtime.client.teach(Vocabulary(model.name, list(token_bytes.by_id)))
+    return token_bytes
 
 
 def source_of(text_format: TextFormat) -> str:
@@ -118,7 +118,7 @@ def source_of(text_format: TextFormat) -> str:
 
 
 def assemble(source: str, opens_with_space: bool) -> str:
-    """The whole grammar: the text, after a space if the spelling of a first word begins with one.
+    """The whole grammar: the text, after a space if a first word's token begins with one.
 
     `no_forcing` allows every token sequence that spells the text, not only the tokenizer's own segmentation.
     """

@@ -4,12 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import msgspec
-
 from server.errors import ContextLengthExceeded, InvalidRequest
 from server.ipc.descriptions import ModelInfo
 from server.ipc.messages import Generate
-from server.ipc.params import GenerationParams
 from server.operations.encode import check_ids
 from server.operations.generation_options import GenerationOptions
 from server.operations.generation_params import check_family
@@ -18,7 +15,6 @@ from server.text.languages import Plan, UnknownPair
 from server.text.tokenizer import Encoding
 from server.text.truncation import TruncationSide, truncate
 
-SEED_LIMIT = 1 << 64
 MAX_ATTENTION_NUMBERS = 1 << 22
 """Most numbers in the attention matrices of one request: 16 MiB from the worker."""
 
@@ -116,31 +112,11 @@ def max_new_tokens(info: ModelInfo, prompt: Sequence[int], start: Sequence[int],
     return info.context_tokens - used
 
 
-def row_params(
-    params: GenerationParams, index: int, max_new_tokens: int, drops_space: bool = False
-) -> GenerationParams:
-    """Parameters of one sequence.
-
-    index: number of the sequence among those of its prompt. Only the first one returns the prompt's log-probabilities,
-        because all of them read the same prompt.
-    max_new_tokens: new tokens that the context leaves.
-    drops_space: a space at the beginning of the answer is not part of its text.
-    """
-    return msgspec.structs.replace(
-        params,
-        seed=(params.seed + index) % SEED_LIMIT,
-        max_new_tokens=min(params.max_new_tokens, max_new_tokens),
-        text_drops_space=drops_space,
-        prompt_logprobs=params.prompt_logprobs and index == 0,
-        min_new_tokens=min(params.min_new_tokens, params.max_new_tokens, max_new_tokens),
-    )
-
-
-def check_attention_size(messages: Sequence[Generate]) -> None:
+def check_attention_size(message: Generate) -> None:
     """Raise InvalidRequest if the attention matrices of all answers together may be too large to send."""
-    asked = [message for message in messages if message.params.attention]
-    numbers = sum(len(m.token_ids) * m.params.max_new_tokens * m.params.num_return_sequences for m in asked)
-    if numbers > MAX_ATTENTION_NUMBERS:
+    each = [len(message.prompts[row.prompt]) * row.max_new_tokens for row in message.rows]
+    numbers = sum(each) * message.params.num_return_sequences
+    if message.params.attention and numbers > MAX_ATTENTION_NUMBERS:
         raise InvalidRequest(
             f"`return_attention` may return {numbers} numbers (source tokens times `max_new_tokens` of every answer); "
             f"the limit is {MAX_ATTENTION_NUMBERS}",

@@ -10,7 +10,6 @@ import math
 import secrets
 from dataclasses import dataclass
 
-import msgspec
 import numpy as np
 
 from server.audio import frames as audio
@@ -19,7 +18,7 @@ from server.audio.resample import resample
 from server.audio.wav import MIN_RATE, AudioError, read_wav
 from server.errors import DeadlineExceeded, InvalidRequest
 from server.ipc.call import Call, request_error
-from server.ipc.messages import Encode, EncodeItem, Failed, Finished, Generate, Hypothesis
+from server.ipc.messages import Encode, EncodeItem, Failed, Finished, Generate, GenerateRow, Hypothesis
 from server.ipc.params import GenerationParams, TimestampRules
 from server.operations.cost import Cost
 from server.operations.encode import matrices
@@ -108,20 +107,23 @@ async def transcribe(runtime: Runtime, call: Call, spec: TranscribeSpec) -> Tran
     with_times = spec.with_times or seconds > window_frames / FRAMES_PER_SECOND
     prompt = await _prompt_ids(runtime, model, tokens, spec.prompt)
     params = _params(spec, model, tokens, with_times)
+    seed = spec.seed if spec.seed is not None else secrets.randbits(63)
     frames = await _frames(runtime, call, model, samples, window_frames)
     total_frames = min(audio.num_frames(samples), len(frames))
 
     if language is None and tokens.languages:
-        only = GenerationParams(max_new_tokens=1, allowed_token_ids=sorted(tokens.languages.values()))
-        (found,) = (await _generate(call, model, frames, 0, [tokens.start], only)).token_ids
+        only = GenerationParams(allowed_token_ids=sorted(tokens.languages.values()))
+        row = GenerateRow(call.next_id(), 1, decoder_token_ids=[tokens.start])
+        (found,) = (await _generate(call, model, frames, 0, row, only)).token_ids
         language = next(code for code, token in tokens.languages.items() if token == found)
     prefix = tokens.prefix(language, spec.task, with_times, prompt)
-    room = model.info.context_tokens - len(prefix)
-    params = msgspec.structs.replace(params, max_new_tokens=min(params.max_new_tokens, room))
+    context = model.info.context_tokens
+    max_new_tokens = min(model.info.generation.max_new_tokens or context, context - len(prefix))
     parts: list[tuple[SpokenPart, int, float | None]] = []
     start = 0
     while start < total_frames:
-        best = await _generate(call, model, frames, start, prefix, params)
+        row = GenerateRow(call.next_id(), max_new_tokens, decoder_token_ids=prefix, seed=seed)
+        best = await _generate(call, model, frames, start, row, params)
         logprobs = [entry.logprob for entry in best.logprobs or ()]
         mean = float(np.mean(logprobs)) if logprobs else None
         text = best.token_ids[:-1] if best.stop_token_id is not None else best.token_ids
@@ -144,11 +146,11 @@ async def _frames(
 
 
 async def _generate(
-    call: Call, model: ServedModel, frames: audio.Frames, start: int, prefix: list[int], params: GenerationParams
+    call: Call, model: ServedModel, frames: audio.Frames, start: int, row: GenerateRow, params: GenerationParams
 ) -> Hypothesis:
-    """The best hypothesis for the window that starts at frame `start`. prefix: token ids the decoder starts with."""
+    """The best hypothesis for the window that starts at frame `start`."""
     window = audio.window(frames, start, FRAMES_PER_TOKEN * model.info.source_tokens).astype("<f4").tobytes()
-    call.submit([Generate(call.next_id(), model.name, [], prefix, params, call.deadline, window)])
+    call.submit(Generate(model.name, params, [], [row], call.deadline, window))
     while events := await call.events():
         for _, event in events:
             if isinstance(event, Failed):
@@ -198,10 +200,8 @@ def _params(spec: TranscribeSpec, model: ServedModel, tokens: SpeechTokens, with
     defaults = model.info.generation
     sample = bool(spec.temperature)
     return GenerationParams(
-        max_new_tokens=defaults.max_new_tokens or model.info.context_tokens,
         do_sample=sample,
         temperature=spec.temperature or 1.0,
-        seed=spec.seed if spec.seed is not None else secrets.randbits(63),
         suppress_token_ids=defaults.suppress_token_ids,
         begin_suppress_token_ids=defaults.begin_suppress_token_ids,
         bad_words_ids=defaults.bad_words_ids,

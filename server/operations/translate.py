@@ -9,8 +9,7 @@ import msgspec
 
 from server.errors import InvalidRequest
 from server.ipc.call import Call
-from server.ipc.messages import Generate
-from server.ipc.params import GenerationParams
+from server.ipc.messages import Generate, GenerateRow
 from server.operations import grammar, prompts, segments
 from server.operations.cost import Cost, characters_of, max_tokens
 from server.operations.generate import generation_cost, hypotheses, text_options
@@ -104,7 +103,7 @@ class TranslateRun:
     spec: TranslateSpec
     model: ServedModel
     plan: Plan
-    params: GenerationParams
+    seed: int
     inputs: list[SegmentedText]
     places: list[tuple[SegmentedText, int]]
     sources: list[list[int]]
@@ -123,7 +122,7 @@ class TranslateRun:
             self.model.name,
             [self._translation(one) for one in self.inputs],
             Usage(sum(map(len, self.sources)), self.run.completion_tokens(), self.run.cached_prompt_tokens()),
-            self.params.seed,
+            self.seed,
             self.run.timings(),
         )
 
@@ -154,26 +153,27 @@ async def translate(runtime: Runtime, call: Call, spec: TranslateSpec) -> Transl
     model, plan = _choose(runtime, spec)
     options = spec.options
     _check(spec)
-    rules, spelling = await grammar.prepare(
+    rules, token_bytes = await grammar.prepare(
         runtime, model, options.text_format, continues=options.decoder_prefix is not None
     )
     ranks = spec.num_alternatives + 1
-    params = resolve(options, model, plan, min_beams=ranks, grammar=rules)
+    resolved = resolve(options, model, plan, min_beams=ranks, grammar=rules)
+    params = resolved.params
     if params.num_beams < ranks:
         raise InvalidRequest(
             f"`num_alternatives` {spec.num_alternatives} requires `num_beams` of at least {ranks}", "num_alternatives"
         )
     params = msgspec.structs.replace(params, num_return_sequences=ranks)
-    if params.stop_texts and spelling is None:
-        spelling = await grammar.spelling_for_stops(runtime, model)
+    if params.stop_texts and token_bytes is None:
+        token_bytes = await grammar.token_bytes_for_stops(runtime, model)
     inputs = [SegmentedText(i, parts) for i, parts in enumerate(await _split(runtime, model, spec, plan))]
     places = [(one, index) for one in inputs for index, segment in enumerate(one.segments) if segment.text.strip()]
     texts = [one.segments[index].text for one, index in places]
     sources = await prompts.encode_texts(runtime, model, texts, plan, options, "inputs") if texts else []
     start = prompts.decoder_start(model, plan)
     prefix = prompts.decoder_prefix(options, model)
-    shown = text_options(options, spelling)
-    messages: list[Generate] = []
+    shown = text_options(options, token_bytes)
+    rows: list[GenerateRow] = []
     answers: list[list[GeneratedText]] = []
     prefixed: set[int] = set()
     for (one, index), source in zip(places, sources, strict=True):
@@ -183,13 +183,22 @@ async def translate(runtime: Runtime, call: Call, spec: TranslateSpec) -> Transl
             prefixed.add(one.index)
             own_prefix, segment.prefix = prefix, options.decoder_prefix or ""
         room = prompts.max_new_tokens(model.info, source, start + own_prefix, "inputs")
-        own = prompts.row_params(params, 0, room, shown.drops_space and not own_prefix)
-        segment.answers = hypotheses(model, own, len(messages), shown, own_prefix)
+        segment.answers = hypotheses(model, params, len(rows), shown, own_prefix)
         answers.append(segment.answers)
-        messages.append(Generate(call.next_id(), model.name, source, start + own_prefix, own, call.deadline))
-    prompts.check_attention_size(messages)
-    call.submit(messages)
-    return TranslateRun(TextRun(call, answers), spec, model, plan, params, inputs, places, sources)
+        rows.append(
+            GenerateRow(
+                call.next_id(),
+                min(resolved.max_new_tokens, room),
+                len(rows),
+                start + own_prefix,
+                seed=resolved.seed,
+                text_drops_space=shown.drops_space and not own_prefix,
+            )
+        )
+    message = Generate(model.name, params, sources, rows, call.deadline)
+    prompts.check_attention_size(message)
+    call.submit(message)
+    return TranslateRun(TextRun(call, answers), spec, model, plan, resolved.seed, inputs, places, sources)
 
 
 def _check(spec: TranslateSpec) -> None:

@@ -55,8 +55,8 @@ class Recorder:
         self.cancelled.append(stage)
 
 
-def submit(client: EngineClient, *messages: Generate | Encode, deadline: float | None = None) -> Call:
-    """A call whose messages have been sent to the worker."""
+def submit(client: EngineClient, message: Generate | Encode, deadline: float | None = None) -> Call:
+    """A call whose message has been sent to the worker."""
     call = Call(client, deadline)
-    call.submit(messages)
+    call.submit(message)
     return call

@@ -20,6 +20,7 @@ from server.ipc.descriptions import EngineOptions, ModelSpec
 from server.ipc.messages import (
     Failed,
     Generate,
+    GenerateRow,
     StepOutput,
     Tokens,
 )
@@ -59,8 +60,14 @@ async def supervised(
 
 def endless(client: EngineClient, text: str = "a&") -> Generate:
     """The fake engine never goes past the `&`."""
-    params = GenerationParams(max_new_tokens=400)
-    return Generate(client.next_id(), "decoder", [FIRST_BYTE + ord(letter) for letter in text], [], params)
+    return endless_all(client, [text])
+
+
+def endless_all(client: EngineClient, texts: list[str]) -> Generate:
+    """A request with a row for each text."""
+    prompts = [[FIRST_BYTE + ord(letter) for letter in text] for text in texts]
+    rows = [GenerateRow(client.next_id(), 400, index) for index in range(len(texts))]
+    return Generate("decoder", GenerationParams(), prompts, rows)
 
 
 @pytest.fixture
@@ -107,7 +114,7 @@ async def test_a_dead_worker_fails_its_requests_at_once_and_is_replaced(director
     async with supervised(directory) as (supervisor, client, recorder):
         first = supervisor.pid
         assert first is not None
-        with submit(client, endless(client), endless(client)) as call:
+        with submit(client, endless_all(client, ["a&", "a&"])) as call:
             await call.events()
             psutil.Process(first).kill()
             failed: dict[int, Failed] = {}

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from server.ipc.params import GenerationParams
 from server.operations.generated_text import GeneratedText, TextDelta, TextOptions
 from server.operations.segments import Segment, SegmentedText, split, whole
-from server.text.tokenizer import load_tokenizer
+from server.text.load import load_tokenizer
 from tests.wire.checkpoints import write_checkpoint
 
 PIECES = st.lists(st.sampled_from(["Word", "a", ". ", "! ", "\n", ", ", " ", "。", "日", "Dr. ", "3. "]), max_size=40)
@@ -60,7 +60,7 @@ def test_text_comes_in_order_whatever_comes_first(tmp_path) -> None:
         job = SegmentedText(0, segments)
         segments[0].prefix = "> "
         for row, segment in enumerate(segments):
-            segment.answers = [GeneratedText(tokenizer, GenerationParams(9), row, 0, TextOptions())]
+            segment.answers = [GeneratedText(tokenizer, GenerationParams(), row, 0, TextOptions())]
         news = [(row, index) for row, segment in enumerate(segments) for index in range(len(segment.text))]
         order = sorted(news, key=lambda item: (randomness.random(),))
         seen = {row: 0 for row, _ in news}
