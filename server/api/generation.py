@@ -17,7 +17,7 @@ from server.errors import ContextLengthExceeded, InvalidRequest
 from server.ipc.descriptions import ModelInfo
 from server.ipc.messages import Generate
 from server.ipc.params import GenerationParams
-from server.text.languages import Plan, UnknownPair
+from server.text.languages import TranslationPrompt, UnknownPair
 from server.text.tokenizer import Encoding, Tokenizer
 
 DEFAULT_NEW_TOKENS = 256
@@ -32,7 +32,7 @@ def _first(*values: Value | None, default: Value) -> Value:
 
 
 def resolve(
-    body: GenerationFields, model: Model, plan: Plan, min_beams: int = 1, grammar: str = ""
+    body: GenerationFields, model: Model, plan: TranslationPrompt, min_beams: int = 1, grammar: str = ""
 ) -> tuple[GenerationParams, int]:
     """Everything but the room in the context, for all rows of a request; and the seed of its first row.
 
@@ -98,10 +98,10 @@ def resolve(
     return params, seed
 
 
-def language_plan(body: GenerationFields, model: Model) -> Plan:
+def language_plan(body: GenerationFields, model: Model) -> TranslationPrompt:
     """How to ask for the languages that the client named; nothing special when it named none."""
     if body.source_lang is None and body.target_lang is None:
-        return Plan()
+        return TranslationPrompt()
     _refuse_source_fields(body, model.info)
     try:
         return model.text.languages.match(body.source_lang, body.target_lang)
@@ -146,7 +146,7 @@ def _bad_words(words: Sequence[str], tokenizer: Tokenizer) -> list[list[int]]:
     return [list(ids) for ids in dict.fromkeys(tuple(ids) for ids in found if ids)]
 
 
-def _forced_bos(body: GenerationFields, model: Model, plan: Plan) -> int | None:
+def _forced_bos(body: GenerationFields, model: Model, plan: TranslationPrompt) -> int | None:
     token = body.forced_bos_token
     if token is None and plan.forced_bos_id is not None:
         return plan.forced_bos_id
@@ -196,7 +196,7 @@ def _check_ends(body: GenerationFields, model: Model, params: GenerationParams) 
         raise InvalidRequest("`forced_bos_token` is text, which does not go with `response_format`", "forced_bos_token")
 
 
-def bare_start(model: Model, plan: Plan) -> list[int]:
+def bare_start(model: Model, plan: TranslationPrompt) -> list[int]:
     """What the decoder of an encoder-decoder starts from; empty for a decoder-only model.
 
     Raises InvalidRequest where that is a language (mBART) and none was named.
@@ -223,7 +223,7 @@ def limit_attention(messages: Sequence[Generate]) -> None:
         )
 
 
-def decoder_start(body: GenerationFields, model: Model, plan: Plan) -> list[int]:
+def decoder_start(body: GenerationFields, model: Model, plan: TranslationPrompt) -> list[int]:
     """The same with what the client wants the answer to begin with."""
     start = bare_start(model, plan)
     if body.decoder_prefix:
@@ -258,7 +258,7 @@ def check_ids(ids: Sequence[int], info: ModelInfo, param: str) -> list[int]:
     return _in_vocabulary(ids, info, param)
 
 
-def with_languages(encoding: Encoding, plan: Plan) -> Encoding:
+def with_languages(encoding: Encoding, plan: TranslationPrompt) -> Encoding:
     """A source text between the token ids that ask for its translation."""
     leading, trailing = plan.leading_source_ids, plan.trailing_source_ids or ()
     return Encoding(

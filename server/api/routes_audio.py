@@ -24,7 +24,7 @@ from server.audio.resample import resample
 from server.audio.wav import AudioError, read_wav
 from server.errors import InvalidRequest, Overloaded
 from server.ipc.params import GenerationParams, TimestampRules
-from server.text.speech import SpeechTask, SpeechTokens, english
+from server.text.speech import SpeechTask, SpeechTokens, language_name
 
 router = APIRouter()
 
@@ -146,7 +146,7 @@ def _params(body: TranslationForm, model: Model, tokens: SpeechTokens, with_time
         early_stopping=said.early_stopping or False,
         repetition_penalty=said.repetition_penalty or 1.0,
         no_repeat_ngram_size=said.no_repeat_ngram_size or 0,
-        timestamps=TimestampRules(tokens.first_time, tokens.max_initial) if with_times else None,
+        timestamps=TimestampRules(tokens.first_timestamp, tokens.max_initial) if with_times else None,
         logprobs=body.response_format == "verbose_json",
     )
 
@@ -179,7 +179,7 @@ def _written(
         language = "en" if task == "translate" or heard.language is None else heard.language
         answer |= {
             "task": task,
-            "language": english(language),
+            "language": language_name(language),
             "duration": round(seconds, 3),
             "segments": transcripts.segments_json(spoken, body.temperature or 0.0),
         }

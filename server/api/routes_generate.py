@@ -19,7 +19,7 @@ from server.api.state import Model, State, arrival, cache_salt, of
 from server.errors import InvalidRequest
 from server.ipc.messages import Generate, TokenLogprob
 from server.ipc.params import GenerationParams
-from server.text.languages import Plan
+from server.text.languages import TranslationPrompt
 from server.text.token_bytes import TokenBytes
 
 router = APIRouter()
@@ -155,7 +155,7 @@ def _echoes(model: Model, body: GenerateBody, prompts: list[list[int]]) -> list[
     return [model.tokenizer.decode(ids, skip_special_tokens=skip) for ids in prompts]
 
 
-async def _prompts(state: State, model: Model, body: GenerateBody, plan: Plan) -> list[list[int]]:
+async def _prompts(state: State, model: Model, body: GenerateBody, plan: TranslationPrompt) -> list[list[int]]:
     """Token ids of every prompt, shortened where the client allows it."""
     given = body.prompt
     limit = body.truncate

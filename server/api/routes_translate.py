@@ -21,7 +21,7 @@ from server.api.segments import Segment, Segments
 from server.api.state import Model, State, arrival, of
 from server.errors import InvalidRequest
 from server.ipc.messages import Generate
-from server.text.languages import Plan, UnknownPair
+from server.text.languages import TranslationPrompt, UnknownPair
 
 router = APIRouter()
 
@@ -119,7 +119,7 @@ def _refuse(body: TranslateBody) -> None:
         )
 
 
-def _choose(state: State, body: TranslateBody) -> tuple[Model, Plan]:
+def _choose(state: State, body: TranslateBody) -> tuple[Model, TranslationPrompt]:
     """The first model that offers the pair. Raises InvalidRequest that lists what there is."""
     candidates = state.candidates(body.model, ("translate",), "/translate")
     reasons = []
@@ -132,7 +132,9 @@ def _choose(state: State, body: TranslateBody) -> tuple[Model, Plan]:
     raise InvalidRequest(text, "target_lang")
 
 
-async def _split(state: State, model: Model, body: TranslateBody, plan: Plan, texts: list[str]) -> list[list[Segment]]:
+async def _split(
+    state: State, model: Model, body: TranslateBody, plan: TranslationPrompt, texts: list[str]
+) -> list[list[Segment]]:
     if body.split_sentences is False or body.has_format:
         return [segments.whole(text) for text in texts]
     state.check_characters(texts, "inputs")
@@ -149,7 +151,9 @@ async def _split(state: State, model: Model, body: TranslateBody, plan: Plan, te
     return await state.in_thread(lambda: [segments.split(text, target, fits) for text in texts])
 
 
-async def _sources(state: State, model: Model, body: TranslateBody, plan: Plan, texts: list[str]) -> list[list[int]]:
+async def _sources(
+    state: State, model: Model, body: TranslateBody, plan: TranslationPrompt, texts: list[str]
+) -> list[list[int]]:
     """Token ids of every segment, with what asks for the target language before them."""
     if not texts:
         return []
@@ -161,7 +165,9 @@ async def _sources(state: State, model: Model, body: TranslateBody, plan: Plan, 
     return [encoding.ids for encoding in encodings]
 
 
-def _translation(body: TranslateBody, plan: Plan, job: Segments, sources: list[list[int]]) -> dict[str, Any]:
+def _translation(
+    body: TranslateBody, plan: TranslationPrompt, job: Segments, sources: list[list[int]]
+) -> dict[str, Any]:
     answer: dict[str, Any] = {
         "text": job.text(0),
         "source_lang": plan.source_lang or body.source_lang,

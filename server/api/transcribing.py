@@ -26,7 +26,7 @@ from server.ipc.messages import (
     Hypothesis,
 )
 from server.ipc.params import GenerationParams
-from server.text.speech import SpeechTask, SpeechTokens, SpokenPart, cut
+from server.text.speech import SpeechSegment, SpeechTask, SpeechTokens, split_window
 
 PIECES_AT_ONCE = 8
 """Windows of sound that go to the worker in one message."""
@@ -50,7 +50,7 @@ class Wanted:
 class HeardPart:
     """A part of the text. window: the frame that its window begins with. mean_logprob: of all tokens of the window."""
 
-    part: SpokenPart
+    part: SpeechSegment
     window: int
     mean_logprob: float | None
 
@@ -99,7 +99,7 @@ async def transcribe(
         result.made_tokens += len(heard.token_ids)
         text = heard.token_ids[:-1] if heard.stop_token_id is not None else heard.token_ids
         num_frames = min(window_frames, total - start)
-        parts, step = cut(text, tokens.first_time, start, num_frames)
+        parts, step = split_window(text, tokens.first_timestamp, start, num_frames)
         mean = float(np.mean(logprobs)) if logprobs else None
         result.parts += [HeardPart(part, start, mean) for part in parts]
         start += step
@@ -109,13 +109,13 @@ async def transcribe(
 async def _frames(
     request: Request, state: State, model: Model, sound: audio.Samples, window_frames: int, deadline: float
 ) -> audio.Frames:
-    pieces = await state.in_thread(lambda: audio.pieces(sound, window_frames))
+    pieces = await state.in_thread(lambda: audio.split_samples(sound, window_frames))
     found: list[audio.Frames] = []
     for at in range(0, len(pieces), PIECES_AT_ONCE):
         items = [EncodeItem([], samples=piece.astype("<f4").tobytes()) for piece in pieces[at : at + PIECES_AT_ONCE]]
         message = Encode(state.client.next_id(), model.name, "log_mel", items, deadline=deadline)
         found += await matrices(request, state, message, deadline)
-    return await state.in_thread(lambda: audio.join(found))
+    return await state.in_thread(lambda: audio.join_log_mel(found))
 
 
 async def _finished(request: Request, state: State, message: Generate, deadline: float) -> Hypothesis:

@@ -26,7 +26,7 @@ class Line:
 
 def words_of(tokens: Sequence[int], special: SpeechTokens, tokenizer: Tokenizer) -> str:
     """The text that tokens spell; times and other special tokens say nothing."""
-    return tokenizer.decode([token for token in tokens if token < special.first_time], skip_special_tokens=True)
+    return tokenizer.decode([token for token in tokens if token < special.first_timestamp], skip_special_tokens=True)
 
 
 def srt(lines: Sequence[Line]) -> str:
