@@ -24,7 +24,7 @@ $(BIN)/python:
 	@$(PYTHON) -m venv $(VENV)
 
 # torch first and pinned: any looser requirement would choose its own, much larger build.
-$(RUNTIME): $(BIN)/python pyproject.toml setup.py constraints.txt $(wildcard models/ops/native/*)
+$(RUNTIME): $(BIN)/python pyproject.toml setup.py constraints.txt $(wildcard models/backends/cpu/kernels/*)
 	@echo "installing Triptych"
 	@$(PIP) install -c constraints.txt "$$(grep '^torch==' constraints.txt)"
 	@$(PIP) install -c constraints.txt -e .
@@ -90,4 +90,4 @@ bench-cuda: $(DEV)  ## Decode rate of a 1B LLaMA shape as a share of the bandwid
 	@$(BIN)/python -m benchmarks.decode_rate $(ARGS)
 
 clean:  ## Remove the environment and build products
-	@rm -rf $(VENV) $(PEERS) .bench build *.egg-info .mypy_cache .ruff_cache .pytest_cache models/ops/*.so
+	@rm -rf $(VENV) $(PEERS) .bench build *.egg-info .mypy_cache .ruff_cache .pytest_cache models/backends/cpu/*.so

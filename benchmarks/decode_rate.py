@@ -22,7 +22,7 @@ import torch
 from models.batch import DecoderBatch
 from models.families.llama import FAMILY
 from models.kv_cache import KVCache
-from models.packing import pack_weights
+from models.pack_weights import pack_weights
 from models.transformer import Transformer
 
 LLAMA_1B: dict[str, Any] = {

@@ -24,8 +24,8 @@ from benchmarks import checkpoints, machine, plan, workloads
 from benchmarks.contestants.contract import Subject
 from benchmarks.contestants.ours import Entry
 from benchmarks.summary import ITEM_BYTES
-from models.heads import LanguageModel
-from models.ops import program
+from models.backends.cpu import program
+from models.layers.heads import LanguageModel
 from server.engine import generation
 
 PROFILED = ("A", "B", "C", "D", "D-beam", "E", "F")

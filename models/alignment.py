@@ -8,9 +8,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from models.attention import Attention
-from models.attention_plan import AttentionPlan
-from models.steps import PackedStep
+from models.attention_metadata import AttentionPlan
+from models.layers.attention import Attention
+from models.step_inputs import PackedStep
 
 
 class AligningStep(PackedStep):

@@ -7,7 +7,7 @@ from collections.abc import Hashable, Sequence
 import torch
 from torch import Tensor
 
-from models import ops
+from models.backends import interface as ops
 from models.config import AttentionConfig
 
 

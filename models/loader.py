@@ -10,16 +10,23 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from models.config import ClassificationHead, ConfigError, HeadConfig, ModelConfig, TokenClassificationHead
+from models.backends.interface import Quantization
+from models.config import (
+    ClassificationHead,
+    ConfigError,
+    HeadConfig,
+    LanguageModelHead,
+    ModelConfig,
+    TokenClassificationHead,
+)
+from models.config.sentence import sentence_config
 from models.families import family_of
 from models.families.family import Family, Task
 from models.generation_defaults import GenerationDefaults, generation_defaults
 from models.json_file import json_object
-from models.lora import adaptable, read_lora
-from models.ops import Quantization
-from models.packing import pack_weights
-from models.sentence import SentenceHead, load_sentence_head
-from models.sentence_config import sentence_config
+from models.layers.sentence_head import SentenceHead, load_sentence_head
+from models.lora.read import adaptable, read_lora
+from models.pack_weights import pack_weights
 from models.transformer import Transformer
 from weights.load import load_weights
 from weights.read import WeightsError, open_checkpoint
@@ -91,7 +98,9 @@ def load_model(
     limits = [limit for limit in (config.max_positions, sentence.max_tokens) if limit is not None]
     context_tokens = min(limits, default=None)
     said = json_object(directory, "generation_config.json")
-    generation = generation_defaults(said, hf, family.generation, config.vocab_size, config.is_encoder_decoder)
+    generates_from_source = config.is_encoder_decoder and isinstance(config.head, LanguageModelHead)
+    decoder_start = family.decoder_start if generates_from_source else None
+    generation = generation_defaults(said, hf, config.vocab_size, decoder_start)
 
     with torch.device("meta"):
         transformer = Transformer(config)

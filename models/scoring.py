@@ -8,9 +8,9 @@ from typing import cast
 import torch
 from torch import Tensor
 
-from models import ops
-from models.ops import recorded_ops
-from models.ops.recording import Given, Rows
+from models.backends import interface as ops
+from models.backends.cpu import recorded_ops
+from models.backends.cpu.recording import Given, Rows
 
 
 class Scoring:

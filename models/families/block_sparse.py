@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 from models.config import AttentionConfig, StackConfig
+from models.config.sparse_attention import BlockSparseAttentionConfig
 from models.families.fields import Fields
-from models.sparse_config import BlockSparseAttentionConfig
 
 
 def with_blocks(stack: StackConfig, fields: Fields) -> StackConfig:

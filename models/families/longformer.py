@@ -12,12 +12,12 @@ from dataclasses import replace
 from typing import Any
 
 from models.config import ModelConfig
+from models.config.sparse_attention import BeforeToken, FirstToken
 from models.families.bert_fields import architectures
 from models.families.family import Family
 from models.families.fields import Fields
 from models.families.longformer_layers import global_rules, with_windows
 from models.families.roberta_encoder import roberta_config, roberta_rules
-from models.sparse_config import BeforeToken, FirstToken
 from weights.rules import Rule
 
 _PREFIX = r"(?:longformer\.)?"

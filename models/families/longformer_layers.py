@@ -7,8 +7,8 @@ from dataclasses import replace
 from typing import Any
 
 from models.config import AttentionConfig, ConfigError, StackConfig
+from models.config.sparse_attention import BandedAttentionConfig, BeforeToken, FirstToken, LongformerAttentionConfig
 from models.families.fields import Fields
-from models.sparse_config import BandedAttentionConfig, BeforeToken, FirstToken, LongformerAttentionConfig
 from weights.rules import Drop, Rename, Rule
 
 _ROLES = "(query|key|value)"

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import torch
 
-from models import ops
+from models.backends import interface as ops
 from server.engine.block_manager import BlockManager
 from server.engine.drafts import wanted
 from server.engine.runner import Runner

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from torch import Tensor
 
-from models import ops
+from models.backends import interface as ops
 from server.engine.logits import Logits
 from server.engine.scheduler import ScheduledRow
 from server.engine.selection import describe

@@ -26,8 +26,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from models import ops
-from models.ops.torch_sampling import Filters
+from models.backends import interface as ops
+from models.backends.torch.sampling import Filters
 
 
 @dataclass(frozen=True, slots=True)

@@ -60,7 +60,7 @@ def test_text_comes_in_order_whatever_comes_first(tmp_path) -> None:
         job = Segments(segments)
         segments[0].before = "> "
         for row, segment in enumerate(segments):
-            segment.answers = [Answer(tokenizer, GenerationParams(9), row, 0, TextOptions())]
+            segment.answers = [Answer(tokenizer, GenerationParams(), row, 0, TextOptions())]
         news = [(row, index) for row, segment in enumerate(segments) for index in range(len(segment.text))]
         order = sorted(news, key=lambda item: (randomness.random(),))
         seen = {row: 0 for row, _ in news}

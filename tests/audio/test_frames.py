@@ -8,7 +8,7 @@ import torch
 from transformers import WhisperFeatureExtractor
 from transformers.audio_utils import mel_filter_bank
 
-from models.log_mel import LogMel, mel_filters
+from models.layers.log_mel import LogMel, mel_filters
 from server.audio import frames as audio
 from tests.parity.speech import recording
 

@@ -16,9 +16,10 @@ from transformers.generation.logits_process import (
     TypicalLogitsWarper,
 )
 
-from models import ops
-from models.ops import cpu_ops, torch_sampling
-from models.ops.torch_sampling import thresholds
+from models.backends import interface as ops
+from models.backends.cpu import operations as cpu_ops
+from models.backends.torch import sampling as torch_sampling
+from models.backends.torch.sampling import thresholds
 from server.engine.sampler import SamplerRow, sample, uniform
 
 VOCAB = 3000

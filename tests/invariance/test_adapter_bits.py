@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
+from models.backends.cpu import operations as cpu_ops
 from models.loader import load_model
-from models.ops import cpu_ops
 from tests.engine.shapes import DECODERS, SEQ2SEQ
 from tests.invariance.test_bits import CASES, CPU, TEXTS
 from tests.parity.adapters import save_adapter

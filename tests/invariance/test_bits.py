@@ -7,8 +7,8 @@ from itertools import pairwise
 import pytest
 import torch
 
+from models.backends.cpu import operations as cpu_ops
 from models.loader import load_model
-from models.ops import cpu_ops
 from tests.engine.shapes import DECODERS, SEQ2SEQ
 from tests.parity.checkpoints import save
 from tests.parity.paged import Rows

@@ -6,8 +6,8 @@ import pytest
 import torch
 import transformers
 
+from models.backends.cpu import operations as cpu_ops
 from models.loader import load_model
-from models.ops import cpu_ops
 from tests.engine.shapes import SEQ2SEQ
 from tests.parity.checkpoints import save
 from tests.parity.paged import encoder_batch

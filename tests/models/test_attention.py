@@ -8,8 +8,8 @@ import random
 import pytest
 import torch
 
-from models import ops
-from models.attention_plan import AttentionPlan
+from models.attention_metadata import AttentionPlan
+from models.backends import interface as ops
 
 HEADS, KV_HEADS, DIM, SCALE = 4, 2, 8, 0.3
 CPU = torch.device("cpu")

@@ -8,8 +8,12 @@ import numpy as np
 import pytest
 import torch
 
-from models import ops
-from models.ops import Filters, cpu_choice, cpu_ops, torch_choice, torch_sampling
+from models.backends import interface as ops
+from models.backends.cpu import logits as cpu_choice
+from models.backends.cpu import operations as cpu_ops
+from models.backends.interface import Filters
+from models.backends.torch import logits as torch_choice
+from models.backends.torch import sampling as torch_sampling
 
 KERNELS = {"torch": torch_choice} | ({"cpu": cpu_choice} if cpu_ops.available() else {})
 WIDTHS = [1, 2, 97, 255, 256, 257, 1000, 5003]

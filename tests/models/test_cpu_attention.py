@@ -7,9 +7,10 @@ import random
 import pytest
 import torch
 
-from models import ops
-from models.attention_plan import TILE_QUERIES, AttentionPlan, KeyBias
-from models.ops import cpu_ops, torch_ops
+from models.attention_metadata import TILE_QUERIES, AttentionPlan, KeyBias
+from models.backends import interface as ops
+from models.backends.cpu import operations as cpu_ops
+from models.backends.torch import operations as torch_ops
 
 CPU = torch.device("cpu")
 BOUNDS = {torch.float32: 1e-5, torch.bfloat16: 2e-2}

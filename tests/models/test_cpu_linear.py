@@ -8,9 +8,12 @@ import itertools
 import pytest
 import torch
 
-from models import ops
-from models.activations import ACTIVATIONS
-from models.ops import cpu_linear, cpu_ops, library, torch_ops
+from models.backends import interface as ops
+from models.backends.cpu import library
+from models.backends.cpu import linear as cpu_linear
+from models.backends.cpu import operations as cpu_ops
+from models.backends.torch import operations as torch_ops
+from models.layers.activations import ACTIVATIONS
 
 BOUNDS = {torch.float32: 1e-5, torch.bfloat16: 2e-2}
 KINDS = ("packed", "as it lies", "int8")

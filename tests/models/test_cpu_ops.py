@@ -12,8 +12,10 @@ import shutil
 import pytest
 import torch
 
-from models import ops
-from models.ops import cpu_linear, cpu_ops, torch_ops
+from models.backends import interface as ops
+from models.backends.cpu import linear as cpu_linear
+from models.backends.cpu import operations as cpu_ops
+from models.backends.torch import operations as torch_ops
 
 CPU = torch.device("cpu")
 BOUNDS = {torch.float32: 1e-5, torch.bfloat16: 2e-2}

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 import torch
 
-from models import ops
+from models.backends import interface as ops
 from models.config import LanguageModelHead
-from models.heads import LanguageModel
+from models.layers.heads import LanguageModel
 
 WIDTH, WORDS, ROWS = 40, 70, 9
 

@@ -5,10 +5,12 @@ from __future__ import annotations
 import pytest
 import torch
 
-from models import ops
-from models.attention import Attention
+from models.backends import interface as ops
+from models.backends.cpu import linear as cpu_linear
+from models.backends.cpu import operations as cpu_ops
+from models.backends.torch import operations as torch_ops
+from models.layers.attention import Attention
 from models.loader import load_model
-from models.ops import cpu_linear, cpu_ops, torch_ops
 from tests.engine.shapes import DECODERS, ENCODERS, SEQ2SEQ
 from tests.parity.checkpoints import save
 from tests.parity.paged import Rows, encoder_batch, one_shot

@@ -9,7 +9,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from transformers import BartConfig, BertConfig, LlamaConfig, T5Config
 
-from models import ops
+from models.backends import interface as ops
 from models.config import ConfigError
 from models.loader import load_model
 from tests.parity.checkpoints import edit_config, save

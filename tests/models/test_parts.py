@@ -9,8 +9,7 @@ from transformers.activations import ACT2FN
 from transformers.models.gemma.modeling_gemma import GemmaRMSNorm
 from transformers.models.llama.modeling_llama import LlamaRMSNorm
 
-from models import ops
-from models.activations import ACTIVATIONS
+from models.backends import interface as ops
 from models.batch import EncoderBatch
 from models.config import (
     EmbeddingConfig,
@@ -20,11 +19,12 @@ from models.config import (
     NormSlots,
     SinusoidalPositions,
 )
-from models.embeddings import Embedding
-from models.feed_forward import FeedForward
-from models.norms import SublayerNorms, make_norm
-from models.pooling import normalize, pool
-from models.positions import sinusoids
+from models.layers.activations import ACTIVATIONS
+from models.layers.embeddings import Embedding
+from models.layers.feed_forward import FeedForward
+from models.layers.norms import SublayerNorms, make_norm
+from models.layers.pooling import normalize, pool
+from models.layers.positions import sinusoids
 
 
 def randomize(module):
@@ -73,7 +73,7 @@ def test_norm_slots(slots):
 
     x = torch.randn(3, 8)
     expected = slot("residual", x + slot("output", torch.sin(slot("input", x))))
-    torch.testing.assert_close(norms.after(x, torch.sin(norms.before(x))), expected)
+    torch.testing.assert_close(norms.add_residual(x, torch.sin(norms.norm_input(x))), expected)
 
 
 @pytest.mark.parametrize(

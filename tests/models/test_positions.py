@@ -14,7 +14,7 @@ from transformers.models.marian.modeling_marian import MarianSinusoidalPositiona
 from transformers.models.mpt.modeling_mpt import build_mpt_alibi_tensor
 from transformers.models.t5.modeling_t5 import T5Attention
 
-from models import ops
+from models.backends import interface as ops
 from models.config import (
     AlibiConfig,
     BucketBiasConfig,
@@ -26,7 +26,7 @@ from models.config import (
     YarnScaling,
 )
 from models.families.alibi import bloom_slopes, mpt_slopes
-from models.positions import (
+from models.layers.positions import (
     Alibi,
     BucketBias,
     Rotary,

@@ -8,11 +8,12 @@ from __future__ import annotations
 import pytest
 import torch
 
-from models import ops
+from models.backends import interface as ops
+from models.backends.cpu import linear as cpu_linear
+from models.backends.cpu import operations as cpu_ops
+from models.backends.cpu.lowering import program_of
+from models.backends.cpu.recording import COUNT, Chosen, Given, NotRecordable, Recording
 from models.loader import load_model
-from models.ops import cpu_linear, cpu_ops
-from models.ops.lowering import program_of
-from models.ops.recording import COUNT, Chosen, Given, NotRecordable, Recording
 from models.scoring import Scoring
 from tests.engine.shapes import DECODERS, ENCODERS, SEQ2SEQ
 from tests.parity.checkpoints import save

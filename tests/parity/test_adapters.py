@@ -8,10 +8,10 @@ import pytest
 import torch
 import transformers
 
-from models import ops
+from models.backends import interface as ops
 from models.batch import EncoderBatch
 from models.loader import load_model
-from models.lora_config import LoraConfig
+from models.lora.config import LoraConfig
 from tests.engine.shapes import DECODERS, ENCODERS, SEQ2SEQ
 from tests.parity.adapters import save_adapter
 from tests.parity.checkpoints import random_ids, save

@@ -13,8 +13,8 @@ from torch import Tensor
 
 from models.batch import EncoderBatch
 from models.config import ConfigError
+from models.layers.pooling import normalize, pool
 from models.loader import LoadedModel, load_model
-from models.pooling import normalize, pool
 from tests.parity.encoder_cases import MORE_BODIES
 from weights.load import WeightsError
 

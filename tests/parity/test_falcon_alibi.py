@@ -10,7 +10,7 @@ import torch
 import transformers
 
 from models.config import AlibiConfig
-from models.positions import Alibi
+from models.layers.positions import Alibi
 from models.stack import Stack
 from server.engine.loading import Loaded
 from server.ipc.descriptions import ModelSpec

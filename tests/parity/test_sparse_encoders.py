@@ -6,13 +6,14 @@ import pytest
 import torch
 import transformers
 
-from models import ops, sparse
-from models.attention import Attention
+from models.backends import interface as ops
 from models.batch import EncoderBatch
 from models.config import ConfigError
 from models.families import family_of
-from models.pooling import normalize, pool
-from models.sparse import BlockSparseAttention, LongformerAttention, SparseAttention
+from models.layers import sparse_attention as sparse
+from models.layers.attention import Attention
+from models.layers.pooling import normalize, pool
+from models.layers.sparse_attention import BlockSparseAttention, LongformerAttention, SparseAttention
 from tests.parity.checkpoints import forget_short_texts, load, random_ids, save
 from tests.parity.largest import largest
 from tests.parity.paged import encoder_batch
@@ -173,23 +174,23 @@ def test_half_precision_stays_near(case, dtype, bound, tmp_path, device):
 def _one_further(self, text):
     """A window that reaches one token further than it should."""
     plan = _PLAN(self, text)
-    if not plan.size:
+    if not plan.block_size:
         return plan
     mask = plan.mask.clone()
-    mask[:-1, :, :, 3 * plan.size - 1] = 0
-    return sparse.TextPlan(plan.size, mask, plan.global_tokens)
+    mask[:-1, :, :, 3 * plan.block_size - 1] = 0
+    return sparse.SparsePlan(plan.block_size, mask, plan.global_tokens)
 
 
 def _once(self, text):
     """The first block of BigBird seen once."""
     plan = _BLOCKS(self, text)
     mask = None if plan.mask is None else plan.mask.clamp(max=0)
-    return sparse.TextPlan(plan.size, mask, plan.global_tokens)
+    return sparse.SparsePlan(plan.block_size, mask, plan.global_tokens)
 
 
 def _longer_whole(self, text):
     """Full attention for a text that is one token too long for it."""
-    return sparse.TextPlan(0, None) if text.length == self.config.full_length + 1 else _BLOCKS(self, text)
+    return sparse.SparsePlan(0, None) if text.length == self.config.full_length + 1 else _BLOCKS(self, text)
 
 
 @pytest.mark.parametrize("planted", [_once, _longer_whole])
@@ -198,17 +199,17 @@ def test_a_planted_bug_in_blocks_shows(planted, tmp_path, device, monkeypatch):
     oracle, ours = make("big-bird", "Model", tmp_path, device)
     texts = random_ids(VOCAB, LENGTHS)
     expected = [one.last_hidden_state[0] for one in one_by_one(oracle, texts)]
-    monkeypatch.setattr(BlockSparseAttention, "plan", planted)
+    monkeypatch.setattr(BlockSparseAttention, "plan_sequence", planted)
     with pytest.raises(AssertionError, match="not close"):
         assert_equal(ours, lambda hidden, _: hidden, texts, expected)
 
 
-_PLAN, _BLOCKS = LongformerAttention.plan, BlockSparseAttention.plan
+_PLAN, _BLOCKS = LongformerAttention.plan_sequence, BlockSparseAttention.plan_sequence
 BUGS = {
-    "a window one further": ("plan", _one_further),
+    "a window one further": ("plan_sequence", _one_further),
     "no global tokens": ("_global_tokens", lambda self, text: None),
-    "global tokens without projections of their own": ("_everywhere", SparseAttention._everywhere),
-    "global tokens that nobody sees": ("_shared", lambda *_: None),
+    "global tokens without projections of their own": ("_attend_globally", SparseAttention._attend_globally),
+    "global tokens that nobody sees": ("_shared_keys_values", lambda *_: None),
 }
 
 
@@ -220,16 +221,16 @@ def test_a_planted_bug_shows(bug, tmp_path, device, monkeypatch):
     texts = random_ids(VOCAB, LENGTHS)
     expected = [one.logits[0] for one in one_by_one(oracle, texts)]
     monkeypatch.setattr(LongformerAttention, name, planted)
-    if name == "_shared":  # the mask has room for them
-        monkeypatch.setattr(LongformerAttention, "plan", _unseen)
+    if name == "_shared_keys_values":  # the mask has room for them
+        monkeypatch.setattr(LongformerAttention, "plan_sequence", _unseen)
     with pytest.raises(AssertionError, match="not close"):
         assert_equal(ours, ours.transformer.classify, texts, expected)
 
 
 def _unseen(self, text):
     plan = _PLAN(self, text)
-    mask = plan.mask[..., : 3 * plan.size] if plan.size else plan.mask
-    return sparse.TextPlan(plan.size, mask, plan.global_tokens)
+    mask = plan.mask[..., : 3 * plan.block_size] if plan.block_size else plan.mask
+    return sparse.SparsePlan(plan.block_size, mask, plan.global_tokens)
 
 
 LONG = 4096
@@ -251,7 +252,7 @@ def test_memory_of_a_window_without_blocks(tmp_path, device, monkeypatch):
     """Negative control of the measure: the reference's window, a mask over all pairs, is seen."""
     family, options = CASES["longformer"]
     monkeypatch.setitem(CASES, "longformer", (family, {**options, "max_position_embeddings": LONG + 2}))
-    monkeypatch.setattr("models.layer.BandedAttention", Attention)
+    monkeypatch.setattr("models.layers.layer.BandedAttention", Attention)
     _, ours = make("longformer", "Model", tmp_path, device)
     with ops.using("torch"):
         assert largest(ours.transformer, VOCAB, LONG) >= LONG * LONG

@@ -1,0 +1,1 @@
+"""Implementations of the hot operations, one package per backend."""

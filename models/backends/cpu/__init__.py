@@ -1,0 +1,1 @@
+"""The CPU backend: compiled kernels, called one by one or as a program."""

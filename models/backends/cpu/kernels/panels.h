@@ -1,0 +1,78 @@
+// Panels of a weight: 32 output channels side by side, [k][32] for float32, [k / 2][32][2] for bfloat16, which is
+// [units][32] of 32 bits for both. An odd k is padded with zeros.
+
+// Every second group of D units of `a` with every first one of `b`.
+template <int D, int... I> INLINE void exchange(Units& a, Units& b, std::integer_sequence<int, I...>) {
+    const Units low = shuffled<((I & D) != 0 ? LANES + I - D : I)...>(a, b);
+    b = shuffled<((I & D) != 0 ? LANES + I : I + D)...>(a, b);
+    a = low;
+}
+
+template <int D = LANES / 2> INLINE void transpose(Units (&x)[LANES]) {
+#pragma GCC unroll 16
+    for (int i = 0; i < LANES; i++) {
+        if ((i & D) == 0) exchange<D>(x[i], x[i + D], std::make_integer_sequence<int, LANES>{});
+    }
+    if constexpr (D > 1) transpose<D / 2>(x);
+}
+
+// Panel `panel` of a weight [columns, width].
+template <class T> void pack_panel(const T* weight, int64_t columns, int64_t width, int64_t panel, T* packed) {
+    constexpr int64_t group = sizeof(uint32_t) / sizeof(T);
+    const int64_t units = (width + group - 1) / group, count = std::min(PANEL, columns - panel * PANEL);
+    const int64_t squares = count == PANEL ? width / group / LANES * LANES : 0;
+    const T* from = weight + panel * PANEL * width;
+    for (int64_t unit = 0; unit < squares; unit += LANES) {
+        for (int64_t column = 0; column < PANEL; column += LANES) {
+            Units square[LANES];
+#pragma GCC unroll 16
+            for (int i = 0; i < LANES; i++) {
+                const T* channel = from + (column + i) * width + unit * group;
+                __builtin_prefetch(channel + PANEL * width, 0, 2);
+                square[i] = *reinterpret_cast<const UnalignedUnits*>(channel);
+            }
+            transpose(square);
+#pragma GCC unroll 16
+            for (int i = 0; i < LANES; i++) {
+                *reinterpret_cast<UnalignedUnits*>(packed + ((unit + i) * PANEL + column) * group) = square[i];
+            }
+        }
+    }
+    std::memset(packed + squares * PANEL * group, 0, (units - squares) * PANEL * sizeof(uint32_t));
+    for (int64_t column = 0; column < count; column++) {
+        const auto channel = Channel<group, T>::of(packed, width, column);
+        for (int64_t k = squares * group; k < width; k++) channel[k] = from[column * width + k];
+    }
+}
+
+// Panels begin..end-1 of a weight [columns, width], one after another.
+void pack_panels(DType dtype, const void* weight, int64_t columns, int64_t width, void* packed, int64_t begin,
+                 int64_t end) {
+    for (int64_t panel = begin; panel < end; panel++) {
+        if (dtype == FLOAT32) {
+            pack_panel(static_cast<const float*>(weight), columns, width, panel,
+                       static_cast<float*>(packed) + panel * PANEL * width);
+        } else {
+            pack_panel(static_cast<const bfloat16*>(weight), columns, width, panel,
+                       static_cast<bfloat16*>(packed) + panel * PANEL * ((width + 1) / 2 * 2));
+        }
+    }
+}
+
+// Channels index[begin..end-1] of packed panels -> out: [indices, width].
+template <class T>
+void unpack(const T* packed, int64_t width, const int64_t* index, T* out, int64_t begin, int64_t end) {
+    for (int64_t i = begin; i < end; i++) {
+        const auto channel = Channel<sizeof(uint32_t) / sizeof(T), const T>::of(packed, width, index[i]);
+        for (int64_t k = 0; k < width; k++) out[i * width + k] = channel[k];
+    }
+}
+
+void unpack_channels(DType dtype, const void* packed, int64_t width, const int64_t* index, void* out, int64_t begin,
+                     int64_t end) {
+    if (dtype == FLOAT32) {
+        unpack(static_cast<const float*>(packed), width, index, static_cast<float*>(out), begin, end);
+    } else {
+        unpack(static_cast<const bfloat16*>(packed), width, index, static_cast<bfloat16*>(out), begin, end);
+    }
+}

@@ -1,0 +1,1 @@
+"""The reference backend: plain torch, any device, any float dtype."""

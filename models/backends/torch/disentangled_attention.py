@@ -1,0 +1,71 @@
+"""The reference implementation of disentangled attention, in plain torch."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from models.attention_metadata import AttentionPlan
+
+
+def disentangled_attention(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    position_key: Tensor | None,
+    position_query: Tensor | None,
+    plan: AttentionPlan,
+    scale: float,
+) -> Tensor:
+    """Self-attention among packed sequences whose scores also look at distances: to `query_i · key_j` are added
+    `query_i · position_key[d]` and `key_j · position_query[d]`, d being the row of distance `i - j`; all is scaled.
+
+    query, key, value: [tokens, heads, head_dim]. position_key, position_query: [rows, heads, head_dim] of
+    `plan.distances`, or None. -> [tokens, heads, head_dim]; one dtype.
+    Source: He et al. 2021, arXiv:2006.03654, section 3.1.
+    """
+    assert plan.distances is not None
+    row_of = plan.distances.row_of
+    output = torch.empty_like(query)
+    for group in plan.groups:
+        # One text at a time, and only the distances within it: products of matrices of other shapes, as its
+        # batch-mates would make them, have other bits.
+        length = group.query_len
+        places = torch.arange(length, device=query.device)
+        within = row_of[len(row_of) // 2 - length + 1 : len(row_of) // 2 + length]
+        first, last = int(within.min()), int(within.max()) + 1
+        rows = (row_of[places[:, None] - places + len(row_of) // 2] - first).expand(query.shape[1], -1, -1)
+        of_key, of_query = (None if side is None else side[first:last] for side in (position_key, position_query))
+        queries, keys, values = (
+            side[where].view(group.rows, length, *side.shape[1:]).transpose(1, 2).unbind()
+            for side, where in ((query, group.queries), (key, group.keys), (value, group.keys))
+        )
+        attended = [
+            _attend(one, its_keys, its_values, of_key, of_query, rows, group.mask, scale)
+            for one, its_keys, its_values in zip(queries, keys, values, strict=True)
+        ]
+        output[group.queries] = torch.stack(attended).transpose(1, 2).flatten(0, 1)
+    return output
+
+
+def _attend(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    position_key: Tensor | None,
+    position_query: Tensor | None,
+    rows: Tensor,
+    mask: Tensor | None,
+    scale: float,
+) -> Tensor:
+    """One text. query, key, value: [heads, length, head_dim]. rows: [heads, length, length], of the distance tables."""
+    scores = torch.zeros((), dtype=query.dtype, device=query.device)
+    if position_key is not None:
+        scores = scores + ((query * scale) @ position_key.permute(1, 2, 0)).gather(-1, rows)
+    if position_query is not None:
+        by_key = key @ (position_query * scale).permute(1, 2, 0)
+        scores = scores + by_key.gather(-1, rows.transpose(-1, -2)).transpose(-1, -2)
+    if mask is not None:
+        scores = scores + mask[0]
+    return F.scaled_dot_product_attention(query[None], key[None], value[None], scores[None], scale=scale)[0]

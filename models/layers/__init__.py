@@ -1,0 +1,1 @@
+"""The parts of a transformer layer, one part per file."""

@@ -1,0 +1,43 @@
+"""Activation functions, by their names in the configurations."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import partial
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from models.config import Activation
+
+
+def _gelu_quick(x: Tensor) -> Tensor:
+    return x * torch.sigmoid(1.702 * x)
+
+
+ACTIVATIONS: Mapping[Activation, Callable[[Tensor], Tensor]] = {
+    "relu": F.relu,
+    "gelu": F.gelu,
+    "gelu_tanh": partial(F.gelu, approximate="tanh"),
+    "gelu_quick": _gelu_quick,
+    "silu": F.silu,
+    "tanh": torch.tanh,
+}
+
+
+_VECTOR_WIDTH = 64
+"""A multiple of the number of elements that torch's CPU vector loops process at once. torch computes the last elements
+of a tensor of another size with scalar code, whose results can differ in the last bit."""
+
+
+def activate(x: Tensor, name: Activation) -> Tensor:
+    """Apply an activation so that the bits of a row do not depend on the other rows.
+
+    x: [rows, width], any float dtype.
+    Returns a new tensor like x.
+    """
+    padding = -x.shape[-1] % _VECTOR_WIDTH
+    if padding == 0 or not x.is_cpu:
+        return ACTIVATIONS[name](x)
+    return ACTIVATIONS[name](F.pad(x, (0, padding)))[..., :-padding].contiguous()

@@ -1,0 +1,141 @@
+"""Query, key, value and output projections of attention. `models.step_inputs` computes the attention between them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from itertools import accumulate
+
+from torch import Tensor, nn
+
+from models.backends import interface as ops
+from models.config import AttentionConfig, QueryKeyNorm, RopeConfig
+from models.layers.linear import Linear, Packer, concatenate
+from models.layers.norms import LayerNorm, PerHeadNorm, RMSNorm, make_norm
+from models.layers.positions import Rotation
+
+Norm = LayerNorm | RMSNorm | PerHeadNorm
+
+
+class Attention(nn.Module):
+    """Projections of multi-head or grouped-query attention. The caller attends, and owns the keys and values.
+
+    separable: whether queries can be computed without keys and values, and the reverse.
+    merged: weight of the query, key and value projections as one product, after `pack`; or None.
+    unadaptable: names of the child modules that adapters cannot change, because they are not applied to the tokens of a
+        step in their order.
+    Source: Vaswani et al. 2017, arXiv:1706.03762; grouped queries: Ainslie et al. 2023, arXiv:2305.13245.
+    """
+
+    separable = True
+    unadaptable: tuple[str, ...] = ()
+
+    def __init__(self, config: AttentionConfig, hidden_size: int) -> None:
+        super().__init__()
+        self.config = config
+        width, kv_width = config.num_heads * config.head_dim, config.num_kv_heads * config.head_dim
+        self.query = Linear(hidden_size, width, config.query_bias)
+        self.key = Linear(hidden_size, kv_width, config.key_bias)
+        self.value = Linear(hidden_size, kv_width, config.value_bias)
+        self.output = Linear(width, hidden_size, config.output_bias)
+        self.merged: ops.Product | None = None
+        self.query_norm: Norm | None = None
+        self.key_norm: Norm | None = None
+        if config.query_key_norm is not None:
+            self.query_norm = _make_head_norm(config.query_key_norm, config.num_heads, config.head_dim)
+            self.key_norm = _make_head_norm(config.query_key_norm, config.num_kv_heads, config.head_dim)
+
+    def queries_keys_values(
+        self, hidden: Tensor, rotations: Mapping[RopeConfig, Rotation]
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Queries, keys and values of the same tokens. See `queries` and `keys_values`."""
+        if self.merged is None:
+            return self.queries(hidden, rotations), *self.keys_values(hidden, rotations)
+        heads, kv_heads, dim = self.config.num_heads, self.config.num_kv_heads, self.config.head_dim
+        product = self._clip(self.merged(hidden))
+        if self.config.query_key_norm is None:
+            # Queries and keys rotate by the same angles, so one call rotates both.
+            rotated = self._rotate(self._split_heads(product[:, : (heads + kv_heads) * dim]), rotations)
+            query, key = rotated[:, :heads], rotated[:, heads:]
+        else:
+            query, key = product[:, : heads * dim], product[:, heads * dim : (heads + kv_heads) * dim]
+            query = self._rotate(self._normalize(query, self.query_norm), rotations)
+            key = self._rotate(self._normalize(key, self.key_norm), rotations)
+        return query, key, self._split_heads(product[:, (heads + kv_heads) * dim :])
+
+    def pack(self, packer: Packer, projection_packer: Packer, one_input: bool) -> None:
+        """Replace the weights by packed ones.
+
+        packer: packs the output projection.
+        projection_packer: packs the query, key and value projections. The dtype that it writes becomes the dtype of
+            queries, keys and values.
+        one_input: whether the three projections have the same input. They are then packed as one product.
+        """
+        self.output.pack(packer)
+        if not one_input:
+            for linear in (self.query, self.key, self.value):
+                linear.pack(projection_packer)
+        elif self.merged is None:
+            linears = [self.query, self.key, self.value]
+            ends = [*accumulate(linear.weight.shape[0] for linear in linears)]
+            self.merged = projection_packer(*concatenate(linears))
+            slices = [self.merged.part(*span) for span in zip([0, *ends], ends, strict=False)]
+            self.separable = None not in slices
+            for linear, packed in zip(linears, slices, strict=True):
+                if packed is not None:
+                    linear.use_packed(packed)
+            if not self.separable:
+                del self.query, self.key, self.value
+        for norm in (self.query_norm, self.key_norm):
+            if norm is not None:
+                norm.to(projection_packer.writes)
+
+    def queries(self, hidden: Tensor, rotations: Mapping[RopeConfig, Rotation]) -> Tensor:
+        """Project queries, then normalise and rotate them as configured.
+
+        hidden: [tokens, hidden], model dtype.
+        Returns [tokens, heads, head_dim].
+        """
+        return self._rotate(self._normalize(self._clip(self.query(hidden)), self.query_norm), rotations)
+
+    def keys_values(self, hidden: Tensor, rotations: Mapping[RopeConfig, Rotation]) -> tuple[Tensor, Tensor]:
+        """Project keys and values, then normalise and rotate the keys as configured.
+
+        hidden: [tokens, hidden], model dtype.
+        Returns two tensors [tokens, kv_heads, head_dim].
+        """
+        keys = self._rotate(self._normalize(self._clip(self.key(hidden)), self.key_norm), rotations)
+        return keys, self._split_heads(self._clip(self.value(hidden)))
+
+    def project_output(self, attended: Tensor) -> Tensor:
+        """Apply the output projection: [tokens, heads, head_dim] -> [tokens, hidden]."""
+        output: Tensor = self.output(attended.flatten(-2))
+        return output
+
+    def _clip(self, x: Tensor) -> Tensor:
+        """Limit projections to `-clip` .. `clip` where the configuration has a clip (MosaicML 2023)."""
+        clip = self.config.clip
+        return x if clip is None else x.clamp(-clip, clip)
+
+    def _normalize(self, x: Tensor, norm: Norm | None) -> Tensor:
+        """Apply a query or key norm: [tokens, heads * head_dim] -> [tokens, heads, head_dim]."""
+        if norm is None:
+            return self._split_heads(x)
+        assert self.config.query_key_norm is not None
+        before_split = self.config.query_key_norm.over == "all"
+        y: Tensor = self._split_heads(norm(x)) if before_split else norm(self._split_heads(x))
+        return y
+
+    def _split_heads(self, x: Tensor) -> Tensor:
+        return x.view(x.shape[0], x.shape[1] // self.config.head_dim, self.config.head_dim)
+
+    def _rotate(self, x: Tensor, rotations: Mapping[RopeConfig, Rotation]) -> Tensor:
+        if self.config.rope is None:
+            return x
+        rotation = rotations[self.config.rope]
+        return ops.rotate(x, rotation.cos, rotation.sin, self.config.rope.pairing == "interleaved")
+
+
+def _make_head_norm(config: QueryKeyNorm, heads: int, head_dim: int) -> Norm | None:
+    if config.over == "own_head":
+        return PerHeadNorm(config.norm, heads, head_dim)
+    return make_norm(config.norm, heads * head_dim if config.over == "all" else head_dim)

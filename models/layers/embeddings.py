@@ -1,0 +1,130 @@
+"""Embedding of text: turns token ids into the hidden states that enter the first layer."""
+
+from __future__ import annotations
+
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from models.backends import interface as ops
+from models.batch import EncoderBatch
+from models.config import EmbeddingConfig, FairseqSinusoidalPositions, LearnedPositions, SinusoidalPositions
+from models.layers.linear import Linear, parameter
+from models.layers.norms import make_norm
+from models.layers.positions import fairseq_sinusoids, sinusoids
+
+
+class EmbeddingTable(nn.Module):
+    """Table with one vector per index.
+
+    weight: [rows, hidden], model dtype. Empty after `share`, but its dtype and device stay those of the table.
+    packed: the weight of an output head that is tied to this table, after `share`; or None.
+    forward: [tokens], int64 -> [tokens, hidden], model dtype.
+    """
+
+    def __init__(self, rows: int, hidden_size: int) -> None:
+        super().__init__()
+        self.weight = parameter(rows, hidden_size)
+        self.packed: ops.PackedWeight | None = None
+
+    def forward(self, index: Tensor) -> Tensor:
+        return F.embedding(index, self.weight) if self.packed is None else self.packed.rows(index)
+
+    def share(self, packed: ops.PackedWeight) -> None:
+        """Read the rows from the packed weight of the tied output head from here on, and free `weight`."""
+        self.packed = packed
+        self.weight = nn.Parameter(self.weight[:0].clone(), requires_grad=False)
+
+
+class ProjectedEmbeddingTable(EmbeddingTable):
+    """Table of narrow vectors that a linear layer projects to the hidden size.
+
+    weight: [rows, width], model dtype.
+    forward: [tokens], int64 -> [tokens, hidden], model dtype.
+    """
+
+    def __init__(self, rows: int, width: int, hidden_size: int) -> None:
+        super().__init__(rows, width)
+        self.projection = Linear(width, hidden_size, bias=False)
+
+    def forward(self, index: Tensor) -> Tensor:
+        output: Tensor = self.projection(super().forward(index))
+        return output
+
+
+class SinusoidalTable(nn.Module):
+    """Table of computed position embeddings. It is no parameter: the checkpoint does not contain it.
+
+    table: [rows, hidden], float32.
+    """
+
+    def __init__(self, table: Tensor) -> None:
+        super().__init__()
+        self._table = table
+
+    def table_like(self, other: Tensor) -> Tensor:
+        """The table, [rows, hidden], on the device and in the dtype of another tensor."""
+        if self._table.device != other.device or self._table.dtype != other.dtype:
+            self._table = self._table.to(other.device, other.dtype)
+        return self._table
+
+
+class Embedding(nn.Module):
+    """Sum of token vectors times `scale`, positions and token types; then a norm and a projection to the hidden size.
+
+    Positions, token types, norm and projection are optional.
+
+    tokens: token table to share with another stack, or None to create one.
+    """
+
+    def __init__(self, config: EmbeddingConfig, hidden_size: int, tokens: EmbeddingTable | None = None) -> None:
+        super().__init__()
+        self.scale = config.scale
+        width = config.width or hidden_size
+        if tokens is None and config.token_width is not None:
+            tokens = ProjectedEmbeddingTable(config.vocab_size, config.token_width, hidden_size)
+        self.tokens = EmbeddingTable(config.vocab_size, width) if tokens is None else tokens
+        self.positions: EmbeddingTable | SinusoidalTable | None = None
+        match config.positions:
+            case LearnedPositions(num_positions=rows):
+                self.positions = EmbeddingTable(rows, width)
+            case SinusoidalPositions(num_positions=rows, pairing=pairing):
+                self.positions = SinusoidalTable(sinusoids(rows, width, pairing))
+            case FairseqSinusoidalPositions(num_positions=rows, first=first):
+                self.positions = SinusoidalTable(fairseq_sinusoids(rows, width, first))
+        self.token_types = EmbeddingTable(config.num_token_types, width) if config.num_token_types else None
+        self.norm = make_norm(config.norm, width)
+        self.token_norm = make_norm(config.token_norm, width)
+        self.projection = None if config.width is None else Linear(width, hidden_size, bias=True)
+
+    def embed(self, batch: EncoderBatch) -> Tensor:
+        """Hidden states that enter the first layer: [tokens, hidden], model dtype."""
+        output: Tensor = self(batch.token_ids, batch.positions, batch.token_type_ids)
+        return output
+
+    def forward(self, token_ids: Tensor, positions: Tensor, token_type_ids: Tensor | None = None) -> Tensor:
+        """Embed tokens.
+
+        token_ids, positions: [tokens], int64.
+        token_type_ids: [tokens], int64, or None for all 0. Ignored by a model with a single token type.
+        Returns [tokens, hidden], model dtype.
+        """
+        parts: list[tuple[Tensor | None, Tensor]] = []
+        x: Tensor | None = None
+        if type(self.tokens) is EmbeddingTable and self.tokens.packed is None and self.token_norm is None:
+            parts.append((token_ids, self.tokens.weight))
+        else:
+            x = self.tokens(token_ids) if self.scale == 1.0 else self.tokens(token_ids) * self.scale
+            x = x if self.token_norm is None else self.token_norm(x)
+        if isinstance(self.positions, SinusoidalTable):
+            parts.append((positions, self.positions.table_like(self.tokens.weight)))
+        elif self.positions is not None:
+            parts.append((positions, self.positions.weight))
+        if self.token_types is not None:
+            single_type = token_type_ids is None or len(self.token_types.weight) == 1
+            parts.append((None if single_type else token_type_ids, self.token_types.weight))
+        if parts:
+            x = ops.sum_of_rows(parts, self.scale, x)
+        assert x is not None
+        if self.norm is not None:
+            x = self.norm(x)
+        return x if self.projection is None else self.projection(x)

@@ -1,0 +1,31 @@
+"""The feed-forward sublayer of a layer."""
+
+from __future__ import annotations
+
+from torch import Tensor, nn
+
+from models.config import FeedForwardConfig
+from models.layers.linear import Linear
+
+
+class FeedForward(nn.Module):
+    """Position-wise feed-forward network: `down(act(up(x)))`, or `down(act(gate(x)) * up(x))` when gated.
+
+    forward: [tokens, hidden] -> [tokens, hidden], model dtype.
+    Source of the gated form: Shazeer 2020, arXiv:2002.05202.
+    """
+
+    def __init__(self, config: FeedForwardConfig, hidden_size: int) -> None:
+        super().__init__()
+        self.activation = config.activation
+        self.gate = Linear(hidden_size, config.intermediate_size, config.bias) if config.gated else None
+        self.up = Linear(hidden_size, config.intermediate_size, config.bias)
+        self.down = Linear(config.intermediate_size, hidden_size, config.bias)
+
+    def forward(self, x: Tensor) -> Tensor:
+        if self.gate is None:
+            inner: Tensor = self.up(x, self.activation)
+        else:
+            inner = self.up(x, times=self.gate(x, self.activation))
+        output: Tensor = self.down(inner)
+        return output

@@ -1,0 +1,203 @@
+"""Output heads: logits over the vocabulary or over classes, computed from hidden states."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from models.backends import interface as ops
+from models.batch import EncoderBatch
+from models.config import (
+    ClassificationHead,
+    FeedForwardSpanHead,
+    HeadConfig,
+    LanguageModelHead,
+    MaskedLanguageModelHead,
+    NormSlots,
+    PoolingHead,
+    SpanHead,
+    TokenClassificationHead,
+)
+from models.layers.activations import ACTIVATIONS
+from models.layers.feed_forward import FeedForward
+from models.layers.linear import Linear, Packer, parameter
+from models.layers.norms import SublayerNorms, make_norm
+from models.layers.pooling import pool
+
+
+class LanguageModel(nn.Module):
+    """Language model head: logits of the next token over the vocabulary.
+
+    A packed head of a bfloat16 model returns the float32 sums of its product. A dense head rounds them to bfloat16
+    first.
+
+    weight: [vocab, hidden], model dtype; None for a head that is tied to the token table.
+    bias: [vocab], model dtype, or None.
+    """
+
+    def __init__(self, config: LanguageModelHead, hidden_size: int, vocab_size: int) -> None:
+        super().__init__()
+        self.scale, self.cap = config.scale, config.cap
+        self.weight = None if config.tied else parameter(vocab_size, hidden_size)
+        self.bias = parameter(vocab_size) if config.bias else None
+        self.packed: ops.PackedWeight | None = None
+
+    def forward(self, hidden: Tensor, tokens: Tensor, out: Tensor | None = None) -> Tensor:
+        """Compute logits.
+
+        hidden: [n, hidden], model dtype.
+        tokens: [vocab, hidden], model dtype, the token table.
+        out: [n or more, vocab], float32, memory for the result; or None to allocate it.
+        Returns [n, vocab], float32.
+        """
+        if self.scale != 1.0:
+            hidden = hidden * self.scale
+        if self.packed is not None:
+            logits = self.packed(hidden, out=out)
+        else:
+            logits = _to_float32(ops.linear(hidden, tokens if self.weight is None else self.weight, self.bias), out)
+        return logits if self.cap is None else logits.div_(self.cap).tanh_().mul_(self.cap)
+
+    def pack(self, packer: Packer, tokens: Tensor | None) -> ops.PackedWeight:
+        """Replace the weight by a packed one that writes float32, and return it.
+
+        tokens: [vocab, hidden], the token table of a tied head, else None.
+        """
+        weight = tokens if self.weight is None else self.weight
+        assert weight is not None
+        self.packed = packer(weight, self.bias)
+        self.weight = None
+        return self.packed
+
+
+class MaskedLanguageModel(nn.Module):
+    """Masked language model head: dense layer, activation, norm, then logits from the token table.
+
+    token_width: width of the token table.
+    Source: Devlin et al. 2018, arXiv:1810.04805.
+    """
+
+    def __init__(self, config: MaskedLanguageModelHead, hidden_size: int, vocab_size: int, token_width: int) -> None:
+        super().__init__()
+        self.dense = Linear(hidden_size, token_width, config.dense_bias)
+        self.activation = ACTIVATIONS[config.activation]
+        self.norm = make_norm(config.norm, token_width)
+        self.bias = parameter(vocab_size) if config.bias else None
+
+    def forward(self, hidden: Tensor, tokens: Tensor, out: Tensor | None = None) -> Tensor:
+        """Compute logits. tokens: [vocab, token_width]. The other arguments are those of `LanguageModel.forward`."""
+        assert self.norm is not None
+        return _to_float32(ops.linear(self.norm(self.activation(self.dense(hidden))), tokens, self.bias), out)
+
+
+def _to_float32(logits: Tensor, out: Tensor | None) -> Tensor:
+    """Convert logits to float32, into `out` where it is given."""
+    return logits.float() if out is None else out[: len(logits)].copy_(logits)
+
+
+class _LabelHead(nn.Module):
+    """Base class of the heads over classes: `output(norm(activation(dense(x))))`. All but the output are optional."""
+
+    def __init__(
+        self, config: ClassificationHead | TokenClassificationHead | SpanHead, num_labels: int, hidden_size: int
+    ) -> None:
+        super().__init__()
+        self.dense: Linear | None = None
+        if config.dense is not None:
+            self.dense = Linear(hidden_size, hidden_size, config.dense_bias)
+            self.activation = ACTIVATIONS[config.dense]
+            self.norm = make_norm(config.norm, hidden_size)
+        bias = config.bias if isinstance(config, ClassificationHead) else True
+        self.output = Linear(hidden_size, num_labels, bias)
+
+    def label_logits(self, x: Tensor) -> Tensor:
+        """Class logits of each row: [n, hidden], model dtype -> [n, num_labels], float32."""
+        if self.dense is not None:
+            x = self.activation(self.dense(x))
+            x = x if self.norm is None else self.norm(x)
+        logits: Tensor = self.output(x)
+        return logits.float()
+
+
+class Classification(_LabelHead):
+    """Sequence classification head: class logits of one token of each sequence, or of the mean of its tokens."""
+
+    def __init__(self, config: ClassificationHead, hidden_size: int) -> None:
+        super().__init__(config, config.num_labels, hidden_size)
+        self.config = config
+
+    def forward(self, hidden: Tensor, batch: EncoderBatch) -> Tensor:
+        """Compute class logits.
+
+        hidden: [tokens, hidden], model dtype, or [batch, hidden] where the batch has `output_positions`.
+        Returns [batch, num_labels], float32.
+        """
+        positions = batch.output_positions or self.output_positions(batch)
+        if positions is None:
+            return self.label_logits(pool(hidden, batch, "mean").to(hidden.dtype))
+        return self.label_logits(batch.one_of_each(hidden, positions))
+
+    def output_positions(self, batch: EncoderBatch) -> tuple[int, ...] | None:
+        """Position of the token of each sequence that is classified, or None for the mean of all tokens.
+
+        A sequence without such a token is classified by its first token.
+        """
+        match self.config.pool:
+            case "mean":
+                return None
+            case "first":
+                return (0,) * len(batch.lengths)
+            case "last":
+                return tuple(length - 1 for length in batch.lengths)
+            case "end":
+                candidates = batch.token_ids == self.config.end_token_id
+            case _:
+                candidates = batch.token_ids != self.config.pad_token_id
+        last = torch.split((batch.positions * candidates).cpu(), list(batch.lengths))
+        return tuple(int(positions.max()) for positions in last)
+
+
+class TokenClassification(_LabelHead):
+    """Token classification head: class logits of each token. forward: [tokens, hidden] -> [tokens, num_labels]."""
+
+    def forward(self, hidden: Tensor) -> Tensor:
+        return self.label_logits(hidden)
+
+
+class FeedForwardTokenClassification(TokenClassification):
+    """Span head of BigBird: two logits per token, of `norm(x + feed_forward(x))`.
+
+    forward: [tokens, hidden] -> [tokens, 2], float32.
+    """
+
+    def __init__(self, config: FeedForwardSpanHead, hidden_size: int) -> None:
+        super().__init__(config, 2, hidden_size)
+        self.feed_forward = FeedForward(config.feed_forward, hidden_size)
+        self.norms = SublayerNorms(NormSlots(residual=config.sum_norm), hidden_size)
+
+    def forward(self, hidden: Tensor) -> Tensor:
+        return super().forward(self.norms.add_residual(hidden, self.feed_forward(hidden)))
+
+
+def make_head(
+    config: HeadConfig, hidden_size: int, vocab_size: int, token_width: int
+) -> LanguageModel | MaskedLanguageModel | Classification | TokenClassification | None:
+    """The head of a configuration; None for a pooling head, which has no weights.
+
+    token_width: width of the token table.
+    """
+    match config:
+        case LanguageModelHead():
+            return LanguageModel(config, hidden_size, vocab_size)
+        case MaskedLanguageModelHead():
+            return MaskedLanguageModel(config, hidden_size, vocab_size, token_width)
+        case ClassificationHead():
+            return Classification(config, hidden_size)
+        case TokenClassificationHead():
+            return TokenClassification(config, config.num_labels, hidden_size)
+        case FeedForwardSpanHead():
+            return FeedForwardTokenClassification(config, hidden_size)
+        case SpanHead():
+            return TokenClassification(config, 2, hidden_size)
+        case PoolingHead():
+            return None

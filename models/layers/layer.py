@@ -1,0 +1,93 @@
+"""One transformer layer: self-attention, optional cross-attention and feed-forward, each with its norms."""
+
+from __future__ import annotations
+
+from copy import copy
+
+from torch import Tensor, nn
+
+from models.config import AttentionConfig, DisentangledConfig, LayerConfig
+from models.config.sparse_attention import (
+    BandedAttentionConfig,
+    BlockSparseAttentionConfig,
+    LongformerAttentionConfig,
+    TransientGlobalAttentionConfig,
+)
+from models.layers.attention import Attention
+from models.layers.disentangled_attention import DisentangledAttention
+from models.layers.moe import make_feed_forward
+from models.layers.norms import SublayerNorms
+from models.layers.sparse_attention import (
+    BandedAttention,
+    BlockSparseAttention,
+    LongformerAttention,
+    TransientGlobalAttention,
+)
+from models.step_inputs import Step
+
+
+class Layer(nn.Module):
+    """One layer of a stack.
+
+    index: number of the layer in its stack; selects its keys and values in a cache.
+    forward: [tokens, hidden] -> [tokens, hidden], model dtype. The last layer may return only the output rows of the
+        step.
+    """
+
+    def __init__(self, config: LayerConfig, hidden_size: int, index: int) -> None:
+        super().__init__()
+        self.index, self.parallel = index, config.parallel
+        self.attention = _make_self_attention(config.attention, hidden_size)
+        self.attention_norms = SublayerNorms(config.attention_norms, hidden_size)
+        self.cross_attention: Attention | None = None
+        if config.cross_attention is not None:
+            self.cross_attention = Attention(config.cross_attention, hidden_size)
+            self.cross_attention_norms = SublayerNorms(config.cross_attention_norms, hidden_size)
+        self.feed_forward = make_feed_forward(config.feed_forward, hidden_size)
+        self.feed_forward_norms = SublayerNorms(config.feed_forward_norms, hidden_size)
+
+    def at_index(self, index: int) -> Layer:
+        """A layer with the same weights at another index of the stack."""
+        layer = copy(self)
+        layer.index = index
+        return layer
+
+    def forward(self, x: Tensor, step: Step) -> Tensor:
+        if self.parallel:
+            return self._forward_parallel(x, step)
+        norms = self.attention_norms
+        x = norms.add_residual(
+            step.wanted(self.index, x), step.self_attention(self.index, self.attention, norms.norm_input(x))
+        )
+        if self.cross_attention is not None:
+            norms = self.cross_attention_norms
+            x = norms.add_residual(x, step.cross_attention(self.index, self.cross_attention, norms.norm_input(x)))
+        norms = self.feed_forward_norms
+        return norms.add_residual(x, self.feed_forward(norms.norm_input(x)))
+
+    def _forward_parallel(self, x: Tensor, step: Step) -> Tensor:
+        """Attention and feed-forward both read the input of the layer. Without a norm of its own, the feed-forward
+        reads the normalised input of attention."""
+        attention_input, x = self.attention_norms.norm_input(x), step.wanted(self.index, x)
+        if self.feed_forward_norms.input is None:
+            feed_forward_input = step.wanted(self.index, attention_input)
+        else:
+            feed_forward_input = self.feed_forward_norms.norm_input(x)
+        x = self.attention_norms.add_residual(x, step.self_attention(self.index, self.attention, attention_input))
+        return self.feed_forward_norms.add_residual(x, self.feed_forward(feed_forward_input))
+
+
+def _make_self_attention(config: AttentionConfig, hidden_size: int) -> Attention:
+    match config:
+        case LongformerAttentionConfig():
+            return LongformerAttention(config, hidden_size)
+        case BlockSparseAttentionConfig():
+            return BlockSparseAttention(config, hidden_size)
+        case TransientGlobalAttentionConfig():
+            return TransientGlobalAttention(config, hidden_size)
+        case BandedAttentionConfig():
+            return BandedAttention(config, hidden_size)
+        case DisentangledConfig():
+            return DisentangledAttention(config, hidden_size)
+        case _:
+            return Attention(config, hidden_size)

@@ -1,0 +1,110 @@
+"""Normalisation layers, and the three norm slots of a sublayer."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from models.backends import interface as ops
+from models.config import NormConfig, NormSlots
+from models.layers.linear import parameter
+
+
+class LayerNorm(nn.Module):
+    """Layer normalisation.
+
+    weight, bias: [hidden], model dtype; the bias is optional.
+    forward: [..., hidden] -> [..., hidden], any float dtype.
+    Source: Ba et al. 2016, arXiv:1607.06450.
+    """
+
+    def __init__(self, size: int, eps: float, bias: bool) -> None:
+        super().__init__()
+        self.eps = eps
+        self.weight = parameter(size)
+        self.bias = parameter(size) if bias else None
+
+    def forward(self, x: Tensor) -> Tensor:
+        return ops.layer_norm(x, self.weight, self.bias, self.eps)
+
+
+class RMSNorm(nn.Module):
+    """Root mean square normalisation. The mean square is computed in float32 for every dtype.
+
+    weight: [hidden], model dtype.
+    forward: [..., hidden] -> [..., hidden], any float dtype.
+    Source: Zhang and Sennrich 2019, arXiv:1910.07467.
+    """
+
+    def __init__(self, size: int, eps: float) -> None:
+        super().__init__()
+        self.eps = eps
+        self.weight = parameter(size)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return ops.rms_norm(x, self.weight, self.eps)
+
+
+class RMSNormFromOne(RMSNorm):
+    """RMS norm that multiplies by `1 + weight`. The whole norm is computed in float32.
+
+    The sum is not made when the model is loaded, because half precision would round it.
+
+    forward: [..., hidden] -> [..., hidden], any float dtype.
+    Source: Gemma Team 2024, arXiv:2403.08295, by its published code.
+    """
+
+    def forward(self, x: Tensor) -> Tensor:
+        return ops.rms_norm_from_one(x, self.weight, self.eps)
+
+
+class PerHeadNorm(nn.Module):
+    """One norm per attention head, each with its own weight (StableLM 2, for queries and keys).
+
+    forward: [tokens, heads, head_dim] -> [tokens, heads, head_dim].
+    """
+
+    def __init__(self, config: NormConfig, heads: int, head_dim: int) -> None:
+        super().__init__()
+        norms = [make_norm(config, head_dim) for _ in range(heads)]
+        self.heads = nn.ModuleList(norm for norm in norms if norm is not None)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.stack([norm(head) for norm, head in zip(self.heads, x.unbind(1), strict=True)], dim=1)
+
+
+def make_norm(config: NormConfig | None, size: int) -> LayerNorm | RMSNorm | None:
+    """The norm of a configuration, or None without one. size: width of the normalised dimension."""
+    if config is None:
+        return None
+    match config.kind:
+        case "layer":
+            return LayerNorm(size, config.eps, config.bias)
+        case "rms":
+            return RMSNorm(size, config.eps)
+        case "rms_from_one":
+            return RMSNormFromOne(size, config.eps)
+
+
+class SublayerNorms(nn.Module):
+    """The three norm slots of a sublayer `f`: `residual(x + output(f(input(x))))`. An empty slot is the identity."""
+
+    def __init__(self, config: NormSlots, size: int) -> None:
+        super().__init__()
+        self.input = make_norm(config.input, size)
+        self.output = make_norm(config.output, size)
+        self.residual = make_norm(config.residual, size)
+
+    def norm_input(self, x: Tensor) -> Tensor:
+        """The input of the sublayer: [tokens, hidden] -> [tokens, hidden]."""
+        return x if self.input is None else self.input(x)
+
+    def add_residual(self, x: Tensor, result: Tensor) -> Tensor:
+        """Add the result of the sublayer to the residual stream.
+
+        x: [tokens, hidden], the input of the sublayer.
+        result: [tokens, hidden], the output of the sublayer.
+        Returns [tokens, hidden].
+        """
+        x = x + (result if self.output is None else self.output(result))
+        return x if self.residual is None else self.residual(x)

@@ -1,0 +1,248 @@
+"""Low-rank adapters (LoRA) on the weights of one model. Each row of a step can use another adapter.
+
+A linear that an adapter changes gets an `AdaptedWeight` as its packed weight. All other linears, and models without
+adapters, are unchanged. `AdapterSet.used` sets the adapter of each row for one forward pass.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass
+from itertools import accumulate
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from models.backends import interface as ops
+from models.config import Activation
+from models.layers.activations import activate
+from models.layers.attention import Attention
+from models.layers.linear import Linear
+
+_MERGED = ("query", "key", "value")
+"""Projections that `Attention.merged` computes in one product, in this order."""
+
+
+@dataclass(frozen=True)
+class LowRankUpdate:
+    """What an adapter adds to the output of a linear: `x down^T up^T`.
+
+    down: [rank, in], any float dtype.
+    up: [out, rank], same dtype, already multiplied by the adapter's scale (alpha / rank).
+    Source: Hu et al. 2021, arXiv:2106.09685, section 4.1.
+    """
+
+    down: Tensor
+    up: Tensor
+
+
+@dataclass(frozen=True)
+class AdapterSelection:
+    """The rows of a tensor that use adapters, grouped by adapter.
+
+    rows: [n], int64, row indices; or a slice of all rows in their order.
+    parts: name of each adapter with its range in `rows`.
+    rest: [m], int64, indices of the other rows; or None without any.
+    """
+
+    rows: slice | Tensor
+    parts: tuple[tuple[str, slice], ...]
+    rest: Tensor | None
+
+
+class AdapterRows:
+    """Which adapter each row of a forward pass uses.
+
+    names: name of each sequence's adapter, empty for none.
+    counts: number of rows of each sequence.
+    device: of the row indices.
+    """
+
+    def __init__(self, names: Sequence[str], counts: Sequence[int], device: torch.device) -> None:
+        starts = (0, *accumulate(counts))
+        self._spans: dict[str, list[tuple[int, int]]] = {}
+        for index, name in enumerate(names):
+            self._spans.setdefault(name, []).append((starts[index], starts[index + 1]))
+        self.count, self._device = starts[-1], device
+        self._selections: dict[frozenset[str], AdapterSelection | None] = {}
+
+    def select(self, names: frozenset[str]) -> AdapterSelection | None:
+        """The rows that use one of these adapters, or None without any. The selection is kept for later linears."""
+        if names not in self._selections:
+            self._selections[names] = self._select(names)
+        return self._selections[names]
+
+    def _select(self, names: frozenset[str]) -> AdapterSelection | None:
+        used = [name for name in self._spans if name in names]
+        if not used:
+            return None
+        rest = self._rows_of(name for name in self._spans if name not in names)
+        if rest is None and len(used) == 1:
+            # A slice of all rows also fits tensors with another number of rows, such as one row per sequence.
+            return AdapterSelection(slice(None), ((used[0], slice(None)),), None)
+        ends = (0, *accumulate(sum(end - start for start, end in self._spans[name]) for name in used))
+        parts = tuple((name, slice(*ends[index : index + 2])) for index, name in enumerate(used))
+        rows = self._rows_of(used)
+        assert rows is not None
+        return AdapterSelection(rows, parts, rest)
+
+    def _rows_of(self, names: Iterable[str]) -> Tensor | None:
+        """Row indices of these adapters, one adapter after the other: [n], int64; or None without any."""
+        rows = [np.arange(*span) for name in names for span in self._spans[name]]
+        return torch.from_numpy(np.concatenate(rows)).to(self._device, non_blocking=True) if rows else None
+
+
+class AdapterSet:
+    """The adapters of one model.
+
+    rows: adapter of each row of the current forward pass; None outside of a pass and where no row uses an adapter.
+    """
+
+    def __init__(self) -> None:
+        self.rows: AdapterRows | None = None
+        self._device = torch.device("cpu")
+
+    def used(self, names: Sequence[str], counts: Sequence[int]) -> AbstractContextManager[None]:
+        """Context of a forward pass over the rows of these sequences.
+
+        names, counts: as in `AdapterRows`. No names means no adapters.
+        """
+        return self._using(AdapterRows(names, counts, self._device)) if any(names) else nullcontext()
+
+    @contextmanager
+    def _using(self, rows: AdapterRows) -> Iterator[None]:
+        self.rows = rows
+        try:
+            yield
+        finally:
+            self.rows = None
+
+    def attach(self, model: nn.Module, name: str, updates: Mapping[str, LowRankUpdate], dtype: torch.dtype) -> int:
+        """Add an adapter to the weights of a model, after they are packed.
+
+        name: of the adapter.
+        updates: by path of the linear in the model.
+        dtype: in which the updates are computed.
+        Returns the memory of the adapter, in bytes.
+        """
+        merged: dict[str, dict[str, LowRankUpdate]] = {}
+        added_bytes = 0
+        for path, update in updates.items():
+            self._device = update.down.device
+            owner_path, _, leaf = path.rpartition(".")
+            owner = model.get_submodule(owner_path)
+            if isinstance(owner, Attention) and owner.merged is not None and leaf in _MERGED:
+                merged.setdefault(owner_path, {})[leaf] = update
+                continue
+            linear = owner.get_submodule(leaf)
+            assert isinstance(linear, Linear)
+            linear.packed = adapted = self._adapt(linear.packed or _Plain(linear.weight, linear.bias))
+            added_bytes += adapted.add(name, update, dtype)
+        for path, parts in merged.items():
+            attention = model.get_submodule(path)
+            assert isinstance(attention, Attention) and attention.merged is not None
+            attention.merged = adapted = self._adapt(attention.merged)
+            added_bytes += adapted.add(name, _merge(attention, parts), dtype)
+        return added_bytes
+
+    def _adapt(self, base: ops.Product) -> AdaptedWeight:
+        return base if isinstance(base, AdaptedWeight) else AdaptedWeight(base, self)
+
+
+class AdaptedWeight:
+    """A weight with the low-rank updates of several adapters, applied to the rows that use them.
+
+    Each row gives the same bits as in a batch of its own. A row without an adapter gives those of the base weight, and
+    an adapter's product is computed over the rows of this adapter only.
+    """
+
+    def __init__(self, base: ops.Product, adapters: AdapterSet) -> None:
+        self._base, self._adapters = base, adapters
+        self._updates: dict[str, tuple[torch.dtype, ops.Product, ops.Product]] = {}
+        self._names: frozenset[str] = frozenset()
+
+    def add(self, name: str, update: LowRankUpdate, dtype: torch.dtype) -> int:
+        """Add the update of an adapter, computed in `dtype`. Returns its memory in bytes."""
+        packer = ops.packer(dtype, update.down.device) or _Plain
+        down, up = (packer(factor.to(dtype).contiguous(), None) for factor in (update.down, update.up))
+        self._updates[name] = (dtype, down, up)
+        self._names = frozenset(self._updates)
+        return down.nbytes + up.nbytes
+
+    def __call__(self, x: Tensor, activation: Activation | None = None, times: Tensor | None = None) -> Tensor:
+        """See `ops.Product`."""
+        rows = self._adapters.rows
+        selection = None if rows is None else rows.select(self._names)
+        if rows is None or selection is None:
+            return self._base(x, activation, times)
+        assert isinstance(selection.rows, slice) or len(x) == rows.count, "x has other rows than the forward pass"
+        selected = x[selection.rows]
+        if activation is None and times is None:
+            y = self._base(x)
+            adapted = self._add_updates(y[selection.rows], selected, selection)
+        else:
+            # The update comes before the activation, so these rows cannot use the activation inside the base product.
+            adapted = self._add_updates(self._base(selected), selected, selection)
+            if activation is not None:
+                adapted = activate(adapted, activation)
+            if times is not None:
+                adapted = adapted * times[selection.rows]
+            y = adapted
+            if isinstance(selection.rows, Tensor):
+                y = adapted.new_empty(len(x), adapted.shape[1])
+            if selection.rest is not None:
+                rest = selection.rest
+                y[rest] = self._base(x[rest], activation, None if times is None else times[rest])
+        if isinstance(selection.rows, Tensor):
+            y[selection.rows] = adapted
+        return y
+
+    def _add_updates(self, y: Tensor, x: Tensor, selection: AdapterSelection) -> Tensor:
+        """Add the updates to the base product, in place.
+
+        y: [n, out], output of the base weight. Its dtype can differ from that of x: int8 weights write bfloat16 around
+            attention.
+        x: [n, in], input of the base weight.
+        """
+        for name, part in selection.parts:
+            dtype, down, up = self._updates[name]
+            y[part] += up(down(x[part].to(dtype)))
+        return y
+
+
+class _Plain:
+    """A weight as it lies, as a product. weight: [out, in], bias: [out] or None."""
+
+    def __init__(self, weight: Tensor, bias: Tensor | None) -> None:
+        self._weight, self._bias = weight, bias
+
+    @property
+    def nbytes(self) -> int:
+        return self._weight.nbytes + (0 if self._bias is None else self._bias.nbytes)
+
+    def __call__(self, x: Tensor, activation: Activation | None = None, times: Tensor | None = None) -> Tensor:
+        y = ops.linear(x, self._weight, self._bias)
+        if activation is not None:
+            y = activate(y, activation)
+        return y if times is None else y * times
+
+
+def _merge(attention: Attention, parts: Mapping[str, LowRankUpdate]) -> LowRankUpdate:
+    """Merge the updates of queries, keys and values into one update of `attention.merged`.
+
+    parts: by projection. A `down` factor that several of them share appears once in the result.
+    """
+    config = attention.config
+    heads = {"query": config.num_heads, "key": config.num_kv_heads, "value": config.num_kv_heads}
+    starts = dict(zip(_MERGED, accumulate((0, heads["query"], heads["key"])), strict=True))
+    downs: dict[int, Tensor] = {id(part.down): part.down for part in parts.values()}
+    ends = (0, *accumulate(len(down) for down in downs.values()))
+    columns = {key: slice(*ends[index : index + 2]) for index, key in enumerate(downs)}
+    down = torch.cat(list(downs.values()))
+    up = down.new_zeros(sum(heads.values()) * config.head_dim, len(down))
+    for leaf, part in parts.items():
+        start = starts[leaf] * config.head_dim
+        up[start : start + len(part.up), columns[id(part.down)]] = part.up
+    return LowRankUpdate(down, up)

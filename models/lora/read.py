@@ -1,0 +1,158 @@
+"""Read a low-rank adapter that peft saved, and assign its tensors to the linears of a model.
+
+The names and layouts of the tensors are converted by the weight rules of the model's family.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from models.config import ConfigError
+from models.layers.linear import Linear
+from models.lora.adapters import LowRankUpdate
+from models.lora.config import LoraConfig
+from models.transformer import Transformer
+from weights.read import StoredTensor, open_safetensors
+from weights.rules import Rule, first_match, transpose
+
+WEIGHTS = "adapter_model.safetensors"
+_NAME = re.compile(r"base_model\.model\.(.+)\.lora_(A|B)\.weight")
+_FLOATS = (torch.float32, torch.float16, torch.bfloat16)
+
+
+def adaptable(model: Transformer) -> dict[str, tuple[int, int]]:
+    """Shape [out, in] of each linear that an adapter may change, by its path. Call before the weights are packed.
+
+    An adaptable linear is applied to the tokens of a step in their order, or to one row per sequence. Modules list
+    their other children in `unadaptable`.
+    """
+    shapes: dict[str, tuple[int, int]] = {}
+    seen: set[nn.Module] = set()
+
+    def visit(module: nn.Module, path: str) -> None:
+        if isinstance(module, Linear):
+            shapes[path] = (module.weight.shape[0], module.weight.shape[1])
+        unadaptable = getattr(module, "unadaptable", ())
+        for name, child in module.named_children():
+            if name not in unadaptable and child not in seen:
+                seen.add(child)
+                visit(child, f"{path}.{name}" if path else name)
+
+    visit(model, "")
+    return shapes
+
+
+def read_lora(
+    directory: Path,
+    settings: Mapping[str, Any],
+    rules: Sequence[Rule],
+    linears: Mapping[str, tuple[int, int]],
+    base_names: Iterable[str],
+    device: torch.device,
+) -> dict[str, LowRankUpdate]:
+    """Read the update of each linear, float32, by the path of the linear.
+
+    directory: of the adapter.
+    settings: content of `adapter_config.json`.
+    rules: weight rules of the base model's family.
+    linears: see `adaptable`.
+    base_names: names of the tensors in the base model's checkpoint, to find targets that the adapter lacks.
+    device: of the tensors.
+
+    Raises ConfigError or WeightsError, with a message of one line, for unsupported settings, and for tensors that are
+    missing, unexpected, or of other shapes than in the base model.
+    """
+    config = LoraConfig.read(settings)
+    updates: dict[str, LowRankUpdate] = {}
+    with open_safetensors(directory, WEIGHTS) as stored:
+        for module, (down, up) in _modules(stored).items():
+            if not config.is_target(module):
+                raise ConfigError(
+                    f"{WEIGHTS!r} changes {module!r}, which adapter_config.json does not list as a target"
+                )
+            for path, update in _updates(module, down, up, config, rules, device).items():
+                if path not in linears:
+                    raise ConfigError(f"{module!r} is not a linear layer of the base model that can be adapted")
+                shape = (len(update.up), update.down.shape[1])
+                if shape != linears[path]:
+                    raise ConfigError(
+                        f"{module!r} is for a weight of shape {list(shape)}; the base model's is {list(linears[path])}"
+                    )
+                updates[path] = update
+    if not updates:
+        raise ConfigError(f"{WEIGHTS!r} changes nothing in this model")
+    _refuse_missing(config, rules, base_names, {path for path in linears if not path.startswith("head.")}, updates)
+    return updates
+
+
+def _modules(stored: Mapping[str, StoredTensor]) -> dict[str, tuple[StoredTensor, StoredTensor]]:
+    """The two factors, `lora_A` and `lora_B`, of each module in the file."""
+    found: dict[str, dict[str, StoredTensor]] = {}
+    for name, tensor in stored.items():
+        match = _NAME.fullmatch(name)
+        if match is None:
+            raise ConfigError(f"tensor {name!r} is not supported; only lora_A and lora_B of linear layers are")
+        if tensor.dtype not in _FLOATS or len(tensor.shape) != 2:
+            raise ConfigError(f"tensor {name!r} is not a matrix of floating-point numbers")
+        found.setdefault(match[1], {})[match[2]] = tensor
+    for module, factors in found.items():
+        if len(factors) != 2:
+            raise ConfigError(f"{module!r} has only one of the two tensors lora_A and lora_B")
+    return {module: (factors["A"], factors["B"]) for module, factors in found.items()}
+
+
+def _updates(
+    module: str,
+    down: StoredTensor,
+    up: StoredTensor,
+    config: LoraConfig,
+    rules: Sequence[Rule],
+    device: torch.device,
+) -> dict[str, LowRankUpdate]:
+    """Convert one module of the file to updates of the model's linears, by their paths.
+
+    The result has several updates for a module that the model splits, and none for a module that it does not use.
+    The weight rules rearrange `lora_B` like the weight, because it has the rows of the weight.
+    """
+    rank = config.rank_of(module)
+    if (down.shape[0], up.shape[1]) != (rank, rank):
+        raise ConfigError(f"{module!r} has ranks {down.shape[0]} and {up.shape[1]}; adapter_config.json says {rank}")
+    match = first_match(rules, f"{module}.weight")
+    if match is None:
+        raise ConfigError(f"the base model has no module {module!r}")
+    rule, names = match
+    scaled: Tensor = up.read().to(device, torch.float32) * config.scale_of(module)
+    try:
+        parts = rule.change(scaled.T if transpose in rule.steps else scaled) if names else ()
+    except ValueError as error:
+        raise ConfigError(f"{module!r}: {error}") from None
+    shared = down.read().to(device, torch.float32, copy=True)
+    return {name.removesuffix(".weight"): LowRankUpdate(shared, part) for name, part in zip(names, parts, strict=True)}
+
+
+def _refuse_missing(
+    config: LoraConfig,
+    rules: Sequence[Rule],
+    base_names: Iterable[str],
+    layers: set[str],
+    updates: Mapping[str, LowRankUpdate],
+) -> None:
+    """Refuse a file that lacks targets of its settings: it was truncated, or belongs to other settings.
+
+    layers: paths of the linears that the file must cover where its settings target them.
+    """
+    matches = [
+        first_match(rules, name)
+        for name in base_names
+        if name.endswith(".weight") and config.is_target(name.removesuffix(".weight"))
+    ]
+    targets = {target.removesuffix(".weight") for match in matches if match is not None for target in match[1]}
+    missing = (targets & layers) - updates.keys()
+    if missing:
+        raise ConfigError(f"{WEIGHTS!r} lacks {len(missing)} of its target layers, for example {min(missing)}")
