@@ -19,14 +19,14 @@ from models.config import (
     ModelConfig,
     TokenClassificationHead,
 )
-from models.config.sentence import sentence_config
 from models.families import family_of
-from models.families.family import Family, Task
+from models.families.shared.family import Family, Task
 from models.generation_defaults import GenerationDefaults, generation_defaults
 from models.json_file import json_object
 from models.layers.sentence_head import SentenceHead, load_sentence_head
 from models.lora.read import adaptable, read_lora
 from models.pack_weights import pack_weights
+from models.sentence_files import sentence_config
 from models.transformer import Transformer
 from weights.load import load_weights
 from weights.read import WeightsError, open_checkpoint
