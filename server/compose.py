@@ -34,7 +34,7 @@ from server.ipc.messages import Progress
 from server.ipc.supervisor import Patience, Supervisor
 from server.metrics import Metrics
 from server.settings import Settings
-from weights.resolve import ADAPTER_WEIGHTS, WHOLE_WEIGHTS, ResolveError, resolve
+from weights.resolve import ADAPTER_WEIGHTS, MODEL_WEIGHTS, ResolveError, resolve
 
 log = logging.getLogger("triptych")
 
@@ -212,7 +212,7 @@ def find_speculations(settings: Settings, directories: Mapping[str, Path]) -> di
     return found
 
 
-def _resolve(source: str, weights: Sequence[str] = WHOLE_WEIGHTS) -> Path:
+def _resolve(source: str, weights: Sequence[str] = MODEL_WEIGHTS) -> Path:
     try:
         return resolve(source, weights)
     except ResolveError as error:

@@ -8,7 +8,7 @@ from typing import Any
 
 from models.config import ConfigError, FeedForwardConfig, LayerConfig, MixtureOfExpertsConfig, ModelConfig
 from models.families.fields import Fields
-from weights.rules import Rename, Rule, Step
+from weights.rules import LayoutChange, Rename, Rule
 
 
 def with_experts(model: ModelConfig, mixture: MixtureOfExpertsConfig, layers: Collection[int]) -> ModelConfig:
@@ -61,7 +61,7 @@ def expert_rules(model: ModelConfig, part: str, gate: str, up: str, down: str) -
     )
 
 
-def _apart(experts: int, matrices: int) -> Step:
+def _apart(experts: int, matrices: int) -> LayoutChange:
     """[experts, matrices * out, in] to `experts * matrices` of [out, in]."""
 
     def step(tensors: Sequence[Any]) -> Sequence[Any]:
