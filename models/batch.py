@@ -20,14 +20,14 @@ class EncoderBatch:
     lengths: tokens of each sequence, `batch` integers that add up to `tokens`.
     token_type_ids: [tokens], int64, or None for all zero.
     adapters: the name of each sequence's adapter, empty for none; no names where no sequence has one.
-    wanted_positions: of the one token of each sequence whose hidden state is wanted; None for all tokens.
+    output_positions: of the one token of each sequence whose hidden state is wanted; None for all tokens.
     """
 
     token_ids: Tensor
     lengths: tuple[int, ...]
     token_type_ids: Tensor | None = None
     adapters: tuple[str, ...] = ()
-    wanted_positions: tuple[int, ...] | None = None
+    output_positions: tuple[int, ...] | None = None
 
     @cached_property
     def offsets(self) -> tuple[int, ...]:
@@ -37,14 +37,14 @@ class EncoderBatch:
     @cached_property
     def wanted(self) -> Tensor | None:
         """[batch], int64: the tokens whose hidden states are wanted; None for all."""
-        return None if self.wanted_positions is None else self._tokens_at(self.wanted_positions)
+        return None if self.output_positions is None else self._tokens_at(self.output_positions)
 
     def one_of_each(self, hidden: Tensor, positions: Sequence[int]) -> Tensor:
         """The hidden state of one token of each sequence: [batch, hidden].
 
         hidden: what `encode` made of the batch: of all tokens, or of these alone where they are what is wanted.
         """
-        return hidden if self.wanted_positions is not None else hidden[self._tokens_at(positions)]
+        return hidden if self.output_positions is not None else hidden[self._tokens_at(positions)]
 
     def _tokens_at(self, positions: Sequence[int]) -> Tensor:
         tokens = [start + position for start, position in zip(self.offsets, positions, strict=False)]
@@ -64,7 +64,7 @@ class EncoderBatch:
 
 
 @dataclass(frozen=True)
-class SoundBatch:
+class AudioBatch:
     """Whole recordings for a bidirectional stack, packed one after the other.
 
     frames: [frames, num_mels], float32: log-mel power, 100 frames a second.
@@ -104,7 +104,7 @@ class DecoderBatch:
     rope_lengths: [tokens], int64, the length of the text that each token is rotated in: the prompt's, and for later
     tokens as far as they reach themselves; a function of request and position, however steps cut the tokens. None for
     a model whose rotation does not depend on it.
-    wanted_lens: of how many of each row's tokens, its last ones, the hidden states are wanted; None for all.
+    output_lens: of how many of each row's tokens, its last ones, the hidden states are wanted; None for all.
     """
 
     token_ids: Tensor
@@ -117,14 +117,14 @@ class DecoderBatch:
     source_block_tables: Tensor | None = None
     adapters: tuple[str, ...] = ()
     rope_lengths: Tensor | None = None
-    wanted_lens: tuple[int, ...] | None = None
+    output_lens: tuple[int, ...] | None = None
 
     @cached_property
     def wanted(self) -> Tensor | None:
         """[n], int64: the tokens whose hidden states are wanted; None for all."""
-        if self.wanted_lens is None:
+        if self.output_lens is None:
             return None
-        spans = [range(end - count, end) for end, count in zip(self.offsets[1:], self.wanted_lens, strict=True)]
+        spans = [range(end - count, end) for end, count in zip(self.offsets[1:], self.output_lens, strict=True)]
         return torch.tensor([*chain.from_iterable(spans)], dtype=torch.int64, device=self.token_ids.device)
 
     @cached_property

@@ -19,7 +19,7 @@ from models.backends.cpu.lowering import program_of
 from models.backends.cpu.recording import Angles, Cache, Chosen, Given, NotRecordable, Recording, Rows, Sight
 from models.config import BucketBiasConfig, RopeConfig, StackConfig
 from models.layers.attention import Attention
-from models.layers.full_sequence_attention import WholeAttention
+from models.layers.full_sequence_attention import FullSequenceAttention
 from models.layers.positions import PositionEncodings, Rotation
 from models.scoring import Scoring
 from models.step_inputs import Kind, Step
@@ -49,7 +49,7 @@ class RecordingStep(Step):
         return {rope: _recorded_rotation(rope, "wanted positions") for rope in self.rotations}
 
     def self_attention(self, layer: int, attention: Attention, hidden: Tensor) -> Tensor:
-        if isinstance(attention, WholeAttention):
+        if isinstance(attention, FullSequenceAttention):
             raise NotRecordable("attention that works on whole texts")
         return super().self_attention(layer, attention, hidden)
 

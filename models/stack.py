@@ -5,12 +5,12 @@ from __future__ import annotations
 from torch import Tensor, nn
 
 from models.attention_metadata import KeyBias
-from models.batch import EncoderBatch, SoundBatch
+from models.batch import AudioBatch, EncoderBatch
 from models.config import (
     AlibiConfig,
     BucketBiasConfig,
     ConvolutionalEmbeddingConfig,
-    ConvolvedLayerConfig,
+    ConvolutionLayerConfig,
     EmbeddingConfig,
     KeyAlibiConfig,
     LayerConfig,
@@ -19,9 +19,9 @@ from models.config import (
 )
 from models.executor import Recorded
 from models.layers.audio_embedding import ConvolutionalEmbedding
-from models.layers.convolution_layer import ConvolvedLayer
+from models.layers.convolution_layer import ConvolutionLayer
 from models.layers.disentangled_attention import DistanceTable
-from models.layers.embeddings import Embedding, Table
+from models.layers.embeddings import Embedding, EmbeddingTable
 from models.layers.layer import Layer
 from models.layers.linear import Linear
 from models.layers.norms import make_norm
@@ -38,14 +38,14 @@ class Stack(nn.Module):
     -> [n, hidden or output width], model dtype, of the tokens that the step wants. scoring: what is made of them then.
     """
 
-    def __init__(self, config: StackConfig, hidden_size: int, tokens: Table | None = None) -> None:
+    def __init__(self, config: StackConfig, hidden_size: int, tokens: EmbeddingTable | None = None) -> None:
         super().__init__()
         self.config = config
         self.embedding = _make_embedding(config.embedding, hidden_size, tokens)
         layers: list[Layer] = []
         for index, layer in enumerate(config.layers):
             owner = config.sharing[index] if config.sharing else index
-            layers.append(_make_layer(layer, hidden_size, index) if owner == index else layers[owner].again(index))
+            layers.append(_make_layer(layer, hidden_size, index) if owner == index else layers[owner].at_index(index))
         self.layers = nn.ModuleList(layers)
         self.final_norm = make_norm(config.final_norm, hidden_size)
         width = config.output_width
@@ -58,7 +58,7 @@ class Stack(nn.Module):
         self.rotates_by_length = any(rotary.config.depends_on_length for rotary in self._rotaries)
 
     @property
-    def tokens(self) -> Table:
+    def tokens(self) -> EmbeddingTable:
         """The token table."""
         assert isinstance(self.embedding, Embedding), "sound has no token table"
         return self.embedding.tokens
@@ -79,9 +79,9 @@ class Stack(nn.Module):
     def forward(self, token_ids: Tensor, positions: Tensor, step: Step, scoring: Scoring | None = None) -> Tensor:
         return self._recorded(self.embedding(token_ids, positions), step, scoring)
 
-    def read(self, batch: EncoderBatch | SoundBatch, step: Step) -> Tensor:
+    def read(self, batch: EncoderBatch | AudioBatch, step: Step) -> Tensor:
         """The same of whole texts or recordings, with all that a batch says of them."""
-        return self._recorded(self.embedding.read(batch), step)  # type: ignore[arg-type]
+        return self._recorded(self.embedding.embed(batch), step)  # type: ignore[arg-type]
 
     def layers_of(self, x: Tensor, step: Step) -> Tensor:
         """What comes after the embedding: [tokens, hidden] -> [n, hidden or output width]."""
@@ -93,7 +93,7 @@ class Stack(nn.Module):
 
 
 def _make_embedding(
-    config: EmbeddingConfig | ConvolutionalEmbeddingConfig, hidden_size: int, tokens: Table | None
+    config: EmbeddingConfig | ConvolutionalEmbeddingConfig, hidden_size: int, tokens: EmbeddingTable | None
 ) -> Embedding | ConvolutionalEmbedding:
     if isinstance(config, ConvolutionalEmbeddingConfig):
         return ConvolutionalEmbedding(config, hidden_size)
@@ -118,6 +118,6 @@ def _make_score_bias(config: StackConfig) -> BucketBias | LayerBucketBias | Alib
 
 
 def _make_layer(config: LayerConfig, hidden_size: int, index: int) -> Layer:
-    if isinstance(config, ConvolvedLayerConfig):
-        return ConvolvedLayer(config, hidden_size, index)
+    if isinstance(config, ConvolutionLayerConfig):
+        return ConvolutionLayer(config, hidden_size, index)
     return Layer(config, hidden_size, index)

@@ -58,14 +58,14 @@ import torch
 from torch import Tensor, nn
 
 from models.alignment import AligningStep
-from models.batch import DecoderBatch, EncoderBatch, SoundBatch
+from models.batch import AudioBatch, DecoderBatch, EncoderBatch
 from models.config import AttentionConfig, ClassificationHead, ModelConfig, SpanHead
 from models.kv_cache import KVCache
 from models.layers.attention import Attention
 from models.layers.heads import Classification, LanguageModel, MaskedLanguageModel, TokenClassification, make_head
 from models.layers.layer import Layer
 from models.layers.linear import Packer
-from models.lora.adapters import Adapters
+from models.lora.adapters import AdapterSet
 from models.scoring import Scoring
 from models.stack import Stack
 from models.step_inputs import PackedStep, PagedStep, Source
@@ -91,7 +91,7 @@ class Transformer(nn.Module):
         assert stack is not None
         token_width = stack.embedding.width or config.hidden_size
         self.head = make_head(config.head, config.output_size, config.vocab_size, token_width)
-        self.adapters = Adapters()
+        self.adapters = AdapterSet()
 
     @property
     def dtype(self) -> torch.dtype:
@@ -101,7 +101,7 @@ class Transformer(nn.Module):
     def device(self) -> torch.device:
         return next(self.parameters()).device
 
-    def encode(self, batch: EncoderBatch | SoundBatch) -> Tensor:
+    def encode(self, batch: EncoderBatch | AudioBatch) -> Tensor:
         """The hidden states of whole inputs, of the encoder or else of the decoder: [tokens, hidden], model dtype; or
         [batch, hidden], where one token of each is wanted."""
         stack = self.decoder if self.encoder is None else self.encoder
@@ -114,7 +114,7 @@ class Transformer(nn.Module):
         encoder_hidden: Tensor,
         slot_mapping: Tensor,
         cross_cache: KVCache,
-        sources: EncoderBatch | SoundBatch | None = None,
+        sources: EncoderBatch | AudioBatch | None = None,
     ) -> None:
         """Keep the keys and values that each decoder layer's cross-attention will look at.
 
@@ -176,10 +176,10 @@ class Transformer(nn.Module):
         with self.adapters.used(adapters, [1] * len(adapters)):
             return self.head(hidden, stack.tokens.weight, out)  # type: ignore[no-any-return]
 
-    def wanted_positions(self, batch: EncoderBatch) -> tuple[int, ...] | None:
+    def output_positions(self, batch: EncoderBatch) -> tuple[int, ...] | None:
         """Of the one token of each text that `classify` reads; None if it reads more."""
         assert isinstance(self.head, Classification), "the model has no classification head"
-        return None if self.config.is_encoder_decoder else self.head.wanted_positions(batch)
+        return None if self.config.is_encoder_decoder else self.head.output_positions(batch)
 
     def classify(self, hidden: Tensor, batch: EncoderBatch) -> Tensor:
         """Class logits from what `encode` gives: [n, hidden], model dtype -> [batch, num_labels], float32.
@@ -227,7 +227,7 @@ class Transformer(nn.Module):
         layers = [module for module in modules if isinstance(module, Layer)]
         return [layer.cross_attention for layer in layers if layer.cross_attention is not None]
 
-    def _packed_step(self, stack: Stack, batch: EncoderBatch | SoundBatch, source: Source | None = None) -> PackedStep:
+    def _packed_step(self, stack: Stack, batch: EncoderBatch | AudioBatch, source: Source | None = None) -> PackedStep:
         rope_lengths = batch.rope_lengths if stack.rotates_by_length and isinstance(batch, EncoderBatch) else None
         encodings = stack.encodings(batch.positions, max(batch.lengths), rope_lengths)
         return PackedStep(batch, encodings, len(stack.layers), self.dtype, source)

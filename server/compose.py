@@ -15,9 +15,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from starlette.types import ASGIApp
+
+from server import settings as configuration
 from server.api import checkpoint_text
-from server.api.app import create_app
+from server.api.app import create_api
 from server.api.checkpoint_text import CheckpointText
+from server.api.lifecycle import Lifecycle
 from server.api.serve import serve
 from server.api.state import State
 from server.api.telemetry import Telemetry
@@ -31,7 +35,7 @@ from server.ipc.descriptions import (
     Speculation,
 )
 from server.ipc.messages import Progress
-from server.ipc.supervisor import Patience, Supervisor
+from server.ipc.supervisor import WORKER_COMMAND, Patience, Supervisor
 from server.metrics import Metrics
 from server.settings import Settings
 from weights.resolve import ADAPTER_WEIGHTS, WHOLE_WEIGHTS, ResolveError, resolve
@@ -63,19 +67,19 @@ class Server:
             client=client,
             metrics=metrics,
             fresh=lambda: self.supervisor.fresh,
-            failed=lambda: self.supervisor.state == "failed",
+            failed=lambda: self.lifecycle.failed,
             keys=settings.keys(),
             texts=self.texts,
         )
+        self.lifecycle = Lifecycle(self.state, self.supervisor, self._load_texts)
 
     async def serve(self, listener: socket.socket) -> None:
         """Until a signal says otherwise."""
         log.info("loading %s", ", ".join(self.directories))
         host, port = listener.getsockname()[:2]
         url = f"http://{f'[{host}]' if ':' in host else host}:{port}"
-        await serve(
-            create_app(self.state), self.state, self.supervisor, listener, self._load_texts, lambda: self._greet(url)
-        )
+        app = create_api(self.state, self.lifecycle.lifespan)
+        await serve(app, self.lifecycle, listener, lambda: self._greet(url))
 
     async def _load_texts(self) -> None:
         for name, directory in self.directories.items():
@@ -96,6 +100,18 @@ class Server:
         shown = next((model for model in models if "generate" in model.info.tasks), models[0])
         lines += ["", "Try it:", f"  {_example(url, shown.info)}", ""]
         print("\n".join(lines), flush=True)
+
+
+def create_app(settings: Settings | None = None, worker: Sequence[str] = WORKER_COMMAND) -> ASGIApp:
+    """Create an application for any ASGI server that supports lifespan events, for example uvicorn or hypercorn.
+
+    settings: by default read from the environment (`TRIPTYCH_MODELS` and so on).
+    worker: command that starts the worker process.
+    The ASGI server binds the address, so `host` and `port` have no effect; without API keys, bind a loopback address.
+    Raises StartError or CheckpointError for models that cannot be found.
+    """
+    server = Server(configuration.load({}) if settings is None else settings, worker)
+    return create_api(server.state, server.lifecycle.unattended_lifespan)
 
 
 def _example(url: str, info: ModelInfo) -> str:

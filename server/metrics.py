@@ -1,8 +1,7 @@
-"""The numbers a Prometheus server reads at `/metrics`. Knows names, labels and buckets, not whence
-the numbers come.
+"""All Prometheus metrics of the server: names, labels, buckets and help texts. `/metrics` renders them.
 
-Labels take values from fixed sets only: models that are loaded, route templates that exist, statuses, reasons.
-Source: https://prometheus.io/docs/practices/naming/ and the exposition format 0.0.4.
+Label values come from fixed sets only: loaded models, route templates, statuses and reasons.
+Source: https://prometheus.io/docs/practices/naming/ and the text exposition format 0.0.4.
 """
 
 from __future__ import annotations
@@ -13,112 +12,116 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, disa
 from prometheus_client.core import CounterMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from server.tallies import Tally, TallyHistogram
+from server.fast_metrics import FastCounter, FastHistogram
 
 disable_created_metrics()  # type: ignore[no-untyped-call]
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
-_LATENCY = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
-_SHORT = (0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0)
+_LATENCY_SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
+_SHORT_SECONDS = (0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0)
 _ROWS = (1, 2, 4, 8, 16, 32, 64, 128, 256)
-_LAGS = (0, 1, 2, 4, 8, 16, 32, 64, 128)
+_LAG_TOKENS = (0, 1, 2, 4, 8, 16, 32, 64, 128)
 _TOKENS = (1, 4, 16, 64, 128, 256, 512, 1024, 2048, 4096, 8192)
 
 
 class _PoolSizes(Collector):
-    """`kv_blocks_total{pool}`: how many blocks each pool was given.
+    """`kv_blocks_total{pool}`: number of blocks in each KV pool.
 
-    The suffix `_total` is a counter's, by the naming rules; a size that never falls while a pool lives may be one.
+    Prometheus reserves the suffix `_total` for counters. The size of a pool never falls, so it is sent as a counter.
     """
 
     def __init__(self) -> None:
         self.sizes: dict[str, int] = {}
 
     def collect(self) -> Iterable[Metric]:
-        family = CounterMetricFamily("triptych_kv_blocks", "KV blocks that each pool was given.", labels=["pool"])
+        family = CounterMetricFamily("triptych_kv_blocks", "Number of blocks in each KV pool.", labels=["pool"])
         for pool, blocks in self.sizes.items():
             family.add_metric([pool], blocks)
         yield family
 
 
 class Metrics:
-    """All metrics, in a registry of their own, so that several servers in one process (tests) do not share numbers."""
+    """All metrics, in a registry of their own, so that several servers in one process (tests) share no numbers."""
 
     def __init__(self) -> None:
         self.registry = registry = CollectorRegistry()
 
-        def counter(name: str, text: str, labels: Iterable[str] = ()) -> Counter:
-            return Counter(f"triptych_{name}", text, tuple(labels), registry=registry)
+        def counter(name: str, description: str, labels: Iterable[str] = ()) -> Counter:
+            return Counter(f"triptych_{name}", description, tuple(labels), registry=registry)
 
-        def gauge(name: str, text: str, labels: Iterable[str] = ()) -> Gauge:
-            return Gauge(f"triptych_{name}", text, tuple(labels), registry=registry)
+        def gauge(name: str, description: str, labels: Iterable[str] = ()) -> Gauge:
+            return Gauge(f"triptych_{name}", description, tuple(labels), registry=registry)
 
-        def histogram(name: str, text: str, buckets: Iterable[float], labels: Iterable[str] = ()) -> Histogram:
-            return Histogram(f"triptych_{name}", text, tuple(labels), registry=registry, buckets=tuple(buckets))
-
-        def tally(name: str, text: str, label: str) -> Tally:
-            made = Tally(f"triptych_{name}", text, label)
-            registry.register(made)
-            return made
-
-        def tallied(name: str, text: str, buckets: tuple[float, ...], label: str) -> TallyHistogram:
-            made = TallyHistogram(f"triptych_{name}", text, buckets, label)
-            registry.register(made)
-            return made
+        def histogram(name: str, description: str, bounds: Iterable[float], labels: Iterable[str] = ()) -> Histogram:
+            return Histogram(f"triptych_{name}", description, tuple(labels), registry=registry, buckets=tuple(bounds))
 
         self.requests = counter("requests_total", "HTTP requests answered.", ["route", "status"])
         self.finished = counter("requests_finished_total", "Sequences finished, by reason.", ["model", "reason"])
-        self.rejected = counter("requests_rejected_total", "Requests refused, by error code.", ["reason"])
-        self.cancelled = counter("requests_cancelled_total", "Requests whose client left, by stage.", ["stage"])
+        self.rejected = counter("requests_rejected_total", "Requests rejected, by error code.", ["reason"])
+        self.cancelled = counter(
+            "requests_cancelled_total", "Sequences cancelled because the client disconnected, by stage.", ["stage"]
+        )
 
-        self.running = gauge("requests_running", "Sequences the engine works on.")
-        self.waiting = gauge("requests_waiting", "Sequences that wait for the engine.")
-        self.queue_tokens = gauge("queue_tokens", "Tokens of the sequences that wait.")
-        self.streams_open = gauge("streams_open", "Event streams being sent.")
+        self.running = gauge("requests_running", "Sequences that the engine is processing.")
+        self.waiting = gauge("requests_waiting", "Sequences waiting for the engine.")
+        self.queue_tokens = gauge("queue_tokens", "Tokens of the sequences waiting for the engine.")
+        self.streams_open = gauge("streams_open", "Event streams in progress.")
 
         self.prompt_tokens = counter("prompt_tokens_total", "Prompt tokens accepted.", ["model"])
-        self.generated_tokens = tally("generated_tokens", "Tokens generated.", "model")
-        self.padding_tokens = counter("padding_tokens_total", "Tokens computed only to fill a shape.")
-        self.wasted_tokens = counter("wasted_tokens_total", "Tokens computed and thrown away.")
+        self.generated_tokens = FastCounter("triptych_generated_tokens", "Tokens generated.", "model")
+        self.padding_tokens = counter("padding_tokens_total", "Padding tokens computed to fill a batch shape.")
+        self.wasted_tokens = counter("wasted_tokens_total", "Tokens computed and then discarded.")
 
         self.time_to_first_token = histogram(
-            "time_to_first_token_seconds", "From the request's arrival to its first token.", _LATENCY, ["model"]
+            "time_to_first_token_seconds",
+            "Time from the arrival of a request to its first token.",
+            _LATENCY_SECONDS,
+            ["model"],
         )
-        self.inter_token = tallied("inter_token_seconds", "Between two tokens of a sequence.", _SHORT, "model")
-        self.request_seconds = histogram("request_seconds", "From arrival to the last byte.", _LATENCY, ["route"])
-        self.queue_seconds = histogram("queue_seconds", "From admission to the first step.", _LATENCY, ["model"])
-        self.tokenize_seconds = histogram("tokenize_seconds", "Turning a request's text into ids.", _SHORT)
+        self.inter_token = FastHistogram(
+            "triptych_inter_token_seconds", "Time between two tokens of a sequence.", _SHORT_SECONDS, "model"
+        )
+        self.request_seconds = histogram(
+            "request_seconds", "Time from the arrival of a request to its last byte.", _LATENCY_SECONDS, ["route"]
+        )
+        self.queue_seconds = histogram(
+            "queue_seconds", "Time from admission of a sequence to its first step.", _LATENCY_SECONDS, ["model"]
+        )
+        self.tokenize_seconds = histogram("tokenize_seconds", "Time to tokenize a request.", _SHORT_SECONDS)
 
-        self.step_seconds = histogram("step_seconds", "One step of the engine.", (*_SHORT, 2.5, 5.0), ["phase"])
-        self.batch_rows = histogram("batch_rows", "Sequences of one step.", _ROWS)
-        self.batch_tokens = histogram("batch_tokens", "Tokens of one step.", _TOKENS)
+        self.step_seconds = histogram(
+            "step_seconds", "Duration of one engine step.", (*_SHORT_SECONDS, 2.5, 5.0), ["phase"]
+        )
+        self.batch_rows = histogram("batch_rows", "Sequences in one engine step.", _ROWS)
+        self.batch_tokens = histogram("batch_tokens", "Tokens in one engine step.", _TOKENS)
 
         self.beam_lag_tokens = histogram(
-            "beam_lag_tokens", "Tokens made by streaming beams that are not agreed on yet, at each step.", _LAGS
+            "beam_lag_tokens", "Tokens of a streaming beam search not yet sent, because beams differ.", _LAG_TOKENS
         )
         self.mask_wait_seconds = histogram(
-            "mask_wait_seconds", "How long a step waited for its grammars' masks after the forward pass.", _SHORT
+            "mask_wait_seconds", "Time a step waited for grammar masks after the forward pass.", _SHORT_SECONDS
         )
 
         self.kv_blocks_used = gauge("kv_blocks_used", "KV blocks in use.", ["pool"])
         self.pools = _PoolSizes()
-        registry.register(self.pools)
-        self.preemptions = counter("preemptions_total", "Sequences that lost their KV blocks and started over.")
+        self.preemptions = counter("preemptions_total", "Sequences preempted: their KV blocks were taken back.")
         self.prefix_queries = counter("prefix_cache_queries_total", "Prompt tokens looked up in the prefix cache.")
         self.prefix_hits = counter("prefix_cache_hits_total", "Prompt tokens found in the prefix cache.")
         self.drafted_tokens = counter(
-            "speculative_drafted_tokens_total", "Tokens guessed before the model judged them.", ["model"]
+            "speculative_drafted_tokens_total", "Draft tokens proposed by speculative decoding.", ["model"]
         )
         self.accepted_tokens = counter(
-            "speculative_accepted_tokens_total", "Guessed tokens that the model chose itself.", ["model"]
+            "speculative_accepted_tokens_total", "Draft tokens accepted by the model.", ["model"]
         )
 
-        self.worker_restarts = counter("worker_restarts_total", "Workers that had to be replaced.")
-        self.model_load_seconds = gauge("model_load_seconds", "Time one model took to load.", ["model", "family"])
+        self.worker_restarts = counter("worker_restarts_total", "Worker processes that were lost.")
+        self.model_load_seconds = gauge("model_load_seconds", "Time to load a model.", ["model", "family"])
         self.device_memory = gauge("device_memory_bytes", "Memory of the worker's device, by kind.", ["kind"])
-        self.build_info = gauge("build_info", "Always 1; the labels say what is running.", ["version", "device"])
+        self.build_info = gauge("build_info", "Always 1; the labels hold version and device.", ["version", "device"])
+        for collector in (self.generated_tokens, self.inter_token, self.pools):
+            registry.register(collector)
 
     def render(self) -> bytes:
-        """The exposition text."""
+        """The metrics in the text exposition format."""
         return generate_latest(self.registry)

@@ -17,7 +17,13 @@ from models.config.heads import (
     SpanHead,
     TokenClassificationHead,
 )
-from models.config.layers import Activation, ConvolvedLayerConfig, FeedForwardConfig, LayerConfig, MixtureConfig
+from models.config.layers import (
+    Activation,
+    ConvolutionLayerConfig,
+    FeedForwardConfig,
+    LayerConfig,
+    MixtureOfExpertsConfig,
+)
 from models.config.model import ModelConfig, StackConfig
 from models.config.norms import NormConfig, NormSlots, QueryKeyNorm
 from models.config.positions import (
@@ -43,8 +49,8 @@ __all__ = [
     "BucketBiasConfig",
     "ClassificationHead",
     "ConfigError",
+    "ConvolutionLayerConfig",
     "ConvolutionalEmbeddingConfig",
-    "ConvolvedLayerConfig",
     "DisentangledConfig",
     "DistanceConfig",
     "DynamicScaling",
@@ -61,7 +67,7 @@ __all__ = [
     "Llama3Scaling",
     "LongScaling",
     "MaskedLanguageModelHead",
-    "MixtureConfig",
+    "MixtureOfExpertsConfig",
     "ModelConfig",
     "NormConfig",
     "NormSlots",

@@ -26,7 +26,7 @@ class FeedForwardConfig:
 
 
 @dataclass(frozen=True)
-class MixtureConfig:
+class MixtureOfExpertsConfig:
     """A mixture of experts (Shazeer et al. 2017, arXiv:1701.06538; Fedus et al. 2022, arXiv:2101.03961): each token
     goes through the `experts_per_token` of `num_experts` feed-forwards that a router finds likeliest for it.
 
@@ -57,7 +57,7 @@ class LayerConfig:
 
     attention: AttentionConfig
     attention_norms: NormSlots
-    feed_forward: FeedForwardConfig | MixtureConfig
+    feed_forward: FeedForwardConfig | MixtureOfExpertsConfig
     feed_forward_norms: NormSlots
     cross_attention: AttentionConfig | None = None
     cross_attention_norms: NormSlots = NormSlots()
@@ -70,7 +70,7 @@ class LayerConfig:
 
 
 @dataclass(frozen=True)
-class ConvolvedLayerConfig(LayerConfig):
+class ConvolutionLayerConfig(LayerConfig):
     """A layer with a convolution over its input beside it: `norm(layer(x) + act(conv(x)))` (DeBERTa-v2's first)."""
 
     kernel_size: int = 3

@@ -8,7 +8,7 @@ from dataclasses import fields as fields_of
 from dataclasses import replace
 from typing import Any
 
-from models.config import ConvolvedLayerConfig, LayerConfig, ModelConfig, NormConfig
+from models.config import ConvolutionLayerConfig, LayerConfig, ModelConfig, NormConfig
 from models.families import disentangled_encoder
 from models.families.bert_fields import architectures
 from models.families.bert_rules import linear, norm
@@ -42,8 +42,8 @@ def _config(hf: Mapping[str, Any], architecture: str) -> ModelConfig:
     return replace(model, encoder=replace(model.encoder, layers=(_convolved(first, fields), *others)))
 
 
-def _convolved(layer: LayerConfig, fields: Fields) -> ConvolvedLayerConfig:
-    return ConvolvedLayerConfig(
+def _convolved(layer: LayerConfig, fields: Fields) -> ConvolutionLayerConfig:
+    return ConvolutionLayerConfig(
         **{part.name: getattr(layer, part.name) for part in fields_of(layer)},
         kernel_size=fields.integer("conv_kernel_size"),
         groups=fields.integer("conv_groups", 1),

@@ -6,12 +6,12 @@ from collections.abc import Collection, Sequence
 from dataclasses import replace
 from typing import Any
 
-from models.config import ConfigError, FeedForwardConfig, LayerConfig, MixtureConfig, ModelConfig
+from models.config import ConfigError, FeedForwardConfig, LayerConfig, MixtureOfExpertsConfig, ModelConfig
 from models.families.fields import Fields
 from weights.rules import Rename, Rule, Step
 
 
-def with_experts(model: ModelConfig, mixture: MixtureConfig, layers: Collection[int]) -> ModelConfig:
+def with_experts(model: ModelConfig, mixture: MixtureOfExpertsConfig, layers: Collection[int]) -> ModelConfig:
     """The same model, with a mixture in place of the feed-forward of some layers."""
     assert model.decoder is not None
 
@@ -37,7 +37,9 @@ def expert_rules(model: ModelConfig, part: str, gate: str, up: str, down: str) -
     has tensors of its own; transformers keeps those of all experts in two, which its files may have as well.
     """
     assert model.decoder is not None
-    mixtures = [layer.feed_forward for layer in model.decoder.layers if isinstance(layer.feed_forward, MixtureConfig)]
+    mixtures = [
+        layer.feed_forward for layer in model.decoder.layers if isinstance(layer.feed_forward, MixtureOfExpertsConfig)
+    ]
     layer, ours = rf"model\.layers\.(\d+)\.{part}\.", r"decoder.layers.\1.feed_forward."
     experts = range(mixtures[0].num_experts if mixtures else 0)
     return (

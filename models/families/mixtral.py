@@ -5,14 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from models.config import MixtureConfig, ModelConfig, NormConfig
+from models.config import MixtureOfExpertsConfig, ModelConfig, NormConfig
 from models.families.decoder_heads import with_heads
 from models.families.experts import expert_rules, gated_experts, with_experts
 from models.families.family import Family
 from models.families.fields import Fields
 from models.families.rotary_decoder import rotary_decoder
 from models.families.rotary_decoder import rules as llama_rules
-from models.generation_defaults import GenerationDefaults
 from weights.rules import Rule
 
 
@@ -29,7 +28,7 @@ def config(hf: Mapping[str, Any], architecture: str) -> ModelConfig:
         norm=NormConfig("rms", fields.number("rms_norm_eps", 1e-5), bias=False),
         feed_forward=expert,
     )
-    mixture = MixtureConfig(
+    mixture = MixtureOfExpertsConfig(
         expert,
         num_experts=fields.integer("num_local_experts", 8),
         experts_per_token=fields.integer("num_experts_per_tok", 2),
@@ -53,6 +52,5 @@ FAMILY = with_heads(
         architectures={"MixtralForCausalLM": ("generate",)},
         config=config,
         rules=rules,
-        generation=GenerationDefaults(bos_token_id=1, end_token_ids=(2,)),
     ),
 )

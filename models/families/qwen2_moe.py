@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from models.config import MixtureConfig, ModelConfig
+from models.config import MixtureOfExpertsConfig, ModelConfig
 from models.families.decoder_heads import with_heads
 from models.families.experts import expert_rules, gated_experts, sparse_layers, with_experts
 from models.families.family import Family
@@ -28,7 +28,7 @@ def config(hf: Mapping[str, Any], architecture: str) -> ModelConfig:
         qkv_bias=fields.flag("qkv_bias", True),
         feed_forward=gated_experts(fields, fields.integer("intermediate_size", 5632)),
     )
-    mixture = MixtureConfig(
+    mixture = MixtureOfExpertsConfig(
         gated_experts(fields, fields.integer("moe_intermediate_size", 1408)),
         num_experts=fields.integer("num_experts", 60),
         experts_per_token=fields.integer("num_experts_per_tok", 4),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from models.config import MixtureConfig, ModelConfig
+from models.config import MixtureOfExpertsConfig, ModelConfig
 from models.families.decoder_heads import with_heads
 from models.families.experts import expert_rules, gated_experts, sparse_layers, with_experts
 from models.families.family import Family
@@ -30,7 +30,7 @@ def config(hf: Mapping[str, Any], architecture: str) -> ModelConfig:
         query_key_norms="head",
         feed_forward=gated_experts(fields, fields.integer("intermediate_size", 6144)),
     )
-    mixture = MixtureConfig(
+    mixture = MixtureOfExpertsConfig(
         gated_experts(fields, fields.integer("moe_intermediate_size", 768)),
         # transformers 5 writes the number of experts under Mixtral's name for it.
         num_experts=fields.integer("num_local_experts", fields.integer("num_experts", 128)),

@@ -1,4 +1,4 @@
-"""From frames of sound to the first hidden states: the part that stands where a text model has its token table."""
+"""Embedding of audio: turns log-mel frames into the hidden states that enter the first layer."""
 
 from __future__ import annotations
 
@@ -6,18 +6,18 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from models.batch import SoundBatch
+from models.batch import AudioBatch
 from models.config import ConvolutionalEmbeddingConfig
-from models.layers.embeddings import Table
-from models.layers.linear import Kernel
+from models.layers.embeddings import EmbeddingTable
+from models.layers.linear import ConvolutionWeights
 
 KERNEL_SIZE = 3
 
 
-class Convolution(Kernel):
-    """Three frames wide, zeros beyond both ends.
+class Convolution(ConvolutionWeights):
+    """Convolution over three frames, with zero padding at both ends.
 
-    forward: [batch, in, frames] -> [batch, hidden, ceil(frames / stride)].
+    forward: [batch, in, frames] -> [batch, out, ceil(frames / stride)], model dtype.
     """
 
     def __init__(self, in_size: int, out_size: int, stride: int) -> None:
@@ -29,7 +29,7 @@ class Convolution(Kernel):
 
 
 class ConvolutionalEmbedding(nn.Module):
-    """Two convolutions with a GELU after each, the second one halving the frames; then learned positions.
+    """Two convolutions with a GELU after each, then learned positions. The second convolution halves the frame count.
 
     Source: Radford et al. 2022, arXiv:2212.04356, section 2.2.
     """
@@ -38,19 +38,24 @@ class ConvolutionalEmbedding(nn.Module):
         super().__init__()
         self.convolution_1 = Convolution(config.num_mels, hidden_size, stride=1)
         self.convolution_2 = Convolution(hidden_size, hidden_size, stride=2)
-        self.positions = Table(config.num_positions, hidden_size)
+        self.positions = EmbeddingTable(config.num_positions, hidden_size)
 
-    def read(self, batch: SoundBatch) -> Tensor:
-        """The first hidden states of a batch: [tokens, hidden], model dtype."""
+    def embed(self, batch: AudioBatch) -> Tensor:
+        """Hidden states that enter the first layer: [tokens, hidden], model dtype."""
         output: Tensor = self(batch.frames, batch.frame_lengths) + self.positions(batch.positions)
         return output
 
     def forward(self, frames: Tensor, lengths: tuple[int, ...]) -> Tensor:
-        """[frames, num_mels], `lengths[i]` of each recording -> [tokens, hidden]; no recording hears its neighbour."""
-        dtype = self.convolution_1.weight.dtype
-        parts = torch.split(frames.to(dtype), list(lengths))
-        return torch.cat([self._convolved(part) for part in parts])
+        """Convolve each recording by itself, without positions.
 
-    def _convolved(self, frames: Tensor) -> Tensor:
+        frames: [frames, num_mels], float32.
+        lengths: number of frames of each recording.
+        Returns [tokens, hidden], model dtype.
+        """
+        dtype = self.convolution_1.weight.dtype
+        recordings = torch.split(frames.to(dtype), list(lengths))
+        return torch.cat([self._convolve(recording) for recording in recordings])
+
+    def _convolve(self, frames: Tensor) -> Tensor:
         x = F.gelu(self.convolution_1(frames.T[None]))
         return F.gelu(self.convolution_2(x))[0].T

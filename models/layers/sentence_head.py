@@ -12,7 +12,7 @@ from models.batch import EncoderBatch
 from models.config.sentence import DenseConfig, SentenceConfig
 from models.layers.activations import ACTIVATIONS
 from models.layers.linear import Linear
-from models.layers.pooling import pool, wanted_positions
+from models.layers.pooling import output_positions, pool
 from weights.load import WeightsError, load_weights
 from weights.rules import Rename
 
@@ -46,10 +46,10 @@ class SentenceHead(nn.Module):
         vectors: Tensor = self.dense(pooled)
         return vectors
 
-    def wanted_positions(self, batch: EncoderBatch, skipped: Sequence[int] | None = None) -> tuple[int, ...] | None:
+    def output_positions(self, batch: EncoderBatch, skipped: Sequence[int] | None = None) -> tuple[int, ...] | None:
         """Of the one token of each text that its vector is made of; None where it is made of more."""
         modes = self.config.pooling
-        return wanted_positions(batch, modes[0], skipped) if len(modes) == 1 else None
+        return output_positions(batch, modes[0], skipped) if len(modes) == 1 else None
 
 
 def load_sentence_head(directory: Path, config: SentenceConfig, device: torch.device) -> SentenceHead:

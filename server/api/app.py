@@ -1,10 +1,10 @@
-"""The HTTP application: routes, errors, the document. What it serves comes in as `State`; it starts nothing itself."""
+"""The FastAPI application: routes, error handlers, the OpenAPI document. `State` holds everything that routes use."""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager, nullcontext
 from functools import cache
 
 from fastapi import FastAPI
@@ -14,6 +14,7 @@ from starlette.responses import Response
 from starlette.types import ASGIApp
 
 from server.api import (
+    docs_page,
     routes_audio,
     routes_encode,
     routes_fill_mask,
@@ -28,7 +29,7 @@ from server.api import (
     routes_zero_shot_classify,
 )
 from server.api.documents import DESCRIPTION, document
-from server.api.gate import Gate, error_response
+from server.api.middleware import RequestMiddleware, error_response
 from server.api.state import State
 from server.api.telemetry import version
 from server.errors import EngineFailure, MethodNotAllowed, NotFound, RequestError
@@ -48,30 +49,30 @@ ROUTES = (
     routes_tokenize,
     routes_audio,
     routes_operations,
+    docs_page,
 )
 
-
-def create_app(state: State) -> ASGIApp:
-    """The whole application around one state, behind its gate."""
-    return Gate(create_routes(state), state)
+Lifespan = Callable[[], AbstractAsyncContextManager[None]]
 
 
-def create_routes(state: State) -> FastAPI:
-    """The routes without the gate, for what looks at the route table."""
+def create_api(state: State, lifespan: Lifespan = nullcontext) -> ASGIApp:
+    """Create the ASGI application.
 
-    @asynccontextmanager
-    async def lifespan(app: FastAPI) -> AsyncIterator[None]:
-        yield
-        state.threads.shutdown(wait=False, cancel_futures=True)
+    state: what the routes share.
+    lifespan: returns the context manager that is entered when the ASGI server starts and left when it stops.
+    """
+    return RequestMiddleware(create_routes(state, lifespan), state)
 
+
+def create_routes(state: State, lifespan: Lifespan = nullcontext) -> FastAPI:
+    """Create the application without the middleware, so that tests can read the route table."""
     app = FastAPI(
         title="Triptych",
         version=version(),
         description=DESCRIPTION,
-        lifespan=lifespan,
-        docs_url="/docs",
+        lifespan=lambda app: lifespan(),
+        docs_url=None,
         redoc_url=None,
-        swagger_ui_oauth2_redirect_url=None,
     )
     app.state.triptych = state
     for routes in ROUTES:

@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 from prometheus_client import Histogram
 
+from server.fast_metrics import FastCounterSeries, FastHistogramSeries
 from server.ipc.client import Stage
 from server.ipc.descriptions import Device, ModelInfo
 from server.ipc.messages import (
@@ -17,7 +18,6 @@ from server.ipc.messages import (
     Stats,
 )
 from server.metrics import Metrics
-from server.tallies import Spread, Sum
 
 
 def version() -> str:
@@ -37,7 +37,7 @@ class Telemetry:
     def __init__(self, metrics: Metrics, report: Callable[[Progress], None] | None = None) -> None:
         self.metrics = metrics
         self._report = report
-        self._of_model: dict[str, tuple[Sum, Histogram, Spread]] = {}
+        self._of_model: dict[str, tuple[FastCounterSeries, Histogram, FastHistogramSeries]] = {}
 
     def on_progress(self, progress: Progress) -> None:
         if self._report is not None:

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from models.batch import SoundBatch
+from models.batch import AudioBatch
 from models.kv_cache import KVCache
 from models.layers.log_mel import HOP_SAMPLES, WINDOW_SAMPLES, LogMel
 from server.engine.encode_queue import Text
@@ -26,6 +26,7 @@ from server.ipc.messages import (
     EncodeItem,
     FailureCode,
     Generate,
+    GenerateRow,
 )
 from server.ipc.params import GenerationParams
 
@@ -41,11 +42,11 @@ class SoundRunner(Runner):
         super().__init__(model, device, self_cache, cross_cache)
         self.num_mels = num_mels
 
-    def source_batch(self, requests: Sequence[Request]) -> SoundBatch:
+    def source_batch(self, requests: Sequence[Request]) -> AudioBatch:
         """Pack whole recordings, or windows of longer ones."""
         frames = [_floats(request.source_frames).view(-1, self.num_mels) for request in requests]
         adapters = named([request.adapter for request in requests])
-        return SoundBatch(torch.cat(frames).to(self.device), tuple(len(one) for one in frames), adapters)
+        return AudioBatch(torch.cat(frames).to(self.device), tuple(len(one) for one in frames), adapters)
 
 
 class Hearing(Encoding):
@@ -76,10 +77,10 @@ class Hearing(Encoding):
 
 def rehearsal(name: str, request_id: int, limits: Limits, start: list[int]) -> tuple[Generate, Encode]:
     """Silence, for a model to warm up on. Takes the ids `request_id` and `request_id - 1`."""
-    params = GenerationParams(max_new_tokens=3, do_sample=True, top_k=5)
+    params = GenerationParams(do_sample=True, top_k=5)
     sound = EncodeItem([], samples=bytes(_FLOAT_BYTES * WINDOW_SAMPLES))
     return (
-        Generate(request_id, name, [], start, params, frames=bytes(limits.frame_bytes)),
+        Generate(name, params, [], [GenerateRow(request_id, 3, 0, start)], frames=bytes(limits.frame_bytes)),
         Encode(request_id - 1, name, "log_mel", [sound]),
     )
 

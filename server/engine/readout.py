@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from models.batch import EncoderBatch
-from models.layers.pooling import normalize, pool, wanted_positions
+from models.layers.pooling import normalize, output_positions, pool
 from models.layers.sentence_head import SentenceHead
 from server.engine.runner import Model
 from server.ipc.messages import Encode, EncodeItem
@@ -36,7 +36,7 @@ def read_out(
     readings: dict[Hashable, _Reading] = {}
     for index, (message, _) in enumerate(asked):
         readings.setdefault(_kind(message), _Reading(model, sentence, message, items, [])).mine.append(index)
-    batch = replace(batch, wanted_positions=_wanted_positions(readings.values(), batch))
+    batch = replace(batch, output_positions=_output_positions(readings.values(), batch))
     hidden = model.encode(batch)
     found: dict[int, Readout] = {}
     for reading in readings.values():
@@ -57,11 +57,11 @@ def _kind(message: Encode) -> Hashable:
             return message.task, message.top_k, tuple(message.target_ids)
 
 
-def _wanted_positions(readings: Iterable[_Reading], batch: EncoderBatch) -> tuple[int, ...] | None:
+def _output_positions(readings: Iterable[_Reading], batch: EncoderBatch) -> tuple[int, ...] | None:
     """The one token of each text that its answer is made of; None where some answer is made of more."""
     found: dict[int, int] = {}
     for reading in readings:
-        positions = reading.wanted_positions(batch)
+        positions = reading.output_positions(batch)
         if positions is None:
             return None
         found |= {index: positions[index] for index in reading.mine}
@@ -78,15 +78,15 @@ class _Reading:
     items: list[EncodeItem]
     mine: list[int]
 
-    def wanted_positions(self, batch: EncoderBatch) -> tuple[int, ...] | None:
+    def output_positions(self, batch: EncoderBatch) -> tuple[int, ...] | None:
         """The one token of each text of the batch that `read` reads; None if it reads more."""
         match self.message.task:
             case "embed":
                 if self.message.pooling is None and self.sentence is not None:
-                    return self.sentence.wanted_positions(batch, self._skipped())
-                return wanted_positions(batch, self.message.pooling or "mean", self._skipped())
+                    return self.sentence.output_positions(batch, self._skipped())
+                return output_positions(batch, self.message.pooling or "mean", self._skipped())
             case "classify":
-                return self.model.wanted_positions(batch)
+                return self.model.output_positions(batch)
             case "fill_mask":
                 return self._masks()
             case _:

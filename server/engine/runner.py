@@ -12,7 +12,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from models.batch import DecoderBatch, EncoderBatch, SoundBatch
+from models.batch import AudioBatch, DecoderBatch, EncoderBatch
 from models.kv_cache import KVCache
 from models.scoring import Scoring
 from server.engine.logits import Logits
@@ -25,14 +25,14 @@ Ids = NDArray[np.int64]
 class Model(Protocol):
     """What the engine asks of `models.transformer.Transformer`."""
 
-    def encode(self, batch: EncoderBatch | SoundBatch) -> Tensor: ...
+    def encode(self, batch: EncoderBatch | AudioBatch) -> Tensor: ...
 
     def write_cross(
         self,
         encoder_hidden: Tensor,
         slot_mapping: Tensor,
         cross_cache: KVCache,
-        sources: EncoderBatch | SoundBatch | None = None,
+        sources: EncoderBatch | AudioBatch | None = None,
     ) -> None: ...
 
     def decode(
@@ -50,7 +50,7 @@ class Model(Protocol):
 
     def align(self, source: EncoderBatch, target: EncoderBatch) -> Tensor: ...
 
-    def wanted_positions(self, batch: EncoderBatch) -> tuple[int, ...] | None: ...
+    def output_positions(self, batch: EncoderBatch) -> tuple[int, ...] | None: ...
 
     def classify(self, hidden: Tensor, batch: EncoderBatch) -> Tensor: ...
 
@@ -93,7 +93,7 @@ class Runner:
         if not schedule.scores_prompts:
             return self.model.decode(batch, self.self_cache, self.cross_cache, scoring), None
         assert scoring is None, "logits of prompts go where those of the scoring are"
-        hidden = self.model.decode(replace(batch, wanted_lens=None), self.self_cache, self.cross_cache)
+        hidden = self.model.decode(replace(batch, output_lens=None), self.self_cache, self.cross_cache)
         return hidden if batch.wanted is None else hidden[batch.wanted], hidden
 
     @torch.inference_mode()
@@ -121,7 +121,7 @@ class Runner:
             type_ids = self._tensor(list(chain.from_iterable(columns)))
         return EncoderBatch(self._tensor(list(chain.from_iterable(texts))), lengths, type_ids, named(adapters))
 
-    def source_batch(self, requests: Sequence[Request]) -> EncoderBatch | SoundBatch:
+    def source_batch(self, requests: Sequence[Request]) -> EncoderBatch | AudioBatch:
         """Pack whole sources."""
         texts = [request.source_token_ids for request in requests]
         return self.encoder_batch(texts, [None] * len(texts), [request.adapter for request in requests])
@@ -187,7 +187,7 @@ class Runner:
             source_block_tables=source_tables,
             adapters=named([row.request.adapter for row in rows]),
             rope_lengths=packed[3] if self.rotates_by_length else None,
-            wanted_lens=None if wanted == counts else tuple(wanted),
+            output_lens=None if wanted == counts else tuple(wanted),
         )
 
     def _tensor(self, values: Ids | Sequence[int] | Sequence[Sequence[int]]) -> Tensor:

@@ -28,6 +28,7 @@ from server.ipc.messages import (
     Encode,
     EncodeItem,
     Generate,
+    GenerateRow,
     LoadFailed,
     Progress,
     Ready,
@@ -130,8 +131,8 @@ def _warm_up(engine: Engine, models: list[Loaded]) -> None:
             continue
         if model.generates:
             starts = [0] if model.model.config.is_encoder_decoder else []
-            params = GenerationParams(max_new_tokens=3, do_sample=True, top_k=5)
-            engine.add(Generate(-2 * number - 1, name, [0, 0], starts, params))
+            params = GenerationParams(do_sample=True, top_k=5)
+            engine.add(Generate(name, params, [[0, 0]], [GenerateRow(-2 * number - 1, 3, 0, starts)]))
         if model.encodes:
             item = EncodeItem([0, 0], mask_index=0)
             engine.add(Encode(-2 * number - 2, name, model.encode_tasks[-1], [item]))

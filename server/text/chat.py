@@ -1,7 +1,7 @@
-"""From chat messages to the text a model was trained on: a checkpoint's templates, and their rendering.
+"""Render chat messages to prompt text with a checkpoint's chat template.
 
-Templates are Jinja programs that come with the checkpoint. They run in a process of their own (`chat_process`) and are
-cut off in time, memory and length, so that none can hold up or reach into the server.
+Templates are Jinja programs that come with the checkpoint. They run in a separate process (`chat_process`) under
+limits on time, memory and output length, so that a template can neither block nor read the server.
 """
 
 from __future__ import annotations
@@ -21,43 +21,48 @@ from server.text.tokenizer_files import TokenizerFiles
 from weights.resolve import file_in
 
 MAX_TEMPLATE_CHARACTERS = 1 << 20
+_PROCESS_FILE = Path(__file__).with_name("chat_process.py")
 _START_SECONDS = 30.0
 _MEMORY_BYTES = 512 << 20
-_INHERITED = ("PATH", "PYTHONPATH", "PYTHONHOME", "SYSTEMROOT", "TZ", "LANG", "LC_ALL")
-_REASONING = ("reasoning_content", "thinking", "reasoning")
+_INHERITED_VARIABLES = ("PATH", "PYTHONPATH", "PYTHONHOME", "SYSTEMROOT", "TZ", "LANG", "LC_ALL")
+_REASONING_KEYS = ("reasoning_content", "thinking", "reasoning")
 
 
 class ChatError(ValueError):
-    """Messages that a template does not take, or a template that fails. One line, without the messages."""
+    """A template failed or rejected the messages. The message is one line and contains no message text."""
 
 
 @dataclass(frozen=True)
 class ChatTemplates:
-    """A checkpoint's templates by name, and its special tokens as templates know them (`bos_token`...)."""
+    """The chat templates of a checkpoint.
+
+    by_name: template source by name; the usual names are `default` and `tool_use`.
+    special_tokens: text of special tokens by template variable (`bos_token`, `eos_token`...).
+    """
 
     by_name: Mapping[str, str] = field(default_factory=dict)
     special_tokens: Mapping[str, str] = field(default_factory=dict)
 
     def choose(self, with_tools: bool = False) -> str:
-        """The template for a request; with tools the one named `tool_use`, if there is one.
+        """The template for a request: `tool_use` for a request with tools where it exists, else `default`.
 
-        Raises ChatError where the checkpoint has no template, or several without a default.
+        Raises ChatError where the checkpoint has no template, or several and no default.
         """
         if with_tools and "tool_use" in self.by_name:
             return self.by_name["tool_use"]
         if "default" in self.by_name:
             return self.by_name["default"]
         if self.by_name:
-            raise ChatError(
-                f"the checkpoint has several chat templates ({', '.join(sorted(self.by_name))}), no default"
-            )
+            names = ", ".join(sorted(self.by_name))
+            raise ChatError(f"the checkpoint has several chat templates ({names}) but no default")
         raise ChatError("the checkpoint has no chat template")
 
 
 def read_templates(directory: Path, files: TokenizerFiles) -> ChatTemplates:
-    """`chat_template.jinja` and `chat_templates/*.jinja`, else `chat_template` of `tokenizer_config.json`.
+    """Read `chat_template.jinja` and `chat_templates/*.jinja`, else `chat_template` of `tokenizer_config.json`.
 
-    Raises TokenizerError for templates that are not text, or too long, and ResolveError for links out of the directory.
+    Raises TokenizerError for a template that is not text or is too long, and ResolveError for a link out of the
+    directory.
     """
     names = {"default": "chat_template.jinja"}
     names |= {path.stem: f"chat_templates/{path.name}" for path in sorted(directory.glob("chat_templates/*.jinja"))}
@@ -68,15 +73,16 @@ def read_templates(directory: Path, files: TokenizerFiles) -> ChatTemplates:
             try:
                 found[name] = path.read_text(encoding="utf-8")
             except (OSError, UnicodeDecodeError):
-                raise TokenizerError(f"{file} is damaged: not text") from None
+                raise TokenizerError(f"{file} is damaged: not UTF-8 text") from None
     if not found:
-        found = _stated(files.config.get("chat_template"))
-    if any(len(template) > MAX_TEMPLATE_CHARACTERS for template in found.values()):
-        raise TokenizerError(f"a chat template is longer than {MAX_TEMPLATE_CHARACTERS} characters")
+        found = _templates_of_config(files.config.get("chat_template"))
+    longest = max(map(len, found.values()), default=0)
+    if longest > MAX_TEMPLATE_CHARACTERS:
+        raise TokenizerError(f"a chat template has {longest:,} characters, longer than {MAX_TEMPLATE_CHARACTERS:,}")
     return ChatTemplates(found, {f"{role}_token": token.content for role, token in files.roles.items()})
 
 
-def _stated(value: Any) -> dict[str, str]:
+def _templates_of_config(value: Any) -> dict[str, str]:
     if value is None:
         return {}
     try:
@@ -84,7 +90,7 @@ def _stated(value: Any) -> dict[str, str]:
     except (TypeError, KeyError):
         found = {"": None}
     if not all(isinstance(text, str) for pair in found.items() for text in pair):
-        raise TokenizerError("tokenizer_config.json: chat_template is neither a text nor a list of named texts")
+        raise TokenizerError("tokenizer_config.json: chat_template is neither a string nor a list of named strings")
     return found
 
 
@@ -95,33 +101,37 @@ def chat_context(
     tools: Sequence[Mapping[str, Any]] | None = None,
     documents: Sequence[Mapping[str, Any]] | None = None,
     add_generation_prompt: bool = True,
-    further: Mapping[str, Any] | None = None,
+    extra_variables: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
-    """What a template is given, as `apply_chat_template` of transformers gives it: JSON values only.
+    """The variables of a template, the same as in `apply_chat_template` of transformers. JSON values only.
 
-    Keys of a message whose value is None are left out. further: variables by other names, some templates' switches.
+    messages: chat messages; keys whose value is None are left out.
+    extra_variables: further variables, for example the switch `enable_thinking` of some templates.
     """
-    said = [{key: value for key, value in message.items() if value is not None} for message in messages]
+    stated = [{key: value for key, value in message.items() if value is not None} for message in messages]
     return {
-        "messages": [_with_reasoning(message) for message in said],
+        "messages": [_with_reasoning(message) for message in stated],
         "tools": tools,
         "documents": documents,
         "add_generation_prompt": add_generation_prompt,
         **templates.special_tokens,
-        **(further or {}),
+        **(extra_variables or {}),
     }
 
 
 def _with_reasoning(message: dict[str, Any]) -> dict[str, Any]:
-    """Reasoning under the names that templates look for, whichever the client used."""
-    reasoning = next((message[name] for name in _REASONING if name in message), None)
+    """Copy the reasoning of a message to both keys that templates read, `thinking` and `reasoning_content`."""
+    reasoning = next((message[key] for key in _REASONING_KEYS if key in message), None)
     return message if reasoning is None else {"thinking": reasoning, **message, "reasoning_content": reasoning}
 
 
 class ChatRenderer:
-    """Renders templates in a process that is started when first needed, and again after each that was cut off.
+    """Renders templates in a separate process, one text at a time. Safe to use from several threads.
 
-    seconds: most time for one text. Safe to use from several threads: one text at a time.
+    The process starts with the first text and is replaced after it was killed for exceeding a limit.
+
+    seconds: time limit for one text.
+    memory_bytes: address space limit of the process.
     """
 
     def __init__(self, seconds: float = 2.0, memory_bytes: int = _MEMORY_BYTES) -> None:
@@ -130,42 +140,52 @@ class ChatRenderer:
         self._process: subprocess.Popen[bytes] | None = None
 
     def render(self, source: str, context: Mapping[str, Any], max_characters: int) -> str:
-        """The text of a template. Raises ChatError for one that refuses, fails, or exceeds a limit."""
-        asked = json.dumps({"source": source, "context": context, "most": max_characters}).encode() + b"\n"
+        """The text of a template.
+
+        source: the template.
+        context: its variables (`chat_context`).
+        max_characters: limit on the length of the text.
+        Raises ChatError for a template that rejects the messages, fails, or exceeds a limit.
+        """
+        request = {"source": source, "context": context, "max_characters": max_characters}
         with self._lock:
             if self._process is None or self._process.poll() is not None:
                 self._start()
-            line = self._ask(asked, self._seconds)
+            line = self._exchange(json.dumps(request).encode() + b"\n", self._seconds)
         if not line:
-            raise ChatError(f"the chat template was ended: more than {self._seconds:g} s, or too much memory")
-        answer: dict[str, str] = json.loads(line)
-        if "failed" in answer:
-            raise ChatError(f"the chat template failed: {answer['failed']}")
-        if "refused" in answer:
-            # A message made of the request's own words stays where it is.
-            reason = answer["refused"] if answer["refused"] in source else "no reason that may be repeated"
-            raise ChatError(f"the chat template does not take these messages: {' '.join(reason.split())[:200]}")
-        return answer["text"]
+            raise ChatError(
+                f"the chat template was stopped: it took more than {self._seconds:g} s or "
+                f"more than {self._memory_bytes >> 20} MiB of memory"
+            )
+        reply: dict[str, str] = json.loads(line)
+        if "failed" in reply:
+            raise ChatError(f"the chat template failed: {reply['failed']}")
+        if "rejected" in reply:
+            # A reason that is not a literal of the template may repeat the user's messages, so it is not shown.
+            reason = reply["rejected"] if reply["rejected"] in source else "the reason may quote them and is not shown"
+            raise ChatError(f"the chat template does not accept these messages: {' '.join(reason.split())[:200]}")
+        return reply["text"]
 
     def close(self) -> None:
-        """End the process, if there is one."""
+        """Stop the process if it is running."""
         with self._lock:
             self._stop()
 
     def _start(self) -> None:
         self._stop()
+        # -P and a path instead of -m: the working directory must not shadow modules.
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "server.text.chat_process", str(self._memory_bytes)],
+            [sys.executable, "-P", str(_PROCESS_FILE), str(self._memory_bytes)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
-            env={name: os.environ[name] for name in _INHERITED if name in os.environ},
+            env={name: os.environ[name] for name in _INHERITED_VARIABLES if name in os.environ},
         )
-        if not self._ask(b"", _START_SECONDS):
-            raise ChatError("the process for chat templates does not start")
+        if not self._exchange(b"", _START_SECONDS):
+            raise ChatError(f"the process that renders chat templates did not start within {_START_SECONDS:g} s")
 
-    def _ask(self, line: bytes, seconds: float) -> bytes:
-        """The answer to a line; empty, and no process any more, when none came in time."""
+    def _exchange(self, line: bytes, seconds: float) -> bytes:
+        """Send a line and return the reply. Without a reply in time the process is killed and b"" returned."""
         process = self._process
         assert process is not None and process.stdin is not None and process.stdout is not None
         alarm = threading.Timer(seconds, process.kill)
@@ -173,15 +193,15 @@ class ChatRenderer:
         try:
             process.stdin.write(line)
             process.stdin.flush()
-            answer = process.stdout.readline()
+            reply = process.stdout.readline()
         except OSError:
-            answer = b""
+            reply = b""
         finally:
             alarm.cancel()
-        if not answer.endswith(b"\n"):
+        if not reply.endswith(b"\n"):
             self._stop()
             return b""
-        return answer
+        return reply
 
     def _stop(self) -> None:
         process, self._process = self._process, None

@@ -1,8 +1,8 @@
-"""The process that renders chat templates, apart from the server: a checkpoint's template is a stranger's program.
+"""The process that renders chat templates, separate from the server because a template is untrusted code.
 
-`python -m server.text.chat_process BYTES`: one line of JSON in, one out. Jinja's sandbox keeps a template from Python's
-insides; here it also has no files to open and no more memory than it was given, and whoever asked ends the process
-when it takes too long. What a template finds is what transformers gives it:
+Usage: `python -P chat_process.py MEMORY_BYTES`. Each line of stdin is a JSON request, each line of stdout its reply.
+Jinja's sandbox keeps templates away from Python's internals. This process also limits memory and open files, and the
+server kills it when a template takes too long. Templates find the functions and filters that transformers offers:
 https://huggingface.co/docs/transformers/chat_templating_writing
 """
 
@@ -22,12 +22,12 @@ from jinja2.parser import Parser
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 
-class _Refused(TemplateError):
-    """What a template says itself when it does not take the messages."""
+class _Rejected(TemplateError):
+    """The template called `raise_exception` because it does not accept the messages."""
 
 
-class _Generation(Extension):
-    """`{% generation %}` marks what an assistant said, for training; the text between the tags is all there is here."""
+class _GenerationTag(Extension):
+    """`{% generation %}` marks assistant text for training. Rendering keeps the text and drops the tags."""
 
     tags = {"generation"}  # noqa: RUF012
 
@@ -43,29 +43,33 @@ def _to_json(
     separators: tuple[str, str] | None = None,
     sort_keys: bool = False,
 ) -> str:
-    """Without Jinja's HTML escapes."""
+    """The filter `tojson` without Jinja's HTML escapes."""
     return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)
 
 
-def _refuse(message: str) -> None:
-    raise _Refused(message)
+def _raise_exception(message: str) -> None:
+    raise _Rejected(message)
 
 
 def environment() -> ImmutableSandboxedEnvironment:
-    """Where templates run."""
-    made = ImmutableSandboxedEnvironment(
-        trim_blocks=True, lstrip_blocks=True, extensions=[_Generation, LoopControlExtension]
+    """The sandbox that templates run in."""
+    sandbox = ImmutableSandboxedEnvironment(
+        trim_blocks=True, lstrip_blocks=True, extensions=[_GenerationTag, LoopControlExtension]
     )
-    made.filters["tojson"] = _to_json
-    made.globals["raise_exception"] = _refuse
-    made.globals["strftime_now"] = lambda form: datetime.now().strftime(form)
-    return made
+    sandbox.filters["tojson"] = _to_json
+    sandbox.globals["raise_exception"] = _raise_exception
+    sandbox.globals["strftime_now"] = lambda format: datetime.now().strftime(format)
+    return sandbox
 
 
-def render(compile: Callable[[str], Template], source: str, context: dict[str, Any], most: int) -> dict[str, str]:
-    """`{"text"}`, or why not: `{"refused"}` in the template's own words, `{"failed"}` with the kind of fault.
+def render(
+    compile: Callable[[str], Template], source: str, context: dict[str, Any], max_characters: int
+) -> dict[str, str]:
+    """Render a template to one of three replies.
 
-    most: characters of the text.
+    `{"text": ...}`: the text.
+    `{"rejected": ...}`: the template does not accept the messages; its own words.
+    `{"failed": ...}`: the text exceeds max_characters, or the name of the exception.
     """
     parts: list[str] = []
     size = 0
@@ -73,17 +77,17 @@ def render(compile: Callable[[str], Template], source: str, context: dict[str, A
         for part in compile(source).generate(**context):
             parts.append(part)
             size += len(part)
-            if size > most:
-                return {"failed": f"its text is longer than {most} characters"}
-    except _Refused as error:
-        return {"refused": str(error)}
+            if size > max_characters:
+                return {"failed": f"its text is longer than {max_characters:,} characters"}
+    except _Rejected as error:
+        return {"rejected": str(error)}
     except Exception as error:
         return {"failed": type(error).__name__}
     return {"text": "".join(parts)}
 
 
-def _confine(memory_bytes: int) -> None:
-    """No more memory than that, no core file, and no file beyond those that are open."""
+def _limit_resources(memory_bytes: int) -> None:
+    """Limit the address space, and forbid core files and opening any further file."""
     if sys.platform == "win32":
         return
     import resource
@@ -94,18 +98,17 @@ def _confine(memory_bytes: int) -> None:
 
 
 def main() -> None:
-    """Answer until the input ends."""
+    """Print an empty line when ready, then reply to requests until stdin closes."""
     compile = lru_cache(maxsize=16)(environment().from_string)
-    # Once before the files are gone: what is only imported at need, and the time zone.
+    # Rendering once loads lazy imports and the time zone while files can still be opened.
     render(compile, "{{ strftime_now('%Y') }}{{ x | tojson(indent=1) }}{{ raise_exception('') }}", {"x": {}}, 99)
-    _confine(int(sys.argv[1]))
-    answer = sys.stdout.buffer
-    answer.write(b"\n")
-    answer.flush()
+    _limit_resources(int(sys.argv[1]))
+    output = sys.stdout.buffer
+    output.write(b"\n")
+    output.flush()
     for line in sys.stdin.buffer:
-        asked = json.loads(line)
-        answer.write(json.dumps(render(compile, asked["source"], asked["context"], asked["most"])).encode() + b"\n")
-        answer.flush()
+        output.write(json.dumps(render(compile, **json.loads(line))).encode() + b"\n")
+        output.flush()
 
 
 if __name__ == "__main__":

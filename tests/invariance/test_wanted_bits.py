@@ -11,7 +11,7 @@ import transformers
 
 from models.backends import interface as ops
 from models.backends.cpu import operations as cpu_ops
-from models.layers.convolution_layer import ConvolvedLayer
+from models.layers.convolution_layer import ConvolutionLayer
 from models.loader import load_model
 from tests.engine.shapes import DECODERS, SEQ2SEQ
 from tests.invariance.test_bits import CASES, CPU
@@ -95,7 +95,7 @@ def compare_texts(model, adapters=()):
     batch = replace(encoder_batch(TEXTS, CPU), adapters=adapters)
     everything = model.encode(batch)
     for positions in ([0] * 7, [length - 1 for length in LENGTHS], [length // 2 for length in LENGTHS]):
-        one = replace(batch, wanted_positions=tuple(positions))
+        one = replace(batch, output_positions=tuple(positions))
         expected = everything[one.wanted]
         for way in ({"name": "cpu"}, {"name": "cpu", "programs": False}):
             with ops.using(**way):
@@ -118,7 +118,7 @@ def test_a_convolution_in_the_last_layer(tmp_path):
     config = getattr(transformers, f"{family}Config")(**{**options, "num_hidden_layers": 1})
     save(tmp_path, config, f"{family}Model")
     model = load_model(tmp_path, torch.float32, CPU).transformer
-    assert isinstance(model.encoder.layers[-1], ConvolvedLayer)
+    assert isinstance(model.encoder.layers[-1], ConvolutionLayer)
     compare_texts(model)
 
 
@@ -148,5 +148,5 @@ def test_the_reference_of_texts(tmp_path, body):
     batch = encoder_batch(TEXTS, CPU)
     with ops.using("torch"):
         model = load_model(tmp_path, torch.float32, CPU).transformer
-        one = replace(batch, wanted_positions=tuple(length // 2 for length in LENGTHS))
+        one = replace(batch, output_positions=tuple(length // 2 for length in LENGTHS))
         torch.testing.assert_close(model.encode(one), model.encode(batch)[one.wanted], rtol=1e-5, atol=1e-5)

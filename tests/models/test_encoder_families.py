@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from models.config import ClassificationHead, ConvolvedLayerConfig, DisentangledConfig, ModelConfig, PoolingHead
+from models.config import ClassificationHead, ConvolutionLayerConfig, DisentangledConfig, ModelConfig, PoolingHead
 from models.families import family_of
 
 NOMIC = {
@@ -103,7 +103,7 @@ def test_deberta_v3_base():
 
 def test_deberta_v2_xlarge():
     first, second, *_ = _read(XLARGE).encoder.layers
-    assert isinstance(first, ConvolvedLayerConfig) and not isinstance(second, ConvolvedLayerConfig)
+    assert isinstance(first, ConvolutionLayerConfig) and not isinstance(second, ConvolutionLayerConfig)
     assert (first.kernel_size, first.groups, first.activation) == (3, 1, "gelu")
 
 

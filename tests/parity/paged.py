@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import torch
 
-from models.batch import DecoderBatch, EncoderBatch, SoundBatch
+from models.batch import AudioBatch, DecoderBatch, EncoderBatch
 from models.kv_cache import KVCache
 from models.scoring import Scoring
 from models.transformer import Transformer
@@ -57,7 +57,7 @@ class Rows:
         if sources is not None:
             self.cross = Pool(model.cross_attention_layers(), num_blocks, block_size, model, seed + 1)
             heard = torch.is_tensor(sources[0])
-            batch = sound_batch(sources, self.device) if heard else encoder_batch(sources, self.device)
+            batch = audio_batch(sources, self.device) if heard else encoder_batch(sources, self.device)
             batch = replace(batch, adapters=self.adapters)
             self.source_lens = dict(enumerate(batch.lengths))
             hidden = model.encode(batch)
@@ -95,12 +95,12 @@ class Rows:
                 [max(self.prompt_lens.get(row, 0), position + 1) for row in rows for position in range(*spans[row])],
                 device=self.device,
             ),
-            wanted_lens=None if wanted is None else tuple(wanted[row] for row in rows),
+            output_lens=None if wanted is None else tuple(wanted[row] for row in rows),
             **source,
         )
         hidden = self.model.decode(batch, self.pool.cache, self.cross.cache if self.cross else None, scoring)
         self.lengths |= {row: end for row, (_, end) in spans.items()}
-        return list(hidden.split(batch.query_lens if wanted is None else batch.wanted_lens))
+        return list(hidden.split(batch.query_lens if wanted is None else batch.output_lens))
 
 
 def encoder_batch(texts, device) -> EncoderBatch:
@@ -108,9 +108,9 @@ def encoder_batch(texts, device) -> EncoderBatch:
     return EncoderBatch(ids, tuple(len(text) for text in texts))
 
 
-def sound_batch(recordings, device) -> SoundBatch:
+def audio_batch(recordings, device) -> AudioBatch:
     """recordings: [frames, num_mels] each."""
-    return SoundBatch(torch.cat(recordings).to(device), tuple(len(frames) for frames in recordings))
+    return AudioBatch(torch.cat(recordings).to(device), tuple(len(frames) for frames in recordings))
 
 
 def one_shot(rows: Rows, texts) -> list[torch.Tensor]:

@@ -6,7 +6,7 @@ import pytest
 import torch
 from transformers import GPT2Config, LlamaConfig, MistralConfig, Qwen2Config
 
-from models.config import ConfigError, MixtureConfig
+from models.config import ConfigError, MixtureOfExpertsConfig
 from models.families import FAMILIES
 from tests.parity.checkpoints import edit_config, load, random_ids, save
 from tests.parity.decoder_cases import MORE_CASES
@@ -132,7 +132,7 @@ def test_half_precision_stays_near(pair, device, dtype, bound):
     texts = random_ids(VOCAB, LENGTHS)
     answers = zip(one_shot(Rows(model), texts), expected(oracle, texts), strict=True)
     errors = [(model.logits(ours) - logits).abs().mean(-1) / logits.std() for ours, (_, logits) in answers]
-    if any(isinstance(layer.feed_forward, MixtureConfig) for layer in loaded.config.decoder.layers):
+    if any(isinstance(layer.feed_forward, MixtureOfExpertsConfig) for layer in loaded.config.decoder.layers):
         # Where two experts are nearly as likely, rounding may choose the other one: a few tokens are far off.
         errors = [torch.cat(errors).median()]
     assert max(error.mean() for error in errors) < bound

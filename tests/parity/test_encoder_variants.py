@@ -13,9 +13,9 @@ from safetensors.torch import save_file
 from transformers.models.deberta_v2.modeling_deberta_v2 import make_log_bucket_position
 
 from models.backends import interface as ops
-from models.config import ConfigError, ConvolvedLayerConfig, DistanceConfig, StackConfig
+from models.config import ConfigError, ConvolutionLayerConfig, DistanceConfig, StackConfig
 from models.families import family_of
-from models.layers.convolution_layer import ConvolvedLayer
+from models.layers.convolution_layer import ConvolutionLayer
 from models.layers.disentangled_attention import row_of_distance
 from tests.parity.checkpoints import edit_config, load
 from tests.parity.encoder_cases import MORE_BODIES
@@ -223,10 +223,10 @@ def test_planted_faults_of_disentangled_attention_show(body: str, tmp_path: Path
         monkeypatch.setattr(ops, "disentangled_attention", fault)
         assert not torch.allclose(_hidden(ours, model)[0], expected, atol=1e-3)
     monkeypatch.setattr(ops, "disentangled_attention", right)
-    if isinstance(ours.config.encoder.layers[0], ConvolvedLayerConfig):
-        plain = ConvolvedLayer._convolved
+    if isinstance(ours.config.encoder.layers[0], ConvolutionLayerConfig):
+        plain = ConvolutionLayer._convolve
         one = lambda self, x, lengths: plain(self, x, (sum(lengths),))  # noqa: E731
-        monkeypatch.setattr(ConvolvedLayer, "_convolved", one)
+        monkeypatch.setattr(ConvolutionLayer, "_convolve", one)
         assert not torch.allclose(_hidden(ours, model)[0], expected, atol=1e-3)
 
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 import torch
 
-from models.batch import SoundBatch
+from models.batch import AudioBatch
 from models.config import ConfigError
 from tests.parity.checkpoints import edit_config, load, random_ids
-from tests.parity.paged import Rows, chunked, greedy, one_by_one, one_shot, sound_batch
+from tests.parity.paged import Rows, audio_batch, chunked, greedy, one_by_one, one_shot
 from tests.parity.speech import END, SHAPES, START, frames_of, write
 
 TARGETS = (11, 1, 18, 6)
@@ -55,7 +55,7 @@ def test_decoder_states_and_logits(pair, way):
 def test_encoder_states(pair, device):
     oracle, loaded, _ = pair
     sounds = recordings(oracle)
-    batch = sound_batch(sounds, device)
+    batch = audio_batch(sounds, device)
     with torch.inference_mode():
         hidden = loaded.transformer.encode(batch).split(batch.lengths)
     for ours, (theirs, _, _) in zip(hidden, expected(oracle, sounds, [[START]] * len(sounds)), strict=True):
@@ -79,13 +79,13 @@ def test_a_recording_does_not_hear_its_neighbour(pair, device):
     oracle, loaded, _ = pair
     sounds = [one[:length] for one, length in zip(recordings(oracle), (9, 40, 1, 24), strict=True)]
     with torch.inference_mode():
-        batch = sound_batch(sounds, device)
+        batch = audio_batch(sounds, device)
         together = loaded.transformer.encode(batch).split(batch.lengths)
         assert batch.lengths == (5, 20, 1, 12)
         for ours, sound in zip(together, sounds, strict=True):
-            alone = loaded.transformer.encode(sound_batch([sound], device))
+            alone = loaded.transformer.encode(audio_batch([sound], device))
             torch.testing.assert_close(ours, alone, atol=1e-5, rtol=1e-5)
-        joined = loaded.transformer.encode(SoundBatch(torch.cat(sounds[:2]), (49,)))
+        joined = loaded.transformer.encode(AudioBatch(torch.cat(sounds[:2]), (49,)))
     assert (joined[:5] - together[0]).abs().max() > 1e-2
 
 

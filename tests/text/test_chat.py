@@ -84,13 +84,13 @@ def test_most_of_those_comparisons_compare_texts(renderer):
 
 
 def test_further_variables_reach_the_template(renderer):
-    context = chat_context(ChatTemplates(), TURNS, further={"enable_thinking": False, "bos_token": "<b>"})
+    context = chat_context(ChatTemplates(), TURNS, extra_variables={"enable_thinking": False, "bos_token": "<b>"})
     assert renderer.render("{{ enable_thinking }}{{ bos_token }}", context, MOST) == "False<b>"
 
 
 def test_a_template_that_refuses_is_quoted_and_one_that_quotes_the_user_is_not(renderer):
     said = [{"role": "user", "content": "canary"}]
-    with pytest.raises(ChatError, match=r"does not take these messages: Roles take turns"):
+    with pytest.raises(ChatError, match=r"does not accept these messages: Roles take turns"):
         renderer.render("{{ raise_exception('Roles take turns') }}", chat_context(ChatTemplates(), said), MOST)
     with pytest.raises(ChatError) as error:
         renderer.render("{{ raise_exception(messages[0].content) }}", chat_context(ChatTemplates(), said), MOST)
@@ -98,6 +98,19 @@ def test_a_template_that_refuses_is_quoted_and_one_that_quotes_the_user_is_not(r
     with pytest.raises(ChatError) as error:
         renderer.render("{{ messages[0].content.missing() }}", chat_context(ChatTemplates(), said), MOST)
     assert "UndefinedError" in str(error.value) and "canary" not in str(error.value)
+
+
+@pytest.mark.parametrize("module", ["json", "jinja2", "server"])
+def test_modules_in_the_working_directory_are_not_imported(tmp_path, monkeypatch, module):
+    """The server may be started in a directory that others can write to."""
+    (tmp_path / f"{module}.py").write_text(f"open({str(tmp_path / 'imported')!r}, 'w').close()\nraise ImportError\n")
+    monkeypatch.chdir(tmp_path)
+    renderer = ChatRenderer(seconds=PATIENCE)
+    try:
+        assert renderer.render("{{ messages[0].content }}", chat_context(ChatTemplates(), TURNS[2:]), MOST)
+    finally:
+        renderer.close()
+    assert not (tmp_path / "imported").exists()
 
 
 # --------------------------------------------------------------------------------------------------------------- files

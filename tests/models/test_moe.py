@@ -8,23 +8,23 @@ import transformers
 from safetensors.torch import save_file
 from torch.nn import functional as F
 
-from models.config import FeedForwardConfig, MixtureConfig
-from models.layers.moe import Mixture
+from models.config import FeedForwardConfig, MixtureOfExpertsConfig
+from models.layers.moe import MixtureOfExperts
 from models.loader import load_model
 from tests.parity.checkpoints import load, save
 
 EXPERT = FeedForwardConfig(12, "silu", gated=True, bias=False)
 
 
-def mixture(num_experts=5, per_token=2, normalized=True, shared=None) -> Mixture:
+def mixture(num_experts=5, per_token=2, normalized=True, shared=None) -> MixtureOfExperts:
     torch.manual_seed(0)
-    made = Mixture(MixtureConfig(EXPERT, num_experts, per_token, normalized, shared), 8)
+    made = MixtureOfExperts(MixtureOfExpertsConfig(EXPERT, num_experts, per_token, normalized, shared), 8)
     for parameter in made.parameters():
         parameter.copy_(torch.randn(parameter.shape))
     return made.eval()
 
 
-def by_definition(made: Mixture, x: torch.Tensor) -> torch.Tensor:
+def by_definition(made: MixtureOfExperts, x: torch.Tensor) -> torch.Tensor:
     """Every expert for every token, those that were not chosen with a share of zero."""
     probabilities = F.softmax(x @ made.router.weight.T, dim=-1)
     least = probabilities.topk(made.config.experts_per_token).values[:, -1:]

@@ -1,0 +1,110 @@
+"""Every script in `examples/` runs against a real server, and every route has a script."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.audio.wavs import wav
+from tests.e2e.conftest import REPOSITORY, RunningServer, serving
+from tests.e2e.encoder_checkpoints import write_encoder
+from tests.e2e.test_transcribe import LONG, write_tokenizer
+from tests.parity.speech import write as write_whisper
+
+EXAMPLES = sorted((REPOSITORY / "examples").glob("*.py"))
+NLI_LABELS = {0: "contradiction", 1: "neutral", 2: "entailment"}
+HEADS = {
+    "ner": ("TokenClassification", {}),
+    "mlm": ("MaskedLM", {}),
+    "qa": ("QuestionAnswering", {}),
+    "cross-encoder": ("SequenceClassification", {"num_labels": 1}),
+    "nli": ("SequenceClassification", {"id2label": NLI_LABELS, "label2id": {v: k for k, v in NLI_LABELS.items()}}),
+}
+MODEL_OF = {
+    "generate": "story",
+    "generate_stream": "story",
+    "translate": "translator-en-fr",
+    "embed": "sentence-encoder",
+    "embed_all": "sentence-encoder",
+    "similarity": "sentence-encoder",
+    "classify": "sentiment",
+    "tokenize_text": "story",
+    "token_classify": "ner",
+    "fill_mask": "mlm",
+    "question_answer": "qa",
+    "rerank": "cross-encoder",
+    "zero_shot_classify": "nli",
+    "transcribe": "whisper",
+    "translate_speech": "whisper",
+    "server_status": "",
+}
+PRINTED = {
+    "generate": r"greedy: .+\nsample 0: .+\nsample 1: .+\nusage: ",
+    "generate_stream": r".+\nfinished: (length|stop)",
+    "translate": r"translation: Je suis un étudiant\n(alternative: .+\n){2}(translation: .+\n){2}",
+    "embed": r"dimensions: \d+\ncosine:     -?\d",
+    "embed_all": r"token 0: \[.+\]\ntoken 1: ",
+    "similarity": r"-?\d\.\d+: The cat was chased by the dog\.\n-?\d\.\d+: The king",
+    "classify": r"POSITIVE \(\d\.\d+\): I loved .+\nNEGATIVE ",
+    "tokenize_text": r" +\d+  .+\n(.*\n)+text: The old fox slept\.",
+    "token_classify": r"LABEL_\d \(0\.\d+\): .+",
+    "fill_mask": r"(0\.\d+: .+\n){3}",
+    "question_answer": r"(\d\.\d+: .+\n)+",
+    "rerank": r"(\d\.\d+: .+\n){3}",
+    "zero_shot_classify": r"(0\.\d+: (music|sport|law)\n){3}",
+    "transcribe": r"\d+\.\d seconds of speech in language .+\n( +\d+\.\d\d to +\d+\.\d\d: .*\n)+",
+    "translate_speech": r"English: .+",
+    "server_status": r"/health: 200\n/ready: 200\nversion: .+\n(.+ parameters, routes /.+\n)+triptych_kv_blocks_total",
+}
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningServer]:
+    """The demo models, and a tiny random model for every task that no demo model does."""
+    root = tmp_path_factory.mktemp("models")
+    demo = REPOSITORY / "weights" / "demo"
+    models = {name: demo / name for name in ("story", "translator-en-fr", "sentence-encoder", "sentiment")}
+    for name, (head, settings) in HEADS.items():
+        models[name] = write_encoder(root / name, "bert", head, **settings)
+    write_whisper(root / "whisper", "whisper")
+    write_tokenizer(root / "whisper")
+    models["whisper"] = root / "whisper"
+    arguments = [f"{name}={directory}" for name, directory in models.items()]
+    with serving(tmp_path_factory.mktemp("server") / "log", *arguments) as running:
+        yield running
+
+
+def run(script: Path, server: RunningServer, *arguments: str) -> str:
+    environment = os.environ | {"TRIPTYCH_URL": server.url}
+    if MODEL_OF[script.stem]:
+        environment["TRIPTYCH_MODEL"] = MODEL_OF[script.stem]
+    command = [sys.executable, str(script), *arguments]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+@pytest.mark.parametrize("script", EXAMPLES, ids=[script.stem for script in EXAMPLES])
+def test_the_example_runs(server: RunningServer, script: Path, tmp_path: Path) -> None:
+    arguments = []
+    if MODEL_OF[script.stem] == "whisper":
+        (tmp_path / "recording.wav").write_bytes(wav(LONG[0]))
+        arguments = [str(tmp_path / "recording.wav")]
+    printed = run(script, server, *arguments)
+    assert re.match(PRINTED[script.stem], printed), printed
+
+
+def test_every_route_has_an_example(server: RunningServer) -> None:
+    document = server.get("/openapi.json").json()
+    aliases = {"/predict", "/ner"}
+    routes = {path for path in document["paths"] if path not in aliases}
+    shown = {route for script in EXAMPLES for route in re.findall(r"(?:POST|GET|,|and) (/[\w/]+)", script.read_text())}
+    assert len(routes) >= 18
+    assert routes <= shown, routes - shown
+    assert set(MODEL_OF) == set(PRINTED) == {script.stem for script in EXAMPLES}
