@@ -35,7 +35,10 @@ from models.logits import LogitsTopK
 
 Quantization = Literal["int8"]
 
-_kernels = cpu_operations.available()
+kernels_are_built = cpu_operations.available()
+"""Whether this installation has compiled kernels; without them a CPU computes with torch."""
+
+_kernels = kernels_are_built
 _programs = True
 
 
@@ -149,12 +152,9 @@ def runs_programs(x: Tensor) -> bool:
     return _programs and _kernels and cpu_operations.takes(x)
 
 
-def kernels_are_built() -> bool:
-    """Whether this installation has compiled kernels; without them a CPU computes with torch.
-
-    Raises StaleKernels for kernels of another version.
-    """
-    return library.load() is not None
+def check_kernels() -> None:
+    """Raises StaleKernels where the compiled kernels are of another version of Triptych."""
+    library.load()
 
 
 @contextmanager
@@ -165,7 +165,7 @@ def using(name: Literal["torch", "cpu"], programs: bool = True) -> Iterator[None
     """
     global _kernels, _programs
     before = _kernels, _programs
-    assert name == "torch" or kernels_are_built(), "the compiled kernels were not built"
+    assert name == "torch" or kernels_are_built, "the compiled kernels were not built"
     _kernels, _programs = name == "cpu", programs
     try:
         yield

@@ -10,31 +10,46 @@
 
 namespace {
 
-struct Generation {
+// A table of kernels and the processors that run it.
+struct Isa {
     const char* name;
     const Kernels* kernels;
     bool (*runs)();
 };
 
-// From the oldest on.
-const Generation generations[] = {
+#ifdef __x86_64__
+// Each function checks the `ISA_FEATURES` of the isa_*.cpp of its name. Features are checked one by one because g++ 11
+// and clang 14 do not accept the names of levels, such as "x86-64-v3".
+bool runs_v3() {
+    return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("bmi") && __builtin_cpu_supports("bmi2") &&
+           __builtin_cpu_supports("fma");
+}
+
+bool runs_v4() {
+    return runs_v3() && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+           __builtin_cpu_supports("avx512cd") && __builtin_cpu_supports("avx512dq") &&
+           __builtin_cpu_supports("avx512vl");
+}
+
+bool runs_v4_vnni() { return runs_v4() && __builtin_cpu_supports("avx512vnni"); }
+
+bool runs_v4_bf16() { return runs_v4_vnni() && __builtin_cpu_supports("avx512bf16"); }
+#endif
+
+// From the least to the most capable.
+const Isa isas[] = {
     {"baseline", &kernels_baseline, [] { return true; }},
-#ifdef HAS_GENERATIONS
-    {"v3", &kernels_v3, [] { return __builtin_cpu_supports("x86-64-v3") != 0; }},
-    {"v4", &kernels_v4, [] { return __builtin_cpu_supports("x86-64-v4") != 0; }},
-    {"v4_vnni", &kernels_v4_vnni,
-     [] { return __builtin_cpu_supports("x86-64-v4") && __builtin_cpu_supports("avx512vnni"); }},
-    {"v4_bf16", &kernels_v4_bf16,
-     [] {
-         return __builtin_cpu_supports("x86-64-v4") && __builtin_cpu_supports("avx512vnni") &&
-                __builtin_cpu_supports("avx512bf16");
-     }},
+#ifdef __x86_64__
+    {"v3", &kernels_x86_64_v3, runs_v3},
+    {"v4", &kernels_x86_64_v4, runs_v4},
+    {"v4_vnni", &kernels_x86_64_v4_vnni, runs_v4_vnni},
+    {"v4_bf16", &kernels_x86_64_v4_bf16, runs_v4_bf16},
 #endif
 };
 
 const Kernels& best() {
     const Kernels* found = nullptr;
-    for (const Generation& one : generations) {
+    for (const Isa& one : isas) {
         if (one.runs()) found = one.kernels;
     }
     return *found;
@@ -91,7 +106,7 @@ EXPORT void triptych_copy_blocks(char* const* caches, const int64_t* slot_bytes,
 
 // Uses the kernels of the named isa from here on: for tests. Returns false where the processor cannot run them.
 EXPORT int32_t triptych_choose_isa(const char* name) {
-    for (const Generation& one : generations) {
+    for (const Isa& one : isas) {
         if (std::strcmp(one.name, name) == 0 && one.runs()) {
             kernels = *one.kernels;
             return 1;

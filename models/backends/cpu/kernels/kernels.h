@@ -153,7 +153,7 @@ struct RowQuantization {
     int64_t rows, width, padded;
 };
 
-// The steps between the sums of a product and the stored result, see finish.h.
+// The steps between the sums of a product and the stored result, see epilogue.h.
 struct Epilogue {
     const float* bias;        // [columns], or null
     const void* multiplier;   // [rows, columns], rows `multiplier_stride` numbers apart, or null
@@ -197,7 +197,7 @@ struct WeightRows {
     void* out;             // [count, width], contiguous
 };
 
-// The largest logits of each row, see survey.h.
+// The largest logits of each row, see logits_top_k.h.
 struct LogitsTopK {
     const float* logits;  // [rows, width], rows `stride` numbers apart
     int64_t rows, stride, width;
@@ -293,7 +293,6 @@ struct Kernels {
 };
 
 extern const Kernels kernels_baseline;
-#if defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__)
-#define HAS_GENERATIONS
-extern const Kernels kernels_v3, kernels_v4, kernels_v4_vnni, kernels_v4_bf16;
+#ifdef __x86_64__
+extern const Kernels kernels_x86_64_v3, kernels_x86_64_v4, kernels_x86_64_v4_vnni, kernels_x86_64_v4_bf16;
 #endif

@@ -50,8 +50,7 @@ bool run_program(const int64_t* words, int64_t count, double* seconds) {
     const int64_t threads = num_threads();
     std::vector<Progress> progress(count);
     std::atomic<bool> is_complete{true};
-#pragma omp parallel num_threads(static_cast<int>(threads))
-    {
+    run_team(threads, [&] {
         // The runtime may start fewer threads than requested.
         Team team(team_size(), progress.data());
         const int64_t* record = words;
@@ -70,6 +69,6 @@ bool run_program(const int64_t* words, int64_t count, double* seconds) {
                 before = after;
             }
         }
-    }
+    });
     return is_complete.load();
 }
