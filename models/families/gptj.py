@@ -19,10 +19,9 @@ from models.config import (
     RopeConfig,
     StackConfig,
 )
-from models.families.decoder_heads import with_heads
-from models.families.family import Family
-from models.families.fields import Fields, head_width
-from models.generation_defaults import GenerationDefaults
+from models.families.shared.decoder_heads import with_heads
+from models.families.shared.family import Family
+from models.families.shared.fields import Fields, head_width
 from weights.rules import Drop, Rename, Rule
 
 
@@ -91,7 +90,6 @@ FAMILY = with_heads(
         architectures={"GPTJForCausalLM": ("generate",)},
         config=config,
         rules=rules,
-        generation=GenerationDefaults(bos_token_id=50256, end_token_ids=(50256,)),
     ),
     tokens=False,
     prefix=r"transformer\.",

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from models.config import LearnedPositions, ModelConfig
-from models.families.bart_fields import (
+from models.families.shared.bart_fields import (
     NORM,
     bart_embedding,
     bart_fields,
@@ -18,9 +18,8 @@ from models.families.bart_fields import (
     both_stacks,
     refuse_variants,
 )
-from models.families.bart_rules import PREFIX, pre_norm_rules
-from models.families.family import Family
-from models.generation_defaults import GenerationDefaults
+from models.families.shared.bart_rules import PREFIX, pre_norm_rules
+from models.families.shared.family import Family
 from weights.rules import Rename, Rule, Slice
 
 
@@ -55,6 +54,6 @@ FAMILY = Family(
     config=config,
     rules=rules,
     # What the decoder starts from is a language, or in mBART-50 the end token; the checkpoint says which.
-    generation=GenerationDefaults(bos_token_id=0, end_token_ids=(2,), pad_token_id=1, forced_eos_token_id=2),
     zero_if_absent=frozenset({"head.bias"}),
+    decoder_start="language",
 )

@@ -48,7 +48,7 @@ class Selection:
 
 
 class SamplingPosition(NamedTuple):
-    """A place where one token is chosen. tokens: all tokens before it. num_generated: how many of them are generated."""
+    """A place where one token is chosen. tokens: all tokens before it. num_generated: number of generated ones."""
 
     group: SequenceGroup
     tokens: Sequence[int]

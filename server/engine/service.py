@@ -14,6 +14,7 @@ from collections.abc import Callable
 import torch
 
 from models.backends import interface as ops
+from models.backends.cpu.missing import why_kernels_are_missing
 from server.engine.audio_encoder import warm_up_messages
 from server.engine.connection import Connection
 from server.engine.engine import Engine
@@ -74,9 +75,8 @@ def start(configure: Configure, send: Callable[[Progress], None]) -> tuple[Engin
     torch.set_num_threads(options.threads or usable_cores())
     torch.backends.cuda.matmul.allow_tf32 = False
     if device.type == "cpu" and not ops.kernels_are_built:
-        log.warning(
-            "the compiled kernels are not installed, a CPU is slower without: have a C++ compiler and reinstall"
-        )
+        reason = why_kernels_are_missing()
+        log.warning("the compiled kernels are missing, so the CPU computes with torch alone, slower: %s", reason)
 
     def read(spec: ModelSpec) -> LoadedCheckpoint:
         return load(spec, device, _reporter(configure.epoch, spec.name, send))

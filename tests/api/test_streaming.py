@@ -7,7 +7,7 @@ import json
 
 import pytest
 
-from server.api.sse import CHANNEL
+from server.api.sse import DIRECT_CONNECTION
 from server.ipc.messages import (
     Failed,
     Finished,
@@ -29,7 +29,7 @@ class Stream:
         scope = {"type": "http", "method": "POST", "path": "/generate", "headers": headers, "query_string": b""}
         scope |= {"http_version": "1.1", "scheme": "http", "root_path": "", "client": None, "server": None}
         if has_channel:
-            scope[CHANNEL] = self
+            scope[DIRECT_CONNECTION] = self
         self._received = iter([{"type": "http.request", "body": BODY, "more_body": False}])
         self.task = asyncio.create_task(bench.app(scope, self._receive, self._send))
 

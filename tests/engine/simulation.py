@@ -1,8 +1,8 @@
-"""A scheduler in a simulation that checks it: a fake model makes the tokens, and a cache remembers which text lies where.
+"""A simulation of the engine that checks the scheduler: a fake model makes tokens, a fake cache stores texts in slots.
 
-Beams are driven by random log-probabilities. What is checked is who owns which block and who computes which token when,
-after every single event; with a prefix cache also that a block found by its key holds the very text that was looked
-for, of the same client, and that somebody finite has spoken for it.
+Random log-probabilities drive the beams. Ownership of blocks and the order of computation are checked after every
+event. With a prefix cache, each block found by its key must hold the text that was looked up, of the same client, and
+must be verified by finite logits.
 """
 
 from __future__ import annotations
