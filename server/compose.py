@@ -35,15 +35,15 @@ from server.ipc.descriptions import (
     Speculation,
 )
 from server.ipc.messages import Progress
-from server.ipc.supervisor import WORKER_COMMAND, Patience, Supervisor
+from server.ipc.supervisor import WORKER_COMMAND, Supervisor, SupervisorLimits
 from server.metrics import Metrics
 from server.settings import Settings
 from weights.resolve import ADAPTER_WEIGHTS, WHOLE_WEIGHTS, ResolveError, resolve
 
 log = logging.getLogger("triptych")
 
-GATHER_SECONDS = 0.02
-"""As long as it takes to read some thirty requests."""
+COALESCE_SECONDS = 0.02
+"""Longest time that a request to an idle worker is held back; reading about thirty requests takes this long."""
 _LARGE_BYTES = 256 << 20
 """Weights of this size take long enough to say so before they are read."""
 
@@ -58,7 +58,7 @@ class Server:
         self.adapters = find_adapters(settings, list(self.directories))
         metrics = Metrics()
         client = EngineClient(
-            Telemetry(metrics, _LoadReport()), settings.max_queue_requests, settings.max_queue_tokens, GATHER_SECONDS
+            Telemetry(metrics, _LoadReport()), settings.max_queue_requests, settings.max_queue_tokens, COALESCE_SECONDS
         )
         self.supervisor = _supervisor(self.directories, settings, client, worker, self.speculations, self.adapters)
         self.texts: dict[str, CheckpointText] = {}
@@ -253,7 +253,7 @@ def _supervisor(
         prefix_cache=settings.prefix_cache,
         speculative_tokens=settings.speculative_tokens,
     )
-    patience = Patience(settings.stale_seconds, settings.hang_seconds, max_failures=settings.max_restarts)
+    limits = SupervisorLimits(settings.stale_seconds, settings.hang_seconds, max_failures=settings.max_restarts)
     rounded = _rounded(settings.quantize, list(directories))
     specs = [
         ModelSpec(
@@ -266,7 +266,7 @@ def _supervisor(
         )
         for name, directory in directories.items()
     ]
-    return Supervisor(specs, settings.device, options, client, patience, worker)
+    return Supervisor(specs, settings.device, options, client, limits, worker)
 
 
 def _rounded(entries: Sequence[str], names: Sequence[str]) -> set[str]:
