@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from typing import Any
 
 import orjson
@@ -16,7 +16,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from server.api.answers import Delta, Run
-from server.api.sse import EventStream, Writer, frame, watch_disconnect
+from server.api.sse import EventStream, EventWriter, frame, watch_disconnect
 from server.api.state import State
 from server.errors import ClientGone, RequestError
 
@@ -61,21 +61,18 @@ async def reply(
         run.call.close()
         raise
 
-    async def frames(writer: Writer) -> None:
-        await _stream(request, state, run, first, writer, token_events, answer)
-
-    return EventStream(frames, run.call.leave)
+    return EventStream(lambda writer: _events(request, state, run, first, writer, token_events, answer), run.call.leave)
 
 
-async def _stream(
+async def _events(
     request: Request,
     state: State,
     run: Run,
     first: list[Delta],
-    writer: Writer,
+    writer: EventWriter,
     token_events: Callable[[list[Delta]], list[dict[str, Any]]],
     answer: Callable[[], dict[str, Any]],
-) -> None:
+) -> AsyncGenerator[bytes, None]:
     def take(deltas: list[Delta]) -> bool:
         news = [frame("token", event) for event in token_events(deltas)]
         return not news or writer.write(news[0] if len(news) == 1 else b"".join(news))
@@ -83,15 +80,15 @@ async def _stream(
     state.metrics.streams_open.inc()
     try:
         with run.call:
-            take(first)
-            await writer.send()
+            if not take(first):
+                yield writer.take()
             while await run.forward(take):
-                await writer.send()
-            await writer.send(frame("done", answer()))
+                yield writer.take()
+            yield frame("done", answer())
     except ClientGone:
         raise
     except RequestError as error:
         state.metrics.rejected.labels(error.code).inc()
-        await writer.send(frame("error", error.body(request.scope["triptych.request_id"])))
+        yield frame("error", error.body(request.scope["triptych.request_id"]))
     finally:
         state.metrics.streams_open.dec()
