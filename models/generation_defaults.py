@@ -1,7 +1,8 @@
-"""What a checkpoint says of its own decoding. No torch here.
+"""Generation settings of a checkpoint: special tokens, and defaults for fields that a request leaves out.
 
-`generation_config.json` where there is one, else the generation fields that older checkpoints keep in `config.json`;
-special tokens that the first does not name come from the second, and what neither names from the family.
+Follows transformers. `generation_config.json` decides where it exists; otherwise `config.json`, where older checkpoints
+keep these settings. Special token ids that `generation_config.json` leaves out are taken from `config.json`.
+A setting that neither file names has no value: a family adds none. Imports no torch.
 """
 
 from __future__ import annotations
@@ -15,10 +16,13 @@ from models.config import ConfigError
 
 @dataclass(frozen=True)
 class GenerationDefaults:
-    """Special tokens, and defaults for what a client leaves out. None or empty: the checkpoint does not say.
+    """Generation settings of one checkpoint. None or an empty tuple: the checkpoint does not set it.
 
-    end_token_ids: any of them ends the text. decoder_start_token_ids: what an encoder-decoder's decoder starts from.
-    min_new_tokens, max_new_tokens: without the start tokens. begin_suppress_token_ids: never the first new token.
+    end_token_ids: each of them ends a text.
+    decoder_start_token_ids: first tokens of the decoder of an encoder-decoder.
+    begin_suppress_token_ids: never chosen as the first new token.
+    max_new_tokens, min_new_tokens: without the start tokens.
+    The other fields have the names and meanings of transformers' `GenerationConfig`.
     """
 
     bos_token_id: int | None = None
@@ -47,8 +51,8 @@ class GenerationDefaults:
     early_stopping: bool | Literal["never"] | None = None
 
 
-_TOKENS = ("bos_token_id", "eos_token_id", "pad_token_id", "decoder_start_token_id")
-_PLAIN = (
+_SPECIAL_TOKENS = ("bos_token_id", "eos_token_id", "pad_token_id", "decoder_start_token_id")
+_SAME_NAME = (
     "bos_token_id",
     "pad_token_id",
     "forced_bos_token_id",
@@ -68,6 +72,12 @@ _PLAIN = (
     "length_penalty",
     "early_stopping",
 )
+_TOKEN_LISTS: Mapping[str, str] = {
+    "end_token_ids": "eos_token_id",
+    "decoder_start_token_ids": "decoder_start_token_id",
+    "suppress_token_ids": "suppress_tokens",
+    "begin_suppress_token_ids": "begin_suppress_tokens",
+}
 _NEUTRAL: Mapping[str, tuple[Any, ...]] = {
     "compression_ratio_threshold": (),
     "condition_on_prev_tokens": (False,),
@@ -86,61 +96,80 @@ _NEUTRAL: Mapping[str, tuple[Any, ...]] = {
     "epsilon_cutoff": (0.0,),
     "eta_cutoff": (0.0,),
 }
-"""Settings that change the answer and are not supported, with the values (besides null) that change nothing."""
+"""Unsupported settings that change the generated text, with the values (besides null) that change nothing."""
 
 
 def generation_defaults(
     generation_config: Mapping[str, Any] | None,
     config: Mapping[str, Any],
-    family: GenerationDefaults,
     vocab_size: int,
-    is_encoder_decoder: bool,
+    decoder_start: Literal["token", "language"] | None,
 ) -> GenerationDefaults:
-    """Read a checkpoint's defaults.
+    """Read the generation settings of a checkpoint.
 
-    generation_config: `generation_config.json`, or None where the checkpoint has none. config: `config.json`.
-    family: what holds where neither says. vocab_size: of the logits; ids beyond it can never be made, so that those
-    that end, are suppressed or pad are left out, and those that must be made are refused.
-
-    Raises ConfigError for a setting that is not supported, of the wrong type, or outside the vocabulary.
+    generation_config: contents of `generation_config.json`, or None if the checkpoint has no such file.
+    config: contents of `config.json`.
+    vocab_size: number of logits. Token ids outside of it are dropped, except ids that must be generated.
+    decoder_start: kind of start token of an encoder-decoder (see `Family`); None for other models.
+    Raises ConfigError for a setting that is unsupported, has the wrong type, or needs a token outside the vocabulary,
+    and if the decoder needs a start token and the files name none.
     """
-    source = dict(config if generation_config is None else generation_config)
-    for name in _TOKENS:
-        if source.get(name) is None and config.get(name) is not None:
-            source[name] = config[name]
+    source = _settings(generation_config, config)
     for name, neutral in _NEUTRAL.items():
         value = source.get(name)
         if value is not None and (tuple(value) if isinstance(value, list) else value) not in neutral:
             raise ConfigError(f"generation setting {name!r} is not supported")
 
-    found: dict[str, Any] = {name: source[name] for name in _PLAIN if source.get(name) is not None}
-    found["end_token_ids"] = _token_ids(source.get("eos_token_id"), "eos_token_id")
-    found["decoder_start_token_ids"] = _token_ids(source.get("decoder_start_token_id"), "decoder_start_token_id")
-    found["suppress_token_ids"] = _token_ids(source.get("suppress_tokens"), "suppress_tokens")
-    found["begin_suppress_token_ids"] = _token_ids(source.get("begin_suppress_tokens"), "begin_suppress_tokens")
+    found: dict[str, Any] = {name: source[name] for name in _SAME_NAME if source.get(name) is not None}
+    for ours, theirs in _TOKEN_LISTS.items():
+        found[ours] = _token_ids(source.get(theirs), theirs)
     words = source.get("bad_words_ids") or []
     if not isinstance(words, list):
-        raise ConfigError("generation setting 'bad_words_ids' must be lists of token ids")
+        raise ConfigError("generation setting 'bad_words_ids' must be a list of lists of token ids")
     found["bad_words_ids"] = tuple(_token_ids(ids, "bad_words_ids") for ids in words)
     forced_eos = _token_ids(source.get("forced_eos_token_id"), "forced_eos_token_id")
     if len(forced_eos) > 1:
         raise ConfigError(f"generation setting 'forced_eos_token_id' has {len(forced_eos)} tokens; one is supported")
     found["forced_eos_token_id"] = forced_eos[0] if forced_eos else None
-    if is_encoder_decoder:
-        # A decoder-only length counts the prompt, which is not known here; an encoder-decoder's counts its start token.
+    if decoder_start is not None:
+        # The max_length of a decoder counts the prompt, whose length depends on the request. The max_length of an
+        # encoder-decoder counts its start token.
         for new, whole in (("max_new_tokens", "max_length"), ("min_new_tokens", "min_length")):
             if new not in found and isinstance(source.get(whole), int):
                 found[new] = max(source[whole] - 1, 0)
+    if decoder_start == "token" and not found["decoder_start_token_ids"]:
+        found["decoder_start_token_ids"] = _token_ids(source.get("bos_token_id"), "bos_token_id")
+        if not found["decoder_start_token_ids"]:
+            raise ConfigError(
+                "the decoder has no start token: set 'decoder_start_token_id' or 'bos_token_id' in config.json"
+            )
     _check_types(found)
-    said = {name: value for name, value in found.items() if value is not None and value != ()}
-    return _within(replace(family, **said), vocab_size)
+    return _within(GenerationDefaults(**found), vocab_size)
+
+
+def _settings(generation_config: Mapping[str, Any] | None, config: Mapping[str, Any]) -> dict[str, Any]:
+    """The settings of both files as one. A null is the same as an absent setting.
+
+    Settings that `config.json` does not have itself may stand in its `text_config`.
+    """
+    text_config = config.get("text_config")
+    layers = [text_config if isinstance(text_config, dict) else {}, config]
+    merged = {name: value for layer in layers for name, value in layer.items() if value is not None}
+    if generation_config is not None:
+        special_tokens = {name: merged[name] for name in _SPECIAL_TOKENS if name in merged}
+        return {**special_tokens, **{name: value for name, value in generation_config.items() if value is not None}}
+    if merged.get("force_bos_token_to_be_generated"):
+        # The setting of the first BART checkpoints, before `forced_bos_token_id`.
+        merged["forced_bos_token_id"] = merged.get("bos_token_id")
+    return merged
 
 
 def _within(defaults: GenerationDefaults, vocab_size: int) -> GenerationDefaults:
+    """Drop the token ids that have no logit. Raises ConfigError for one that must be generated."""
     needed = (*defaults.decoder_start_token_ids, defaults.forced_bos_token_id, defaults.forced_eos_token_id)
     for token in needed:
         if token is not None and not 0 <= token < vocab_size:
-            raise ConfigError(f"generation settings need token {token}, outside the vocabulary of {vocab_size}")
+            raise ConfigError(f"generation settings need token {token}, but the vocabulary has {vocab_size} tokens")
 
     def single(token: int | None) -> int | None:
         return token if token is not None and 0 <= token < vocab_size else None
@@ -162,11 +191,12 @@ def _within(defaults: GenerationDefaults, vocab_size: int) -> GenerationDefaults
 def _token_ids(value: Any, name: str) -> tuple[int, ...]:
     ids = () if value is None else tuple(value) if isinstance(value, list) else (value,)
     if not all(isinstance(token, int) and not isinstance(token, bool) and token >= 0 for token in ids):
-        raise ConfigError(f"generation setting {name!r} must be token ids")
+        raise ConfigError(f"generation setting {name!r} must be a token id or a list of token ids")
     return ids
 
 
 def _check_types(found: Mapping[str, Any]) -> None:
+    """Raises ConfigError for a value whose type is not the type of its field."""
     for entry in fields(GenerationDefaults):
         value, kind = found.get(entry.name), str(entry.type)
         if value is None or kind.startswith("tuple"):
@@ -176,4 +206,4 @@ def _check_types(found: Mapping[str, Any]) -> None:
         else:
             right = isinstance(value, int | float if kind.startswith("float") else int) and not isinstance(value, bool)
         if not right:
-            raise ConfigError(f"generation setting {entry.name!r} has a value of the wrong type")
+            raise ConfigError(f"generation setting {entry.name!r} must be {kind.replace(' | None', '')}, not {value!r}")

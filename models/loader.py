@@ -11,7 +11,14 @@ import torch
 from torch import Tensor, nn
 
 from models.backends.interface import Quantization
-from models.config import ClassificationHead, ConfigError, HeadConfig, ModelConfig, TokenClassificationHead
+from models.config import (
+    ClassificationHead,
+    ConfigError,
+    HeadConfig,
+    LanguageModelHead,
+    ModelConfig,
+    TokenClassificationHead,
+)
 from models.config.sentence import sentence_config
 from models.families import family_of
 from models.families.family import Family, Task
@@ -91,7 +98,9 @@ def load_model(
     limits = [limit for limit in (config.max_positions, sentence.max_tokens) if limit is not None]
     context_tokens = min(limits, default=None)
     said = json_object(directory, "generation_config.json")
-    generation = generation_defaults(said, hf, family.generation, config.vocab_size, config.is_encoder_decoder)
+    generates_from_source = config.is_encoder_decoder and isinstance(config.head, LanguageModelHead)
+    decoder_start = family.decoder_start if generates_from_source else None
+    generation = generation_defaults(said, hf, config.vocab_size, decoder_start)
 
     with torch.device("meta"):
         transformer = Transformer(config)

@@ -17,7 +17,6 @@ from models.families.bart_fields import (
 )
 from models.families.bart_rules import PREFIX, head_rules, layer_rules, token_rules
 from models.families.family import Family
-from models.generation_defaults import GenerationDefaults
 from weights.rules import Rename, Rule, Slice
 
 
@@ -52,8 +51,5 @@ FAMILY = Family(
     },
     config=config,
     rules=rules,
-    generation=GenerationDefaults(
-        bos_token_id=0, end_token_ids=(2,), pad_token_id=1, decoder_start_token_ids=(2,), forced_eos_token_id=2
-    ),
     zero_if_absent=frozenset({"head.bias"}),
 )

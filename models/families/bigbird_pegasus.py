@@ -15,7 +15,6 @@ from models.families.bart_fields import bart_embedding, bart_fields, bart_head, 
 from models.families.bart_rules import PREFIX, pre_norm_rules
 from models.families.block_sparse import with_blocks, without_biases
 from models.families.family import Family
-from models.generation_defaults import GenerationDefaults
 from weights.rules import Rename, Rule
 
 _DEFAULTS = {"vocab_size": 96103, "layers": 16, "activation_function": "gelu_new", "max_position_embeddings": 4096}
@@ -65,6 +64,5 @@ FAMILY = Family(
     },
     config=config,
     rules=rules,
-    generation=GenerationDefaults(bos_token_id=2, end_token_ids=(1,), pad_token_id=0, decoder_start_token_ids=(2,)),
     zero_if_absent=frozenset({"head.bias"}),
 )

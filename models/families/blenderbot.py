@@ -9,7 +9,6 @@ from models.config import LanguageModelHead, LearnedPositions, ModelConfig
 from models.families.bart_fields import bart_embedding, bart_fields, bart_model, both_stacks, refuse_variants
 from models.families.bart_rules import PREFIX, pre_norm_rules
 from models.families.family import Family
-from models.generation_defaults import GenerationDefaults
 from weights.rules import Rename, Rule
 
 _DEFAULTS = {
@@ -44,13 +43,5 @@ FAMILY = Family(
     architectures={"BlenderbotForConditionalGeneration": ("generate",), "BlenderbotModel": ("generate",)},
     config=config,
     rules=rules,
-    generation=GenerationDefaults(
-        bos_token_id=1,
-        end_token_ids=(2,),
-        pad_token_id=0,
-        decoder_start_token_ids=(1,),
-        forced_eos_token_id=2,
-        encoder_no_repeat_ngram_size=3,
-    ),
     zero_if_absent=frozenset({"head.bias"}),
 )

@@ -10,7 +10,6 @@ from models.config import EmbeddingConfig, LanguageModelHead, LearnedPositions, 
 from models.families.bart_fields import NORM, bart_embedding, bart_fields, bart_model, bart_stack, refuse_variants
 from models.families.bart_rules import PREFIX, head_rules, layer_rules, token_rules
 from models.families.family import Family
-from models.generation_defaults import GenerationDefaults
 from weights.rules import Rename, Rule
 
 
@@ -45,8 +44,5 @@ FAMILY = Family(
     architectures={"BlenderbotSmallForConditionalGeneration": ("generate",), "BlenderbotSmallModel": ("generate",)},
     config=config,
     rules=rules,
-    generation=GenerationDefaults(
-        bos_token_id=1, end_token_ids=(2,), pad_token_id=0, decoder_start_token_ids=(1,), forced_eos_token_id=2
-    ),
     zero_if_absent=frozenset({"head.bias"}),
 )

@@ -21,7 +21,6 @@ from models.families.alibi import bloom_slopes
 from models.families.decoder_heads import with_heads
 from models.families.family import Family
 from models.families.fields import Fields, head_width
-from models.generation_defaults import GenerationDefaults
 from weights.rules import Rename, Rule, Split
 
 _OTHER_NAMES = {"n_embed": "hidden_size", "num_attention_heads": "n_head", "num_hidden_layers": "n_layer"}
@@ -88,7 +87,6 @@ FAMILY = with_heads(
         architectures={"BloomForCausalLM": ("generate",)},
         config=config,
         rules=rules,
-        generation=GenerationDefaults(bos_token_id=1, end_token_ids=(2,)),
     ),
     prefix=r"transformer\.",
 )

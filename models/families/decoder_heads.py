@@ -36,13 +36,15 @@ def with_heads(
     answers: bool = True,
     prefix: str = r"model\.",
     body: str | None = None,
+    pad_token_id: int | None = None,
 ) -> Family:
     """A family of decoders, with the heads that transformers has for it besides.
 
     stem: what its class names begin with. tokens: whether there is a head for tokens. answers: whether
     there is one for the places of answers. prefix: what the family's rules
     call the layers, a regular expression; layers that were saved alone have names without it. body: the class of the
-    layers alone, where it is not `stem` and `Model`.
+    layers alone, where it is not `stem` and `Model`. pad_token_id: of the class of its configurations, for files that
+    name none; the head for texts reads the last other token.
     """
     body = body or f"{stem}Model"
     texts, labels, spans = (
@@ -64,7 +66,7 @@ def with_heads(
         if architecture == labels:
             fields.refuse_unless("token_classification_bias", True)
             return TokenClassificationHead(fields.labels())
-        pad = hf.get("pad_token_id", family.generation.pad_token_id)
+        pad = hf.get("pad_token_id", pad_token_id)
         if pad is not None and (not isinstance(pad, int) or isinstance(pad, bool)):
             raise ConfigError("'pad_token_id' must be an integer")
         where: Literal["last", "unpadded"] = "last" if pad is None else "unpadded"

@@ -24,7 +24,6 @@ from models.families.family import Family
 from models.families.fields import Fields, head_width
 from models.families.published_code import PublishedCode
 from models.families.rope_scaling import longest_text
-from models.generation_defaults import GenerationDefaults
 from weights.rules import Rename, Rule, Split
 
 _CODE = PublishedCode("tiiuae", "falcon", "Falcon")
@@ -104,7 +103,6 @@ FAMILY = with_heads(
         architectures={"FalconForCausalLM": ("generate",)},
         config=config,
         rules=rules,
-        generation=GenerationDefaults(bos_token_id=11, end_token_ids=(11,)),
     ),
     prefix=r"transformer\.",
 )

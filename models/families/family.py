@@ -7,7 +7,6 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from models.config import ModelConfig
-from models.generation_defaults import GenerationDefaults
 from weights.rules import Rule
 
 Task = Literal[
@@ -22,6 +21,8 @@ Task = Literal[
     "transcribe",
 ]
 
+DecoderStart = Literal["token", "language"]
+
 
 @dataclass(frozen=True)
 class Family:
@@ -32,7 +33,8 @@ class Family:
     first one stands in where the file names none.
     config: (`config.json`, architecture) to the model. Raises ConfigError naming the setting that is not supported.
     rules: (model, `config.json`, architecture) to the rules for the checkpoint's tensors.
-    generation: what holds where neither `generation_config.json` nor `config.json` says.
+    decoder_start: the first token of a decoder beside an encoder: a fixed token (`token`), or the target language
+    (`language`), which a request then names where the checkpoint does not.
     zero_if_absent: our names of parameters that some checkpoints leave out and that are zero then.
     tied_if_absent: our names of parameters that some checkpoints leave out, each with the one it is tied to then.
     body: the architecture that is its layers alone, which makes vectors of texts; what a checkpoint of sentence-
@@ -45,7 +47,7 @@ class Family:
     architectures: Mapping[str, tuple[Task, ...]]
     config: Callable[[Mapping[str, Any], str], ModelConfig]
     rules: Callable[[ModelConfig, Mapping[str, Any], str], Sequence[Rule]]
-    generation: GenerationDefaults = field(default_factory=GenerationDefaults)
+    decoder_start: DecoderStart = "token"
     zero_if_absent: frozenset[str] = frozenset()
     tied_if_absent: Mapping[str, str] = field(default_factory=dict)
     refused_dtypes: Mapping[str, str] = field(default_factory=dict)

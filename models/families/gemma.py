@@ -11,7 +11,6 @@ from models.families.decoder_heads import with_heads
 from models.families.family import Family
 from models.families.fields import Fields
 from models.families.rotary_decoder import rotary_decoder, rules
-from models.generation_defaults import GenerationDefaults
 
 
 def config(hf: Mapping[str, Any], architecture: str) -> ModelConfig:
@@ -45,7 +44,7 @@ FAMILY = with_heads(
         architectures={"GemmaForCausalLM": ("generate",)},
         config=config,
         rules=rules,
-        generation=GenerationDefaults(bos_token_id=2, end_token_ids=(1,), pad_token_id=0),
     ),
     answers=False,
+    pad_token_id=0,
 )

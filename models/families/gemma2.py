@@ -13,7 +13,6 @@ from models.families.family import Family
 from models.families.fields import Fields
 from models.families.rotary_decoder import rotary_decoder, rules
 from models.families.windows import named_windows
-from models.generation_defaults import GenerationDefaults
 
 
 def config(hf: Mapping[str, Any], architecture: str) -> ModelConfig:
@@ -67,8 +66,8 @@ FAMILY = with_heads(
         architectures={"Gemma2ForCausalLM": ("generate",)},
         config=config,
         rules=rules,
-        generation=GenerationDefaults(bos_token_id=2, end_token_ids=(1,), pad_token_id=0),
         refused_dtypes={"float16": "Gemma 2's residual stream can exceed float16; use bfloat16 or float32"},
     ),
     answers=False,
+    pad_token_id=0,
 )

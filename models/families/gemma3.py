@@ -18,7 +18,6 @@ from models.families.renamed import renamed
 from models.families.rotary_decoder import rotary_decoder
 from models.families.rotary_decoder import rules as llama_rules
 from models.families.windows import named_windows
-from models.generation_defaults import GenerationDefaults
 from weights.rules import Drop, Rule
 
 _WITH_PICTURES = "Gemma3ForConditionalGeneration"
@@ -114,9 +113,9 @@ FAMILY = with_heads(
         architectures={"Gemma3ForCausalLM": ("generate",), _WITH_PICTURES: ("generate",)},
         config=config,
         rules=rules,
-        generation=GenerationDefaults(bos_token_id=2, end_token_ids=(1,), pad_token_id=0),
         refused_dtypes={"float16": "Gemma 3's residual stream can exceed float16; use bfloat16 or float32"},
     ),
     answers=False,
     tokens=False,
+    pad_token_id=0,
 )

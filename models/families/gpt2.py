@@ -21,7 +21,6 @@ from models.families.conv1d_layers import layer_rules
 from models.families.decoder_heads import with_heads
 from models.families.family import Family
 from models.families.fields import Fields, head_width
-from models.generation_defaults import GenerationDefaults
 from weights.rules import Rename, Rule
 
 
@@ -81,7 +80,6 @@ FAMILY = with_heads(
         architectures={"GPT2LMHeadModel": ("generate",)},
         config=config,
         rules=rules,
-        generation=GenerationDefaults(bos_token_id=50256, end_token_ids=(50256,)),
     ),
     prefix=r"transformer\.",
 )

@@ -21,7 +21,6 @@ from models.config import (
 from models.families.decoder_heads import with_heads
 from models.families.family import Family
 from models.families.fields import Fields, head_width
-from models.generation_defaults import GenerationDefaults
 from weights.rules import Drop, Rename, Rule
 
 
@@ -107,7 +106,6 @@ FAMILY = with_heads(
         architectures={"GPTNeoForCausalLM": ("generate",)},
         config=config,
         rules=rules,
-        generation=GenerationDefaults(bos_token_id=50256, end_token_ids=(50256,)),
     ),
     prefix=r"transformer\.",
 )

@@ -21,7 +21,6 @@ from models.families.decoder_heads import with_heads
 from models.families.family import Family
 from models.families.fields import Fields, head_width
 from models.families.rope_scaling import longest_text
-from models.generation_defaults import GenerationDefaults
 from weights.rules import Drop, Rename, Rule, Split
 
 
@@ -99,7 +98,6 @@ FAMILY = with_heads(
         architectures={"GPTNeoXForCausalLM": ("generate",)},
         config=config,
         rules=rules,
-        generation=GenerationDefaults(bos_token_id=0, end_token_ids=(2,)),
     ),
     prefix=r"gpt_neox\.",
 )

@@ -14,7 +14,6 @@ from models.families.bart_fields import NORM, bart_embedding, bart_fields, bart_
 from models.families.bart_rules import head_rules, layer_rules, token_rules
 from models.families.family import Family
 from models.families.longformer_layers import global_rules, with_windows
-from models.generation_defaults import GenerationDefaults
 from weights.rules import Rename, Rule
 
 _PREFIX = r"(?:led\.)?"
@@ -65,6 +64,5 @@ FAMILY = Family(
     },
     config=config,
     rules=rules,
-    generation=GenerationDefaults(bos_token_id=0, end_token_ids=(2,), pad_token_id=1, decoder_start_token_ids=(2,)),
     zero_if_absent=frozenset({"head.bias"}),
 )

@@ -12,7 +12,6 @@ from models.config import FairseqSinusoidalPositions, LanguageModelHead, ModelCo
 from models.families.bart_fields import bart_embedding, bart_fields, bart_model, both_stacks, refuse_variants
 from models.families.bart_rules import PREFIX, pre_norm_rules
 from models.families.family import Family
-from models.generation_defaults import GenerationDefaults
 from weights.rules import Drop, Rule
 
 
@@ -39,5 +38,4 @@ FAMILY = Family(
     },
     config=config,
     rules=rules,
-    generation=GenerationDefaults(bos_token_id=0, end_token_ids=(2,), pad_token_id=1, decoder_start_token_ids=(2,)),
 )

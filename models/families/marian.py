@@ -9,7 +9,6 @@ from models.config import LanguageModelHead, ModelConfig, SinusoidalPositions
 from models.families.bart_fields import bart_embedding, bart_fields, bart_model, bart_stack, refuse_variants
 from models.families.bart_rules import TOKENS, head_rules, layer_rules
 from models.families.family import Family
-from models.generation_defaults import GenerationDefaults
 from weights.rules import Drop, Rename, Rule
 
 
@@ -54,6 +53,5 @@ FAMILY = Family(
     config=config,
     rules=rules,
     # Marian's decoder starts from the padding token, which each checkpoint names itself, and has no bos token.
-    generation=GenerationDefaults(end_token_ids=(0,)),
     zero_if_absent=frozenset({"head.bias"}),
 )

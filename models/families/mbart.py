@@ -20,7 +20,6 @@ from models.families.bart_fields import (
 )
 from models.families.bart_rules import PREFIX, pre_norm_rules
 from models.families.family import Family
-from models.generation_defaults import GenerationDefaults
 from weights.rules import Rename, Rule, Slice
 
 
@@ -55,6 +54,6 @@ FAMILY = Family(
     config=config,
     rules=rules,
     # What the decoder starts from is a language, or in mBART-50 the end token; the checkpoint says which.
-    generation=GenerationDefaults(bos_token_id=0, end_token_ids=(2,), pad_token_id=1, forced_eos_token_id=2),
     zero_if_absent=frozenset({"head.bias"}),
+    decoder_start="language",
 )

@@ -10,7 +10,6 @@ from models.families.decoder_heads import with_heads
 from models.families.family import Family
 from models.families.fields import Fields
 from models.families.rotary_decoder import rotary_decoder, rules
-from models.generation_defaults import GenerationDefaults
 
 
 def config(hf: Mapping[str, Any], architecture: str) -> ModelConfig:
@@ -34,6 +33,5 @@ FAMILY = with_heads(
         architectures={"MistralForCausalLM": ("generate",)},
         config=config,
         rules=rules,
-        generation=GenerationDefaults(bos_token_id=1, end_token_ids=(2,)),
     ),
 )

@@ -12,7 +12,6 @@ from models.families.family import Family
 from models.families.fields import Fields
 from models.families.rotary_decoder import rotary_decoder
 from models.families.rotary_decoder import rules as llama_rules
-from models.generation_defaults import GenerationDefaults
 from weights.rules import Rule
 
 
@@ -53,6 +52,5 @@ FAMILY = with_heads(
         architectures={"MixtralForCausalLM": ("generate",)},
         config=config,
         rules=rules,
-        generation=GenerationDefaults(bos_token_id=1, end_token_ids=(2,)),
     ),
 )

@@ -10,7 +10,6 @@ from models.families.decoder_heads import with_heads
 from models.families.family import Family
 from models.families.fields import Fields
 from models.families.rotary_decoder import rotary_decoder, rules
-from models.generation_defaults import GenerationDefaults
 
 
 def config(hf: Mapping[str, Any], architecture: str) -> ModelConfig:
@@ -37,8 +36,8 @@ FAMILY = with_heads(
         architectures={"Olmo2ForCausalLM": ("generate",)},
         config=config,
         rules=rules,
-        generation=GenerationDefaults(end_token_ids=(50279,), pad_token_id=1),
     ),
     answers=False,
     tokens=False,
+    pad_token_id=1,
 )

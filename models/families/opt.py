@@ -21,7 +21,6 @@ from models.config import (
 from models.families.decoder_heads import with_heads
 from models.families.family import Family
 from models.families.fields import Fields, head_width
-from models.generation_defaults import GenerationDefaults
 from weights.rules import Drop, Rename, Rule, Slice
 
 _NORM = NormConfig("layer", 1e-5)
@@ -94,7 +93,7 @@ FAMILY = with_heads(
         architectures={"OPTForCausalLM": ("generate",)},
         config=config,
         rules=rules,
-        generation=GenerationDefaults(bos_token_id=2, end_token_ids=(2,), pad_token_id=1),
     ),
     tokens=False,
+    pad_token_id=1,
 )

@@ -9,7 +9,6 @@ from models.config import LanguageModelHead, ModelConfig, SinusoidalPositions
 from models.families.bart_fields import bart_embedding, bart_fields, bart_model, both_stacks, refuse_variants
 from models.families.bart_rules import PREFIX, pre_norm_rules
 from models.families.family import Family
-from models.generation_defaults import GenerationDefaults
 from weights.rules import Drop, Rule
 
 
@@ -32,8 +31,5 @@ FAMILY = Family(
     architectures={"PegasusForConditionalGeneration": ("generate",), "PegasusModel": ("generate",)},
     config=config,
     rules=rules,
-    generation=GenerationDefaults(
-        end_token_ids=(1,), pad_token_id=0, decoder_start_token_ids=(0,), forced_eos_token_id=1
-    ),
     zero_if_absent=frozenset({"head.bias"}),
 )

@@ -23,7 +23,6 @@ from models.families.family import Family
 from models.families.fields import Fields, head_width
 from models.families.published_code import PublishedCode
 from models.families.rope_scaling import longest_text
-from models.generation_defaults import GenerationDefaults
 from weights.rules import Drop, Rename, Rule
 
 _CODE = PublishedCode("microsoft", "phi", "Phi")
@@ -94,7 +93,6 @@ FAMILY = with_heads(
         architectures={"PhiForCausalLM": ("generate",)},
         config=config,
         rules=rules,
-        generation=GenerationDefaults(bos_token_id=1, end_token_ids=(2,)),
     ),
     answers=False,
 )

@@ -13,7 +13,6 @@ from models.families.fields import Fields
 from models.families.published_code import PublishedCode
 from models.families.rotary_decoder import rotary_decoder
 from models.families.rotary_decoder import rules as llama_rules
-from models.generation_defaults import GenerationDefaults
 from weights.rules import Rule, Split
 
 _CODE = PublishedCode("microsoft", "phi3", "Phi3")
@@ -73,7 +72,7 @@ FAMILY = with_heads(
         architectures={"Phi3ForCausalLM": ("generate",)},
         config=config,
         rules=rules,
-        generation=GenerationDefaults(bos_token_id=1, end_token_ids=(32000,), pad_token_id=32000),
     ),
     answers=False,
+    pad_token_id=32000,
 )

@@ -13,7 +13,6 @@ from models.families.family import Family
 from models.families.fields import Fields
 from models.families.rotary_decoder import rotary_decoder, rules
 from models.families.windows import named_windows, switched_window
-from models.generation_defaults import GenerationDefaults
 
 
 def config(hf: Mapping[str, Any], architecture: str) -> ModelConfig:
@@ -67,6 +66,6 @@ FAMILY = with_heads(
         architectures={"SmolLM3ForCausalLM": ("generate",)},
         config=config,
         rules=rules,
-        generation=GenerationDefaults(bos_token_id=128000, end_token_ids=(128001,), pad_token_id=128004),
     ),
+    pad_token_id=128004,
 )

@@ -13,7 +13,6 @@ from models.families.family import Family
 from models.families.fields import Fields
 from models.families.rotary_decoder import rotary_decoder
 from models.families.rotary_decoder import rules as llama_rules
-from models.generation_defaults import GenerationDefaults
 from weights.rules import Rename, Rule
 
 
@@ -63,7 +62,6 @@ FAMILY = with_heads(
         architectures={"StableLmForCausalLM": ("generate",)},
         config=config,
         rules=rules,
-        generation=GenerationDefaults(bos_token_id=0, end_token_ids=(0,)),
     ),
     answers=False,
 )

@@ -11,7 +11,6 @@ from models.families.family import Family
 from models.families.fields import Fields
 from models.families.rotary_decoder import rotary_decoder
 from models.families.rotary_decoder import rules as llama_rules
-from models.generation_defaults import GenerationDefaults
 from weights.rules import Rename, Rule
 
 
@@ -49,7 +48,6 @@ FAMILY = with_heads(
         architectures={"Starcoder2ForCausalLM": ("generate",)},
         config=config,
         rules=rules,
-        generation=GenerationDefaults(bos_token_id=50256, end_token_ids=(50256,)),
     ),
     answers=False,
 )

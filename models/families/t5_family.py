@@ -12,7 +12,6 @@ from models.config import LanguageModelHead, ModelConfig, PoolingHead
 from models.families.family import Family
 from models.families.fields import Fields
 from models.families.t5_layers import TOKENS, t5_model, t5_rules
-from models.generation_defaults import GenerationDefaults
 from weights.rules import Rule
 
 T5_SIZES: Mapping[str, Any] = {
@@ -66,7 +65,6 @@ def t5_family(
         architectures={**dict.fromkeys((worded, *older_names), ("generate", "translate")), encoder: ("embed",)},
         config=config,
         rules=rules,
-        generation=GenerationDefaults(end_token_ids=(1,), pad_token_id=0, decoder_start_token_ids=(0,)),
         # transformers 5 saves a version 1.1 whose logits were never untied without its `lm_head`.
         tied_if_absent={"head.weight": TOKENS},
         refused_dtypes={"float16": "T5's feed-forward sums exceed float16; use bfloat16 or float32"},

@@ -33,7 +33,7 @@ def with_t5_heads(stem: str, family: Family) -> Family:
     def config(hf: Mapping[str, Any], architecture: str) -> ModelConfig:
         fields = Fields({name: hf[name] for name in ("id2label", "num_labels", "decoder_start_token_id") if name in hf})
         if architecture in (texts, spans):
-            start = fields.integer("decoder_start_token_id", family.generation.decoder_start_token_ids[0], least=0)
+            start = fields.integer("decoder_start_token_id", 0, least=0)
             if architecture == spans:
                 return replace(family.config(hf, worded), head=SpanHead(start_token_id=start))
             head = ClassificationHead(fields.labels(), dense="tanh", pool="last", start_token_id=start)

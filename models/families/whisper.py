@@ -17,7 +17,6 @@ from models.config import (
 from models.families.bart_fields import bart_fields, bart_model, bart_stack
 from models.families.bart_rules import final_norm_rules, layer_rules
 from models.families.family import Family
-from models.generation_defaults import GenerationDefaults
 from weights.rules import Rename, Rule
 
 _PREFIX = r"model\."
@@ -58,5 +57,4 @@ FAMILY = Family(
     architectures={"WhisperForConditionalGeneration": ("transcribe",)},
     config=config,
     rules=rules,
-    generation=GenerationDefaults(end_token_ids=(50257,), pad_token_id=50256, decoder_start_token_ids=(50258,)),
 )

@@ -26,23 +26,23 @@ from server.ipc.messages import (
 )
 from server.ipc.params import GenerationParams
 from server.text.detokenizer import IncrementalDetokenizer
-from server.text.spelling import Spelling
+from server.text.token_bytes import TokenBytes
 from server.text.tokenizer import Tokenizer
 
 
 @dataclass(frozen=True)
 class TextOptions:
-    """How tokens become text. spelling: token by token, where a grammar, or beams with stops, decided byte by byte."""
+    """How tokens become text. token_bytes: token by token, for grammars and for beams with stop strings."""
 
     skip_special_tokens: bool = True
     stop: tuple[str, ...] = ()
     include_stop: bool = False
-    spelling: Spelling | None = None
+    token_bytes: TokenBytes | None = None
 
     @property
     def drops_space(self) -> bool:
         """Whether a space that a text on its own begins with is not part of it."""
-        return self.spelling is not None and self.spelling.opens_with_space
+        return self.token_bytes is not None and self.token_bytes.opens_with_space
 
 
 @dataclass(slots=True)
@@ -93,7 +93,7 @@ class Answer:
             skip_special_tokens=options.skip_special_tokens,
             stop=options.stop,
             include_stop=options.include_stop,
-            spelling=options.spelling,
+            token_bytes=options.token_bytes,
             show_names=not params.stop_texts,
         )
         self.is_beam = params.num_beams > 1

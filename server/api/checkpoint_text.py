@@ -10,8 +10,9 @@ from pathlib import Path
 from server.errors import CheckpointError, InvalidRequest
 from server.text.chat import ChatTemplates, read_templates
 from server.text.languages import TranslationLanguages
+from server.text.load import load_tokenizer
 from server.text.speech import SpeechTokens
-from server.text.tokenizer import Tokenizer, TokenizerError, load_tokenizer
+from server.text.tokenizer import Tokenizer, TokenizerError
 from server.text.tokenizer_files import read_json, read_tokenizer_files
 from weights.resolve import ResolveError, file_in
 

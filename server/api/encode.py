@@ -91,7 +91,7 @@ def limit(info: ModelInfo) -> int:
 async def answers(request: Request, state: State, message: Encode, deadline: float) -> list[Encoded]:
     """What the engine says of each item, in order."""
     found: list[Encoded | None] = [None] * len(message.items)
-    with state.client.submit([message], deadline) as call:
+    with state.client.submit(message, deadline) as call:
         async with attended(request, call.leave):
             await _collect(call, found)
     return [one for one in found if one is not None]

@@ -9,8 +9,6 @@ import secrets
 from collections.abc import Sequence
 from typing import TypeVar
 
-import msgspec
-
 from server.api.schemas import GenerationFields, refuse_contradictions
 from server.api.state import Model
 from server.errors import ContextLengthExceeded, InvalidRequest
@@ -33,8 +31,8 @@ def _first(*values: Value | None, default: Value) -> Value:
 
 def resolve(
     body: GenerationFields, model: Model, plan: Plan, min_beams: int = 1, grammar: str = ""
-) -> tuple[GenerationParams, int]:
-    """Everything but the room in the context, for all rows of a request; and the seed of its first row.
+) -> tuple[GenerationParams, int, int]:
+    """The settings of all rows of a request; how many new tokens each may have; and the seed of its first row.
 
     plan: how the target language is asked for. min_beams: beams needed for the alternatives that were asked for, when
     the client did not say how many. grammar: what `response_format` comes to.
@@ -49,8 +47,8 @@ def resolve(
     by_default = body.do_sample is None and body.temperature != 0 and bool(defaults.do_sample)
     sample = num_beams == 1 and (asks_to_sample or by_default)
     seed = _first(body.seed, default=secrets.randbits(63))
+    max_new_tokens = _first(body.max_new_tokens, defaults.max_new_tokens, default=DEFAULT_NEW_TOKENS)
     params = GenerationParams(
-        max_new_tokens=_first(body.max_new_tokens, defaults.max_new_tokens, default=DEFAULT_NEW_TOKENS),
         min_new_tokens=_first(body.min_new_tokens, defaults.min_new_tokens, default=0),
         do_sample=sample,
         temperature=_first(body.temperature, defaults.temperature, default=1.0) if sample else 1.0,
@@ -58,7 +56,6 @@ def resolve(
         top_p=_first(body.top_p, defaults.top_p, default=1.0) if sample else 1.0,
         min_p=_first(body.min_p, defaults.min_p, default=0.0) if sample else 0.0,
         typical_p=_first(body.typical_p, defaults.typical_p, default=1.0) if sample else 1.0,
-        seed=seed,
         repetition_penalty=_first(body.repetition_penalty, defaults.repetition_penalty, default=1.0),
         presence_penalty=body.presence_penalty or 0.0,
         frequency_penalty=body.frequency_penalty or 0.0,
@@ -88,14 +85,13 @@ def resolve(
         diversity_penalty=body.diversity_penalty or 0.0,
         logprobs=bool(body.logprobs) or body.is_ranked,
         top_logprobs=body.top_logprobs or 0,
-        prompt_logprobs=bool(body.prompt_logprobs),
         stream=bool(body.stream),
         grammar=grammar,
         attention=bool(body.return_attention),
     )
-    _check_minimum(body, params)
+    _check_minimum(body, max_new_tokens)
     _check_ends(body, model, params)
-    return params, seed
+    return params, max_new_tokens, seed
 
 
 def language_plan(body: GenerationFields, model: Model) -> Plan:
@@ -158,28 +154,11 @@ def _forced_bos(body: GenerationFields, model: Model, plan: Plan) -> int | None:
     return token_id
 
 
-def row(params: GenerationParams, index: int, max_new_tokens: int, drops_space: bool = False) -> GenerationParams:
-    """The parameters of one row: its own seed, and as many new tokens as its context leaves.
-
-    drops_space: whether a space that its answer begins with is not part of the text.
-
-    The rows of a prompt read the same text, so that the first alone tells its log-probabilities.
-    """
-    return msgspec.structs.replace(
-        params,
-        seed=(params.seed + index) % SEED_LIMIT,
-        max_new_tokens=max_new_tokens,
-        text_drops_space=drops_space,
-        prompt_logprobs=params.prompt_logprobs and index == 0,
-        min_new_tokens=min(params.min_new_tokens, max_new_tokens),
-    )
-
-
-def _check_minimum(body: GenerationFields, params: GenerationParams) -> None:
+def _check_minimum(body: GenerationFields, max_new_tokens: int) -> None:
     """Raises InvalidRequest when a client asks for more tokens at least than at most."""
-    if body.min_new_tokens is not None and body.min_new_tokens > params.max_new_tokens:
+    if body.min_new_tokens is not None and body.min_new_tokens > max_new_tokens:
         raise InvalidRequest(
-            f"`min_new_tokens` {body.min_new_tokens} is more than `max_new_tokens` {params.max_new_tokens}",
+            f"`min_new_tokens` {body.min_new_tokens} is more than `max_new_tokens` {max_new_tokens}",
             "min_new_tokens",
         )
 
@@ -192,7 +171,7 @@ def _check_ends(body: GenerationFields, model: Model, params: GenerationParams) 
         raise InvalidRequest(
             f"`response_format` with beam search needs a token to end with; `{model.name}` has none", "response_format"
         )
-    if params.forced_bos_token_id is not None and model.tokenizer.spelling.tokens[params.forced_bos_token_id]:
+    if params.forced_bos_token_id is not None and model.tokenizer.token_bytes.by_id[params.forced_bos_token_id]:
         raise InvalidRequest("`forced_bos_token` is text, which does not go with `response_format`", "forced_bos_token")
 
 
@@ -211,11 +190,11 @@ def bare_start(model: Model, plan: Plan) -> list[int]:
     return start
 
 
-def limit_attention(messages: Sequence[Generate]) -> None:
+def limit_attention(message: Generate) -> None:
     """Raises InvalidRequest for matrices that together may be too large to send."""
-    asked = [message for message in messages if message.params.attention]
-    numbers = sum(len(m.token_ids) * m.params.max_new_tokens * m.params.num_return_sequences for m in asked)
-    if numbers > MAX_ATTENTION_NUMBERS:
+    each = [len(message.prompts[row.prompt]) * row.max_new_tokens for row in message.rows]
+    numbers = sum(each) * message.params.num_return_sequences
+    if message.params.attention and numbers > MAX_ATTENTION_NUMBERS:
         raise InvalidRequest(
             f"`return_attention` may bring {numbers} numbers, source tokens by `max_new_tokens` of every answer; the "
             f"limit is {MAX_ATTENTION_NUMBERS}",

@@ -17,7 +17,7 @@ from server.api.state import Model, State
 from server.errors import InvalidRequest
 from server.ipc.messages import Vocabulary
 from server.ipc.params import GenerationParams
-from server.text.spelling import NoSpelling, Spelling
+from server.text.token_bytes import NoTokenBytes, TokenBytes
 
 if TYPE_CHECKING:
     from llguidance import LLTokenizer
@@ -39,26 +39,27 @@ _JSON_OPTIONS: JsonCompileOptions = {
 
 async def prepare(
     state: State, model: Model, wanted: ResponseFormat | None, *, continues: bool
-) -> tuple[str, Spelling | None]:
+) -> tuple[str, TokenBytes | None]:
     """The grammar for one request, and how its answers are spelled; nothing where any text will do.
 
-    The worker learns the model's spelling, if this is the first time. continues: whether answers go on with a text of
-    the same language (a decoder's prompt, a forced prefix), rather than begin one.
+    The worker learns the model's token bytes, if this is the first time.
+    continues: whether answers go on with a text of the same language (a decoder's prompt, a forced prefix), rather
+    than begin one.
     Raises InvalidRequest with the library's reason.
     """
     if wanted is None or isinstance(wanted, Text):
         return "", None
     source = await state.in_thread(lambda: source_of(wanted))
     try:
-        spelling = await state.in_thread(lambda: model.tokenizer.spelling)
-    except NoSpelling as error:
+        token_bytes = await state.in_thread(lambda: model.tokenizer.token_bytes)
+    except NoTokenBytes as error:
         raise InvalidRequest(f"`{_PARAM}` is not supported for `{model.name}`: {error}", _PARAM) from None
     # An adapter spells as its model does.
-    state.client.teach(Vocabulary(model.info.adapter_of or model.name, list(spelling.tokens)))
-    return assemble(source, spelling.opens_with_space and not continues), spelling
+    state.client.teach(Vocabulary(model.info.adapter_of or model.name, list(token_bytes.by_id)))
+    return assemble(source, token_bytes.opens_with_space and not continues), token_bytes
 
 
-async def spell_stops(state: State, model: Model, params: GenerationParams) -> Spelling | None:
+async def spell_stops(state: State, model: Model, params: GenerationParams) -> TokenBytes | None:
     """How the answers of beams with stop strings are spelled, which the worker learns; None without them.
 
     Raises InvalidRequest where tokens cannot be spelled one by one.
@@ -66,11 +67,11 @@ async def spell_stops(state: State, model: Model, params: GenerationParams) -> S
     if not params.stop_texts:
         return None
     try:
-        spelling = await state.in_thread(lambda: model.tokenizer.spelling)
-    except NoSpelling as error:
+        token_bytes = await state.in_thread(lambda: model.tokenizer.token_bytes)
+    except NoTokenBytes as error:
         raise InvalidRequest(f"`stop` does not go with beam search for `{model.name}`: {error}", "stop") from None
-    state.client.teach(Vocabulary(model.name, list(spelling.tokens)))
-    return spelling
+    state.client.teach(Vocabulary(model.name, list(token_bytes.by_id)))
+    return token_bytes
 
 
 def source_of(wanted: ResponseFormat) -> str:
@@ -94,7 +95,7 @@ def source_of(wanted: ResponseFormat) -> str:
 
 
 def assemble(source: str, opens_with_space: bool) -> str:
-    """The whole grammar: the text, after the space that belongs to its first word's spelling where there is one.
+    """The whole grammar: the text, after the space that belongs to its first word's token bytes where there is one.
 
     `no_forcing`: any tokens that spell the text will do, not only those that a tokenizer would have cut it into.
     """

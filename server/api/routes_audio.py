@@ -76,7 +76,10 @@ async def _answer(request: Request, schema: type[TranslationForm], task: SpeechT
     window_seconds = model.info.source_tokens * FRAMES_PER_TOKEN / FRAMES_PER_SECOND
     with_times = body.response_format in _TIMED or seconds > window_seconds
     prompt = await _prompt(state, model, tokens, body.prompt)
-    wanted = Wanted(task, language, with_times, prompt, _params(body, model, tokens, with_times))
+    max_new_tokens = model.info.generation.max_new_tokens or model.info.context_tokens
+    seed = body.seed if body.seed is not None else secrets.randbits(63)
+    params = _params(body, model, tokens, with_times)
+    wanted = Wanted(task, language, with_times, prompt, params, max_new_tokens, seed)
     heard = await transcribe(request, state, model, tokens, sound, wanted, deadline)
     return _written(body, task, model, tokens, heard, seconds)
 
@@ -133,10 +136,8 @@ def _params(body: TranslationForm, model: Model, tokens: SpeechTokens, with_time
     said = model.info.generation
     sample = bool(body.temperature)
     return GenerationParams(
-        max_new_tokens=said.max_new_tokens or model.info.context_tokens,
         do_sample=sample,
         temperature=body.temperature if body.temperature else 1.0,
-        seed=body.seed if body.seed is not None else secrets.randbits(63),
         suppress_token_ids=said.suppress_token_ids,
         begin_suppress_token_ids=said.begin_suppress_token_ids,
         bad_words_ids=said.bad_words_ids,

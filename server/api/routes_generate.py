@@ -17,20 +17,20 @@ from server.api.replies import reply
 from server.api.schemas import GenerateBody, GenerationFields
 from server.api.state import Model, State, arrival, cache_salt, of
 from server.errors import InvalidRequest
-from server.ipc.messages import Generate, TokenLogprob
+from server.ipc.messages import Generate, GenerateRow, TokenLogprob
 from server.ipc.params import GenerationParams
 from server.text.languages import Plan
-from server.text.spelling import Spelling
+from server.text.token_bytes import TokenBytes
 
 router = APIRouter()
 
 
-def text_options(body: GenerationFields, spelling: Spelling | None) -> TextOptions:
+def text_options(body: GenerationFields, token_bytes: TokenBytes | None) -> TextOptions:
     return TextOptions(
         skip_special_tokens=body.skip_special_tokens is not False,
         stop=tuple(body.stop or ()),
         include_stop=bool(body.include_stop),
-        spelling=spelling,
+        token_bytes=token_bytes,
     )
 
 
@@ -60,34 +60,40 @@ async def generate(request: Request) -> Response:
     model = state.candidates(body.model, ("generate", "translate"), "/generate")[0]
     plan = generation.language_plan(body, model)
     begins = model.info.is_encoder_decoder and body.decoder_prefix is None
-    rules, spelling = await grammar.prepare(state, model, body.response_format, continues=not begins)
-    params, seed = generation.resolve(body, model, plan, grammar=rules)
-    spelling = spelling or await grammar.spell_stops(state, model, params)
+    rules, token_bytes = await grammar.prepare(state, model, body.response_format, continues=not begins)
+    params, max_new_tokens, seed = generation.resolve(body, model, plan, grammar=rules)
+    token_bytes = token_bytes or await grammar.spell_stops(state, model, params)
     prompts = await _prompts(state, model, body, plan)
     echoes = _echoes(model, body, prompts)
     start = generation.decoder_start(body, model, plan)
-    options = text_options(body, spelling)
+    options = text_options(body, token_bytes)
     start_tokens = len(generation.bare_start(model, plan))
 
-    messages: list[Generate] = []
+    rows: list[GenerateRow] = []
     answers: list[list[Answer]] = []
     origins: list[int] = []
     for origin, prompt in enumerate(prompts):
         left = generation.room(model.info, prompt, start, "prompt")
         for index in range(body.candidates):
             continues = start[start_tokens:] if model.info.is_encoder_decoder else prompt
-            own = generation.row(params, index, min(params.max_new_tokens, left), options.drops_space and not continues)
-            answers.append(make_answers(model, own, len(messages), options, continues, echoes[origin]))
-            messages.append(
-                Generate(
-                    state.client.next_id(), model.name, prompt, start, own, deadline, cache_salt=cache_salt(request)
-                )
+            answers.append(make_answers(model, params, len(rows), options, continues, echoes[origin]))
+            # The rows of a prompt read the same text, so only the first one reports its log-probabilities.
+            row = GenerateRow(
+                state.client.next_id(),
+                min(max_new_tokens, left),
+                origin,
+                start,
+                seed=(seed + index) % generation.SEED_LIMIT,
+                prompt_logprobs=bool(body.prompt_logprobs) and index == 0,
+                text_drops_space=options.drops_space and not continues,
             )
+            rows.append(row)
             origins.append(origin)
 
-    generation.limit_attention(messages)
+    message = Generate(model.name, params, prompts, rows, deadline, cache_salt=cache_salt(request))
+    generation.limit_attention(message)
     answer_id = f"gen-{uuid.uuid4().hex}"
-    run = Run(state.client.submit(messages, deadline), answers)
+    run = Run(state.client.submit(message, deadline), answers)
     per_row = params.num_return_sequences
     many = isinstance(body.prompt, list) and not isinstance(body.prompt[0], int)
 
@@ -114,7 +120,7 @@ async def generate(request: Request) -> Response:
                     run.prompts[origins[answer.row] * body.candidates]
                 )
             if body.return_attention:
-                choice["attention"] = answer.alignment_json(messages[answer.row].token_ids)
+                choice["attention"] = answer.alignment_json(prompts[origins[answer.row]])
             if many:
                 choice["prompt_index"] = origins[answer.row]
             choices.append(choice)

@@ -20,7 +20,7 @@ from server.api.schemas import TranslateBody
 from server.api.segments import Segment, Segments
 from server.api.state import Model, State, arrival, of
 from server.errors import InvalidRequest
-from server.ipc.messages import Generate
+from server.ipc.messages import Generate, GenerateRow
 from server.text.languages import Plan, UnknownPair
 
 router = APIRouter()
@@ -35,16 +35,16 @@ async def translate(request: Request) -> Response:
     model, plan = _choose(state, body)
     alternatives = body.num_alternatives or 0
     _refuse(body)
-    rules, spelling = await grammar.prepare(
+    rules, token_bytes = await grammar.prepare(
         state, model, body.response_format, continues=body.decoder_prefix is not None
     )
-    params, seed = generation.resolve(body, model, plan, min_beams=alternatives + 1, grammar=rules)
+    params, max_new_tokens, seed = generation.resolve(body, model, plan, min_beams=alternatives + 1, grammar=rules)
     if params.num_beams < alternatives + 1:
         raise InvalidRequest(
             f"`num_alternatives` {alternatives} needs `num_beams` of at least {alternatives + 1}", "num_alternatives"
         )
     params = msgspec.structs.replace(params, num_return_sequences=alternatives + 1)
-    spelling = spelling or await grammar.spell_stops(state, model, params)
+    token_bytes = token_bytes or await grammar.spell_stops(state, model, params)
     texts = [body.inputs] if isinstance(body.inputs, str) else body.inputs
     jobs = [Segments(pieces) for pieces in await _split(state, model, body, plan, texts)]
     places = [(job, index) for job in jobs for index, segment in enumerate(job.segments) if segment.text.strip()]
@@ -52,8 +52,8 @@ async def translate(request: Request) -> Response:
 
     bare = generation.bare_start(model, plan)
     prefixed = generation.decoder_start(body, model, plan)
-    options = text_options(body, spelling)
-    messages: list[Generate] = []
+    options = text_options(body, token_bytes)
+    rows: list[GenerateRow] = []
     answers: list[list[Answer]] = []
     begun: set[int] = set()
     for (job, index), source in zip(places, sources, strict=True):
@@ -64,14 +64,22 @@ async def translate(request: Request) -> Response:
         begun.add(id(job))
         left = generation.room(model.info, source, start, "inputs")
         drops_space = options.drops_space and len(start) == len(bare)
-        own = generation.row(params, 0, min(params.max_new_tokens, left), drops_space)
-        segment.answers = make_answers(model, own, len(messages), options, start[len(bare) :])
+        segment.answers = make_answers(model, params, len(rows), options, start[len(bare) :])
         answers.append(segment.answers)
-        messages.append(Generate(state.client.next_id(), model.name, source, start, own, deadline))
+        row = GenerateRow(
+            state.client.next_id(),
+            min(max_new_tokens, left),
+            len(rows),
+            start,
+            seed=seed,
+            text_drops_space=drops_space,
+        )
+        rows.append(row)
 
-    generation.limit_attention(messages)
+    message = Generate(model.name, params, sources, rows, deadline)
+    generation.limit_attention(message)
     answer_id = f"tr-{uuid.uuid4().hex}"
-    run = Run(state.client.submit(messages, deadline), answers)
+    run = Run(state.client.submit(message, deadline), answers)
 
     def token_events(deltas: list[Delta]) -> list[dict[str, Any]]:
         for delta in deltas:
@@ -95,7 +103,7 @@ async def translate(request: Request) -> Response:
         return {
             "id": answer_id,
             "model": model.name,
-            "translations": [_translation(body, plan, job, [one.token_ids for one in messages]) for job in jobs],
+            "translations": [_translation(body, plan, job, sources) for job in jobs],
             "usage": usage(sum(map(len, sources)), made, run.cached_tokens()),
             "seed": seed,
             "timings": run.timings(arrival(request)),

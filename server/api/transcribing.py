@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-import msgspec
 import numpy as np
 from starlette.requests import Request
 
@@ -23,6 +22,7 @@ from server.ipc.messages import (
     Failed,
     Finished,
     Generate,
+    GenerateRow,
     Hypothesis,
 )
 from server.ipc.params import GenerationParams
@@ -36,7 +36,7 @@ PIECES_AT_ONCE = 8
 class Wanted:
     """What a client asks for. language: a code, or None to find out. prompt: tokens of what was said before.
 
-    params: of each window; `max_new_tokens` as far as the context has room.
+    params, seed: of each window. max_new_tokens: of each window, as far as the context has room.
     """
 
     task: SpeechTask
@@ -44,6 +44,8 @@ class Wanted:
     with_times: bool
     prompt: list[int]
     params: GenerationParams
+    max_new_tokens: int
+    seed: int
 
 
 @dataclass(frozen=True)
@@ -78,23 +80,23 @@ async def transcribe(
     frames = await _frames(request, state, model, sound, window_frames, deadline)
     total = min(audio.num_frames(sound), len(frames))
 
-    async def run(start: int, prefix: list[int], params: GenerationParams) -> Hypothesis:
+    async def run(start: int, prefix: list[int], params: GenerationParams, max_new_tokens: int) -> Hypothesis:
         heard = audio.window(frames, start, window_frames).astype("<f4").tobytes()
-        message = Generate(state.client.next_id(), model.name, [], prefix, params, deadline, heard)
+        row = GenerateRow(state.client.next_id(), max_new_tokens, decoder_token_ids=prefix, seed=wanted.seed)
+        message = Generate(model.name, params, [], [row], deadline, heard)
         return await _finished(request, state, message, deadline)
 
     language = wanted.language
     if language is None and tokens.languages:
-        only = GenerationParams(max_new_tokens=1, allowed_token_ids=sorted(tokens.languages.values()))
-        (found,) = (await run(0, [tokens.start], only)).token_ids
+        only = GenerationParams(allowed_token_ids=sorted(tokens.languages.values()))
+        (found,) = (await run(0, [tokens.start], only, 1)).token_ids
         language = next(code for code, token in tokens.languages.items() if token == found)
     result = Heard(language)
     prefix = tokens.prefix(language, wanted.task, wanted.with_times, wanted.prompt)
     room = model.info.context_tokens - len(prefix)
-    params = msgspec.structs.replace(wanted.params, max_new_tokens=min(wanted.params.max_new_tokens, room))
     start = 0
     while start < total:
-        heard = await run(start, prefix, params)
+        heard = await run(start, prefix, wanted.params, min(wanted.max_new_tokens, room))
         logprobs = [entry.logprob for entry in heard.logprobs or ()]
         result.made_tokens += len(heard.token_ids)
         text = heard.token_ids[:-1] if heard.stop_token_id is not None else heard.token_ids
@@ -120,7 +122,7 @@ async def _frames(
 
 async def _finished(request: Request, state: State, message: Generate, deadline: float) -> Hypothesis:
     """The one answer to a sequence; a text that the deadline cut short is none."""
-    with state.client.submit([message], deadline) as call:
+    with state.client.submit(message, deadline) as call:
         async with attended(request, call.leave):
             while events := await call.events():
                 for _, event in events:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import itertools
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Literal, Protocol
@@ -24,6 +24,7 @@ from server.ipc.messages import (
     FailureCode,
     Finished,
     Generate,
+    GenerateRow,
     Progress,
     Stats,
     StepOutput,
@@ -128,26 +129,31 @@ class EngineClient:
         finally:
             worker.preparing -= 1
 
-    def submit(self, messages: Sequence[Generate | Encode], deadline: float | None) -> Call:
-        """Admit all sequences and send them, or none.
+    def submit(self, message: Generate | Encode, deadline: float | None) -> Call:
+        """Admit a request with all its rows and send it. An `Encode` counts as one row.
 
         Raises NotReady without a worker, RequestTooLarge for what could never be admitted or run, Overloaded for what
         does not fit now.
         """
         if self._worker is None:
             raise NotReady("the engine is starting; try again soon", retry_after=2)
-        sizes = [_size(message, self.models.get(message.model)) for message in messages]
-        for message in messages:
-            if isinstance(message, Generate):
-                check_fit(self.models[message.model], message)
-        self._admit(len(messages), sum(sizes))
+        answers = 1
+        if isinstance(message, Generate):
+            info = self.models[message.model]
+            ids = [row.request_id for row in message.rows]
+            sizes = [_source_size(message, row, info) + len(row.decoder_token_ids) for row in message.rows]
+            for row in message.rows:
+                check_fit(info, message, row)
+        else:
+            ids, sizes = [message.request_id], [sum(item.num_tokens for item in message.items)]
+            answers = len(message.items)
+        self._admit(len(ids), sum(sizes))
         idle = not self._sequences
-        call = Call(self, [message.request_id for message in messages], deadline)
-        for index, (message, tokens) in enumerate(zip(messages, sizes, strict=True)):
-            answers = len(message.items) if isinstance(message, Encode) else 1
-            sequence = _Sequence(call, index, message.model, tokens, answers)
-            self._sequences[message.request_id] = sequence
+        call = Call(self, ids, deadline)
+        for index, (request_id, tokens) in enumerate(zip(ids, sizes, strict=True)):
+            self._sequences[request_id] = _Sequence(call, index, message.model, tokens, answers)
             self._observer.on_admitted(message.model, tokens)
+        if ids:
             self._worker.post(message, idle)
         return call
 
@@ -279,30 +285,24 @@ def _grow(sequence: _Sequence, count: int, now: float, grown: dict[tuple[str, in
         sequence.last_seconds = now
 
 
-def _size(message: Generate | Encode, info: ModelInfo | None) -> int:
-    if isinstance(message, Encode):
-        return sum(item.num_tokens for item in message.items)
-    return _source_size(message, info) + len(message.decoder_token_ids)
+def _source_size(message: Generate, row: GenerateRow, info: ModelInfo) -> int:
+    """Tokens of the prompt or source. Sound always has the full source length of its model."""
+    return info.source_tokens if message.frames else len(message.prompts[row.prompt])
 
 
-def _source_size(message: Generate, info: ModelInfo | None) -> int:
-    """Tokens of the prompt or source; sound takes all that its model hears at once."""
-    return info.source_tokens if message.frames and info is not None else len(message.token_ids)
-
-
-def check_fit(info: ModelInfo, message: Generate) -> None:
+def check_fit(info: ModelInfo, message: Generate, row: GenerateRow) -> None:
     """Raises RequestTooLarge for a sequence, or a group of beams, that the KV pools could not hold even alone."""
     if info.block_size == 0:
         return
-    params = message.params
-    prefix = len(message.decoder_token_ids) if info.is_encoder_decoder else len(message.token_ids)
-    needs = {"self": params.num_beams * -(-(prefix + params.max_new_tokens) // info.block_size)}
+    beams = message.params.num_beams
+    prefix = len(row.decoder_token_ids) if info.is_encoder_decoder else len(message.prompts[row.prompt])
+    needs = {"self": beams * -(-(prefix + row.max_new_tokens) // info.block_size)}
     if info.is_encoder_decoder:
-        needs["cross"] = -(-_source_size(message, info) // info.block_size)
+        needs["cross"] = -(-_source_size(message, row, info) // info.block_size)
     for pool, blocks in needs.items():
         if pool in info.kv_blocks and blocks > info.kv_blocks[pool]:
             raise RequestTooLarge(
-                f"{prefix} tokens and {params.max_new_tokens} new ones with {params.num_beams} beams need {blocks} KV "
+                f"{prefix} tokens and {row.max_new_tokens} new ones with {beams} beams need {blocks} KV "
                 f"blocks of {info.block_size} tokens; the {pool} pool has {info.kv_blocks[pool]}",
                 "max_new_tokens",
             )

@@ -16,7 +16,7 @@ from server.api.state import State
 from server.api.telemetry import Telemetry
 from server.ipc.client import EngineClient
 from server.ipc.descriptions import GenerationDefaults, ModelInfo, ModelSpec
-from server.ipc.messages import Generate, Message, StepOutput
+from server.ipc.messages import Generate, GenerateRow, Message, StepOutput
 from server.metrics import Metrics
 from server.settings import Settings
 from tests.wire.checkpoints import write_all
@@ -56,12 +56,17 @@ class Bench:
         merged: GenerationDefaults = msgspec.structs.replace(info.generation, **defaults)
         return msgspec.structs.replace(info, generation=merged)
 
-    async def sent_generate(self) -> list[Generate]:
-        """The sequences of the next request, once they were sent."""
+    async def sent_generate(self) -> Generate:
+        """The next request, once it was sent."""
         while not (sent := [message for message in self.sent if isinstance(message, Generate)]):
             await asyncio.sleep(0)
         self.sent.clear()
-        return sent
+        (message,) = sent
+        return message
+
+    async def sent_rows(self) -> list[GenerateRow]:
+        """The rows of the next request, once it was sent."""
+        return (await self.sent_generate()).rows
 
     def output(self, **events: list) -> None:
         self.client.on_output(StepOutput(1, **events))

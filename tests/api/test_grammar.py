@@ -103,8 +103,8 @@ def test_patterns_that_could_break_the_grammar_they_stand_in(pattern: str) -> No
 async def test_a_failure_while_the_text_is_made_names_the_field(bench: Bench, http: httpx.AsyncClient) -> None:
     bench.become_ready()
     posted = asyncio.create_task(http.post("/generate", json={"prompt": "a", "response_format": DIGITS}))
-    (message,) = await bench.sent_generate()
-    bench.output(failed=[Failed(message.request_id, "invalid_format", "`response_format` grew too complex")])
+    (row,) = await bench.sent_rows()
+    bench.output(failed=[Failed(row.request_id, "invalid_format", "`response_format` grew too complex")])
     answer = await posted
     error = answer.json()["error"]
     assert answer.status_code == 422

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from server.api.answers import Answer, Delta, TextOptions
 from server.api.segments import Segment, Segments, split, whole
 from server.ipc.params import GenerationParams
-from server.text.tokenizer import load_tokenizer
+from server.text.load import load_tokenizer
 from tests.wire.checkpoints import write_checkpoint
 
 PIECES = st.lists(st.sampled_from(["Word", "a", ". ", "! ", "\n", ", ", " ", "。", "日", "Dr. ", "3. "]), max_size=40)
@@ -60,7 +60,7 @@ def test_text_comes_in_order_whatever_comes_first(tmp_path) -> None:
         job = Segments(segments)
         segments[0].before = "> "
         for row, segment in enumerate(segments):
-            segment.answers = [Answer(tokenizer, GenerationParams(9), row, 0, TextOptions())]
+            segment.answers = [Answer(tokenizer, GenerationParams(), row, 0, TextOptions())]
         news = [(row, index) for row, segment in enumerate(segments) for index in range(len(segment.text))]
         order = sorted(news, key=lambda item: (randomness.random(),))
         seen = {row: 0 for row, _ in news}

@@ -62,7 +62,7 @@ async def begin(bench: Bench, count: int, has_channel: bool = True) -> tuple[lis
     streams, ids = [], []
     for _ in range(count):
         streams.append(Stream(bench, has_channel))
-        ids += [message.request_id for message in await bench.sent_generate()]
+        ids += [row.request_id for row in await bench.sent_rows()]
     bench.output(tokens=[Tokens(request_id, [100]) for request_id in ids])
     while not all(stream.ids() for stream in streams):
         await asyncio.sleep(0)

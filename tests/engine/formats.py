@@ -17,8 +17,8 @@ from server.engine.limits import Limits
 from server.engine.logits import Logits
 from server.engine.scheduler import Schedule, Scheduler
 from server.ipc.messages import Generate, Vocabulary
-from server.ipc.params import GenerationParams
 from tests.engine.thrown import Thrown
+from tests.ipc.one_row import one_row
 
 END = 1
 _JSON = '{" ": ":" "," } , }, [[ ]] ], [{ true false null -1 10 2024 12 .5 e3 \\n \\u00 \\" \\\\ name id é ü日'
@@ -152,7 +152,7 @@ def throw(request_id: int, grammar: str, **settings: object) -> Generate:
     """A request whose prompt no other one has."""
     params = {"max_new_tokens": 800, "end_token_ids": [END], "do_sample": True, "seed": request_id, **settings}
     prompt = random.Random(request_id).choices(range(3, 259), k=6)
-    return Generate(request_id, "dice", prompt, [], GenerationParams(grammar=grammar, **params))
+    return one_row(request_id, "dice", prompt, grammar=grammar, **params)
 
 
 def spell(tokens: list[int], vocabulary: list[bytes] = TOKENS) -> str:

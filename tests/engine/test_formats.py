@@ -280,7 +280,7 @@ def test_raw_logprobs_are_told_beside_a_grammar():
     request = throw(0, choice_grammar(["yes", "no"]), logprobs=True, top_logprobs=3)
     (answer,) = run(engine := dice_engine(), [request]).finished[0].hypotheses
     runner = engine.models["dice"].generation.runner
-    tokens = list(request.token_ids)
+    tokens = list(request.prompts[0])
     for entry in answer.logprobs:
         raw = runner.logits_after(tokens).log_softmax(-1)
         assert entry.logprob == pytest.approx(float(raw[entry.token_id]), abs=1e-5)

@@ -1,4 +1,4 @@
-"""What checkpoints say of their own decoding, as published ones say it."""
+"""Generation settings are read from files as published checkpoints write them. The oracle test is in tests/parity."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from models.families import FAMILIES
 from models.generation_defaults import GenerationDefaults, generation_defaults
 from server.ipc import descriptions
 
-FAMILY = GenerationDefaults(end_token_ids=(7,), decoder_start_token_ids=(3,))
+START = {"decoder_start_token_id": 3}
 
 
-def read(generation_config, config=None, seq2seq=True, vocab_size=60000):
-    return generation_defaults(generation_config, config or {}, FAMILY, vocab_size, seq2seq)
+def read(generation_config, config=START, decoder_start="token", vocab_size=60000):
+    return generation_defaults(generation_config, config, vocab_size, decoder_start)
 
 
 def test_fields_are_those_of_the_message():
@@ -67,24 +67,22 @@ def test_bart_summaries_from_an_older_config():
 
 def test_several_end_tokens_and_sampling():
     said = {"eos_token_id": [11, 12], "do_sample": True, "temperature": 0.6, "top_p": 0.9, "max_length": 4096}
-    defaults = read(said, seq2seq=False)
+    defaults = read(said, {}, decoder_start=None)
     assert defaults.end_token_ids == (11, 12) and defaults.temperature == 0.6
-    assert defaults.max_new_tokens is None, "a decoder's max_length counts a prompt that is not known here"
+    assert defaults.max_new_tokens is None, "the max_length of a decoder counts its prompt"
 
 
 def test_settings_of_blenderbot_and_of_typical_sampling():
     said = {"encoder_no_repeat_ngram_size": 3, "no_repeat_ngram_size": 3, "num_beams": 10}
-    defaults = read(None, said)
+    defaults = read(None, {**said, **START})
     assert (defaults.encoder_no_repeat_ngram_size, defaults.no_repeat_ngram_size) == (3, 3)
     assert read({"do_sample": True, "typical_p": 0.9}).typical_p == 0.9
     assert defaults.typical_p is None
 
 
-def test_published_translators_and_summarisers():
-    """What the published files of each kind say, over what its family adds."""
-
-    def published(family, said, config):
-        return generation_defaults(said, config, FAMILIES[family].generation, 300_000, True)
+def test_published_translators_and_summarizers():
+    def published(family, generation_config, config):
+        return generation_defaults(generation_config, config, 300_000, FAMILIES[family].decoder_start)
 
     base = {"bos_token_id": 0, "eos_token_id": 2, "pad_token_id": 1}
     nllb = {**base, "decoder_start_token_id": 2, "max_length": 200, "num_beams": 5}
@@ -97,19 +95,49 @@ def test_published_translators_and_summarisers():
     assert published("mbart", None, {**base, "decoder_start_token_id": 250020}).decoder_start_token_ids == (250020,)
     assert published("mbart", None, base).decoder_start_token_ids == ()
     pegasus = {"eos_token_id": 1, "length_penalty": 0.8, "max_length": 64, "num_beams": 8, "forced_eos_token_id": 1}
-    summary = published("pegasus", None, pegasus)
+    summary = published("pegasus", None, {**pegasus, "decoder_start_token_id": 0})
     assert (summary.length_penalty, summary.decoder_start_token_ids, summary.forced_eos_token_id) == (0.8, (0,), 1)
     bot = {"length_penalty": 0.65, "max_length": 60, "min_length": 20, "num_beams": 10, "no_repeat_ngram_size": 3}
-    talk = published("blenderbot", None, {**bot, "eos_token_id": 2, "bos_token_id": 1})
+    bot |= {"eos_token_id": 2, "bos_token_id": 1, "encoder_no_repeat_ngram_size": 3}
+    talk = published("blenderbot", None, bot)
     assert (talk.min_new_tokens, talk.encoder_no_repeat_ngram_size, talk.decoder_start_token_ids) == (19, 3, (1,))
-    assert published("umt5", {"decoder_start_token_id": 0}, {}).end_token_ids == (1,)
 
 
 def test_special_tokens_fall_back_but_settings_do_not():
-    config = {"eos_token_id": 5, "num_beams": 4, "forced_eos_token_id": 5}
+    config = {**START, "eos_token_id": 5, "num_beams": 4, "forced_eos_token_id": 5}
     defaults = read({"temperature": 1.0}, config)
     assert defaults.end_token_ids == (5,) and defaults.num_beams is None and defaults.forced_eos_token_id is None
-    assert read({}, {}).end_token_ids == (7,)
+    assert read({"eos_token_id": None}, config).end_token_ids == (5,)
+
+
+@pytest.mark.parametrize("generation_config", [None, {}])
+def test_a_setting_that_no_file_names_has_no_value(generation_config):
+    assert read(generation_config) == GenerationDefaults(decoder_start_token_ids=(3,))
+
+
+@pytest.mark.parametrize("generation_config", [None, {}])
+def test_start_of_a_decoder(generation_config):
+    bos = {"bos_token_id": 4}
+    assert read(generation_config, bos).decoder_start_token_ids == (4,)
+    assert read(generation_config, {**bos, **START}).decoder_start_token_ids == (3,)
+    assert read(generation_config, bos, decoder_start="language").decoder_start_token_ids == ()
+    assert read(generation_config, bos, decoder_start=None).decoder_start_token_ids == ()
+    with pytest.raises(ConfigError, match="'decoder_start_token_id' or 'bos_token_id'"):
+        read(generation_config, {})
+
+
+def test_nested_settings_yield_to_those_around_them():
+    config = {"text_config": {"eos_token_id": 1, "pad_token_id": 0, "bos_token_id": 2}, "eos_token_id": [1, 106]}
+    for generation_config in (None, {}):
+        defaults = read(generation_config, config, decoder_start=None)
+        assert (defaults.end_token_ids, defaults.pad_token_id, defaults.bos_token_id) == ((1, 106), 0, 2)
+
+
+def test_first_name_of_forced_bos():
+    config = {**START, "bos_token_id": 0, "force_bos_token_to_be_generated": True}
+    assert read(None, config).forced_bos_token_id == 0
+    assert read({}, config).forced_bos_token_id is None
+    assert read(None, {**config, "force_bos_token_to_be_generated": False}).forced_bos_token_id is None
 
 
 def test_tokens_beyond_the_vocabulary():
@@ -143,11 +171,11 @@ def test_tokens_beyond_the_vocabulary():
         {"forced_eos_token_id": [1, 2]},
     ],
 )
-def test_what_is_not_supported_is_refused_by_name(said):
+def test_an_unsupported_setting_is_refused_by_name(said):
     with pytest.raises(ConfigError, match=next(iter(said))):
         read(said)
 
 
 def test_neutral_settings_pass():
     neutral = {"num_beam_groups": 1, "diversity_penalty": 0.0, "guidance_scale": 1.0, "begin_suppress_tokens": []}
-    assert read({**neutral, "do_sample": None}) == FAMILY
+    assert read({**neutral, "do_sample": None}) == read({})

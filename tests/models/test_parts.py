@@ -73,7 +73,7 @@ def test_norm_slots(slots):
 
     x = torch.randn(3, 8)
     expected = slot("residual", x + slot("output", torch.sin(slot("input", x))))
-    torch.testing.assert_close(norms.after(x, torch.sin(norms.before(x))), expected)
+    torch.testing.assert_close(norms.add_residual(x, torch.sin(norms.norm_input(x))), expected)
 
 
 @pytest.mark.parametrize(

@@ -13,6 +13,7 @@ from models.config import ClassificationHead
 from models.families import FAMILIES
 from models.layers.pooling import normalize, pool
 from tests.engine.harness import forget_longer_texts
+from tests.models.family_bases import BASES
 from tests.parity.checkpoints import edit_config, load, random_ids, save
 from tests.parity.decoder_cases import MORE_CASES
 from tests.parity.paged import encoder_batch
@@ -50,11 +51,12 @@ def test_every_family_of_decoders_is_here():
 
 
 @pytest.mark.parametrize("kind", STEMS)
-def test_padding_that_the_file_does_not_name_is_the_family_s(kind):
-    """transformers leaves out nothing, but older files did."""
-    config = transformers.AutoConfig.for_model(kind).get_text_config()
-    family = FAMILIES[kind]
-    assert family.generation.pad_token_id == config.pad_token_id
+def test_default_pad_token_is_that_of_the_configuration_class(kind):
+    """transformers writes the token into every file, but older files lack it."""
+    family, config = FAMILIES[kind], transformers.AutoConfig.for_model(kind).get_text_config()
+    (architecture,) = (name for name in family.architectures if name.endswith("ForSequenceClassification"))
+    hf = {name: value for name, value in BASES[config.model_type].items() if name != "pad_token_id"}
+    assert family.config(hf, architecture).head.pad_token_id == config.pad_token_id
 
 
 def _one_by_one(oracle, texts):

@@ -7,7 +7,7 @@ import pytest
 
 from server.text.language_codes import Language, english_name, is_collective, parse_language
 from server.text.languages import TranslationLanguages, UnknownPair
-from server.text.tokenizer import load_tokenizer
+from server.text.load import load_tokenizer
 from tests.text import checkpoints
 
 

@@ -19,7 +19,7 @@ from transformers.models.nllb.tokenization_nllb import FAIRSEQ_LANGUAGE_CODES as
 from server.text.fairseq import LANGUAGES
 from server.text.language_codes import Language, parse_language
 from server.text.languages import TranslationLanguages, UnknownPair
-from server.text.tokenizer import load_tokenizer
+from server.text.load import load_tokenizer
 from tests.text import checkpoints
 from tests.text.checkpoints import CORPUS, TORTURE
 

@@ -10,8 +10,9 @@ import pytest
 import torch
 from transformers.models.whisper.generation_whisper import WhisperGenerationMixin
 
+from server.text.load import load_tokenizer
 from server.text.speech import SpeechTokens, cut
-from server.text.tokenizer import TokenizerError, load_tokenizer
+from server.text.tokenizer import TokenizerError
 from tests.parity import speech
 from tests.parity.speech import (
     END,

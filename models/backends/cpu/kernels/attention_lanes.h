@@ -78,9 +78,9 @@ template <class T, int DIM> struct Lanes {
         if constexpr (PAIRS) {
             for (int64_t d = 0; d < DIM; d += 2 * WIDTH) {
                 const Floats x = load(sums + d), y = load(sums + d + WIDTH);
-                store(sums + d, __builtin_shufflevector(x, y, 0, 1, 2, 3, 16, 17, 18, 19, 4, 5, 6, 7, 20, 21, 22, 23));
+                store(sums + d, shuffled<0, 1, 2, 3, 16, 17, 18, 19, 4, 5, 6, 7, 20, 21, 22, 23>(x, y));
                 store(sums + d + WIDTH,
-                      __builtin_shufflevector(x, y, 8, 9, 10, 11, 24, 25, 26, 27, 12, 13, 14, 15, 28, 29, 30, 31));
+                      shuffled<8, 9, 10, 11, 24, 25, 26, 27, 12, 13, 14, 15, 28, 29, 30, 31>(x, y));
             }
         }
     }

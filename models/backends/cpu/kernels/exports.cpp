@@ -16,19 +16,33 @@ struct Generation {
     bool (*runs)();
 };
 
+#ifdef __x86_64__
+// Each checks the features of `ISA_FEATURES` in the isa_*.cpp of its name. One feature a call: the names of levels, such
+// as "x86-64-v3", are not understood by g++ before 12 and clang before 18.
+bool runs_v3() {
+    return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("bmi") && __builtin_cpu_supports("bmi2") &&
+           __builtin_cpu_supports("fma");
+}
+
+bool runs_v4() {
+    return runs_v3() && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+           __builtin_cpu_supports("avx512cd") && __builtin_cpu_supports("avx512dq") &&
+           __builtin_cpu_supports("avx512vl");
+}
+
+bool runs_v4_vnni() { return runs_v4() && __builtin_cpu_supports("avx512vnni"); }
+
+bool runs_v4_bf16() { return runs_v4_vnni() && __builtin_cpu_supports("avx512bf16"); }
+#endif
+
 // From the oldest on.
 const Generation generations[] = {
     {"baseline", &kernels_baseline, [] { return true; }},
-#ifdef HAS_GENERATIONS
-    {"v3", &kernels_v3, [] { return __builtin_cpu_supports("x86-64-v3") != 0; }},
-    {"v4", &kernels_v4, [] { return __builtin_cpu_supports("x86-64-v4") != 0; }},
-    {"v4_vnni", &kernels_v4_vnni,
-     [] { return __builtin_cpu_supports("x86-64-v4") && __builtin_cpu_supports("avx512vnni"); }},
-    {"v4_bf16", &kernels_v4_bf16,
-     [] {
-         return __builtin_cpu_supports("x86-64-v4") && __builtin_cpu_supports("avx512vnni") &&
-                __builtin_cpu_supports("avx512bf16");
-     }},
+#ifdef __x86_64__
+    {"v3", &kernels_x86_64_v3, runs_v3},
+    {"v4", &kernels_x86_64_v4, runs_v4},
+    {"v4_vnni", &kernels_x86_64_v4_vnni, runs_v4_vnni},
+    {"v4_bf16", &kernels_x86_64_v4_bf16, runs_v4_bf16},
 #endif
 };
 

@@ -76,7 +76,7 @@ void multiply_tile(const Left* x, int64_t stride, int64_t units, const T* panel,
             Units weights[SPAN];
             for (int v = 0; v < SPAN; v++) {
                 const T* from = panel + (unit * PANEL + first + v * LANES) * group;
-                weights[v] = *reinterpret_cast<const LooseUnits*>(from);
+                weights[v] = *reinterpret_cast<const UnalignedUnits*>(from);
             }
             ahead.fetch<ROWS>();
 #pragma GCC unroll 16
@@ -89,7 +89,7 @@ void multiply_tile(const Left* x, int64_t stride, int64_t units, const T* panel,
 #pragma GCC unroll 16
         for (int row = 0; row < ROWS; row++) {
             for (int v = 0; v < SPAN; v++) {
-                *reinterpret_cast<LooseSums*>(sums + row * PANEL + first + v * LANES) = sum[row][v];
+                *reinterpret_cast<UnalignedSums*>(sums + row * PANEL + first + v * LANES) = sum[row][v];
             }
         }
     }

@@ -3,8 +3,8 @@
 
 // Every second group of D units of `a` with every first one of `b`.
 template <int D, int... I> INLINE void exchange(Units& a, Units& b, std::integer_sequence<int, I...>) {
-    const Units low = __builtin_shufflevector(a, b, ((I & D) != 0 ? LANES + I - D : I)...);
-    b = __builtin_shufflevector(a, b, ((I & D) != 0 ? LANES + I : I + D)...);
+    const Units low = shuffled<((I & D) != 0 ? LANES + I - D : I)...>(a, b);
+    b = shuffled<((I & D) != 0 ? LANES + I : I + D)...>(a, b);
     a = low;
 }
 
@@ -29,12 +29,12 @@ template <class T> void pack_panel(const T* weight, int64_t columns, int64_t wid
             for (int i = 0; i < LANES; i++) {
                 const T* channel = from + (column + i) * width + unit * group;
                 __builtin_prefetch(channel + PANEL * width, 0, 2);
-                square[i] = *reinterpret_cast<const LooseUnits*>(channel);
+                square[i] = *reinterpret_cast<const UnalignedUnits*>(channel);
             }
             transpose(square);
 #pragma GCC unroll 16
             for (int i = 0; i < LANES; i++) {
-                *reinterpret_cast<LooseUnits*>(packed + ((unit + i) * PANEL + column) * group) = square[i];
+                *reinterpret_cast<UnalignedUnits*>(packed + ((unit + i) * PANEL + column) * group) = square[i];
             }
         }
     }

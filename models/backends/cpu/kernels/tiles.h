@@ -15,9 +15,10 @@ constexpr int SPAN = 2, COLUMNS = SPAN * LANES;
 
 // A register as a vector: compilers split the longer ones of vectors.h badly where this many are alive.
 using Sums = float __attribute__((vector_size(LANES * 4)));
-using LooseSums = float __attribute__((vector_size(LANES * 4), aligned(4), may_alias));
+typedef float UnalignedSums __attribute__((vector_size(LANES * 4), aligned(4), may_alias));
 using Units = uint32_t __attribute__((vector_size(LANES * 4)));
-using LooseUnits = uint32_t __attribute__((vector_size(LANES * 4), aligned(1), may_alias));
+typedef uint32_t UnalignedUnits __attribute__((vector_size(LANES * 4), aligned(1), may_alias));
+static_assert(alignof(UnalignedSums) == 4 && alignof(UnalignedUnits) == 1);
 
 // A tile of so few rows is the only one of its block (`for_tiles`): nobody reads its weights again.
 constexpr int FEW_ROWS = TILE_ROWS / 2 - 1;

@@ -1,10 +1,13 @@
 // Sixteen floats at once, in the compiler's own vector types: one AVX-512 register, two of AVX2, four of SSE or NEON.
 using Floats = float __attribute__((vector_size(64)));
-using LooseFloats = float __attribute__((vector_size(64), aligned(4), may_alias));
+typedef float UnalignedFloats __attribute__((vector_size(64), aligned(4), may_alias));
 using Halves = uint16_t __attribute__((vector_size(32)));
-using LooseHalves = uint16_t __attribute__((vector_size(32), aligned(2), may_alias));
+typedef uint16_t UnalignedHalves __attribute__((vector_size(32), aligned(2), may_alias));
 using Words = uint32_t __attribute__((vector_size(64)));
 using Integers = int32_t __attribute__((vector_size(64)));
+
+// A `using` declaration with these attributes would keep the full alignment under clang.
+static_assert(alignof(UnalignedFloats) == 4 && alignof(UnalignedHalves) == 2);
 
 constexpr int64_t WIDTH = 16;
 
@@ -15,19 +18,19 @@ constexpr int64_t REGISTERS = 32;
 constexpr int64_t REGISTERS = 8;
 #endif
 
-INLINE Floats load(const float* x) { return *reinterpret_cast<const LooseFloats*>(x); }
+INLINE Floats load(const float* x) { return *reinterpret_cast<const UnalignedFloats*>(x); }
 
 INLINE Floats load(const bfloat16* x) {
-    const Halves bits = *reinterpret_cast<const LooseHalves*>(x);
+    const Halves bits = *reinterpret_cast<const UnalignedHalves*>(x);
     return reinterpret_cast<Floats>(__builtin_convertvector(bits, Words) << 16);
 }
 
-INLINE void store(float* out, Floats x) { *reinterpret_cast<LooseFloats*>(out) = x; }
+INLINE void store(float* out, Floats x) { *reinterpret_cast<UnalignedFloats*>(out) = x; }
 
 // The nearest bfloat16 of each, ties to even; the instruction makes zero of subnormal numbers.
 INLINE void store(bfloat16* out, Floats x) {
 #ifdef BF16_PRODUCTS
-    *reinterpret_cast<LooseHalves*>(out) = (Halves)_mm512_cvtneps_pbh((__m512)x);
+    *reinterpret_cast<UnalignedHalves*>(out) = (Halves)_mm512_cvtneps_pbh((__m512)x);
 #else
     alignas(64) float numbers[WIDTH];
     store(numbers, x);
@@ -60,9 +63,19 @@ template <int N, class... Terms> INLINE Several<N> polynomial(const Several<N>& 
     return p;
 }
 
+// Lanes of a and b in the order ORDER. Lane i of a has number i; lane i of b has number i plus the lanes of a vector.
+template <int... ORDER, class Vector> INLINE Vector shuffled(Vector a, Vector b) {
+#if __has_builtin(__builtin_shufflevector)
+    return __builtin_shufflevector(a, b, ORDER...);
+#else
+    // g++ 11 has only this form. The result of a comparison has the type of the indices: int32_t for lanes of 32 bits.
+    return __builtin_shuffle(a, b, decltype(a < b){ORDER...});
+#endif
+}
+
 // Halves of two vectors side by side, in pieces of 8, 4, 2 and 1: the first of each pair of pieces, or the second.
 #define HALVES(PIECE, ...)                                                                                     \
-    INLINE Floats PIECE(Floats a, Floats b) { return __builtin_shufflevector(a, b, __VA_ARGS__); }
+    INLINE Floats PIECE(Floats a, Floats b) { return shuffled<__VA_ARGS__>(a, b); }
 HALVES(first_8, 0, 1, 2, 3, 4, 5, 6, 7, 16, 17, 18, 19, 20, 21, 22, 23)
 HALVES(second_8, 8, 9, 10, 11, 12, 13, 14, 15, 24, 25, 26, 27, 28, 29, 30, 31)
 HALVES(first_4, 0, 1, 2, 3, 16, 17, 18, 19, 8, 9, 10, 11, 24, 25, 26, 27)
