@@ -1,4 +1,4 @@
-"""A real server process with real sockets; only the engine behind it is fake."""
+"""Fixtures that start a real server process with real sockets and the fake worker."""
 
 from __future__ import annotations
 
@@ -26,7 +26,12 @@ SERVE = (sys.executable, str(Path(__file__).with_name("fake_serve.py")), "serve"
 
 
 class Process:
-    """A started `triptych serve`. Its output is read all the time, so that it never blocks on a full pipe."""
+    """A server process. A thread reads its output, so that it never blocks on a full pipe.
+
+    arguments: added to the command.
+    command: by default `triptych serve` with the fake worker.
+    environment: variables added to those of this process.
+    """
 
     def __init__(
         self, *arguments: str, command: tuple[str, ...] = SERVE, environment: dict[str, str] | None = None
@@ -73,7 +78,7 @@ class Process:
         return httpx.post(self.url + path, timeout=PATIENCE, **more)
 
     def wait(self) -> int:
-        """Its exit status."""
+        """Wait for the end and return the exit status."""
         return self.process.wait(PATIENCE)
 
     def metric(self, name: str) -> float:
@@ -98,7 +103,7 @@ class Process:
 
 
 def parse_events(text: str) -> list[tuple[str, dict]]:
-    """Server-sent events by the standard's rules; comments are dropped."""
+    """Parse server-sent events into (name, data). Comments are skipped."""
     events = []
     for block in text.split("\n\n")[:-1]:
         fields = dict(line.split(": ", 1) for line in block.split("\n") if not line.startswith(":"))
@@ -107,8 +112,8 @@ def parse_events(text: str) -> list[tuple[str, dict]]:
     return events
 
 
-UNHURRIED = ("--stale-seconds", "60", "--hang-seconds", "120", "--body-timeout-seconds", "60")
-"""For servers that tests of other things than these times talk to: a machine may stand still for a while."""
+LONG_LIMITS = ("--stale-seconds", "60", "--hang-seconds", "120", "--body-timeout-seconds", "60")
+"""Long time limits for tests that do not test these limits, because a test machine may stall."""
 
 
 @pytest.fixture(scope="session")
@@ -118,8 +123,8 @@ def checkpoints(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
 
 @pytest.fixture(scope="session")
 def shared_server(checkpoints: list[str]) -> Iterator[Process]:
-    """For tests that leave the server as they found it."""
-    server = Process(*checkpoints, *UNHURRIED)
+    """One server for all tests that leave it unchanged."""
+    server = Process(*checkpoints, *LONG_LIMITS)
     try:
         yield server.wait_ready()
     finally:
@@ -128,11 +133,11 @@ def shared_server(checkpoints: list[str]) -> Iterator[Process]:
 
 @pytest.fixture
 def start(checkpoints: list[str]) -> Iterator[Callable[..., Process]]:
-    """Start servers of one's own."""
+    """Starts servers that are stopped at the end of the test."""
     started: list[Process] = []
 
     def begin(*arguments: str, models: list[str] | None = None, **options: dict[str, str]) -> Process:
-        server = Process(*(checkpoints if models is None else models), *UNHURRIED, *arguments, **options)
+        server = Process(*(checkpoints if models is None else models), *LONG_LIMITS, *arguments, **options)
         started.append(server)
         return server
 
