@@ -137,6 +137,34 @@ class FakeSequence:
         return TokenLogprob(token, logprob, top)
 
 
+def encode(message: Encode, index: int) -> Encoded:
+    """The answer to one item, which depends on its token ids, token types and number of tokens."""
+    item = message.items[index]
+    if message.task == "fill_mask":
+        letters = [FIRST_BYTE + ord("a") + (item.mask_index + rank) % 26 for rank in range(26)]
+        words = (message.target_ids or letters)[: message.top_k]
+        scores = [1 / (2 + rank) for rank in range(len(words))]
+        return Encoded(message.request_id, index, struct.pack(f"<{len(words)}f", *scores), 1, words)
+    count, types = float(len(item.token_ids)), float(sum(item.token_type_ids or []))
+    if message.model.startswith("answerer"):
+        letters = [chr(max(0, token - FIRST_BYTE)) for token in item.token_ids]
+        rows = [[9.0 * (letter in "<["), 9.0 * (letter in ">]")] for letter in letters]
+    elif message.task == "classify_tokens":
+        rows = [tag(token, count) for token in item.token_ids]
+    elif message.task == "embed_tokens":
+        rows = [[float(token), float(place), count, 1.0] for place, token in enumerate(item.token_ids)]
+    elif message.model.startswith("reranker"):
+        rows = [[types - 3.0]]
+    elif message.task == "classify":
+        rows = [[types, 1.0, count]]
+    else:
+        rows = [[count, float(sum(item.token_ids) % 97), float(item.token_ids[0]), 1.0]]
+    if message.task in ("embed", "embed_tokens") and message.normalize:
+        rows = [[value / sum(one * one for one in row) ** 0.5 for value in row] for row in rows]
+    flat = [value for row in rows for value in row]
+    return Encoded(message.request_id, index, struct.pack(f"<{len(flat)}f", *flat), len(rows))
+
+
 class Worker:
     def __init__(self, sock: socket.socket) -> None:
         self.sock = sock
@@ -195,7 +223,7 @@ class Worker:
         elif isinstance(message, Abort):
             self.sequences.pop(message.request_id, None)
         elif isinstance(message, Encode):
-            encoded = [self.encode(message, index) for index in range(len(message.items))]
+            encoded = [encode(message, index) for index in range(len(message.items))]
             self.send(StepOutput(self.epoch, encoded=encoded))
         elif isinstance(message, Generate):
             for row in message.rows:
@@ -212,32 +240,6 @@ class Worker:
             self.send(StepOutput(self.epoch, failed=failed))
         else:
             self.sequences[row.request_id] = FakeSequence(message, row)
-
-    def encode(self, message: Encode, index: int) -> Encoded:
-        item = message.items[index]
-        if message.task == "fill_mask":
-            letters = [FIRST_BYTE + ord("a") + (item.mask_index + rank) % 26 for rank in range(26)]
-            words = (message.target_ids or letters)[: message.top_k]
-            scores = [1 / (2 + rank) for rank in range(len(words))]
-            return Encoded(message.request_id, index, struct.pack(f"<{len(words)}f", *scores), 1, words)
-        count, types = float(len(item.token_ids)), float(sum(item.token_type_ids or []))
-        if message.model.startswith("answerer"):
-            letters = [chr(max(0, token - FIRST_BYTE)) for token in item.token_ids]
-            rows = [[9.0 * (letter in "<["), 9.0 * (letter in ">]")] for letter in letters]
-        elif message.task == "classify_tokens":
-            rows = [tag(token, count) for token in item.token_ids]
-        elif message.task == "embed_tokens":
-            rows = [[float(token), float(place), count, 1.0] for place, token in enumerate(item.token_ids)]
-        elif message.model.startswith("reranker"):
-            rows = [[types - 3.0]]
-        elif message.task == "classify":
-            rows = [[types, 1.0, count]]
-        else:
-            rows = [[count, float(sum(item.token_ids) % 97), float(item.token_ids[0]), 1.0]]
-        if message.task in ("embed", "embed_tokens") and message.normalize:
-            rows = [[value / sum(one * one for one in row) ** 0.5 for value in row] for row in rows]
-        flat = [value for row in rows for value in row]
-        return Encoded(message.request_id, index, struct.pack(f"<{len(flat)}f", *flat), len(rows))
 
     def step(self) -> None:
         now = time.monotonic()
