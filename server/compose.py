@@ -39,7 +39,7 @@ from server.operations.runtime import Runtime
 from server.settings import Settings
 from server.text import checkpoint_text
 from server.text.checkpoint_text import CheckpointText
-from weights.resolve import ADAPTER_WEIGHTS, WHOLE_WEIGHTS, ResolveError, resolve
+from weights.resolve import ADAPTER_WEIGHTS, MODEL_WEIGHTS, ResolveError, resolve
 
 log = logging.getLogger("triptych")
 
@@ -229,7 +229,7 @@ def find_speculations(settings: Settings, directories: Mapping[str, Path]) -> di
     return found
 
 
-def _resolve(source: str, weights: Sequence[str] = WHOLE_WEIGHTS) -> Path:
+def _resolve(source: str, weights: Sequence[str] = MODEL_WEIGHTS) -> Path:
     try:
         return resolve(source, weights)
     except ResolveError as error:

@@ -27,8 +27,8 @@ from models.config import (
     StackConfig,
     TokenClassificationHead,
 )
-from models.families.family import Task
-from models.families.fields import Fields, head_width
+from models.families.shared.family import Task
+from models.families.shared.fields import Fields, head_width
 
 _BERT: Mapping[str, Any] = {
     "vocab_size": 30522,

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from models.config import AttentionConfig, StackConfig
 from models.config.sparse_attention import BlockSparseAttentionConfig
-from models.families.fields import Fields
+from models.families.shared.fields import Fields
 
 
 def with_blocks(stack: StackConfig, fields: Fields) -> StackConfig:

@@ -12,10 +12,10 @@ from functools import partial
 from typing import Any
 
 from models.config import ModelConfig
-from models.families.bert_fields import architectures, bert_model, bert_stack, encoder_fields
-from models.families.bert_rules import bert_layer_names, embedding_rules, layer_rules, roberta_head_rules
-from models.families.family import Family
-from models.families.fields import Fields
+from models.families.shared.bert_fields import architectures, bert_model, bert_stack, encoder_fields
+from models.families.shared.bert_rules import bert_layer_names, embedding_rules, layer_rules, roberta_head_rules
+from models.families.shared.family import Family
+from models.families.shared.fields import Fields
 from weights.rules import Drop, Rule
 
 

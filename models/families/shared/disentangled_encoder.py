@@ -22,9 +22,9 @@ from models.config import (
     NormSlots,
     StackConfig,
 )
-from models.families.bert_fields import head
-from models.families.bert_rules import TOKENS, embedding_rules, linear, norm, output_rules
-from models.families.fields import Fields, head_width, short
+from models.families.shared.bert_fields import head
+from models.families.shared.bert_rules import TOKENS, embedding_rules, linear, norm, output_rules
+from models.families.shared.fields import Fields, head_width, short
 from weights.rules import Drop, Rename, Rule
 
 PREFIX = r"(?:deberta\.)?"

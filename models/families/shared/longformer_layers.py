@@ -7,15 +7,20 @@ from dataclasses import replace
 from typing import Any
 
 from models.config import AttentionConfig, ConfigError, StackConfig
-from models.config.sparse_attention import BandedAttentionConfig, BeforeToken, FirstToken, LongformerAttentionConfig
-from models.families.fields import Fields
+from models.config.sparse_attention import (
+    BandedAttentionConfig,
+    GlobalFirstToken,
+    GlobalTokensBefore,
+    LongformerAttentionConfig,
+)
+from models.families.shared.fields import Fields
 from weights.rules import Drop, Rename, Rule
 
 _ROLES = "(query|key|value)"
 
 
 def with_windows(
-    stack: StackConfig, hf: Mapping[str, Any], global_tokens: FirstToken | BeforeToken | None
+    stack: StackConfig, hf: Mapping[str, Any], global_tokens: GlobalFirstToken | GlobalTokensBefore | None
 ) -> StackConfig:
     """The stack with a window, and global tokens where there are some, instead of full attention.
 
@@ -34,7 +39,9 @@ def with_windows(
     )
 
 
-def _sparse(full: AttentionConfig, window: Any, global_tokens: FirstToken | BeforeToken | None) -> AttentionConfig:
+def _sparse(
+    full: AttentionConfig, window: Any, global_tokens: GlobalFirstToken | GlobalTokensBefore | None
+) -> AttentionConfig:
     both_sides = Fields({"attention_window": window}).integer("attention_window", least=2)
     if both_sides % 2:
         raise ConfigError(f"'attention_window': {both_sides} is not even")

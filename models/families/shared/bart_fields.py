@@ -27,7 +27,7 @@ from models.config import (
     SpanHead,
     StackConfig,
 )
-from models.families.fields import Fields, head_width
+from models.families.shared.fields import Fields, head_width
 
 NORM = NormConfig("layer", 1e-5)
 _BART: Mapping[str, Any] = {

@@ -18,7 +18,7 @@ from models.config import (
     PoolingHead,
     StackConfig,
 )
-from models.families.fields import Fields, activation, short
+from models.families.shared.fields import Fields, activation, short
 from weights.rules import Drop, Rename, Rule
 
 TOKENS = "encoder.embedding.tokens.weight"

@@ -9,9 +9,9 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from models.config import LanguageModelHead, ModelConfig, PoolingHead
-from models.families.family import Family
-from models.families.fields import Fields
-from models.families.t5_layers import TOKENS, t5_model, t5_rules
+from models.families.shared.family import Family
+from models.families.shared.fields import Fields
+from models.families.shared.t5_layers import TOKENS, t5_model, t5_rules
 from weights.rules import Rule
 
 T5_SIZES: Mapping[str, Any] = {
