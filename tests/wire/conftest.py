@@ -18,7 +18,7 @@ import httpx
 import psutil
 import pytest
 
-from tests.waiting import PATIENCE
+from tests.waiting import HANG_SECONDS
 from tests.wire.checkpoints import write_all
 
 REPOSITORY = Path(__file__).resolve().parents[2]
@@ -61,7 +61,7 @@ class Process:
         return "".join(self.lines)
 
     def wait_ready(self, line_with_url: str = r"ready on (http://\S+)") -> Process:
-        while (line := self._news.get(timeout=PATIENCE)) is not None:
+        while (line := self._news.get(timeout=HANG_SECONDS)) is not None:
             if match := re.search(line_with_url, line):
                 self.url = match[1]
                 return self
@@ -72,14 +72,14 @@ class Process:
         return child
 
     def get(self, path: str, **more: Any) -> httpx.Response:
-        return httpx.get(self.url + path, timeout=PATIENCE, **more)
+        return httpx.get(self.url + path, timeout=HANG_SECONDS, **more)
 
     def post(self, path: str, **more: Any) -> httpx.Response:
-        return httpx.post(self.url + path, timeout=PATIENCE, **more)
+        return httpx.post(self.url + path, timeout=HANG_SECONDS, **more)
 
     def wait(self) -> int:
         """Wait for the end and return the exit status."""
-        return self.process.wait(PATIENCE)
+        return self.process.wait(HANG_SECONDS)
 
     def metric(self, name: str) -> float:
         """The sum of all series of a metric."""
@@ -96,7 +96,7 @@ class Process:
             if self.process.poll() is None:
                 self.process.kill()
                 self.process.wait()
-        self._reader.join(PATIENCE)
+        self._reader.join(HANG_SECONDS)
         assert self.process.stdout is not None
         self.process.stdout.close()
         return status
@@ -148,5 +148,5 @@ def start(checkpoints: list[str]) -> Iterator[Callable[..., Process]]:
 
 @pytest.fixture
 def client(shared_server: Process) -> Iterator[httpx.Client]:
-    with httpx.Client(base_url=shared_server.url, timeout=PATIENCE) as http:
+    with httpx.Client(base_url=shared_server.url, timeout=HANG_SECONDS) as http:
         yield http

@@ -10,7 +10,7 @@ from contextlib import suppress
 import httpx
 import pytest
 
-from tests.waiting import PATIENCE
+from tests.waiting import HANG_SECONDS
 from tests.wire.conftest import Process
 
 CANARY = "CaNaRy7f3"
@@ -97,7 +97,7 @@ def raw(server: Process, request: bytes) -> bytes:
     """Send bytes and return all received bytes. The server may close before it has read everything."""
     url = httpx.URL(server.url)
     received = b""
-    with socket.create_connection((url.host, url.port), PATIENCE) as connection, suppress(ConnectionError):
+    with socket.create_connection((url.host, url.port), HANG_SECONDS) as connection, suppress(ConnectionError):
         connection.sendall(request)
         while chunk := connection.recv(65536):
             received += chunk

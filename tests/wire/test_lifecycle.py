@@ -12,7 +12,7 @@ import httpx
 import pytest
 
 from server.api import docs_page
-from tests.waiting import PATIENCE, asked, eventually, is_gone
+from tests.waiting import HANG_SECONDS, eventually, is_gone, open_request
 from tests.wire.conftest import Process, parse_events
 
 HELD = {"model": "decoder", "prompt": "abcd&efg" * 5, "max_new_tokens": 40}
@@ -30,7 +30,7 @@ def is_ready(server: Process) -> bool:
 def test_a_disconnect_during_a_stream_ends_its_work(shared_server: Process) -> None:
     cancelled = shared_server.metric("triptych_requests_cancelled_total")
     body = HELD | {"stream": True}
-    with httpx.stream("POST", f"{shared_server.url}/generate", json=body, timeout=PATIENCE) as response:
+    with httpx.stream("POST", f"{shared_server.url}/generate", json=body, timeout=HANG_SECONDS) as response:
         chunks = response.iter_raw()  # in a variable: httpx closes the connection when the iterator is collected
         next(chunks)
         eventually(lambda: running(shared_server) == 1)
@@ -45,7 +45,7 @@ def test_a_disconnect_during_a_stream_ends_its_work(shared_server: Process) -> N
 def test_a_disconnect_before_the_answer_ends_its_work(shared_server: Process, body: dict) -> None:
     cancelled = shared_server.metric("triptych_requests_cancelled_total")
     rows = body.get("n", 1)
-    with asked(f"{shared_server.url}/generate", json=body):
+    with open_request(f"{shared_server.url}/generate", json=body):
         eventually(lambda: running(shared_server) == rows)
     eventually(lambda: shared_server.metric("triptych_requests_cancelled_total") == cancelled + rows)
     eventually(lambda: running(shared_server) == 0)
@@ -139,7 +139,7 @@ def test_streams_that_outlast_the_grace_time_end_with_an_error_event(start: Call
 def test_a_second_signal_ends_server_and_worker_at_once(start: Callable[..., Process]) -> None:
     server = start().wait_ready()
     worker = server.worker()
-    with asked(f"{server.url}/generate", json=HELD | {"stream": True}):
+    with open_request(f"{server.url}/generate", json=HELD | {"stream": True}):
         eventually(lambda: running(server) == 1)
         server.process.send_signal(signal.SIGTERM)
         eventually(lambda: not is_ready(server))
@@ -201,7 +201,7 @@ def test_every_route_but_probes_and_the_page_needs_a_key(start: Callable[..., Pr
             {"authorization": "Basic first-key"},
             {"authorization": "Bearer"},
         ):
-            response = httpx.request(method, server.url + path, headers=key, timeout=PATIENCE)
+            response = httpx.request(method, server.url + path, headers=key, timeout=HANG_SECONDS)
             if path in ("/health", "/ready", *docs_page.FILES):
                 assert response.status_code == 200
             else:
