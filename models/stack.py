@@ -45,7 +45,7 @@ class Stack(nn.Module):
         layers: list[Layer] = []
         for index, layer in enumerate(config.layers):
             owner = config.sharing[index] if config.sharing else index
-            layers.append(_make_layer(layer, hidden_size, index) if owner == index else layers[owner].again(index))
+            layers.append(_make_layer(layer, hidden_size, index) if owner == index else layers[owner].at_index(index))
         self.layers = nn.ModuleList(layers)
         self.final_norm = make_norm(config.final_norm, hidden_size)
         width = config.output_width
@@ -81,7 +81,7 @@ class Stack(nn.Module):
 
     def read(self, batch: EncoderBatch | AudioBatch, step: Step) -> Tensor:
         """The same of whole texts or recordings, with all that a batch says of them."""
-        return self._recorded(self.embedding.read(batch), step)  # type: ignore[arg-type]
+        return self._recorded(self.embedding.embed(batch), step)  # type: ignore[arg-type]
 
     def layers_of(self, x: Tensor, step: Step) -> Tensor:
         """What comes after the embedding: [tokens, hidden] -> [n, hidden or output width]."""

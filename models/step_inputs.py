@@ -95,7 +95,7 @@ class Step(ABC):
     @cached_property
     def _rotations_of_wanted(self) -> dict[RopeConfig, Rotation]:
         assert self.rows is not None
-        return {rope: rotation.of(self.rows) for rope, rotation in self.rotations.items()}
+        return {rope: rotation.select(self.rows) for rope, rotation in self.rotations.items()}
 
     @cached_property
     def _bias(self) -> Tensor | None:
@@ -106,21 +106,21 @@ class Step(ABC):
     def self_attention(self, layer: int, attention: Attention, hidden: Tensor) -> Tensor:
         """hidden: [tokens, hidden] -> [n, hidden], of the tokens that go on."""
         kind = self._kind(layer, causal=attention.config.causal, window=attention.config.window)
-        if kind.wanted and attention.apart:
+        if kind.wanted and attention.separable:
             query = attention.queries(self.wanted(layer, hidden), self._rotations_of_wanted)
             key, value = attention.keys_values(hidden, self.rotations)
         else:
-            query, key, value = attention.projections(hidden, self.rotations)
+            query, key, value = attention.queries_keys_values(hidden, self.rotations)
             query = self.wanted(layer, query)
         plan = self._plan(kind)
         if isinstance(self._score_bias, Tensor) and self._score_bias.dim() == 3:
             plan = plan.biased(self._score_bias[layer])
-        return attention.join(self._attend(layer, attention, query, key, value, plan))
+        return attention.project_output(self._attend(layer, attention, query, key, value, plan))
 
     def cross_attention(self, layer: int, attention: Attention, hidden: Tensor) -> Tensor:
         """The same, but the keys and values come from the encoder, and hidden states are of the tokens that go on."""
         plan = self._plan(self._kind(layer, cross=True))
-        return attention.join(self._attend_source(layer, attention, attention.queries(hidden, {}), plan))
+        return attention.project_output(self._attend_source(layer, attention, attention.queries(hidden, {}), plan))
 
     def _kind(self, layer: int, causal: bool = False, window: int | None = None, cross: bool = False) -> Kind:
         return Kind(causal, window, cross, self.rows is not None and layer == self._narrows_at)
@@ -177,7 +177,7 @@ class PackedStep(Step):
             return super().self_attention(layer, attention, hidden)
         if attention.config not in self._whole_plans:
             assert self._texts is not None, "sounds are no texts"
-            self._whole_plans[attention.config] = attention.plan_of(self._texts, self._encodings, self._dtype)
+            self._whole_plans[attention.config] = attention.make_plan(self._texts, self._encodings, self._dtype)
         plan = self._whole_plans[attention.config]
         return self.wanted(layer, attention(hidden, self.rotations, plan))
 

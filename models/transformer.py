@@ -65,7 +65,7 @@ from models.layers.attention import Attention
 from models.layers.heads import Classification, LanguageModel, MaskedLanguageModel, TokenClassification, make_head
 from models.layers.layer import Layer
 from models.layers.linear import Packer
-from models.lora.adapters import Adapters
+from models.lora.adapters import AdapterSet
 from models.scoring import Scoring
 from models.stack import Stack
 from models.step_inputs import PackedStep, PagedStep, Source
@@ -91,7 +91,7 @@ class Transformer(nn.Module):
         assert stack is not None
         token_width = stack.embedding.width or config.hidden_size
         self.head = make_head(config.head, config.output_size, config.vocab_size, token_width)
-        self.adapters = Adapters()
+        self.adapters = AdapterSet()
 
     @property
     def dtype(self) -> torch.dtype:

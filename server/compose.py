@@ -15,9 +15,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from server.api import checkpoint_text
-from server.api.app import create_app
-from server.api.checkpoint_text import CheckpointText
+from starlette.types import ASGIApp
+
+from server import settings as configuration
+from server.api.app import create_api
+from server.api.lifecycle import Lifecycle
 from server.api.serve import serve
 from server.api.state import State
 from server.api.telemetry import Telemetry
@@ -31,10 +33,13 @@ from server.ipc.descriptions import (
     Speculation,
 )
 from server.ipc.messages import Progress
-from server.ipc.supervisor import Patience, Supervisor
+from server.ipc.supervisor import WORKER_COMMAND, Patience, Supervisor
 from server.metrics import Metrics
+from server.operations.runtime import Runtime
 from server.settings import Settings
-from weights.resolve import ADAPTER_WEIGHTS, WHOLE_WEIGHTS, ResolveError, resolve
+from server.text import checkpoint_text
+from server.text.checkpoint_text import CheckpointText
+from weights.resolve import ADAPTER_WEIGHTS, MODEL_WEIGHTS, ResolveError, resolve
 
 log = logging.getLogger("triptych")
 
@@ -62,20 +67,20 @@ class Server:
             settings=settings,
             client=client,
             metrics=metrics,
+            runtime=Runtime(client, metrics, self.texts, settings.max_text_characters),
             fresh=lambda: self.supervisor.fresh,
-            failed=lambda: self.supervisor.state == "failed",
+            failed=lambda: self.lifecycle.failed,
             keys=settings.keys(),
-            texts=self.texts,
         )
+        self.lifecycle = Lifecycle(self.state, self.supervisor, self._load_texts)
 
     async def serve(self, listener: socket.socket) -> None:
         """Until a signal says otherwise."""
         log.info("loading %s", ", ".join(self.directories))
         host, port = listener.getsockname()[:2]
         url = f"http://{f'[{host}]' if ':' in host else host}:{port}"
-        await serve(
-            create_app(self.state), self.state, self.supervisor, listener, self._load_texts, lambda: self._greet(url)
-        )
+        app = create_api(self.state, self.lifecycle.lifespan)
+        await serve(app, self.lifecycle, listener, lambda: self._greet(url))
 
     async def _load_texts(self) -> None:
         for name, directory in self.directories.items():
@@ -89,13 +94,25 @@ class Server:
                 checkpoint_text.check_same_tokens(name, self.texts[name], draft)
 
     def _greet(self, url: str) -> None:
-        models = self.state.loaded()
+        models = self.state.runtime.loaded()
         width = max(len(model.name) for model in models)
         lines = [f"Triptych is ready on {url} ({self.state.client.device})"]
         lines += [f"  {model.name:<{width}}  {', '.join(model.info.tasks)}" for model in models]
         shown = next((model for model in models if "generate" in model.info.tasks), models[0])
         lines += ["", "Try it:", f"  {_example(url, shown.info)}", ""]
         print("\n".join(lines), flush=True)
+
+
+def create_app(settings: Settings | None = None, worker: Sequence[str] = WORKER_COMMAND) -> ASGIApp:
+    """Create an application for any ASGI server that supports lifespan events, for example uvicorn or hypercorn.
+
+    settings: by default read from the environment (`TRIPTYCH_MODELS` and so on).
+    worker: command that starts the worker process.
+    The ASGI server binds the address, so `host` and `port` have no effect; without API keys, bind a loopback address.
+    Raises StartError or CheckpointError for models that cannot be found.
+    """
+    server = Server(configuration.load({}) if settings is None else settings, worker)
+    return create_api(server.state, server.lifecycle.unattended_lifespan)
 
 
 def _example(url: str, info: ModelInfo) -> str:
@@ -212,7 +229,7 @@ def find_speculations(settings: Settings, directories: Mapping[str, Path]) -> di
     return found
 
 
-def _resolve(source: str, weights: Sequence[str] = WHOLE_WEIGHTS) -> Path:
+def _resolve(source: str, weights: Sequence[str] = MODEL_WEIGHTS) -> Path:
     try:
         return resolve(source, weights)
     except ResolveError as error:

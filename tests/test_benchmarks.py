@@ -16,7 +16,7 @@ from benchmarks.measure import Options, Results, Turns, next_workload, run, wort
 from benchmarks.plan import Contest
 from benchmarks.process import REPOSITORY, ContestantProcess
 from benchmarks.summary import Summary
-from server.text.tokenizer import load_tokenizer
+from server.text.load import load_tokenizer
 
 
 @pytest.fixture(scope="module")

@@ -15,6 +15,7 @@ from server.ipc.messages import (
     Encode,
     EncodeItem,
     Generate,
+    GenerateRow,
 )
 from server.ipc.params import GenerationParams
 
@@ -58,7 +59,7 @@ class Entry:
         while waiting or under_way:
             while waiting and under_way < job.in_flight:
                 request = waiting.pop()
-                begun[request.request_id] = time.perf_counter()
+                begun[request.rows[0].request_id] = time.perf_counter()
                 engine.add(request)
                 under_way += 1
             output = engine.step()
@@ -76,8 +77,9 @@ class Entry:
         return outcome
 
     def _request(self, prompt: list[int], new_tokens: int, beams: int) -> Generate:
-        params = GenerationParams(max_new_tokens=new_tokens, num_beams=beams, early_stopping=False)
-        return Generate(next(self._ids), "m", prompt, list(self._starts), params)
+        params = GenerationParams(num_beams=beams, early_stopping=False)
+        row = GenerateRow(next(self._ids), new_tokens, decoder_token_ids=list(self._starts))
+        return Generate("m", params, [prompt], [row])
 
     def _embed(self, job: Job) -> Outcome:
         calls = [job.inputs[start : start + job.batch] for start in range(0, len(job.inputs), job.batch)]

@@ -86,7 +86,7 @@ class BlockSparseAttentionConfig(AttentionConfig):
         )
         require(
             self.block_size >= 1 and self.num_random_blocks >= 0,
-            f"{self.num_random_blocks} random blocks of {self.block_size} tokens: block_size must be at least 1",
+            f"block_size {self.block_size} must be positive and num_random_blocks {self.num_random_blocks} at least 0",
         )
 
     @property

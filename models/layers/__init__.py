@@ -1,1 +1,1 @@
-"""Layers of a transformer: one part per file."""
+"""The parts of a transformer layer, one part per file."""

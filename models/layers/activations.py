@@ -1,4 +1,4 @@
-"""Activation functions by the names that configurations use."""
+"""Activation functions, by their names in the configurations."""
 
 from __future__ import annotations
 
@@ -26,13 +26,18 @@ ACTIVATIONS: Mapping[Activation, Callable[[Tensor], Tensor]] = {
 }
 
 
-_WHOLE = 64
-"""Numbers that a CPU's vector loops take at once, at most: torch computes what is left of a tensor by other code."""
+_VECTOR_WIDTH = 64
+"""A multiple of the number of elements that torch's CPU vector loops process at once. torch computes the last elements
+of a tensor of another size with scalar code, whose results can differ in the last bit."""
 
 
 def activate(x: Tensor, name: Activation) -> Tensor:
-    """The activation, with the same bits for a row whatever rows are around it. x: [rows, width] -> the same."""
-    left = -x.shape[-1] % _WHOLE
-    if left == 0 or not x.is_cpu:
+    """Apply an activation so that the bits of a row do not depend on the other rows.
+
+    x: [rows, width], any float dtype.
+    Returns a new tensor like x.
+    """
+    padding = -x.shape[-1] % _VECTOR_WIDTH
+    if padding == 0 or not x.is_cpu:
         return ACTIVATIONS[name](x)
-    return ACTIVATIONS[name](F.pad(x, (0, left)))[..., :-left].contiguous()
+    return ACTIVATIONS[name](F.pad(x, (0, padding)))[..., :-padding].contiguous()

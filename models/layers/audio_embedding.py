@@ -1,4 +1,4 @@
-"""From frames of sound to the first hidden states: the part that stands where a text model has its token table."""
+"""Embedding of audio: turns log-mel frames into the hidden states that enter the first layer."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ KERNEL_SIZE = 3
 
 
 class Convolution(ConvolutionWeights):
-    """Three frames wide, zeros beyond both ends.
+    """Convolution over three frames, with zero padding at both ends.
 
-    forward: [batch, in, frames] -> [batch, hidden, ceil(frames / stride)].
+    forward: [batch, in, frames] -> [batch, out, ceil(frames / stride)], model dtype.
     """
 
     def __init__(self, in_size: int, out_size: int, stride: int) -> None:
@@ -29,7 +29,7 @@ class Convolution(ConvolutionWeights):
 
 
 class ConvolutionalEmbedding(nn.Module):
-    """Two convolutions with a GELU after each, the second one halving the frames; then learned positions.
+    """Two convolutions with a GELU after each, then learned positions. The second convolution halves the frame count.
 
     Source: Radford et al. 2022, arXiv:2212.04356, section 2.2.
     """
@@ -40,17 +40,22 @@ class ConvolutionalEmbedding(nn.Module):
         self.convolution_2 = Convolution(hidden_size, hidden_size, stride=2)
         self.positions = EmbeddingTable(config.num_positions, hidden_size)
 
-    def read(self, batch: AudioBatch) -> Tensor:
-        """The first hidden states of a batch: [tokens, hidden], model dtype."""
+    def embed(self, batch: AudioBatch) -> Tensor:
+        """Hidden states that enter the first layer: [tokens, hidden], model dtype."""
         output: Tensor = self(batch.frames, batch.frame_lengths) + self.positions(batch.positions)
         return output
 
     def forward(self, frames: Tensor, lengths: tuple[int, ...]) -> Tensor:
-        """[frames, num_mels], `lengths[i]` of each recording -> [tokens, hidden]; no recording hears its neighbour."""
-        dtype = self.convolution_1.weight.dtype
-        parts = torch.split(frames.to(dtype), list(lengths))
-        return torch.cat([self._convolved(part) for part in parts])
+        """Convolve each recording by itself, without positions.
 
-    def _convolved(self, frames: Tensor) -> Tensor:
+        frames: [frames, num_mels], float32.
+        lengths: number of frames of each recording.
+        Returns [tokens, hidden], model dtype.
+        """
+        dtype = self.convolution_1.weight.dtype
+        recordings = torch.split(frames.to(dtype), list(lengths))
+        return torch.cat([self._convolve(recording) for recording in recordings])
+
+    def _convolve(self, frames: Tensor) -> Tensor:
         x = F.gelu(self.convolution_1(frames.T[None]))
         return F.gelu(self.convolution_2(x))[0].T

@@ -1,5 +1,7 @@
-"""DeBERTa's attention: scores compare contents with contents, and contents with distances (He et al. 2021,
-arXiv:2006.03654, section 3.1)."""
+"""DeBERTa's attention, whose scores compare contents with contents and contents with relative distances.
+
+Source: He et al. 2021, arXiv:2006.03654, section 3.1.
+"""
 
 from __future__ import annotations
 
@@ -19,11 +21,12 @@ from models.layers.positions import PositionEncodings, Rotation
 
 
 def row_of_distance(distance: Tensor, config: DistanceConfig) -> Tensor:
-    """The row of `query position - key position` in a table of distances; any shape, int64 to int64.
+    """Row of each distance in a `DistanceTable`, where distance is `query position - key position`.
 
-    Row `span` is distance zero. With buckets, distances up to half their number keep a row each; beyond, rows grow
-    logarithmically up to `max_distance` (rounded up, in float32, as the published code does). The first and the last
-    row also serve what lies beyond.
+    distance: any shape, int64.
+    Returns rows of the same shape, int64. Row `span` is distance zero; distances beyond the first or last row use it.
+    With buckets, distances up to half of `num_buckets` have one row each; the range of later rows grows logarithmically
+    up to `max_distance`. The logarithm is float32 and rounded up, as in the published code.
     """
     if config.num_buckets is not None:
         exact = config.num_buckets // 2
@@ -35,7 +38,10 @@ def row_of_distance(distance: Tensor, config: DistanceConfig) -> Tensor:
 
 
 class DistanceTable(nn.Module):
-    """Vectors of distances for all layers of a stack. weight: [2 * span, hidden], model dtype."""
+    """One vector per relative distance, shared by all layers of a stack.
+
+    weight: [2 * span, hidden], model dtype.
+    """
 
     def __init__(self, config: DistanceConfig, hidden_size: int) -> None:
         super().__init__()
@@ -44,7 +50,7 @@ class DistanceTable(nn.Module):
         self.norm = make_norm(config.norm, hidden_size)
 
     def forward(self, length: int) -> Distances:
-        """The rows that distances below `length` need, and no others: a short text shall not pay for a long one."""
+        """The vectors of all distances below `length`. Other rows are left out, so that short sequences cost less."""
         rows = row_of_distance(torch.arange(1 - length, length, device="cpu"), self.config)
         first, last = int(rows[0]), int(rows[-1])
         vectors = self.weight[first : last + 1]
@@ -52,9 +58,9 @@ class DistanceTable(nn.Module):
 
 
 class DisentangledAttention(FullSequenceAttention[AttentionPlan]):
-    """Attention that adds `query · distance key` and `key · distance query` to the scores, all scaled alike."""
+    """Attention that adds `query · distance key` and `key · distance query` to the scores, with one common scale."""
 
-    not_by_token = ("query", "key", "position_query", "position_key")
+    unadaptable = ("query", "key", "position_query", "position_key")
 
     def __init__(self, config: DisentangledConfig, hidden_size: int) -> None:
         super().__init__(config, hidden_size)
@@ -66,18 +72,19 @@ class DisentangledAttention(FullSequenceAttention[AttentionPlan]):
             self.position_key = Linear(hidden_size, width, config.position_key_bias) if to_position else None
             self.position_query = Linear(hidden_size, width, bias=True) if to_content else None
 
-    def plan_of(self, batch: EncoderBatch, encodings: PositionEncodings, dtype: torch.dtype) -> AttentionPlan:
-        """All tokens of a text see each other."""
+    def make_plan(self, batch: EncoderBatch, encodings: PositionEncodings, dtype: torch.dtype) -> AttentionPlan:
+        """Every token attends to every token of its sequence."""
         device = batch.token_ids.device
         return AttentionPlan(batch.lengths, batch.lengths, dtype, device, distances=encodings.distances)
 
     def forward(self, hidden: Tensor, rotations: Mapping[RopeConfig, Rotation], plan: AttentionPlan) -> Tensor:
-        """[tokens, hidden] -> [tokens, hidden]."""
         assert plan.distances is not None, "disentangled attention needs the distances of its stack"
         vectors = plan.distances.vectors
         keys, queries = (
-            None if project is None else self._heads(project(vectors))
+            None if project is None else self._split_heads(project(vectors))
             for project in (self.position_key, self.position_query)
         )
-        query, key, value = self.projections(hidden, rotations)
-        return self.join(ops.disentangled_attention(query, key, value, keys, queries, plan, self.config.scale))
+        query, key, value = self.queries_keys_values(hidden, rotations)
+        return self.project_output(
+            ops.disentangled_attention(query, key, value, keys, queries, plan, self.config.scale)
+        )

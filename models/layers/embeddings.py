@@ -1,4 +1,4 @@
-"""From token ids to the first hidden states."""
+"""Embedding of text: turns token ids into the hidden states that enter the first layer."""
 
 from __future__ import annotations
 
@@ -14,10 +14,11 @@ from models.layers.positions import fairseq_sinusoids, sinusoids
 
 
 class EmbeddingTable(nn.Module):
-    """A row per index. weight: [rows, hidden], model dtype. forward: [tokens], int64 -> [tokens, hidden].
+    """Table with one vector per index.
 
-    `share` lets the weight go, all but its dtype and device: afterwards rows are read from the packed one of an output
-    head that is tied to them.
+    weight: [rows, hidden], model dtype. Empty after `share`, but its dtype and device stay those of the table.
+    packed: the weight of an output head that is tied to this table, after `share`; or None.
+    forward: [tokens], int64 -> [tokens, hidden], model dtype.
     """
 
     def __init__(self, rows: int, hidden_size: int) -> None:
@@ -29,12 +30,17 @@ class EmbeddingTable(nn.Module):
         return F.embedding(index, self.weight) if self.packed is None else self.packed.rows(index)
 
     def share(self, packed: ops.PackedWeight) -> None:
+        """Read the rows from the packed weight of the tied output head from here on, and free `weight`."""
         self.packed = packed
         self.weight = nn.Parameter(self.weight[:0].clone(), requires_grad=False)
 
 
-class ProjectedTable(EmbeddingTable):
-    """A narrow table whose rows a matrix brings to the hidden size. weight: [rows, width]. forward: as above."""
+class ProjectedEmbeddingTable(EmbeddingTable):
+    """Table of narrow vectors that a linear layer projects to the hidden size.
+
+    weight: [rows, width], model dtype.
+    forward: [tokens], int64 -> [tokens, hidden], model dtype.
+    """
 
     def __init__(self, rows: int, width: int, hidden_size: int) -> None:
         super().__init__(rows, width)
@@ -46,24 +52,28 @@ class ProjectedTable(EmbeddingTable):
 
 
 class SinusoidalTable(nn.Module):
-    """A table of positions that is computed: no parameter. It follows the device and dtype it is used in."""
+    """Table of computed position embeddings. It is no parameter: the checkpoint does not contain it.
+
+    table: [rows, hidden], float32.
+    """
 
     def __init__(self, table: Tensor) -> None:
         super().__init__()
         self._table = table
 
-    def table(self, like: Tensor) -> Tensor:
-        """[rows, hidden], on the device and in the dtype of another table."""
-        if self._table.device != like.device or self._table.dtype != like.dtype:
-            self._table = self._table.to(like.device, like.dtype)
+    def table_like(self, other: Tensor) -> Tensor:
+        """The table, [rows, hidden], on the device and in the dtype of another tensor."""
+        if self._table.device != other.device or self._table.dtype != other.dtype:
+            self._table = self._table.to(other.device, other.dtype)
         return self._table
 
 
 class Embedding(nn.Module):
-    """Token vectors times `scale`, plus positions and token types where there are some, then a norm, and a linear layer
-    where the tables are not of the hidden size.
+    """Sum of token vectors times `scale`, positions and token types; then a norm and a projection to the hidden size.
 
-    tokens: a table that another stack owns too, or None for one of its own.
+    Positions, token types, norm and projection are optional.
+
+    tokens: token table to share with another stack, or None to create one.
     """
 
     def __init__(self, config: EmbeddingConfig, hidden_size: int, tokens: EmbeddingTable | None = None) -> None:
@@ -71,7 +81,7 @@ class Embedding(nn.Module):
         self.scale = config.scale
         width = config.width or hidden_size
         if tokens is None and config.token_width is not None:
-            tokens = ProjectedTable(config.vocab_size, config.token_width, hidden_size)
+            tokens = ProjectedEmbeddingTable(config.vocab_size, config.token_width, hidden_size)
         self.tokens = EmbeddingTable(config.vocab_size, width) if tokens is None else tokens
         self.positions: EmbeddingTable | SinusoidalTable | None = None
         match config.positions:
@@ -86,15 +96,17 @@ class Embedding(nn.Module):
         self.token_norm = make_norm(config.token_norm, width)
         self.projection = None if config.width is None else Linear(width, hidden_size, bias=True)
 
-    def read(self, batch: EncoderBatch) -> Tensor:
-        """The first hidden states of a batch of texts: [tokens, hidden], model dtype."""
+    def embed(self, batch: EncoderBatch) -> Tensor:
+        """Hidden states that enter the first layer: [tokens, hidden], model dtype."""
         output: Tensor = self(batch.token_ids, batch.positions, batch.token_type_ids)
         return output
 
     def forward(self, token_ids: Tensor, positions: Tensor, token_type_ids: Tensor | None = None) -> Tensor:
-        """token_ids, positions, token_type_ids: [tokens], int64 -> [tokens, hidden], model dtype.
+        """Embed tokens.
 
-        Where there is one type only, every token is of it, whatever its text's place in a pair.
+        token_ids, positions: [tokens], int64.
+        token_type_ids: [tokens], int64, or None for all 0. Ignored by a model with a single token type.
+        Returns [tokens, hidden], model dtype.
         """
         parts: list[tuple[Tensor | None, Tensor]] = []
         x: Tensor | None = None
@@ -104,12 +116,12 @@ class Embedding(nn.Module):
             x = self.tokens(token_ids) if self.scale == 1.0 else self.tokens(token_ids) * self.scale
             x = x if self.token_norm is None else self.token_norm(x)
         if isinstance(self.positions, SinusoidalTable):
-            parts.append((positions, self.positions.table(self.tokens.weight)))
+            parts.append((positions, self.positions.table_like(self.tokens.weight)))
         elif self.positions is not None:
             parts.append((positions, self.positions.weight))
         if self.token_types is not None:
-            one_type = token_type_ids is None or len(self.token_types.weight) == 1
-            parts.append((None if one_type else token_type_ids, self.token_types.weight))
+            single_type = token_type_ids is None or len(self.token_types.weight) == 1
+            parts.append((None if single_type else token_type_ids, self.token_types.weight))
         if parts:
             x = ops.sum_of_rows(parts, self.scale, x)
         assert x is not None

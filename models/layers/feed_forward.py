@@ -1,4 +1,4 @@
-"""The position-wise feed-forward sublayer."""
+"""The feed-forward sublayer of a layer."""
 
 from __future__ import annotations
 
@@ -9,9 +9,10 @@ from models.layers.linear import Linear
 
 
 class FeedForward(nn.Module):
-    """`down(act(up(x)))`, gated `down(act(gate(x)) * up(x))` (Shazeer 2020, arXiv:2002.05202).
+    """Position-wise feed-forward network: `down(act(up(x)))`, or `down(act(gate(x)) * up(x))` when gated.
 
     forward: [tokens, hidden] -> [tokens, hidden], model dtype.
+    Source of the gated form: Shazeer 2020, arXiv:2002.05202.
     """
 
     def __init__(self, config: FeedForwardConfig, hidden_size: int) -> None:

@@ -1,4 +1,4 @@
-"""What the kinds of attention have in common that work on whole texts."""
+"""Base class of attention that needs whole sequences: no KV cache, and every token is computed."""
 
 from __future__ import annotations
 
@@ -15,29 +15,29 @@ from models.layers.attention import Attention
 from models.layers.linear import Linear, Packer
 from models.layers.positions import PositionEncodings, Rotation
 
-Plan = TypeVar("Plan")
+PlanT = TypeVar("PlanT")
+"""Data of a step that all layers of one attention configuration share."""
 
 
-class FullSequenceAttention(Attention, ABC, Generic[Plan]):
-    """Projections as in `Attention`, but the part itself decides who sees whom, and computes every token of a text even
-    where few are wanted.
+class FullSequenceAttention(Attention, ABC, Generic[PlanT]):
+    """Attention that chooses by itself which keys a query attends to.
 
-    Torch does the work: no program has it, and projections keep the model's dtype.
+    It is never part of a compiled program, and its projections keep the dtype of the model.
     """
 
     @abstractmethod
-    def plan_of(self, batch: EncoderBatch, encodings: PositionEncodings, dtype: torch.dtype) -> Plan:
-        """What calls need to know of a step's texts; the same for all layers of one configuration.
+    def make_plan(self, batch: EncoderBatch, encodings: PositionEncodings, dtype: torch.dtype) -> PlanT:
+        """Prepare the data of a step that all layers of this configuration share.
 
         dtype: of the hidden states.
         """
 
     @abstractmethod
-    def forward(self, hidden: Tensor, rotations: Mapping[RopeConfig, Rotation], plan: Plan) -> Tensor:
-        """[tokens, hidden] -> [tokens, hidden]."""
+    def forward(self, hidden: Tensor, rotations: Mapping[RopeConfig, Rotation], plan: PlanT) -> Tensor:
+        """Attend within each sequence of the step: [tokens, hidden] -> [tokens, hidden], model dtype."""
 
-    def pack(self, packer: Packer, projecting: Packer, one_input: bool) -> None:
-        """Put each weight into its fastest layout."""
+    def pack(self, packer: Packer, projection_packer: Packer, one_input: bool) -> None:
+        """Replace the weight of each linear by a packed one. See `Attention.pack`."""
         for child in self.children():
             if isinstance(child, Linear):
                 child.pack(packer)

@@ -1,4 +1,4 @@
-"""What stands on top of the hidden states: logits over words or classes."""
+"""Output heads: logits over the vocabulary or over classes, computed from hidden states."""
 
 from __future__ import annotations
 
@@ -26,10 +26,13 @@ from models.layers.pooling import pool
 
 
 class LanguageModel(nn.Module):
-    """Logits over the vocabulary. forward: [n, hidden], and the token table [vocab, hidden] -> [n, vocab], float32.
+    """Language model head: logits of the next token over the vocabulary.
 
-    out: memory for them, see `Transformer.logits`. Packed, they are the sums of the products, in bfloat16 too; a plain
-    head of such a model rounds them before they are made wide.
+    A packed head of a bfloat16 model returns the float32 sums of its product. A dense head rounds them to bfloat16
+    first.
+
+    weight: [vocab, hidden], model dtype; None for a head that is tied to the token table.
+    bias: [vocab], model dtype, or None.
     """
 
     def __init__(self, config: LanguageModelHead, hidden_size: int, vocab_size: int) -> None:
@@ -40,16 +43,26 @@ class LanguageModel(nn.Module):
         self.packed: ops.PackedWeight | None = None
 
     def forward(self, hidden: Tensor, tokens: Tensor, out: Tensor | None = None) -> Tensor:
+        """Compute logits.
+
+        hidden: [n, hidden], model dtype.
+        tokens: [vocab, hidden], model dtype, the token table.
+        out: [n or more, vocab], float32, memory for the result; or None to allocate it.
+        Returns [n, vocab], float32.
+        """
         if self.scale != 1.0:
             hidden = hidden * self.scale
         if self.packed is not None:
             logits = self.packed(hidden, out=out)
         else:
-            logits = _wide(ops.linear(hidden, tokens if self.weight is None else self.weight, self.bias), out)
+            logits = _to_float32(ops.linear(hidden, tokens if self.weight is None else self.weight, self.bias), out)
         return logits if self.cap is None else logits.div_(self.cap).tanh_().mul_(self.cap)
 
     def pack(self, packer: Packer, tokens: Tensor | None) -> ops.PackedWeight:
-        """Put the weight into its fastest layout, of which float32 comes. tokens: a tied head's table, else None."""
+        """Replace the weight by a packed one that writes float32, and return it.
+
+        tokens: [vocab, hidden], the token table of a tied head, else None.
+        """
         weight = tokens if self.weight is None else self.weight
         assert weight is not None
         self.packed = packer(weight, self.bias)
@@ -58,10 +71,10 @@ class LanguageModel(nn.Module):
 
 
 class MaskedLanguageModel(nn.Module):
-    """Dense, activation, norm, tied logits with a bias (Devlin et al. 2018, arXiv:1810.04805).
+    """Masked language model head: dense layer, activation, norm, then logits from the token table.
 
-    token_width: of the token table. forward: [n, hidden], and the token table [vocab, token_width] -> [n, vocab],
-    float32. out: as above.
+    token_width: width of the token table.
+    Source: Devlin et al. 2018, arXiv:1810.04805.
     """
 
     def __init__(self, config: MaskedLanguageModelHead, hidden_size: int, vocab_size: int, token_width: int) -> None:
@@ -72,17 +85,18 @@ class MaskedLanguageModel(nn.Module):
         self.bias = parameter(vocab_size) if config.bias else None
 
     def forward(self, hidden: Tensor, tokens: Tensor, out: Tensor | None = None) -> Tensor:
+        """Compute logits. tokens: [vocab, token_width]. The other arguments are those of `LanguageModel.forward`."""
         assert self.norm is not None
-        return _wide(ops.linear(self.norm(self.activation(self.dense(hidden))), tokens, self.bias), out)
+        return _to_float32(ops.linear(self.norm(self.activation(self.dense(hidden))), tokens, self.bias), out)
 
 
-def _wide(logits: Tensor, out: Tensor | None) -> Tensor:
-    """In float32, in `out` if that is given."""
+def _to_float32(logits: Tensor, out: Tensor | None) -> Tensor:
+    """Convert logits to float32, into `out` where it is given."""
     return logits.float() if out is None else out[: len(logits)].copy_(logits)
 
 
-class _Labels(nn.Module):
-    """`output(norm(activation(dense(x))))`, all but the output optional. [n, hidden] -> [n, num_labels], float32."""
+class _LabelHead(nn.Module):
+    """Base class of the heads over classes: `output(norm(activation(dense(x))))`. All but the output are optional."""
 
     def __init__(
         self, config: ClassificationHead | TokenClassificationHead | SpanHead, num_labels: int, hidden_size: int
@@ -96,7 +110,8 @@ class _Labels(nn.Module):
         bias = config.bias if isinstance(config, ClassificationHead) else True
         self.output = Linear(hidden_size, num_labels, bias)
 
-    def labels(self, x: Tensor) -> Tensor:
+    def label_logits(self, x: Tensor) -> Tensor:
+        """Class logits of each row: [n, hidden], model dtype -> [n, num_labels], float32."""
         if self.dense is not None:
             x = self.activation(self.dense(x))
             x = x if self.norm is None else self.norm(x)
@@ -104,23 +119,29 @@ class _Labels(nn.Module):
         return logits.float()
 
 
-class Classification(_Labels):
-    """Class logits of one token of each sequence, or of the mean. forward: what `encode` makes of the batch ->
-    [batch, num_labels], float32."""
+class Classification(_LabelHead):
+    """Sequence classification head: class logits of one token of each sequence, or of the mean of its tokens."""
 
     def __init__(self, config: ClassificationHead, hidden_size: int) -> None:
         super().__init__(config, config.num_labels, hidden_size)
         self.config = config
 
     def forward(self, hidden: Tensor, batch: EncoderBatch) -> Tensor:
+        """Compute class logits.
+
+        hidden: [tokens, hidden], model dtype, or [batch, hidden] where the batch has `output_positions`.
+        Returns [batch, num_labels], float32.
+        """
         positions = batch.output_positions or self.output_positions(batch)
         if positions is None:
-            return self.labels(pool(hidden, batch, "mean").to(hidden.dtype))
-        return self.labels(batch.one_of_each(hidden, positions))
+            return self.label_logits(pool(hidden, batch, "mean").to(hidden.dtype))
+        return self.label_logits(batch.one_of_each(hidden, positions))
 
     def output_positions(self, batch: EncoderBatch) -> tuple[int, ...] | None:
-        """The one token of each text that is read, or None for the mean. A text that has no such token gives its
-        first."""
+        """Position of the token of each sequence that is classified, or None for the mean of all tokens.
+
+        A sequence without such a token is classified by its first token.
+        """
         match self.config.pool:
             case "mean":
                 return None
@@ -129,21 +150,25 @@ class Classification(_Labels):
             case "last":
                 return tuple(length - 1 for length in batch.lengths)
             case "end":
-                wanted = batch.token_ids == self.config.end_token_id
+                candidates = batch.token_ids == self.config.end_token_id
             case _:
-                wanted = batch.token_ids != self.config.pad_token_id
-        return tuple(int(part.max()) for part in torch.split((batch.positions * wanted).cpu(), list(batch.lengths)))
+                candidates = batch.token_ids != self.config.pad_token_id
+        last = torch.split((batch.positions * candidates).cpu(), list(batch.lengths))
+        return tuple(int(positions.max()) for positions in last)
 
 
-class TokenClassification(_Labels):
-    """Logits of each token. forward: [tokens, hidden] -> [tokens, num_labels], float32."""
+class TokenClassification(_LabelHead):
+    """Token classification head: class logits of each token. forward: [tokens, hidden] -> [tokens, num_labels]."""
 
     def forward(self, hidden: Tensor) -> Tensor:
-        return self.labels(hidden)
+        return self.label_logits(hidden)
 
 
 class FeedForwardTokenClassification(TokenClassification):
-    """The same of `norm(x + feed_forward(x))`. forward: [tokens, hidden] -> [tokens, 2], float32."""
+    """Span head of BigBird: two logits per token, of `norm(x + feed_forward(x))`.
+
+    forward: [tokens, hidden] -> [tokens, 2], float32.
+    """
 
     def __init__(self, config: FeedForwardSpanHead, hidden_size: int) -> None:
         super().__init__(config, 2, hidden_size)
@@ -151,15 +176,15 @@ class FeedForwardTokenClassification(TokenClassification):
         self.norms = SublayerNorms(NormSlots(residual=config.sum_norm), hidden_size)
 
     def forward(self, hidden: Tensor) -> Tensor:
-        return super().forward(self.norms.after(hidden, self.feed_forward(hidden)))
+        return super().forward(self.norms.add_residual(hidden, self.feed_forward(hidden)))
 
 
 def make_head(
     config: HeadConfig, hidden_size: int, vocab_size: int, token_width: int
 ) -> LanguageModel | MaskedLanguageModel | Classification | TokenClassification | None:
-    """The head that a configuration asks for; None for pooling, which has no weights.
+    """The head of a configuration; None for a pooling head, which has no weights.
 
-    token_width: of the token table, where a head is tied to it.
+    token_width: width of the token table.
     """
     match config:
         case LanguageModelHead():

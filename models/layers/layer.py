@@ -1,4 +1,4 @@
-"""One layer: self-attention, cross-attention where there is one, feed-forward, each between its norms."""
+"""One transformer layer: self-attention, optional cross-attention and feed-forward, each with its norms."""
 
 from __future__ import annotations
 
@@ -27,9 +27,11 @@ from models.step_inputs import Step
 
 
 class Layer(nn.Module):
-    """index: the layer's number in its stack, under which a cache keeps its keys and values.
+    """One layer of a stack.
 
-    forward: [tokens, hidden] -> [tokens, hidden], model dtype; of the last layer those rows that are wanted.
+    index: number of the layer in its stack; selects its keys and values in a cache.
+    forward: [tokens, hidden] -> [tokens, hidden], model dtype. The last layer may return only the output rows of the
+        step.
     """
 
     def __init__(self, config: LayerConfig, hidden_size: int, index: int) -> None:
@@ -44,29 +46,35 @@ class Layer(nn.Module):
         self.feed_forward = make_feed_forward(config.feed_forward, hidden_size)
         self.feed_forward_norms = SublayerNorms(config.feed_forward_norms, hidden_size)
 
-    def again(self, index: int) -> Layer:
-        """The same weights as another layer of the stack."""
+    def at_index(self, index: int) -> Layer:
+        """A layer with the same weights at another index of the stack."""
         layer = copy(self)
         layer.index = index
         return layer
 
     def forward(self, x: Tensor, step: Step) -> Tensor:
         if self.parallel:
-            return self._side_by_side(x, step)
+            return self._forward_parallel(x, step)
         norms = self.attention_norms
-        x = norms.after(step.wanted(self.index, x), step.self_attention(self.index, self.attention, norms.before(x)))
+        x = norms.add_residual(
+            step.wanted(self.index, x), step.self_attention(self.index, self.attention, norms.norm_input(x))
+        )
         if self.cross_attention is not None:
             norms = self.cross_attention_norms
-            x = norms.after(x, step.cross_attention(self.index, self.cross_attention, norms.before(x)))
+            x = norms.add_residual(x, step.cross_attention(self.index, self.cross_attention, norms.norm_input(x)))
         norms = self.feed_forward_norms
-        return norms.after(x, self.feed_forward(norms.before(x)))
+        return norms.add_residual(x, self.feed_forward(norms.norm_input(x)))
 
-    def _side_by_side(self, x: Tensor, step: Step) -> Tensor:
-        read, wanted = self.attention_norms.before(x), step.wanted(self.index, x)
-        own_norm = self.feed_forward_norms.input is not None
-        fed = self.feed_forward_norms.before(wanted) if own_norm else step.wanted(self.index, read)
-        x = self.attention_norms.after(wanted, step.self_attention(self.index, self.attention, read))
-        return self.feed_forward_norms.after(x, self.feed_forward(fed))
+    def _forward_parallel(self, x: Tensor, step: Step) -> Tensor:
+        """Attention and feed-forward both read the input of the layer. Without a norm of its own, the feed-forward
+        reads the normalised input of attention."""
+        attention_input, x = self.attention_norms.norm_input(x), step.wanted(self.index, x)
+        if self.feed_forward_norms.input is None:
+            feed_forward_input = step.wanted(self.index, attention_input)
+        else:
+            feed_forward_input = self.feed_forward_norms.norm_input(x)
+        x = self.attention_norms.add_residual(x, step.self_attention(self.index, self.attention, attention_input))
+        return self.feed_forward_norms.add_residual(x, self.feed_forward(feed_forward_input))
 
 
 def _make_self_attention(config: AttentionConfig, hidden_size: int) -> Attention:

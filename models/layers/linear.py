@@ -1,4 +1,4 @@
-"""The one matrix product of the house: every weight matrix of a model is a `Linear`."""
+"""Linear layers. Every weight matrix that may be packed, quantised or adapted is a `Linear`."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from models.layers.activations import ACTIVATIONS
 
 
 def parameter(*shape: int) -> nn.Parameter:
-    """An inference parameter, to be filled when weights are loaded."""
+    """A parameter without gradient, uninitialised until the weights are loaded."""
     return nn.Parameter(torch.empty(shape), requires_grad=False)
 
 
@@ -48,38 +48,35 @@ class Linear(nn.Module):
         return y if times is None else y * times
 
     def pack(self, packer: Packer) -> None:
-        """Once is enough for layers that share it."""
+        """Replace the weight by a packed one, unless a layer that shares this module has already done so."""
         if self.packed is None:
-            self.become(packer(self.weight, self.bias))
+            self.use_packed(packer(self.weight, self.bias))
 
-    def become(self, packed: ops.Product) -> None:
-        """Let the weight go for a packed one."""
+    def use_packed(self, packed: ops.Product) -> None:
+        """Replace the weight and the bias by a packed weight, and free them."""
         self.packed = packed
         del self.weight, self.bias
 
 
-class ClippedLinear(Linear):
-    """A linear layer whose results stay between `-clip` and `clip` (MosaicML 2023). forward: as above."""
+def concatenate(linears: list[Linear]) -> tuple[Tensor, Tensor | None]:
+    """Weight and bias of several linears with the same input, concatenated along the output features.
 
-    def __init__(self, in_features: int, out_features: int, bias: bool, clip: float) -> None:
-        super().__init__(in_features, out_features, bias)
-        self.clip = clip
-
-    def forward(self, x: Tensor, activation: Activation | None = None, times: Tensor | None = None) -> Tensor:
-        assert activation is None and times is None, "nothing follows what is clipped"
-        return super().forward(x).clamp(-self.clip, self.clip)
-
-
-def merged(parts: list[Linear]) -> tuple[Tensor, Tensor | None]:
-    """Weight and bias of linears that read the same input, one below the other; zeros for a bias that one lacks."""
-    weight = torch.cat([part.weight for part in parts])
-    if all(part.bias is None for part in parts):
+    Returns (weight, bias): [sum of out, in] and [sum of out], or None if no linear has a bias. A missing bias is zero.
+    """
+    weight = torch.cat([linear.weight for linear in linears])
+    if all(linear.bias is None for linear in linears):
         return weight, None
-    return weight, torch.cat([weight.new_zeros(p.weight.shape[0]) if p.bias is None else p.bias for p in parts])
+    return weight, torch.cat(
+        [weight.new_zeros(linear.weight.shape[0]) if linear.bias is None else linear.bias for linear in linears]
+    )
 
 
 class ConvolutionWeights(nn.Module):
-    """The weights of a convolution over tokens. weight: [out, in, size], bias: [out], model dtype."""
+    """Weight and bias of a convolution over tokens.
+
+    weight: [out, in, size], model dtype.
+    bias: [out], model dtype.
+    """
 
     def __init__(self, out_features: int, in_features: int, size: int) -> None:
         super().__init__()

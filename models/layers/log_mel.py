@@ -1,7 +1,8 @@
-"""From sound to what a speech model reads: the power of each mel band every 10 ms, in powers of ten.
+"""Log-mel spectrogram: the input of a speech model, computed from audio samples.
 
-Source: Radford et al. 2022, arXiv:2212.04356, section 2.2; the mel scale is Slaney's (Auditory Toolbox, Interval
-Technical Report 1998-010): linear up to 1000 Hz, logarithmic above, each triangle of unit area.
+A frame holds the base-10 logarithm of the power in each mel band. There is one frame every 10 ms.
+Source: Radford et al. 2022, arXiv:2212.04356, section 2.2. The mel scale is Slaney's (Auditory Toolbox, Interval
+Technical Report 1998-010): linear up to 1000 Hz, logarithmic above; every triangular filter has unit area.
 """
 
 from __future__ import annotations
@@ -14,16 +15,19 @@ from torch import Tensor
 SAMPLE_RATE = 16_000
 WINDOW_SAMPLES = 400
 HOP_SAMPLES = 160
-FLOOR = 1e-10
+MIN_POWER = 1e-10
 
-_LINEAR_HZ = 200 / 3
-"""Width of a mel below 1000 Hz."""
-_LOG_STEP = math.log(6.4) / 27
-"""Logarithm of the ratio of two frequencies a mel apart above 1000 Hz."""
+_LINEAR_HZ_PER_MEL = 200 / 3
+"""Width of one mel, in Hz, below 1000 Hz."""
+_LOG_STEP_PER_MEL = math.log(6.4) / 27
+"""Natural logarithm of the ratio between two frequencies that are one mel apart, above 1000 Hz."""
 
 
 class LogMel:
-    """Holds no parameters; window and filters follow the device of the sound. num_mels: bands from 0 to 8000 Hz."""
+    """Compute log-mel frames. Has no parameters; the window and the filters move to the device of the samples.
+
+    num_mels: number of mel bands between 0 and 8000 Hz.
+    """
 
     def __init__(self, num_mels: int) -> None:
         self.num_mels = num_mels
@@ -31,10 +35,10 @@ class LogMel:
         self._filters = mel_filters(num_mels)
 
     def __call__(self, samples: Tensor) -> Tensor:
-        """[samples], float32, at 16 kHz -> [frames, num_mels], float32: log10 of each band's power, at least -10.
+        """Compute the frames whose windows lie completely inside the samples.
 
-        A frame needs its whole window: n + 1 frames come of `400 + 160 n` samples. Where a recording begins and ends,
-        the caller has mirrored it.
+        samples: [samples], float32, 16 kHz. The caller has padded both ends of a recording by reflection.
+        Returns [frames, num_mels], float32: log10 of the power, at least -10. `400 + 160 n` samples give n + 1 frames.
         """
         if self._window.device != samples.device:
             self._window, self._filters = self._window.to(samples.device), self._filters.to(samples.device)
@@ -42,13 +46,13 @@ class LogMel:
             samples, WINDOW_SAMPLES, HOP_SAMPLES, window=self._window, center=False, return_complex=True
         )
         power = spectrum.abs() ** 2
-        return (power.T @ self._filters).clamp(min=FLOOR).log10()
+        return (power.T @ self._filters).clamp(min=MIN_POWER).log10()
 
 
 def mel_filters(num_mels: int) -> Tensor:
-    """[frequencies, num_mels], float32, on the CPU: how much of each of the 201 frequencies a band takes."""
+    """Weights of the 201 frequencies in each mel band: [frequencies, num_mels], float32, on the CPU."""
     frequencies = torch.linspace(0, SAMPLE_RATE / 2, WINDOW_SAMPLES // 2 + 1, dtype=torch.float64, device="cpu")
-    highest = 15 + math.log(SAMPLE_RATE / 2 / 1000) / _LOG_STEP
+    highest = 15 + math.log(SAMPLE_RATE / 2 / 1000) / _LOG_STEP_PER_MEL
     corners = _hertz(torch.linspace(0, highest, num_mels + 2, dtype=torch.float64, device="cpu"))
     left, middle, right = corners[:-2], corners[1:-1], corners[2:]
     rising = (frequencies[:, None] - left) / (middle - left)
@@ -57,4 +61,4 @@ def mel_filters(num_mels: int) -> Tensor:
 
 
 def _hertz(mels: Tensor) -> Tensor:
-    return torch.where(mels < 15, mels * _LINEAR_HZ, 1000 * torch.exp((mels - 15) * _LOG_STEP))
+    return torch.where(mels < 15, mels * _LINEAR_HZ_PER_MEL, 1000 * torch.exp((mels - 15) * _LOG_STEP_PER_MEL))

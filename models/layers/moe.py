@@ -1,4 +1,4 @@
-"""A feed-forward sublayer of many, of which each token uses a few. Same protocol as `feed_forward`."""
+"""Mixture of experts: many feed-forward networks, of which each token uses a few. Replaces `FeedForward` in a layer."""
 
 from __future__ import annotations
 
@@ -12,9 +12,12 @@ from models.layers.linear import parameter
 
 
 class UnpackedLinear(nn.Module):
-    """A linear layer that is never packed or rounded: it is small, and rounding would change which experts are chosen.
+    """Linear layer without bias that is never packed or quantised.
 
-    weight: [out, in], model dtype. forward: [tokens, in] -> [tokens, out].
+    It is small, and rounding its weight would change which experts a token uses.
+
+    weight: [out, in], model dtype.
+    forward: [tokens, in] -> [tokens, out], model dtype.
     """
 
     def __init__(self, in_features: int, out_features: int) -> None:
@@ -26,15 +29,17 @@ class UnpackedLinear(nn.Module):
 
 
 class MixtureOfExperts(nn.Module):
-    """`sum over a token's experts of share * expert(x)`, plus `sigmoid(shared_gate(x)) * shared(x)` where it has one.
+    """Weighted sum of the outputs of each token's experts: `sum(share * expert(x))`.
 
-    Tokens are brought into the order of their experts, so that each expert computes its own tokens and no others; what
-    a token gets does not depend on who else is there.
+    With a shared expert, `sigmoid(shared_gate(x)) * shared(x)` is added for every token.
+    Tokens are sorted by expert, so that an expert computes only its own tokens.
+    The result of a token does not depend on the other tokens.
+
     forward: [tokens, hidden] -> [tokens, hidden], model dtype.
-    Source: Shazeer et al. 2017, arXiv:1701.06538, section 2; shares: Jiang et al. 2024, arXiv:2401.04088, 2.1.
+    Source: Shazeer et al. 2017, arXiv:1701.06538, section 2; shares: Jiang et al. 2024, arXiv:2401.04088, section 2.1.
     """
 
-    not_by_token = ("experts",)
+    unadaptable = ("experts",)
 
     def __init__(self, config: MixtureOfExpertsConfig, hidden_size: int) -> None:
         super().__init__()
@@ -49,35 +54,35 @@ class MixtureOfExperts(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         if x.shape[0] == 0:
             return x
-        shares, chosen = self.route(x)
-        by_expert = chosen.flatten().argsort(stable=True)
-        counts = torch.bincount(chosen.flatten(), minlength=self.config.num_experts).tolist()
-        groups = torch.split(x[by_expert // self.config.experts_per_token], counts)
-        found = [expert(group) for expert, group in zip(self.experts, groups, strict=True) if len(group)]
+        shares, experts = self.route(x)
+        by_expert = experts.flatten().argsort(stable=True)
+        counts = torch.bincount(experts.flatten(), minlength=self.config.num_experts).tolist()
+        inputs = torch.split(x[by_expert // self.config.experts_per_token], counts)
         outputs = torch.empty(len(by_expert), x.shape[1], dtype=x.dtype, device=x.device)
-        outputs[by_expert] = torch.cat(found)
-        mixed = (outputs.view(*chosen.shape, -1).float() * shares[..., None]).sum(1).to(x.dtype)
+        outputs[by_expert] = torch.cat(
+            [expert(rows) for expert, rows in zip(self.experts, inputs, strict=True) if len(rows)]
+        )
+        total = (outputs.view(*experts.shape, -1).float() * shares[..., None]).sum(1).to(x.dtype)
         if self.shared is None:
-            return mixed
-        gated: Tensor = mixed + torch.sigmoid(self.shared_gate(x)) * self.shared(x)
-        return gated
+            return total
+        with_shared: Tensor = total + torch.sigmoid(self.shared_gate(x)) * self.shared(x)
+        return with_shared
 
     def route(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """The shares of each token's experts, float32, and their numbers, int64, both [tokens, experts_per_token].
+        """Choose the experts of each token. The probabilities are float32 for every model dtype.
 
-        x: [tokens, hidden]. The probabilities are in float32, whatever the dtype of the logits.
+        x: [tokens, hidden], model dtype.
+        Returns (shares, experts), both [tokens, experts_per_token]: float32 weights, and int64 expert indices.
         """
         probabilities = torch.softmax(self.router(x).float(), dim=-1)
-        shares, chosen = probabilities.topk(self.config.experts_per_token, dim=-1)
-        return (shares / shares.sum(-1, keepdim=True) if self.config.normalized else shares), chosen
+        shares, experts = probabilities.topk(self.config.experts_per_token, dim=-1)
+        return (shares / shares.sum(-1, keepdim=True) if self.config.normalized else shares), experts
 
 
 def make_feed_forward(
     config: FeedForwardConfig | MixtureOfExpertsConfig, hidden_size: int
 ) -> FeedForward | MixtureOfExperts:
-    """The feed-forward sublayer that a configuration asks for."""
-    return (
-        MixtureOfExperts(config, hidden_size)
-        if isinstance(config, MixtureOfExpertsConfig)
-        else FeedForward(config, hidden_size)
-    )
+    """The feed-forward sublayer of a configuration."""
+    if isinstance(config, MixtureOfExpertsConfig):
+        return MixtureOfExperts(config, hidden_size)
+    return FeedForward(config, hidden_size)

@@ -1,4 +1,4 @@
-"""Normalisation layers, and the three places of a sublayer where one may stand."""
+"""Normalisation layers, and the three norm slots of a sublayer."""
 
 from __future__ import annotations
 
@@ -11,7 +11,12 @@ from models.layers.linear import parameter
 
 
 class LayerNorm(nn.Module):
-    """Ba et al. 2016, arXiv:1607.06450. forward: [..., hidden] -> [..., hidden], any float dtype."""
+    """Layer normalisation.
+
+    weight, bias: [hidden], model dtype; the bias is optional.
+    forward: [..., hidden] -> [..., hidden], any float dtype.
+    Source: Ba et al. 2016, arXiv:1607.06450.
+    """
 
     def __init__(self, size: int, eps: float, bias: bool) -> None:
         super().__init__()
@@ -24,9 +29,11 @@ class LayerNorm(nn.Module):
 
 
 class RMSNorm(nn.Module):
-    """Zhang and Sennrich 2019, arXiv:1910.07467; the mean square is taken in float32, whatever the dtype.
+    """Root mean square normalisation. The mean square is computed in float32 for every dtype.
 
-    forward: [..., hidden] -> [..., hidden].
+    weight: [hidden], model dtype.
+    forward: [..., hidden] -> [..., hidden], any float dtype.
+    Source: Zhang and Sennrich 2019, arXiv:1910.07467.
     """
 
     def __init__(self, size: int, eps: float) -> None:
@@ -39,18 +46,20 @@ class RMSNorm(nn.Module):
 
 
 class RMSNormFromOne(RMSNorm):
-    """RMS norm whose weight is one plus what is stored. The sum is not made at load, because half precision would round
-    it, and the whole norm is computed in float32 (Gemma Team 2024, arXiv:2403.08295, by its published code).
+    """RMS norm that multiplies by `1 + weight`. The whole norm is computed in float32.
 
-    forward: [..., hidden] -> [..., hidden].
+    The sum is not made when the model is loaded, because half precision would round it.
+
+    forward: [..., hidden] -> [..., hidden], any float dtype.
+    Source: Gemma Team 2024, arXiv:2403.08295, by its published code.
     """
 
     def forward(self, x: Tensor) -> Tensor:
         return ops.rms_norm_from_one(x, self.weight, self.eps)
 
 
-class NormOfHeads(nn.Module):
-    """A norm with weights of its own for each head, as StableLM 2 has for queries and keys.
+class PerHeadNorm(nn.Module):
+    """One norm per attention head, each with its own weight (StableLM 2, for queries and keys).
 
     forward: [tokens, heads, head_dim] -> [tokens, heads, head_dim].
     """
@@ -61,11 +70,11 @@ class NormOfHeads(nn.Module):
         self.heads = nn.ModuleList(norm for norm in norms if norm is not None)
 
     def forward(self, x: Tensor) -> Tensor:
-        return torch.stack([norm(part) for norm, part in zip(self.heads, x.unbind(1), strict=True)], dim=1)
+        return torch.stack([norm(head) for norm, head in zip(self.heads, x.unbind(1), strict=True)], dim=1)
 
 
 def make_norm(config: NormConfig | None, size: int) -> LayerNorm | RMSNorm | None:
-    """The norm that a configuration asks for, or None."""
+    """The norm of a configuration, or None without one. size: width of the normalised dimension."""
     if config is None:
         return None
     match config.kind:
@@ -78,7 +87,7 @@ def make_norm(config: NormConfig | None, size: int) -> LayerNorm | RMSNorm | Non
 
 
 class SublayerNorms(nn.Module):
-    """The three slots around a sublayer `f`: `residual(x + output(f(input(x))))`; an empty slot changes nothing."""
+    """The three norm slots of a sublayer `f`: `residual(x + output(f(input(x))))`. An empty slot is the identity."""
 
     def __init__(self, config: NormSlots, size: int) -> None:
         super().__init__()
@@ -86,11 +95,16 @@ class SublayerNorms(nn.Module):
         self.output = make_norm(config.output, size)
         self.residual = make_norm(config.residual, size)
 
-    def before(self, x: Tensor) -> Tensor:
-        """What the sublayer is given. [tokens, hidden] -> [tokens, hidden]."""
+    def norm_input(self, x: Tensor) -> Tensor:
+        """The input of the sublayer: [tokens, hidden] -> [tokens, hidden]."""
         return x if self.input is None else self.input(x)
 
-    def after(self, x: Tensor, result: Tensor) -> Tensor:
-        """Join the sublayer's result to the residual stream. [tokens, hidden], [tokens, hidden] -> [tokens, hidden]."""
+    def add_residual(self, x: Tensor, result: Tensor) -> Tensor:
+        """Add the result of the sublayer to the residual stream.
+
+        x: [tokens, hidden], the input of the sublayer.
+        result: [tokens, hidden], the output of the sublayer.
+        Returns [tokens, hidden].
+        """
         x = x + (result if self.output is None else self.output(result))
         return x if self.residual is None else self.residual(x)

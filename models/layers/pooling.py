@@ -1,4 +1,4 @@
-"""One vector of each text from the hidden states of its tokens. No weights."""
+"""Pooling: one vector per sequence, computed from the hidden states of its tokens. Has no weights."""
 
 from __future__ import annotations
 
@@ -16,16 +16,18 @@ from models.config.sentence import Pooling
 
 
 def pool(hidden: Tensor, batch: EncoderBatch, mode: Pooling, skipped: Sequence[int] | None = None) -> Tensor:
-    """hidden: what `encode` makes of the batch, model dtype -> [batch, hidden], float32.
+    """Pool each sequence by itself, so that the other sequences of the batch do not change its vector.
 
-    `cls` takes the first token. `mean_sqrt` divides the sum by the square root of the length, `weighted_mean` gives the
-    token at position i the weight i + 1 (Muennighoff 2022, arXiv:2202.08904). Each sequence is reduced on its own, so
-    that its batch-mates change nothing. skipped: tokens at the beginning of each that do not count; one always does.
+    hidden: [tokens, hidden], model dtype, or [batch, hidden] where the batch has `output_positions`.
+    mode: `cls` takes the first token; `mean_sqrt` divides the sum by the square root of the length; `weighted_mean`
+        gives the token at position i the weight i + 1 (Muennighoff 2022, arXiv:2202.08904).
+    skipped: number of first tokens to leave out, per sequence; at least one token is always pooled.
+    Returns [batch, hidden], float32.
     """
     positions = output_positions(batch, mode, skipped)
     if positions is not None:
         return batch.one_of_each(hidden, positions).float()
-    starts = _starts(batch, skipped)
+    starts = _start_positions(batch, skipped)
     spans = [(first + start, end) for (first, end), start in zip(pairwise(batch.offsets), starts, strict=True)]
     if mode == "mean":
         return ops.means_of_spans(hidden, spans)
@@ -36,25 +38,29 @@ def pool(hidden: Tensor, batch: EncoderBatch, mode: Pooling, skipped: Sequence[i
 def output_positions(
     batch: EncoderBatch, mode: Pooling, skipped: Sequence[int] | None = None
 ) -> tuple[int, ...] | None:
-    """The one token of each text that `pool` takes, or None where it takes more."""
+    """Position of the one token that `pool` takes from each sequence, or None where it takes several tokens."""
     match mode:
         case "cls":
-            return tuple(_starts(batch, skipped))
+            return tuple(_start_positions(batch, skipped))
         case "last":
             return tuple(length - 1 for length in batch.lengths)
         case _:
             return None
 
 
-def _starts(batch: EncoderBatch, skipped: Sequence[int] | None) -> list[int]:
-    """The first token of each text that counts."""
+def _start_positions(batch: EncoderBatch, skipped: Sequence[int] | None) -> list[int]:
+    """Position of the first pooled token of each sequence."""
     if skipped is None:
         return [0] * len(batch.lengths)
     return [min(count, length - 1) for count, length in zip(skipped, batch.lengths, strict=True)]
 
 
 def _reduced(part: Tensor, start: int, mode: Pooling) -> Tensor:
-    """One text: [seq, hidden], float32, its tokens from position `start` on -> [hidden]."""
+    """Pool one sequence.
+
+    part: [seq, hidden], float32, the tokens from position `start` on.
+    Returns [hidden], float32.
+    """
     match mode:
         case "max":
             return part.amax(0)
@@ -64,9 +70,9 @@ def _reduced(part: Tensor, start: int, mode: Pooling) -> Tensor:
             weights = torch.arange(start + 1, start + len(part) + 1, device=part.device, dtype=part.dtype)
             return (weights[:, None] * part).sum(0) / weights.sum()
         case _:
-            raise AssertionError(f"{mode} is not made text by text")
+            raise AssertionError(f"pooling mode {mode} is handled by pool()")
 
 
 def normalize(vectors: Tensor) -> Tensor:
-    """Unit length; a zero vector stays zero. [batch, hidden] -> [batch, hidden]."""
+    """Scale each vector to unit length; a zero vector stays zero. [batch, hidden] -> [batch, hidden]."""
     return F.normalize(vectors, dim=-1)

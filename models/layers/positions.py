@@ -1,7 +1,6 @@
-"""Positions, named by where they act: on queries and keys (rotary), on embeddings (sinusoidal), on scores (buckets,
-ALiBi).
+"""Position encodings: rotations of queries and keys, sinusoidal embeddings, and biases of attention scores.
 
-Learned positions are a plain table and live in `embeddings`.
+Learned positions are a plain table; see `models.layers.embeddings`.
 """
 
 from __future__ import annotations
@@ -30,16 +29,16 @@ from models.config import (
 )
 from models.layers.linear import parameter
 
-_LEAST_POSITIONS = 1024
-"""Of which angles are kept at least."""
+_MIN_CACHED_POSITIONS = 1024
+"""Smallest number of positions for which angles are computed and kept."""
 
 
 @dataclass(frozen=True)
 class Rotation:
-    """Angles of a step's tokens, used by all layers.
+    """Rotation angles of the tokens of a step, shared by all layers with the same configuration.
 
-    cos_table, sin_table: [positions, 1, dim / 2], float32. positions: [tokens], int64, rows of the tables; None where
-    they have one row for each token.
+    cos_table, sin_table: [positions, 1, dim / 2], float32.
+    positions: [tokens], int64, the table row of each token; None where row i belongs to token i.
     """
 
     config: RopeConfig
@@ -47,8 +46,8 @@ class Rotation:
     sin_table: Tensor
     positions: Tensor | None = None
 
-    def of(self, rows: Tensor) -> Rotation:
-        """Of some of the tokens. rows: [n], int64."""
+    def select(self, rows: Tensor) -> Rotation:
+        """The rotation of some of the tokens. rows: [n], int64, token indices."""
         return replace(self, positions=rows if self.positions is None else self.positions[rows])
 
     @cached_property
@@ -64,11 +63,12 @@ class Rotation:
 
 @dataclass(frozen=True)
 class PositionEncodings:
-    """What the positions of a step's tokens do in the attention of a stack's layers.
+    """Everything that positions contribute to the attention of a stack in one step.
 
-    rotations: of queries and keys, by kind. score_bias: by distance, [heads, 2 * length - 1] for all layers or
-    [layers, heads, 2 * length - 1] for each its own, model dtype; by key; or None. distances: vectors that scores are
-    made of besides, or None.
+    rotations: rotations of queries and keys, by configuration.
+    score_bias: bias by distance, model dtype, [heads, 2 * length - 1] for all layers or
+        [layers, heads, 2 * length - 1] for one each; or a bias by key; or None.
+    distances: vectors of distances for disentangled attention, or None.
     """
 
     rotations: Mapping[RopeConfig, Rotation]
@@ -77,9 +77,10 @@ class PositionEncodings:
 
 
 def inverse_frequencies(config: RopeConfig) -> Tensor:
-    """Radians per position of each pair of dimensions: [dim / 2], float32, on the CPU; of a text that is not long.
+    """Radians per position for each pair of dimensions: [dim / 2], float32, on the CPU.
 
-    Source: Su et al. 2021, arXiv:2104.09864, section 3.4.2; scaling as the config classes name it.
+    With a scaling that depends on the length, these are the frequencies up to the original length.
+    Source: Su et al. 2021, arXiv:2104.09864, section 3.4.2; the config classes name the sources of the scalings.
     """
     exponents = torch.arange(0, config.dim, 2, device="cpu").float() / config.dim
     frequencies = 1.0 / config.theta**exponents
@@ -96,7 +97,7 @@ def inverse_frequencies(config: RopeConfig) -> Tensor:
 
 
 def _llama3(frequencies: Tensor, scaling: Llama3Scaling) -> Tensor:
-    """Share 1 of the original frequency for short waves, 0 for long ones, linear in between."""
+    """Keep short wavelengths, divide the frequencies of long ones by the factor, and interpolate between them."""
     turns = scaling.original_max_positions * frequencies / (2 * math.pi)
     share = (turns - scaling.low_freq_factor) / (scaling.high_freq_factor - scaling.low_freq_factor)
     share = share.clamp(0, 1)
@@ -104,14 +105,14 @@ def _llama3(frequencies: Tensor, scaling: Llama3Scaling) -> Tensor:
 
 
 def _yarn(frequencies: Tensor, config: RopeConfig, scaling: YarnScaling) -> Tensor:
-    """Share 1 of the original frequency in the first dimensions, 0 in the last, linear from `first` to `last`."""
+    """Keep the first frequencies, divide the last ones by the factor, and interpolate from `first` to `last`."""
 
-    def where(turns: float) -> float:
-        """The dimension whose wave turns so often over the original length."""
+    def dimension(turns: float) -> float:
+        """The dimension that makes this number of full turns over the original length."""
         span = scaling.original_max_positions / (turns * 2 * math.pi)
         return config.dim * math.log(span) / (2 * math.log(config.theta))
 
-    first, last = where(scaling.beta_fast), where(scaling.beta_slow)
+    first, last = dimension(scaling.beta_fast), dimension(scaling.beta_slow)
     if scaling.truncate:
         first, last = math.floor(first), math.ceil(last)
     first, last = max(first, 0), min(last, config.dim - 1)
@@ -121,10 +122,10 @@ def _yarn(frequencies: Tensor, config: RopeConfig, scaling: YarnScaling) -> Tens
 
 
 class Rotary:
-    """Rotary positions of one kind. Holds no parameters; frequencies and tables follow the device of the positions.
+    """Compute the rotation of a step for one rotary configuration.
 
-    Where angles depend on the position alone they are kept, of all positions up to the longest text so far or a few
-    more.
+    Has no parameters; frequencies and tables move to the device of the positions.
+    Angles that depend on the position alone are kept for all positions up to the longest sequence so far.
     """
 
     def __init__(self, config: RopeConfig) -> None:
@@ -136,29 +137,33 @@ class Rotary:
             self._magnitude = config.scaling.magnitude
 
     def __call__(self, positions: Tensor, length: int, rope_lengths: Tensor | None = None) -> Rotation:
-        """positions, rope_lengths: [tokens], int64, positions below `length`; the lengths may be None where they change
-        nothing."""
+        """Compute the rotation of a step's tokens.
+
+        positions: [tokens], int64, below `length`.
+        rope_lengths: [tokens], int64, the sequence length that determines each token's angles; may be None unless
+            `config.depends_on_length`.
+        """
         if self._frequencies.device != positions.device:
             self._frequencies = self._frequencies.to(positions.device)
             self._tables = torch.empty(0), torch.empty(0)
         if self.config.depends_on_length:
-            assert rope_lengths is not None, "the rotation depends on the length of the text"
-            return Rotation(self.config, *self._angles(positions, self._of_lengths(rope_lengths[:, None, None])))
+            assert rope_lengths is not None, "this rotation depends on the sequence length"
+            return Rotation(self.config, *self._cos_sin(positions, self._frequencies_of(rope_lengths[:, None, None])))
         if self._tables[0].shape[0] < length:
-            known = torch.arange(max(_LEAST_POSITIONS, 1 << (length - 1).bit_length()), device=positions.device)
-            self._tables = self._angles(known, self._frequencies)
+            rows = max(_MIN_CACHED_POSITIONS, 1 << (length - 1).bit_length())
+            self._tables = self._cos_sin(torch.arange(rows, device=positions.device), self._frequencies)
         return Rotation(self.config, *self._tables, positions)
 
-    def _angles(self, positions: Tensor, frequencies: Tensor) -> tuple[Tensor, Tensor]:
-        """Cosines and sines: [positions, 1, dim / 2], float32."""
+    def _cos_sin(self, positions: Tensor, frequencies: Tensor) -> tuple[Tensor, Tensor]:
+        """Cosines and sines of the angles, both [positions, 1, dim / 2], float32."""
         angles = positions[:, None, None].float() * frequencies
         cos, sin = angles.cos(), angles.sin()
         if self._magnitude != 1.0:
             cos, sin = cos * self._magnitude, sin * self._magnitude
         return cos, sin
 
-    def _of_lengths(self, lengths: Tensor) -> Tensor:
-        """[tokens, 1, 1] -> [tokens, 1, dim / 2], radians per position of tokens in texts of these lengths."""
+    def _frequencies_of(self, lengths: Tensor) -> Tensor:
+        """Radians per position, by sequence length: [tokens, 1, 1], int64 -> [tokens, 1, dim / 2], float32."""
         config, scaling = self.config, self.config.scaling
         assert isinstance(scaling, DynamicScaling | LongScaling)
         exponents = torch.arange(0, config.dim, 2, device=lengths.device).float() / config.dim
@@ -173,10 +178,11 @@ class Rotary:
 
 
 def sinusoids(num_positions: int, width: int, pairing: Literal["half", "interleaved"] = "half") -> Tensor:
-    """[num_positions, width], float32, on the CPU: sines in the first half of the width and cosines in the second, or
-    sines in even columns and cosines in odd ones.
+    """Sinusoidal position embeddings: [num_positions, width], float32, on the CPU.
 
-    Source: Vaswani et al. 2017, arXiv:1706.03762, section 3.5. Computed in float64, as published checkpoints were.
+    pairing: `half` has sines in the first half of the columns and cosines in the second; `interleaved` has sines in the
+        even columns and cosines in the odd ones.
+    Source: Vaswani et al. 2017, arXiv:1706.03762, section 3.5. Computed in float64, as in the published checkpoints.
     """
     sines = (width + 1) // 2
     rates = 10000.0 ** (-2 * torch.arange(sines, dtype=torch.float64, device="cpu") / width)
@@ -187,8 +193,12 @@ def sinusoids(num_positions: int, width: int, pairing: Literal["half", "interlea
 
 
 def fairseq_sinusoids(num_positions: int, width: int, first: int) -> Tensor:
-    """The same shape for positions from `first` on, with a slowest wave of 2 pi * 10000 positions; an odd width ends in
-    zeros. In float32, as fairseq makes them at each start (Ott et al. 2019, arXiv:1904.01038)."""
+    """Sinusoidal position embeddings of fairseq: [num_positions, width], float32, on the CPU.
+
+    first: position of row 0.
+    The longest wavelength is 2 pi * 10000 positions; the last column of an odd width is zero.
+    Source: Ott et al. 2019, arXiv:1904.01038; computed in float32, as fairseq does at each start.
+    """
     half = width // 2
     rates = torch.exp(torch.arange(half, device="cpu").float() * -(math.log(10000.0) / max(half - 1, 1)))
     angles = torch.arange(first, first + num_positions, device="cpu").float()[:, None] * rates
@@ -196,10 +206,10 @@ def fairseq_sinusoids(num_positions: int, width: int, first: int) -> Tensor:
 
 
 def bucket_of_distance(distance: Tensor, config: BucketBiasConfig) -> Tensor:
-    """The bucket of `key position - query position`; any shape, int64 to int64.
+    """Bucket of each distance, where distance is `key position - query position`. Any shape, int64 -> int64.
 
-    Half of the buckets are exact small distances, the other half grow logarithmically up to `max_distance`; a
-    bidirectional stack gives half of all to keys that come after the query.
+    Half of the buckets hold one small distance each; the width of the others grows logarithmically up to
+    `max_distance`. In a bidirectional stack, half of all buckets are for keys after the query.
     Source: Raffel et al. 2020, arXiv:1910.10683, section 2.1.
     """
     buckets = config.num_buckets
@@ -217,7 +227,10 @@ def bucket_of_distance(distance: Tensor, config: BucketBiasConfig) -> Tensor:
 
 
 class BucketBias(nn.Module):
-    """T5's relative position bias, one table for all layers of a stack. weight: [num_buckets, heads], model dtype."""
+    """T5's relative position bias: one table for all layers of a stack.
+
+    weight: [num_buckets, heads], model dtype.
+    """
 
     def __init__(self, config: BucketBiasConfig, num_heads: int) -> None:
         super().__init__()
@@ -225,31 +238,34 @@ class BucketBias(nn.Module):
         self.weight = parameter(config.num_buckets, num_heads)
 
     def forward(self, length: int) -> Tensor:
-        """Bias of every distance below `length`: [heads, 2 * length - 1]; distance d stands at `d + length - 1`."""
+        """Bias of every distance below `length`: [heads, 2 * length - 1]; distance d has index `d + length - 1`."""
         distances = torch.arange(1 - length, length, device=self.weight.device)
         return self.weight[bucket_of_distance(distances, self.config)].T
 
 
 class LayerBucketBias(nn.Module):
-    """UMT5's position bias (Chung et al. 2023, arXiv:2304.09151): a table of its own for each layer of a stack."""
+    """UMT5's relative position bias: one table per layer of a stack. Source: Chung et al. 2023, arXiv:2304.09151."""
 
     def __init__(self, config: BucketBiasConfig, num_heads: int, num_layers: int) -> None:
         super().__init__()
         self.layers = nn.ModuleList(BucketBias(config, num_heads) for _ in range(num_layers))
 
     def forward(self, length: int) -> Tensor:
-        """Like `BucketBias`, for every layer: [layers, heads, 2 * length - 1]."""
+        """The bias of `BucketBias` for every layer: [layers, heads, 2 * length - 1], model dtype."""
         return torch.stack([layer(length) for layer in self.layers])
 
 
 class Alibi:
-    """ALiBi's bias (Press et al. 2022, arXiv:2108.12409). No parameters; the slopes follow the device asked for."""
+    """ALiBi: a bias proportional to the distance. Has no parameters. Source: Press et al. 2022, arXiv:2108.12409."""
 
     def __init__(self, config: AlibiConfig) -> None:
         self._slopes = torch.tensor(config.slopes, device="cpu")
 
     def __call__(self, length: int, dtype: torch.dtype, device: torch.device) -> Tensor:
-        """Like `BucketBias`: [heads, 2 * length - 1], computed in float32."""
+        """Bias of every distance below `length`, indexed as in `BucketBias`: [heads, 2 * length - 1].
+
+        dtype, device: of the result; it is computed in float32.
+        """
         if self._slopes.device != device:
             self._slopes = self._slopes.to(device)
         distances = torch.arange(1 - length, length, device=device)
@@ -257,13 +273,16 @@ class Alibi:
 
 
 class KeyAlibi:
-    """Falcon's bias. No parameters; the slopes follow the device asked for."""
+    """Falcon's ALiBi: a bias proportional to the position of the key. Has no parameters."""
 
     def __init__(self, config: KeyAlibiConfig) -> None:
         self._slopes, self._scale = torch.tensor(config.slopes, device="cpu").bfloat16(), config.scale
 
     def __call__(self, length: int, dtype: torch.dtype, device: torch.device) -> KeyBias:
-        """Of every position below `length`; rounded as the published code rounds, whatever the dtype."""
+        """Bias of every key position below `length`, rounded as the published code rounds it.
+
+        dtype, device: of the result. The slopes and their products are bfloat16 for every dtype.
+        """
         if self._slopes.device != device:
             self._slopes = self._slopes.to(device)
         lines = self._slopes[:, None] * torch.arange(length, device=device)

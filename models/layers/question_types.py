@@ -1,4 +1,4 @@
-"""Token types that a model takes from its tokens and not from a tokenizer. Beside `models.layers.embeddings`."""
+"""Embedding that computes token types from the token ids instead of taking them from the tokenizer."""
 
 from __future__ import annotations
 
@@ -10,8 +10,11 @@ from models.layers.embeddings import Embedding, EmbeddingTable
 
 
 class QuestionTypesEmbedding(Embedding):
-    """An embedding whose types are 0 up to a text's first separator and 1 after it, or all 0 without a separator to
-    look for. A text that lacks it is typed as if it began with it, as the reference does."""
+    """Embedding with token type 0 up to the first separator of a sequence and 1 after it.
+
+    In a sequence without a separator, the first token has type 0 and all others type 1, as in the reference.
+    Without a configured separator, all types are 0.
+    """
 
     def __init__(
         self, config: QuestionTypesEmbeddingConfig, hidden_size: int, tokens: EmbeddingTable | None = None
@@ -23,12 +26,12 @@ class QuestionTypesEmbedding(Embedding):
         return super().forward(token_ids, positions, self._types(token_ids, positions))
 
     def _types(self, token_ids: Tensor, positions: Tensor) -> Tensor | None:
-        """[tokens], int64. positions: 0 where a text begins."""
+        """Token types: [tokens], int64, or None for all 0. positions: [tokens], int64, 0 at the start of a sequence."""
         if self.separator_id is None:
             return None
-        ends = (token_ids == self.separator_id).long()
-        texts = (positions == 0).cumsum(0) - 1
-        in_text = torch.zeros_like(ends).index_add_(0, texts, ends)
-        # Separators in the text before a token: those before it in the batch, less those in the texts before its own.
-        before = ends.cumsum(0) - ends - (in_text.cumsum(0) - in_text)[texts]
-        return torch.where(in_text[texts] > 0, before > 0, positions > 0).long()
+        is_separator = (token_ids == self.separator_id).long()
+        sequences = (positions == 0).cumsum(0) - 1
+        counts = torch.zeros_like(is_separator).index_add_(0, sequences, is_separator)
+        # Separators before a token in its own sequence: all before it, minus those in earlier sequences.
+        before = is_separator.cumsum(0) - is_separator - (counts.cumsum(0) - counts)[sequences]
+        return torch.where(counts[sequences] > 0, before > 0, positions > 0).long()

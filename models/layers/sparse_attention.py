@@ -1,7 +1,7 @@
-"""Self-attention over whole long texts that never looks at every pair of tokens.
+"""Sparse self-attention over long sequences: time and memory grow with the length, not with its square.
 
-A text is cut into blocks of queries; each block looks at itself and at its
-two neighbours, and all of them at some shared keys. Texts are computed one by one, so that batch-mates change nothing.
+A sequence is cut into blocks of queries. Each block attends to itself, to its two neighbouring blocks, and to some keys
+that all blocks share. Sequences are computed one by one, so that the other sequences of a batch change no result.
 """
 
 from __future__ import annotations
@@ -34,11 +34,13 @@ from models.layers.positions import BucketBias, PositionEncodings, Rotation
 
 
 @dataclass(frozen=True)
-class Text:
-    """One text of a step.
+class SequenceSlice:
+    """One sequence of a step.
 
-    tokens: where it lies among the tokens of the step. token_ids: [seq], int64.
-    score_bias: as in `AttentionPlan`, for this text's length or a longer one. dtype: of the hidden states.
+    tokens: range of the sequence among the tokens of the step.
+    token_ids: [seq], int64.
+    score_bias: [heads, 2 * length - 1], model dtype, bias by distance for this length or a longer one; or None.
+    dtype: of the hidden states.
     """
 
     tokens: slice
@@ -52,93 +54,106 @@ class Text:
 
 
 @dataclass(frozen=True)
-class TextPlan:
-    """Who sees whom in one text.
+class SparsePlan:
+    """Which keys each query of one sequence attends to.
 
-    size: queries of a block; 0 where the text is short enough for all of its tokens to see each other.
-    mask: added to the scores; broadcastable to [blocks, heads, size, 3 * size + shared], or where size is 0 to
-        [1, heads, seq, seq + shared]; or None.
-    global_tokens: [n], int64, tokens of the text that see all of it; or None.
+    block_size: number of queries in a block; 0 for a sequence that is short enough for full attention.
+    mask: added to the scores, or None. Broadcastable to [blocks, heads, block_size, 3 * block_size + shared], or to
+        [1, heads, seq, seq + shared] if `block_size` is 0.
+    global_tokens: [n], int64, positions of the tokens that attend to the whole sequence; or None.
     """
 
-    size: int
+    block_size: int
     mask: Tensor | None
     global_tokens: Tensor | None = None
 
 
-class SparseAttention(FullSequenceAttention[Sequence[tuple[Text, TextPlan]]]):
-    """Plans each text alone, and computes it alone."""
+class SparseAttention(FullSequenceAttention[Sequence[tuple[SequenceSlice, SparsePlan]]]):
+    """Base class of sparse attention: plans and computes each sequence by itself."""
 
     @abstractmethod
-    def plan(self, text: Text) -> TextPlan: ...
+    def plan_sequence(self, sequence: SequenceSlice) -> SparsePlan: ...
 
-    def plan_of(
+    def make_plan(
         self, batch: EncoderBatch, encodings: PositionEncodings, dtype: torch.dtype
-    ) -> Sequence[tuple[Text, TextPlan]]:
-        """Every text with its plan."""
+    ) -> Sequence[tuple[SequenceSlice, SparsePlan]]:
+        """The sequences of the batch, each with its plan."""
         bias, spans = encodings.score_bias, [slice(start, end) for start, end in pairwise(batch.offsets)]
-        assert not isinstance(bias, KeyBias), "sparse attention knows distances, not positions"
-        texts = [Text(span, batch.token_ids[span], bias, dtype) for span in spans]
-        return [(text, self.plan(text)) for text in texts]
+        assert not isinstance(bias, KeyBias), "sparse attention takes a bias by distance, not by key"
+        sequences = [SequenceSlice(span, batch.token_ids[span], bias, dtype) for span in spans]
+        return [(sequence, self.plan_sequence(sequence)) for sequence in sequences]
 
     def forward(
-        self, hidden: Tensor, rotations: Mapping[RopeConfig, Rotation], plan: Sequence[tuple[Text, TextPlan]]
+        self,
+        hidden: Tensor,
+        rotations: Mapping[RopeConfig, Rotation],
+        plan: Sequence[tuple[SequenceSlice, SparsePlan]],
     ) -> Tensor:
-        """[tokens, hidden] -> [tokens, hidden]."""
-        query, key, value = self.projections(hidden, rotations)
+        query, key, value = self.queries_keys_values(hidden, rotations)
         output = torch.empty_like(query)
-        for text, its_plan in plan:
-            mine = text.tokens
-            output[mine] = self._attend(hidden[mine], query[mine], key[mine], value[mine], its_plan)
-        return self.join(output)
+        for sequence, sequence_plan in plan:
+            rows = sequence.tokens
+            output[rows] = self._attend(hidden[rows], query[rows], key[rows], value[rows], sequence_plan)
+        return self.project_output(output)
 
-    def _attend(self, hidden: Tensor, query: Tensor, key: Tensor, value: Tensor, plan: TextPlan) -> Tensor:
-        """One text. hidden: [seq, hidden]. query, key, value: [seq, heads, head_dim] -> [seq, heads, head_dim]."""
-        shared = self._shared(hidden, key, value, plan)
-        output = _in_blocks(query, key, value, shared, plan, self.config.scale)
+    def _attend(self, hidden: Tensor, query: Tensor, key: Tensor, value: Tensor, plan: SparsePlan) -> Tensor:
+        """Attend within one sequence.
+
+        hidden: [seq, hidden].
+        query, key, value: [seq, heads, head_dim].
+        Returns [seq, heads, head_dim].
+        """
+        shared = self._shared_keys_values(hidden, key, value, plan)
+        output = _attend_in_blocks(query, key, value, shared, plan, self.config.scale)
         if plan.global_tokens is not None:
-            output[plan.global_tokens] = self._everywhere(hidden, query, key, value, plan.global_tokens)
+            output[plan.global_tokens] = self._attend_globally(hidden, query, key, value, plan.global_tokens)
         return output
 
-    def _shared(self, hidden: Tensor, key: Tensor, value: Tensor, plan: TextPlan) -> tuple[Tensor, Tensor] | None:
-        """Keys and values that every query sees besides its block's: two of [shared, heads, head_dim], or None."""
-        if plan.global_tokens is None or not plan.size:
+    def _shared_keys_values(
+        self, hidden: Tensor, key: Tensor, value: Tensor, plan: SparsePlan
+    ) -> tuple[Tensor, Tensor] | None:
+        """Keys and values that every block attends to, besides its neighbours: two of [shared, heads, head_dim]."""
+        if plan.global_tokens is None or not plan.block_size:
             return None
         return key[plan.global_tokens], value[plan.global_tokens]
 
-    def _everywhere(self, hidden: Tensor, query: Tensor, key: Tensor, value: Tensor, tokens: Tensor) -> Tensor:
-        """What global tokens make of the whole text: [n, heads, head_dim]."""
+    def _attend_globally(self, hidden: Tensor, query: Tensor, key: Tensor, value: Tensor, tokens: Tensor) -> Tensor:
+        """Attend from the global tokens to the whole sequence: [n, heads, head_dim]. tokens: [n], int64."""
         return ops.block_attention(query[None, tokens], key[None], value[None], None, self.config.scale)[0]
 
 
 class BandedAttention(SparseAttention):
-    """Each token sees those less than `window` away."""
+    """Attention of each token to the tokens at a distance of less than `window`."""
 
     config: BandedAttentionConfig
 
-    def plan(self, text: Text) -> TextPlan:
-        return self._band(text, None)
+    def plan_sequence(self, sequence: SequenceSlice) -> SparsePlan:
+        return self._plan_band(sequence, None)
 
-    def _band(self, text: Text, global_tokens: Tensor | None) -> TextPlan:
+    def _plan_band(self, sequence: SequenceSlice, global_tokens: Tensor | None) -> SparsePlan:
         assert self.config.window is not None
-        length, size, device = text.length, self.config.window - 1, text.token_ids.device
+        length, size, device = sequence.length, self.config.window - 1, sequence.token_ids.device
         if length <= self.config.window:
-            positions = torch.arange(length, device=device)
-            bias = None if text.score_bias is None else _bias_of(positions - positions[:, None], text.score_bias)
-            return TextPlan(0, bias, global_tokens)
+            positions, bias = torch.arange(length, device=device), sequence.score_bias
+            return SparsePlan(
+                0, None if bias is None else _bias_at(positions - positions[:, None], bias), global_tokens
+            )
         distance = torch.arange(-size, 2 * size, device=device) - torch.arange(size, device=device)[:, None]
-        band = torch.zeros(1, 1, 1, dtype=text.dtype, device=device)
-        if text.score_bias is not None:
-            band = _bias_of(distance, text.score_bias)
+        band = torch.zeros(1, 1, 1, dtype=sequence.dtype, device=device)
+        if sequence.score_bias is not None:
+            band = _bias_at(distance, sequence.score_bias)
         band = band.masked_fill(distance.abs() > size, -torch.inf)
-        return TextPlan(size, _masked(band, length, size, global_tokens), global_tokens)
+        return SparsePlan(size, _block_mask(band, length, size, global_tokens), global_tokens)
 
 
 class LongformerAttention(BandedAttention):
-    """A window and global tokens (Beltagy et al. 2020, arXiv:2004.05150). Every token sees the global ones, and they
-    see every token through projections of their own."""
+    """Sliding window attention with global tokens, which have projections of their own.
 
-    not_by_token = ("global_query", "global_key", "global_value")
+    Every token attends to the global tokens, and they attend to every token.
+    Source: Beltagy et al. 2020, arXiv:2004.05150.
+    """
+
+    unadaptable = ("global_query", "global_key", "global_value")
     config: LongformerAttentionConfig
 
     def __init__(self, config: LongformerAttentionConfig, hidden_size: int) -> None:
@@ -148,31 +163,34 @@ class LongformerAttention(BandedAttention):
         self.global_key = Linear(hidden_size, width, config.key_bias)
         self.global_value = Linear(hidden_size, width, config.value_bias)
 
-    def plan(self, text: Text) -> TextPlan:
-        return self._band(text, self._global_tokens(text))
+    def plan_sequence(self, sequence: SequenceSlice) -> SparsePlan:
+        return self._plan_band(sequence, self._global_tokens(sequence))
 
-    def _global_tokens(self, text: Text) -> Tensor | None:
-        device = text.token_ids.device
+    def _global_tokens(self, sequence: SequenceSlice) -> Tensor | None:
+        """Positions of the global tokens: [n], int64, or None without any."""
+        device = sequence.token_ids.device
         if isinstance(self.config.global_tokens, GlobalFirstToken):
             return torch.zeros(1, dtype=torch.int64, device=device)
-        ids, end = text.token_ids.tolist(), self.config.global_tokens.token_id
+        ids, end = sequence.token_ids.tolist(), self.config.global_tokens.token_id
         count = ids.index(end) if end in ids else 0
         return torch.arange(count, device=device) if count else None
 
-    def _everywhere(self, hidden: Tensor, query: Tensor, key: Tensor, value: Tensor, tokens: Tensor) -> Tensor:
-        queries = self._heads(self.global_query(hidden[tokens]))
-        keys, values = self._heads(self.global_key(hidden)), self._heads(self.global_value(hidden))
+    def _attend_globally(self, hidden: Tensor, query: Tensor, key: Tensor, value: Tensor, tokens: Tensor) -> Tensor:
+        queries = self._split_heads(self.global_query(hidden[tokens]))
+        keys, values = self._split_heads(self.global_key(hidden)), self._split_heads(self.global_value(hidden))
         return ops.block_attention(queries[None], keys[None], values[None], None, self.config.scale)[0]
 
 
 class TransientGlobalAttention(BandedAttention):
-    """A window and summaries (Guo et al. 2022, arXiv:2112.07916, section 3.2): the sum of each `summary_tokens` tokens,
-    the last one's with what is left over, normed. A text of fewer tokens has none.
+    """Sliding window attention with summaries: normalised sums of `summary_tokens` consecutive hidden states.
 
-    Every layer holds its own copy of the one table that biases them.
+    Every token attends to all summaries. The last summary includes the remaining tokens of the sequence; a sequence of
+    fewer than `summary_tokens` tokens has no summary. Every layer holds a copy of the same bias table of summaries.
+
+    Source: Guo et al. 2022, arXiv:2112.07916, section 3.2.
     """
 
-    not_by_token = ("query", "key", "value")
+    unadaptable = ("query", "key", "value")
     config: TransientGlobalAttentionConfig
 
     def __init__(self, config: TransientGlobalAttentionConfig, hidden_size: int) -> None:
@@ -180,86 +198,101 @@ class TransientGlobalAttention(BandedAttention):
         self.summary_norm = RMSNorm(hidden_size, config.summary_norm_eps)
         self.summary_bias = BucketBias(config.summary_buckets, config.num_heads)
 
-    def plan(self, text: Text) -> TextPlan:
-        band, count = self._band(text, None), text.length // self.config.summary_tokens
+    def plan_sequence(self, sequence: SequenceSlice) -> SparsePlan:
+        band, count = self._plan_band(sequence, None), sequence.length // self.config.summary_tokens
         if not count:
             return band
-        assert band.mask is not None, "summaries go with biased positions"
-        own = torch.arange(text.length, device=text.token_ids.device) // self.config.summary_tokens
-        distance = torch.arange(count, device=own.device) - own.clamp(max=count - 1)[:, None]
-        bias = _bias_of(distance, self.summary_bias(count))
-        if band.size:
-            bias = F.pad(bias, (0, 0, 0, -text.length % band.size))
-            bias = bias.view(len(bias), -1, band.size, count).transpose(0, 1)
-        return TextPlan(band.size, torch.cat([band.mask, bias], -1))
+        assert band.mask is not None, "attention with summaries has a score bias"
+        summary = torch.arange(sequence.length, device=sequence.token_ids.device) // self.config.summary_tokens
+        distance = torch.arange(count, device=summary.device) - summary.clamp(max=count - 1)[:, None]
+        bias = _bias_at(distance, self.summary_bias(count))
+        if band.block_size:
+            bias = F.pad(bias, (0, 0, 0, -sequence.length % band.block_size))
+            bias = bias.view(len(bias), -1, band.block_size, count).transpose(0, 1)
+        return SparsePlan(band.block_size, torch.cat([band.mask, bias], -1))
 
-    def _shared(self, hidden: Tensor, key: Tensor, value: Tensor, plan: TextPlan) -> tuple[Tensor, Tensor] | None:
+    def _shared_keys_values(
+        self, hidden: Tensor, key: Tensor, value: Tensor, plan: SparsePlan
+    ) -> tuple[Tensor, Tensor] | None:
         width = self.config.summary_tokens
         count = len(hidden) // width
         if not count:
             return None
         sums = hidden[: count * width].view(count, width, -1).sum(1)
         sums[-1] += hidden[count * width :].sum(0)
-        _, keys, values = self.projections(self.summary_norm(sums), {})
+        _, keys, values = self.queries_keys_values(self.summary_norm(sums), {})
         return keys, values
 
 
 class BlockSparseAttention(SparseAttention):
-    """Each block sees its neighbours and, besides, the first and the last one, which see the whole text (Zaheer et al.
-    2020, arXiv:2007.14062, section 2).
+    """Attention of each block to its neighbours and to the first and last block, which attend to the whole sequence.
 
-    The paper has every block see some at random as well. The reference draws them in training alone and in inference
-    takes the first block each time: seen `1 + num_random_blocks` times, its shares grow by that factor.
+    In the paper, each block also attends to random blocks. The reference draws them in training only. In inference it
+    uses the first block in place of each random block, so the softmax counts that block `1 + num_random_blocks` times.
+
+    Source: Zaheer et al. 2020, arXiv:2007.14062, section 2.
     """
 
     config: BlockSparseAttentionConfig
 
-    def plan(self, text: Text) -> TextPlan:
-        size, device = self.config.block_size, text.token_ids.device
-        if text.length <= self.config.full_length:
-            return TextPlan(0, None)
-        last = torch.arange((text.length - 1) // size * size, text.length, device=device)
-        ends = torch.cat([torch.arange(size, device=device), last])
-        mask = _masked(torch.zeros(1, 1, 1, dtype=text.dtype, device=device), text.length, size, ends)
+    def plan_sequence(self, sequence: SequenceSlice) -> SparsePlan:
+        length, size, device = sequence.length, self.config.block_size, sequence.token_ids.device
+        if length <= self.config.full_length:
+            return SparsePlan(0, None)
+        last = torch.arange((length - 1) // size * size, length, device=device)
+        global_tokens = torch.cat([torch.arange(size, device=device), last])
+        mask = _block_mask(torch.zeros(1, 1, 1, dtype=sequence.dtype, device=device), length, size, global_tokens)
         mask[..., 3 * size : 4 * size] = math.log(1 + self.config.num_random_blocks)
-        return TextPlan(size, mask, ends)
+        return SparsePlan(size, mask, global_tokens)
 
 
-def _bias_of(distance: Tensor, score_bias: Tensor) -> Tensor:
-    """[...], int64, to [heads, ...]: the bias of each distance `key - query`; some unseen ones may lie outside."""
+def _bias_at(distance: Tensor, score_bias: Tensor) -> Tensor:
+    """Bias of each distance `key - query`. Distances outside the table, which the mask hides, use its ends.
+
+    distance: [...], int64.
+    score_bias: [heads, 2 * length - 1].
+    Returns [heads, ...].
+    """
     zero = score_bias.shape[1] // 2
     return score_bias[:, (distance + zero).clamp(0, 2 * zero)]
 
 
-def _masked(band: Tensor, length: int, size: int, elsewhere: Tensor | None) -> Tensor:
-    """The mask of a text in blocks, with a column of zeros for each token `elsewhere`, which the band does not show.
+def _block_mask(band: Tensor, length: int, size: int, global_tokens: Tensor | None) -> Tensor:
+    """Mask of a sequence in blocks, with a column of zeros for each global token.
 
-    band: [heads or 1, size or 1, 3 * size or 1], for a block with neighbours on both sides.
+    A global token is masked inside the band, so that no query attends to it twice.
+
+    band: [heads or 1, size or 1, 3 * size or 1], the mask of a block that has neighbours on both sides.
+    length: number of tokens of the sequence.
+    size: number of tokens of a block.
+    global_tokens: [n], int64, or None.
+    Returns [blocks, heads or 1, size, 3 * size + n].
     """
     blocks = -(-length // size)
-    shown = torch.zeros((blocks + 2) * size, dtype=torch.bool, device=band.device)
-    shown[size : size + length] = True
-    if elsewhere is not None:
-        shown[size + elsewhere] = False
-    hidden = ~shown.unfold(0, 3 * size, size)[:, None, None]
+    visible = torch.zeros((blocks + 2) * size, dtype=torch.bool, device=band.device)
+    visible[size : size + length] = True
+    if global_tokens is not None:
+        visible[size + global_tokens] = False
+    hidden = ~visible.unfold(0, 3 * size, size)[:, None, None]
     mask = band.expand(-1, size, 3 * size).masked_fill(hidden, -torch.inf)
-    return mask if elsewhere is None else F.pad(mask, (0, len(elsewhere)))
+    return mask if global_tokens is None else F.pad(mask, (0, len(global_tokens)))
 
 
-def _in_blocks(
-    query: Tensor, key: Tensor, value: Tensor, shared: tuple[Tensor, Tensor] | None, plan: TextPlan, scale: float
+def _attend_in_blocks(
+    query: Tensor, key: Tensor, value: Tensor, shared: tuple[Tensor, Tensor] | None, plan: SparsePlan, scale: float
 ) -> Tensor:
-    """One text in blocks. query, key, value: [seq, heads, head_dim] -> [seq, heads, head_dim]."""
-    length, size = len(query), plan.size or len(query)
+    """Attend within one sequence, block by block. query, key, value, result: [seq, heads, head_dim]."""
+    length, size = len(query), plan.block_size or len(query)
     blocks = F.pad(query, (0, 0, 0, 0, 0, -length % size)).view(-1, size, *query.shape[1:])
-    sides = [_neighbours(side, size) if plan.size else side[None] for side in (key, value)]
+    sides = [_with_neighbours(side, size) if plan.block_size else side[None] for side in (key, value)]
     if shared is not None:
         pairs = zip(sides, shared, strict=True)
         sides = [torch.cat([side, more.expand(len(side), *more.shape)], 1) for side, more in pairs]
     return ops.block_attention(blocks, sides[0], sides[1], plan.mask, scale).flatten(0, 1)[:length]
 
 
-def _neighbours(side: Tensor, size: int) -> Tensor:
-    """[seq, heads, head_dim] to [blocks, 3 * size, heads, head_dim]: each block between its neighbours, as views."""
+def _with_neighbours(side: Tensor, size: int) -> Tensor:
+    """Each block with the block before and after it, as views: [seq, heads, head_dim] to
+    [blocks, 3 * size, heads, head_dim]."""
     padded = F.pad(side, (0, 0, 0, 0, size, size + -len(side) % size))
     return padded.unfold(0, 3 * size, size).movedim(-1, 1)

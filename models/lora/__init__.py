@@ -1,1 +1,1 @@
-"""LoRA adapters: configuration, reading, and the products beside a model's weights."""
+"""LoRA adapters: their configuration, reading their files, and applying them to the weights of a model."""

@@ -1,7 +1,7 @@
-"""Low-rank adapters beside the weights of one model, each for the rows that ask for it.
+"""Low-rank adapters (LoRA) on the weights of one model. Each row of a step can use another adapter.
 
-A linear that some adapter changes gets an `AdaptedLinear` in place of its packed weight; the others, and a model
-without adapters, know nothing of all this. Who uses which adapter is said for one pass at a time (`Adapters.rows`).
+A linear that an adapter changes gets an `AdaptedWeight` as its packed weight. All other linears, and models without
+adapters, are unchanged. `AdapterSet.used` sets the adapter of each row for one forward pass.
 """
 
 from __future__ import annotations
@@ -21,14 +21,17 @@ from models.layers.activations import activate
 from models.layers.attention import Attention
 from models.layers.linear import Linear
 
-_JOINED = ("query", "key", "value")
+_MERGED = ("query", "key", "value")
+"""Projections that `Attention.merged` computes in one product, in this order."""
 
 
 @dataclass(frozen=True)
-class LowRank:
-    """What an adapter adds to a linear: `x down^T up^T`, any float dtype. down: [rank, in]. up: [out, rank].
+class LowRankUpdate:
+    """What an adapter adds to the output of a linear: `x down^T up^T`.
 
-    Source: Hu et al. 2021, arXiv:2106.09685, section 4.1; its factor alpha / rank is in `up`.
+    down: [rank, in], any float dtype.
+    up: [out, rank], same dtype, already multiplied by the adapter's scale (alpha / rank).
+    Source: Hu et al. 2021, arXiv:2106.09685, section 4.1.
     """
 
     down: Tensor
@@ -37,9 +40,11 @@ class LowRank:
 
 @dataclass(frozen=True)
 class AdapterSelection:
-    """Rows of a tensor that go through adapters: `rows`, adapter by adapter, each with its `parts` of them.
+    """The rows of a tensor that use adapters, grouped by adapter.
 
-    rows: [n], int64, or a slice for all rows in their order. rest: the other rows, [m], int64, or None without any.
+    rows: [n], int64, row indices; or a slice of all rows in their order.
+    parts: name of each adapter with its range in `rows`.
+    rest: [m], int64, indices of the other rows; or None without any.
     """
 
     rows: slice | Tensor
@@ -48,9 +53,11 @@ class AdapterSelection:
 
 
 class AdapterRows:
-    """Which rows of a pass's tensors use which adapter.
+    """Which adapter each row of a forward pass uses.
 
-    names: an adapter for each sequence, empty for none. counts: how many rows each sequence has.
+    names: name of each sequence's adapter, empty for none.
+    counts: number of rows of each sequence.
+    device: of the row indices.
     """
 
     def __init__(self, names: Sequence[str], counts: Sequence[int], device: torch.device) -> None:
@@ -59,43 +66,49 @@ class AdapterRows:
         for index, name in enumerate(names):
             self._spans.setdefault(name, []).append((starts[index], starts[index + 1]))
         self.count, self._device = starts[-1], device
-        self._chosen: dict[frozenset[str], AdapterSelection | None] = {}
+        self._selections: dict[frozenset[str], AdapterSelection | None] = {}
 
-    def among(self, names: frozenset[str]) -> AdapterSelection | None:
-        """The rows of these adapters; None if there are none. Worked out once for all linears that ask the same."""
-        if names not in self._chosen:
-            self._chosen[names] = self._among(names)
-        return self._chosen[names]
+    def select(self, names: frozenset[str]) -> AdapterSelection | None:
+        """The rows that use one of these adapters, or None without any. The selection is kept for later linears."""
+        if names not in self._selections:
+            self._selections[names] = self._select(names)
+        return self._selections[names]
 
-    def _among(self, names: frozenset[str]) -> AdapterSelection | None:
-        chosen = [name for name in self._spans if name in names]
-        if not chosen:
+    def _select(self, names: frozenset[str]) -> AdapterSelection | None:
+        used = [name for name in self._spans if name in names]
+        if not used:
             return None
         rest = self._rows_of(name for name in self._spans if name not in names)
-        if rest is None and len(chosen) == 1:
-            # All rows are its own, however many a tensor has.
-            return AdapterSelection(slice(None), ((chosen[0], slice(None)),), None)
-        ends = (0, *accumulate(sum(end - start for start, end in self._spans[name]) for name in chosen))
-        parts = tuple((name, slice(*ends[index : index + 2])) for index, name in enumerate(chosen))
-        mine = self._rows_of(chosen)
-        assert mine is not None
-        return AdapterSelection(mine, parts, rest)
+        if rest is None and len(used) == 1:
+            # A slice of all rows also fits tensors with another number of rows, such as one row per sequence.
+            return AdapterSelection(slice(None), ((used[0], slice(None)),), None)
+        ends = (0, *accumulate(sum(end - start for start, end in self._spans[name]) for name in used))
+        parts = tuple((name, slice(*ends[index : index + 2])) for index, name in enumerate(used))
+        rows = self._rows_of(used)
+        assert rows is not None
+        return AdapterSelection(rows, parts, rest)
 
     def _rows_of(self, names: Iterable[str]) -> Tensor | None:
-        """[n], int64: the rows of these, one after the other."""
+        """Row indices of these adapters, one adapter after the other: [n], int64; or None without any."""
         rows = [np.arange(*span) for name in names for span in self._spans[name]]
         return torch.from_numpy(np.concatenate(rows)).to(self._device, non_blocking=True) if rows else None
 
 
-class Adapters:
-    """The adapters of one model. rows: those of the pass that is running, None where nobody asks for one."""
+class AdapterSet:
+    """The adapters of one model.
+
+    rows: adapter of each row of the current forward pass; None outside of a pass and where no row uses an adapter.
+    """
 
     def __init__(self) -> None:
         self.rows: AdapterRows | None = None
         self._device = torch.device("cpu")
 
     def used(self, names: Sequence[str], counts: Sequence[int]) -> AbstractContextManager[None]:
-        """A pass over rows of these sequences, see `AdapterRows`; no names for no adapters."""
+        """Context of a forward pass over the rows of these sequences.
+
+        names, counts: as in `AdapterRows`. No names means no adapters.
+        """
         return self._using(AdapterRows(names, counts, self._device)) if any(names) else nullcontext()
 
     @contextmanager
@@ -106,89 +119,95 @@ class Adapters:
         finally:
             self.rows = None
 
-    def attach(self, model: nn.Module, name: str, pairs: Mapping[str, LowRank], dtype: torch.dtype) -> int:
-        """Put an adapter beside the model's weights, after these are packed. Returns the bytes that it takes.
+    def attach(self, model: nn.Module, name: str, updates: Mapping[str, LowRankUpdate], dtype: torch.dtype) -> int:
+        """Add an adapter to the weights of a model, after they are packed.
 
-        pairs: by the path of a linear in the model. dtype: to compute in.
+        name: of the adapter.
+        updates: by path of the linear in the model.
+        dtype: in which the updates are computed.
+        Returns the memory of the adapter, in bytes.
         """
-        joined: dict[str, dict[str, LowRank]] = {}
-        taken = 0
-        for path, pair in pairs.items():
-            self._device = pair.down.device
+        merged: dict[str, dict[str, LowRankUpdate]] = {}
+        added_bytes = 0
+        for path, update in updates.items():
+            self._device = update.down.device
             owner_path, _, leaf = path.rpartition(".")
             owner = model.get_submodule(owner_path)
-            if isinstance(owner, Attention) and owner.merged is not None and leaf in _JOINED:
-                joined.setdefault(owner_path, {})[leaf] = pair
+            if isinstance(owner, Attention) and owner.merged is not None and leaf in _MERGED:
+                merged.setdefault(owner_path, {})[leaf] = update
                 continue
             linear = owner.get_submodule(leaf)
             assert isinstance(linear, Linear)
-            base = linear.packed or _Plain(linear.weight, linear.bias)
-            linear.packed = adapted = self._adapted(base)
-            taken += adapted.add(name, pair, dtype)
-        for path, parts in joined.items():
+            linear.packed = adapted = self._adapt(linear.packed or _Plain(linear.weight, linear.bias))
+            added_bytes += adapted.add(name, update, dtype)
+        for path, parts in merged.items():
             attention = model.get_submodule(path)
             assert isinstance(attention, Attention) and attention.merged is not None
-            attention.merged = adapted = self._adapted(attention.merged)
-            taken += adapted.add(name, _side_by_side(attention, parts), dtype)
-        return taken
+            attention.merged = adapted = self._adapt(attention.merged)
+            added_bytes += adapted.add(name, _merge(attention, parts), dtype)
+        return added_bytes
 
-    def _adapted(self, base: ops.Product) -> AdaptedLinear:
-        return base if isinstance(base, AdaptedLinear) else AdaptedLinear(base, self)
+    def _adapt(self, base: ops.Product) -> AdaptedWeight:
+        return base if isinstance(base, AdaptedWeight) else AdaptedWeight(base, self)
 
 
-class AdaptedLinear:
-    """A product that some rows go through with what an adapter adds.
+class AdaptedWeight:
+    """A weight with the low-rank updates of several adapters, applied to the rows that use them.
 
-    Every row has the numbers that it has alone: those without an adapter get the base's very own, and each product of
-    an adapter is over its own rows.
+    Each row gives the same bits as in a batch of its own. A row without an adapter gives those of the base weight, and
+    an adapter's product is computed over the rows of this adapter only.
     """
 
-    def __init__(self, base: ops.Product, adapters: Adapters) -> None:
+    def __init__(self, base: ops.Product, adapters: AdapterSet) -> None:
         self._base, self._adapters = base, adapters
-        self._added: dict[str, tuple[torch.dtype, ops.Product, ops.Product]] = {}
+        self._updates: dict[str, tuple[torch.dtype, ops.Product, ops.Product]] = {}
         self._names: frozenset[str] = frozenset()
 
-    def add(self, name: str, pair: LowRank, dtype: torch.dtype) -> int:
-        """One more adapter. Returns the bytes that it takes."""
-        packer = ops.packer(dtype, pair.down.device) or _Plain
-        packed = [packer(one.to(dtype).contiguous(), None) for one in (pair.down, pair.up)]
-        self._added[name] = (dtype, packed[0], packed[1])
-        self._names = frozenset(self._added)
-        return sum(one.nbytes for one in packed)
+    def add(self, name: str, update: LowRankUpdate, dtype: torch.dtype) -> int:
+        """Add the update of an adapter, computed in `dtype`. Returns its memory in bytes."""
+        packer = ops.packer(dtype, update.down.device) or _Plain
+        down, up = (packer(factor.to(dtype).contiguous(), None) for factor in (update.down, update.up))
+        self._updates[name] = (dtype, down, up)
+        self._names = frozenset(self._updates)
+        return down.nbytes + up.nbytes
 
     def __call__(self, x: Tensor, activation: Activation | None = None, times: Tensor | None = None) -> Tensor:
-        """Like `Linear.forward`."""
+        """See `ops.Product`."""
         rows = self._adapters.rows
-        chosen = None if rows is None else rows.among(self._names)
-        if rows is None or chosen is None:
+        selection = None if rows is None else rows.select(self._names)
+        if rows is None or selection is None:
             return self._base(x, activation, times)
-        assert isinstance(chosen.rows, slice) or len(x) == rows.count, "rows of another tensor than the pass's"
-        asked = x[chosen.rows]
+        assert isinstance(selection.rows, slice) or len(x) == rows.count, "x has other rows than the forward pass"
+        selected = x[selection.rows]
         if activation is None and times is None:
             y = self._base(x)
-            changed = self._changed(y[chosen.rows], asked, chosen)
+            adapted = self._add_updates(y[selection.rows], selected, selection)
         else:
-            # What is added comes before the activation, which the base's product has inside.
-            changed = self._changed(self._base(asked), asked, chosen)
+            # The update comes before the activation, so these rows cannot use the activation inside the base product.
+            adapted = self._add_updates(self._base(selected), selected, selection)
             if activation is not None:
-                changed = activate(changed, activation)
+                adapted = activate(adapted, activation)
             if times is not None:
-                changed = changed * times[chosen.rows]
-            y = changed
-            if isinstance(chosen.rows, Tensor):
-                y = changed.new_empty(len(x), changed.shape[1])
-            if chosen.rest is not None:
-                rest = chosen.rest
+                adapted = adapted * times[selection.rows]
+            y = adapted
+            if isinstance(selection.rows, Tensor):
+                y = adapted.new_empty(len(x), adapted.shape[1])
+            if selection.rest is not None:
+                rest = selection.rest
                 y[rest] = self._base(x[rest], activation, None if times is None else times[rest])
-        if isinstance(chosen.rows, Tensor):
-            y[chosen.rows] = changed
+        if isinstance(selection.rows, Tensor):
+            y[selection.rows] = adapted
         return y
 
-    def _changed(self, y: Tensor, x: Tensor, chosen: AdapterSelection) -> Tensor:
-        """Add to the base's product, in place, what each adapter makes of its rows. y: [n, out]. x: [n, in]; both of
-        the base's dtypes, where a base that is rounded has bfloat16 around attention."""
-        for name, part in chosen.parts:
-            dtype, down, up = self._added[name]
+    def _add_updates(self, y: Tensor, x: Tensor, selection: AdapterSelection) -> Tensor:
+        """Add the updates to the base product, in place.
+
+        y: [n, out], output of the base weight. Its dtype can differ from that of x: int8 weights write bfloat16 around
+            attention.
+        x: [n, in], input of the base weight.
+        """
+        for name, part in selection.parts:
+            dtype, down, up = self._updates[name]
             y[part] += up(down(x[part].to(dtype)))
         return y
 
@@ -210,11 +229,14 @@ class _Plain:
         return y if times is None else y * times
 
 
-def _side_by_side(attention: Attention, parts: Mapping[str, LowRank]) -> LowRank:
-    """What is added to queries, keys and values as one product's; a factor that they share is there once."""
+def _merge(attention: Attention, parts: Mapping[str, LowRankUpdate]) -> LowRankUpdate:
+    """Merge the updates of queries, keys and values into one update of `attention.merged`.
+
+    parts: by projection. A `down` factor that several of them share appears once in the result.
+    """
     config = attention.config
     heads = {"query": config.num_heads, "key": config.num_kv_heads, "value": config.num_kv_heads}
-    starts = dict(zip(_JOINED, accumulate((0, heads["query"], heads["key"])), strict=True))
+    starts = dict(zip(_MERGED, accumulate((0, heads["query"], heads["key"])), strict=True))
     downs: dict[int, Tensor] = {id(part.down): part.down for part in parts.values()}
     ends = (0, *accumulate(len(down) for down in downs.values()))
     columns = {key: slice(*ends[index : index + 2]) for index, key in enumerate(downs)}
@@ -223,4 +245,4 @@ def _side_by_side(attention: Attention, parts: Mapping[str, LowRank]) -> LowRank
     for leaf, part in parts.items():
         start = starts[leaf] * config.head_dim
         up[start : start + len(part.up), columns[id(part.down)]] = part.up
-    return LowRank(down, up)
+    return LowRankUpdate(down, up)

@@ -1,7 +1,8 @@
-"""What an adapter's `adapter_config.json` says: which modules it changes, with what rank and how strongly. No torch.
+"""Settings of a LoRA adapter: the modules that it changes, their rank and their scale. Imports no torch.
 
-The file is peft's; the factor is that of Hu et al. 2021, arXiv:2106.09685, section 4.1, or, with `use_rslora`, of
-Kalajdzievski 2023, arXiv:2312.03732. Whatever else it may ask for is refused by name.
+The settings are those of `adapter_config.json`, as peft writes it. Unsupported settings are refused by name.
+Source of the scale: Hu et al. 2021, arXiv:2106.09685, section 4.1; with `use_rslora`, Kalajdzievski 2023,
+arXiv:2312.03732.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from typing import Any
 from models.config import ConfigError
 from models.families.shared.fields import Fields, short
 
-_CHANGE_NOTHING = frozenset(
+_IGNORED = frozenset(
     {
         "auto_mapping",
         "base_model_name_or_path",
@@ -34,7 +35,7 @@ _CHANGE_NOTHING = frozenset(
         "task_type",
     }
 )
-"""Where it comes from, how it was trained, how its base lies in memory: nothing that an answer depends on."""
+"""Settings that no output depends on: the origin of the adapter, its training, and the memory layout of its base."""
 
 _READ = frozenset(
     {
@@ -52,19 +53,24 @@ _READ = frozenset(
         "layers_pattern",
     }
 )
-_SOUND_BEGINNINGS = (True, False, "gaussian", "orthogonal", "eva")
-"""Ways to initialise that leave the base's weights alone; the others (PiSSA and such) change them."""
+_SUPPORTED_INITS = (True, False, "gaussian", "orthogonal", "eva")
+"""Initialisations that do not change the weights of the base model. Others, such as PiSSA, change them."""
 
 ALL_LINEAR = "all-linear"
 
 
 @dataclass(frozen=True)
 class LoraConfig:
-    """One adapter's settings. Modules are named as peft sees them in the base model (`model.layers.0.mlp.up_proj`).
+    """Settings of one adapter. Modules have their names in transformers, such as `model.layers.0.mlp.up_proj`.
 
-    targets: names, whole or from a dot on, or one pattern for whole names, or `all-linear`. excluded: the same, or
-    nothing. layers: the only ones that `targets` as names means; empty for all.
-    rank_pattern, alpha_pattern: other values for modules whose names end like that.
+    rank: inner width of the two factors.
+    alpha: numerator of the scale.
+    rslora: divide alpha by the square root of the rank instead of the rank.
+    targets: module names or their last parts; or one regular expression for full names; or `all-linear`.
+    excluded: like `targets`; empty for none.
+    layers: layer numbers to which `targets` as names are restricted; empty for all layers.
+    layers_pattern: names of the module lists that hold the layers; empty for any.
+    rank_pattern, alpha_pattern: pairs of a pattern and a value, for modules whose names end with the pattern.
     """
 
     rank: int
@@ -79,18 +85,18 @@ class LoraConfig:
 
     @classmethod
     def read(cls, hf: Mapping[str, Any]) -> LoraConfig:
-        """Raises ConfigError naming the setting that is wrong or not supported."""
+        """Read the settings of peft. Raises ConfigError naming the setting that is invalid or not supported."""
         fields = Fields(hf)
         if hf.get("peft_type") != "LORA":
-            raise ConfigError(f"'peft_type': {short(hf.get('peft_type'))} is not supported, only 'LORA'")
+            raise ConfigError(f"'peft_type': {short(hf.get('peft_type'))} is not supported; only 'LORA' is")
         fields.refuse_unless("bias", "none")
-        fields.refuse_unless("init_lora_weights", *_SOUND_BEGINNINGS)
+        fields.refuse_unless("init_lora_weights", *_SUPPORTED_INITS)
         for name, value in hf.items():
-            if name not in _READ | _CHANGE_NOTHING and value not in (None, False, [], {}):
+            if name not in _READ | _IGNORED and value not in (None, False, [], {}):
                 raise ConfigError(f"{name!r}: {short(value)} is not supported")
         targets = _names(hf, "target_modules")
         if not targets:
-            raise ConfigError("'target_modules' is missing")
+            raise ConfigError("'target_modules' is missing or empty")
         return cls(
             rank=fields.integer("r", 8),
             alpha=fields.number("lora_alpha", 8),
@@ -104,7 +110,7 @@ class LoraConfig:
         )
 
     def is_target(self, module: str) -> bool:
-        """Whether the adapter changes a linear of this name."""
+        """Whether the adapter changes the linear with this name."""
         if self.excluded and _matches(self.excluded, module):
             return False
         if isinstance(self.targets, str) and self.targets.lower() == ALL_LINEAR:
@@ -112,11 +118,11 @@ class LoraConfig:
         return _matches(self.targets, module) and (isinstance(self.targets, str) or self._is_layer(module))
 
     def rank_of(self, module: str) -> int:
-        """Inner width of the two factors."""
+        """Rank of the update of a module."""
         return int(_first(self.rank_pattern, module, self.rank))
 
     def scale_of(self, module: str) -> float:
-        """What the product of the two factors is multiplied by."""
+        """Factor by which the update of a module is multiplied."""
         rank = self.rank_of(module)
         return _first(self.alpha_pattern, module, self.alpha) / (rank**0.5 if self.rslora else rank)
 
@@ -129,10 +135,10 @@ class LoraConfig:
         return found is not None and int(found[1]) in self.layers
 
 
-def _matches(wanted: str | Sequence[str], module: str) -> bool:
-    if isinstance(wanted, str):
-        return re.fullmatch(wanted, module) is not None
-    return any(module == name or module.endswith(f".{name}") for name in wanted)
+def _matches(targets: str | Sequence[str], module: str) -> bool:
+    if isinstance(targets, str):
+        return re.fullmatch(targets, module) is not None
+    return any(module == name or module.endswith(f".{name}") for name in targets)
 
 
 def _first(pattern: Sequence[tuple[str, float]], module: str, default: float) -> float:
@@ -147,7 +153,7 @@ def _names(hf: Mapping[str, Any], name: str) -> str | tuple[str, ...]:
         _compile(value, name)
         return value
     if not isinstance(value, list) or not all(isinstance(one, str) for one in value):
-        raise ConfigError(f"{name!r} must be a pattern or a list of names")
+        raise ConfigError(f"{name!r} must be a regular expression or a list of names")
     return tuple(value)
 
 
@@ -162,7 +168,7 @@ def _layers(hf: Mapping[str, Any]) -> tuple[int, ...]:
     value = hf.get("layers_to_transform")
     layers = [] if value is None else value if isinstance(value, list) else [value]
     if not all(isinstance(layer, int) and not isinstance(layer, bool) and layer >= 0 for layer in layers):
-        raise ConfigError("'layers_to_transform' must be a number of a layer or a list of them")
+        raise ConfigError("'layers_to_transform' must be a layer number or a list of layer numbers")
     return tuple(layers)
 
 
@@ -182,4 +188,4 @@ def _compile(pattern: str, name: str) -> None:
     try:
         re.compile(pattern)
     except re.error:
-        raise ConfigError(f"{name!r}: {short(pattern)} is not a pattern") from None
+        raise ConfigError(f"{name!r}: {short(pattern)} is not a regular expression") from None

@@ -1,4 +1,7 @@
-"""From a directory that peft saved to what each linear of the model gets: its tensors, by the family's own rules."""
+"""Read a low-rank adapter that peft saved, and assign its tensors to the linears of a model.
+
+The names and layouts of the tensors are converted by the weight rules of the model's family.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +15,7 @@ from torch import Tensor, nn
 
 from models.config import ConfigError
 from models.layers.linear import Linear
-from models.lora.adapters import LowRank
+from models.lora.adapters import LowRankUpdate
 from models.lora.config import LoraConfig
 from models.transformer import Transformer
 from weights.read import StoredTensor, open_safetensors
@@ -24,25 +27,25 @@ _FLOATS = (torch.float32, torch.float16, torch.bfloat16)
 
 
 def adaptable(model: Transformer) -> dict[str, tuple[int, int]]:
-    """Linears that an adapter may change, by their paths, with their shapes [out, in]; to be asked before packing.
+    """Shape [out, in] of each linear that an adapter may change, by its path. Call before the weights are packed.
 
-    Each is applied to the tokens of a step in their order, or to a row of each text; a part says in `not_by_token`
-    which of its own are applied to others.
+    An adaptable linear is applied to the tokens of a step in their order, or to one row per sequence. Modules list
+    their other children in `unadaptable`.
     """
-    found: dict[str, tuple[int, int]] = {}
+    shapes: dict[str, tuple[int, int]] = {}
     seen: set[nn.Module] = set()
 
-    def look(module: nn.Module, path: str) -> None:
+    def visit(module: nn.Module, path: str) -> None:
         if isinstance(module, Linear):
-            found[path] = (module.weight.shape[0], module.weight.shape[1])
-        others = getattr(module, "not_by_token", ())
+            shapes[path] = (module.weight.shape[0], module.weight.shape[1])
+        unadaptable = getattr(module, "unadaptable", ())
         for name, child in module.named_children():
-            if name not in others and child not in seen:
+            if name not in unadaptable and child not in seen:
                 seen.add(child)
-                look(child, f"{path}.{name}" if path else name)
+                visit(child, f"{path}.{name}" if path else name)
 
-    look(model, "")
-    return found
+    visit(model, "")
+    return shapes
 
 
 def read_lora(
@@ -52,76 +55,85 @@ def read_lora(
     linears: Mapping[str, tuple[int, int]],
     base_names: Iterable[str],
     device: torch.device,
-) -> dict[str, LowRank]:
-    """What an adapter adds, by the path of each linear; float32, on the device.
+) -> dict[str, LowRankUpdate]:
+    """Read the update of each linear, float32, by the path of the linear.
 
-    settings: `adapter_config.json`. rules: of the base's family. linears: see `adaptable`. base_names: of the tensors
-    in the base's checkpoint, to tell what the adapter lacks.
+    directory: of the adapter.
+    settings: content of `adapter_config.json`.
+    rules: weight rules of the base model's family.
+    linears: see `adaptable`.
+    base_names: names of the tensors in the base model's checkpoint, to find targets that the adapter lacks.
+    device: of the tensors.
 
-    Raises ConfigError or WeightsError, one line, for settings that are not supported and for tensors that are missing,
-    unexpected or not of the base's shapes.
+    Raises ConfigError or WeightsError, with a message of one line, for unsupported settings, and for tensors that are
+    missing, unexpected, or of other shapes than in the base model.
     """
     config = LoraConfig.read(settings)
-    pairs: dict[str, LowRank] = {}
+    updates: dict[str, LowRankUpdate] = {}
     with open_safetensors(directory, WEIGHTS) as stored:
         for module, (down, up) in _modules(stored).items():
             if not config.is_target(module):
-                raise ConfigError(f"{WEIGHTS!r} changes {module!r}, which is no target of its adapter_config.json")
-            for path, pair in _pairs(module, down, up, config, rules, device).items():
+                raise ConfigError(
+                    f"{WEIGHTS!r} changes {module!r}, which adapter_config.json does not list as a target"
+                )
+            for path, update in _updates(module, down, up, config, rules, device).items():
                 if path not in linears:
-                    raise ConfigError(f"{module!r} is no linear layer of the base that can be adapted")
-                shape = (len(pair.up), pair.down.shape[1])
+                    raise ConfigError(f"{module!r} is not a linear layer of the base model that can be adapted")
+                shape = (len(update.up), update.down.shape[1])
                 if shape != linears[path]:
-                    raise ConfigError(f"{module!r} is made for {list(shape)} weights, the base's are {linears[path]}")
-                pairs[path] = pair
-    if not pairs:
+                    raise ConfigError(
+                        f"{module!r} is for a weight of shape {list(shape)}; the base model's is {list(linears[path])}"
+                    )
+                updates[path] = update
+    if not updates:
         raise ConfigError(f"{WEIGHTS!r} changes nothing in this model")
-    _refuse_missing(config, rules, base_names, {path for path in linears if not path.startswith("head.")}, pairs)
-    return pairs
+    _refuse_missing(config, rules, base_names, {path for path in linears if not path.startswith("head.")}, updates)
+    return updates
 
 
 def _modules(stored: Mapping[str, StoredTensor]) -> dict[str, tuple[StoredTensor, StoredTensor]]:
-    """The two factors of each module that the file changes."""
+    """The two factors, `lora_A` and `lora_B`, of each module in the file."""
     found: dict[str, dict[str, StoredTensor]] = {}
     for name, tensor in stored.items():
         match = _NAME.fullmatch(name)
         if match is None:
-            raise ConfigError(f"tensor {name!r} is not supported, only lora_A and lora_B of linear layers")
+            raise ConfigError(f"tensor {name!r} is not supported; only lora_A and lora_B of linear layers are")
         if tensor.dtype not in _FLOATS or len(tensor.shape) != 2:
             raise ConfigError(f"tensor {name!r} is not a matrix of floating-point numbers")
         found.setdefault(match[1], {})[match[2]] = tensor
     for module, factors in found.items():
         if len(factors) != 2:
-            raise ConfigError(f"{module!r} has only one of lora_A and lora_B")
+            raise ConfigError(f"{module!r} has only one of the two tensors lora_A and lora_B")
     return {module: (factors["A"], factors["B"]) for module, factors in found.items()}
 
 
-def _pairs(
+def _updates(
     module: str,
     down: StoredTensor,
     up: StoredTensor,
     config: LoraConfig,
     rules: Sequence[Rule],
     device: torch.device,
-) -> dict[str, LowRank]:
-    """One module of the file as linears of ours: several where the checkpoint has them in one, none for what is unused.
+) -> dict[str, LowRankUpdate]:
+    """Convert one module of the file to updates of the model's linears, by their paths.
 
-    What adds to a weight is rearranged as the weight is; the factor `lora_B` has the weight's rows.
+    The result has several updates for a module that the model splits, and none for a module that it does not use.
+    The weight rules rearrange `lora_B` like the weight, because it has the rows of the weight.
     """
     rank = config.rank_of(module)
     if (down.shape[0], up.shape[1]) != (rank, rank):
-        raise ConfigError(f"{module!r} has rank {down.shape[0]} and {up.shape[1]}, adapter_config.json says {rank}")
+        raise ConfigError(f"{module!r} has ranks {down.shape[0]} and {up.shape[1]}; adapter_config.json says {rank}")
     match = first_match(rules, f"{module}.weight")
     if match is None:
-        raise ConfigError(f"the base model has no {module!r}")
+        raise ConfigError(f"the base model has no module {module!r}")
     rule, names = match
     scaled: Tensor = up.read().to(device, torch.float32) * config.scale_of(module)
     try:
-        ours = rule.change(scaled.T if transpose in rule.steps else scaled) if names else ()
+        parts = rule.change(scaled.T if transpose in rule.steps else scaled) if names else ()
     except ValueError as error:
         raise ConfigError(f"{module!r}: {error}") from None
     shared = down.read().to(device, torch.float32, copy=True)
-    return {name.removesuffix(".weight"): LowRank(shared, piece) for name, piece in zip(names, ours, strict=True)}
+    return {name.removesuffix(".weight"): LowRankUpdate(shared, part) for name, part in zip(names, parts, strict=True)}
 
 
 def _refuse_missing(
@@ -129,15 +141,18 @@ def _refuse_missing(
     rules: Sequence[Rule],
     base_names: Iterable[str],
     layers: set[str],
-    pairs: Mapping[str, LowRank],
+    updates: Mapping[str, LowRankUpdate],
 ) -> None:
-    """A file that was cut, or belongs to other settings, has less than its settings promise."""
+    """Refuse a file that lacks targets of its settings: it was truncated, or belongs to other settings.
+
+    layers: paths of the linears that the file must cover where its settings target them.
+    """
     matches = [
         first_match(rules, name)
         for name in base_names
         if name.endswith(".weight") and config.is_target(name.removesuffix(".weight"))
     ]
-    promised = {target.removesuffix(".weight") for match in matches if match is not None for target in match[1]}
-    missing = (promised & layers) - pairs.keys()
+    targets = {target.removesuffix(".weight") for match in matches if match is not None for target in match[1]}
+    missing = (targets & layers) - updates.keys()
     if missing:
-        raise ConfigError(f"{WEIGHTS!r} lacks {len(missing)} layers of its targets ({min(missing)} and such)")
+        raise ConfigError(f"{WEIGHTS!r} lacks {len(missing)} of its target layers, for example {min(missing)}")

@@ -1,10 +1,10 @@
-"""The HTTP application: routes, errors, the document. What it serves comes in as `State`; it starts nothing itself."""
+"""The FastAPI application: routes, error handlers, the OpenAPI document. `State` holds everything that routes use."""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager, nullcontext
 from functools import cache
 
 from fastapi import FastAPI
@@ -13,72 +13,46 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import ASGIApp
 
-from server.api import (
-    routes_audio,
-    routes_encode,
-    routes_fill_mask,
-    routes_generate,
-    routes_operations,
-    routes_question_answer,
-    routes_rerank,
-    routes_similarity,
-    routes_token_classify,
-    routes_tokenize,
-    routes_translate,
-    routes_zero_shot_classify,
-)
+from server.api import docs_page, status_routes
+from server.api.dialects.registry import ROUTES, add_routes, with_paths
 from server.api.documents import DESCRIPTION, document
-from server.api.gate import Gate, error_response
+from server.api.middleware import RequestMiddleware, error_response
 from server.api.state import State
 from server.api.telemetry import version
 from server.errors import EngineFailure, MethodNotAllowed, NotFound, RequestError
 
 log = logging.getLogger("triptych.api")
 
-ROUTES = (
-    routes_generate,
-    routes_translate,
-    routes_encode,
-    routes_similarity,
-    routes_rerank,
-    routes_fill_mask,
-    routes_token_classify,
-    routes_question_answer,
-    routes_zero_shot_classify,
-    routes_tokenize,
-    routes_audio,
-    routes_operations,
-)
+Lifespan = Callable[[], AbstractAsyncContextManager[None]]
 
 
-def create_app(state: State) -> ASGIApp:
-    """The whole application around one state, behind its gate."""
-    return Gate(create_routes(state), state)
+def create_api(state: State, lifespan: Lifespan = nullcontext) -> ASGIApp:
+    """Create the ASGI application.
+
+    state: what the routes share.
+    lifespan: returns the context manager that is entered when the ASGI server starts and left when it stops.
+    """
+    return RequestMiddleware(create_routes(state, lifespan), state)
 
 
-def create_routes(state: State) -> FastAPI:
-    """The routes without the gate, for what looks at the route table."""
-
-    @asynccontextmanager
-    async def lifespan(app: FastAPI) -> AsyncIterator[None]:
-        yield
-        state.threads.shutdown(wait=False, cancel_futures=True)
-
+def create_routes(state: State, lifespan: Lifespan = nullcontext) -> FastAPI:
+    """Create the application without the middleware, so that tests can read the route table."""
     app = FastAPI(
         title="Triptych",
         version=version(),
         description=DESCRIPTION,
-        lifespan=lifespan,
-        docs_url="/docs",
+        lifespan=lambda app: lifespan(),
+        docs_url=None,
         redoc_url=None,
-        swagger_ui_oauth2_redirect_url=None,
     )
     app.state.triptych = state
-    for routes in ROUTES:
-        app.include_router(routes.router)
+    add_routes(app)
+    app.include_router(status_routes.router)
+    app.include_router(docs_page.router)
 
     def answer(request: Request, error: RequestError) -> Response:
-        return error_response(error, request.scope["triptych.request_id"], state, request.scope["path"])
+        path = request.scope["path"]
+        return error_response(with_paths(error, path), request.scope["triptych.request_id"], state, path)
 
     async def on_request_error(request: Request, error: Exception) -> Response:
         assert isinstance(error, RequestError)
@@ -97,5 +71,5 @@ def create_routes(state: State) -> FastAPI:
     app.add_exception_handler(RequestError, on_request_error)
     app.add_exception_handler(HTTPException, on_http_error)
     app.add_exception_handler(Exception, on_fault)
-    app.openapi = cache(lambda: document(app))  # type: ignore[method-assign]
+    app.openapi = cache(lambda: document(app, ROUTES, (status_routes.Status, status_routes.InfoAnswer)))  # type: ignore[method-assign]
     return app

@@ -1,41 +1,36 @@
-"""uvicorn's HTTP/1.1 protocol with what it lacks: a deadline and a size limit for headers, a short way for bodies."""
+"""uvicorn's HTTP/1.1 protocol with limits for request headers, and with direct writes of response bodies.
+
+Direct writes are the fast path of event streams (docs/decisions/0024-events-past-the-event-loop.md). They use an
+internal method of uvicorn, so `choose_protocol` tests them when the server starts.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import logging
 from typing import Any
 
+import uvicorn
+from starlette.types import Receive, Scope, Send
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
+from uvicorn.server import ServerState
 
-from server.api.sse import CHANNEL
+from server.api.sse import DIRECT_CONNECTION
+
+log = logging.getLogger("triptych.protocol")
 
 HEADER_SECONDS = 10.0
 MAX_HEADER_BYTES = 64 << 10
+SELF_TEST_SECONDS = 10.0
 
 _TOO_LARGE = b"HTTP/1.1 431 Request Header Fields Too Large\r\nconnection: close\r\ncontent-length: 0\r\n\r\n"
 
 
-class Channel:
-    """Writes pieces of a chunked body to the connection (RFC 9112, section 7.1), as the cycle's `send` would.
+class LimitedHttpProtocol(HttpToolsProtocol):
+    """Closes a connection whose request line and headers take too long or are too large.
 
-    A frame through ASGI passes five wrappers and a timer; with a step's frames for many streams that is most of the
-    time that they take.
+    The deadline also applies to a new connection that sends nothing.
     """
-
-    def __init__(self, cycle: RequestResponseCycle) -> None:
-        self._cycle = cycle
-
-    def write(self, body: bytes) -> bool:
-        """Write a piece that is not empty, if the head has been sent, the client is there and takes what it gets."""
-        cycle = self._cycle
-        if not cycle.chunked_encoding or cycle.flow.write_paused or cycle.disconnected or cycle.response_complete:
-            return False
-        cycle.transport.write(b"%x\r\n%b\r\n" % (len(body), body))
-        return True
-
-
-class Protocol(HttpToolsProtocol):
-    """Closes a connection whose request line and headers take too long or are too large, idle ones included."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -45,10 +40,10 @@ class Protocol(HttpToolsProtocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         super().connection_made(transport)  # type: ignore[arg-type]
-        self._await_headers()
+        self._start_header_timer()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._stop_timer()
+        self._stop_header_timer()
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
@@ -62,23 +57,124 @@ class Protocol(HttpToolsProtocol):
     def on_message_begin(self) -> None:
         super().on_message_begin()
         if self._header_timer is None:
-            self._await_headers()
+            self._start_header_timer()
 
     def on_headers_complete(self) -> None:
-        self._stop_timer()
+        self._stop_header_timer()
         self._in_headers = False
         super().on_headers_complete()
 
-    def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:
-        cycle.scope[CHANNEL] = Channel(cycle)  # type: ignore[literal-required]
-        super()._start_asgi_task(cycle, app)
-
-    def _await_headers(self) -> None:
+    def _start_header_timer(self) -> None:
         self._in_headers = True
         self._header_bytes = 0
         self._header_timer = self.loop.call_later(HEADER_SECONDS, self.transport.abort)
 
-    def _stop_timer(self) -> None:
+    def _stop_header_timer(self) -> None:
         if self._header_timer is not None:
             self._header_timer.cancel()
             self._header_timer = None
+
+
+class UvicornConnection:
+    """Writes chunks of a response body to the connection of one request, without ASGI.
+
+    Produces the same bytes as uvicorn's `send` (chunked encoding, RFC 9112, section 7.1). Through ASGI, a chunk passes
+    five wrappers and a timer. With one chunk per stream and step, these would cost more than the chunks themselves.
+    """
+
+    def __init__(self, cycle: RequestResponseCycle) -> None:
+        self._cycle = cycle
+
+    def write(self, body: bytes) -> bool:
+        """Write a chunk of at least one byte and return True, or return False and write nothing.
+
+        False before the response head, after the end of the response, without a client, and while the client reads
+        more slowly than the server writes.
+        """
+        cycle = self._cycle
+        if not cycle.chunked_encoding or cycle.flow.write_paused or cycle.disconnected or cycle.response_complete:
+            return False
+        cycle.transport.write(b"%x\r\n%b\r\n" % (len(body), body))
+        return True
+
+
+class DirectHttpProtocol(LimitedHttpProtocol):
+    """Adds the connection of each request to its scope, for direct writes."""
+
+    def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:
+        cycle.scope[DIRECT_CONNECTION] = UvicornConnection(cycle)  # type: ignore[literal-required]
+        super()._start_asgi_task(cycle, app)
+
+
+async def choose_protocol(candidate: type[LimitedHttpProtocol] = DirectHttpProtocol) -> type[LimitedHttpProtocol]:
+    """Return `candidate` if its direct writes work with the installed uvicorn, else the protocol without them."""
+    try:
+        async with asyncio.timeout(SELF_TEST_SECONDS):
+            if await _direct_writes_work(candidate):
+                return candidate
+        reason = "the bytes on the connection are wrong"
+    except Exception as error:
+        reason = f"{type(error).__name__}: {error}"
+    log.warning("direct writes do not work with uvicorn %s (%s); events use ASGI", uvicorn.__version__, reason)
+    return LimitedHttpProtocol
+
+
+async def _direct_writes_work(protocol_class: type[LimitedHttpProtocol]) -> bool:
+    """Run one request in memory, with direct and ASGI writes in turn, and compare the response body."""
+    accepted: list[bool] = []
+    transport = _MemoryTransport()
+
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        connection = scope.get(DIRECT_CONNECTION, _NoConnection())
+        accepted.append(connection.write(b"before the head"))
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        for number in (b"1", b"2"):
+            accepted.append(connection.write(b"direct " + number))
+            await send({"type": "http.response.body", "body": b"asgi " + number, "more_body": True})
+        await send({"type": "http.response.body", "body": b"", "more_body": False})
+        accepted.append(connection.write(b"after the end"))
+        transport.close()
+
+    config = uvicorn.Config(app, lifespan="off", log_config=None)
+    config.load()
+    protocol = protocol_class(config=config, server_state=ServerState(), app_state={})
+    protocol.connection_made(transport)
+    try:
+        protocol.data_received(b"GET / HTTP/1.1\r\nhost: localhost\r\n\r\n")
+        await transport.closed.wait()
+    finally:
+        protocol.connection_lost(None)
+    body = bytes(transport.written).partition(b"\r\n\r\n")[2]
+    expected = b"8\r\ndirect 1\r\n6\r\nasgi 1\r\n8\r\ndirect 2\r\n6\r\nasgi 2\r\n0\r\n\r\n"
+    return body == expected and accepted == [False, True, True, False]
+
+
+class _NoConnection:
+    """Stands for the connection that a protocol did not add to the scope."""
+
+    def write(self, body: bytes) -> bool:
+        return False
+
+
+class _MemoryTransport(asyncio.Transport):
+    """Collects written bytes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.closed = asyncio.Event()
+        self.written = bytearray()
+
+    def write(self, data: bytes | bytearray | memoryview) -> None:
+        self.written += data
+
+    def is_closing(self) -> bool:
+        return self.closed.is_set()
+
+    def close(self) -> None:
+        self.closed.set()
+
+    def pause_reading(self) -> None:
+        pass
+
+    def resume_reading(self) -> None:
+        pass

@@ -1,7 +1,7 @@
-"""The life of a server: listen, load, serve, drain, stop. Brings uvicorn, the supervisor and signals together.
+"""Run the application under uvicorn: socket, signals and the fast protocol.
 
-The listener opens before anything loads, so that probes get answers from the first moment; a signal lets running
-requests finish, a second one does not.
+The listener opens before the models load, so that probes get answers from the first moment. The first signal lets
+running requests finish; the second one ends the process.
 """
 
 from __future__ import annotations
@@ -9,36 +9,32 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import errno
-import gc
 import logging
 import os
 import signal
 import socket
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Callable, Iterator
 
 import uvicorn
 from starlette.types import ASGIApp
 
-from server.api.protocol import Protocol
-from server.api.state import State
+from server.api.lifecycle import Lifecycle
+from server.api.protocol import choose_protocol
 from server.errors import StartError
-from server.ipc.supervisor import Supervisor
 
 log = logging.getLogger("triptych.serve")
 
 KEEP_ALIVE_SECONDS = 30
-STALLED_READER_MS = 30_000
-"""The kernel drops a connection whose client takes no byte for so long."""
-
-FLUSH_SECONDS = 1.0
-BACKLOG = 2048
+STALLED_CLIENT_MILLISECONDS = 30_000
+"""The kernel closes a connection whose client acknowledges no byte for this time."""
+BACKLOG_CONNECTIONS = 2048
 
 
 def listen(host: str, port: int) -> socket.socket:
-    """A listening socket. Raises StartError, one line, when the address cannot be had."""
+    """Open a listening socket. Raises StartError if the address cannot be used."""
     try:
         family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
-        listener = socket.create_server(address[:2], family=family, backlog=BACKLOG)
+        listener = socket.create_server(address[:2], family=family, backlog=BACKLOG_CONNECTIONS)
     except socket.gaierror:
         raise StartError(f"host {host!r} is not an address of this machine") from None
     except OSError as error:
@@ -46,34 +42,28 @@ def listen(host: str, port: int) -> socket.socket:
             raise StartError(f"port {port} on {host} is already in use") from None
         raise StartError(f"cannot listen on {host} port {port}: {error.strerror}") from None
     if hasattr(socket, "TCP_USER_TIMEOUT"):
-        listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, STALLED_READER_MS)
+        listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, STALLED_CLIENT_MILLISECONDS)
     return listener
 
 
-class _Server(uvicorn.Server):
-    """uvicorn without its signal handling: ours drains first."""
+class _UvicornServer(uvicorn.Server):
+    """uvicorn without its signal handlers, which would close the listener before running requests finish."""
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
         yield
 
 
-async def serve(
-    app: ASGIApp,
-    state: State,
-    supervisor: Supervisor,
-    listener: socket.socket,
-    load: Callable[[], Awaitable[None]],
-    on_ready: Callable[[], None],
-) -> None:
-    """Serve until a signal, then drain and stop. The worker never outlives this.
+async def serve(app: ASGIApp, lifecycle: Lifecycle, listener: socket.socket, on_ready: Callable[[], None]) -> None:
+    """Serve until a signal, then drain and stop.
 
-    load: makes the tokenizers ready; it runs while the worker loads. on_ready: called once, when all is loaded.
-    Raises StartError (or CheckpointError) when loading fails.
+    app: the application, whose lifespan is that of `lifecycle`.
+    on_ready: called once, when everything is loaded.
+    Raises StartError when loading fails, CheckpointError if a checkpoint is the reason.
     """
     config = uvicorn.Config(
         app,
-        http=Protocol,
+        http=await choose_protocol(),
         ws="none",
         lifespan="on",
         log_config=None,
@@ -82,72 +72,37 @@ async def serve(
         timeout_keep_alive=KEEP_ALIVE_SECONDS,
         timeout_graceful_shutdown=2,
     )
-    server = _Server(config)
-    stopping = asyncio.Event()
-    _on_signals(stopping, supervisor)
+    server = _UvicornServer(config)
+    signalled = asyncio.Event()
+    _handle_signals(signalled, lifecycle)
     serving = asyncio.create_task(server.serve(sockets=[listener]), name="http")
-    asked = asyncio.create_task(stopping.wait(), name="signal")
-    loading = asyncio.create_task(_load(load, supervisor), name="loading")
+    stopping = asyncio.create_task(signalled.wait(), name="signal")
+    loading = asyncio.create_task(lifecycle.wait_loaded(), name="wait for loading")
     try:
-        await asyncio.wait({serving, asked, loading}, return_when=asyncio.FIRST_COMPLETED)
+        await asyncio.wait({serving, stopping, loading}, return_when=asyncio.FIRST_COMPLETED)
         if loading.done():
             loading.result()
-            # What lives as long as the process need not be looked at by every collection.
-            gc.collect()
-            gc.freeze()
-            state.started = True
             on_ready()
-            await asyncio.wait({serving, asked}, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait({serving, stopping}, return_when=asyncio.FIRST_COMPLETED)
         if serving.done():
             serving.result()
-        await _drain(state)
+        # uvicorn closes the listener before it ends the lifespan. Draining first keeps /ready answering.
+        await lifecycle.drain()
     finally:
         loading.cancel()
-        asked.cancel()
-        state.draining = True
+        stopping.cancel()
         server.should_exit = True
         await asyncio.gather(serving, loading, return_exceptions=True)
-        await supervisor.stop()
 
 
-async def _load(load: Callable[[], Awaitable[None]], supervisor: Supervisor) -> None:
-    """Tokenizers and the worker side by side: most of the worker's time is its imports."""
-    worker = asyncio.create_task(supervisor.start(), name="worker")
-    try:
-        await load()
-        await worker
-    finally:
-        worker.cancel()
-        await asyncio.gather(worker, return_exceptions=True)
-
-
-def _on_signals(stopping: asyncio.Event, supervisor: Supervisor) -> None:
+def _handle_signals(signalled: asyncio.Event, lifecycle: Lifecycle) -> None:
     def on_signal() -> None:
-        if stopping.is_set():
-            log.warning("stopping at once")
-            supervisor.kill()
+        if signalled.is_set():
+            log.warning("second signal: stopping without waiting for running requests")
+            lifecycle.supervisor.kill()
             os._exit(130)
-        stopping.set()
+        signalled.set()
 
     loop = asyncio.get_running_loop()
-    for name in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(name, on_signal)
-
-
-async def _drain(state: State) -> None:
-    """Refuse what is new, let what runs finish, and tell it when its time is over."""
-    state.draining = True
-    if state.answering:
-        log.info("draining %d requests, %g s at most", state.answering, state.settings.grace_seconds)
-    if not await _idle(state, state.settings.grace_seconds):
-        state.client.fail_all("not_ready", "the server is shutting down")
-        await _idle(state, FLUSH_SECONDS)
-
-
-async def _idle(state: State, seconds: float) -> bool:
-    """Whether all answers were given within so many seconds."""
-    loop = asyncio.get_running_loop()
-    end = loop.time() + seconds
-    while state.answering and loop.time() < end:
-        await asyncio.sleep(0.02)
-    return not state.answering
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, on_signal)

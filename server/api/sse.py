@@ -49,29 +49,29 @@ def frame(name: str, value: Any) -> bytes:
     return b"event: %s\ndata: %s\n\n" % (name.encode(), dumps(value))
 
 
-class Channel(Protocol):
+class DirectConnection(Protocol):
     """A way past ASGI for the body of one answer, whose head has been sent."""
 
     def write(self, body: bytes) -> bool:
         """Send now and return True; return False, with nothing sent, where one would have to wait."""
 
 
-CHANNEL = "triptych.channel"
+DIRECT_CONNECTION = "triptych.direct_connection"
 """Where a request's scope has it, on connections that have one."""
 
 
 class Writer:
     """Where the frames of a stream go. `write` never waits, `send` does."""
 
-    def __init__(self, send: Send, channel: Channel | None) -> None:
+    def __init__(self, send: Send, connection: DirectConnection | None) -> None:
         self.last_sent = time.monotonic()
         self._send = send
-        self._channel = channel
+        self._connection = connection
         self._kept: list[bytes] = []
 
     def write(self, body: bytes) -> bool:
         """Send if that can be done at once. If not, it is kept and False returned: `send` before writing more."""
-        if self._channel is not None and not self._kept and self._channel.write(body):
+        if self._connection is not None and not self._kept and self._connection.write(body):
             self.last_sent = time.monotonic()
             return True
         self._kept.append(body)
@@ -105,7 +105,7 @@ class EventStream(Response):
         self._ping_seconds = ping_seconds
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        writer = Writer(send, scope.get(CHANNEL))
+        writer = Writer(send, scope.get(DIRECT_CONNECTION))
 
         async def ping() -> None:
             while True:

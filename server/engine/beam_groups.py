@@ -21,19 +21,17 @@ from server.engine.beam_search import BeamSearch, Describe, Float32s, Ids
 from server.ipc.params import GenerationParams
 
 
-def make_search(params: GenerationParams, end_ids: frozenset[int]) -> BeamSearch | None:
+def make_search(params: GenerationParams, max_new_tokens: int, end_ids: frozenset[int]) -> BeamSearch | None:
     """The search that a request asks for; None without beams."""
     if params.num_beams == 1:
         return None
     if params.num_beam_groups == 1:
-        return BeamSearch(
-            params.num_beams, params.max_new_tokens, end_ids, params.length_penalty, params.early_stopping
-        )
+        return BeamSearch(params.num_beams, max_new_tokens, end_ids, params.length_penalty, params.early_stopping)
     return GroupSearch(
         params.num_beams,
         params.num_beam_groups,
         params.diversity_penalty,
-        params.max_new_tokens,
+        max_new_tokens,
         end_ids,
         params.length_penalty,
         params.early_stopping,

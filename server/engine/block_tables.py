@@ -34,7 +34,7 @@ class BlockTables:
 
     def refusal(self, request: Request) -> str | None:
         """Why the pools could not hold a request even alone, or None."""
-        tokens = request.num_prompt_tokens + request.params.max_new_tokens
+        tokens = request.num_prompt_tokens + request.max_new_tokens
         worst = request.width * self.self_pool.blocks_for(tokens)
         if worst > self.self_pool.num_blocks:
             return (
@@ -115,7 +115,7 @@ class BlockTables:
             request.cross_block_table = self.cross_pool.allocate(needed)
 
     def _may_share(self, request: Request) -> bool:
-        return self.prefix_cache and not request.params.prompt_logprobs
+        return self.prefix_cache and not request.wants_prompt_logprobs
 
     # ----------------------------------------------------------------------------------------------- on the way
 

@@ -32,7 +32,7 @@ class Drafter(Protocol):
 
 def wanted(request: Request, num_tokens: int) -> int:
     """Tokens to guess: one less than the request may still make, as the model's own token comes on top."""
-    return min(num_tokens, request.params.max_new_tokens - request.num_generated - 1)
+    return min(num_tokens, request.max_new_tokens - request.num_generated - 1)
 
 
 @dataclass(slots=True)

@@ -46,16 +46,16 @@ class Encoding:
     def has_work(self) -> bool:
         return len(self.queue) > 0
 
-    def add(self, message: Encode, events: Events) -> EncodeRequest | None:
-        """Queue the texts. A request that can never run ends here, and None is returned."""
+    def add(self, message: Encode, events: Events) -> list[EncodeRequest]:
+        """Queue the texts. Returns the request if it waits; one that can never run has failed already."""
         request = EncodeRequest(message, message.model if message.model != self.name else "")
         code, reason = self._refusal(message)
         if reason:
             request.finished = True
             events.failed.append(Failed(message.request_id, code, reason))
-            return None
+            return []
         self.queue.add(request)
-        return request
+        return [request]
 
     def _refusal(self, message: Encode) -> tuple[FailureCode, str]:
         if not message.items:

@@ -11,6 +11,7 @@ import logging
 import os
 import time
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -81,18 +82,20 @@ class Engine:
     def add(self, message: Generate | Encode) -> None:
         """Take a request in. What is wrong with it is told by the next `step`, like every other end."""
         model = self._by_name.get(message.model)
-        request: Request | EncodeRequest | None = None
+        requests: Sequence[Request | EncodeRequest] = ()
         if model is not None and isinstance(message, Generate) and model.generation is not None:
-            request = model.generation.add(message, self._events, time.monotonic())
+            requests = model.generation.add(message, self._events, time.monotonic())
         elif model is not None and isinstance(message, Encode) and model.encoding is not None:
-            request = model.encoding.add(message, self._events)
+            requests = model.encoding.add(message, self._events)
         else:
             text = "this model is not loaded, or does not do this"
-            self._events.failed.append(Failed(message.request_id, "engine_error", text))
-        if model is not None and request is not None:
-            self._requests[message.request_id] = (model, request)
+            entries = message.rows if isinstance(message, Generate) else [message]
+            self._events.failed += [Failed(entry.request_id, "engine_error", text) for entry in entries]
+        for request in requests:
+            assert model is not None
+            self._requests[request.request_id] = (model, request)
             if message.deadline is not None:
-                self._remember(message.deadline, message.request_id)
+                self._remember(message.deadline, request.request_id)
 
     def teach(self, vocabulary: Vocabulary) -> None:
         """Learn how a model's tokens are spelled, before the first request that needs to know: see `Vocabulary`."""

@@ -26,10 +26,10 @@ from server.engine.sequence import Request, State
 from server.engine.stop_texts import StopTexts
 from server.ipc.messages import (
     Failed,
-    FailureCode,
     Finished,
     FinishReason,
     Generate,
+    GenerateRow,
     Hypothesis,
     PromptScored,
     StepTiming,
@@ -68,23 +68,27 @@ class Generation:
         self.formats = Formats(tokens, self.limits.vocab_size)
         self.spelled = tokens
 
-    def add(self, message: Generate, events: Events, now: float) -> Request | None:
-        """Queue a request. One that can never run ends here, and None is returned."""
+    def add(self, message: Generate, events: Events, now: float) -> list[Request]:
+        """Queue the rows of a request. Returns those that wait; rows that can never run have failed already."""
+        wrong = self._wrong(message)
+        if wrong is not None:
+            events.failed += [Failed(row.request_id, "engine_error", wrong) for row in message.rows]
+            return []
+        requests = [self._add_row(message, row, events, now) for row in message.rows]
+        return [request for request in requests if request is not None]
+
+    def _add_row(self, message: Generate, row: GenerateRow, events: Events, now: float) -> Request | None:
         heard = self.limits.source_tokens if message.frames else None
         adapter = message.model if message.model != self.name else ""
-        request = Request(message, self.is_encoder_decoder, now, heard, adapter)
-        wrong = self._wrong(message)
-        too_large = None if wrong else self._too_large(request) or self.scheduler.refusal(request)
-        if wrong or too_large:
-            code: FailureCode = "engine_error" if wrong else "request_too_large"
-            events.failed.append(Failed(request.request_id, code, wrong or too_large or ""))
+        request = Request(message, row, self.is_encoder_decoder, now, heard, adapter)
+        too_large = self._too_large(request) or self.scheduler.refusal(request)
+        if too_large is not None:
+            events.failed.append(Failed(request.request_id, "request_too_large", too_large))
             return None
         if request.beams is not None and message.params.stop_texts:
-            request.beams.stop_texts = StopTexts(
-                self.spelled, message.params.stop_texts, message.params.text_drops_space
-            )
+            request.beams.stop_texts = StopTexts(self.spelled, message.params.stop_texts, row.text_drops_space)
         self.scheduler.add(request)
-        if message.params.max_new_tokens == 0:
+        if row.max_new_tokens == 0:
             self.finish(request, "length", events)
             return None
         return request
@@ -94,12 +98,15 @@ class Generation:
         params = message.params
         if len(message.frames) != self.limits.frame_bytes:
             return f"a source of {len(message.frames)} bytes of sound; the model hears {self.limits.frame_bytes}"
-        if not (message.token_ids or message.frames) or (self.is_encoder_decoder and not message.decoder_token_ids):
+        if not message.frames and not all(0 <= row.prompt < len(message.prompts) for row in message.rows):
+            return f"a row refers to a prompt that is not among the {len(message.prompts)} prompts"
+        if not all(message.prompts) or (self.is_encoder_decoder and not all(r.decoder_token_ids for r in message.rows)):
             return "there are no tokens to start from"
         vocab = self.limits.source_vocab_size if self.is_encoder_decoder else self.limits.vocab_size
-        if message.token_ids and (min(message.token_ids) < 0 or max(message.token_ids) >= vocab):
+        if any(min(prompt) < 0 or max(prompt) >= vocab for prompt in message.prompts):
             return f"a token id lies outside the vocabulary of {vocab}"
-        ids = [*message.decoder_token_ids, *params.suppress_token_ids, *params.end_token_ids, *params.stop_token_ids]
+        ids = [token for row in message.rows for token in row.decoder_token_ids]
+        ids += [*params.suppress_token_ids, *params.end_token_ids, *params.stop_token_ids]
         ids += [*params.allowed_token_ids, *params.logit_bias, *params.begin_suppress_token_ids]
         if params.timestamps is not None:
             ids += [params.timestamps.first_id - 1, params.timestamps.first_id]
@@ -115,7 +122,7 @@ class Generation:
             return "beam groups of unequal size"
         if params.attention and (not self.is_encoder_decoder or message.frames):
             return "without a source text there is nothing to look at"
-        if params.prompt_logprobs and self.is_encoder_decoder:
+        if self.is_encoder_decoder and any(row.prompt_logprobs for row in message.rows):
             return "a source text has no log-probabilities"
         if (params.grammar or params.stop_texts) and self.formats is None:
             return "a grammar or a stop string came before the vocabulary"
@@ -126,7 +133,7 @@ class Generation:
         return None
 
     def _too_large(self, request: Request) -> str | None:
-        tokens = request.num_prompt_tokens + request.params.max_new_tokens
+        tokens = request.num_prompt_tokens + request.max_new_tokens
         if tokens > self.limits.context_tokens:
             return f"{tokens} tokens, prompt and new ones, exceed the context of {self.limits.context_tokens}"
         source = request.num_source_tokens
@@ -253,7 +260,7 @@ class Generation:
         events.tokens.append(Tokens(request.request_id, tokens, logprobs or None, request.cached_tokens or 0))
         if tokens[-1] in request.end_ids:
             self.finish(request, "stop", events)
-        elif request.num_generated >= request.params.max_new_tokens:
+        elif request.num_generated >= request.max_new_tokens:
             self.finish(request, "length", events)
         else:
             self._outgrow(request)

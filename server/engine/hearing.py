@@ -26,6 +26,7 @@ from server.ipc.messages import (
     EncodeItem,
     FailureCode,
     Generate,
+    GenerateRow,
 )
 from server.ipc.params import GenerationParams
 
@@ -76,10 +77,10 @@ class Hearing(Encoding):
 
 def rehearsal(name: str, request_id: int, limits: Limits, start: list[int]) -> tuple[Generate, Encode]:
     """Silence, for a model to warm up on. Takes the ids `request_id` and `request_id - 1`."""
-    params = GenerationParams(max_new_tokens=3, do_sample=True, top_k=5)
+    params = GenerationParams(do_sample=True, top_k=5)
     sound = EncodeItem([], samples=bytes(_FLOAT_BYTES * WINDOW_SAMPLES))
     return (
-        Generate(request_id, name, [], start, params, frames=bytes(limits.frame_bytes)),
+        Generate(name, params, [], [GenerateRow(request_id, 3, 0, start)], frames=bytes(limits.frame_bytes)),
         Encode(request_id - 1, name, "log_mel", [sound]),
     )
 

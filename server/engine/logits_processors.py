@@ -24,12 +24,14 @@ from server.ipc.params import GenerationParams
 
 @dataclass(frozen=True, slots=True)
 class ProcessorRow:
-    """One row: its settings, the decoder's tokens so far (prompt and new ones), and how many of them are new.
+    """One row: its settings, its limit of new tokens, the decoder's tokens so far (prompt and new ones), and how many
+    of them are new.
 
     tables: what its settings say of certain tokens. constraint: its place in a grammar, its mask made.
     """
 
     params: GenerationParams
+    max_new_tokens: int
     tokens: Sequence[int]
     num_generated: int
     tables: TokenTables
@@ -117,7 +119,7 @@ def process(logits: Tensor, rows: Sequence[ProcessorRow]) -> None:
 def forced_token(row: ProcessorRow) -> int | None:
     """The token that must come next, if the settings leave no choice. A text that breaks off has no end."""
     may_end = row.constraint is None or row.constraint.accepts
-    if row.num_generated == row.params.max_new_tokens - 1 and may_end and row.params.forced_eos_token_id is not None:
+    if row.num_generated == row.max_new_tokens - 1 and may_end and row.params.forced_eos_token_id is not None:
         return row.params.forced_eos_token_id
     return row.params.forced_bos_token_id if row.num_generated == 0 else None
 

@@ -287,13 +287,16 @@ def _processor_row(turn: Turn) -> ProcessorRow:
     request = turn.request
     # A request with a grammar takes no drafts: its mask is that of the next token alone.
     constraint = request.constraints[0] if request.constraints else None
-    return ProcessorRow(request.params, turn.tokens, turn.num_generated, request.tables, constraint)
+    return ProcessorRow(
+        request.params, request.max_new_tokens, turn.tokens, turn.num_generated, request.tables, constraint
+    )
 
 
 def _processor_rows(request: Request) -> list[ProcessorRow]:
     constraints: Sequence[Constraint | None] = request.constraints or [None] * len(request.rows)
+    params, limit, generated = request.params, request.max_new_tokens, request.num_generated
     return [
-        ProcessorRow(request.params, row.tokens, request.num_generated, request.tables, constraint)
+        ProcessorRow(params, limit, row.tokens, generated, request.tables, constraint)
         for row, constraint in zip(request.rows, constraints, strict=True)
     ]
 
@@ -306,7 +309,7 @@ def _sampler_row(turn: Turn) -> SamplerRow:
         params.top_p,
         params.min_p,
         params.typical_p,
-        seed=params.seed,
+        seed=turn.request.seed,
         position=turn.num_generated,
     )
 

@@ -10,7 +10,7 @@ from server.engine.beam_groups import make_search
 from server.engine.constraint import Constraint
 from server.engine.prefix_keys import root_key
 from server.engine.token_tables import TokenTables
-from server.ipc.messages import Generate, TokenLogprob
+from server.ipc.messages import Generate, GenerateRow, TokenLogprob
 from server.ipc.params import GenerationParams
 
 
@@ -47,7 +47,7 @@ class Sequence:
 
 
 class Request:
-    """One `Generate` on its way: scheduled, preempted and finished as a whole.
+    """One row of a `Generate` on its way: scheduled, preempted and finished as a whole.
 
     rows: one sequence, until the beams of a group part. All rows have the same number of tokens.
     source_token_ids: the source text of an encoder-decoder, else empty; source_frames: the sound instead, as `Generate`
@@ -69,18 +69,23 @@ class Request:
     def __init__(
         self,
         message: Generate,
+        row: GenerateRow,
         is_encoder_decoder: bool,
         arrival: float,
         num_source_tokens: int | None = None,
         adapter: str = "",
     ) -> None:
         params = message.params
-        self.request_id = message.request_id
+        self.request_id = row.request_id
         self.params: GenerationParams = params
+        self.max_new_tokens = row.max_new_tokens
+        self.seed = row.seed
+        self.wants_prompt_logprobs = row.prompt_logprobs
         self.adapter = adapter
         self.state = State.WAITING
-        prompt = message.decoder_token_ids if is_encoder_decoder else message.token_ids
-        self.source_token_ids: list[int] = message.token_ids if is_encoder_decoder else []
+        read = [] if message.frames else message.prompts[row.prompt]
+        prompt = row.decoder_token_ids if is_encoder_decoder else read
+        self.source_token_ids: list[int] = read if is_encoder_decoder else []
         self.source_frames = message.frames
         self.num_source_tokens = len(self.source_token_ids) if num_source_tokens is None else num_source_tokens
         self.source_encoded = False
@@ -95,9 +100,9 @@ class Request:
         self.root_key = root_key(f"{adapter} {message.cache_salt}")
         self.cached_tokens: int | None = None
         self.takes_drafts = params.num_beams == 1 and not params.grammar
-        self.tables = TokenTables.of(params, message.token_ids)
+        self.tables = TokenTables.of(params, read)
         self.end_ids = frozenset((*params.end_token_ids, *params.stop_token_ids))
-        self.beams = make_search(params, self.end_ids)
+        self.beams = make_search(params, row.max_new_tokens, self.end_ids)
         self.constraints: list[Constraint] = []
         if params.grammar:
             forced = params.forced_bos_token_id is not None
@@ -132,7 +137,7 @@ class Request:
     @property
     def scores_prompt(self) -> bool:
         """Whether log-probabilities of the prompt are still to be told."""
-        return self.params.prompt_logprobs and not self.prompt_reported
+        return self.wants_prompt_logprobs and not self.prompt_reported
 
     @property
     def wants_next_token(self) -> bool:

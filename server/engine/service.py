@@ -14,6 +14,7 @@ from collections.abc import Callable
 import torch
 
 from models.backends import interface as ops
+from models.backends.cpu.missing import why_kernels_are_missing
 from server.engine.connection import Connection
 from server.engine.engine import Engine
 from server.engine.hearing import rehearsal
@@ -27,6 +28,7 @@ from server.ipc.messages import (
     Encode,
     EncodeItem,
     Generate,
+    GenerateRow,
     LoadFailed,
     Progress,
     Ready,
@@ -73,9 +75,8 @@ def start(configure: Configure, send: Callable[[Progress], None]) -> tuple[Engin
     torch.set_num_threads(options.threads or usable_cores())
     torch.backends.cuda.matmul.allow_tf32 = False
     if device.type == "cpu" and not ops.kernels_are_built:
-        log.warning(
-            "the compiled kernels are not installed, a CPU is slower without: have a C++ compiler and reinstall"
-        )
+        reason = why_kernels_are_missing()
+        log.warning("the compiled kernels are missing, so the CPU computes with torch alone, slower: %s", reason)
 
     def read(spec: ModelSpec) -> Loaded:
         return load(spec, device, _reporter(configure.epoch, spec.name, send))
@@ -130,8 +131,8 @@ def _warm_up(engine: Engine, models: list[Loaded]) -> None:
             continue
         if model.generates:
             starts = [0] if model.model.config.is_encoder_decoder else []
-            params = GenerationParams(max_new_tokens=3, do_sample=True, top_k=5)
-            engine.add(Generate(-2 * number - 1, name, [0, 0], starts, params))
+            params = GenerationParams(do_sample=True, top_k=5)
+            engine.add(Generate(name, params, [[0, 0]], [GenerateRow(-2 * number - 1, 3, 0, starts)]))
         if model.encodes:
             item = EncodeItem([0, 0], mask_index=0)
             engine.add(Encode(-2 * number - 2, name, model.encode_tasks[-1], [item]))

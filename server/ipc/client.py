@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import itertools
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Literal, Protocol
@@ -24,6 +24,7 @@ from server.ipc.messages import (
     FailureCode,
     Finished,
     Generate,
+    GenerateRow,
     Progress,
     Stats,
     StepOutput,
@@ -128,28 +129,36 @@ class EngineClient:
         finally:
             worker.preparing -= 1
 
-    def submit(self, messages: Sequence[Generate | Encode], deadline: float | None) -> Call:
-        """Admit all sequences and send them, or none.
+    def submit(self, call: Call, message: Generate | Encode) -> list[int]:
+        """Admit a call's request with all its rows and send it. Returns the ids of its sequences.
 
-        Raises NotReady without a worker, RequestTooLarge for what could never be admitted or run, Overloaded for what
-        does not fit now.
+        An `Encode` counts as one sequence. A `Generate` without rows is not sent.
+
+        Raises:
+            NotReady: no worker is ready.
+            RequestTooLarge: the sequences exceed the queue or the KV pools even on an idle server.
+            Overloaded: the queue is full.
         """
         if self._worker is None:
             raise NotReady("the engine is starting; try again soon", retry_after=2)
-        sizes = [_size(message, self.models.get(message.model)) for message in messages]
-        for message in messages:
-            if isinstance(message, Generate):
-                check_fit(self.models[message.model], message)
-        self._admit(len(messages), sum(sizes))
+        answers = 1
+        if isinstance(message, Generate):
+            info = self.models[message.model]
+            ids = [row.request_id for row in message.rows]
+            sizes = [_source_size(message, row, info) + len(row.decoder_token_ids) for row in message.rows]
+            for row in message.rows:
+                check_fit(info, message, row)
+        else:
+            ids, sizes = [message.request_id], [sum(item.num_tokens for item in message.items)]
+            answers = len(message.items)
+        self._admit(len(ids), sum(sizes))
         idle = not self._sequences
-        call = Call(self, [message.request_id for message in messages], deadline)
-        for index, (message, tokens) in enumerate(zip(messages, sizes, strict=True)):
-            answers = len(message.items) if isinstance(message, Encode) else 1
-            sequence = _Sequence(call, index, message.model, tokens, answers)
-            self._sequences[message.request_id] = sequence
+        for index, (request_id, tokens) in enumerate(zip(ids, sizes, strict=True)):
+            self._sequences[request_id] = _Sequence(call, index, message.model, tokens, answers)
             self._observer.on_admitted(message.model, tokens)
+        if ids:
             self._worker.post(message, idle)
-        return call
+        return ids
 
     def _admit(self, requests: int, tokens: int) -> None:
         if requests > self.max_queue_requests:
@@ -255,7 +264,7 @@ class EngineClient:
     def _first_output(self, sequence: _Sequence, now: float) -> None:
         if sequence.waiting:
             self._started(sequence)
-            self._observer.on_first_output(sequence.model, now - sequence.call.started)
+            self._observer.on_first_output(sequence.model, now - sequence.call.submitted)
 
     def _started(self, sequence: _Sequence) -> None:
         if sequence.waiting:
@@ -279,30 +288,24 @@ def _grow(sequence: _Sequence, count: int, now: float, grown: dict[tuple[str, in
         sequence.last_seconds = now
 
 
-def _size(message: Generate | Encode, info: ModelInfo | None) -> int:
-    if isinstance(message, Encode):
-        return sum(item.num_tokens for item in message.items)
-    return _source_size(message, info) + len(message.decoder_token_ids)
+def _source_size(message: Generate, row: GenerateRow, info: ModelInfo) -> int:
+    """Tokens of the prompt or source. Sound always has the full source length of its model."""
+    return info.source_tokens if message.frames else len(message.prompts[row.prompt])
 
 
-def _source_size(message: Generate, info: ModelInfo | None) -> int:
-    """Tokens of the prompt or source; sound takes all that its model hears at once."""
-    return info.source_tokens if message.frames and info is not None else len(message.token_ids)
-
-
-def check_fit(info: ModelInfo, message: Generate) -> None:
+def check_fit(info: ModelInfo, message: Generate, row: GenerateRow) -> None:
     """Raises RequestTooLarge for a sequence, or a group of beams, that the KV pools could not hold even alone."""
     if info.block_size == 0:
         return
-    params = message.params
-    prefix = len(message.decoder_token_ids) if info.is_encoder_decoder else len(message.token_ids)
-    needs = {"self": params.num_beams * -(-(prefix + params.max_new_tokens) // info.block_size)}
+    beams = message.params.num_beams
+    prefix = len(row.decoder_token_ids) if info.is_encoder_decoder else len(message.prompts[row.prompt])
+    needs = {"self": beams * -(-(prefix + row.max_new_tokens) // info.block_size)}
     if info.is_encoder_decoder:
-        needs["cross"] = -(-_source_size(message, info) // info.block_size)
+        needs["cross"] = -(-_source_size(message, row, info) // info.block_size)
     for pool, blocks in needs.items():
         if pool in info.kv_blocks and blocks > info.kv_blocks[pool]:
             raise RequestTooLarge(
-                f"{prefix} tokens and {params.max_new_tokens} new ones with {params.num_beams} beams need {blocks} KV "
+                f"{prefix} tokens and {row.max_new_tokens} new ones with {beams} beams need {blocks} KV "
                 f"blocks of {info.block_size} tokens; the {pool} pool has {info.kv_blocks[pool]}",
                 "max_new_tokens",
             )

@@ -54,24 +54,47 @@ class Vocabulary(Message, frozen=True):
     tokens: list[bytes]
 
 
-class Generate(Message, frozen=True):
-    """Decode one sequence, or one group of beams.
+class GenerateRow(msgspec.Struct, frozen=True, array_like=True):
+    """One sequence of a `Generate`, or one beam search: the settings that differ between the rows of a request.
 
-    model: the name of a model, or of one of its adapters.
-    token_ids: the prompt of a decoder, or the source text of an encoder-decoder.
-    decoder_token_ids: what the decoder of an encoder-decoder starts from (start token and any prefix); else empty.
-    deadline: when to finish with reason `timeout`, or None.
-    frames: what a speech model hears, in place of token_ids: float32, little-endian, [frames, num_mels], all the frames
-        that it hears at once (two for each of `ModelInfo.source_tokens`).
-    cache_salt: only requests with the same one find each other's prompts in the cache. Opaque: it tells nothing of the
-    client it stands for.
+    request_id: id of the row. All events of the row, and `Abort`, carry it.
+    max_new_tokens: limit of generated tokens. Prompt and new tokens together fit the context.
+    prompt: index into `Generate.prompts`. Rows of one prompt share its entry.
+    decoder_token_ids: first tokens of the decoder of an encoder-decoder (start token and any prefix); else empty.
+    seed: seed of the random numbers of a sampled row, u64.
+    prompt_logprobs: report the log-probabilities of the decoder's prompt, with `GenerationParams.top_logprobs`
+        alternatives for each token.
+    text_drops_space: a leading space of the generated text is not part of it. `GenerationParams.stop_texts` are
+        compared with the text without that space.
     """
 
     request_id: int
+    max_new_tokens: int
+    prompt: int = 0
+    decoder_token_ids: list[int] = []
+    seed: int = 0
+    prompt_logprobs: bool = False
+    text_drops_space: bool = False
+
+
+class Generate(Message, frozen=True):
+    """Generate text for all rows of one HTTP request. Parameters and prompts are sent once.
+
+    model: name of a model, or of one of its adapters.
+    params: settings that all rows share.
+    prompts: token ids of each prompt (decoder) or source text (encoder-decoder). Rows refer to them by index.
+    rows: the sequences to generate. Each is scheduled, answered and aborted on its own.
+    deadline: time at which unfinished rows end with reason `timeout`, or None.
+    frames: source of a speech model, in place of prompts: float32, little-endian, [frames, num_mels]. The number of
+        frames is fixed: two for each of `ModelInfo.source_tokens`.
+    cache_salt: requests find each other's prompts in the prefix cache only if their salts are equal. The salt is
+        opaque and does not identify the client.
+    """
+
     model: str
-    token_ids: list[int]
-    decoder_token_ids: list[int]
     params: GenerationParams
+    prompts: list[list[int]]
+    rows: list[GenerateRow]
     deadline: float | None = None
     frames: bytes = b""
     cache_salt: str = ""

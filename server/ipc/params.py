@@ -18,12 +18,12 @@ class TimestampRules(msgspec.Struct, frozen=True, array_like=True):
 
 
 class GenerationParams(msgspec.Struct, frozen=True, omit_defaults=True):
-    """How to decode one request. Every field is resolved: nothing is left for the engine to default.
+    """Settings that all rows of a request share; `GenerateRow` has the others.
+    Every field is resolved: nothing is left for the engine to default.
 
     end_token_ids: the checkpoint's end-of-text tokens (empty for `ignore_eos`); stop_token_ids: the client's own.
     Both end a sequence and both are kept out while fewer than `min_new_tokens` were made.
-    stop_texts: with beams, strings (UTF-8) that end a hypothesis; text_drops_space: a space that it begins with is not
-    part of its text. Without beams the HTTP side finds them.
+    stop_texts: with beams, strings (UTF-8) that end a hypothesis. Without beams the HTTP side finds them.
     bad_words_ids: token sequences never to complete. suppress_token_ids: single tokens never to make,
     begin_suppress_token_ids: not as the first new one. timestamps: whether and how tokens that say times are made.
     allowed_token_ids: if any, no other token is made unless it is forced. logit_bias: what to add to a token's logit.
@@ -34,13 +34,11 @@ class GenerationParams(msgspec.Struct, frozen=True, omit_defaults=True):
     num_return_sequences <= num_beams; both 1 without beam search. `early_stopping`: True, False or "never".
     num_beam_groups divides num_beams; diversity_penalty: what a token costs for each earlier group's beam that took it.
     top_logprobs: alternatives to report beside each token's own log-probability when `logprobs` is set.
-    prompt_logprobs: whether to report those of a decoder's prompt, with as many alternatives.
     stream: with beams, whether to report the tokens that every beam agrees on as they become certain.
     grammar: what the text has to be, in llguidance's format; empty: anything. It says when the text may end.
     attention: whether to tell, at the end, what each token looked at in the source text of an encoder-decoder.
     """
 
-    max_new_tokens: int
     min_new_tokens: int = 0
     do_sample: bool = False
     temperature: float = 1.0
@@ -48,7 +46,6 @@ class GenerationParams(msgspec.Struct, frozen=True, omit_defaults=True):
     top_p: float = 1.0
     min_p: float = 0.0
     typical_p: float = 1.0
-    seed: int = 0
     repetition_penalty: float = 1.0
     presence_penalty: float = 0.0
     frequency_penalty: float = 0.0
@@ -64,7 +61,6 @@ class GenerationParams(msgspec.Struct, frozen=True, omit_defaults=True):
     end_token_ids: list[int] = []
     stop_token_ids: list[int] = []
     stop_texts: list[bytes] = []
-    text_drops_space: bool = False
     forced_bos_token_id: int | None = None
     forced_eos_token_id: int | None = None
     num_beams: int = 1
@@ -75,7 +71,6 @@ class GenerationParams(msgspec.Struct, frozen=True, omit_defaults=True):
     diversity_penalty: float = 0.0
     logprobs: bool = False
     top_logprobs: int = 0
-    prompt_logprobs: bool = False
     stream: bool = False
     grammar: str = ""
     attention: bool = False

@@ -1,23 +1,29 @@
-"""Text to token ids and back: tokenizers, exact streaming of text, languages, sentences.
+"""Text to token ids and back: tokenizers, incremental detokenization, chat templates, languages, sentences.
 
-| file              | what it is                                                                       |
-|-------------------|----------------------------------------------------------------------------------|
-| `tokenizer`       | the protocol, and `load_tokenizer`, which picks one of those below                |
-| `fast`            | anything the `tokenizers` library runs, from `tokenizer.json` or from below       |
-| `vocabularies`    | WordPiece, byte-level BPE, T5's and Pegasus' Unigram from the files before it     |
-| `marian`          | two SentencePiece models and a vocabulary beside them                             |
-| `m2m_100`         | one SentencePiece model, a vocabulary beside it, and a token for each language    |
-| `fairseq`         | which tokens name languages in mBART, NLLB and M2M100, and where they stand       |
-| `byt5`            | bytes                                                                             |
-| `blenderbot_small`| merges of lower-case words                                                        |
-| `whole_tokens`    | special and added tokens, found in a text                                         |
-| `tokenizer_files` | what the JSON files around a tokenizer say                                        |
-| `protobuf`        | as much of protocol buffers as SentencePiece files need                          |
-| `streams`         | decoders as streams: tokens in, text that cannot change any more out              |
-| `detokenizer`     | one answer's tokens to text, with stop strings                                    |
-| `languages`       | which translations a checkpoint offers, and how to ask it for one                 |
-| `speech`          | how a speech model is asked, and the times in its answer                         |
-| `sentences`       | a text cut into sentences that can be joined again                                |
+| file                  | content                                                                               |
+|-----------------------|---------------------------------------------------------------------------------------|
+| `tokenizer`           | the protocol that all tokenizers implement                                            |
+| `load`                | `load_tokenizer`: chooses the implementation for a checkpoint directory               |
+| `fast`                | tokenizers run by the `tokenizers` library                                            |
+| `vocabulary_files`    | builds those from `vocab.txt`, `merges.txt` and SentencePiece files                   |
+| `sentencepiece_files` | reads SentencePiece models (T5, LLaMA, XLM-R, ALBERT, DeBERTa...)                     |
+| `protobuf`            | the part of protocol buffers that SentencePiece files use                             |
+| `marian`              | two SentencePiece models with a separate vocabulary                                   |
+| `m2m_100`             | one SentencePiece model with a separate vocabulary and language tokens                |
+| `byt5`                | one token per byte                                                                    |
+| `blenderbot_small`    | byte-pair merges of lower-case words                                                  |
+| `added_tokens`        | finds special and added tokens in a text                                              |
+| `tokenizer_files`     | the JSON files of a tokenizer: special tokens, added tokens, settings                 |
+| `fairseq`             | language tokens of mBART, NLLB and M2M100                                             |
+| `streams`             | decoders that work on one token at a time                                             |
+| `detokenizer`         | token ids of one completion to text, with stop strings                                |
+| `token_bytes`         | the bytes that each token adds to a text, for grammars                                |
+| `chat`                | chat messages to prompt text                                                          |
+| `chat_process`        | the process that renders chat templates                                               |
+| `languages`           | translations that a checkpoint offers, and the prompt for each                        |
+| `language_codes`      | ISO 639, BCP 47, FLORES-200 and mBART language codes                                  |
+| `speech`              | special tokens and timestamps of speech recognition models                            |
+| `sentences`           | splits a text into sentences and joins their translations                             |
 
-Knows no HTTP and no models. No torch, no transformers.
+Imports no torch, no transformers and no HTTP framework.
 """

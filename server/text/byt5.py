@@ -1,6 +1,6 @@
-"""ByT5's tokenizer, which has no files: every byte of a text is a token, behind three special ones.
+"""The tokenizer of ByT5, which has no vocabulary file: each byte of a text is a token, after three special tokens.
 
-Xue et al. 2022, arXiv:2105.13626.
+Source: Xue et al. 2022, arXiv:2105.13626.
 """
 
 from __future__ import annotations
@@ -12,105 +12,85 @@ from functools import cached_property
 
 from tokenizers import AddedToken
 
-from server.text.spelling import Spelling
-from server.text.tokenizer import Encoding, SpecialIds, TokenizerError
+from server.text.added_tokens import AddedTokenSplitter
+from server.text.python_tokenizer import PythonTokenizer, TokenSpan
+from server.text.token_bytes import TokenBytes
+from server.text.tokenizer import SpecialIds, TokenizerError
 from server.text.tokenizer_files import TokenizerFiles
-from server.text.whole_tokens import WholeTokens
 
 _FIRST_BYTE, _FIRST_SENTINEL = 3, 259
 _EOS, _UNK = 1, 2
 
 
-class ByT5Tokenizer:
-    """`<pad>`, `</s>`, `<unk>`, the bytes, and the sentinels `<extra_id_0>`... behind them. A text ends with `</s>`."""
+class ByT5Tokenizer(PythonTokenizer):
+    """Ids: `<pad>`, `</s>`, `<unk>`, the 256 bytes, then the sentinels `<extra_id_0>`... A text ends with `</s>`."""
 
     def __init__(self, files: TokenizerFiles) -> None:
         sentinels = files.config.get("extra_ids", 125) or len(files.extra_special)
         if not isinstance(sentinels, int) or files.clean_up:
-            raise TokenizerError("tokenizer_config.json: this is no tokenizer of ByT5")
+            raise TokenizerError("tokenizer_config.json does not describe a ByT5 tokenizer")
         first = [files.roles[role].content for role in ("pad", "eos", "unk")]
-        self._special = dict(zip(first, range(3), strict=True))
-        self._special |= {f"<extra_id_{index}>": _FIRST_SENTINEL + index for index in range(sentinels)}
-        self._names = {index: token for token, index in self._special.items()}
-        self._whole = WholeTokens(
-            self._special, {token: AddedToken(token, lstrip=True, rstrip=True) for token in first}
-        )
-        self.special_ids = frozenset(self._names)
+        self._added_ids = dict(zip(first, range(3), strict=True))
+        self._added_ids |= {f"<extra_id_{index}>": _FIRST_SENTINEL + index for index in range(sentinels)}
+        self._added_tokens = {index: token for token, index in self._added_ids.items()}
+        settings = {token: AddedToken(token, lstrip=True, rstrip=True) for token in first}
+        self._splitter = AddedTokenSplitter(self._added_ids, settings)
+        self.special_ids = frozenset(self._added_tokens)
         self.special = SpecialIds(pad=0, eos=_EOS, unk=_UNK)
         self.vocab_size = _FIRST_SENTINEL + sentinels
         self.max_length = files.max_length
-        self.marks_subwords = False
 
-    def encode(
-        self,
-        texts: Sequence[str],
-        *,
-        pairs: Sequence[str] | None = None,
-        add_special_tokens: bool = True,
-        offsets: bool = True,
-    ) -> list[Encoding]:
-        groups = [(text,) for text in texts] if pairs is None else list(zip(texts, pairs, strict=True))
-        return [self._encode(group, add_special_tokens, offsets) for group in groups]
-
-    def _encode(self, group: tuple[str, ...], add_special_tokens: bool, offsets: bool) -> Encoding:
-        found: list[tuple[int, int, int]] = []
-        special: list[bool] = []
+    def spans(self, group: tuple[str, ...], add_special_tokens: bool, offsets: bool) -> Iterator[TokenSpan]:
         for text in group:
-            mine = list(self._read(text))
-            # One end token is enough, also where the text brings it.
-            ends = [(_EOS, 0, 0)] if add_special_tokens and not (mine and mine[-1][0] == _EOS) else []
-            found += [*mine, *ends]
-            special += [*(False for _ in mine), *(True for _ in ends)]
-        return Encoding(
-            ids=[token_id for token_id, _, _ in found],
-            type_ids=[0] * len(found),
-            special=special,
-            offsets=[(start, end) for _, start, end in found] if offsets else [],
-            tokens=[self.id_to_token(token_id) or "" for token_id, _, _ in found] if offsets else [],
-        )
+            token_id = None
+            for token_id, start, end in self._read(text):
+                yield TokenSpan(token_id, self.id_to_token(token_id) or "", start, end)
+            # No second `</s>` after a text that ends with one.
+            if add_special_tokens and token_id != _EOS:
+                yield TokenSpan(_EOS, self._added_tokens[_EOS], special=True)
 
     def _read(self, text: str) -> Iterator[tuple[int, int, int]]:
-        """(token id, start, end) of each byte, in characters."""
-        for part, at, is_whole in self._whole.split(text):
-            if is_whole:
-                yield self._special[part], at, at + len(part)
+        """Yield (token id, start, end) of each byte; start and end in characters."""
+        for part, at, is_added in self._splitter.split(text):
+            if is_added:
+                yield self._added_ids[part], at, at + len(part)
             else:
                 for index, character in enumerate(part):
                     for byte in character.encode():
                         yield byte + _FIRST_BYTE, at + index, at + index + 1
 
-    def decode(self, ids: Sequence[int], skip_special_tokens: bool = True) -> str:
-        stream = self.stream(skip_special_tokens)
-        return "".join([*map(stream.push, ids), stream.finish()])
-
-    def stream(self, skip_special_tokens: bool = True) -> _ByteStream:
-        return _ByteStream(self._names, self.special_ids if skip_special_tokens else frozenset())
+    def stream(self, skip_special_tokens: bool = True) -> ByteStream:
+        return ByteStream(self._added_tokens, self.special_ids if skip_special_tokens else frozenset())
 
     def join(self, tokens: Sequence[str]) -> str:
         return self.decode([index for token in tokens if (index := self.token_to_id(token)) is not None], False)
 
     @cached_property
-    def spelling(self) -> Spelling:
+    def token_bytes(self) -> TokenBytes:
         single = [bytes([byte]) for byte in range(256)]
-        rest = self.vocab_size - _FIRST_SENTINEL
-        return Spelling((*[b""] * _FIRST_BYTE, *single, *[b""] * rest), opens_with_space=False)
+        sentinels = self.vocab_size - _FIRST_SENTINEL
+        return TokenBytes((*[b""] * _FIRST_BYTE, *single, *[b""] * sentinels), opens_with_space=False)
 
     def id_to_token(self, token_id: int) -> str | None:
         if _FIRST_BYTE <= token_id < _FIRST_SENTINEL:
             return chr(token_id - _FIRST_BYTE)
-        return self._names.get(token_id)
+        return self._added_tokens.get(token_id)
 
     def token_to_id(self, token: str) -> int | None:
         if len(token) == 1 and ord(token) < 256:
             return ord(token) + _FIRST_BYTE
-        return self._special.get(token)
+        return self._added_ids.get(token)
 
 
-class _ByteStream:
-    """Characters as soon as their last byte is there; bytes that make none are left out."""
+class ByteStream:
+    """Decodes bytes to characters as soon as they are complete. Invalid bytes are skipped. Implements `TokenStream`.
 
-    def __init__(self, names: dict[int, str], skipped: frozenset[int]) -> None:
-        self._names, self._skipped = names, skipped
+    added_tokens: text of the tokens that are not bytes, by id.
+    skipped: ids that add no text.
+    """
+
+    def __init__(self, added_tokens: dict[int, str], skipped: frozenset[int]) -> None:
+        self._added_tokens, self._skipped = added_tokens, skipped
         self._decoder = codecs.getincrementaldecoder("utf-8")("ignore")
 
     def push(self, token_id: int) -> str:
@@ -118,12 +98,12 @@ class _ByteStream:
             return ""
         if _FIRST_BYTE <= token_id < _FIRST_SENTINEL:
             return self._decoder.decode(bytes([token_id - _FIRST_BYTE]))
-        return self._decoder.decode(self._names.get(token_id, "").encode())
+        return self._decoder.decode(self._added_tokens.get(token_id, "").encode())
 
     def finish(self) -> str:
         return self._decoder.decode(b"", final=True)
 
-    def fork(self) -> _ByteStream:
+    def fork(self) -> ByteStream:
         other = copy(self)
         other._decoder = codecs.getincrementaldecoder("utf-8")("ignore")
         other._decoder.setstate(self._decoder.getstate())

@@ -1,6 +1,6 @@
-"""Any tokenizer that the `tokenizers` library runs.
+"""Tokenizers that the `tokenizers` library runs.
 
-Texts go through its batch calls, which work without Python's lock, so that a long text holds nobody up.
+Texts go through the library's batch calls, which release Python's global lock, so that a long text blocks no thread.
 """
 
 from __future__ import annotations
@@ -9,28 +9,33 @@ import json
 from collections.abc import Sequence
 from functools import cached_property
 
-from tokenizers import Tokenizer as Backend
+from tokenizers import Tokenizer as LibraryTokenizer
 from tokenizers import models, normalizers
 
 from server.text.fairseq import DEFAULT_SOURCE, set_source_language
-from server.text.spelling import Spelling, speller
-from server.text.streams import Chain, UnknownDecoder, clean_up, clean_up_steps, decoder_chain
+from server.text.streams import UnknownDecoder, VocabularyStream, clean_up, clean_up_steps, decoder_chain
+from server.text.token_bytes import TokenBytes, bytes_of_decoder
 from server.text.tokenizer import Encoding, SpecialIds, TokenizerError
 from server.text.tokenizer_files import TokenizerFiles
 
 
 class FastTokenizer:
-    """A `tokenizers` backend with a checkpoint's settings on top. Raises TokenizerError for one it cannot stream."""
+    """A tokenizer of the `tokenizers` library with the settings of a checkpoint.
 
-    def __init__(self, backend: Backend, files: TokenizerFiles) -> None:
+    backend: the library's tokenizer; owned and changed by this object.
+    files: the JSON files around it.
+    Raises TokenizerError for a decoder without an incremental version.
+    """
+
+    def __init__(self, backend: LibraryTokenizer, files: TokenizerFiles) -> None:
         backend.no_truncation()
         backend.no_padding()
         _add_tokens(backend, files)
         if files.kind in DEFAULT_SOURCE:
             set_source_language(backend, files)
         if files.lower_case:
-            usual = [] if backend.normalizer is None else [backend.normalizer]
-            backend.normalizer = normalizers.Sequence([normalizers.Lowercase(), *usual])
+            steps = [] if backend.normalizer is None else [backend.normalizer]
+            backend.normalizer = normalizers.Sequence([normalizers.Lowercase(), *steps])
         self._backend = backend
         self._clean_up = files.clean_up and not isinstance(backend.model, models.BPE)
         added = backend.get_added_tokens_decoder()
@@ -41,7 +46,7 @@ class FastTokenizer:
         self.vocab_size = max(vocabulary.values()) + 1
         self.max_length = files.max_length
         inputs = files.config.get("model_input_names")
-        self._typed = not isinstance(inputs, list) or "token_type_ids" in inputs
+        self._has_types = not isinstance(inputs, list) or "token_type_ids" in inputs
         self.marks_subwords = bool(getattr(backend.model, "continuing_subword_prefix", None))
         decoder = backend.decoder
         self._decoder = None if decoder is None else json.loads(decoder.__getstate__())
@@ -62,23 +67,24 @@ class FastTokenizer:
         batch = self._backend.encode_batch if offsets else self._backend.encode_batch_fast
         return [
             Encoding(
-                ids=found.ids,
-                type_ids=found.type_ids if self._typed else [0] * len(found.ids),
-                special=[bool(mark) for mark in found.special_tokens_mask],
-                offsets=found.offsets if offsets else [],
-                tokens=found.tokens if offsets else [],
-                words=found.word_ids if offsets else [],
-                sides=found.sequence_ids if offsets else [],
+                ids=encoded.ids,
+                type_ids=encoded.type_ids if self._has_types else [0] * len(encoded.ids),
+                special=[bool(mark) for mark in encoded.special_tokens_mask],
+                offsets=encoded.offsets if offsets else [],
+                tokens=encoded.tokens if offsets else [],
+                words=encoded.word_ids if offsets else [],
+                sides=encoded.sequence_ids if offsets else [],
             )
-            for found in batch(inputs, add_special_tokens=add_special_tokens)
+            for encoded in batch(inputs, add_special_tokens=add_special_tokens)
         ]
 
     def decode(self, ids: Sequence[int], skip_special_tokens: bool = True) -> str:
         text: str = self._backend.decode(ids, skip_special_tokens=skip_special_tokens)
         return clean_up(text) if self._clean_up else text
 
-    def stream(self, skip_special_tokens: bool = True) -> _FastStream:
-        return _FastStream(self._backend, self._chain.fork(), self.special_ids if skip_special_tokens else frozenset())
+    def stream(self, skip_special_tokens: bool = True) -> VocabularyStream:
+        skipped = self.special_ids if skip_special_tokens else frozenset()
+        return VocabularyStream(self._backend.id_to_token, self._chain.fork(), skipped)
 
     def join(self, tokens: Sequence[str]) -> str:
         decoder = self._backend.decoder
@@ -93,30 +99,18 @@ class FastTokenizer:
         return index
 
     @cached_property
-    def spelling(self) -> Spelling:
-        spell, opens_with_space = speller(self._decoder)
+    def token_bytes(self) -> TokenBytes:
+        to_bytes, opens_with_space = bytes_of_decoder(self._decoder)
         silent = self.special_ids | {self.special.unk}
-        names = (None if index in silent else self.id_to_token(index) for index in range(self.vocab_size))
-        return Spelling(tuple(b"" if name is None else spell(name) for name in names), opens_with_space)
+        tokens = (None if index in silent else self.id_to_token(index) for index in range(self.vocab_size))
+        return TokenBytes(tuple(b"" if token is None else to_bytes(token) for token in tokens), opens_with_space)
 
 
-class _FastStream:
-    def __init__(self, backend: Backend, chain: Chain, skipped: frozenset[int]) -> None:
-        self._backend, self._chain, self._skipped = backend, chain, skipped
+def _add_tokens(backend: LibraryTokenizer, files: TokenizerFiles) -> None:
+    """Add the tokens of the JSON files that the backend lacks.
 
-    def push(self, token_id: int) -> str:
-        token = None if token_id in self._skipped else self._backend.id_to_token(token_id)
-        return "" if token is None else self._chain.push(token)
-
-    def finish(self) -> str:
-        return self._chain.finish()
-
-    def fork(self) -> _FastStream:
-        return _FastStream(self._backend, self._chain.fork(), self._skipped)
-
-
-def _add_tokens(backend: Backend, files: TokenizerFiles) -> None:
-    """Tokens that the files around the backend know and it does not; a default role only if it is in the vocabulary."""
+    A token that has its role only by a default of the family is added only if the vocabulary contains it.
+    """
     roles = [
         token
         for role, token in files.roles.items()

@@ -1,6 +1,6 @@
-"""M2M100's tokenizer: pieces of `sentencepiece.bpe.model`, ids by `vocab.json`, and behind those a token per language.
+"""The tokenizer of M2M100: pieces of `sentencepiece.bpe.model`, ids of `vocab.json`, then one token per language.
 
-A text is the token of its language, its pieces, and `</s>`. Fan et al. 2020, arXiv:2010.11125.
+A text is the token of its language, its pieces, and `</s>`. Source: Fan et al. 2020, arXiv:2010.11125.
 """
 
 from __future__ import annotations
@@ -14,25 +14,24 @@ from server.text.tokenizer_files import TokenizerFiles, read_json
 
 
 class M2M100Tokenizer(PieceTokenizer):
-    """Texts begin with the language of `tokenizer_config.json`, else English, until a translation says otherwise."""
+    """Texts begin with the token of `src_lang` in `tokenizer_config.json`, or of English. Translations replace it."""
 
     def __init__(self, directory: Path, files: TokenizerFiles) -> None:
         vocabulary: dict[str, int] = read_json(directory, "vocab.json")
         if not vocabulary:
             raise TokenizerError("vocab.json is missing or empty")
-        named = str(files.config.get("language_codes") or "m2m100")
-        if named not in ("m2m100", "wmt21"):
-            raise TokenizerError(f"tokenizer_config.json: language_codes {named[:20]!r} is neither m2m100 nor wmt21")
-        tokens = {f"__{code}__": len(vocabulary) + index for index, code in enumerate(LANGUAGES[named])}
-        self._language = f"__{files.config.get('src_lang') or DEFAULT_SOURCE['m2m100']}__"
+        codes = str(files.config.get("language_codes") or "m2m100")
+        if codes not in ("m2m100", "wmt21"):
+            raise TokenizerError(f"tokenizer_config.json: language_codes is {codes[:20]!r}, not m2m100 or wmt21")
+        tokens = {f"__{code}__": len(vocabulary) + index for index, code in enumerate(LANGUAGES[codes])}
+        source = str(files.config.get("src_lang") or DEFAULT_SOURCE["m2m100"])
+        self._language = f"__{source}__"
         if self._language not in tokens:
-            raise TokenizerError(
-                f"tokenizer_config.json: src_lang {self._language.strip('_')[:20]!r} is not a language of it"
-            )
+            raise TokenizerError(f"tokenizer_config.json: src_lang {source[:20]!r} is not a language of {codes}")
         pieces = load_pieces(directory, "sentencepiece.bpe.model")
         vocabulary = {**vocabulary, **tokens}
-        super().__init__(pieces, pieces, vocabulary, vocabulary, files, special_gap="")
-        # An answer begins with its language, which is no text even where the files do not list it as special.
+        super().__init__(pieces, pieces, vocabulary, vocabulary, files, gap="")
+        # A completion begins with its language token, which is not text even where the files do not call it special.
         self.special_ids |= frozenset(tokens.values())
 
     def _around(self) -> tuple[list[str], list[str]]:

@@ -1,112 +1,88 @@
-"""Marian's tokenizer: two SentencePiece models for the pieces, and a vocabulary beside them for the ids.
+"""The tokenizer of Marian: SentencePiece models that split and join text, and a separate vocabulary for the ids.
 
-A text may begin with the token of its target language, `>>fra<<`, which stays whole. Every text ends with `</s>`.
-Tiedemann and Thottingal 2020 (OPUS-MT).
+A source text may begin with the token of its target language, `>>fra<<`. Every text ends with `</s>`.
+Source: Tiedemann and Thottingal 2020 (OPUS-MT).
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
-from copy import deepcopy
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 from sentencepiece import SentencePieceProcessor
 
+from server.text.added_tokens import AddedTokenSplitter, added_tokens_by_id
 from server.text.protobuf import protobuf_fields
-from server.text.spelling import Spelling, spell_piece
-from server.text.streams import Stripped, TextStep, clean_up, clean_up_steps
-from server.text.tokenizer import Encoding, SpecialIds, TokenizerError
+from server.text.python_tokenizer import PythonTokenizer, TokenSpan
+from server.text.streams import DecoderChain, StripWhitespace, clean_up, clean_up_steps
+from server.text.token_bytes import TokenBytes, bytes_of_piece
+from server.text.tokenizer import SpecialIds, TokenizerError
 from server.text.tokenizer_files import TokenizerFiles, read_json
-from server.text.whole_tokens import WholeTokens, added_tokens
 from weights.resolve import file_in
 
 _LANGUAGE_TOKEN = re.compile(r">>.*?<<", re.DOTALL)
 
 
-class PieceTokenizer:
-    """Pieces of a SentencePiece model, under the ids of a vocabulary beside it.
+class PieceTokenizer(PythonTokenizer):
+    """Tokenizer of a SentencePiece model whose ids come from a separate vocabulary.
 
-    source: the model that cuts source texts. speller: the one that spells answers. vocabulary: ids of the source's
-    tokens. target: ids of the answer's tokens. special_gap: what stands in a text after a token that is none.
+    source: SentencePiece model that splits texts into pieces.
+    target: SentencePiece model that joins pieces to text.
+    vocabulary: ids of the tokens of a source text.
+    target_vocabulary: ids of the tokens of a completion.
+    gap: text to insert after a special token when decoding.
     """
 
     def __init__(
         self,
         source: Any,
-        speller: Any,
+        target: Any,
         vocabulary: dict[str, int],
-        target: dict[str, int],
+        target_vocabulary: dict[str, int],
         files: TokenizerFiles,
-        special_gap: str,
+        gap: str,
     ) -> None:
-        self._source, self._speller, self._vocabulary, self._gap = source, speller, vocabulary, special_gap
-        self._tokens = {index: token for token, index in target.items()}
-        self._added = added_tokens(files, self._vocabulary)
-        self._tokens |= {index: token.content for index, token in self._added.items()}
-        self._ids = {token.content: index for index, token in self._added.items()}
-        self.special = SpecialIds(
-            **{
-                role: self._id(token.content)
-                for role, token in files.roles.items()
-                if self._id(token.content) is not None
-            }
-        )
+        self._source, self._target, self._vocabulary, self._gap = source, target, vocabulary, gap
+        added = added_tokens_by_id(files, vocabulary)
+        self._tokens = {index: token for token, index in target_vocabulary.items()}
+        self._tokens |= {index: token.content for index, token in added.items()}
+        self._added_ids = {token.content: index for index, token in added.items()}
+        roles = {role: self.token_to_id(token.content) for role, token in files.roles.items()}
+        self.special = SpecialIds(**{role: index for role, index in roles.items() if index is not None})
         if self.special.unk is None or self.special.eos is None:
-            raise TokenizerError("vocab.json holds no token for unknown pieces, or none for the end of a text")
+            raise TokenizerError("vocab.json has no unknown token (unk_token) or no end token (eos_token)")
         self._unk, self._eos = self.special.unk, self.special.eos
-        roles = {token.content for token in (*files.roles.values(), *files.extra_special)}
-        self._special_tokens = roles | {token.content for token in self._added.values() if token.special}
-        self.special_ids = frozenset(index for index in map(self._id, self._special_tokens) if index is not None)
-        by_spelling = {token.content: token for token in self._added.values()}
-        self._whole_tokens = WholeTokens(self._special_tokens | set(self._ids), by_spelling)
-        self.vocab_size = max(max(self._vocabulary.values()), *self._tokens, *self._ids.values()) + 1
+        self._special_tokens = {token.content for token in (*files.roles.values(), *files.extra_special)}
+        self._special_tokens |= {token.content for token in added.values() if token.special}
+        found = map(self.token_to_id, self._special_tokens)
+        self.special_ids = frozenset(index for index in found if index is not None)
+        settings = {token.content: token for token in added.values()}
+        self._splitter = AddedTokenSplitter(self._special_tokens | set(self._added_ids), settings)
+        self.vocab_size = max(max(vocabulary.values()), *self._tokens, *added) + 1
         self.max_length = files.max_length
-        self.marks_subwords = False
         self._clean_up = files.clean_up
 
-    def encode(
-        self,
-        texts: Sequence[str],
-        *,
-        pairs: Sequence[str] | None = None,
-        add_special_tokens: bool = True,
-        offsets: bool = True,
-    ) -> list[Encoding]:
-        groups = [(text,) for text in texts] if pairs is None else list(zip(texts, pairs, strict=True))
-        return [self._encode(group, add_special_tokens, offsets) for group in groups]
-
-    def _encode(self, group: tuple[str, ...], add_special_tokens: bool, offsets: bool) -> Encoding:
-        text_pieces = [piece for text in group for piece in self._split(text, offsets)]
+    def spans(self, group: tuple[str, ...], add_special_tokens: bool, offsets: bool) -> Iterator[TokenSpan]:
         before, after = self._around() if add_special_tokens else ([], [])
-        found = [*((token, 0, 0) for token in before), *text_pieces, *((token, 0, 0) for token in after)]
-        ids = [self._id(token) for token, _, _ in found]
-        return Encoding(
-            ids=[self._unk if index is None else index for index in ids],
-            type_ids=[0] * len(found),
-            special=[True] * len(before) + [False] * len(text_pieces) + [True] * len(after),
-            offsets=[(start, end) for _, start, end in found] if offsets else [],
-            tokens=[token for token, _, _ in found] if offsets else [],
-        )
-
-    def _split(self, text: str, offsets: bool) -> Iterator[tuple[str, int, int]]:
-        """(token, start, end) of a text: added tokens whole, the rest through SentencePiece."""
-        for part, at, is_whole in self._whole_tokens.split(text):
-            if is_whole:
-                yield part, at, at + len(part)
-            else:
-                yield from self._plain(part, at, offsets)
+        yield from (TokenSpan(self._known_id(token), token, special=True) for token in before)
+        for text in group:
+            for part, at, is_added in self._splitter.split(text):
+                pieces = [(part, 0, len(part))] if is_added else self._pieces(part, offsets)
+                for token, start, end in pieces:
+                    yield TokenSpan(self._known_id(token), token, at + start, at + end)
+        yield from (TokenSpan(self._known_id(token), token, special=True) for token in after)
 
     def _around(self) -> tuple[list[str], list[str]]:
-        """Tokens before and after a text."""
+        """Special tokens before and after a text."""
         return [], [self._tokens.get(self._eos, "</s>")]
 
-    def _plain(self, text: str, at: int, offsets: bool) -> Iterator[tuple[str, int, int]]:
+    def _pieces(self, text: str, offsets: bool) -> Iterator[tuple[str, int, int]]:
+        """Yield (piece, start, end) of a text without added tokens. Without offsets, start and end are 0."""
         if text:
-            for piece, start, end in _located_pieces(self._source, text) if offsets else _pieces(self._source, text):
-                yield piece, at + start, at + end
+            yield from _located_pieces(self._source, text) if offsets else _unlocated_pieces(self._source, text)
 
     def decode(self, ids: Sequence[int], skip_special_tokens: bool = True) -> str:
         text, segment = "", list[str]()
@@ -115,82 +91,93 @@ class PieceTokenizer:
             if token is None or (skip_special_tokens and token_id in self.special_ids):
                 continue
             if token in self._special_tokens:
-                text += _spell(self._speller, segment) + token + self._gap
+                text += _join_pieces(self._target, segment) + token + self._gap
                 segment = []
             else:
                 segment.append(token)
-        text = (text + _spell(self._speller, segment)).replace("▁", " ").strip()
+        text = (text + _join_pieces(self._target, segment)).replace("▁", " ").strip()
         return clean_up(text) if self._clean_up else text
 
     def join(self, tokens: Sequence[str]) -> str:
-        return _spell(self._speller, list(tokens)).replace("▁", " ").strip()
+        return _join_pieces(self._target, list(tokens)).replace("▁", " ").strip()
 
-    def stream(self, skip_special_tokens: bool = True) -> _PieceStream:
+    def stream(self, skip_special_tokens: bool = True) -> PieceStream:
         skipped = self.special_ids if skip_special_tokens else frozenset()
-        steps: list[TextStep] = [Stripped(), *(clean_up_steps() if self._clean_up else ())]
-        return _PieceStream(self, self._speller, self._special_tokens, skipped, steps, self._gap)
+        steps = DecoderChain([], [StripWhitespace(), *(clean_up_steps() if self._clean_up else ())])
+        return PieceStream(self._target, self._tokens, self._special_tokens, skipped, self._gap, steps)
 
     def id_to_token(self, token_id: int) -> str | None:
         return self._tokens.get(token_id)
 
     def token_to_id(self, token: str) -> int | None:
-        return self._id(token)
+        return self._added_ids.get(token, self._vocabulary.get(token))
+
+    def _known_id(self, token: str) -> int:
+        token_id = self.token_to_id(token)
+        return self._unk if token_id is None else token_id
 
     @cached_property
-    def spelling(self) -> Spelling:
+    def token_bytes(self) -> TokenBytes:
         silent = self.special_ids | {self._unk}
-        names = (None if index in silent else self.id_to_token(index) for index in range(self.vocab_size))
-        return Spelling(tuple(b"" if name is None else spell_piece(name) for name in names), opens_with_space=True)
-
-    def _id(self, token: str) -> int | None:
-        return self._ids.get(token, self._vocabulary.get(token))
+        tokens = (None if index in silent else self.id_to_token(index) for index in range(self.vocab_size))
+        return TokenBytes(
+            tuple(b"" if token is None else bytes_of_piece(token) for token in tokens), opens_with_space=True
+        )
 
 
 class MarianTokenizer(PieceTokenizer):
-    """Source pieces through `source.spm`, ids by `vocab.json`; answers by `target_vocab.json` where there is one."""
+    """Reads `source.spm`, `vocab.json`, and with separate vocabularies also `target.spm` and `target_vocab.json`."""
 
     def __init__(self, directory: Path, files: TokenizerFiles) -> None:
         vocabulary = read_json(directory, "vocab.json")
         separate = bool(files.config.get("separate_vocabs", False))
-        target = read_json(directory, "target_vocab.json") if separate else vocabulary
-        if not vocabulary or not target:
+        target_vocabulary = read_json(directory, "target_vocab.json") if separate else vocabulary
+        if not vocabulary or not target_vocabulary:
             raise TokenizerError(f"{'target_vocab' if vocabulary else 'vocab'}.json is missing or empty")
         source = load_pieces(directory, "source.spm")
-        # One vocabulary for both sides is spelled as the source model spells, as the reference implementation has it.
-        speller = load_pieces(directory, "target.spm") if separate else source
-        super().__init__(source, speller, vocabulary, target, files, special_gap=" ")
+        # With one vocabulary for both sides, transformers decodes with the source model.
+        target = load_pieces(directory, "target.spm") if separate else source
+        super().__init__(source, target, vocabulary, target_vocabulary, files, gap=" ")
 
-    def _plain(self, text: str, at: int, offsets: bool) -> Iterator[tuple[str, int, int]]:
+    def _pieces(self, text: str, offsets: bool) -> Iterator[tuple[str, int, int]]:
         match = _LANGUAGE_TOKEN.match(text)
+        end = match.end() if match is not None else 0
         if match is not None:
-            yield match[0], at, at + match.end()
-            text, at = text[match.end() :], at + match.end()
-        yield from super()._plain(text, at, offsets)
+            yield match[0], 0, end
+        for piece, first, last in super()._pieces(text[end:], offsets):
+            yield piece, end + first, end + last
 
 
-class _PieceStream:
-    """Spells a segment (the tokens between two special ones) with what came just before as an anchor.
+class PieceStream:
+    """Incremental decoder of SentencePiece pieces. Implements `TokenStream`.
 
-    SentencePiece treats only the beginning of a segment in its own way, so once a piece has shown, spelling it again
-    before the next one gives the next one's text.
+    SentencePiece treats the beginning of a segment specially (a segment is the pieces between two special tokens). The
+    text of a piece inside a segment is therefore the difference of two joins: with it, and without it.
+
+    target: SentencePiece model that joins pieces to text.
+    tokens: vocabulary entry by id.
+    special: the tokens that separate segments.
+    skipped: ids that add no text.
+    gap: text to insert after a special token.
+    steps: text steps over the whole text.
     """
 
     def __init__(
         self,
-        tokenizer: PieceTokenizer,
-        speller: Any,
-        special: set[str],
+        target: Any,
+        tokens: Mapping[int, str],
+        special: Collection[str],
         skipped: frozenset[int],
-        steps: Sequence[TextStep],
         gap: str,
+        steps: DecoderChain,
     ) -> None:
-        self._tokenizer, self._speller, self._special, self._skipped = tokenizer, speller, special, skipped
-        self._steps, self._gap = steps, gap
+        self._target, self._tokens, self._special, self._skipped = target, tokens, special, skipped
+        self._gap, self._steps = gap, steps
         self._window: list[str] = []
         self._shown = ""
 
     def push(self, token_id: int) -> str:
-        token = self._tokenizer.id_to_token(token_id)
+        token = self._tokens.get(token_id)
         if token is None or token_id in self._skipped:
             return ""
         if token in self._special:
@@ -199,45 +186,39 @@ class _PieceStream:
         else:
             self._window.append(token)
             if self._is_byte(token):
-                return ""  # a run of bytes is spelled together
+                return ""  # a run of byte tokens is decoded as a whole
             text = self._rest()
             if text:
                 self._window = [token]
-                self._shown = _spell(self._speller, self._window)
+                self._shown = _join_pieces(self._target, self._window)
                 if not self._shown:
-                    self._window, self._shown = ["▁.", token], _spell(self._speller, ["▁.", token])
-        return self._through(text.replace("▁", " "), 0)
+                    self._window = ["▁.", token]
+                    self._shown = _join_pieces(self._target, self._window)
+        return self._steps.push(text.replace("▁", " "))
 
     def finish(self) -> str:
-        text = self._through(self._rest().replace("▁", " "), 0)
-        for index, step in enumerate(self._steps):
-            text += self._through(step.finish(), index + 1)
-        return text
+        return self._steps.push(self._rest().replace("▁", " ")) + self._steps.finish()
 
-    def fork(self) -> _PieceStream:
-        steps = deepcopy(self._steps)
-        copy = _PieceStream(self._tokenizer, self._speller, self._special, self._skipped, steps, self._gap)
-        copy._window, copy._shown = list(self._window), self._shown
-        return copy
+    def fork(self) -> PieceStream:
+        steps = self._steps.fork()
+        other = PieceStream(self._target, self._tokens, self._special, self._skipped, self._gap, steps)
+        other._window, other._shown = list(self._window), self._shown
+        return other
 
     def _rest(self) -> str:
-        return _spell(self._speller, self._window)[len(self._shown) :]
+        """Text of the window that was not returned yet."""
+        return _join_pieces(self._target, self._window)[len(self._shown) :]
 
     def _is_byte(self, token: str) -> bool:
-        return bool(self._speller.IsByte(self._speller.PieceToId(token)))
-
-    def _through(self, text: str, start: int) -> str:
-        for step in self._steps[start:]:
-            text = step.push(text) if text else ""
-        return text
+        return bool(self._target.IsByte(self._target.PieceToId(token)))
 
 
-def _pieces(model: Any, text: str) -> Iterator[tuple[str, int, int]]:
+def _unlocated_pieces(model: Any, text: str) -> Iterator[tuple[str, int, int]]:
     return ((piece, 0, 0) for piece in model.EncodeAsPieces(text))
 
 
 def _located_pieces(model: Any, text: str) -> Iterator[tuple[str, int, int]]:
-    """Pieces with where they begin and end, told in bytes (fields 1, 4 and 5 of each) and wanted in characters."""
+    """Yield (piece, start, end) in characters. SentencePiece reports bytes, in fields 1, 4 and 5 of each piece."""
     character_at, position = dict[int, int](), 0
     for index, character in enumerate(text):
         character_at[position] = index
@@ -249,12 +230,12 @@ def _located_pieces(model: Any, text: str) -> Iterator[tuple[str, int, int]]:
             yield piece[1].decode(), character_at[piece.get(4, 0)], character_at[piece.get(5, 0)]
 
 
-def _spell(model: Any, pieces: list[str]) -> str:
+def _join_pieces(model: Any, pieces: list[str]) -> str:
     return str(model.DecodePieces(pieces)) if pieces else ""
 
 
 def load_pieces(directory: Path, name: str) -> Any:
-    """The SentencePiece model of a file. Raises TokenizerError where it is missing or damaged."""
+    """Load the SentencePiece model in the file `name`. Raises TokenizerError for a missing or damaged file."""
     path = file_in(directory, name)
     if path is None:
         raise TokenizerError(f"{name} is missing")

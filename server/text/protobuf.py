@@ -1,6 +1,6 @@
-"""Protocol buffers as far as SentencePiece's files and answers need them, without the library for them.
+"""Read protocol buffers as far as SentencePiece needs them, without the protobuf library.
 
-https://protobuf.dev/programming-guides/encoding/
+Source: https://protobuf.dev/programming-guides/encoding/
 """
 
 from __future__ import annotations
@@ -9,30 +9,30 @@ from collections.abc import Iterator
 
 
 def protobuf_fields(message: bytes) -> Iterator[tuple[int, bytes | int]]:
-    """(number, value) of each field of a message: integers, and the raw bytes of everything else.
+    """Yield (field number, value) of each field of a message. Values are integers, or the raw bytes of other types.
 
-    Raises ValueError or IndexError for bytes that are none.
+    Raises ValueError or IndexError for bytes that are not a message.
     """
-    at = 0
+    position = 0
 
     def varint() -> int:
-        nonlocal at
+        nonlocal position
         value = shift = 0
         while True:
-            byte = message[at]
-            at += 1
+            byte = message[position]
+            position += 1
             value |= (byte & 0x7F) << shift
             shift += 7
             if byte < 0x80:
                 return value
 
-    while at < len(message):
-        number, wire = divmod(varint(), 8)
-        if wire == 0:
+    while position < len(message):
+        number, wire_type = divmod(varint(), 8)
+        if wire_type == 0:
             yield number, varint()
             continue
-        size = {1: 8, 5: 4}.get(wire) if wire != 2 else varint()
-        if size is None or at + size > len(message):
+        size = {1: 8, 5: 4}.get(wire_type) if wire_type != 2 else varint()
+        if size is None or position + size > len(message):
             raise ValueError("truncated protocol buffer")
-        yield number, message[at : at + size]
-        at += size
+        yield number, message[position : position + size]
+        position += size

@@ -1,9 +1,9 @@
-"""Decoders as streams: tokens go in one by one, text that no later token can change comes out.
+"""Incremental decoders: token ids go in one by one, and text that later tokens cannot change comes out.
 
-A tokenizer's decoder is a chain of small steps over the whole list of tokens. Each class here is one such step for a
-list that is still growing: what it has given is final, what is not certain yet it keeps until `finish`. Joined, a
-stream's text is exactly the decoder's. Every step keeps a bounded rest, except that bytes spelled as tokens
-(`<0xE2>`) are kept for as long as the run of them goes on, because one bad byte changes the whole run.
+The decoder of a tokenizer is a chain of steps over the whole list of tokens. Each class here is one such step for a
+list that still grows. Its output is final; text that may still change is held back until `finish`. The concatenated
+output equals the decoder's text exactly. The held-back text is bounded, with one exception: a run of byte tokens
+(`<0xE2>`) is held back as a whole, because one invalid byte changes the text of the whole run.
 
 The steps are those of the `tokenizers` library: https://huggingface.co/docs/tokenizers/api/decoders.
 """
@@ -21,26 +21,26 @@ _BYTE_TOKEN = re.compile(r"<0x([0-9A-Fa-f]{2})>")
 
 
 class UnknownDecoder(ValueError):
-    """A decoder that no stream exists for. The message names it."""
+    """There is no incremental version of a decoder. The message names it."""
 
 
 class TokenStream(Protocol):
-    """Token ids to text. Not to be shared: it is the state of one answer."""
+    """Incremental decoder of one completion: token ids to text."""
 
     def push(self, token_id: int) -> str:
-        """Text that became certain with this token."""
+        """Add a token and return the text that is now certain."""
 
     def finish(self) -> str:
-        """What was still held back. Nothing may be pushed after it."""
+        """Return the text that was held back. Nothing may be pushed afterwards."""
 
     def fork(self) -> TokenStream:
-        """A stream that goes on from here on its own."""
+        """An independent stream in the same state."""
 
 
 class TokenStep(Protocol):
-    """A step while tokens are still apart: each gives the pieces that became certain.
+    """A step over tokens that are not concatenated yet. Each call returns the parts that are now certain.
 
-    What a step of either kind keeps is replaced, never changed in place, so that a shallow copy goes on on its own.
+    A step, of tokens or text, replaces its state instead of changing it in place. A shallow copy is a fork.
     """
 
     def push(self, token: str) -> list[str]: ...
@@ -56,36 +56,36 @@ class TextStep(Protocol):
     def finish(self) -> str: ...
 
 
-class Chain:
-    """Token steps, then text steps, as one: tokens (spelled as in the vocabulary) to text."""
+class DecoderChain:
+    """Token steps followed by text steps: vocabulary entries to text."""
 
     def __init__(self, token_steps: Sequence[TokenStep], text_steps: Sequence[TextStep]) -> None:
         self._token_steps = token_steps
         self._text_steps = text_steps
 
     def push(self, token: str) -> str:
-        return _through_text(self._text_steps, _through_tokens(self._token_steps, [token]))
+        return _push_text(self._text_steps, _push_tokens(self._token_steps, [token]))
 
     def finish(self) -> str:
         text = ""
         for index, step in enumerate(self._token_steps):
-            text += _through_text(self._text_steps, _through_tokens(self._token_steps[index + 1 :], step.finish()))
+            text += _push_text(self._text_steps, _push_tokens(self._token_steps[index + 1 :], step.finish()))
         for index, last in enumerate(self._text_steps):
-            text += _through_text(self._text_steps[index + 1 :], last.finish())
+            text += _push_text(self._text_steps[index + 1 :], last.finish())
         return text
 
-    def fork(self) -> Chain:
-        """A chain that goes on from here on its own."""
-        return Chain([copy(step) for step in self._token_steps], [copy(step) for step in self._text_steps])
+    def fork(self) -> DecoderChain:
+        """An independent chain in the same state."""
+        return DecoderChain([copy(step) for step in self._token_steps], [copy(step) for step in self._text_steps])
 
 
-def _through_tokens(steps: Sequence[TokenStep], tokens: list[str]) -> str:
+def _push_tokens(steps: Sequence[TokenStep], tokens: list[str]) -> str:
     for step in steps:
-        tokens = step.push(tokens[0]) if len(tokens) == 1 else [piece for one in tokens for piece in step.push(one)]
+        tokens = step.push(tokens[0]) if len(tokens) == 1 else [part for token in tokens for part in step.push(token)]
     return tokens[0] if len(tokens) == 1 else "".join(tokens)
 
 
-def _through_text(steps: Sequence[TextStep], text: str) -> str:
+def _push_text(steps: Sequence[TextStep], text: str) -> str:
     for step in steps:
         if not text:
             break
@@ -93,53 +93,75 @@ def _through_text(steps: Sequence[TextStep], text: str) -> str:
     return text
 
 
+class VocabularyStream:
+    """Decodes token ids through a vocabulary and a chain. Implements `TokenStream`.
+
+    id_to_token: vocabulary entry of an id; None outside the vocabulary.
+    chain: the decoder; owned by this stream.
+    skipped: ids that add no text.
+    """
+
+    def __init__(self, id_to_token: Callable[[int], str | None], chain: DecoderChain, skipped: frozenset[int]) -> None:
+        self._id_to_token, self._chain, self._skipped = id_to_token, chain, skipped
+
+    def push(self, token_id: int) -> str:
+        token = None if token_id in self._skipped else self._id_to_token(token_id)
+        return "" if token is None else self._chain.push(token)
+
+    def finish(self) -> str:
+        return self._chain.finish()
+
+    def fork(self) -> VocabularyStream:
+        return VocabularyStream(self._id_to_token, self._chain.fork(), self._skipped)
+
+
 # -------------------------------------------------------------------------------------------------------- token steps
 
 
-class EachToken:
-    """A change of one token that depends on it alone."""
+class MapTokens:
+    """Applies one function to every token."""
 
-    def __init__(self, change: Callable[[str], str]) -> None:
-        self._change = change
+    def __init__(self, function: Callable[[str], str]) -> None:
+        self._function = function
 
     def push(self, token: str) -> list[str]:
-        return [self._change(token)]
+        return [self._function(token)]
 
     def finish(self) -> list[str]:
         return []
 
 
-class FirstToken:
-    """One change for the first token of all, another for the rest."""
+class MapFirstToken:
+    """Applies one function to the first token and another to the rest."""
 
     def __init__(self, first: Callable[[str], str], rest: Callable[[str], str]) -> None:
-        self._change, self._rest = first, rest
+        self._function, self._rest = first, rest
 
     def push(self, token: str) -> list[str]:
-        change, self._change = self._change, self._rest
-        return [change(token)]
+        function, self._function = self._function, self._rest
+        return [function(token)]
 
     def finish(self) -> list[str]:
         return []
 
 
-class LastToken:
-    """One change for the last token of all, another for the rest: keeps one token."""
+class MapLastToken:
+    """Applies one function to the last token and another to the rest. Holds one token back."""
 
     def __init__(self, last: Callable[[str], str], rest: Callable[[str], str]) -> None:
         self._last, self._rest = last, rest
-        self._kept: str | None = None
+        self._held: str | None = None
 
     def push(self, token: str) -> list[str]:
-        kept, self._kept = self._kept, token
-        return [] if kept is None else [self._rest(kept)]
+        held, self._held = self._held, token
+        return [] if held is None else [self._rest(held)]
 
     def finish(self) -> list[str]:
-        return [] if self._kept is None else [self._last(self._kept)]
+        return [] if self._held is None else [self._last(self._held)]
 
 
-class ByteTokens:
-    """`<0xE2>` and its like: a run of them is UTF-8, or else one U+FFFD for every byte of the run."""
+class DecodeByteFallback:
+    """Byte tokens (`<0xE2>`) to text: a run of them is UTF-8, or else one U+FFFD for each byte of the run."""
 
     def __init__(self) -> None:
         self._run = b""
@@ -162,31 +184,31 @@ class ByteTokens:
 
 
 def byte_of(token: str) -> int | None:
-    """The byte that a token such as `<0xE2>` spells; None for any other token."""
+    """The byte of a byte token such as `<0xE2>`; None for any other token."""
     match = _BYTE_TOKEN.fullmatch(token)
     return int(match[1], 16) if match else None
 
 
-class ByteLevel:
-    """GPT-2's spelling of bytes as printable characters (Radford et al. 2019, section 2.2)."""
+class DecodeByteLevel:
+    """GPT-2's byte alphabet to text (Radford et al. 2019, section 2.2)."""
 
     def __init__(self) -> None:
-        self._unfinished = b""
+        self._incomplete = b""
 
     def push(self, token: str) -> list[str]:
-        data = self._unfinished + byte_level(token)
+        data = self._incomplete + byte_level(token)
         text, used = codecs.utf_8_decode(data, "replace", False)
-        self._unfinished = data[used:]
+        self._incomplete = data[used:]
         return [text]
 
     def finish(self) -> list[str]:
-        data, self._unfinished = self._unfinished, b""
+        data, self._incomplete = self._incomplete, b""
         return [data.decode("utf-8", "replace")]
 
 
 @lru_cache(1 << 14)
 def byte_level(token: str) -> bytes:
-    """What a token spelled in `byte_alphabet` stands for; an added token is spelled as itself."""
+    """The bytes of a token written in `byte_alphabet`. A token with other characters (an added token) is UTF-8."""
     alphabet = byte_alphabet()
     try:
         return bytes([alphabet[character] for character in token])
@@ -196,7 +218,10 @@ def byte_level(token: str) -> bytes:
 
 @cache
 def byte_alphabet() -> Mapping[str, int]:
-    """The printable character of each byte: itself where it is printable in Latin-1, else one from U+0100 on."""
+    """The byte of each character of GPT-2's alphabet.
+
+    Bytes that are printable in Latin-1 stand for themselves. The others are the characters from U+0100 on, in order.
+    """
     printable = [*range(ord("!"), ord("~") + 1), *range(ord("¡"), ord("¬") + 1), *range(ord("®"), ord("ÿ") + 1)]
     others = [byte for byte in range(256) if byte not in printable]
     return {chr(byte): byte for byte in printable} | {chr(256 + rank): byte for rank, byte in enumerate(others)}
@@ -205,29 +230,29 @@ def byte_alphabet() -> Mapping[str, int]:
 # --------------------------------------------------------------------------------------------------------- text steps
 
 
-class Replaced:
-    """Every `old` of the text replaced by `new`, from the left; keeps an end that may be the start of `old`."""
+class ReplaceText:
+    """Replaces every `old` by `new`, from left to right. Holds back an end that may be the beginning of `old`."""
 
     def __init__(self, old: str, new: str) -> None:
         self._old, self._new = old, new
-        self._kept = ""
+        self._held = ""
 
     def push(self, text: str) -> str:
-        *done, rest = (self._kept + text).split(self._old)
-        kept = next((size for size in range(len(self._old) - 1, 0, -1) if rest.endswith(self._old[:size])), 0)
-        self._kept = rest[len(rest) - kept :]
-        return self._new.join([*done, rest[: len(rest) - kept]])
+        *done, rest = (self._held + text).split(self._old)
+        held = next((size for size in range(len(self._old) - 1, 0, -1) if rest.endswith(self._old[:size])), 0)
+        self._held = rest[len(rest) - held :]
+        return self._new.join([*done, rest[: len(rest) - held]])
 
     def finish(self) -> str:
-        return self._kept
+        return self._held
 
 
-class Cut:
-    """At most `start` leading and `stop` trailing characters `content` cut off."""
+class StripCharacter:
+    """Removes at most `start` leading and `stop` trailing copies of the character `content`."""
 
     def __init__(self, content: str, start: int, stop: int) -> None:
         self._content, self._start, self._stop = content, start, stop
-        self._kept = ""
+        self._held = ""
 
     def push(self, text: str) -> str:
         while self._start and text:
@@ -235,45 +260,33 @@ class Cut:
                 self._start = 0
             else:
                 text, self._start = text[1:], self._start - 1
-        text = self._kept + text
+        text = self._held + text
         trailing = min(len(text) - len(text.rstrip(self._content)), self._stop)
-        self._kept = text[len(text) - trailing :]
+        self._held = text[len(text) - trailing :]
         return text[: len(text) - trailing]
 
     def finish(self) -> str:
         return ""
 
 
-class Stripped:
-    """White space at both ends cut off, as `str.strip` does."""
+class StripWhitespace:
+    """Removes white space at both ends, as `str.strip` does."""
 
     def __init__(self) -> None:
-        self._kept = ""
+        self._held = ""
         self._started = False
 
     def push(self, text: str) -> str:
         if not self._started:
             text = text.lstrip()
             self._started = bool(text)
-        text = self._kept + text
+        text = self._held + text
         certain = text.rstrip()
-        self._kept = text[len(certain) :]
+        self._held = text[len(certain) :]
         return certain
 
     def finish(self) -> str:
         return ""
-
-
-def clean_up_steps() -> list[TextStep]:
-    """The replacements of `clean_up_tokenization_spaces`, in their order."""
-    return [Replaced(old, new) for old, new in _CLEAN_UP]
-
-
-def clean_up(text: str) -> str:
-    """The same for a whole text."""
-    for old, new in _CLEAN_UP:
-        text = text.replace(old, new)
-    return text
 
 
 _CLEAN_UP = (
@@ -290,16 +303,31 @@ _CLEAN_UP = (
 )
 _WORD_PIECE_CLEAN_UP = (*_CLEAN_UP[:5], (" n't", "n't"), (" 'm", "'m"), (" do not", " don't"), *_CLEAN_UP[7:])
 
-# -------------------------------------------------------------------------------------- from a tokenizer's own decoder
+
+def clean_up_steps() -> list[TextStep]:
+    """The replacements of `clean_up_tokenization_spaces`, in their order."""
+    return [ReplaceText(old, new) for old, new in _CLEAN_UP]
 
 
-def decoder_chain(decoder: Mapping[str, Any] | None, further: Sequence[TextStep] = ()) -> Chain:
-    """The stream of a decoder as `tokenizer.json` describes it, with further text steps behind.
+def clean_up(text: str, replacements: Sequence[tuple[str, str]] = _CLEAN_UP) -> str:
+    """Apply the replacements of `clean_up_tokenization_spaces` to a whole text."""
+    for old, new in replacements:
+        text = text.replace(old, new)
+    return text
 
-    Raises UnknownDecoder for a step that no stream exists for.
+
+# -------------------------------------------------------------------------------------- decoders of tokenizer.json
+
+
+def decoder_chain(decoder: Mapping[str, Any] | None, final_steps: Sequence[TextStep] = ()) -> DecoderChain:
+    """The chain of a decoder.
+
+    decoder: the object `decoder` of `tokenizer.json`; None joins tokens with spaces.
+    final_steps: text steps to append.
+    Raises UnknownDecoder for a step that has no incremental version.
     """
     if decoder is None:
-        return Chain([FirstToken(str, lambda token: " " + token)], further)
+        return DecoderChain([MapFirstToken(str, lambda token: " " + token)], final_steps)
     parts = decoder["decoders"] if decoder["type"] == "Sequence" else [decoder]
     token_steps: list[TokenStep] = []
     text_steps: list[TextStep] = []
@@ -312,47 +340,44 @@ def decoder_chain(decoder: Mapping[str, Any] | None, further: Sequence[TextStep]
         else:
             token_steps.append(_token_step(part))
             fused = part["type"] == "ByteLevel"
-    return Chain(token_steps, [*text_steps, *further])
+    return DecoderChain(token_steps, [*text_steps, *final_steps])
 
 
 def _token_step(part: Mapping[str, Any]) -> TokenStep:
     match part:
         case {"type": "ByteLevel"}:
-            return ByteLevel()
+            return DecodeByteLevel()
         case {"type": "ByteFallback"}:
-            return ByteTokens()
+            return DecodeByteFallback()
         case {"type": "Replace", "pattern": {"String": old}, "content": new}:
-            return EachToken(lambda token: token.replace(old, new))
+            return MapTokens(lambda token: token.replace(old, new))
         case {"type": "Strip", "content": content, "start": start, "stop": stop}:
-            return EachToken(lambda token: _strip(token, content, start, stop))
+            return MapTokens(lambda token: _strip(token, content, start, stop))
         case {"type": "Metaspace", "replacement": mark, "prepend_scheme": scheme}:
             first = " " if scheme == "never" else ""
-            return FirstToken(lambda token: token.replace(mark, first), lambda token: token.replace(mark, " "))
+            return MapFirstToken(lambda token: token.replace(mark, first), lambda token: token.replace(mark, " "))
         case {"type": "WordPiece", "prefix": prefix, "cleanup": cleanup}:
-            polish = _word_piece_clean_up if cleanup else str
-            return FirstToken(polish, lambda token: polish(_word_piece(token, prefix)))
+            replacements = _WORD_PIECE_CLEAN_UP if cleanup else ()
+            return MapFirstToken(
+                lambda token: clean_up(token, replacements),
+                lambda token: clean_up(_word_piece(token, prefix), replacements),
+            )
         case {"type": "BPEDecoder", "suffix": suffix}:
-            return LastToken(lambda token: token.replace(suffix, ""), lambda token: token.replace(suffix, " "))
+            return MapLastToken(lambda token: token.replace(suffix, ""), lambda token: token.replace(suffix, " "))
     raise UnknownDecoder(f"a tokenizer with the decoder {part.get('type')!r} is not supported")
 
 
 def _text_step(part: Mapping[str, Any]) -> TextStep:
     match part:
         case {"type": "Replace", "pattern": {"String": old}, "content": new}:
-            return Replaced(old, new)
+            return ReplaceText(old, new)
         case {"type": "Strip", "content": content, "start": start, "stop": stop}:
-            return Cut(content, start, stop)
+            return StripCharacter(content, start, stop)
     raise UnknownDecoder(f"a tokenizer with the decoder {part.get('type')!r} after others is not supported")
 
 
 def _word_piece(token: str, prefix: str) -> str:
     return token.removeprefix(prefix) if token.startswith(prefix) else " " + token
-
-
-def _word_piece_clean_up(token: str) -> str:
-    for old, new in _WORD_PIECE_CLEAN_UP:
-        token = token.replace(old, new)
-    return token
 
 
 def _strip(token: str, content: str, start: int, stop: int) -> str:

@@ -1,35 +1,31 @@
-"""Text to token ids and back: what every tokenizer of a checkpoint can do, and which one a directory needs.
-
-Knows files and strings. Does not know models, requests or limits.
-"""
+"""The protocol that all tokenizers implement, with its result and error types."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Protocol
 
-from server.text.spelling import Spelling
 from server.text.streams import TokenStream
-from weights.resolve import ResolveError, file_in
+from server.text.token_bytes import TokenBytes
 
 
 class TokenizerError(ValueError):
-    """A checkpoint's tokenizer that cannot be loaded. One line, files by base name."""
+    """The tokenizer of a checkpoint cannot be loaded. The message is one line and names files without directories."""
 
 
 @dataclass(frozen=True)
 class Encoding:
-    """One text, or pair of texts, as the model sees it. All lists have one entry per token.
+    """The tokens of one text, or of a pair of texts. All lists have one entry per token.
 
-    type_ids: 0 for the first text, 1 for the second where the family tells them apart.
-    special: whether the token was added around the text, rather than found in it.
-    offsets: (start, end) of each token in characters of the original text (of its own one, in a pair).
-    tokens: the vocabulary's spelling of each token. Both empty when not asked for.
-    words: the number of the word that each token is of, in its own text of a pair; None for special tokens. Empty when
-        offsets were not asked for, and where the tokenizer does not cut at words first (Marian).
-    sides: which text of a pair each token is of, 0 or 1; None for special tokens. Empty as `words` is.
+    ids: token ids.
+    type_ids: token type: 1 for the second text of a pair where the family distinguishes the two, else 0.
+    special: True for a token that was added around the text and False for one found in it.
+    offsets: (start, end) of each token in characters of its text. Empty when offsets were not requested.
+    tokens: vocabulary entry of each token. Empty when offsets were not requested.
+    words: index of each token's word in its text; None for special tokens. Empty when offsets were not requested, and
+        for tokenizers that do not split at words (Marian).
+    sides: text of a pair that each token belongs to, 0 or 1; None for special tokens. Empty when `words` is.
     """
 
     ids: list[int]
@@ -43,7 +39,7 @@ class Encoding:
 
 @dataclass(frozen=True)
 class SpecialIds:
-    """Ids of the tokens with a role; None where the checkpoint has none."""
+    """Token ids by role; None where the checkpoint has no such token."""
 
     bos: int | None = None
     eos: int | None = None
@@ -55,11 +51,11 @@ class SpecialIds:
 
 
 class Tokenizer(Protocol):
-    """A checkpoint's tokenizer. Immutable, safe to use from several threads at once."""
+    """The tokenizer of a checkpoint. Immutable, safe to use from several threads."""
 
     @property
     def vocab_size(self) -> int:
-        """One more than the highest id."""
+        """Highest token id plus one."""
 
     @property
     def special(self) -> SpecialIds: ...
@@ -70,7 +66,7 @@ class Tokenizer(Protocol):
 
     @property
     def max_length(self) -> int | None:
-        """Most tokens the tokenizer's own files allow, special ones included; None where they set no sane limit."""
+        """Maximum number of tokens by the tokenizer's files, special tokens included; None without a usable limit."""
 
     def encode(
         self,
@@ -80,58 +76,33 @@ class Tokenizer(Protocol):
         add_special_tokens: bool = True,
         offsets: bool = True,
     ) -> list[Encoding]:
-        """Token ids of each text, of `(texts[i], pairs[i])` with `pairs`. Never truncated, never padded.
+        """Tokenize texts. Does not truncate or pad.
 
-        offsets: whether `Encoding.offsets` and `Encoding.tokens` are wanted; without them it is faster.
+        texts: texts, or the first texts of pairs.
+        pairs: second text of each pair.
+        add_special_tokens: whether to add the special tokens of the family around each text.
+        offsets: whether to fill `Encoding.offsets`, `tokens`, `words` and `sides`. Without them encoding is faster.
         """
 
     def decode(self, ids: Sequence[int], skip_special_tokens: bool = True) -> str:
-        """The text of a whole sequence. Ids outside of the vocabulary are left out."""
+        """The text of a sequence of token ids. Ids outside the vocabulary are skipped."""
 
     def stream(self, skip_special_tokens: bool = True) -> TokenStream:
-        """The same text piece by piece: all that the stream gives, joined, equals `decode`."""
+        """A decoder for one token at a time. Its concatenated text equals `decode`."""
 
     @property
-    def spelling(self) -> Spelling:
-        """What each token adds to a text, in bytes. Raises NoSpelling where that depends on other tokens."""
+    def token_bytes(self) -> TokenBytes:
+        """The bytes that each token adds to a text. Raises NoTokenBytes where they depend on other tokens."""
 
     @property
     def marks_subwords(self) -> bool:
-        """Whether a token's spelling says that it goes on with a word (WordPiece's `##`)."""
+        """Whether tokens that continue a word are marked (`##` of WordPiece)."""
 
     def join(self, tokens: Sequence[str]) -> str:
-        """The text that tokens spell, as it is: none is special, nothing is cleaned up."""
+        """The text of vocabulary entries. Special tokens are kept and the text is not cleaned up."""
 
     def id_to_token(self, token_id: int) -> str | None:
-        """The vocabulary's spelling of a token; None outside of the vocabulary."""
+        """The vocabulary entry of an id; None outside the vocabulary."""
 
     def token_to_id(self, token: str) -> int | None:
-        """The id of a token by the vocabulary's spelling; None when there is none."""
-
-
-def load_tokenizer(directory: Path) -> Tokenizer:
-    """The tokenizer of a checkpoint directory, from `tokenizer.json` or from older files.
-
-    Raises TokenizerError when there is none, when a file of it is damaged, or when it is of a kind not supported.
-    """
-    from server.text.blenderbot_small import BlenderbotSmallTokenizer
-    from server.text.byt5 import ByT5Tokenizer
-    from server.text.fast import FastTokenizer
-    from server.text.m2m_100 import M2M100Tokenizer
-    from server.text.marian import MarianTokenizer
-    from server.text.tokenizer_files import read_tokenizer_files
-    from server.text.vocabularies import build_backend
-
-    try:
-        files = read_tokenizer_files(directory)
-        if file_in(directory, "source.spm") is not None:
-            return MarianTokenizer(directory, files)
-        if files.kind == "m2m100" and file_in(directory, "tokenizer.json") is None:
-            return M2M100Tokenizer(directory, files)
-        if files.kind == "byt5" and file_in(directory, "tokenizer.json") is None:
-            return ByT5Tokenizer(files)
-        if files.kind == "blenderbot-small" and file_in(directory, "tokenizer.json") is None:
-            return BlenderbotSmallTokenizer(directory, files)
-        return FastTokenizer(build_backend(directory, files), files)
-    except ResolveError as error:
-        raise TokenizerError(str(error)) from None
+        """The id of a vocabulary entry; None when there is no such entry."""

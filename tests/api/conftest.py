@@ -10,15 +10,16 @@ import httpx
 import msgspec
 import pytest
 
-from server.api import checkpoint_text
-from server.api.app import create_app
+from server.api.app import create_api
 from server.api.state import State
 from server.api.telemetry import Telemetry
 from server.ipc.client import EngineClient
 from server.ipc.descriptions import GenerationDefaults, ModelInfo, ModelSpec
-from server.ipc.messages import Generate, Message, StepOutput
+from server.ipc.messages import Generate, GenerateRow, Message, StepOutput
 from server.metrics import Metrics
+from server.operations.runtime import Runtime
 from server.settings import Settings
+from server.text import checkpoint_text
 from tests.wire.checkpoints import write_all
 from tests.wire.fake_worker import describe
 
@@ -32,17 +33,19 @@ class Bench:
         self.metrics = Metrics()
         self.client = EngineClient(Telemetry(self.metrics), settings.max_queue_requests, settings.max_queue_tokens)
         directories = dict(entry.split("=", 1) for entry in write_all(root))
+        texts = {name: checkpoint_text.load(name, Path(directory)) for name, directory in directories.items()}
+        self.runtime = Runtime(self.client, self.metrics, texts, settings.max_text_characters)
         self.state = State(
             settings=settings,
             client=self.client,
             metrics=self.metrics,
+            runtime=self.runtime,
             fresh=lambda: self.alive,
             failed=lambda: False,
             keys=settings.keys(),
-            texts={name: checkpoint_text.load(name, Path(directory)) for name, directory in directories.items()},
         )
         self.infos = {name: describe(ModelSpec(name, directory, "auto")) for name, directory in directories.items()}
-        self.app = create_app(self.state)
+        self.app = create_api(self.state)
 
     def become_ready(self, **defaults: object) -> None:
         """Let the worker be ready; `defaults` are what every generating checkpoint says of itself."""
@@ -56,12 +59,17 @@ class Bench:
         merged: GenerationDefaults = msgspec.structs.replace(info.generation, **defaults)
         return msgspec.structs.replace(info, generation=merged)
 
-    async def sent_generate(self) -> list[Generate]:
-        """The sequences of the next request, once they were sent."""
+    async def sent_generate(self) -> Generate:
+        """The next request, once it was sent."""
         while not (sent := [message for message in self.sent if isinstance(message, Generate)]):
             await asyncio.sleep(0)
         self.sent.clear()
-        return sent
+        (message,) = sent
+        return message
+
+    async def sent_rows(self) -> list[GenerateRow]:
+        """The rows of the next request, once it was sent."""
+        return (await self.sent_generate()).rows
 
     def output(self, **events: list) -> None:
         self.client.on_output(StepOutput(1, **events))
@@ -71,7 +79,7 @@ class Bench:
 def bench(tmp_path: Path) -> Iterator[Bench]:
     made = Bench(tmp_path, Settings())
     yield made
-    made.state.threads.shutdown()
+    made.runtime.threads.shutdown()
 
 
 @pytest.fixture

@@ -20,34 +20,31 @@ from server.settings import Settings
 from tests.api.conftest import Bench
 
 
-async def ask(
-    bench: Bench, http: httpx.AsyncClient, key: str = "", **fields: object
-) -> tuple[list[Generate], asyncio.Task]:
+async def ask(bench: Bench, http: httpx.AsyncClient, key: str = "", **fields: object) -> tuple[Generate, asyncio.Task]:
     headers = {"authorization": f"Bearer {key}"} if key else {}
     body = {"prompt": "abc", "model": "decoder", **fields}
     posted = asyncio.create_task(http.post("/generate", json=body, headers=headers))
     return await bench.sent_generate(), posted
 
 
-def finish(bench: Bench, messages: list[Generate], cached: list[int]) -> None:
+def finish(bench: Bench, message: Generate, cached: list[int]) -> None:
     ends = [Hypothesis([100], "length")]
-    bench.output(
-        finished=[Finished(m.request_id, ends, 0.0, 0.0, 0.0, found) for m, found in zip(messages, cached, strict=True)]
-    )
+    found = zip(message.rows, cached, strict=True)
+    bench.output(finished=[Finished(row.request_id, ends, 0.0, 0.0, 0.0, count) for row, count in found])
 
 
 async def test_a_prompt_counts_once_however_many_rows_read_it(bench: Bench, http: httpx.AsyncClient) -> None:
     bench.become_ready()
-    messages, posted = await ask(bench, http, prompt=["abc", "abd"], n=3)
-    finish(bench, messages, [1, 2, 2, 0, 2, 2])
+    message, posted = await ask(bench, http, prompt=["abc", "abd"], n=3)
+    finish(bench, message, [1, 2, 2, 0, 2, 2])
     usage = (await posted).json()["usage"]
     assert (usage["prompt_tokens"], usage["cached_tokens"]) == (6, 1)
 
 
 async def test_an_answer_that_a_stop_string_ends_knows_it_too(bench: Bench, http: httpx.AsyncClient) -> None:
     bench.become_ready()
-    ((message,), posted) = await ask(bench, http, stop=["d"])
-    bench.output(tokens=[Tokens(message.request_id, [ord("d") + 3], None, 2)])
+    message, posted = await ask(bench, http, stop=["d"])
+    bench.output(tokens=[Tokens(message.rows[0].request_id, [ord("d") + 3], None, 2)])
     answer = (await posted).json()
     assert answer["choices"][0]["finish_reason"] == "stop" and answer["usage"]["cached_tokens"] == 2
 
@@ -57,16 +54,16 @@ def guarded(tmp_path: Path) -> Iterator[Bench]:
     made = Bench(tmp_path, Settings(api_keys=["first-key", "second-key"]))
     made.become_ready()
     yield made
-    made.state.threads.shutdown()
+    made.runtime.threads.shutdown()
 
 
 async def salt_of(bench: Bench, key: str = "") -> str:
     async with httpx.AsyncClient(transport=httpx.ASGITransport(bench.app), base_url="http://test") as client:
-        messages, posted = await ask(bench, client, key)
-        finish(bench, messages, [0])
+        message, posted = await ask(bench, client, key)
+        finish(bench, message, [0])
         assert (await posted).status_code == 200
-    assert not key or key.encode() not in encode_frame(messages[0]), "the worker learns the key"
-    return messages[0].cache_salt
+    assert not key or key.encode() not in encode_frame(message), "the worker learns the key"
+    return message.cache_salt
 
 
 async def test_each_key_has_a_salt_of_its_own(guarded: Bench) -> None:
@@ -80,7 +77,7 @@ async def test_a_salt_cannot_be_worked_out_from_its_key(guarded: Bench, tmp_path
     other = Bench(tmp_path, Settings(api_keys=["first-key"]))
     other.become_ready()
     assert await salt_of(other, "first-key") != await salt_of(guarded, "first-key")
-    other.state.threads.shutdown()
+    other.runtime.threads.shutdown()
 
 
 async def test_without_keys_everybody_is_the_same_client(bench: Bench) -> None:

@@ -8,35 +8,35 @@ from typing import Any
 import httpx
 import pytest
 
-from server.api.generation import shorten
 from server.ipc.messages import Failed, Generate
 from server.ipc.params import GenerationParams
 from server.text.tokenizer import Encoding
+from server.text.truncation import truncate
 from tests.api.conftest import Bench
 
 
-async def reaches(bench: Bench, http: httpx.AsyncClient, **body: Any) -> list[Generate]:
+async def reaches(bench: Bench, http: httpx.AsyncClient, **body: Any) -> Generate:
     """Post, and end the request as soon as it was sent."""
     posted = asyncio.create_task(http.post("/generate", json={"model": "decoder", "prompt": "abc", **body}))
-    messages = await bench.sent_generate()
-    bench.output(failed=[Failed(message.request_id, "timeout", "enough") for message in messages])
+    message = await bench.sent_generate()
+    bench.output(failed=[Failed(row.request_id, "timeout", "enough") for row in message.rows])
     assert (await posted).status_code == 504
-    return messages
+    return message
 
 
 async def params(bench: Bench, http: httpx.AsyncClient, **body: Any) -> GenerationParams:
-    return (await reaches(bench, http, **body))[0].params
+    return (await reaches(bench, http, **body)).params
 
 
 async def test_the_table_of_the_contract(bench: Bench, http: httpx.AsyncClient) -> None:
     bench.become_ready()
-    sent = await params(bench, http, seed=5)
-    assert sent == GenerationParams(max_new_tokens=256, seed=5, end_token_ids=[1])
+    sent = await reaches(bench, http, seed=5)
+    assert sent.params == GenerationParams(end_token_ids=[1])
+    assert [(row.max_new_tokens, row.seed) for row in sent.rows] == [(256, 5)]
 
 
 async def test_the_checkpoint_speaks_before_the_table(bench: Bench, http: httpx.AsyncClient) -> None:
     says = {
-        "max_new_tokens": 33,
         "min_new_tokens": 2,
         "do_sample": True,
         "temperature": 0.6,
@@ -50,10 +50,9 @@ async def test_the_checkpoint_speaks_before_the_table(bench: Bench, http: httpx.
     }
     more = {"renormalize_logits": True, "forced_eos_token_id": 1, "suppress_token_ids": [9], "bad_words_ids": [[2]]}
     more |= {"begin_suppress_token_ids": [4]}
-    bench.become_ready(**says, **more)
+    bench.become_ready(max_new_tokens=33, **says, **more)
     expected = GenerationParams(
         **says,
-        seed=5,
         end_token_ids=[1],
         renormalize_logits=True,
         forced_eos_token_id=1,
@@ -61,13 +60,16 @@ async def test_the_checkpoint_speaks_before_the_table(bench: Bench, http: httpx.
         begin_suppress_token_ids=[4],
         bad_words_ids=[[2]],
     )
-    assert await params(bench, http, seed=5) == expected
+    sent = await reaches(bench, http, seed=5)
+    assert sent.params == expected
+    assert [(row.max_new_tokens, row.seed) for row in sent.rows] == [(33, 5)]
 
 
 async def test_the_request_speaks_first(bench: Bench, http: httpx.AsyncClient) -> None:
     bench.become_ready(do_sample=True, temperature=0.6, top_k=50, max_new_tokens=33, repetition_penalty=1.1)
-    sent = await params(bench, http, temperature=0.2, top_k=0, max_new_tokens=8, repetition_penalty=1.0)
-    assert (sent.do_sample, sent.temperature, sent.top_k, sent.max_new_tokens) == (True, 0.2, 0, 8)
+    message = await reaches(bench, http, temperature=0.2, top_k=0, max_new_tokens=8, repetition_penalty=1.0)
+    sent = message.params
+    assert (sent.do_sample, sent.temperature, sent.top_k, message.rows[0].max_new_tokens) == (True, 0.2, 0, 8)
     assert sent.repetition_penalty == 1.0
     greedy = await params(bench, http, temperature=0)
     assert (greedy.do_sample, greedy.temperature, greedy.top_k) == (False, 1.0, 0)
@@ -140,42 +142,46 @@ async def test_penalties_biases_and_allowed_tokens(bench: Bench, http: httpx.Asy
 
 async def test_candidates_are_rows_with_logprobs(bench: Bench, http: httpx.AsyncClient) -> None:
     bench.become_ready()
-    rows = await reaches(bench, http, n=2, best_of=3, temperature=1.0, seed=4)
-    assert [(row.params.seed, row.params.logprobs) for row in rows] == [(4, True), (5, True), (6, True)]
+    ranked = await reaches(bench, http, n=2, best_of=3, temperature=1.0, seed=4)
+    assert [row.seed for row in ranked.rows] == [4, 5, 6] and ranked.params.logprobs
     plain = await reaches(bench, http, n=2, best_of=2, temperature=1.0, seed=4)
-    assert [(row.params.seed, row.params.logprobs) for row in plain] == [(4, False), (5, False)]
+    assert [row.seed for row in plain.rows] == [4, 5] and not plain.params.logprobs
 
 
 async def test_rows_and_room(bench: Bench, http: httpx.AsyncClient) -> None:
     bench.become_ready()
-    rows = await reaches(
+    message = await reaches(
         bench, http, prompt=["a" * 500, "b"], n=2, seed=2**64 - 1, max_new_tokens=20, min_new_tokens=15
     )
-    assert [(row.params.seed, row.params.max_new_tokens, row.params.min_new_tokens) for row in rows] == [
-        (2**64 - 1, 12, 12),
-        (0, 12, 12),
-        (2**64 - 1, 20, 15),
-        (0, 20, 15),
+    assert [(row.prompt, row.seed, row.max_new_tokens) for row in message.rows] == [
+        (0, 2**64 - 1, 12),
+        (0, 0, 12),
+        (1, 2**64 - 1, 20),
+        (1, 0, 20),
     ]
-    assert len({row.request_id for row in rows}) == 4
+    assert message.params.min_new_tokens == 15
+    assert [len(prompt) for prompt in message.prompts] == [500, 1], "each prompt is sent once"
+    assert len({row.request_id for row in message.rows}) == 4
 
 
 async def test_encoder_decoders_start_where_they_should(bench: Bench, http: httpx.AsyncClient) -> None:
     bench.become_ready()
-    (plain,) = await reaches(bench, http, model="translator", num_beams=1)
-    assert (plain.token_ids, plain.decoder_token_ids) == ([100, 101, 102, 1], [2])
-    (led,) = await reaches(bench, http, model="translator", num_beams=1, decoder_prefix="bb", forced_bos_token="<s>")
-    assert (led.decoder_token_ids, led.params.forced_bos_token_id) == ([2, 101, 101], 0)
-    (by_id,) = await reaches(bench, http, model="translator", num_beams=1, forced_bos_token=7)
+    plain = await reaches(bench, http, model="translator", num_beams=1)
+    assert (plain.prompts[0], plain.rows[0].decoder_token_ids) == ([100, 101, 102, 1], [2])
+    led = await reaches(bench, http, model="translator", num_beams=1, decoder_prefix="bb", forced_bos_token="<s>")
+    assert (led.rows[0].decoder_token_ids, led.params.forced_bos_token_id) == ([2, 101, 101], 0)
+    by_id = await reaches(bench, http, model="translator", num_beams=1, forced_bos_token=7)
     assert by_id.params.forced_bos_token_id == 7
 
 
 async def test_logprobs_and_stream_are_passed_on(bench: Bench, http: httpx.AsyncClient) -> None:
     bench.become_ready()
     sent = await params(bench, http, logprobs=True, top_logprobs=3, stream=True)
-    assert (sent.logprobs, sent.top_logprobs, sent.stream, sent.prompt_logprobs) == (True, 3, True, False)
-    rows = await reaches(bench, http, prompt=["ab", "cd"], n=2, prompt_logprobs=True, top_logprobs=3)
-    assert [(row.params.prompt_logprobs, row.params.top_logprobs) for row in rows] == [(True, 3), (False, 3)] * 2
+    assert (sent.logprobs, sent.top_logprobs, sent.stream) == (True, 3, True)
+    plain = await reaches(bench, http, logprobs=True)
+    assert not plain.rows[0].prompt_logprobs
+    message = await reaches(bench, http, prompt=["ab", "cd"], n=2, prompt_logprobs=True, top_logprobs=3)
+    assert [row.prompt_logprobs for row in message.rows] == [True, False] * 2 and message.params.top_logprobs == 3
 
 
 def encoding(text: str) -> Encoding:
@@ -199,4 +205,4 @@ def encoding(text: str) -> Encoding:
     ],
 )
 def test_shortening_keeps_special_tokens(text: str, limit: int, side: str, kept: str) -> None:
-    assert "".join(map(chr, shorten(encoding(text), limit, side).ids)) == kept
+    assert "".join(map(chr, truncate(encoding(text), limit, side).ids)) == kept

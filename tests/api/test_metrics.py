@@ -51,10 +51,10 @@ async def busy(bench: Bench, http: httpx.AsyncClient) -> str:
     """One of everything, then the page."""
     bench.become_ready()
     posted = asyncio.create_task(http.post("/generate", json={"prompt": "abc", "model": "decoder"}))
-    (message,) = await bench.sent_generate()
-    bench.output(tokens=[Tokens(message.request_id, [100])])
-    bench.output(tokens=[Tokens(message.request_id, [101])])
-    whole = Finished(message.request_id, [Hypothesis([100, 101, 102], "length")], 0.5, 0.1, 0.1, 2)
+    (row,) = await bench.sent_rows()
+    bench.output(tokens=[Tokens(row.request_id, [100])])
+    bench.output(tokens=[Tokens(row.request_id, [101])])
+    whole = Finished(row.request_id, [Hypothesis([100, 101, 102], "length")], 0.5, 0.1, 0.1, 2)
     bench.output(finished=[whole])
     await posted
     await http.post("/generate", json={"prompt": "abc", "n": "x"})

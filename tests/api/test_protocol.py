@@ -5,23 +5,27 @@ from __future__ import annotations
 import asyncio
 import re
 from collections.abc import Awaitable, Callable
+from types import SimpleNamespace
+from typing import Any
 
+import pytest
 import uvicorn
+from uvicorn.protocols.http.httptools_impl import RequestResponseCycle
 
-from server.api.protocol import Protocol
-from server.api.sse import CHANNEL, EventStream, Writer
+from server.api.protocol import DirectHttpProtocol, LimitedHttpProtocol, choose_protocol
+from server.api.sse import DIRECT_CONNECTION, EventStream, Writer
 
 PIECE = b"data: " + b"x" * 4000 + b"\n\n"
 
 
 async def ask(app: Callable[..., Awaitable[None]], read: Callable[[asyncio.StreamReader], Awaitable[bytes]]) -> bytes:
     """One request to an app behind our protocol; `read` takes the answer from the connection."""
-    config = uvicorn.Config(app, http=Protocol, ws="none", lifespan="off", log_config=None)
+    config = uvicorn.Config(app, http=DirectHttpProtocol, ws="none", lifespan="off", log_config=None)
     config.load()
     server = uvicorn.Server(config)
     loop = asyncio.get_running_loop()
     listener = await loop.create_server(
-        lambda: Protocol(config=config, server_state=server.server_state, app_state={}), "127.0.0.1", 0
+        lambda: DirectHttpProtocol(config=config, server_state=server.server_state, app_state={}), "127.0.0.1", 0
     )
     reader, writer = await asyncio.open_connection(*listener.sockets[0].getsockname()[:2], limit=1 << 16)
     try:
@@ -56,9 +60,9 @@ async def test_both_ways_write_the_same_body() -> None:
             await writer.send(b"data: %d again\n\n" % number)
 
     async def app(scope: dict, receive: Callable, send: Callable) -> None:
-        assert not scope[CHANNEL].write(b"too early"), "before the head nothing may be written"
+        assert not scope[DIRECT_CONNECTION].write(b"too early"), "before the head nothing may be written"
         await EventStream(frames, lambda: None)(scope, receive, send)
-        assert not scope[CHANNEL].write(b"too late")
+        assert not scope[DIRECT_CONNECTION].write(b"too late")
 
     answer = await ask(app, lambda reader: reader.read())
     assert ways == [True] * 4
@@ -83,3 +87,39 @@ async def test_a_reader_that_is_behind_is_not_written_past() -> None:
 
     answer = await ask(EventStream(frames, lambda: None), read)
     assert refused and unchunked(answer) == PIECE * 5000
+
+
+async def test_direct_writes_work_with_the_installed_uvicorn(caplog: pytest.LogCaptureFixture) -> None:
+    assert await choose_protocol() is DirectHttpProtocol
+    assert caplog.text == ""
+
+
+class WithoutConnection(DirectHttpProtocol):
+    """As if uvicorn had renamed the method that `DirectHttpProtocol` overrides."""
+
+    def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:
+        LimitedHttpProtocol._start_asgi_task(self, cycle, app)
+
+
+class WrongBytes(DirectHttpProtocol):
+    """As if uvicorn kept the connection of a request elsewhere."""
+
+    def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:
+        cycle.scope[DIRECT_CONNECTION] = SimpleNamespace(write=lambda body: True)
+        LimitedHttpProtocol._start_asgi_task(self, cycle, app)
+
+
+class Fault(DirectHttpProtocol):
+    """As if the signature of a method had changed."""
+
+    def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:
+        raise TypeError("unexpected argument")
+
+
+@pytest.mark.parametrize("protocol", [WithoutConnection, WrongBytes, Fault])
+async def test_without_working_direct_writes_events_use_asgi(
+    protocol: type[DirectHttpProtocol], caplog: pytest.LogCaptureFixture
+) -> None:
+    assert await choose_protocol(protocol) is LimitedHttpProtocol
+    (record,) = (record for record in caplog.records if record.name == "triptych.protocol")
+    assert record.levelname == "WARNING" and "events use ASGI" in record.message

@@ -9,7 +9,7 @@ from types import SimpleNamespace
 import pytest
 
 from server.api import sse
-from server.api.sse import CHANNEL, EventStream, Writer, dumps, frame
+from server.api.sse import DIRECT_CONNECTION, EventStream, Writer, dumps, frame
 from server.errors import ClientGone
 
 
@@ -139,7 +139,7 @@ async def test_the_short_way_and_the_long_way_keep_the_order() -> None:
         await writer.send(b"5")
         assert writer.write(b"6")
 
-    await EventStream(frames, lambda: None)({CHANNEL: pipe}, wire.receive, wire.send)
+    await EventStream(frames, lambda: None)({DIRECT_CONNECTION: pipe}, wire.receive, wire.send)
     assert wire.body == b"123456" and wire.complete and pipe.written == 3
 
 
@@ -167,5 +167,5 @@ async def test_no_ping_where_frames_take_the_short_way(monkeypatch: pytest.Monke
             now += 0.04
             writer.write(b"data: x\n\n")
 
-    await EventStream(frames, lambda: None, ping_seconds=0.05)({CHANNEL: Pipe(wire)}, wire.receive, wire.send)
+    await EventStream(frames, lambda: None, ping_seconds=0.05)({DIRECT_CONNECTION: Pipe(wire)}, wire.receive, wire.send)
     assert wire.body == b"data: x\n\n" * 10

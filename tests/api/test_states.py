@@ -68,7 +68,7 @@ async def test_a_fault_after_the_first_byte_is_one_error_event_and_no_done(
     bench.become_ready()
     body = {"prompt": ["abc", "xyz"], "stream": True, "model": "decoder"}
     posted = asyncio.create_task(http.post("/generate", json=body, headers={"x-request-id": "mine"}))
-    first, second = await bench.sent_generate()
+    first, second = await bench.sent_rows()
     bench.output(tokens=[Tokens(first.request_id, [100])])
     for _ in range(100):
         await asyncio.sleep(0)  # until the stream has begun
@@ -88,10 +88,10 @@ async def test_a_fault_after_the_first_byte_is_one_error_event_and_no_done(
 async def test_tokens_that_pile_up_come_as_one_event(bench: Bench, http: httpx.AsyncClient) -> None:
     bench.become_ready()
     posted = asyncio.create_task(http.post("/generate", json={"prompt": "abc", "stream": True}))
-    (message,) = await bench.sent_generate()
+    (row,) = await bench.sent_rows()
     for token in (100, 101, 102):
-        bench.output(tokens=[Tokens(message.request_id, [token])])
-    bench.output(finished=[Finished(message.request_id, [Hypothesis([100, 101, 102], "length")], 0.0, 0.0, 0.0)])
+        bench.output(tokens=[Tokens(row.request_id, [token])])
+    bench.output(finished=[Finished(row.request_id, [Hypothesis([100, 101, 102], "length")], 0.0, 0.0, 0.0)])
     events = parse_events((await posted).text)
     assert [(name, data.get("text")) for name, data in events] == [("token", "abc"), ("done", None)]
 
@@ -113,8 +113,8 @@ async def test_a_fault_of_our_own_is_a_500_that_says_nothing(
 async def test_an_answer_without_any_token_in_time_is_a_504(bench: Bench, http: httpx.AsyncClient) -> None:
     bench.become_ready()
     posted = asyncio.create_task(http.post("/generate", json={"prompt": "abc"}))
-    (message,) = await bench.sent_generate()
-    bench.output(finished=[Finished(message.request_id, [Hypothesis([], "timeout")], 0.0, 0.0, 0.0)])
+    (row,) = await bench.sent_rows()
+    bench.output(finished=[Finished(row.request_id, [Hypothesis([], "timeout")], 0.0, 0.0, 0.0)])
     assert (await posted).status_code == 504
 
 
@@ -124,11 +124,11 @@ async def test_a_stop_string_aborts_the_sequence_and_answers_without_its_end(
     bench.become_ready()
     body = {"model": "decoder", "prompt": "abc", "stop": "bc"}
     posted = asyncio.create_task(http.post("/generate", json=body))
-    (message,) = await bench.sent_generate()
+    (row,) = await bench.sent_rows()
     for token in (100, 101, 102):
-        bench.output(tokens=[Tokens(message.request_id, [token])])
+        bench.output(tokens=[Tokens(row.request_id, [token])])
     answer = (await asyncio.wait_for(posted, 30)).json()
-    assert bench.sent == [Abort(message.request_id)]
+    assert bench.sent == [Abort(row.request_id)]
     (choice,) = answer["choices"]
     assert (choice["text"], choice["finish_reason"], choice["stop_reason"]) == ("a", "stop", "bc")
     assert answer["timings"]["queue_ms"] is None and answer["usage"]["completion_tokens"] == 3

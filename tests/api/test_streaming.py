@@ -7,7 +7,7 @@ import json
 
 import pytest
 
-from server.api.sse import CHANNEL
+from server.api.sse import DIRECT_CONNECTION
 from server.ipc.messages import (
     Failed,
     Finished,
@@ -29,7 +29,7 @@ class Stream:
         scope = {"type": "http", "method": "POST", "path": "/generate", "headers": headers, "query_string": b""}
         scope |= {"http_version": "1.1", "scheme": "http", "root_path": "", "client": None, "server": None}
         if has_channel:
-            scope[CHANNEL] = self
+            scope[DIRECT_CONNECTION] = self
         self._received = iter([{"type": "http.request", "body": BODY, "more_body": False}])
         self.task = asyncio.create_task(bench.app(scope, self._receive, self._send))
 
@@ -62,7 +62,7 @@ async def begin(bench: Bench, count: int, has_channel: bool = True) -> tuple[lis
     streams, ids = [], []
     for _ in range(count):
         streams.append(Stream(bench, has_channel))
-        ids += [message.request_id for message in await bench.sent_generate()]
+        ids += [row.request_id for row in await bench.sent_rows()]
     bench.output(tokens=[Tokens(request_id, [100]) for request_id in ids])
     while not all(stream.ids() for stream in streams):
         await asyncio.sleep(0)

@@ -7,8 +7,6 @@ import random
 import torch
 
 from models.scoring import Scoring
-from server.api.grammar import assemble, source_of
-from server.api.response_format import Choice, JsonSchema, Regex
 from server.engine.block_manager import BlockManager
 from server.engine.block_tables import BlockTables
 from server.engine.engine import Engine, ModelEngine
@@ -17,8 +15,9 @@ from server.engine.limits import Limits
 from server.engine.logits import Logits
 from server.engine.scheduler import Schedule, Scheduler
 from server.ipc.messages import Generate, Vocabulary
-from server.ipc.params import GenerationParams
+from server.operations.grammar import ChoiceFormat, JsonFormat, RegexFormat, assemble, source_of
 from tests.engine.thrown import Thrown
+from tests.ipc.one_row import one_row
 
 END = 1
 _JSON = '{" ": ":" "," } , }, [[ ]] ], [{ true false null -1 10 2024 12 .5 e3 \\n \\u00 \\" \\\\ name id é ü日'
@@ -103,15 +102,15 @@ CHOICES = [
 
 
 def json_grammar(schema: dict) -> str:
-    return assemble(source_of(JsonSchema(type="json_schema", schema=schema)), False)
+    return assemble(source_of(JsonFormat(schema)), False)
 
 
 def regex_grammar(pattern: str, opens_with_space: bool = False) -> str:
-    return assemble(source_of(Regex(type="regex", pattern=pattern)), opens_with_space)
+    return assemble(source_of(RegexFormat(pattern)), opens_with_space)
 
 
 def choice_grammar(choices: list[str], opens_with_space: bool = False) -> str:
-    return assemble(source_of(Choice(type="choice", choices=choices)), opens_with_space)
+    return assemble(source_of(ChoiceFormat(choices)), opens_with_space)
 
 
 class Dice:
@@ -152,7 +151,7 @@ def throw(request_id: int, grammar: str, **settings: object) -> Generate:
     """A request whose prompt no other one has."""
     params = {"max_new_tokens": 800, "end_token_ids": [END], "do_sample": True, "seed": request_id, **settings}
     prompt = random.Random(request_id).choices(range(3, 259), k=6)
-    return Generate(request_id, "dice", prompt, [], GenerationParams(grammar=grammar, **params))
+    return one_row(request_id, "dice", prompt, grammar=grammar, **params)
 
 
 def spell(tokens: list[int], vocabulary: list[bytes] = TOKENS) -> str:

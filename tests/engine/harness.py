@@ -21,8 +21,8 @@ from server.ipc.messages import (
     Tokens,
     Vocabulary,
 )
-from server.ipc.params import GenerationParams
 from tests.engine.shapes import ENCODERS, GENERATING, VOCAB
+from tests.ipc.one_row import one_row
 from tests.parity.checkpoints import forget_short_texts, load, save
 from tests.parity.native_twins import rewrite_as_native
 
@@ -140,7 +140,7 @@ def run(engine: Engine, requests: list[Generate | Encode], every: int = 0) -> Re
 
 def generate(pair: Pair, request_id: int, prompt: list[int], **params) -> Generate:
     settings = {"max_new_tokens": 12, "end_token_ids": pair.ends, **params}
-    return Generate(request_id, pair.name, prompt, pair.starts, GenerationParams(**settings))
+    return one_row(request_id, pair.name, prompt, pair.starts, **settings)
 
 
 class CountPenalties(transformers.LogitsProcessor):

@@ -19,6 +19,7 @@ from server.ipc.messages import Configure, Encode, EncodeItem
 from tests.engine.harness import Pair, generate, reference, run
 from tests.engine.shapes import ENCODERS, GENERATING
 from tests.engine.speculating import counts, speculating
+from tests.ipc.one_row import id_of
 from tests.parity.adapters import save_adapter
 from tests.parity.checkpoints import random_ids, save
 from tests.parity.paged import Rows, one_shot
@@ -87,7 +88,7 @@ def answers(results) -> dict:
 
 @pytest.fixture(scope="module")
 def alone(family):
-    return {one.request_id: run(family.engine(), [one]).texts(one.request_id) for one in family.crowd()}
+    return {id_of(one): run(family.engine(), [one]).texts(id_of(one)) for one in family.crowd()}
 
 
 def test_alone_it_equals_merged_weights(family, alone):
@@ -97,10 +98,10 @@ def test_alone_it_equals_merged_weights(family, alone):
             "num_beams": params.num_beams,
             "num_return_sequences": params.num_return_sequences,
             "min_new_tokens": params.min_new_tokens,
-            "max_new_tokens": params.max_new_tokens,
+            "max_new_tokens": request.rows[0].max_new_tokens,
         }
-        texts, _ = reference(family.pairs[request.model], request.token_ids, **settings)
-        assert alone[request.request_id] == texts
+        texts, _ = reference(family.pairs[request.model], request.prompts[0], **settings)
+        assert alone[id_of(request)] == texts
 
 
 def test_rows_of_three_adapters_and_the_base_in_one_batch(family, alone):
@@ -119,7 +120,7 @@ def test_preempted_and_computed_again(family, alone):
     needed = max(
         request.params.num_beams
         * scheduler.blocks.self_pool.blocks_for(
-            len(request.decoder_token_ids or request.token_ids) + request.params.max_new_tokens
+            len(request.rows[0].decoder_token_ids or request.prompts[0]) + request.rows[0].max_new_tokens
         )
         for request in family.crowd()
     )
@@ -270,7 +271,7 @@ def test_over_a_rounded_base_the_adapter_is_as_exact_as_the_base(name, tmp_path,
 
 def test_a_rounded_base_alone_and_in_a_batch(tmp_path, device):
     family = Family("llama", tmp_path, device, quantization="int8")
-    alone = {one.request_id: run(family.engine(), [one]).texts(one.request_id) for one in family.crowd()}
+    alone = {id_of(one): run(family.engine(), [one]).texts(id_of(one)) for one in family.crowd()}
     assert answers(run(family.engine(), family.crowd())) == alone
 
 
@@ -297,5 +298,5 @@ def test_a_worker_warms_its_adapters_up(families):
 
 def test_an_adapter_that_cannot_be_loaded_is_one_line(families, tmp_path):
     spec = replace(families("llama").spec, adapters={"tone": str(tmp_path)})
-    with pytest.raises(LoadError, match=r"^model 'base': adapter 'tone': the directory holds no adapter_config.json$"):
+    with pytest.raises(LoadError, match=r"^model 'base': adapter 'tone': the directory has no adapter_config.json$"):
         load(spec, torch.device("cpu"), lambda done, total: None)

@@ -74,8 +74,9 @@ def test_equals_transformers(pairs, name):
         assert [h.score for h in results.finished[i].hypotheses] == pytest.approx(scores, rel=1e-5, abs=1e-4)
         assert results.tokens[i] == texts[0]
         for hypothesis in results.finished[i].hypotheses:
-            params = requests[i].params
-            holds = any(stop in text_of(hypothesis.token_ids, params.text_drops_space) for stop in params.stop_texts)
+            drops_space = requests[i].rows[0].text_drops_space
+            text = text_of(hypothesis.token_ids, drops_space)
+            holds = any(stop in text for stop in requests[i].params.stop_texts)
             assert not holds or hypothesis.finish_reason == "stop"
             ended += holds
     assert ended > 10

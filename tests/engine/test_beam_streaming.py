@@ -15,19 +15,20 @@ from server.engine.beam_search import BeamSearch
 from server.ipc.params import GenerationParams
 from tests.engine.harness import generate, run
 from tests.engine.test_beam_cases import random_case
+from tests.ipc.one_row import id_of
 
 
 @st.composite
-def searches(draw) -> GenerationParams:
+def searches(draw) -> tuple[GenerationParams, int]:
     groups = draw(st.sampled_from([1, 1, 2, 3, 4]))
-    return GenerationParams(
-        max_new_tokens=draw(st.integers(1, 14)),
+    params = GenerationParams(
         num_beams=groups * draw(st.integers(2 if groups == 1 else 1, 4)),
         num_beam_groups=groups,
         diversity_penalty=draw(st.sampled_from([0.1, 1.0, 20.0])) if groups > 1 else 0.0,
         length_penalty=draw(st.sampled_from([-3.0, -1.0, 0.0, 0.5, 1.0, 2.5, 6.0])),
         early_stopping=draw(st.sampled_from([True, False, "never"])),
     )
+    return params, draw(st.integers(1, 14))
 
 
 @st.composite
@@ -47,10 +48,10 @@ def models(draw):
     return vocab, log_probs, frozenset(draw(st.sets(st.integers(0, vocab - 1), max_size=3)))
 
 
-def said_at_each_step(params: GenerationParams, model) -> tuple[list[list[int]], list[int]]:
+def said_at_each_step(case: tuple[GenerationParams, int], model) -> tuple[list[list[int]], list[int]]:
     """What is agreed on after every step, and the best answer; as `selection` and `Generation` run a search."""
     vocab, log_probs, ends = model
-    search = make_search(params, ends)
+    search = make_search(*case, ends)
     assert search is not None
     said = []
     while not search.done:
@@ -63,18 +64,18 @@ def said_at_each_step(params: GenerationParams, model) -> tuple[list[list[int]],
     return said, search.hypotheses(1)[0].tokens
 
 
-def holds(params: GenerationParams, model) -> bool:
-    said, best = said_at_each_step(params, model)
+def holds(case: tuple[GenerationParams, int], model) -> bool:
+    said, best = said_at_each_step(case, model)
     grows = all(later[: len(earlier)] == earlier for earlier, later in pairwise(said))
     return grows and all(best[: len(text)] == text for text in said)
 
 
 @settings(max_examples=400, deadline=None, derandomize=True)
 @given(searches(), models())
-def test_nothing_is_taken_back(params, model):
-    assert holds(params, model)
-    said, best = said_at_each_step(params, model)
-    if len(said) == params.max_new_tokens:
+def test_nothing_is_taken_back(case, model):
+    assert holds(case, model)
+    said, best = said_at_each_step(case, model)
+    if len(said) == case[1]:
         assert said[-1] == best
 
 
@@ -120,8 +121,8 @@ def test_through_the_engine(pairs, name):
     engine.stats = lambda: _heard(stats(), lags)
     results = run(engine, requests, every=2)
     for request in requests:
-        assert results.tokens.get(request.request_id, []) == results.texts(request.request_id)[0]
-        for event in results.token_events[request.request_id]:
+        assert results.tokens.get(id_of(request), []) == results.texts(id_of(request))[0]
+        for event in results.token_events[id_of(request)]:
             if request.params.logprobs:
                 assert [entry.token_id for entry in event.logprobs] == event.token_ids
     assert min(lags) >= 0 < max(lags) and len(lags) > len(requests)

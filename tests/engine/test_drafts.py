@@ -11,14 +11,13 @@ from server.engine.loading import LoadError
 from server.engine.sequence import Request
 from server.engine.speculation import check_draft, find_drafts
 from server.ipc.descriptions import ModelSpec, Speculation
-from server.ipc.messages import Generate
-from server.ipc.params import GenerationParams
 from tests.engine.speculating import speculating
+from tests.ipc.one_row import one_row
 
 
 def row(prompt: list[int], max_new_tokens: int = 20, source: list[int] | None = None) -> Request:
-    message = Generate(0, "m", source or prompt, prompt if source else [], GenerationParams(max_new_tokens))
-    return Request(message, source is not None, 0.0)
+    message = one_row(0, "m", source or prompt, prompt if source else [], max_new_tokens=max_new_tokens)
+    return Request(message, message.rows[0], source is not None, 0.0)
 
 
 @pytest.mark.parametrize(

@@ -9,10 +9,11 @@ import pytest
 import torch
 
 from server.engine import engine as engine_module
-from server.ipc.messages import Generate
+from server.ipc.messages import Generate, GenerateRow
 from server.ipc.params import GenerationParams
 from tests.engine.harness import engine, generate, in_their_words, reference, run
 from tests.engine.shapes import GENERATING
+from tests.ipc.one_row import one_row
 from tests.parity.checkpoints import random_ids
 
 PROMPTS = random_ids(97, [1, 5, 11, 30], seed=3)
@@ -171,10 +172,9 @@ def test_a_deadline_while_waiting_fails_and_while_running_finishes(pairs, monkey
     monkeypatch.setattr(engine_module, "time", SimpleNamespace(monotonic=lambda: now))
     pair = pairs("gpt2")
     one = pair.engine(max_batch_rows=4)
-    params = GenerationParams(max_new_tokens=40)
-    one.add(Generate(0, "gpt2", PROMPTS[1], [], params, now - 1))
-    one.add(Generate(1, "gpt2", PROMPTS[1], [], params, now + 1))
-    one.add(Generate(2, "gpt2", PROMPTS[1], [], GenerationParams(40, num_beams=3), now + 1))
+    one.add(one_row(0, "gpt2", PROMPTS[1], max_new_tokens=40, deadline=now - 1))
+    one.add(one_row(1, "gpt2", PROMPTS[1], max_new_tokens=40, deadline=now + 1))
+    one.add(one_row(2, "gpt2", PROMPTS[1], max_new_tokens=40, num_beams=3, deadline=now + 1))
     first = one.step()
     assert [(end.request_id, end.code) for end in first.failed] == [(0, "timeout")]
     one.step(), one.step()
@@ -191,10 +191,9 @@ def test_deadlines_of_what_has_ended_are_forgotten(pairs, monkeypatch):
     now = 100.0
     monkeypatch.setattr(engine_module, "time", SimpleNamespace(monotonic=lambda: now))
     one = pairs("gpt2").engine()
-    params = GenerationParams(max_new_tokens=40)
-    one.add(Generate(0, "gpt2", PROMPTS[1], [], params, now + 1))
+    one.add(one_row(0, "gpt2", PROMPTS[1], max_new_tokens=40, deadline=now + 1))
     for i in range(1, 1000):
-        one.add(Generate(i, "gpt2", PROMPTS[1], [], params, now + 2))
+        one.add(one_row(i, "gpt2", PROMPTS[1], max_new_tokens=40, deadline=now + 2))
         one.abort(i)
     assert len(one._deadlines) < 100
     now += 1
@@ -238,8 +237,37 @@ def test_what_cannot_run_is_refused_with_a_reason(pairs, change, code, words):
 def test_ids_beyond_the_vocabulary_never_reach_the_model(pairs):
     pair = pairs("bart")
     for source, start in (([5, 97], [2]), ([5, -1], [2]), ([5], [97]), ([], [2]), ([5], [])):
-        results = run(pair.engine(), [Generate(0, "bart", source, start, GenerationParams(4))])
+        results = run(pair.engine(), [one_row(0, "bart", source, start, max_new_tokens=4)])
         assert results.failed[0].code == "engine_error"
+
+
+def test_the_rows_of_one_message_answer_like_messages_of_their_own(pairs):
+    pair = pairs("gpt2")
+    settings = {"end_token_ids": pair.ends, "do_sample": True, "temperature": 2.0}
+    rows = [GenerateRow(index, 5 + index, index // 2, seed=index) for index in range(4)]
+    prompts = [PROMPTS[1], PROMPTS[2]]
+    together = run(pair.engine(), [Generate("gpt2", GenerationParams(**settings), prompts, rows)])
+    alone = [
+        one_row(
+            row.request_id, "gpt2", prompts[row.prompt], max_new_tokens=row.max_new_tokens, seed=row.seed, **settings
+        )
+        for i, row in enumerate(rows)
+    ]
+    apart = run(pair.engine(), alone)
+    assert [together.texts(index) for index in range(4)] == [apart.texts(index) for index in range(4)]
+    assert len({tuple(together.texts(index)[0]) for index in range(4)}) > 1
+
+
+def test_a_row_that_is_too_large_fails_alone_and_a_wrong_message_fails_whole(pairs):
+    pair = pairs("gpt2")
+    rows = [GenerateRow(0, 4), GenerateRow(1, 200)]
+    results = run(pair.engine(), [Generate("gpt2", GenerationParams(), [PROMPTS[1]], rows)])
+    assert set(results.finished) == {0} and results.failed[1].code == "request_too_large"
+    rows = [GenerateRow(0, 4), GenerateRow(1, 4, prompt=1)]
+    results = run(pair.engine(), [Generate("gpt2", GenerationParams(), [PROMPTS[1]], rows)])
+    assert [results.failed[index].code for index in (0, 1)] == ["engine_error"] * 2
+    results = run(pair.engine(), [Generate("absent", GenerationParams(), [PROMPTS[1]], rows)])
+    assert set(results.failed) == {0, 1}
 
 
 def test_no_new_tokens_is_an_answer(pairs):

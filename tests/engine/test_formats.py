@@ -18,11 +18,10 @@ import torch
 from llguidance import LLParserLimits
 from transformers import LogitsProcessor
 
-from server.api.grammar import assemble, source_of
-from server.api.response_format import JsonObject
 from server.engine import constraint, logits_processors
 from server.engine.constraint import CACHED_GRAMMARS, Constraint, Formats
 from server.ipc.messages import Vocabulary
+from server.operations.grammar import JsonFormat, assemble, source_of
 from tests.engine.formats import (
     CHOICES,
     END,
@@ -94,7 +93,7 @@ def test_a_choice_is_one_of_them_and_any_of_them(choices):
 
 
 def test_any_json_object():
-    grammar = assemble(source_of(JsonObject(type="json_object")), False)
+    grammar = assemble(source_of(JsonFormat({"type": "object"})), False)
     results = run(dice_engine(), [throw(i, grammar, max_new_tokens=900) for i in range(40)])
     whole = 0
     for i in range(40):
@@ -280,7 +279,7 @@ def test_raw_logprobs_are_told_beside_a_grammar():
     request = throw(0, choice_grammar(["yes", "no"]), logprobs=True, top_logprobs=3)
     (answer,) = run(engine := dice_engine(), [request]).finished[0].hypotheses
     runner = engine.models["dice"].generation.runner
-    tokens = list(request.token_ids)
+    tokens = list(request.prompts[0])
     for entry in answer.logprobs:
         raw = runner.logits_after(tokens).log_softmax(-1)
         assert entry.logprob == pytest.approx(float(raw[entry.token_id]), abs=1e-5)

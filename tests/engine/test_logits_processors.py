@@ -67,7 +67,7 @@ def oracle(row: ProcessorRow, logits: torch.Tensor) -> torch.Tensor:
     if params.forced_bos_token_id is not None and prompt == 1:
         processors.append(ForcedBOSTokenLogitsProcessor(params.forced_bos_token_id))
     if params.forced_eos_token_id is not None:
-        last = prompt + params.max_new_tokens
+        last = prompt + row.max_new_tokens
         processors.append(ForcedEOSTokenLogitsProcessor(last, params.forced_eos_token_id))
     if params.suppress_token_ids:
         processors.append(SuppressTokensLogitsProcessor(params.suppress_token_ids))
@@ -120,13 +120,13 @@ SETTINGS = {
 def rows_of(settings: dict, seed: int) -> list[ProcessorRow]:
     """The same settings at many points of a text, from its first token to its last; few tokens, so much repeats."""
     chooser = random.Random(seed)
-    params = GenerationParams(max_new_tokens=8, **settings)
+    params = GenerationParams(**settings)
     rows = []
     for generated in range(8):
         for prompt in (1, 40):
             tokens = [chooser.choice([3, 6, 7, 8, 9]) for _ in range(prompt + generated)]
             if settings.get("forced_bos_token_id") is None or prompt == 1:
-                rows.append(ProcessorRow(params, tokens, generated, TokenTables.of(params, SOURCE)))
+                rows.append(ProcessorRow(params, 8, tokens, generated, TokenTables.of(params, SOURCE)))
     return rows
 
 
@@ -153,30 +153,31 @@ def test_rows_with_different_settings_share_a_batch():
 def test_tokens_beyond_the_logits_are_left_alone():
     beyond = VOCAB + 5
     params = GenerationParams(
-        8,
         repetition_penalty=2.0,
         presence_penalty=1.0,
         no_repeat_ngram_size=1,
         encoder_no_repeat_ngram_size=1,
         logit_bias={beyond: 5.0},
     )
-    row = ProcessorRow(params, [3, beyond], 1, TokenTables.of(params, [beyond]))
+    row = ProcessorRow(params, 8, [3, beyond], 1, TokenTables.of(params, [beyond]))
     logits = torch.ones(1, VOCAB)
     process(logits, [row])
     assert logits[0, 3] == -torch.inf and (logits[0, 4:] == 1).all()
 
 
 def test_the_prompt_does_not_count_for_presence_and_frequency():
-    params = GenerationParams(8, presence_penalty=1.0, frequency_penalty=1.0)
+    params = GenerationParams(presence_penalty=1.0, frequency_penalty=1.0)
     tables = TokenTables.of(params, [])
     logits = torch.zeros(2, VOCAB)
-    process(logits, [ProcessorRow(params, [3, 3, 4], 0, tables), ProcessorRow(params, [3, 3, 4, 4, 4, 5], 3, tables)])
+    process(
+        logits, [ProcessorRow(params, 8, [3, 3, 4], 0, tables), ProcessorRow(params, 8, [3, 3, 4, 4, 4, 5], 3, tables)]
+    )
     assert not logits[0].any()
     assert logits[1].nonzero()[:, 0].tolist() == [4, 5] and logits[1, [4, 5]].tolist() == [-3.0, -2.0]
 
 
 def test_rows_that_ask_for_nothing_are_not_touched(monkeypatch):
-    params = GenerationParams(8)
-    row = ProcessorRow(params, [3, 3], 1, TokenTables.of(params, SOURCE))
+    params = GenerationParams()
+    row = ProcessorRow(params, 8, [3, 3], 1, TokenTables.of(params, SOURCE))
     monkeypatch.setattr("server.engine.logits_processors.torch", None)
     process(torch.zeros(1, VOCAB), [row])

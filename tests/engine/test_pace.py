@@ -14,8 +14,7 @@ from server.engine.block_tables import BlockTables
 from server.engine.pace import LEAST_TOKENS, Pace
 from server.engine.scheduler import Schedule, Scheduler
 from server.engine.sequence import Request
-from server.ipc.messages import Generate
-from server.ipc.params import GenerationParams
+from tests.ipc.one_row import one_row
 
 
 def seconds(decode_tokens: int, added_tokens: int) -> float:
@@ -97,8 +96,8 @@ class Line:
     def add(self, count: int) -> None:
         for _ in range(count):
             source = [5] * self.lengths.randint(8, 60)
-            params = GenerationParams(max_new_tokens=self.new_tokens, end_token_ids=[])
-            self.scheduler.add(Request(Generate(self.count, "m", source, [1], params), True, 0.0))
+            message = one_row(self.count, "m", source, [1], max_new_tokens=self.new_tokens)
+            self.scheduler.add(Request(message, message.rows[0], True, 0.0))
             self.count += 1
 
     def step(self) -> bool:

@@ -15,9 +15,8 @@ from server.engine.block_manager import BlockManager
 from server.engine.block_tables import BlockTables
 from server.engine.scheduler import Scheduler
 from server.engine.sequence import Request
-from server.ipc.messages import Generate
-from server.ipc.params import GenerationParams
 from tests.engine.world import World, turn
+from tests.ipc.one_row import one_row
 
 
 def shared_world(**sizes) -> World:
@@ -27,8 +26,8 @@ def shared_world(**sizes) -> World:
 
 
 def ask(world: World, prompt: list[int], salt: str = "", **params) -> Request:
-    message = Generate(0, "m", prompt, [], GenerationParams(**{"max_new_tokens": 3, **params}), cache_salt=salt)
-    request = Request(message, False, 0.0)
+    message = one_row(0, "m", prompt, cache_salt=salt, **{"max_new_tokens": 3, **params})
+    request = Request(message, message.rows[0], False, 0.0)
     world.requests.append(request)
     world.salts[request] = salt
     world.scheduler.add(request)

@@ -12,6 +12,7 @@ from server.engine.loading import build, load
 from server.ipc.descriptions import EngineOptions
 from tests.engine.harness import generate, run
 from tests.engine.speculating import counts, speculating
+from tests.ipc.one_row import id_of
 
 PROMPTS = [[5, 6, 7, 8, 9], [11, 3], [20, 21, 22, 23, 24, 25, 26], [30]]
 
@@ -43,7 +44,7 @@ def test_an_answer_is_the_same_alone_and_among_others(pairs, name, settings):
     requests = [generate(one, i, text, max_new_tokens=12, **shown, **settings) for i, text in enumerate(PROMPTS)]
     together = run(one.engine(), requests)
     for request, text in zip(requests, PROMPTS, strict=True):
-        number = request.request_id
+        number = id_of(request)
         assert run(one.engine(), [request]).texts(number) == together.texts(number)
         for hypothesis in together.finished[number].hypotheses if shown else ():
             looked = np.frombuffer(hypothesis.attention, "<f4").reshape(-1, len(text))

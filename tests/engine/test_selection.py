@@ -14,9 +14,9 @@ from server.engine.beam_search import Beam, BeamSearch, advance_together
 from server.engine.logits import Logits
 from server.engine.logits_processors import process
 from server.engine.sequence import Request, Sequence
-from server.ipc.messages import Generate
-from server.ipc.params import GenerationParams, TimestampRules
+from server.ipc.params import TimestampRules
 from tests.engine.thrown import Thrown
+from tests.ipc.one_row import one_row
 
 VOCAB, BEAMS, STEPS = 400, 4, 3
 CPU = torch.device("cpu")
@@ -40,8 +40,9 @@ SETTINGS = {
 
 def under_way(number: int, settings: dict) -> Request:
     """A request whose beams have made a few tokens."""
-    params = GenerationParams(**{"max_new_tokens": 20, "num_beams": BEAMS, "end_token_ids": [2], **settings})
-    request = Request(Generate(number, "m", [5, 6], [1], params), True, 0.0)
+    params = {"max_new_tokens": 20, "num_beams": BEAMS, "end_token_ids": [2], **settings}
+    message = one_row(number, "m", [5, 6], [1], **params)
+    request = Request(message, message.rows[0], True, 0.0)
     chance = random.Random(number)
     made = [[chance.randrange(3, 12) for _ in range(STEPS)] for _ in range(BEAMS)]
     request.rows = [Sequence([1, *tokens]) for tokens in made]

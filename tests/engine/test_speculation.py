@@ -17,6 +17,7 @@ from tests.engine.harness import generate, reference, run
 from tests.engine.speculating import believing, counts, shaken, speculating
 from tests.engine.test_prefix_cache import interleave
 from tests.engine.world import World
+from tests.ipc.one_row import id_of
 from tests.parity.checkpoints import random_ids
 
 PROMPTS = random_ids(97, [1, 5, 11, 30], seed=3)
@@ -111,9 +112,7 @@ def test_samples_keep_their_distribution(pairs, kind):
     results = run(one, requests)
     assert chi_square(results, expected, len(requests)) < 37.7
     assert 100 < counts(one)[1] < counts(one)[0] - 100, "all guesses are right, or none"
-    assert [results.texts(i) for i in range(200)] == [
-        run(pair.engine(), [r]).texts(r.request_id) for r in requests[:200]
-    ]
+    assert [results.texts(i) for i in range(200)] == [run(pair.engine(), [r]).texts(id_of(r)) for r in requests[:200]]
 
 
 def test_a_guess_that_is_believed_changes_the_distribution(pairs, monkeypatch):
@@ -136,7 +135,7 @@ class Sloppy:
 
     def propose(self, requests) -> None:
         for request in requests:
-            request.rows[0].draft = [3] * min(self.length, request.params.max_new_tokens - request.num_generated - 1)
+            request.rows[0].draft = [3] * min(self.length, request.max_new_tokens - request.num_generated - 1)
 
     def forget(self, request) -> None:
         pass

@@ -14,8 +14,9 @@ from server.engine.loading import Loaded
 from server.engine.scheduler import SOURCE_TOKENS_PER_TOKEN
 from server.ipc.descriptions import ModelSpec
 from server.ipc.messages import Encode, EncodeItem, Generate
-from server.ipc.params import GenerationParams, TimestampRules
+from server.ipc.params import TimestampRules
 from tests.engine.harness import Pair, Results, engine, generate, make_pair, run
+from tests.ipc.one_row import id_of, one_row
 from tests.parity.checkpoints import load, random_ids
 from tests.parity.speech import (
     END,
@@ -55,14 +56,7 @@ def sounds(pair: Pair, count: int) -> list[torch.Tensor]:
 
 def listen(pair: Pair, request_id: int, frames: torch.Tensor, prefix=PREFIX, **params) -> Generate:
     settings = {"max_new_tokens": 20, "end_token_ids": [END], **params}
-    return Generate(
-        request_id,
-        pair.name,
-        [],
-        [*prefix],
-        GenerationParams(**settings),
-        frames=frames.numpy().astype("<f4").tobytes(),
-    )
+    return one_row(request_id, pair.name, [], prefix, frames=frames.numpy().astype("<f4").tobytes(), **settings)
 
 
 @torch.inference_mode()
@@ -118,7 +112,7 @@ def crowd(pair: Pair) -> list[Generate]:
 
 @pytest.fixture(scope="module")
 def alone(pair):
-    return {request.request_id: run(pair.engine(), [request]).texts(request.request_id) for request in crowd(pair)}
+    return {id_of(request): run(pair.engine(), [request]).texts(id_of(request)) for request in crowd(pair)}
 
 
 def answers(results: Results) -> dict:
@@ -168,7 +162,7 @@ def test_an_aborted_request_leaves_nothing_behind(pair):
         results.take(one.step())
     assert one.stats().kv_blocks_used["cross"] > 0
     for request in crowd(pair):
-        one.abort(request.request_id)
+        one.abort(id_of(request))
     assert set(one.stats().kv_blocks_used.values()) == {0} and not one.has_work
 
 
@@ -176,7 +170,7 @@ def test_beside_text_models(pair, alone, tmp_path, device):
     texts = [make_pair("bart", tmp_path / "bart", device), make_pair("gpt2", tmp_path / "gpt2", device)]
     prompts = random_ids(97, [5, 17, 9], seed=4)
     others = [generate(one, 100 + 10 * at + i, p) for at, one in enumerate(texts) for i, p in enumerate(prompts)]
-    apart = {r.request_id: run(texts[(r.request_id - 100) // 10].engine(), [r]).texts(r.request_id) for r in others}
+    apart = {id_of(r): run(texts[(id_of(r) - 100) // 10].engine(), [r]).texts(id_of(r)) for r in others}
     mixed = [*crowd(pair), *others]
     random.Random(5).shuffle(mixed)
     together = engine([pair, *texts], block_size=4, kv_cache_bytes=1 << 23)
@@ -206,11 +200,11 @@ def test_what_the_http_side_should_never_let_through(pair, tmp_path, device):
     text = make_pair("bart", tmp_path, device)
     wrong = [
         listen(pair, 1, frames[:-1]),
-        Generate(2, pair.name, [5, 6], PREFIX, GenerationParams(5)),
+        one_row(2, pair.name, [5, 6], PREFIX, max_new_tokens=5),
         listen(pair, 3, frames, prefix=[]),
         listen(pair, 4, frames, timestamps=TimestampRules(10_000)),
         listen(pair, 5, frames, timestamps=TIMES, end_token_ids=[]),
-        Generate(6, "bart", [5], [2], GenerationParams(5), frames=bytes(64)),
+        one_row(6, "bart", [5], [2], max_new_tokens=5, frames=bytes(64)),
         Encode(7, pair.name, "embed", [EncodeItem([5])]),
     ]
     results = run(engine([pair, text], block_size=4, kv_cache_bytes=1 << 22), wrong)

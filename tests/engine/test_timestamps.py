@@ -41,13 +41,12 @@ BEGINNINGS = [
 
 def row(new: list[int], max_initial: int | None, suppress: list[int], begin: list[int]) -> ProcessorRow:
     params = GenerationParams(
-        max_new_tokens=30,
         end_token_ids=[END],
         suppress_token_ids=suppress,
         begin_suppress_token_ids=begin,
         timestamps=TimestampRules(FIRST, max_initial),
     )
-    return ProcessorRow(params, [*START, *new], len(new), TokenTables.of(params, []))
+    return ProcessorRow(params, 30, [*START, *new], len(new), TokenTables.of(params, []))
 
 
 def theirs(one: ProcessorRow, logits: torch.Tensor) -> torch.Tensor:
@@ -85,7 +84,7 @@ def test_all_rows_in_one_batch_are_as_transformers_has_them(device: torch.device
 
 
 def test_rows_without_times_are_left_alone(device: torch.device) -> None:
-    plain = ProcessorRow(GenerationParams(max_new_tokens=5), [1], 0, TokenTables.of(GenerationParams(5), []))
+    plain = ProcessorRow(GenerationParams(), 5, [1], 0, TokenTables.of(GenerationParams(), []))
     logits = torch.randn(2, VOCAB, device=device)
     before = logits.clone()
     process(logits, [plain, row([], None, [], [])])

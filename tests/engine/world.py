@@ -16,11 +16,9 @@ from server.engine.block_manager import BlockManager
 from server.engine.block_tables import BlockTables
 from server.engine.scheduler import Schedule, ScheduledRow, Scheduler
 from server.engine.sequence import Request, State
-from server.ipc.messages import Generate
-from server.ipc.params import GenerationParams
+from tests.ipc.one_row import one_row
 
 VOCAB = 50
-
 
 POISON = ("poison",)
 
@@ -60,9 +58,9 @@ class World:
         prompt = rng.choice(self.stems) + [rng.randrange(VOCAB) for _ in range(rng.randint(1, 15))]
         cross = self.scheduler.blocks.cross_pool is not None
         salt = rng.choice("ab") if len(self.stems) > 1 else ""
-        params = GenerationParams(**params, end_token_ids=[0])
-        message = Generate(len(self.requests), "m", prompt, [1] if cross else [], params, cache_salt=salt)
-        request = Request(message, cross, arrival=0.0)
+        start = [1] if cross else []
+        message = one_row(len(self.requests), "m", prompt, start, cache_salt=salt, end_token_ids=[0], **params)
+        request = Request(message, message.rows[0], cross, arrival=0.0)
         if self.scheduler.refusal(request):
             self.refused += 1
             return None
@@ -116,7 +114,7 @@ class World:
     def guess(self) -> None:
         for request in self.scheduler.running:
             if request.takes_drafts and request.wants_next_token:
-                left = request.params.max_new_tokens - request.num_generated - 1
+                left = request.max_new_tokens - request.num_generated - 1
                 count = self.rng.randint(0, max(min(left, 9), 0))
                 request.rows[0].draft = [self.rng.randrange(VOCAB) for _ in range(count)]
 
@@ -185,7 +183,7 @@ class World:
             self.spoken_for |= self.slots(request)
             row = request.rows[0]
             assert len(row.block_table) == self.scheduler.blocks.self_pool.blocks_for(row.num_computed_tokens)
-            if tokens[-1] == 0 or request.num_generated == request.params.max_new_tokens:
+            if tokens[-1] == 0 or request.num_generated == request.max_new_tokens:
                 self.scheduler.remove(request)
             return
         assert all(row.num_uncomputed_tokens == 0 for row in request.rows), "beams decode together or not at all"
@@ -239,8 +237,8 @@ class World:
 def queue(world: World, prompt: int, max_new_tokens: int = 20) -> Request:
     """A single row with a prompt (a source, with an encoder) of so many tokens."""
     cross = world.scheduler.blocks.cross_pool is not None
-    params = GenerationParams(max_new_tokens)
-    request = Request(Generate(0, "m", [5] * prompt, [1] if cross else [], params), cross, 0.0)
+    message = one_row(0, "m", [5] * prompt, [1] if cross else [], max_new_tokens=max_new_tokens)
+    request = Request(message, message.rows[0], cross, 0.0)
     world.requests.append(request)
     world.scheduler.add(request)
     return request

@@ -13,6 +13,7 @@ import pytest
 from tests.engine.formats import json_grammar, regex_grammar
 from tests.engine.harness import generate, run
 from tests.engine.shapes import GENERATING
+from tests.ipc.one_row import id_of
 from tests.parity.checkpoints import random_ids
 
 LENGTHS = [1, 3, 8, 17, 30, 44, 2, 5, 12, 26, 9, 40, 7, 21, 33, 4, 15, 6, 11, 19, 3, 28]
@@ -52,7 +53,7 @@ def pair(request, pairs):
 def alone(pair):
     answers = {}
     for request in crowd(pair):
-        answers[request.request_id] = run(pair.engine(), [request]).texts(request.request_id)
+        answers[id_of(request)] = run(pair.engine(), [request]).texts(id_of(request))
     assert sum(len(text) for texts in answers.values() for text in texts) > 200
     return answers
 
@@ -85,7 +86,7 @@ def test_preempted_and_computed_again(pair, alone, max_batch_tokens):
     needed = max(
         request.params.num_beams
         * scheduler.blocks.self_pool.blocks_for(
-            len(request.decoder_token_ids or request.token_ids) + request.params.max_new_tokens
+            len(request.rows[0].decoder_token_ids or request.prompts[0]) + request.rows[0].max_new_tokens
         )
         for request in crowd(pair)
     )
@@ -103,7 +104,7 @@ def test_with_a_prefix_hit(pair, alone, max_batch_tokens, block_size):
     again = run(one, crowd(pair), every=3)
     assert answers(again) == alone
     longer = [
-        generate(pair, request.request_id, [*request.token_ids, *alone[request.request_id][0]], max_new_tokens=9)
+        generate(pair, id_of(request), [*request.prompts[0], *alone[id_of(request)][0]], max_new_tokens=9)
         for request in crowd(pair)
     ]
     continued = answers(run(one, longer))
@@ -114,9 +115,9 @@ def test_with_a_prefix_hit(pair, alone, max_batch_tokens, block_size):
         return
     assert scheduler.blocks.num_prefix_hits > cached > 100
     for request in crowd(pair):
-        found = again.finished[request.request_id].cached_tokens
-        whole = (len(request.token_ids) - 1) // block_size * block_size
-        assert found == (0 if request.params.prompt_logprobs else whole)
+        found = again.finished[id_of(request)].cached_tokens
+        whole = (len(request.prompts[0]) - 1) // block_size * block_size
+        assert found == (0 if request.rows[0].prompt_logprobs else whole)
 
 
 def test_without_the_cache_nothing_is_found(pair):

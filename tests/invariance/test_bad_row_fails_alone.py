@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from tests.engine.harness import generate, run
+from tests.ipc.one_row import id_of
 from tests.parity.checkpoints import random_ids
 
 CANARY = 66
@@ -49,7 +50,7 @@ def poison(monkeypatch):
 def test_one_of_sixteen(pairs, poison, name, number):
     pair = pairs(name)
     requests = crowd(pair, number)
-    clean = run(pair.engine(), [request for request in requests if request.request_id != number])
+    clean = run(pair.engine(), [request for request in requests if id_of(request) != number])
     poison(pair)
     one = pair.engine()
     together = run(one, requests)

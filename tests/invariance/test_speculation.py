@@ -13,6 +13,7 @@ from server.engine.scheduler import Scheduler
 from tests.engine.harness import generate, run
 from tests.engine.speculating import believing, counts, shaken, speculating
 from tests.invariance.test_alone_equals_batched import alone, answers, crowd, pair
+from tests.ipc.one_row import id_of
 from tests.parity.checkpoints import random_ids
 
 __all__ = ["alone", "pair"]
@@ -26,7 +27,7 @@ def squeeze(pair, one) -> Scheduler:
     scheduler = one.models[pair.name].generation.scheduler
     size = scheduler.blocks.self_pool.block_size
     needed = max(
-        r.params.num_beams * -(-(len(r.decoder_token_ids or r.token_ids) + r.params.max_new_tokens) // size)
+        r.params.num_beams * -(-(len(r.rows[0].decoder_token_ids or r.prompts[0]) + r.rows[0].max_new_tokens) // size)
         for r in crowd(pair)
     )
     scheduler.blocks.self_pool = type(scheduler.blocks.self_pool)(needed, size)
@@ -49,7 +50,7 @@ def test_by_n_grams(pair, alone, options):
 @pytest.mark.parametrize("pair", WITH_DRAFT_MODELS, indirect=True)
 def test_by_n_grams_alone(pair, alone):
     for request in crowd(pair)[::3]:
-        assert answers(run(speculating(pair), [request])) == {request.request_id: alone[request.request_id]}
+        assert answers(run(speculating(pair), [request])) == {id_of(request): alone[id_of(request)]}
 
 
 def test_by_n_grams_preempted(pair, alone):
@@ -58,7 +59,7 @@ def test_by_n_grams_preempted(pair, alone):
     one = speculating(pair, max_batch_tokens=40)
     scheduler = squeeze(pair, one)
     # Not every random model repeats itself in this crowd; one more request always does.
-    repeating = generate(pair, 1000, crowd(pair)[0].token_ids[:3], max_new_tokens=12, allowed_token_ids=[7])
+    repeating = generate(pair, 1000, crowd(pair)[0].prompts[0][:3], max_new_tokens=12, allowed_token_ids=[7])
     expected = alone | answers(run(pair.engine(), [repeating]))
     assert answers(run(one, [repeating, *crowd(pair)])) == expected
     assert scheduler.num_preemptions > 0 and counts(one)[0] > 0

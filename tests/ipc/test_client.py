@@ -20,13 +20,15 @@ from server.ipc.messages import (
     Failed,
     Finished,
     Generate,
+    GenerateRow,
     Hypothesis,
     Message,
     StepOutput,
     Tokens,
 )
 from server.ipc.params import GenerationParams
-from tests.ipc.observing import Recorder
+from tests.ipc.observing import Recorder, submit
+from tests.ipc.one_row import one_row
 
 DECODER = ModelInfo(
     "decoder", "fake", "F", ["generate"], "float32", 1, 4, 100, 8, 512, block_size=16, kv_blocks={"self": 8}
@@ -58,10 +60,15 @@ class Bench:
         self.client.on_ready([DECODER, SEQ2SEQ, ENCODER], "cpu", self.sent.append)
 
     def generate(self, tokens: int = 10, new: int = 4, beams: int = 1) -> Generate:
-        return Generate(self.client.next_id(), "decoder", [5] * tokens, [], GenerationParams(new, num_beams=beams))
+        return self.generate_all([tokens], new, beams)
 
-    def submit(self, *messages: Generate | Encode) -> Call:
-        return self.client.submit(messages or [self.generate()], None)
+    def generate_all(self, tokens: list[int], new: int = 4, beams: int = 1) -> Generate:
+        """A request with one prompt and one row for each number of tokens."""
+        rows = [GenerateRow(self.client.next_id(), new, index) for index in range(len(tokens))]
+        return Generate("decoder", GenerationParams(num_beams=beams), [[5] * count for count in tokens], rows)
+
+    def submit(self, message: Generate | Encode | None = None) -> Call:
+        return submit(self.client, message or self.generate())
 
     def output(self, **events: list) -> None:
         self.client.on_output(StepOutput(1, **events))
@@ -101,16 +108,16 @@ async def test_admission_by_tokens_and_of_whole_calls() -> None:
     bench = Bench()
     bench.submit(bench.generate(60))
     with pytest.raises(Overloaded):
-        bench.submit(bench.generate(20), bench.generate(21))
+        bench.submit(bench.generate_all([20, 21]))
     assert bench.waiting == (1, 60)
-    bench.submit(bench.generate(20), bench.generate(20))
+    bench.submit(bench.generate_all([20, 20]))
     assert bench.waiting == (3, 100)
 
 
 async def test_what_could_never_be_admitted() -> None:
     bench = Bench()
     with pytest.raises(RequestTooLarge, match=r"5 sequences.*4"):
-        bench.submit(*[bench.generate(1) for _ in range(5)])
+        bench.submit(bench.generate_all([1] * 5))
     with pytest.raises(RequestTooLarge, match=r"101 tokens.*100"):
         bench.submit(Encode(bench.client.next_id(), "encoder", "embed", [EncodeItem([1] * 101)]))
     assert bench.waiting == (0, 0) and bench.sent == []
@@ -131,14 +138,14 @@ async def test_the_kv_pool_must_hold_the_worst_case(tokens: int, new: int, beams
 
 async def test_the_cross_pool_must_hold_the_source() -> None:
     bench = Bench()
-    bench.submit(Generate(bench.client.next_id(), "seq2seq", [5] * 32, [2], GenerationParams(8)))
+    bench.submit(one_row(bench.client.next_id(), "seq2seq", [5] * 32, [2], max_new_tokens=8))
     with pytest.raises(RequestTooLarge, match="cross"):
-        bench.submit(Generate(bench.client.next_id(), "seq2seq", [5] * 33, [2], GenerationParams(8)))
+        bench.submit(one_row(bench.client.next_id(), "seq2seq", [5] * 33, [2], max_new_tokens=8))
 
 
 async def test_events_reach_their_call_by_index_and_pile_up_for_a_slow_reader() -> None:
     bench = Bench()
-    call, other = bench.submit(bench.generate(), bench.generate()), bench.submit()
+    call, other = bench.submit(bench.generate_all([10, 10])), bench.submit()
     bench.output(tokens=[Tokens(2, [7]), Tokens(3, [1])])
     bench.output(tokens=[Tokens(1, [8]), Tokens(2, [9])])
     assert [(index, event.token_ids) for index, event in await call.events() if isinstance(event, Tokens)] == [
@@ -169,7 +176,7 @@ async def test_an_encode_is_done_with_its_last_item() -> None:
 
 async def test_leaving_wakes_the_reader_and_aborts() -> None:
     bench = Bench()
-    call = bench.submit(bench.generate(), bench.generate())
+    call = bench.submit(bench.generate_all([10, 10]))
     bench.output(tokens=[Tokens(1, [7])])
     await call.events()
     reader = asyncio.create_task(call.events())
@@ -184,7 +191,7 @@ async def test_leaving_wakes_the_reader_and_aborts() -> None:
 
 async def test_what_comes_after_an_abort_is_dropped() -> None:
     bench = Bench()
-    call = bench.submit(bench.generate(), bench.generate())
+    call = bench.submit(bench.generate_all([10, 10]))
     call.stop(0)
     assert bench.aborted == [1] and bench.recorder.finished == [None]
     bench.output(tokens=[Tokens(1, [7]), Tokens(2, [8])], finished=[finished(1, 7)], failed=[Failed(99, "timeout", "")])
@@ -223,7 +230,7 @@ async def test_a_lost_worker_fails_everything_and_refuses_until_the_next() -> No
 async def test_a_worker_that_forgets_a_deadline_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "DEADLINE_SLACK_SECONDS", 0.01)
     bench = Bench()
-    call = bench.client.submit([bench.generate()], time.monotonic() + 0.02)
+    call = submit(bench.client, bench.generate(), deadline=time.monotonic() + 0.02)
     ((_, event),) = await call.events()
     assert isinstance(event, Failed) and event.code == "timeout"
     assert bench.aborted == [1]
@@ -242,7 +249,7 @@ async def test_counts_for_the_metrics() -> None:
 
 async def test_forward_brings_a_step_within_its_own_call_and_in_one_piece() -> None:
     bench = Bench()
-    call = bench.submit(bench.generate(), bench.generate())
+    call = bench.submit(bench.generate_all([10, 10]))
     bench.output(tokens=[Tokens(1, [7])])
     taken: list[list[int]] = []
 
@@ -305,3 +312,23 @@ async def test_leaving_ends_forward() -> None:
     with pytest.raises(ClientGone):
         await forwarding
     assert bench.aborted == [1]
+
+
+async def test_a_client_that_leaves_before_submission_is_not_served() -> None:
+    bench = Bench()
+    call = Call(bench.client)
+    call.leave()
+    with pytest.raises(ClientGone):
+        call.submit(bench.generate())
+    assert bench.sent == [] and bench.waiting == (0, 0)
+
+
+async def test_a_call_submits_again_after_its_sequences_have_ended() -> None:
+    bench = Bench()
+    call = bench.submit()
+    bench.output(finished=[finished(1, 7)])
+    assert len(await call.events()) == 1
+    call.submit(bench.generate())
+    bench.output(finished=[finished(2, 8)])
+    assert [index for index, _ in await call.events()] == [0]
+    assert await call.events() == []

@@ -14,8 +14,8 @@ from server.ipc.messages import (
     StepOutput,
     Tokens,
 )
-from server.ipc.params import GenerationParams
-from tests.ipc.observing import Recorder
+from tests.ipc.observing import Recorder, submit
+from tests.ipc.one_row import one_row
 from tests.ipc.test_client import DECODER, finished
 
 
@@ -29,13 +29,16 @@ class Bench:
         self.writes.append(list(messages))
 
     def submit(self) -> Call:
-        return self.client.submit(
-            [Generate(self.client.next_id(), "decoder", [5], [], GenerationParams(max_new_tokens=4))], None
-        )
+        return submit(self.client, one_row(self.client.next_id(), "decoder", [5], max_new_tokens=4))
 
     @property
     def ids(self) -> list[list[int]]:
-        return [[m.request_id for m in write if isinstance(m, Generate | Abort)] for write in self.writes]
+        return [[_id_of(message) for message in write] for write in self.writes]
+
+
+def _id_of(message: Message) -> int:
+    assert isinstance(message, Generate | Abort)
+    return message.rows[0].request_id if isinstance(message, Generate) else message.request_id
 
 
 async def turns(count: int) -> None:

@@ -20,12 +20,13 @@ from server.ipc.descriptions import EngineOptions, ModelSpec
 from server.ipc.messages import (
     Failed,
     Generate,
+    GenerateRow,
     StepOutput,
     Tokens,
 )
 from server.ipc.params import GenerationParams
 from server.ipc.supervisor import Patience, Supervisor
-from tests.ipc.observing import Recorder
+from tests.ipc.observing import Recorder, submit
 from tests.wire.checkpoints import write_checkpoint
 from tests.wire.fake_serve import WORKER
 from tests.wire.fake_worker import FIRST_BYTE
@@ -59,8 +60,14 @@ async def supervised(
 
 def endless(client: EngineClient, text: str = "a&") -> Generate:
     """The fake engine never goes past the `&`."""
-    params = GenerationParams(max_new_tokens=400)
-    return Generate(client.next_id(), "decoder", [FIRST_BYTE + ord(letter) for letter in text], [], params)
+    return endless_all(client, [text])
+
+
+def endless_all(client: EngineClient, texts: list[str]) -> Generate:
+    """A request with a row for each text."""
+    prompts = [[FIRST_BYTE + ord(letter) for letter in text] for text in texts]
+    rows = [GenerateRow(client.next_id(), 400, index) for index in range(len(texts))]
+    return Generate("decoder", GenerationParams(), prompts, rows)
 
 
 @pytest.fixture
@@ -73,7 +80,7 @@ async def test_a_worker_starts_answers_and_stops(directory: Path) -> None:
         assert supervisor.fresh and client.connected and supervisor.epoch == 1
         assert [info.name for info in client.models.values()] == ["decoder"]
         assert [progress.done_bytes for progress in recorder.progress] == [0, 4000]
-        with client.submit([endless(client)], None) as call:
+        with submit(client, endless(client)) as call:
             assert isinstance((await call.events())[0][1], Tokens)
         await eventually(lambda: bool(recorder.stats) and recorder.stats[-1].running == 0)
         pid = supervisor.pid
@@ -107,7 +114,7 @@ async def test_a_dead_worker_fails_its_requests_at_once_and_is_replaced(director
     async with supervised(directory) as (supervisor, client, recorder):
         first = supervisor.pid
         assert first is not None
-        with client.submit([endless(client), endless(client)], None) as call:
+        with submit(client, endless_all(client, ["a&", "a&"])) as call:
             await call.events()
             psutil.Process(first).kill()
             failed: dict[int, Failed] = {}
@@ -116,11 +123,11 @@ async def test_a_dead_worker_fails_its_requests_at_once_and_is_replaced(director
         assert {index: event.code for index, event in failed.items()} == {0: "engine_error", 1: "engine_error"}
         assert not supervisor.fresh and not client.connected and client.open_requests == 0
         with pytest.raises(NotReady):
-            client.submit([endless(client)], None)
+            submit(client, endless(client))
         await eventually(lambda: supervisor.fresh)
         assert supervisor.epoch == 2 and supervisor.pid != first and recorder.lost == 1
         assert not psutil.pid_exists(first)
-        with client.submit([endless(client)], None) as call:
+        with submit(client, endless(client)) as call:
             assert isinstance((await call.events())[0][1], Tokens)
 
 
@@ -164,7 +171,7 @@ async def test_a_worker_that_talks_nonsense_is_replaced(directory: Path, tmp_pat
 
 async def test_messages_of_an_earlier_life_are_dropped(directory: Path) -> None:
     async with supervised(directory) as (supervisor, client, _):
-        with client.submit([endless(client, "&")], None) as call:
+        with submit(client, endless(client, "&")) as call:
             supervisor._on_message(StepOutput(supervisor.epoch - 1, tokens=[Tokens(1, [5])]))
             supervisor._on_message(StepOutput(supervisor.epoch, tokens=[Tokens(1, [6])]))
             ((_, event),) = await call.events()

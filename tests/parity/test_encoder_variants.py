@@ -224,9 +224,9 @@ def test_planted_faults_of_disentangled_attention_show(body: str, tmp_path: Path
         assert not torch.allclose(_hidden(ours, model)[0], expected, atol=1e-3)
     monkeypatch.setattr(ops, "disentangled_attention", right)
     if isinstance(ours.config.encoder.layers[0], ConvolutionLayerConfig):
-        plain = ConvolutionLayer._convolved
+        plain = ConvolutionLayer._convolve
         one = lambda self, x, lengths: plain(self, x, (sum(lengths),))  # noqa: E731
-        monkeypatch.setattr(ConvolutionLayer, "_convolved", one)
+        monkeypatch.setattr(ConvolutionLayer, "_convolve", one)
         assert not torch.allclose(_hidden(ours, model)[0], expected, atol=1e-3)
 
 

@@ -223,10 +223,10 @@ def _left_over_lost(self, hidden, key, value, plan):
 def _unnormed(self, hidden, key, value, plan):
     count = len(hidden) // self.config.summary_tokens
     sums = torch.stack([part.sum(0) for part in hidden.split(self.config.summary_tokens)])[:count]
-    return self.projections(sums, {})[1:] if count else None
+    return self.queries_keys_values(sums, {})[1:] if count else None
 
 
-_SHARED = TransientGlobalAttention._shared
+_SHARED = TransientGlobalAttention._shared_keys_values
 
 
 @pytest.mark.parametrize("planted", [_left_over_lost, _unnormed])
@@ -238,7 +238,7 @@ def test_a_planted_bug_shows(planted, tmp_path, device, monkeypatch):
     model, (text,) = load(tmp_path, device).transformer, random_ids(VOCAB, [70])
     theirs = oracle(torch.tensor([text], device=device)).last_hidden_state[0]
     torch.testing.assert_close(model.encode(encoder_batch([text], device)), theirs, atol=1e-4, rtol=1e-4)
-    monkeypatch.setattr(TransientGlobalAttention, "_shared", planted)
+    monkeypatch.setattr(TransientGlobalAttention, "_shared_keys_values", planted)
     assert (model.encode(encoder_batch([text], device)) - theirs).abs().max() > 0.01
 
 

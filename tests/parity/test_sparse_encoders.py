@@ -174,23 +174,23 @@ def test_half_precision_stays_near(case, dtype, bound, tmp_path, device):
 def _one_further(self, text):
     """A window that reaches one token further than it should."""
     plan = _PLAN(self, text)
-    if not plan.size:
+    if not plan.block_size:
         return plan
     mask = plan.mask.clone()
-    mask[:-1, :, :, 3 * plan.size - 1] = 0
-    return sparse.TextPlan(plan.size, mask, plan.global_tokens)
+    mask[:-1, :, :, 3 * plan.block_size - 1] = 0
+    return sparse.SparsePlan(plan.block_size, mask, plan.global_tokens)
 
 
 def _once(self, text):
     """The first block of BigBird seen once."""
     plan = _BLOCKS(self, text)
     mask = None if plan.mask is None else plan.mask.clamp(max=0)
-    return sparse.TextPlan(plan.size, mask, plan.global_tokens)
+    return sparse.SparsePlan(plan.block_size, mask, plan.global_tokens)
 
 
 def _longer_whole(self, text):
     """Full attention for a text that is one token too long for it."""
-    return sparse.TextPlan(0, None) if text.length == self.config.full_length + 1 else _BLOCKS(self, text)
+    return sparse.SparsePlan(0, None) if text.length == self.config.full_length + 1 else _BLOCKS(self, text)
 
 
 @pytest.mark.parametrize("planted", [_once, _longer_whole])
@@ -199,17 +199,17 @@ def test_a_planted_bug_in_blocks_shows(planted, tmp_path, device, monkeypatch):
     oracle, ours = make("big-bird", "Model", tmp_path, device)
     texts = random_ids(VOCAB, LENGTHS)
     expected = [one.last_hidden_state[0] for one in one_by_one(oracle, texts)]
-    monkeypatch.setattr(BlockSparseAttention, "plan", planted)
+    monkeypatch.setattr(BlockSparseAttention, "plan_sequence", planted)
     with pytest.raises(AssertionError, match="not close"):
         assert_equal(ours, lambda hidden, _: hidden, texts, expected)
 
 
-_PLAN, _BLOCKS = LongformerAttention.plan, BlockSparseAttention.plan
+_PLAN, _BLOCKS = LongformerAttention.plan_sequence, BlockSparseAttention.plan_sequence
 BUGS = {
-    "a window one further": ("plan", _one_further),
+    "a window one further": ("plan_sequence", _one_further),
     "no global tokens": ("_global_tokens", lambda self, text: None),
-    "global tokens without projections of their own": ("_everywhere", SparseAttention._everywhere),
-    "global tokens that nobody sees": ("_shared", lambda *_: None),
+    "global tokens without projections of their own": ("_attend_globally", SparseAttention._attend_globally),
+    "global tokens that nobody sees": ("_shared_keys_values", lambda *_: None),
 }
 
 
@@ -221,16 +221,16 @@ def test_a_planted_bug_shows(bug, tmp_path, device, monkeypatch):
     texts = random_ids(VOCAB, LENGTHS)
     expected = [one.logits[0] for one in one_by_one(oracle, texts)]
     monkeypatch.setattr(LongformerAttention, name, planted)
-    if name == "_shared":  # the mask has room for them
-        monkeypatch.setattr(LongformerAttention, "plan", _unseen)
+    if name == "_shared_keys_values":  # the mask has room for them
+        monkeypatch.setattr(LongformerAttention, "plan_sequence", _unseen)
     with pytest.raises(AssertionError, match="not close"):
         assert_equal(ours, ours.transformer.classify, texts, expected)
 
 
 def _unseen(self, text):
     plan = _PLAN(self, text)
-    mask = plan.mask[..., : 3 * plan.size] if plan.size else plan.mask
-    return sparse.TextPlan(plan.size, mask, plan.global_tokens)
+    mask = plan.mask[..., : 3 * plan.block_size] if plan.block_size else plan.mask
+    return sparse.SparsePlan(plan.block_size, mask, plan.global_tokens)
 
 
 LONG = 4096

@@ -4,7 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from server.text.tokenizer import Tokenizer, load_tokenizer
+from server.text.load import load_tokenizer
+from server.text.tokenizer import Tokenizer
 from tests.text import checkpoints
 
 WRITERS = {

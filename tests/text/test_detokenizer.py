@@ -1,4 +1,4 @@
-"""Streams of text equal the whole text, whatever the tokens and wherever the pieces are cut."""
+"""Incremental detokenization equals decoding of all tokens, for any tokens and any split into chunks."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _words = st.lists(st.sampled_from([*CORPUS, *TORTURE]), max_size=3).map(" ".join
 _quick = settings(max_examples=150, deadline=None)
 
 
-def _cut(ids: list[int], cuts: list[int]) -> list[list[int]]:
+def _split(ids: list[int], cuts: list[int]) -> list[list[int]]:
     edges = sorted({0, len(ids), *(cut % (len(ids) + 1) for cut in cuts)})
     return [ids[start:end] for start, end in pairwise(edges)]
 
@@ -36,15 +36,15 @@ def _run(detokenizer: IncrementalDetokenizer, chunks: list[list[int]]) -> str:
 
 @_quick
 @given(text=_text | _words, cuts=st.lists(st.integers(0, 1000), max_size=8), skip=st.booleans())
-def test_pieces_of_an_encoded_text_join_to_its_decoding(tokenizer: Tokenizer, text: str, cuts: list[int], skip: bool):
+def test_chunks_concatenate_to_the_decoded_text(tokenizer: Tokenizer, text: str, cuts: list[int], skip: bool):
     ids = tokenizer.encode([text])[0].ids
     detokenizer = IncrementalDetokenizer(tokenizer, skip_special_tokens=skip)
-    assert _run(detokenizer, _cut(ids, cuts)) == tokenizer.decode(ids, skip)
+    assert _run(detokenizer, _split(ids, cuts)) == tokenizer.decode(ids, skip)
 
 
 @_quick
 @given(data=st.data(), skip=st.booleans())
-def test_random_tokens_join_to_their_decoding(tokenizer: Tokenizer, data: st.DataObject, skip: bool):
+def test_random_tokens_concatenate_to_their_decoding(tokenizer: Tokenizer, data: st.DataObject, skip: bool):
     ids = data.draw(st.lists(st.integers(0, tokenizer.vocab_size), max_size=30))
     detokenizer = IncrementalDetokenizer(tokenizer, skip_special_tokens=skip)
     assert _run(detokenizer, [[token_id] for token_id in ids]) == tokenizer.decode(ids, skip)
@@ -52,10 +52,10 @@ def test_random_tokens_join_to_their_decoding(tokenizer: Tokenizer, data: st.Dat
 
 @_quick
 @given(data=st.data())
-def test_invalid_bytes_join_to_their_decoding(tokenizer: Tokenizer, data: st.DataObject):
-    spelled = [tokenizer.token_to_id(f"<0x{byte:02X}>") for byte in range(256)]
-    spelled += [tokenizer.token_to_id(character) for character in streams.byte_alphabet()]
-    bytes_ = sorted({token_id for token_id in spelled if token_id is not None}) or [5, 6]
+def test_invalid_bytes_concatenate_to_their_decoding(tokenizer: Tokenizer, data: st.DataObject):
+    found = [tokenizer.token_to_id(f"<0x{byte:02X}>") for byte in range(256)]
+    found += [tokenizer.token_to_id(character) for character in streams.byte_alphabet()]
+    bytes_ = sorted({token_id for token_id in found if token_id is not None}) or [5, 6]
     ids = data.draw(st.lists(st.sampled_from(bytes_), max_size=24))
     detokenizer = IncrementalDetokenizer(tokenizer)
     assert _run(detokenizer, [[token_id] for token_id in ids]) == tokenizer.decode(ids)
@@ -63,7 +63,7 @@ def test_invalid_bytes_join_to_their_decoding(tokenizer: Tokenizer, data: st.Dat
 
 @_quick
 @given(text=_text.filter(lambda text: "\ufffd" not in text))
-def test_no_replacement_character_appears_that_the_text_does_not_have(tokenizer: Tokenizer, text: str):
+def test_replacement_characters_appear_only_where_the_decoded_text_has_them(tokenizer: Tokenizer, text: str):
     ids = tokenizer.encode([text], add_special_tokens=False)[0].ids
     detokenizer = IncrementalDetokenizer(tokenizer)
     deltas = [detokenizer.push([token_id]) for token_id in ids] + [detokenizer.finish()]
@@ -84,7 +84,7 @@ def test_text_ends_at_the_first_stop_string(
 ):
     ids = tokenizer.encode([text])[0].ids
     detokenizer = IncrementalDetokenizer(tokenizer, stop=stop, include_stop=include)
-    result = _run(detokenizer, _cut(ids, cuts))
+    result = _run(detokenizer, _split(ids, cuts))
     whole = tokenizer.decode(ids)
     ends = [(whole.index(string) + len(string), -len(string), string) for string in stop if string in whole]
     if not ends:
@@ -97,19 +97,19 @@ def test_text_ends_at_the_first_stop_string(
 
 @_quick
 @given(text=_words, at=st.integers(0, 60))
-def test_an_answer_continues_its_prompt(tokenizer: Tokenizer, text: str, at: int):
+def test_prompt_and_completion_concatenate_to_the_whole_text(tokenizer: Tokenizer, text: str, at: int):
     ids = tokenizer.encode([text], add_special_tokens=False)[0].ids
-    prompt, answer = ids[:at], ids[at:]
-    continued = _run(IncrementalDetokenizer(tokenizer, prompt_ids=prompt), [answer])
+    prompt, completion = ids[:at], ids[at:]
+    continued = _run(IncrementalDetokenizer(tokenizer, prompt_ids=prompt), [completion])
     whole, before = tokenizer.decode(ids), tokenizer.decode(prompt)
     if whole.startswith(before):
         assert before + continued == whole
-    else:  # the answer changed how the prompt's end is written; what it shows is still the end of the whole
+    else:  # the completion changed the text of the prompt's last tokens
         assert whole.endswith(continued)
 
 
 @pytest.mark.parametrize("text", [TORTURE[6], TORTURE[8], TORTURE[9], CORPUS[5] + TORTURE[6] + CORPUS[0]])
-def test_a_prompt_may_end_anywhere(tokenizer: Tokenizer, text: str):
+def test_a_prompt_may_end_at_any_token(tokenizer: Tokenizer, text: str):
     ids = tokenizer.encode([text], add_special_tokens=False)[0].ids
     whole = tokenizer.decode(ids)
     for at in range(len(ids) + 1):
@@ -121,13 +121,13 @@ def test_a_prompt_may_end_anywhere(tokenizer: Tokenizer, text: str):
             assert whole.endswith(continued), at
 
 
-def test_only_the_end_of_a_long_prompt_is_read(tokenizer: Tokenizer):
+def test_completion_of_a_long_prompt(tokenizer: Tokenizer):
     ids = tokenizer.encode([CORPUS[0] * 20], add_special_tokens=False)[0].ids
     continued = _run(IncrementalDetokenizer(tokenizer, prompt_ids=ids[:-5]), [[token_id] for token_id in ids[-5:]])
     assert tokenizer.decode(ids).endswith(continued) and continued
 
 
-def test_text_does_not_wait_for_the_end(tokenizer: Tokenizer):
+def test_most_text_is_returned_before_the_end(tokenizer: Tokenizer):
     ids = tokenizer.encode([" ".join(CORPUS[:30])], add_special_tokens=False)[0].ids
     detokenizer = IncrementalDetokenizer(tokenizer)
     shown = [len(detokenizer.push([token_id])) for token_id in ids]
@@ -154,14 +154,14 @@ def test_stop_strings_that_overlap_themselves(text: str, stop: list[str], size: 
 
 
 @given(text=st.text(" .'nt", max_size=40), cuts=st.lists(st.integers(0, 40), max_size=10))
-def test_clean_up_of_pieces_equals_clean_up_of_the_whole(text: str, cuts: list[int]):
-    chain = streams.Chain([], streams.clean_up_steps())
+def test_incremental_clean_up_equals_clean_up_of_the_whole_text(text: str, cuts: list[int]):
+    chain = streams.DecoderChain([], streams.clean_up_steps())
     edges = sorted({0, len(text), *(cut for cut in cuts if cut < len(text))})
     pieces = [chain.push(text[start:end]) for start, end in pairwise(edges)]
     assert "".join(pieces) + chain.finish() == streams.clean_up(text)
 
 
-def test_unknown_decoders_are_named():
+def test_error_for_an_unknown_decoder_names_it():
     with pytest.raises(streams.UnknownDecoder, match="CTC"):
         streams.decoder_chain({"type": "CTC", "pad_token": "<pad>", "word_delimiter_token": "|", "cleanup": True})
 
@@ -188,7 +188,7 @@ def test_unknown_decoders_are_named():
 @given(
     tokens=st.lists(st.sampled_from(["abaa", "▁", "▁a▁", "##b", "b</w>", "aaaa", " ", "<0xE2>", "<0x82>", "<0xAC>"]))
 )
-def test_every_decoder_equals_the_library(decoder: dict | None, tokens: list[str]):
+def test_incremental_decoders_equal_the_tokenizers_library(decoder: dict | None, tokens: list[str]):
     import json
 
     from tokenizers import Tokenizer as Backend

@@ -13,7 +13,7 @@ from models.loader import load_model
 from server.engine.engine import Engine
 from server.engine.loading import build, load
 from server.ipc.descriptions import EngineOptions, ModelSpec
-from server.ipc.messages import Encode, EncodeItem, Generate
+from server.ipc.messages import Encode, EncodeItem, Generate, GenerateRow
 from server.ipc.params import GenerationParams
 from tests.engine.harness import run
 from tests.parity.paged import Rows
@@ -31,14 +31,11 @@ def engine(name: str, quantization: str | None) -> Engine:
 def translations(sources: list[str], quantization: str | None) -> list[str]:
     name = translation.NAME
     tokenizer = MarianTokenizer.from_pretrained(HOME / name)
-    params = GenerationParams(
-        max_new_tokens=60, end_token_ids=[0], bad_words_ids=[[tokenizer.pad_token_id]], forced_eos_token_id=0
-    )
-    requests = [
-        Generate(number, name, ids, [tokenizer.pad_token_id], params)
-        for number, ids in enumerate(tokenizer(sources)["input_ids"])
-    ]
-    results = run(engine(name, quantization), requests)
+    pad = tokenizer.pad_token_id
+    params = GenerationParams(end_token_ids=[0], bad_words_ids=[[pad]], forced_eos_token_id=0)
+    prompts = tokenizer(sources)["input_ids"]
+    rows = [GenerateRow(number, 60, number, [pad]) for number in range(len(prompts))]
+    results = run(engine(name, quantization), [Generate(name, params, prompts, rows)])
     return [tokenizer.decode(results.texts(number)[0], skip_special_tokens=True) for number in range(len(sources))]
 
 

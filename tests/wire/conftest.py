@@ -22,15 +22,17 @@ from tests.waiting import PATIENCE
 from tests.wire.checkpoints import write_all
 
 REPOSITORY = Path(__file__).resolve().parents[2]
-SCRIPT = Path(__file__).with_name("fake_serve.py")
+SERVE = (sys.executable, str(Path(__file__).with_name("fake_serve.py")), "serve", "--port", "0")
 
 
 class Process:
     """A started `triptych serve`. Its output is read all the time, so that it never blocks on a full pipe."""
 
-    def __init__(self, *arguments: str, environment: dict[str, str] | None = None) -> None:
+    def __init__(
+        self, *arguments: str, command: tuple[str, ...] = SERVE, environment: dict[str, str] | None = None
+    ) -> None:
         self.process = subprocess.Popen(
-            [sys.executable, str(SCRIPT), "serve", "--port", "0", *arguments],
+            [*command, *arguments],
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
@@ -53,9 +55,9 @@ class Process:
     def output(self) -> str:
         return "".join(self.lines)
 
-    def wait_ready(self) -> Process:
+    def wait_ready(self, line_with_url: str = r"ready on (http://\S+)") -> Process:
         while (line := self._news.get(timeout=PATIENCE)) is not None:
-            if match := re.search(r"ready on (http://\S+)", line):
+            if match := re.search(line_with_url, line):
                 self.url = match[1]
                 return self
         raise AssertionError(f"the server ended: {self.output}")

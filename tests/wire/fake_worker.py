@@ -31,6 +31,7 @@ from server.ipc.messages import (
     Failed,
     Finished,
     Generate,
+    GenerateRow,
     Hypothesis,
     LoadFailed,
     Progress,
@@ -101,8 +102,10 @@ def tag(token: int, count: float) -> list[float]:
 
 
 class Sequence:
-    def __init__(self, message: Generate) -> None:
+    def __init__(self, message: Generate, row: GenerateRow) -> None:
         self.message = message
+        self.row = row
+        self.prompt = message.prompts[row.prompt]
         self.started = time.monotonic()
         self.made = 0
         tokens = self.answer(0).token_ids
@@ -110,11 +113,11 @@ class Sequence:
 
     def answer(self, rank: int) -> Hypothesis:
         params = self.message.params
-        text = [token for token in self.message.token_ids if token >= FIRST_BYTE]
-        turn = (params.seed if params.do_sample else rank) % max(1, len(text))
+        text = [token for token in self.prompt if token >= FIRST_BYTE]
+        turn = (self.row.seed if params.do_sample else rank) % max(1, len(text))
         text = text[turn:] + text[:turn]
-        tokens = text * (1 + params.max_new_tokens // max(1, len(text))) if not params.end_token_ids else [*text, EOS]
-        tokens = tokens[: params.max_new_tokens]
+        tokens = text * (1 + self.row.max_new_tokens // max(1, len(text))) if not params.end_token_ids else [*text, EOS]
+        tokens = tokens[: self.row.max_new_tokens]
         spelled = [bytes([token - FIRST_BYTE]) if token >= FIRST_BYTE else b"" for token in tokens]
         held = (i for i in range(len(tokens)) if any(one in b"".join(spelled[: i + 1]) for one in params.stop_texts))
         stop = next((i for i, token in enumerate(tokens) if token in params.stop_token_ids), next(held, None))
@@ -193,16 +196,20 @@ class Worker:
             encoded = [self.encode(message, index) for index in range(len(message.items))]
             self.send(StepOutput(self.epoch, encoded=encoded))
         elif isinstance(message, Generate):
-            first = next((token for token in message.token_ids if token >= FIRST_BYTE), FIRST_BYTE) - FIRST_BYTE
-            if first == ord("!"):
-                os._exit(9)
-            if first == ord("#"):
-                time.sleep(3600)
-            if first == ord("%"):
-                failed = [Failed(message.request_id, "engine_error", "non-finite logits in this row")]
-                self.send(StepOutput(self.epoch, failed=failed))
-            else:
-                self.sequences[message.request_id] = Sequence(message)
+            for row in message.rows:
+                self.generate(message, row)
+
+    def generate(self, message: Generate, row: GenerateRow) -> None:
+        first = next((token for token in message.prompts[row.prompt] if token >= FIRST_BYTE), FIRST_BYTE) - FIRST_BYTE
+        if first == ord("!"):
+            os._exit(9)
+        if first == ord("#"):
+            time.sleep(3600)
+        if first == ord("%"):
+            failed = [Failed(row.request_id, "engine_error", "non-finite logits in this row")]
+            self.send(StepOutput(self.epoch, failed=failed))
+        else:
+            self.sequences[row.request_id] = Sequence(message, row)
 
     def encode(self, message: Encode, index: int) -> Encoded:
         item = message.items[index]
@@ -248,8 +255,8 @@ class Worker:
                 continue
             if self.waits(sequence):
                 continue
-            if params.prompt_logprobs and sequence.made == 0:
-                told = [sequence.logprob(token, -0.25) for token in sequence.message.token_ids[1:]]
+            if sequence.row.prompt_logprobs and sequence.made == 0:
+                told = [sequence.logprob(token, -0.25) for token in sequence.prompt[1:]]
                 prompts.append(PromptScored(request_id, told))
             if params.num_beams == 1 or params.stream:
                 index = sequence.made

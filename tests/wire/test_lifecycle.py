@@ -11,6 +11,7 @@ from pathlib import Path
 import httpx
 import pytest
 
+from server.api import docs_page
 from tests.waiting import PATIENCE, asked, eventually, is_gone
 from tests.wire.conftest import Process, parse_events
 
@@ -187,7 +188,8 @@ def test_keys_guard_every_route(start: Callable[..., Process]) -> None:
     routes += [
         ("post", "/predict"),
         ("get", "/openapi.json"),
-        ("get", "/docs"),
+        *(("get", path) for path in docs_page.FILES),
+        ("get", "/docs/"),
         ("get", "/nowhere"),
         ("get", "//health"),
     ]
@@ -200,7 +202,7 @@ def test_keys_guard_every_route(start: Callable[..., Process]) -> None:
             {"authorization": "Bearer"},
         ):
             response = httpx.request(method, server.url + path, headers=key, timeout=PATIENCE)
-            if path in ("/health", "/ready"):
+            if path in ("/health", "/ready", *docs_page.FILES):
                 assert response.status_code == 200
             else:
                 assert response.status_code == 401, (method, path)

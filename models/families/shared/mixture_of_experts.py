@@ -7,7 +7,7 @@ from typing import Any
 
 from models.config import ConfigError, MixtureOfExpertsConfig, ModelConfig
 from models.families.shared.fields import Fields
-from weights.rules import Rename, Rule, Step
+from weights.rules import LayoutChange, Rename, Rule
 
 
 def sparse_layers(fields: Fields) -> list[bool]:
@@ -52,7 +52,7 @@ def expert_rules(model: ModelConfig, part: str, gate: str, up: str, down: str) -
     )
 
 
-def _unstack(experts: int, matrices: int) -> Step:
+def _unstack(experts: int, matrices: int) -> LayoutChange:
     """Split a tensor [experts, matrices * out, in] into experts * matrices tensors [out, in]."""
 
     def step(tensors: Sequence[Any]) -> Sequence[Any]:

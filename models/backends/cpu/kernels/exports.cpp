@@ -16,19 +16,33 @@ struct Generation {
     bool (*runs)();
 };
 
+#ifdef __x86_64__
+// Each function checks the `ISA_FEATURES` of the isa_*.cpp of its name. Features are checked one by one because g++ 11
+// and clang 14 do not accept the names of levels, such as "x86-64-v3".
+bool runs_v3() {
+    return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("bmi") && __builtin_cpu_supports("bmi2") &&
+           __builtin_cpu_supports("fma");
+}
+
+bool runs_v4() {
+    return runs_v3() && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+           __builtin_cpu_supports("avx512cd") && __builtin_cpu_supports("avx512dq") &&
+           __builtin_cpu_supports("avx512vl");
+}
+
+bool runs_v4_vnni() { return runs_v4() && __builtin_cpu_supports("avx512vnni"); }
+
+bool runs_v4_bf16() { return runs_v4_vnni() && __builtin_cpu_supports("avx512bf16"); }
+#endif
+
 // From the oldest on.
 const Generation generations[] = {
     {"baseline", &kernels_baseline, [] { return true; }},
-#ifdef HAS_GENERATIONS
-    {"v3", &kernels_v3, [] { return __builtin_cpu_supports("x86-64-v3") != 0; }},
-    {"v4", &kernels_v4, [] { return __builtin_cpu_supports("x86-64-v4") != 0; }},
-    {"v4_vnni", &kernels_v4_vnni,
-     [] { return __builtin_cpu_supports("x86-64-v4") && __builtin_cpu_supports("avx512vnni"); }},
-    {"v4_bf16", &kernels_v4_bf16,
-     [] {
-         return __builtin_cpu_supports("x86-64-v4") && __builtin_cpu_supports("avx512vnni") &&
-                __builtin_cpu_supports("avx512bf16");
-     }},
+#ifdef __x86_64__
+    {"v3", &kernels_x86_64_v3, runs_v3},
+    {"v4", &kernels_x86_64_v4, runs_v4},
+    {"v4_vnni", &kernels_x86_64_v4_vnni, runs_v4_vnni},
+    {"v4_bf16", &kernels_x86_64_v4_bf16, runs_v4_bf16},
 #endif
 };
 

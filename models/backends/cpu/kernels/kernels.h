@@ -1,8 +1,8 @@
 // The kernels of one processor generation, and what they are given. Plain C++17 and OpenMP; no torch, so that building
 // needs nothing but a compiler.
 //
-// Every kernel is one function over a range of its work, on one thread. `generation.h` holds them all and is compiled
-// once for each generation (`generation_*.cpp`), each time into a table of functions; `exports.cpp` chooses the best
+// Every kernel is one function over a range of its work, on one thread. `isa.h` holds them all and is compiled
+// once for each generation (`isa_*.cpp`), each time into a table of functions; `exports.cpp` chooses the best
 // table that the processor can run and shares the work among threads.
 #pragma once
 
@@ -61,7 +61,7 @@ constexpr int64_t QUAD = 4;
 
 enum Activation : int32_t { NONE = 0, RELU = 1, GELU = 2, GELU_TANH = 3, GELU_QUICK = 4, SILU = 5, TANH = 6 };
 
-// What follows a product before it is stored, see finish.h. Rows are `_stride` numbers apart.
+// What follows a product before it is stored, see epilogue.h. Rows are `_stride` numbers apart.
 struct Finish {
     const float* bias;     // [columns], or null
     const void* times;     // [rows, columns], or null
@@ -199,7 +199,7 @@ template <int64_t GROUP, class T> struct Channel {
     INLINE T& operator[](int64_t k) const { return first[k / GROUP * PANEL * GROUP + k % GROUP]; }
 };
 
-// Logits and what stands out in each row of them, see survey.h.
+// Logits and what stands out in each row of them, see logits_top_k.h.
 struct Survey {
     const float* logits;  // [rows, width], rows `stride` numbers apart
     int64_t rows, stride, width, count;
@@ -249,7 +249,6 @@ struct Kernels {
 };
 
 extern const Kernels kernels_baseline;
-#if defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__)
-#define HAS_GENERATIONS
-extern const Kernels kernels_v3, kernels_v4, kernels_v4_vnni, kernels_v4_bf16;
+#ifdef __x86_64__
+extern const Kernels kernels_x86_64_v3, kernels_x86_64_v4, kernels_x86_64_v4_vnni, kernels_x86_64_v4_bf16;
 #endif

@@ -48,8 +48,7 @@ double now() { return std::chrono::duration<double>(std::chrono::steady_clock::n
 void run_program(const int64_t* words, int64_t operations, double* seconds) {
     const int64_t threads = num_threads();
     std::vector<Gate> gates(operations);
-#pragma omp parallel num_threads(static_cast<int>(threads))
-    {
+    run_team(threads, [&] {
         // Fewer threads may have come than were asked for.
         Team team(team_size(), gates.data());
         const int64_t* record = words;
@@ -64,5 +63,5 @@ void run_program(const int64_t* words, int64_t operations, double* seconds) {
                 before = after;
             }
         }
-    }
+    });
 }

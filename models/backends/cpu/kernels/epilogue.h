@@ -1,0 +1,98 @@
+// Operations that follow a matrix product, applied before it is stored: bias, activation, elementwise factor,
+// residual. Each step rounds to the output dtype, so the bits equal those of separate operations.
+
+// Rounds to dtype T.
+template <class T> INLINE Floats rounded_to(Floats y) {
+    if constexpr (std::is_same<T, float>::value) return y;
+    alignas(64) T rounded[WIDTH];
+    store(rounded, y);
+    return load(rounded);
+}
+
+// Epilogue of ROWS rows of one whole panel. sums: [ROWS][PANEL], float32.
+template <class T, int ROWS>
+INLINE void epilogue_of_rows(const float* sums, const Finish& f, int64_t row, int64_t column) {
+    constexpr int LINE = PANEL / WIDTH;
+    Vectors<ROWS * LINE> y;
+    // Calls body(vector, its row, its first column).
+    const auto for_each_vector = [&](const auto& body) {
+#pragma GCC unroll 8
+        for (int i = 0; i < ROWS * LINE; i++) body(y.of[i], row + i / LINE, column + i % LINE * WIDTH);
+    };
+    const auto load_operand = [](const void* operand, int64_t stride, int64_t row, int64_t column) {
+        return load(static_cast<const T*>(operand) + row * stride + column);
+    };
+    for (int i = 0; i < ROWS * LINE; i++) y.of[i] = load(sums + i * WIDTH);
+    if (f.bias != nullptr) for_each_vector([&](Floats& y, int64_t, int64_t column) { y += load(f.bias + column); });
+    if (f.activation != NONE) y = activate<T>(f.activation, each(rounded_to<T>, y));
+    if (f.times != nullptr) {
+        for_each_vector([&](Floats& y, int64_t row, int64_t column) {
+            y = rounded_to<T>(y) * load_operand(f.times, f.times_stride, row, column);
+        });
+    }
+    if (f.residual != nullptr) {
+        for_each_vector([&](Floats& y, int64_t row, int64_t column) {
+            y = rounded_to<T>(y);
+            // Prevents fusing this sum with the product before it, which would skip a rounding.
+            if constexpr (std::is_same<T, float>::value) asm volatile("" : "+m"(y));
+            y += load_operand(f.residual, f.residual_stride, row, column);
+        });
+    }
+    for_each_vector([&](Floats& y, int64_t row, int64_t column) {
+        store(static_cast<T*>(f.out) + row * f.out_stride + column, y);
+    });
+}
+
+// Epilogue of the first `count` columns of the last panel. Missing columns are zero.
+template <class T>
+void epilogue_of_partial_panel(const float* sums, const Finish& f, int64_t row, int64_t column, int64_t count) {
+    float bias[PANEL] = {};
+    T times[PANEL] = {}, residual[PANEL] = {}, out[PANEL];
+    Finish part = f;
+    const auto copy = [&](auto& from, const auto* line, auto* to) {
+        if (from == nullptr) return;
+        std::copy(line, line + count, to);
+        from = to;
+    };
+    copy(part.bias, f.bias + column, bias);
+    copy(part.times, static_cast<const T*>(f.times) + row * f.times_stride + column, times);
+    copy(part.residual, static_cast<const T*>(f.residual) + row * f.residual_stride + column, residual);
+    part.out = out;
+    epilogue_of_rows<T, 1>(sums, part, 0, 0);
+    std::copy(out, out + count, static_cast<T*>(f.out) + row * f.out_stride + column);
+}
+
+// Prefetches the memory that `apply_epilogue` reads and writes. Rows are far apart, and another thread may have them
+// in its cache.
+template <class T> INLINE void prefetch_epilogue(const Finish& f, int64_t row, int64_t rows, int64_t column) {
+    const auto fetch = [&](const void* operand, int64_t stride, auto write) {
+        const char* line = static_cast<const char*>(operand) + (row * stride + column) * int64_t{sizeof(T)};
+        for (int64_t i = 0; i < rows; i++, line += stride * int64_t{sizeof(T)}) {
+            for (int64_t byte = 0; byte < PANEL * int64_t{sizeof(T)}; byte += 64) {
+                __builtin_prefetch(line + byte, write.value);
+            }
+        }
+    };
+    if (f.times != nullptr) fetch(f.times, f.times_stride, std::false_type{});
+    if (f.residual != nullptr) fetch(f.residual, f.residual_stride, std::false_type{});
+    fetch(f.out, f.out_stride, std::true_type{});
+}
+
+// Epilogue of `rows` rows of one panel. sums: [rows][PANEL], float32. Stores to rows row.. and columns column.. of
+// the output.
+template <class T>
+INLINE void apply_epilogue(const float* sums, const Finish& f, int64_t row, int64_t rows, int64_t column) {
+    constexpr int ROWS_AT_ONCE = REGISTERS < 32 ? 1 : 2;
+    const int64_t count = f.columns - column;
+    int64_t i = 0;
+    for (; count >= PANEL && i + ROWS_AT_ONCE <= rows; i += ROWS_AT_ONCE) {
+        epilogue_of_rows<T, ROWS_AT_ONCE>(sums + i * PANEL, f, row + i, column);
+    }
+    for (; i < rows; i++) {
+        if (count >= PANEL) {
+            epilogue_of_rows<T, 1>(sums + i * PANEL, f, row + i, column);
+        } else {
+            epilogue_of_partial_panel<T>(sums + i * PANEL, f, row + i, column, count);
+        }
+    }
+}

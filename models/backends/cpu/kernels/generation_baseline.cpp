@@ -1,3 +1,0 @@
-// For every processor that the compiler builds for by default.
-#define GENERATION kernels_baseline
-#include "generation.h"

@@ -1,0 +1,55 @@
+// All kernels, compiled for one instruction set. Each isa_*.cpp includes this file once, after it has defined
+//
+// ISA_KERNELS: name of the resulting table of kernels.
+// ISA_FEATURES: string of processor features to compile for; undefined for the compiler's default.
+// AVX2, AVX512, VNNI, BF16_PRODUCTS: which of the hand-written variants the features allow.
+#include "kernels.h"
+
+#ifdef __x86_64__
+#include <immintrin.h>
+#endif
+
+// The pragma stands after the headers above. Their templates, for example of std::vector, are shared by all isa_*.cpp
+// in the linked library and must run on every processor. A -march option for the whole file would break that.
+#ifdef ISA_FEATURES
+#define PRAGMA(...) _Pragma(#__VA_ARGS__)
+#define EXPANDED_PRAGMA(...) PRAGMA(__VA_ARGS__)
+#ifdef __clang__
+EXPANDED_PRAGMA(clang attribute push(__attribute__((target(ISA_FEATURES))), apply_to = function))
+#else
+EXPANDED_PRAGMA(GCC target(ISA_FEATURES, "prefer-vector-width=512"))
+#endif
+#endif
+
+namespace {
+
+#include "numbers.h"
+#include "vectors.h"
+
+#include "tiles.h"
+
+#include "attention.h"
+#include "activations.h"
+#include "epilogue.h"
+#include "panels.h"
+
+#include "float_linear.h"
+#include "int8_linear.h"
+#include "norms.h"
+#include "rotary.h"
+#include "sums.h"
+#include "logits_top_k.h"
+#include "tables.h"
+
+#include "draw.h"
+
+}  // namespace
+
+extern const Kernels ISA_KERNELS;
+const Kernels ISA_KERNELS = {rms_norm,    rms_norm_from_one, layer_norm,           rotate,       add,    scale,
+                             row_sum,     span_mean,         attend,               quantise,     int8_linear,
+                             pack_panels, unpack_channels,   unpack_int8_channels, float_linear, logits_top_k, draw};
+
+#if defined(ISA_FEATURES) && defined(__clang__)
+#pragma clang attribute pop
+#endif

@@ -1,0 +1,7 @@
+// Kernels for x86-64 processors with AVX-512.
+#ifdef __x86_64__
+#define AVX512
+#define ISA_KERNELS kernels_x86_64_v4
+#define ISA_FEATURES "avx2,bmi,bmi2,fma,avx512f,avx512bw,avx512cd,avx512dq,avx512vl"
+#include "isa.h"
+#endif

@@ -1,0 +1,126 @@
+"""Start and stop of everything behind the HTTP application, as an ASGI lifespan.
+
+Any ASGI server that sends lifespan events can run the application. Loading happens in the background, so that the
+server answers probes from the first moment. `server.api.serve` adds sockets and signals for `triptych serve`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import gc
+import logging
+from collections.abc import AsyncIterator, Awaitable, Callable
+
+from server.api.state import State
+from server.errors import StartError
+from server.ipc.supervisor import Supervisor
+
+log = logging.getLogger("triptych.lifecycle")
+
+FLUSH_SECONDS = 1.0
+"""Time for streams to send their `error` event after the grace time."""
+
+
+class Lifecycle:
+    """Loads the models, then drains and stops.
+
+    state: of the application; this class sets `started` and `draining`.
+    supervisor: starts and stops the worker process.
+    load_texts: coroutine function that loads the tokenizers. It runs while the worker loads the weights.
+    """
+
+    def __init__(self, state: State, supervisor: Supervisor, load_texts: Callable[[], Awaitable[None]]) -> None:
+        self.supervisor = supervisor
+        self._state = state
+        self._load_texts = load_texts
+        self._begun = asyncio.Event()
+        self._loading: asyncio.Task[None] | None = None
+
+    @property
+    def failed(self) -> bool:
+        """Whether the server cannot become ready again without a restart."""
+        loading = self._loading
+        load_failed = loading is not None and loading.done() and not self._state.started
+        return load_failed or self.supervisor.state == "failed"
+
+    @contextlib.asynccontextmanager
+    async def lifespan(self) -> AsyncIterator[None]:
+        """Start loading on entry; drain and stop on exit."""
+        self._loading = asyncio.create_task(self._load(), name="loading")
+        self._begun.set()
+        try:
+            yield
+        finally:
+            await self.drain()
+            await self._stop()
+
+    @contextlib.asynccontextmanager
+    async def unattended_lifespan(self) -> AsyncIterator[None]:
+        """The lifespan under an ASGI server that is not `server.api.serve`: logs what `serve` would report."""
+        log.info("running under another ASGI server: no direct writes, so events use ASGI")
+        async with self.lifespan():
+            reporting = asyncio.create_task(self._report_load_failure(), name="report load failure")
+            try:
+                yield
+            finally:
+                reporting.cancel()
+
+    async def wait_loaded(self) -> None:
+        """Wait until everything is loaded. Raises StartError, or CheckpointError for a bad checkpoint."""
+        await self._begun.wait()
+        assert self._loading is not None
+        await asyncio.shield(self._loading)
+
+    async def drain(self) -> None:
+        """Refuse new requests and let running ones finish.
+
+        After the grace time, running requests fail with `not_ready`. A second call returns at once.
+        """
+        state = self._state
+        if state.draining:
+            return
+        state.draining = True
+        if state.answering:
+            log.info("waiting up to %g s for %d running requests", state.settings.grace_seconds, state.answering)
+        if not await self._wait_idle(state.settings.grace_seconds):
+            state.client.fail_all("not_ready", "the server is shutting down")
+            await self._wait_idle(FLUSH_SECONDS)
+
+    async def _load(self) -> None:
+        """Load tokenizers and weights at the same time: most of the worker's start is spent on its imports."""
+        worker = asyncio.create_task(self.supervisor.start(), name="worker")
+        try:
+            await self._load_texts()
+            await worker
+        finally:
+            worker.cancel()
+            await asyncio.gather(worker, return_exceptions=True)
+        # Objects that live as long as the process would slow down every garbage collection.
+        gc.collect()
+        gc.freeze()
+        self._state.started = True
+
+    async def _report_load_failure(self) -> None:
+        try:
+            await self.wait_loaded()
+        except StartError as error:
+            log.error("cannot serve: %s", error)
+        except Exception:
+            log.exception("cannot serve: a fault while loading")
+
+    async def _stop(self) -> None:
+        """Stop the worker and the tokenizer threads. The worker never outlives the application."""
+        assert self._loading is not None
+        self._loading.cancel()
+        await asyncio.gather(self._loading, return_exceptions=True)
+        await self.supervisor.stop()
+        self._state.runtime.threads.shutdown(wait=False, cancel_futures=True)
+
+    async def _wait_idle(self, seconds: float) -> bool:
+        """Wait until no request is running, for `seconds` at most. Returns whether none is running."""
+        loop = asyncio.get_running_loop()
+        end = loop.time() + seconds
+        while self._state.answering and loop.time() < end:
+            await asyncio.sleep(0.02)
+        return not self._state.answering

@@ -1,0 +1,121 @@
+"""ASGI middleware around every route: request id, API key, drain check, metrics and access log.
+
+It runs before routing, so that a request without a valid key cannot find out which routes exist.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+import time
+import uuid
+
+from starlette.datastructures import Headers, MutableHeaders
+from starlette.responses import Response
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from server.api import docs_page
+from server.api.dialects.registry import error_shape
+from server.api.sse import dumps
+from server.api.state import State
+from server.errors import NotReady, RequestError, Unauthorized
+from server.settings import key_matches
+
+log = logging.getLogger("triptych.access")
+
+PUBLIC_PATHS = frozenset({"/health", "/ready", *docs_page.FILES})
+"""Paths that need no API key."""
+OPERATIONS_PATHS = PUBLIC_PATHS | {"/info", "/metrics", "/openapi.json"}
+"""Paths that are answered while the server drains. They do not delay its end."""
+
+_REQUEST_ID = re.compile(r"[\x21-\x7e]{1,128}")
+
+
+class RequestMiddleware:
+    """Checks, counts and logs each HTTP request before and after the application handles it.
+
+    Adds to the scope: `triptych.arrival` (float, seconds of the monotonic clock), `triptych.request_id` (str) and
+    `triptych.cache_salt` (str, separates the prefix cache entries of different API keys).
+    """
+
+    def __init__(self, app: ASGIApp, state: State) -> None:
+        self.app = app
+        self.state = state
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self.app(scope, receive, send)
+            return
+        started = time.monotonic()
+        headers = Headers(scope=scope)
+        sent_id = headers.get("x-request-id", "")
+        request_id = sent_id if _REQUEST_ID.fullmatch(sent_id) else uuid.uuid4().hex
+        scope["triptych.arrival"] = started
+        scope["triptych.request_id"] = request_id
+        status = 0
+
+        async def send_with_id(message: Message) -> None:
+            nonlocal status
+            if message["type"] == "http.response.start":
+                status = message["status"]
+                MutableHeaders(scope=message)["x-request-id"] = request_id
+            await send(message)
+
+        delays_shutdown = scope["path"] not in OPERATIONS_PATHS
+        self.state.answering += delays_shutdown
+        try:
+            try:
+                scope["triptych.cache_salt"] = self._check(scope["path"], headers)
+            except RequestError as error:
+                await error_response(error, request_id, self.state)(scope, receive, send_with_id)
+            else:
+                await self.app(scope, receive, send_with_id)
+        except Exception:
+            # With a status sent, the application has logged the error; returning closes the connection.
+            if not status:
+                raise
+        finally:
+            self.state.answering -= delays_shutdown
+            self._record(scope, status, time.monotonic() - started, request_id)
+
+    def _check(self, path: str, headers: Headers) -> str:
+        """Check the API key and the drain state; return the cache salt of the key.
+
+        Raises Unauthorized without a valid key, NotReady while the server drains.
+        """
+        salt = ""
+        if path not in PUBLIC_PATHS and self.state.keys:
+            scheme, _, key = headers.get("authorization", "").partition(" ")
+            sent_key = key.strip().encode("utf-8", "replace")
+            if scheme.lower() != "bearer" or not key_matches(sent_key, self.state.keys):
+                raise Unauthorized("send a valid API key as `Authorization: Bearer KEY`")
+            salt = self.state.cache_salt(sent_key)
+        if self.state.draining and path not in OPERATIONS_PATHS:
+            raise NotReady("the server is shutting down", retry_after=5)
+        return salt
+
+    def _record(self, scope: Scope, status: int, seconds: float, request_id: str) -> None:
+        """Count the request and log it. Status 499 stands for a client that left before any status was sent."""
+        path = scope["path"]
+        route = getattr(scope.get("route"), "path", path if path in OPERATIONS_PATHS else "unmatched")
+        metrics = self.state.metrics
+        metrics.requests.labels(route, str(status or 499)).inc()
+        metrics.request_seconds.labels(route).observe(seconds)
+        if self.state.settings.access_log:
+            level = logging.DEBUG if route in OPERATIONS_PATHS else logging.INFO
+            log.log(level, "%s %s %d %.1fms %s", scope["method"][:8], route, status or 499, seconds * 1000, request_id)
+
+
+def error_response(error: RequestError, request_id: str, state: State, path: str = "") -> Response:
+    """Render an error in the shape of the path's dialect, and count it by its code. path: of the request."""
+    if error.status != 499:  # a client that left is counted as cancelled
+        state.metrics.rejected.labels(error.code).inc()
+    headers = {}
+    if error.status in (429, 503):
+        headers["retry-after"] = str(error.retry_after or 1)
+    if error.status == 408:
+        headers["connection"] = "close"
+    if error.status == 401:
+        headers["www-authenticate"] = "Bearer"
+    shape = error_shape(path)
+    return Response(dumps(shape.body(error, request_id)), shape.status(error), headers, "application/json")

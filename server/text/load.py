@@ -1,0 +1,64 @@
+"""Load the tokenizer of a checkpoint directory."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+from tokenizers import Tokenizer as LibraryTokenizer
+
+from server.text.blenderbot_small import BlenderbotSmallTokenizer
+from server.text.byt5 import ByT5Tokenizer
+from server.text.fast import FastTokenizer
+from server.text.m2m_100 import M2M100Tokenizer
+from server.text.marian import MarianTokenizer
+from server.text.sentencepiece_files import build_sentencepiece
+from server.text.tokenizer import Tokenizer, TokenizerError
+from server.text.tokenizer_files import TokenizerFiles, read_tokenizer_files
+from server.text.vocabulary_files import build_byte_level, build_word_piece
+from weights.resolve import ResolveError, file_in
+
+
+def load_tokenizer(directory: Path) -> Tokenizer:
+    """Load a tokenizer from `tokenizer.json`, or from the older files of its family.
+
+    Raises TokenizerError when there are no files, a file is damaged, or the tokenizer's type is not supported.
+    """
+    try:
+        files = read_tokenizer_files(directory)
+        if file_in(directory, "source.spm") is not None:
+            return MarianTokenizer(directory, files)
+        if file_in(directory, "tokenizer.json") is None:
+            match files.kind:
+                case "m2m100":
+                    return M2M100Tokenizer(directory, files)
+                case "byt5":
+                    return ByT5Tokenizer(files)
+                case "blenderbot-small":
+                    return BlenderbotSmallTokenizer(directory, files)
+        return FastTokenizer(_build(directory, files), files)
+    except ResolveError as error:
+        raise TokenizerError(str(error)) from None
+
+
+def _build(directory: Path, files: TokenizerFiles) -> LibraryTokenizer:
+    """Build a tokenizer of the `tokenizers` library from the first of its files that exists."""
+    builders: dict[str, Callable[[Path, str], LibraryTokenizer]] = {
+        "tokenizer.json": lambda path, _: LibraryTokenizer.from_file(str(path)),
+        "vocab.txt": lambda path, _: build_word_piece(path, files),
+        "merges.txt": lambda path, _: build_byte_level(directory, path, files),
+    }
+    for name in ("tokenizer.model", "spiece.model", "spm.model", "sentencepiece.bpe.model"):
+        builders[name] = lambda path, name: build_sentencepiece(path.read_bytes(), name, files)
+    for name, build in builders.items():
+        path = file_in(directory, name)
+        if path is None:
+            continue
+        try:
+            return build(path, name)
+        except TokenizerError:
+            raise
+        except Exception as error:  # the library raises plain exceptions for damaged files
+            reason = " ".join(str(error).split())[:120]
+            raise TokenizerError(f"{name} is damaged or of a newer format: {reason}") from None
+    raise TokenizerError(f"the checkpoint has no tokenizer: none of {', '.join(builders)}, source.spm was found")

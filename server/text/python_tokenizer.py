@@ -1,0 +1,64 @@
+"""Base class of the tokenizers that are written in Python because the `tokenizers` library does not run them."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+from server.text.streams import TokenStream
+from server.text.tokenizer import Encoding
+
+
+class TokenSpan(NamedTuple):
+    """A token and its place in a text.
+
+    token_id: id of the token.
+    token: vocabulary entry, or the text of an unknown token.
+    start, end: place in characters of the text; both 0 for a token that was added around it.
+    special: whether the token was added around the text.
+    """
+
+    token_id: int
+    token: str
+    start: int = 0
+    end: int = 0
+    special: bool = False
+
+
+class PythonTokenizer(ABC):
+    """Encoding and decoding of whole texts, from the spans and the stream that a subclass provides."""
+
+    marks_subwords = False
+
+    @abstractmethod
+    def spans(self, group: tuple[str, ...], add_special_tokens: bool, offsets: bool) -> Iterable[TokenSpan]:
+        """The tokens of a text, or of a pair of texts. Without offsets `start` and `end` may be 0."""
+
+    @abstractmethod
+    def stream(self, skip_special_tokens: bool = True) -> TokenStream: ...
+
+    def encode(
+        self,
+        texts: Sequence[str],
+        *,
+        pairs: Sequence[str] | None = None,
+        add_special_tokens: bool = True,
+        offsets: bool = True,
+    ) -> list[Encoding]:
+        groups = [(text,) for text in texts] if pairs is None else list(zip(texts, pairs, strict=True))
+        return [self._encode(group, add_special_tokens, offsets) for group in groups]
+
+    def _encode(self, group: tuple[str, ...], add_special_tokens: bool, offsets: bool) -> Encoding:
+        spans = list(self.spans(group, add_special_tokens, offsets))
+        return Encoding(
+            ids=[span.token_id for span in spans],
+            type_ids=[0] * len(spans),
+            special=[span.special for span in spans],
+            offsets=[(span.start, span.end) for span in spans] if offsets else [],
+            tokens=[span.token for span in spans] if offsets else [],
+        )
+
+    def decode(self, ids: Sequence[int], skip_special_tokens: bool = True) -> str:
+        stream = self.stream(skip_special_tokens)
+        return "".join([*map(stream.push, ids), stream.finish()])

@@ -1,0 +1,76 @@
+"""Build a tokenizer of the `tokenizers` library from vocabulary files older than `tokenizer.json`.
+
+- `vocab.txt`: WordPiece (Devlin et al. 2019, arXiv:1810.04805; Wu et al. 2016, arXiv:1609.08144).
+- `vocab.json` and `merges.txt`: byte-level BPE (Radford et al. 2019).
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from tokenizers import AddedToken, decoders, models, normalizers, pre_tokenizers, processors
+from tokenizers import Tokenizer as LibraryTokenizer
+
+from server.text.templates import require_tokens, set_bert_template, set_configured_template, set_template
+from server.text.tokenizer import TokenizerError
+from server.text.tokenizer_files import TokenizerFiles
+from weights.resolve import file_in
+
+
+def build_word_piece(path: Path, files: TokenizerFiles) -> LibraryTokenizer:
+    """The tokenizer of `vocab.txt`, with BERT's template or MPNet's."""
+    config, roles = files.config, {role: token.content for role, token in files.roles.items()}
+    missing = [role for role in ("unk", "cls", "sep") if role not in roles]
+    if missing:
+        raise TokenizerError(f"vocab.txt needs tokens for {', '.join(missing)} in tokenizer_config.json")
+    vocabulary = models.WordPiece.read_file(str(path))
+    backend = LibraryTokenizer(models.WordPiece(vocabulary, unk_token=roles["unk"]))
+    backend.normalizer = normalizers.BertNormalizer(
+        clean_text=True,
+        handle_chinese_chars=bool(config.get("tokenize_chinese_chars", True)),
+        strip_accents=config.get("strip_accents"),
+        lowercase=bool(config.get("do_lower_case", True)),
+    )
+    backend.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    backend.decoder = decoders.WordPiece(prefix="##")
+    cls, sep = roles["cls"], roles["sep"]
+    require_tokens(vocabulary, (cls, sep), "vocab.txt")
+    if files.kind == "mpnet":
+        backend.post_processor = processors.RobertaProcessing(
+            (sep, vocabulary[sep]), (cls, vocabulary[cls]), trim_offsets=True, add_prefix_space=False
+        )
+    else:
+        set_bert_template(backend, files)
+    return backend
+
+
+def build_byte_level(directory: Path, merges_path: Path, files: TokenizerFiles) -> LibraryTokenizer:
+    """The tokenizer of `vocab.json` and `merges.txt`, with the template of RoBERTa, DeBERTa, Blenderbot or GPT-2."""
+    vocab_path = file_in(directory, "vocab.json")
+    if vocab_path is None:
+        raise TokenizerError("merges.txt is there, but vocab.json is missing")
+    vocabulary, merges = models.BPE.read_file(str(vocab_path), str(merges_path))
+    backend = LibraryTokenizer(models.BPE(vocabulary, merges, continuing_subword_prefix="", end_of_word_suffix=""))
+    prefix_space = bool(files.config.get("add_prefix_space", files.kind == "blenderbot"))
+    backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=prefix_space)
+    backend.decoder = decoders.ByteLevel()
+    match files.kind:
+        case "roberta" | "deberta":
+            sep, cls = (files.roles[role].content for role in ("sep", "cls"))
+            require_tokens(vocabulary, (sep, cls), "vocab.json")
+            if files.kind == "deberta":
+                set_bert_template(backend, files)
+            else:
+                trim = bool(files.config.get("trim_offsets", True))
+                backend.post_processor = processors.RobertaProcessing(
+                    (sep, vocabulary[sep]), (cls, vocabulary[cls]), trim, prefix_space
+                )
+        case "blenderbot":
+            end, mask = files.roles["eos"].content, files.roles["mask"].content
+            require_tokens(vocabulary, (end,), "vocab.json")
+            if mask in vocabulary:
+                backend.add_special_tokens([AddedToken(mask, lstrip=True)])
+            set_template(backend, ["$A", end], ["$A", "$B", end], (end,))
+        case _:
+            set_configured_template(backend, files)
+    return backend

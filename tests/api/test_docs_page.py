@@ -1,0 +1,78 @@
+"""The page /docs: complete without any other host, open without a key, and the schema guarded by the key."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from html.parser import HTMLParser
+from pathlib import Path
+
+import httpx
+import pytest
+
+from server.api.docs_page import DIRECTORY, FILES
+from server.settings import Settings
+from tests.api.conftest import Bench
+
+KEY = {"authorization": "Bearer the-key"}
+
+
+class Addresses(HTMLParser):
+    """Collects every address that a browser would load for a page."""
+
+    def __init__(self, page: str) -> None:
+        super().__init__()
+        self.found: list[str] = []
+        self.feed(page)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.found += [value for name, value in attrs if name in ("src", "href", "action") and value]
+
+
+@pytest.fixture
+async def guarded(tmp_path: Path) -> AsyncIterator[httpx.AsyncClient]:
+    """A client of an application with an API key."""
+    bench = Bench(tmp_path, Settings(api_keys="the-key"))
+    transport = httpx.ASGITransport(bench.app)
+    async with httpx.AsyncClient(transport=transport, base_url="http://test") as client:
+        yield client
+    bench.runtime.threads.shutdown()
+
+
+async def test_the_page_and_all_its_files_come_from_this_server_without_a_key(guarded: httpx.AsyncClient) -> None:
+    page = await guarded.get("/docs")
+    assert page.status_code == 200 and page.headers["content-type"] == "text/html; charset=utf-8"
+    addresses = [httpx.URL("http://test/docs").join(address) for address in Addresses(page.text).found]
+    assert len(addresses) == len(FILES) - 1
+    for address in addresses:
+        assert address.host == "test"
+        file = await guarded.get(address)
+        assert file.status_code == 200 and file.content == (DIRECTORY / FILES[address.path]).read_bytes()
+
+
+async def test_the_browser_is_told_to_load_nothing_from_other_hosts(guarded: httpx.AsyncClient) -> None:
+    for path in FILES:
+        policy = (await guarded.get(path)).headers["content-security-policy"]
+        assert "default-src 'none'" in policy and "http" not in policy and "*" not in policy
+
+
+async def test_the_scripts_of_the_page_name_no_other_host() -> None:
+    for name in ("index.html", "page.js", "page.css"):
+        assert "//" not in (DIRECTORY / name).read_text().replace("\n// ", "\n").removeprefix("// ")
+
+
+async def test_a_file_that_the_browser_has_is_not_sent_again(guarded: httpx.AsyncClient) -> None:
+    first = await guarded.get("/docs/page.js")
+    again = await guarded.get("/docs/page.js", headers={"if-none-match": first.headers["etag"]})
+    assert (again.status_code, again.content) == (304, b"")
+
+
+async def test_the_schema_needs_the_key(guarded: httpx.AsyncClient) -> None:
+    assert (await guarded.get("/openapi.json")).status_code == 401
+    schema = await guarded.get("/openapi.json", headers=KEY)
+    assert schema.status_code == 200 and "/generate" in schema.json()["paths"]
+
+
+@pytest.mark.parametrize("path", ["/docs/", "/docs/../openapi.json", "/docs/%2e%2e/openapi.json", "/docs/x", "/docsx"])
+async def test_no_other_path_below_the_page_is_public(guarded: httpx.AsyncClient, path: str) -> None:
+    assert (await guarded.get(httpx.URL("http://test", raw_path=path.encode()))).status_code == 401
+    assert (await guarded.get(httpx.URL("http://test", raw_path=path.encode()), headers=KEY)).status_code != 401

@@ -1,0 +1,35 @@
+"""Builds a `Generate` message with one prompt and one row."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from server.ipc.messages import Generate, GenerateRow
+from server.ipc.params import GenerationParams
+
+
+def one_row(
+    request_id: int,
+    model: str,
+    token_ids: Sequence[int],
+    decoder_token_ids: Sequence[int] = (),
+    *,
+    max_new_tokens: int,
+    seed: int = 0,
+    prompt_logprobs: bool = False,
+    text_drops_space: bool = False,
+    deadline: float | None = None,
+    frames: bytes = b"",
+    cache_salt: str = "",
+    **params: object,
+) -> Generate:
+    """A request with a single row. params: fields of `GenerationParams`."""
+    row = GenerateRow(request_id, max_new_tokens, 0, [*decoder_token_ids], seed, prompt_logprobs, text_drops_space)
+    prompts = [] if frames and not token_ids else [[*token_ids]]
+    return Generate(model, GenerationParams(**params), prompts, [row], deadline, frames, cache_salt)
+
+
+def id_of(message: Generate) -> int:
+    """Request id of the only row."""
+    (row,) = message.rows
+    return row.request_id

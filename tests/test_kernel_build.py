@@ -1,0 +1,159 @@
+"""The kernels compile with every supported compiler that is installed, and a build that fails says why at run time."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+
+import setup
+from models.backends.cpu.missing import REPORT, why_kernels_are_missing
+from tests.e2e.conftest import REPOSITORY
+
+KERNELS = REPOSITORY / setup.PACKAGE / "kernels"
+
+
+def installed_compilers() -> list[str]:
+    """Commands of all g++ and clang++ on the path, of any version and for any processor."""
+    names = re.compile(r"([a-z0-9_]+-linux-gnu-)?(g|clang)\+\+(-\d+)?")
+    folders = [Path(folder) for folder in os.environ["PATH"].split(os.pathsep) if Path(folder).is_dir()]
+    found = {path.resolve(): path.name for folder in folders for path in folder.iterdir() if names.fullmatch(path.name)}
+    return sorted(found.values())
+
+
+@pytest.mark.parametrize("command", installed_compilers())
+def test_the_kernels_compile_with_each_installed_compiler(command: str) -> None:
+    compiler = setup.identify([command])
+    assert compiler is not None
+    if compiler.version[0] < setup.MIN_VERSIONS[compiler.kind]:
+        pytest.skip(f"{compiler} is older than the supported versions")
+    flags = [*setup.FLAGS, *setup.FLAGS_OF[compiler.kind], "-fsyntax-only"]
+    for source in sorted(KERNELS.glob("*.cpp")):
+        done = subprocess.run([command, *flags, source], capture_output=True, text=True)
+        assert done.returncode == 0, f"{compiler}: {done.stderr[:2000]}"
+
+
+def fake_compiler(folder: Path, name: str, macros: dict[str, int]) -> Path:
+    """A program of that name that prints the predefined macros of a compiler, as `-dM -E` does."""
+    lines = "".join(f"echo '#define {macro} {value}'\n" for macro, value in macros.items())
+    path = folder / name
+    path.write_text(f"#!/bin/sh\n{lines}")
+    path.chmod(0o755)
+    return path
+
+
+GCC_9 = {"__GNUC__": 9, "__GNUC_MINOR__": 4}
+GCC_11 = {"__GNUC__": 11, "__GNUC_MINOR__": 3}
+CLANG_13 = {"__GNUC__": 4, "__GNUC_MINOR__": 2, "__clang_major__": 13, "__clang_minor__": 0}
+CLANG_14 = {"__GNUC__": 4, "__GNUC_MINOR__": 2, "__clang_major__": 14, "__clang_minor__": 0}
+
+
+def test_no_compiler_is_an_error_that_says_what_to_install(tmp_path: Path) -> None:
+    with pytest.raises(setup.BuildError, match=r"no C\+\+ compiler was found.*apt install g\+\+"):
+        setup.find_compiler({"PATH": str(tmp_path)})
+
+
+@pytest.mark.parametrize(
+    ("name", "macros", "message"),
+    [("g++", GCC_9, "g++ 9.4 is too old, 11 or later"), ("clang++", CLANG_13, "clang 13.0 is too old, 14 or later")],
+)
+def test_an_old_compiler_is_an_error_with_both_versions(tmp_path: Path, name: str, macros, message: str) -> None:
+    fake_compiler(tmp_path, name, macros)
+    with pytest.raises(setup.BuildError, match=re.escape(message)):
+        setup.find_compiler({"PATH": str(tmp_path)})
+
+
+def test_a_compiler_that_does_not_exist_is_an_error_that_names_it(tmp_path: Path) -> None:
+    with pytest.raises(setup.BuildError, match="CXX=icpx"):
+        setup.find_compiler({"PATH": str(tmp_path), "CXX": "icpx"})
+
+
+def test_the_first_compiler_that_is_new_enough_is_used(tmp_path: Path) -> None:
+    fake_compiler(tmp_path, "g++", GCC_9)
+    fake_compiler(tmp_path, "g++-11", GCC_11)
+    assert str(setup.find_compiler({"PATH": str(tmp_path)})) == "g++ 11.3"
+    fake_compiler(tmp_path, "clang++", CLANG_14)
+    assert str(setup.find_compiler({"PATH": str(tmp_path)})) == "clang 14.0"
+    chosen = setup.find_compiler({"PATH": str(tmp_path), "CXX": "g++-11 -pthread"})
+    assert chosen.command == ["g++-11", "-pthread"]
+
+
+def built_wheel(folder: Path, compiler: Path | str) -> zipfile.ZipFile:
+    """The wheel of a copy of the repository without models to serve, built with CXX=compiler."""
+    source = folder / "source"
+    source.mkdir()
+    for name in ("pyproject.toml", "setup.py", "README.md"):
+        shutil.copy(REPOSITORY / name, source)
+    ignored = shutil.ignore_patterns("*.so", REPORT, "__pycache__", "demo")
+    for name in ("models", "server", "weights"):
+        shutil.copytree(REPOSITORY / name, source / name, ignore=ignored)
+    command = [sys.executable, "setup.py", "-q", "bdist_wheel", "-d", folder]
+    subprocess.run(command, cwd=source, env={**os.environ, "CXX": str(compiler)}, check=True, capture_output=True)
+    (wheel,) = folder.glob("*.whl")
+    return zipfile.ZipFile(wheel)
+
+
+def test_a_wheel_without_kernels_carries_the_reason(tmp_path: Path) -> None:
+    with built_wheel(tmp_path, fake_compiler(tmp_path, "g++", GCC_9)) as wheel:
+        assert not [name for name in wheel.namelist() if name.endswith(".so")]
+        report = wheel.read(f"{setup.PACKAGE}/{REPORT}").decode()
+    assert report.startswith("g++ 9.4 is too old, 11 or later is needed.")
+    assert report.count("\n") == 1
+
+
+def test_a_failed_compilation_reports_the_first_error_and_removes_the_old_library(tmp_path: Path) -> None:
+    compiler = fake_compiler(tmp_path, "g++", GCC_11)
+    compiler.write_text(
+        compiler.read_text() + 'case "$*" in *-dM*) ;; *) echo "x.h:1: fatal error: no x" >&2; exit 1; esac\n'
+    )
+    package = tmp_path / "lib" / setup.PACKAGE
+    package.mkdir(parents=True)
+    (package / "_kernels.so").write_bytes(b"an older build")
+    command = [sys.executable, "setup.py", "-q", "build_ext", "-b", tmp_path / "lib", "-t", tmp_path / "objects"]
+    subprocess.run(command, cwd=REPOSITORY, env={**os.environ, "CXX": str(compiler)}, check=True, capture_output=True)
+    assert [path.name for path in package.iterdir()] == [REPORT]
+    reason = why_kernels_are_missing(package)
+    assert reason.startswith("g++ 11.3 could not compile the kernels (x.h:1: fatal error: no x). Install g++ 11")
+
+
+def test_a_package_with_neither_library_nor_report_is_to_be_installed(tmp_path: Path) -> None:
+    assert "Install Triptych with pip" in why_kernels_are_missing(tmp_path)
+
+
+def test_a_library_of_another_processor_is_named(tmp_path: Path) -> None:
+    header = bytearray(Path("/proc/self/exe").read_bytes()[:64])
+    header[18:20] = b"\xff\xff"
+    (tmp_path / "_kernels.so").write_bytes(header)
+    assert "_kernels.so was built for another processor" in why_kernels_are_missing(tmp_path)
+
+
+def test_a_library_that_does_not_load_gives_the_loaders_message(tmp_path: Path) -> None:
+    (tmp_path / "_kernels.so").write_bytes(Path("/proc/self/exe").read_bytes()[:64])
+    assert re.search(r"_kernels.so does not load: .*_kernels.so: .* Install", why_kernels_are_missing(tmp_path))
+
+
+WORKER_WITHOUT_KERNELS = """
+import sys
+from server.engine import service, worker
+
+service.ops.kernels_are_built = False
+service.why_kernels_are_missing = lambda: "g++ 9.4 is too old."
+sys.exit(worker.main())
+"""
+
+
+def test_check_says_in_one_line_why_the_kernels_are_missing(tmp_path: Path) -> None:
+    worker = tmp_path / "worker.py"
+    worker.write_text(WORKER_WITHOUT_KERNELS)
+    checkpoint = str(REPOSITORY / "weights" / "demo" / "story")
+    check = f"from server.cli import main; main(['check', {checkpoint!r}], [{sys.executable!r}, {str(worker)!r}])"
+    done = subprocess.run([sys.executable, "-c", check], cwd=REPOSITORY, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    (line,) = done.stderr.splitlines()
+    assert line.endswith("computes with torch alone, slower: g++ 9.4 is too old.")
