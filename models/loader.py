@@ -20,14 +20,15 @@ from models.config import (
     ModelConfig,
     TokenClassificationHead,
 )
-from models.config.sentence import SentenceConfig, sentence_config
+from models.config.sentence import SentenceConfig
 from models.families import family_of
-from models.families.family import Family, Task
+from models.families.shared.family import Family, Task
 from models.generation_defaults import GenerationDefaults, generation_defaults
 from models.json_file import json_object
 from models.layers.sentence_head import SentenceHead
 from models.lora.read import adaptable, read_lora
 from models.pack_weights import pack_weights
+from models.sentence_files import sentence_config
 from models.transformer import Transformer
 from weights.load import load_weights
 from weights.read import WeightsError, open_checkpoint

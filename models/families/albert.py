@@ -7,10 +7,10 @@ from dataclasses import replace
 from typing import Any
 
 from models.config import ClassificationHead, ConfigError, MaskedLanguageModelHead, ModelConfig
-from models.families.bert_fields import architectures, bert_model, bert_stack, encoder_fields
-from models.families.bert_rules import embedding_rules, linear, masked_rules, norm, output_rules
-from models.families.family import Family
-from models.families.fields import Fields
+from models.families.shared.bert_fields import architectures, bert_model, bert_stack, encoder_fields
+from models.families.shared.bert_rules import embedding_rules, linear, masked_rules, norm, output_rules
+from models.families.shared.family import Family
+from models.families.shared.fields import Fields
 from weights.rules import Drop, Rule
 
 _PREFIX = r"(?:albert\.)?"

@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from models.config import ClassificationHead, MaskedLanguageModelHead, ModelConfig
-from models.families.bert_fields import architectures, bert_model, bert_stack, encoder_fields
-from models.families.bert_rules import (
+from models.families.shared.bert_fields import architectures, bert_model, bert_stack, encoder_fields
+from models.families.shared.bert_rules import (
     bert_layer_names,
     embedding_rules,
     layer_rules,
@@ -15,7 +15,7 @@ from models.families.bert_rules import (
     masked_rules,
     output_rules,
 )
-from models.families.family import Family
+from models.families.shared.family import Family
 from weights.rules import Drop, Rule
 
 _PREFIX = r"(?:bert\.)?"

@@ -21,8 +21,8 @@ from models.config import (
     SpanHead,
     StackConfig,
 )
-from models.families.bert_fields import architectures, bert_model, bert_norm, bert_stack, encoder_fields
-from models.families.bert_rules import (
+from models.families.shared.bert_fields import architectures, bert_model, bert_norm, bert_stack, encoder_fields
+from models.families.shared.bert_rules import (
     bert_layer_names,
     embedding_rules,
     layer_rules,
@@ -32,9 +32,9 @@ from models.families.bert_rules import (
     output_rules,
     roberta_class_rules,
 )
-from models.families.block_sparse import with_blocks, without_biases
-from models.families.family import Family
-from models.families.fields import Fields
+from models.families.shared.block_sparse import with_blocks, without_biases
+from models.families.shared.family import Family
+from models.families.shared.fields import Fields
 from weights.rules import Drop, Rule
 
 _PREFIX = r"(?:bert\.)?"

@@ -11,10 +11,10 @@ from dataclasses import replace
 from typing import Any
 
 from models.config import LayerConfig, LearnedPositions, ModelConfig
-from models.families.bart_fields import bart_embedding, bart_fields, bart_head, bart_model, both_stacks
-from models.families.bart_rules import PREFIX, pre_norm_rules
-from models.families.block_sparse import with_blocks, without_biases
-from models.families.family import Family
+from models.families.shared.bart_fields import bart_embedding, bart_fields, bart_head, bart_model, both_stacks
+from models.families.shared.bart_rules import PREFIX, pre_norm_rules
+from models.families.shared.block_sparse import with_blocks, without_biases
+from models.families.shared.family import Family
 from weights.rules import Rename, Rule
 
 _DEFAULTS = {"vocab_size": 96103, "layers": 16, "activation_function": "gelu_new", "max_position_embeddings": 4096}

@@ -7,9 +7,16 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from models.config import EmbeddingConfig, LanguageModelHead, LearnedPositions, ModelConfig
-from models.families.bart_fields import NORM, bart_embedding, bart_fields, bart_model, bart_stack, refuse_variants
-from models.families.bart_rules import PREFIX, head_rules, layer_rules, token_rules
-from models.families.family import Family
+from models.families.shared.bart_fields import (
+    NORM,
+    bart_embedding,
+    bart_fields,
+    bart_model,
+    bart_stack,
+    refuse_variants,
+)
+from models.families.shared.bart_rules import PREFIX, head_rules, layer_rules, token_rules
+from models.families.shared.family import Family
 from weights.rules import Rename, Rule
 
 

@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from models.config import ClassificationHead, MaskedLanguageModelHead, ModelConfig, NormConfig, PoolingHead
-from models.families.bert_fields import architectures, encoder_fields, encoder_stack, head
-from models.families.bert_rules import embedding_rules, layer_rules, linear, masked_rules, output_rules
-from models.families.family import Family
+from models.families.shared.bert_fields import architectures, encoder_fields, encoder_stack, head
+from models.families.shared.bert_rules import embedding_rules, layer_rules, linear, masked_rules, output_rules
+from models.families.shared.family import Family
 from weights.rules import Drop, Rule
 
 _PREFIX = r"(?:distilbert\.)?"

@@ -10,10 +10,17 @@ from dataclasses import replace
 from typing import Any
 
 from models.config import HeadConfig, LanguageModelHead, LearnedPositions, ModelConfig, SpanHead
-from models.families.bart_fields import NORM, bart_embedding, bart_fields, bart_model, bart_stack, refuse_variants
-from models.families.bart_rules import head_rules, layer_rules, token_rules
-from models.families.family import Family
-from models.families.longformer_layers import global_rules, with_windows
+from models.families.shared.bart_fields import (
+    NORM,
+    bart_embedding,
+    bart_fields,
+    bart_model,
+    bart_stack,
+    refuse_variants,
+)
+from models.families.shared.bart_rules import head_rules, layer_rules, token_rules
+from models.families.shared.family import Family
+from models.families.shared.longformer_layers import global_rules, with_windows
 from weights.rules import Rename, Rule
 
 _PREFIX = r"(?:led\.)?"

@@ -12,23 +12,23 @@ from dataclasses import replace
 from typing import Any
 
 from models.config import ModelConfig
-from models.config.sparse_attention import BeforeToken, FirstToken
-from models.families.bert_fields import architectures
-from models.families.family import Family
-from models.families.fields import Fields
-from models.families.longformer_layers import global_rules, with_windows
-from models.families.roberta_encoder import roberta_config, roberta_rules
+from models.config.sparse_attention import GlobalFirstToken, GlobalTokensBefore
+from models.families.shared.bert_fields import architectures
+from models.families.shared.family import Family
+from models.families.shared.fields import Fields
+from models.families.shared.longformer_layers import global_rules, with_windows
+from models.families.shared.roberta_encoder import roberta_config, roberta_rules
 from weights.rules import Rule
 
 _PREFIX = r"(?:longformer\.)?"
 
 
-def _global_tokens(fields: Fields, architecture: str) -> FirstToken | BeforeToken | None:
+def _global_tokens(fields: Fields, architecture: str) -> GlobalFirstToken | GlobalTokensBefore | None:
     match architecture:
         case "LongformerForSequenceClassification":
-            return FirstToken()
+            return GlobalFirstToken()
         case "LongformerForQuestionAnswering":
-            return BeforeToken(fields.integer("sep_token_id", 2, least=0))
+            return GlobalTokensBefore(fields.integer("sep_token_id", 2, least=0))
     return None
 
 

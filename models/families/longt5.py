@@ -8,9 +8,9 @@ from typing import Any
 
 from models.config import AttentionConfig, BucketBiasConfig, ConfigError, ModelConfig
 from models.config.sparse_attention import BandedAttentionConfig, TransientGlobalAttentionConfig
-from models.families.fields import Fields
-from models.families.t5_family import T5_SIZES, scaled_head, t5_family
-from models.families.t5_layers import t5_rules
+from models.families.shared.fields import Fields
+from models.families.shared.t5_family import T5_SIZES, scaled_head, t5_family
+from models.families.shared.t5_layers import t5_rules
 from weights.rules import Rename, Rule
 
 _T5 = t5_family("longt5", "LongT5", T5_SIZES, scaled_head)

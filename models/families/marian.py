@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from models.config import LanguageModelHead, ModelConfig, SinusoidalPositions
-from models.families.bart_fields import bart_embedding, bart_fields, bart_model, bart_stack, refuse_variants
-from models.families.bart_rules import TOKENS, head_rules, layer_rules
-from models.families.family import Family
+from models.families.shared.bart_fields import bart_embedding, bart_fields, bart_model, bart_stack, refuse_variants
+from models.families.shared.bart_rules import TOKENS, head_rules, layer_rules
+from models.families.shared.family import Family
 from weights.rules import Drop, Rename, Rule
 
 

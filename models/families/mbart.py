@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from models.config import LearnedPositions, ModelConfig
-from models.families.bart_fields import (
+from models.families.shared.bart_fields import (
     NORM,
     bart_embedding,
     bart_fields,
@@ -18,8 +18,8 @@ from models.families.bart_fields import (
     both_stacks,
     refuse_variants,
 )
-from models.families.bart_rules import PREFIX, pre_norm_rules
-from models.families.family import Family
+from models.families.shared.bart_rules import PREFIX, pre_norm_rules
+from models.families.shared.family import Family
 from weights.rules import Rename, Rule, Slice
 
 

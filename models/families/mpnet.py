@@ -11,9 +11,9 @@ from dataclasses import replace
 from typing import Any
 
 from models.config import BucketBiasConfig, ModelConfig
-from models.families.bert_fields import architectures, bert_model, bert_stack, encoder_fields
-from models.families.bert_rules import bert_layer_names, embedding_rules, layer_rules, roberta_head_rules
-from models.families.family import Family
+from models.families.shared.bert_fields import architectures, bert_model, bert_stack, encoder_fields
+from models.families.shared.bert_rules import bert_layer_names, embedding_rules, layer_rules, roberta_head_rules
+from models.families.shared.family import Family
 from weights.rules import Drop, Rename, Rule
 
 _PREFIX = r"(?:mpnet\.)?"

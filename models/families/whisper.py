@@ -14,9 +14,9 @@ from models.config import (
     LearnedPositions,
     ModelConfig,
 )
-from models.families.bart_fields import bart_fields, bart_model, bart_stack
-from models.families.bart_rules import final_norm_rules, layer_rules
-from models.families.family import Family
+from models.families.shared.bart_fields import bart_fields, bart_model, bart_stack
+from models.families.shared.bart_rules import final_norm_rules, layer_rules
+from models.families.shared.family import Family
 from weights.rules import Rename, Rule
 
 _PREFIX = r"model\."

@@ -10,7 +10,6 @@ import httpx
 import msgspec
 import pytest
 
-from server.api import checkpoint_text
 from server.api.app import create_api
 from server.api.state import State
 from server.api.telemetry import Telemetry
@@ -18,7 +17,9 @@ from server.ipc.client import EngineClient
 from server.ipc.descriptions import GenerationDefaults, ModelInfo, ModelSpec
 from server.ipc.messages import Generate, GenerateRow, Message, StepOutput
 from server.metrics import Metrics
+from server.operations.runtime import Runtime
 from server.settings import Settings
+from server.text import checkpoint_text
 from tests.wire.checkpoints import write_all
 from tests.wire.fake_worker import describe
 
@@ -32,14 +33,16 @@ class Bench:
         self.metrics = Metrics()
         self.client = EngineClient(Telemetry(self.metrics), settings.max_queue_requests, settings.max_queue_tokens)
         directories = dict(entry.split("=", 1) for entry in write_all(root))
+        texts = {name: checkpoint_text.load(name, Path(directory)) for name, directory in directories.items()}
+        self.runtime = Runtime(self.client, self.metrics, texts, settings.max_text_characters)
         self.state = State(
             settings=settings,
             client=self.client,
             metrics=self.metrics,
+            runtime=self.runtime,
             fresh=lambda: self.alive,
             failed=lambda: False,
             keys=settings.keys(),
-            texts={name: checkpoint_text.load(name, Path(directory)) for name, directory in directories.items()},
         )
         self.infos = {name: describe(ModelSpec(name, directory, "auto")) for name, directory in directories.items()}
         self.app = create_api(self.state)
@@ -76,7 +79,7 @@ class Bench:
 def bench(tmp_path: Path) -> Iterator[Bench]:
     made = Bench(tmp_path, Settings())
     yield made
-    made.state.threads.shutdown()
+    made.runtime.threads.shutdown()
 
 
 @pytest.fixture

@@ -25,7 +25,7 @@ from models.config import (
     RopeConfig,
     YarnScaling,
 )
-from models.families.alibi import bloom_slopes, mpt_slopes
+from models.families.shared.alibi import bloom_slopes, mpt_slopes
 from models.layers.positions import (
     Alibi,
     BucketBias,

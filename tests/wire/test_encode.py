@@ -11,14 +11,14 @@ from typing import Any
 import httpx
 import pytest
 
-from server.api.responses import (
+from server.api.dialects.native.answers import (
     ClassifyAnswer,
     DetokenizeAnswer,
     EmbedAllAnswer,
     EmbedAnswer,
-    InfoAnswer,
     TokenizeAnswer,
 )
+from server.api.status_routes import InfoAnswer
 
 
 def post(client: httpx.Client, route: str, **body: object) -> Any:

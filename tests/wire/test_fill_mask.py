@@ -9,7 +9,7 @@ from __future__ import annotations
 import httpx
 import pytest
 
-from server.api.responses import FillMaskAnswer
+from server.api.dialects.native.answers import FillMaskAnswer
 from tests.wire.test_encode import post, refused
 
 

@@ -10,8 +10,8 @@ import httpx
 import numpy as np
 import pytest
 
-from server.api.responses import QuestionAnswerAnswer
-from server.api.spans import Span, answers, best_spans
+from server.api.dialects.native.answers import QuestionAnswerAnswer
+from server.operations.spans import best_spans
 from server.text.tokenizer import Encoding
 from tests.wire.test_encode import post, refused
 
@@ -95,4 +95,3 @@ def test_one_place_in_two_windows_is_one_answer_with_its_better_score() -> None:
     (found,) = best_spans(encoding, (3, 6), [(whole, weak), (whole, strong), (whole, weak)], None, 1)
     power = np.exp(6.0)
     assert (found.start, found.end) == (1, 2) and found.score == pytest.approx((power / (power + 2)) ** 2, rel=1e-5)
-    assert answers([Span(0.5, 1, 2)], "abc") == [{"answer": "b", "score": 0.5, "start": 1, "end": 2}]

@@ -11,7 +11,7 @@ import math
 import httpx
 import pytest
 
-from server.api.responses import RerankAnswer, SimilarityAnswer
+from server.api.dialects.native.answers import RerankAnswer, SimilarityAnswer
 from tests.wire.test_encode import post, refused
 
 

@@ -11,7 +11,7 @@ import math
 import httpx
 import pytest
 
-from server.api.responses import TokenClassifyAnswer
+from server.api.dialects.native.answers import TokenClassifyAnswer
 from tests.wire.test_encode import post, refused
 
 

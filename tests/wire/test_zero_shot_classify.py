@@ -12,8 +12,8 @@ import httpx
 import numpy as np
 import pytest
 
-from server.api.entailment import entailment
-from server.api.responses import ClassifyAnswer
+from server.api.dialects.native.answers import ClassifyAnswer
+from server.operations.entailment import entailment
 from tests.wire.test_encode import post, refused
 
 LABELS = ["ab", "abcd", "c"]
