@@ -7,7 +7,7 @@ choice here.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable
+from collections.abc import Callable
 from typing import NamedTuple, cast
 
 import torch
@@ -50,7 +50,9 @@ class Executor:
         or new memory. None for a stack without a head.
     """
 
-    def __init__(self, stack: Stack, vocab_size: int, head: Callable[[Tensor, Tensor | None], Tensor] | None = None) -> None:
+    def __init__(
+        self, stack: Stack, vocab_size: int, head: Callable[[Tensor, Tensor | None], Tensor] | None = None
+    ) -> None:
         self._stack, self._vocab_size, self._head = stack, vocab_size, head
         self._memory: Tensor | None = None
         self._programs: dict[ProgramKey, tuple[Program, tuple[AttentionPattern, ...]] | None] = {}
@@ -114,18 +116,24 @@ class Executor:
     ) -> tuple[Program, tuple[AttentionPattern, ...]] | None:
         """The program of a step and its attention patterns, or None where the step runs eagerly. like: has the dtype
         and the device of the hidden states."""
-        if step.kind is None or not ops.runs_programs(like):
+        if step.kind is None or not ops.programs_are_enabled:
             return None
         key = ProgramKey(step.kind, reads_tokens, step.output_rows is None, like.dtype, with_logits)
         if key not in self._programs:
-            try:
-                self._programs[key] = self._trace(key, like.shape[1])
-            except NotTraceable:
-                self._programs[key] = None
+            self._programs[key] = self._trace(key, like.shape[1]) if ops.runs_kernels(like) else None
         return self._programs[key]
 
-    def _trace(self, key: ProgramKey, width: int) -> tuple[Program, tuple[AttentionPattern, ...]]:
-        """Record the stack. width: of the hidden states, where they are the input. Raises NotTraceable."""
+    def _trace(self, key: ProgramKey, width: int) -> tuple[Program, tuple[AttentionPattern, ...]] | None:
+        """Record the stack, or return None where it cannot be traced.
+
+        width: of the hidden states, where they are the input.
+        """
+        try:
+            return self._record(key, width)
+        except NotTraceable:
+            return None
+
+    def _record(self, key: ProgramKey, width: int) -> tuple[Program, tuple[AttentionPattern, ...]]:
         trace = Trace()
         if key.reads_tokens:
             token_ids, positions = (trace.input(name, torch.int64) for name in ("token_ids", "token positions"))

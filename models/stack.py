@@ -5,7 +5,6 @@ from __future__ import annotations
 from torch import Tensor, nn
 
 from models.attention_metadata import KeyBias
-from models.batch import AudioBatch, EncoderBatch
 from models.config import (
     AlibiConfig,
     BucketBiasConfig,

@@ -38,8 +38,10 @@ Quantization = Literal["int8"]
 kernels_are_built = cpu_operations.available()
 """Whether this installation has compiled kernels; without them a CPU computes with torch."""
 
+programs_are_enabled = kernels_are_built
+"""Whether layers may run as programs; `using` changes it."""
+
 _kernels = kernels_are_built
-_programs = True
 
 
 class QuantizationUnavailable(ValueError):
@@ -142,14 +144,14 @@ class DenseWeight:
 
 def backend(x: Tensor) -> ModuleType:
     """The module with the operations for tensors like `x`."""
-    if isinstance(x, SymbolicTensor) or (_kernels and cpu_operations.takes(x)):
+    if isinstance(x, SymbolicTensor) or runs_kernels(x):
         return cpu_operations
     return torch_operations
 
 
-def runs_programs(x: Tensor) -> bool:
-    """Whether layers with hidden states like `x` can run as a program."""
-    return _programs and _kernels and cpu_operations.takes(x)
+def runs_kernels(x: Tensor) -> bool:
+    """Whether the compiled kernels compute with tensors like `x`."""
+    return _kernels and cpu_operations.takes(x)
 
 
 def check_kernels() -> None:
@@ -163,14 +165,14 @@ def using(name: Literal["torch", "cpu"], programs: bool = True) -> Iterator[None
 
     programs: False runs all layers eagerly.
     """
-    global _kernels, _programs
-    before = _kernels, _programs
+    global _kernels, programs_are_enabled
+    before = _kernels, programs_are_enabled
     assert name == "torch" or kernels_are_built, "the compiled kernels were not built"
-    _kernels, _programs = name == "cpu", programs
+    _kernels, programs_are_enabled = name == "cpu", name == "cpu" and programs
     try:
         yield
     finally:
-        _kernels, _programs = before
+        _kernels, programs_are_enabled = before
 
 
 def attention_dtype(dtype: torch.dtype, quantization: Quantization | None) -> torch.dtype:
@@ -192,7 +194,7 @@ def packer(
     out_dtype: dtype of the products; None for `dtype`. Float products give `dtype` or float32.
     Raises QuantizationUnavailable where the backend has no kernel for quantised weights.
     """
-    has_kernels = _kernels and cpu_operations.takes(torch.empty(0, dtype=dtype, device=device))
+    has_kernels = runs_kernels(torch.empty(0, dtype=dtype, device=device))
     if quantization is not None:
         if not has_kernels:
             raise QuantizationUnavailable(
@@ -373,9 +375,7 @@ def disentangled_attention(
     position_key, position_query: [rows, heads, head_dim], of the rows of `metadata.distances`, or None.
     Returns [tokens, heads, head_dim]. Source: He et al. 2021, arXiv:2006.03654, section 3.1.
     """
-    return torch_disentangled.disentangled_attention(
-        query, key, value, position_key, position_query, metadata, scale
-    )
+    return torch_disentangled.disentangled_attention(query, key, value, position_key, position_query, metadata, scale)
 
 
 def logits_top_k(logits: Tensor, k: int = 1, with_logsumexp: bool = False) -> LogitsTopK:
@@ -395,4 +395,3 @@ def draw(logits: Tensor, rows: Sequence[Filters], uniforms: NDArray[np.float64])
     """
     module = torch_sampling if backend(logits) is torch_operations else cpu_sampling
     return module.draw(logits, rows, uniforms)
-

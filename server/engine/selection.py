@@ -75,9 +75,7 @@ def logits_request(groups: Sequence[SequenceGroup]) -> LogitsRequest:
     return LogitsRequest(max(1, *counts) if counts else 1, bool(counts))
 
 
-def select(
-    output: DecoderOutput, model: TransformerProtocol, groups: Sequence[SequenceGroup]
-) -> list[Selection]:
+def select(output: DecoderOutput, model: TransformerProtocol, groups: Sequence[SequenceGroup]) -> list[Selection]:
     """Choose the next tokens of each group, and advance its beam search if it has one.
 
     output: of the step: for each group in order one row per beam, or one row per sampling position. Without logits, they
@@ -137,7 +135,9 @@ def _select(logits: Tensor, top_k: LogitsTopK, groups: Sequence[SequenceGroup]) 
         )
     if beam_groups:
         beam_rows = [row for _, rows in beam_groups for row in rows]
-        selections += _select_beams(_rows(logits, beam_rows), top_k.rows(beam_rows), [group for group, _ in beam_groups])
+        selections += _select_beams(
+            _rows(logits, beam_rows), top_k.rows(beam_rows), [group for group, _ in beam_groups]
+        )
     return selections
 
 

@@ -54,8 +54,8 @@ def under_way(number: int, settings: dict) -> SequenceGroup:
 
 def found(logits: torch.Tensor, requests: list[SequenceGroup]) -> tuple[torch.Tensor, torch.Tensor]:
     logits = logits.clone()
-    seen = selection._survey(logits, requests)
-    return selection._candidates(logits, seen, requests)
+    top_k = ops.logits_top_k(logits, *selection.logits_request(requests))
+    return selection._candidates(logits, top_k, requests)
 
 
 def expected(logits: torch.Tensor, requests: list[SequenceGroup]) -> torch.Tensor:
@@ -97,9 +97,7 @@ def test_what_is_reported_are_the_raw_log_probabilities():
     requests = [under_way(0, {}), under_way(1, SETTINGS["reported"]), under_way(2, SETTINGS["bad words"])]
     logits = torch.randn(BEAMS * 3, VOCAB, generator=torch.Generator().manual_seed(3)) * 4
     raw = logits.log_softmax(dim=-1)
-    choices = {
-        choice.group: choice for choice in selection.select(DecoderOutput(logits), StoredLogits(), requests)
-    }
+    choices = {choice.group: choice for choice in selection.select(DecoderOutput(logits), StoredLogits(), requests)}
     beams = requests[1].beams.running
     for beam, parent in zip(beams, choices[requests[1]].parents, strict=True):
         (told,) = beam.logprobs

@@ -56,7 +56,10 @@ def plus_residual(product, x, residual, activation=None, multiplier=None):
     """The sum of a residual and a product, fused into one operation of a program. The tensors may be slices."""
     trace = Trace()
     sides = [one for one in (x, residual, multiplier) if one is not None]
-    symbols = [replace(trace.input(str(place), one.dtype, one.shape[1]), row_stride=one.stride(0)) for place, one in enumerate(sides)]
+    symbols = [
+        replace(trace.input(str(place), one.dtype, one.shape[1]), row_stride=one.stride(0))
+        for place, one in enumerate(sides)
+    ]
     program = lower(symbols[1] + product(symbols[0], activation, *symbols[2:]))
     assert "add" not in program.names
     return program.run(len(x), {str(place): one.data_ptr() for place, one in enumerate(sides)})

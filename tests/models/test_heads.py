@@ -34,7 +34,7 @@ def expected_logits(config: LanguageModelHead, hidden: torch.Tensor, table: torc
 def test_logits_equal_their_definition(config, quantization, dtype):
     table, hidden = torch.randn(VOCAB, WIDTH).to(dtype), torch.randn(ROWS, WIDTH).to(dtype)
     head = LanguageModel(config, WIDTH, VOCAB)
-    if quantization is not None and not ops.runs_programs(hidden):
+    if quantization is not None and not ops.runs_kernels(hidden):
         packer = partial(ReferenceInt8Weight, out_dtype=torch.float32)
     else:
         packer = ops.packer(dtype, hidden.device, quantization, torch.float32)

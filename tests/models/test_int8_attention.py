@@ -33,8 +33,13 @@ def kernels():
 def int8_reference(monkeypatch):
     """Compute with torch alone, where int8 products are those of the reference."""
     with ops.using("torch"), monkeypatch.context() as patch:
-        patch.setattr(ops, "packer", lambda dtype, device, quantization, out_dtype: (
-            partial(ReferenceInt8Weight, out_dtype=out_dtype) if quantization else None))
+        patch.setattr(
+            ops,
+            "packer",
+            lambda dtype, device, quantization, out_dtype: (
+                partial(ReferenceInt8Weight, out_dtype=out_dtype) if quantization else None
+            ),
+        )
         yield
 
 
@@ -90,7 +95,9 @@ def test_what_is_bfloat16(tmp_path, name, way, monkeypatch):
         for part in (one for one in model.modules() if isinstance(one, Attention)):
             inner = torch.bfloat16 if type(part) is Attention else torch.float32
             hidden = torch.randn(3, model.config.hidden_size)
-            projected = (part.query(hidden), part.key(hidden)) if part.merged is None else (part.merged.multiply(hidden),)
+            projected = (
+                (part.query(hidden), part.key(hidden)) if part.merged is None else (part.merged.multiply(hidden),)
+            )
             assert {one.dtype for one in projected} == {inner}
             width = part.config.num_heads * part.config.head_dim
             assert part.output(torch.randn(3, width, dtype=inner)).dtype == torch.float32

@@ -68,9 +68,7 @@ class Rows:
         """Set the prompt length of each row. Later tokens count as generated."""
         self.prompt_lens = {row: len(prompt) for row, prompt in enumerate(prompts)}
 
-    def feed(
-        self, tokens: dict[int, list[int]], output_lens: dict[int, int] | None = None
-    ) -> list[torch.Tensor]:
+    def feed(self, tokens: dict[int, list[int]], output_lens: dict[int, int] | None = None) -> list[torch.Tensor]:
         """Run the next tokens of some rows in one step.
 
         Returns the hidden states of each row, [seq, hidden]: of all its tokens, or of its last `output_lens`.

@@ -16,7 +16,17 @@ import torch
 from models.backends.cpu import header
 from models.config import Activation
 
-__all__ = ["DTYPE_CODES", "OPERATIONS", "StaleKernels", "activation_code", "choose_isa", "load", "loaded", "open_library", "torch"]
+__all__ = [
+    "DTYPE_CODES",
+    "OPERATIONS",
+    "StaleKernels",
+    "activation_code",
+    "choose_isa",
+    "load",
+    "loaded",
+    "open_library",
+    "torch",
+]
 
 _TEXT = header.PATH.read_text()
 
@@ -75,7 +85,9 @@ def open_library(path: Path) -> ctypes.CDLL:
     except AttributeError:
         found = "none"
     if found != header.interface_hash():
-        raise StaleKernels("the compiled kernels are of another version of Triptych; install it again: pip install -e .")
+        raise StaleKernels(
+            "the compiled kernels are of another version of Triptych; install it again: pip install -e ."
+        )
     for name, types in _SIGNATURES.items():
         getattr(library, name).argtypes = types
     library.triptych_struct_bytes.restype = _INT64

@@ -91,7 +91,9 @@ class Program:
         inputs: addresses and numbers by input name; `out` is added. static_inputs: more of them, which most runs share.
         The memory of all addresses must live until this returns.
         """
-        out = torch.empty(rows if self._output_rows is None else inputs[self._output_rows], self._width, dtype=self._dtype)
+        out = torch.empty(
+            rows if self._output_rows is None else inputs[self._output_rows], self._width, dtype=self._dtype
+        )
         scratch = _scratch(rows * self.scratch_bytes)
         words, values = self._words, self._values
         # Values that are the same as in the last run are in place already.
@@ -111,7 +113,10 @@ class Program:
 
     def _set_static(self, static_inputs: tuple[Mapping[Hashable, int], ...]) -> None:
         """Put these values in place; later runs look up the other names only."""
-        self._static_inputs, known = static_inputs, {name: value for part in static_inputs for name, value in part.items()}
+        self._static_inputs, known = (
+            static_inputs,
+            {name: value for part in static_inputs for name, value in part.items()},
+        )
         dynamic = [(index, name) for index, name in enumerate(self.inputs) if name not in known]
         self._dynamic = np.array([index for index, _ in dynamic], dtype=np.int64)
         self._dynamic_names = [name for _, name in dynamic]
