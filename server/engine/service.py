@@ -69,6 +69,10 @@ def live(connection: Connection) -> int:
 
 def start(configure: Configure, send: Callable[[Progress], None]) -> tuple[Engine, list[ModelInfo]]:
     """Load all models, share the memory among them, and run each one once. Raises LoadError."""
+    try:
+        ops.check_kernels()
+    except ops.StaleKernels as error:
+        raise LoadError(str(error)) from error
     options = configure.options
     map_large_blocks()
     device = _device(configure.device)
