@@ -130,7 +130,7 @@ SAID_OTHERWISE = {
     "relative_attention_num_buckets": "buckets",
     "relative_attention_max_distance": "max_distance",
     "num_key_value_heads": "num_kv_heads",
-    "num_experts_per_tok": "experts per token",
+    "num_experts_per_tok": "experts_per_token",
     "rotary_pct": "rope needs an even number",
 }
 
