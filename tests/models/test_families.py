@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
+import models.families
 from models.config import (
     AttentionConfig,
     BucketBiasConfig,
@@ -115,3 +118,12 @@ def test_parts_validate_themselves(make):
 def test_families_are_free_of_torch():
     code = "import sys, models.families; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_a_family_imports_no_other_family():
+    folder = Path(models.families.__file__).parent
+    names = {path.stem for path in folder.glob("*.py")} - {"__init__"}
+    for path in folder.rglob("*.py"):
+        if path != folder / "__init__.py":
+            imported = re.findall(r"models\.families\.(\w+)|from models\.families import (\w+)", path.read_text())
+            assert not names & {name for pair in imported for name in pair}, path.name
