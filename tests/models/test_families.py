@@ -1,4 +1,4 @@
-"""The registry of families: all are listed and build, checkpoints of their first releases are read, no torch."""
+"""The registry of families: all are listed and build, names of first releases are read, no torch is imported."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def test_names_of_first_releases(base, dropped, renamed):
 
 @pytest.mark.parametrize("base", [BART, MBART, M2M_100, PEGASUS, BLENDERBOT, BLENDERBOT_SMALL])
 def test_names_of_first_seq2seq_releases(base):
-    """Every table of tokens stood in the files, tied or not, and what is computed stood there as well."""
+    """First releases contain every table of token embeddings, tied or not, and tables that are computed here."""
     family, architecture = family_of(base)
     rules = family.rules(build(base), base, architecture)
     for name in ("shared", "encoder.embed_tokens", "decoder.embed_tokens"):
