@@ -1,10 +1,10 @@
-"""From the bytes of a recording to sound at 16 kHz, and from there to the windows a speech model hears.
+"""Audio files to samples at 16 kHz, and log-mel frames to the input windows of a speech model.
 
-| file       | what it is                                                         |
-|------------|--------------------------------------------------------------------|
-| `wav`      | the bytes of a WAV file to samples; what else it might be, by name |
-| `resample` | samples at one rate to samples at another                          |
-| `frames`   | a recording cut for its log-mel frames, and these cut into windows |
+| file       | content                                                             |
+|------------|---------------------------------------------------------------------|
+| `wav`      | reads WAV files; names the format of any other file                 |
+| `resample` | changes the sample rate                                             |
+| `frames`   | splits samples for the log-mel computation and joins its frames     |
 
-Knows no HTTP, no models and no torch.
+Imports no torch, no models and no HTTP framework.
 """

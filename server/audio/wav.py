@@ -1,7 +1,8 @@
-"""WAV files to samples: PCM of 8 to 32 bits and floats, any number of channels up to eight mixed to one.
+"""Read WAV files: PCM of 8 to 32 bits or floats, up to eight channels mixed to one.
 
-Source: Microsoft and IBM 1991, Multimedia Programming Interface and Data Specifications 1.0, chapter 3; Microsoft,
-"Multiple Channel Audio Data and WAVE Files", for the extensible format. What is no such file is told by name.
+An error for any other file names its format where its first bytes are known.
+Sources: Microsoft and IBM 1991, Multimedia Programming Interface and Data Specifications 1.0, chapter 3; Microsoft,
+"Multiple Channel Audio Data and WAVE Files", for the extensible format.
 """
 
 from __future__ import annotations
@@ -16,8 +17,8 @@ from server.audio.frames import Samples
 
 MAX_CHANNELS = 8
 MIN_RATE, MAX_RATE = 1_000, 192_000
-LOUDEST = 1_000.0
-"""Floats are meant to be from -1 to 1, and may go beyond; with more than this the power of a sound overflows."""
+MAX_AMPLITUDE = 1_000.0
+"""Floats should be from -1 to 1 but may be larger. Above this limit the power of the signal overflows."""
 
 _PCM, _FLOAT, _EXTENSIBLE = 0x0001, 0x0003, 0xFFFE
 _SUBFORMAT_TAIL = bytes.fromhex("000000001000800000aa00389b71")
@@ -51,14 +52,14 @@ _CONTAINERS = (
 
 
 class AudioError(ValueError):
-    """A file that is no sound we can read. One line, with what it is instead."""
+    """A file cannot be read as audio. The message is one line and says why."""
 
 
 @dataclass(frozen=True)
-class _Format:
-    """What the `fmt ` chunk says. kind: PCM or float."""
+class _WavFormat:
+    """The content of the `fmt ` chunk. encoding: PCM or float."""
 
-    kind: int
+    encoding: int
     channels: int
     rate: int
     frame_bytes: int
@@ -66,13 +67,13 @@ class _Format:
 
 
 def read_wav(data: bytes, max_seconds: float) -> tuple[Samples, int]:
-    """The samples of a file, mono, from -1 to 1, and their rate in Hz.
+    """Read a file to mono samples from -1 to 1 and their rate in Hz.
 
-    Raises AudioError for what is not a WAV file, is compressed, damaged, empty, or longer than `max_seconds`.
+    Raises AudioError for a file that is not WAV, is compressed, damaged, empty, or longer than `max_seconds`.
     """
     if data[:4] != b"RIFF" or data[8:12] != b"WAVE":
-        raise AudioError(f"the file is {_named(data)}; only WAV files are read")
-    found: _Format | None = None
+        raise AudioError(f"the file is {_name_of(data)}; only WAV files are supported")
+    found: _WavFormat | None = None
     at = 12
     while at + 8 <= len(data):
         name, size = data[at : at + 4], int.from_bytes(data[at + 4 : at + 8], "little")
@@ -81,67 +82,67 @@ def read_wav(data: bytes, max_seconds: float) -> tuple[Samples, int]:
             found = _format(data[start : start + size])
         elif name == b"data":
             if found is None:
-                raise AudioError("the WAV file has sound before it says in what format")
-            # Written by a program that did not know the length yet: what is there counts.
+                raise AudioError("the WAV file has audio data before its format")
+            # A program that streams the file writes this length, because it does not know the real one yet.
             end = len(data) if size == _UNKNOWN_LENGTH else start + size
             if end > len(data):
                 raise AudioError(
-                    f"the WAV file is cut off: {size} bytes of sound were announced, {len(data) - start} came"
+                    f"the WAV file is cut off: {size:,} bytes of audio were announced, but it has {len(data) - start:,}"
                 )
-            return _samples(data[start:end], found, max_seconds), found.rate
+            return _mono_samples(data[start:end], found, max_seconds), found.rate
         at = start + size + size % 2
-    raise AudioError("the WAV file holds no sound")
+    raise AudioError("the WAV file contains no audio")
 
 
-def _named(data: bytes) -> str:
+def _name_of(data: bytes) -> str:
     for offset, magic, name in _CONTAINERS:
         if data[offset : offset + len(magic)] == magic:
             return name
     if len(data) > 1 and data[0] == 0xFF and data[1] & 0xE0 == 0xE0:
         return "AAC" if data[1] & 0xF6 == 0xF0 else "MP3"
-    return "empty" if not data else "of no known kind"
+    return "empty" if not data else "of an unknown format"
 
 
-def _format(chunk: bytes) -> _Format:
+def _format(chunk: bytes) -> _WavFormat:
     if len(chunk) < 16:
-        raise AudioError("the WAV file does not say its format")
-    kind, channels, rate, _, frame_bytes, bits = struct.unpack("<HHIIHH", chunk[:16])
-    if kind == _EXTENSIBLE and len(chunk) >= 40 and chunk[26:40] == _SUBFORMAT_TAIL:
-        kind = int.from_bytes(chunk[24:26], "little")
-    if kind not in (_PCM, _FLOAT):
-        name = _COMPRESSED.get(kind, f"format {kind:#06x}")
-        raise AudioError(f"the WAV file holds {name}; only PCM and float are read")
-    if bits not in ((8, 16, 24, 32) if kind == _PCM else (32, 64)):
+        raise AudioError("the WAV file has an incomplete format")
+    encoding, channels, rate, _, frame_bytes, bits = struct.unpack("<HHIIHH", chunk[:16])
+    if encoding == _EXTENSIBLE and len(chunk) >= 40 and chunk[26:40] == _SUBFORMAT_TAIL:
+        encoding = int.from_bytes(chunk[24:26], "little")
+    if encoding not in (_PCM, _FLOAT):
+        name = _COMPRESSED.get(encoding, f"format {encoding:#06x}")
+        raise AudioError(f"the WAV file contains {name}; only PCM and float are supported")
+    if bits not in ((8, 16, 24, 32) if encoding == _PCM else (32, 64)):
         raise AudioError(
-            f"the WAV file has {bits} bits a sample; PCM of 8, 16, 24 or 32 and float of 32 or 64 are read"
+            f"the WAV file has {bits} bits per sample; PCM of 8, 16, 24 or 32 and float of 32 or 64 are supported"
         )
     if not 1 <= channels <= MAX_CHANNELS:
-        raise AudioError(f"the WAV file has {channels} channels; up to {MAX_CHANNELS} are read")
+        raise AudioError(f"the WAV file has {channels} channels; 1 to {MAX_CHANNELS} are supported")
     if not MIN_RATE <= rate <= MAX_RATE:
-        raise AudioError(f"the WAV file has {rate} samples a second; from {MIN_RATE} to {MAX_RATE} are read")
+        raise AudioError(f"the WAV file has {rate} samples per second; {MIN_RATE:,} to {MAX_RATE:,} are supported")
     if frame_bytes != channels * bits // 8:
-        raise AudioError(f"the WAV file says {frame_bytes} bytes for {channels} samples of {bits} bits")
-    return _Format(kind, channels, rate, frame_bytes, bits)
+        raise AudioError(f"the WAV file is damaged: {frame_bytes} bytes for {channels} samples of {bits} bits")
+    return _WavFormat(encoding, channels, rate, frame_bytes, bits)
 
 
-def _samples(data: bytes, form: _Format, max_seconds: float) -> Samples:
+def _mono_samples(data: bytes, form: _WavFormat, max_seconds: float) -> Samples:
     count = len(data) // form.frame_bytes
     if count == 0:
-        raise AudioError("the WAV file holds no sound")
+        raise AudioError("the WAV file contains no audio")
     if count > max_seconds * form.rate:
-        raise AudioError(f"the sound is {count / form.rate:.1f} seconds long; the limit is {max_seconds:g}")
-    values = _numbers(data[: count * form.frame_bytes], form)
+        raise AudioError(f"the recording is {count / form.rate:.1f} seconds long; the limit is {max_seconds:g}")
+    values = _decode_samples(data[: count * form.frame_bytes], form)
     mono: Samples = values.reshape(-1, form.channels).mean(axis=1, dtype=np.float64).astype(np.float32)
     if not np.isfinite(mono).all():
-        raise AudioError("the WAV file holds numbers that are not finite")
-    if np.abs(mono).max() > LOUDEST:
-        raise AudioError(f"the WAV file holds numbers beyond {LOUDEST:g}; floats are from -1 to 1")
+        raise AudioError("the WAV file contains NaN or infinity")
+    if np.abs(mono).max() > MAX_AMPLITUDE:
+        raise AudioError(f"the WAV file contains samples beyond {MAX_AMPLITUDE:g}; floats are from -1 to 1")
     return mono
 
 
-def _numbers(data: bytes, form: _Format) -> NDArray[np.float64] | NDArray[np.float32]:
-    """Every sample of every channel. PCM of 8 bits is unsigned, wider PCM is signed."""
-    if form.kind == _FLOAT:
+def _decode_samples(data: bytes, form: _WavFormat) -> NDArray[np.float64] | NDArray[np.float32]:
+    """All samples, channels interleaved. PCM of 8 bits is unsigned, wider PCM is signed."""
+    if form.encoding == _FLOAT:
         with np.errstate(over="ignore"):
             return np.asarray(np.frombuffer(data, dtype=f"<f{form.bits // 8}"), dtype=np.float32)
     if form.bits == 8:

@@ -14,8 +14,8 @@ from typing import Literal, Protocol
 
 from server.errors import NotReady, Overloaded, RequestTooLarge
 from server.ipc.call import Call
+from server.ipc.coalescing import MessageCoalescer, Send
 from server.ipc.descriptions import Device, ModelInfo
-from server.ipc.gathering import Gathering, Send
 from server.ipc.messages import (
     Abort,
     Encode,
@@ -37,7 +37,7 @@ Stage = Literal["waiting", "running"]
 class Observer(Protocol):
     """Receives what the client sees, for metrics.
 
-    on_tokens: `count` new tokens in each of `sequences` sequences, `seconds` after their last tokens (None for the first).
+    on_tokens: `count` new tokens in each of `sequences` sequences, `seconds` after their last ones (None: the first).
     on_finished: event is None for a sequence that a stop string ended in this process.
     on_cancelled: the client of a sequence disconnected.
     """
@@ -86,11 +86,11 @@ class EngineClient:
 
     observer: receives counts for the metrics.
     max_queue_requests, max_queue_tokens: limits over all models. An `Encode` counts as one request.
-    gather_seconds: how long a request to an idle worker may wait for others, so that they share a step.
+    coalesce_seconds: longest time that a request to an idle worker is held back for others of the same burst.
     """
 
     def __init__(
-        self, observer: Observer, max_queue_requests: int, max_queue_tokens: int, gather_seconds: float = 0.0
+        self, observer: Observer, max_queue_requests: int, max_queue_tokens: int, coalesce_seconds: float = 0.0
     ) -> None:
         self.models: dict[str, ModelInfo] = {}
         self.device: Device = "cpu"
@@ -99,8 +99,8 @@ class EngineClient:
         self.waiting_requests = 0
         self.waiting_tokens = 0
         self._observer = observer
-        self._gather_seconds = gather_seconds
-        self._worker: Gathering | None = None
+        self._coalesce_seconds = coalesce_seconds
+        self._worker: MessageCoalescer | None = None
         self._sequences: dict[int, _Sequence] = {}
         self._vocabularies: dict[str, Vocabulary] = {}
         self._ids = itertools.count(1)
@@ -223,7 +223,7 @@ class EngineClient:
     def on_ready(self, models: list[ModelInfo], device: Device, send: Send) -> None:
         self.models = {info.name: info for info in models}
         self.device = device
-        self._worker = Gathering(send, self._gather_seconds)
+        self._worker = MessageCoalescer(send, self._coalesce_seconds)
         for vocabulary in self._vocabularies.values():
             send(vocabulary)
         self._observer.on_ready(models, device)
@@ -325,8 +325,8 @@ def check_fit(info: ModelInfo, message: Generate, row: GenerateRow) -> None:
             available = info.kv_blocks[pool]
             raise RequestTooLarge(
                 f"{_work(message, row, info, pool)} need {blocks:,} KV blocks, but the {pool} pool of model "
-                f'"{info.name}" has {available:,} ({available * info.block_size:,} tokens). Lower max_new_tokens, or start '
-                "the server with a larger --kv-cache-memory.",
+                f'"{info.name}" has {available:,} ({available * info.block_size:,} tokens). Lower max_new_tokens, or '
+                "start the server with a larger --kv-cache-memory.",
                 "max_new_tokens",
             )
 
@@ -336,6 +336,7 @@ def _work(message: Generate, row: GenerateRow, info: ModelInfo, pool: str) -> st
     if pool == "cross":
         return f"{_source_size(message, row, info):,} source tokens"
     prefix = len(row.decoder_token_ids) if info.is_encoder_decoder else len(message.prompts[row.prompt])
-    tokens = f"{prefix:,} {'decoder' if info.is_encoder_decoder else 'prompt'} tokens + {row.max_new_tokens:,} new tokens"
+    kind = "decoder" if info.is_encoder_decoder else "prompt"
+    tokens = f"{prefix:,} {kind} token{'s' * (prefix != 1)} + {row.max_new_tokens:,} new tokens"
     beams = message.params.num_beams
     return f"{tokens} with {beams} beams" if beams > 1 else tokens

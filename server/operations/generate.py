@@ -17,7 +17,7 @@ from server.operations.generation_options import GenerationOptions
 from server.operations.generation_params import DEFAULT_NEW_TOKENS, resolve
 from server.operations.generation_run import TextRun, Timings, Usage
 from server.operations.runtime import Runtime, ServedModel
-from server.text.languages import Plan
+from server.text.languages import TranslationPrompt
 from server.text.token_bytes import TokenBytes
 
 SEED_LIMIT = 1 << 64
@@ -41,7 +41,7 @@ class GenerateSpec:
 
     def cost(self, model: ServedModel) -> Cost:
         """Upper bounds of the work; see `Cost`."""
-        prefix = len(prompts.language_plan(self.options, model).prefix)
+        prefix = len(prompts.translation_prompt(self.options, model).prefix)
         limit = model.max_input_tokens
         texts = [len(one) + prefix for one in self.prompts if isinstance(one, str)]
         tokens = [max_tokens(characters, limit) for characters in texts]
@@ -128,18 +128,18 @@ async def generate(runtime: Runtime, call: Call, spec: GenerateSpec) -> Generate
     """Validate, tokenize and submit. Raises InvalidRequest that names the option at fault."""
     model = runtime.candidates(spec.model, "generate")[0]
     options = spec.options
-    plan = prompts.language_plan(options, model)
+    language_prompt = prompts.translation_prompt(options, model)
     is_seq2seq = model.info.is_encoder_decoder
     continues = not is_seq2seq or options.decoder_prefix is not None
     rules, token_bytes = await grammar.prepare(runtime, model, options.text_format, continues=continues)
-    resolved = resolve(options, model, plan, grammar=rules)
+    resolved = resolve(options, model, language_prompt, grammar=rules)
     params = resolved.params
     if params.stop_texts and token_bytes is None:
         token_bytes = await grammar.token_bytes_for_stops(runtime, model)
-    prompt_ids = await _prompt_ids(runtime, model, spec, plan)
+    prompt_ids = await _prompt_ids(runtime, model, spec, language_prompt)
     echoes = _echoes(model, spec, prompt_ids)
     prefix = prompts.decoder_prefix(options, model)
-    start = prompts.decoder_start(model, plan) + prefix
+    start = prompts.decoder_start(model, language_prompt) + prefix
     shown = text_options(options, token_bytes)
     rows: list[GenerateRow] = []
     texts: list[list[GeneratedText]] = []
@@ -231,12 +231,14 @@ def _echoes(model: ServedModel, spec: GenerateSpec, prompt_ids: list[list[int]])
     return [model.tokenizer.decode(ids, skip_special_tokens=options.skip_special_tokens) for ids in prompt_ids]
 
 
-async def _prompt_ids(runtime: Runtime, model: ServedModel, spec: GenerateSpec, plan: Plan) -> list[list[int]]:
+async def _prompt_ids(
+    runtime: Runtime, model: ServedModel, spec: GenerateSpec, language_prompt: TranslationPrompt
+) -> list[list[int]]:
     """Token ids of every prompt, truncated if the request allows it."""
     texts = [prompt for prompt in spec.prompts if isinstance(prompt, str)]
     if texts:
-        return await prompts.encode_texts(runtime, model, texts, plan, spec.options, "prompt")
-    if plan.prefix or plan.trailing_source_ids is not None:
+        return await prompts.encode_texts(runtime, model, texts, language_prompt, spec.options, "prompt")
+    if language_prompt.prefix or language_prompt.trailing_source_ids is not None:
         raise InvalidRequest(
             f"`target_lang` requires text with `{model.name}`; it cannot be combined with token ids", "target_lang"
         )
@@ -245,4 +247,4 @@ async def _prompt_ids(runtime: Runtime, model: ServedModel, spec: GenerateSpec, 
     if limit is not None:
         side = prompts.truncation_side(model)
         found = [ids[:limit] if side == "right" else ids[-limit:] for ids in found]
-    return [[*plan.leading_source_ids, *ids] for ids in found]
+    return [[*language_prompt.leading_source_ids, *ids] for ids in found]

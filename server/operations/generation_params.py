@@ -16,7 +16,7 @@ from server.ipc.params import GenerationParams
 from server.operations.encode import check_ids
 from server.operations.generation_options import GenerationOptions, check_combinations
 from server.operations.runtime import ServedModel
-from server.text.languages import Plan
+from server.text.languages import TranslationPrompt
 from server.text.tokenizer import Tokenizer
 
 DEFAULT_NEW_TOKENS = 256
@@ -43,11 +43,15 @@ def _first(*values: Value | None, default: Value) -> Value:
 
 
 def resolve(
-    options: GenerationOptions, model: ServedModel, plan: Plan, min_beams: int = 1, grammar: str = ""
+    options: GenerationOptions,
+    model: ServedModel,
+    language_prompt: TranslationPrompt,
+    min_beams: int = 1,
+    grammar: str = "",
 ) -> ResolvedOptions:
     """Parameters of all sequences of a request.
 
-    plan: how the checkpoint is asked for the target language.
+    language_prompt: how the checkpoint is asked for the target language.
     min_beams: beams that the requested alternatives need, if the request does not set `num_beams`.
     grammar: compiled `text_format`, or an empty string.
     Raises InvalidRequest that names the option, for a contradiction or an id outside the vocabulary.
@@ -90,7 +94,7 @@ def resolve(
         end_token_ids=[] if options.ignore_eos else defaults.end_token_ids,
         stop_token_ids=check_ids(options.stop_token_ids, info, "stop_token_ids"),
         stop_texts=[stop.encode() for stop in options.stop] if beams else [],
-        forced_bos_token_id=_forced_bos(options, model, plan),
+        forced_bos_token_id=_forced_bos(options, model, language_prompt),
         forced_eos_token_id=defaults.forced_eos_token_id,
         num_beams=num_beams,
         num_return_sequences=options.num_return_sequences,
@@ -140,10 +144,10 @@ def _bad_words(words: Sequence[str], tokenizer: Tokenizer) -> list[list[int]]:
     return [list(ids) for ids in dict.fromkeys(tuple(ids) for ids in found if ids)]
 
 
-def _forced_bos(options: GenerationOptions, model: ServedModel, plan: Plan) -> int | None:
+def _forced_bos(options: GenerationOptions, model: ServedModel, language_prompt: TranslationPrompt) -> int | None:
     token = options.forced_bos_token
-    if token is None and plan.forced_bos_id is not None:
-        return plan.forced_bos_id
+    if token is None and language_prompt.forced_bos_id is not None:
+        return language_prompt.forced_bos_id
     if token is None:
         return model.info.generation.forced_bos_token_id
     token_id = model.tokenizer.token_to_id(token) if isinstance(token, str) else token

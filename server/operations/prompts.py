@@ -11,7 +11,7 @@ from server.operations.encode import check_ids
 from server.operations.generation_options import GenerationOptions
 from server.operations.generation_params import check_family
 from server.operations.runtime import Runtime, ServedModel
-from server.text.languages import Plan, UnknownPair
+from server.text.languages import TranslationPrompt, UnknownPair
 from server.text.tokenizer import Encoding
 from server.text.truncation import TruncationSide, truncate
 
@@ -19,10 +19,10 @@ MAX_ATTENTION_NUMBERS = 1 << 22
 """Most numbers in the attention matrices of one request: 16 MiB from the worker."""
 
 
-def language_plan(options: GenerationOptions, model: ServedModel) -> Plan:
-    """How the checkpoint is asked for the languages of the request; an empty plan if the request names none."""
+def translation_prompt(options: GenerationOptions, model: ServedModel) -> TranslationPrompt:
+    """The prompt that asks the checkpoint for the request's languages; empty if the request names none."""
     if options.source_lang is None and options.target_lang is None:
-        return Plan()
+        return TranslationPrompt()
     check_family(options, model.info)
     try:
         return model.text.languages.match(options.source_lang, options.target_lang)
@@ -31,16 +31,21 @@ def language_plan(options: GenerationOptions, model: ServedModel) -> Plan:
 
 
 async def encode_texts(
-    runtime: Runtime, model: ServedModel, texts: Sequence[str], plan: Plan, options: GenerationOptions, param: str
+    runtime: Runtime,
+    model: ServedModel,
+    texts: Sequence[str],
+    language_prompt: TranslationPrompt,
+    options: GenerationOptions,
+    param: str,
 ) -> list[list[int]]:
-    """Token ids of each text with the plan's prefix and language tokens, shortened to `options.truncate` tokens."""
+    """Token ids of each text with the prefix and the language tokens, shortened to `options.truncate` tokens."""
     encodings = await runtime.encode(
         model.tokenizer,
-        [plan.prefix + text for text in texts],
+        [language_prompt.prefix + text for text in texts],
         param=param,
-        add_special_tokens=plan.trailing_source_ids is None,
+        add_special_tokens=language_prompt.trailing_source_ids is None,
     )
-    encodings = [with_language_tokens(encoding, plan) for encoding in encodings]
+    encodings = [with_language_tokens(encoding, language_prompt) for encoding in encodings]
     if options.truncate is not None:
         encodings = [truncate(encoding, options.truncate, truncation_side(model)) for encoding in encodings]
     return [encoding.ids for encoding in encodings]
@@ -51,9 +56,9 @@ def truncation_side(model: ServedModel) -> TruncationSide:
     return "right" if model.info.is_encoder_decoder else "left"
 
 
-def with_language_tokens(encoding: Encoding, plan: Plan) -> Encoding:
+def with_language_tokens(encoding: Encoding, language_prompt: TranslationPrompt) -> Encoding:
     """A source text between the tokens that ask for its translation."""
-    leading, trailing = plan.leading_source_ids, plan.trailing_source_ids or ()
+    leading, trailing = language_prompt.leading_source_ids, language_prompt.trailing_source_ids or ()
     return Encoding(
         ids=[*leading, *encoding.ids, *trailing],
         type_ids=[*(0 for _ in leading), *encoding.type_ids, *(0 for _ in trailing)],
@@ -63,14 +68,14 @@ def with_language_tokens(encoding: Encoding, plan: Plan) -> Encoding:
     )
 
 
-def decoder_start(model: ServedModel, plan: Plan) -> list[int]:
+def decoder_start(model: ServedModel, language_prompt: TranslationPrompt) -> list[int]:
     """Start tokens of an encoder-decoder's decoder; empty for a decoder-only model.
 
     Raises InvalidRequest if the start is a language token (mBART) and the request names no target language.
     """
     if not model.info.is_encoder_decoder:
         return []
-    start = list(plan.decoder_start_ids or model.info.generation.decoder_start_token_ids)
+    start = list(language_prompt.decoder_start_ids or model.info.generation.decoder_start_token_ids)
     if not start:
         raise InvalidRequest(
             f"`target_lang` is required: the decoder of `{model.name}` starts with a language token", "target_lang"

@@ -23,7 +23,7 @@ from server.ipc.params import GenerationParams, TimestampRules
 from server.operations.cost import Cost
 from server.operations.encode import matrices
 from server.operations.runtime import Runtime, ServedModel
-from server.text.speech import SpeechTask, SpeechTokens, SpokenPart, cut
+from server.text.speech import SpeechSegment, SpeechTask, SpeechTokens, split_window
 from server.text.subtitles import SubtitleLine
 from server.text.tokenizer import Tokenizer
 
@@ -119,7 +119,7 @@ async def transcribe(runtime: Runtime, call: Call, spec: TranscribeSpec) -> Tran
     prefix = tokens.prefix(language, spec.task, with_times, prompt)
     context = model.info.context_tokens
     max_new_tokens = min(model.info.generation.max_new_tokens or context, context - len(prefix))
-    parts: list[tuple[SpokenPart, int, float | None]] = []
+    parts: list[tuple[SpeechSegment, int, float | None]] = []
     start = 0
     while start < total_frames:
         row = GenerateRow(call.next_id(), max_new_tokens, decoder_token_ids=prefix, seed=seed)
@@ -127,7 +127,7 @@ async def transcribe(runtime: Runtime, call: Call, spec: TranscribeSpec) -> Tran
         logprobs = [entry.logprob for entry in best.logprobs or ()]
         mean = float(np.mean(logprobs)) if logprobs else None
         text = best.token_ids[:-1] if best.stop_token_id is not None else best.token_ids
-        found_parts, step = cut(text, tokens.first_time, start, min(window_frames, total_frames - start))
+        found_parts, step = split_window(text, tokens.first_timestamp, start, min(window_frames, total_frames - start))
         parts += [(part, start, mean) for part in found_parts]
         start += step
     return _transcript(parts, language, seconds, tokens, model.tokenizer)
@@ -137,12 +137,12 @@ async def _frames(
     runtime: Runtime, call: Call, model: ServedModel, samples: audio.Samples, window_frames: int
 ) -> audio.Frames:
     """Log-mel frames of the whole recording, computed by the worker."""
-    waves = await runtime.in_thread(lambda: audio.pieces(samples, window_frames))
+    waves = await runtime.in_thread(lambda: audio.split_samples(samples, window_frames))
     found: list[audio.Frames] = []
     for at in range(0, len(waves), WAVES_PER_MESSAGE):
         items = [EncodeItem([], samples=wave.astype("<f4").tobytes()) for wave in waves[at : at + WAVES_PER_MESSAGE]]
         found += await matrices(call, Encode(call.next_id(), model.name, "log_mel", items, deadline=call.deadline))
-    return await runtime.in_thread(lambda: audio.join(found))
+    return await runtime.in_thread(lambda: audio.join_log_mel(found))
 
 
 async def _generate(
@@ -211,13 +211,13 @@ def _params(spec: TranscribeSpec, model: ServedModel, tokens: SpeechTokens, with
         early_stopping=defaults.early_stopping or False,
         repetition_penalty=defaults.repetition_penalty or 1.0,
         no_repeat_ngram_size=defaults.no_repeat_ngram_size or 0,
-        timestamps=TimestampRules(tokens.first_time, tokens.max_initial) if with_times else None,
+        timestamps=TimestampRules(tokens.first_timestamp, tokens.max_initial) if with_times else None,
         logprobs=spec.with_logprobs,
     )
 
 
 def _transcript(
-    parts: list[tuple[SpokenPart, int, float | None]],
+    parts: list[tuple[SpeechSegment, int, float | None]],
     language: str | None,
     seconds: float,
     tokens: SpeechTokens,
@@ -227,7 +227,9 @@ def _transcript(
 
     def text_of(token_ids: list[int]) -> str:
         """The text without time tokens and other special tokens."""
-        return tokenizer.decode([token for token in token_ids if token < tokens.first_time], skip_special_tokens=True)
+        return tokenizer.decode(
+            [token for token in token_ids if token < tokens.first_timestamp], skip_special_tokens=True
+        )
 
     lines = [
         SubtitleLine(

@@ -19,7 +19,7 @@ from server.operations.generation_params import resolve
 from server.operations.generation_run import TextRun, Timings, Usage
 from server.operations.runtime import Runtime, ServedModel
 from server.operations.segments import Segment, SegmentDelta, SegmentedText
-from server.text.languages import Plan, UnknownPair
+from server.text.languages import TranslationPrompt, UnknownPair
 
 
 @dataclass(frozen=True)
@@ -50,9 +50,9 @@ class TranslateSpec:
 
         A segment is encoded up to twice: once to see whether it fits the model, once to translate it.
         """
-        plan = _plan(self, model)
+        language_prompt = _language_prompt(self, model)
         lengths = [1] * characters_of(self.inputs) if self.splits else [len(text) for text in self.inputs]
-        lengths = [len(plan.prefix) + length for length in lengths]
+        lengths = [len(language_prompt.prefix) + length for length in lengths]
         tokens = [max_tokens(length, model.max_input_tokens) for length in lengths]
         options = replace(self.options, num_return_sequences=1 + self.num_alternatives)
         return generation_cost(options, model, 2 * sum(lengths), tokens, candidates=1)
@@ -102,7 +102,7 @@ class TranslateRun:
     run: TextRun
     spec: TranslateSpec
     model: ServedModel
-    plan: Plan
+    language_prompt: TranslationPrompt
     seed: int
     inputs: list[SegmentedText]
     places: list[tuple[SegmentedText, int]]
@@ -137,8 +137,8 @@ class TranslateRun:
         options, parts = self.spec.options, text.best()
         return Translation(
             text.text(0),
-            self.plan.source_lang or options.source_lang,
-            self.plan.target_lang or options.target_lang,
+            self.language_prompt.source_lang or options.source_lang,
+            self.language_prompt.target_lang or options.target_lang,
             text.score(0),
             [(text.text(rank), text.score(rank)) for rank in range(1, text.ranks)],
             text.finish_reason(),
@@ -150,14 +150,14 @@ class TranslateRun:
 
 async def translate(runtime: Runtime, call: Call, spec: TranslateSpec) -> TranslateRun:
     """Validate, split, tokenize and submit. Raises InvalidRequest that names the option at fault."""
-    model, plan = _choose(runtime, spec)
+    model, language_prompt = _choose(runtime, spec)
     options = spec.options
     _check(spec)
     rules, token_bytes = await grammar.prepare(
         runtime, model, options.text_format, continues=options.decoder_prefix is not None
     )
     ranks = spec.num_alternatives + 1
-    resolved = resolve(options, model, plan, min_beams=ranks, grammar=rules)
+    resolved = resolve(options, model, language_prompt, min_beams=ranks, grammar=rules)
     params = resolved.params
     if params.num_beams < ranks:
         raise InvalidRequest(
@@ -166,11 +166,11 @@ async def translate(runtime: Runtime, call: Call, spec: TranslateSpec) -> Transl
     params = msgspec.structs.replace(params, num_return_sequences=ranks)
     if params.stop_texts and token_bytes is None:
         token_bytes = await grammar.token_bytes_for_stops(runtime, model)
-    inputs = [SegmentedText(i, parts) for i, parts in enumerate(await _split(runtime, model, spec, plan))]
+    inputs = [SegmentedText(i, parts) for i, parts in enumerate(await _split(runtime, model, spec, language_prompt))]
     places = [(one, index) for one in inputs for index, segment in enumerate(one.segments) if segment.text.strip()]
     texts = [one.segments[index].text for one, index in places]
-    sources = await prompts.encode_texts(runtime, model, texts, plan, options, "inputs") if texts else []
-    start = prompts.decoder_start(model, plan)
+    sources = await prompts.encode_texts(runtime, model, texts, language_prompt, options, "inputs") if texts else []
+    start = prompts.decoder_start(model, language_prompt)
     prefix = prompts.decoder_prefix(options, model)
     shown = text_options(options, token_bytes)
     rows: list[GenerateRow] = []
@@ -198,7 +198,7 @@ async def translate(runtime: Runtime, call: Call, spec: TranslateSpec) -> Transl
     message = Generate(model.name, params, sources, rows, call.deadline)
     prompts.check_attention_size(message)
     call.submit(message)
-    return TranslateRun(TextRun(call, answers), spec, model, plan, resolved.seed, inputs, places, sources)
+    return TranslateRun(TextRun(call, answers), spec, model, language_prompt, resolved.seed, inputs, places, sources)
 
 
 def _check(spec: TranslateSpec) -> None:
@@ -219,19 +219,19 @@ def _check(spec: TranslateSpec) -> None:
         )
 
 
-def _choose(runtime: Runtime, spec: TranslateSpec) -> tuple[ServedModel, Plan]:
+def _choose(runtime: Runtime, spec: TranslateSpec) -> tuple[ServedModel, TranslationPrompt]:
     """The first model that offers the pair of languages. Raises InvalidRequest that lists the pairs on offer."""
     refusals = []
     for model in runtime.candidates(spec.model, "translate"):
         try:
-            return model, _plan(spec, model)
+            return model, _language_prompt(spec, model)
         except InvalidRequest as error:
             refusals.append((model.name, error.message))
     text = refusals[0][1] if len(refusals) == 1 else "; ".join(f"{name}: {reason}" for name, reason in refusals)
     raise InvalidRequest(text, "target_lang")
 
 
-def _plan(spec: TranslateSpec, model: ServedModel) -> Plan:
+def _language_prompt(spec: TranslateSpec, model: ServedModel) -> TranslationPrompt:
     """How the checkpoint is asked for this translation. Raises InvalidRequest if it does not offer the pair."""
     try:
         return model.text.languages.match(spec.options.source_lang, spec.options.target_lang)
@@ -239,7 +239,9 @@ def _plan(spec: TranslateSpec, model: ServedModel) -> Plan:
         raise InvalidRequest(str(error), "target_lang") from None
 
 
-async def _split(runtime: Runtime, model: ServedModel, spec: TranslateSpec, plan: Plan) -> list[list[Segment]]:
+async def _split(
+    runtime: Runtime, model: ServedModel, spec: TranslateSpec, language_prompt: TranslationPrompt
+) -> list[list[Segment]]:
     """The segments of each input, each short enough for the model."""
     if not spec.splits:
         return [segments.whole(text) for text in spec.inputs]
@@ -249,9 +251,11 @@ async def _split(runtime: Runtime, model: ServedModel, spec: TranslateSpec, plan
     def fits(text: str) -> bool:
         if not limit or len(text) < limit // 2:
             return True
-        own_specials = plan.trailing_source_ids is None
-        encoded = model.tokenizer.encode([plan.prefix + text], add_special_tokens=own_specials, offsets=False)[0]
-        return len(prompts.with_language_tokens(encoded, plan).ids) <= limit
+        own_specials = language_prompt.trailing_source_ids is None
+        encoded = model.tokenizer.encode(
+            [language_prompt.prefix + text], add_special_tokens=own_specials, offsets=False
+        )[0]
+        return len(prompts.with_language_tokens(encoded, language_prompt).ids) <= limit
 
-    target = plan.target_lang or spec.options.target_lang
+    target = language_prompt.target_lang or spec.options.target_lang
     return await runtime.in_thread(lambda: [segments.split(text, target, fits) for text in spec.inputs])

@@ -1,4 +1,4 @@
-"""The files of a checkpoint that the HTTP process reads: tokenizer, languages, speech tokens, prompts, chat templates."""
+"""Files of a checkpoint that the HTTP process reads: tokenizer, languages, speech tokens, prompts, templates."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Language codes: ISO 639 (`de`, `deu`), BCP 47 (`de-AT`), FLORES-200 (`deu_Latn`) and mBART (`de_DE`), to one form."""
+"""Parse language codes of ISO 639 (`de`, `deu`), BCP 47 (`de-AT`), FLORES-200 (`deu_Latn`) and mBART (`de_DE`)."""
 
 from __future__ import annotations
 
@@ -11,7 +11,12 @@ _CODE = re.compile(r"([a-z]{2,3})(?:[-_]([a-z]{4}))?(?:[-_]([a-z]{2}|\d{3}))?", 
 
 @dataclass(frozen=True)
 class Language:
-    """language: ISO 639-1 where there is one, else 639-3. script: ISO 15924 (`Latn`). region: ISO 3166 (`AT`)."""
+    """A language, with a script and a region where its code names them.
+
+    language: ISO 639-1 code where the language has one, else ISO 639-3.
+    script: ISO 15924 code (`Latn`).
+    region: ISO 3166 code (`AT`).
+    """
 
     language: str
     script: str | None = None
@@ -22,25 +27,25 @@ class Language:
 
     @property
     def likely_script(self) -> str | None:
-        """The script, also where only the region tells it: Chinese of Taiwan is in traditional characters."""
+        """The stated script, or the usual script of the region (traditional characters for Chinese in Taiwan)."""
         return self.script or _SCRIPT_OF_REGION.get((self.language, self.region or ""))
 
     def fits(self, offered: Language) -> int:
-        """How well an offered language answers this one: 0 not at all, more is better.
+        """Score of an offered language for a request for this one: 0 for no match, higher for better ones.
 
-        Another script is another text; another region is not.
+        Languages with different scripts do not match. Languages with different regions do.
         """
         if self.language != offered.language:
             return 0
-        script, theirs = self.likely_script, offered.likely_script
-        if script and theirs and script != theirs:
+        script, offered_script = self.likely_script, offered.likely_script
+        if script and offered_script and script != offered_script:
             return 0
-        same = (script == theirs) + (self.region == offered.region)
+        same = (script == offered_script) + (self.region == offered.region)
         return 1 + 2 * same + (offered.script is None and offered.region is None)
 
 
 def parse_language(code: str) -> Language | None:
-    """The language that a code of any of the four kinds means; None for what is no code."""
+    """Parse a language code in any of the four notations. None for a string that is not a code."""
     match = _CODE.fullmatch(code.strip())
     if match is None:
         return None
@@ -54,12 +59,12 @@ def parse_language(code: str) -> Language | None:
 
 
 def english_name(language: Language) -> str | None:
-    """The English name of a language, for models that are asked in words; None for one without a two-letter code."""
+    """The English name of a language; None for a language without a two-letter code."""
     return _names().get(language.language)
 
 
 def is_collective(code: str) -> bool:
-    """Whether a code means a group of languages (ISO 639-5, or a name that OPUS-MT gave to one)."""
+    """Whether a code is that of a group of languages (ISO 639-5, or a group name of OPUS-MT)."""
     return code in _OPUS_GROUPS or code.lower() in _ISO_639_5.split()
 
 

@@ -1,11 +1,11 @@
-"""Which translations a checkpoint offers, and how to ask it for one.
+"""Translations that a checkpoint offers, and the prompt for each of them.
 
-- Marian: the pair of `tokenizer_config.json`, else of the directory's name (`opus-mt-en-fr`); a model with several
-  target languages has a token for each, `>>fra<<`, which goes before the source text.
-- T5 and others: the prefixes that `config.json` names (`task_specific_params`, `translation_en_to_fr`); a T5 that names
-  none is asked in words, `translate English to French: ` (Raffel et al. 2020, arXiv:1910.10683, appendix D).
-- mBART, mBART-50, NLLB and M2M100: each language that has a token, to each other (`fairseq`).
-- BART without such prefixes offers none.
+- Marian: the language pair in `tokenizer_config.json`, else in the name of the directory (`opus-mt-en-fr`). A model
+  with several target languages has a token for each (`>>fra<<`), which precedes the source text.
+- T5 and others: the prefixes in `config.json` (`task_specific_params`, `translation_en_to_fr`). A T5 without them takes
+  languages by name: `translate English to French: ` (Raffel et al. 2020, arXiv:1910.10683, appendix D).
+- mBART, mBART-50, NLLB and M2M100: from each language with a token to each other one (`fairseq`).
+- BART without prefixes: none.
 """
 
 from __future__ import annotations
@@ -21,24 +21,26 @@ from server.text.language_codes import Language, english_name, is_collective, pa
 from server.text.tokenizer import Tokenizer
 from server.text.tokenizer_files import read_json, read_tokenizer_files
 
-_LISTED = 30
+_MAX_LISTED = 30
 _OPUS_NAME = re.compile(r"opus-mt-(?:tc-(?:[a-z]+-)*?(?:base|big|tiny)-|tc-)?([\w+]+)-([\w+]+)$")
 _TASK = re.compile(r"translation_(\w+)_to_(\w+)")
 
 
 class UnknownPair(ValueError):
-    """The checkpoint does not offer this translation. The message lists what it offers."""
+    """The checkpoint does not offer this translation. The message lists the translations it offers."""
 
 
 @dataclass(frozen=True)
-class Plan:
-    """How to ask for one translation.
+class TranslationPrompt:
+    """The prompt for one translation.
 
-    prefix: text before the source text. leading_source_ids: token ids before those of the source text.
-    trailing_source_ids: token ids after them; None where the tokenizer's own special tokens go around the text instead.
-    forced_bos_id: the answer's first token, where the checkpoint chooses the target language so.
-    decoder_start_ids: what the decoder starts from, where it chooses so; None for the checkpoint's own.
-    source_lang, target_lang: in the checkpoint's own words; None for a source that it does not tell apart.
+    prefix: text before the source text.
+    leading_source_ids: token ids before the source text.
+    trailing_source_ids: token ids after the source text. None where the tokenizer adds its own special tokens instead.
+    forced_bos_id: first token of the translation, for checkpoints that choose the target language with it.
+    decoder_start_ids: decoder prompt, for checkpoints that choose the target language with it; else None.
+    source_lang, target_lang: the checkpoint's language codes. source_lang is None where the model takes a group of
+        languages without distinguishing them.
     """
 
     prefix: str = ""
@@ -52,7 +54,7 @@ class Plan:
 
 @dataclass(frozen=True)
 class _Source:
-    """A language to translate from, and what asks for it; None and None for a group that is not told apart."""
+    """A source language and its part of the prompt. name and language are None for a group of languages."""
 
     name: str | None
     language: Language | None
@@ -63,7 +65,7 @@ class _Source:
 
 @dataclass(frozen=True)
 class _Target:
-    """A language to translate to, and what asks for it."""
+    """A target language and its part of the prompt."""
 
     name: str
     language: Language
@@ -74,7 +76,7 @@ class _Target:
 
 @dataclass(frozen=True)
 class _Offer:
-    """Translations from each of some languages to each of some, except to itself."""
+    """Translations from each source to each target language, except to itself."""
 
     sources: tuple[_Source, ...]
     targets: tuple[_Target, ...]
@@ -91,43 +93,48 @@ class _Offer:
 
 
 class TranslationLanguages:
-    """What one checkpoint translates. `in_words`: any two languages may be asked for by their names."""
+    """The translations of one checkpoint.
 
-    def __init__(self, offers: Iterable[_Offer], in_words: bool = False) -> None:
+    offers: the translations with their prompts.
+    by_name: whether the model takes any two languages, by their English names.
+    """
+
+    def __init__(self, offers: Iterable[_Offer], by_name: bool = False) -> None:
         self._offers = tuple(offers)
-        self._in_words = in_words
+        self._by_name = by_name
 
     @classmethod
     def from_checkpoint(cls, directory: Path, family: str, tokenizer: Tokenizer) -> TranslationLanguages:
-        """Read a checkpoint's languages. family: its name (`marian`, `t5`, `bart`)."""
+        """Read the languages of a checkpoint. family: value of `model_type` (`marian`, `t5`, `bart`)."""
         if family in ("marian", "triptych"):
             return cls(_marian_offers(directory, tokenizer))
         config = read_json(directory, "config.json")
         if family in ("mbart", "m2m_100"):
             return cls(_fairseq_offers(directory, config, tokenizer))
         offers = _task_offers(config)
-        return cls(offers, in_words=family == "t5" and not offers)
+        return cls(offers, by_name=family == "t5" and not offers)
 
     def pairs(self) -> list[tuple[str, str]]:
-        """(source, target) of everything on offer, in the checkpoint's own words; `mul` for any source.
+        """(source, target) codes of all translations, in the checkpoint's codes; `mul` for a group of sources.
 
-        Of a checkpoint that translates from each of its languages to each: (language, `mul`) and (`mul`, language).
+        A checkpoint that translates between all its languages has (language, `mul`) and (`mul`, language) for each.
         """
         return [pair for offer in self._offers for pair in offer.pairs()]
 
-    def match(self, source: str | None, target: str | None) -> Plan:
-        """The plan for a pair of codes of any kind; a code that is left out matches what there is only one of.
+    def match(self, source: str | None, target: str | None) -> TranslationPrompt:
+        """The prompt for a pair of language codes in any notation.
 
-        Raises UnknownPair, also for what is no language code.
+        source, target: a code, or None where the checkpoint offers only one language.
+        Raises UnknownPair for a pair that is not offered, is ambiguous, or contains an invalid code.
         """
-        wanted = [None if code is None else parse_language(code) for code in (source, target)]
-        for name, code, language in zip(("source_lang", "target_lang"), (source, target), wanted, strict=True):
+        requested = [None if code is None else parse_language(code) for code in (source, target)]
+        for name, code, language in zip(("source_lang", "target_lang"), (source, target), requested, strict=True):
             if code is not None and language is None:
-                raise UnknownPair(f"{name} is not a language code; {self._listing()}")
-        wanted_source, wanted_target = wanted
-        if self._in_words:
-            return _in_words(wanted_source, wanted_target)
-        scored = [_closest(offer, wanted_source, wanted_target) for offer in self._offers]
+                raise UnknownPair(f"{name} is not a language code: {self._listing()}")
+        source_language, target_language = requested
+        if self._by_name:
+            return _prompt_by_name(source_language, target_language)
+        scored = [_closest(offer, source_language, target_language) for offer in self._offers]
         best = max((score for score, _ in scored), default=0)
         found = [offer for score, offer in scored if score == best and best > 0]
         ambiguous = {
@@ -136,32 +143,35 @@ class TranslationLanguages:
                 ("source_lang", {one.language for offer in found for one in offer.sources}),
                 ("target_lang", {one.language for offer in found for one in offer.targets}),
             )
-            if {"source_lang": wanted_source, "target_lang": wanted_target}[name] is None and len(languages) > 1
+            if {"source_lang": source_language, "target_lang": target_language}[name] is None and len(languages) > 1
         }
         if ambiguous:
-            raise UnknownPair(f"{' and '.join(sorted(ambiguous))} must be given; {self._listing()}")
-        plans = (_plan(one, other) for offer in found for one in offer.sources for other in offer.targets)
-        plan = next((plan for plan in plans if plan.source_lang != plan.target_lang), None)
-        if plan is None:
-            raise UnknownPair(f"no such translation; {self._listing()}")
-        return plan
+            verb = "is" if len(ambiguous) == 1 else "are"
+            raise UnknownPair(f"{' and '.join(sorted(ambiguous))} {verb} required: {self._listing()}")
+        prompts = (_prompt(one, other) for offer in found for one in offer.sources for other in offer.targets)
+        prompt = next((prompt for prompt in prompts if prompt.source_lang != prompt.target_lang), None)
+        if prompt is None:
+            raise UnknownPair(f"this translation is not offered: {self._listing()}")
+        return prompt
 
     def _listing(self) -> str:
         if not self._offers:
-            return "this model offers any two languages by name" if self._in_words else "this model offers none"
+            return (
+                f"this model {'translates between any two languages' if self._by_name else 'has no list of languages'}"
+            )
         every = [offer for offer in self._offers if offer.is_all_to_all]
         if every:
-            return f"this model offers any two of {_first_few([target.name for target in every[0].targets])}"
-        return "this model offers " + _first_few([f"{source}-{target}" for source, target in self.pairs()])
+            return f"this model translates between {_first_few([target.name for target in every[0].targets])}"
+        return "this model translates " + _first_few([f"{source}-{target}" for source, target in self.pairs()])
 
 
 def _first_few(names: list[str]) -> str:
-    more = [f"and {len(names) - _LISTED} more"] if len(names) > _LISTED else []
-    return ", ".join(names[:_LISTED] + more)
+    more = [f"and {len(names) - _MAX_LISTED} more"] if len(names) > _MAX_LISTED else []
+    return ", ".join(names[:_MAX_LISTED] + more)
 
 
 def _closest(offer: _Offer, source: Language | None, target: Language | None) -> tuple[int, _Offer]:
-    """How well an offer answers, 0 not at all, and what of it does so best. A language left out fits all equally."""
+    """Score of an offer, 0 for no match, and the offer reduced to its best languages. None matches any language."""
     sources = [1 if source is None or one.language is None else source.fits(one.language) for one in offer.sources]
     targets = [1 if target is None else target.fits(one.language) for one in offer.targets]
     from_source, to_target = max(sources, default=0), max(targets, default=0)
@@ -172,8 +182,8 @@ def _closest(offer: _Offer, source: Language | None, target: Language | None) ->
     return (from_source * 16 + to_target if from_source and to_target else 0), closest
 
 
-def _plan(source: _Source, target: _Target) -> Plan:
-    return Plan(
+def _prompt(source: _Source, target: _Target) -> TranslationPrompt:
+    return TranslationPrompt(
         prefix=source.prefix,
         leading_source_ids=(*target.leading, *source.leading),
         trailing_source_ids=source.trailing,
@@ -184,15 +194,16 @@ def _plan(source: _Source, target: _Target) -> Plan:
     )
 
 
-def _in_words(source: Language | None, target: Language | None) -> Plan:
+def _prompt_by_name(source: Language | None, target: Language | None) -> TranslationPrompt:
     names = [language and english_name(language) for language in (source, target)]
     if not all(names):
-        raise UnknownPair("source_lang and target_lang must both be given, as languages with a two-letter code")
-    return Plan(f"translate {names[0]} to {names[1]}: ", source_lang=str(source), target_lang=str(target))
+        raise UnknownPair("source_lang and target_lang are required, both as languages with a two-letter code")
+    prefix = f"translate {names[0]} to {names[1]}: "
+    return TranslationPrompt(prefix, source_lang=str(source), target_lang=str(target))
 
 
 def _task_offers(config: Mapping[str, Any]) -> list[_Offer]:
-    """Offers of `task_specific_params`; entries that are no translation, or have no prefix, are not offers."""
+    """The translations in `task_specific_params` that have a prefix."""
     tasks = config.get("task_specific_params")
     offers = []
     for task, settings in tasks.items() if isinstance(tasks, dict) else ():
@@ -207,8 +218,11 @@ def _task_offers(config: Mapping[str, Any]) -> list[_Offer]:
 
 
 def _fairseq_offers(directory: Path, config: Mapping[str, Any], tokenizer: Tokenizer) -> list[_Offer]:
-    """Every language to every other. mBART's decoder starts from the target language, the others' first new token is
-    it; a checkpoint that names such a token itself translates to that language only."""
+    """Translations from every language to every other.
+
+    The decoder prompt of mBART is the target language's token; for the other families it is the first new token. A
+    checkpoint whose configuration sets this token translates to that language only.
+    """
     tokens, end = language_tokens(tokenizer, read_tokenizer_files(directory)), tokenizer.special.eos
     if tokens is None or end is None:
         return []
@@ -217,16 +231,18 @@ def _fairseq_offers(directory: Path, config: Mapping[str, Any], tokenizer: Token
     for code, language in languages.items():
         leading, trailing = tokens.around(code, end)
         sources.append(_Source(code, language, "", leading, trailing))
-    starts = tokens.kind == "mbart"
-    name = "decoder_start_token_id" if starts else "forced_bos_token_id"
+    is_decoder_start = tokens.kind == "mbart"
+    name = "decoder_start_token_id" if is_decoder_start else "forced_bos_token_id"
     generation = read_json(directory, "generation_config.json")
-    chosen = config.get(name) if generation.get(name) is None else generation[name]
+    configured = config.get(name) if generation.get(name) is None else generation[name]
     targets = []
     for code, language in languages.items():
         token_id = tokens.ids[code]
-        if chosen == token_id or chosen not in tokens.ids.values():
-            start = (token_id,) if starts else None
-            targets.append(_Target(code, language, (), None if starts else token_id, start))
+        if configured == token_id or configured not in tokens.ids.values():
+            if is_decoder_start:
+                targets.append(_Target(code, language, decoder_start_ids=(token_id,)))
+            else:
+                targets.append(_Target(code, language, forced_bos_id=token_id))
     return [_Offer(tuple(sources), tuple(targets))]
 
 
@@ -248,7 +264,7 @@ def _marian_offers(directory: Path, tokenizer: Tokenizer) -> list[_Offer]:
 
 
 def _opus_name(directory: Path) -> tuple[str, str] | None:
-    """The pair in the name of the directory, or in that of the hub repository whose snapshot it is."""
+    """The language pair in the name of the directory, or of the hub repository that the directory is a snapshot of."""
     home = directory.resolve()
     for name in (home.name, home.parent.parent.name.rpartition("--")[2]):
         match = _OPUS_NAME.fullmatch(name)
@@ -265,22 +281,25 @@ def _sources(stated: str) -> list[tuple[str | None, Language | None]]:
 
 
 def _targets(stated: str, tokenizer: Tokenizer) -> list[tuple[str, Language, tuple[int, ...]]]:
-    """(name, language, tokens before the source text) of each target: those with a token, else the stated one."""
+    """(name, language, tokens before the source text) of each target language.
+
+    The languages with a token, else the stated ones.
+    """
     tokens = ((tokenizer.id_to_token(token_id) or "", token_id) for token_id in range(tokenizer.vocab_size))
-    chosen: list[tuple[str, Language, tuple[int, ...]]] = []
+    found: list[tuple[str, Language, tuple[int, ...]]] = []
     for token, token_id in tokens:
         if token.startswith(">>") and token.endswith("<<"):
             language = parse_language(token[2:-2])
             if language is not None:
-                chosen.append((token[2:-2], language, (token_id,)))
-    if chosen:
-        return chosen
+                found.append((token[2:-2], language, (token_id,)))
+    if found:
+        return found
     languages = ((code, parse_language(code)) for code in _codes(stated))
     return [(code, language, ()) for code, language in languages if language is not None and not is_collective(code)]
 
 
 def _codes(stated: str) -> list[str]:
-    """One code, or several joined by `+` or, where that is no code itself, by `_`."""
+    """Split codes that are joined by `+` or `_`. A code that contains `_` itself is not split."""
     if parse_language(stated) is not None or is_collective(stated):
         return [stated]
     return re.split(r"[+_]", stated)

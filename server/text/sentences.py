@@ -1,8 +1,11 @@
-"""A text cut into sentences that can be joined again: nothing of it is lost, and white space stays where it was.
+"""Split a text into sentences, and join their translations with the original white space.
 
-Language-neutral, by punctuation alone: a full stop ends a sentence where white space and no small letter follow,
-unless it belongs to an abbreviation, an initial or an ordinal; the full stops of Chinese and Japanese end one at once;
-a line break always does. Two sentences taken for one cost little, one cut in two costs its meaning: doubt does not cut.
+The rules use punctuation only, so that they work for all languages:
+- A line break ends a sentence.
+- A full stop ends a sentence when white space and no lower-case letter follow. It does not after an abbreviation, an
+  initial or an ordinal number.
+- The full stops of Chinese and Japanese end a sentence without white space.
+In doubt a text is not split: translating half a sentence is worse than translating two sentences together.
 """
 
 from __future__ import annotations
@@ -22,27 +25,31 @@ _BOUNDARY = re.compile(
 )
 _LAST_WORD = re.compile(r"(?:^|[^\w.])([\w.]*)$")
 _OPENING = "\"'“‘«‹([{„¿¡ —–-"
-_WORD_REACH = 24
+_MAX_WORD_CHARACTERS = 24
 
 _ABBREVIATIONS = """
 mr mrs ms mx dr prof rev hon gen col maj capt lt sgt sen rep gov pres st mt ft fr sr jr messrs mme mlle mm sra srta
 dra fig figs eq sec ch vol nr nos abs bd hr frl dipl ing jh pp cf vs v ca approx est z.b d.h u.a o.ä bzw e.g i.e viz
 resp p.ex c.-à-d t.ex ej p.ej jan feb mar apr jun jul aug sep sept oct nov dec av bld blvd rd
 """
-_BEFORE_A_NAME = frozenset(_ABBREVIATIONS.split())
-"""Abbreviations that more of the sentence follows, even with a capital letter."""
+_INNER_ABBREVIATIONS = frozenset(_ABBREVIATIONS.split())
+"""Abbreviations that do not end a sentence, even before a capital letter."""
 
 
 @dataclass(frozen=True)
 class Sentence:
-    """text: without white space around it; empty where a text begins with white space. separator: what follows it."""
+    """A sentence of a text.
+
+    text: the sentence without white space around it. Empty for the first item of a text that begins with white space.
+    separator: white space that follows it.
+    """
 
     text: str
     separator: str
 
 
 def split_sentences(text: str) -> list[Sentence]:
-    """The sentences of a text, in order. `join_sentences` of their texts gives back `text` exactly."""
+    """The sentences of a text, in order. `join_sentences` of their texts equals `text`."""
     sentences = []
     start = 0
     leading = len(text) - len(text.lstrip())
@@ -66,21 +73,22 @@ def split_sentences(text: str) -> list[Sentence]:
 
 
 def join_sentences(texts: Sequence[str], sentences: Sequence[Sentence]) -> str:
-    """`texts`, one for each sentence (a translation of it), with the white space of the original between them."""
+    """Join one text per sentence (its translation) with the white space of the original."""
     return "".join(text + sentence.separator for text, sentence in zip(texts, sentences, strict=True))
 
 
 def _ends_sentence(text: str, match: re.Match[str]) -> bool:
-    following = text[match.end() : match.end() + _WORD_REACH].lstrip(_OPENING)
+    """Whether punctuation and white space, matched by `_BOUNDARY`, end a sentence."""
+    following = text[match.end() : match.end() + _MAX_WORD_CHARACTERS].lstrip(_OPENING)
     if "\n" in match["space"]:
         return True
     if following[:1].islower():
         return False
     if match[0].rstrip() != ".":
         return True
-    before = _LAST_WORD.search(text[max(match.start() - _WORD_REACH, 0) : match.start()])
+    before = _LAST_WORD.search(text[max(match.start() - _MAX_WORD_CHARACTERS, 0) : match.start()])
     word = before[1] if before else ""
     if word.isdecimal():
-        return len(word) > 2  # an ordinal, or the number of a list's entry
+        return len(word) > 2  # shorter numbers are ordinals or numbers of list items
     is_initial = len(word) == 1 and word.isupper()
-    return not is_initial and word.lower() not in _BEFORE_A_NAME
+    return not is_initial and word.lower() not in _INNER_ABBREVIATIONS

@@ -1,7 +1,7 @@
-"""What the JSON files around a tokenizer say: special tokens, added tokens, and how to treat text.
+"""Read the JSON files of a tokenizer: special tokens, added tokens, and settings.
 
-`tokenizer_config.json` first; without its table of added tokens the older `special_tokens_map.json` and
-`added_tokens.json`; and what a family's tokenizers have by default.
+`tokenizer_config.json` comes first. Where it has no table of added tokens, the older files `special_tokens_map.json`
+and `added_tokens.json` are read. Defaults of the tokenizer's family fill the rest.
 """
 
 from __future__ import annotations
@@ -19,7 +19,8 @@ from weights.resolve import file_in
 
 ROLES = ("bos", "eos", "unk", "sep", "pad", "cls", "mask")
 
-_SANE_LENGTH = 10_000_000
+_MAX_LENGTH_LIMIT = 10_000_000
+"""Larger values of `model_max_length` mean that there is no limit."""
 _KINDS = {
     "bert": "bert",
     "distilbert": "bert",
@@ -59,23 +60,31 @@ _KINDS = {
     "debertav2": "deberta",
     "deberta-v2": "deberta",
 }
-_ANGLED = {"bos": "<s>", "eos": "</s>", "sep": "</s>", "cls": "<s>", "unk": "<unk>", "pad": "<pad>", "mask": "<mask>"}
-_BOXED = {"bos": "[CLS]", "eos": "[SEP]", "sep": "[SEP]", "cls": "[CLS]", "mask": "[MASK]"}
+_ROBERTA_ROLES = {
+    "bos": "<s>",
+    "eos": "</s>",
+    "sep": "</s>",
+    "cls": "<s>",
+    "unk": "<unk>",
+    "pad": "<pad>",
+    "mask": "<mask>",
+}
+_ALBERT_ROLES = {"bos": "[CLS]", "eos": "[SEP]", "sep": "[SEP]", "cls": "[CLS]", "mask": "[MASK]"}
 _DEFAULT_ROLES: Mapping[str, Mapping[str, Any]] = {
     "bert": {"unk": "[UNK]", "sep": "[SEP]", "pad": "[PAD]", "cls": "[CLS]", "mask": "[MASK]"},
     "gpt2": {"unk": "<|endoftext|>", "bos": "<|endoftext|>", "eos": "<|endoftext|>"},
-    "roberta": _ANGLED,
-    "xlm-roberta": _ANGLED,
-    "camembert": _ANGLED | {"mask": {"content": "<mask>", "lstrip": True}},
-    "mpnet": {**_ANGLED, "unk": "[UNK]"},
-    "albert": {**_BOXED, "unk": "<unk>", "pad": "<pad>"},
-    "big_bird": {**_ANGLED, "sep": "[SEP]", "cls": "[CLS]", "mask": {"content": "[MASK]", "lstrip": True}},
-    "deberta": {**_BOXED, "unk": "[UNK]", "pad": "[PAD]"},
-    "mbart": _ANGLED,
-    "mbart50": _ANGLED,
-    "nllb": _ANGLED,
+    "roberta": _ROBERTA_ROLES,
+    "xlm-roberta": _ROBERTA_ROLES,
+    "camembert": _ROBERTA_ROLES | {"mask": {"content": "<mask>", "lstrip": True}},
+    "mpnet": {**_ROBERTA_ROLES, "unk": "[UNK]"},
+    "albert": {**_ALBERT_ROLES, "unk": "<unk>", "pad": "<pad>"},
+    "big_bird": {**_ROBERTA_ROLES, "sep": "[SEP]", "cls": "[CLS]", "mask": {"content": "[MASK]", "lstrip": True}},
+    "deberta": {**_ALBERT_ROLES, "unk": "[UNK]", "pad": "[PAD]"},
+    "mbart": _ROBERTA_ROLES,
+    "mbart50": _ROBERTA_ROLES,
+    "nllb": _ROBERTA_ROLES,
     "m2m100": {"bos": "<s>", "eos": "</s>", "sep": "</s>", "unk": "<unk>", "pad": "<pad>"},
-    "blenderbot": _ANGLED,
+    "blenderbot": _ROBERTA_ROLES,
     "t5": {"eos": "</s>", "unk": "<unk>", "pad": "<pad>"},
     "blenderbot-small": {"bos": "__start__", "eos": "__end__", "unk": "__unk__", "pad": "__null__"},
     "byt5": {"eos": "</s>", "unk": "<unk>", "pad": "<pad>"},
@@ -89,12 +98,15 @@ _DEFAULT_ROLES: Mapping[str, Mapping[str, Any]] = {
 class TokenizerFiles:
     """The settings of a checkpoint's tokenizer.
 
-    kind: the family whose conventions hold (`bert`, `gpt2`, `roberta`, `t5`, `deberta`, `mbart`...), or empty.
-    roles: tokens with a role, by the role's name; defaults of the kind included, so a vocabulary may
-        lack them. stated_roles: those that the files themselves name.
-    added: tokens by id beside the vocabulary's own. extra_special: further tokens that are not text.
-    max_length: tokens, None where the files set no sane limit.
-    config: `tokenizer_config.json` as it is. lower_case: texts are lower-cased before all else (sentence-transformers).
+    kind: the family whose conventions apply (`bert`, `gpt2`, `roberta`, `t5`, `deberta`, `mbart`...), or empty.
+    roles: special tokens by role (`bos`, `eos`...). Includes defaults of the kind, which a vocabulary may lack.
+    stated_roles: the roles that the files name themselves.
+    added: added tokens by id.
+    extra_special: further special tokens, without a role.
+    clean_up: whether decoding applies `clean_up_tokenization_spaces`.
+    max_length: maximum number of tokens; None without a usable limit.
+    config: the content of `tokenizer_config.json`.
+    lower_case: whether texts are lower-cased first (a setting of sentence-transformers).
     """
 
     kind: str
@@ -109,7 +121,7 @@ class TokenizerFiles:
 
 
 def read_json(directory: Path, name: str) -> dict[str, Any]:
-    """A JSON object of a checkpoint; empty when the file is not there. Raises TokenizerError for anything else."""
+    """Read a JSON object of a checkpoint. Empty for a missing file; raises TokenizerError for a damaged one."""
     path = file_in(directory, name)
     if path is None:
         return {}
@@ -123,7 +135,7 @@ def read_json(directory: Path, name: str) -> dict[str, Any]:
 
 
 def read_tokenizer_files(directory: Path) -> TokenizerFiles:
-    """Everything the JSON files of `directory` say. Raises TokenizerError for damaged ones."""
+    """Read the JSON files of a checkpoint directory. Raises TokenizerError for a damaged file."""
     config = read_json(directory, "tokenizer_config.json")
     kind = _kind(config, directory)
     try:
@@ -155,7 +167,7 @@ def read_tokenizer_files(directory: Path) -> TokenizerFiles:
             added=dict(sorted(added.items())),
             extra_special=extra_special,
             clean_up=bool(config.get("clean_up_tokenization_spaces", False)),
-            max_length=int(limit) if isinstance(limit, int | float) and 0 < limit <= _SANE_LENGTH else None,
+            max_length=int(limit) if isinstance(limit, int | float) and 0 < limit <= _MAX_LENGTH_LIMIT else None,
             config=config,
             lower_case=read_json(directory, "sentence_bert_config.json").get("do_lower_case") is True,
         )

@@ -1,4 +1,4 @@
-"""Log-mel frames, computed piece by piece in torch, equal those of transformers' feature extractor."""
+"""Log-mel frames, computed in parts in torch, equal those of transformers' feature extractor."""
 
 from __future__ import annotations
 
@@ -9,18 +9,19 @@ from transformers import WhisperFeatureExtractor
 from transformers.audio_utils import mel_filter_bank
 
 from models.layers.log_mel import LogMel, mel_filters
-from server.audio import frames as cut
+from server.audio import frames as audio
 from tests.parity.speech import recording
 
 WINDOW = 3000
 
 
 def ours(samples: np.ndarray, num_mels: int, window: int = WINDOW) -> np.ndarray:
-    hear = LogMel(num_mels)
-    return cut.join([hear(torch.from_numpy(piece)).numpy() for piece in cut.pieces(samples, window)])
+    log_mel = LogMel(num_mels)
+    parts = [log_mel(torch.from_numpy(part)).numpy() for part in audio.split_samples(samples, window)]
+    return audio.join_log_mel(parts)
 
 
-def sounds() -> dict[str, np.ndarray]:
+def recordings() -> dict[str, np.ndarray]:
     generator = np.random.default_rng(3)
     loud = np.zeros(40 * 16_000, dtype=np.float32)
     loud[5 * 16_000 : 6 * 16_000] = 0.9
@@ -36,46 +37,46 @@ def sounds() -> dict[str, np.ndarray]:
 
 
 @pytest.mark.parametrize("num_mels", [80, 128])
-@pytest.mark.parametrize("name", sounds())
-def test_frames_are_those_of_transformers(name: str, num_mels: int) -> None:
-    samples = sounds()[name]
+@pytest.mark.parametrize("name", recordings())
+def test_frames_equal_transformers(name: str, num_mels: int) -> None:
+    samples = recordings()[name]
     extractor = WhisperFeatureExtractor(feature_size=num_mels)
     longer = len(samples) > 480_000
     settings = {"truncation": False, "padding": "longest"} if longer else {}
-    theirs = extractor(samples, sampling_rate=16_000, return_tensors="np", **settings)["input_features"][0].T
+    expected = extractor(samples, sampling_rate=16_000, return_tensors="np", **settings)["input_features"][0].T
     found = ours(samples, num_mels)
-    assert found.shape == theirs.shape and found.dtype == np.float32
-    np.testing.assert_allclose(found, theirs, atol=1e-5, rtol=0)
+    assert found.shape == expected.shape and found.dtype == np.float32
+    np.testing.assert_allclose(found, expected, atol=1e-5, rtol=0)
 
 
-def test_pieces_of_any_size_give_the_same_frames() -> None:
+def test_frames_do_not_depend_on_the_size_of_the_parts() -> None:
     samples = recording(3.217, seed=4)
     whole = ours(samples, 80, window=400)
     for window in (7, 50, 100):
         np.testing.assert_allclose(ours(samples, 80, window), whole[: len(samples) // 160], atol=1e-5, rtol=0)
 
 
-def test_a_piece_without_its_surroundings_would_show() -> None:
-    """Negative control: cut at the frames themselves, the window at each seam hears too little."""
+def test_parts_need_the_samples_around_them() -> None:
+    """Control: parts without half a window on both sides give other frames at the seams."""
     samples = recording(3.0, seed=4)
-    hear = LogMel(80)
-    torn = [hear(torch.from_numpy(np.pad(part, 200, mode="reflect")))[:100] for part in np.split(samples, 3)]
-    assert np.abs(cut.join([part.numpy() for part in torn]) - ours(samples, 80, 100)).max() > 1e-2
+    log_mel = LogMel(80)
+    parts = [log_mel(torch.from_numpy(np.pad(part, 200, mode="reflect")))[:100] for part in np.split(samples, 3)]
+    assert np.abs(audio.join_log_mel([part.numpy() for part in parts]) - ours(samples, 80, 100)).max() > 1e-2
 
 
 @pytest.mark.parametrize("num_mels", [80, 128])
-def test_filters_follow_the_published_scale(num_mels: int) -> None:
-    theirs = mel_filter_bank(201, num_mels, 0.0, 8000.0, 16_000, norm="slaney", mel_scale="slaney")
-    np.testing.assert_allclose(mel_filters(num_mels).numpy(), theirs, atol=1e-8, rtol=1e-5)
+def test_filters_equal_the_slaney_scale(num_mels: int) -> None:
+    expected = mel_filter_bank(201, num_mels, 0.0, 8000.0, 16_000, norm="slaney", mel_scale="slaney")
+    np.testing.assert_allclose(mel_filters(num_mels).numpy(), expected, atol=1e-8, rtol=1e-5)
 
 
-def test_the_loudest_sound_that_is_read_is_finite() -> None:
+def test_frames_of_the_highest_amplitude_are_finite() -> None:
     assert np.isfinite(ours(1000 * np.sign(recording(1.0)), 80, 100)).all()
 
 
-def test_windows() -> None:
+def test_windows_are_padded_after_the_end() -> None:
     frames = np.arange(24, dtype=np.float32).reshape(12, 2)
-    assert cut.window(frames, 3, 5).tolist() == frames[3:8].tolist()
-    last = cut.window(frames, 9, 5)
+    assert audio.window(frames, 3, 5).tolist() == frames[3:8].tolist()
+    last = audio.window(frames, 9, 5)
     assert last.shape == (5, 2) and last[:3].tolist() == frames[9:].tolist() and not last[3:].any()
-    assert cut.num_frames(np.zeros(161, dtype=np.float32)) == 2
+    assert audio.num_frames(np.zeros(161, dtype=np.float32)) == 2

@@ -1,4 +1,4 @@
-"""Resampling equals scipy's polyphase filter, keeps what both rates can hold, and takes away what would alias."""
+"""Resampling equals scipy's polyphase filter, keeps frequencies that both rates can hold, and removes aliases."""
 
 from __future__ import annotations
 
@@ -14,25 +14,25 @@ RATES = [8_000, 11_025, 12_000, 22_050, 24_000, 32_000, 44_100, 48_000, 96_000, 
 
 @pytest.mark.parametrize("rate", RATES)
 @pytest.mark.parametrize("seconds", [0.31, 0.00137])
-def test_equal_to_scipy(rate: int, seconds: float) -> None:
+def test_samples_equal_scipy(rate: int, seconds: float) -> None:
     samples = recording(seconds, seed=2, rate=rate)
     divisor = np.gcd(rate, 16_000)
     up, down = int(16_000 // divisor), int(rate // divisor)
-    theirs = signal.resample_poly(samples.astype(np.float64), up, down, window=low_pass(up, down) / up)
+    expected = signal.resample_poly(samples.astype(np.float64), up, down, window=low_pass(up, down) / up)
     ours = resample(samples, rate, 16_000)
     assert ours.dtype == np.float32
-    np.testing.assert_allclose(ours, theirs, atol=1e-6)
+    np.testing.assert_allclose(ours, expected, atol=1e-6)
 
 
 @pytest.mark.parametrize(("up", "down"), [(2, 1), (1, 3), (160, 441)])
-def test_the_filter_is_scipys_windowed_sinc(up: int, down: int) -> None:
-    slower = max(up, down)
-    theirs = up * signal.firwin(2 * ZERO_CROSSINGS * slower + 1, 1 / slower, window=("kaiser", KAISER_BETA))
-    np.testing.assert_allclose(low_pass(up, down), theirs, atol=1e-12)
+def test_the_filter_equals_scipys_windowed_sinc(up: int, down: int) -> None:
+    spacing = max(up, down)
+    expected = up * signal.firwin(2 * ZERO_CROSSINGS * spacing + 1, 1 / spacing, window=("kaiser", KAISER_BETA))
+    np.testing.assert_allclose(low_pass(up, down), expected, atol=1e-12)
 
 
 @pytest.mark.parametrize("rate", [8_000, 22_050, 44_100, 48_000])
-def test_a_tone_stays_itself(rate: int) -> None:
+def test_a_tone_keeps_frequency_and_amplitude(rate: int) -> None:
     def tone(at: int) -> np.ndarray:
         return np.sin(2 * np.pi * 700 * np.arange(at) / at).astype(np.float32)
 
@@ -41,13 +41,13 @@ def test_a_tone_stays_itself(rate: int) -> None:
     np.testing.assert_allclose(ours[500:-500], tone(16_000)[500:-500], atol=2e-4)
 
 
-def test_what_would_alias_is_gone() -> None:
-    """Negative control: every third sample alone folds a tone of 11 kHz down to 5 kHz at full height."""
+def test_frequencies_that_would_alias_are_removed() -> None:
+    """Control: taking every third sample turns a tone of 11 kHz into one of 5 kHz at full amplitude."""
     high = np.sin(2 * np.pi * 11_000 * np.arange(48_000) / 48_000).astype(np.float32)
     assert np.abs(resample(high, 48_000, 16_000)[200:-200]).max() < 2e-4
     assert np.abs(high[::3]).max() > 0.9
 
 
-def test_the_same_rate_is_left_alone() -> None:
+def test_equal_rates_return_the_input() -> None:
     samples = recording(0.1)
     assert resample(samples, 16_000, 16_000) is samples

@@ -1,4 +1,4 @@
-"""WAV files of every kind, made here."""
+"""Write WAV files in all formats, also damaged ones."""
 
 from __future__ import annotations
 
@@ -10,9 +10,11 @@ import numpy as np
 def wav(
     samples: np.ndarray, rate: int = 16_000, bits: int = 16, *, is_float: bool = False, extensible: bool = False, **odd
 ) -> bytes:
-    """A file of `samples`, [samples] or [samples, channels], from -1 to 1.
+    """The bytes of a WAV file.
 
-    odd: `kind`, `channels`, `align`, `size`, `chunks` (bytes before the sound) to put something else into the header.
+    samples: [samples] or [samples, channels], from -1 to 1.
+    odd: header values that replace the correct ones: `kind`, `channels`, `align`, `size`; `chunks` are bytes to insert
+        before the audio data.
     """
     columns = samples if samples.ndim == 2 else samples[:, None]
     body = _body(columns, bits, is_float)
@@ -24,8 +26,8 @@ def wav(
         tail = bytes.fromhex("000000001000800000aa00389b71")
         form += struct.pack("<HHI", 22, bits, 0) + struct.pack("<H", kind) + tail
     chunks = chunk(b"fmt ", form) + odd.get("chunks", b"")
-    sound = b"data" + struct.pack("<I", odd.get("size", len(body))) + body
-    return b"RIFF" + struct.pack("<I", 4 + len(chunks) + len(sound)) + b"WAVE" + chunks + sound
+    audio = b"data" + struct.pack("<I", odd.get("size", len(body))) + body
+    return b"RIFF" + struct.pack("<I", 4 + len(chunks) + len(audio)) + b"WAVE" + chunks + audio
 
 
 def chunk(name: bytes, content: bytes) -> bytes:

@@ -33,11 +33,11 @@ from tests.text import checkpoints
         ("de; DROP", None),
     ],
 )
-def test_codes_of_every_kind_have_one_form(code: str, expected: Language | None):
+def test_codes_of_all_notations_are_parsed(code: str, expected: Language | None):
     assert parse_language(code) == expected
 
 
-def test_names_and_groups():
+def test_english_names_and_language_groups():
     assert english_name(Language("fr")) == "French" and english_name(Language("ceb")) is None
     assert is_collective("roa") and is_collective("ROMANCE") and is_collective("mul") and not is_collective("fra")
 
@@ -55,37 +55,42 @@ def _marian(
     return TranslationLanguages.from_checkpoint(directory, "marian", load_tokenizer(directory))
 
 
-def test_one_pair_needs_no_languages(tmp_path: Path):
+def test_languages_are_optional_for_a_single_pair(tmp_path: Path):
     languages = _marian(tmp_path, "en", "fr")
     assert languages.pairs() == [("en", "fr")]
     for source, target in ((None, None), ("en", "fr"), ("eng_Latn", "fra_Latn"), ("en-GB", None), (None, "fr_FR")):
-        plan = languages.match(source, target)
-        assert (plan.source_lang, plan.target_lang, plan.leading_source_ids, plan.prefix) == ("en", "fr", (), "")
+        prompt = languages.match(source, target)
+        assert (prompt.source_lang, prompt.target_lang, prompt.leading_source_ids, prompt.prefix) == (
+            "en",
+            "fr",
+            (),
+            "",
+        )
 
 
 @pytest.mark.parametrize(
     ("source", "target"), [("fr", "en"), ("en", "de"), ("xx", None), ("not a code", "fr"), ("en", "")]
 )
-def test_other_pairs_are_refused_with_a_list(tmp_path: Path, source: str, target: str | None):
-    with pytest.raises(UnknownPair, match="this model offers en-fr"):
+def test_the_error_for_other_pairs_lists_the_offered_ones(tmp_path: Path, source: str, target: str | None):
+    with pytest.raises(UnknownPair, match="this model translates en-fr"):
         _marian(tmp_path, "en", "fr").match(source, target)
 
 
 @pytest.mark.parametrize(
     "name", ["opus-mt-en-fr", "opus-mt-tc-big-en-fr", "models--Helsinki-NLP--opus-mt-en-fr/snapshots/abc"]
 )
-def test_the_directory_says_what_the_config_does_not(tmp_path: Path, name: str):
+def test_the_directory_name_replaces_a_missing_configuration(tmp_path: Path, name: str):
     assert _marian(tmp_path / name, None, None).pairs() == [("en", "fr")]
 
 
-def test_an_unnamed_marian_offers_nothing(tmp_path: Path):
+def test_a_marian_model_without_languages_offers_nothing(tmp_path: Path):
     languages = _marian(tmp_path / "mine", None, None)
     assert languages.pairs() == []
-    with pytest.raises(UnknownPair, match="offers none"):
+    with pytest.raises(UnknownPair, match="has no list of languages"):
         languages.match(None, None)
 
 
-def test_target_tokens_choose_among_several_languages(tmp_path: Path):
+def test_target_tokens_select_the_language(tmp_path: Path):
     tokens = (">>fra<<", ">>pt_br<<", ">>por<<", ">>zho_Hans<<", ">>zho_Hant<<", ">>id<<", ">>not a code<<")
     languages = _marian(tmp_path, "en", "mul", tokens)
     assert languages.pairs() == [("en", token[2:-2]) for token in tokens[:-1]]
@@ -99,35 +104,35 @@ def test_target_tokens_choose_among_several_languages(tmp_path: Path):
         ("ind_Latn", 5),
     ):
         assert languages.match("en", code).leading_source_ids == (1000 + index,), code
-    with pytest.raises(UnknownPair, match="target_lang must be given"):
+    with pytest.raises(UnknownPair, match="target_lang is required"):
         languages.match("en", None)
-    with pytest.raises(UnknownPair, match="target_lang must be given"):
+    with pytest.raises(UnknownPair, match="target_lang is required"):
         languages.match(None, None)
-    with pytest.raises(UnknownPair, match="no such translation"):
+    with pytest.raises(UnknownPair, match="this translation is not offered"):
         languages.match("en", "de")
 
 
-def test_a_long_list_is_counted(tmp_path: Path):
+def test_a_long_list_of_translations_is_shortened(tmp_path: Path):
     tokens = tuple(f">>{first}{second}<<" for first in "abcdef" for second in "abcdefgh")
     with pytest.raises(UnknownPair, match="and 18 more"):
         _marian(tmp_path, "en", "mul", tokens).match("fr", "en")
 
 
-def test_a_group_of_sources_takes_any_of_them(tmp_path: Path):
+def test_a_language_group_matches_any_source(tmp_path: Path):
     languages = _marian(tmp_path, "ROMANCE", "en")
     assert languages.pairs() == [("mul", "en")]
     assert languages.match("fr", "en") == languages.match("ron_Latn", None) == languages.match(None, None)
 
 
-def test_several_named_sources(tmp_path: Path):
+def test_several_source_languages(tmp_path: Path):
     languages = _marian(tmp_path, "fr+de", "en")
     assert languages.pairs() == [("fr", "en"), ("de", "en")]
     assert languages.match("deu", "en").source_lang == "de"
-    with pytest.raises(UnknownPair, match="source_lang must be given"):
+    with pytest.raises(UnknownPair, match="source_lang is required"):
         languages.match(None, "en")
 
 
-def test_t5_prefixes_come_from_its_config(tmp_path: Path):
+def test_t5_prefixes_of_the_configuration(tmp_path: Path):
     directory = checkpoints.write_t5(tmp_path)
     tasks = {
         "summarization": {"prefix": "summarize: "},
@@ -144,7 +149,7 @@ def test_t5_prefixes_come_from_its_config(tmp_path: Path):
         languages.match("en", "ro")
 
 
-def test_t5_without_prefixes_is_asked_in_words(tmp_path: Path):
+def test_t5_without_prefixes_takes_languages_by_name(tmp_path: Path):
     directory = checkpoints.write_t5(tmp_path)
     languages = TranslationLanguages.from_checkpoint(directory, "t5", load_tokenizer(directory))
     assert languages.pairs() == []
@@ -154,11 +159,11 @@ def test_t5_without_prefixes_is_asked_in_words(tmp_path: Path):
             languages.match(*pair)
 
 
-def test_bart_offers_only_what_its_config_says(tmp_path: Path):
+def test_bart_offers_only_the_prefixes_of_its_configuration(tmp_path: Path):
     directory = checkpoints.write_byte_level(tmp_path, "roberta")
     tokenizer = load_tokenizer(directory)
     languages = TranslationLanguages.from_checkpoint(directory, "bart", tokenizer)
-    with pytest.raises(UnknownPair, match="offers none"):
+    with pytest.raises(UnknownPair, match="has no list of languages"):
         languages.match("en", "fr")
     tasks = {"translation_en_to_fr": {"prefix": "fr: "}}
     (directory / "config.json").write_text(json.dumps({"model_type": "bart", "task_specific_params": tasks}))

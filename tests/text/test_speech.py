@@ -1,4 +1,4 @@
-"""Windows are cut into parts as transformers cuts them; a checkpoint's tokens of speech are read and checked."""
+"""Windows are split into segments as in transformers, and the special tokens of a checkpoint are read and checked."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import torch
 from transformers.models.whisper.generation_whisper import WhisperGenerationMixin
 
 from server.text.load import load_tokenizer
-from server.text.speech import SpeechTokens, cut
+from server.text.speech import SpeechTokens, split_window
 from server.text.tokenizer import TokenizerError
 from tests.parity import speech
 from tests.parity.speech import (
@@ -28,7 +28,7 @@ from tests.parity.speech import (
 FIRST = 100
 
 
-def theirs(tokens: list[int], first_frame: int, num_frames: int):
+def reference_segments(tokens: list[int], first_frame: int, num_frames: int):
     segments, step = WhisperGenerationMixin._retrieve_segment(
         seek_sequence=torch.tensor(tokens, dtype=torch.int64),
         seek_outputs=[None],
@@ -46,8 +46,8 @@ def theirs(tokens: list[int], first_frame: int, num_frames: int):
     return [(float(one["start"]), float(one["end"]), one["tokens"].tolist()) for one in segments], int(step)
 
 
-def said(chooser: random.Random) -> list[int]:
-    """Text and times as the rules of times allow them, cut off anywhere."""
+def random_tokens(chooser: random.Random) -> list[int]:
+    """Text and timestamps that follow the rules of timestamps, ending anywhere."""
     tokens, time = [FIRST + chooser.randint(0, 3)], 4
     while len(tokens) < 40 and chooser.random() > 0.1:
         tokens += [chooser.randint(0, 90) for _ in range(chooser.randint(1, 4))]
@@ -59,27 +59,27 @@ def said(chooser: random.Random) -> list[int]:
     return tokens[: chooser.randint(0, len(tokens))]
 
 
-def test_parts_are_those_of_transformers() -> None:
+def test_segments_equal_transformers() -> None:
     chooser = random.Random(4)
     shapes = set()
     for _ in range(2000):
-        tokens, first_frame = said(chooser), chooser.randint(0, 5000)
+        tokens, first_frame = random_tokens(chooser), chooser.randint(0, 5000)
         num_frames = chooser.choice([3000, 100, 37, 2])
-        parts, step = cut(tokens, FIRST, first_frame, num_frames)
-        expected, expected_step = theirs(tokens, first_frame, num_frames)
-        assert [part.tokens for part in parts] == [one[2] for one in expected], tokens
+        segments, step = split_window(tokens, FIRST, first_frame, num_frames)
+        expected, expected_step = reference_segments(tokens, first_frame, num_frames)
+        assert [segment.tokens for segment in segments] == [one[2] for one in expected], tokens
         assert step == expected_step, tokens
-        for part, (start, end, _) in zip(parts, expected, strict=True):
-            assert part.start == pytest.approx(start, abs=1e-9)
-            # Where no time was said they round the length of an odd window down to a whole token.
-            assert part.end == pytest.approx(end, abs=0.0201)
-        shapes.add((min(len(parts), 3), step == num_frames))
+        for segment, (start, end, _) in zip(segments, expected, strict=True):
+            assert segment.start == pytest.approx(start, abs=1e-9)
+            # Without a timestamp, transformers rounds the length of an odd window down to a whole token.
+            assert segment.end == pytest.approx(end, abs=0.0201)
+        shapes.add((min(len(segments), 3), step == num_frames))
     assert len(shapes) >= 4
 
 
-def test_a_window_always_goes_on() -> None:
-    """Times that do not move, which the rules would not let a model say."""
-    _, step = cut([FIRST, FIRST, 5], FIRST, 0, 3000)
+def test_every_window_makes_progress() -> None:
+    """Equal timestamps, which the rules for timestamps would not allow."""
+    _, step = split_window([FIRST, FIRST, 5], FIRST, 0, 3000)
     assert step == 2
 
 
@@ -101,21 +101,21 @@ def change(directory: Path, **values: object) -> None:
     path.write_text(json.dumps({name: value for name, value in merged.items() if value is not None}))
 
 
-def test_what_the_generation_config_says(directory: Path) -> None:
+def test_tokens_of_the_generation_config(directory: Path) -> None:
     tokens = read(directory)
-    assert tokens.start == START and tokens.first_time == FIRST_TIME and tokens.max_initial == 25
+    assert tokens.start == START and tokens.first_timestamp == FIRST_TIME and tokens.max_initial == 25
     assert tokens.languages == {"en": LANGUAGES["<|en|>"], "de": LANGUAGES["<|de|>"], "fr": LANGUAGES["<|fr|>"]}
     assert tokens.prefix("de", "transcribe", False) == [START, LANGUAGES["<|de|>"], TRANSCRIBE, NO_TIMESTAMPS]
     assert tokens.prefix("fr", "translate", True, [7]) == [START_OF_PREVIOUS, 7, START, LANGUAGES["<|fr|>"], TRANSLATE]
 
 
-def test_what_it_does_not_say_is_in_the_vocabulary(directory: Path) -> None:
-    told = read(directory)
+def test_missing_tokens_are_found_in_the_vocabulary(directory: Path) -> None:
+    expected = read(directory)
     change(directory, lang_to_id=None, task_to_id=None, no_timestamps_token_id=None, prev_sot_token_id=None)
-    assert read(directory) == told
+    assert read(directory) == expected
 
 
-def test_a_model_of_english_alone_is_told_neither_language_nor_task(directory: Path) -> None:
+def test_the_prompt_of_an_english_only_model_has_no_language_or_task(directory: Path) -> None:
     change(directory, is_multilingual=None)
     tokens = read(directory)
     assert tokens.languages == {} and not tokens.translates
@@ -145,7 +145,7 @@ def test_languages_by_code_and_name(directory: Path, name: str, code: str | None
     ],
     ids=str,
 )
-def test_wrong_tokens_are_refused_by_name(directory: Path, wrong: dict) -> None:
+def test_errors_for_wrong_tokens_name_the_field(directory: Path, wrong: dict) -> None:
     change(directory, **wrong)
     with pytest.raises(TokenizerError, match=next(iter(wrong))):
         read(directory)

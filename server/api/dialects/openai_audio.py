@@ -18,7 +18,7 @@ from server.api.route import AnswerBody, ErrorShape, Route, json_response, leavi
 from server.api.state import of
 from server.errors import InvalidRequest, Overloaded
 from server.operations.transcribe import TranscribeSpec, Transcript, transcribe
-from server.text.speech import SpeechTask, english
+from server.text.speech import SpeechTask, language_name
 from server.text.subtitles import SubtitleLine, srt, vtt
 
 _LISTS = frozenset({"timestamp_granularities"})
@@ -152,7 +152,7 @@ def _render(form: TranslationForm, task: SpeechTask, transcript: Transcript) -> 
         language = "en" if task == "translate" or transcript.language is None else transcript.language
         answer |= {
             "task": task,
-            "language": english(language),
+            "language": language_name(language),
             "duration": round(transcript.seconds, 3),
             "segments": _segments(transcript.lines, form.temperature or 0.0),
         }

@@ -8,9 +8,9 @@ from dataclasses import replace
 from typing import Any
 
 from models.config import ClassificationHead, LanguageModelHead, ModelConfig, SpanHead, TokenClassificationHead
-from models.families.family import Family, Task
-from models.families.fields import Fields
-from models.families.renamed import renamed
+from models.families.shared.family import Family, Task
+from models.families.shared.fields import Fields
+from models.families.shared.rename_rules import renamed
 from weights.rules import Rename, Rule
 
 

@@ -20,9 +20,9 @@ from models.config import (
     SpanHead,
     TokenClassificationHead,
 )
-from models.families.family import Family, Task
-from models.families.fields import Fields
-from models.families.renamed import renamed
+from models.families.shared.family import Family, Task
+from models.families.shared.fields import Fields
+from models.families.shared.rename_rules import renamed
 from weights.rules import Drop, Rename, Rule
 
 _HEAD_FIELDS = ("id2label", "num_labels", "token_classification_bias")

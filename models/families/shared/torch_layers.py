@@ -19,7 +19,7 @@ from models.config import (
     SinusoidalPositions,
     StackConfig,
 )
-from models.families.fields import Fields, head_width, short
+from models.families.shared.fields import Fields, head_width, short
 from weights.rules import Rename, Rule, Split
 
 _PARTS = ("query", "key", "value")
