@@ -1,4 +1,4 @@
-"""What the HTTP process reads of a checkpoint: tokenizer, languages, the tokens of speech, prompts, chat templates."""
+"""Files of a checkpoint that the HTTP process reads: tokenizer, languages, speech tokens, prompts, templates."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from weights.resolve import ResolveError, file_in
 
 PROMPTS_FILE = "config_sentence_transformers.json"
 SPEECH_FAMILIES = frozenset({"whisper"})
-"""Values of `model_type` whose models hear."""
+"""Values of `model_type` of speech models."""
 
 
 @dataclass(frozen=True)
 class Prompts:
-    """Beginnings of texts by name, and the one that is used without a name."""
+    """Prompts of sentence-transformers by name, and the default prompt."""
 
     by_name: Mapping[str, str] = field(default_factory=dict)
     default: str = ""
@@ -31,7 +31,7 @@ class Prompts:
 
 @dataclass(frozen=True)
 class CheckpointText:
-    """A checkpoint's own files for text."""
+    """The contents of a checkpoint's text files. speech: None unless the model transcribes."""
 
     directory: Path
     tokenizer: Tokenizer
@@ -41,7 +41,7 @@ class CheckpointText:
     chat_templates: ChatTemplates = field(default_factory=ChatTemplates)
 
     def prompt(self, name: str | None) -> str:
-        """The prompt of that name (sentence-transformers), the default one without a name, or nothing.
+        """The prompt with this name; without a name, the default prompt, or an empty string if there is none.
 
         Raises InvalidRequest for a name that the checkpoint does not have.
         """
@@ -54,7 +54,10 @@ class CheckpointText:
 
 
 def load(name: str, directory: Path) -> CheckpointText:
-    """Raises CheckpointError, one line, for a tokenizer or prompts that cannot be read."""
+    """Read the text files of a checkpoint. name: of the model.
+
+    Raises CheckpointError, one line, for a tokenizer or prompts that cannot be read.
+    """
     try:
         tokenizer = load_tokenizer(directory)
         family = str(read_json(directory, "config.json").get("model_type", ""))
@@ -67,7 +70,7 @@ def load(name: str, directory: Path) -> CheckpointText:
 
 
 def check_same_tokens(name: str, text: CheckpointText, draft: CheckpointText) -> None:
-    """Raises CheckpointError, one line, when a draft model's token ids do not mean what the model's own do."""
+    """Raise CheckpointError, one line, if a token id stands for different tokens in a model and its draft model."""
     ours, theirs = text.tokenizer, draft.tokenizer
     for token_id in range(max(ours.vocab_size, theirs.vocab_size)):
         pair = ours.id_to_token(token_id), theirs.id_to_token(token_id)
