@@ -7,7 +7,7 @@ ARG BASE=python:3.11-slim-bookworm
 FROM ${BASE} AS build
 ENV PIP_NO_CACHE_DIR=1 PIP_DISABLE_PIP_VERSION_CHECK=1
 WORKDIR /src
-# For the kernels in models/backends/cpu/kernels; they run without it. Any version will do.
+# Compiles models/backends/cpu/kernels. Debian 12 and Ubuntu 22.04 or later have a version that is new enough (11).
 # hadolint ignore=DL3008
 RUN apt-get update && apt-get install -y --no-install-recommends g++ && rm -rf /var/lib/apt/lists/*
 RUN python3 -m venv /opt/triptych

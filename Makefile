@@ -90,4 +90,4 @@ bench-cuda: $(DEV)  ## Decode rate of a 1B LLaMA shape as a share of the bandwid
 	@$(BIN)/python -m benchmarks.decode_rate $(ARGS)
 
 clean:  ## Remove the environment and build products
-	@rm -rf $(VENV) $(PEERS) .bench build *.egg-info .mypy_cache .ruff_cache .pytest_cache models/backends/cpu/*.so
+	@rm -rf $(VENV) $(PEERS) .bench build *.egg-info .mypy_cache .ruff_cache .pytest_cache models/backends/cpu/_kernels*

@@ -1,4 +1,4 @@
-"""The JSON files that a checkpoint says things in. No torch."""
+"""Read the JSON files of a checkpoint. Imports no torch."""
 
 from __future__ import annotations
 
@@ -11,8 +11,13 @@ from weights.resolve import file_in
 
 
 def json_object(directory: Path, name: str) -> dict[str, Any] | None:
-    """What a file of the checkpoint holds; None where there is none. Raises ConfigError where it is no object, and
-    ResolveError where it lies outside."""
+    """Content of a JSON file of a checkpoint, or None without that file.
+
+    directory: of the checkpoint.
+    name: path of the file in it.
+
+    Raises ConfigError for a file that is not a JSON object, and ResolveError for one outside the directory.
+    """
     path = file_in(directory, name)
     if path is None:
         return None

@@ -1,9 +1,10 @@
-"""From a checkpoint directory to a model that can run, and everything the checkpoint says about it."""
+"""Load a model from a checkpoint directory, with its tasks, labels, limits and generation defaults."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,31 +20,37 @@ from models.config import (
     ModelConfig,
     TokenClassificationHead,
 )
-from models.config.sentence import sentence_config
+from models.config.sentence import SentenceConfig
 from models.families import family_of
-from models.families.family import Family, Task
+from models.families.shared.family import Family, Task
 from models.generation_defaults import GenerationDefaults, generation_defaults
 from models.json_file import json_object
-from models.layers.sentence_head import SentenceHead, load_sentence_head
+from models.layers.sentence_head import SentenceHead
 from models.lora.read import adaptable, read_lora
 from models.pack_weights import pack_weights
+from models.sentence_files import sentence_config
 from models.transformer import Transformer
 from weights.load import load_weights
 from weights.read import WeightsError, open_checkpoint
 from weights.resolve import ResolveError, file_in
-from weights.rules import Rule, first_match
+from weights.rules import Rename, Rule, first_match
 
 
 @dataclass(frozen=True)
 class LoadedModel:
-    """A model with its weights, and what its checkpoint says of it.
+    """A model with its weights and the other contents of its checkpoint.
 
-    tasks: what it can do. labels: class names by index, for classification. problem_type: the
-    checkpoint's word for its classification, or None. sentence: how it makes one vector of a text.
-    parameters: numbers in all weights, tied ones once. weight_bytes: memory they take.
-    context_tokens: longest sequence a decoder (or a lone encoder) can take, None where nothing limits it.
-    source_tokens: the same for the encoder of an encoder-decoder, None also where there is none.
-    adapters: those that can be asked for by name.
+    family, architecture: names of the model's family and of its class in transformers.
+    tasks: tasks that the model supports.
+    generation: generation defaults of the checkpoint.
+    labels: class names by index, for classification; empty without classes.
+    problem_type: `problem_type` of config.json, or None.
+    sentence: head that computes sentence embeddings.
+    parameters: number of parameters; tied ones count once.
+    weight_bytes: memory of the weights.
+    context_tokens: longest sequence of the decoder, or of the encoder of an encoder-only model; None without a limit.
+    source_tokens: longest source of an encoder-decoder; None without a limit, and for other models.
+    adapters: low-rank adapters by name.
     """
 
     transformer: Transformer
@@ -64,7 +71,11 @@ class LoadedModel:
 
 @dataclass(frozen=True)
 class LoadedAdapter:
-    """A low-rank adapter beside a model's weights. parameters: numbers in its file. weight_bytes: memory they take."""
+    """A low-rank adapter of a loaded model.
+
+    parameters: number of parameters in its file.
+    weight_bytes: memory of its weights.
+    """
 
     parameters: int
     weight_bytes: int
@@ -78,13 +89,15 @@ def load_model(
     quantization: Quantization | None = None,
     adapters: Mapping[str, Path] | None = None,
 ) -> LoadedModel:
-    """Read a checkpoint. progress: told (bytes read so far, bytes in all). quantization: see `pack_weights`.
+    """Load a checkpoint.
 
-    adapters: names and directories of low-rank adapters as peft saves them; they are computed in `dtype`, whatever the
-    weights are rounded to.
+    dtype: of the weights and hidden states. Adapters are computed in it even when the weights are quantised.
+    progress: called with (bytes read so far, total bytes).
+    quantization: see `pack_weights`.
+    adapters: directory of each low-rank adapter, as peft saves it, by name.
 
-    Raises ConfigError for a configuration that is not supported, WeightsError or ResolveError for files that are not
-    as they must be; each is one line that names the setting, tensor or file.
+    Raises ConfigError for an unsupported configuration, and WeightsError or ResolveError for missing or invalid files.
+    Each message is one line and names the setting, tensor or file.
     """
     hf = json_object(directory, "config.json")
     if hf is None:
@@ -97,10 +110,10 @@ def load_model(
     sentence = sentence_config(directory, config.output_size, "last" if config.encoder is None else "mean")
     limits = [limit for limit in (config.max_positions, sentence.max_tokens) if limit is not None]
     context_tokens = min(limits, default=None)
-    said = json_object(directory, "generation_config.json")
+    generation_config = json_object(directory, "generation_config.json")
     generates_from_source = config.is_encoder_decoder and isinstance(config.head, LanguageModelHead)
     decoder_start = family.decoder_start if generates_from_source else None
-    generation = generation_defaults(said, hf, config.vocab_size, decoder_start)
+    generation = generation_defaults(generation_config, hf, config.vocab_size, decoder_start)
 
     with torch.device("meta"):
         transformer = Transformer(config)
@@ -122,7 +135,7 @@ def load_model(
         generation=generation,
         labels=_labels(hf, config.head),
         problem_type=hf.get("problem_type"),
-        sentence=load_sentence_head(directory, sentence, device),
+        sentence=_load_sentence_head(directory, sentence, device),
         parameters=parameters,
         weight_bytes=weight_bytes,
         context_tokens=context_tokens,
@@ -140,6 +153,7 @@ def _load(
     device: torch.device,
     progress: Callable[[int, int], None] | None,
 ) -> int:
+    """Load the weights of the transformer, with the family's defaults for absent tensors. Returns `parameters`."""
     shapes = {name: tuple(parameter.shape) for name, parameter in transformer.named_parameters()}
     with open_checkpoint(directory) as stored:
         matches = [first_match(rules, name) for name in stored]
@@ -148,17 +162,34 @@ def _load(
     tied = {name: family.tied_if_absent[name] for name in family.tied_if_absent.keys() & shapes.keys() - found}
     for name in tied:
         del shapes[name]
-
-    def assign(name: str, tensor: Tensor) -> None:
-        owner, _, attribute = name.rpartition(".")
-        setattr(transformer.get_submodule(owner), attribute, nn.Parameter(tensor, requires_grad=False))
-
+    assign = partial(_assign, transformer)
     report = load_weights(directory, rules, shapes, dtype, device, assign, progress)
     for name, shape in zero.items():
         assign(name, torch.zeros(shape, dtype=dtype, device=device))
     for name, source in tied.items():
         assign(name, transformer.get_parameter(source))
     return report.parameters
+
+
+def _assign(module: nn.Module, name: str, tensor: Tensor) -> None:
+    """Set the parameter with this dotted name."""
+    owner, _, attribute = name.rpartition(".")
+    setattr(module.get_submodule(owner), attribute, nn.Parameter(tensor, requires_grad=False))
+
+
+def _load_sentence_head(directory: Path, config: SentenceConfig, device: torch.device) -> SentenceHead:
+    """Build the sentence embedding head and load its dense layers, which have a folder each."""
+    with torch.device("meta"):
+        head = SentenceHead(config)
+    rules = (Rename(r"linear\.(weight|bias)", r"linear.\1"),)
+    for layer, module in zip(config.dense, head.dense, strict=True):
+        shapes = {name: tuple(parameter.shape) for name, parameter in module.named_parameters()}
+        assign = partial(_assign, module)
+        try:
+            load_weights(directory, rules, shapes, torch.float32, device, assign, folder=layer.folder)
+        except WeightsError as error:
+            raise WeightsError(f"{layer.folder}: {error}") from None
+    return head.eval()
 
 
 def _load_adapter(
@@ -174,16 +205,16 @@ def _load_adapter(
     try:
         settings = json_object(directory, "adapter_config.json")
         if settings is None:
-            raise ConfigError("the directory holds no adapter_config.json")
+            raise ConfigError("the directory has no adapter_config.json")
         with open_checkpoint(base) as stored:
-            pairs = read_lora(directory, settings, rules, linears, stored, device)
+            updates = read_lora(directory, settings, rules, linears, stored, device)
     except (ConfigError, WeightsError, ResolveError) as error:
         raise ConfigError(f"adapter {name!r}: {error}") from error
     with torch.inference_mode():
-        weight_bytes = transformer.adapters.attach(transformer, name, pairs, dtype)
-    downs = {id(pair.down): pair.down for pair in pairs.values()}.values()
-    numbers = sum(down.numel() for down in downs) + sum(pair.up.numel() for pair in pairs.values())
-    return LoadedAdapter(numbers, weight_bytes)
+        weight_bytes = transformer.adapters.attach(transformer, name, updates, dtype)
+    downs = {id(update.down): update.down for update in updates.values()}.values()
+    parameters = sum(down.numel() for down in downs) + sum(update.up.numel() for update in updates.values())
+    return LoadedAdapter(parameters, weight_bytes)
 
 
 def _refuse_dtype(family: Family, dtype: torch.dtype) -> None:
@@ -193,12 +224,12 @@ def _refuse_dtype(family: Family, dtype: torch.dtype) -> None:
 
 
 def _tasks(tasks: tuple[Task, ...], head: HeadConfig) -> tuple[Task, ...]:
-    """What a checkpoint can do: what its architecture can, and with one label for a pair of texts also rank by it."""
+    """Tasks of a checkpoint: those of its architecture, and `rerank` for a classifier with a single label."""
     return (*tasks, "rerank") if isinstance(head, ClassificationHead) and head.num_labels == 1 else tasks
 
 
 def _labels(hf: Mapping[str, Any], head: HeadConfig) -> tuple[str, ...]:
-    """Class names by index, empty without classes. transformers does not write its own, `LABEL_0`, `LABEL_1`..."""
+    """Class names by index; empty without classes. transformers does not save its default names `LABEL_0`, ..."""
     if not isinstance(head, ClassificationHead | TokenClassificationHead):
         return ()
     names = hf.get("id2label")
@@ -209,5 +240,5 @@ def _labels(hf: Mapping[str, Any], head: HeadConfig) -> tuple[str, ...]:
     except ValueError:
         by_index = {}
     if sorted(by_index) != list(range(len(names))):
-        raise ConfigError("'id2label' must name the classes 0, 1, 2 and so on")
+        raise ConfigError(f"'id2label' must have the keys 0 to {len(names) - 1}")
     return tuple(by_index[index] for index in range(len(by_index)))

@@ -18,9 +18,7 @@ from typing import Any
 from starlette.types import ASGIApp
 
 from server import settings as configuration
-from server.api import checkpoint_text
 from server.api.app import create_api
-from server.api.checkpoint_text import CheckpointText
 from server.api.lifecycle import Lifecycle
 from server.api.serve import serve
 from server.api.state import State
@@ -37,8 +35,11 @@ from server.ipc.descriptions import (
 from server.ipc.messages import Progress
 from server.ipc.supervisor import WORKER_COMMAND, Supervisor, SupervisorLimits
 from server.metrics import Metrics
+from server.operations.runtime import Runtime
 from server.settings import Settings
-from weights.resolve import ADAPTER_WEIGHTS, WHOLE_WEIGHTS, ResolveError, resolve
+from server.text import checkpoint_text
+from server.text.checkpoint_text import CheckpointText
+from weights.resolve import ADAPTER_WEIGHTS, MODEL_WEIGHTS, ResolveError, resolve
 
 log = logging.getLogger("triptych")
 
@@ -69,10 +70,10 @@ class Server:
             settings=settings,
             client=client,
             metrics=metrics,
+            runtime=Runtime(client, metrics, self.texts, settings.max_text_characters),
             fresh=lambda: self.supervisor.fresh,
             failed=lambda: self.lifecycle.failed,
             keys=settings.keys(),
-            texts=self.texts,
         )
         self.lifecycle = Lifecycle(self.state, self.supervisor, self._load_texts)
 
@@ -96,7 +97,7 @@ class Server:
                 checkpoint_text.check_same_tokens(name, self.texts[name], draft)
 
     def _greet(self, url: str) -> None:
-        models = self.state.loaded()
+        models = self.state.runtime.loaded()
         width = max(len(model.name) for model in models)
         lines = [f"Triptych is ready on {url} ({self.state.client.device})"]
         lines += [f"  {model.name:<{width}}  {', '.join(model.info.tasks)}" for model in models]
@@ -243,7 +244,7 @@ def find_speculations(settings: Settings, directories: Mapping[str, Path]) -> di
     return found
 
 
-def _resolve(source: str, weights: Sequence[str] = WHOLE_WEIGHTS) -> Path:
+def _resolve(source: str, weights: Sequence[str] = MODEL_WEIGHTS) -> Path:
     try:
         return resolve(source, weights)
     except ResolveError as error:

@@ -1,4 +1,4 @@
-"""Where models run in tests: on the CPU, or on the device that TRIPTYCH_TEST_DEVICE names."""
+"""Device of the models in tests: the CPU, or the device in the environment variable TRIPTYCH_TEST_DEVICE."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ def device():
 
 
 @pytest.fixture(autouse=True, scope="session")
-def _exact_and_quiet():
-    """Float32 as float32 (no TF32), and one thread: models here are tiny."""
+def _exact_float32_on_one_thread():
+    """Disable TF32, so that float32 is exact, and use one thread, because the models of the tests are tiny."""
     torch.set_num_threads(1)
     torch.backends.cuda.matmul.allow_tf32 = False
     torch.backends.cudnn.allow_tf32 = False

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from server.api.schemas import GenerateBody
+from server.api.dialects.native.bodies import GenerateBody
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGE = (ROOT / "docs" / "decoding.md").read_text()

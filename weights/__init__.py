@@ -1,14 +1,14 @@
-"""Checkpoint bytes: where they come from, reading them, checking them, and the demo checkpoints.
+"""Checkpoint files: finding, reading and checking them, and the demo checkpoints.
 
-| file       | question it answers                                                             |
-|------------|---------------------------------------------------------------------------------|
-| `resolve`  | which directory is meant by a path or a hub id                                  |
-| `read`     | which tensors a directory holds, each read lazily by name                       |
-| `manifest` | are the files those that were published                                         |
-| `rules`    | how a checkpoint's names and layouts become ours (no torch: families import it) |
-| `load`     | are they exactly the tensors a model expects, and where do they go              |
-| `demo`     | small checkpoints that ship, with the recipe that trains them                   |
+| file       | purpose                                                                          |
+|------------|----------------------------------------------------------------------------------|
+| `resolve`  | find the checkpoint directory of a path or a hub id                              |
+| `read`     | list the tensors of a directory and read each of them by name, when it is needed |
+| `manifest` | compare the files with their published SHA-256 digests                           |
+| `rules`    | convert the names and layouts of a checkpoint to those of a model; no torch      |
+| `load`     | check that a checkpoint has exactly the tensors of a model, and load them        |
+| `demo`     | small checkpoints that ship with Triptych, and the recipe that trains them       |
 
-Knows names, shapes and bytes. Does not know what a model computes, nor anything of the server.
-This file imports nothing, so that `weights.rules` stays free of torch.
+Imports nothing of `models` or `server`, except in the recipe of `demo`.
+This file imports nothing, so that `weights.rules` can be imported without torch.
 """

@@ -1,13 +1,12 @@
-"""Strict loading: exactly the tensors a model expects, or one error that lists everything that is wrong.
+"""Strict loading: a checkpoint must have exactly the tensors of a model. One error lists all differences.
 
-The plan is made on shapes alone, so that a wrong checkpoint is refused before a byte of it is converted.
-Does not know what the tensors are for.
+The checkpoint is compared by names and shapes, so that a wrong one is refused before any tensor is converted.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -20,50 +19,64 @@ from weights.rules import Rule, first_match
 
 __all__ = ["LoadReport", "WeightsError", "load_weights"]
 
-_LISTED = 20
+_MAX_LISTED = 20
 _FLOATS = (torch.float64, torch.float32, torch.float16, torch.bfloat16)
 
 
 @dataclass(frozen=True)
 class LoadReport:
-    """What was loaded. parameters: numbers, tied ones once. bytes: what they take in the dtypes they now have."""
+    """Size of the loaded weights.
+
+    parameters: number of parameters; tied ones count once.
+    bytes: memory of the loaded tensors.
+    """
 
     parameters: int
     bytes: int
 
 
 @dataclass(frozen=True)
-class _Piece:
-    """One of our tensors as the checkpoint has it: result `index` of what `rule` makes of the tensor `source`."""
+class _Source:
+    """Where one tensor of the model comes from: result `index` of applying `rule` to a tensor of the checkpoint.
 
-    source: str
+    name: of the tensor in the checkpoint.
+    """
+
+    name: str
     rule: Rule
     index: int
 
     def read(self, stored: Mapping[str, StoredTensor]) -> Tensor:
-        piece: Tensor = self.rule.change(stored[self.source].read())[self.index]
-        return piece
+        tensor: Tensor = self.rule.change(stored[self.name].read())[self.index]
+        return tensor
 
 
 @dataclass
-class _Plan:
-    pieces: dict[str, _Piece] = field(default_factory=dict)
-    copies: list[tuple[str, _Piece]] = field(default_factory=list)
+class _LoadPlan:
+    """Sources of the model's tensors, and all differences between checkpoint and model.
+
+    sources: by name in the model.
+    copies: further sources of tied tensors, with the name in the model.
+    """
+
+    sources: dict[str, _Source] = field(default_factory=dict)
+    copies: list[tuple[str, _Source]] = field(default_factory=list)
     unexpected: list[str] = field(default_factory=list)
     misshapen: list[str] = field(default_factory=list)
     missing: list[str] = field(default_factory=list)
     contradictions: list[str] = field(default_factory=list)
 
-    def refuse_faults(self) -> None:
+    def raise_faults(self) -> None:
+        """Raise WeightsError with all differences, if there are any."""
         kinds = {
             "missing": self.missing,
             "unexpected": self.unexpected,
             "misshapen": self.misshapen,
             "contradicting": self.contradictions,
         }
-        faults = [f"{len(names)} {kind} ({_some(names)})" for kind, names in kinds.items() if names]
+        faults = [f"{len(names)} {kind} ({_shortened(names)})" for kind, names in kinds.items() if names]
         if faults:
-            raise WeightsError("the checkpoint's tensors are not the model's: " + "; ".join(faults))
+            raise WeightsError("the tensors of the checkpoint do not match the model: " + "; ".join(faults))
 
 
 def load_weights(
@@ -77,16 +90,20 @@ def load_weights(
     keep_float32: Callable[[str], bool] = lambda name: False,
     folder: str = "",
 ) -> LoadReport:
-    """Give every expected tensor to `assign`, once, by our name.
+    """Load every tensor of a model and pass it to `assign` once.
 
-    expected: our names with their shapes; a tied tensor is one name here, however often the checkpoint has it.
-    dtype, device: of the tensors handed to `assign`; they are contiguous and share no memory with the file.
-    progress: told (bytes read so far, bytes in all), in the checkpoint's dtypes.
-    keep_float32: our names whose tensors stay float32 whatever `dtype` says.
-    folder: where in the directory the files are, if not at its top.
+    directory: of the checkpoint.
+    rules: convert names and layouts of the checkpoint to those of the model.
+    expected: shape of each tensor of the model, by its name. A tied tensor has one name, even if the checkpoint has
+        several copies of it.
+    dtype, device: of the loaded tensors. They are contiguous and share no memory with the file.
+    assign: called with the name in the model and the tensor.
+    progress: called with (bytes read so far, total bytes), counted in the dtypes of the checkpoint.
+    keep_float32: whether the tensor with this name in the model is float32 for every `dtype`.
+    folder: subdirectory of the weight files; empty for the directory itself.
 
-    Raises WeightsError for files that cannot be read or differ from the checkpoint's manifest, and for missing,
-    unexpected and misshapen tensors, all at once.
+    Raises WeightsError for files that cannot be read or differ from the manifest, and, all in one message, for missing,
+    unexpected and misshapen tensors.
     """
     try:
         check_manifest(directory)
@@ -94,19 +111,19 @@ def load_weights(
         raise WeightsError(str(error)) from None
     with open_checkpoint(directory, folder) as stored:
         plan = _make_plan(stored, rules, expected)
-        plan.refuse_faults()
-        total_bytes = sum(stored[source].nbytes for source in {piece.source for piece in plan.pieces.values()})
+        plan.raise_faults()
+        total_bytes = sum(stored[name].nbytes for name in {source.name for source in plan.sources.values()})
         done_bytes, parameters, loaded_bytes = 0, 0, 0
-        for source, targets in _by_source(plan.pieces).items():
-            for name, piece in targets:
+        for stored_name, targets in _by_stored_name(plan.sources).items():
+            for name, source in targets:
                 target_dtype = torch.float32 if keep_float32(name) else dtype
-                view = piece.read(stored)
+                view = source.read(stored)
                 tensor = torch.empty(view.shape, dtype=target_dtype, device=device)
                 tensor.copy_(view)
                 assign(name, tensor)
                 parameters += tensor.numel()
                 loaded_bytes += tensor.numel() * tensor.itemsize
-            done_bytes += stored[source].nbytes
+            done_bytes += stored[stored_name].nbytes
             if progress is not None:
                 progress(done_bytes, total_bytes)
     return LoadReport(parameters, loaded_bytes)
@@ -114,49 +131,51 @@ def load_weights(
 
 def _make_plan(
     stored: Mapping[str, StoredTensor], rules: Sequence[Rule], expected: Mapping[str, Sequence[int]]
-) -> _Plan:
-    plan = _Plan()
-    sources: dict[str, str] = {}
-    for source, tensor in stored.items():
-        matched = first_match(rules, source)
+) -> _LoadPlan:
+    plan = _LoadPlan()
+    stored_names: dict[str, str] = {}
+    for stored_name, tensor in stored.items():
+        matched = first_match(rules, stored_name)
         if matched is None:
-            plan.unexpected.append(source)
+            plan.unexpected.append(stored_name)
             continue
         rule, targets = matched
         if not targets:
             continue
         if any(target not in expected for target in targets):
-            plan.unexpected.append(source)
+            plan.unexpected.append(stored_name)
             continue
-        sources |= dict.fromkeys(targets, source)
+        stored_names |= dict.fromkeys(targets, stored_name)
         if tensor.dtype not in _FLOATS:
-            plan.misshapen.append(f"{source} is not of a floating-point type")
+            plan.misshapen.append(f"{stored_name} has no floating-point dtype")
             continue
         try:
             changed = rule.change(torch.empty(tensor.shape, device="meta"))
         except ValueError as error:
-            plan.misshapen.append(f"{source}: {error}")
+            plan.misshapen.append(f"{stored_name}: {error}")
             continue
-        for index, (target, piece) in enumerate(zip(targets, changed, strict=True)):
-            if tuple(piece.shape) != tuple(expected[target]):
-                plan.misshapen.append(f"{source} is {list(piece.shape)}, not {list(expected[target])}")
+        for index, (target, result) in enumerate(zip(targets, changed, strict=True)):
+            if tuple(result.shape) != tuple(expected[target]):
+                plan.misshapen.append(f"{stored_name} is {list(result.shape)}, not {list(expected[target])}")
                 break
-            if target in plan.pieces:
-                plan.copies.append((target, _Piece(source, rule, index)))
+            if target in plan.sources:
+                plan.copies.append((target, _Source(stored_name, rule, index)))
             else:
-                plan.pieces[target] = _Piece(source, rule, index)
-    plan.missing = list(dict.fromkeys(_checkpoint_name(name, sources) for name in expected if name not in sources))
+                plan.sources[target] = _Source(stored_name, rule, index)
+    absent = [name for name in expected if name not in stored_names]
+    plan.missing = list(dict.fromkeys(_checkpoint_name(name, stored_names) for name in absent))
     for target, copy in plan.copies:
-        first = plan.pieces[target]
+        first = plan.sources[target]
         if not _bit_equal(first.read(stored), copy.read(stored)):
-            plan.contradictions.append(f"{copy.source} differs from {first.source}, to which it is tied")
+            plan.contradictions.append(f"{copy.name} differs from {first.name}, to which it is tied")
     return plan
 
 
-def _by_source(pieces: Mapping[str, _Piece]) -> dict[str, list[tuple[str, _Piece]]]:
-    grouped: dict[str, list[tuple[str, _Piece]]] = {}
-    for name, piece in pieces.items():
-        grouped.setdefault(piece.source, []).append((name, piece))
+def _by_stored_name(sources: Mapping[str, _Source]) -> dict[str, list[tuple[str, _Source]]]:
+    """Group the model's tensors by the tensor of the checkpoint that they come from."""
+    grouped: dict[str, list[tuple[str, _Source]]] = {}
+    for name, source in sources.items():
+        grouped.setdefault(source.name, []).append((name, source))
     return grouped
 
 
@@ -164,18 +183,20 @@ def _bit_equal(one: Tensor, other: Tensor) -> bool:
     return one.dtype == other.dtype and torch.equal(one, other)
 
 
-def _checkpoint_name(missing: str, sources: Mapping[str, str]) -> str:
-    """What the checkpoint would call a missing tensor, told from the same tensor of another layer; else our name."""
+def _checkpoint_name(missing: str, stored_names: Mapping[str, str]) -> str:
+    """Name that a missing tensor should have in the checkpoint.
+
+    It is derived from the same tensor of another layer. Without one, the result is the name in the model.
+    """
     numbers = re.findall(r"\d+", missing)
     shape = re.sub(r"\d+", "#", missing)
-    for target, source in sources.items():
-        same_numbers = re.findall(r"\d+", target) == re.findall(r"\d+", source)
+    for target, stored_name in stored_names.items():
+        same_numbers = re.findall(r"\d+", target) == re.findall(r"\d+", stored_name)
         if same_numbers and re.sub(r"\d+", "#", target) == shape:
-            return re.sub(r"\d+", "{}", source).format(*numbers)
+            return re.sub(r"\d+", "{}", stored_name).format(*numbers)
     return missing
 
 
-def _some(names: Iterable[str]) -> str:
-    names = list(names)
-    more = [f"and {len(names) - _LISTED} more"] if len(names) > _LISTED else []
-    return ", ".join(names[:_LISTED] + more)
+def _shortened(names: Sequence[str]) -> str:
+    more = [f"and {len(names) - _MAX_LISTED} more"] if len(names) > _MAX_LISTED else []
+    return ", ".join([*names[:_MAX_LISTED], *more])

@@ -1,7 +1,6 @@
-"""Whether a checkpoint's files are the ones that were published: SHA-256 of each against a list beside them.
+"""Compare the files of a checkpoint with the SHA-256 digests in its `SHA256SUMS`, and write that file.
 
-Safetensors does not notice a flipped bit; a checkpoint that ships `SHA256SUMS` (lines as `sha256sum` writes them) does.
-Does not know what the files mean.
+The manifest has the format of the `sha256sum` program. It detects changed bits, which safetensors does not.
 """
 
 from __future__ import annotations
@@ -17,13 +16,13 @@ _LINE = re.compile(r"([0-9a-f]{64}) [ *](.+)")
 
 
 class ManifestError(ValueError):
-    """A file that is not what the manifest says, or a manifest that cannot be read. One line, files by name."""
+    """A file differs from the manifest, or the manifest cannot be read. The message is one line."""
 
 
 def check_manifest(directory: Path) -> int:
-    """Compare every file that the directory's manifest lists; how many there were, 0 without a manifest.
+    """Compare every file in the manifest of a directory. Returns their number; 0 without a manifest.
 
-    Raises ManifestError naming all files that are missing or changed.
+    Raises ManifestError naming all missing and changed files.
     """
     try:
         manifest = file_in(directory, NAME)
@@ -39,7 +38,7 @@ def check_manifest(directory: Path) -> int:
 
 
 def write_manifest(directory: Path, names: list[str]) -> None:
-    """Write the manifest of these files of the directory."""
+    """Write the manifest of a directory. names: of the files to list."""
     lines = [f"{_digest(directory / name)}  {name}\n" for name in sorted(names)]
     (directory / NAME).write_text("".join(lines), encoding="utf-8")
 
@@ -47,7 +46,7 @@ def write_manifest(directory: Path, names: list[str]) -> None:
 def _parse(line: str) -> tuple[str, str]:
     match = _LINE.fullmatch(line)
     if match is None:
-        raise ManifestError(f"{NAME} is damaged: a line is not a digest and a name")
+        raise ManifestError(f"{NAME} is damaged: a line does not consist of a digest and a file name")
     return match[1], match[2]
 
 

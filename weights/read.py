@@ -1,8 +1,7 @@
-"""Which tensors a checkpoint directory holds, each read lazily by its name.
+"""Read the tensors of a checkpoint directory by name, each when it is needed.
 
-Safetensors (https://github.com/huggingface/safetensors, one file or shards with an index), memory-mapped; else
-`pytorch_model.bin`, but only as far as `torch.load(weights_only=True)` allows, so that no checkpoint runs code.
-Does not know what the names mean.
+Reads safetensors (https://github.com/huggingface/safetensors), one file or shards with an index, memory-mapped.
+Otherwise reads `pytorch_model.bin` with `torch.load(weights_only=True)`, so that no checkpoint can run code.
 """
 
 from __future__ import annotations
@@ -12,6 +11,7 @@ import pickle
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -36,12 +36,16 @@ DTYPES = {
 
 
 class WeightsError(ValueError):
-    """Weights that cannot be read, or that are not the ones the model expects. One line, files by base name."""
+    """Weights cannot be read, or do not match the model. The message is one line, with file names but no paths."""
 
 
 @dataclass(frozen=True)
 class StoredTensor:
-    """A tensor of a checkpoint that has not been read yet. dtype: torch's, or None for one Triptych does not read."""
+    """A tensor in the file of a checkpoint.
+
+    dtype: of the file, or None for one that Triptych does not read.
+    file: name of the file.
+    """
 
     shape: tuple[int, ...]
     dtype: torch.dtype | None
@@ -54,19 +58,25 @@ class StoredTensor:
         return torch.Size(self.shape).numel() * (self.dtype.itemsize if self.dtype else 1)
 
     def read(self) -> Tensor:
-        """The tensor on the CPU in its stored dtype, a view of the mapped file: valid while the checkpoint is open."""
+        """Read the tensor: on the CPU, in its stored dtype, as a view of the mapped file.
+
+        The view is valid while the checkpoint is open.
+        """
         return self._read()
 
 
 @contextmanager
 def open_checkpoint(directory: Path, folder: str = "") -> Iterator[Mapping[str, StoredTensor]]:
-    """The tensors of a checkpoint by name, in the order of the files. folder: where in the directory its files are.
+    """Open the tensors of a checkpoint, by name, in the order of the files.
 
-    Raises WeightsError for a missing, truncated or damaged file, a missing shard, or pickled weights that are more than
-    weights; a file that lies outside of the directory is refused too.
+    directory: of the checkpoint.
+    folder: subdirectory of the weight files; empty for the directory itself.
+
+    Raises WeightsError for a missing, truncated or damaged file, a missing shard, a pickle of other objects than
+    tensors, and a file outside the directory.
     """
     try:
-        files, promised, read_file = _find_files(directory, f"{folder}/" if folder else "")
+        files, indexed, read_file = _find_files(directory, f"{folder}/" if folder else "")
         tensors: dict[str, StoredTensor] = {}
         for file in files:
             path = file_in(directory, file)
@@ -78,36 +88,39 @@ def open_checkpoint(directory: Path, folder: str = "") -> Iterator[Mapping[str, 
                 tensors[name] = tensor
     except ResolveError as error:
         raise WeightsError(str(error)) from None
-    for name, file in promised.items():
+    for name, file in indexed.items():
         if name not in tensors:
-            raise WeightsError(f"the index promises tensor {name!r} in {file!r}, which does not hold it")
+            raise WeightsError(f"the index lists tensor {name!r} in {file!r}, but the file does not contain it")
     yield tensors
 
 
 @contextmanager
 def open_safetensors(directory: Path, file: str) -> Iterator[Mapping[str, StoredTensor]]:
-    """The tensors of one safetensors file of a directory. Raises WeightsError like `open_checkpoint`."""
+    """Open the tensors of one safetensors file of a directory. Raises WeightsError as `open_checkpoint` does."""
     try:
         path = file_in(directory, file)
     except ResolveError as error:
         raise WeightsError(str(error)) from None
     if path is None:
-        raise WeightsError(f"the directory holds no {file}")
+        raise WeightsError(f"the directory has no {file}")
     yield _read_safetensors(path)
 
 
 def _find_files(
     directory: Path, prefix: str
 ) -> tuple[list[str], Mapping[str, str], Callable[[Path], Mapping[str, StoredTensor]]]:
-    """Weight files, what an index says of them (tensor to file), and how to read one. Safetensors come first."""
+    """Find the weight files. Safetensors are preferred to pickles.
+
+    Returns the files, the index (file of each tensor; empty without an index), and a function that reads a file.
+    """
     for single, reader in (("model.safetensors", _read_safetensors), ("pytorch_model.bin", _read_pickle)):
         if file_in(directory, prefix + single) is not None:
             return [prefix + single], {}, reader
         index = file_in(directory, f"{prefix}{single}.index.json")
         if index is not None:
-            promised = {name: prefix + file for name, file in _read_index(index).items()}
-            return sorted(set(promised.values())), promised, reader
-    raise WeightsError("the checkpoint directory holds no model.safetensors and no pytorch_model.bin")
+            indexed = {name: prefix + file for name, file in _read_index(index).items()}
+            return sorted(set(indexed.values())), indexed, reader
+    raise WeightsError("the checkpoint directory has neither model.safetensors nor pytorch_model.bin")
 
 
 def _read_index(path: Path) -> dict[str, str]:
@@ -117,7 +130,7 @@ def _read_index(path: Path) -> dict[str, str]:
             return dict(weight_map)
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
         pass
-    raise WeightsError(f"{path.name!r} is not an index of weights (a JSON object with a 'weight_map')") from None
+    raise WeightsError(f"{path.name!r} is not an index of weights: a JSON object with a 'weight_map'") from None
 
 
 def _read_safetensors(path: Path) -> Mapping[str, StoredTensor]:
@@ -127,16 +140,10 @@ def _read_safetensors(path: Path) -> Mapping[str, StoredTensor]:
         slices = {name: file.get_slice(name) for name in names}
     except (SafetensorError, OSError) as error:
         raise WeightsError(f"{path.name!r} is truncated or damaged: {_one_line(error, path)}") from None
-
-    def reader(name: str) -> Callable[[], Tensor]:
-        def read() -> Tensor:
-            tensor: Tensor = file.get_tensor(name)
-            return tensor
-
-        return read
-
     return {
-        name: StoredTensor(tuple(part.get_shape()), DTYPES.get(part.get_dtype()), path.name, reader(name))
+        name: StoredTensor(
+            tuple(part.get_shape()), DTYPES.get(part.get_dtype()), path.name, partial(file.get_tensor, name)
+        )
         for name, part in slices.items()
     }
 
@@ -146,26 +153,22 @@ def _read_pickle(path: Path) -> Mapping[str, StoredTensor]:
         try:
             content = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
         except RuntimeError as error:
-            if "mmap" not in str(error):  # files from before torch 1.6 cannot be mapped, only read
+            if "mmap" not in str(error):  # files written before torch 1.6 cannot be memory-mapped
                 raise
             content = torch.load(path, map_location="cpu", weights_only=True)
     except pickle.UnpicklingError:
         raise WeightsError(
-            f"{path.name!r} is damaged, or pickles more than weights, which could run code: convert it to safetensors"
+            f"{path.name!r} is damaged, or contains objects that could run code: convert it to safetensors"
         ) from None
     except (RuntimeError, OSError, EOFError, ValueError, KeyError, AttributeError, TypeError) as error:
         raise WeightsError(f"{path.name!r} is truncated or damaged ({type(error).__name__})") from None
     if not isinstance(content, dict) or not all(
         isinstance(name, str) and isinstance(tensor, Tensor) for name, tensor in content.items()
     ):
-        raise WeightsError(f"{path.name!r} holds more than named tensors: convert it to safetensors")
+        raise WeightsError(f"{path.name!r} contains other objects than named tensors: convert it to safetensors")
     known = set(DTYPES.values())
-
-    def reader(tensor: Tensor) -> Callable[[], Tensor]:
-        return lambda: tensor.detach()
-
     return {
-        name: StoredTensor(tuple(value.shape), value.dtype if value.dtype in known else None, path.name, reader(value))
+        name: StoredTensor(tuple(value.shape), value.dtype if value.dtype in known else None, path.name, value.detach)
         for name, value in content.items()
     }
 

@@ -1,6 +1,6 @@
-"""Which directory is meant by a path or a hub id, and which of its files may be opened.
+"""Find the checkpoint directory of a path or a Hugging Face hub id, and the files in it that may be opened.
 
-Knows the Hugging Face hub's cache layout. Does not know what the files say. No torch here.
+Imports no torch.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ _HUB_ID = re.compile(r"(?P<repo>[\w.-]+(/[\w.-]+)?)(@(?P<revision>[\w./-]+))?")
 _TEXT_FILES = ("*.json", "*.txt", "*.model", "*.spm", "*.jinja", "SHA256SUMS")
 _SAFE_WEIGHTS = ("*.safetensors",)
 _PICKLED_WEIGHTS = ("pytorch_model*.bin",)
-# Folders of sentence-transformers are numbered (`2_Dense`), and hold weights too.
-_NOT_NEEDED = (
+# Numbered folders (`2_Dense`) are not in this list: they contain weights of sentence-transformers.
+_IGNORED_FILES = (
     "[!0-9]*/*.safetensors",
     "[!0-9]*/*.bin",
     "*/*.txt",
@@ -27,23 +27,25 @@ _NOT_NEEDED = (
 
 
 class ResolveError(ValueError):
-    """No checkpoint directory can be had for what was asked, or a file of one may not be opened. One line."""
+    """No checkpoint directory was found, or one of its files may not be opened. The message is one line."""
 
 
-WHOLE_WEIGHTS = ("model.safetensors", "pytorch_model.bin")
-"""What the weights of a whole model are called, or, with shards, begins the name of their index."""
+MODEL_WEIGHTS = ("model.safetensors", "pytorch_model.bin")
+"""File names of the weights of a model. The index of a sharded checkpoint has one of them plus `.index.json`."""
 ADAPTER_WEIGHTS = ("adapter_model.safetensors",)
-"""What those of a low-rank adapter are called."""
+"""File name of the weights of a low-rank adapter."""
 
 
-def resolve(source: str, weights: Sequence[str] = WHOLE_WEIGHTS) -> Path:
-    """The directory of a checkpoint.
+def resolve(source: str, weights: Sequence[str] = MODEL_WEIGHTS) -> Path:
+    """Find the directory of a checkpoint, and download it from the hub if needed.
 
-    source: a directory, or a hub id `org/name`, with `@revision` for a branch, tag or commit. A hub id is answered from
-    the local cache where that is complete, else downloaded, unless the environment sets HF_HUB_OFFLINE. Safetensors are
-    preferred; pickled weights are fetched only from repositories without them. weights: files that make it complete.
+    A complete checkpoint in the local hub cache is used without a request. Nothing is downloaded where the environment
+    sets HF_HUB_OFFLINE. Pickled weights are downloaded only from repositories without safetensors.
 
-    Raises ResolveError, which says what was tried.
+    source: a directory, or a hub id `org/name`, with `@revision` for a branch, tag or commit.
+    weights: file names of the weights; a checkpoint with one of them is complete.
+
+    Raises ResolveError, whose message lists the places that were tried.
     """
     directory = Path(source).expanduser()
     if source and directory.is_dir():
@@ -52,7 +54,7 @@ def resolve(source: str, weights: Sequence[str] = WHOLE_WEIGHTS) -> Path:
         raise ResolveError(f"{directory.name!r} is a file, not a checkpoint directory")
     match = _HUB_ID.fullmatch(source)
     if match is None:
-        raise ResolveError(f"{source!r} is not a directory, and not a hub id of the form org/name[@revision]")
+        raise ResolveError(f"{source!r} is neither a directory nor a hub id of the form org/name[@revision]")
     return _from_hub(source, match["repo"], match["revision"], weights)
 
 
@@ -73,7 +75,7 @@ def _from_hub(source: str, repo: str, revision: str | None, weights: Sequence[st
                 repo,
                 revision=revision,
                 allow_patterns=patterns,
-                ignore_patterns=list(_NOT_NEEDED),
+                ignore_patterns=list(_IGNORED_FILES),
                 local_files_only=offline,
             )
         )
@@ -84,35 +86,33 @@ def _from_hub(source: str, repo: str, revision: str | None, weights: Sequence[st
         if has_weights(cached, weights):
             return cached
     except HFValidationError:
-        raise ResolveError(f"{tried}, and not a hub id of the form org/name[@revision]") from None
+        raise ResolveError(f"{source!r} is neither a directory nor a hub id of the form org/name[@revision]") from None
     except (LocalEntryNotFoundError, OSError):
         pass
     tried += ", not in the local hub cache"
     if constants.HF_HUB_OFFLINE:
-        raise ResolveError(f"{tried}, and HF_HUB_OFFLINE forbids asking the hub")
+        raise ResolveError(f"{tried}, and HF_HUB_OFFLINE forbids a download")
     try:
         fetched = snapshot(_SAFE_WEIGHTS, offline=False)
         if not has_weights(fetched, weights):
             fetched = snapshot(_PICKLED_WEIGHTS, offline=False)
     except GatedRepoError:
-        raise ResolveError(f"{tried}, and the hub grants it only to accounts that asked for access") from None
+        raise ResolveError(f"{tried}, and the hub requires an account with access to this repository") from None
     except RevisionNotFoundError:
-        raise ResolveError(f"{tried}, and the hub has no such revision of it") from None
+        raise ResolveError(f"{tried}, and the hub has no revision of this name") from None
     except RepositoryNotFoundError:
-        raise ResolveError(f"{tried}, and the hub has no such repository (or needs a token for it)") from None
+        raise ResolveError(f"{tried}, and the hub has no repository of this name, or requires a token for it") from None
     except LocalEntryNotFoundError:
         raise ResolveError(f"{tried}, and the hub cannot be reached") from None
-    except Exception as error:  # the hub's client raises whatever its HTTP library does
-        raise ResolveError(f"{tried}, and fetching it from the hub failed ({type(error).__name__})") from None
+    except Exception as error:  # the hub client passes on the exceptions of its HTTP library
+        raise ResolveError(f"{tried}, and the download from the hub failed ({type(error).__name__})") from None
     if not has_weights(fetched, weights):
-        raise ResolveError(
-            f"{tried}, and the hub's repository holds no safetensors of weights ({' or '.join(weights)})"
-        )
+        raise ResolveError(f"{tried}, and the repository on the hub has no weights ({' or '.join(weights)})")
     return fetched
 
 
-def has_weights(directory: Path, weights: Sequence[str] = WHOLE_WEIGHTS) -> bool:
-    """Whether the directory holds a whole set of weights: one file, or an index and every shard it names."""
+def has_weights(directory: Path, weights: Sequence[str] = MODEL_WEIGHTS) -> bool:
+    """Whether the directory has complete weights: one file, or an index and all its shards."""
     for single in weights:
         if (directory / single).exists():
             return True
@@ -127,18 +127,22 @@ def has_weights(directory: Path, weights: Sequence[str] = WHOLE_WEIGHTS) -> bool
 
 
 def file_in(directory: Path, name: str) -> Path | None:
-    """The file `name` of a checkpoint directory (`config.json`, `1_Pooling/config.json`), None when there is none.
+    """Path of a file of a checkpoint directory, or None without that file.
 
-    A link may lead to another file of the directory, or, in a snapshot of the hub's cache, to that repository's own
-    blobs; anything else would let a checkpoint read files it does not own. Raises ResolveError for it.
+    A link may lead to another file of the directory or, in a snapshot of the hub cache, to a blob of the same
+    repository. Other links are refused, because they would let a checkpoint read files outside of it.
+
+    name: relative path, such as `config.json` or `1_Pooling/config.json`.
+
+    Raises ResolveError for a path or a link that leaves the directory, and for a file that is not regular.
     """
     relative = PurePath(name)
     if relative.is_absolute() or ".." in relative.parts or not relative.name:
-        raise ResolveError(f"{relative.name!r}: a checkpoint's files lie in its own directory")
+        raise ResolveError(f"{relative.name!r}: a checkpoint may only use files of its own directory")
     path = directory / name
     if not path.exists():
         if path.is_symlink():
-            raise ResolveError(f"{name!r} is a link to a file that is not there")
+            raise ResolveError(f"{name!r} is a link to a missing file")
         return None
     home = directory.resolve()
     owned = [home]

@@ -1,7 +1,8 @@
-"""How a checkpoint's names and layouts become ours: a table of rules, read from the top.
+"""Rules that convert the tensor names and layouts of a checkpoint to those of a model.
 
-A rule is a pattern over the checkpoint's names, the names its tensors get here, and the steps between. The first rule
-whose pattern matches a whole name wins; a name that no rule matches is unexpected. A GPT-2 table reads like this:
+A family has a table of rules. A rule has a pattern for names in the checkpoint, the names in the model, and the layout
+changes between them. The first rule whose pattern matches the full name applies. A name without a rule is unexpected.
+A table for GPT-2:
 
     (
         Rename(r"wte\\.weight", "decoder.embedding.tokens.weight"),
@@ -14,12 +15,12 @@ whose pattern matches a whole name wins; a name that no rule matches is unexpect
         Drop(r"h\\.\\d+\\.attn\\.(bias|masked_bias)"),
     )
 
-`Rename`, `Transpose`, `Split`, `Slice` and `Drop` are rules of no or one step; `Rule` itself chains several.
+`Rename`, `Transpose`, `Split`, `Slice` and `Drop` make rules with at most one layout change; `Rule` chains several.
 
-Two checkpoint tensors may land on one name: that is how tied tensors are written (`lm_head.weight` beside
-`wte.weight`). Either of them will do; where both are there they must be bit-equal, else loading fails by name.
+Two tensors of a checkpoint may get the same name, such as a tied `lm_head.weight` and `wte.weight`. One of them is
+enough. If the checkpoint has both, they must be bit-equal, else loading fails.
 
-No torch: steps call methods of whatever tensors they are given, so a table can be tried on tensors without data.
+Imports no torch: layout changes call methods of the tensors, so a table can be tested on tensors without data.
 """
 
 from __future__ import annotations
@@ -31,23 +32,24 @@ from functools import cached_property
 from typing import Any
 
 Tensor = Any
-"""A tensor by its methods (`transpose`, `unflatten`, `split`, `flatten`, `narrow`): `torch.Tensor` in practice."""
+"""An object with the methods `transpose`, `unflatten`, `split`, `flatten` and `narrow`: a `torch.Tensor`."""
 
-Step = Callable[[Sequence[Tensor]], Sequence[Tensor]]
-"""One change of layout: tensors in, tensors out. Raises ValueError or RuntimeError for shapes it cannot change."""
+LayoutChange = Callable[[Sequence[Tensor]], Sequence[Tensor]]
+"""Function from tensors to tensors. Raises ValueError or RuntimeError for shapes that it cannot change."""
 
 
 @dataclass(frozen=True)
 class Rule:
-    """Tensors whose checkpoint name matches `pattern` (a whole match) go through `steps` and get `names`.
+    """Converts the tensors whose name in the checkpoint matches a pattern.
 
-    pattern: a regular expression; its groups may be used in `names` as `\\1`, `\\2`...
-    names: one for each tensor that the last step gives; empty to ignore the tensor.
+    pattern: regular expression for the full name. `names` may use its groups as `\\1`, `\\2` and so on.
+    names: names in the model, one for each tensor after the last layout change; empty to ignore the tensor.
+    steps: layout changes, in order.
     """
 
     pattern: str
     names: tuple[str, ...]
-    steps: tuple[Step, ...] = ()
+    steps: tuple[LayoutChange, ...] = ()
 
     def __post_init__(self) -> None:
         groups = re.compile(self.pattern).groups
@@ -60,12 +62,15 @@ class Rule:
         return re.compile(self.pattern)
 
     def targets(self, name: str) -> tuple[str, ...] | None:
-        """Our names for the checkpoint's `name`; None when this rule is not about it."""
+        """Names in the model for a name in the checkpoint, or None where the pattern does not match."""
         match = self._compiled.fullmatch(name)
         return None if match is None else tuple(match.expand(target) for target in self.names)
 
     def change(self, tensor: Tensor) -> Sequence[Tensor]:
-        """The tensors that `names` are for, as views where the layout allows it. Raises ValueError with the shape."""
+        """Apply the layout changes. Returns one tensor for each of `names`, as views where the layout allows it.
+
+        Raises ValueError, with the shape, for a tensor that cannot be rearranged.
+        """
         tensors: Sequence[Tensor] = [tensor]
         try:
             for step in self.steps:
@@ -78,7 +83,7 @@ class Rule:
 
 
 def first_match(rules: Iterable[Rule], name: str) -> tuple[Rule, tuple[str, ...]] | None:
-    """The rule for the checkpoint's `name` and our names for it; None when the name is unexpected."""
+    """The first rule that matches a name in the checkpoint, and the names in the model; None without such a rule."""
     for rule in rules:
         targets = rule.targets(name)
         if targets is not None:
@@ -86,22 +91,24 @@ def first_match(rules: Iterable[Rule], name: str) -> tuple[Rule, tuple[str, ...]
     return None
 
 
-# ------------------------------------------------------------------------------------------------------------- steps
+# ---------------------------------------------------------------------------------------------------- layout changes
 
 
 def transpose(tensors: Sequence[Tensor]) -> Sequence[Tensor]:
-    """[in, out] to [out, in]: a matrix stored the other way round, as GPT-2's Conv1D does."""
+    """Transpose matrices: [in, out] to [out, in], as for GPT-2's Conv1D."""
     for tensor in tensors:
         if len(tensor.shape) != 2:
             raise ValueError("only a matrix can be transposed")
     return [tensor.transpose(0, 1) for tensor in tensors]
 
 
-def split(parts: int | Sequence[int] = 3, dim: int = 0, groups: int = 1) -> Step:
-    """Cut dimension `dim` into `parts` equal pieces, or into pieces of the given sizes.
+def split(parts: int | Sequence[int] = 3, dim: int = 0, groups: int = 1) -> LayoutChange:
+    """Split a fused dimension.
 
-    groups: with more than one, the dimension is `groups` repeats of those pieces one after the other (GPT-NeoX and
-    Falcon store query, key and value of each head together); equal pieces of all groups are joined again.
+    parts: number of equal parts, or the size of each part.
+    dim: dimension to split.
+    groups: number of times that the parts repeat along the dimension. The same parts of all groups are concatenated.
+        GPT-NeoX and Falcon store the query, key and value of one head (or group of heads) after another.
     """
 
     def step(tensors: Sequence[Tensor]) -> Sequence[Tensor]:
@@ -110,16 +117,16 @@ def split(parts: int | Sequence[int] = 3, dim: int = 0, groups: int = 1) -> Step
             width, left_over = divmod(tensor.shape[dim], groups)
             sizes = [width // parts] * parts if isinstance(parts, int) else list(parts)
             if left_over or sum(sizes) != width:
-                raise ValueError("the pieces do not add up to the dimension")
+                raise ValueError("the parts do not add up to the dimension")
             grouped = tensor.unflatten(dim, (groups, width))
-            results += [piece.flatten(dim, dim + 1) for piece in grouped.split(sizes, dim + 1)]
+            results += [part.flatten(dim, dim + 1) for part in grouped.split(sizes, dim + 1)]
         return results
 
     return step
 
 
-def skip(start: int, dim: int = 0) -> Step:
-    """Leave out the first `start` entries of `dim`: RoBERTa and BART number positions from 2."""
+def skip(start: int, dim: int = 0) -> LayoutChange:
+    """Leave out the first `start` entries of a dimension. RoBERTa and BART number positions from 2."""
 
     def step(tensors: Sequence[Tensor]) -> Sequence[Tensor]:
         return [tensor.narrow(dim, start, tensor.shape[dim] - start) for tensor in tensors]
@@ -131,27 +138,27 @@ def skip(start: int, dim: int = 0) -> Step:
 
 
 def Rename(pattern: str, name: str) -> Rule:
-    """The same tensor under our name."""
+    """Rule for a tensor that keeps its layout."""
     return Rule(pattern, (name,))
 
 
 def Transpose(pattern: str, name: str) -> Rule:
-    """A matrix stored as [in, out]."""
+    """Rule for a matrix that is stored as [in, out]."""
     return Rule(pattern, (name,), (transpose,))
 
 
 def Split(
     pattern: str, names: Sequence[str], dim: int = 0, sizes: Sequence[int] | None = None, groups: int = 1
 ) -> Rule:
-    """A fused tensor, such as query, key and value in one; equal pieces unless `sizes` says otherwise (see `split`)."""
+    """Rule for a fused tensor, such as query, key and value in one. Its parts are equal unless `sizes` is given."""
     return Rule(pattern, tuple(names), (split(len(names) if sizes is None else sizes, dim, groups),))
 
 
 def Slice(pattern: str, name: str, start: int) -> Rule:
-    """A table whose first `start` rows are never looked up."""
+    """Rule for a table whose first `start` rows are not used."""
     return Rule(pattern, (name,), (skip(start),))
 
 
 def Drop(pattern: str) -> Rule:
-    """A tensor that carries nothing to load: a mask, a table of position numbers, an unused head."""
+    """Rule for a tensor that is not needed: a mask, a table of position indices, an unused head."""
     return Rule(pattern, (), (lambda tensors: [],))

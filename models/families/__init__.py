@@ -62,9 +62,9 @@ from models.families import (
     whisper,
     xlm_roberta,
 )
-from models.families.family import Family
-from models.families.fields import short
-from models.families.refused import REFUSED
+from models.families.shared.family import Family
+from models.families.shared.fields import short
+from models.families.shared.refused import REFUSED
 
 _ENCODERS = (
     bert,

@@ -17,10 +17,10 @@ from models.config import (
     NormSlots,
     StackConfig,
 )
-from models.families.alibi import bloom_slopes
-from models.families.decoder_heads import with_heads
-from models.families.family import Family
-from models.families.fields import Fields, head_width
+from models.families.shared.alibi import bloom_slopes
+from models.families.shared.decoder_heads import with_heads
+from models.families.shared.family import Family
+from models.families.shared.fields import Fields, head_width
 from weights.rules import Rename, Rule, Split
 
 _OTHER_NAMES = {"n_embed": "hidden_size", "num_attention_heads": "n_head", "num_hidden_layers": "n_layer"}

@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from models.families.roberta_encoder import roberta_family
+from models.families.shared.roberta_encoder import roberta_family
 
 FAMILY = roberta_family("camembert", "Camembert", vocab_size=30522)

@@ -6,12 +6,12 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from models.config import ModelConfig
-from models.families import disentangled_encoder
-from models.families.bert_fields import architectures
-from models.families.bert_rules import linear
-from models.families.disentangled_encoder import LAYER, OURS
-from models.families.family import Family
-from models.families.fields import Fields
+from models.families.shared import disentangled_encoder
+from models.families.shared.bert_config import architectures
+from models.families.shared.bert_rules import linear
+from models.families.shared.disentangled_encoder import LAYER, OURS
+from models.families.shared.family import Family
+from models.families.shared.fields import Fields
 from weights.rules import Rename, Rule, Split
 
 

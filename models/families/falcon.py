@@ -18,12 +18,12 @@ from models.config import (
     NormSlots,
     StackConfig,
 )
-from models.families.alibi import bloom_slopes
-from models.families.decoder_heads import with_heads
-from models.families.family import Family
-from models.families.fields import Fields, head_width
-from models.families.published_code import PublishedCode
-from models.families.rope_scaling import longest_text
+from models.families.shared.alibi import bloom_slopes
+from models.families.shared.decoder_heads import with_heads
+from models.families.shared.family import Family
+from models.families.shared.fields import Fields, head_width
+from models.families.shared.published_code import PublishedCode
+from models.families.shared.rope import rope_config, scaled_max_positions
 from weights.rules import Rename, Rule, Split
 
 _CODE = PublishedCode("tiiuae", "falcon", "Falcon")
@@ -43,7 +43,7 @@ def config(hf: Mapping[str, Any], architecture: str) -> ModelConfig:
     fields.refuse_unless("num_ln_in_parallel_attn", 1, 2)
     own_norm = not parallel or (newer and fields.integer("num_ln_in_parallel_attn", 2) == 2)
     norm = NormConfig("layer", fields.number("layer_norm_epsilon", 1e-5))
-    rope = None if fields.flag("alibi", False) else fields.rope(head_dim)
+    rope = None if fields.flag("alibi", False) else rope_config(fields, head_dim)
     layer = LayerConfig(
         attention=AttentionConfig(heads, kv_heads, head_dim, head_dim**-0.5, True, bias, bias, bias, bias, rope),
         attention_norms=NormSlots(input=norm),
@@ -65,7 +65,7 @@ def config(hf: Mapping[str, Any], architecture: str) -> ModelConfig:
             final_norm=norm,
             score_bias=lines,
         ),
-        max_positions=positions if rope is None else longest_text(rope, positions),
+        max_positions=positions if rope is None else scaled_max_positions(rope, positions),
     )
 
 

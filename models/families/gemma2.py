@@ -1,61 +1,75 @@
-"""Gemma 2 (Gemma Team 2024, arXiv:2408.00118): Gemma with norms on both sides of each sublayer, a sliding window on
-every other layer, and capped scores and logits."""
+"""Gemma 2 (Gemma Team 2024, arXiv:2408.00118): Gemma with input and output norms in each sublayer.
+
+Every other layer has a sliding window, and attention scores and logits are capped.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Any
 
-from models.config import LanguageModelHead, LayerConfig, ModelConfig, NormConfig
-from models.families.decoder_heads import with_heads
-from models.families.family import Family
-from models.families.fields import Fields
-from models.families.rotary_decoder import rotary_decoder, rules
-from models.families.windows import named_windows
+from models.config import ModelConfig
+from models.families.shared.decoder_heads import with_heads
+from models.families.shared.family import Family
+from models.families.shared.fields import Fields
+from models.families.shared.rope import rope_config, scaled_max_positions
+from models.families.shared.rotary_decoder import (
+    gated_feed_forward,
+    head_dim_of,
+    rms_norm,
+    rotary_decoder,
+    rotary_layer,
+    rotary_rules,
+)
+from models.families.shared.windows import typed_windows
 
 
 def config(hf: Mapping[str, Any], architecture: str) -> ModelConfig:
     fields = Fields({**hf, "hidden_act": hf.get("hidden_activation") or "gelu_pytorch_tanh"})
     fields.refuse_unless("use_bidirectional_attention", False)
-    attention_bias = fields.flag("attention_bias", False)
-    model = rotary_decoder(
+    head_dim, bias = head_dim_of(fields, 256), fields.flag("attention_bias", False)
+    norm = rms_norm(fields, kind="rms_from_one")
+    rope = rope_config(fields, head_dim)
+    feed_forward = gated_feed_forward(fields, fields.integer("intermediate_size"))
+    layers = [
+        rotary_layer(
+            fields,
+            head_dim=head_dim,
+            num_kv_heads=fields.integer("num_key_value_heads", 4),
+            rope=rope,
+            norm=norm,
+            feed_forward=feed_forward,
+            window=window,
+            qkv_bias=bias,
+            output_bias=bias,
+            scale=fields.positive("query_pre_attn_scalar", 256.0) ** -0.5,
+            score_cap=_cap(hf, "attn_logit_softcapping", 50.0),
+            norm_slots=("input", "output"),
+        )
+        for window in _windows(fields)
+    ]
+    return rotary_decoder(
         fields,
-        windows=_windows(fields, hf.get("layer_types")),
-        num_kv_heads=fields.integer("num_key_value_heads", 4),
-        max_positions=fields.integer("max_position_embeddings", 8192),
-        qkv_bias=attention_bias,
-        output_bias=attention_bias,
-        norm=NormConfig("rms_from_one", fields.number("rms_norm_eps", 1e-6), bias=False),
-        slots=("input", "output"),
-        default_head_dim=256,
+        layers,
+        norm,
+        scaled_max_positions(rope, fields.integer("max_position_embeddings", 8192)),
         default_tied=True,
+        embedding_scale=fields.integer("hidden_size", 4096) ** 0.5,
+        logit_cap=_cap(hf, "final_logit_softcapping", 30.0),
     )
-    scale = fields.positive("query_pre_attn_scalar", 256.0) ** -0.5
-    cap, logit_cap = _cap(hf, "attn_logit_softcapping", 50.0), _cap(hf, "final_logit_softcapping", 30.0)
-
-    def scored(layer: LayerConfig) -> LayerConfig:
-        return replace(layer, attention=replace(layer.attention, scale=scale, score_cap=cap))
-
-    assert model.decoder is not None and isinstance(model.head, LanguageModelHead)
-    decoder = replace(
-        model.decoder,
-        embedding=replace(model.decoder.embedding, scale=model.hidden_size**0.5),
-        layers=tuple(scored(layer) for layer in model.decoder.layers),
-    )
-    return replace(model, decoder=decoder, head=replace(model.head, cap=logit_cap))
 
 
 def _cap(hf: Mapping[str, Any], name: str, default: float) -> float | None:
-    """None where the file says null: only then nothing is capped."""
+    """None, for no cap, only if the setting is null."""
     return None if hf.get(name, default) is None else Fields(hf).positive(name, default)
 
 
-def _windows(fields: Fields, layer_types: Any) -> list[int | None]:
+def _windows(fields: Fields) -> list[int | None]:
     layers, window = fields.integer("num_hidden_layers", 26), fields.optional_integer("sliding_window", absent=4096)
+    layer_types = fields.raw("layer_types")
     if layer_types is None:
         layer_types = ["full_attention" if index % 2 else "sliding_attention" for index in range(layers)]
-    return named_windows(layer_types, layers, window)
+    return typed_windows(layer_types, layers, window)
 
 
 FAMILY = with_heads(
@@ -65,7 +79,7 @@ FAMILY = with_heads(
         model_types=("gemma2",),
         architectures={"Gemma2ForCausalLM": ("generate",)},
         config=config,
-        rules=rules,
+        rules=rotary_rules,
         refused_dtypes={"float16": "Gemma 2's residual stream can exceed float16; use bfloat16 or float32"},
     ),
     answers=False,

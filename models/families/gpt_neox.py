@@ -17,10 +17,10 @@ from models.config import (
     NormSlots,
     StackConfig,
 )
-from models.families.decoder_heads import with_heads
-from models.families.family import Family
-from models.families.fields import Fields, head_width
-from models.families.rope_scaling import longest_text
+from models.families.shared.decoder_heads import with_heads
+from models.families.shared.family import Family
+from models.families.shared.fields import Fields, head_width
+from models.families.shared.rope import rope_config, scaled_max_positions
 from weights.rules import Drop, Rename, Rule, Split
 
 
@@ -31,7 +31,7 @@ def config(hf: Mapping[str, Any], architecture: str) -> ModelConfig:
     hidden, heads = fields.integer("hidden_size", 6144), fields.integer("num_attention_heads", 64)
     head_dim = head_width(hidden, heads)
     bias = fields.flag("attention_bias", True)
-    rope = fields.rope(head_dim, default_share=0.25)
+    rope = rope_config(fields, head_dim, default_share=0.25)
     norm = NormConfig("layer", fields.number("layer_norm_eps", 1e-5))
     layer = LayerConfig(
         attention=AttentionConfig(
@@ -61,7 +61,7 @@ def config(hf: Mapping[str, Any], architecture: str) -> ModelConfig:
         decoder=StackConfig(
             EmbeddingConfig(vocab), (layer,) * fields.integer("num_hidden_layers", 44), final_norm=norm
         ),
-        max_positions=longest_text(rope, fields.integer("max_position_embeddings", 2048)),
+        max_positions=scaled_max_positions(rope, fields.integer("max_position_embeddings", 2048)),
     )
 
 

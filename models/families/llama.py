@@ -6,24 +6,37 @@ from collections.abc import Mapping
 from typing import Any
 
 from models.config import ModelConfig
-from models.families.decoder_heads import with_heads
-from models.families.family import Family
-from models.families.fields import Fields
-from models.families.rotary_decoder import rotary_decoder, rules
+from models.families.shared.decoder_heads import with_heads
+from models.families.shared.family import Family
+from models.families.shared.fields import Fields
+from models.families.shared.rope import rope_config, scaled_max_positions
+from models.families.shared.rotary_decoder import (
+    gated_feed_forward,
+    head_dim_of,
+    rms_norm,
+    rotary_decoder,
+    rotary_layer,
+    rotary_rules,
+)
 
 
 def config(hf: Mapping[str, Any], architecture: str) -> ModelConfig:
     fields = Fields(hf)
-    attention_bias = fields.flag("attention_bias", False)
-    return rotary_decoder(
+    head_dim, norm, bias = head_dim_of(fields), rms_norm(fields), fields.flag("attention_bias", False)
+    rope = rope_config(fields, head_dim)
+    layer = rotary_layer(
         fields,
-        windows=(None,) * fields.integer("num_hidden_layers", 32),
+        head_dim=head_dim,
         num_kv_heads=fields.integer("num_key_value_heads", fields.integer("num_attention_heads", 32)),
-        max_positions=fields.integer("max_position_embeddings", 2048),
-        qkv_bias=attention_bias,
-        output_bias=attention_bias,
-        feed_forward_bias=fields.flag("mlp_bias", False),
+        rope=rope,
+        norm=norm,
+        feed_forward=gated_feed_forward(fields, fields.integer("intermediate_size"), fields.flag("mlp_bias", False)),
+        qkv_bias=bias,
+        output_bias=bias,
     )
+    layers = (layer,) * fields.integer("num_hidden_layers", 32)
+    max_positions = scaled_max_positions(rope, fields.integer("max_position_embeddings", 2048))
+    return rotary_decoder(fields, layers, norm, max_positions)
 
 
 FAMILY = with_heads(
@@ -33,6 +46,6 @@ FAMILY = with_heads(
         model_types=("llama",),
         architectures={"LlamaForCausalLM": ("generate",)},
         config=config,
-        rules=rules,
+        rules=rotary_rules,
     ),
 )

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from models.config import LearnedPositions, ModelConfig
-from models.families.bart_fields import (
+from models.families.shared.bart_config import (
     NORM,
     bart_embedding,
     bart_fields,
@@ -18,19 +18,19 @@ from models.families.bart_fields import (
     both_stacks,
     refuse_variants,
 )
-from models.families.bart_rules import PREFIX, pre_norm_rules
-from models.families.family import Family
+from models.families.shared.bart_rules import PREFIX, pre_norm_rules
+from models.families.shared.family import Family
 from weights.rules import Rename, Rule, Slice
 
 
 def config(hf: Mapping[str, Any], architecture: str) -> ModelConfig:
     fields = bart_fields(hf)
-    refuse_variants(fields, before=True, embedding_norm=True, sinusoids=False)
+    refuse_variants(fields, pre_norm=True, embedding_norm=True, sinusoidal_positions=False)
     fields.refuse_unless("tie_word_embeddings", True)
     embedding = bart_embedding(fields, LearnedPositions(fields.integer("max_position_embeddings")), NORM)
     # A text ends with its end token and then its language, with which the decoder starts to read it.
-    head = bart_head(fields, architecture, start_token_id=None, end=2)
-    return bart_model(fields, head, *both_stacks(fields, embedding, before=True))
+    head = bart_head(fields, architecture, start_token_id=None, default_end_token_id=2)
+    return bart_model(fields, head, *both_stacks(fields, embedding, pre_norm=True))
 
 
 def rules(model: ModelConfig, hf: Mapping[str, Any], architecture: str) -> Sequence[Rule]:

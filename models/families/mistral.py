@@ -1,4 +1,4 @@
-"""Mistral (Jiang et al. 2023, arXiv:2310.06825): LLaMA with a sliding window over all layers."""
+"""Mistral (Jiang et al. 2023, arXiv:2310.06825): LLaMA with a sliding window in all layers."""
 
 from __future__ import annotations
 
@@ -6,23 +6,38 @@ from collections.abc import Mapping
 from typing import Any
 
 from models.config import ModelConfig
-from models.families.decoder_heads import with_heads
-from models.families.family import Family
-from models.families.fields import Fields
-from models.families.rotary_decoder import rotary_decoder, rules
+from models.families.shared.decoder_heads import with_heads
+from models.families.shared.family import Family
+from models.families.shared.fields import Fields
+from models.families.shared.rope import rope_config, scaled_max_positions
+from models.families.shared.rotary_decoder import (
+    gated_feed_forward,
+    head_dim_of,
+    rms_norm,
+    rotary_decoder,
+    rotary_layer,
+    rotary_rules,
+)
 
 
 def config(hf: Mapping[str, Any], architecture: str) -> ModelConfig:
     fields = Fields(hf)
     fields.refuse_unless("layer_types")
-    # Only an explicit null switches the window off; left out, it has its first release's width.
-    window = fields.optional_integer("sliding_window", absent=4096)
-    return rotary_decoder(
+    head_dim, norm = head_dim_of(fields), rms_norm(fields)
+    rope = rope_config(fields, head_dim)
+    layer = rotary_layer(
         fields,
-        windows=(window,) * fields.integer("num_hidden_layers", 32),
+        head_dim=head_dim,
         num_kv_heads=fields.integer("num_key_value_heads", 8),
-        max_positions=fields.integer("max_position_embeddings", 131072),
+        rope=rope,
+        norm=norm,
+        feed_forward=gated_feed_forward(fields, fields.integer("intermediate_size")),
+        # Only an explicit null switches the window off. An absent setting means the width of the first release.
+        window=fields.optional_integer("sliding_window", absent=4096),
     )
+    layers = (layer,) * fields.integer("num_hidden_layers", 32)
+    max_positions = scaled_max_positions(rope, fields.integer("max_position_embeddings", 131072))
+    return rotary_decoder(fields, layers, norm, max_positions)
 
 
 FAMILY = with_heads(
@@ -32,6 +47,6 @@ FAMILY = with_heads(
         model_types=("mistral",),
         architectures={"MistralForCausalLM": ("generate",)},
         config=config,
-        rules=rules,
+        rules=rotary_rules,
     ),
 )

@@ -5,42 +5,51 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from models.config import MixtureOfExpertsConfig, ModelConfig, NormConfig
-from models.families.decoder_heads import with_heads
-from models.families.experts import expert_rules, gated_experts, with_experts
-from models.families.family import Family
-from models.families.fields import Fields
-from models.families.rotary_decoder import rotary_decoder
-from models.families.rotary_decoder import rules as llama_rules
+from models.config import MixtureOfExpertsConfig, ModelConfig
+from models.families.shared.decoder_heads import with_heads
+from models.families.shared.family import Family
+from models.families.shared.fields import Fields
+from models.families.shared.mixture_of_experts import expert_rules
+from models.families.shared.rope import rope_config, scaled_max_positions
+from models.families.shared.rotary_decoder import (
+    gated_feed_forward,
+    head_dim_of,
+    rms_norm,
+    rotary_decoder,
+    rotary_layer,
+    rotary_rules,
+)
 from weights.rules import Rule
 
 
 def config(hf: Mapping[str, Any], architecture: str) -> ModelConfig:
     fields = Fields(hf, defaults={"vocab_size": 32000, "rope_theta": 1000000.0})
     fields.refuse_unless("layer_types")
-    layers = fields.integer("num_hidden_layers", 32)
-    expert = gated_experts(fields, fields.integer("intermediate_size", 14336))
-    model = rotary_decoder(
+    head_dim, norm = head_dim_of(fields), rms_norm(fields, 1e-5)
+    rope = rope_config(fields, head_dim)
+    layer = rotary_layer(
         fields,
-        windows=(fields.optional_integer("sliding_window"),) * layers,
+        head_dim=head_dim,
         num_kv_heads=fields.integer("num_key_value_heads", 8),
-        max_positions=fields.integer("max_position_embeddings", 131072),
-        norm=NormConfig("rms", fields.number("rms_norm_eps", 1e-5), bias=False),
-        feed_forward=expert,
+        rope=rope,
+        norm=norm,
+        feed_forward=MixtureOfExpertsConfig(
+            gated_feed_forward(fields, fields.integer("intermediate_size", 14336)),
+            num_experts=fields.integer("num_local_experts", 8),
+            experts_per_token=fields.integer("num_experts_per_tok", 2),
+            normalized=True,
+        ),
+        window=fields.optional_integer("sliding_window"),
     )
-    mixture = MixtureOfExpertsConfig(
-        expert,
-        num_experts=fields.integer("num_local_experts", 8),
-        experts_per_token=fields.integer("num_experts_per_tok", 2),
-        normalized=True,
-    )
-    return with_experts(model, mixture, range(layers))
+    layers = (layer,) * fields.integer("num_hidden_layers", 32)
+    max_positions = scaled_max_positions(rope, fields.integer("max_position_embeddings", 131072))
+    return rotary_decoder(fields, layers, norm, max_positions)
 
 
 def rules(model: ModelConfig, hf: Mapping[str, Any], architecture: str) -> Sequence[Rule]:
     return (
         *expert_rules(model, r"(?:block_sparse_moe|mlp)", gate="w1", up="w3", down="w2"),
-        *llama_rules(model, hf, architecture),
+        *rotary_rules(model, hf, architecture),
     )
 
 

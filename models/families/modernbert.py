@@ -7,8 +7,7 @@ attention, since the embeddings come with one.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
-from typing import Any
+from typing import Any, Literal
 
 from models.config import (
     AttentionConfig,
@@ -24,16 +23,14 @@ from models.config import (
     NormSlots,
     PoolingHead,
     RopeConfig,
-    SpanHead,
     StackConfig,
-    TokenClassificationHead,
 )
-from models.families.bert_fields import architectures, head
-from models.families.bert_rules import linear, norm
-from models.families.family import Family
-from models.families.fields import Fields, head_width
-from models.families.rope_scaling import longest_text
-from models.families.windows import named_windows
+from models.families.shared.bert_config import architectures, encoder_head
+from models.families.shared.bert_rules import linear, norm
+from models.families.shared.family import Family
+from models.families.shared.fields import Fields, head_width
+from models.families.shared.rope import rope_config, scaled_max_positions
+from models.families.shared.windows import typed_windows
 from weights.rules import Rename, Rule, Split
 
 _PREFIX = r"(?:model\.)?"
@@ -49,7 +46,7 @@ def _windows(hf: Mapping[str, Any], fields: Fields, num_layers: int) -> list[int
     one_side = fields.integer("local_attention", 128) // 2
     # What transformers makes of it, which would win in a file that has both.
     fields.refuse_unless("sliding_window", one_side)
-    return named_windows(kinds, num_layers, one_side + 1)
+    return typed_windows(kinds, num_layers, one_side + 1)
 
 
 def _rope(hf: Mapping[str, Any], head_dim: int, kind: str, old_name: str, theta: float) -> RopeConfig:
@@ -62,7 +59,7 @@ def _rope(hf: Mapping[str, Any], head_dim: int, kind: str, old_name: str, theta:
     if old_name in hf and hf[old_name] is None:
         raise ConfigError(f"{old_name!r}: null is not supported")
     own = {**hf, "rope_scaling": None, "rope_parameters": scaling | (both.get(kind) or {})}
-    return Fields(own).rope(head_dim, Fields(hf).positive(old_name, theta))
+    return rope_config(Fields(own), head_dim, Fields(hf).positive(old_name, theta))
 
 
 def _config(hf: Mapping[str, Any], architecture: str) -> ModelConfig:
@@ -98,21 +95,19 @@ def _config(hf: Mapping[str, Any], architecture: str) -> ModelConfig:
         vocab_size=vocab,
         head=_head(fields, architecture, layer_norm),
         encoder=StackConfig(EmbeddingConfig(vocab, norm=layer_norm), layers, final_norm=layer_norm),
-        max_positions=min(longest_text(wide, positions), longest_text(near, positions)),
+        max_positions=min(scaled_max_positions(wide, positions), scaled_max_positions(near, positions)),
     )
 
 
-def _head(fields: Fields, architecture: str, layer_norm: NormConfig) -> HeadConfig:
-    act, bias = fields.activation("classifier_activation", "gelu"), fields.flag("classifier_bias", False)
-    masked = MaskedLanguageModelHead(act, layer_norm, dense_bias=bias, bias=fields.flag("decoder_bias", True))
-    chosen = head(fields, architecture, masked, dense=act)
-    if isinstance(chosen, ClassificationHead):
+def _head(fields: Fields, architecture: str, norm: NormConfig) -> HeadConfig:
+    activation, bias = fields.activation("classifier_activation", "gelu"), fields.flag("classifier_bias", False)
+    if architecture.endswith("ForSequenceClassification"):
         fields.refuse_unless("classifier_pooling", "cls", "mean")
-        mean = fields.text("classifier_pooling", "cls") == "mean"
-        return replace(chosen, pool="mean" if mean else "first", dense_bias=bias, norm=layer_norm)
-    if isinstance(chosen, TokenClassificationHead | SpanHead):
-        return replace(chosen, dense=act, dense_bias=bias, norm=layer_norm)
-    return chosen
+        pool: Literal["first", "mean"] = "mean" if fields.text("classifier_pooling", "cls") == "mean" else "first"
+        return ClassificationHead(fields.labels(), dense=activation, pool=pool, dense_bias=bias, norm=norm)
+    masked = MaskedLanguageModelHead(activation, norm, dense_bias=bias, bias=fields.flag("decoder_bias", True))
+    token_dense = {"dense": activation, "dense_bias": bias, "norm": norm}
+    return encoder_head(fields, architecture, masked, activation, token_dense=token_dense)
 
 
 def _rules(model: ModelConfig, hf: Mapping[str, Any], architecture: str) -> Sequence[Rule]:

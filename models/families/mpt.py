@@ -18,11 +18,11 @@ from models.config import (
     NormSlots,
     StackConfig,
 )
-from models.families.alibi import mpt_slopes
-from models.families.decoder_heads import with_heads
-from models.families.family import Family
-from models.families.fields import Fields, head_width
-from models.families.published_code import PublishedCode
+from models.families.shared.alibi import mpt_slopes
+from models.families.shared.decoder_heads import with_heads
+from models.families.shared.family import Family
+from models.families.shared.fields import Fields, head_width
+from models.families.shared.published_code import PublishedCode
 from weights.rules import Rename, Rule, Split
 
 _CODE = PublishedCode("mosaicml", "mpt", "MPT")

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from models.config import LanguageModelHead
-from models.families.fields import Fields
-from models.families.t5_family import MT5_SIZES, t5_family
-from models.families.t5_heads import with_t5_heads
+from models.families.shared.fields import Fields
+from models.families.shared.t5_family import MT5_SIZES, t5_family
+from models.families.shared.t5_heads import with_t5_heads
 
 
 def _head(fields: Fields) -> LanguageModelHead:

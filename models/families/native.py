@@ -18,9 +18,9 @@ from models.config import (
     PoolingHead,
     TokenClassificationHead,
 )
-from models.families.family import Family
-from models.families.fields import Fields, short
-from models.families.torch_layers import choice, embedding_rules, stack, stack_rules
+from models.families.shared.family import Family
+from models.families.shared.fields import Fields, short
+from models.families.shared.torch_layers import choice, embedding_rules, stack, stack_rules
 from weights.rules import Rename, Rule
 
 _COMMON = (

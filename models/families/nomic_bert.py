@@ -22,12 +22,12 @@ from models.config import (
     NormSlots,
     StackConfig,
 )
-from models.families.bert_fields import architectures, head
-from models.families.bert_rules import embedding_rules, linear, masked_rules, norm
-from models.families.family import Family
-from models.families.fields import Fields, head_width
-from models.families.published_code import PublishedCode
-from models.families.rope_scaling import longest_text
+from models.families.shared.bert_config import architectures, encoder_head
+from models.families.shared.bert_rules import embedding_rules, linear, masked_rules, norm
+from models.families.shared.family import Family
+from models.families.shared.fields import Fields, head_width
+from models.families.shared.published_code import PublishedCode
+from models.families.shared.rope import rope_config, scaled_max_positions
 from weights.rules import Drop, Rename, Rule, Split
 
 _PREFIX = r"(?:nomic_bert\.|bert\.)?"
@@ -77,7 +77,7 @@ def _config(hf: Mapping[str, Any], architecture: str) -> ModelConfig:
     heads = fields.integer("num_attention_heads", 12)
     head_dim = fields.optional_integer("head_dim") or head_width(hidden, heads)
     layer_norm = NormConfig("layer", fields.number("layer_norm_eps", 1e-12))
-    activation, rope = fields.activation("hidden_act", "silu"), fields.rope(head_dim, default_theta=1000.0)
+    activation, rope = fields.activation("hidden_act", "silu"), rope_config(fields, head_dim, default_theta=1000.0)
     after = NormSlots(residual=layer_norm)
     layer = LayerConfig(
         attention=AttentionConfig(heads, heads, head_dim, head_dim**-0.5, False, False, False, False, False, rope=rope),
@@ -93,9 +93,9 @@ def _config(hf: Mapping[str, Any], architecture: str) -> ModelConfig:
     return ModelConfig(
         hidden_size=hidden,
         vocab_size=vocab,
-        head=head(fields, architecture, MaskedLanguageModelHead(activation, layer_norm), dense="tanh"),
+        head=encoder_head(fields, architecture, MaskedLanguageModelHead(activation, layer_norm), dense="tanh"),
         encoder=StackConfig(embedding, (layer,) * fields.integer("num_hidden_layers", 12)),
-        max_positions=longest_text(rope, positions),
+        max_positions=scaled_max_positions(rope, positions),
     )
 
 

@@ -17,10 +17,10 @@ from models.config import (
     NormSlots,
     StackConfig,
 )
-from models.families.conv1d_layers import layer_rules
-from models.families.decoder_heads import with_heads
-from models.families.family import Family
-from models.families.fields import Fields, activation, head_width
+from models.families.shared.decoder_heads import with_heads
+from models.families.shared.family import Family
+from models.families.shared.fields import Fields, activation, head_width
+from models.families.shared.gpt_layers import layer_rules
 from weights.rules import Drop, Rename, Rule
 
 

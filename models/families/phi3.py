@@ -1,49 +1,50 @@
-"""Phi-3 and Phi-4 (Abdin et al. 2024, arXiv:2404.14219): LLaMA with fused projections and some sliding windows."""
+"""Phi-3 and Phi-4 (Abdin et al. 2024, arXiv:2404.14219): LLaMA with fused projections and optional windows."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
-from models.config import ConfigError, LayerConfig, LongScaling, ModelConfig, NormConfig
-from models.families.decoder_heads import with_heads
-from models.families.family import Family
-from models.families.fields import Fields
-from models.families.published_code import PublishedCode
-from models.families.rotary_decoder import rotary_decoder
-from models.families.rotary_decoder import rules as llama_rules
+from models.config import ConfigError, ModelConfig
+from models.families.shared.decoder_heads import with_heads
+from models.families.shared.family import Family
+from models.families.shared.fields import Fields
+from models.families.shared.published_code import PublishedCode
+from models.families.shared.rope import rope_config, scaled_max_positions
+from models.families.shared.rotary_decoder import (
+    gated_feed_forward,
+    head_dim_of,
+    rms_norm,
+    rotary_decoder,
+    rotary_layer,
+    rotary_rules,
+)
 from weights.rules import Rule, Split
 
 _CODE = PublishedCode("microsoft", "phi3", "Phi3")
 
 
 def config(hf: Mapping[str, Any], architecture: str) -> ModelConfig:
-    # The length of the short factors has a default here, which goes before one that stands in the scaling.
+    # Phi-3 has a default for this setting, which takes precedence over the same setting inside `rope_scaling`.
     fields = Fields(hf, published_code=_CODE, defaults={"original_max_position_embeddings": 4096})
     older = hf.get("rope_scaling") or hf.get("rope_parameters")
     if isinstance(older, dict) and older.get("type", older.get("rope_type")) in ("yarn", "dynamic"):
-        raise ConfigError("'rope_scaling': of the types that grow with the text Phi-3 has only 'longrope'")
-    model = rotary_decoder(
+        raise ConfigError("'rope_scaling': Phi-3 supports no type that grows with the text except 'longrope'")
+    head_dim, norm = head_dim_of(fields), rms_norm(fields, 1e-5)
+    # The published code discards the cache once a text outgrows the length of the short factors.
+    rope = rope_config(fields, head_dim, default_share=1.0, restarts=True)
+    layer = rotary_layer(
         fields,
-        windows=(fields.optional_integer("sliding_window"),) * fields.integer("num_hidden_layers", 32),
+        head_dim=head_dim,
         num_kv_heads=fields.integer("num_key_value_heads", fields.integer("num_attention_heads", 32)),
-        max_positions=fields.integer("max_position_embeddings", 4096),
-        norm=NormConfig("rms", fields.number("rms_norm_eps", 1e-5), bias=False),
-        default_rope_share=1.0,
+        rope=rope,
+        norm=norm,
+        feed_forward=gated_feed_forward(fields, fields.integer("intermediate_size")),
+        window=fields.optional_integer("sliding_window"),
     )
-    assert model.decoder is not None
-    layers = tuple(_restarting(layer) for layer in model.decoder.layers)
-    return replace(model, decoder=replace(model.decoder, layers=layers))
-
-
-def _restarting(layer: LayerConfig) -> LayerConfig:
-    """Its published code throws the cache away once a text outgrows the length of the short factors."""
-    rope = layer.attention.rope
-    if rope is None or not isinstance(rope.scaling, LongScaling):
-        return layer
-    rope = replace(rope, scaling=replace(rope.scaling, restarts=True))
-    return replace(layer, attention=replace(layer.attention, rope=rope))
+    layers = (layer,) * fields.integer("num_hidden_layers", 32)
+    max_positions = scaled_max_positions(rope, fields.integer("max_position_embeddings", 4096))
+    return rotary_decoder(fields, layers, norm, max_positions)
 
 
 def rules(model: ModelConfig, hf: Mapping[str, Any], architecture: str) -> Sequence[Rule]:
@@ -60,7 +61,7 @@ def rules(model: ModelConfig, hf: Mapping[str, Any], architecture: str) -> Seque
             r"model\.layers\.(\d+)\.mlp\.gate_up_proj\.weight",
             [f"{ours}feed_forward.{name}.weight" for name in ("gate", "up")],
         ),
-        *llama_rules(model, hf, architecture),
+        *rotary_rules(model, hf, architecture),
     )
 
 

@@ -1,5 +1,7 @@
-"""Qwen2 and Qwen2.5 (Yang et al. 2024, arXiv:2407.10671): LLaMA with biases on queries, keys and values, and a
-sliding window over some layers when asked for."""
+"""Qwen2 and Qwen2.5 (Yang et al. 2024, arXiv:2407.10671): LLaMA with biases of queries, keys and values.
+
+A sliding window in some layers is optional.
+"""
 
 from __future__ import annotations
 
@@ -7,22 +9,41 @@ from collections.abc import Mapping
 from typing import Any
 
 from models.config import ModelConfig
-from models.families.decoder_heads import with_heads
-from models.families.family import Family
-from models.families.fields import Fields
-from models.families.rotary_decoder import rotary_decoder, rules
-from models.families.windows import upper_windows
+from models.families.shared.decoder_heads import with_heads
+from models.families.shared.family import Family
+from models.families.shared.fields import Fields
+from models.families.shared.rope import rope_config, scaled_max_positions
+from models.families.shared.rotary_decoder import (
+    gated_feed_forward,
+    head_dim_of,
+    rms_norm,
+    rotary_decoder,
+    rotary_layer,
+    rotary_rules,
+)
+from models.families.shared.windows import upper_windows
 
 
 def config(hf: Mapping[str, Any], architecture: str) -> ModelConfig:
     fields = Fields(hf)
-    return rotary_decoder(
-        fields,
-        windows=upper_windows(fields, hf.get("layer_types")),
-        num_kv_heads=fields.integer("num_key_value_heads", 32),
-        max_positions=fields.integer("max_position_embeddings", 32768),
-        qkv_bias=True,
-    )
+    head_dim, norm = head_dim_of(fields), rms_norm(fields)
+    rope = rope_config(fields, head_dim)
+    feed_forward = gated_feed_forward(fields, fields.integer("intermediate_size"))
+    layers = [
+        rotary_layer(
+            fields,
+            head_dim=head_dim,
+            num_kv_heads=fields.integer("num_key_value_heads", 32),
+            rope=rope,
+            norm=norm,
+            feed_forward=feed_forward,
+            window=window,
+            qkv_bias=True,
+        )
+        for window in upper_windows(fields)
+    ]
+    max_positions = scaled_max_positions(rope, fields.integer("max_position_embeddings", 32768))
+    return rotary_decoder(fields, layers, norm, max_positions)
 
 
 FAMILY = with_heads(
@@ -32,6 +53,6 @@ FAMILY = with_heads(
         model_types=("qwen2",),
         architectures={"Qwen2ForCausalLM": ("generate",)},
         config=config,
-        rules=rules,
+        rules=rotary_rules,
     ),
 )

@@ -1,31 +1,48 @@
-"""Qwen3 (Yang et al. 2025, arXiv:2505.09388): Qwen2 with normalised queries and keys instead of their biases."""
+"""Qwen3 (Yang et al. 2025, arXiv:2505.09388): Qwen2 with norms of queries and keys instead of their biases."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any
 
-from models.config import ModelConfig
-from models.families.decoder_heads import with_heads
-from models.families.family import Family
-from models.families.fields import Fields
-from models.families.rotary_decoder import rotary_decoder, rules
-from models.families.windows import upper_windows
+from models.config import ModelConfig, QueryKeyNorm
+from models.families.shared.decoder_heads import with_heads
+from models.families.shared.family import Family
+from models.families.shared.fields import Fields
+from models.families.shared.rope import rope_config, scaled_max_positions
+from models.families.shared.rotary_decoder import (
+    gated_feed_forward,
+    head_dim_of,
+    rms_norm,
+    rotary_decoder,
+    rotary_layer,
+    rotary_rules,
+)
+from models.families.shared.windows import upper_windows
 
 
 def config(hf: Mapping[str, Any], architecture: str) -> ModelConfig:
     fields = Fields(hf)
-    attention_bias = fields.flag("attention_bias", False)
-    return rotary_decoder(
-        fields,
-        windows=upper_windows(fields, hf.get("layer_types")),
-        num_kv_heads=fields.integer("num_key_value_heads", 32),
-        max_positions=fields.integer("max_position_embeddings", 32768),
-        qkv_bias=attention_bias,
-        output_bias=attention_bias,
-        default_head_dim=128,
-        query_key_norms="head",
-    )
+    head_dim, norm, bias = head_dim_of(fields, 128), rms_norm(fields), fields.flag("attention_bias", False)
+    rope = rope_config(fields, head_dim)
+    feed_forward = gated_feed_forward(fields, fields.integer("intermediate_size"))
+    layers = [
+        rotary_layer(
+            fields,
+            head_dim=head_dim,
+            num_kv_heads=fields.integer("num_key_value_heads", 32),
+            rope=rope,
+            norm=norm,
+            feed_forward=feed_forward,
+            window=window,
+            qkv_bias=bias,
+            output_bias=bias,
+            query_key_norm=QueryKeyNorm(norm),
+        )
+        for window in upper_windows(fields)
+    ]
+    max_positions = scaled_max_positions(rope, fields.integer("max_position_embeddings", 32768))
+    return rotary_decoder(fields, layers, norm, max_positions)
 
 
 FAMILY = with_heads(
@@ -35,6 +52,6 @@ FAMILY = with_heads(
         model_types=("qwen3",),
         architectures={"Qwen3ForCausalLM": ("generate",)},
         config=config,
-        rules=rules,
+        rules=rotary_rules,
     ),
 )

@@ -5,45 +5,60 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from models.config import MixtureOfExpertsConfig, ModelConfig
-from models.families.decoder_heads import with_heads
-from models.families.experts import expert_rules, gated_experts, sparse_layers, with_experts
-from models.families.family import Family
-from models.families.fields import Fields
-from models.families.rotary_decoder import rotary_decoder
-from models.families.rotary_decoder import rules as llama_rules
-from models.families.windows import switched_window
+from models.config import MixtureOfExpertsConfig, ModelConfig, QueryKeyNorm
+from models.families.shared.decoder_heads import with_heads
+from models.families.shared.family import Family
+from models.families.shared.fields import Fields
+from models.families.shared.mixture_of_experts import expert_rules, sparse_layers
+from models.families.shared.rope import rope_config, scaled_max_positions
+from models.families.shared.rotary_decoder import (
+    gated_feed_forward,
+    head_dim_of,
+    rms_norm,
+    rotary_decoder,
+    rotary_layer,
+    rotary_rules,
+)
+from models.families.shared.windows import switched_window
 from weights.rules import Rule
 
 
 def config(hf: Mapping[str, Any], architecture: str) -> ModelConfig:
-    fields = Fields(hf, defaults={"vocab_size": 151936, "hidden_size": 2048})
+    fields = Fields(hf, defaults={"vocab_size": 151936, "hidden_size": 2048, "num_hidden_layers": 24})
     fields.refuse_unless("layer_types")
-    layers, attention_bias = fields.integer("num_hidden_layers", 24), fields.flag("attention_bias", False)
-    model = rotary_decoder(
-        fields,
-        windows=(switched_window(fields),) * layers,
-        num_kv_heads=fields.integer("num_key_value_heads", 4),
-        max_positions=fields.integer("max_position_embeddings", 32768),
-        qkv_bias=attention_bias,
-        output_bias=attention_bias,
-        query_key_norms="head",
-        feed_forward=gated_experts(fields, fields.integer("intermediate_size", 6144)),
-    )
-    mixture = MixtureOfExpertsConfig(
-        gated_experts(fields, fields.integer("moe_intermediate_size", 768)),
-        # transformers 5 writes the number of experts under Mixtral's name for it.
+    head_dim, norm, bias = head_dim_of(fields), rms_norm(fields), fields.flag("attention_bias", False)
+    rope = rope_config(fields, head_dim)
+    dense = gated_feed_forward(fields, fields.integer("intermediate_size", 6144))
+    experts = MixtureOfExpertsConfig(
+        gated_feed_forward(fields, fields.integer("moe_intermediate_size", 768)),
+        # transformers 5 writes the number of experts under the name that Mixtral has for it.
         num_experts=fields.integer("num_local_experts", fields.integer("num_experts", 128)),
         experts_per_token=fields.integer("num_experts_per_tok", 8),
         normalized=fields.flag("norm_topk_prob", False),
     )
-    return with_experts(model, mixture, sparse_layers(fields, hf.get("mlp_only_layers"), layers))
+    layers = [
+        rotary_layer(
+            fields,
+            head_dim=head_dim,
+            num_kv_heads=fields.integer("num_key_value_heads", 4),
+            rope=rope,
+            norm=norm,
+            feed_forward=experts if sparse else dense,
+            window=switched_window(fields),
+            qkv_bias=bias,
+            output_bias=bias,
+            query_key_norm=QueryKeyNorm(norm),
+        )
+        for sparse in sparse_layers(fields)
+    ]
+    max_positions = scaled_max_positions(rope, fields.integer("max_position_embeddings", 32768))
+    return rotary_decoder(fields, layers, norm, max_positions)
 
 
 def rules(model: ModelConfig, hf: Mapping[str, Any], architecture: str) -> Sequence[Rule]:
     return (
         *expert_rules(model, "mlp", gate="gate_proj", up="up_proj", down="down_proj"),
-        *llama_rules(model, hf, architecture),
+        *rotary_rules(model, hf, architecture),
     )
 
 

@@ -1,61 +1,69 @@
-"""SmolLM3 (Bakouch et al. 2025): LLaMA with some layers, every fourth by default, that have no positions (Yang et al.
-2025, arXiv:2501.18795)."""
+"""SmolLM3 (Bakouch et al. 2025): LLaMA with layers that have no positions (Yang et al. 2025, arXiv:2501.18795).
+
+By default every fourth layer has none.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Any
 
-from models.config import ConfigError, LayerConfig, ModelConfig
-from models.families.decoder_heads import with_heads
-from models.families.family import Family
-from models.families.fields import Fields
-from models.families.rotary_decoder import rotary_decoder, rules
-from models.families.windows import named_windows, switched_window
+from models.config import ConfigError, ModelConfig
+from models.families.shared.decoder_heads import with_heads
+from models.families.shared.family import Family
+from models.families.shared.fields import Fields
+from models.families.shared.rope import rope_config, scaled_max_positions
+from models.families.shared.rotary_decoder import (
+    gated_feed_forward,
+    head_dim_of,
+    rms_norm,
+    rotary_decoder,
+    rotary_layer,
+    rotary_rules,
+)
+from models.families.shared.windows import switched_window, typed_windows
 
 
 def config(hf: Mapping[str, Any], architecture: str) -> ModelConfig:
     fields = Fields(hf, defaults={"rope_theta": 2000000.0})
-    layers, attention_bias = fields.integer("num_hidden_layers", 36), fields.flag("attention_bias", False)
-    rotating = _rotating(fields, hf.get("no_rope_layers"), layers)
-    model = rotary_decoder(
-        fields,
-        windows=_windows(fields, hf.get("layer_types"), rotating),
-        num_kv_heads=fields.integer("num_key_value_heads", 4),
-        max_positions=fields.integer("max_position_embeddings", 32768),
-        qkv_bias=attention_bias,
-        output_bias=attention_bias,
-        feed_forward_bias=fields.flag("mlp_bias", False),
-        default_tied=True,
-    )
-    assert model.decoder is not None
-    placed = tuple(
-        layer if rotates else _without_positions(layer)
-        for layer, rotates in zip(model.decoder.layers, rotating, strict=True)
-    )
-    return replace(model, decoder=replace(model.decoder, layers=placed))
+    head_dim, norm, bias = head_dim_of(fields), rms_norm(fields), fields.flag("attention_bias", False)
+    rope = rope_config(fields, head_dim)
+    feed_forward = gated_feed_forward(fields, fields.integer("intermediate_size"), fields.flag("mlp_bias", False))
+    rotates = _rotating_layers(fields)
+    layers = [
+        rotary_layer(
+            fields,
+            head_dim=head_dim,
+            num_kv_heads=fields.integer("num_key_value_heads", 4),
+            rope=rope if rotating else None,
+            norm=norm,
+            feed_forward=feed_forward,
+            window=window,
+            qkv_bias=bias,
+            output_bias=bias,
+        )
+        for rotating, window in zip(rotates, _windows(fields, rotates), strict=True)
+    ]
+    max_positions = scaled_max_positions(rope, fields.integer("max_position_embeddings", 32768))
+    return rotary_decoder(fields, layers, norm, max_positions, default_tied=True)
 
 
-def _without_positions(layer: LayerConfig) -> LayerConfig:
-    return replace(layer, attention=replace(layer.attention, rope=None))
-
-
-def _rotating(fields: Fields, said: Any, layers: int) -> list[bool]:
-    """Whether each layer has positions: in spite of its name, `no_rope_layers` holds 1 for those that do."""
-    if said is None:
+def _rotating_layers(fields: Fields) -> list[bool]:
+    """Whether each layer has positions. Contrary to its name, `no_rope_layers` has 1 for layers with positions."""
+    layers, flags = fields.integer("num_hidden_layers", 36), fields.raw("no_rope_layers")
+    if flags is None:
         every = fields.integer("no_rope_layer_interval", 4)
         return [(index + 1) % every != 0 for index in range(layers)]
-    if not isinstance(said, list) or len(said) < layers or any(one not in (0, 1) for one in said):
+    if not isinstance(flags, list) or len(flags) < layers or any(one not in (0, 1) for one in flags):
         raise ConfigError(f"'no_rope_layers' must be 0 or 1 for each of {layers} layers")
-    return [bool(one) for one in said[:layers]]
+    return [bool(one) for one in flags[:layers]]
 
 
-def _windows(fields: Fields, layer_types: Any, rotating: list[bool]) -> list[int | None]:
+def _windows(fields: Fields, rotates: list[bool]) -> list[int | None]:
     window = switched_window(fields, absent=None)
-    if layer_types is None:
-        return [None if rotates else window for rotates in rotating]
-    return named_windows(layer_types, len(rotating), window)
+    if fields.raw("layer_types") is None:
+        return [None if rotating else window for rotating in rotates]
+    return typed_windows(fields.raw("layer_types"), len(rotates), window)
 
 
 FAMILY = with_heads(
@@ -65,7 +73,7 @@ FAMILY = with_heads(
         model_types=("smollm3",),
         architectures={"SmolLM3ForCausalLM": ("generate",)},
         config=config,
-        rules=rules,
+        rules=rotary_rules,
     ),
     pad_token_id=128004,
 )

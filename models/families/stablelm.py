@@ -1,48 +1,47 @@
-"""StableLM (Bellagente et al. 2024, arXiv:2402.17834): LLaMA with layer norms and a quarter of each head rotating; in
-some checkpoints attention and feed-forward stand side by side behind one norm."""
+"""StableLM (Bellagente et al. 2024, arXiv:2402.17834): LLaMA with layer norms and partly rotating heads.
+
+A quarter of each head rotates. In some checkpoints attention and feed-forward run in parallel after one norm.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
-from models.config import LayerConfig, ModelConfig, NormConfig, NormSlots, QueryKeyNorm
-from models.families.decoder_heads import with_heads
-from models.families.family import Family
-from models.families.fields import Fields
-from models.families.rotary_decoder import rotary_decoder
-from models.families.rotary_decoder import rules as llama_rules
+from models.config import ModelConfig, NormConfig, QueryKeyNorm
+from models.families.shared.decoder_heads import with_heads
+from models.families.shared.family import Family
+from models.families.shared.fields import Fields
+from models.families.shared.rope import rope_config, scaled_max_positions
+from models.families.shared.rotary_decoder import (
+    gated_feed_forward,
+    head_dim_of,
+    rotary_decoder,
+    rotary_layer,
+    rotary_rules,
+)
 from weights.rules import Rename, Rule
 
 
 def config(hf: Mapping[str, Any], architecture: str) -> ModelConfig:
     fields = Fields(hf)
-    norm = NormConfig("layer", fields.number("layer_norm_eps", 1e-5))
-    model = rotary_decoder(
+    head_dim, eps = head_dim_of(fields), fields.number("layer_norm_eps", 1e-5)
+    norm, head_norm = NormConfig("layer", eps), QueryKeyNorm(NormConfig("layer", eps, bias=False), "own_head")
+    rope = rope_config(fields, head_dim, default_share=0.25)
+    layer = rotary_layer(
         fields,
-        windows=(None,) * fields.integer("num_hidden_layers", 32),
+        head_dim=head_dim,
         num_kv_heads=fields.integer("num_key_value_heads", 32),
-        max_positions=fields.integer("max_position_embeddings", 4096),
-        qkv_bias=fields.flag("use_qkv_bias", False),
+        rope=rope,
         norm=norm,
-        default_rope_share=0.25,
+        feed_forward=gated_feed_forward(fields, fields.integer("intermediate_size")),
+        qkv_bias=fields.flag("use_qkv_bias", False),
+        query_key_norm=head_norm if fields.flag("qk_layernorm", False) else None,
+        parallel=fields.flag("use_parallel_residual", False),
     )
-    assert model.decoder is not None
-    layers = model.decoder.layers
-    if fields.flag("qk_layernorm", False):
-        layers = tuple(_normalised(layer, replace(norm, bias=False)) for layer in layers)
-    if fields.flag("use_parallel_residual", False):
-        layers = tuple(_side_by_side(layer) for layer in layers)
-    return replace(model, decoder=replace(model.decoder, layers=layers))
-
-
-def _normalised(layer: LayerConfig, norm: NormConfig) -> LayerConfig:
-    return replace(layer, attention=replace(layer.attention, query_key_norm=QueryKeyNorm(norm, "own_head")))
-
-
-def _side_by_side(layer: LayerConfig) -> LayerConfig:
-    return replace(layer, parallel=True, feed_forward_norms=NormSlots())
+    layers = (layer,) * fields.integer("num_hidden_layers", 32)
+    max_positions = scaled_max_positions(rope, fields.integer("max_position_embeddings", 4096))
+    return rotary_decoder(fields, layers, norm, max_positions)
 
 
 def rules(model: ModelConfig, hf: Mapping[str, Any], architecture: str) -> Sequence[Rule]:
@@ -50,7 +49,7 @@ def rules(model: ModelConfig, hf: Mapping[str, Any], architecture: str) -> Seque
     return (
         Rename(heads + r"q_layernorm\.norms\.(\d+)\.weight", r"decoder.layers.\1.attention.query_norm.heads.\2.weight"),
         Rename(heads + r"k_layernorm\.norms\.(\d+)\.weight", r"decoder.layers.\1.attention.key_norm.heads.\2.weight"),
-        *llama_rules(model, hf, architecture),
+        *rotary_rules(model, hf, architecture),
     )
 
 

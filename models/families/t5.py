@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from models.families.t5_family import T5_SIZES, scaled_head, t5_family
-from models.families.t5_heads import with_t5_heads
+from models.families.shared.t5_family import T5_SIZES, scaled_head, t5_family
+from models.families.shared.t5_heads import with_t5_heads
 
 FAMILY = with_t5_heads("T5", t5_family("t5", "T5", T5_SIZES, scaled_head, older_names=("T5WithLMHeadModel",)))

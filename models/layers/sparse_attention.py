@@ -23,7 +23,7 @@ from models.config import RopeConfig
 from models.config.sparse_attention import (
     BandedAttentionConfig,
     BlockSparseAttentionConfig,
-    FirstToken,
+    GlobalFirstToken,
     LongformerAttentionConfig,
     TransientGlobalAttentionConfig,
 )
@@ -169,7 +169,7 @@ class LongformerAttention(BandedAttention):
     def _global_tokens(self, sequence: SequenceSlice) -> Tensor | None:
         """Positions of the global tokens: [n], int64, or None without any."""
         device = sequence.token_ids.device
-        if isinstance(self.config.global_tokens, FirstToken):
+        if isinstance(self.config.global_tokens, GlobalFirstToken):
             return torch.zeros(1, dtype=torch.int64, device=device)
         ids, end = sequence.token_ids.tolist(), self.config.global_tokens.token_id
         count = ids.index(end) if end in ids else 0

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from models.config import ConfigError
-from models.families.fields import Fields, short
+from models.families.shared.fields import Fields, short
 
 _IGNORED = frozenset(
     {

@@ -13,21 +13,8 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import ASGIApp
 
-from server.api import (
-    docs_page,
-    routes_audio,
-    routes_encode,
-    routes_fill_mask,
-    routes_generate,
-    routes_operations,
-    routes_question_answer,
-    routes_rerank,
-    routes_similarity,
-    routes_token_classify,
-    routes_tokenize,
-    routes_translate,
-    routes_zero_shot_classify,
-)
+from server.api import docs_page, status_routes
+from server.api.dialects.registry import ROUTES, add_routes, with_paths
 from server.api.documents import DESCRIPTION, document
 from server.api.middleware import RequestMiddleware, error_response
 from server.api.state import State
@@ -35,22 +22,6 @@ from server.api.telemetry import version
 from server.errors import EngineFailure, MethodNotAllowed, NotFound, RequestError
 
 log = logging.getLogger("triptych.api")
-
-ROUTES = (
-    routes_generate,
-    routes_translate,
-    routes_encode,
-    routes_similarity,
-    routes_rerank,
-    routes_fill_mask,
-    routes_token_classify,
-    routes_question_answer,
-    routes_zero_shot_classify,
-    routes_tokenize,
-    routes_audio,
-    routes_operations,
-    docs_page,
-)
 
 Lifespan = Callable[[], AbstractAsyncContextManager[None]]
 
@@ -75,11 +46,13 @@ def create_routes(state: State, lifespan: Lifespan = nullcontext) -> FastAPI:
         redoc_url=None,
     )
     app.state.triptych = state
-    for routes in ROUTES:
-        app.include_router(routes.router)
+    add_routes(app)
+    app.include_router(status_routes.router)
+    app.include_router(docs_page.router)
 
     def answer(request: Request, error: RequestError) -> Response:
-        return error_response(error, request.scope["triptych.request_id"], state, request.scope["path"])
+        path = request.scope["path"]
+        return error_response(with_paths(error, path), request.scope["triptych.request_id"], state, path)
 
     async def on_request_error(request: Request, error: Exception) -> Response:
         assert isinstance(error, RequestError)
@@ -98,5 +71,5 @@ def create_routes(state: State, lifespan: Lifespan = nullcontext) -> FastAPI:
     app.add_exception_handler(RequestError, on_request_error)
     app.add_exception_handler(HTTPException, on_http_error)
     app.add_exception_handler(Exception, on_fault)
-    app.openapi = cache(lambda: document(app))  # type: ignore[method-assign]
+    app.openapi = cache(lambda: document(app, ROUTES, (status_routes.Status, status_routes.InfoAnswer)))  # type: ignore[method-assign]
     return app

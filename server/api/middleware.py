@@ -15,6 +15,7 @@ from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from server.api import docs_page
+from server.api.dialects.registry import error_shape
 from server.api.sse import dumps
 from server.api.state import State
 from server.errors import NotReady, RequestError, Unauthorized
@@ -106,10 +107,7 @@ class RequestMiddleware:
 
 
 def error_response(error: RequestError, request_id: str, state: State, path: str = "") -> Response:
-    """Render an error as API.md section 1 defines it, and count it by its code.
-
-    path: of the request. Routes of the OpenAI dialect answer 400 where others answer 422.
-    """
+    """Render an error in the shape of the path's dialect, and count it by its code. path: of the request."""
     if error.status != 499:  # a client that left is counted as cancelled
         state.metrics.rejected.labels(error.code).inc()
     headers = {}
@@ -119,5 +117,5 @@ def error_response(error: RequestError, request_id: str, state: State, path: str
         headers["connection"] = "close"
     if error.status == 401:
         headers["www-authenticate"] = "Bearer"
-    status = 400 if error.status == 422 and path.startswith("/v1/") else error.status
-    return Response(dumps(error.body(request_id)), status, headers, "application/json")
+    shape = error_shape(path)
+    return Response(dumps(shape.body(error, request_id)), shape.status(error), headers, "application/json")

@@ -1,4 +1,4 @@
-"""`response_format`: what an answer has to be. API.md section 3; other dialects' forms can be made into the same."""
+"""The field `response_format` (API.md section 3), as clients send it."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
-MAX_FORMAT_BYTES = 1 << 16
+from server.operations.grammar import MAX_FORMAT_BYTES, ChoiceFormat, JsonFormat, RegexFormat, TextFormat
+
 MAX_PATTERN_CHARACTERS = 4096
 MAX_CHOICES = 1024
 
@@ -15,41 +16,54 @@ class _Format(BaseModel):
     model_config = ConfigDict(strict=True, extra="forbid")
 
 
-class Text(_Format):
-    """Anything: the same as no format."""
+class ResponseFormatText(_Format):
+    """Any text: the same as no format."""
 
     type: Literal["text"]
 
+    def text_format(self) -> None:
+        return None
 
-class JsonObject(_Format):
-    """A JSON object of whatever members."""
+
+class ResponseFormatJsonObject(_Format):
+    """A JSON object with any members."""
 
     type: Literal["json_object"]
 
+    def text_format(self) -> TextFormat:
+        return JsonFormat({"type": "object"})
 
-class JsonSchema(_Format):
-    """JSON that a schema describes, its members in the schema's order."""
+
+class ResponseFormatJsonSchema(_Format):
+    """JSON that matches a schema, its members in the schema's order."""
 
     type: Literal["json_schema"]
     schema_: Annotated[dict[str, Any], Field(alias="schema", description="a JSON Schema")]
 
+    def text_format(self) -> TextFormat:
+        return JsonFormat(self.schema_)
 
-class Regex(_Format):
+
+class ResponseFormatRegex(_Format):
     """A text that a regular expression matches from its beginning to its end."""
 
     type: Literal["regex"]
     pattern: Annotated[str, Field(min_length=1, max_length=MAX_PATTERN_CHARACTERS)]
 
+    def text_format(self) -> TextFormat:
+        return RegexFormat(self.pattern)
+
 
 def _check_choices(choices: list[str]) -> list[str]:
     if len(set(choices)) < len(choices):
-        raise ValueError("holds a choice twice")
-    if sum(len(choice.encode()) for choice in choices) > MAX_FORMAT_BYTES:
-        raise ValueError(f"holds choices of more than {MAX_FORMAT_BYTES} bytes together")
+        raise ValueError("contains a choice twice")
+    size = sum(len(choice.encode()) for choice in choices)
+    if size > MAX_FORMAT_BYTES:
+        raise ValueError(f"contains choices of {size} bytes together; the limit is {MAX_FORMAT_BYTES}")
     return choices
 
 
-class Choice(_Format):
+class ResponseFormatChoice(_Format):
     """One of these texts."""
 
     type: Literal["choice"]
@@ -59,5 +73,15 @@ class Choice(_Format):
         AfterValidator(_check_choices),
     ]
 
+    def text_format(self) -> TextFormat:
+        return ChoiceFormat(self.choices)
 
-ResponseFormat = Annotated[Text | JsonObject | JsonSchema | Regex | Choice, Field(discriminator="type")]
+
+ResponseFormat = Annotated[
+    ResponseFormatText
+    | ResponseFormatJsonObject
+    | ResponseFormatJsonSchema
+    | ResponseFormatRegex
+    | ResponseFormatChoice,
+    Field(discriminator="type"),
+]

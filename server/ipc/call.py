@@ -1,6 +1,8 @@
-"""A `Call` is all sequences of one HTTP request. Knows messages and the event loop, not HTTP or text.
+"""The engine work of one HTTP request: submission, events, and every way to end it early.
 
-It hears of every event of its sequences, and whatever of it is unfinished when it closes is aborted.
+A `Call` is created when the request arrives, before its text is tokenized. Sequences are submitted through it, and
+their events arrive here. All cancellation passes through this class: the client left (`leave`), a stop string was
+found (`stop`), the deadline passed (timer), or the request handler ended (`close`). Imports no HTTP and no text code.
 """
 
 from __future__ import annotations
@@ -11,26 +13,40 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import Protocol
 
-from server.errors import ClientGone
+from server.errors import (
+    ClientGone,
+    DeadlineExceeded,
+    EngineFailure,
+    InvalidRequest,
+    NotReady,
+    RequestError,
+    RequestTooLarge,
+)
 from server.ipc.messages import (
+    Encode,
     Encoded,
     Failed,
     FailureCode,
     Finished,
+    Generate,
     PromptScored,
     Tokens,
 )
 
 DEADLINE_SLACK_SECONDS = 1.0
-"""The worker enforces deadlines; this long after one, a worker that did not is no longer waited for."""
+"""The worker enforces deadlines. The call fails its sequences this long after the deadline if the worker did not."""
 
 Event = PromptScored | Tokens | Finished | Encoded | Failed
-Take = Callable[[list[tuple[int, Event]]], bool]
-"""Takes news of a call, and says whether it can take more at once."""
+EventSink = Callable[[list[tuple[int, Event]]], bool]
+"""Receives new events of a call as (sequence index, event). Returns whether it can take more at once."""
 
 
-class Client(Protocol):
-    """Whom a call tells what becomes of its sequences, by their ids on the wire."""
+class SequenceClient(Protocol):
+    """The part of `EngineClient` that a call uses. `request_id` is the id of one sequence on the wire."""
+
+    def submit(self, call: Call, message: Generate | Encode) -> list[int]: ...
+
+    def next_id(self) -> int: ...
 
     def abort(self, request_id: int) -> None: ...
 
@@ -40,24 +56,31 @@ class Client(Protocol):
 
 
 class Call:
-    """The sequences of one HTTP request. Leave the `with` block to drop what is unfinished.
+    """The sequences of one HTTP request. Leaving the `with` block aborts all unfinished sequences.
 
-    Read what comes with `events`, or let `forward` bring it, which costs no turn of the event loop.
+    Read events with `events`, or let `forward` pass them on, which needs no turn of the event loop per step.
+
+    client: sends sequences to the worker.
+    deadline: time of `time.monotonic()` at which sequences finish with reason `timeout`, or None.
+    arrival: time of `time.monotonic()` at which the request arrived.
+    cache_salt: separates the prefix cache entries of different API keys.
     """
 
-    def __init__(self, client: Client, ids: list[int], deadline: float | None) -> None:
-        self.started = time.monotonic()
+    def __init__(
+        self, client: SequenceClient, deadline: float | None = None, arrival: float = 0.0, cache_salt: str = ""
+    ) -> None:
+        self.deadline = deadline
+        self.arrival = arrival
+        self.cache_salt = cache_salt
+        self.submitted = 0.0
         self._client = client
-        self._ids = ids
-        self._open = set(ids)
+        self._ids: list[int] = []
+        self._open: set[int] = set()
         self._events: list[tuple[int, Event]] = []
-        self._take: Take | None = None
+        self._sink: EventSink | None = None
         self._wake: asyncio.Future[bool] | None = None
         self._gone = False
         self._timer: asyncio.TimerHandle | None = None
-        if deadline is not None:
-            delay = max(0.0, deadline - self.started) + DEADLINE_SLACK_SECONDS
-            self._timer = asyncio.get_running_loop().call_later(delay, self._expire)
 
     def __enter__(self) -> Call:
         return self
@@ -67,45 +90,66 @@ class Call:
     ) -> None:
         self.close()
 
-    async def events(self) -> list[tuple[int, Event]]:
-        """Everything new since the last time, as (index of the sequence, event); empty when all sequences have ended.
+    def next_id(self) -> int:
+        """A new id for a sequence."""
+        return self._client.next_id()
 
-        A reader that is slow gets more at once. Raises ClientGone after `leave`.
+    def submit(self, message: Generate | Encode) -> None:
+        """Admit and send a message, with all its rows or not at all. Events name a sequence by its row.
+
+        Earlier sequences of this call must have ended.
+        Raises ClientGone after `leave`, and the errors of `EngineClient.submit`.
+        """
+        assert not self._open, "a call runs one message at a time"
+        if self._gone:
+            raise ClientGone("the client closed the connection")
+        self.submitted = time.monotonic()
+        self._ids = self._client.submit(self, message)
+        self._open = set(self._ids)
+        self._stop_timer()
+        if self.deadline is not None:
+            delay = max(0.0, self.deadline - self.submitted) + DEADLINE_SLACK_SECONDS
+            self._timer = asyncio.get_running_loop().call_later(delay, self._expire)
+
+    async def events(self) -> list[tuple[int, Event]]:
+        """All events since the last call, as (sequence index, event). Empty when all sequences have ended.
+
+        A slow reader receives more events at once. Raises ClientGone after `leave`.
         """
         while not self._events and self._open and not self._gone:
             await self._wait()
-        return self._news()
+        return self._take_events()
 
-    async def forward(self, take: Take) -> bool:
-        """Hand what is new to `take`, and whatever follows in the very call that brings it.
+    async def forward(self, sink: EventSink) -> bool:
+        """Pass new events to `sink`, including future ones directly from `deliver`, in the call that receives them.
 
-        Returns True once `take` has returned False, and False when all sequences have ended. Raises ClientGone after
-        `leave`, and what `take` raises.
+        Returns True after `sink` has returned False, and False when all sequences have ended.
+        Raises ClientGone after `leave`, and the errors of `sink`.
         """
         while True:
-            events = self._news()
+            events = self._take_events()
             if events:
-                if not take(events):
+                if not sink(events):
                     return True
             elif not self._open:
                 return False
             else:
-                self._take = take
+                self._sink = sink
                 try:
                     if not await self._wait():
                         return True
                 finally:
-                    self._take = None
+                    self._sink = None
 
     def deliver(self) -> None:
-        """What was put goes to the one who waits for it; it is kept while nobody does."""
+        """Hand the events added with `put` to the waiting reader. Without a reader, the events are kept."""
         if self._wake is None or self._wake.done():
             return
-        if self._take is None or not self._events or self._gone:
+        if self._sink is None or not self._events or self._gone:
             self._wake.set_result(True)
             return
         try:
-            more = self._take(self._news())
+            more = self._sink(self._take_events())
         except Exception as error:
             self._wake.set_exception(error)
             return
@@ -113,12 +157,12 @@ class Call:
             self._wake.set_result(more)
 
     def stop(self, index: int) -> None:
-        """No more of one sequence: its answer is complete for us (a stop string was seen)."""
+        """End one sequence whose text is complete because a stop string was found."""
         self._client.completed(self._ids[index])
-        self._drop(self._ids[index])
+        self._abort(self._ids[index])
 
     def leave(self) -> None:
-        """The client is gone: abort everything and let the reader of `events` know."""
+        """The client has disconnected: abort all sequences and make the reader raise ClientGone."""
         self._gone = True
         for request_id in list(self._open):
             self._client.cancelled(request_id)
@@ -126,28 +170,28 @@ class Call:
         self.deliver()
 
     def close(self) -> None:
-        """Abort what is unfinished. Harmless when all is finished, and harmless twice."""
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
+        """Abort all unfinished sequences. May be called more than once."""
+        self._stop_timer()
         for request_id in list(self._open):
-            self._drop(request_id)
+            self._abort(request_id)
 
     def fail(self, code: FailureCode, message: str) -> None:
-        """End every open sequence with a failure made on this side of the wall."""
+        """End every open sequence with a failure that was detected in this process."""
         for index, request_id in enumerate(self._ids):
             if request_id in self._open:
-                self._drop(request_id)
+                self._abort(request_id)
                 self.put(index, Failed(request_id, code, message))
         self.deliver()
 
     def put(self, index: int, event: Event) -> None:
+        """Add an event of sequence `index`; `deliver` passes it on."""
         self._events.append((index, event))
 
     def ended(self, request_id: int) -> None:
+        """The worker has finished this sequence."""
         self._open.discard(request_id)
 
-    def _drop(self, request_id: int) -> None:
+    def _abort(self, request_id: int) -> None:
         if request_id in self._open:
             self._open.discard(request_id)
             self._client.abort(request_id)
@@ -155,16 +199,34 @@ class Call:
     def _expire(self) -> None:
         self.fail("timeout", "the deadline passed")
 
-    def _news(self) -> list[tuple[int, Event]]:
+    def _stop_timer(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _take_events(self) -> list[tuple[int, Event]]:
         if self._gone:
             raise ClientGone("the client closed the connection")
         events, self._events = self._events, []
         return events
 
     async def _wait(self) -> bool:
-        """Until there is news, or the end; False when there is more than `forward`'s taker can take."""
+        """Wait for events or the end. Returns False when the sink cannot take more at once."""
         self._wake = asyncio.get_running_loop().create_future()
         try:
             return await self._wake
         finally:
             self._wake = None
+
+
+def request_error(event: Failed) -> RequestError:
+    """The error that the client receives when a sequence has failed."""
+    if event.code == "timeout":
+        return DeadlineExceeded(event.message)
+    if event.code == "request_too_large":
+        return RequestTooLarge(event.message)
+    if event.code == "not_ready":
+        return NotReady(event.message, retry_after=2)
+    if event.code == "invalid_format":
+        return InvalidRequest(event.message, "response_format")
+    return EngineFailure(event.message)

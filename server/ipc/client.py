@@ -129,11 +129,15 @@ class EngineClient:
         finally:
             worker.preparing -= 1
 
-    def submit(self, message: Generate | Encode, deadline: float | None) -> Call:
-        """Admit a request with all its rows and send it. An `Encode` counts as one row.
+    def submit(self, call: Call, message: Generate | Encode) -> list[int]:
+        """Admit a call's request with all its rows and send it. Returns the ids of its sequences.
 
-        Raises NotReady without a worker, RequestTooLarge for what could never be admitted or run, Overloaded for what
-        does not fit now.
+        An `Encode` counts as one sequence. A `Generate` without rows is not sent.
+
+        Raises:
+            NotReady: no worker is ready.
+            RequestTooLarge: the sequences exceed the queue or the KV pools even on an idle server.
+            Overloaded: the queue is full.
         """
         if self._worker is None:
             raise NotReady("the engine is starting; try again soon", retry_after=2)
@@ -149,13 +153,12 @@ class EngineClient:
             answers = len(message.items)
         self._admit(len(ids), sum(sizes))
         idle = not self._sequences
-        call = Call(self, ids, deadline)
         for index, (request_id, tokens) in enumerate(zip(ids, sizes, strict=True)):
             self._sequences[request_id] = _Sequence(call, index, message.model, tokens, answers)
             self._observer.on_admitted(message.model, tokens)
         if ids:
             self._worker.post(message, idle)
-        return call
+        return ids
 
     def _admit(self, requests: int, tokens: int) -> None:
         if requests > self.max_queue_requests:
@@ -261,7 +264,7 @@ class EngineClient:
     def _first_output(self, sequence: _Sequence, now: float) -> None:
         if sequence.waiting:
             self._started(sequence)
-            self._observer.on_first_output(sequence.model, now - sequence.call.started)
+            self._observer.on_first_output(sequence.model, now - sequence.call.submitted)
 
     def _started(self, sequence: _Sequence) -> None:
         if sequence.waiting:

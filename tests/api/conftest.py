@@ -1,4 +1,4 @@
-"""The application in this process; the worker is a list of what was sent, answered by the test."""
+"""Fixtures with the application in this process. The test reads the messages to the worker and answers them."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ import httpx
 import msgspec
 import pytest
 
-from server.api import checkpoint_text
 from server.api.app import create_api
 from server.api.state import State
 from server.api.telemetry import Telemetry
@@ -18,13 +17,19 @@ from server.ipc.client import EngineClient
 from server.ipc.descriptions import GenerationDefaults, ModelInfo, ModelSpec
 from server.ipc.messages import Generate, GenerateRow, Message, StepOutput
 from server.metrics import Metrics
+from server.operations.runtime import Runtime
 from server.settings import Settings
+from server.text import checkpoint_text
 from tests.wire.checkpoints import write_all
 from tests.wire.fake_worker import describe
 
 
 class Bench:
-    """An application and the engine's end of its wall."""
+    """An application with the fake checkpoints, and the worker's side of its messages.
+
+    sent: messages to the worker.
+    alive: whether the supervisor reports a fresh heartbeat.
+    """
 
     def __init__(self, root: Path, settings: Settings) -> None:
         self.sent: list[Message] = []
@@ -32,20 +37,22 @@ class Bench:
         self.metrics = Metrics()
         self.client = EngineClient(Telemetry(self.metrics), settings.max_queue_requests, settings.max_queue_tokens)
         directories = dict(entry.split("=", 1) for entry in write_all(root))
+        texts = {name: checkpoint_text.load(name, Path(directory)) for name, directory in directories.items()}
+        self.runtime = Runtime(self.client, self.metrics, texts, settings.max_text_characters)
         self.state = State(
             settings=settings,
             client=self.client,
             metrics=self.metrics,
+            runtime=self.runtime,
             fresh=lambda: self.alive,
             failed=lambda: False,
             keys=settings.keys(),
-            texts={name: checkpoint_text.load(name, Path(directory)) for name, directory in directories.items()},
         )
         self.infos = {name: describe(ModelSpec(name, directory, "auto")) for name, directory in directories.items()}
         self.app = create_api(self.state)
 
     def become_ready(self, **defaults: object) -> None:
-        """Let the worker be ready; `defaults` are what every generating checkpoint says of itself."""
+        """Report the worker as ready. defaults: fields of GenerationDefaults for every generating checkpoint."""
         infos = [self._with_defaults(info, defaults) for info in self.infos.values()]
         self.client.on_ready(infos, "cpu", self.sent.append)
         self.state.started = True
@@ -57,7 +64,7 @@ class Bench:
         return msgspec.structs.replace(info, generation=merged)
 
     async def sent_generate(self) -> Generate:
-        """The next request, once it was sent."""
+        """Wait for the next Generate message."""
         while not (sent := [message for message in self.sent if isinstance(message, Generate)]):
             await asyncio.sleep(0)
         self.sent.clear()
@@ -65,7 +72,7 @@ class Bench:
         return message
 
     async def sent_rows(self) -> list[GenerateRow]:
-        """The rows of the next request, once it was sent."""
+        """Wait for the next Generate message and return its rows."""
         return (await self.sent_generate()).rows
 
     def output(self, **events: list) -> None:
@@ -76,7 +83,7 @@ class Bench:
 def bench(tmp_path: Path) -> Iterator[Bench]:
     made = Bench(tmp_path, Settings())
     yield made
-    made.state.threads.shutdown()
+    made.runtime.threads.shutdown()
 
 
 @pytest.fixture

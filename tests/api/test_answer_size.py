@@ -5,7 +5,7 @@ from __future__ import annotations
 import httpx
 import pytest
 
-from server.api import routes_encode
+from server.operations import embed
 from tests.api.conftest import Bench
 
 
@@ -13,7 +13,7 @@ async def test_embed_all_is_refused_by_the_size_of_its_answer(
     bench: Bench, http: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     bench.become_ready()
-    monkeypatch.setattr(routes_encode, "MAX_NUMBERS", 4 * 5)  # five tokens of four numbers
+    monkeypatch.setattr(embed, "MAX_NUMBERS", 4 * 5)  # five tokens of four numbers
     response = await http.post("/embed_all", json={"inputs": ["abc", "def"]})
     assert response.status_code == 422
     error = response.json()["error"]

@@ -54,7 +54,7 @@ def guarded(tmp_path: Path) -> Iterator[Bench]:
     made = Bench(tmp_path, Settings(api_keys=["first-key", "second-key"]))
     made.become_ready()
     yield made
-    made.state.threads.shutdown()
+    made.runtime.threads.shutdown()
 
 
 async def salt_of(bench: Bench, key: str = "") -> str:
@@ -77,7 +77,7 @@ async def test_a_salt_cannot_be_worked_out_from_its_key(guarded: Bench, tmp_path
     other = Bench(tmp_path, Settings(api_keys=["first-key"]))
     other.become_ready()
     assert await salt_of(other, "first-key") != await salt_of(guarded, "first-key")
-    other.state.threads.shutdown()
+    other.runtime.threads.shutdown()
 
 
 async def test_without_keys_everybody_is_the_same_client(bench: Bench) -> None:

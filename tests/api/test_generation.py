@@ -8,10 +8,10 @@ from typing import Any
 import httpx
 import pytest
 
-from server.api.generation import shorten
 from server.ipc.messages import Failed, Generate
 from server.ipc.params import GenerationParams
 from server.text.tokenizer import Encoding
+from server.text.truncation import truncate
 from tests.api.conftest import Bench
 
 
@@ -205,4 +205,4 @@ def encoding(text: str) -> Encoding:
     ],
 )
 def test_shortening_keeps_special_tokens(text: str, limit: int, side: str, kept: str) -> None:
-    assert "".join(map(chr, shorten(encoding(text), limit, side).ids)) == kept
+    assert "".join(map(chr, truncate(encoding(text), limit, side).ids)) == kept

@@ -1,4 +1,4 @@
-"""The OpenAPI document: every route, its body, its answers, its errors, and examples that are true."""
+"""The OpenAPI document describes every route: body, answers, errors, and examples that the schemas accept."""
 
 from __future__ import annotations
 
@@ -8,32 +8,32 @@ import pytest
 from fastapi.routing import APIRoute
 from starlette.routing import Route
 
-from server.api import app as application
-from server.api import docs_page, responses, schemas, speech_schemas
+from server.api import docs_page, status_routes
 from server.api.app import create_routes
 from server.api.body import validate
-from server.api.documents import _ANSWERS, _EXAMPLES
+from server.api.dialects import registry
+from server.api.dialects.native import answers
 from tests.api.conftest import Bench
 
-BODIES = {
-    "generate": schemas.GenerateBody,
-    "translate": schemas.TranslateBody,
-    "embed": schemas.EmbedBody,
-    "embed_all": schemas.EmbedAllBody,
-    "classify": schemas.ClassifyBody,
-    "similarity": schemas.SimilarityBody,
-    "rerank": schemas.RerankBody,
-    "fill_mask": schemas.FillMaskBody,
-    "token_classify": schemas.TokenClassifyBody,
-    "question_answer": schemas.QuestionAnswerBody,
-    "zero_shot_classify": schemas.ZeroShotClassifyBody,
-    "transcriptions": speech_schemas.TranscriptionForm,
-    "translations": speech_schemas.TranslationForm,
-    "tokenize": schemas.TokenizeBody,
-    "detokenize": schemas.DetokenizeBody,
-}
 FORMS = {"transcriptions", "translations"}
-ROUTES = {f"/v1/audio/{name}" if name in FORMS else f"/{name}" for name in BODIES}
+OPERATIONS = {
+    "generate",
+    "translate",
+    "embed",
+    "embed_all",
+    "classify",
+    "similarity",
+    "rerank",
+    "fill_mask",
+    "token_classify",
+    "question_answer",
+    "zero_shot_classify",
+    "transcriptions",
+    "translations",
+    "tokenize",
+    "detokenize",
+}
+ROUTES = {f"/v1/audio/{name}" if name in FORMS else f"/{name}" for name in OPERATIONS}
 ROUTES |= {"/health", "/ready", "/info", "/metrics"}
 
 
@@ -85,24 +85,24 @@ def test_every_reference_resolves(document: dict[str, Any]) -> None:
     walk(document)
 
 
-@pytest.mark.parametrize("name", BODIES)
+@pytest.mark.parametrize("name", sorted(OPERATIONS))
 def test_examples_are_valid(name: str) -> None:
-    body, answer = _EXAMPLES[name]
-    validate({key: value for key, value in body.items() if name not in FORMS or key != "file"}, BODIES[name])
-    _ANSWERS[name].model_validate(answer)
+    (route,) = (route for route in registry.ROUTES if route.operation_id == name)
+    body, answer = route.example
+    validate({key: value for key, value in body.items() if name not in FORMS or key != "file"}, route.body)
+    route.answer.model_validate(answer)
 
 
 def test_no_route_is_missing_from_the_document(bench: Bench) -> None:
     app = create_routes(bench.state)
-    written = {
-        route.path for module in application.ROUTES for route in module.router.routes if isinstance(route, APIRoute)
-    }
-    assert written == ROUTES | {"/predict", "/ner"}
-    beside = {route.path for route in app.routes if isinstance(route, Route)}
-    assert beside <= written | {"/openapi.json"} | set(docs_page.FILES)
+    documented = {path for route in registry.ROUTES for path in (route.path, *route.aliases)}
+    documented |= {route.path for route in status_routes.router.routes if isinstance(route, APIRoute)}
+    assert documented == ROUTES | {"/predict", "/ner"}
+    other = {route.path for route in app.routes if isinstance(route, Route)}
+    assert other <= documented | {"/openapi.json"} | set(docs_page.FILES)
 
 
-def test_fields_of_the_contract_are_all_there(document: dict[str, Any]) -> None:
+def test_generate_has_exactly_the_fields_of_the_contract(document: dict[str, Any]) -> None:
     fields = set(document["components"]["schemas"]["GenerateBody"]["properties"])
     contract = """
     model prompt stream max_new_tokens min_new_tokens do_sample temperature top_k top_p min_p typical_p
@@ -113,7 +113,7 @@ def test_fields_of_the_contract_are_all_there(document: dict[str, Any]) -> None:
     forced_bos_token decoder_prefix source_lang target_lang response_format timeout_ms user metadata store
     """
     assert fields == set(contract.split())
-    assert responses.Choice.model_fields.keys() >= {
+    assert answers.Choice.model_fields.keys() >= {
         "index",
         "text",
         "finish_reason",

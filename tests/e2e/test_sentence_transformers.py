@@ -17,8 +17,8 @@ from sentence_transformers import SentenceTransformer
 from sentence_transformers.sentence_transformer import modules
 
 from models.config import ConfigError
-from models.config.sentence import sentence_config
 from models.loader import load_model
+from models.sentence_files import sentence_config
 from tests.e2e.conftest import RunningServer, serving
 from tests.text import checkpoints
 from tests.text.checkpoints import CORPUS

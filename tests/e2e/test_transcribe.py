@@ -19,7 +19,7 @@ from server.audio.resample import resample
 from tests.audio.wavs import wav
 from tests.e2e.conftest import REPOSITORY, RunningServer, serving
 from tests.parity.speech import FIRST_TIME, SHAPES, START_OF_PREVIOUS, recording, write, write_tokenizer
-from tests.waiting import asked, eventually
+from tests.waiting import eventually, open_request
 
 ROUTE = "/v1/audio/transcriptions"
 MAX_BYTES = 1 << 20
@@ -228,7 +228,7 @@ def test_a_client_that_leaves_frees_its_blocks(server) -> None:
     cancelled_before = cancelled()
     for _ in range(20):
         answered_before, made_before = answered(), made()
-        with asked(server.url + ROUTE, **sent):
+        with open_request(server.url + ROUTE, **sent):
             eventually(lambda before=made_before: made() > before)
         eventually(lambda before=answered_before: cancelled() > cancelled_before or answered() > before)
         if cancelled() > cancelled_before:

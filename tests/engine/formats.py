@@ -7,8 +7,6 @@ import random
 import torch
 
 from models.scoring import Scoring
-from server.api.grammar import assemble, source_of
-from server.api.response_format import Choice, JsonSchema, Regex
 from server.engine.block_manager import BlockManager
 from server.engine.block_tables import BlockTables
 from server.engine.engine import Engine, ModelEngine
@@ -17,6 +15,7 @@ from server.engine.limits import Limits
 from server.engine.logits import Logits
 from server.engine.scheduler import Schedule, Scheduler
 from server.ipc.messages import Generate, Vocabulary
+from server.operations.grammar import ChoiceFormat, JsonFormat, RegexFormat, assemble, source_of
 from tests.engine.thrown import Thrown
 from tests.ipc.one_row import one_row
 
@@ -103,15 +102,15 @@ CHOICES = [
 
 
 def json_grammar(schema: dict) -> str:
-    return assemble(source_of(JsonSchema(type="json_schema", schema=schema)), False)
+    return assemble(source_of(JsonFormat(schema)), False)
 
 
 def regex_grammar(pattern: str, opens_with_space: bool = False) -> str:
-    return assemble(source_of(Regex(type="regex", pattern=pattern)), opens_with_space)
+    return assemble(source_of(RegexFormat(pattern)), opens_with_space)
 
 
 def choice_grammar(choices: list[str], opens_with_space: bool = False) -> str:
-    return assemble(source_of(Choice(type="choice", choices=choices)), opens_with_space)
+    return assemble(source_of(ChoiceFormat(choices)), opens_with_space)
 
 
 class Dice:

@@ -298,5 +298,5 @@ def test_a_worker_warms_its_adapters_up(families):
 
 def test_an_adapter_that_cannot_be_loaded_is_one_line(families, tmp_path):
     spec = replace(families("llama").spec, adapters={"tone": str(tmp_path)})
-    with pytest.raises(LoadError, match=r"^model 'base': adapter 'tone': the directory holds no adapter_config.json$"):
+    with pytest.raises(LoadError, match=r"^model 'base': adapter 'tone': the directory has no adapter_config.json$"):
         load(spec, torch.device("cpu"), lambda done, total: None)

@@ -18,11 +18,10 @@ import torch
 from llguidance import LLParserLimits
 from transformers import LogitsProcessor
 
-from server.api.grammar import assemble, source_of
-from server.api.response_format import JsonObject
 from server.engine import constraint, logits_processors
 from server.engine.constraint import CACHED_GRAMMARS, Constraint, Formats
 from server.ipc.messages import Vocabulary
+from server.operations.grammar import JsonFormat, assemble, source_of
 from tests.engine.formats import (
     CHOICES,
     END,
@@ -94,7 +93,7 @@ def test_a_choice_is_one_of_them_and_any_of_them(choices):
 
 
 def test_any_json_object():
-    grammar = assemble(source_of(JsonObject(type="json_object")), False)
+    grammar = assemble(source_of(JsonFormat({"type": "object"})), False)
     results = run(dice_engine(), [throw(i, grammar, max_new_tokens=900) for i in range(40)])
     whole = 0
     for i in range(40):

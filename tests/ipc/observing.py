@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from server.ipc.client import Stage
+from server.ipc.call import Call
+from server.ipc.client import EngineClient, Stage
 from server.ipc.descriptions import Device, ModelInfo
 from server.ipc.messages import (
+    Encode,
     Encoded,
     Failed,
     Finished,
+    Generate,
     Progress,
     Stats,
 )
@@ -50,3 +53,10 @@ class Recorder:
 
     def on_cancelled(self, stage: Stage) -> None:
         self.cancelled.append(stage)
+
+
+def submit(client: EngineClient, message: Generate | Encode, deadline: float | None = None) -> Call:
+    """A call whose message has been sent to the worker."""
+    call = Call(client, deadline)
+    call.submit(message)
+    return call

@@ -27,7 +27,7 @@ from server.ipc.messages import (
     Tokens,
 )
 from server.ipc.params import GenerationParams
-from tests.ipc.observing import Recorder
+from tests.ipc.observing import Recorder, submit
 from tests.ipc.one_row import one_row
 
 DECODER = ModelInfo(
@@ -68,7 +68,7 @@ class Bench:
         return Generate("decoder", GenerationParams(num_beams=beams), [[5] * count for count in tokens], rows)
 
     def submit(self, message: Generate | Encode | None = None) -> Call:
-        return self.client.submit(message or self.generate(), None)
+        return submit(self.client, message or self.generate())
 
     def output(self, **events: list) -> None:
         self.client.on_output(StepOutput(1, **events))
@@ -230,7 +230,7 @@ async def test_a_lost_worker_fails_all_requests_until_the_next_is_ready() -> Non
 async def test_the_client_ends_requests_whose_deadline_the_worker_ignored(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "DEADLINE_SLACK_SECONDS", 0.01)
     bench = Bench()
-    call = bench.client.submit(bench.generate(), time.monotonic() + 0.02)
+    call = submit(bench.client, bench.generate(), deadline=time.monotonic() + 0.02)
     ((_, event),) = await call.events()
     assert isinstance(event, Failed) and event.code == "timeout"
     assert bench.aborted == [1]
@@ -312,3 +312,23 @@ async def test_a_disconnected_client_ends_forward() -> None:
     with pytest.raises(ClientGone):
         await forwarding
     assert bench.aborted == [1]
+
+
+async def test_a_client_that_leaves_before_submission_is_not_served() -> None:
+    bench = Bench()
+    call = Call(bench.client)
+    call.leave()
+    with pytest.raises(ClientGone):
+        call.submit(bench.generate())
+    assert bench.sent == [] and bench.waiting == (0, 0)
+
+
+async def test_a_call_submits_again_after_its_sequences_have_ended() -> None:
+    bench = Bench()
+    call = bench.submit()
+    bench.output(finished=[finished(1, 7)])
+    assert len(await call.events()) == 1
+    call.submit(bench.generate())
+    bench.output(finished=[finished(2, 8)])
+    assert [index for index, _ in await call.events()] == [0]
+    assert await call.events() == []

@@ -14,7 +14,7 @@ from server.ipc.messages import (
     StepOutput,
     Tokens,
 )
-from tests.ipc.observing import Recorder
+from tests.ipc.observing import Recorder, submit
 from tests.ipc.one_row import one_row
 from tests.ipc.test_client import DECODER, finished
 
@@ -29,7 +29,7 @@ class Bench:
         self.writes.append(list(messages))
 
     def submit(self) -> Call:
-        return self.client.submit(one_row(self.client.next_id(), "decoder", [5], max_new_tokens=4), None)
+        return submit(self.client, one_row(self.client.next_id(), "decoder", [5], max_new_tokens=4))
 
     @property
     def ids(self) -> list[list[int]]:

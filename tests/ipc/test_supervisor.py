@@ -26,7 +26,7 @@ from server.ipc.messages import (
 )
 from server.ipc.params import GenerationParams
 from server.ipc.supervisor import Supervisor, SupervisorLimits
-from tests.ipc.observing import Recorder
+from tests.ipc.observing import Recorder, submit
 from tests.wire.checkpoints import write_checkpoint
 from tests.wire.fake_serve import WORKER
 from tests.wire.fake_worker import FIRST_BYTE
@@ -80,7 +80,7 @@ async def test_a_worker_starts_answers_requests_and_stops(directory: Path) -> No
         assert supervisor.fresh and client.connected and supervisor.epoch == 1
         assert [info.name for info in client.models.values()] == ["decoder"]
         assert [progress.done_bytes for progress in recorder.progress] == [0, 4000]
-        with client.submit(endless(client), None) as call:
+        with submit(client, endless(client)) as call:
             assert isinstance((await call.events())[0][1], Tokens)
         await eventually(lambda: bool(recorder.stats) and recorder.stats[-1].running == 0)
         pid = supervisor.pid
@@ -114,7 +114,7 @@ async def test_a_dead_worker_fails_its_requests_at_once_and_is_replaced(director
     async with supervised(directory) as (supervisor, client, recorder):
         first = supervisor.pid
         assert first is not None
-        with client.submit(endless_all(client, ["a&", "a&"]), None) as call:
+        with submit(client, endless_all(client, ["a&", "a&"])) as call:
             await call.events()
             psutil.Process(first).kill()
             failed: dict[int, Failed] = {}
@@ -123,11 +123,11 @@ async def test_a_dead_worker_fails_its_requests_at_once_and_is_replaced(director
         assert {index: event.code for index, event in failed.items()} == {0: "engine_error", 1: "engine_error"}
         assert not supervisor.fresh and not client.connected and client.open_requests == 0
         with pytest.raises(NotReady):
-            client.submit(endless(client), None)
+            submit(client, endless(client))
         await eventually(lambda: supervisor.fresh)
         assert supervisor.epoch == 2 and supervisor.pid != first and recorder.lost == 1
         assert not psutil.pid_exists(first)
-        with client.submit(endless(client), None) as call:
+        with submit(client, endless(client)) as call:
             assert isinstance((await call.events())[0][1], Tokens)
 
 
@@ -171,7 +171,7 @@ async def test_a_worker_that_sends_invalid_messages_is_replaced(directory: Path,
 
 async def test_messages_of_an_earlier_epoch_are_dropped(directory: Path) -> None:
     async with supervised(directory) as (supervisor, client, _):
-        with client.submit(endless(client, "&"), None) as call:
+        with submit(client, endless(client, "&")) as call:
             supervisor._on_message(StepOutput(supervisor.epoch - 1, tokens=[Tokens(1, [5])]))
             supervisor._on_message(StepOutput(supervisor.epoch, tokens=[Tokens(1, [6])]))
             ((_, event),) = await call.events()

@@ -1,4 +1,4 @@
-"""Logits over words: float32 in every layout of the head, in memory of their own or in what is given."""
+"""The language model head returns float32 logits for every weight layout, in new or in given memory."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from models.backends import interface as ops
 from models.config import LanguageModelHead
 from models.layers.heads import LanguageModel
 
-WIDTH, WORDS, ROWS = 40, 70, 9
+WIDTH, VOCAB, ROWS = 40, 70, 9
 
 
 @pytest.fixture(params=["torch", "cpu"])
@@ -18,7 +18,7 @@ def kernels(request):
         yield
 
 
-def definition(config: LanguageModelHead, hidden: torch.Tensor, table: torch.Tensor) -> torch.Tensor:
+def expected_logits(config: LanguageModelHead, hidden: torch.Tensor, table: torch.Tensor) -> torch.Tensor:
     logits = (hidden.double() * config.scale) @ table.double().T
     return (logits if config.cap is None else config.cap * torch.tanh(logits / config.cap)).float()
 
@@ -28,19 +28,19 @@ def definition(config: LanguageModelHead, hidden: torch.Tensor, table: torch.Ten
 @pytest.mark.parametrize("quantization", [None, "int8"])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @torch.inference_mode()
-def test_logits_over_words(config, quantization, dtype):
-    table, hidden = torch.randn(WORDS, WIDTH).to(dtype), torch.randn(ROWS, WIDTH).to(dtype)
-    head = LanguageModel(config, WIDTH, WORDS)
+def test_logits_equal_their_definition(config, quantization, dtype):
+    table, hidden = torch.randn(VOCAB, WIDTH).to(dtype), torch.randn(ROWS, WIDTH).to(dtype)
+    head = LanguageModel(config, WIDTH, VOCAB)
     packer = ops.packer(dtype, hidden.device, quantization, torch.float32)
     if packer is not None:
         packed = head.pack(lambda weight, bias: packer(weight, bias), table)
         assert packed is head.packed
     logits = head(hidden, table)
     assert logits.dtype == torch.float32
-    exact = definition(config, hidden, table)
+    exact = expected_logits(config, hidden, table)
     bounds = {"int8": 0.05, None: 0.01 if packer is None and dtype == torch.bfloat16 else 1e-5}
     torch.testing.assert_close(logits, exact, atol=bounds[quantization] * float(exact.abs().max()), rtol=0)
-    room = torch.full((ROWS + 2, WORDS), 7.0)
-    given = head(hidden, table, room)
-    assert given.data_ptr() == room.data_ptr() and torch.equal(given, logits)
-    assert (room[ROWS:] == 7).all()
+    memory = torch.full((ROWS + 2, VOCAB), 7.0)
+    written = head(hidden, table, memory)
+    assert written.data_ptr() == memory.data_ptr() and torch.equal(written, logits)
+    assert (memory[ROWS:] == 7).all()

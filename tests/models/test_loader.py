@@ -1,4 +1,4 @@
-"""Loading a checkpoint: what is told of it, and which checkpoints are refused."""
+"""Loading a checkpoint: the properties of the loaded model, and the checkpoints that are refused."""
 
 from __future__ import annotations
 
@@ -39,14 +39,14 @@ def change_tensors(directory, change):
     save_file(tensors, directory / "model.safetensors", {"format": "pt"})
 
 
-def test_what_is_told(llama):
+def test_properties_of_a_loaded_model(llama):
     seen = []
     loaded = load_model(llama, torch.bfloat16, CPU, lambda done, total: seen.append((done, total)))
     assert (loaded.family, loaded.architecture, loaded.tasks) == ("llama", "LlamaForCausalLM", ("generate",))
     assert loaded.parameters == sum(tensor.numel() for tensor in load_file(llama / "model.safetensors").values())
     with ops.using("torch"):
         plain = load_model(llama, torch.bfloat16, CPU).weight_bytes
-    # The kernels' panels are padded to whole ones.
+    # Packed weights are padded to whole panels of the kernels.
     assert 2 * loaded.parameters == plain <= loaded.weight_bytes
     assert (loaded.context_tokens, loaded.source_tokens) == (32, None)
     assert (loaded.transformer.dtype, loaded.transformer.device) == (torch.bfloat16, CPU)
@@ -55,7 +55,7 @@ def test_what_is_told(llama):
     assert len(loaded.transformer.self_attention_layers()) == 2 and loaded.transformer.cross_attention_layers() == ()
 
 
-def test_all_faults_of_the_tensors_at_once(llama):
+def test_all_faults_of_the_tensors_are_in_one_message(llama):
     def change(tensors):
         del tensors["model.norm.weight"]
         tensors["model.layers.0.mlp.up_proj.weight"] = torch.zeros(3, 3)
@@ -68,7 +68,7 @@ def test_all_faults_of_the_tensors_at_once(llama):
         assert word in str(error.value)
 
 
-def test_a_tied_head_that_differs_is_refused(tmp_path):
+def test_tied_head_with_other_values_is_refused(tmp_path):
     save(tmp_path, LlamaConfig(**SMALL, tie_word_embeddings=True), "LlamaForCausalLM")
     embedding = load_file(tmp_path / "model.safetensors")["model.embed_tokens.weight"]
     change_tensors(tmp_path, lambda tensors: tensors.update({"lm_head.weight": embedding.clone()}))
@@ -79,20 +79,20 @@ def test_a_tied_head_that_differs_is_refused(tmp_path):
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_a_tied_table_is_kept_once(tmp_path, dtype):
-    """Packed for the head, its rows are still those of the file; rounded for it, those that the head multiplies."""
+def test_tied_table_is_stored_once(tmp_path, dtype):
+    """Rows read from the packed head equal the file; rows read from an int8 head equal its rounded weight."""
     save(tmp_path, LlamaConfig(**SMALL, tie_word_embeddings=True), "LlamaForCausalLM")
     embedding = load_file(tmp_path / "model.safetensors")["model.embed_tokens.weight"]
     index = torch.arange(len(embedding))
     steps = embedding.to(dtype).float().abs().amax(1, keepdim=True) / 127
-    whole = (embedding.to(dtype).float() / steps).round()
-    for quantization, rows in ((None, embedding.to(dtype)), ("int8", (whole * steps).to(dtype))):
+    rounded = (embedding.to(dtype).float() / steps).round()
+    for quantization, rows in ((None, embedding.to(dtype)), ("int8", (rounded * steps).to(dtype))):
         table = load_model(tmp_path, dtype, CPU, quantization=quantization).transformer.decoder.tokens
         assert table.weight.shape == (0, embedding.shape[1]) and table.weight.dtype == dtype
         assert torch.equal(table(index), rows)
 
 
-def test_an_unsupported_setting_is_refused_before_weights_are_read(llama):
+def test_unsupported_setting_is_refused_before_weights_are_read(llama):
     (llama / "model.safetensors").unlink()
     edit_config(llama, rope_scaling={"rope_type": "xpos", "factor": 4.0})
     with pytest.raises(ConfigError, match="rope_scaling"):
@@ -100,13 +100,14 @@ def test_an_unsupported_setting_is_refused_before_weights_are_read(llama):
 
 
 @pytest.mark.parametrize("text", ["", "[1]", "{", "[" * 100000])
-def test_a_broken_config_is_one_line(llama, text):
+def test_broken_config_is_refused_in_one_line(llama, text):
     (llama / "config.json").write_text(text)
-    with pytest.raises(ConfigError, match=r"config\.json"):
+    with pytest.raises(ConfigError, match=r"config\.json") as error:
         load_model(llama, torch.float32, CPU)
+    assert "\n" not in str(error.value)
 
 
-def test_no_config(llama):
+def test_missing_config_is_refused(llama):
     (llama / "config.json").unlink()
     with pytest.raises(ConfigError, match=r"config\.json"):
         load_model(llama, torch.float32, CPU)
@@ -136,7 +137,7 @@ def classifier(tmp_path):
     return tmp_path
 
 
-def test_labels(classifier):
+def test_labels_are_read_from_id2label(classifier):
     assert load_model(classifier, torch.float32, CPU).labels == ("contradiction", "neutral", "entailment")
     edit_config(classifier, id2label={"0": "a", "2": "b", "3": "c"})
     with pytest.raises(ConfigError, match="id2label"):
@@ -171,7 +172,7 @@ def test_pooling_of_sentence_transformers(llama):
 
 
 def test_pooling_in_the_hub_cache(llama, tmp_path_factory):
-    """There every file is a link to a blob of the repository, also those of the pooling folder."""
+    """In the hub cache, every file is a link to a blob of the repository, also in the pooling folder."""
     sentence_transformer(llama, MODULES, {"pooling_mode_cls_token": True})
     repo = tmp_path_factory.mktemp("models--org--name")
     snapshot = repo / "snapshots" / "0123abc"
@@ -200,14 +201,14 @@ def test_pooling_in_the_hub_cache(llama, tmp_path_factory):
         ([MODULES[0], (1, ("Pooling", "../elsewhere"))], {"pooling_mode_cls_token": True}),
     ],
 )
-def test_other_ways_to_one_vector_are_refused(llama, modules, settings):
+def test_unsupported_sentence_embeddings_are_refused(llama, modules, settings):
     sentence_transformer(llama, modules, settings)
     with pytest.raises((ConfigError, ResolveError)):
         load_model(llama, torch.float32, CPU)
 
 
-def test_labels_that_the_file_leaves_out(tmp_path):
-    """transformers does not write its default names; scores need some all the same."""
+def test_labels_have_default_names(tmp_path):
+    """transformers does not save its default label names."""
     save(tmp_path, BertConfig(**SMALL), "BertForSequenceClassification")
     assert "id2label" not in (tmp_path / "config.json").read_text()
     assert load_model(tmp_path, torch.float32, CPU).labels == ("LABEL_0", "LABEL_1")

@@ -195,10 +195,10 @@ def test_file_that_contradicts_its_settings_is_refused(home, tmp_path, change, s
 
 
 def test_directory_without_its_files_is_refused(home, tmp_path):
-    with pytest.raises(ConfigError, match=r"holds no adapter_config\.json"):
+    with pytest.raises(ConfigError, match=r"has no adapter_config\.json"):
         served(home, tmp_path)
     (tmp_path / "adapter_config.json").write_text(json.dumps(PLAIN))
-    with pytest.raises(ConfigError, match=f"holds no {FILE}"):
+    with pytest.raises(ConfigError, match=f"has no {FILE}"):
         served(home, tmp_path)
     (tmp_path / FILE).write_bytes(b"\x00" * 100)
     with pytest.raises(ConfigError, match="truncated or damaged"):

@@ -1,4 +1,4 @@
-"""Norms, feed-forward, embeddings, pooling: each against its formula."""
+"""Norms, activations, feed-forward, embeddings and pooling equal their definitions or transformers."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def test_rms_norm_from_one_equals_gemma(dtype):
         torch.testing.assert_close(ours(x), theirs(x).detach(), atol=0, rtol=0)
 
 
-def test_layer_norm():
+def test_layer_norm_equals_its_definition():
     norm = randomize(make_norm(NormConfig("layer", 1e-3), 16))
     x = torch.randn(5, 16)
     expected = (x - x.mean(-1, keepdim=True)) / torch.sqrt(x.var(-1, unbiased=False, keepdim=True) + 1e-3)
@@ -61,7 +61,7 @@ def test_layer_norm():
 
 
 @pytest.mark.parametrize("slots", [(), ("input",), ("residual",), ("input", "output"), ("input", "output", "residual")])
-def test_norm_slots(slots):
+def test_norm_slots_are_applied_in_order(slots):
     config = NormConfig("layer", 1e-5)
     norms = randomize(SublayerNorms(NormSlots(**dict.fromkeys(slots, config)), 8))
 
@@ -93,7 +93,7 @@ def test_activations_equal_transformers(ours, theirs):
     torch.testing.assert_close(ACTIVATIONS[ours](x), ACT2FN[theirs](x), atol=1e-6, rtol=1e-6)
 
 
-def test_gated_feed_forward():
+def test_gated_feed_forward_equals_its_definition():
     layer = randomize(FeedForward(FeedForwardConfig(12, "silu", gated=True), 8))
     x = torch.randn(3, 8)
     gate, up = (F.linear(x, part.weight, part.bias) for part in (layer.gate, layer.up))
@@ -101,27 +101,27 @@ def test_gated_feed_forward():
     torch.testing.assert_close(layer(x), expected)
 
 
-def test_embedding_sums():
+def test_embedding_is_the_normalised_sum_of_its_tables():
     config = EmbeddingConfig(20, 3.0, LearnedPositions(10), num_token_types=2, norm=NormConfig("layer", 1e-5))
     table = randomize(Embedding(config, 8))
     ids, positions, types = torch.tensor([4, 19]), torch.tensor([9, 0]), torch.tensor([1, 0])
 
-    def expected(kinds):
-        x = 3.0 * table.tokens.weight[ids] + table.positions.weight[positions] + table.token_types.weight[kinds]
+    def expected(types):
+        x = 3.0 * table.tokens.weight[ids] + table.positions.weight[positions] + table.token_types.weight[types]
         return F.layer_norm(x, (8,), table.norm.weight, table.norm.bias, 1e-5)
 
     torch.testing.assert_close(table(ids, positions, types), expected(types))
     torch.testing.assert_close(table(ids, positions), expected(torch.tensor([0, 0])))
 
 
-def test_a_single_token_type_is_everyones():
+def test_single_token_type_is_used_for_every_token():
     table = randomize(Embedding(EmbeddingConfig(20, num_token_types=1), 8))
     ids = torch.tensor([4, 19])
     found = table(ids, torch.tensor([0, 1]), torch.tensor([0, 1]))
     torch.testing.assert_close(found, table.tokens.weight[ids] + table.token_types.weight[0])
 
 
-def test_narrow_embeddings_are_normed_and_then_brought_to_the_hidden_size():
+def test_narrow_embeddings_are_normalised_and_then_projected():
     table = randomize(Embedding(EmbeddingConfig(20, norm=NormConfig("layer", 1e-5), width=4), 8))
     ids = torch.tensor([4, 19])
     normed = F.layer_norm(table.tokens.weight[ids], (4,), table.norm.weight, table.norm.bias, 1e-5)
@@ -137,7 +137,7 @@ def test_sinusoidal_embedding_has_no_parameters(dtype):
     assert torch.equal(table(ids, positions), table.tokens.weight[ids] + sinusoids(10, 8)[positions].to(dtype))
 
 
-def test_pooling_of_a_ragged_batch():
+def test_pooling_of_a_ragged_batch_equals_its_definition():
     lengths = (3, 1, 4)
     batch = EncoderBatch(torch.zeros(8, dtype=torch.int64), lengths)
     hidden = torch.randn(8, 5).to(torch.bfloat16)
@@ -154,6 +154,6 @@ def test_pooling_of_a_ragged_batch():
         torch.testing.assert_close(pooled, torch.stack(vectors))
 
 
-def test_normalize_leaves_zero_alone():
+def test_normalize_keeps_a_zero_vector():
     vectors = normalize(torch.tensor([[3.0, 4.0], [0.0, 0.0]]))
     torch.testing.assert_close(vectors, torch.tensor([[0.6, 0.8], [0.0, 0.0]]))

@@ -1,4 +1,4 @@
-"""Rotary, sinusoidal and bucket positions against the oracle and against their definitions."""
+"""Rotary, sinusoidal, bucket and ALiBi positions equal transformers or their definitions."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from models.config import (
     RopeConfig,
     YarnScaling,
 )
-from models.families.alibi import bloom_slopes, mpt_slopes
+from models.families.shared.alibi import bloom_slopes, mpt_slopes
 from models.layers.positions import (
     Alibi,
     BucketBias,
@@ -76,7 +76,7 @@ def test_half_pairing_equals_llama(name):
         torch.testing.assert_close(ops.rotate(x, rotation.cos, rotation.sin, False), turned, atol=1e-4, rtol=1e-4)
 
 
-GROWING = {
+BY_LENGTH = {
     "dynamic": (DynamicScaling(4.0, 64), {"rope_type": "dynamic", "factor": 4.0}),
     "longrope": (
         LongScaling(tuple(range(1, 9)), tuple(range(3, 11)), 48, 1.3),
@@ -92,9 +92,9 @@ GROWING = {
 
 
 @pytest.mark.parametrize("length", [1, 47, 48, 49, 63, 64, 65, 200])
-@pytest.mark.parametrize("name", GROWING)
-def test_scalings_that_grow_with_the_text_equal_llama(name, length):
-    scaling, theirs = GROWING[name]
+@pytest.mark.parametrize("name", BY_LENGTH)
+def test_scalings_by_sequence_length_equal_llama(name, length):
+    scaling, theirs = BY_LENGTH[name]
     sizes = {"hidden_size": 32, "num_attention_heads": 2, "max_position_embeddings": 64}
     oracle = LlamaRotaryEmbedding(LlamaConfig(**sizes, rope_parameters={**theirs, "rope_theta": 500.0}))
     positions = torch.arange(length)
@@ -106,7 +106,7 @@ def test_scalings_that_grow_with_the_text_equal_llama(name, length):
 
 @pytest.mark.parametrize("interleaved", [False, True])
 def test_rotation_turns_each_pair_by_its_angle(interleaved):
-    """A pair (a, b) as the complex number a + bi, times e^(i position frequency)."""
+    """A pair (a, b) is the complex number a + bi; it is multiplied by e^(i * position * frequency)."""
     config = RopeConfig(100.0, 6, "interleaved" if interleaved else "half")
     positions, x = torch.tensor([0, 3, 11]), torch.randn(3, 2, 10)
     rotation = Rotary(config)(positions, int(positions.max()) + 1)
@@ -123,7 +123,7 @@ def test_rotation_turns_each_pair_by_its_angle(interleaved):
     assert torch.equal(turned[..., 6:], x[..., 6:])
 
 
-def test_scores_depend_on_distance_only():
+def test_rotated_scores_depend_only_on_the_distance():
     rotary = Rotary(RopeConfig(10000.0, 16))
     query, key = torch.randn(1, 1, 16).double(), torch.randn(1, 1, 16).double()
 
@@ -138,7 +138,7 @@ def test_scores_depend_on_distance_only():
     assert score(9, 4) != pytest.approx(score(9, 5), abs=1e-4)
 
 
-def test_frequencies_stay_on_the_cpu_while_models_are_built_on_meta():
+def test_frequencies_are_on_the_cpu_when_a_model_is_built_on_meta():
     with torch.device("meta"):
         assert inverse_frequencies(RopeConfig(10000.0, 8)).device.type == "cpu"
         assert sinusoids(4, 6).device.type == "cpu"
@@ -154,7 +154,7 @@ def test_sinusoids_equal_marian(width):
 
 @pytest.mark.parametrize("width", [8, 7, 2])
 def test_sinusoids_of_fairseq_equal_m2m_100(width):
-    if width > 2:  # one pair of dimensions divides by zero there
+    if width > 2:  # transformers divides by zero for a single pair of dimensions
         theirs = M2M100SinusoidalPositionalEmbedding(50, width, padding_idx=1)
         expected = theirs(torch.full((1, 40), 5))[0]
         assert torch.equal(fairseq_sinusoids(40, width, first=2), expected)
@@ -170,7 +170,7 @@ def test_buckets_equal_t5(bidirectional, buckets, farthest):
     assert torch.equal(bucket_of_distance(distance, BucketBiasConfig(buckets, farthest, bidirectional)), expected)
 
 
-def test_bias_of_every_distance():
+def test_bucket_bias_has_one_value_per_distance():
     config = BucketBiasConfig(8, 20, bidirectional=True)
     bias = BucketBias(config, num_heads=3)
     bias.weight.copy_(torch.randn(8, 3))
@@ -183,7 +183,7 @@ def test_bias_of_every_distance():
 
 @pytest.mark.parametrize("heads", [1, 2, 6, 8, 12, 71])
 def test_alibi_slopes_equal_bloom_and_mpt(heads):
-    """Their biases differ from ours by a number for each query, which softmax does not see."""
+    """Their biases differ from ours by a constant per query, which does not change the softmax."""
     bloom = build_alibi_tensor(torch.ones(1, 5), heads, torch.float32)[:, 0]
     mpt = build_mpt_alibi_tensor(heads, 5)[:, 0]
     for slopes, theirs in ((bloom_slopes(heads), bloom), (mpt_slopes(heads), mpt)):

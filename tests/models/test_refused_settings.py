@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from models.config import ConfigError
-from models.families import FAMILIES, family_of, refused
+from models.families import FAMILIES, family_of
+from models.families.shared import refused
 from tests.models.family_bases import BART, BASES, FALCON, LLAMA, MPT, ORIGINAL, build
 
 REFUSED = [

@@ -17,7 +17,7 @@ from server.text.tokenizer import TokenizerError
 from server.text.tokenizer_files import read_tokenizer_files
 from tests.text import checkpoints
 from tests.text.chat_templates import ALL, CONVERSATIONS, HOSTILE, TURNS
-from tests.waiting import PATIENCE
+from tests.waiting import HANG_SECONDS
 from weights.resolve import ResolveError
 
 MAX_CHARACTERS = 100_000
@@ -26,14 +26,14 @@ TOOLS = [{"type": "function", "function": {"name": "weather", "description": "nÃ
 
 @pytest.fixture(scope="module")
 def renderer() -> Iterator[ChatRenderer]:
-    renderer = ChatRenderer(seconds=PATIENCE)
+    renderer = ChatRenderer(seconds=HANG_SECONDS)
     yield renderer
     renderer.close()
 
 
 @pytest.fixture(scope="module")
 def limited() -> Iterator[ChatRenderer]:
-    renderer = ChatRenderer(seconds=PATIENCE, memory_bytes=256 << 20)
+    renderer = ChatRenderer(seconds=HANG_SECONDS, memory_bytes=256 << 20)
     yield renderer
     renderer.close()
 
@@ -109,7 +109,7 @@ def test_modules_in_the_working_directory_are_not_imported(tmp_path, monkeypatch
     """The server may be started in a directory that others can write to."""
     (tmp_path / f"{module}.py").write_text(f"open({str(tmp_path / 'imported')!r}, 'w').close()\nraise ImportError\n")
     monkeypatch.chdir(tmp_path)
-    renderer = ChatRenderer(seconds=PATIENCE)
+    renderer = ChatRenderer(seconds=HANG_SECONDS)
     try:
         assert renderer.render("{{ messages[0].content }}", chat_context(ChatTemplates(), TURNS[2:]), MAX_CHARACTERS)
     finally:
@@ -178,7 +178,7 @@ def test_hostile_templates_render_nothing_or_fail(limited, name, monkeypatch):
             assert "\n" not in str(error) and len(str(error)) < 300
         else:
             assert not text.strip(), "a hostile template rendered text"
-    assert time.monotonic() - before < PATIENCE, "1 s for the template, the rest for a new process"
+    assert time.monotonic() - before < HANG_SECONDS, "1 s for the template, the rest for a new process"
     assert limited.render("{{ messages | length }}", context, MAX_CHARACTERS) == "3"
 
 
@@ -209,7 +209,7 @@ def test_many_threads_share_one_process(renderer):
 
 
 def test_a_dead_process_is_replaced_and_closing_stops_it():
-    renderer = ChatRenderer(seconds=PATIENCE)
+    renderer = ChatRenderer(seconds=HANG_SECONDS)
     assert renderer.render("a", {}, 9) == "a"
     first = renderer._process
     first.kill()

@@ -1,3 +1,5 @@
+"""Strict loading: conversion by rules, dtypes, progress, tied tensors, and one error for all differences."""
+
 from __future__ import annotations
 
 from pathlib import Path
@@ -47,7 +49,7 @@ def _refused(directory: Path, tensors: dict[str, Tensor]) -> str:
     return str(error.value)
 
 
-def test_every_expected_tensor_arrives_changed_by_its_rule(tmp_path: Path):
+def test_every_expected_tensor_is_converted_by_its_rule(tmp_path: Path):
     tensors = _checkpoint()
     loaded, report = _load(tmp_path, tensors)
     assert {name: tuple(tensor.shape) for name, tensor in loaded.items()} == EXPECTED
@@ -55,11 +57,11 @@ def test_every_expected_tensor_arrives_changed_by_its_rule(tmp_path: Path):
     assert torch.equal(loaded["layers.0.up"], tensors["h.0.up"].T)
     assert torch.equal(loaded["positions"], tensors["positions"][2:])
     assert all(tensor.is_contiguous() for tensor in loaded.values())
-    numbers = sum(tensor.numel() for tensor in loaded.values())
-    assert report == LoadReport(parameters=numbers, bytes=4 * numbers)
+    parameters = sum(tensor.numel() for tensor in loaded.values())
+    assert report == LoadReport(parameters=parameters, bytes=4 * parameters)
 
 
-def test_loaded_tensors_do_not_depend_on_the_file(tmp_path: Path):
+def test_loaded_tensors_share_no_memory_with_the_file(tmp_path: Path):
     loaded, _ = _load(tmp_path, _checkpoint())
     before = loaded["tokens"].clone()
     with (tmp_path / "model.safetensors").open("r+b") as file:
@@ -105,7 +107,7 @@ def test_both_names_of_a_tied_tensor_must_be_equal(tmp_path: Path):
     assert "1 contradicting" in message and "shared.weight" in message and "lm_head.weight" in message
 
 
-def test_all_faults_are_listed_at_once(tmp_path: Path):
+def test_all_faults_are_in_one_message(tmp_path: Path):
     tensors = _checkpoint()
     del tensors["h.1.qkv"], tensors["positions"]
     tensors["extra.bias"] = torch.ones(2)
@@ -116,22 +118,22 @@ def test_all_faults_are_listed_at_once(tmp_path: Path):
     assert "2 missing (positions, h.1.qkv)" in message
     assert "2 unexpected (extra.bias, h.7.up)" in message
     assert "2 misshapen" in message
-    assert "h.0.up is [9, 4], not [8, 4]" in message and "shared.weight is not of a floating-point type" in message
+    assert "h.0.up is [9, 4], not [8, 4]" in message and "shared.weight has no floating-point dtype" in message
 
 
-def test_a_shape_that_cannot_be_split_is_named(tmp_path: Path):
+def test_shape_that_cannot_be_split_is_named(tmp_path: Path):
     tensors = _checkpoint()
     tensors["h.0.qkv"] = torch.ones(11, 4)
     assert "1 misshapen (h.0.qkv: shape [11, 4] cannot be rearranged)" in _refused(tmp_path, tensors)
 
 
-def test_a_long_list_is_counted(tmp_path: Path):
+def test_long_list_of_faults_is_shortened(tmp_path: Path):
     tensors = _checkpoint() | {f"extra.{index}": torch.ones(1) for index in range(50)}
     message = _refused(tmp_path, tensors)
     assert "50 unexpected" in message and "and 30 more" in message and message.count("extra.") == 20
 
 
-def test_nothing_is_assigned_from_a_wrong_checkpoint(tmp_path: Path):
+def test_wrong_checkpoint_assigns_no_tensor(tmp_path: Path):
     tensors = _checkpoint()
     del tensors["positions"]
     save_file(tensors, tmp_path / "model.safetensors")

@@ -1,3 +1,5 @@
+"""The SHA-256 manifest of a checkpoint: changed, missing and misplaced files are refused."""
+
 from __future__ import annotations
 
 from pathlib import Path
@@ -22,17 +24,17 @@ def _load(directory: Path) -> None:
     load_weights(directory, [Rename("a", "a")], {"a": (64,)}, torch.float32, "cpu", lambda name, tensor: None)
 
 
-def test_a_checkpoint_as_published_loads(tmp_path: Path):
+def test_unchanged_checkpoint_is_loaded(tmp_path: Path):
     assert check_manifest(_checkpoint(tmp_path)) == 2
     _load(tmp_path)
 
 
-def test_without_a_manifest_there_is_nothing_to_compare(tmp_path: Path):
+def test_directory_without_a_manifest_is_accepted(tmp_path: Path):
     assert check_manifest(tmp_path) == 0
 
 
 @pytest.mark.parametrize("position", [-1, -100, -200])
-def test_a_flipped_bit_is_noticed(tmp_path: Path, position: int):
+def test_flipped_bit_is_refused(tmp_path: Path, position: int):
     path = _checkpoint(tmp_path) / "model.safetensors"
     content = bytearray(path.read_bytes())
     content[position] ^= 4
@@ -41,7 +43,7 @@ def test_a_flipped_bit_is_noticed(tmp_path: Path, position: int):
         _load(tmp_path)
 
 
-def test_all_wrong_files_are_named(tmp_path: Path):
+def test_all_differing_files_are_named(tmp_path: Path):
     (_checkpoint(tmp_path) / "vocab.txt").unlink()
     (tmp_path / "model.safetensors").write_bytes(b"")
     with pytest.raises(ManifestError, match=r"model\.safetensors, vocab\.txt"):
@@ -49,7 +51,7 @@ def test_all_wrong_files_are_named(tmp_path: Path):
 
 
 @pytest.mark.parametrize("line", ["nonsense", "00  short", "0" * 64 + "  ../outside", "0" * 64 + "  /etc/hostname"])
-def test_a_manifest_that_is_none_is_refused(tmp_path: Path, line: str):
+def test_invalid_manifest_is_refused(tmp_path: Path, line: str):
     (tmp_path / "SHA256SUMS").write_text(line + "\n")
     with pytest.raises(ManifestError) as error:
         check_manifest(tmp_path)

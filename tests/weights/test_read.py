@@ -1,3 +1,5 @@
+"""Reading the tensors of a checkpoint directory: layouts, damaged files, pickles that run code, and links."""
+
 from __future__ import annotations
 
 import json
@@ -46,7 +48,7 @@ def _write(directory: Path, layout: str) -> Path:
 
 
 @pytest.mark.parametrize("layout", ["safetensors", "bin", "old bin", "shards", "bin shards"])
-def test_every_layout_gives_the_same_tensors(tmp_path: Path, layout: str):
+def test_all_layouts_have_the_same_tensors(tmp_path: Path, layout: str):
     with open_checkpoint(_write(tmp_path, layout)) as tensors:
         assert set(tensors) == set(TENSORS)
         for name, expected in TENSORS.items():
@@ -63,19 +65,19 @@ def test_safetensors_are_preferred_to_pickles(tmp_path: Path):
         assert {tensor.file for tensor in tensors.values()} == {"model.safetensors"}
 
 
-class _Harmful:
+class _RunsCode:
     def __reduce__(self):
-        return os.system, ("touch harmed",)
+        return os.system, ("touch code_ran",)
 
 
 def test_pickles_that_run_code_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.chdir(tmp_path)
-    torch.save({"a": torch.ones(2), "b": _Harmful()}, tmp_path / "pytorch_model.bin")
+    torch.save({"a": torch.ones(2), "b": _RunsCode()}, tmp_path / "pytorch_model.bin")
     assert "pytorch_model.bin" in _refused(tmp_path)
-    assert not (tmp_path / "harmed").exists()
+    assert not (tmp_path / "code_ran").exists()
 
 
-def test_pickles_of_other_things_are_refused(tmp_path: Path):
+def test_pickles_of_other_objects_are_refused(tmp_path: Path):
     torch.save([torch.ones(2)], tmp_path / "pytorch_model.bin")
     assert "named tensors" in _refused(tmp_path)
 
@@ -88,17 +90,17 @@ def test_truncated_files_are_named(tmp_path: Path, layout: str, keep: int):
     assert file.name in _refused(tmp_path)
 
 
-def test_a_bad_header_is_named(tmp_path: Path):
+def test_file_with_a_damaged_header_is_named(tmp_path: Path):
     (tmp_path / "model.safetensors").write_bytes(b"\xff" * 64)
     assert "model.safetensors" in _refused(tmp_path)
 
 
-def test_a_missing_shard_is_named(tmp_path: Path):
+def test_missing_shard_is_named(tmp_path: Path):
     (_write_shards(tmp_path) / "model-00002-of-00003.safetensors").unlink()
     assert "model-00002-of-00003.safetensors" in _refused(tmp_path)
 
 
-def test_an_index_that_promises_too_much_is_refused(tmp_path: Path):
+def test_index_with_an_absent_tensor_is_refused(tmp_path: Path):
     index = _write_shards(tmp_path) / "model.safetensors.index.json"
     content = json.loads(index.read_text())
     content["weight_map"]["d"] = "model-00001-of-00003.safetensors"
@@ -107,24 +109,24 @@ def test_an_index_that_promises_too_much_is_refused(tmp_path: Path):
 
 
 @pytest.mark.parametrize("content", ["", "[]", "{}", '{"weight_map": []}', '{"weight_map": {"a": 1}}', "[" * 100_000])
-def test_a_damaged_index_is_refused(tmp_path: Path, content: str):
+def test_damaged_index_is_refused(tmp_path: Path, content: str):
     (tmp_path / "model.safetensors.index.json").write_text(content)
     assert "index" in _refused(tmp_path)
 
 
-def test_a_tensor_in_two_shards_is_refused(tmp_path: Path):
+def test_tensor_in_two_shards_is_refused(tmp_path: Path):
     save_file(TENSORS, _write_shards(tmp_path) / "model-00002-of-00003.safetensors")
     assert "'a'" in _refused(tmp_path)
 
 
-def test_an_empty_directory_is_refused(tmp_path: Path):
-    assert "no model.safetensors" in _refused(tmp_path)
+def test_empty_directory_is_refused(tmp_path: Path):
+    assert "neither model.safetensors nor pytorch_model.bin" in _refused(tmp_path)
 
 
 @pytest.mark.parametrize(
     "name", ["../outside.safetensors", "/outside.safetensors", "..", "sub/../../outside.safetensors"]
 )
-def test_an_index_cannot_lead_out(tmp_path: Path, name: str):
+def test_index_with_a_path_outside_the_directory_is_refused(tmp_path: Path, name: str):
     save_file(TENSORS, tmp_path / "outside.safetensors")
     directory = tmp_path / "model"
     directory.mkdir()
@@ -132,7 +134,7 @@ def test_an_index_cannot_lead_out(tmp_path: Path, name: str):
     assert "own directory" in _refused(directory)
 
 
-def test_links_lead_only_where_the_checkpoint_lies(tmp_path: Path):
+def test_links_to_other_repositories_and_missing_files_are_refused(tmp_path: Path):
     repo = tmp_path / "models--org--name"
     snapshot, blobs = repo / "snapshots" / "abc", repo / "blobs"
     for directory in (snapshot, blobs, tmp_path / "models--other" / "blobs"):
@@ -148,9 +150,9 @@ def test_links_lead_only_where_the_checkpoint_lies(tmp_path: Path):
     assert "leads out" in _refused(snapshot)
     link.unlink()
     link.symlink_to("../../blobs/nothing")
-    assert "not there" in _refused(snapshot)
+    assert "missing file" in _refused(snapshot)
 
 
-def test_a_directory_in_place_of_a_file_is_refused(tmp_path: Path):
+def test_directory_in_place_of_a_file_is_refused(tmp_path: Path):
     (tmp_path / "model.safetensors").mkdir()
     assert "not a regular file" in _refused(tmp_path)

@@ -1,3 +1,5 @@
+"""Finding a checkpoint directory: local paths, the hub cache, downloads, and error messages."""
+
 from __future__ import annotations
 
 import json
@@ -14,7 +16,7 @@ from weights.resolve import ADAPTER_WEIGHTS, ResolveError, has_weights, resolve
 
 @pytest.fixture
 def hub(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
-    """A hub of our own: `remote` is what it has, `cache` what was fetched; every call is noted."""
+    """A fake hub. `remote` lists the files of each repository, `calls` all downloads; files go to a cache folder."""
 
     class Hub:
         def __init__(self):
@@ -45,25 +47,25 @@ def hub(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
     return ours
 
 
-def test_a_directory_is_itself(tmp_path: Path):
+def test_directory_resolves_to_itself(tmp_path: Path):
     assert resolve(str(tmp_path)) == tmp_path
 
 
-def test_safetensors_are_fetched_without_the_rest(hub):
-    wanted = {"model.safetensors", "config.json", "vocab.txt", "source.spm", "modules.json", "1_Pooling/config.json"}
-    unwanted = {"pytorch_model.bin", "tf_model.h5", "onnx/model.safetensors", "code.py", "onnx/tokenizer.json"}
-    hub.remote = {"org/m": sorted(wanted | unwanted)}
+def test_only_needed_files_are_downloaded(hub):
+    needed = {"model.safetensors", "config.json", "vocab.txt", "source.spm", "modules.json", "1_Pooling/config.json"}
+    other = {"pytorch_model.bin", "tf_model.h5", "onnx/model.safetensors", "code.py", "onnx/tokenizer.json"}
+    hub.remote = {"org/m": sorted(needed | other)}
     directory = resolve("org/m@v1")
-    assert {str(path.relative_to(directory)) for path in directory.rglob("*.*") if path.is_file()} == wanted
+    assert {str(path.relative_to(directory)) for path in directory.rglob("*.*") if path.is_file()} == needed
     assert hub.calls == [("org/m", "v1", True), ("org/m", "v1", False)]
 
 
-def test_pickles_are_fetched_only_where_there_is_nothing_else(hub):
+def test_pickles_are_downloaded_only_without_safetensors(hub):
     hub.remote = {"org/m": ["pytorch_model.bin", "config.json", "training_args.bin"]}
     assert {path.name for path in resolve("org/m").iterdir()} == {"pytorch_model.bin", "config.json"}
 
 
-def test_a_complete_cache_needs_no_hub(hub):
+def test_complete_cache_needs_no_download(hub):
     hub.remote = {"org/m": ["model.safetensors", "config.json"]}
     resolve("org/m")
     hub.reachable = False
@@ -74,47 +76,47 @@ def test_a_complete_cache_needs_no_hub(hub):
     ("source", "expected"),
     [
         ("org/none", "not a directory, not in the local hub cache, and the hub cannot be reached"),
-        ("./no/such/dir", "not a hub id"),
-        ("a/b/c", "not a hub id"),
-        ("", "not a hub id"),
+        ("./no/such/dir", "neither a directory nor a hub id"),
+        ("a/b/c", "neither a directory nor a hub id"),
+        ("", "neither a directory nor a hub id"),
         ("org/..", "not"),
     ],
 )
-def test_what_was_tried_is_said_in_one_line(hub, source: str, expected: str):
+def test_error_lists_the_tried_places_in_one_line(hub, source: str, expected: str):
     hub.reachable = False
     with pytest.raises(ResolveError) as error:
         resolve(source)
     assert expected in str(error.value) and "\n" not in str(error.value)
 
 
-def test_offline_is_respected(hub, monkeypatch: pytest.MonkeyPatch):
+def test_offline_setting_prevents_downloads(hub, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", True)
     with pytest.raises(ResolveError, match="HF_HUB_OFFLINE"):
         resolve("org/none")
     assert hub.calls == [("org/none", None, True)]
 
 
-def test_an_adapter_is_complete_with_its_own_weights(hub):
+def test_adapter_is_complete_with_adapter_weights(hub):
     hub.remote = {"org/a": ["adapter_model.safetensors", "adapter_config.json", "training_args.bin"]}
-    with pytest.raises(ResolveError, match="no safetensors"):
+    with pytest.raises(ResolveError, match=r"no weights \(model\.safetensors or"):
         resolve("org/a")
-    found = resolve("org/a", ADAPTER_WEIGHTS)
-    assert {path.name for path in found.iterdir()} == {"adapter_model.safetensors", "adapter_config.json"}
+    directory = resolve("org/a", ADAPTER_WEIGHTS)
+    assert {path.name for path in directory.iterdir()} == {"adapter_model.safetensors", "adapter_config.json"}
 
 
-def test_a_repository_without_weights_is_refused(hub):
+def test_repository_without_weights_is_refused(hub):
     hub.remote = {"org/m": ["config.json", "flax_model.msgpack"]}
-    with pytest.raises(ResolveError, match="no safetensors"):
+    with pytest.raises(ResolveError, match="no weights"):
         resolve("org/m")
 
 
-def test_a_file_is_no_directory(tmp_path: Path):
+def test_file_in_place_of_a_directory_is_refused(tmp_path: Path):
     (tmp_path / "model.safetensors").touch()
     with pytest.raises(ResolveError, match="is a file"):
         resolve(str(tmp_path / "model.safetensors"))
 
 
-def test_weights_are_whole_only_with_every_shard(tmp_path: Path):
+def test_weights_are_complete_only_with_all_shards(tmp_path: Path):
     assert not has_weights(tmp_path)
     index = {"weight_map": {"a": "model-1.safetensors", "b": "model-2.safetensors"}}
     (tmp_path / "model.safetensors.index.json").write_text(json.dumps(index))
@@ -124,6 +126,6 @@ def test_weights_are_whole_only_with_every_shard(tmp_path: Path):
     assert has_weights(tmp_path)
 
 
-def test_resolving_imports_no_torch():
+def test_resolve_imports_no_torch():
     code = "import sys, weights.resolve; sys.exit('torch' in sys.modules or 'huggingface_hub' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

@@ -1,3 +1,5 @@
+"""Weight rules: matching of names, layout changes, and errors for shapes that do not fit."""
+
 from __future__ import annotations
 
 import subprocess
@@ -16,7 +18,7 @@ TABLE = (
 )
 
 
-def test_the_first_rule_that_matches_the_whole_name_wins():
+def test_first_rule_that_matches_the_full_name_applies():
     assert first_match(TABLE, "h.12.attn.bias") == (TABLE[2], ())
     assert first_match(TABLE, "h.12.attn.bias.x") == (TABLE[3], ("layer.12.attn.bias.x",))
     assert first_match(TABLE, "lm_head.weight") == (TABLE[0], ("tokens",))
@@ -39,7 +41,7 @@ def test_split_by_sizes_and_dimension():
     assert torch.equal(left, stored[:, :4]) and torch.equal(right, stored[:, 4:])
 
 
-def test_split_within_groups_joins_the_pieces_of_all_groups():
+def test_split_concatenates_the_same_parts_of_all_groups():
     stored = torch.arange(12.0)  # two heads, each with its query (2), key (2) and value (2)
     query, key, value = Split("x", ("q", "k", "v"), groups=2).change(stored)
     assert query.tolist() == [0, 1, 6, 7] and key.tolist() == [2, 3, 8, 9] and value.tolist() == [4, 5, 10, 11]
@@ -68,7 +70,7 @@ def test_shapes_that_do_not_fit_are_named(rule: Rule, shape: tuple[int, ...]):
         rule.change(torch.empty(shape, device="meta"))
 
 
-def test_a_name_cannot_use_a_group_the_pattern_lacks():
+def test_name_with_an_unknown_group_is_refused():
     with pytest.raises(ValueError, match="group"):
         Rename(r"h\.\d+", r"layer.\1")
 

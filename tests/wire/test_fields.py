@@ -226,11 +226,11 @@ def test_values_at_the_bounds_pass(client: httpx.Client, body: dict) -> None:
         ({"type": "json_schema", "schema": {"uniqueItems": True}}, 'Unimplemented keys: ["uniqueItems"]'),
         ({"type": "json_schema", "schema": {"uniqueItems": True, "x-guidance": {"lenient": True}}}, "uniqueItems"),
         ({"type": "json_schema", "schema": {"minLength": 5, "maxLength": 3, "type": "string"}}, "minLength"),
-        ({"type": "json_schema", "schema": {"$ref": "#"}}, "describes no text at all"),
+        ({"type": "json_schema", "schema": {"$ref": "#"}}, "matches no text"),
         ({"type": "json_schema"}, "needs the field `schema`"),
         ({"type": "regex", "pattern": "a", "flags": "i"}, "unknown field `flags`"),
-        ({"type": "secret"}, "none of 'text', 'json_object', 'json_schema', 'regex', 'choice'"),
-        ({"type": "choice", "choices": ["secret", "secret"]}, "holds a choice twice"),
+        ({"type": "secret"}, "has to be one of 'text', 'json_object', 'json_schema', 'regex', 'choice'"),
+        ({"type": "choice", "choices": ["secret", "secret"]}, "contains a choice twice"),
     ],
 )
 def test_a_bad_format_is_refused_with_the_reason_and_without_its_text(

@@ -7,7 +7,8 @@ import random
 import httpx
 import pytest
 
-from server.api.responses import ErrorAnswer, GenerateAnswer
+from server.api.dialects.native.answers import GenerateAnswer
+from server.api.documents import ErrorAnswer
 from tests.wire.conftest import Process, parse_events
 
 TEXTS = [

@@ -5,7 +5,7 @@ from __future__ import annotations
 import httpx
 import pytest
 
-from server.api.responses import TranslateAnswer
+from server.api.dialects.native.answers import TranslateAnswer
 from tests.wire.conftest import parse_events
 
 TEXT = "The garden is small. The house, however, is big!\n\n  It stands by Dr. Miller's lake."

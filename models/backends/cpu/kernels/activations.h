@@ -1,25 +1,27 @@
-// Activation functions in float32, without branches or tables, so that compilers can vectorise them. Each is within 1e-6
-// of its value (of one, where the value is smaller); what is not a number stays so.
+// Activation functions in float32, without branches or tables, so that compilers can vectorise them. The error is
+// below 1e-6, relative to the result, or absolute for results below 1. NaN stays NaN.
 
-// For both signs by e^-|x|, which needs one bound only: between two, compilers divide twice.
+// Uses e^-|x| for both signs. One bound on the exponent suffices then; with two, compilers emit two divisions.
 INLINE float sigmoid(float x) {
     const Exponential e = exponential(-std::fabs(x));
-    const float grown = e.scale + e.scale * e.part;
-    return (x < 0.0f ? grown : 1.0f) / (1.0f + grown);
+    const float exp_x = e.scale + e.scale * e.part;
+    return (x < 0.0f ? exp_x : 1.0f) / (1.0f + exp_x);
 }
 
-INLINE float tanh_of(float x) {
+INLINE float tanh(float x) {
     const float size = std::fabs(x), twice = size + size;
     const Exponential e = exponential(twice > 20.0f ? 20.0f : twice);
-    const float grown = (e.scale - 1.0f) + e.scale * e.part;
-    return std::copysign(grown / (grown + 2.0f), x);
+    const float exp_x = (e.scale - 1.0f) + e.scale * e.part;
+    return std::copysign(exp_x / (exp_x + 2.0f), x);
 }
 
-// The normal distribution's share below x: half, less |x| times a polynomial in x^2, for the smaller side, and nothing
-// beyond 5.2. The polynomial was fitted to the share between 0 and |x| by weighted least squares; it stands in
-// t = 2 (x / 5.2)^2 - 1, which runs from -1 to 1, so that its terms stay small. Pairs, then pairs of pairs (Estrin), as
-// one chain of fourteen terms would have the processor wait.
-INLINE float normal_share(float x) {
+// Standard normal distribution function. For x < 0 it is 0.5 - |x| * P(x^2), and 0 below -5.2; for x > 0, 1 minus the
+// value at -x.
+//
+// The polynomial P was fitted by weighted least squares. It is written in t = 2 (x / 5.2)^2 - 1, which runs from -1
+// to 1, so that its terms stay small. Terms are added in pairs, then pairs of pairs (Estrin), because a single chain
+// of fourteen dependent terms would stall the processor.
+INLINE float normal_cdf(float x) {
     const float size = std::fabs(x), t = size * (size * (2.0f / (5.2f * 5.2f))) - 1.0f;
     const float t2 = t * t, t4 = t2 * t2, t8 = t4 * t4;
     const float p0 = 0.135949984f - 0.0677436218f * t, p2 = 0.0500256158f - 0.0399319865f * t;
@@ -27,29 +29,29 @@ INLINE float normal_share(float x) {
     const float p8 = 0.00836509373f - 0.00454232097f * t, p10 = 0.00200518291f - 0.00146876578f * t;
     const float p12 = 0.00118868484f - 0.000388237968f * t;
     const float low = (p0 + p2 * t2) + (p4 + p6 * t2) * t4, high = (p8 + p10 * t2) + p12 * t4;
-    const float beyond = size < 5.2f ? 0.5f - (low + high * t8) * size : 0.0f;
-    return x < 0.0f ? beyond : 1.0f - beyond;
+    const float upper_tail = size < 5.2f ? 0.5f - (low + high * t8) * size : 0.0f;
+    return x < 0.0f ? upper_tail : 1.0f - upper_tail;
 }
 
-template <int32_t NAME> INLINE float activated(float x) {
-    if constexpr (NAME == RELU) return x < 0.0f ? 0.0f : x;
-    if constexpr (NAME == GELU) return x * normal_share(x);
+template <int32_t ACTIVATION> INLINE float activate(float x) {
+    if constexpr (ACTIVATION == RELU) return x < 0.0f ? 0.0f : x;
+    if constexpr (ACTIVATION == GELU) return x * normal_cdf(x);
     // 0.5 (1 + tanh(u)) is the sigmoid of 2 u.
-    if constexpr (NAME == GELU_TANH) return x * sigmoid(1.5957691216057308f * (x + 0.044715f * x * x * x));
-    if constexpr (NAME == GELU_QUICK) return x * sigmoid(1.702f * x);
-    if constexpr (NAME == SILU) return x * sigmoid(x);
-    if constexpr (NAME == TANH) return tanh_of(x);
+    if constexpr (ACTIVATION == GELU_TANH) return x * sigmoid(1.5957691216057308f * (x + 0.044715f * x * x * x));
+    if constexpr (ACTIVATION == GELU_QUICK) return x * sigmoid(1.702f * x);
+    if constexpr (ACTIVATION == SILU) return x * sigmoid(x);
+    if constexpr (ACTIVATION == TANH) return tanh(x);
     return x;
 }
 
-template <int32_t NAME> INLINE void activate_panel(float* y) {
+template <int32_t ACTIVATION> INLINE void activate_panel(float* y) {
 #pragma omp simd
-    for (int64_t i = 0; i < PANEL; i++) y[i] = activated<NAME>(y[i]);
+    for (int64_t i = 0; i < PANEL; i++) y[i] = activate<ACTIVATION>(y[i]);
 }
 
-// y: [PANEL], replaced. One function, so that it has one rounding wherever it is called from.
-__attribute__((noinline)) void activate_panel(int32_t name, float* y) {
-    switch (name) {
+// y: [PANEL], float32, replaced in place. Not inlined, so that the compiler rounds it the same way for every caller.
+__attribute__((noinline)) void activate_panel(int32_t activation, float* y) {
+    switch (activation) {
         case RELU: return activate_panel<RELU>(y);
         case GELU: return activate_panel<GELU>(y);
         case GELU_TANH: return activate_panel<GELU_TANH>(y);
@@ -60,25 +62,26 @@ __attribute__((noinline)) void activate_panel(int32_t name, float* y) {
     }
 }
 
-// GELU within 3e-4 of its value, on both sides of zero: for numbers that are rounded to bfloat16. The binary logarithm of
-// the normal distribution's share above |x| is nearly a parabola; this was fitted to it by weighted least squares.
-template <int N> INLINE Several<N> rough_gelu(const Several<N>& x) {
-    // Beyond 14 there is nothing; a NaN stays one.
+// GELU with an absolute error below 3e-4, for results that are rounded to bfloat16. Uses GELU(x) = max(x, 0) - |x| *
+// Q(|x|), where Q is the upper tail of the normal distribution. The base-2 logarithm of Q is nearly a parabola; the
+// polynomial was fitted to it by weighted least squares.
+template <int N> INLINE Vectors<N> approximate_gelu(const Vectors<N>& x) {
+    // Above 14 the tail is zero in float32. The comparison keeps NaN.
     const auto size = each([](Floats x) {
         const Floats size = reinterpret_cast<Floats>(reinterpret_cast<Words>(x) & 0x7fffffffu);
-        return size > 14.0f ? spread(14.0f) : size;
+        return size > 14.0f ? broadcast(14.0f) : size;
     }, x);
-    const auto share = rough_power_of_two(polynomial(size, 1.35690643e-5f, -4.55402915e-4f, 6.24659611e-3f,
+    const auto tail = approximate_power_of_two(polynomial(size, 1.35690643e-5f, -4.55402915e-4f, 6.24659611e-3f,
                                                      -4.85947914e-2f, -0.464274794f, -1.14915192f, -1.0f));
-    return each([](Floats x, Floats size, Floats share) { return higher(x, Floats{}) - size * share; }, x, size, share);
+    return each([](Floats x, Floats size, Floats tail) { return max_of(x, Floats{}) - size * tail; }, x, size, tail);
 }
 
-// x: vectors of whole panels, as they are written in T.
-template <class T, int N> INLINE Several<N> activated(int32_t name, Several<N> x) {
-    if (std::is_same<T, bfloat16>::value && name == GELU) return rough_gelu(x);
+// Activation of whole panels. x: float32 values that will be stored in dtype T.
+template <class T, int N> INLINE Vectors<N> activate(int32_t activation, Vectors<N> x) {
+    if (std::is_same<T, bfloat16>::value && activation == GELU) return approximate_gelu(x);
     alignas(64) float numbers[N * WIDTH];
     for (int i = 0; i < N; i++) store(numbers + i * WIDTH, x.of[i]);
-    for (int64_t i = 0; i < N * WIDTH; i += PANEL) activate_panel(name, numbers + i);
+    for (int64_t i = 0; i < N * WIDTH; i += PANEL) activate_panel(activation, numbers + i);
     for (int i = 0; i < N; i++) x.of[i] = load(numbers + i * WIDTH);
     return x;
 }

@@ -1,12 +1,13 @@
-// Attention over keys and values in the blocks of a cache (Kwon et al. 2023, arXiv:2309.06180) or packed side by side.
+// Attention over keys and values in the blocks of a paged cache (Kwon et al. 2023, arXiv:2309.06180), or in one
+// contiguous ragged tensor.
 //
-// One item of work is one tile, some queries of one row that follow each other, with one key-value head and the query
-// heads that share it. Sums and softmax are float32. A query gives the same bits whatever tile it is in, alone, in a
-// batch and in a chunk.
+// One work item is one tile and one key-value head: consecutive queries of one batch row, with all query heads that
+// share the key-value head. Sums and softmax are float32. A query gives the same bits in every tile, alone or in a
+// batch, and in whatever chunk of a prompt.
 
-// Memory that is kept from call to call: fresh pages would cost more than the attention.
-struct Room {
-    // A vector that lies in two lines of the cache takes twice as long.
+// Memory kept from call to call. Page faults of fresh memory would take longer than the attention itself.
+struct ScratchBuffer {
+    // Aligned, because a vector that crosses two cache lines takes twice as long to load.
     struct alignas(64) Line {
         float numbers[WIDTH];
     };
@@ -19,8 +20,8 @@ struct Room {
     }
 };
 
-struct Rooms {
-    Room queries, sums, scores, factors, keys, values;
+struct Scratch {
+    ScratchBuffer queries, sums, scores, factors, keys, values;
 };
 
 #include "attention_softmax.h"
@@ -29,46 +30,47 @@ struct Rooms {
 #include "attention_direct.h"
 #include "attention_tiled.h"
 
-// Fewest rows that make turning keys pay.
-constexpr int64_t FEWEST_ROWS = REGISTERS < 32 ? 2 : 6;
+// Smallest number of rows for which transposing the keys pays.
+constexpr int64_t MIN_TILED_ROWS = REGISTERS < 32 ? 2 : 6;
 
-template <class T> Side<T> side_of(const Attention& p, const void* tokens, int64_t stride, int64_t query) {
+template <class T> KvView<T> kv_view(const Attention& p, const void* tokens, int64_t stride, int64_t query) {
     return {static_cast<const T*>(tokens), stride, p.block_size, p.tables + p.rows[query] * p.table_width};
 }
 
-// What the items from `item` on, which begins a tile, read first.
-template <class T> Coming<T> coming_of(const Attention& p, int64_t item, int64_t end) {
+// Keys that the work items from `item` on read first. `item` is the first item of a tile.
+template <class T> NextKeys<T> next_keys(const Attention& p, int64_t item, int64_t end) {
     if (item >= end) return {};
     const int64_t query = p.tiles[item / p.kv_heads * 3];
-    return {side_of<T>(p, p.keys, p.key_stride, query), p.starts[query], p.ends[query],
+    return {kv_view<T>(p, p.keys, p.key_stride, query), p.starts[query], p.ends[query],
             std::min(p.kv_heads, end - item) * p.head_dim};
 }
 
 template <class T, int DIM> void attend_items(const Attention& p, int64_t begin, int64_t end) {
-    static thread_local Rooms rooms;
+    static thread_local Scratch scratch;
     const int64_t group = p.heads / p.kv_heads;
     for (int64_t item = begin; item < end;) {
         const int64_t kv_head = item % p.kv_heads, offset = kv_head * p.head_dim;
         const int32_t* tile = p.tiles + item / p.kv_heads * 3;
         const int64_t first = tile[0], last = first + tile[1], row_first = tile[2];
-        const auto keys = side_of<T>(p, static_cast<const T*>(p.keys) + offset, p.key_stride, first);
-        const auto values = side_of<T>(p, static_cast<const T*>(p.values) + offset, p.value_stride, first);
+        const auto keys = kv_view<T>(p, static_cast<const T*>(p.keys) + offset, p.key_stride, first);
+        const auto values = kv_view<T>(p, static_cast<const T*>(p.values) + offset, p.value_stride, first);
         if constexpr (DIM > 0) {
-            // The heads of a single query share what they read directly too, unless it is widened.
+            // Query heads of a single query also share the loads of the direct kernel, unless it must
+            // widen bfloat16.
             constexpr bool widened = sizeof(T) == 2 && !Lanes<T, DIM>::PAIRS;
-            const int64_t fewest = FEWEST_ROWS * (last - first > 1 || widened ? 1 : 2);
-            if ((last - first) * group >= fewest) {
-                attend_tile<T, DIM>(p, keys, values, first, last - first, row_first, kv_head, rooms);
+            const int64_t min_rows = MIN_TILED_ROWS * (last - first > 1 || widened ? 1 : 2);
+            if ((last - first) * group >= min_rows) {
+                attend_tile<T, DIM>(p, keys, values, first, last - first, row_first, kv_head, scratch);
                 item++;
                 continue;
             }
         }
-        // Heads lie side by side: those of this range are read together.
+        // Key-value heads are adjacent in memory: all heads of this range are read together.
         const int64_t width = std::min(p.kv_heads - kv_head, end - item);
-        const Coming<T> none{}, coming = coming_of<T>(p, item + width, end);
+        const NextKeys<T> none{}, next = next_keys<T>(p, item + width, end);
         for (int64_t query = first; query < last; query++) {
             attend_query<T, DIM>(p, keys, values, query, row_first, kv_head, width,
-                                 query + 1 < last ? none : coming, rooms);
+                                 query + 1 < last ? none : next, scratch);
         }
         item += width;
     }

@@ -1,9 +1,9 @@
-// Attention of one query over keys as they lie: for a few queries, whose keys are read once and from memory.
+// Attention of one query over keys in their stored order, for few queries: keys are read once and come from memory.
 //
-// What is computed of a query and a head depends on nothing but the query, its keys and its values, each in their
-// order; `attention_tiled.h` makes the same sums in the same order for many queries at once.
+// The result of a query and head depends only on the query, its keys and its values, each in their order.
+// `attention_tiled.h` forms the same sums in the same order for many queries at once.
 
-// Sums of ROWS query heads with sixteen keys, of which KEY, KEY + STEP... are added here.
+// Scores of ROWS query heads against sixteen keys. sum<KEY, STEP> adds the keys KEY, KEY + STEP, KEY + 2 * STEP...
 template <class T, int DIM, int ROWS> struct DirectScores {
     using L = Lanes<T, DIM>;
     static constexpr int64_t VECTORS = L::COUNT / WIDTH;
@@ -16,7 +16,8 @@ template <class T, int DIM, int ROWS> struct DirectScores {
             return together(queries, keys);
         }
     }
-    // The first lanes of two vectors or four, as many of each as there are chains, then the next ones.
+    // Regroup two or four vectors: part i holds the i-th group of lanes of each vector. A group has as many lanes
+    // as a score has chains.
     static INLINE void cut(const Floats (&x)[2], Floats (&parts)[2]) {
         parts[0] = first_8(x[0], x[1]), parts[1] = second_8(x[0], x[1]);
     }
@@ -26,7 +27,7 @@ template <class T, int DIM, int ROWS> struct DirectScores {
         parts[0] = first_4(low[0], low[1]), parts[1] = second_4(low[0], low[1]);
         parts[2] = first_4(high[0], high[1]), parts[3] = second_4(high[0], high[1]);
     }
-    // Keys in twos or fours: a vector holds the chains of all of them.
+    // Scores for 4 or 8 chains per score: one vector holds the chains of several keys.
     static INLINE DirectScores together(const float* queries, const T* const (&keys)[WIDTH]) {
         constexpr int CHAINS = L::CHAINS, KEYS = WIDTH / CHAINS;
         Floats sums[ROWS][CHAINS] = {}, x[KEYS], key[KEYS], query[KEYS];
@@ -42,36 +43,36 @@ template <class T, int DIM, int ROWS> struct DirectScores {
                 }
             }
         }
-        DirectScores found;
+        DirectScores result;
         for (int row = 0; row < ROWS; row++) {
             Floats* s = sums[row];
             if constexpr (CHAINS == 8) {
-                for (int i = 0; i < 4; i++) s[i] = halved<4>(s[i], s[i + 4]);
+                for (int i = 0; i < 4; i++) s[i] = halve<4>(s[i], s[i + 4]);
             }
-            for (int i = 0; i < 2; i++) s[i] = halved<2>(s[i], s[i + 2]);
-            found.of[row] = halved<1>(s[0], s[1]);
+            for (int i = 0; i < 2; i++) s[i] = halve<2>(s[i], s[i + 2]);
+            result.of[row] = halve<1>(s[0], s[1]);
         }
-        return found;
+        return result;
     }
     template <int KEY, int STEP> static INLINE DirectScores sum(const float* queries, const T* const (&keys)[WIDTH]) {
-        DirectScores found;
+        DirectScores result;
         if constexpr (STEP == WIDTH) {
-            for (int row = 0; row < ROWS; row++) found.of[row] = Floats{};
+            for (int row = 0; row < ROWS; row++) result.of[row] = Floats{};
             for (int64_t v = 0; v < VECTORS; v++) {
                 const Floats key = L::read(keys[KEY], v * WIDTH);
                 for (int row = 0; row < ROWS; row++) {
-                    found.of[row] = L::add(found.of[row], load(queries + row * L::COUNT + v * WIDTH), key);
+                    result.of[row] = L::add(result.of[row], load(queries + row * L::COUNT + v * WIDTH), key);
                 }
             }
         } else {
-            found = sum<KEY, 2 * STEP>(queries, keys);
+            result = sum<KEY, 2 * STEP>(queries, keys);
             const DirectScores other = sum<KEY + STEP, 2 * STEP>(queries, keys);
-            for (int row = 0; row < ROWS; row++) found.of[row] = halved<STEP>(found.of[row], other.of[row]);
+            for (int row = 0; row < ROWS; row++) result.of[row] = halve<STEP>(result.of[row], other.of[row]);
         }
-        return found;
+        return result;
     }
-    // As in sums_of.
-    template <int STEP> static INLINE Floats halved(Floats a, Floats b) {
+    // One stage of adding up lanes: adds the halves of each piece of 2 * STEP lanes.
+    template <int STEP> static INLINE Floats halve(Floats a, Floats b) {
         if constexpr (STEP == 8) return first_8(a, b) + second_8(a, b);
         if constexpr (STEP == 4) return first_4(a, b) + second_4(a, b);
         if constexpr (STEP == 2) return first_2(a, b) + second_2(a, b);
@@ -79,8 +80,11 @@ template <class T, int DIM, int ROWS> struct DirectScores {
     }
 };
 
-// Scores of `rows` query heads against `count` keys, at most sixteen and `stride` numbers apart. Rows are `pitch`
-// numbers apart; up to fifteen numbers behind the scores of each are overwritten.
+// Scores of query heads against up to sixteen keys.
+//
+// queries: [rows, head_dim], float32 or pairs of bfloat16.
+// keys: [count, head_dim], `stride` numbers apart, at most sixteen.
+// scores: [rows, count], float32, rows `pitch` numbers apart. Up to fifteen numbers after each row are overwritten.
 template <class T, int DIM>
 INLINE void score_keys(const float* queries, const T* keys, int64_t stride, int64_t count, int64_t head_dim,
                        int64_t rows, float* scores, int64_t pitch) {
@@ -90,12 +94,12 @@ INLINE void score_keys(const float* queries, const T* keys, int64_t stride, int6
         for (int64_t i = 0; i < WIDTH; i++) lines[i] = keys + std::min(i, count - 1) * stride;
         int64_t row = 0;
         for (; row + 3 <= rows; row += 3) {
-            const auto found = DirectScores<T, DIM, 3>::of_keys(queries + row * lanes, lines);
-            for (int64_t i = 0; i < 3; i++) store(scores + (row + i) * pitch, found.of[i]);
+            const auto result = DirectScores<T, DIM, 3>::of_keys(queries + row * lanes, lines);
+            for (int64_t i = 0; i < 3; i++) store(scores + (row + i) * pitch, result.of[i]);
         }
         for (; row < rows; row++) {
-            const auto found = DirectScores<T, DIM, 1>::of_keys(queries + row * lanes, lines);
-            store(scores + row * pitch, found.of[0]);
+            const auto result = DirectScores<T, DIM, 1>::of_keys(queries + row * lanes, lines);
+            store(scores + row * pitch, result.of[0]);
         }
     } else {
         for (int64_t row = 0; row < rows; row++) {
@@ -109,33 +113,40 @@ INLINE void score_keys(const float* queries, const T* keys, int64_t stride, int6
     }
 }
 
-// Shares times values, for heads of any size.
+// out += weights * values, for head dimensions without a kernel of their own. Shapes as in `add_values`.
 template <class T>
-INLINE void add_any(const float* shares, int64_t pitch, const T* values, int64_t stride, int64_t count, int64_t dim,
-                    int64_t rows, float* out) {
+INLINE void add_values_of_any_dim(const float* weights, int64_t pitch, const T* values, int64_t stride, int64_t count,
+                                  int64_t dim, int64_t rows, float* out) {
     for (int64_t row = 0; row < rows; row++) {
         for (int64_t i = 0; i < count; i++) {
 #pragma omp simd
-            for (int64_t d = 0; d < dim; d++) out[row * dim + d] += shares[row * pitch + i] * widen(values[i * stride + d]);
+            for (int64_t d = 0; d < dim; d++) {
+                out[row * dim + d] += weights[row * pitch + i] * widen(values[i * stride + d]);
+            }
         }
     }
 }
 
-constexpr int64_t MOST_FETCHED = 256 << 10;
+constexpr int64_t MAX_PREFETCHED_BYTES = 256 << 10;
 
-// Keys that are read next, and how many numbers of each.
-template <class T> struct Coming {
-    Side<T> keys;
+// Keys that the following work item reads first, and how many numbers of each.
+template <class T> struct NextKeys {
+    KvView<T> keys;
     int64_t first, last, numbers;
 
     INLINE void fetch(int64_t after) const { keys.fetch(first + after, last, numbers); }
 };
 
-// Shares times values first..last-1, `width` heads side by side and `group` rows for each. Shares of a row lie `pitch`
-// lanes apart, the first is that of key `first` and, in pairs, of the one before it where `odd`. Calls fetch(values so far).
+// sums += weights * values, for values first..last-1 in their stored order.
+//
+// width: number of adjacent key-value heads; each has `group` rows.
+// weights: softmax weights, rows `pitch` lanes apart. The first belongs to key `first`, or to the key before it if
+// `odd`.
+// fetch: called as fetch(values added so far), to prefetch other memory.
 template <class T, int DIM, class Fetch>
-INLINE void add_lying(const Side<T>& values, int64_t first, int64_t last, int64_t odd, int64_t width, int64_t group,
-                      int64_t dim, const float* shares, int64_t pitch, float* sums, const Fetch& fetch) {
+INLINE void add_stored_values(const KvView<T>& values, int64_t first, int64_t last, int64_t odd, int64_t width,
+                              int64_t group, int64_t dim, const float* weights, int64_t pitch, float* sums,
+                              const Fetch& fetch) {
     using L = Lanes<T, DIM>;
     for (int64_t key = first - odd, lane = 0; key < last;) {
         const bool begins = key >= first;
@@ -146,39 +157,42 @@ INLINE void add_lying(const Side<T>& values, int64_t first, int64_t last, int64_
         }
         fetch(key - first);
         for (int64_t head = 0; head < width; head++) {
-            const float* part = shares + head * group * pitch + lane;
+            const float* part = weights + head * group * pitch + lane;
             float* out = sums + head * group * dim;
             const T* one = even == nullptr ? nullptr : even + head * dim;
             if constexpr (DIM > 0) {
                 const T* other = odd_one == nullptr ? nullptr : odd_one + head * dim;
-                const T* none = nothing<T, DIM>();
-                const Lying<T, DIM> lying{one == nullptr ? none : one, other == nullptr ? none : other, values.stride};
-                add_values<T, DIM>(part, pitch, lying, count, group, out);
+                const T* none = zero_head<T, DIM>();
+                const StoredValues<T, DIM> stored{one == nullptr ? none : one, other == nullptr ? none : other,
+                                                  values.stride};
+                add_values<T, DIM>(part, pitch, stored, count, group, out);
             } else {
-                add_any<T>(part, pitch, one, values.stride, count, dim, group, out);
+                add_values_of_any_dim<T>(part, pitch, one, values.stride, count, dim, group, out);
             }
         }
         key += count * L::KEYS, lane += count;
     }
 }
 
-// One query with `width` key-value heads from `kv_head` on, which lie side by side, and the heads that share them. Blocks
-// lie anywhere, so that the processor does not foresee them: while keys are read, their values and the keys after them
-// are fetched, and while values are, the keys of the next query.
+// Attention of one query with `width` adjacent key-value heads from `kv_head` on, and the query heads that share
+// them.
+//
+// Blocks are scattered in memory, so the hardware prefetcher cannot predict them. While keys are read, their values
+// and the following keys are prefetched; while values are read, the keys of the next query.
 template <class T, int DIM>
-void attend_query(const Attention& p, const Side<T>& keys, const Side<T>& values, int64_t query, int64_t row_first,
-                  int64_t kv_head, int64_t width, const Coming<T>& coming, Rooms& rooms) {
+void attend_query(const Attention& p, const KvView<T>& keys, const KvView<T>& values, int64_t query, int64_t row_first,
+                  int64_t kv_head, int64_t width, const NextKeys<T>& next, Scratch& scratch) {
     const int64_t group = p.heads / p.kv_heads, rows = width * group, dim = DIM ? DIM : p.head_dim;
     const int64_t lanes = DIM ? Lanes<T, DIM>::COUNT : dim;
     const int64_t first = p.starts[query], last = p.ends[query], count = last - first;
     const int64_t odd = (first - row_first) % Lanes<T, DIM>::KEYS;
     const int64_t pitch = (odd + count + WIDTH - 1) / WIDTH * WIDTH + WIDTH, head = kv_head * group;
-    // What is fetched long before it is read must still be in the second cache then.
-    const bool stays = count * width * dim * int64_t{sizeof(T)} <= MOST_FETCHED;
-    float* queries = rooms.queries.of(rows * dim);
-    float* scores = rooms.scores.of(rows * pitch);
-    float* sums = rooms.sums.of(rows * dim);
-    float* factors = rooms.factors.of(rows);
+    // Prefetching this early helps only if the data is still in the second-level cache when it is read.
+    const bool stays = count * width * dim * int64_t{sizeof(T)} <= MAX_PREFETCHED_BYTES;
+    float* queries = scratch.queries.of(rows * dim);
+    float* scores = scratch.scores.of(rows * pitch);
+    float* sums = scratch.sums.of(rows * dim);
+    float* factors = scratch.factors.of(rows);
     copy_heads<T, DIM>(static_cast<const T*>(p.query) + query * p.query_stride + head * dim, rows * dim, queries);
     for (int64_t key = first; key < last;) {
         const int64_t here = keys.step(key, last);
@@ -193,14 +207,14 @@ void attend_query(const Attention& p, const Side<T>& keys, const Side<T>& values
     }
     for (int64_t row = 0; row < rows; row++) {
         float* of_row = scores + row * pitch;
-        auto* shares = reinterpret_cast<typename Lanes<T, DIM>::Share*>(of_row) + odd;
-        const float highest = highest_score(p, head + row, query, of_row + odd);
-        factors[row] = shares_of<T, DIM>(p, query, highest, odd, of_row + odd, shares);
+        auto* weights = reinterpret_cast<typename Lanes<T, DIM>::Weight*>(of_row) + odd;
+        const float max_score = scale_query_scores(p, head + row, query, of_row + odd);
+        factors[row] = softmax_weights<T, DIM>(p, query, max_score, odd, of_row + odd, weights);
     }
     std::fill(sums, sums + rows * dim, 0.0f);
-    add_lying<T, DIM>(values, first, last, odd, width, group, dim, scores, pitch, sums, [&](int64_t after) {
-        if (stays) coming.fetch(std::max<int64_t>(0, after));
+    add_stored_values<T, DIM>(values, first, last, odd, width, group, dim, scores, pitch, sums, [&](int64_t after) {
+        if (stays) next.fetch(std::max<int64_t>(0, after));
     });
     T* out = static_cast<T*>(p.out) + (query * p.heads + head) * dim;
-    for (int64_t row = 0; row < rows; row++) finish_row<T, DIM>(sums + row * dim, factors[row], dim, out + row * dim);
+    for (int64_t row = 0; row < rows; row++) store_row<T, DIM>(sums + row * dim, factors[row], dim, out + row * dim);
 }

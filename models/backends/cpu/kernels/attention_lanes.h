@@ -1,9 +1,10 @@
-// What attention multiplies at once: lanes of 32 bits, a number in float32, or a pair of bfloat16 where the processor
-// multiplies and adds such pairs. Pairs of keys are numbered from a row's first one on, so that a query has the same
-// pairs whatever is computed with it.
+// The unit of arithmetic in attention: a lane of 32 bits, which is one float32 number, or a pair of bfloat16 numbers
+// if the processor has an instruction for the dot product of pairs.
+//
+// Keys are paired from the first key of the batch row on. A query therefore has the same pairs in every batch.
 
-// Keys or values of one row and one key-value head: a cache of blocks, or packed ones as one endless block.
-template <class T> struct Side {
+// Keys or values of one batch row and one key-value head. Contiguous tensors are a cache with one block.
+template <class T> struct KvView {
     const T* tokens;
     int64_t stride, block_size;
     const int64_t* table;
@@ -11,11 +12,11 @@ template <class T> struct Side {
     INLINE const T* at(int64_t key) const {
         return tokens + (table[key / block_size] * block_size + key % block_size) * stride;
     }
-    // Keys from this one on that lie one after the other.
+    // Number of keys from `key` on that are adjacent in memory.
     INLINE int64_t run(int64_t key, int64_t last) const { return std::min(block_size - key % block_size, last - key); }
-    // So many of them are taken together where they are few.
+    // Number of keys that the direct kernel processes at a time.
     INLINE int64_t step(int64_t key, int64_t last) const { return std::min(WIDTH, run(key, last)); }
-    // Tells the memory that such a step will be wanted, `numbers` numbers of each key.
+    // Prefetches `numbers` numbers of each key of the step that begins at `key`.
     INLINE void fetch(int64_t key, int64_t last, int64_t numbers) const {
         if (key >= last) return;
         const T* line = at(key);
@@ -32,16 +33,18 @@ template <class T, int DIM> struct Lanes {
 #else
     static constexpr bool PAIRS = false;
 #endif
-    static constexpr int64_t COUNT = PAIRS ? DIM / 2 : DIM;  // of a head
-    // A score is so many sums, each of every so many lanes, added as a tree. Fewer are less for the tiled kernel, above all
-    // of heads of few lanes, and more shuffles for the direct one. Where registers are few, longer chains do not stay in them.
-    static constexpr int64_t FEWEST = REGISTERS < 32 || DIM == 0 ? WIDTH : COUNT / 4;
-    static constexpr int64_t CHAINS = std::min(FEWEST, PAIRS ? WIDTH / 2 : WIDTH);
-    // Shares as they are multiplied, and values of one share.
-    using Share = std::conditional_t<PAIRS, bfloat16, float>;
+    static constexpr int64_t COUNT = PAIRS ? DIM / 2 : DIM;  // lanes of a head
+    // A score is the sum of CHAINS partial sums, added as a tree. Each partial sum runs over every CHAINS-th
+    // lane.
+    // Fewer chains are less work in the tiled kernel, especially for heads of few lanes, but more shuffles in the
+    // direct one. With few registers, longer chains would be spilled to memory.
+    static constexpr int64_t MIN_CHAINS = REGISTERS < 32 || DIM == 0 ? WIDTH : COUNT / 4;
+    static constexpr int64_t CHAINS = std::min(MIN_CHAINS, PAIRS ? WIDTH / 2 : WIDTH);
+    // Type of a softmax weight in the product with values, and number of keys per lane.
+    using Weight = std::conditional_t<PAIRS, bfloat16, float>;
     static constexpr int64_t KEYS = PAIRS ? 2 : 1;
 
-    // Sixteen lanes from lane `lane` of a head on.
+    // Loads sixteen lanes of a head, from lane `lane` on.
     static INLINE Floats read(const T* head, int64_t lane) {
         if constexpr (PAIRS) {
             return load(reinterpret_cast<const float*>(head) + lane);
@@ -49,14 +52,14 @@ template <class T, int DIM> struct Lanes {
             return load(head + lane);
         }
     }
-    // One lane sixteen times.
+    // Broadcasts one lane to a vector.
     static INLINE Floats all(const float* lane) {
         if constexpr (PAIRS) {
             uint32_t pair;
             std::memcpy(&pair, lane, sizeof pair);
             return reinterpret_cast<Floats>(Words{} + pair);
         } else {
-            return spread(*lane);
+            return broadcast(*lane);
         }
     }
     static INLINE Floats add(Floats sum, Floats x, Floats y) {
@@ -65,7 +68,8 @@ template <class T, int DIM> struct Lanes {
 #endif
         return sum + x * y;
     }
-    // Two keys' values, 32 numbers of each, to 32 pairs: numbers 0..3, 8..11, 16..19, 24..27, then the others.
+    // Interleaves 32 values of two keys to 32 pairs. The order is values 0..3, 8..11, 16..19, 24..27, then the
+    // rest.
     static INLINE void interleave(const T* even, const T* odd, Floats& first, Floats& second) {
 #ifdef BF16_PRODUCTS
         const __m512i x = _mm512_loadu_si512(even), y = _mm512_loadu_si512(odd);
@@ -73,8 +77,8 @@ template <class T, int DIM> struct Lanes {
         second = (Floats)_mm512_unpackhi_epi16(x, y);
 #endif
     }
-    // Back to the order of numbers.
-    static INLINE void sort_sums(float* sums) {
+    // Undoes the order of `interleave` in the sums of a row.
+    static INLINE void restore_order(float* sums) {
         if constexpr (PAIRS) {
             for (int64_t d = 0; d < DIM; d += 2 * WIDTH) {
                 const Floats x = load(sums + d), y = load(sums + d + WIDTH);
@@ -86,13 +90,13 @@ template <class T, int DIM> struct Lanes {
     }
 };
 
-// Numbers of a head that stand for a value that is not there.
-template <class T, int DIM> INLINE const T* nothing() {
+// A head of zeros. Stands for the missing value of an incomplete pair.
+template <class T, int DIM> INLINE const T* zero_head() {
     alignas(64) static const T zeros[DIM] = {};
     return zeros;
 }
 
-// Lanes of some heads.
+// Copies `count` numbers of query heads into lanes.
 template <class T, int DIM> INLINE void copy_heads(const T* heads, int64_t count, float* lanes) {
     if constexpr (Lanes<T, DIM>::PAIRS) {
         std::memcpy(lanes, heads, count * sizeof(T));
@@ -101,8 +105,8 @@ template <class T, int DIM> INLINE void copy_heads(const T* heads, int64_t count
     }
 }
 
-template <class T, int DIM> INLINE void finish_row(float* sums, float factor, int64_t dim, T* out) {
-    Lanes<T, DIM>::sort_sums(sums);
+template <class T, int DIM> INLINE void store_row(float* sums, float factor, int64_t dim, T* out) {
+    Lanes<T, DIM>::restore_order(sums);
     if constexpr (DIM > 0) {
         for (int64_t d = 0; d < DIM; d += WIDTH) store(out + d, load(sums + d) * factor);
     } else {
@@ -110,27 +114,31 @@ template <class T, int DIM> INLINE void finish_row(float* sums, float factor, in
     }
 }
 
-// The bias of a head and a query from the first key on that it sees, or null.
+// Bias of a head and query, from the first visible key on, or null.
 INLINE const float* bias_from(const Attention& p, int64_t head, int64_t query) {
     if (p.bias == nullptr) return nullptr;
     return p.bias + head * p.bias_stride + p.bias_zero + p.starts[query] - p.origins[query];
 }
 
-// Scores of a head and a query, from the first key that it sees on, made ready. Returns the highest.
-INLINE float highest_score(const Attention& p, int64_t head, int64_t query, float* scores) {
-    return prepare(scores, p.ends[query] - p.starts[query], p.scale, bias_from(p, head, query), p.cap);
+// Applies scale, cap and bias to the scores of a head and query. scores: starts at the first visible key. Returns the
+// maximum.
+INLINE float scale_query_scores(const Attention& p, int64_t head, int64_t query, float* scores) {
+    return scale_scores(scores, p.ends[query] - p.starts[query], p.scale, bias_from(p, head, query), p.cap);
 }
 
-// Such scores to shares in lanes, which may lie over them. In pairs a key may have a neighbour that the query does not see,
-// before the first one where that is `odd`: its share is zero. Returns as `soften`.
+// Softmax weights of a head and query, from the scores of `scale_query_scores`.
+//
+// weights: may overlap `scores`. With pairs, the neighbour of the first key (if `odd`) or of the last may be
+// invisible to the query; it gets the weight zero.
+// Returns the normalisation factor, see `softmax`.
 template <class T, int DIM>
-INLINE float shares_of(const Attention& p, int64_t query, float highest, bool odd, const float* scores,
-                       typename Lanes<T, DIM>::Share* shares) {
+INLINE float softmax_weights(const Attention& p, int64_t query, float max_score, bool odd, const float* scores,
+                       typename Lanes<T, DIM>::Weight* weights) {
     const int64_t count = p.ends[query] - p.starts[query];
-    const float factor = soften(scores, count, highest, is_plain(p.bias, p.cap) ? p.scale : 1.0f, shares);
+    const float factor = softmax(scores, count, max_score, only_scaled(p.bias, p.cap) ? p.scale : 1.0f, weights);
     if constexpr (Lanes<T, DIM>::PAIRS) {
-        if (odd) std::memset(shares - 1, 0, sizeof *shares);
-        std::memset(shares + count, 0, sizeof *shares);
+        if (odd) std::memset(weights - 1, 0, sizeof *weights);
+        std::memset(weights + count, 0, sizeof *weights);
     }
     return factor;
 }

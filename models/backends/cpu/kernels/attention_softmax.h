@@ -1,23 +1,24 @@
-// From scores to shares, for one query and one head.
+// Softmax of the scores of one query and one head.
 
-// cap * tanh(x / cap), sixteen at a time: the tangent by e^-2|x|, within 1e-7 of its value.
-INLINE Floats capped(Floats x, float cap) {
-    const Floats turned = x / cap, falling = turned > Floats{} ? -2.0f * turned : 2.0f * turned;
+// cap * tanh(x / cap) of sixteen scores (soft capping). tanh is computed from e^-2|x|, with an error below 1e-7.
+INLINE Floats soft_capped(Floats x, float cap) {
+    const Floats scaled = x / cap, falling = scaled > Floats{} ? -2.0f * scaled : 2.0f * scaled;
     const Floats power = power_of_two(falling * LOG2_E), size = cap * ((1.0f - power) / (1.0f + power));
-    return turned > Floats{} ? size : -size;
+    return scaled > Floats{} ? size : -size;
 }
 
-INLINE Floats share_of(Floats power, const float*) { return power_of_two(power); }
+INLINE Floats exponential_of(Floats power, const float*) { return power_of_two(power); }
 
-INLINE Floats share_of(Floats power, const bfloat16*) { return rough_power_of_two(power); }
+INLINE Floats exponential_of(Floats power, const bfloat16*) { return approximate_power_of_two(power); }
 
-// Whether the scale goes with the exponent, as nothing comes between.
-INLINE bool is_plain(const float* bias, float cap) { return bias == nullptr && !(cap > 0.0f); }
+// Whether scores are only scaled. The scale is then applied inside the exponent.
+INLINE bool only_scaled(const float* bias, float cap) { return bias == nullptr && !(cap > 0.0f); }
 
-// Scores made ready: scale, cap and bias, unless plain, and -inf up to a whole vector. Returns the highest.
-INLINE float prepare(float* scores, int64_t count, float scale, const float* bias, float cap) {
+// Applies scale, cap and bias to scores, unless they are only scaled. Fills the last vector with -inf. Returns the
+// maximum.
+INLINE float scale_scores(float* scores, int64_t count, float scale, const float* bias, float cap) {
     if (cap > 0.0f) {
-        for (int64_t i = 0; i < count; i += WIDTH) store(scores + i, capped(load(scores + i) * scale, cap));
+        for (int64_t i = 0; i < count; i += WIDTH) store(scores + i, soft_capped(load(scores + i) * scale, cap));
         scale = 1.0f;
     }
     if (bias != nullptr) {
@@ -25,26 +26,29 @@ INLINE float prepare(float* scores, int64_t count, float scale, const float* bia
         for (; i + WIDTH <= count; i += WIDTH) store(scores + i, load(scores + i) * scale + load(bias + i));
         for (; i < count; i++) scores[i] = scores[i] * scale + bias[i];
     }
-    // Numbers written one by one could not be read as a vector before they are in the cache.
+    // Read before anything is stored: a vector load right after scalar stores to the same place stalls.
     const int64_t last = (count - 1) / WIDTH * WIDTH;
     const Integers place = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
-    Floats highest = place < static_cast<int32_t>(count - last) ? load(scores + last) : spread(-__builtin_inff());
-    store(scores + last, highest);
-    for (int64_t i = 0; i < last; i += WIDTH) highest = higher(load(scores + i), highest);
-    return highest_of(highest);
+    Floats maxima = place < static_cast<int32_t>(count - last) ? load(scores + last) : broadcast(-__builtin_inff());
+    store(scores + last, maxima);
+    for (int64_t i = 0; i < last; i += WIDTH) maxima = max_of(load(scores + i), maxima);
+    return max_lane(maxima);
 }
 
-// Softmax (Vaswani et al. 2017, arXiv:1706.03762, section 3.2.1) of scores that are ready, times `scale` each. Returns one
-// over the sum of the shares, before they are rounded; they stay unnormalised. They may lie over the scores that they are
-// made of, not behind. Up to fifteen numbers behind them are overwritten with zeros.
-template <class Share> INLINE float soften(const float* scores, int64_t count, float highest, float scale, Share* shares) {
-    const Floats top = spread(highest);
+// Unnormalised softmax weights of `count` scores (Vaswani et al. 2017, arXiv:1706.03762, section 3.2.1).
+//
+// weights: may overlap `scores`, but must not start after it. Up to fifteen numbers after the last are set to zero.
+// scale: factor of the scores, applied in the exponent.
+// Returns 1 / sum of the weights, taken before they are rounded to the type of `weights`.
+template <class Weight>
+INLINE float softmax(const float* scores, int64_t count, float max_score, float scale, Weight* weights) {
+    const Floats top = broadcast(max_score);
     const float steepness = scale * LOG2_E;
     Floats sum{};
     for (int64_t i = 0; i < count; i += WIDTH) {
-        const Floats share = share_of((load(scores + i) - top) * steepness, shares);
-        store(shares + i, share);
-        sum += share;
+        const Floats weight = exponential_of((load(scores + i) - top) * steepness, weights);
+        store(weights + i, weight);
+        sum += weight;
     }
-    return 1.0f / sum_of(sum);
+    return 1.0f / sum_lanes(sum);
 }

@@ -1,7 +1,7 @@
-// Shares times values, added up value by value or pair by pair, in the order of the keys.
+// Products of softmax weights and values, added value by value or pair by pair, in the order of the keys.
 
-// Values as they lie, lane by lane: one key's, or those of two.
-template <class T, int DIM> struct Lying {
+// Values in their stored place: one key, or a pair of keys, per lane.
+template <class T, int DIM> struct StoredValues {
     const T *even, *odd;
     int64_t stride;
 
@@ -17,8 +17,8 @@ template <class T, int DIM> struct Lying {
     }
 };
 
-// Values in lanes, side by side: [lanes][dim].
-template <int DIM> struct Gathered {
+// Values that were copied to contiguous lanes: [lanes][dim].
+template <int DIM> struct GatheredValues {
     const float* values;
 
     template <int COUNT> INLINE void read(int64_t lane, int64_t d, Floats (&values)[COUNT]) const {
@@ -26,8 +26,8 @@ template <int DIM> struct Gathered {
     }
 };
 
-// Bits of the values in each lane, zero for the others.
-template <class Source> struct Masked {
+// Values with the masked half of each pair set to zero.
+template <class Source> struct MaskedValues {
     Source source;
     uint32_t mask;
 
@@ -37,7 +37,7 @@ template <class Source> struct Masked {
     }
 };
 
-// Vectors of a head whose sums, for some rows, are kept in registers at a time; and how many rows.
+// Number of vectors of a head whose sums are kept in registers at a time. VALUE_ROWS is the matching number of rows.
 constexpr int64_t chunk_of(int64_t vectors, bool pairs) {
     if (REGISTERS < 32) return vectors % 2 ? 1 : 2;
     if (pairs) return vectors % 4 == 0 ? 4 : 2;
@@ -46,9 +46,12 @@ constexpr int64_t chunk_of(int64_t vectors, bool pairs) {
 template <class T, int DIM> constexpr int64_t CHUNK = chunk_of(DIM / WIDTH, Lanes<T, DIM>::PAIRS);
 template <class T, int DIM> constexpr int64_t VALUE_ROWS = REGISTERS * 3 / 4 / CHUNK<T, DIM>;
 
-// out += shares . values, for `ROWS` rows over `count` lanes. Shares of a row lie `pitch` lanes apart.
+// out += weights * values, for ROWS rows over `count` lanes.
+//
+// weights: [ROWS, count] lanes, rows `pitch` lanes apart.
+// out: [ROWS, DIM], float32.
 template <class T, int DIM, int ROWS, class Source>
-void add_rows(const float* shares, int64_t pitch, Source values, int64_t count, float* out) {
+void add_rows(const float* weights, int64_t pitch, Source values, int64_t count, float* out) {
     using L = Lanes<T, DIM>;
     constexpr int VECTORS = CHUNK<T, DIM>;
     for (int64_t d = 0; d < DIM; d += VECTORS * WIDTH) {
@@ -61,8 +64,8 @@ void add_rows(const float* shares, int64_t pitch, Source values, int64_t count, 
             values.read(i, d, value);
 #pragma GCC unroll 12
             for (int row = 0; row < ROWS; row++) {
-                const Floats share = L::all(shares + row * pitch + i);
-                for (int v = 0; v < VECTORS; v++) sums[row][v] = L::add(sums[row][v], share, value[v]);
+                const Floats weight = L::all(weights + row * pitch + i);
+                for (int v = 0; v < VECTORS; v++) sums[row][v] = L::add(sums[row][v], weight, value[v]);
             }
         }
         for (int row = 0; row < ROWS; row++) {
@@ -71,13 +74,14 @@ void add_rows(const float* shares, int64_t pitch, Source values, int64_t count, 
     }
 }
 
-// The same for any number of rows, as many together as registers hold.
+// As `add_rows`, for any number of rows. Processes as many at a time as the registers hold.
 template <class T, int DIM, class Source>
-INLINE void add_values(const float* shares, int64_t pitch, const Source& values, int64_t count, int64_t rows, float* out) {
+INLINE void add_values(const float* weights, int64_t pitch, const Source& values, int64_t count, int64_t rows,
+                       float* out) {
     constexpr int64_t most = VALUE_ROWS<T, DIM>;
     for (int64_t row = 0; row < rows; row += most) {
-        with_rows<most>(std::min(most, rows - row), [&](auto size) {
-            add_rows<T, DIM, size.value>(shares + row * pitch, pitch, values, count, out + row * DIM);
+        with_constant_rows<most>(std::min(most, rows - row), [&](auto size) {
+            add_rows<T, DIM, size.value>(weights + row * pitch, pitch, values, count, out + row * DIM);
         });
     }
 }

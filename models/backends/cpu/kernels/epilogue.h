@@ -1,7 +1,7 @@
-// What follows a product, while it is at hand: bias, activation, another factor, a residual. Each step rounds to the
-// dtype that is written, so that the result has the bits that the steps have one by one.
+// Operations that follow a matrix product, applied before it is stored: bias, activation, elementwise factor,
+// residual. Each step rounds to the output dtype, so the bits equal those of separate operations.
 
-// As numbers of that dtype are.
+// Rounds to dtype T.
 template <class T> INLINE Floats rounded_to(Floats y) {
     if constexpr (std::is_same<T, float>::value) return y;
     alignas(64) T rounded[WIDTH];
@@ -9,39 +9,43 @@ template <class T> INLINE Floats rounded_to(Floats y) {
     return load(rounded);
 }
 
-// Whole panels of ROWS rows, from sums: [ROWS][PANEL].
-template <class T, int ROWS> INLINE void finish_rows(const float* sums, const Finish& f, int64_t row, int64_t column) {
+// Epilogue of ROWS rows of one whole panel. sums: [ROWS][PANEL], float32.
+template <class T, int ROWS>
+INLINE void epilogue_of_rows(const float* sums, const Finish& f, int64_t row, int64_t column) {
     constexpr int LINE = PANEL / WIDTH;
-    Several<ROWS * LINE> y;
-    // body(vector, its row, its columns)
-    const auto all = [&](const auto& body) {
+    Vectors<ROWS * LINE> y;
+    // Calls body(vector, its row, its first column).
+    const auto for_each_vector = [&](const auto& body) {
 #pragma GCC unroll 8
         for (int i = 0; i < ROWS * LINE; i++) body(y.of[i], row + i / LINE, column + i % LINE * WIDTH);
     };
-    const auto beside = [](const void* side, int64_t stride, int64_t row, int64_t column) {
-        return load(static_cast<const T*>(side) + row * stride + column);
+    const auto load_operand = [](const void* operand, int64_t stride, int64_t row, int64_t column) {
+        return load(static_cast<const T*>(operand) + row * stride + column);
     };
     for (int i = 0; i < ROWS * LINE; i++) y.of[i] = load(sums + i * WIDTH);
-    if (f.bias != nullptr) all([&](Floats& y, int64_t, int64_t column) { y += load(f.bias + column); });
-    if (f.activation != NONE) y = activated<T>(f.activation, each(rounded_to<T>, y));
+    if (f.bias != nullptr) for_each_vector([&](Floats& y, int64_t, int64_t column) { y += load(f.bias + column); });
+    if (f.activation != NONE) y = activate<T>(f.activation, each(rounded_to<T>, y));
     if (f.times != nullptr) {
-        all([&](Floats& y, int64_t row, int64_t column) {
-            y = rounded_to<T>(y) * beside(f.times, f.times_stride, row, column);
+        for_each_vector([&](Floats& y, int64_t row, int64_t column) {
+            y = rounded_to<T>(y) * load_operand(f.times, f.times_stride, row, column);
         });
     }
     if (f.residual != nullptr) {
-        all([&](Floats& y, int64_t row, int64_t column) {
+        for_each_vector([&](Floats& y, int64_t row, int64_t column) {
             y = rounded_to<T>(y);
-            // Not one operation with a product before it.
+            // Prevents fusing this sum with the product before it, which would skip a rounding.
             if constexpr (std::is_same<T, float>::value) asm volatile("" : "+m"(y));
-            y += beside(f.residual, f.residual_stride, row, column);
+            y += load_operand(f.residual, f.residual_stride, row, column);
         });
     }
-    all([&](Floats& y, int64_t row, int64_t column) { store(static_cast<T*>(f.out) + row * f.out_stride + column, y); });
+    for_each_vector([&](Floats& y, int64_t row, int64_t column) {
+        store(static_cast<T*>(f.out) + row * f.out_stride + column, y);
+    });
 }
 
-// The first `count` columns of a panel, with zeros for those that are not there.
-template <class T> void finish_part(const float* sums, const Finish& f, int64_t row, int64_t column, int64_t count) {
+// Epilogue of the first `count` columns of the last panel. Missing columns are zero.
+template <class T>
+void epilogue_of_partial_panel(const float* sums, const Finish& f, int64_t row, int64_t column, int64_t count) {
     float bias[PANEL] = {};
     T times[PANEL] = {}, residual[PANEL] = {}, out[PANEL];
     Finish part = f;
@@ -54,16 +58,19 @@ template <class T> void finish_part(const float* sums, const Finish& f, int64_t 
     copy(part.times, static_cast<const T*>(f.times) + row * f.times_stride + column, times);
     copy(part.residual, static_cast<const T*>(f.residual) + row * f.residual_stride + column, residual);
     part.out = out;
-    finish_rows<T, 1>(sums, part, 0, 0);
+    epilogue_of_rows<T, 1>(sums, part, 0, 0);
     std::copy(out, out + count, static_cast<T*>(f.out) + row * f.out_stride + column);
 }
 
-// Tells the memory what `finish` will read and write: another thread may have it, and rows are far apart.
-template <class T> INLINE void fetch_finish(const Finish& f, int64_t row, int64_t rows, int64_t column) {
-    const auto fetch = [&](const void* side, int64_t stride, auto write) {
-        const char* line = static_cast<const char*>(side) + (row * stride + column) * int64_t{sizeof(T)};
+// Prefetches the memory that `apply_epilogue` reads and writes. Rows are far apart, and another thread may have them
+// in its cache.
+template <class T> INLINE void prefetch_epilogue(const Finish& f, int64_t row, int64_t rows, int64_t column) {
+    const auto fetch = [&](const void* operand, int64_t stride, auto write) {
+        const char* line = static_cast<const char*>(operand) + (row * stride + column) * int64_t{sizeof(T)};
         for (int64_t i = 0; i < rows; i++, line += stride * int64_t{sizeof(T)}) {
-            for (int64_t byte = 0; byte < PANEL * int64_t{sizeof(T)}; byte += 64) __builtin_prefetch(line + byte, write.value);
+            for (int64_t byte = 0; byte < PANEL * int64_t{sizeof(T)}; byte += 64) {
+                __builtin_prefetch(line + byte, write.value);
+            }
         }
     };
     if (f.times != nullptr) fetch(f.times, f.times_stride, std::false_type{});
@@ -71,19 +78,21 @@ template <class T> INLINE void fetch_finish(const Finish& f, int64_t row, int64_
     fetch(f.out, f.out_stride, std::true_type{});
 }
 
-// sums: [rows][PANEL]; written to rows `row`... and columns `column`... of the output.
-template <class T> INLINE void finish(const float* sums, const Finish& f, int64_t row, int64_t rows, int64_t column) {
-    constexpr int TOGETHER = REGISTERS < 32 ? 1 : 2;
+// Epilogue of `rows` rows of one panel. sums: [rows][PANEL], float32. Stores to rows row.. and columns column.. of
+// the output.
+template <class T>
+INLINE void apply_epilogue(const float* sums, const Finish& f, int64_t row, int64_t rows, int64_t column) {
+    constexpr int ROWS_AT_ONCE = REGISTERS < 32 ? 1 : 2;
     const int64_t count = f.columns - column;
     int64_t i = 0;
-    for (; count >= PANEL && i + TOGETHER <= rows; i += TOGETHER) {
-        finish_rows<T, TOGETHER>(sums + i * PANEL, f, row + i, column);
+    for (; count >= PANEL && i + ROWS_AT_ONCE <= rows; i += ROWS_AT_ONCE) {
+        epilogue_of_rows<T, ROWS_AT_ONCE>(sums + i * PANEL, f, row + i, column);
     }
     for (; i < rows; i++) {
         if (count >= PANEL) {
-            finish_rows<T, 1>(sums + i * PANEL, f, row + i, column);
+            epilogue_of_rows<T, 1>(sums + i * PANEL, f, row + i, column);
         } else {
-            finish_part<T>(sums + i * PANEL, f, row + i, column, count);
+            epilogue_of_partial_panel<T>(sums + i * PANEL, f, row + i, column, count);
         }
     }
 }

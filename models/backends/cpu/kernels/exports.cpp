@@ -17,8 +17,8 @@ struct Generation {
 };
 
 #ifdef __x86_64__
-// Each checks the features of `ISA_FEATURES` in the isa_*.cpp of its name. One feature a call: the names of levels, such
-// as "x86-64-v3", are not understood by g++ before 12 and clang before 18.
+// Each function checks the `ISA_FEATURES` of the isa_*.cpp of its name. Features are checked one by one because g++ 11
+// and clang 14 do not accept the names of levels, such as "x86-64-v3".
 bool runs_v3() {
     return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("bmi") && __builtin_cpu_supports("bmi2") &&
            __builtin_cpu_supports("fma");

@@ -1,55 +1,57 @@
-// Linear with weights of float32 or bfloat16, in panels or as they lie; sums are float32. What lies in rows is put into
-// panels on the way, one at a time. Turning one takes as long as multiplying ten rows by it. What is written has
-// the dtype that is read, or is the sums as they are.
+// Linear with float32 or bfloat16 weights and float32 sums. The output has the dtype of the input, or float32.
+//
+// Weights are in panels (see panels.h), or in their original layout. In the original layout each panel is repacked
+// before it is multiplied, which takes as long as multiplying ten rows by it.
 
-template <class T> struct Lane {
-    using Left = float;
+// Type of an input number in the products: float32, or bfloat16 if the processor has an instruction for it.
+template <class T> struct LeftOperand {
+    using Type = float;
 };
 
 #ifdef BF16_PRODUCTS
-template <> struct Lane<bfloat16> {
-    using Left = bfloat16;
+template <> struct LeftOperand<bfloat16> {
+    using Type = bfloat16;
 };
 #endif
 
-// Rows as tiles read them: where they lie, or a copy that is widened, or padded with zeros.
-template <class T> class Rows {
+// Input rows for the tile kernels: in place, or copied if they must be widened or padded with zeros.
+template <class T> class InputRows {
 public:
-    using Left = typename Lane<T>::Left;
+    using Type = typename LeftOperand<T>::Type;
 
-    Rows(const void* x, int64_t stride, int64_t width, int64_t padded)
+    InputRows(const void* x, int64_t stride, int64_t width, int64_t padded)
         : x_(static_cast<const T*>(x)), stride_(stride), width_(width), padded_(padded) {}
 
     int64_t stride() const { return copied() ? padded_ : stride_; }
 
-    // Row `first` of a block, `stride()` numbers before the next one.
-    INLINE const Left* block(int64_t first, int64_t last) {
-        if constexpr (std::is_same<T, Left>::value) {
+    // Address of row `first` of a block of rows. Rows are stride() numbers apart.
+    INLINE const Type* block(int64_t first, int64_t last) {
+        if constexpr (std::is_same<T, Type>::value) {
             if (!copied()) return x_ + first * stride_;
         }
-        if (held_ != first) {
-            copy_.assign((last - first) * padded_, Left{});
+        if (copied_block_ != first) {
+            copy_.assign((last - first) * padded_, Type{});
             for (int64_t row = first; row < last; row++) {
-                Left* line = &copy_[(row - first) * padded_];
+                Type* line = &copy_[(row - first) * padded_];
                 for (int64_t k = 0; k < width_; k++) keep(x_[row * stride_ + k], line[k]);
             }
-            held_ = first;
+            copied_block_ = first;
         }
         return copy_.data();
     }
 
 private:
-    bool copied() const { return !std::is_same<T, Left>::value || width_ != padded_; }
+    bool copied() const { return !std::is_same<T, Type>::value || width_ != padded_; }
     static INLINE void keep(T x, float& out) { out = widen(x); }
     static INLINE void keep(T x, bfloat16& out) { out = x; }
 
     const T* x_;
-    int64_t stride_, width_, padded_, held_ = -1;
-    std::vector<Left> copy_;
+    int64_t stride_, width_, padded_, copied_block_ = -1;
+    std::vector<Type> copy_;
 };
 
-// sum + weights * x for a unit of k: one number of float32, two of bfloat16.
-template <class T, class Left> INLINE Sums add_unit(Sums sum, Units weights, const Left* x) {
+// sum + weights * x for one unit of k: one float32 number, or two bfloat16 numbers.
+template <class T, class Type> INLINE Sums add_unit(Sums sum, Units weights, const Type* x) {
     if constexpr (std::is_same<T, float>::value) {
         return sum + reinterpret_cast<Sums>(weights) * x[0];
 #ifdef BF16_PRODUCTS
@@ -66,9 +68,9 @@ template <class T, class Left> INLINE Sums add_unit(Sums sum, Units weights, con
 #endif
 }
 
-// sums[row][column] of a panel, for rows `stride` numbers apart.
-template <class T, int ROWS, class Left>
-void multiply_tile(const Left* x, int64_t stride, int64_t units, const T* panel, Ahead ahead, float* sums) {
+// Products of ROWS rows and one panel. x: rows `stride` numbers apart. sums: [ROWS][PANEL], float32.
+template <class T, int ROWS, class Type>
+void multiply_tile(const Type* x, int64_t stride, int64_t units, const T* panel, Prefetch prefetch, float* sums) {
     constexpr int64_t group = sizeof(uint32_t) / sizeof(T);
     for (int64_t first = 0; first < PANEL; first += COLUMNS) {
         Sums sum[ROWS][SPAN] = {};
@@ -78,7 +80,7 @@ void multiply_tile(const Left* x, int64_t stride, int64_t units, const T* panel,
                 const T* from = panel + (unit * PANEL + first + v * LANES) * group;
                 weights[v] = *reinterpret_cast<const UnalignedUnits*>(from);
             }
-            ahead.fetch<ROWS>();
+            prefetch.fetch<ROWS>();
 #pragma GCC unroll 16
             for (int row = 0; row < ROWS; row++) {
                 for (int v = 0; v < SPAN; v++) {
@@ -99,34 +101,36 @@ template <class T, class Out> void multiply_items(const FloatLinear& p, int64_t 
     constexpr int64_t group = sizeof(uint32_t) / sizeof(T), passes = PANEL / COLUMNS;
     const int64_t units = (p.width + group - 1) / group, columns = p.finish.columns;
     const int64_t width = p.packed ? units * group : p.width;
-    Rows<T> x(p.x, p.stride, p.width, units * group);
+    InputRows<T> x(p.x, p.stride, p.width, units * group);
     const int64_t stride = x.stride();
     alignas(64) float sums[TILE_ROWS * PANEL];
-    std::vector<T> turned;
-    int64_t held = -1;
-    for_items(p.rows, p.blocks, columns, begin, end, [&](int64_t first, int64_t last, int64_t panel) {
+    std::vector<T> repacked;
+    int64_t repacked_panel = -1;
+    for_panels(p.rows, p.blocks, columns, begin, end, [&](int64_t first, int64_t last, int64_t panel) {
         const auto* rows_of_block = x.block(first, last);
         const T* weights = static_cast<const T*>(p.weight) + panel * PANEL * width;
         const T* read = weights;
         if (!p.packed) {
-            turned.resize(PANEL * units * group);
-            if (held != panel) pack_panel(static_cast<const T*>(p.weight), columns, p.width, panel, turned.data());
-            held = panel;
-            weights = turned.data();
+            repacked.resize(PANEL * units * group);
+            if (repacked_panel != panel) {
+                pack_panel(static_cast<const T*>(p.weight), columns, p.width, panel, repacked.data());
+            }
+            repacked_panel = panel;
+            weights = repacked.data();
         }
         for_tiles(first, last, TILE_ROWS, [&](int64_t row, int64_t rows, int64_t tile, int64_t tiles) {
-            const auto ahead = Ahead::of(read, PANEL * width * sizeof(T), units * passes, rows, tile, tiles);
-            fetch_finish<Out>(p.finish, row, rows, panel * PANEL);
-            with_rows(rows, [&](auto count) {
-                multiply_tile<T, count.value>(rows_of_block + (row - first) * stride, stride, units, weights, ahead,
+            const auto prefetch = Prefetch::of(read, PANEL * width * sizeof(T), units * passes, rows, tile, tiles);
+            prefetch_epilogue<Out>(p.finish, row, rows, panel * PANEL);
+            with_constant_rows(rows, [&](auto count) {
+                multiply_tile<T, count.value>(rows_of_block + (row - first) * stride, stride, units, weights, prefetch,
                                               sums);
             });
-            finish<Out>(sums, p.finish, row, rows, panel * PANEL);
+            apply_epilogue<Out>(sums, p.finish, row, rows, panel * PANEL);
         });
     });
 }
 
-// Items are panels of blocks of rows, see tiles.h.
+// Work items are the panels of each block of rows, see `for_panels`.
 void float_linear(DType dtype, const FloatLinear& p, int64_t begin, int64_t end) {
     if (dtype == FLOAT32) {
         multiply_items<float, float>(p, begin, end);

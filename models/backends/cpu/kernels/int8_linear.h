@@ -1,22 +1,23 @@
-// Linear with int8 weights, a scale for each output channel, and activations rounded to int8 with a scale for each row
-// (Dettmers et al. 2022, arXiv:2208.07339, section 2, vector-wise). Products are summed exactly, in int32, so that a
-// row gives the same bits whatever rows are beside it.
+// Linear with int8 weights and one scale per output channel. Activations are rounded to int8 with one scale per row
+// (Dettmers et al. 2022, arXiv:2208.07339, section 2, vector-wise). Sums are exact in int32, so a row gives the same
+// bits in every batch.
 //
-// Weights lie in panels of 32 output channels: [panels][k / 4][2][16][4], both sizes padded with zeros. Activations are
-// stored as unsigned numbers, 128 higher, which is what the VNNI instruction multiplies; `offsets` takes that back.
+// Weights are in panels of 32 output channels: [panels][k / 4][2][16][4], k and channels padded with zeros.
+// Activations are stored as unsigned numbers with 128 added, as the VNNI instruction requires. `offsets` subtracts
+// the 128 again.
 
 template <class T> INLINE float quantise_row(const T* x, uint8_t* out, int64_t width, int64_t padded) {
-    // Sizes as integers, which have the same order; those of numbers that are not finite are above all others.
+    // Absolute values, compared by their bits: the order is the same, and NaN and infinity come out largest.
     int32_t largest = 0;
     for (int64_t i = 0; i < width; i++) {
         largest = std::max(largest, __builtin_bit_cast(int32_t, widen(x[i])) & 0x7fffffff);
     }
-    // A row that is not finite must not come out as one that is.
+    // A row with NaN or infinity gets the scale NaN, so that its outputs are not finite either.
     if (largest >= 0x7f800000) {
         std::memset(out, 128, padded);
         return __builtin_nanf("");
     }
-    // Of smaller numbers one over the step would not be finite: they come out as zeros. No product exceeds 127.
+    // For smaller maxima 1 / scale would be infinite; such rows become zeros. Rounded numbers are at most 127.
     const float size = __builtin_bit_cast(float, largest), scale = size > 1e-36f ? size / 127.0f : 1.0f;
     const float inverse = 1.0f / scale;
 #pragma omp simd
@@ -40,21 +41,21 @@ void quantise(DType dtype, const Quantise& p, int64_t begin, int64_t end) {
 
 #ifdef VNNI
 template <int ROWS>
-void multiply_tile(const uint8_t* x, int64_t padded, const int8_t* panel, Ahead ahead, int32_t* sums) {
+void multiply_tile(const uint8_t* x, int64_t padded, const int8_t* panel, Prefetch prefetch, int32_t* sums) {
     __m512i left[ROWS], right[ROWS];
 #pragma GCC unroll 16
     for (int row = 0; row < ROWS; row++) left[row] = right[row] = _mm512_setzero_si512();
     for (int64_t k = 0; k < padded; k += QUAD) {
         const __m512i first = _mm512_loadu_si512(panel + k * PANEL);
         const __m512i second = _mm512_loadu_si512(panel + k * PANEL + PANEL / 2 * QUAD);
-        ahead.fetch<ROWS>();
+        prefetch.fetch<ROWS>();
 #pragma GCC unroll 16
         for (int row = 0; row < ROWS; row++) {
             int32_t quad;
             std::memcpy(&quad, x + row * padded + k, sizeof quad);
-            const __m512i spread = _mm512_set1_epi32(quad);
-            left[row] = _mm512_dpbusd_epi32(left[row], spread, first);
-            right[row] = _mm512_dpbusd_epi32(right[row], spread, second);
+            const __m512i broadcast = _mm512_set1_epi32(quad);
+            left[row] = _mm512_dpbusd_epi32(left[row], broadcast, first);
+            right[row] = _mm512_dpbusd_epi32(right[row], broadcast, second);
         }
     }
 #pragma GCC unroll 16
@@ -64,13 +65,13 @@ void multiply_tile(const uint8_t* x, int64_t padded, const int8_t* panel, Ahead 
     }
 }
 #else
-// sums[row][column] of a panel, for rows of `padded` numbers.
+// Products of ROWS rows and one panel. x: [ROWS, padded]. sums: [ROWS][PANEL], int32.
 template <int ROWS>
-void multiply_tile(const uint8_t* x, int64_t padded, const int8_t* panel, Ahead ahead, int32_t* sums) {
+void multiply_tile(const uint8_t* x, int64_t padded, const int8_t* panel, Prefetch prefetch, int32_t* sums) {
     std::memset(sums, 0, ROWS * PANEL * sizeof(int32_t));
     for (int64_t k = 0; k < padded; k += QUAD) {
         const int8_t* weights = panel + k * PANEL;
-        ahead.fetch<ROWS>();
+        prefetch.fetch<ROWS>();
 #pragma GCC unroll 16
         for (int row = 0; row < ROWS; row++) {
             const uint8_t* quad = x + row * padded + k;
@@ -85,8 +86,9 @@ void multiply_tile(const uint8_t* x, int64_t padded, const int8_t* panel, Ahead 
 }
 #endif
 
-// Exact sums to the numbers that they stand for. count: columns of the panel that there are.
-INLINE void scale(const int32_t* exact, const Int8Linear& p, int64_t row, int64_t column, int64_t count, float* sums) {
+// Converts exact int32 sums to float32. count: number of existing columns in the panel.
+INLINE void scale_sums(const int32_t* exact, const Int8Linear& p, int64_t row, int64_t column, int64_t count,
+                       float* sums) {
     const float row_scale = p.row_scales[row];
 #pragma omp simd
     for (int64_t c = 0; c < count; c++) {
@@ -98,28 +100,28 @@ INLINE void scale(const int32_t* exact, const Int8Linear& p, int64_t row, int64_
 template <class T> void multiply_items(const Int8Linear& p, int64_t begin, int64_t end) {
     alignas(64) int32_t exact[TILE_ROWS * PANEL];
     alignas(64) float sums[TILE_ROWS * PANEL] = {};
-    for_items(p.rows, p.blocks, p.finish.columns, begin, end, [&](int64_t first, int64_t last, int64_t panel) {
+    for_panels(p.rows, p.blocks, p.finish.columns, begin, end, [&](int64_t first, int64_t last, int64_t panel) {
         const int8_t* weights = p.weight + panel * PANEL * p.padded;
         const int64_t count = p.finish.columns - panel * PANEL;
         for_tiles(first, last, TILE_ROWS, [&](int64_t row, int64_t rows, int64_t tile, int64_t tiles) {
-            const auto ahead = Ahead::of(weights, PANEL * p.padded, p.padded / QUAD, rows, tile, tiles);
-            fetch_finish<T>(p.finish, row, rows, panel * PANEL);
-            with_rows(rows, [&](auto size) {
-                multiply_tile<size.value>(p.x + row * p.padded, p.padded, weights, ahead, exact);
+            const auto prefetch = Prefetch::of(weights, PANEL * p.padded, p.padded / QUAD, rows, tile, tiles);
+            prefetch_epilogue<T>(p.finish, row, rows, panel * PANEL);
+            with_constant_rows(rows, [&](auto size) {
+                multiply_tile<size.value>(p.x + row * p.padded, p.padded, weights, prefetch, exact);
             });
             for (int64_t i = 0; i < rows; i++) {
                 if (count >= PANEL) {
-                    scale(exact + i * PANEL, p, row + i, panel * PANEL, PANEL, sums + i * PANEL);
+                    scale_sums(exact + i * PANEL, p, row + i, panel * PANEL, PANEL, sums + i * PANEL);
                 } else {
-                    scale(exact + i * PANEL, p, row + i, panel * PANEL, count, sums + i * PANEL);
+                    scale_sums(exact + i * PANEL, p, row + i, panel * PANEL, count, sums + i * PANEL);
                 }
             }
-            finish<T>(sums, p.finish, row, rows, panel * PANEL);
+            apply_epilogue<T>(sums, p.finish, row, rows, panel * PANEL);
         });
     });
 }
 
-// Items are panels of blocks of rows, see tiles.h.
+// Work items are the panels of each block of rows, see `for_panels`.
 void int8_linear(DType dtype, const Int8Linear& p, int64_t begin, int64_t end) {
     if (dtype == FLOAT32) {
         multiply_items<float>(p, begin, end);
@@ -137,7 +139,7 @@ void unpack(const int8_t* packed, const float* scales, int64_t width, const int6
     }
 }
 
-// Channels `index` of a packed weight [columns, width] as the numbers that they stand for -> out: [count, width].
+// Dequantises output channels index[begin..end-1] of a packed weight [columns, width]. out: [count, width].
 void unpack_int8_channels(DType dtype, const int8_t* packed, const float* scales, int64_t width, const int64_t* index,
                           void* out, int64_t begin, int64_t end) {
     if (dtype == FLOAT32) {

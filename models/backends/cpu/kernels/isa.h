@@ -9,8 +9,8 @@
 #include <immintrin.h>
 #endif
 
-// The pragma stands after the headers above. Their templates, for example of std::vector, are shared by all isa_*.cpp in
-// the linked library and must run on every processor. A -march option for the whole file would break that.
+// The pragma stands after the headers above. Their templates, for example of std::vector, are shared by all isa_*.cpp
+// in the linked library and must run on every processor. A -march option for the whole file would break that.
 #ifdef ISA_FEATURES
 #define PRAGMA(...) _Pragma(#__VA_ARGS__)
 #define EXPANDED_PRAGMA(...) PRAGMA(__VA_ARGS__)
@@ -48,7 +48,7 @@ namespace {
 extern const Kernels ISA_KERNELS;
 const Kernels ISA_KERNELS = {rms_norm,    rms_norm_from_one, layer_norm,           rotate,       add,    scale,
                              row_sum,     span_mean,         attend,               quantise,     int8_linear,
-                             pack_panels, unpack_channels,   unpack_int8_channels, float_linear, survey, draw};
+                             pack_panels, unpack_channels,   unpack_int8_channels, float_linear, logits_top_k, draw};
 
 #if defined(ISA_FEATURES) && defined(__clang__)
 #pragma clang attribute pop

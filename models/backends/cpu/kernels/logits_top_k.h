@@ -1,16 +1,17 @@
-// What stands out in a row of logits: the largest of them, the logarithm of their summed exponentials, and whether all
-// are finite. One pass over memory, in chunks that stay in the first cache; sums are rescaled when a larger number
-// turns up (Milakov and Gimelshein 2018, arXiv:1805.02867). A row's results depend on nothing but the row.
+// Top-k of each row of logits, the logarithm of the sum of exponentials, and whether all logits are finite.
+//
+// One pass over memory, in chunks that stay in the first-level cache. Sums are rescaled when a larger logit is found
+// (Milakov and Gimelshein 2018, arXiv:1805.02867). The results of a row depend on that row alone.
 
-constexpr int64_t SURVEY_CHUNK = 256, SURVEY_STRIP = 16;
+constexpr int64_t TOP_K_CHUNK = 256, TOP_K_STRIP = 16;
 
-// The `count` largest so far, falling; of equal numbers, the earlier one first.
+// The `count` largest numbers so far, in descending order. Of equal numbers the earlier one comes first.
 struct Largest {
     float* values;
     int64_t* ids;
     int64_t count, found;
 
-    INLINE bool takes(float x) const { return found < count ? x == x : x > values[count - 1]; }
+    INLINE bool accepts(float x) const { return found < count ? x == x : x > values[count - 1]; }
 
     INLINE void insert(float x, int64_t id) {
         int64_t place = found < count ? found++ : count - 1;
@@ -23,70 +24,70 @@ struct Largest {
     }
 };
 
-INLINE void look_through(const float* x, int64_t length, int64_t first_id, Largest& largest) {
-    for (int64_t start = 0; start < length; start += SURVEY_STRIP) {
-        const int64_t end = std::min(start + SURVEY_STRIP, length);
+INLINE void insert_larger(const float* x, int64_t length, int64_t first_id, Largest& largest) {
+    for (int64_t start = 0; start < length; start += TOP_K_STRIP) {
+        const int64_t end = std::min(start + TOP_K_STRIP, length);
         if (largest.found == largest.count) {
-            const float bar = largest.values[largest.count - 1];
+            const float threshold = largest.values[largest.count - 1];
             int32_t any = 0;
 #pragma omp simd reduction(| : any)
-            for (int64_t i = start; i < end; i++) any |= x[i] > bar;
+            for (int64_t i = start; i < end; i++) any |= x[i] > threshold;
             if (!any) continue;
         }
         for (int64_t i = start; i < end; i++) {
-            if (largest.takes(x[i])) largest.insert(x[i], first_id + i);
+            if (largest.accepts(x[i])) largest.insert(x[i], first_id + i);
         }
     }
 }
 
-INLINE void survey_row(const float* x, int64_t width, Largest& largest, float* log_sum, uint8_t* finite) {
-    float top = -INFINITY;
+INLINE void top_k_of_row(const float* x, int64_t width, Largest& largest, float* log_sum, uint8_t* finite) {
+    float row_max = -INFINITY;
     double total = 0.0;
-    Words broken = {};
-    for (int64_t start = 0; start < width; start += SURVEY_CHUNK) {
+    Words non_finite = {};
+    for (int64_t start = 0; start < width; start += TOP_K_CHUNK) {
         const float* chunk = x + start;
-        const int64_t length = std::min(SURVEY_CHUNK, width - start);
+        const int64_t length = std::min(TOP_K_CHUNK, width - start);
         const int64_t whole = length / WIDTH * WIDTH;
-        Floats highests = spread(-INFINITY);
+        Floats maxima = broadcast(-INFINITY);
         for (int64_t i = 0; i < whole; i += WIDTH) {
             const Floats numbers = load(chunk + i);
-            highests = higher(numbers, highests);
-            // Zero of a finite number, NaN of all others.
-            broken |= reinterpret_cast<Words>(numbers - numbers);
+            maxima = max_of(numbers, maxima);
+            // x - x is zero for finite numbers and NaN for others.
+            non_finite |= reinterpret_cast<Words>(numbers - numbers);
         }
-        float highest = highest_of(highests);
+        float chunk_max = max_lane(maxima);
         for (int64_t i = whole; i < length; i++) {
-            highest = chunk[i] > highest ? chunk[i] : highest;
-            broken[0] |= __builtin_bit_cast(uint32_t, chunk[i] - chunk[i]);
+            chunk_max = chunk[i] > chunk_max ? chunk[i] : chunk_max;
+            non_finite[0] |= __builtin_bit_cast(uint32_t, chunk[i] - chunk[i]);
         }
-        if (largest.takes(highest)) look_through(chunk, length, start, largest);
-        // Numbers that are all -inf add nothing, and less itself -inf is none.
-        if (log_sum == nullptr || highest == -INFINITY) continue;
-        if (highest > top) {
-            total *= std::exp(static_cast<double>(top) - highest);
-            top = highest;
+        if (largest.accepts(chunk_max)) insert_larger(chunk, length, start, largest);
+        // A chunk of -inf adds nothing, and -inf - -inf would be NaN.
+        if (log_sum == nullptr || chunk_max == -INFINITY) continue;
+        if (chunk_max > row_max) {
+            total *= std::exp(static_cast<double>(row_max) - chunk_max);
+            row_max = chunk_max;
         }
         Floats sums = {};
-        for (int64_t i = 0; i < whole; i += WIDTH) sums += power_of_two((load(chunk + i) - top) * LOG2_E);
-        float sum = sum_of(sums);
-        for (int64_t i = whole; i < length; i++) sum += exp_negative(chunk[i] - top);
+        for (int64_t i = 0; i < whole; i += WIDTH) sums += power_of_two((load(chunk + i) - row_max) * LOG2_E);
+        float sum = sum_lanes(sums);
+        for (int64_t i = whole; i < length; i++) sum += exp_negative(chunk[i] - row_max);
         total += sum;
     }
-    // Where there are fewer numbers than are asked for: NaN is none.
+    // Fewer than `count` numbers that are not NaN: fill up with -inf.
     for (; largest.found < largest.count; largest.found++) {
         largest.values[largest.found] = -INFINITY;
         largest.ids[largest.found] = 0;
     }
     if (log_sum != nullptr) *log_sum = static_cast<float>(std::log(total));
     uint32_t any = 0;
-    for (int64_t i = 0; i < WIDTH; i++) any |= broken[i];
+    for (int64_t i = 0; i < WIDTH; i++) any |= non_finite[i];
     *finite = any == 0;
 }
 
-void survey(const Survey& task, int64_t begin, int64_t end) {
+void logits_top_k(const Survey& task, int64_t begin, int64_t end) {
     for (int64_t row = begin; row < end; row++) {
         Largest largest{task.values + row * task.count, task.ids + row * task.count, task.count, 0};
-        survey_row(task.logits + row * task.stride, task.width, largest,
+        top_k_of_row(task.logits + row * task.stride, task.width, largest,
                    task.log_sums == nullptr ? nullptr : task.log_sums + row, task.finite + row);
     }
 }

@@ -1,16 +1,16 @@
-// RMS norm (Zhang and Sennrich 2019, arXiv:1910.07467): statistics in float32, scaled in the dtype of the input.
-// Layer norm (Ba et al. 2016, arXiv:1607.06450): float32 throughout, mean first, then the squares around it.
+// RMS norm (Zhang and Sennrich 2019, arXiv:1910.07467): statistics in float32, scaling in the dtype of the input.
+// Layer norm (Ba et al. 2016, arXiv:1607.06450): float32 throughout; the mean first, then the variance around it.
 
-// One over the root of the mean square.
-template <class T> INLINE float factor_of(const T* x, int64_t width, float eps) {
+// 1 / root mean square.
+template <class T> INLINE float inverse_rms(const T* x, int64_t width, float eps) {
     float squares = 0.0f;
 #pragma omp simd reduction(+ : squares)
     for (int64_t i = 0; i < width; i++) squares += widen(x[i]) * widen(x[i]);
     return 1.0f / std::sqrt(squares / static_cast<float>(width) + eps);
 }
 
-template <class T> INLINE void normalise(const T* x, const T* weight, T* out, int64_t width, float eps) {
-    const float factor = factor_of(x, width, eps);
+template <class T> INLINE void rms_norm_row(const T* x, const T* weight, T* out, int64_t width, float eps) {
+    const float factor = inverse_rms(x, width, eps);
 #pragma omp simd
     for (int64_t i = 0; i < width; i++) {
         T rounded;
@@ -19,15 +19,15 @@ template <class T> INLINE void normalise(const T* x, const T* weight, T* out, in
     }
 }
 
-// The same with weights that are one plus what is stored, in float32 to the end (Gemma Team 2024, arXiv:2403.08295).
-template <class T> INLINE void normalise_from_one(const T* x, const T* weight, T* out, int64_t width, float eps) {
-    const float factor = factor_of(x, width, eps);
+// RMS norm whose weight is 1 + the stored weight, in float32 until the result (Gemma Team 2024, arXiv:2403.08295).
+template <class T> INLINE void rms_norm_from_one_row(const T* x, const T* weight, T* out, int64_t width, float eps) {
+    const float factor = inverse_rms(x, width, eps);
 #pragma omp simd
     for (int64_t i = 0; i < width; i++) narrow(widen(x[i]) * factor * (1.0f + widen(weight[i])), out[i]);
 }
 
 template <class T>
-INLINE void centre(const T* x, const T* weight, const T* bias, T* out, int64_t width, float eps) {
+INLINE void layer_norm_row(const T* x, const T* weight, const T* bias, T* out, int64_t width, float eps) {
     float sum = 0.0f;
 #pragma omp simd reduction(+ : sum)
     for (int64_t i = 0; i < width; i++) sum += widen(x[i]);
@@ -47,10 +47,11 @@ INLINE void centre(const T* x, const T* weight, const T* bias, T* out, int64_t w
     }
 }
 
-// Calls one(x, weight, bias, out, width, eps) for every part of rows begin..end-1.
-template <class T, class One> INLINE void for_parts(const Norm& p, int64_t begin, int64_t end, const One& one) {
+// Calls norm_row(x, weight, bias, out, width, eps) for every part of rows begin..end-1.
+template <class T, class RowNorm>
+INLINE void for_parts(const Norm& p, int64_t begin, int64_t end, const RowNorm& norm_row) {
     for (int64_t i = begin * p.parts; i < end * p.parts; i++) {
-        one(static_cast<const T*>(p.x) + i / p.parts * p.stride + i % p.parts * p.width,
+        norm_row(static_cast<const T*>(p.x) + i / p.parts * p.stride + i % p.parts * p.width,
             static_cast<const T*>(p.weight), static_cast<const T*>(p.bias), static_cast<T*>(p.out) + i * p.width,
             p.width, static_cast<float>(p.eps));
     }
@@ -58,19 +59,19 @@ template <class T, class One> INLINE void for_parts(const Norm& p, int64_t begin
 
 template <class T> void rms_norm_rows(const Norm& p, int64_t begin, int64_t end) {
     for_parts<T>(p, begin, end, [](const T* x, const T* weight, const T*, T* out, int64_t width, float eps) {
-        normalise(x, weight, out, width, eps);
+        rms_norm_row(x, weight, out, width, eps);
     });
 }
 
 template <class T> void rms_norm_from_one_rows(const Norm& p, int64_t begin, int64_t end) {
     for_parts<T>(p, begin, end, [](const T* x, const T* weight, const T*, T* out, int64_t width, float eps) {
-        normalise_from_one(x, weight, out, width, eps);
+        rms_norm_from_one_row(x, weight, out, width, eps);
     });
 }
 
 template <class T> void layer_norm_rows(const Norm& p, int64_t begin, int64_t end) {
     for_parts<T>(p, begin, end, [](const T* x, const T* weight, const T* bias, T* out, int64_t width, float eps) {
-        centre(x, weight, bias, out, width, eps);
+        layer_norm_row(x, weight, bias, out, width, eps);
     });
 }
 

@@ -1,4 +1,4 @@
-// Number types, and exponentials that compilers can vectorise.
+// Conversion between number types, and exponentials that compilers can vectorise.
 
 INLINE float widen(float x) { return x; }
 
@@ -6,7 +6,7 @@ INLINE float widen(bfloat16 x) { return __builtin_bit_cast(float, static_cast<ui
 
 INLINE void narrow(float x, float& out) { out = x; }
 
-// The nearest bfloat16, ties to even, in the upper half of its bits; a NaN stays one.
+// The nearest bfloat16 in the upper 16 bits, ties to even. NaN stays NaN.
 INLINE uint32_t rounded_bits(float x) {
     const uint32_t bits = __builtin_bit_cast(uint32_t, x);
     const uint32_t rounded = bits + 0x7fffu + ((bits >> 16) & 1u);
@@ -18,19 +18,20 @@ INLINE float rounded(float x) { return __builtin_bit_cast(float, rounded_bits(x)
 
 INLINE void narrow(float x, bfloat16& out) { out.bits = static_cast<uint16_t>(rounded_bits(x) >> 16); }
 
-// The highest term first (Horner).
+// Polynomial by the scheme of Horner; the first coefficient belongs to the highest power.
 template <class Number, class... Terms> INLINE Number polynomial(Number x, Number highest, Terms... terms) {
     ((highest = highest * x + terms), ...);
     return highest;
 }
 
-// e^x - 1 = (scale - 1) + scale * part, for x up to 88, and -87 in place of what is below.
+// e^x = scale + scale * part, and e^x - 1 = (scale - 1) + scale * part. x is at most 88; smaller x than -87 count as
+// -87.
 struct Exponential {
     float scale, part;
 };
 
-// Cody-Waite reduction by ln 2 and a Taylor polynomial on [-ln 2 / 2, ln 2 / 2] (Muller, Elementary Functions, chapters
-// 3 and 11). Adding 1.5 * 2^23 rounds to a whole number and leaves it in the lowest bits.
+// Cody-Waite reduction by ln 2 and a Taylor polynomial on [-ln 2 / 2, ln 2 / 2] (Muller, Elementary Functions,
+// chapters 3 and 11). Adding 1.5 * 2^23 rounds to an integer and leaves it in the lowest bits.
 INLINE Exponential exponential(float x) {
     const float clamped = x < -87.0f ? -87.0f : x;
     const float shifted = clamped * 1.44269504088896341f + 12582912.0f, turns = shifted - 12582912.0f;
@@ -40,13 +41,13 @@ INLINE Exponential exponential(float x) {
     return {__builtin_bit_cast(float, (__builtin_bit_cast(uint32_t, shifted) << 23) + 0x3f800000u), p * r * r + r};
 }
 
-// e^x within 2e-7 of its value for x <= 0; below -87 the result is zero.
+// e^x for x <= 0 with a relative error below 2e-7. Zero below -87.
 INLINE float exp_negative(float x) {
     const Exponential e = exponential(x);
     return x < -87.0f ? 0.0f : e.scale + e.scale * e.part;
 }
 
-// The same in double, within a few units in the last place; below -700 the result is zero.
+// e^x for x <= 0 in double, with an error of a few units in the last place. Zero below -700.
 INLINE double exp_negative(double x) {
     const double clamped = std::max(x, -700.0);
     const double turns = std::nearbyint(clamped * 1.4426950408889634);

@@ -1,7 +1,7 @@
-// Panels of a weight: 32 output channels side by side, [k][32] for float32, [k / 2][32][2] for bfloat16, which is
-// [units][32] of 32 bits for both. An odd k is padded with zeros.
+// Packing of float weights into panels of 32 output channels: [k][32] for float32, [k / 2][32][2] for bfloat16. Both
+// are [units][32] in units of 32 bits. An odd k is padded with zeros.
 
-// Every second group of D units of `a` with every first one of `b`.
+// Exchanges every second group of D units of `a` with every first group of D units of `b`.
 template <int D, int... I> INLINE void exchange(Units& a, Units& b, std::integer_sequence<int, I...>) {
     const Units low = shuffled<((I & D) != 0 ? LANES + I - D : I)...>(a, b);
     b = shuffled<((I & D) != 0 ? LANES + I : I + D)...>(a, b);
@@ -16,7 +16,7 @@ template <int D = LANES / 2> INLINE void transpose(Units (&x)[LANES]) {
     if constexpr (D > 1) transpose<D / 2>(x);
 }
 
-// Panel `panel` of a weight [columns, width].
+// Packs panel number `panel` of a weight [columns, width].
 template <class T> void pack_panel(const T* weight, int64_t columns, int64_t width, int64_t panel, T* packed) {
     constexpr int64_t group = sizeof(uint32_t) / sizeof(T);
     const int64_t units = (width + group - 1) / group, count = std::min(PANEL, columns - panel * PANEL);
@@ -45,7 +45,7 @@ template <class T> void pack_panel(const T* weight, int64_t columns, int64_t wid
     }
 }
 
-// Panels begin..end-1 of a weight [columns, width], one after another.
+// Packs panels begin..end-1 of a weight [columns, width] one after the other.
 void pack_panels(DType dtype, const void* weight, int64_t columns, int64_t width, void* packed, int64_t begin,
                  int64_t end) {
     for (int64_t panel = begin; panel < end; panel++) {
@@ -59,7 +59,7 @@ void pack_panels(DType dtype, const void* weight, int64_t columns, int64_t width
     }
 }
 
-// Channels index[begin..end-1] of packed panels -> out: [indices, width].
+// Unpacks output channels index[begin..end-1]. out: [number of indices, width].
 template <class T>
 void unpack(const T* packed, int64_t width, const int64_t* index, T* out, int64_t begin, int64_t end) {
     for (int64_t i = begin; i < end; i++) {

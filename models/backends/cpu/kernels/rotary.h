@@ -1,7 +1,8 @@
-// Rotary positions (Su et al. 2021, arXiv:2104.09864, section 3.4.2).
+// Rotary position embedding (Su et al. 2021, arXiv:2104.09864, section 3.4.2). The first 2 * half numbers of a head
+// are rotated; the rest is copied.
 
 template <class T>
-INLINE void turn(const T* x, const float* cos, const float* sin, T* out, int64_t half, int64_t head_dim,
+INLINE void rotate_head(const T* x, const float* cos, const float* sin, T* out, int64_t half, int64_t head_dim,
                  bool interleaved) {
     if (interleaved) {
 #pragma omp simd
@@ -21,17 +22,17 @@ INLINE void turn(const T* x, const float* cos, const float* sin, T* out, int64_t
     for (int64_t i = 2 * half; i < head_dim; i++) out[i] = x[i];
 }
 
-template <class T> void turn_tokens(const Rotation& p, int64_t begin, int64_t end) {
+template <class T> void rotate_tokens(const Rotation& p, int64_t begin, int64_t end) {
     for (int64_t token = begin; token < end; token++) {
         const int64_t angles = (p.positions ? p.positions[token] : token) * p.half;
         for (int64_t head = 0; head < p.heads; head++) {
-            turn(static_cast<const T*>(p.x) + token * p.stride + head * p.head_dim, p.cos + angles, p.sin + angles,
-                 static_cast<T*>(p.out) + (token * p.heads + head) * p.head_dim, p.half, p.head_dim,
-                 p.interleaved != 0);
+            rotate_head(static_cast<const T*>(p.x) + token * p.stride + head * p.head_dim, p.cos + angles,
+                        p.sin + angles, static_cast<T*>(p.out) + (token * p.heads + head) * p.head_dim, p.half,
+                        p.head_dim, p.interleaved != 0);
         }
     }
 }
 
 void rotate(DType dtype, const Rotation& p, int64_t begin, int64_t end) {
-    dtype == FLOAT32 ? turn_tokens<float>(p, begin, end) : turn_tokens<bfloat16>(p, begin, end);
+    dtype == FLOAT32 ? rotate_tokens<float>(p, begin, end) : rotate_tokens<bfloat16>(p, begin, end);
 }

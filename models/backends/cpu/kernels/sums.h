@@ -1,4 +1,4 @@
-// Sums of two tensors, and a tensor times a number, number by number, in float32.
+// Elementwise sum of two tensors, and product of a tensor and a number, computed in float32.
 
 template <class T> void add_rows(const Sum& p, int64_t begin, int64_t end) {
     const T *x = static_cast<const T*>(p.x), *y = static_cast<const T*>(p.y);

@@ -1,11 +1,11 @@
-// Rows of tables and means of rows: how texts come into an encoder, and how one vector of each comes out.
+// Sums of embedding rows, and means of spans of rows (pooling).
 
 template <class T> const T* row_of(const Lookup& part, int64_t row, int64_t width) {
     return static_cast<const T*>(part.table) + (part.index == nullptr ? 0 : part.index[row]) * width;
 }
 
-// Sums of rows begin..end-1: each step rounds to the dtype, as it would one by one. Rows of a large table lie anywhere
-// in memory, so that they are fetched a few rows before they are summed.
+// Sums of table rows for output rows begin..end-1. Each addition rounds to the dtype, as separate operations would.
+// Rows of a large table are scattered in memory, so they are prefetched a few rows ahead.
 template <class T> void sum_rows(const RowSum& p, int64_t begin, int64_t end) {
     constexpr int64_t ROWS_AHEAD = 8;
     for (int64_t row = begin; row < end; row++) {
@@ -48,7 +48,8 @@ template <class T> void mean_spans(const SpanMean& p, int64_t begin, int64_t end
                 for (int64_t i = 0; i < count; i++) sums[i] += widen(x[i]);
             }
             float* out = p.out + span * p.width + column;
-            for (int64_t i = 0; i < count; i++) out[i] = static_cast<float>(sums[i] / static_cast<double>(last - first));
+            const auto rows = static_cast<double>(last - first);
+            for (int64_t i = 0; i < count; i++) out[i] = static_cast<float>(sums[i] / rows);
         }
     }
 }

@@ -1,9 +1,9 @@
 // Threads for the kernels: the thread pool of the OpenMP runtime that torch has loaded. Compiled for the baseline
 // instruction set only.
 //
-// Parallel regions call the entry point of GNU OpenMP (libgomp) instead of using `#pragma omp parallel`. g++ compiles the
-// pragma to the same call, but clang compiles it to calls of the LLVM runtime (libomp). Beside torch's libgomp that would
-// be a second pool of threads. libomp exports `GOMP_parallel` too, for a torch that was built with it.
+// Parallel regions call the entry point of GNU OpenMP (libgomp) instead of using `#pragma omp parallel`. g++ compiles
+// the pragma to the same call, but clang compiles it to calls of the LLVM runtime (libomp). Beside torch's libgomp
+// that would be a second pool of threads. libomp exports `GOMP_parallel` too, for a torch that was built with it.
 #pragma once
 
 #include <algorithm>
@@ -33,8 +33,9 @@ template <class Body> void run_team(int64_t threads, const Body& body) {
     GOMP_parallel(call, const_cast<Body*>(&body), static_cast<unsigned>(threads), 0);
 }
 
-// Calls body(begin, end) for parts of 0..count-1 with at least `grain` items each, on up to num_threads() threads. There
-// are up to four parts per thread, taken in order by whichever thread is free, so that uneven work ends at the same time.
+// Calls body(begin, end) for parts of 0..count-1 with at least `grain` items each, on up to num_threads() threads.
+// There are up to four parts per thread, taken in order by whichever thread is free, so that uneven work ends at the
+// same time.
 template <class Body> void parallel(int64_t count, int64_t grain, const Body& body) {
     const int64_t max_parts = count / std::max<int64_t>(1, grain), threads = std::min(num_threads(), max_parts);
     if (threads > 1) {

@@ -1,9 +1,10 @@
-// How the products of matrices are cut up: rows in tiles whose sums fill the registers, columns in panels of 32.
+// Tiling of matrix products: rows in tiles whose sums fill the registers, output columns in panels of 32.
 //
-// Every sum of a row and a column is made in one order, over all of k, whatever the size of its tile, so a row gives the
-// same bits whatever rows are beside it.
+// The sum for a row and column is formed in one order over all of k, whatever the size of the tile. A row therefore
+// gives the same bits in every batch.
 
-// LANES: numbers of 32 bits in a register. TILE_ROWS: rows whose sums fill the registers, for SPAN registers of columns.
+// LANES: 32-bit numbers per register. TILE_ROWS: rows whose sums fill the registers, with SPAN registers of columns
+// each.
 #if defined(AVX512)
 constexpr int LANES = 16, TILE_ROWS = 12;
 #elif defined(AVX2)
@@ -13,58 +14,62 @@ constexpr int LANES = 4, TILE_ROWS = 6;
 #endif
 constexpr int SPAN = 2, COLUMNS = SPAN * LANES;
 
-// A register as a vector: compilers split the longer ones of vectors.h badly where this many are alive.
+// One register. Compilers split the longer vectors of vectors.h badly when this many are in use.
 using Sums = float __attribute__((vector_size(LANES * 4)));
 typedef float UnalignedSums __attribute__((vector_size(LANES * 4), aligned(4), may_alias));
 using Units = uint32_t __attribute__((vector_size(LANES * 4)));
 typedef uint32_t UnalignedUnits __attribute__((vector_size(LANES * 4), aligned(1), may_alias));
 static_assert(alignof(UnalignedSums) == 4 && alignof(UnalignedUnits) == 1);
 
-// A tile of so few rows is the only one of its block (`for_tiles`): nobody reads its weights again.
-constexpr int FEW_ROWS = TILE_ROWS / 2 - 1;
+// A tile of at most this many rows is the only one of its block (see `for_tiles`). Its weights are not read again.
+constexpr int MAX_FEW_ROWS = TILE_ROWS / 2 - 1;
 
-// What is read next, fetched in equal parts while a tile is computed. A tile of few rows waits for its weights: it fetches
-// them a little ahead of itself, past the second cache, which keeps what Python needs between two steps. Others fetch the
-// next panel.
-struct Ahead {
+// Prefetches weights in equal steps while a tile is computed. A tile of few rows is limited by memory: it prefetches
+// its own panel a few KiB ahead and bypasses the second-level cache, which keeps the data that Python uses between
+// steps. Other tiles prefetch the next panel.
+struct Prefetch {
     const char* next;
     int64_t step;
 
-    // panel: of `bytes`, which the tile goes through in so many turns.
-    static INLINE Ahead of(const void* panel, int64_t bytes, int64_t turns, int64_t rows, int64_t tile, int64_t tiles) {
-        constexpr int64_t CLOSE = 4096;
+    // panel: first byte of the panel. bytes: its size. turns: number of fetch() calls per tile.
+    // rows: rows of this tile. tile, tiles: its number and the number of tiles that share the panel.
+    static INLINE Prefetch of(const void* panel, int64_t bytes, int64_t turns, int64_t rows, int64_t tile,
+                              int64_t tiles) {
+        constexpr int64_t DISTANCE_BYTES = 4096;
         const auto* first = static_cast<const char*>(panel);
-        if (rows <= FEW_ROWS) return {first + CLOSE, bytes / turns};
+        if (rows <= MAX_FEW_ROWS) return {first + DISTANCE_BYTES, bytes / turns};
         const int64_t step = bytes / turns / tiles;
         return {first + bytes + tile * turns * step, step};
     }
 
     template <int ROWS> INLINE void fetch() {
-        constexpr int KEPT = ROWS <= FEW_ROWS ? 0 : 3;
-        __builtin_prefetch(next, 0, KEPT);
-        __builtin_prefetch(next + 64, 0, KEPT);
+        constexpr int LOCALITY = ROWS <= MAX_FEW_ROWS ? 0 : 3;
+        __builtin_prefetch(next, 0, LOCALITY);
+        __builtin_prefetch(next + 64, 0, LOCALITY);
         next += step;
     }
 };
 
-// Calls tile.operator()<ROWS>() for the constant that equals `rows`.
-template <int ROWS = TILE_ROWS, class Tile> INLINE void with_rows(int64_t rows, const Tile& tile) {
+// Calls tile(std::integral_constant<int, rows>) so that the number of rows is a compile-time constant.
+template <int ROWS = TILE_ROWS, class Tile> INLINE void with_constant_rows(int64_t rows, const Tile& tile) {
     if (rows == ROWS) return tile(std::integral_constant<int, ROWS>{});
-    if constexpr (ROWS > 1) with_rows<ROWS - 1>(rows, tile);
+    if constexpr (ROWS > 1) with_constant_rows<ROWS - 1>(rows, tile);
 }
 
-// body(first row, rows, tile, tiles) for tiles of nearly equal size: a tile of one or two rows leaves the processor waiting.
-template <class Body> INLINE void for_tiles(int64_t begin, int64_t end, int64_t most, const Body& body) {
-    const int64_t rows = end - begin, tiles = (rows + most - 1) / most;
+// Calls body(first row, rows, tile, tiles) for tiles of nearly equal size. A tile of one or two rows would leave
+// multipliers idle.
+template <class Body> INLINE void for_tiles(int64_t begin, int64_t end, int64_t max_rows, const Body& body) {
+    const int64_t rows = end - begin, tiles = (rows + max_rows - 1) / max_rows;
     for (int64_t tile = 0; tile < tiles; tile++) {
         const int64_t first = begin + rows * tile / tiles, last = begin + rows * (tile + 1) / tiles;
         body(first, last - first, tile, tiles);
     }
 }
 
-// body(first row, last row, panel) for items begin..end-1, the panels of a block of rows one after another.
+// Calls body(first row, last row, panel) for work items begin..end-1: all panels of the first block of rows, then of
+// the next.
 template <class Body>
-INLINE void for_items(int64_t rows, int64_t blocks, int64_t columns, int64_t begin, int64_t end, const Body& body) {
+INLINE void for_panels(int64_t rows, int64_t blocks, int64_t columns, int64_t begin, int64_t end, const Body& body) {
     const int64_t panels = (columns + PANEL - 1) / PANEL;
     for (int64_t item = begin; item < end; item++) {
         const int64_t block = item / panels;

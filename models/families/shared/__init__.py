@@ -1,0 +1,1 @@
+"""Parts that several families share: reading `config.json`, builders of configurations, tables of tensor names."""

@@ -1,0 +1,150 @@
+"""Strict reading of `config.json`: an absent setting has a default, a wrong or unsupported value is refused by name."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Any
+
+from models.config import Activation, ConfigError
+from models.families.shared.published_code import PublishedCode
+
+ROPE_TYPES = ("default", "linear", "dynamic", "llama3", "yarn", "longrope")
+"""Supported values of `rope_type`."""
+
+_ACTIVATIONS: Mapping[str, Activation] = {
+    "relu": "relu",
+    "gelu": "gelu",
+    "gelu_python": "gelu",
+    "gelu_new": "gelu_tanh",
+    "gelu_fast": "gelu_tanh",
+    "gelu_pytorch_tanh": "gelu_tanh",
+    "quick_gelu": "gelu_quick",
+    "silu": "silu",
+    "swish": "silu",
+    "tanh": "tanh",
+}
+
+
+class Fields:
+    """Typed access to the settings of one `config.json`. Every method raises ConfigError with the setting's name.
+
+    hf: contents of the file, with the setting names of Hugging Face transformers.
+    published_code: code of the family's first checkpoints; an `auto_map` that names only this code is accepted.
+    defaults: values for settings that are absent or null. They take precedence over the defaults of a method call.
+    """
+
+    def __init__(
+        self,
+        hf: Mapping[str, Any],
+        published_code: PublishedCode | None = None,
+        defaults: Mapping[str, Any] = MappingProxyType({}),
+    ) -> None:
+        self._hf = {**hf, **{name: value for name, value in defaults.items() if hf.get(name) is None}}
+        own = published_code is not None and published_code.is_all_of(hf.get("auto_map"))
+        if hf.get("auto_map") and not own:
+            raise ConfigError("'auto_map': running code from the checkpoint is not supported")
+        if hf.get("quantization_config"):
+            raise ConfigError("'quantization_config': quantized checkpoints are not supported")
+        # Checked for every family: with an unknown type the intended positions are unknown, too.
+        for name in ("rope_scaling", "rope_parameters"):
+            rope_type(name, hf.get(name))
+
+    def raw(self, name: str) -> Any:
+        """The value as the file has it, unchecked; None if the setting is absent."""
+        return self._hf.get(name)
+
+    def integer(self, name: str, default: int | None = None, *, least: int = 1) -> int:
+        value = self._present(name, default)
+        if not isinstance(value, int) or isinstance(value, bool) or value < least:
+            raise ConfigError(f"{name!r} must be an integer of at least {least}, not {short(value)}")
+        return value
+
+    def optional_integer(self, name: str, absent: int | None = None) -> int | None:
+        """None if the setting is null, `absent` if the file does not have it."""
+        value = self._hf.get(name, absent)
+        return None if value is None else self.integer(name, value)
+
+    def number(self, name: str, default: float | None = None) -> float:
+        value = self._present(name, default)
+        if not isinstance(value, int | float) or isinstance(value, bool) or not math.isfinite(value):
+            raise ConfigError(f"{name!r} must be a finite number, not {short(value)}")
+        return float(value)
+
+    def positive(self, name: str, default: float | None = None) -> float:
+        value = self.number(name, default)
+        if not value > 0:
+            raise ConfigError(f"{name!r} must be greater than zero, not {value}")
+        return value
+
+    def optional_positive(self, name: str) -> float | None:
+        """None if the setting is null or absent."""
+        return None if self._hf.get(name) is None else self.positive(name)
+
+    def flag(self, name: str, default: bool | None = None) -> bool:
+        value = self._present(name, default)
+        if not isinstance(value, bool):
+            raise ConfigError(f"{name!r} must be true or false, not {short(value)}")
+        return value
+
+    def text(self, name: str, default: str) -> str:
+        value = self._present(name, default)
+        if not isinstance(value, str):
+            raise ConfigError(f"{name!r} must be a string, not {short(value)}")
+        return value
+
+    def activation(self, name: str, default: str | None = None) -> Activation:
+        return activation(self._present(name, default), name)
+
+    def refuse_unless(self, name: str, *allowed: Any) -> None:
+        """Raise ConfigError unless the setting is absent, null or one of `allowed`."""
+        value = self._hf.get(name)
+        if value is not None and value not in allowed:
+            supported = f"only {', '.join(map(repr, allowed))}" if allowed else "the setting must be null or absent"
+            raise ConfigError(f"{name!r}: {short(value)} is not supported, {supported}")
+
+    def labels(self, default: int = 2) -> int:
+        """Number of classes of a classification head."""
+        names = self._hf.get("id2label")
+        return len(names) if isinstance(names, dict) and names else self.integer("num_labels", default)
+
+    def _present(self, name: str, default: Any) -> Any:
+        value = self._hf.get(name)
+        value = default if value is None else value
+        if value is None:
+            raise ConfigError(f"{name!r} is missing")
+        return value
+
+
+def rope_type(name: str, settings: Any) -> str:
+    """The type of scaling in a description of rotary positions; `default` for none.
+
+    name: setting that holds the description, for messages. settings: its value, of any type.
+    """
+    described = settings if isinstance(settings, dict) else {}
+    kind = described.get("rope_type", described.get("type", "default"))
+    kind = "longrope" if kind == "su" else kind
+    if not isinstance(kind, str) or kind not in ROPE_TYPES:
+        raise ConfigError(f"{name!r}: type {short(kind)} is not supported, only {', '.join(ROPE_TYPES)}")
+    return kind
+
+
+def activation(value: Any, name: str) -> Activation:
+    """Our name of an activation function of transformers. name: the setting, for messages."""
+    if not isinstance(value, str) or value not in _ACTIVATIONS:
+        raise ConfigError(f"{name!r}: activation {short(value)} is not supported, only {', '.join(_ACTIVATIONS)}")
+    return _ACTIVATIONS[value]
+
+
+def head_width(hidden_size: int, num_heads: int) -> int:
+    """Width of one head if all heads together are as wide as the hidden state."""
+    if hidden_size % num_heads:
+        raise ConfigError(f"hidden size {hidden_size} is not a multiple of the number of heads {num_heads}")
+    return hidden_size // num_heads
+
+
+def short(value: Any) -> str:
+    """`repr` of a value from a file, at most 60 characters, for messages."""
+    text = repr(value)
+    return text if len(text) <= 60 else text[:57] + "..."

@@ -1,0 +1,55 @@
+"""Attention of Longformer and LED: a window per layer and global tokens (Beltagy et al. 2020, arXiv:2004.05150)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from models.config import AttentionConfig, ConfigError
+from models.config.sparse_attention import (
+    BandedAttentionConfig,
+    GlobalFirstToken,
+    GlobalTokensBefore,
+    LongformerAttentionConfig,
+)
+from models.families.shared.fields import Fields
+from weights.rules import Drop, Rename, Rule
+
+
+def longformer_attentions(
+    fields: Fields, full: AttentionConfig, num_layers: int, global_tokens: GlobalFirstToken | GlobalTokensBefore | None
+) -> list[AttentionConfig]:
+    """The attention of each layer, with the windows of `attention_window`.
+
+    full: full attention, whose sizes are taken over. global_tokens: None for no global tokens.
+    Raises ConfigError if `attention_window` is not an even number or one for each layer.
+    """
+    windows = fields.raw("attention_window")
+    windows = windows if isinstance(windows, list) else [512 if windows is None else windows] * num_layers
+    if len(windows) != num_layers:
+        raise ConfigError(f"'attention_window' has {len(windows)} numbers for {num_layers} layers")
+
+    def attention(window: Any) -> AttentionConfig:
+        both_sides = Fields({"attention_window": window}).integer("attention_window", least=2)
+        if both_sides % 2:
+            raise ConfigError(f"'attention_window': {both_sides} is not even")
+        # Half of the window is on each side of the token, which is not counted.
+        settings = {**vars(full), "window": both_sides // 2 + 1}
+        if global_tokens is None:
+            return BandedAttentionConfig(**settings)
+        return LongformerAttentionConfig(**settings, global_tokens=global_tokens)
+
+    return [attention(window) for window in windows]
+
+
+def global_rules(attention: str, attention_config: AttentionConfig) -> tuple[Rule, ...]:
+    """Tensor names of the projections of global tokens, which are dropped if no token is global.
+
+    attention: regular expression, name of the self-attention, with the layer number as its group.
+    """
+    if isinstance(attention_config, LongformerAttentionConfig):
+        return (
+            Rename(
+                rf"{attention}\.(query|key|value)_global\.(weight|bias)", r"encoder.layers.\1.attention.global_\2.\3"
+            ),
+        )
+    return (Drop(rf"{attention}\.(query|key|value)_global\.(?:weight|bias)"),)

@@ -1,0 +1,64 @@
+"""Mixtures of experts: which layers have one, and the two ways checkpoints store the experts."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from models.config import ConfigError, MixtureOfExpertsConfig, ModelConfig
+from models.families.shared.fields import Fields
+from weights.rules import LayoutChange, Rename, Rule
+
+
+def sparse_layers(fields: Fields) -> list[bool]:
+    """Qwen: whether each layer has experts, every `decoder_sparse_step`-th one unless `mlp_only_layers` names it."""
+    step, dense = fields.integer("decoder_sparse_step", 1), fields.raw("mlp_only_layers")
+    dense = [] if dense is None else dense
+    if not isinstance(dense, list) or not all(isinstance(one, int) and not isinstance(one, bool) for one in dense):
+        raise ConfigError("'mlp_only_layers' must be a list of layer numbers")
+    layers = range(fields.integer("num_hidden_layers", 24))
+    return [(index + 1) % step == 0 and index not in dense for index in layers]
+
+
+def expert_rules(model: ModelConfig, part: str, gate: str, up: str, down: str) -> Sequence[Rule]:
+    """Tensor names of the router and the experts, in both layouts.
+
+    part: regular expression, name of the mixture in a layer.
+    gate, up, down: names of the three matrices of one expert, in files with one tensor per matrix. transformers also
+        writes one tensor for all gate and up matrices and one for all down matrices.
+    """
+    assert model.decoder is not None
+    mixtures = [
+        layer.feed_forward for layer in model.decoder.layers if isinstance(layer.feed_forward, MixtureOfExpertsConfig)
+    ]
+    layer, ours = rf"model\.layers\.(\d+)\.{part}\.", r"decoder.layers.\1.feed_forward."
+    experts = range(mixtures[0].num_experts if mixtures else 0)
+    return (
+        Rename(layer + r"gate\.weight", ours + "router.weight"),
+        *(
+            Rename(layer + rf"experts\.(\d+)\.{theirs}\.weight", ours + rf"experts.\2.{name}.weight")
+            for theirs, name in ((gate, "gate"), (up, "up"), (down, "down"))
+        ),
+        Rule(
+            layer + "experts\\.gate_up_proj",
+            tuple(f"{ours}experts.{expert}.{name}.weight" for expert in experts for name in ("gate", "up")),
+            (_unstack(len(experts), 2),),
+        ),
+        Rule(
+            layer + "experts\\.down_proj",
+            tuple(f"{ours}experts.{expert}.down.weight" for expert in experts),
+            (_unstack(len(experts), 1),),
+        ),
+    )
+
+
+def _unstack(experts: int, matrices: int) -> LayoutChange:
+    """Split a tensor [experts, matrices * out, in] into experts * matrices tensors [out, in]."""
+
+    def step(tensors: Sequence[Any]) -> Sequence[Any]:
+        (tensor,) = tensors
+        if len(tensor.shape) != 3 or tensor.shape[0] != experts or tensor.shape[1] % matrices:
+            raise ValueError("the first dimension is not the number of experts")
+        return [one for expert in tensor.unbind(0) for one in expert.chunk(matrices, 0)]
+
+    return step

@@ -1,0 +1,133 @@
+"""Rotary positions from `config.json`: base, share of each head, and scaling for longer texts."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from models.config import (
+    ConfigError,
+    DynamicScaling,
+    LinearScaling,
+    Llama3Scaling,
+    LongScaling,
+    RopeConfig,
+    Scaling,
+    YarnScaling,
+)
+from models.families.shared.fields import Fields, rope_type
+
+
+def rope_config(
+    fields: Fields,
+    head_dim: int,
+    default_theta: float = 10000.0,
+    default_share: float | None = None,
+    *,
+    restarts: bool = False,
+) -> RopeConfig:
+    """Read `rope_theta` and `rope_scaling`, or `rope_parameters`, in which transformers 5 has both.
+
+    default_share: share of each head that rotates if `partial_rotary_factor` is absent. None for a family whose heads
+        rotate as a whole; the setting is then refused.
+    restarts: see `LongScaling`.
+    """
+    where = "rope_scaling" if fields.raw("rope_scaling") else "rope_parameters"
+    settings = fields.raw(where) or {}
+    if not isinstance(settings, dict):
+        raise ConfigError(f"{where!r} must be an object")
+    if any(isinstance(value, dict) for value in settings.values()):
+        raise ConfigError(f"{where!r}: different positions for each type of layer are not supported")
+    inner = Fields({"rope_theta": fields.raw("rope_theta"), **settings})
+    theta = inner.number("rope_theta", default_theta)
+    if default_share is None:
+        fields.refuse_unless("partial_rotary_factor", 1, 1.0)
+        inner.refuse_unless("partial_rotary_factor", 1, 1.0)
+    else:
+        share = inner.number("partial_rotary_factor", fields.number("partial_rotary_factor", default_share))
+        if not 0 < share <= 1:
+            raise ConfigError(f"'partial_rotary_factor' must be above 0 and at most 1, not {share}")
+        head_dim = int(head_dim * share)
+    return RopeConfig(theta, head_dim, scaling=_scaling(rope_type(where, settings), fields, inner, head_dim, restarts))
+
+
+def scaled_max_positions(rope: RopeConfig, unscaled: int) -> int:
+    """Length of the longest text: `max_position_embeddings` (unscaled), times the factor of dynamic scaling."""
+    if isinstance(rope.scaling, DynamicScaling):
+        return max(unscaled, int(rope.scaling.factor * unscaled))
+    return unscaled
+
+
+def _scaling(kind: str, fields: Fields, inner: Fields, dim: int, restarts: bool) -> Scaling | None:
+    """The scaling of one type, None for `default`.
+
+    fields: the whole `config.json`. inner: the description of rotary positions. dim: rotating dimensions of a head.
+    """
+    match kind:
+        case "linear":
+            return LinearScaling(inner.positive("factor"))
+        case "dynamic":
+            return DynamicScaling(inner.positive("factor"), fields.integer("max_position_embeddings"))
+        case "llama3":
+            return Llama3Scaling(
+                factor=inner.positive("factor"),
+                low_freq_factor=inner.positive("low_freq_factor"),
+                high_freq_factor=inner.positive("high_freq_factor"),
+                original_max_positions=inner.integer("original_max_position_embeddings"),
+            )
+        case "yarn":
+            return _yarn(fields, inner)
+        case "longrope":
+            return _longrope(fields, inner, dim, restarts)
+    return None
+
+
+def _original_positions(fields: Fields, inner: Fields) -> int:
+    """Longest text before scaling. Phi-3 has it beside the description, others in it; else it is the present limit."""
+    name = "original_max_position_embeddings"
+    original = (
+        fields.optional_integer(name) or inner.optional_integer(name) or fields.integer("max_position_embeddings")
+    )
+    if original < 2:
+        raise ConfigError(f"{name!r} must be at least 2, not {original}")
+    return original
+
+
+def _yarn(fields: Fields, inner: Fields) -> YarnScaling:
+    original = _original_positions(fields, inner)
+    factor = inner.optional_positive("factor") or fields.integer("max_position_embeddings") / original
+    mscale, mscale_all = inner.optional_positive("mscale"), inner.optional_positive("mscale_all_dim")
+    magnitude = inner.optional_positive("attention_factor")
+    if magnitude is None and mscale and mscale_all:
+        magnitude = _magnitude(factor, mscale) / _magnitude(factor, mscale_all)
+    return YarnScaling(
+        factor=factor,
+        original_max_positions=original,
+        beta_fast=inner.optional_positive("beta_fast") or 32.0,
+        beta_slow=inner.optional_positive("beta_slow") or 1.0,
+        truncate=inner.flag("truncate", True),
+        magnitude=_magnitude(factor, 1.0) if magnitude is None else magnitude,
+    )
+
+
+def _magnitude(factor: float, weight: float) -> float:
+    """Peng et al. 2023, arXiv:2309.00071, equation 22, with the weight of the published code."""
+    return 1.0 if factor <= 1 else 0.1 * weight * math.log(factor) + 1.0
+
+
+def _longrope(fields: Fields, inner: Fields, dim: int, restarts: bool) -> LongScaling:
+    original = _original_positions(fields, inner)
+    factor = inner.optional_positive("factor") or fields.integer("max_position_embeddings") / original
+    magnitude = inner.optional_positive("attention_factor")
+    if magnitude is None:
+        magnitude = 1.0 if factor <= 1 else math.sqrt(1 + math.log(factor) / math.log(original))
+    short, long = (_factors(inner.raw(name), name, dim) for name in ("short_factor", "long_factor"))
+    return LongScaling(short, long, original, magnitude, restarts)
+
+
+def _factors(value: Any, name: str, dim: int) -> tuple[float, ...]:
+    numbers = value if isinstance(value, list) else []
+    good = all(isinstance(one, int | float) and not isinstance(one, bool) and 0 < one < math.inf for one in numbers)
+    if len(numbers) != dim // 2 or not good:
+        raise ConfigError(f"{name!r} must be a list of {dim // 2} numbers above zero")
+    return tuple(float(one) for one in numbers)

@@ -1,0 +1,139 @@
+"""Decoders like LLaMA: RMS pre-norm, rotary positions, grouped queries, gated feed-forward."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal
+
+from models.config import (
+    AttentionConfig,
+    EmbeddingConfig,
+    FeedForwardConfig,
+    LanguageModelHead,
+    LayerConfig,
+    MixtureOfExpertsConfig,
+    ModelConfig,
+    NormConfig,
+    NormSlots,
+    QueryKeyNorm,
+    RopeConfig,
+    StackConfig,
+)
+from models.families.shared.fields import Fields, head_width
+from weights.rules import Drop, Rename, Rule
+
+
+def head_dim_of(fields: Fields, default: int | None = None) -> int:
+    """Width of one head: `head_dim`, else `default`, else an even share of the hidden size."""
+    hidden, heads = fields.integer("hidden_size", 4096), fields.integer("num_attention_heads", 32)
+    return fields.optional_integer("head_dim") or default or head_width(hidden, heads)
+
+
+def rms_norm(fields: Fields, default_eps: float = 1e-6, kind: Literal["rms", "rms_from_one"] = "rms") -> NormConfig:
+    """The norm of every place of the model."""
+    return NormConfig(kind, fields.number("rms_norm_eps", default_eps), bias=False)
+
+
+def gated_feed_forward(fields: Fields, intermediate_size: int, bias: bool = False) -> FeedForwardConfig:
+    return FeedForwardConfig(intermediate_size, fields.activation("hidden_act", "silu"), gated=True, bias=bias)
+
+
+def rotary_layer(
+    fields: Fields,
+    *,
+    head_dim: int,
+    num_kv_heads: int,
+    rope: RopeConfig | None,
+    norm: NormConfig,
+    feed_forward: FeedForwardConfig | MixtureOfExpertsConfig,
+    window: int | None = None,
+    qkv_bias: bool = False,
+    output_bias: bool = False,
+    scale: float | None = None,
+    score_cap: float | None = None,
+    query_key_norm: QueryKeyNorm | None = None,
+    norm_slots: Sequence[Literal["input", "output"]] = ("input",),
+    parallel: bool = False,
+) -> LayerConfig:
+    """One layer.
+
+    rope: rotary positions, None for a layer without positions.
+    window: sliding window in tokens, None for full attention.
+    scale: factor of the scores, None for one over the square root of `head_dim`.
+    norm_slots: places of a norm in each sublayer.
+    parallel: attention and feed-forward read the same norm, and both results are added.
+    """
+    norms = NormSlots(**dict.fromkeys(norm_slots, norm))
+    attention = AttentionConfig(
+        num_heads=fields.integer("num_attention_heads", 32),
+        num_kv_heads=num_kv_heads,
+        head_dim=head_dim,
+        scale=head_dim**-0.5 if scale is None else scale,
+        causal=True,
+        query_bias=qkv_bias,
+        key_bias=qkv_bias,
+        value_bias=qkv_bias,
+        output_bias=output_bias,
+        rope=rope,
+        query_key_norm=query_key_norm,
+        window=window,
+        score_cap=score_cap,
+    )
+    return LayerConfig(attention, norms, feed_forward, NormSlots() if parallel else norms, parallel=parallel)
+
+
+def rotary_decoder(
+    fields: Fields,
+    layers: Sequence[LayerConfig],
+    final_norm: NormConfig,
+    max_positions: int,
+    *,
+    default_tied: bool = False,
+    embedding_scale: float = 1.0,
+    logit_cap: float | None = None,
+) -> ModelConfig:
+    """The model of these layers.
+
+    default_tied: whether logits use the token embeddings if `config.json` has no `tie_word_embeddings`.
+    """
+    vocab_size = fields.integer("vocab_size")
+    return ModelConfig(
+        hidden_size=fields.integer("hidden_size", 4096),
+        vocab_size=vocab_size,
+        head=LanguageModelHead(tied=fields.flag("tie_word_embeddings", default_tied), cap=logit_cap),
+        decoder=StackConfig(EmbeddingConfig(vocab_size, embedding_scale), tuple(layers), final_norm=final_norm),
+        max_positions=max_positions,
+    )
+
+
+def rotary_rules(model: ModelConfig, hf: Mapping[str, Any], architecture: str) -> Sequence[Rule]:
+    """Tensor names of LLaMA, which most later decoders share.
+
+    `post_attention_layernorm` has two meanings: the norm of the attention output in families with output norms
+    (Gemma 2, OLMo 2), else the norm before the feed-forward.
+    """
+    assert model.decoder is not None
+    output_norms = model.decoder.layers[0].attention_norms.output is not None
+    tokens = "decoder.embedding.tokens.weight"
+    tied = isinstance(model.head, LanguageModelHead) and model.head.tied
+    layer, ours = r"model\.layers\.(\d+)\.", r"decoder.layers.\1."
+    return (
+        Rename(r"model\.embed_tokens\.weight", tokens),
+        Rename(layer + r"input_layernorm\.(weight|bias)", ours + r"attention_norms.input.\2"),
+        Rename(layer + r"self_attn\.q_proj\.(weight|bias)", ours + r"attention.query.\2"),
+        Rename(layer + r"self_attn\.k_proj\.(weight|bias)", ours + r"attention.key.\2"),
+        Rename(layer + r"self_attn\.v_proj\.(weight|bias)", ours + r"attention.value.\2"),
+        Rename(layer + r"self_attn\.o_proj\.(weight|bias)", ours + r"attention.output.\2"),
+        Rename(layer + r"self_attn\.q_norm\.weight", ours + "attention.query_norm.weight"),
+        Rename(layer + r"self_attn\.k_norm\.weight", ours + "attention.key_norm.weight"),
+        Rename(
+            layer + r"post_attention_layernorm\.(weight|bias)",
+            ours + ("attention_norms.output" if output_norms else "feed_forward_norms.input") + r".\2",
+        ),
+        Rename(layer + r"pre_feedforward_layernorm\.weight", ours + "feed_forward_norms.input.weight"),
+        Rename(layer + r"post_feedforward_layernorm\.weight", ours + "feed_forward_norms.output.weight"),
+        Rename(layer + r"mlp\.(gate|up|down)_proj\.(weight|bias)", ours + r"feed_forward.\2.\3"),
+        Rename(r"model\.norm\.(weight|bias)", r"decoder.final_norm.\1"),
+        Rename(r"lm_head\.weight", tokens if tied else "head.weight"),
+        Drop(layer + r"self_attn\.rotary_emb\.inv_freq"),
+    )

@@ -1,0 +1,55 @@
+"""T5 and its descendants under other heads: classes of a text by the decoder's last state, places of answers by all of
+its states, labels of tokens by the encoder alone."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from models.config import ClassificationHead, LanguageModelHead, ModelConfig, SpanHead, TokenClassificationHead
+from models.families.shared.family import Family, Task
+from models.families.shared.fields import Fields
+from models.families.shared.rename_rules import renamed
+from weights.rules import Rename, Rule
+
+
+def with_t5_heads(stem: str, family: Family) -> Family:
+    """The same family, with the heads that transformers has for it besides. stem: what its class names begin with.
+
+    The text goes through both stacks, as it does in BART, and what the decoder says at its end token is classified;
+    or what it says at each token, whether an answer begins or ends there.
+    """
+    texts, tokens, spans = (
+        f"{stem}For{task}" for task in ("SequenceClassification", "TokenClassification", "QuestionAnswering")
+    )
+    heads: dict[str, tuple[Task, ...]] = {
+        texts: ("classify",),
+        tokens: ("token_classify",),
+        spans: ("question_answer",),
+    }
+    worded, encoder = f"{stem}ForConditionalGeneration", f"{stem}EncoderModel"
+
+    def config(hf: Mapping[str, Any], architecture: str) -> ModelConfig:
+        fields = Fields({name: hf[name] for name in ("id2label", "num_labels", "decoder_start_token_id") if name in hf})
+        if architecture in (texts, spans):
+            start = fields.integer("decoder_start_token_id", 0, least=0)
+            if architecture == spans:
+                return replace(family.config(hf, worded), head=SpanHead(start_token_id=start))
+            head = ClassificationHead(fields.labels(), dense="tanh", pool="last", start_token_id=start)
+            return replace(family.config(hf, worded), head=head)
+        if architecture == tokens:
+            return replace(family.config(hf, encoder), head=TokenClassificationHead(fields.labels()))
+        return family.config(hf, architecture)
+
+    def rules(model: ModelConfig, hf: Mapping[str, Any], architecture: str) -> Sequence[Rule]:
+        if architecture not in heads:
+            return family.rules(model, hf, architecture)
+        stacks = family.rules(replace(model, head=LanguageModelHead(tied=True)), hf, worded)
+        return (
+            Rename(r"classification_head\.dense\.(weight|bias)", r"head.dense.\1"),
+            Rename(r"(?:classification_head\.out_proj|classifier|qa_outputs)\.(weight|bias)", r"head.output.\1"),
+            *renamed(stacks, "", r"(?:transformer\.)?"),
+        )
+
+    return replace(family, architectures={**family.architectures, **heads}, config=config, rules=rules)

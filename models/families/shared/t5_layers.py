@@ -1,0 +1,134 @@
+"""Layers of T5 and its successors: RMS pre-norm, position buckets, no biases (Raffel et al. 2020, arXiv:1910.10683)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from models.config import (
+    AttentionConfig,
+    BucketBiasConfig,
+    ConfigError,
+    EmbeddingConfig,
+    FeedForwardConfig,
+    LanguageModelHead,
+    LayerConfig,
+    ModelConfig,
+    NormConfig,
+    NormSlots,
+    PoolingHead,
+    StackConfig,
+)
+from models.families.shared.fields import Fields, activation, short
+from weights.rules import Drop, Rename, Rule
+
+TOKENS = "encoder.embedding.tokens.weight"
+
+
+def t5_model(
+    fields: Fields,
+    head: LanguageModelHead | PoolingHead,
+    *,
+    bias_per_layer: bool = False,
+    encoder_attention: AttentionConfig | None = None,
+    max_source_positions: int | None = None,
+) -> ModelConfig:
+    """Both stacks under a language model head; the encoder alone under a pooling head.
+
+    bias_per_layer: whether each layer has its own table of relative position biases.
+    encoder_attention: None for full attention.
+    max_source_positions: longest source text, None for no limit.
+    """
+    num_layers, encoder_only = fields.integer("num_layers"), isinstance(head, PoolingHead)
+    decoder: StackConfig | None = None
+    if not encoder_only:
+        num_decoder_layers = fields.integer("num_decoder_layers", num_layers)
+        decoder = _stack(fields, num_decoder_layers, t5_attention(fields, causal=True), bias_per_layer)
+    encoder_attention = encoder_attention or t5_attention(fields, causal=False)
+    return ModelConfig(
+        hidden_size=fields.integer("d_model"),
+        vocab_size=fields.integer("vocab_size"),
+        head=head,
+        encoder=_stack(fields, num_layers, encoder_attention, bias_per_layer),
+        decoder=decoder,
+        shared_embeddings=decoder is not None,
+        max_positions=max_source_positions if encoder_only else None,
+        max_source_positions=None if encoder_only else max_source_positions,
+    )
+
+
+def t5_attention(fields: Fields, *, causal: bool) -> AttentionConfig:
+    """Full attention without biases and without a scale, which T5 folds into the initial weights of the query."""
+    heads, head_dim = fields.integer("num_heads"), fields.integer("d_kv")
+    return AttentionConfig(heads, heads, head_dim, 1.0, causal, False, False, False, False)
+
+
+def t5_buckets(fields: Fields, *, bidirectional: bool, per_layer: bool = False) -> BucketBiasConfig:
+    return BucketBiasConfig(
+        num_buckets=fields.integer("relative_attention_num_buckets", 32),
+        max_distance=fields.integer("relative_attention_max_distance", 128),
+        bidirectional=bidirectional,
+        per_layer=per_layer,
+    )
+
+
+def _stack(fields: Fields, num_layers: int, attention: AttentionConfig, bias_per_layer: bool) -> StackConfig:
+    """One stack. attention: self-attention of all layers; if it is causal, the stack is a decoder."""
+    norm, decoder = NormConfig("rms", fields.number("layer_norm_epsilon", 1e-6), bias=False), attention.causal
+    norms = NormSlots(input=norm)
+    layer = LayerConfig(
+        attention=attention,
+        attention_norms=norms,
+        feed_forward=_feed_forward(fields),
+        feed_forward_norms=norms,
+        cross_attention=t5_attention(fields, causal=False) if decoder else None,
+        cross_attention_norms=norms if decoder else NormSlots(),
+    )
+    buckets = t5_buckets(fields, bidirectional=not decoder, per_layer=bias_per_layer)
+    embedding = EmbeddingConfig(fields.integer("vocab_size"))
+    return StackConfig(embedding, (layer,) * num_layers, final_norm=norm, score_bias=buckets)
+
+
+def _feed_forward(fields: Fields) -> FeedForwardConfig:
+    kind = fields.text("feed_forward_proj", "")
+    gated, name = kind.startswith("gated-"), kind.removeprefix("gated-")
+    if "-" in name:
+        raise ConfigError(f"'feed_forward_proj': {short(kind)} must be an activation, or `gated-` followed by one")
+    # Version 1.1 writes `gelu` for its tanh approximation.
+    name = "gelu_new" if kind == "gated-gelu" else name
+    activation(name, "feed_forward_proj")
+    # transformers also writes the two parsed settings, which take precedence.
+    gated, known = fields.flag("is_gated_act", gated), fields.activation("dense_act_fn", name)
+    return FeedForwardConfig(fields.integer("d_ff"), known, gated, bias=False)
+
+
+def t5_rules(model: ModelConfig) -> Sequence[Rule]:
+    tied = isinstance(model.head, LanguageModelHead) and model.head.tied
+    assert model.encoder is not None and isinstance(model.encoder.score_bias, BucketBiasConfig)
+    per_layer = model.encoder.score_bias.per_layer
+    biased = r"(\d+)" if per_layer else "0"
+    layer, ours = r"(encoder|decoder)\.block\.(\d+)\.layer\.", r"\1.layers.\2."
+    encoder_end, decoder_middle = r"encoder\.block\.(\d+)\.layer\.1\.", r"decoder\.block\.(\d+)\.layer\.1\."
+    return (
+        Rename(r"shared\.weight", TOKENS),
+        Rename(r"(?:encoder|decoder)\.embed_tokens\.weight", TOKENS),
+        Rename(
+            r"(encoder|decoder)\.block\." + biased + r"\.layer\.0\.SelfAttention\.relative_attention_bias\.weight",
+            r"\1.score_bias.layers.\2.weight" if per_layer else r"\1.score_bias.weight",
+        ),
+        Rename(layer + r"0\.layer_norm\.weight", ours + "attention_norms.input.weight"),
+        *(
+            Rename(layer + rf"\d\.{theirs}\.{short_name}\.weight", ours + f"{name}.{long_name}.weight")
+            for theirs, name in (("SelfAttention", "attention"), ("EncDecAttention", "cross_attention"))
+            for short_name, long_name in (("q", "query"), ("k", "key"), ("v", "value"), ("o", "output"))
+        ),
+        Rename(decoder_middle + r"layer_norm\.weight", r"decoder.layers.\1.cross_attention_norms.input.weight"),
+        Rename(encoder_end + r"layer_norm\.weight", r"encoder.layers.\1.feed_forward_norms.input.weight"),
+        Rename(layer + r"2\.layer_norm\.weight", ours + "feed_forward_norms.input.weight"),
+        Rename(layer + r"\d\.DenseReluDense\.wi_0\.weight", ours + "feed_forward.gate.weight"),
+        Rename(layer + r"\d\.DenseReluDense\.(?:wi|wi_1)\.weight", ours + "feed_forward.up.weight"),
+        Rename(layer + r"\d\.DenseReluDense\.wo\.weight", ours + "feed_forward.down.weight"),
+        Rename(r"(encoder|decoder)\.final_layer_norm\.weight", r"\1.final_norm.weight"),
+        Rename(r"lm_head\.weight", TOKENS if tied else "head.weight"),
+        # The first releases have one more table, which their own code does not use.
+        Drop(r"decoder\.block\.0\.layer\.1\.EncDecAttention\.relative_attention_bias\.weight"),
+    )

@@ -1,0 +1,36 @@
+"""Sliding windows of the layers of a decoder, where not all layers are alike."""
+
+from __future__ import annotations
+
+from models.config import ConfigError
+from models.families.shared.fields import Fields
+
+
+def upper_windows(fields: Fields) -> list[int | None]:
+    """Windows of Qwen2 and Qwen3: from layer `max_window_layers` up, or as `layer_types` says.
+
+    None in the list stands for full attention. `use_sliding_window` switches all windows on.
+    """
+    layers, window = fields.integer("num_hidden_layers", 32), switched_window(fields)
+    if fields.raw("layer_types") is None:
+        full = fields.integer("max_window_layers", 28, least=0)
+        return [window if index >= full else None for index in range(layers)]
+    return typed_windows(fields.raw("layer_types"), layers, window)
+
+
+def switched_window(fields: Fields, absent: int | None = 4096) -> int | None:
+    """The window that `use_sliding_window` switches on. absent: its width if the file names none."""
+    return fields.optional_integer("sliding_window", absent) if fields.flag("use_sliding_window", False) else None
+
+
+def typed_windows(layer_types: object, layers: int, window: int | None) -> list[int | None]:
+    """The window for layers of type `sliding_attention`, None for those of type `full_attention`.
+
+    Raises ConfigError if `layer_types` is not one of these two types for each layer, or needs a window that is unset.
+    """
+    known = ("full_attention", "sliding_attention")
+    if not isinstance(layer_types, list) or len(layer_types) != layers or any(k not in known for k in layer_types):
+        raise ConfigError(f"'layer_types' must name full_attention or sliding_attention for each of {layers} layers")
+    if window is None and "sliding_attention" in layer_types:
+        raise ConfigError("'layer_types' has sliding_attention, but 'use_sliding_window' or 'sliding_window' is unset")
+    return [window if kind == "sliding_attention" else None for kind in layer_types]

@@ -1,0 +1,1 @@
+"""One file or package per client dialect. A dialect has `ROUTES`, and imports no other dialect."""

@@ -1,0 +1,193 @@
+"""Schemas of the native dialect's answers, for the OpenAPI document and for tests that validate real answers."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import RootModel
+
+from server.api.route import AnswerBody
+
+
+class TopLogprob(AnswerBody):
+    id: int
+    token: str
+    logprob: float
+
+
+class TokenLogprobs(TopLogprob):
+    """Under the raw distribution: before temperature, penalties and masks."""
+
+    top: list[TopLogprob]
+
+
+class Usage(AnswerBody):
+    prompt_tokens: int
+    completion_tokens: int
+    total_tokens: int
+    cached_tokens: int
+
+
+class Timings(AnswerBody):
+    """Milliseconds of the slowest sequence in each phase; null if stop strings ended all sequences early."""
+
+    queue_ms: float | None
+    prefill_ms: float | None
+    decode_ms: float | None
+    total_ms: float
+
+
+class Choice(AnswerBody):
+    """One answer. `stop_reason`: the stop string or stop token that ended it, else null.
+
+    `prompt_logprobs`: one entry per prompt token, null for the first.
+    """
+
+    index: int
+    text: str
+    token_ids: list[int] | None = None
+    finish_reason: Literal["stop", "length", "timeout"]
+    stop_reason: str | int | None
+    score: float | None = None
+    logprobs: list[TokenLogprobs] | None = None
+    prompt_logprobs: list[TokenLogprobs | None] | None = None
+    prompt_index: int | None = None
+    attention: Alignment | None = None
+
+
+class Alignment(AnswerBody):
+    """`matrix`: one row per target token, one number per source token. Each row adds up to 1."""
+
+    source_tokens: list[str]
+    target_tokens: list[str]
+    matrix: list[list[float]]
+
+
+class GenerateAnswer(AnswerBody):
+    id: str
+    model: str
+    choices: list[Choice]
+    usage: Usage
+    seed: int
+    timings: Timings
+
+
+class Alternative(AnswerBody):
+    text: str
+    score: float | None
+
+
+class Translation(AnswerBody):
+    """`score`: sum of the segments' scores, null without beam search. `attention`: one entry per translated segment."""
+
+    text: str
+    source_lang: str | None
+    target_lang: str | None
+    score: float | None
+    alternatives: list[Alternative]
+    finish_reason: Literal["stop", "length", "timeout"]
+    token_ids: list[int] | None = None
+    logprobs: list[TokenLogprobs] | None = None
+    attention: list[Alignment] | None = None
+
+
+class TranslateAnswer(AnswerBody):
+    id: str
+    model: str
+    translations: list[Translation]
+    usage: Usage
+    seed: int
+    timings: Timings
+
+
+class Label(AnswerBody):
+    label: str
+    score: float
+
+
+class Token(AnswerBody):
+    """`start` and `end` are characters of the text; both are 0 for a special token."""
+
+    id: int
+    text: str
+    start: int
+    end: int
+    special: bool
+
+
+class EmbedAnswer(RootModel[list[list[float]]]):
+    """One vector per input, also for a single input."""
+
+
+class EmbedAllAnswer(RootModel[list[list[list[float]]]]):
+    """For each input, one vector per token, also for a single input."""
+
+
+class ClassifyAnswer(RootModel[list[Label] | list[list[Label]]]):
+    """Labels by falling score; a list of such lists for a list of inputs."""
+
+
+class SimilarityAnswer(RootModel[list[float]]):
+    """One cosine per sentence."""
+
+
+class Ranked(AnswerBody):
+    """`index`: place of the text in the request."""
+
+    index: int
+    score: float
+    text: str | None = None
+
+
+class RerankAnswer(RootModel[list[Ranked]]):
+    """Texts by falling score."""
+
+
+class Word(AnswerBody):
+    """`sequence`: the text with the word in place of the mask."""
+
+    score: float
+    token: int
+    token_str: str
+    sequence: str
+
+
+class FillMaskAnswer(RootModel[list[Word] | list[list[Word]]]):
+    """Words by falling probability; a list of such lists for a list of inputs."""
+
+
+class Entity(AnswerBody):
+    """`start` and `end` are characters of the text. Single tokens (aggregation "none") have `entity` and `index`."""
+
+    entity_group: str | None = None
+    entity: str | None = None
+    score: float
+    index: int | None = None
+    word: str
+    start: int
+    end: int
+
+
+class TokenClassifyAnswer(RootModel[list[Entity] | list[list[Entity]]]):
+    """Entities in the order of the text; a list of such lists for a list of inputs."""
+
+
+class FoundAnswer(AnswerBody):
+    """`start` and `end` are characters of the context."""
+
+    answer: str
+    score: float
+    start: int
+    end: int
+
+
+class QuestionAnswerAnswer(RootModel[list[FoundAnswer]]):
+    """Answers by falling score."""
+
+
+class TokenizeAnswer(RootModel[list[list[Token]]]):
+    """The tokens of each text."""
+
+
+class DetokenizeAnswer(RootModel[list[str]]):
+    """The text of each list of ids."""

@@ -1,0 +1,222 @@
+"""Request bodies of the native dialect (API.md sections 3 to 5), each with the specification that it asks for."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+
+from server.api.fields import (
+    MAX_ITEMS,
+    MAX_WORDS,
+    Body,
+    Count,
+    GenerationFields,
+    IdLists,
+    Prompt,
+    ShortText,
+    Texts,
+    TextsOrIds,
+    TextsOrPairs,
+    TimedBody,
+    one_or_many,
+)
+from server.operations.classify import ClassifySpec
+from server.operations.embed import EmbedAllSpec, EmbedSpec
+from server.operations.fill_mask import DEFAULT_TOP_K, FillMaskSpec
+from server.operations.generate import GenerateSpec
+from server.operations.question_answer import QuestionAnswerSpec
+from server.operations.rerank import RerankSpec
+from server.operations.similarity import SimilaritySpec
+from server.operations.token_classify import TokenClassifySpec
+from server.operations.tokenize import DetokenizeSpec, TokenizeSpec
+from server.operations.translate import TranslateSpec
+from server.operations.zero_shot_classify import DEFAULT_TEMPLATE, ZeroShotClassifySpec
+from server.text.truncation import TruncationSide
+
+
+def is_one(inputs: object) -> bool:
+    """Whether a field holds a single text or a single list of token ids, rather than a list of them."""
+    return isinstance(inputs, str) or (isinstance(inputs, list) and isinstance(inputs[0], int))
+
+
+def as_list(inputs: Any) -> list[Any]:
+    """The inputs of a request, one or many, as a list."""
+    return [inputs] if is_one(inputs) else inputs
+
+
+class TruncatedBody(TimedBody):
+    """Base of request bodies whose long texts are shortened unless `truncate` is false."""
+
+    truncate: bool | None = None
+    truncation_direction: TruncationSide | None = None
+
+    def truncation(self) -> TruncationSide | None:
+        return None if self.truncate is False else self.truncation_direction or "right"
+
+
+class GenerateBody(GenerationFields):
+    """`POST /generate`."""
+
+    prompt: Prompt
+
+    def spec(self) -> GenerateSpec:
+        return GenerateSpec(as_list(self.prompt), self.options(), self.model)
+
+
+class TranslateBody(GenerationFields):
+    """`POST /translate`."""
+
+    inputs: Texts
+    num_alternatives: Annotated[int | None, Field(ge=0, le=15)] = None
+    split_sentences: bool | None = None
+
+    def spec(self) -> TranslateSpec:
+        return TranslateSpec(
+            as_list(self.inputs), self.options(), self.num_alternatives or 0, self.split_sentences, self.model
+        )
+
+
+class EmbedAllBody(TruncatedBody):
+    """`POST /embed_all`. All fields of `/embed` except `pooling`."""
+
+    inputs: TextsOrIds
+    normalize: bool | None = None
+    dimensions: Annotated[int | None, Field(ge=1)] = None
+    prompt_name: Annotated[str | None, Field(max_length=64)] = None
+
+    def spec(self) -> EmbedAllSpec:
+        inputs = as_list(self.inputs)
+        return EmbedAllSpec(
+            inputs, self.model, self.normalize is not False, self.truncation(), self.dimensions, self.prompt_name
+        )
+
+
+class EmbedBody(EmbedAllBody):
+    """`POST /embed`."""
+
+    pooling: Literal["mean", "cls", "last", "max"] | None = None
+
+    def spec(self) -> EmbedSpec:
+        return EmbedSpec(**vars(super().spec()), pooling=self.pooling)
+
+
+class ClassifyBody(TruncatedBody):
+    """`POST /classify`. A list of strings is several texts; a pair is a list inside the list."""
+
+    inputs: TextsOrPairs
+    top_k: Annotated[int | None, Field(ge=1)] = None
+    function_to_apply: Literal["softmax", "sigmoid", "none"] | None = None
+    raw_scores: bool | None = None
+
+    def spec(self) -> ClassifySpec:
+        inputs = as_list(self.inputs)
+        return ClassifySpec(
+            [(one,) if isinstance(one, str) else tuple(one) for one in inputs],
+            self.model,
+            self.function_to_apply,
+            bool(self.raw_scores),
+            self.top_k,
+            self.truncation(),
+        )
+
+
+class Sentences(BaseModel):
+    """A sentence, and the sentences to compare with it."""
+
+    model_config = ConfigDict(strict=True, extra="forbid")
+
+    source_sentence: str
+    sentences: Annotated[list[str], Field(min_length=1, max_length=MAX_ITEMS)]
+
+
+class SimilarityBody(TruncatedBody):
+    """`POST /similarity`."""
+
+    inputs: Sentences
+    prompt_name: Annotated[str | None, Field(max_length=64)] = None
+
+    def spec(self) -> SimilaritySpec:
+        inputs = self.inputs
+        return SimilaritySpec(inputs.source_sentence, inputs.sentences, self.model, self.truncation(), self.prompt_name)
+
+
+class RerankBody(TruncatedBody):
+    """`POST /rerank`. `raw_scores`: logits instead of numbers from 0 to 1."""
+
+    query: Annotated[str, Field(min_length=1)]
+    texts: Annotated[list[str], Field(min_length=1, max_length=MAX_ITEMS)]
+    raw_scores: bool | None = None
+    return_text: bool | None = None
+
+    def spec(self) -> RerankSpec:
+        return RerankSpec(self.query, self.texts, self.model, bool(self.raw_scores), self.truncation())
+
+
+class FillMaskBody(TimedBody):
+    """`POST /fill_mask`. `targets`: consider only these words, each one token of the vocabulary."""
+
+    inputs: Texts
+    top_k: Annotated[int | None, Field(ge=1, le=MAX_WORDS)] = None
+    targets: Annotated[
+        list[ShortText] | None, BeforeValidator(one_or_many), Field(min_length=1, max_length=MAX_WORDS)
+    ] = None
+
+    def spec(self) -> FillMaskSpec:
+        return FillMaskSpec(as_list(self.inputs), self.model, self.top_k or DEFAULT_TOP_K, self.targets or ())
+
+
+class TokenClassifyBody(TimedBody):
+    """`POST /token_classify`. `stride`: tokens that neighbouring windows of a long text have in common."""
+
+    inputs: Texts
+    aggregation_strategy: Literal["none", "simple", "first", "average", "max"] | None = None
+    stride: Count | None = None
+
+    def spec(self) -> TokenClassifySpec:
+        return TokenClassifySpec(as_list(self.inputs), self.model, self.aggregation_strategy or "simple", self.stride)
+
+
+class QuestionAnswerBody(TimedBody):
+    """`POST /question_answer`."""
+
+    question: Annotated[str, Field(min_length=1)]
+    context: Annotated[str, Field(min_length=1)]
+    top_k: Annotated[int | None, Field(ge=1, le=MAX_WORDS)] = None
+
+    def spec(self) -> QuestionAnswerSpec:
+        return QuestionAnswerSpec(self.question, self.context, self.model, self.top_k or 1)
+
+
+class ZeroShotClassifyBody(TimedBody):
+    """`POST /zero_shot_classify`. `hypothesis_template`: a sentence about a text, with `{}` in place of the label."""
+
+    inputs: Texts
+    candidate_labels: Annotated[list[ShortText], Field(min_length=1, max_length=MAX_ITEMS)]
+    hypothesis_template: Annotated[str | None, Field(min_length=2, max_length=1024)] = None
+    multi_label: bool | None = None
+
+    def spec(self) -> ZeroShotClassifySpec:
+        inputs = as_list(self.inputs)
+        template = self.hypothesis_template or DEFAULT_TEMPLATE
+        return ZeroShotClassifySpec(inputs, self.candidate_labels, self.model, template, bool(self.multi_label))
+
+
+class TokenizeBody(Body):
+    """`POST /tokenize`."""
+
+    inputs: Texts
+    add_special_tokens: bool | None = None
+
+    def spec(self) -> TokenizeSpec:
+        return TokenizeSpec(as_list(self.inputs), self.add_special_tokens is not False, self.model)
+
+
+class DetokenizeBody(Body):
+    """`POST /detokenize`."""
+
+    ids: IdLists
+    skip_special_tokens: bool | None = None
+
+    def spec(self) -> DetokenizeSpec:
+        return DetokenizeSpec(as_list(self.ids), self.skip_special_tokens is not False, self.model)

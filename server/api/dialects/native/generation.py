@@ -1,0 +1,179 @@
+"""Rendering of `/generate` and `/translate`: whole answers, and server-sent events."""
+
+from __future__ import annotations
+
+import uuid
+from typing import Any
+
+from server.api.dialects.native.bodies import GenerateBody, TranslateBody, is_one
+from server.api.sse import frame
+from server.errors import RequestError
+from server.ipc.messages import TokenLogprob
+from server.operations.generate import GeneratedChoice, GenerateResult
+from server.operations.generated_text import Alignment, ScoredToken, TextDelta
+from server.operations.generation_run import Timings, Usage
+from server.operations.segments import SegmentDelta
+from server.operations.translate import TranslateResult, Translation
+
+
+class GenerateRenderer:
+    """Answers of `POST /generate`. Events: `token` for new text, then `done` with the whole answer, or `error`."""
+
+    def __init__(self, body: GenerateBody) -> None:
+        self.body = body
+        self.id = f"gen-{uuid.uuid4().hex}"
+
+    def deltas(self, deltas: list[TextDelta]) -> bytes:
+        return b"".join(
+            [
+                frame(
+                    "token",
+                    {
+                        "id": self.id,
+                        "index": delta.answer.index,
+                        "text": delta.text,
+                        "tokens": _tokens(delta.token_ids, delta.logprobs),
+                    },
+                )
+                for delta in deltas
+                if delta.text or delta.token_ids
+            ]
+        )
+
+    def end(self, result: GenerateResult) -> bytes:
+        return frame("done", self.whole(result))
+
+    def error(self, error: RequestError, request_id: str) -> bytes:
+        return frame("error", error.body(request_id))
+
+    def whole(self, result: GenerateResult) -> dict[str, Any]:
+        return {
+            "id": self.id,
+            "model": result.model,
+            "choices": [self._choice(index, choice) for index, choice in enumerate(result.choices)],
+            "usage": _usage(result.usage),
+            "seed": result.seed,
+            "timings": _timings(result.timings),
+        }
+
+    def _choice(self, index: int, choice: GeneratedChoice) -> dict[str, Any]:
+        rendered: dict[str, Any] = {"index": index, "text": choice.text}
+        if self.body.return_token_ids:
+            rendered["token_ids"] = choice.token_ids
+        rendered["finish_reason"] = choice.finish_reason
+        rendered["stop_reason"] = choice.stop_reason
+        if choice.score is not None:
+            rendered["score"] = choice.score
+        if choice.logprobs is not None:
+            rendered["logprobs"] = [_scored(token) for token in choice.logprobs]
+        if choice.prompt_logprobs is not None:
+            rendered["prompt_logprobs"] = [token and _scored(token) for token in choice.prompt_logprobs]
+        if choice.attention is not None:
+            rendered["attention"] = _alignment(choice.attention)
+        if not is_one(self.body.prompt):
+            rendered["prompt_index"] = choice.prompt_index
+        return rendered
+
+
+class TranslateRenderer:
+    """Answers of `POST /translate`. Events: `token` for new text in the order of the text, then `done`, or `error`."""
+
+    def __init__(self, body: TranslateBody) -> None:
+        self.body = body
+        self.id = f"tr-{uuid.uuid4().hex}"
+
+    def deltas(self, deltas: list[SegmentDelta]) -> bytes:
+        return b"".join(
+            [
+                frame(
+                    "token",
+                    {
+                        "id": self.id,
+                        "index": delta.input,
+                        "segment": delta.segment,
+                        "text": delta.text,
+                        "tokens": _tokens(delta.token_ids, delta.logprobs),
+                    },
+                )
+                for delta in deltas
+            ]
+        )
+
+    def end(self, result: TranslateResult) -> bytes:
+        return frame("done", self.whole(result))
+
+    def error(self, error: RequestError, request_id: str) -> bytes:
+        return frame("error", error.body(request_id))
+
+    def whole(self, result: TranslateResult) -> dict[str, Any]:
+        return {
+            "id": self.id,
+            "model": result.model,
+            "translations": [self._translation(one) for one in result.translations],
+            "usage": _usage(result.usage),
+            "seed": result.seed,
+            "timings": _timings(result.timings),
+        }
+
+    def _translation(self, translation: Translation) -> dict[str, Any]:
+        rendered: dict[str, Any] = {
+            "text": translation.text,
+            "source_lang": translation.source_lang,
+            "target_lang": translation.target_lang,
+            "score": translation.score,
+            "alternatives": [{"text": text, "score": score} for text, score in translation.alternatives],
+            "finish_reason": translation.finish_reason,
+        }
+        if self.body.return_token_ids:
+            rendered["token_ids"] = translation.token_ids
+        if translation.logprobs is not None:
+            rendered["logprobs"] = [_scored(token) for token in translation.logprobs]
+        if translation.alignments is not None:
+            rendered["attention"] = [_alignment(alignment) for alignment in translation.alignments]
+        return rendered
+
+
+def _tokens(token_ids: list[int], logprobs: list[TokenLogprob]) -> list[dict[str, Any]]:
+    """The tokens of a `token` event."""
+    if not logprobs:
+        return [{"id": token_id} for token_id in token_ids]
+    return [{"id": entry.token_id, "logprob": entry.logprob} for entry in logprobs]
+
+
+def _scored(token: ScoredToken) -> dict[str, Any]:
+    return {
+        "id": token.token_id,
+        "token": token.token,
+        "logprob": token.logprob,
+        "top": [{"id": token_id, "token": text, "logprob": logprob} for token_id, text, logprob in token.top],
+    }
+
+
+def _alignment(alignment: Alignment) -> dict[str, Any]:
+    return {
+        "source_tokens": alignment.source_tokens,
+        "target_tokens": alignment.target_tokens,
+        "matrix": alignment.matrix,
+    }
+
+
+def _usage(usage: Usage) -> dict[str, int]:
+    return {
+        "prompt_tokens": usage.prompt_tokens,
+        "completion_tokens": usage.completion_tokens,
+        "total_tokens": usage.total_tokens,
+        "cached_tokens": usage.cached_tokens,
+    }
+
+
+def _timings(timings: Timings) -> dict[str, float | None]:
+    return {
+        "queue_ms": _milliseconds(timings.queue_seconds),
+        "prefill_ms": _milliseconds(timings.prefill_seconds),
+        "decode_ms": _milliseconds(timings.decode_seconds),
+        "total_ms": _milliseconds(timings.total_seconds),
+    }
+
+
+def _milliseconds(seconds: float | None) -> float | None:
+    return None if seconds is None else round(seconds * 1000, 3)

@@ -1,0 +1,219 @@
+"""The routes of the native dialect, and the rendering of encoder results."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import asdict
+from typing import Any, TypeVar
+
+from server.api.dialects.native import answers, bodies
+from server.api.dialects.native.examples import EXAMPLES
+from server.api.dialects.native.generation import GenerateRenderer, TranslateRenderer
+from server.api.route import JsonRoute, Route, StreamingRoute
+from server.operations.classify import LabelScore, classify
+from server.operations.embed import embed, embed_all
+from server.operations.entities import Entity
+from server.operations.fill_mask import FilledMask, fill_mask
+from server.operations.generate import generate
+from server.operations.question_answer import question_answer
+from server.operations.rerank import RankedText, rerank
+from server.operations.similarity import similarity
+from server.operations.token_classify import token_classify
+from server.operations.tokenize import TextToken, detokenize, tokenize
+from server.operations.translate import translate
+from server.operations.zero_shot_classify import zero_shot_classify
+
+Item = TypeVar("Item")
+
+
+def _nested(body: Any, results: Sequence[Sequence[Item]], render: Callable[[Item], Any]) -> list[Any]:
+    """A list per input; for a single input, its list alone."""
+    rendered = [[render(item) for item in result] for result in results]
+    return rendered[0] if isinstance(body.inputs, str) else rendered
+
+
+def _label(label: LabelScore) -> dict[str, Any]:
+    return {"label": label.label, "score": label.score}
+
+
+def _ranked(body: bodies.RerankBody, ranked: list[RankedText]) -> list[dict[str, Any]]:
+    return [
+        {"index": one.index, "score": one.score} | ({"text": one.text} if body.return_text else {}) for one in ranked
+    ]
+
+
+def _filled(filled: FilledMask) -> dict[str, Any]:
+    return {
+        "score": filled.score,
+        "token": filled.token_id,
+        "token_str": filled.token,
+        "sequence": filled.sequence,
+    }
+
+
+def _entity(entity: Entity) -> dict[str, Any]:
+    if entity.index is None:
+        name: dict[str, Any] = {"entity_group": entity.label, "score": entity.score}
+    else:
+        name = {"entity": entity.label, "score": entity.score, "index": entity.index}
+    return name | {"word": entity.word, "start": entity.start, "end": entity.end}
+
+
+def _token(token: TextToken) -> dict[str, Any]:
+    return {
+        "id": token.token_id,
+        "text": token.text,
+        "start": token.start,
+        "end": token.end,
+        "special": token.special,
+    }
+
+
+ROUTES: tuple[Route[Any, Any, Any], ...] = (
+    StreamingRoute(
+        path="/generate",
+        operation="generate",
+        description="Continue prompts with a decoder, or answer source texts with an encoder-decoder.",
+        body=bodies.GenerateBody,
+        answer=answers.GenerateAnswer,
+        example=EXAMPLES["generate"],
+        parse=bodies.GenerateBody.spec,
+        run=generate,
+        renderer=GenerateRenderer,
+    ),
+    StreamingRoute(
+        path="/translate",
+        operation="translate",
+        description="Translate texts, sentence by sentence unless `split_sentences` is false.",
+        body=bodies.TranslateBody,
+        answer=answers.TranslateAnswer,
+        example=EXAMPLES["translate"],
+        parse=bodies.TranslateBody.spec,
+        run=translate,
+        renderer=TranslateRenderer,
+    ),
+    JsonRoute(
+        path="/embed",
+        operation="embed",
+        description="One vector for each input.",
+        body=bodies.EmbedBody,
+        answer=answers.EmbedAnswer,
+        example=EXAMPLES["embed"],
+        parse=bodies.EmbedBody.spec,
+        run=embed,
+        render=lambda body, vectors: vectors,
+    ),
+    JsonRoute(
+        path="/embed_all",
+        operation="embed_all",
+        description="One vector for each token of each input, special tokens included.",
+        body=bodies.EmbedAllBody,
+        answer=answers.EmbedAllAnswer,
+        example=EXAMPLES["embed_all"],
+        parse=bodies.EmbedAllBody.spec,
+        run=embed_all,
+        render=lambda body, matrices: matrices,
+        large_answers=True,
+    ),
+    JsonRoute(
+        path="/classify",
+        operation="classify",
+        description="Labels by falling score, for a text, a pair of texts, or a list of either.",
+        body=bodies.ClassifyBody,
+        answer=answers.ClassifyAnswer,
+        example=EXAMPLES["classify"],
+        parse=bodies.ClassifyBody.spec,
+        run=classify,
+        render=lambda body, labels: _nested(body, labels, _label),
+        aliases=("/predict",),
+    ),
+    JsonRoute(
+        path="/similarity",
+        operation="similarity",
+        description="The cosine between the source sentence and each of the others, from -1 to 1, in their order.",
+        body=bodies.SimilarityBody,
+        answer=answers.SimilarityAnswer,
+        example=EXAMPLES["similarity"],
+        parse=bodies.SimilarityBody.spec,
+        run=similarity,
+        render=lambda body, cosines: cosines,
+    ),
+    JsonRoute(
+        path="/rerank",
+        operation="rerank",
+        description="Texts by falling relevance to a query: scores from 0 to 1, or logits with `raw_scores`.",
+        body=bodies.RerankBody,
+        answer=answers.RerankAnswer,
+        example=EXAMPLES["rerank"],
+        parse=bodies.RerankBody.spec,
+        run=rerank,
+        render=_ranked,
+    ),
+    JsonRoute(
+        path="/fill_mask",
+        operation="fill_mask",
+        description="Words for the mask of each text, by falling probability; nested for a list of texts.",
+        body=bodies.FillMaskBody,
+        answer=answers.FillMaskAnswer,
+        example=EXAMPLES["fill_mask"],
+        parse=bodies.FillMaskBody.spec,
+        run=fill_mask,
+        render=lambda body, filled: _nested(body, filled, _filled),
+    ),
+    JsonRoute(
+        path="/token_classify",
+        operation="token_classify",
+        description="The entities of each text, with their places in it; nested for a list of texts.",
+        body=bodies.TokenClassifyBody,
+        answer=answers.TokenClassifyAnswer,
+        example=EXAMPLES["token_classify"],
+        parse=bodies.TokenClassifyBody.spec,
+        run=token_classify,
+        render=lambda body, entities: _nested(body, entities, _entity),
+        aliases=("/ner",),
+    ),
+    JsonRoute(
+        path="/question_answer",
+        operation="question_answer",
+        description="The likeliest answers by falling score, with their places in the context.",
+        body=bodies.QuestionAnswerBody,
+        answer=answers.QuestionAnswerAnswer,
+        example=EXAMPLES["question_answer"],
+        parse=bodies.QuestionAnswerBody.spec,
+        run=question_answer,
+        render=lambda body, found: [asdict(answer) for answer in found],
+    ),
+    JsonRoute(
+        path="/zero_shot_classify",
+        operation="zero_shot_classify",
+        description="Labels by falling score: over all labels together, or each alone with `multi_label`.",
+        body=bodies.ZeroShotClassifyBody,
+        answer=answers.ClassifyAnswer,
+        example=EXAMPLES["zero_shot_classify"],
+        parse=bodies.ZeroShotClassifyBody.spec,
+        run=zero_shot_classify,
+        render=lambda body, labels: _nested(body, labels, _label),
+    ),
+    JsonRoute(
+        path="/tokenize",
+        operation="tokenize",
+        description="The tokens of each text, with their places in it.",
+        body=bodies.TokenizeBody,
+        answer=answers.TokenizeAnswer,
+        example=EXAMPLES["tokenize"],
+        parse=bodies.TokenizeBody.spec,
+        run=tokenize,
+        render=lambda body, texts: [[_token(token) for token in tokens] for tokens in texts],
+    ),
+    JsonRoute(
+        path="/detokenize",
+        operation="detokenize",
+        description="The text of each list of token ids.",
+        body=bodies.DetokenizeBody,
+        answer=answers.DetokenizeAnswer,
+        example=EXAMPLES["detokenize"],
+        parse=bodies.DetokenizeBody.spec,
+        run=detokenize,
+        render=lambda body, texts: texts,
+    ),
+)

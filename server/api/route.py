@@ -1,0 +1,243 @@
+"""One record per route: request schema, parsing, operation, rendering and error shape. Every dialect is a list of them.
+
+`respond` is the same for all routes: read the body, parse it, run the operation while watching the connection, render.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from abc import ABC, abstractmethod
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, Generic, Protocol, TypeVar
+
+import orjson
+from pydantic import BaseModel, ConfigDict
+from starlette.requests import Request
+from starlette.responses import Response
+
+from server.api.body import read
+from server.api.sse import EventStream, EventWriter, watch_disconnect
+from server.api.state import State, arrival, cache_salt, of
+from server.errors import ClientGone, RequestError
+from server.ipc.call import Call
+from server.operations.cost import Cost
+from server.operations.generation_run import Run
+from server.operations.runtime import Runtime, ServedModel
+
+
+class AnswerBody(BaseModel):
+    """Base of every answer schema: fields that are not documented are an error."""
+
+    model_config = ConfigDict(extra="forbid", protected_namespaces=())
+
+
+class Spec(Protocol):
+    """What an operation receives. `cost` bounds its work before any of it is done."""
+
+    def cost(self, model: ServedModel) -> Cost: ...
+
+
+BodyT = TypeVar("BodyT", bound=BaseModel)
+SpecT = TypeVar("SpecT", bound=Spec)
+ResultT = TypeVar("ResultT")
+DeltaT = TypeVar("DeltaT")
+RenderedT = TypeVar("RenderedT", contravariant=True)
+
+
+@dataclass(frozen=True)
+class ErrorShape:
+    """How a dialect reports errors.
+
+    statuses: HTTP statuses that differ from those of `server.errors`.
+    body: the JSON body, from the error and the request id.
+    """
+
+    statuses: Mapping[int, int] = field(default_factory=dict)
+    body: Callable[[RequestError, str], Any] = lambda error, request_id: error.body(request_id)
+
+    def status(self, error: RequestError) -> int:
+        return self.statuses.get(error.status, error.status)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Route(ABC, Generic[BodyT, SpecT, ResultT]):
+    """A route that runs one operation.
+
+    operation: name of the operation, as in `ServedModel.operations`.
+    name: operation id in the OpenAPI document, if it differs from `operation`.
+    description: for the OpenAPI document.
+    body, answer: schemas of the request and of the answer.
+    example: a valid request and its answer, for the OpenAPI document.
+    run: the operation itself.
+    aliases: further paths, not in the OpenAPI document.
+    errors: how errors are reported.
+    """
+
+    path: str
+    operation: str
+    name: str = ""
+    description: str
+    body: type[BodyT]
+    answer: type[BaseModel]
+    example: tuple[Mapping[str, Any], Any]
+    run: Callable[[Runtime, Call, SpecT], Awaitable[ResultT]]
+    aliases: tuple[str, ...] = ()
+    errors: ErrorShape = ErrorShape()
+    media_type: ClassVar[str] = "application/json"
+
+    @property
+    def operation_id(self) -> str:
+        return self.name or self.operation
+
+    @abstractmethod
+    async def respond(self, request: Request) -> Response:
+        """Answer one request. Raises RequestError."""
+
+    async def read(self, request: Request, state: State) -> BodyT:
+        """The validated body."""
+        return await read(request, self.body, state.settings.max_body_bytes, state.settings.body_timeout_seconds)
+
+    def call(self, request: Request, state: State, body: BodyT) -> Call:
+        """The engine work of a request, with its deadline."""
+        deadline = state.deadline(request, getattr(body, "timeout_ms", None))
+        return Call(state.client, deadline, arrival(request), cache_salt(request))
+
+
+@dataclass(frozen=True, kw_only=True)
+class JsonRoute(Route[BodyT, SpecT, ResultT]):
+    """A route that answers with one JSON document.
+
+    parse: the specification that a body asks for. Raises InvalidRequest.
+    render: the JSON value of a result.
+    large_answers: build the JSON in a thread, because it takes long.
+    """
+
+    parse: Callable[[BodyT], SpecT]
+    render: Callable[[BodyT, ResultT], Any]
+    large_answers: bool = False
+
+    async def respond(self, request: Request) -> Response:
+        state = of(request)
+        body = await self.read(request, state)
+        with self.call(request, state, body) as call:
+            async with leaving_on_disconnect(request, call):
+                result = await self.run(state.runtime, call, self.parse(body))
+        if self.large_answers:
+            return await state.runtime.in_thread(lambda: json_response(self.render(body, result)))
+        return json_response(self.render(body, result))
+
+
+class Renderer(Protocol[DeltaT, RenderedT]):
+    """Renders the result of one request of a `StreamingRoute`, whole or as a stream. One instance per request."""
+
+    def whole(self, result: RenderedT) -> Any:
+        """The JSON value of the answer without streaming."""
+
+    def deltas(self, deltas: list[DeltaT]) -> bytes:
+        """New deltas as bytes of the stream; empty bytes are not sent."""
+
+    def end(self, result: RenderedT) -> bytes:
+        """The end of a complete stream."""
+
+    def error(self, error: RequestError, request_id: str) -> bytes:
+        """The end of a stream that failed."""
+
+
+class StreamingSpec(Spec, Protocol):
+    """A specification whose result can be streamed."""
+
+    @property
+    def stream(self) -> bool: ...
+
+
+StreamingSpecT = TypeVar("StreamingSpecT", bound=StreamingSpec)
+
+
+@dataclass(frozen=True, kw_only=True)
+class StreamingRoute(
+    Route[BodyT, StreamingSpecT, Run[DeltaT, ResultT]], Generic[BodyT, StreamingSpecT, DeltaT, ResultT]
+):
+    """A route whose result can be read in parts.
+
+    Nothing is sent before the first deltas, so that a failure until then still gets its HTTP status. A failure after
+    the first byte is one error event, and the stream ends without its end event.
+
+    parse: the specification that a body asks for. Raises InvalidRequest.
+    renderer: creates the renderer of one request.
+    """
+
+    parse: Callable[[BodyT], StreamingSpecT]
+    renderer: Callable[[BodyT], Renderer[DeltaT, ResultT]]
+
+    async def respond(self, request: Request) -> Response:
+        state = of(request)
+        body = await self.read(request, state)
+        call = self.call(request, state, body)
+        try:
+            spec = self.parse(body)
+            async with leaving_on_disconnect(request, call):
+                run = await self.run(state.runtime, call, spec)
+                if not spec.stream:
+                    await run.complete()
+                    return json_response(self.renderer(body).whole(run.result()))
+                first = await run.begin()
+        except BaseException:
+            call.close()
+            raise
+        stream = _Stream(state, call, run, self.renderer(body), first, request.scope["triptych.request_id"])
+        return EventStream(stream.events, call.leave)
+
+
+@dataclass
+class _Stream(Generic[DeltaT, ResultT]):
+    """One streamed answer, from the first deltas to the end."""
+
+    state: State
+    call: Call
+    run: Run[DeltaT, ResultT]
+    renderer: Renderer[DeltaT, ResultT]
+    first: list[DeltaT]
+    request_id: str
+
+    async def events(self, writer: EventWriter) -> AsyncGenerator[bytes, None]:
+        """Write deltas in the call that receives them from the worker, and yield all bytes that have to wait."""
+        metrics, renderer = self.state.metrics, self.renderer
+
+        def sink(deltas: list[DeltaT]) -> bool:
+            frames = renderer.deltas(deltas)
+            return not frames or writer.write(frames)
+
+        metrics.streams_open.inc()
+        try:
+            with self.call:
+                if not sink(self.first):
+                    yield writer.take()
+                while await self.run.forward(sink):
+                    yield writer.take()
+                yield renderer.end(self.run.result())
+        except ClientGone:
+            raise
+        except RequestError as error:
+            metrics.rejected.labels(error.code).inc()
+            yield renderer.error(error, self.request_id)
+        finally:
+            metrics.streams_open.dec()
+
+
+def json_response(value: Any) -> Response:
+    """A JSON answer; float32 arrays become lists of numbers."""
+    return Response(orjson.dumps(value, option=orjson.OPT_SERIALIZE_NUMPY), media_type="application/json")
+
+
+@contextlib.asynccontextmanager
+async def leaving_on_disconnect(request: Request, call: Call) -> AsyncIterator[None]:
+    """While inside, a disconnect of the client ends the call. The body must have been read."""
+    watcher = asyncio.create_task(watch_disconnect(request.receive, call.leave))
+    try:
+        yield
+    finally:
+        watcher.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await watcher

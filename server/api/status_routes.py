@@ -1,0 +1,135 @@
+"""`GET /health`, `/ready`, `/info`, `/metrics`: for probes, operators and Prometheus. API.md section 8."""
+
+from __future__ import annotations
+
+from fastapi import APIRouter
+from starlette.requests import Request
+from starlette.responses import Response
+
+from server.api.dialects.registry import paths_of
+from server.api.documents import describe_status
+from server.api.fields import MAX_ITEMS
+from server.api.route import AnswerBody, json_response
+from server.api.state import of
+from server.api.telemetry import version
+from server.errors import NotReady
+from server.metrics import CONTENT_TYPE
+from server.operations.runtime import ServedModel
+
+router = APIRouter()
+
+
+class Status(AnswerBody):
+    status: str
+
+
+class ModelDescription(AnswerBody):
+    name: str
+    family: str
+    architecture: str
+    tasks: list[str]
+    routes: list[str]
+    dtype: str
+    quantization: str | None
+    adapter_of: str | None
+    parameters: int
+    weight_bytes: int
+    kv_bytes: int
+    vocab_size: int
+    hidden_size: int
+    context_tokens: int
+    source_tokens: int | None
+    labels: list[str]
+    languages: list[str]
+
+
+class ServerLimits(AnswerBody):
+    max_body_bytes: int
+    max_audio_bytes: int
+    max_audio_seconds: float
+    max_text_characters: int
+    max_items: int
+    max_queue_requests: int
+    max_queue_tokens: int
+    max_timeout_ms: int
+
+
+class InfoAnswer(AnswerBody):
+    name: str
+    version: str
+    device: str
+    models: list[ModelDescription]
+    limits: ServerLimits
+
+
+@router.get("/health", **describe_status("health", Status, {"status": "ok"}))
+async def health(request: Request) -> Response:
+    """200 while the server runs and has not given up on its worker."""
+    if of(request).failed():
+        raise NotReady("the worker could not be brought back; restart the server")
+    return json_response({"status": "ok"})
+
+
+@router.get("/ready", **describe_status("ready", Status, {"status": "ready"}))
+async def ready(request: Request) -> Response:
+    """200 when every model is loaded, the worker is alive and the server is not draining."""
+    state = of(request)
+    if state.draining:
+        raise NotReady("the server is shutting down", retry_after=5)
+    if not state.ready:
+        raise NotReady("the models are loading, or the worker is being replaced", retry_after=2)
+    return json_response({"status": "ready"})
+
+
+@router.get("/info", **describe_status("info", InfoAnswer))
+async def info(request: Request) -> Response:
+    """What is running: version, device, models, limits."""
+    state = of(request)
+    settings = state.settings
+    return json_response(
+        {
+            "name": "triptych",
+            "version": version(),
+            "device": state.client.device,
+            "models": [_describe(model) for model in state.runtime.loaded()],
+            "limits": {
+                "max_body_bytes": settings.max_body_bytes,
+                "max_audio_bytes": settings.max_audio_bytes,
+                "max_audio_seconds": settings.max_audio_seconds,
+                "max_text_characters": settings.max_text_characters,
+                "max_items": MAX_ITEMS,
+                "max_queue_requests": settings.max_queue_requests,
+                "max_queue_tokens": settings.max_queue_tokens,
+                "max_timeout_ms": int(settings.max_timeout_seconds * 1000),
+            },
+        }
+    )
+
+
+def _describe(model: ServedModel) -> dict[str, object]:
+    about = model.info
+    return {
+        "name": about.name,
+        "family": about.family,
+        "architecture": about.architecture,
+        "tasks": about.tasks,
+        "routes": paths_of(model),
+        "dtype": about.dtype,
+        "quantization": about.quantization,
+        "adapter_of": about.adapter_of or None,
+        "parameters": about.parameters,
+        "weight_bytes": about.weight_bytes,
+        "kv_bytes": about.kv_bytes,
+        "vocab_size": about.vocab_size,
+        "hidden_size": about.hidden_size,
+        "context_tokens": about.context_tokens,
+        "source_tokens": about.source_tokens or None,
+        "labels": about.labels,
+        "languages": model.languages(),
+    }
+
+
+@router.get("/metrics", **describe_status("metrics"))
+async def metrics(request: Request) -> Response:
+    """Prometheus text."""
+    return Response(of(request).metrics.render(), media_type=CONTENT_TYPE)

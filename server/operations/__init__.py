@@ -1,0 +1,19 @@
+"""What a request asks for, without HTTP and JSON: a typed specification in, deltas and a result out.
+
+| file                                  | what it is                                                                  |
+|---------------------------------------|-----------------------------------------------------------------------------|
+| `generate`, `translate`               | text from a decoder or an encoder-decoder, as a run that can be streamed     |
+| `embed`, `classify`, `rerank`, ...    | one file per encoder operation                                              |
+| `tokenize`, `transcribe`              | tokens of texts; text of recordings                                         |
+| `cost`                                | upper bounds of a specification's work, before any of it is done            |
+| `runtime`                             | loaded models, the engine client, tokenizer threads                         |
+| `encode`                              | shared by encoder operations: texts to engine items, numbers back           |
+| `generation_options`                  | decoding options of a request, and the combinations that contradict          |
+| `generation_params`                   | options and checkpoint defaults to engine parameters                        |
+| `prompts`                             | token ids of prompts and decoder starts, and the room that the context has   |
+| `grammar`                             | text formats (JSON schema, regular expression, choice) to grammars          |
+| `generated_text`, `generation_run`    | tokens to text; a submitted request, from its first delta to its result     |
+| `segments`, `spans`, `entities`, `entailment` | parts of one operation each                                         |
+
+Imports no HTTP framework, no pydantic and no torch.
+"""

@@ -1,0 +1,100 @@
+"""Scores of a checkpoint's classes for texts and pairs of texts."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+
+from server.errors import InvalidRequest
+from server.ipc.call import Call
+from server.ipc.descriptions import ModelInfo
+from server.ipc.messages import Encode, EncodeItem
+from server.operations.cost import Cost, max_tokens
+from server.operations.encode import Numbers, pair_items, sigmoid, text_items, vectors
+from server.operations.runtime import Runtime, ServedModel
+from server.text.truncation import TruncationSide
+
+ScoreFunction = Literal["softmax", "sigmoid", "none"]
+
+
+@dataclass(frozen=True)
+class ClassifySpec:
+    """Ask for the scores of all classes.
+
+    inputs: texts as (text,), pairs as (first, second).
+    function: how logits become scores; None for the function that fits the checkpoint.
+    raw_scores: return logits.
+    top_k: return only this many classes, by falling score.
+    """
+
+    inputs: Sequence[tuple[str, ...]]
+    model: str | None = None
+    function: ScoreFunction | None = None
+    raw_scores: bool = False
+    top_k: int | None = None
+    truncation: TruncationSide | None = "right"
+
+    def cost(self, model: ServedModel) -> Cost:
+        """Upper bounds of the work; see `Cost`."""
+        lengths = [sum(map(len, texts)) for texts in self.inputs]
+        tokens = sum(max_tokens(length, model.max_input_tokens) for length in lengths)
+        return Cost(sum(lengths), tokens, len(lengths), answer_numbers=len(lengths) * len(model.info.labels))
+
+
+@dataclass(frozen=True)
+class LabelScore:
+    """A class with its score."""
+
+    label: str
+    score: float
+
+
+async def classify(runtime: Runtime, call: Call, spec: ClassifySpec) -> list[list[LabelScore]]:
+    """The classes of each input, by falling score."""
+    model = runtime.candidates(spec.model, "classify")[0]
+    if spec.raw_scores and spec.function not in (None, "none"):
+        raise InvalidRequest("`raw_scores` cannot be combined with `function_to_apply`", "raw_scores")
+    items = await _items(runtime, model, spec)
+    logits = await vectors(call, Encode(call.next_id(), model.name, "classify", items, deadline=call.deadline))
+    function = "none" if spec.raw_scores else spec.function or _default_function(model.info)
+    return [by_falling_score(row, model.info.labels)[: spec.top_k] for row in _apply(function, logits)]
+
+
+def by_falling_score(scores: Numbers, labels: Sequence[str]) -> list[LabelScore]:
+    """Labels with their scores, best first; equal ones keep their order."""
+    order = np.argsort(-scores, kind="stable").tolist()
+    return [LabelScore(labels[index], float(scores[index])) for index in order]
+
+
+async def _items(runtime: Runtime, model: ServedModel, spec: ClassifySpec) -> list[EncodeItem]:
+    """One item per input, in order. Texts and pairs are tokenized in separate calls, as the tokenizer requires."""
+    singles = [one[0] for one in spec.inputs if len(one) == 1]
+    firsts = [one[0] for one in spec.inputs if len(one) == 2]
+    seconds = [one[1] for one in spec.inputs if len(one) == 2]
+    single = iter(await text_items(runtime, model, singles, spec.truncation, "inputs"))
+    paired = iter(await pair_items(runtime, model, firsts, seconds, spec.truncation, "inputs"))
+    return [next(single if len(one) == 1 else paired) for one in spec.inputs]
+
+
+def _default_function(info: ModelInfo) -> ScoreFunction:
+    """The function that fits the checkpoint's type of problem."""
+    if info.problem_type == "regression":
+        return "none"
+    if info.problem_type == "multi_label_classification" or len(info.labels) == 1:
+        return "sigmoid"
+    return "softmax"
+
+
+def _apply(function: ScoreFunction, logits: Numbers) -> Numbers:
+    if function == "softmax":
+        return softmax(logits)
+    return sigmoid(logits) if function == "sigmoid" else logits
+
+
+def softmax(logits: Numbers) -> Numbers:
+    """Softmax over the second dimension: [n, classes] to [n, classes]."""
+    powers = np.exp(logits - logits.max(axis=1, keepdims=True))
+    return np.asarray(powers / powers.sum(axis=1, keepdims=True), dtype=np.float32)

@@ -1,0 +1,151 @@
+"""Embeddings: one vector per text, or one vector per token."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Literal
+
+import numpy as np
+
+from server.errors import InvalidRequest, RequestTooLarge
+from server.ipc.call import Call
+from server.ipc.messages import Encode, EncodeItem
+from server.operations.cost import Cost, max_tokens
+from server.operations.encode import Numbers, check_tokens, matrices, prompted_items, vectors
+from server.operations.runtime import Runtime, ServedModel
+from server.text.truncation import TruncationSide
+
+MAX_NUMBERS = 1 << 24
+"""Most numbers in one `embed_all` result: 64 MiB from the worker, and about three times that as JSON."""
+
+
+@dataclass(frozen=True)
+class EmbedAllSpec:
+    """Ask for one vector per token of each input, special tokens included.
+
+    inputs: texts or lists of token ids.
+    model: name of the model, or None for the first one that fits.
+    normalize: scale each vector to unit length.
+    truncation: side on which a long input loses tokens, or None to refuse it.
+    dimensions: keep only this many components of each vector.
+    prompt_name: name of a prompt of the checkpoint that is put before each text (sentence-transformers).
+    """
+
+    inputs: Sequence[str | list[int]]
+    model: str | None = None
+    normalize: bool = True
+    truncation: TruncationSide | None = "right"
+    dimensions: int | None = None
+    prompt_name: str | None = None
+
+    def cost(self, model: ServedModel) -> Cost:
+        """Upper bounds of the work; see `Cost`."""
+        cost = _input_cost(self, model)
+        return replace(cost, answer_numbers=cost.input_tokens * model.info.hidden_size)
+
+
+@dataclass(frozen=True)
+class EmbedSpec(EmbedAllSpec):
+    """Ask for one vector per input. pooling: how token vectors become one; None for the checkpoint's own way."""
+
+    pooling: Literal["mean", "cls", "last", "max"] | None = None
+
+    def cost(self, model: ServedModel) -> Cost:
+        """Upper bounds of the work; see `Cost`."""
+        cost = _input_cost(self, model)
+        return replace(cost, answer_numbers=cost.sequences * _vector_size(self, model))
+
+
+async def embed(runtime: Runtime, call: Call, spec: EmbedSpec) -> Numbers:
+    """Vectors of all inputs: float32 [inputs, size]."""
+    model = runtime.candidates(spec.model, "embed")[0]
+    _check_dimensions(spec, _vector_size(spec, model))
+    message = Encode(
+        call.next_id(),
+        model.name,
+        "embed",
+        await _items(runtime, model, spec),
+        pooling=spec.pooling,
+        normalize=spec.normalize and spec.dimensions is None,
+        deadline=call.deadline,
+    )
+    return _cut(await vectors(call, message), spec)
+
+
+async def embed_all(runtime: Runtime, call: Call, spec: EmbedAllSpec) -> list[Numbers]:
+    """Vectors of all tokens: float32 [tokens, size] per input.
+
+    Raises RequestTooLarge for a result of more than `MAX_NUMBERS` numbers.
+    """
+    model = runtime.candidates(spec.model, "embed_all")[0]
+    _check_dimensions(spec, model.info.hidden_size)
+    items = await _items(runtime, model, spec)
+    numbers = sum(len(item.token_ids) for item in items) * model.info.hidden_size
+    if numbers > MAX_NUMBERS:
+        raise RequestTooLarge(
+            f"`inputs` asks for {numbers} numbers; the limit of one answer is {MAX_NUMBERS}", "inputs"
+        )
+    message = Encode(
+        call.next_id(),
+        model.name,
+        "embed_tokens",
+        items,
+        normalize=spec.normalize and spec.dimensions is None,
+        deadline=call.deadline,
+    )
+    return [_cut(matrix, spec) for matrix in await matrices(call, message)]
+
+
+def _input_cost(spec: EmbedAllSpec, model: ServedModel) -> Cost:
+    """The part of the cost that depends on the inputs alone."""
+    prompt = len(model.text.prompt(spec.prompt_name))
+    texts = [len(one) + prompt for one in spec.inputs if isinstance(one, str)]
+    limit = model.max_input_tokens
+    tokens = sum(max_tokens(characters, limit) for characters in texts)
+    tokens += sum(min(len(one), limit) for one in spec.inputs if not isinstance(one, str))
+    return Cost(sum(texts), tokens, len(spec.inputs))
+
+
+def _vector_size(spec: EmbedSpec, model: ServedModel) -> int:
+    """Components of one vector before `dimensions` cuts it. The checkpoint's own pooling may end in a dense layer."""
+    own_size = model.info.embedding_size if spec.pooling is None else 0
+    return own_size or model.info.hidden_size
+
+
+def _check_dimensions(spec: EmbedAllSpec, size: int) -> None:
+    if spec.dimensions is not None and spec.dimensions > size:
+        raise InvalidRequest(f"`dimensions` {spec.dimensions} is more than the model's {size}", "dimensions")
+
+
+async def _items(runtime: Runtime, model: ServedModel, spec: EmbedAllSpec) -> list[EncodeItem]:
+    """One item per input: texts after the named prompt, token ids unchanged."""
+    prompt = model.text.prompt(spec.prompt_name)
+    if spec.prompt_name is not None and any(not isinstance(one, str) for one in spec.inputs):
+        raise InvalidRequest("`prompt_name` cannot be combined with token ids", "prompt_name")
+    texts = [prompt + one for one in spec.inputs if isinstance(one, str)]
+    text_items = iter(await prompted_items(runtime, model, texts, prompt, spec.truncation, "inputs"))
+    return [
+        next(text_items)
+        if isinstance(one, str)
+        else EncodeItem(check_tokens(_shorten(one, model, spec), model, "inputs"))
+        for one in spec.inputs
+    ]
+
+
+def _shorten(token_ids: list[int], model: ServedModel, spec: EmbedAllSpec) -> list[int]:
+    limit = model.max_input_tokens
+    if spec.truncation is None:
+        return token_ids
+    return token_ids[:limit] if spec.truncation == "right" else token_ids[-limit:]
+
+
+def _cut(rows: Numbers, spec: EmbedAllSpec) -> Numbers:
+    """The first `dimensions` components of each row, normalized again if the request asks for unit length."""
+    if spec.dimensions is None:
+        return rows
+    rows = rows[:, : spec.dimensions]
+    if spec.normalize:
+        norms = np.linalg.norm(rows, axis=1, keepdims=True)
+        rows = rows / np.maximum(norms, np.finfo(np.float32).tiny)
+    return np.ascontiguousarray(rows)

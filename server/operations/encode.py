@@ -1,0 +1,144 @@
+"""Shared by the operations of encoder models: texts to engine items, and the numbers that come back."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from server.errors import ContextLengthExceeded, InvalidRequest
+from server.ipc.call import Call, request_error
+from server.ipc.descriptions import ModelInfo
+from server.ipc.messages import Encode, Encoded, EncodeItem, Failed
+from server.operations.runtime import Runtime, ServedModel
+from server.text.tokenizer import Encoding
+from server.text.truncation import TruncationSide, truncate
+from server.text.windows import Window
+
+Numbers = NDArray[np.float32]
+
+
+async def text_items(
+    runtime: Runtime, model: ServedModel, texts: Sequence[str], truncation: TruncationSide | None, param: str
+) -> list[EncodeItem]:
+    """One item per text.
+
+    truncation: side on which a long text loses tokens, or None to refuse it.
+    param: the field that an error names.
+    Raises the errors of `encode_item`.
+    """
+    encodings = await runtime.encode(model.tokenizer, texts, param=param) if texts else []
+    return [encode_item(encoding, model, truncation, param) for encoding in encodings]
+
+
+async def prompted_items(
+    runtime: Runtime,
+    model: ServedModel,
+    texts: Sequence[str],
+    prompt: str,
+    truncation: TruncationSide | None,
+    param: str,
+) -> list[EncodeItem]:
+    """`text_items` of texts that begin with `prompt`. Some checkpoints exclude the prompt's tokens from the pooling."""
+    items = await text_items(runtime, model, texts, truncation, param)
+    if not items or not prompt or model.info.include_prompt:
+        return items
+    (alone,) = await runtime.encode(model.tokenizer, [prompt], param=param)
+    ends = bool(alone.ids) and alone.ids[-1] in model.tokenizer.special_ids
+    count = len(alone.ids) - ends
+    if truncation == "left" and any(len(one.token_ids) == model.max_input_tokens for one in items):
+        raise InvalidRequest(
+            f"`truncation_direction` left would cut the prompt, whose {count} tokens `{model.name}` excludes from the "
+            "vector",
+            "truncation_direction",
+        )
+    return [EncodeItem(one.token_ids, one.token_type_ids, prompt_tokens=count) for one in items]
+
+
+async def pair_items(
+    runtime: Runtime,
+    model: ServedModel,
+    firsts: Sequence[str],
+    seconds: Sequence[str],
+    truncation: TruncationSide | None,
+    param: str,
+) -> list[EncodeItem]:
+    """One item per pair of texts. In a pair that is too long, the longer text loses tokens first."""
+    encodings = await runtime.encode(model.tokenizer, firsts, pairs=seconds, param=param) if firsts else []
+    return [encode_item(encoding, model, truncation, param) for encoding in encodings]
+
+
+def encode_item(encoding: Encoding, model: ServedModel, truncation: TruncationSide | None, param: str) -> EncodeItem:
+    """The engine item of an encoded text. Raises the errors of `check_tokens`."""
+    if truncation is not None:
+        encoding = truncate(encoding, model.max_input_tokens, truncation)
+    return EncodeItem(check_tokens(encoding.ids, model, param), type_ids_or_none(encoding.type_ids))
+
+
+def window_item(encoding: Encoding, window: Window, model: ServedModel, param: str) -> EncodeItem:
+    """The engine item of one window of an encoded text. Raises the errors of `check_tokens`."""
+    token_ids = check_tokens([encoding.ids[index] for index in window], model, param)
+    return EncodeItem(token_ids, type_ids_or_none([encoding.type_ids[index] for index in window]))
+
+
+def type_ids_or_none(type_ids: list[int]) -> list[int] | None:
+    """Token types as the message has them: None where all are zero."""
+    return type_ids if any(type_ids) else None
+
+
+def check_tokens(token_ids: list[int], model: ServedModel, param: str) -> list[int]:
+    """Return the ids of one input.
+
+    Raises:
+        InvalidRequest: no tokens, or an id outside the vocabulary.
+        ContextLengthExceeded: more tokens than the model reads.
+    """
+    if not token_ids:
+        raise InvalidRequest(f"`{param}` contains a text without any token", param)
+    if len(token_ids) > model.max_input_tokens:
+        raise ContextLengthExceeded(
+            f"`{param}` contains a text of {len(token_ids)} tokens; `{model.name}` reads at most "
+            f"{model.max_input_tokens}",
+            param,
+        )
+    return check_ids(token_ids, model.info, param)
+
+
+def check_ids(token_ids: Sequence[int], info: ModelInfo, param: str) -> list[int]:
+    """Return the ids. Raises InvalidRequest for an id outside the vocabulary; tokenizers can produce such ids too."""
+    if token_ids and max(token_ids) >= info.vocab_size:
+        raise InvalidRequest(
+            f"`{param}` contains the id {max(token_ids)}; the vocabulary of `{info.name}` has {info.vocab_size} tokens",
+            param,
+        )
+    return list(token_ids)
+
+
+async def encoded_items(call: Call, message: Encode) -> list[Encoded]:
+    """Submit a message and return the engine's answer to each item, in order. Raises the error of a failed item."""
+    answers: list[Encoded | None] = [None] * len(message.items)
+    call.submit(message)
+    while events := await call.events():
+        for _, event in events:
+            if isinstance(event, Failed):
+                raise request_error(event)
+            if isinstance(event, Encoded):
+                answers[event.index] = event
+    return [answer for answer in answers if answer is not None]
+
+
+async def matrices(call: Call, message: Encode) -> list[Numbers]:
+    """Submit a message and return [rows, width] of each item, in order."""
+    encoded = await encoded_items(call, message)
+    return [np.frombuffer(one.values, dtype="<f4").reshape(one.rows, -1) for one in encoded]
+
+
+async def vectors(call: Call, message: Encode) -> Numbers:
+    """Submit a message whose items have one row each, and return [items, width]."""
+    return np.concatenate(await matrices(call, message))
+
+
+def sigmoid(logits: Numbers) -> Numbers:
+    """Logistic function of each number, without overflow."""
+    return np.asarray(0.5 * (1.0 + np.tanh(0.5 * logits)), dtype=np.float32)

@@ -1,0 +1,111 @@
+"""Words for a mask in a text, with a masked language model.
+
+Source: Devlin et al. 2019, arXiv:1810.04805. A score is the word's probability over the whole vocabulary, also if the
+request names targets.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from msgspec.structs import replace
+
+from server.errors import InvalidRequest
+from server.ipc.call import Call
+from server.ipc.messages import Encode, Encoded, EncodeItem
+from server.operations.cost import Cost, max_tokens
+from server.operations.encode import encoded_items, text_items
+from server.operations.runtime import Runtime, ServedModel
+from server.text.tokenizer import Tokenizer
+
+DEFAULT_TOP_K = 5
+
+
+@dataclass(frozen=True)
+class FillMaskSpec:
+    """Ask for words in place of the mask of each text.
+
+    top_k: words per text. targets: consider only these words, each of them one token of the vocabulary.
+    """
+
+    inputs: Sequence[str]
+    model: str | None = None
+    top_k: int = DEFAULT_TOP_K
+    targets: Sequence[str] = ()
+
+    def cost(self, model: ServedModel) -> Cost:
+        """Upper bounds of the work; see `Cost`."""
+        characters = sum(map(len, self.inputs)) + sum(map(len, self.targets))
+        tokens = sum(max_tokens(len(text), model.max_input_tokens) for text in self.inputs)
+        return Cost(characters, tokens, len(self.inputs), answer_numbers=len(self.inputs) * self.top_k)
+
+
+@dataclass(frozen=True)
+class FilledMask:
+    """A word for the mask. sequence: the text with the word in place of the mask."""
+
+    score: float
+    token_id: int
+    token: str
+    sequence: str
+
+
+async def fill_mask(runtime: Runtime, call: Call, spec: FillMaskSpec) -> list[list[FilledMask]]:
+    """The words for the mask of each text, by falling probability."""
+    model = runtime.candidates(spec.model, "fill_mask")[0]
+    items = await _items(runtime, model, spec.inputs)
+    message = Encode(
+        call.next_id(),
+        model.name,
+        "fill_mask",
+        items,
+        top_k=spec.top_k,
+        target_ids=await runtime.in_thread(lambda: _target_ids(model, spec.targets)),
+        deadline=call.deadline,
+    )
+    encoded = await encoded_items(call, message)
+    return await runtime.in_thread(
+        lambda: [_filled(model.tokenizer, item, one) for item, one in zip(items, encoded, strict=True)]
+    )
+
+
+async def _items(runtime: Runtime, model: ServedModel, texts: Sequence[str]) -> list[EncodeItem]:
+    """One item per text, with the index of its mask. Texts are never truncated, because the mask could be lost."""
+    mask = model.tokenizer.special.mask
+    if mask is None:
+        raise InvalidRequest(f"the tokenizer of `{model.name}` has no mask token", "model")
+    items = []
+    for item in await text_items(runtime, model, texts, None, "inputs"):
+        count = item.token_ids.count(mask)
+        if count != 1:
+            spelling = model.tokenizer.id_to_token(mask)
+            raise InvalidRequest(f"`inputs` contains a text with {count} masks; each needs one {spelling}", "inputs")
+        items.append(replace(item, mask_index=item.token_ids.index(mask)))
+    return items
+
+
+def _target_ids(model: ServedModel, words: Sequence[str]) -> list[int]:
+    """The token id of each word, without duplicates. Raises InvalidRequest for a word that is not one token."""
+    ids = []
+    for place, word in enumerate(words):
+        found = model.tokenizer.token_to_id(word)
+        if found is None:
+            (encoding,) = model.tokenizer.encode([word], add_special_tokens=False, offsets=False)
+            known = len(encoding.ids) == 1 and encoding.ids[0] != model.tokenizer.special.unk
+            found = encoding.ids[0] if known else None
+        if found is None or found >= model.info.vocab_size:
+            raise InvalidRequest(f"`targets[{place}]` is not one token of the vocabulary of `{model.name}`", "targets")
+        ids.append(found)
+    return list(dict.fromkeys(ids))
+
+
+def _filled(tokenizer: Tokenizer, item: EncodeItem, encoded: Encoded) -> list[FilledMask]:
+    scores = np.frombuffer(encoded.values, dtype="<f4").tolist()
+    filled = []
+    for score, token in zip(scores, encoded.token_ids, strict=True):
+        ids = [token if at == item.mask_index else other for at, other in enumerate(item.token_ids)]
+        sequence = tokenizer.decode([one for one in ids if one != tokenizer.special.pad], skip_special_tokens=True)
+        filled.append(FilledMask(score, token, tokenizer.decode([token], skip_special_tokens=False), sequence))
+    return filled

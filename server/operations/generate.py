@@ -1,0 +1,250 @@
+"""Text generation with a decoder, or with an encoder-decoder whose prompt is the source text."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from server.errors import InvalidRequest
+from server.ipc.call import Call
+from server.ipc.messages import Generate, GenerateRow
+from server.ipc.params import GenerationParams
+from server.operations import grammar, prompts
+from server.operations.cost import MAX_ADDED_TOKENS, Cost, characters_of, max_tokens
+from server.operations.encode import check_ids
+from server.operations.generated_text import Alignment, GeneratedText, ScoredToken, TextOptions
+from server.operations.generation_options import GenerationOptions
+from server.operations.generation_params import DEFAULT_NEW_TOKENS, resolve
+from server.operations.generation_run import TextRun, Timings, Usage
+from server.operations.runtime import Runtime, ServedModel
+from server.text.languages import TranslationPrompt
+from server.text.token_bytes import TokenBytes
+
+SEED_LIMIT = 1 << 64
+
+
+@dataclass(frozen=True)
+class GenerateSpec:
+    """Ask for texts that continue prompts, or that answer source texts.
+
+    prompts: texts, or lists of token ids.
+    model: name of the model, or None for the first one that generates.
+    """
+
+    prompts: Sequence[str] | Sequence[list[int]]
+    options: GenerationOptions = field(default_factory=GenerationOptions)
+    model: str | None = None
+
+    @property
+    def stream(self) -> bool:
+        return self.options.stream
+
+    def cost(self, model: ServedModel) -> Cost:
+        """Upper bounds of the work; see `Cost`."""
+        prefix = len(prompts.translation_prompt(self.options, model).prefix)
+        limit = model.max_input_tokens
+        texts = [len(one) + prefix for one in self.prompts if isinstance(one, str)]
+        tokens = [max_tokens(characters, limit) for characters in texts]
+        tokens += [min(len(one) + MAX_ADDED_TOKENS, limit) for one in self.prompts if not isinstance(one, str)]
+        return generation_cost(self.options, model, sum(texts), tokens, self.options.candidates)
+
+
+@dataclass(frozen=True)
+class GeneratedChoice:
+    """One answer.
+
+    prompt_index: place of its prompt in the request.
+    stop_reason: the stop string or stop token that ended it, or None.
+    score: length-penalized sum of log-probabilities, with beam search.
+    logprobs: one entry per generated token, if requested.
+    prompt_logprobs: one entry per prompt token, None for the first, if requested.
+    """
+
+    prompt_index: int
+    text: str
+    token_ids: list[int]
+    finish_reason: str
+    stop_reason: str | int | None
+    score: float | None
+    logprobs: list[ScoredToken] | None
+    prompt_logprobs: list[ScoredToken | None] | None
+    attention: Alignment | None
+
+
+@dataclass(frozen=True)
+class GenerateResult:
+    """Answers in the order of the prompts. seed: of the first sequence of each prompt."""
+
+    model: str
+    choices: list[GeneratedChoice]
+    usage: Usage
+    seed: int
+    timings: Timings
+
+
+@dataclass(kw_only=True)
+class GenerateRun(TextRun):
+    """A submitted `GenerateSpec`. Sequence `prompt * candidates + candidate` answers that prompt."""
+
+    spec: GenerateSpec
+    model: ServedModel
+    seed: int
+    prompts: list[list[int]]
+
+    def result(self) -> GenerateResult:
+        options = self.spec.options
+        flat = [text for row in self.texts for text in row]
+        kept = best(flat, options.candidates, options.n) if options.is_ranked else flat
+        return GenerateResult(
+            self.model.name,
+            [self._choice(text) for text in kept],
+            Usage(sum(map(len, self.prompts)), self.completion_tokens(), self.cached_prompt_tokens(options.candidates)),
+            self.seed,
+            self.timings(),
+        )
+
+    def _choice(self, text: GeneratedText) -> GeneratedChoice:
+        options = self.spec.options
+        prompt_index = text.row // options.candidates
+        assert text.finish_reason is not None, "the run has ended"
+        prompt_logprobs: list[ScoredToken | None] | None = None
+        if options.prompt_logprobs:
+            entries = self.prompt_logprobs[prompt_index * options.candidates]
+            prompt_logprobs = [None, *(text.scored(entry) for entry in entries)]
+        return GeneratedChoice(
+            prompt_index,
+            text.text,
+            text.token_ids,
+            text.finish_reason,
+            text.stop_reason,
+            text.score,
+            text.scored_tokens() if options.logprobs else None,
+            prompt_logprobs,
+            text.alignment(self.prompts[prompt_index]) if options.return_attention else None,
+        )
+
+
+async def generate(runtime: Runtime, call: Call, spec: GenerateSpec) -> GenerateRun:
+    """Validate, tokenize and submit. Raises InvalidRequest that names the option at fault."""
+    model = runtime.candidates(spec.model, "generate")[0]
+    options = spec.options
+    language_prompt = prompts.translation_prompt(options, model)
+    is_seq2seq = model.info.is_encoder_decoder
+    continues = not is_seq2seq or options.decoder_prefix is not None
+    rules, token_bytes = await grammar.prepare(runtime, model, options.text_format, continues=continues)
+    resolved = resolve(options, model, language_prompt, grammar=rules)
+    params = resolved.params
+    if params.stop_texts and token_bytes is None:
+        token_bytes = await grammar.token_bytes_for_stops(runtime, model)
+    prompt_ids = await _prompt_ids(runtime, model, spec, language_prompt)
+    echoes = _echoes(model, spec, prompt_ids)
+    prefix = prompts.decoder_prefix(options, model)
+    start = prompts.decoder_start(model, language_prompt) + prefix
+    shown = text_options(options, token_bytes)
+    rows: list[GenerateRow] = []
+    texts: list[list[GeneratedText]] = []
+    for origin, (prompt, echo) in enumerate(zip(prompt_ids, echoes, strict=True)):
+        room = prompts.max_new_tokens(model.info, prompt, start, "prompt")
+        continued = prefix if is_seq2seq else prompt
+        for index in range(options.candidates):
+            texts.append(hypotheses(model, params, len(rows), shown, continued, echo))
+            rows.append(
+                GenerateRow(
+                    call.next_id(),
+                    min(resolved.max_new_tokens, room),
+                    origin,
+                    start,
+                    seed=(resolved.seed + index) % SEED_LIMIT,
+                    # All rows of a prompt read the same text, so only the first one reports its log-probabilities.
+                    prompt_logprobs=options.prompt_logprobs and index == 0,
+                    text_drops_space=shown.drops_space and not continued,
+                )
+            )
+    message = Generate(model.name, params, prompt_ids, rows, call.deadline, cache_salt=call.cache_salt)
+    prompts.check_attention_size(message)
+    call.submit(message)
+    return GenerateRun(call, texts, spec=spec, model=model, seed=resolved.seed, prompts=prompt_ids)
+
+
+def text_options(options: GenerationOptions, token_bytes: TokenBytes | None) -> TextOptions:
+    """How the answers of a request become text."""
+    return TextOptions(options.skip_special_tokens, tuple(options.stop), options.include_stop, token_bytes)
+
+
+def hypotheses(
+    model: ServedModel,
+    params: GenerationParams,
+    row: int,
+    options: TextOptions,
+    continues: Sequence[int],
+    echo: str = "",
+) -> list[GeneratedText]:
+    """One text for each answer that a sequence returns, best first."""
+    return [
+        GeneratedText(model.tokenizer, params, row, rank, options, continues, echo)
+        for rank in range(params.num_return_sequences)
+    ]
+
+
+def best(texts: Sequence[GeneratedText], candidates: int, count: int) -> list[GeneratedText]:
+    """Of each prompt's candidates, the `count` with the highest mean log-probability per token, best first.
+
+    Equal candidates keep their order. Source: OpenAI API reference, completions, `best_of`.
+    """
+    starts = range(0, len(texts), candidates)
+    ranked = [sorted(texts[i : i + candidates], key=lambda text: -text.mean_logprob()) for i in starts]
+    return [text for group in ranked for text in group[:count]]
+
+
+def generation_cost(
+    options: GenerationOptions, model: ServedModel, characters: int, input_tokens: Sequence[int], candidates: int
+) -> Cost:
+    """Cost of generating from inputs of at most `input_tokens[i]` tokens, `candidates` sequences per input."""
+    defaults = model.info.generation
+    new_tokens = min(options.max_new_tokens or defaults.max_new_tokens or DEFAULT_NEW_TOKENS, model.info.context_tokens)
+    beams = options.num_beams or max(defaults.num_beams or 1, options.num_return_sequences)
+    sequences = len(input_tokens) * candidates * beams
+    answers = len(input_tokens) * candidates * options.num_return_sequences
+    per_token = 1 + options.top_logprobs
+    numbers = answers * new_tokens * per_token if options.logprobs or options.is_ranked else 0
+    numbers += sum(input_tokens) * per_token if options.prompt_logprobs else 0
+    if options.return_attention:
+        numbers += sum(input_tokens) * candidates * options.num_return_sequences * new_tokens
+    prefix = len(options.decoder_prefix or "")
+    starts = len(input_tokens) * max_tokens(prefix, model.info.context_tokens) if model.info.is_encoder_decoder else 0
+    return Cost(
+        characters + prefix + 2 * characters_of(options.bad_words),
+        (sum(input_tokens) + starts) * candidates,
+        sequences,
+        sequences * new_tokens,
+        numbers,
+    )
+
+
+def _echoes(model: ServedModel, spec: GenerateSpec, prompt_ids: list[list[int]]) -> list[str]:
+    """Text before each answer: with `echo` the prompt as it was sent, or its tokens decoded if some were removed."""
+    options = spec.options
+    if not options.echo:
+        return [""] * len(prompt_ids)
+    if options.truncate is None and isinstance(spec.prompts[0], str):
+        return [prompt for prompt in spec.prompts if isinstance(prompt, str)]
+    return [model.tokenizer.decode(ids, skip_special_tokens=options.skip_special_tokens) for ids in prompt_ids]
+
+
+async def _prompt_ids(
+    runtime: Runtime, model: ServedModel, spec: GenerateSpec, language_prompt: TranslationPrompt
+) -> list[list[int]]:
+    """Token ids of every prompt, truncated if the request allows it."""
+    texts = [prompt for prompt in spec.prompts if isinstance(prompt, str)]
+    if texts:
+        return await prompts.encode_texts(runtime, model, texts, language_prompt, spec.options, "prompt")
+    if language_prompt.prefix or language_prompt.trailing_source_ids is not None:
+        raise InvalidRequest(
+            f"`target_lang` requires text with `{model.name}`; it cannot be combined with token ids", "target_lang"
+        )
+    found = [check_ids(ids, model.info, "prompt") for ids in spec.prompts if not isinstance(ids, str)]
+    limit = spec.options.truncate
+    if limit is not None:
+        side = prompts.truncation_side(model)
+        found = [ids[:limit] if side == "right" else ids[-limit:] for ids in found]
+    return [[*language_prompt.leading_source_ids, *ids] for ids in found]

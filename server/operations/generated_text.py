@@ -1,0 +1,178 @@
+"""Turn generated tokens into the text of one answer, token by token, with stop strings and log-probabilities.
+
+The texts of all deltas, joined, are exactly the final text. Streaming only reads it earlier.
+"""
+
+from __future__ import annotations
+
+import math
+import sys
+from array import array
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from server.ipc.messages import Hypothesis, TokenLogprob
+from server.ipc.params import GenerationParams
+from server.text.detokenizer import IncrementalDetokenizer
+from server.text.token_bytes import TokenBytes
+from server.text.tokenizer import Tokenizer
+
+
+@dataclass(frozen=True)
+class TextOptions:
+    """How tokens become text.
+
+    token_bytes: bytes of each token, for answers that a grammar or beam search with stop strings decided byte by byte.
+    """
+
+    skip_special_tokens: bool = True
+    stop: tuple[str, ...] = ()
+    include_stop: bool = False
+    token_bytes: TokenBytes | None = None
+
+    @property
+    def drops_space(self) -> bool:
+        """Whether a space at the beginning of an answer belongs to its first token only, not to the text."""
+        return self.token_bytes is not None and self.token_bytes.opens_with_space
+
+
+@dataclass(frozen=True)
+class ScoredToken:
+    """A token and its log-probability under the raw distribution. top: (id, token, logprob) of likeliest tokens."""
+
+    token_id: int
+    token: str
+    logprob: float
+    top: list[tuple[int, str, float]]
+
+
+@dataclass(frozen=True)
+class Alignment:
+    """Cross-attention weights. matrix: one row per target token, one number per source token."""
+
+    source_tokens: list[str]
+    target_tokens: list[str]
+    matrix: list[list[float]]
+
+
+@dataclass(slots=True)
+class TextDelta:
+    """New text and tokens of one answer. The text is final: later tokens cannot change it."""
+
+    answer: GeneratedText
+    text: str = ""
+    token_ids: list[int] = field(default_factory=list)
+    logprobs: list[TokenLogprob] = field(default_factory=list)
+
+
+class GeneratedText:
+    """One answer of a sequence, growing while its tokens arrive.
+
+    row: index of the sequence in the call. rank: place among the hypotheses of the sequence, best first.
+    index: place of the answer in the request's result.
+    continues: token ids that the answer continues (a decoder's prompt, a forced prefix), if any.
+    echo: text that is put before the generated text.
+    """
+
+    def __init__(
+        self,
+        tokenizer: Tokenizer,
+        params: GenerationParams,
+        row: int,
+        rank: int,
+        options: TextOptions,
+        continues: Sequence[int] = (),
+        echo: str = "",
+    ) -> None:
+        self.row = row
+        self.rank = rank
+        self.index = row * params.num_return_sequences + rank
+        self.tokenizer = tokenizer
+        self.text = ""
+        self.token_ids: list[int] = []
+        self.logprobs: list[TokenLogprob] = []
+        self.finish_reason: str | None = None
+        self.stop_reason: str | int | None = None
+        self.score: float | None = None
+        self.is_beam = params.num_beams > 1
+        self._attention: bytes | None = None
+        self._echo = echo
+        ends = () if options.include_stop else (*params.end_token_ids, *params.stop_token_ids)
+        self._hidden_ids = frozenset(ends)
+        self._stop_ids = frozenset(params.stop_token_ids)
+        self._detokenizer = IncrementalDetokenizer(
+            tokenizer,
+            prompt_ids=continues,
+            skip_special_tokens=options.skip_special_tokens,
+            stop=options.stop,
+            include_stop=options.include_stop,
+            token_bytes=options.token_bytes,
+            show_names=not params.stop_texts,
+        )
+
+    @property
+    def done(self) -> bool:
+        return self.finish_reason is not None
+
+    def push(self, token_ids: Sequence[int], logprobs: Sequence[TokenLogprob] | None) -> TextDelta:
+        """Add new tokens. Tokens after a completed stop string are dropped, and the answer is done."""
+        text, self._echo = self._echo, ""
+        taken = 0
+        for token_id in token_ids:
+            if self.finish_reason is not None:
+                break
+            taken += 1
+            if token_id not in self._hidden_ids:
+                text += self._detokenizer.push_one(token_id)
+                if self._detokenizer.stopped is not None:
+                    self.finish_reason, self.stop_reason = "stop", self._detokenizer.stopped
+        delta = TextDelta(self, text, list(token_ids[:taken]), list(logprobs[:taken]) if logprobs else [])
+        self.text += delta.text
+        self.token_ids += delta.token_ids
+        self.logprobs += delta.logprobs
+        return delta
+
+    def finish(self, hypothesis: Hypothesis) -> TextDelta:
+        """Complete the answer. hypothesis: all tokens of the answer, also those that `push` has received."""
+        seen = len(self.token_ids)
+        delta = self.push(hypothesis.token_ids[seen:], hypothesis.logprobs[seen:] if hypothesis.logprobs else None)
+        self.score, self._attention = hypothesis.score, hypothesis.attention
+        if not self.done:
+            rest = self._detokenizer.finish()
+            delta.text += rest
+            self.text += rest
+            self.finish_reason = hypothesis.finish_reason
+            if self._detokenizer.stopped is not None:
+                self.finish_reason, self.stop_reason = "stop", self._detokenizer.stopped
+            elif hypothesis.stop_token_id in self._stop_ids:
+                self.stop_reason = hypothesis.stop_token_id
+        return delta
+
+    def mean_logprob(self) -> float:
+        """Mean log-probability per token under the raw distribution; minus infinity without tokens."""
+        return sum(entry.logprob for entry in self.logprobs) / len(self.logprobs) if self.logprobs else -math.inf
+
+    def scored_tokens(self) -> list[ScoredToken]:
+        """All tokens with their log-probabilities, if the request asked for them."""
+        return [self.scored(entry) for entry in self.logprobs]
+
+    def scored(self, entry: TokenLogprob) -> ScoredToken:
+        """A log-probability with the text of its tokens."""
+        top = [(token_id, self._spell(token_id), logprob) for token_id, logprob in entry.top]
+        return ScoredToken(entry.token_id, self._spell(entry.token_id), entry.logprob, top)
+
+    def alignment(self, source_ids: Sequence[int]) -> Alignment:
+        """Attention of the answer's tokens over the source tokens."""
+        numbers = array("f", self._attention or b"")
+        if sys.byteorder == "big":
+            numbers.byteswap()
+        width = len(source_ids)
+        rows = range(len(self.token_ids) if self._attention else 0)
+        return Alignment(
+            [self.tokenizer.id_to_token(token_id) or "" for token_id in source_ids],
+            [self.tokenizer.id_to_token(token_id) or "" for token_id in self.token_ids],
+            [numbers[row * width : (row + 1) * width].tolist() for row in rows],
+        )
+
+    def _spell(self, token_id: int) -> str:
+        return self.tokenizer.decode([token_id], skip_special_tokens=False)

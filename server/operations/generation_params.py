@@ -1,0 +1,180 @@
+"""Resolve generation options and checkpoint defaults into the `GenerationParams` that the engine receives.
+
+Precedence of every option: the request, then the checkpoint, then the table of API.md section 3.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TypeVar
+
+from server.errors import InvalidRequest
+from server.ipc.descriptions import ModelInfo
+from server.ipc.params import GenerationParams
+from server.operations.encode import check_ids
+from server.operations.generation_options import GenerationOptions, check_combinations
+from server.operations.runtime import ServedModel
+from server.text.languages import TranslationPrompt
+from server.text.tokenizer import Tokenizer
+
+DEFAULT_NEW_TOKENS = 256
+
+Value = TypeVar("Value")
+
+
+@dataclass(frozen=True)
+class ResolvedOptions:
+    """Options with all defaults applied.
+
+    params: shared by all sequences of the request.
+    max_new_tokens: before the context limits it.
+    seed: of the first sequence of each prompt.
+    """
+
+    params: GenerationParams
+    max_new_tokens: int
+    seed: int
+
+
+def _first(*values: Value | None, default: Value) -> Value:
+    return next((value for value in values if value is not None), default)
+
+
+def resolve(
+    options: GenerationOptions,
+    model: ServedModel,
+    language_prompt: TranslationPrompt,
+    min_beams: int = 1,
+    grammar: str = "",
+) -> ResolvedOptions:
+    """Parameters of all sequences of a request.
+
+    language_prompt: how the checkpoint is asked for the target language.
+    min_beams: beams that the requested alternatives need, if the request does not set `num_beams`.
+    grammar: compiled `text_format`, or an empty string.
+    Raises InvalidRequest that names the option, for a contradiction or an id outside the vocabulary.
+    """
+    info, defaults = model.info, model.info.generation
+    check_family(options, info)
+    asks_to_sample = options.temperature != 0 and _first(
+        options.do_sample, default=options.sampler(neutral=True) is not None
+    )
+    checkpoint_beams = 1 if asks_to_sample else _first(defaults.num_beams, default=1)
+    num_beams = _first(options.num_beams, default=max(checkpoint_beams, min_beams))
+    check_combinations(options, num_beams)
+    by_default = options.do_sample is None and options.temperature != 0 and bool(defaults.do_sample)
+    beams = num_beams > 1
+    sample = not beams and (asks_to_sample or by_default)
+    params = GenerationParams(
+        min_new_tokens=_first(options.min_new_tokens, defaults.min_new_tokens, default=0),
+        do_sample=sample,
+        temperature=_first(options.temperature, defaults.temperature, default=1.0) if sample else 1.0,
+        top_k=_first(options.top_k, defaults.top_k, default=0) if sample else 0,
+        top_p=_first(options.top_p, defaults.top_p, default=1.0) if sample else 1.0,
+        min_p=_first(options.min_p, defaults.min_p, default=0.0) if sample else 0.0,
+        typical_p=_first(options.typical_p, defaults.typical_p, default=1.0) if sample else 1.0,
+        repetition_penalty=_first(options.repetition_penalty, defaults.repetition_penalty, default=1.0),
+        presence_penalty=options.presence_penalty,
+        frequency_penalty=options.frequency_penalty,
+        no_repeat_ngram_size=_first(options.no_repeat_ngram_size, defaults.no_repeat_ngram_size, default=0),
+        encoder_no_repeat_ngram_size=_first(
+            options.encoder_no_repeat_ngram_size, defaults.encoder_no_repeat_ngram_size, default=0
+        ),
+        renormalize_logits=defaults.renormalize_logits,
+        bad_words_ids=[*defaults.bad_words_ids, *_bad_words(options.bad_words, model.tokenizer)],
+        suppress_token_ids=[
+            *defaults.suppress_token_ids,
+            *check_ids(options.suppress_tokens, info, "suppress_tokens"),
+        ],
+        begin_suppress_token_ids=defaults.begin_suppress_token_ids,
+        allowed_token_ids=check_ids(options.allowed_token_ids, info, "allowed_token_ids"),
+        logit_bias=_logit_bias(options, info),
+        end_token_ids=[] if options.ignore_eos else defaults.end_token_ids,
+        stop_token_ids=check_ids(options.stop_token_ids, info, "stop_token_ids"),
+        stop_texts=[stop.encode() for stop in options.stop] if beams else [],
+        forced_bos_token_id=_forced_bos(options, model, language_prompt),
+        forced_eos_token_id=defaults.forced_eos_token_id,
+        num_beams=num_beams,
+        num_return_sequences=options.num_return_sequences,
+        length_penalty=_first(options.length_penalty, defaults.length_penalty, default=1.0) if beams else 1.0,
+        early_stopping=_first(options.early_stopping, defaults.early_stopping, default=False) if beams else False,
+        num_beam_groups=options.num_beam_groups,
+        diversity_penalty=options.diversity_penalty,
+        logprobs=options.logprobs or options.is_ranked,
+        top_logprobs=options.top_logprobs,
+        stream=options.stream,
+        grammar=grammar,
+        attention=options.return_attention,
+    )
+    max_new_tokens = _first(options.max_new_tokens, defaults.max_new_tokens, default=DEFAULT_NEW_TOKENS)
+    _check_minimum(options, max_new_tokens)
+    _check_ends(model, params)
+    return ResolvedOptions(params, max_new_tokens, _first(options.seed, default=secrets.randbits(63)))
+
+
+def check_family(options: GenerationOptions, info: ModelInfo) -> None:
+    """Raise InvalidRequest for options that the model's family does not have."""
+    if info.is_encoder_decoder:
+        for name in ("prompt_logprobs", "echo"):
+            if getattr(options, name):
+                raise InvalidRequest(
+                    f"`{name}` requires a decoder-only model; `{info.name}` is an encoder-decoder", name
+                )
+        return
+    for name in ("return_attention", "forced_bos_token", "decoder_prefix", "source_lang", "target_lang"):
+        value = getattr(options, name)
+        if value is not None and value is not False:
+            raise InvalidRequest(f"`{name}` requires an encoder-decoder model; `{info.name}` is decoder-only", name)
+
+
+def _logit_bias(options: GenerationOptions, info: ModelInfo) -> dict[int, float]:
+    """Biases by token id, without those of zero, which have no effect."""
+    check_ids(list(options.logit_bias), info, "logit_bias")
+    return {token: bias for token, bias in options.logit_bias.items() if bias}
+
+
+def _bad_words(words: Sequence[str], tokenizer: Tokenizer) -> list[list[int]]:
+    """Token ids of each word, at the start of a text and after a space. Most vocabularies spell the two differently."""
+    if not words:
+        return []
+    spellings = [spelling for word in words for spelling in (word, " " + word.lstrip())]
+    found = [encoding.ids for encoding in tokenizer.encode(spellings, add_special_tokens=False, offsets=False)]
+    return [list(ids) for ids in dict.fromkeys(tuple(ids) for ids in found if ids)]
+
+
+def _forced_bos(options: GenerationOptions, model: ServedModel, language_prompt: TranslationPrompt) -> int | None:
+    token = options.forced_bos_token
+    if token is None and language_prompt.forced_bos_id is not None:
+        return language_prompt.forced_bos_id
+    if token is None:
+        return model.info.generation.forced_bos_token_id
+    token_id = model.tokenizer.token_to_id(token) if isinstance(token, str) else token
+    if token_id is None or not 0 <= token_id < model.info.vocab_size:
+        raise InvalidRequest("`forced_bos_token` is not in the model's vocabulary", "forced_bos_token")
+    return token_id
+
+
+def _check_minimum(options: GenerationOptions, max_new_tokens: int) -> None:
+    """A minimum of the checkpoint is no error; the engine applies it as far as `max_new_tokens` allows."""
+    if options.min_new_tokens is not None and options.min_new_tokens > max_new_tokens:
+        raise InvalidRequest(
+            f"`min_new_tokens` {options.min_new_tokens} is more than `max_new_tokens` {max_new_tokens}",
+            "min_new_tokens",
+        )
+
+
+def _check_ends(model: ServedModel, params: GenerationParams) -> None:
+    """Raise InvalidRequest for a constrained text that could not end, or that would begin with an unrelated token."""
+    if not params.grammar:
+        return
+    if params.num_beams > 1 and not (params.end_token_ids or params.stop_token_ids):
+        raise InvalidRequest(
+            f"`response_format` with beam search requires an end token; `{model.name}` has none", "response_format"
+        )
+    if params.forced_bos_token_id is not None and model.tokenizer.token_bytes.by_id[params.forced_bos_token_id]:
+        raise InvalidRequest(
+            "`forced_bos_token` adds text to the answer, so it cannot be combined with `response_format`",
+            "forced_bos_token",
+        )

@@ -1,0 +1,156 @@
+"""A generating request after submission: engine events become text deltas, and finally a result.
+
+Streaming and waiting read the same run. `forward` passes deltas on in the call that receives the engine's message.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol, TypeVar
+
+from server.errors import DeadlineExceeded
+from server.ipc.call import Call, Event, request_error
+from server.ipc.messages import Encoded, Failed, Finished, PromptScored, TokenLogprob, Tokens
+from server.operations.generated_text import GeneratedText, TextDelta
+
+Delta = TypeVar("Delta")
+ResultOut = TypeVar("ResultOut", covariant=True)
+
+
+class Run(Protocol[Delta, ResultOut]):
+    """A submitted request whose result can be read in parts."""
+
+    async def begin(self) -> list[Delta]:
+        """Wait for the first deltas. Raises the request's error if a sequence fails before."""
+
+    async def forward(self, sink: Callable[[list[Delta]], bool]) -> bool:
+        """Pass deltas to `sink` as they arrive, until it returns False (returns True) or the run ends (returns False).
+
+        Raises the request's error if a sequence fails, and ClientGone if the client leaves.
+        """
+
+    async def complete(self) -> None:
+        """Wait until the run has ended."""
+
+    def result(self) -> ResultOut:
+        """The whole result, after the run has ended."""
+
+
+@dataclass(frozen=True)
+class Usage:
+    """Token counts of a request. cached_tokens: prompt tokens found in the prefix cache."""
+
+    prompt_tokens: int
+    completion_tokens: int
+    cached_tokens: int
+
+    @property
+    def total_tokens(self) -> int:
+        return self.prompt_tokens + self.completion_tokens
+
+
+@dataclass(frozen=True)
+class Timings:
+    """Seconds of the slowest sequence in each phase; None if stop strings ended all sequences early.
+
+    total_seconds: since the arrival of the request.
+    """
+
+    queue_seconds: float | None
+    prefill_seconds: float | None
+    decode_seconds: float | None
+    total_seconds: float
+
+
+@dataclass
+class TextRun:
+    """The sequences of a call as texts: `texts[row][rank]`, one rank per hypothesis.
+
+    prompt_logprobs: log-probabilities of a row's prompt, from its second token on, if the request asked for them.
+    cached_tokens: prompt tokens of a row that the engine found in its prefix cache.
+    """
+
+    call: Call
+    texts: list[list[GeneratedText]]
+    finished: list[Finished] = field(default_factory=list)
+    prompt_logprobs: dict[int, list[TokenLogprob]] = field(default_factory=dict)
+    cached_tokens: dict[int, int] = field(default_factory=dict)
+
+    async def begin(self) -> list[TextDelta]:
+        return self._deltas(await self.call.events())
+
+    async def forward(self, sink: Callable[[list[TextDelta]], bool]) -> bool:
+        return await self.call.forward(lambda events: sink(self._deltas(events)))
+
+    async def complete(self) -> None:
+        await self.forward(lambda _: True)
+
+    def completion_tokens(self) -> int:
+        """Number of generated tokens, over all hypotheses."""
+        return sum(len(text.token_ids) for row in self.texts for text in row)
+
+    def cached_prompt_tokens(self, rows_per_prompt: int = 1) -> int:
+        """Cached tokens of all prompts. Each prompt counts once, with the count of its first row."""
+        return sum(self.cached_tokens.get(row, 0) for row in range(0, len(self.texts), rows_per_prompt))
+
+    def timings(self) -> Timings:
+        def slowest(name: str) -> float | None:
+            return max((getattr(one, name) for one in self.finished), default=None)
+
+        return Timings(
+            slowest("queue_seconds"),
+            slowest("prefill_seconds"),
+            slowest("decode_seconds"),
+            time.monotonic() - self.call.arrival,
+        )
+
+    def _deltas(self, events: Sequence[tuple[int, Event]]) -> list[TextDelta]:
+        """Deltas of new events; several events of one answer become one delta."""
+        if len(events) == 1:
+            return self._handle(*events[0])
+        merged: dict[int, TextDelta] = {}
+        for row, event in events:
+            for delta in self._handle(row, event):
+                earlier = merged.setdefault(id(delta.answer), delta)
+                if earlier is not delta:
+                    earlier.text += delta.text
+                    earlier.token_ids += delta.token_ids
+                    earlier.logprobs += delta.logprobs
+        return list(merged.values())
+
+    def _handle(self, row: int, event: Event) -> list[TextDelta]:
+        texts = self.texts[row]
+        if isinstance(event, Tokens):
+            self.cached_tokens[row] = event.cached_tokens
+            text = texts[0]
+            # The worker ends beams at stop strings itself, and its `Finished` carries all hypotheses.
+            if text.is_beam:
+                return [text.push(event.token_ids, event.logprobs)]
+            if text.done:
+                return []
+            delta = text.push(event.token_ids, event.logprobs)
+            if text.done:
+                self.call.stop(row)
+            return [delta]
+        if isinstance(event, Failed):
+            raise request_error(event)
+        if isinstance(event, PromptScored):
+            self.prompt_logprobs[row] = event.logprobs
+            return []
+        if isinstance(event, Encoded):
+            return []
+        return self._finish(row, event)
+
+    def _finish(self, row: int, event: Finished) -> list[TextDelta]:
+        texts = self.texts[row]
+        self.cached_tokens[row] = event.cached_tokens
+        if texts[0].done and not texts[0].is_beam:
+            return []
+        self.finished.append(event)
+        if all(one.finish_reason == "timeout" and not one.token_ids for one in event.hypotheses):
+            raise DeadlineExceeded("the deadline passed before the first token")
+        # Masks can leave fewer candidate tokens than beams, and then there are fewer hypotheses than requested.
+        del texts[max(len(event.hypotheses), 1) :]
+        return [text.finish(hypothesis) for text, hypothesis in zip(texts, event.hypotheses, strict=True)]

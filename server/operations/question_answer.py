@@ -1,0 +1,98 @@
+"""Answers to a question, as parts of a context. A long context is read in windows, each after the whole question."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from server.errors import ContextLengthExceeded, InvalidRequest
+from server.ipc.call import Call
+from server.ipc.messages import Encode
+from server.operations.cost import Cost, max_tokens, max_windows
+from server.operations.encode import matrices, window_item
+from server.operations.runtime import Runtime, ServedModel
+from server.operations.spans import best_spans
+from server.text.tokenizer import Encoding
+from server.text.truncation import text_runs
+from server.text.windows import window_room, windows
+
+WINDOW_TOKENS = 384
+"""Longest window, question included. Models are trained with this length, and transformers uses it."""
+STRIDE_TOKENS = 128
+"""Context tokens that a window has in common with the one before it, as in transformers."""
+
+
+@dataclass(frozen=True)
+class QuestionAnswerSpec:
+    """Ask for the `top_k` likeliest answers to a question."""
+
+    question: str
+    context: str
+    model: str | None = None
+    top_k: int = 1
+
+    def cost(self, model: ServedModel) -> Cost:
+        """Upper bounds of the work; see `Cost`. The question is repeated in every window."""
+        limit = min(model.max_input_tokens, WINDOW_TOKENS)
+        narrowest = limit - max_tokens(len(self.question))
+        sequences = max_windows(len(self.context), narrowest - min(STRIDE_TOKENS, limit // 2))
+        characters = 2 * (len(self.question) + len(self.context))
+        return Cost(characters, sequences * limit, sequences, answer_numbers=2 * sequences * limit)
+
+
+@dataclass(frozen=True)
+class FoundAnswer:
+    """An answer. start, end: characters of the context."""
+
+    answer: str
+    score: float
+    start: int
+    end: int
+
+
+async def question_answer(runtime: Runtime, call: Call, spec: QuestionAnswerSpec) -> list[FoundAnswer]:
+    """The likeliest answers, by falling score."""
+    model = runtime.candidates(spec.model, "question_answer")[0]
+    encoding, run = await _encode(runtime, model, spec)
+    limit = min(model.max_input_tokens, WINDOW_TOKENS)
+    width = window_room(encoding, run, limit)
+    if width < 1:
+        raise ContextLengthExceeded(
+            f"`question` leaves no room for the context in a window of {limit} tokens", "question"
+        )
+    stride = min(STRIDE_TOKENS, limit // 2)
+    cut = windows(encoding, run, limit, stride if stride < width else width // 2)
+    items = [window_item(encoding, window, model, "context") for window in cut]
+    message = Encode(call.next_id(), model.name, "classify_tokens", items, deadline=call.deadline)
+    parts = list(zip(cut, await matrices(call, message), strict=True))
+    cls_id = model.tokenizer.special.cls
+    spans = await runtime.in_thread(lambda: best_spans(encoding, run, parts, cls_id, spec.top_k))
+    return [FoundAnswer(spec.context[span.start : span.end], span.score, span.start, span.end) for span in spans]
+
+
+async def _encode(runtime: Runtime, model: ServedModel, spec: QuestionAnswerSpec) -> tuple[Encoding, tuple[int, int]]:
+    """Question and context as a pair, and (start, end) of the context's tokens.
+
+    Raises InvalidRequest if one of them has no token, or if the tokenizer puts nothing between them.
+    """
+    (encoding,) = await runtime.encode(
+        model.tokenizer, [spec.question], pairs=[spec.context], param="context", offsets=True
+    )
+    run = _context_run(encoding)
+    if run is not None:
+        return encoding, run
+    alone = await runtime.encode(
+        model.tokenizer, [spec.question, spec.context], param="context", add_special_tokens=False
+    )
+    for name, found in zip(("question", "context"), alone, strict=True):
+        if not found.ids:
+            raise InvalidRequest(f"`{name}` is a text without any token", name)
+    raise InvalidRequest(f"the tokenizer of `{model.name}` does not separate the question from the context", "model")
+
+
+def _context_run(encoding: Encoding) -> tuple[int, int] | None:
+    """(start, end) of the pair's second text, also if the tokenizer puts no separator before it (GPT-2)."""
+    if encoding.sides:
+        places = [index for index, side in enumerate(encoding.sides) if side == 1]
+        return (places[0], places[-1] + 1) if places and 0 in encoding.sides else None
+    runs = text_runs(encoding)
+    return runs[1] if len(runs) == 2 else None

@@ -1,0 +1,177 @@
+"""The parts of the server that operations use: loaded models, the engine client, tokenizer threads, metrics."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from typing import TypeVar
+
+from server.errors import ContextLengthExceeded, InvalidRequest, ModelNotFound, NotReady
+from server.ipc.client import EngineClient
+from server.ipc.descriptions import ModelInfo, Task
+from server.metrics import Metrics
+from server.operations.entailment import entailment
+from server.text.checkpoint_text import CheckpointText
+from server.text.tokenizer import Encoding, Tokenizer
+
+TOKENIZER_THREADS = 2
+
+_OPERATIONS: Mapping[Task, tuple[str, ...]] = {
+    "generate": ("generate",),
+    "translate": ("translate",),
+    "embed": ("embed", "embed_all", "similarity"),
+    "classify": ("classify",),
+    "rerank": ("rerank",),
+    "fill_mask": ("fill_mask",),
+    "token_classify": ("token_classify",),
+    "question_answer": ("question_answer",),
+    "transcribe": ("transcribe",),
+}
+"""Operations that a model of each task supports. `translate_speech` and `zero_shot_classify` depend on the checkpoint
+too."""
+
+Result = TypeVar("Result")
+
+
+class OperationNotSupported(InvalidRequest):
+    """The named model, or any loaded model if `model` is None, does not support an operation.
+
+    supported: the operations that the named model does support.
+    """
+
+    def __init__(self, operation: str, model: str | None = None, supported: Sequence[str] = ()) -> None:
+        self.operation = operation
+        self.model = model
+        self.supported = list(supported)
+        owner = f"model `{model}`" if model else "any loaded model"
+        super().__init__(f"`{operation}` is not supported by {owner}", "model")
+
+
+@dataclass(frozen=True)
+class ServedModel:
+    """A loaded model: sizes and defaults from the engine, tokenizer and languages from the checkpoint."""
+
+    info: ModelInfo
+    text: CheckpointText
+
+    @property
+    def name(self) -> str:
+        return self.info.name
+
+    @property
+    def tokenizer(self) -> Tokenizer:
+        return self.text.tokenizer
+
+    @property
+    def max_input_tokens(self) -> int:
+        """Longest text that the encoder (or, without an encoder, the decoder) reads, in tokens."""
+        return (self.info.source_tokens if self.info.is_encoder_decoder else 0) or self.info.context_tokens
+
+    def languages(self) -> list[str]:
+        """Translations as `source-target`; for a speech model, the languages that it transcribes."""
+        if self.text.speech is not None:
+            return list(self.text.speech.languages) or ["en"]
+        if "translate" not in self.info.tasks:
+            return []
+        return [f"{source}-{target}" for source, target in self.text.languages.pairs()]
+
+    def operations(self) -> list[str]:
+        """Names of the operations that this model supports, without `tokenize` and `detokenize`."""
+        names = [name for task in self.info.tasks for name in _OPERATIONS[task]]
+        if self.text.speech is not None and self.text.speech.translates:
+            names.append("translate_speech")
+        if "classify" in self.info.tasks and entailment(self.info.labels) is not None:
+            names.append("zero_shot_classify")
+        return names
+
+
+@dataclass
+class Runtime:
+    """Shared by all operations for the life of the server.
+
+    texts: tokenizer, languages and templates of each checkpoint, by model name.
+    max_text_characters: a longer text is refused before it is tokenized.
+    threads: run tokenizers, at most `TOKENIZER_THREADS` at once.
+    """
+
+    client: EngineClient
+    metrics: Metrics
+    texts: Mapping[str, CheckpointText]
+    max_text_characters: int
+    threads: ThreadPoolExecutor = field(
+        default_factory=lambda: ThreadPoolExecutor(TOKENIZER_THREADS, thread_name_prefix="tokenizer")
+    )
+
+    def loaded(self) -> list[ServedModel]:
+        """All loaded models, in the order of the command line."""
+        infos = self.client.models
+        return [ServedModel(infos[name], text) for name, text in self.texts.items() if name in infos]
+
+    def candidates(self, name: str | None, operation: str) -> list[ServedModel]:
+        """The models that may run an operation: the named one, or all that support it. Adapters must be named.
+
+        Raises:
+            NotReady: the models are loading.
+            ModelNotFound: no model has this name.
+            OperationNotSupported: the named model, or every loaded model, lacks the operation.
+        """
+        if name is not None:
+            model = self.model(name)
+            if operation not in model.operations():
+                raise OperationNotSupported(operation, model.name, model.operations())
+            return [model]
+        fitting = [m for m in self._ready() if operation in m.operations() and not m.info.adapter_of]
+        if not fitting:
+            raise OperationNotSupported(operation)
+        return fitting
+
+    def model(self, name: str | None) -> ServedModel:
+        """The named model, or the first one. Raises NotReady while loading and ModelNotFound for an unknown name."""
+        for model in self._ready():
+            if name is None or model.name == name:
+                return model
+        raise ModelNotFound("no loaded model has this name; `GET /info` lists the models", "model")
+
+    def _ready(self) -> list[ServedModel]:
+        models = self.loaded()
+        if not models:
+            raise NotReady("the models are loading; try again soon", retry_after=2)
+        return models
+
+    async def in_thread(self, work: Callable[[], Result]) -> Result:
+        """Run text work in a tokenizer thread, so that it does not block the event loop."""
+        return await asyncio.get_running_loop().run_in_executor(self.threads, work)
+
+    def check_characters(self, texts: Sequence[str], param: str) -> None:
+        """Raises ContextLengthExceeded for a text that is too long to tokenize. param: the field with the texts."""
+        longest = max(map(len, texts), default=0)
+        if longest > self.max_text_characters:
+            raise ContextLengthExceeded(
+                f"`{param}` contains a text of {longest} characters; the limit is {self.max_text_characters}", param
+            )
+
+    async def encode(
+        self,
+        tokenizer: Tokenizer,
+        texts: Sequence[str],
+        *,
+        pairs: Sequence[str] | None = None,
+        param: str,
+        add_special_tokens: bool = True,
+        offsets: bool = False,
+    ) -> list[Encoding]:
+        """Tokenize texts in a thread. pairs: the second text of each pair. param: the field that an error names.
+
+        Raises ContextLengthExceeded for a text with too many characters.
+        """
+        self.check_characters((*texts, *(pairs or ())), param)
+        started = time.perf_counter()
+        with self.client.preparing():
+            encodings = await self.in_thread(
+                lambda: tokenizer.encode(texts, pairs=pairs, add_special_tokens=add_special_tokens, offsets=offsets)
+            )
+        self.metrics.tokenize_seconds.observe(time.perf_counter() - started)
+        return encodings

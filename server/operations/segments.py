@@ -1,0 +1,152 @@
+"""A text to translate as segments (usually sentences), and the translated segments joined in order.
+
+Segments are translated in parallel. Their text is released strictly in order, so that the deltas that a client has
+read, joined, are the beginning of the final text. Imports no HTTP and no engine code.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+
+from server.ipc.messages import TokenLogprob
+from server.operations.generated_text import GeneratedText, TextDelta
+from server.text.language_codes import parse_language
+from server.text.sentences import Sentence, split_sentences
+
+UNSPACED = frozenset({"zh", "ja", "th", "lo", "km", "my", "yue"})
+"""Languages that put no space between sentences; ISO 639-1 codes where they exist."""
+
+_PAUSE = re.compile(r"[,;:،、，；]\s*|\s+")
+
+
+@dataclass
+class Segment:
+    """One part of a text.
+
+    separator: white space that follows the segment.
+    answers: translations, best first; empty if there is nothing to translate.
+    prefix: text that the request put before the answer.
+    """
+
+    text: str
+    separator: str
+    answers: list[GeneratedText] = field(default_factory=list)
+    prefix: str = ""
+
+    @property
+    def done(self) -> bool:
+        return all(answer.done for answer in self.answers)
+
+    def result(self, rank: int) -> str:
+        """The translation of this rank with the separator."""
+        own = self.prefix + self.answers[rank].text if self.answers else ""
+        return own + self.separator
+
+
+@dataclass
+class SegmentDelta:
+    """New text and tokens of one segment. input: place of the text in the request."""
+
+    input: int
+    segment: int
+    text: str
+    token_ids: list[int]
+    logprobs: list[TokenLogprob]
+
+
+class SegmentedText:
+    """All segments of one input. index: place of the input in the request."""
+
+    def __init__(self, index: int, segments: list[Segment]) -> None:
+        self.index = index
+        self.segments = segments
+        self._current = 0
+        self._held: dict[int, list[TextDelta]] = {}
+        self._prefix_released = False
+
+    def hold(self, segment: int, delta: TextDelta) -> None:
+        """Keep a delta of a segment's best answer until all earlier segments are complete."""
+        self._held.setdefault(segment, []).append(delta)
+
+    def release(self) -> Iterator[SegmentDelta]:
+        """The held deltas of the current segment, and of the next ones while the current one is complete."""
+        while self._current < len(self.segments):
+            index, segment = self._current, self.segments[self._current]
+            deltas = self._held.pop(index, [])
+            text = "".join([delta.text for delta in deltas])
+            if deltas and not self._prefix_released:
+                text = segment.prefix + text
+            self._prefix_released = self._prefix_released or bool(deltas)
+            if segment.done:
+                text += segment.separator
+                self._current += 1
+                self._prefix_released = False
+            ids = [token_id for delta in deltas for token_id in delta.token_ids]
+            if text or ids:
+                logprobs = [entry for delta in deltas for entry in delta.logprobs]
+                yield SegmentDelta(self.index, index, text, ids, logprobs)
+            if not segment.done:
+                return
+
+    @property
+    def ranks(self) -> int:
+        """Number of translations of the whole text."""
+        return min((len(segment.answers) for segment in self.segments if segment.answers), default=1)
+
+    def text(self, rank: int) -> str:
+        """The whole translation of this rank."""
+        return "".join([segment.result(rank) for segment in self.segments])
+
+    def score(self, rank: int) -> float | None:
+        """Sum of the segments' scores; None without beam search."""
+        scores = [segment.answers[rank].score for segment in self.segments if segment.answers]
+        known = [score for score in scores if score is not None]
+        return sum(known) if known and len(known) == len(scores) else None
+
+    def finish_reason(self) -> str:
+        """`timeout` if a segment has it, else `length` if a segment has it, else `stop`."""
+        reasons = {segment.answers[0].finish_reason for segment in self.segments if segment.answers}
+        return next((reason for reason in ("timeout", "length") if reason in reasons), "stop")
+
+    def best(self) -> list[GeneratedText]:
+        """The best answer of each translated segment."""
+        return [segment.answers[0] for segment in self.segments if segment.answers]
+
+
+def whole(text: str) -> list[Segment]:
+    """A text as one segment. White space alone is not translated."""
+    return [Segment(text, "") if text.strip() else Segment("", text)]
+
+
+def split(text: str, target: str | None, fits: Callable[[str], bool]) -> list[Segment]:
+    """A text as its sentences, cut further until each one `fits`.
+
+    target: language of the translation. Sentences without white space between them get a space in the translation,
+    unless the target language puts none between sentences.
+    """
+    language = parse_language(target or "")
+    spaced = language is None or language.language not in UNSPACED
+    sentences = split_sentences(text)
+    for index, sentence in enumerate(sentences[:-1]):
+        if sentence.text and not sentence.separator and spaced:
+            sentences[index] = Sentence(sentence.text, " ")
+    return [Segment(part.text, part.separator) for sentence in sentences for part in _cut(sentence, fits)]
+
+
+def _cut(sentence: Sentence, fits: Callable[[str], bool]) -> list[Sentence]:
+    """A sentence that does not fit, cut at the pause nearest to its middle (else in its middle), recursively."""
+    if not sentence.text or fits(sentence.text):
+        return [sentence]
+    text = sentence.text
+    pauses = [match for match in _PAUSE.finditer(text) if 0 < match.end() < len(text)]
+    if not pauses:
+        middle = len(text) // 2
+        if middle == 0:
+            return [sentence]
+        return [*_cut(Sentence(text[:middle], ""), fits), *_cut(Sentence(text[middle:], sentence.separator), fits)]
+    pause = min(pauses, key=lambda match: abs(match.end() - len(text) // 2))
+    space = len(pause[0]) - len(pause[0].rstrip())
+    first = Sentence(text[: pause.end() - space], text[pause.end() - space : pause.end()])
+    return [*_cut(first, fits), *_cut(Sentence(text[pause.end() :], sentence.separator), fits)]

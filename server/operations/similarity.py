@@ -1,0 +1,44 @@
+"""Similarity of texts: the cosine of their embeddings."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from server.ipc.call import Call
+from server.ipc.messages import Encode
+from server.operations.cost import Cost, max_tokens
+from server.operations.encode import prompted_items, vectors
+from server.operations.runtime import Runtime, ServedModel
+from server.text.truncation import TruncationSide
+
+
+@dataclass(frozen=True)
+class SimilaritySpec:
+    """Ask for the similarity of one sentence with each of others. prompt_name: as in `EmbedSpec`."""
+
+    source: str
+    sentences: Sequence[str]
+    model: str | None = None
+    truncation: TruncationSide | None = "right"
+    prompt_name: str | None = None
+
+    def cost(self, model: ServedModel) -> Cost:
+        """Upper bounds of the work; see `Cost`."""
+        prompt = len(model.text.prompt(self.prompt_name))
+        lengths = [len(text) + prompt for text in (self.source, *self.sentences)]
+        tokens = sum(max_tokens(length, model.max_input_tokens) for length in lengths)
+        return Cost(sum(lengths), tokens, len(lengths), answer_numbers=len(self.sentences))
+
+
+async def similarity(runtime: Runtime, call: Call, spec: SimilaritySpec) -> list[float]:
+    """The cosine between the source and each sentence, from -1 to 1, in the order of the sentences."""
+    model = runtime.candidates(spec.model, "similarity")[0]
+    prompt = model.text.prompt(spec.prompt_name)
+    texts = [prompt + text for text in (spec.source, *spec.sentences)]
+    items = await prompted_items(runtime, model, texts, prompt, spec.truncation, "inputs")
+    message = Encode(call.next_id(), model.name, "embed", items, normalize=True, deadline=call.deadline)
+    source, *others = (await vectors(call, message)).astype(np.float64)
+    return [min(1.0, max(-1.0, float(source @ other))) for other in others]

@@ -1,0 +1,90 @@
+"""Named entities in texts, from class scores of each token. A long text is read in overlapping windows."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import chain
+
+from server.errors import InvalidRequest
+from server.ipc.call import Call
+from server.ipc.messages import Encode
+from server.operations.cost import MAX_ADDED_TOKENS, Cost, characters_of, max_windows
+from server.operations.encode import Numbers, matrices, window_item
+from server.operations.entities import Aggregation, Entity, entities, text_tokens, without_overlaps
+from server.operations.runtime import Runtime, ServedModel
+from server.text.tokenizer import Encoding
+from server.text.truncation import text_runs
+from server.text.windows import Window, window_room, windows
+
+DEFAULT_STRIDE_TOKENS = 64
+
+
+@dataclass(frozen=True)
+class TokenClassifySpec:
+    """Ask for the entities of texts.
+
+    aggregation: how token scores become entities; see `entities`.
+    stride_tokens: text tokens that a window has in common with the one before it; None for 64, or half of a window.
+    """
+
+    inputs: Sequence[str]
+    model: str | None = None
+    aggregation: Aggregation = "simple"
+    stride_tokens: int | None = None
+
+    def cost(self, model: ServedModel) -> Cost:
+        """Upper bounds of the work; see `Cost`."""
+        width = model.max_input_tokens - MAX_ADDED_TOKENS
+        stride = default_stride(width) if self.stride_tokens is None else self.stride_tokens
+        sequences = sum(max_windows(len(text), width - stride) for text in self.inputs)
+        tokens = sequences * model.max_input_tokens
+        return Cost(characters_of(self.inputs), tokens, sequences, answer_numbers=tokens * len(model.info.labels))
+
+
+async def token_classify(runtime: Runtime, call: Call, spec: TokenClassifySpec) -> list[list[Entity]]:
+    """The entities of each text, in the order of the text."""
+    model = runtime.candidates(spec.model, "token_classify")[0]
+    encodings = await runtime.encode(model.tokenizer, spec.inputs, param="inputs", offsets=True)
+    cut = [_windows(model, encoding, spec.stride_tokens) for encoding in encodings]
+    items = [
+        window_item(encoding, window, model, "inputs")
+        for encoding, of_text in zip(encodings, cut, strict=True)
+        for window in of_text
+    ]
+    message = Encode(call.next_id(), model.name, "classify_tokens", items, deadline=call.deadline)
+    logits = iter(await matrices(call, message))
+    parts = [
+        (text, encoding, of_text, [next(logits) for _ in of_text])
+        for text, encoding, of_text in zip(spec.inputs, encodings, cut, strict=True)
+    ]
+    return await runtime.in_thread(lambda: [_entities(spec, model, *part) for part in parts])
+
+
+def _entities(
+    spec: TokenClassifySpec,
+    model: ServedModel,
+    text: str,
+    encoding: Encoding,
+    of_text: list[Window],
+    logits: list[Numbers],
+) -> list[Entity]:
+    tokens = [text_tokens(text, encoding, *one, model.tokenizer) for one in zip(of_text, logits, strict=True)]
+    found = chain.from_iterable(entities(one, spec.aggregation, model.info.labels, model.tokenizer) for one in tokens)
+    return without_overlaps(list(found)) if len(of_text) > 1 else list(found)
+
+
+def _windows(model: ServedModel, encoding: Encoding, stride: int | None) -> list[Window]:
+    """Raises InvalidRequest for a stride that is not less than the text tokens of a window."""
+    limit = model.max_input_tokens
+    runs = text_runs(encoding) or [(0, 0)]
+    run = (runs[0][0], runs[-1][1])
+    width = window_room(encoding, run, limit)
+    if stride is not None and stride >= width:
+        raise InvalidRequest(f"`stride` {stride} must be less than the {width} tokens of a window", "stride")
+    return windows(encoding, run, limit, default_stride(width) if stride is None else stride)
+
+
+def default_stride(width: int) -> int:
+    """Text tokens that windows of `width` text tokens have in common."""
+    return min(DEFAULT_STRIDE_TOKENS, width // 2)

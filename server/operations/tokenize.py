@@ -1,0 +1,79 @@
+"""Texts to tokens and token ids to texts, with the tokenizer of any loaded model."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from server.ipc.call import Call
+from server.operations.cost import Cost, characters_of
+from server.operations.encode import check_ids
+from server.operations.runtime import Runtime, ServedModel
+from server.text.tokenizer import Encoding
+
+
+@dataclass(frozen=True)
+class TokenizeSpec:
+    """Ask for the tokens of texts. add_special_tokens: include those that the model expects around a text."""
+
+    inputs: Sequence[str]
+    add_special_tokens: bool = True
+    model: str | None = None
+
+    def cost(self, model: ServedModel) -> Cost:
+        """Upper bounds of the work; see `Cost`. The engine does nothing."""
+        return Cost(characters_of(self.inputs), 0, 0)
+
+
+@dataclass(frozen=True)
+class DetokenizeSpec:
+    """Ask for the texts of lists of token ids."""
+
+    ids: Sequence[list[int]]
+    skip_special_tokens: bool = True
+    model: str | None = None
+
+    def cost(self, model: ServedModel) -> Cost:
+        """Upper bounds of the work; see `Cost`. Nothing is tokenized and the engine does nothing."""
+        return Cost(0, 0, 0)
+
+
+@dataclass(frozen=True)
+class TextToken:
+    """A token of a text. start, end: its characters in the text; both 0 for a special token that was added."""
+
+    token_id: int
+    text: str
+    start: int
+    end: int
+    special: bool
+
+
+async def tokenize(runtime: Runtime, call: Call, spec: TokenizeSpec) -> list[list[TextToken]]:
+    """The tokens of each text."""
+    encodings = await runtime.encode(
+        runtime.model(spec.model).tokenizer,
+        spec.inputs,
+        param="inputs",
+        add_special_tokens=spec.add_special_tokens,
+        offsets=True,
+    )
+    return await runtime.in_thread(
+        lambda: [_tokens(text, encoding) for text, encoding in zip(spec.inputs, encodings, strict=True)]
+    )
+
+
+async def detokenize(runtime: Runtime, call: Call, spec: DetokenizeSpec) -> list[str]:
+    """The text of each list of ids. Raises InvalidRequest for an id outside the vocabulary."""
+    model = runtime.model(spec.model)
+    for ids in spec.ids:
+        check_ids(ids, model.info, "ids")
+    return await runtime.in_thread(lambda: [model.tokenizer.decode(ids, spec.skip_special_tokens) for ids in spec.ids])
+
+
+def _tokens(text: str, encoding: Encoding) -> list[TextToken]:
+    rows = zip(encoding.ids, encoding.tokens, encoding.offsets, encoding.special, strict=True)
+    return [
+        TextToken(token_id, token if special else text[start:end], start, end, special)
+        for token_id, token, (start, end), special in rows
+    ]

@@ -1,0 +1,261 @@
+"""Translation with an encoder-decoder, sentence by sentence unless the request says otherwise."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+
+import msgspec
+
+from server.errors import InvalidRequest
+from server.ipc.call import Call
+from server.ipc.messages import Generate, GenerateRow
+from server.operations import grammar, prompts, segments
+from server.operations.cost import Cost, characters_of, max_tokens
+from server.operations.generate import generation_cost, hypotheses, text_options
+from server.operations.generated_text import Alignment, GeneratedText, ScoredToken, TextDelta
+from server.operations.generation_options import GenerationOptions
+from server.operations.generation_params import resolve
+from server.operations.generation_run import TextRun, Timings, Usage
+from server.operations.runtime import Runtime, ServedModel
+from server.operations.segments import Segment, SegmentDelta, SegmentedText
+from server.text.languages import TranslationPrompt, UnknownPair
+
+
+@dataclass(frozen=True)
+class TranslateSpec:
+    """Ask for translations of texts. The languages are in `options`.
+
+    num_alternatives: further translations per text, from beam search.
+    split_sentences: translate sentence by sentence. None: yes, unless a text format is given.
+    model: name of the model, or None for the first one that offers the pair of languages.
+    """
+
+    inputs: Sequence[str]
+    options: GenerationOptions = field(default_factory=GenerationOptions)
+    num_alternatives: int = 0
+    split_sentences: bool | None = None
+    model: str | None = None
+
+    @property
+    def splits(self) -> bool:
+        return self.split_sentences is not False and self.options.text_format is None
+
+    @property
+    def stream(self) -> bool:
+        return self.options.stream
+
+    def cost(self, model: ServedModel) -> Cost:
+        """Upper bounds of the work; see `Cost`. There are at most as many segments as characters.
+
+        A segment is encoded up to twice: once to see whether it fits the model, once to translate it.
+        """
+        language_prompt = _language_prompt(self, model)
+        lengths = [1] * characters_of(self.inputs) if self.splits else [len(text) for text in self.inputs]
+        lengths = [len(language_prompt.prefix) + length for length in lengths]
+        tokens = [max_tokens(length, model.max_input_tokens) for length in lengths]
+        options = replace(self.options, num_return_sequences=1 + self.num_alternatives)
+        return generation_cost(options, model, 2 * sum(lengths), tokens, candidates=1)
+
+
+@dataclass(frozen=True)
+class Translation:
+    """The translation of one input.
+
+    source_lang, target_lang: as the checkpoint names them, else as the request does.
+    score: sum of the segments' scores, with beam search.
+    alternatives: (text, score) of further translations, by falling score.
+    alignments: one per translated segment, if requested.
+    """
+
+    text: str
+    source_lang: str | None
+    target_lang: str | None
+    score: float | None
+    alternatives: list[tuple[str, float | None]]
+    finish_reason: str
+    token_ids: list[int]
+    logprobs: list[ScoredToken] | None
+    alignments: list[Alignment] | None
+
+
+@dataclass(frozen=True)
+class TranslateResult:
+    """Translations in the order of the inputs."""
+
+    model: str
+    translations: list[Translation]
+    usage: Usage
+    seed: int
+    timings: Timings
+
+
+@dataclass
+class TranslateRun:
+    """A submitted `TranslateSpec`.
+
+    inputs: the segments of each input.
+    places: (input, segment) of each sequence.
+    sources: source token ids of each sequence.
+    """
+
+    run: TextRun
+    spec: TranslateSpec
+    model: ServedModel
+    language_prompt: TranslationPrompt
+    seed: int
+    inputs: list[SegmentedText]
+    places: list[tuple[SegmentedText, int]]
+    sources: list[list[int]]
+
+    async def begin(self) -> list[SegmentDelta]:
+        return self._in_order(await self.run.begin())
+
+    async def forward(self, sink: Callable[[list[SegmentDelta]], bool]) -> bool:
+        return await self.run.forward(lambda deltas: sink(self._in_order(deltas)))
+
+    async def complete(self) -> None:
+        await self.run.complete()
+
+    def result(self) -> TranslateResult:
+        return TranslateResult(
+            self.model.name,
+            [self._translation(one) for one in self.inputs],
+            Usage(sum(map(len, self.sources)), self.run.completion_tokens(), self.run.cached_prompt_tokens()),
+            self.seed,
+            self.run.timings(),
+        )
+
+    def _in_order(self, deltas: list[TextDelta]) -> list[SegmentDelta]:
+        for delta in deltas:
+            if delta.answer.rank == 0:
+                text, segment = self.places[delta.answer.row]
+                text.hold(segment, delta)
+        return [released for text in self.inputs for released in text.release()]
+
+    def _translation(self, text: SegmentedText) -> Translation:
+        options, parts = self.spec.options, text.best()
+        return Translation(
+            text.text(0),
+            self.language_prompt.source_lang or options.source_lang,
+            self.language_prompt.target_lang or options.target_lang,
+            text.score(0),
+            [(text.text(rank), text.score(rank)) for rank in range(1, text.ranks)],
+            text.finish_reason(),
+            [token_id for part in parts for token_id in part.token_ids],
+            [entry for part in parts for entry in part.scored_tokens()] if options.logprobs else None,
+            [part.alignment(self.sources[part.row]) for part in parts] if options.return_attention else None,
+        )
+
+
+async def translate(runtime: Runtime, call: Call, spec: TranslateSpec) -> TranslateRun:
+    """Validate, split, tokenize and submit. Raises InvalidRequest that names the option at fault."""
+    model, language_prompt = _choose(runtime, spec)
+    options = spec.options
+    _check(spec)
+    rules, token_bytes = await grammar.prepare(
+        runtime, model, options.text_format, continues=options.decoder_prefix is not None
+    )
+    ranks = spec.num_alternatives + 1
+    resolved = resolve(options, model, language_prompt, min_beams=ranks, grammar=rules)
+    params = resolved.params
+    if params.num_beams < ranks:
+        raise InvalidRequest(
+            f"`num_alternatives` {spec.num_alternatives} requires `num_beams` of at least {ranks}", "num_alternatives"
+        )
+    params = msgspec.structs.replace(params, num_return_sequences=ranks)
+    if params.stop_texts and token_bytes is None:
+        token_bytes = await grammar.token_bytes_for_stops(runtime, model)
+    inputs = [SegmentedText(i, parts) for i, parts in enumerate(await _split(runtime, model, spec, language_prompt))]
+    places = [(one, index) for one in inputs for index, segment in enumerate(one.segments) if segment.text.strip()]
+    texts = [one.segments[index].text for one, index in places]
+    sources = await prompts.encode_texts(runtime, model, texts, language_prompt, options, "inputs") if texts else []
+    start = prompts.decoder_start(model, language_prompt)
+    prefix = prompts.decoder_prefix(options, model)
+    shown = text_options(options, token_bytes)
+    rows: list[GenerateRow] = []
+    answers: list[list[GeneratedText]] = []
+    prefixed: set[int] = set()
+    for (one, index), source in zip(places, sources, strict=True):
+        segment = one.segments[index]
+        own_prefix: list[int] = []
+        if one.index not in prefixed:
+            prefixed.add(one.index)
+            own_prefix, segment.prefix = prefix, options.decoder_prefix or ""
+        room = prompts.max_new_tokens(model.info, source, start + own_prefix, "inputs")
+        segment.answers = hypotheses(model, params, len(rows), shown, own_prefix)
+        answers.append(segment.answers)
+        rows.append(
+            GenerateRow(
+                call.next_id(),
+                min(resolved.max_new_tokens, room),
+                len(rows),
+                start + own_prefix,
+                seed=resolved.seed,
+                text_drops_space=shown.drops_space and not own_prefix,
+            )
+        )
+    message = Generate(model.name, params, sources, rows, call.deadline)
+    prompts.check_attention_size(message)
+    call.submit(message)
+    return TranslateRun(TextRun(call, answers), spec, model, language_prompt, resolved.seed, inputs, places, sources)
+
+
+def _check(spec: TranslateSpec) -> None:
+    """Raise InvalidRequest for generation options that have no meaning for translations."""
+    options = spec.options
+    if options.n != 1:
+        raise InvalidRequest("`n` is not supported for translations; use `num_alternatives`", "n")
+    if spec.split_sentences and options.text_format is not None:
+        raise InvalidRequest(
+            "`split_sentences` cannot be combined with `response_format`, which applies to the whole text",
+            "split_sentences",
+        )
+    if options.best_of not in (None, 1):
+        raise InvalidRequest("`best_of` is not supported for translations; use `num_beams`", "best_of")
+    if options.num_return_sequences != 1:
+        raise InvalidRequest(
+            "`num_return_sequences` is not supported for translations; use `num_alternatives`", "num_return_sequences"
+        )
+
+
+def _choose(runtime: Runtime, spec: TranslateSpec) -> tuple[ServedModel, TranslationPrompt]:
+    """The first model that offers the pair of languages. Raises InvalidRequest that lists the pairs on offer."""
+    refusals = []
+    for model in runtime.candidates(spec.model, "translate"):
+        try:
+            return model, _language_prompt(spec, model)
+        except InvalidRequest as error:
+            refusals.append((model.name, error.message))
+    text = refusals[0][1] if len(refusals) == 1 else "; ".join(f"{name}: {reason}" for name, reason in refusals)
+    raise InvalidRequest(text, "target_lang")
+
+
+def _language_prompt(spec: TranslateSpec, model: ServedModel) -> TranslationPrompt:
+    """How the checkpoint is asked for this translation. Raises InvalidRequest if it does not offer the pair."""
+    try:
+        return model.text.languages.match(spec.options.source_lang, spec.options.target_lang)
+    except UnknownPair as error:
+        raise InvalidRequest(str(error), "target_lang") from None
+
+
+async def _split(
+    runtime: Runtime, model: ServedModel, spec: TranslateSpec, language_prompt: TranslationPrompt
+) -> list[list[Segment]]:
+    """The segments of each input, each short enough for the model."""
+    if not spec.splits:
+        return [segments.whole(text) for text in spec.inputs]
+    runtime.check_characters(spec.inputs, "inputs")
+    limit = model.info.source_tokens
+
+    def fits(text: str) -> bool:
+        if not limit or len(text) < limit // 2:
+            return True
+        own_specials = language_prompt.trailing_source_ids is None
+        encoded = model.tokenizer.encode(
+            [language_prompt.prefix + text], add_special_tokens=own_specials, offsets=False
+        )[0]
+        return len(prompts.with_language_tokens(encoded, language_prompt).ids) <= limit
+
+    target = language_prompt.target_lang or spec.options.target_lang
+    return await runtime.in_thread(lambda: [segments.split(text, target, fits) for text in spec.inputs])

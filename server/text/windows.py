@@ -1,0 +1,32 @@
+"""Split a long text into overlapping windows that a model can read. Tokens around the text are in every window."""
+
+from __future__ import annotations
+
+from server.text.tokenizer import Encoding
+
+Window = list[int]
+"""Indices of an encoding's tokens, in order: those of the window, and all tokens around the text."""
+
+
+def windows(encoding: Encoding, run: tuple[int, int], max_tokens: int, stride: int) -> list[Window]:
+    """Windows over the text tokens `run`, each with the last `stride` text tokens of the window before it.
+
+    run: (start, end) of the tokens that are split; all other tokens are in every window.
+    max_tokens: length of a window, with the tokens around the text.
+    stride: less than `window_room(encoding, run, max_tokens)`.
+    """
+    start, end = run
+    width = window_room(encoding, run, max_tokens)
+    assert 0 <= stride < width, "a window must start after the one before it"
+    found = []
+    for first in range(start, max(end, start + 1), width - stride):
+        last = min(first + width, end)
+        found.append([*range(start), *range(first, last), *range(end, len(encoding.ids))])
+        if last == end:
+            break
+    return found
+
+
+def window_room(encoding: Encoding, run: tuple[int, int], max_tokens: int) -> int:
+    """Number of text tokens that fit into one window."""
+    return max_tokens - (len(encoding.ids) - (run[1] - run[0]))
