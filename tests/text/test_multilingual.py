@@ -35,9 +35,11 @@ WRITERS = {
 TESTED_LANGUAGES = {
     "mbart": ["en_XX", "ro_RO", "zh_CN"],
     "mbart50": ["en_XX", "sl_SI"],
+    "m2m100": ["en", "zu", "ast"],
+    "m2m100-unlisted": ["fr"],
     "nllb": ["eng_Latn", "zul_Latn"],
+    "nllb-legacy": ["fra_Latn"],
 }
-TESTED_LANGUAGES |= {"m2m100": ["en", "zu", "ast"], "m2m100-unlisted": ["fr"], "nllb-legacy": ["fra_Latn"]}
 CASES = [(kind, code) for kind, codes in TESTED_LANGUAGES.items() for code in codes]
 
 
