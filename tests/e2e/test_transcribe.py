@@ -237,9 +237,9 @@ def test_a_client_that_leaves_frees_its_blocks(server) -> None:
     assert cancelled() == cancelled_before + 1
 
 
-def test_the_readme_example_works_with_a_path_of_ones_own(server, tmp_path: Path) -> None:
+def test_the_documented_command_works_with_another_path(server, tmp_path: Path) -> None:
     (tmp_path / "speech.wav").write_bytes(wav(LONG[0]))
-    block = re.search(r"```shell\n(curl .*?)```", (REPOSITORY / "README.md").read_text(), re.DOTALL)
+    block = re.search(r"```shell\n(curl .*?)```", (REPOSITORY / "docs" / "requests.md").read_text(), re.DOTALL)
     command = block[1].replace("\\\n", " ").replace("/path/speech.wav", str(tmp_path / "speech.wav"))
     command = command.replace("http://127.0.0.1:8000", server.url).replace("curl ", "curl --fail-with-body ", 1)
     done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, timeout=60)

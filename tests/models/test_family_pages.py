@@ -46,7 +46,7 @@ def test_the_list_for_new_families_names_what_there_is() -> None:
         ("_REQUIRED", "models/families/native.py"),
         ("REFUSED", "tests/models/test_refused_settings.py"),
         ("REFUSED", "tests/parity/test_native.py"),
-        ("test_a_wrong_setting_that_no_tensor_tells_shows", "tests/parity/test_native.py"),
+        ("test_wrong_setting_without_a_tensor_is_detected", "tests/parity/test_native.py"),
         ("WRITERS", "tests/text/conftest.py"),
     ):
         assert symbol in page and symbol in (ROOT / file).read_text()
