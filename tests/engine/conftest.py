@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from tests.devices import _exact_and_quiet, device
+from tests.devices import _exact_float32_on_one_thread, device
 from tests.engine.harness import make_pair
 
-__all__ = ["_exact_and_quiet", "device", "pairs"]
+__all__ = ["_exact_float32_on_one_thread", "device", "pairs"]
 
 
 @pytest.fixture(scope="session")

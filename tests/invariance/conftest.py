@@ -1,5 +1,5 @@
 """The same fixtures as the engine's own tests."""
 
-from tests.engine.conftest import _exact_and_quiet, device, pairs
+from tests.engine.conftest import _exact_float32_on_one_thread, device, pairs
 
-__all__ = ["_exact_and_quiet", "device", "pairs"]
+__all__ = ["_exact_float32_on_one_thread", "device", "pairs"]
