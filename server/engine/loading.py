@@ -29,7 +29,7 @@ from server.engine.scheduler import Scheduler
 from server.ipc.descriptions import (
     DType,
     EngineOptions,
-    GenerationDefaults,
+    GenerationInfo,
     ModelInfo,
     ModelSpec,
     Task,
@@ -258,7 +258,7 @@ def _info(loaded: LoadedCheckpoint, options: EngineOptions, blocks: dict[str, in
         kv_blocks=blocks,
         kv_bytes=kv_bytes,
         is_encoder_decoder=model.config.is_encoder_decoder,
-        generation=GenerationDefaults(**defaults),
+        generation=GenerationInfo(**defaults),
         labels=list(model.labels),
         problem_type=model.problem_type,
         normalize=sentence.normalize,
