@@ -1,4 +1,4 @@
-"""Files of a checkpoint that the HTTP process reads: tokenizer, languages, speech tokens, prompts, templates."""
+"""Everything that the HTTP process reads from a checkpoint: tokenizer, languages, speech tokens, prompts, templates."""
 
 from __future__ import annotations
 
@@ -18,12 +18,16 @@ from weights.resolve import ResolveError, file_in
 
 PROMPTS_FILE = "config_sentence_transformers.json"
 SPEECH_FAMILIES = frozenset({"whisper"})
-"""Values of `model_type` of speech models."""
+"""Values of `model_type` of speech recognition models."""
 
 
 @dataclass(frozen=True)
 class Prompts:
-    """Prompts of sentence-transformers by name, and the default prompt."""
+    """Prompts of a sentence-transformers checkpoint: text that is put before each input.
+
+    by_name: prompts by name.
+    default: prompt of a request that names none; empty for no prompt.
+    """
 
     by_name: Mapping[str, str] = field(default_factory=dict)
     default: str = ""
@@ -31,7 +35,15 @@ class Prompts:
 
 @dataclass(frozen=True)
 class CheckpointText:
-    """The contents of a checkpoint's text files. speech: None unless the model transcribes."""
+    """The parts of a checkpoint that work on text.
+
+    directory: directory of the checkpoint.
+    tokenizer: its tokenizer.
+    languages: translations that it offers.
+    prompts: its sentence-transformers prompts.
+    speech: its special tokens for speech recognition; None for other models.
+    chat_templates: its chat templates.
+    """
 
     directory: Path
     tokenizer: Tokenizer
@@ -41,10 +53,7 @@ class CheckpointText:
     chat_templates: ChatTemplates = field(default_factory=ChatTemplates)
 
     def prompt(self, name: str | None) -> str:
-        """The prompt with this name; without a name, the default prompt, or an empty string if there is none.
-
-        Raises InvalidRequest for a name that the checkpoint does not have.
-        """
+        """The prompt with a name, or the default prompt for None. Raises InvalidRequest for an unknown name."""
         if name is None:
             return self.prompts.default
         if name not in self.prompts.by_name:
@@ -54,9 +63,10 @@ class CheckpointText:
 
 
 def load(name: str, directory: Path) -> CheckpointText:
-    """Read the text files of a checkpoint. name: of the model.
+    """Read the text parts of a checkpoint.
 
-    Raises CheckpointError, one line, for a tokenizer or prompts that cannot be read.
+    name: name of the model, for error messages.
+    Raises CheckpointError, one line, for files that cannot be read.
     """
     try:
         tokenizer = load_tokenizer(directory)
@@ -70,12 +80,11 @@ def load(name: str, directory: Path) -> CheckpointText:
 
 
 def check_same_tokens(name: str, text: CheckpointText, draft: CheckpointText) -> None:
-    """Raise CheckpointError, one line, if a token id stands for different tokens in a model and its draft model."""
-    ours, theirs = text.tokenizer, draft.tokenizer
-    for token_id in range(max(ours.vocab_size, theirs.vocab_size)):
-        pair = ours.id_to_token(token_id), theirs.id_to_token(token_id)
-        if pair[0] != pair[1]:
-            raise CheckpointError(f"{name}: token {token_id} is {pair[0]!r}, but {pair[1]!r} in the draft model")
+    """Raise CheckpointError, one line, unless a model and its draft model have the same vocabulary."""
+    for token_id in range(max(text.tokenizer.vocab_size, draft.tokenizer.vocab_size)):
+        token, draft_token = text.tokenizer.id_to_token(token_id), draft.tokenizer.id_to_token(token_id)
+        if token != draft_token:
+            raise CheckpointError(f"{name}: token {token_id} is {token!r}, but {draft_token!r} in the draft model")
 
 
 def _prompts(directory: Path) -> Prompts:
@@ -88,5 +97,5 @@ def _prompts(directory: Path) -> Prompts:
         raise ResolveError(f"{PROMPTS_FILE} is not readable JSON") from None
     given = content.get("prompts") if isinstance(content, dict) else None
     by_name = {key: value for key, value in given.items() if isinstance(value, str)} if isinstance(given, dict) else {}
-    chosen = content.get("default_prompt_name") if isinstance(content, dict) else None
-    return Prompts(by_name, by_name.get(chosen, "") if isinstance(chosen, str) else "")
+    default = content.get("default_prompt_name") if isinstance(content, dict) else None
+    return Prompts(by_name, by_name.get(default, "") if isinstance(default, str) else "")
