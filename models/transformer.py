@@ -160,6 +160,11 @@ class Transformer(nn.Module):
         return step.weights
 
     @property
+    def keys_depend_on_length(self) -> bool:
+        """See `ModelConfig.keys_depend_on_length`."""
+        return self.config.keys_depend_on_length
+
+    @property
     def num_logits(self) -> int:
         """Of each token, where there is a language model head."""
         return self.config.vocab_size

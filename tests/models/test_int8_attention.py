@@ -11,7 +11,7 @@ from models.backends.cpu import operations as cpu_ops
 from models.backends.torch import operations as torch_ops
 from models.layers.attention import Attention
 from models.loader import load_model
-from tests.engine.shapes import DECODERS, ENCODERS, SEQ2SEQ
+from tests.engine.tiny_checkpoints import DECODERS, ENCODERS, SEQ2SEQ
 from tests.parity.checkpoints import save
 from tests.parity.paged import Rows, encoder_batch, one_shot
 

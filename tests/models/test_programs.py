@@ -15,7 +15,7 @@ from models.backends.cpu.lowering import program_of
 from models.backends.cpu.recording import COUNT, Chosen, Given, NotRecordable, Recording
 from models.loader import load_model
 from models.scoring import Scoring
-from tests.engine.shapes import DECODERS, ENCODERS, SEQ2SEQ
+from tests.engine.tiny_checkpoints import DECODERS, ENCODERS, SEQ2SEQ
 from tests.parity.checkpoints import save
 from tests.parity.paged import Rows, chunked, encoder_batch, one_by_one
 

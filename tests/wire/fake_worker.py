@@ -21,7 +21,7 @@ import struct
 import sys
 import time
 
-from server.ipc.descriptions import GenerationDefaults, ModelInfo, ModelSpec
+from server.ipc.descriptions import GenerationInfo, ModelInfo, ModelSpec
 from server.ipc.messages import (
     FRAME_HEADER,
     Abort,
@@ -84,7 +84,7 @@ def describe(spec: ModelSpec) -> ModelInfo:
         block_size=16 if generates else 0,
         kv_blocks=({"self": 64, "cross": 64} if seq2seq else {"self": 64}) if generates else {},
         is_encoder_decoder=seq2seq,
-        generation=GenerationDefaults(
+        generation=GenerationInfo(
             end_token_ids=[EOS], decoder_start_token_ids=[PAD] if seq2seq else [], num_beams=2 if seq2seq else None
         ),
         labels=JUDGEMENTS if spec.name.startswith("judge") else LABELS.get(tasks[-1], []),
