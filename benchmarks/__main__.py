@@ -1,7 +1,7 @@
-"""All contests and the page they make: `python -m benchmarks [--quick | --tiny] [--only ...] [--minutes ...]`.
+"""Compare Triptych with other engines: `python -m benchmarks [--quick | --tiny] [--only ...] [--minutes ...]`.
 
-Run by `make bench` and `make bench-quick`, which first make an environment for the peers. Every contestant works in a
-process of its own; results are written as they come, and the page is made again at the end from whatever there is.
+`make bench` and `make bench-quick` install the peers and run this module. Every contestant runs in its own process.
+Results are written after every run, and the result page is written at the end from all results.
 """
 
 from __future__ import annotations
@@ -20,19 +20,19 @@ from benchmarks.process import REPOSITORY
 def main(arguments: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(prog="benchmarks", description=__doc__)
     size = parser.add_mutually_exclusive_group()
-    size.add_argument("--quick", action="store_true", help="the main rows, in under five minutes")
-    size.add_argument("--tiny", action="store_true", help="tiny models and workloads: only whether everything works")
+    size.add_argument("--quick", action="store_true", help="main rows only, in less than five minutes")
+    size.add_argument("--tiny", action="store_true", help="tiny models and workloads, to test the benchmarks")
     parser.add_argument(
-        "--only", nargs="+", default=[], help="workloads, shapes, precisions, or joined: llama-135m/int8/B"
+        "--only", nargs="+", default=[], help="workloads, shapes or precisions, also joined: llama-135m/int8/B"
     )
-    parser.add_argument("--contestants", nargs="+", default=[], help="these peers only; Triptych always takes part")
-    parser.add_argument("--minutes", type=float, help="when to stop starting rounds (default: 120; 4 for --quick)")
-    parser.add_argument("--rounds", type=int, help="of each workload, at most (default: 9; 3 for --quick)")
-    parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)), help="of each contestant")
-    parser.add_argument("--peers", help="python of the environment that holds the peers; without it they are not run")
-    parser.add_argument("--llama-cpp", help="path of llama.cpp's llama-server; models: see contestants/llama_cpp.py")
-    parser.add_argument("--checkpoints", type=Path, default=Path(".bench"), help="where models are made and kept")
-    parser.add_argument("--add", action="store_true", help="keep what an earlier run measured and this one does not")
+    parser.add_argument("--contestants", nargs="+", default=[], help="peers to run; Triptych always runs")
+    parser.add_argument("--minutes", type=float, help="time after which no round starts (default: 120; 4 with --quick)")
+    parser.add_argument("--rounds", type=int, help="largest number of rounds per workload (default: 9; 3 with --quick)")
+    parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)), help="threads of each contestant")
+    parser.add_argument("--peers", help="Python interpreter with the peers installed; without it no peer runs")
+    parser.add_argument("--llama-cpp", help="path of llama-server; for its models see contestants/llama_cpp.py")
+    parser.add_argument("--checkpoints", type=Path, default=Path(".bench"), help="directory for the models")
+    parser.add_argument("--add", action="store_true", help="keep earlier results that this run does not replace")
     parser.add_argument("--out", type=Path, default=Path("docs"), help="directory of benchmarks.md and its figures")
     given = parser.parse_args(arguments)
 
@@ -41,7 +41,7 @@ def main(arguments: list[str] | None = None) -> None:
     contests = plan.select(contests, given.only, given.contestants)
     sections = [name for name in growth.SECTIONS if name in given.only or not (given.only or given.quick)]
     if not contests and not sections:
-        parser.error("--only names nothing of this run")
+        parser.error("--only selects no workload of this run")
     options = measure.Options(
         checkpoints=given.checkpoints.resolve(),
         python=sys.executable,
@@ -51,7 +51,7 @@ def main(arguments: list[str] | None = None) -> None:
         budget_seconds=60 * (given.minutes or (4 if given.quick else 120)),
         scale=scale,
         run_seconds=60.0 if given.quick else 300.0,
-        grown="llama-tiny" if given.tiny else "llama-135m",
+        detailed_shape="llama-tiny" if given.tiny else "llama-135m",
         programs={"llama.cpp": given.llama_cpp} if given.llama_cpp else {},
     )
     folder = given.out / "benchmarks"
@@ -60,8 +60,8 @@ def main(arguments: list[str] | None = None) -> None:
     about = machine.describe(given.threads) | {"versions": machine.versions(given.peers), "scale": vars(scale)}
     results = measure.Results(folder / "results.json", about)
     if given.add:
-        results.take_over()
-    shapes = sorted({contest.shape for contest in contests} | ({options.grown} if sections else set()))
+        results.read()
+    shapes = sorted({contest.shape for contest in contests} | ({options.detailed_shape} if sections else set()))
     make = [given.peers or sys.executable, "-m", "benchmarks.checkpoints", str(options.checkpoints), *shapes]
     subprocess.run(make, check=True, cwd=REPOSITORY, stdout=subprocess.DEVNULL)
     try:

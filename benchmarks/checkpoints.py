@@ -1,6 +1,6 @@
-"""Random checkpoints of known shapes, made once: `python -m benchmarks.checkpoints ROOT [SHAPE ...]`.
+"""Create random checkpoints of known shapes: `python -m benchmarks.checkpoints ROOT [SHAPE ...]`.
 
-Speed does not depend on what the weights are, only on their shapes. Needs transformers, which writes them.
+Speed depends on the shapes of the weights, not on their values. transformers writes the checkpoints.
 """
 
 from __future__ import annotations
@@ -13,14 +13,17 @@ from typing import Any, Literal
 
 from benchmarks import vocabulary
 
-Kind = Literal["decoder", "seq2seq", "encoder"]
-
 
 @dataclass(frozen=True)
 class Shape:
-    """A checkpoint to make: what it is for, transformers' class of it, and its settings."""
+    """A checkpoint to create.
 
-    kind: Kind
+    kind: of model.
+    architecture, config: names of the model class and the configuration class in transformers.
+    settings: arguments of the configuration class.
+    """
+
+    kind: Literal["decoder", "seq2seq", "encoder"]
     architecture: str
     config: str
     settings: dict[str, Any]
@@ -83,7 +86,7 @@ SHAPES: dict[str, Shape] = {
 
 
 def make(name: str, root: Path) -> Path:
-    """The directory of a shape's checkpoint, written if it is not there yet."""
+    """Directory of the checkpoint of a shape; creates the checkpoint if it does not exist."""
     directory = root / name
     if (directory / "complete").exists():
         return directory
@@ -105,7 +108,7 @@ def make(name: str, root: Path) -> Path:
 
 
 def _write_pooling(directory: Path, hidden_size: int) -> None:
-    """The files of sentence-transformers: mean over tokens, unit length."""
+    """Write the files of sentence-transformers: mean over tokens, unit length."""
     parts = [("", "Transformer"), ("1_Pooling", "Pooling"), ("2_Normalize", "Normalize")]
     modules = [
         {"idx": index, "name": str(index), "path": path, "type": f"sentence_transformers.models.{kind}"}

@@ -1,6 +1,6 @@
-"""How the time of a decode step grows with its context: `python -m benchmarks.context --checkpoint DIR`.
+"""Measure the time of a decode step over its context: `python -m benchmarks.context --checkpoint DIR`.
 
-Prints JSON: for each number of rows, milliseconds at each context, and the largest distance from a straight line.
+Prints JSON: for each number of rows, milliseconds per context, and the largest distance from a straight line.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ BLOCK_SIZE = 32
 
 
 def load(checkpoint: Path, precision: str) -> LoadedModel:
-    """A checkpoint with its weights packed."""
+    """Load a checkpoint on the CPU. precision: float32, bfloat16 or int8."""
     dtype = torch.bfloat16 if precision == "bfloat16" else torch.float32
     device = torch.device("cpu")
     return load_model(checkpoint, dtype, device, None, "int8" if precision == "int8" else None)
@@ -31,7 +31,7 @@ def load(checkpoint: Path, precision: str) -> LoadedModel:
 
 @torch.inference_mode()
 def curve(model: LoadedModel, rows: int, contexts: tuple[int, ...], steps: int) -> dict[str, Any]:
-    """Median step at each context. The contexts take turns, so that a busy moment hits no one of them alone."""
+    """Median step time at each context. The contexts alternate, so that other load affects all of them."""
     transformer, device = model.transformer, torch.device("cpu")
     blocks = rows * -(-contexts[-1] // BLOCK_SIZE)
     cache = KVCache(transformer.self_attention_layers(), blocks, BLOCK_SIZE, transformer.attention_dtype, device)
@@ -53,7 +53,7 @@ def curve(model: LoadedModel, rows: int, contexts: tuple[int, ...], steps: int) 
 
 
 def deviation(xs: list[int], ys: list[float]) -> float:
-    """Largest distance from the line of least squares, as a share of the value."""
+    """Largest distance of a value from the least-squares line, as a share of the value."""
     line = statistics.linear_regression(xs, ys)
     return max(abs(line.intercept + line.slope * x - y) / y for x, y in zip(xs, ys, strict=True))
 
@@ -63,7 +63,7 @@ def main() -> None:
     parser.add_argument("--checkpoint", type=Path, required=True)
     parser.add_argument("--precision", default="float32", choices=["float32", "bfloat16", "int8"])
     parser.add_argument("--rows", type=int, nargs="+", default=[1, 8])
-    parser.add_argument("--longest", type=int, default=CONTEXTS[-1], help="tokens of the longest context")
+    parser.add_argument("--longest", type=int, default=CONTEXTS[-1], help="longest context, in tokens")
     parser.add_argument("--steps", type=int, default=9)
     parser.add_argument("--threads", type=int, default=torch.get_num_threads())
     given = parser.parse_args()

@@ -1,11 +1,11 @@
-"""Decode rate of a LLaMA of about 1.2 billion parameters as a share of the memory-bandwidth floor.
+"""Measure the decode rate of a LLaMA with 1.2 billion parameters, as a share of the memory bandwidth limit.
 
     python -m benchmarks.decode_rate                      CUDA, bfloat16, 1, 16 and 64 rows at a context of 1024
     python -m benchmarks.decode_rate --device cpu --dtype float32 --context 64 --rows 1 --steps 4
 
-A decode step must read every weight once and the keys and values of every row: the floor is those bytes divided by the
-bandwidth of the device, measured in the same run by copying a large tensor. Weights are random; speed does not depend
-on them. Steps are those of the model alone, with the sampling of greedy rows, as the engine's worker runs them.
+A decode step reads every weight once, and the keys and values of every row. The shortest possible time is these bytes
+divided by the bandwidth of the device, which is measured in the same run by copying a large tensor. Weights are random.
+A step includes the model and the greedy selection of tokens, but no scheduling.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ LLAMA_1B: dict[str, Any] = {
 
 
 def random_model(config: dict[str, Any], dtype: torch.dtype, device: torch.device) -> Transformer:
-    """The model with weights drawn small enough that nothing overflows."""
+    """A model with random weights, small enough that no value overflows."""
     with torch.device("meta"):
         model = Transformer(FAMILY.config(config, "LlamaForCausalLM"))
     model = model.to(dtype).to_empty(device=device)
@@ -53,7 +53,7 @@ def random_model(config: dict[str, Any], dtype: torch.dtype, device: torch.devic
 
 
 def seconds_per_call(call: Callable[[], object], calls: int, device: torch.device) -> float:
-    """Median over `calls`, each waited for, after three that warm up."""
+    """Median duration of a call, after three calls to warm up. Waits for the device after each call."""
     times = []
     for index in range(calls + 3):
         if device.type == "cuda":
@@ -68,7 +68,7 @@ def seconds_per_call(call: Callable[[], object], calls: int, device: torch.devic
 
 
 def bandwidth(device: torch.device) -> float:
-    """Bytes per second that a copy reads and writes."""
+    """Memory bandwidth of a copy in bytes per second, reads plus writes."""
     size = (4 << 30) if device.type == "cuda" else (256 << 20)
     source = torch.ones(size // 4, device=device)
     target = torch.empty_like(source)
@@ -78,7 +78,7 @@ def bandwidth(device: torch.device) -> float:
 def decode_batch(
     rows: int, context: int, block_size: int, device: torch.device, vocab_size: int = 1000
 ) -> DecoderBatch:
-    """One new token for each of `rows` rows that have `context - 1` tokens in the cache."""
+    """Batch with one new token for each row. Every row has `context - 1` tokens in the cache."""
     blocks_per_row = -(-context // block_size)
     tables = torch.arange(rows * blocks_per_row, device=device).view(rows, blocks_per_row)
     last = context - 1
@@ -119,7 +119,7 @@ def measure(arguments: argparse.Namespace) -> list[dict[str, float]]:
             {"rows": rows, "step_ms": seconds * 1e3, "tokens_per_second": rows / seconds, "share": floor / seconds}
         )
         print(
-            f"{rows:3d} rows, context {arguments.context}: {seconds * 1e3:8.2f} ms a step, "
+            f"{rows:3d} rows, context {arguments.context}: {seconds * 1e3:8.2f} ms per step, "
             f"{rows / seconds:9.0f} tokens/s, floor {floor * 1e3:7.2f} ms, {floor / seconds:5.1%} of the bandwidth",
             flush=True,
         )
@@ -132,10 +132,10 @@ def main() -> None:
     parser.add_argument("--device", default="cuda")
     parser.add_argument("--dtype", default="bfloat16", choices=["float32", "bfloat16", "float16"])
     parser.add_argument("--rows", type=int, nargs="+", default=[1, 16, 64])
-    parser.add_argument("--context", type=int, default=1024, help="tokens each row has after the step")
+    parser.add_argument("--context", type=int, default=1024, help="number of tokens of each row after the step")
     parser.add_argument("--block-size", type=int, default=32)
     parser.add_argument("--steps", type=int, default=30)
-    parser.add_argument("--json", help="also write the figures to this file")
+    parser.add_argument("--json", help="file to write the results to as JSON")
     arguments = parser.parse_args()
     results = measure(arguments)
     if arguments.json:

@@ -1,4 +1,4 @@
-"""Our own steps in detail, beside the contests: over contexts, and by operation. Each in a process of its own."""
+"""Measure the steps of Triptych in detail: over the context length, and by operation. Each part is a process."""
 
 from __future__ import annotations
 
@@ -16,17 +16,20 @@ SECTIONS = ("context", "profile")
 
 
 def run(sections: list[str], options: Options, results: Results, say: Callable[[str], None]) -> None:
-    """Those that were chosen. One that fails is told, and stays out of the page."""
+    """Run the selected parts. The failure of a part is printed, and the part is left out of the page.
+
+    sections: names from `SECTIONS`.
+    """
     tiny = options.scale is workloads.TINY
-    directory = str(options.checkpoints / options.grown)
+    directory = str(options.checkpoints / options.detailed_shape)
     commands = {"context": [["--checkpoint", directory, "--precision", one] for one in PRECISIONS]}
     commands["profile"] = [["--json", "--checkpoints", str(options.checkpoints)]]
-    few = {"context": ["--steps", "2", "--longest", "128"], "profile": ["--tiny"]}
+    small = {"context": ["--steps", "2", "--longest", "128"], "profile": ["--tiny"]}
     for name in sections:
-        say(f"{name} of {options.grown}")
+        say(f"{name} of {options.detailed_shape}")
         results.sections[name] = []
         for arguments in commands[name]:
-            arguments = [*arguments, "--threads", str(options.threads), *(few[name] if tiny else [])]
+            arguments = [*arguments, "--threads", str(options.threads), *(small[name] if tiny else [])]
             results.sections[name] += _measured(name, [options.python, "-m", f"benchmarks.{name}", *arguments], say)
             results.write()
 
@@ -34,6 +37,6 @@ def run(sections: list[str], options: Options, results: Results, say: Callable[[
 def _measured(name: str, command: list[str], say: Callable[[str], None]) -> list[dict[str, Any]]:
     done = subprocess.run(command, capture_output=True, text=True, cwd=REPOSITORY)
     if done.returncode:
-        say(f"  {name} failed: {(done.stderr.strip().splitlines() or ['no word'])[-1]}")
+        say(f"  {name} failed: {(done.stderr.strip().splitlines() or ['no message'])[-1]}")
         return []
     return list(json.loads(done.stdout))

@@ -1,4 +1,4 @@
-"""The machine that figures belong to: its processor, and the limits that were measured in the same run."""
+"""Describe the machine of a run: its processor, and the limits that are measured in the same run."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ PACKAGES = (
 
 
 def describe(threads: int) -> dict[str, Any]:
-    """Processor, cores, memory, bandwidth in bytes per second, products in operations per second."""
+    """Processor, cores, memory, read bandwidth in bytes per second, and product rates in operations per second."""
     torch.set_num_threads(threads)
     return {
         "processor": _processor(),
@@ -44,23 +44,25 @@ def describe(threads: int) -> dict[str, Any]:
 
 
 def read_bandwidth() -> float:
-    """Bytes per second that all threads together read: a sum over 256 MB, the best of ten.
+    """Read bandwidth of all threads together, in bytes per second: the best of ten sums over 256 MB.
 
-    A decode step reads weights and writes next to nothing, so reading is its limit.
+    A decode step reads weights and writes little, so the read bandwidth is its limit.
     """
     data = torch.ones(64 << 20)
     return data.nbytes / min(seconds_of(lambda: data.sum(), 10))
 
 
 def usual_bandwidth() -> float:
-    """The same as it is at the moment, the median of thirty: other machines on the host read as well, and leave half of
-    it in one minute, nearly all in another."""
+    """Current read bandwidth in bytes per second: the median of thirty sums over 256 MB.
+
+    Other virtual machines on the host change the available bandwidth by a factor of up to two within minutes.
+    """
     data = torch.ones(64 << 20)
     return data.nbytes / statistics.median(seconds_of(lambda: data.sum(), 30))
 
 
 def peak(precision: str) -> float:
-    """Multiplications and additions per second of a large product in oneDNN, the best of ten."""
+    """Multiplications plus additions per second of a large product in oneDNN: the best of ten."""
     size = 1536
     if precision == "int8":
         a, b = torch.randint(-100, 100, (2, size, size)).to(torch.int8)
@@ -73,7 +75,7 @@ def peak(precision: str) -> float:
 
 
 def seconds_of(call: Callable[[], object], calls: int) -> list[float]:
-    """What each of so many calls took, after one that warms up."""
+    """Duration of each call, after one call to warm up."""
     call()
     times = []
     for _ in range(calls):
@@ -84,7 +86,7 @@ def seconds_of(call: Callable[[], object], calls: int) -> list[float]:
 
 
 def versions(python: str | None) -> dict[str, str]:
-    """Of the packages that take part, in the environment of that interpreter; of this one without."""
+    """Versions of `PACKAGES` in the environment of an interpreter; of this interpreter if `python` is None."""
     if python is None:
         return _installed()
     code = "import json; from benchmarks.machine import _installed; print(json.dumps(_installed()))"

@@ -1,7 +1,7 @@
-"""The contests themselves: everyone loaded, one at work at a time, in turn, round after round.
+"""Run the contests: all contestants load the model, then run each workload in turns, one at a time, in rounds.
 
-The workloads of a contest share its time, so that short ones have more rounds: what the machine does from second to
-second then cancels out. Figures are written after every run: a run that is interrupted has told what it knew.
+The workloads of a contest share its time, so that short workloads have more rounds and short disturbances cancel out.
+Results are written after every run, so that an interrupted benchmark keeps its results.
 """
 
 from __future__ import annotations
@@ -21,19 +21,26 @@ from benchmarks.plan import Contest
 from benchmarks.process import ContestantProcess, Failed
 
 LOAD_SECONDS = 600.0
-READING = "A"
-"""The workload whose limit is how fast memory is read."""
+BANDWIDTH_WORKLOAD = "A"
+"""Workload that is limited by the read bandwidth of the memory, which is measured around its runs."""
 
-FAR_BEHIND = 0.5
-"""Of the best peer's rate: who has less is asked once, and the time is better spent on those who are near."""
+MIN_PEER_RATE = 0.5
+"""Share of the best peer's rate in the first round. Slower peers are not run again, to save time."""
 
 
 @dataclass
 class Options:
-    """How to measure. rounds: of each workload, at most; one in any case, more while `budget_seconds` last.
+    """Settings of a benchmark.
 
-    python, peers: interpreters of our environment and theirs. grown: the shape whose steps are looked at in detail.
-    run_seconds: how long one run may take; who takes longer is stopped, and that is told.
+    checkpoints: directory of the models.
+    python, peers: Python interpreters of Triptych's environment and of the peers' environment, or None.
+    threads: threads of each contestant.
+    rounds: largest number of rounds per workload. The first round always runs; further ones run within the budget.
+    budget_seconds: time for all contests.
+    scale: size of the workloads.
+    detailed_shape: shape whose steps are measured in detail, see `benchmarks.growth`.
+    run_seconds: longest time of one run. A contestant that takes longer is stopped and reported.
+    programs: path of the executable of each contestant that needs one.
     """
 
     checkpoints: Path
@@ -43,17 +50,20 @@ class Options:
     rounds: int
     budget_seconds: float
     scale: workloads.Scale
-    grown: str = "llama-135m"
+    detailed_shape: str = "llama-135m"
     run_seconds: float = 300.0
     programs: dict[str, str] = field(default_factory=dict)
 
 
 @dataclass
 class Results:
-    """Everything that was measured, and the file it is kept in.
+    """All results, and the file that contains them.
 
-    entries: by (shape, precision, workload, contestant): `runs` of it, or `error`. loads: what each contestant said
-    when it had loaded a model, by (shape, precision, contestant).
+    path: of the file.
+    about: description of the machine, versions and scale.
+    entries: by shape, precision, workload and contestant: `runs` or `error`.
+    loads: by shape, precision and contestant: the properties of the loaded model.
+    sections: results of `benchmarks.growth` by section.
     """
 
     path: Path
@@ -71,15 +81,15 @@ class Results:
         self.entries.append({**key, "runs": []})
         return self.entries[-1]
 
-    def take_over(self) -> None:
-        """What the file holds already; a contest that is run again replaces its entries."""
+    def read(self) -> None:
+        """Read the results of an earlier run from the file. A contest that runs again replaces its entries."""
         if self.path.exists():
             content = json.loads(self.path.read_text())
             self.entries, self.loads = content["entries"], content["loads"]
             self.sections = content["sections"]
 
     def forget(self, contest: Contest) -> None:
-        """All entries of a contest that begins."""
+        """Remove all entries of a contest."""
         key = (contest.shape, contest.precision)
         self.entries = [
             entry
@@ -88,7 +98,7 @@ class Results:
         ]
 
     def write(self) -> None:
-        """All of it, in one step."""
+        """Write the file. It is replaced in one step."""
         content = {"about": self.about, "entries": self.entries, "loads": self.loads, "sections": self.sections}
         partial = self.path.with_suffix(".partial")
         partial.write_text(json.dumps(content, indent=1))
@@ -97,7 +107,12 @@ class Results:
 
 @dataclass
 class Turns:
-    """How often a workload had its turn, how long that took in all, and how long the last time; in seconds."""
+    """Time of one workload so far.
+
+    rounds: number of rounds.
+    seconds: duration of all rounds.
+    last: duration of the last round, in seconds.
+    """
 
     rounds: int = 0
     seconds: float = 0.0
@@ -105,14 +120,14 @@ class Turns:
 
 
 def run(contests: list[Contest], options: Options, results: Results, say: Callable[[str], None]) -> None:
-    """All contests; the time that is left is shared by the number of their workloads."""
+    """Run all contests. Each contest gets a share of the remaining time, in proportion to its workloads."""
     ends = time.monotonic() + options.budget_seconds
     for number, contest in enumerate(contests):
         results.forget(contest)
         left = ends - time.monotonic()
         share = left * len(contest.workloads) / sum(len(one.workloads) for one in contests[number:])
         if left <= 0:
-            _note_all(contest, results, "not run: the time was over")
+            _note_all(contest, results, "not run: the time budget was used up")
             continue
         say(f"{contest.name}: {', '.join(contest.workloads)} ({share:.0f} s)")
         _contest(contest, options, results, share, say)
@@ -120,27 +135,28 @@ def run(contests: list[Contest], options: Options, results: Results, say: Callab
 
 
 def next_workload(turns: dict[str, Turns], rounds: int, seconds: float) -> str | None:
-    """Whose turn it is: of those that had fewer than `rounds` and would end in `seconds`, the one that had least time.
+    """The workload to run next, or None.
 
-    Everyone has a first one.
+    Among the workloads with fewer than `rounds` rounds whose next round should end within `seconds`, it is the one that
+    has used the least time. Workloads without a round come first, even if the time is used up.
     """
-    waiting = [name for name, had in turns.items() if had.rounds < (1 if name == "start" else rounds)]
+    waiting = [name for name, turn in turns.items() if turn.rounds < (1 if name == "start" else rounds)]
     waiting = [name for name in waiting if not turns[name].rounds or turns[name].last <= seconds]
     return min(waiting, key=lambda name: (turns[name].rounds > 0, turns[name].seconds), default=None)
 
 
 def _contest(contest: Contest, options: Options, results: Results, seconds: float, say: Callable[[str], None]) -> None:
-    """Load everyone, then rounds for so many seconds, and one of each workload in any case."""
+    """Load all contestants, then run rounds for `seconds`, and at least one round of each workload."""
     processes = _load(contest, options, results, say)
     loaded = _Loaded(contest, processes, options, results, say)
     ends = time.monotonic() + seconds
     turns = {workload: Turns() for workload in contest.workloads}
     try:
         while (workload := next_workload(turns, options.rounds, ends - time.monotonic())) is not None:
-            started, had = time.monotonic(), turns[workload]
-            loaded.round(workload, had.rounds)
+            started, turn = time.monotonic(), turns[workload]
+            loaded.round(workload, turn.rounds)
             took = time.monotonic() - started
-            turns[workload] = Turns(had.rounds + 1, had.seconds + took, took)
+            turns[workload] = Turns(turn.rounds + 1, turn.seconds + took, took)
     finally:
         for process in processes.values():
             process.close()
@@ -148,7 +164,7 @@ def _contest(contest: Contest, options: Options, results: Results, seconds: floa
 
 @dataclass(frozen=True)
 class _Loaded:
-    """A contest whose contestants wait to be asked."""
+    """A contest whose contestants have loaded the model."""
 
     contest: Contest
     processes: dict[str, ContestantProcess]
@@ -157,11 +173,11 @@ class _Loaded:
     say: Callable[[str], None]
 
     def round(self, workload: str, number: int) -> None:
-        """One run by everyone who takes part, has not failed, and is not far behind; number: 0 for the first."""
+        """One run of each contestant that takes part, has not failed, and is not too slow. number: 0 for the first."""
         work = workloads.job(workload, self.contest.shape, self.options.scale, seed=number + 1)
         names = [name for name in self.processes if self.contest.takes_part(name, workload)]
         entries = {name: self.results.entry(self.contest, workload, name) for name in names}
-        for name in worth_asking(entries) if number else names:
+        for name in fast_enough(entries) if number else names:
             if "error" in entries[name]:
                 continue
             try:
@@ -178,25 +194,25 @@ class _Loaded:
         process, limit = self.processes[name], self.options.run_seconds
         if is_first and workload != "start":
             _warm_up(process, workload, self.contest, self.options)
-        ask = functools.partial(_ask, process, work, limit)
-        return _beside_reading(ask) if workload == READING else ask()
+        call = functools.partial(_run_job, process, work, limit)
+        return _with_bandwidth(call) if workload == BANDWIDTH_WORKLOAD else call()
 
 
-def worth_asking(entries: dict[str, dict[str, Any]]) -> list[str]:
-    """Ourselves, and the peers that the first round did not show to be far behind the best of them."""
+def fast_enough(entries: dict[str, dict[str, Any]]) -> list[str]:
+    """Triptych, and the peers with at least `MIN_PEER_RATE` of the best peer's rate in the first round."""
     rates = {
         name: entry["runs"][0]["units"] / entry["runs"][0]["seconds"]
         for name, entry in entries.items()
         if name not in OURS and entry["runs"]
     }
-    limit = FAR_BEHIND * max(rates.values(), default=0.0)
+    limit = MIN_PEER_RATE * max(rates.values(), default=0.0)
     return [name for name in entries if name in OURS or rates.get(name, 0.0) >= limit]
 
 
 def _load(
     contest: Contest, options: Options, results: Results, say: Callable[[str], None]
 ) -> dict[str, ContestantProcess]:
-    """Everyone who can be loaded, one after the other: some convert their model first, on all cores."""
+    """Start and load the contestants one after the other, because some convert their model first on all cores."""
     processes: dict[str, ContestantProcess] = {}
     for name in contest.contestants:
         if not any(contest.takes_part(name, workload) for workload in contest.workloads):
@@ -210,7 +226,7 @@ def _load(
         process = None
         try:
             if python is None:
-                raise Failed("not run: no environment with peers was given")
+                raise Failed("not run: no environment with peers was given (--peers)")
             process = ContestantProcess(name, python, options.threads)
             process.send({"load": vars(subject)})
             found = process.receive(LOAD_SECONDS)
@@ -231,29 +247,29 @@ def _load(
 
 
 def _warm_up(process: ContestantProcess, workload: str, contest: Contest, options: Options) -> None:
-    """The same kind of work, in short: what is allocated or compiled at first use has been, before it counts."""
+    """Run a short job of the same kind, so that memory is allocated and code is compiled before the measurement."""
     work = workloads.job(workload, contest.shape, options.scale, seed=0)
     process.send({"job": vars(workloads.shortened(work))})
     process.receive(options.run_seconds)
 
 
-def _ask(process: ContestantProcess, work: workloads.Job, seconds: float) -> dict[str, Any]:
-    """One run. Raises Failed also for an answer that is not as long as asked for."""
+def _run_job(process: ContestantProcess, work: workloads.Job, seconds: float) -> dict[str, Any]:
+    """Run a job. Raises Failed for an error, a timeout, and a wrong number of tokens or texts."""
     process.send({"job": vars(work)})
     outcome = process.receive(seconds)
     if work.kind == "embed":
-        made, wanted = outcome["texts"], len(work.inputs)
+        made, expected = outcome["texts"], len(work.inputs)
     else:
-        made, wanted = outcome["tokens"], sum(work.new_tokens)
-    if made != wanted:
-        raise Failed(f"made {made} of {wanted} {'texts' if work.kind == 'embed' else 'tokens'}")
+        made, expected = outcome["tokens"], sum(work.new_tokens)
+    if made != expected:
+        raise Failed(f"made {made} of {expected} {'texts' if work.kind == 'embed' else 'tokens'}")
     return outcome
 
 
-def _beside_reading(ask: Callable[[], dict[str, Any]]) -> dict[str, Any]:
-    """One run, and `read_bytes_per_second`: what memory gave just before and after it."""
+def _with_bandwidth(call: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+    """Run a job, and add `read_bytes_per_second`: the mean read bandwidth just before and after it."""
     before = machine.usual_bandwidth()
-    outcome = ask()
+    outcome = call()
     outcome["read_bytes_per_second"] = (before + machine.usual_bandwidth()) / 2
     return outcome
 

@@ -1,4 +1,4 @@
-"""What a process holds and has used, as Linux tells it."""
+"""Memory, processor time and children of a process, from the Linux kernel."""
 
 from __future__ import annotations
 
@@ -9,14 +9,16 @@ from pathlib import Path
 
 
 def resident_bytes(pid: int) -> int:
-    """Memory of a process that is in use now, shared libraries and mapped files included."""
+    """Resident memory of a process, including shared libraries and mapped files."""
     pages = int(Path(f"/proc/{pid}/statm").read_text().split()[1])
     return pages * os.sysconf("SC_PAGE_SIZE")
 
 
 def cpu_seconds(pid: int) -> float:
-    """Processor time that a process and its threads have taken so far, to the nanosecond: /proc counts in hundredths of
-    a second. Raises OSError."""
+    """Processor time of a process and its threads so far.
+
+    The clock has nanoseconds; /proc counts in hundredths of a second only. Raises OSError.
+    """
     clock = ctypes.c_int()
     error = ctypes.CDLL(None).clock_getcpuclockid(pid, ctypes.byref(clock))
     if error:
@@ -25,7 +27,7 @@ def cpu_seconds(pid: int) -> float:
 
 
 def children(pid: int) -> list[int]:
-    """Processes that were started by this one and still run."""
+    """Ids of the running child processes of a process."""
     found: list[int] = []
     for task in Path(f"/proc/{pid}/task").iterdir():
         found += map(int, (task / "children").read_text().split())

@@ -1,6 +1,6 @@
-"""Which contests there are: a model, a precision, what it is asked, and who takes part.
+"""The contests: each has a model, a precision, workloads and contestants.
 
-Quick precisions first: what they leave of their time goes to those that need more.
+Fast precisions come first, because the time that they leave unused goes to the slower ones.
 """
 
 from __future__ import annotations
@@ -15,23 +15,24 @@ STREAMS = (1, 2, 4, 8, 16, 32, 64)
 
 @dataclass(frozen=True)
 class Contest:
-    """Everyone loads the model once and does each workload round after round.
+    """One model in one precision: all contestants load it once and run each workload in rounds.
 
-    alone: workloads that only some of the contestants take part in.
+    shape: name in `checkpoints.SHAPES`.
+    restricted: workloads that only some contestants run, each with these contestants.
     """
 
     shape: str
     precision: str
     workloads: tuple[str, ...]
     contestants: tuple[str, ...]
-    alone: tuple[tuple[str, tuple[str, ...]], ...] = ()
+    restricted: tuple[tuple[str, tuple[str, ...]], ...] = ()
 
     @property
     def name(self) -> str:
         return f"{self.shape} {self.precision}"
 
     def takes_part(self, contestant: str, workload: str) -> bool:
-        return contestant in dict(self.alone).get(workload, self.contestants)
+        return contestant in dict(self.restricted).get(workload, self.contestants)
 
 
 _DECODERS = (*OURS, "openvino-genai", "ctranslate2", "transformers")
@@ -42,19 +43,21 @@ _SWEEP = tuple(f"streams-{count}" for count in STREAMS)
 
 
 def full() -> list[Contest]:
-    """Every workload of every shape. Peers that answer one static batch take no part where they would wait for the
-    longest answer of it, or take minutes."""
+    """Every workload of every shape.
+
+    Peers with static batches do not run workloads in which they would wait for the longest answer, or take minutes.
+    """
     contests = []
     for precision in reversed(PRECISIONS):
         decoders = (*_DECODERS, "llama.cpp")
         continuous = (*OURS, "openvino-genai", "llama.cpp")
-        alone = (("start", ("http",)), ("B", (*continuous, "ctranslate2")), ("B-mixed", continuous))
+        restricted = (("start", ("http",)), ("B", (*continuous, "ctranslate2")), ("B-mixed", continuous))
         first = ("start", "A", "B", "B-mixed", "C")
-        contests.append(Contest("llama-135m", precision, first, decoders, alone))
+        contests.append(Contest("llama-135m", precision, first, decoders, restricted))
         contests.append(Contest("marian-74m", precision, ("D", "D-beam"), _TRANSLATORS))
         clients = (("E-clients", ("http", "infinity")),)
         contests.append(Contest("minilm-22m", precision, ("E", "E-clients"), _WITH_INFINITY, clients))
-        contests.append(Contest("gpt2-124m", precision, ("A", "B", "B-mixed", "C"), decoders, alone[1:]))
+        contests.append(Contest("gpt2-124m", precision, ("A", "B", "B-mixed", "C"), decoders, restricted[1:]))
         contests.append(Contest("bert-base", precision, ("F",), _EMBEDDERS))
     for precision in reversed(PRECISIONS):
         contests.append(Contest("llama-135m", precision, _SWEEP, (*OURS, "openvino-genai")))
@@ -62,11 +65,11 @@ def full() -> list[Contest]:
 
 
 def quick() -> list[Contest]:
-    """The main rows."""
+    """The main rows of the page."""
     llama = ("A", "B", "B-mixed")
-    alone = (("start", ("http",)), ("B-mixed", (*OURS, "openvino-genai", "ctranslate2")))
-    contests = [Contest("llama-135m", "float32", ("start", *llama), _DECODERS, alone)]
-    contests += [Contest("llama-135m", precision, llama, _DECODERS, alone) for precision in ("bfloat16", "int8")]
+    restricted = (("start", ("http",)), ("B-mixed", (*OURS, "openvino-genai", "ctranslate2")))
+    contests = [Contest("llama-135m", "float32", ("start", *llama), _DECODERS, restricted)]
+    contests += [Contest("llama-135m", precision, llama, _DECODERS, restricted) for precision in ("bfloat16", "int8")]
     for precision in ("float32", "int8"):
         contests.append(Contest("marian-74m", precision, ("D",), (*OURS, "ctranslate2")))
         contests.append(Contest("minilm-22m", precision, ("E",), (*OURS, "openvino", "ctranslate2")))
@@ -74,7 +77,7 @@ def quick() -> list[Contest]:
 
 
 def tiny() -> list[Contest]:
-    """Just enough to see the machinery work, in seconds, with our own contestants."""
+    """Tiny models, which run in seconds, to test the benchmarks with Triptych itself."""
     contests = [Contest("llama-tiny", "float32", ("start", "A", "B-mixed", "C"), OURS, (("start", ("http",)),))]
     contests.append(Contest("marian-tiny", "int8", ("D", "D-beam"), ("ours", "ctranslate2")))
     contests.append(Contest("minilm-tiny", "bfloat16", ("E",), ("ours",)))
@@ -82,11 +85,12 @@ def tiny() -> list[Contest]:
 
 
 def select(contests: list[Contest], words: list[str], contestants: list[str]) -> list[Contest]:
-    """Only what a word names: a workload (`B`), a shape, a precision, or these joined (`llama-135m/int8/B`).
+    """Select contests.
 
-    contestants: only these of those who take part, ours always.
+    words: workloads (`B`), shapes, precisions, or several of these joined (`llama-135m/int8/B`); empty for all.
+    contestants: peers to keep; empty for all. Triptych always takes part.
     """
-    chosen = []
+    selected = []
     for contest in contests:
         workloads = tuple(
             workload
@@ -95,5 +99,5 @@ def select(contests: list[Contest], words: list[str], contestants: list[str]) ->
         )
         names = tuple(name for name in contest.contestants if not contestants or name in contestants or name in OURS)
         if workloads:
-            chosen.append(Contest(contest.shape, contest.precision, workloads, names, contest.alone))
-    return chosen
+            selected.append(Contest(contest.shape, contest.precision, workloads, names, contest.restricted))
+    return selected

@@ -1,4 +1,4 @@
-"""Line charts as SVG, by hand: a few lines of text need no library."""
+"""Line charts as SVG, without a plotting library."""
 
 from __future__ import annotations
 
@@ -14,7 +14,11 @@ Points = Sequence[tuple[float, float]]
 
 
 def chart(title: str, x_name: str, y_name: str, series: Mapping[str, Points]) -> str:
-    """Values over counts that double: x is drawn by its logarithm, y from zero. One line for each of `series`."""
+    """Draw a line chart. The x axis is logarithmic; the y axis starts at zero.
+
+    series: points (x, y) of each line, by the name of the line.
+    Returns the SVG document.
+    """
     drawn = {name: points for name, points in series.items() if points}
     xs = sorted({x for points in drawn.values() for x, _ in points})
     step = _round_step(max(y for points in drawn.values() for _, y in points) / 5)
@@ -51,10 +55,10 @@ def chart(title: str, x_name: str, y_name: str, series: Mapping[str, Points]) ->
 
 
 def _round_step(rough: float) -> float:
-    """The next of 1, 2, 5 times a power of ten."""
+    """Round up to 1, 2 or 5 times a power of ten."""
     power = 10.0 ** math.floor(math.log10(rough)) if rough > 0 else 1.0
     return next(factor * power for factor in (1, 2, 5, 10) if factor * power >= rough * 0.999)
 
 
-def _text(x: float, y: float, words: str, anchor: str = "start", size: int = 11) -> str:
-    return f'<text x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}" font-size="{size}">{html.escape(words)}</text>'
+def _text(x: float, y: float, text: str, anchor: str = "start", size: int = 11) -> str:
+    return f'<text x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}" font-size="{size}">{html.escape(text)}</text>'

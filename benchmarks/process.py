@@ -1,4 +1,4 @@
-"""A contestant in a process of its own, spoken to in JSON lines."""
+"""Run a contestant in its own process, and exchange JSON lines with it."""
 
 from __future__ import annotations
 
@@ -17,11 +17,16 @@ REPOSITORY = Path(__file__).resolve().parents[1]
 
 
 class Failed(Exception):
-    """What a contestant said instead of an answer, in one line."""
+    """A contestant failed. The message is one line."""
 
 
 class ContestantProcess:
-    """Started at once; loads when told to. python: the interpreter of its environment."""
+    """The process of a contestant. The constructor starts it; it loads a model on request.
+
+    name: of the contestant.
+    python: interpreter of its environment.
+    threads: number of threads for its computations.
+    """
 
     def __init__(self, name: str, python: str, threads: int) -> None:
         self.name = name
@@ -43,16 +48,16 @@ class ContestantProcess:
         )
 
     def send(self, request: dict[str, Any]) -> None:
-        """Raises Failed if the process is gone."""
+        """Send a request. Raises Failed if the process has ended."""
         assert self._process.stdin is not None
         try:
             self._process.stdin.write(json.dumps(request).encode() + b"\n")
             self._process.stdin.flush()
         except OSError:
-            raise Failed(self._last_words()) from None
+            raise Failed(self._exit_message()) from None
 
     def receive(self, seconds: float) -> dict[str, Any]:
-        """The answer to what was sent. Raises Failed for an error, an end, or none within `seconds`."""
+        """Wait for the answer to a request. Raises Failed for an error, the end of the process, and a timeout."""
         assert self._process.stdout is not None
         give_up = time.monotonic() + seconds
         ready, _, _ = select.select([self._process.stdout], [], [], max(give_up - time.monotonic(), 0.1))
@@ -61,20 +66,20 @@ class ContestantProcess:
             raise Failed(f"no answer within {seconds:.0f} s")
         line = self._process.stdout.readline()
         if not line:
-            raise Failed(self._last_words())
+            raise Failed(self._exit_message())
         answer: dict[str, Any] = json.loads(line)
         if "error" in answer:
             raise Failed(answer["error"])
         return answer
 
-    def _last_words(self) -> str:
+    def _exit_message(self) -> str:
         self._process.wait(10)
         self._log.seek(0)
         lines = [line for line in self._log.read().splitlines() if line.strip()]
-        return f"ended with {self._process.returncode}: {lines[-1] if lines else 'no word'}"[:300]
+        return f"ended with {self._process.returncode}: {lines[-1] if lines else 'no message'}"[:300]
 
     def close(self) -> None:
-        """Let it end, then see that it does."""
+        """Close the input of the process, wait for its end, and kill it after 30 seconds."""
         assert self._process.stdin is not None
         try:
             self._process.stdin.close()

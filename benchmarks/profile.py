@@ -1,9 +1,9 @@
-"""Where the time of a workload goes: `python -m benchmarks.profile [--only llama-135m/int8/A D]`.
+"""Measure the time of a workload by operation: `python -m benchmarks.profile [--only llama-135m/int8/A D]`.
 
-Our engine does the workload in this process while every operation of its programs is timed, and beside them the choice
-of tokens and output heads that are not part of a program; what is left is Python, embeddings and the making of batches.
-The floor of the products is what the machine allows: bytes of a weight over the bandwidth, measured just before and
-after, or operations over the peak, whichever is longer.
+The engine runs the workload in this process. Every operation of its programs is timed, and so are the selection of
+tokens and the output heads outside of programs. The rest is Python, embeddings and the building of batches.
+The floor of a product is the larger of weight bytes divided by memory bandwidth, measured just before and after, and
+operations divided by peak rate.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ SHAPES = ("llama-135m", "gpt2-124m", "marian-74m", "minilm-22m", "bert-base")
 
 
 class Clock:
-    """Seconds by name, each of one part alone."""
+    """Seconds of each part, by name. No time counts in two parts."""
 
     def __init__(self) -> None:
         self.seconds: dict[str, float] = defaultdict(float)
@@ -41,29 +41,29 @@ class Clock:
 
     @contextmanager
     def watching(self) -> Iterator[None]:
-        """Time output heads and the choice of tokens."""
+        """Time output heads and the selection of tokens."""
 
         def head(call: Callable[..., Any], owner: LanguageModel, hidden: torch.Tensor, *others: Any) -> Any:
             if not isinstance(hidden, torch.Tensor):
-                return call(owner, hidden, *others)  # recorded, not computed
+                return call(owner, hidden, *others)  # the head is recorded, not computed
             logits = self._timed("output head", call, owner, hidden, *others)
             self._heads.append((logits.shape[1] * hidden.shape[1], hidden.shape[0]))
             return logits
 
-        def choice(*call: Any) -> Any:
-            # Logits are made while tokens are chosen.
+        def select(*call: Any) -> Any:
+            # The selection of tokens may compute the logits.
             before = self.seconds["output head"]
-            chosen = self._timed("choice of tokens", *call)
-            self.seconds["choice of tokens"] -= self.seconds["output head"] - before
-            return chosen
+            tokens = self._timed("selection", *call)
+            self.seconds["selection"] -= self.seconds["output head"] - before
+            return tokens
 
         with ExitStack() as stack:
             self._patch(stack, LanguageModel, "forward", head)
-            self._patch(stack, generation_engine, "select", choice)
+            self._patch(stack, generation_engine, "select", select)
             yield
 
     def head_floor(self, item_bytes: int, bandwidth: float, operations: float) -> float:
-        """Seconds that the machine would need for what the output heads did."""
+        """Least time, in seconds, that the machine needs for the products of the output heads."""
         return sum(max(size * item_bytes / bandwidth, 2 * rows * size / operations) for size, rows in self._heads)
 
     def _patch(self, stack: ExitStack, owner: Any, name: str, wrapper: Callable[..., Any]) -> None:
@@ -81,12 +81,12 @@ class Clock:
 def profile(shape: str, precision: str, workload: str, options: argparse.Namespace) -> dict[str, Any]:
     """Seconds of a workload by part, and the floor of its products.
 
-    options: `directory`, `threads`, `scale`, `peaks` (operations per second of each precision).
+    options: `directory` of the checkpoints, `threads`, `scale`, and `peaks` (operations per second by precision).
     """
     entry = Entry()
     entry.load(Subject(shape, precision, str(options.directory / shape), "", options.threads, None))
     work = workloads.job(workload, shape, options.scale, seed=1)
-    # Other ids than the ones that are timed: those would be found in the prefix cache.
+    # The warm-up has other ids, because the timed ones must not be in the prefix cache.
     entry.run(workloads.shortened(workloads.job(workload, shape, options.scale, seed=0)))
     clock = Clock()
     before = machine.usual_bandwidth()
@@ -108,13 +108,13 @@ def profile(shape: str, precision: str, workload: str, options: argparse.Namespa
             clock.head_floor(ITEM_BYTES[precision], bandwidth, operations) + recorded_head[1],
         ],
         "attention": parts.pop("attention", 0.0),
-        "choice": clock.seconds["choice of tokens"] + parts.pop("survey", 0.0),
+        "choice": clock.seconds["selection"] + parts.pop("survey", 0.0),
         "small": sum(parts.values()),
     }
 
 
-def chosen(words: list[str]) -> Iterator[tuple[str, str, str]]:
-    """Shape, precision and workload of everything that the words name, see `plan.select`."""
+def selected(words: list[str]) -> Iterator[tuple[str, str, str]]:
+    """Shape, precision and workload of each selected workload. words: as in `plan.select`."""
     for contest in plan.select(plan.full(), words, []):
         for workload in contest.workloads:
             if workload in PROFILED:
@@ -123,18 +123,20 @@ def chosen(words: list[str]) -> Iterator[tuple[str, str, str]]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--only", nargs="+", default=[], help="workloads, shapes, precisions, or joined")
-    parser.add_argument("--tiny", action="store_true", help="tiny models and workloads: only whether everything works")
+    parser.add_argument(
+        "--only", nargs="+", default=[], help="workloads, shapes or precisions, also joined: llama-135m/int8/B"
+    )
+    parser.add_argument("--tiny", action="store_true", help="tiny models and workloads, to test the profile")
     parser.add_argument("--threads", type=int, default=torch.get_num_threads())
-    parser.add_argument("--checkpoints", type=Path, default=Path(".bench"), help="where models are made and kept")
-    parser.add_argument("--json", action="store_true", help="print figures for programs")
+    parser.add_argument("--checkpoints", type=Path, default=Path(".bench"), help="directory for the models")
+    parser.add_argument("--json", action="store_true", help="print the results as JSON")
     given = parser.parse_args()
     torch.set_num_threads(given.threads)
     peaks = {name: machine.peak(name) for name in plan.PRECISIONS}
     scale = workloads.TINY if given.tiny else workloads.FULL
     options = argparse.Namespace(directory=given.checkpoints, threads=given.threads, scale=scale, peaks=peaks)
     found = []
-    for shape, precision, workload in _tiny() if given.tiny else chosen(given.only):
+    for shape, precision, workload in _tiny() if given.tiny else selected(given.only):
         checkpoints.make(shape, given.checkpoints)
         found.append(profile(shape, precision, workload, options))
         if not given.json:
@@ -149,7 +151,7 @@ def _tiny() -> Iterator[tuple[str, str, str]]:
 
 
 def rest(found: dict[str, Any]) -> float:
-    """Seconds that belong to no part."""
+    """Seconds of a workload that are in no other part."""
     known = found["products"][0] + found["head"][0] + found["attention"] + found["choice"] + found["small"]
     return float(found["seconds"] - known)
 
@@ -159,9 +161,9 @@ def show(found: dict[str, Any]) -> None:
     for name in ("products", "head"):
         seconds, floor = found[name]
         print(f"  {seconds * 1e3:9.1f} ms {seconds / found['seconds']:6.1%}  {name}, floor {floor * 1e3:,.1f} ms")
-    for name in ("attention", "choice", "small"):
-        print(f"  {found[name] * 1e3:9.1f} ms {found[name] / found['seconds']:6.1%}  {name}")
-    print(f"  {rest(found) * 1e3:9.1f} ms {rest(found) / found['seconds']:6.1%}  everything else")
+    for name, label in (("attention", "attention"), ("choice", "selection"), ("small", "small")):
+        print(f"  {found[name] * 1e3:9.1f} ms {found[name] / found['seconds']:6.1%}  {label}")
+    print(f"  {rest(found) * 1e3:9.1f} ms {rest(found) / found['seconds']:6.1%}  rest")
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""The page that tells what was measured: `python -m benchmarks.report [results.json [benchmarks.md]]`."""
+"""Write the result page and its charts: `python -m benchmarks.report [results.json [benchmarks.md]]`."""
 
 from __future__ import annotations
 
@@ -11,30 +11,35 @@ from benchmarks.plan import STREAMS
 from benchmarks.summary import Summary
 
 WORKLOADS = """\
-- **A**: one stream, {prompt} prompt and {new} new tokens. **B**: 16 streams of A at once. **C**: a prompt of {prefill}
-  tokens, prompt tokens per second. **streams-N**: N streams of A at once.
-- **B-mixed**: {mixed} requests, prompts and answers of 16 to {longest} tokens, 16 in flight.
-- **D**: {sentences} sentences of 8 to 60 tokens translated into {sentence_new} tokens each, greedy and with 4 beams.
-- **E**: {texts} texts of 8 to {longest_text} tokens in calls of 8. **E-clients**: 16 clients, one text a call.
-- **F**: {bert} texts of 128 tokens in calls of 16."""
+- **A**: one stream with {prompt} prompt tokens and {new} new tokens.
+- **B**: 16 concurrent streams as in A. **streams-N**: N concurrent streams as in A.
+- **B-mixed**: {mixed} requests, 16 in flight. Prompts and answers have 16 to {longest} tokens.
+- **C**: one prompt of {prefill} tokens. The rate counts prompt tokens.
+- **D**: {sentences} sentences of 8 to 60 tokens, each translated into {sentence_new} tokens with greedy decoding.
+  **D-beam**: the same with 4 beams.
+- **E**: {texts} texts of 8 to {longest_text} tokens, 8 texts per call. **E-clients**: 16 clients, one text per call.
+- **F**: {bert} texts of 128 tokens, 16 texts per call."""
 
 
 PROFILE = """\
-Milliseconds of a workload in our engine, in process, with every operation timed. Small: norms, rotary positions,
-writing the cache, rounding to int8, sums. Choice: of tokens. Rest: Python, embeddings, batches. A floor is bytes of
-weights over the bandwidth (measured just before and after) or operations over the peak, whichever is longer, for each
-product of each step."""
+Milliseconds of a workload in the engine of Triptych, without HTTP, with every operation timed:
+
+- **products**: matrix products of the layers. **output head**: the product that computes the logits.
+- **floor**: the least time that the machine needs for these products. For each product of each step, it is the larger
+  of weight bytes divided by memory bandwidth (measured just before and after) and operations divided by peak rate.
+- **small**: norms, rotary positions, cache writes, rounding to int8, and sums.
+- **selection**: selection of the next tokens. **rest**: Python, embeddings, and building of batches."""
 
 
 def write(results: Path, page: Path) -> None:
-    """The page, and the charts in the directory of the results."""
+    """Write the page, and the charts into the directory of the results."""
     summary = Summary(results)
     parts = [_head(summary), _goals(summary)]
     parts += [_table(summary, shape) for shape in summary.shapes()]
     parts += [
         _charts(summary, results.parent, page.parent),
         _profile(summary),
-        _tried(results.parent),
+        _experiments(results.parent),
         _failures(summary),
     ]
     page.write_text("\n\n".join(part for part in parts if part) + "\n")
@@ -46,21 +51,24 @@ def _head(summary: Summary) -> str:
     versions = ", ".join(f"{name} {version}" for name, version in about["versions"].items())
     return f"""# Benchmarks
 
-Made by `make bench` (`make bench-quick` for the main rows): do not edit. Every contestant has a process of its own
-and {about["threads"]} threads, only one works at a time, and they take turns round after round. Figures are medians
-over {_rounds(summary)}, more of short workloads; ratios are medians of the rounds' own ratios. A peer
-that is less than half as fast as the best one is asked once. Weights are random, answers are greedy and of fixed
-length, prompts differ from round to round. Rates are tokens or texts per second.
+`make bench` writes this page; `make bench-quick` measures the main rows only. Do not edit it by hand.
+
+- Every contestant runs in its own process with {about["threads"]} threads.
+  Contestants run one at a time, in turns, for several rounds.
+- Values are medians over {_rounds(summary)}; short workloads have more rounds. A ratio is the median of the ratios
+  of all rounds. A peer that is less than half as fast as the best peer is measured once.
+- Weights are random. Decoding is greedy, and the number of new tokens is fixed. Prompts differ between rounds.
+- Rates are tokens or texts per second.
 
 {WORKLOADS.format(**about["scale"])}
 
-| the machine | |
+| machine | |
 |---|---|
 | processor | {about["processor"]} |
 | cores, memory | {about["cores"]}, {about["memory_bytes"] / 2**30:.0f} GiB |
-| memory bandwidth, reading | {_bandwidth(summary)} |
-| products (oneDNN) | {rates} G operations/s, measured in this run |
-| system | {about["system"]}; load average at the start {about["load_average"]:.1f} |
+| memory bandwidth (read) | {_bandwidth(summary)} |
+| peak of matrix products (oneDNN) | {rates} G operations/s, measured in this run |
+| system | {about["system"]}; load average at start {about["load_average"]:.1f} |
 | versions | {versions} |
 | date | {about["date"]} |"""
 
@@ -71,29 +79,32 @@ def _rounds(summary: Summary) -> str:
 
 
 def _bandwidth(summary: Summary) -> str:
-    """At the start of the run, and how it changed."""
+    """Best read bandwidth at the start of the run, and its range during the run."""
     found = [
         run["read_bytes_per_second"] / 1e9
         for entry in summary.entries
         for run in entry["runs"]
         if "read_bytes_per_second" in run
     ]
-    later = f"; usually {min(found):.0f} to {max(found):.0f} beside runs of A" if found else ""
-    return f"{summary.about['read_bytes_per_second'] / 1e9:.1f} GB/s at best, at the start{later}"
+    later = f"; medians of {min(found):.0f} to {max(found):.0f} GB/s around the runs of A" if found else ""
+    return f"best value at start {summary.about['read_bytes_per_second'] / 1e9:.1f} GB/s{later}"
 
 
 def _goals(summary: Summary) -> str:
-    rows = ["## Goals", "", "The ratio is measured over wanted: 1 reaches the goal.", ""]
-    rows += ["| what | goal | measured | ratio | |", "|---|---|---|---|---|"]
+    rows = ["## Goals", "", "The ratio compares the measured value with the goal: 1 or more means reached.", ""]
+    rows += ["| quantity | goal | measured | ratio | |", "|---|---|---|---|---|"]
     for line in goals.lines(summary):
         ratio = "–" if line.ratio is None else f"{line.ratio:.2f}"
-        rows.append(f"| {line.what} | {line.goal} | {line.measured} | {ratio} | {line.verdict} |")
+        rows.append(f"| {line.quantity} | {line.goal} | {line.measured} | {ratio} | {line.verdict} |")
     return "\n".join(rows)
 
 
 def _table(summary: Summary, shape: str) -> str:
-    """All that ran on a shape; where tokens were seen as they came, the time to the first and between them. Who ran
-    nothing of it is told of at the end of the page."""
+    """Table of all results for one shape.
+
+    Contestants that stream tokens also have their time to first token and inter-token latency. Contestants without any
+    result are listed at the end of the page.
+    """
     workloads = [name for name in summary.workloads(shape) if name != "start" and not name.startswith("streams-")]
     if not workloads:
         return ""
@@ -114,10 +125,10 @@ def _cell(summary: Summary, shape: str, precision: str, workload: str, name: str
     if rate is None:
         return ""
     text = f"**{rate:,.0f}**" if rate >= 10 else f"**{rate:.2f}**"
-    first, late = summary.median(*key, "first_seconds_p50"), summary.median(*key, "gaps_p99")
-    middle = summary.median(*key, "gaps_p50")
-    if first is not None and middle is not None and late is not None:
-        text += f" (first {first * 1e3:.0f}, then {middle * 1e3:.1f}, p99 {late * 1e3:.0f} ms)"
+    first, gap_p99 = summary.median(*key, "first_seconds_p50"), summary.median(*key, "gaps_p99")
+    gap = summary.median(*key, "gaps_p50")
+    if first is not None and gap is not None and gap_p99 is not None:
+        text += f" (TTFT {first * 1e3:.0f}, ITL {gap * 1e3:.1f}, p99 {gap_p99 * 1e3:.0f} ms)"
     latency = summary.median(*key, "latencies_p99")
     return text if latency is None else f"{text} (p99 {latency * 1e3:.0f} ms)"
 
@@ -137,11 +148,11 @@ def _charts(summary: Summary, folder: Path, page_folder: Path) -> str:
             ]
             label = f"{LABELS.get(name, name).removeprefix('Triptych, ')} {precision}"
             rates[label] = [(count, rate) for count, rate in points if rate is not None]
-            late = [
+            medians = [
                 (count, summary.median("llama-135m", precision, f"streams-{count}", name, "gaps_p50"))
                 for count in STREAMS
             ]
-            gaps[label] = [(count, seconds * 1e3) for count, seconds in late if seconds is not None]
+            gaps[label] = [(count, seconds * 1e3) for count, seconds in medians if seconds is not None]
     contexts = {
         f"{curve['precision']}, {curve['rows']} rows": list(zip(curve["contexts"], curve["step_ms"], strict=True))
         for curve in summary.sections.get("context", [])
@@ -151,7 +162,7 @@ def _charts(summary: Summary, folder: Path, page_folder: Path) -> str:
         ("inter-token", "Median inter-token latency, llama-135m", "streams", "ms", gaps),
         ("context", "Time of a decode step, llama-135m", "tokens of context", "ms", contexts),
     ]
-    parts = ["## As work grows"]
+    parts = ["## Scaling"]
     for name, title, x_name, y_name, series in drawn:
         if any(series.values()):
             (folder / f"{name}.svg").write_text(plot.chart(title, x_name, y_name, series))
@@ -164,7 +175,7 @@ def _profile(summary: Summary) -> str:
     if not found:
         return ""
     rows = ["## Where the time goes", "", PROFILE, ""]
-    rows += ["| workload | ms | products | their floor | output head | its floor | attention | small | choice | rest |"]
+    rows += ["| workload | ms | products | floor | output head | floor | attention | small | selection | rest |"]
     rows += ["|---" * 10 + "|"]
     for one in found:
         (products, floor), (head, head_floor) = one["products"], one["head"]
@@ -174,14 +185,14 @@ def _profile(summary: Summary) -> str:
     return "\n".join(rows)
 
 
-def _tried(folder: Path) -> str:
-    """What somebody wrote about the results of that directory."""
-    page = folder / "tried.md"
+def _experiments(folder: Path) -> str:
+    """The hand-written notes about the results, `experiments.md` in the directory of the results."""
+    page = folder / "experiments.md"
     return page.read_text().strip() if page.exists() else ""
 
 
 def _failures(summary: Summary) -> str:
-    """Who did not take part in what, and why."""
+    """Table of the contestants without a result, with the reasons."""
     reasons: dict[tuple[str, str], dict[str, list[str]]] = {}
     for entry in summary.entries:
         if "error" in entry:
@@ -189,10 +200,10 @@ def _failures(summary: Summary) -> str:
             models.setdefault(f"{entry['shape']} {entry['precision']}", []).append(entry["workload"])
     if not reasons:
         return ""
-    rows = ["## Not measured", "", "| contestant | what | why |", "|---|---|---|"]
-    for (name, why), models in reasons.items():
-        what = "; ".join(f"{model}: {', '.join(workloads)}" for model, workloads in models.items())
-        rows.append(f"| {LABELS.get(name, name)} | {what} | {why.replace('|', '/')} |")
+    rows = ["## Not measured", "", "| contestant | workloads | reason |", "|---|---|---|"]
+    for (name, reason), models in reasons.items():
+        listed = "; ".join(f"{model}: {', '.join(workloads)}" for model, workloads in models.items())
+        rows.append(f"| {LABELS.get(name, name)} | {listed} | {reason.replace('|', '/')} |")
     return "\n".join(rows)
 
 

@@ -1,4 +1,4 @@
-"""Medians and ratios of what was measured."""
+"""Medians and ratios of the results of a benchmark."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Key = tuple[str, str, str, str]
 
 
 class Summary:
-    """One run, read from its file. Rates are units of work per second: tokens or texts, as the workload counts."""
+    """The results of a benchmark, read from their file. Rates are tokens or texts per second, see `workloads.Job`."""
 
     def __init__(self, path: Path) -> None:
         content = json.loads(path.read_text())
@@ -33,45 +33,45 @@ class Summary:
         return None
 
     def load(self, shape: str, precision: str, contestant: str, name: str) -> Any:
-        """What a contestant said of itself when it had loaded; None if it did not."""
+        """A property that a contestant reported after it had loaded the model, or None."""
         for load in self.loads:
             if (load["shape"], load["precision"], load["contestant"]) == (shape, precision, contestant):
                 return load.get(name)
         return None
 
     def rate(self, shape: str, precision: str, workload: str, contestant: str) -> float | None:
-        """Median over the rounds; None without any."""
+        """Median rate over the rounds, or None without a round."""
         rates = self._rates(shape, precision, workload, contestant)
         return statistics.median(rates) if rates else None
 
     def ratio(self, over: Key, under: Key) -> float | None:
-        """The median of the rounds' own ratios of two rates: what the machine does from minute to minute is in both.
+        """Median over the rounds of the ratio of two rates, or None where no round has both.
 
-        None where no round has both.
+        A change in the speed of the machine between rounds affects both rates of a round.
         """
         ratios = [one / other for one, other in zip(self._rates(*over), self._rates(*under), strict=False)]
         return statistics.median(ratios) if ratios else None
 
     def rounds(self) -> tuple[int, int]:
-        """The fewest and the most of what we ran; starts, which are timed once, aside."""
+        """Smallest and largest number of rounds of Triptych. Leaves out `start`, which is measured once."""
         ours = [entry for entry in self.entries if entry["contestant"] in OURS and entry["workload"] != "start"]
         counts = [len(entry["runs"]) for entry in ours if entry["runs"]]
         return (min(counts), max(counts)) if counts else (0, 0)
 
     def _rates(self, shape: str, precision: str, workload: str, contestant: str) -> list[float]:
-        """Round by round; only the last ones can be missing: of those that failed, or were asked once."""
+        """Rate of each round. A contestant that failed or was too slow has no values for the last rounds."""
         entry = self.entry(shape, precision, workload, contestant)
         return [run["units"] / run["seconds"] for run in entry["runs"]] if entry else []
 
     def median(self, shape: str, precision: str, workload: str, contestant: str, name: str) -> float | None:
-        """Of a figure of the runs, or of their extra ones."""
+        """Median of a value of the runs, or of one of their extra values."""
         entry = self.entry(shape, precision, workload, contestant)
         found = [run.get(name, run["extra"].get(name)) for run in entry["runs"]] if entry else []
         values = [value for value in found if value is not None]
         return statistics.median(values) if values else None
 
     def best_peer(self, shape: str, precision: str, workload: str) -> str | None:
-        """The fastest of the others at the same precision."""
+        """The fastest peer at this precision, or None."""
         rates = [
             (rate, name)
             for name in self.contestants(shape, precision, workload)
@@ -98,7 +98,7 @@ class Summary:
         return [name for name in ITEM_BYTES if name in found]
 
     def bandwidth_share(self, shape: str, precision: str) -> float | None:
-        """Bytes of the weights over the time of a token of A, in process, over the bandwidth beside that run."""
+        """Bytes of the weights per token of A in process, divided by the bandwidth measured around that run."""
         entry, parameters = self.entry(shape, precision, "A", "ours"), self.load(shape, precision, "ours", "parameters")
         if entry is None or parameters is None:
             return None

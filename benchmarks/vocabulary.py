@@ -1,7 +1,7 @@
-"""A tokenizer made on the spot: byte-level BPE whose words of one to four letters are one token each.
+"""Create a tokenizer for a random model: byte-level BPE in which every word of one to four letters is one token.
 
-Every id below the size asked for is a token, so that whatever a random model makes can be spelled. A text of `words`
-has a known number of tokens, and so do its ids without any tokenizer.
+Every id below the vocabulary size is a token, so that every output of a random model can be decoded. The number of
+tokens of a text is known without a tokenizer.
 """
 
 from __future__ import annotations
@@ -21,21 +21,25 @@ _SPACE = "Ġ"
 
 
 def byte_alphabet() -> list[str]:
-    """GPT-2's printable character for each byte (Radford et al. 2019), in the order of the bytes."""
+    """The printable character of each byte in GPT-2 (Radford et al. 2019), in the order of the bytes."""
     printable = [*range(33, 127), *range(161, 173), *range(174, 256)]
     others = iter(range(256, 512))
     return [chr(byte) if byte in printable else chr(next(others)) for byte in range(256)]
 
 
 def spellings() -> Iterator[str]:
-    """The words without their space, shortest first: a, b, ... z, aa, ab, ..."""
+    """All words without a leading space, shortest first: a, b, ... z, aa, ab, ..."""
     for length in itertools.count(1):
         for letters in itertools.product(string.ascii_lowercase, repeat=length):
             yield "".join(letters)
 
 
 def tokens(size: int, pad_last: bool = False) -> list[str]:
-    """The spelling of each of `size` ids as the vocabulary has it. pad_last: as Marian's have it; id 0 is unused."""
+    """The string of each token in the vocabulary.
+
+    size: number of tokens.
+    pad_last: whether the padding token has the last id, as in Marian; id 0 is then unused.
+    """
     words = itertools.islice(spellings(), size - FIRST_WORD)
     made = [*SPECIAL, *byte_alphabet(), *(_SPACE + word for word in words)]
     if pad_last:
@@ -44,12 +48,12 @@ def tokens(size: int, pad_last: bool = False) -> list[str]:
 
 
 def text(ids: list[int]) -> str:
-    """The text that is tokenized as these ids, which are words."""
+    """The text with these token ids, which must be words."""
     return "".join(" " + _spelling(token_id - FIRST_WORD) for token_id in ids)
 
 
 def _spelling(index: int) -> str:
-    """The word of that number in the order of `spellings`: a number in base 26 without a zero."""
+    """The word with this index in `spellings`: a number in base 26 without a zero."""
     letters = ""
     index += 1
     while index:
@@ -59,7 +63,12 @@ def _spelling(index: int) -> str:
 
 
 def write(directory: Path, size: int, wrap: bool, pad_last: bool = False) -> None:
-    """`tokenizer.json` and its settings. wrap: whether texts come between `<s>` and `</s>`."""
+    """Write `tokenizer.json` and `tokenizer_config.json`.
+
+    size: number of tokens.
+    wrap: whether `<s>` and `</s>` are added around each text.
+    pad_last: see `tokens`.
+    """
     vocabulary = {token: index for index, token in enumerate(tokens(size, pad_last))}
     merges = [(token[:-1], token[-1]) for token in list(vocabulary)[FIRST_WORD:] if token.startswith(_SPACE)]
     tokenizer = Tokenizer(models.BPE(vocabulary, merges, unk_token="<unk>"))

@@ -1,6 +1,6 @@
-"""What is asked of every contestant: the same ids, the same lengths, from one seed.
+"""The workloads. Every contestant gets the same token ids and lengths, which are drawn from one seed.
 
-A job is plain data, so that it can be sent to a process. Words of the vocabulary only: nobody meets a special token.
+A job is plain data that can be sent to a process. Its ids are words of the vocabulary, not special tokens.
 """
 
 from __future__ import annotations
@@ -17,11 +17,12 @@ from benchmarks.checkpoints import SHAPES
 class Job:
     """One workload for one model.
 
-    inputs: token ids of each request: a decoder's prompt, a text to translate or to embed.
-    new_tokens: how many tokens each is answered with, exactly; empty for `embed`.
-    in_flight: requests (or, for `embed` in one process, batches) that may be under way at once.
-    batch: texts of one call of `embed`.
-    counts: what the rate is of: new tokens, tokens of the inputs, or texts.
+    inputs: token ids of each request: the prompt, or the text to translate or embed.
+    new_tokens: exact number of new tokens of each request; empty for `embed`.
+    in_flight: number of concurrent requests, or of concurrent batches for `embed` in one process.
+    beams: number of beams.
+    batch: number of texts in one call of `embed`.
+    counts: unit of the rate: new tokens, input tokens, or texts.
     """
 
     kind: Literal["generate", "embed", "start"]
@@ -34,7 +35,7 @@ class Job:
 
     @property
     def units(self) -> int:
-        """What a contestant's seconds are divided into."""
+        """Number of units in the job. The rate is this number divided by the seconds of a run."""
         if self.counts == "texts":
             return len(self.inputs)
         return sum(self.new_tokens) if self.counts == "new_tokens" else sum(map(len, self.inputs))
@@ -42,7 +43,15 @@ class Job:
 
 @dataclass(frozen=True)
 class Scale:
-    """How large the workloads are: the real ones, those of the quick run, or just enough to see the machinery work."""
+    """Size of the workloads.
+
+    prompt, new: prompt tokens and new tokens of a stream.
+    mixed, longest: number of requests in `B-mixed`, and their longest prompt and answer in tokens.
+    prefill: prompt tokens of `C`.
+    sentences, sentence_new: number of sentences in `D`, and new tokens of each.
+    texts, longest_text: number of texts in `E`, and the longest one in tokens.
+    bert: number of texts in `F`.
+    """
 
     prompt: int = 64
     new: int = 128
@@ -64,16 +73,17 @@ TINY = Scale(
 
 
 def job(name: str, shape: str, scale: Scale = FULL, seed: int = 0) -> Job:
-    """The workload of that name (`docs/benchmarks.md` says what each is) for a checkpoint of that shape.
+    """Create a workload.
 
-    seed: another one gives other ids of the same lengths, so that nobody answers out of a prefix cache.
+    name: of the workload; `docs/benchmarks.md` describes each.
+    shape: of the checkpoint.
+    seed: of the token ids. Rounds have different ids of the same lengths, so that a prefix cache does not help.
     """
-    rng = random.Random(7)
-    other = random.Random(seed)
+    length_rng, id_rng = random.Random(7), random.Random(seed)
     vocab_size = SHAPES[shape].vocab_size
 
     def ids(length: int) -> list[int]:
-        return [other.randrange(vocabulary.FIRST_WORD, vocab_size - 1) for _ in range(length)]
+        return [id_rng.randrange(vocabulary.FIRST_WORD, vocab_size - 1) for _ in range(length)]
 
     if name == "A":
         return Job("generate", [ids(scale.prompt)], [scale.new])
@@ -82,23 +92,24 @@ def job(name: str, shape: str, scale: Scale = FULL, seed: int = 0) -> Job:
     if name.startswith("streams-"):
         return _streams(int(name.removeprefix("streams-")), ids, scale)
     if name == "B-mixed":
-        lengths = [(rng.randint(16, scale.longest), rng.randint(16, scale.longest)) for _ in range(scale.mixed)]
+        longest = scale.longest
+        lengths = [(length_rng.randint(16, longest), length_rng.randint(16, longest)) for _ in range(scale.mixed)]
         return Job("generate", [ids(prompt) for prompt, _ in lengths], [new for _, new in lengths], in_flight=16)
     if name == "C":
         return Job("generate", [ids(scale.prefill)], [1], counts="input_tokens")
     if name in ("D", "D-beam"):
-        inputs = [[*ids(rng.randint(8, 60) - 1), vocabulary.EOS] for _ in range(scale.sentences)]
+        inputs = [[*ids(length_rng.randint(8, 60) - 1), vocabulary.EOS] for _ in range(scale.sentences)]
         new = [scale.sentence_new] * scale.sentences
         return Job("generate", inputs, new, in_flight=scale.sentences, beams=4 if name == "D-beam" else 1)
     if name in ("E", "E-clients"):
-        inputs = [_text(ids(rng.randint(8, scale.longest_text) - 2)) for _ in range(scale.texts)]
+        inputs = [_text(ids(length_rng.randint(8, scale.longest_text) - 2)) for _ in range(scale.texts)]
         return Job("embed", inputs, in_flight=16, batch=8 if name == "E" else 1, counts="texts")
     if name == "F":
         inputs = [_text(ids(min(128, scale.longest_text) - 2)) for _ in range(scale.bert)]
         return Job("embed", inputs, in_flight=4, batch=16, counts="texts")
     if name == "start":
         return Job("start", [ids(scale.prompt)], [8])
-    raise ValueError(f"no workload is called {name!r}")
+    raise ValueError(f"there is no workload {name!r}")
 
 
 def _streams(count: int, ids: Any, scale: Scale) -> Job:
@@ -106,12 +117,12 @@ def _streams(count: int, ids: Any, scale: Scale) -> Job:
 
 
 def _text(ids: list[int]) -> list[int]:
-    """As an encoder reads it."""
+    """Token ids of a text as the input of an encoder, with the special tokens at both ends."""
     return [vocabulary.BOS, *ids, vocabulary.EOS]
 
 
 def shortened(work: Job) -> Job:
-    """The same shapes with little to do: a few tokens for each request, and not more requests than are in flight."""
+    """The job with at most 4 new tokens per request, and no more requests than can be in flight at once."""
     count = min(len(work.inputs), 2 * work.batch if work.kind == "embed" else work.in_flight)
     new = [min(new, 4) for new in work.new_tokens[:count]]
     return replace(work, inputs=work.inputs[:count], new_tokens=new)

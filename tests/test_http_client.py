@@ -1,4 +1,4 @@
-"""The benchmarks' HTTP client against a server that cuts its answers anywhere."""
+"""The HTTP client of the benchmarks, against a server that splits its responses at any byte."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ import time
 
 import pytest
 
-from benchmarks.http_client import ask_all
+from benchmarks.http_client import send_all
 
 EVENTS = 5
 CHUNKED = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
 
 
 def stream() -> bytes:
-    """A chunked answer of some events and a last one with its figures."""
+    """A chunked response with several token events and a final event."""
     frames = [b'event: token\ndata: {"id":%d}\n\n' % number for number in range(EVENTS)]
     frames.append(b'event: done\ndata: {"usage":{"completion_tokens":%d}}\n\n' % EVENTS)
     return CHUNKED + b"".join(b"%x\r\n%b\r\n" % (len(frame), frame) for frame in frames) + b"0\r\n\r\n"
@@ -26,16 +26,18 @@ def whole(status: bytes = b"200 OK", body: bytes = b'{"answer": 1}') -> bytes:
 
 
 class Server:
-    """Answers every request with the same bytes, in pieces of so many; longer requests take it longer.
+    """Server that answers every request with the same bytes. The delay grows with the length of the request.
 
-    answers: of one connection, before it hangs up.
+    answer: bytes of the response.
+    piece: number of bytes that are sent at once.
+    answers: number of responses before the server closes a connection.
     """
 
     def __init__(self, answer: bytes, piece: int, answers: int = 1 << 20) -> None:
         self._answer, self._piece, self._answers = answer, piece, answers
         self._listener = socket.create_server(("127.0.0.1", 0))
         self.port = self._listener.getsockname()[1]
-        self.asked: list[bytes] = []
+        self.requests: list[bytes] = []
         threading.Thread(target=self._accept, daemon=True).start()
 
     def _accept(self) -> None:
@@ -48,7 +50,7 @@ class Server:
         for _ in range(self._answers):
             if not (request := connection.recv(1 << 16)):
                 return
-            self.asked.append(request)
+            self.requests.append(request)
             time.sleep(len(request) / 1e5)
             for start in range(0, len(self._answer), self._piece):
                 connection.sendall(self._answer[start : start + self._piece])
@@ -57,32 +59,32 @@ class Server:
 
 
 @pytest.mark.parametrize("piece", [7, 40, 1 << 16])
-def test_a_stream_cut_anywhere_has_all_its_events(piece: int) -> None:
+def test_all_events_of_a_split_stream_are_counted(piece: int) -> None:
     server = Server(stream(), piece)
-    answers, seconds = ask_all(server.port, [("/generate", b"%d" % number) for number in range(5)], in_flight=2)
+    answers, seconds = send_all(server.port, [("/generate", b"%d" % number) for number in range(5)], in_flight=2)
     assert [len(answer.times) for answer in answers] == [EVENTS] * 5 and seconds > 0
     assert all(answer.completion_tokens == EVENTS for answer in answers)
-    assert all(answer.began <= answer.times[0] <= answer.times[-1] <= answer.ended for answer in answers)
-    assert sorted(request.partition(b"\r\n\r\n")[2] for request in server.asked) == [b"0", b"1", b"2", b"3", b"4"]
+    assert all(answer.started <= answer.times[0] <= answer.times[-1] <= answer.ended for answer in answers)
+    assert sorted(request.partition(b"\r\n\r\n")[2] for request in server.requests) == [b"0", b"1", b"2", b"3", b"4"]
 
 
 @pytest.mark.parametrize("piece", [7, 1 << 16])
-def test_a_whole_answer(piece: int) -> None:
-    answers, _ = ask_all(Server(whole(), piece).port, [("/embed", b"{}")] * 3, in_flight=4)
+def test_response_with_a_content_length_is_complete(piece: int) -> None:
+    answers, _ = send_all(Server(whole(), piece).port, [("/embed", b"{}")] * 3, in_flight=4)
     assert [answer.body for answer in answers] == [b'{"answer": 1}'] * 3
 
 
-def test_a_server_may_hang_up_on_connections_that_have_nothing_more_to_ask() -> None:
+def test_server_may_close_idle_connections() -> None:
     server = Server(stream(), 1 << 16, answers=1)
     bodies = [b"x" * (1 + 1000 * number) for number in range(8)]
-    answers, _ = ask_all(server.port, [("/generate", body) for body in bodies], in_flight=8)
+    answers, _ = send_all(server.port, [("/generate", body) for body in bodies], in_flight=8)
     assert [answer.completion_tokens for answer in answers] == [EVENTS] * 8
 
 
-def test_an_error_and_a_stream_without_an_end_are_no_answers() -> None:
+def test_error_status_and_incomplete_stream_are_refused() -> None:
     with pytest.raises(RuntimeError, match="429"):
-        ask_all(Server(whole(b"429 Too Many Requests"), 1 << 16).port, [("/generate", b"{}")], in_flight=1)
+        send_all(Server(whole(b"429 Too Many Requests"), 1 << 16).port, [("/generate", b"{}")], in_flight=1)
     cut = CHUNKED + b"3\r\n: x\r\n0\r\n\r\n"
-    (answer,), _ = ask_all(Server(cut, 1 << 16).port, [("/generate", b"{}")], in_flight=1)
-    with pytest.raises(RuntimeError, match="without an end"):
+    (answer,), _ = send_all(Server(cut, 1 << 16).port, [("/generate", b"{}")], in_flight=1)
+    with pytest.raises(RuntimeError, match="no final event"):
         _ = answer.completion_tokens

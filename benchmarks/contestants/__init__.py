@@ -1,9 +1,9 @@
-"""Who takes part, by name. Each is a module of this package with a class `Entry` that keeps `contract.Contestant`."""
+"""Names of the contestants. Each has a module in this package, with a class `Entry` (see `contract.Contestant`)."""
 
 from __future__ import annotations
 
 OURS = ("ours", "http")
-"""They run in the server's own environment; all others in that of the peers."""
+"""Triptych. Runs in the environment of the server; the other contestants run in the environment of the peers."""
 
 PEERS = (
     "ctranslate2",
@@ -19,5 +19,5 @@ LABELS = {"ours": "Triptych, in process", "http": "Triptych, HTTP", "llama.cpp":
 
 
 def module(name: str) -> str:
-    """Where the contestant is written."""
+    """Name of the module of a contestant."""
     return "benchmarks.contestants." + {"http": "http_server"}.get(name, name).replace("-", "_").replace(".", "_")

@@ -1,4 +1,4 @@
-"""One contestant, told what to do over its standard input."""
+"""Run one contestant, which reads requests from its standard input and writes answers to its standard output."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from benchmarks.workloads import Job
 
 
 def main() -> None:
-    """Answer each line with one line; leave when the input ends."""
+    """Answer each line with one line until the input ends."""
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
     entry: Contestant | None = None
@@ -29,7 +29,7 @@ def main() -> None:
                     found = entry.load(Subject(**request["load"]))
                     answer = {**found, "rss_bytes": resident_bytes(os.getpid())}
                 else:
-                    assert entry is not None, "load comes first"
+                    assert entry is not None, "the first request must be load"
                     answer = entry.run(Job(**request["job"])).plain()
                     answer["extra"].setdefault("rss_bytes", resident_bytes(os.getpid()))
             except Exception as error:

@@ -1,7 +1,7 @@
-"""What every contestant is: a model loaded in a process of its own, that does jobs when told to.
+"""Protocol of a contestant: a process that loads one model and runs jobs with it.
 
-`python -m benchmarks.contestants NAME` runs one and speaks JSON lines: {"load": ...} and {"job": ...} in, a line back
-for each. What a library prints goes to the standard error.
+`python -m benchmarks.contestants NAME` runs a contestant. It reads JSON lines, {"load": ...} and {"job": ...}, and
+answers each with one line. Output of its libraries goes to the standard error.
 """
 
 from __future__ import annotations
@@ -14,11 +14,14 @@ from benchmarks.workloads import Job
 
 @dataclass(frozen=True)
 class Subject:
-    """What a contestant loads.
+    """The model that a contestant loads.
 
-    shape: name in `checkpoints.SHAPES`. precision: float32, bfloat16 or int8. directory: the checkpoint. made: where a
-    contestant may keep its own form of it. threads: how many it may compute with. program: its executable, if it needs
-    one that pip does not bring.
+    shape: name in `checkpoints.SHAPES`.
+    precision: float32, bfloat16 or int8.
+    directory: of the checkpoint.
+    made: directory for the converted models of contestants.
+    threads: number of threads for computations.
+    program: path of the contestant's executable, if it is not a Python package; or None.
     """
 
     shape: str
@@ -31,11 +34,15 @@ class Subject:
 
 @dataclass
 class Outcome:
-    """One run of a job. seconds: from the first request to the last answer. tokens: new tokens that really came.
+    """The result of one run of a job.
 
-    first_seconds: until a request's first token, of each request. gaps: seconds between the tokens of a request, all
-    requests together; empty where a contestant shows its answers only when all are done. events: token events received.
-    latencies: seconds of each request of `embed`, if they were sent one by one. extra: figures of its own.
+    seconds: from the first request to the last answer.
+    tokens: number of new tokens received.
+    texts: number of vectors received.
+    first_seconds: time to first token of each request.
+    gaps: seconds between successive tokens of a request, for all requests; empty for a contestant that does not stream.
+    latencies: seconds of each request of `embed`.
+    extra: further values of the contestant.
     """
 
     seconds: float
@@ -47,7 +54,7 @@ class Outcome:
     extra: dict[str, float] = field(default_factory=dict)
 
     def plain(self) -> dict[str, Any]:
-        """As it is kept: percentiles in place of long lists."""
+        """The outcome as JSON data, with percentiles in place of the lists."""
         plain = asdict(self)
         for name in ("first_seconds", "gaps", "latencies"):
             values = sorted(plain.pop(name))
@@ -57,21 +64,25 @@ class Outcome:
 
 
 def percentile(ordered: list[float], share: float) -> float:
-    """The value that `share` of the ordered ones do not exceed."""
+    """Percentile of sorted values. share: 0.99 for the 99th percentile."""
     return ordered[min(len(ordered) - 1, round(share * (len(ordered) - 1)))]
 
 
 class Refused(Exception):
-    """The contestant does not do this: one line, shown in the report."""
+    """The contestant does not support this model or precision. The message is one line of the result page."""
 
 
 class Contestant(Protocol):
-    """load raises Refused, or whatever its library raises; run is called after it, as often as wanted."""
+    """A contestant. `load` is called first, then `run` any number of times, then `close`."""
 
     def load(self, subject: Subject) -> dict[str, Any]:
-        """Have the model ready. Returns what the report should know: versions, bytes, seconds to get ready."""
+        """Load a model. Returns values for the results, such as versions, bytes, and seconds.
 
-    def run(self, job: Job) -> Outcome: ...
+        Raises Refused, or an exception of its library.
+        """
+
+    def run(self, job: Job) -> Outcome:
+        """Run a job."""
 
     def close(self) -> None:
-        """Leave nothing running."""
+        """Stop all processes that this contestant has started."""

@@ -1,6 +1,6 @@
-"""CTranslate2 in its own batches: all requests at once, those of different lengths sorted and cut at sixteen.
+"""CTranslate2 with static batches, sorted by length.
 
-A static batch runs until its longest answer is done; only the tokens that were asked for count.
+A static batch runs until its longest answer is complete. Only requested tokens count.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from benchmarks.workloads import Job
 
 
 class Entry:
-    """A Generator, a Translator of one thread a worker, or an Encoder."""
+    """A Generator, an Encoder, or a Translator with one thread per worker."""
 
     def load(self, subject: Subject) -> dict[str, Any]:
         shape = SHAPES[subject.shape]
@@ -81,4 +81,4 @@ class Entry:
         return outcome
 
     def close(self) -> None:
-        """All in this process."""
+        """Does nothing: there is no other process."""

@@ -1,4 +1,4 @@
-"""Triptych as a client meets it: a real `triptych serve` on a port of its own choice, every answer streamed."""
+"""Triptych over HTTP: a `triptych serve` process, with streamed answers."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from typing import Any
 
 from benchmarks.contestants.contract import Outcome, Subject
 from benchmarks.contestants.ours import KV_BYTES
-from benchmarks.http_client import ask_all
+from benchmarks.http_client import send_all
 from benchmarks.memory import children, cpu_seconds, resident_bytes
 from benchmarks.workloads import Job
 from server.engine.host import die_with_parent
 
 
 class Entry:
-    """A server of its own for the model."""
+    """A server for one model."""
 
     def load(self, subject: Subject) -> dict[str, Any]:
         self._subject = subject
@@ -50,22 +50,22 @@ class Entry:
 
     def _run(self, job: Job) -> Outcome:
         calls = list(self._calls(job))
-        answers, seconds = ask_all(self._server.port, [(route, body) for route, body, _ in calls], job.in_flight)
+        answers, seconds = send_all(self._server.port, [(route, body) for route, body, _ in calls], job.in_flight)
         outcome = Outcome(seconds)
         for answer, (_, _, units) in zip(answers, calls, strict=True):
             if job.kind == "embed":
                 assert len(json.loads(answer.body)) == units
                 outcome.texts += units
-                outcome.latencies.append(answer.ended - answer.began)
+                outcome.latencies.append(answer.ended - answer.started)
                 continue
             outcome.tokens += answer.completion_tokens
-            outcome.first_seconds += [moment - answer.began for moment in answer.times[:1]]
+            outcome.first_seconds += [moment - answer.started for moment in answer.times[:1]]
             outcome.gaps += [after - before for before, after in pairwise(answer.times)]
         outcome.extra["events"] = sum(len(answer.times) for answer in answers)
         return outcome
 
     def _calls(self, job: Job) -> Iterator[tuple[str, bytes, int]]:
-        """Route, body, and how many answers are in the answer."""
+        """Route and body of each call, and the number of texts or prompts in it."""
         if job.kind == "embed":
             for start in range(0, len(job.inputs), job.batch):
                 texts = job.inputs[start : start + job.batch]
@@ -77,7 +77,7 @@ class Entry:
             yield "/generate", _json(body), 1
 
     def _start(self, job: Job) -> Outcome:
-        """Start it anew: seconds until it is ready, and the first request beside the tenth."""
+        """Restart the server. Measures the time until it is ready, the first request and the tenth request."""
         self._server.stop()
         self._server = Server(self._subject)
         self._server.wait()
@@ -97,7 +97,11 @@ class Entry:
 
 
 class Server:
-    """A server process. subject: what it serves; None for the demo models. port: there when it is ready."""
+    """A server process.
+
+    subject: the model to serve, or None for the demo models.
+    port: set by `wait`.
+    """
 
     port: int
 
@@ -113,18 +117,18 @@ class Server:
         self.process = subprocess.Popen(command, stdout=self._log, stderr=self._log, preexec_fn=die_with_parent)
 
     def wait(self, seconds: float = 180) -> None:
-        """Until it has said where it listens and answers /ready with 200."""
+        """Wait until the server has printed its address and answers /ready with 200. Raises RuntimeError."""
         while self.process.poll() is None and time.perf_counter() - self._started < seconds:
-            if found := re.search(r"ready on http://127\.0\.0\.1:(\d+) ", self._said()):
+            if found := re.search(r"ready on http://127\.0\.0\.1:(\d+) ", self._output()):
                 self.port = int(found[1])
                 urllib.request.urlopen(f"http://127.0.0.1:{self.port}/ready", timeout=5).close()
                 self.ready_seconds = time.perf_counter() - self._started
                 return
             time.sleep(0.02)
-        raise RuntimeError(f"the server is not ready: {self._said()[-250:]}")
+        raise RuntimeError(f"the server is not ready: {self._output()[-250:]}")
 
-    def _said(self) -> str:
-        """All that it has written. It writes to the same open file, whose place must not be moved."""
+    def _output(self) -> str:
+        """Output of the server. `pread` keeps the file position, which the server process shares."""
         return os.pread(self._log.fileno(), 1 << 20, 0).decode(errors="replace")
 
     def workers(self) -> list[int]:

@@ -1,6 +1,7 @@
-"""infinity's server for embeddings, asked over HTTP by as many clients as are in flight, one text each.
+"""The embedding server infinity, over HTTP.
 
-It asks for older versions of what the other peers use: its environment lies inside theirs.
+It needs older versions of packages that other peers use. Its environment is therefore in a directory inside the
+environment of the peers.
 """
 
 from __future__ import annotations
@@ -15,14 +16,14 @@ from benchmarks import vocabulary
 from benchmarks.checkpoints import SHAPES
 from benchmarks.contestants.contract import Outcome, Refused, Subject
 from benchmarks.contestants.peer_server import PeerServer
-from benchmarks.http_client import ask_all
+from benchmarks.http_client import send_all
 from benchmarks.workloads import Job
 
 PROGRAM = "infinity/bin/infinity_emb"
 
 
 class Entry:
-    """A server of its own for the model."""
+    """A server for one model."""
 
     def load(self, subject: Subject) -> dict[str, Any]:
         if SHAPES[subject.shape].kind != "encoder":
@@ -44,8 +45,8 @@ class Entry:
         texts = [vocabulary.text(ids[1:-1]) for ids in job.inputs]
         inputs = [texts[start : start + job.batch] for start in range(0, len(texts), job.batch)]
         calls = [("/embeddings", json.dumps({"model": "m", "input": some}).encode()) for some in inputs]
-        answers, seconds = ask_all(self._server.port, calls, job.in_flight)
-        outcome = Outcome(seconds, latencies=[answer.ended - answer.began for answer in answers])
+        answers, seconds = send_all(self._server.port, calls, job.in_flight)
+        outcome = Outcome(seconds, latencies=[answer.ended - answer.started for answer in answers])
         outcome.texts = sum(len(json.loads(answer.body)["data"]) for answer in answers)
         return outcome
 

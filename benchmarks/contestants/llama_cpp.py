@@ -1,6 +1,6 @@
-"""llama.cpp's server, if its path is given (`--llama-cpp`), asked over HTTP like ours; not streamed.
+"""The server of llama.cpp (`--llama-cpp`), over HTTP, without streaming.
 
-Its models have a format of their own: `made/SHAPE/PRECISION.gguf` under the checkpoints, int8 being its Q8_0.
+Its models are in GGUF format, in `made/SHAPE/PRECISION.gguf` in the checkpoint directory; int8 means Q8_0.
 """
 
 from __future__ import annotations
@@ -11,14 +11,14 @@ from typing import Any
 
 from benchmarks.contestants.contract import Outcome, Refused, Subject
 from benchmarks.contestants.peer_server import PeerServer
-from benchmarks.http_client import ask_all
+from benchmarks.http_client import send_all
 from benchmarks.workloads import Job
 
 SLOTS, SLOT_TOKENS = 16, 1024
 
 
 class Entry:
-    """A server of its own for the model, with sixteen slots and without its prompt cache."""
+    """A server for one model, with sixteen slots and without its prompt cache."""
 
     def load(self, subject: Subject) -> dict[str, Any]:
         if subject.program is None:
@@ -37,7 +37,7 @@ class Entry:
             body = {"prompt": prompt, "n_predict": new, "ignore_eos": True, "temperature": 0}
             body |= {"cache_prompt": False, "stream": False}
             calls.append(("/completion", json.dumps(body).encode()))
-        answers, seconds = ask_all(self._server.port, calls, job.in_flight)
+        answers, seconds = send_all(self._server.port, calls, job.in_flight)
         return Outcome(seconds, tokens=sum(int(json.loads(answer.body)["tokens_predicted"]) for answer in answers))
 
     def close(self) -> None:

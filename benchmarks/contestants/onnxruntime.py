@@ -1,4 +1,4 @@
-"""onnxruntime on padded batches, for encoders; int8 by its own dynamic quantization, with a scale for each channel."""
+"""onnxruntime with padded batches, for encoders. int8 is its dynamic quantization with one scale per channel."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from benchmarks.workloads import Job
 
 
 class Entry:
-    """A session with all of its graph optimizations."""
+    """A session with all graph optimizations."""
 
     def load(self, subject: Subject) -> dict[str, Any]:
         if SHAPES[subject.shape].kind != "encoder":
@@ -26,7 +26,7 @@ class Entry:
         path = _exported(subject)
         options = onnxruntime.SessionOptions()
         options.intra_op_num_threads, options.inter_op_num_threads = subject.threads, 1
-        # Threads that spin between calls would take time from the contestants whose turn it is.
+        # Threads that spin between calls would slow down the other contestants.
         options.add_session_config_entry("session.force_spinning_stop", "1")
         self._session = onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
         return {"version": onnxruntime.__version__}
@@ -41,11 +41,11 @@ class Entry:
         return outcome
 
     def close(self) -> None:
-        """All in this process."""
+        """Does nothing: there is no other process."""
 
 
 def _exported(subject: Subject) -> Path:
-    """The graph, exported from transformers at the first call, rounded for int8."""
+    """Path of the graph, quantized for int8. The first call exports it from transformers."""
     made = Path(subject.made)
     plain, rounded = made / "model.onnx", made / "model-int8.onnx"
     if not plain.exists():
@@ -70,7 +70,7 @@ def _export(subject: Subject, path: Path) -> None:
             self.model = cls.from_pretrained(subject.directory, attn_implementation="eager").eval()
 
         def forward(self, input_ids: torch.Tensor, attention_mask: torch.Tensor) -> torch.Tensor:
-            # Added to the scores, as the model would make it of the mask itself.
+            # The model computes the same bias from a mask; it is added to the scores.
             bias = (1.0 - attention_mask[:, None, None, :].float()) * torch.finfo(torch.float32).min
             return self.model(input_ids=input_ids, attention_mask=bias).last_hidden_state  # type: ignore[no-any-return]
 

@@ -1,4 +1,4 @@
-"""OpenVINO's runtime on padded batches, for encoders."""
+"""OpenVINO with padded batches, for encoders."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from benchmarks.workloads import Job
 
 
 class Entry:
-    """A compiled model with free batch and length, one call after the other."""
+    """A compiled model with dynamic batch size and length. It runs one call at a time."""
 
     def load(self, subject: Subject) -> dict[str, Any]:
         if SHAPES[subject.shape].kind != "encoder":
@@ -39,4 +39,4 @@ class Entry:
         return outcome
 
     def close(self) -> None:
-        """All in this process."""
+        """Does nothing: there is no other process."""

@@ -1,4 +1,4 @@
-"""Models in OpenVINO's format, and what it is told about precision."""
+"""Convert models to the format of OpenVINO, and choose its settings."""
 
 from __future__ import annotations
 
@@ -12,31 +12,31 @@ from benchmarks.checkpoints import SHAPES
 from benchmarks.contestants.contract import Refused, Subject
 
 EXPORTER = "export/bin/optimum-cli"
-"""The tool, in an environment inside that of the peers."""
+"""The conversion tool, in an environment inside the environment of the peers."""
 
 
 def exported(subject: Subject) -> Path:
-    """The directory of the converted model, made at the first call. Raises Refused without the tool."""
+    """Directory of the converted model. The first call converts it. Raises Refused without the tool."""
     weights = "int8" if subject.precision == "int8" else "fp32"
     directory = Path(subject.made) / f"openvino-{weights}"
     if (directory / "openvino_model.xml").exists():
         return directory
     tool = Path(subject.program or Path(sys.prefix) / EXPORTER)
     if not tool.exists():
-        raise Refused("no optimum-cli to convert the model with")
+        raise Refused("optimum-cli, which converts the model, is not installed")
     decoder = SHAPES[subject.shape].kind == "decoder"
     task = "text-generation-with-past" if decoder else "feature-extraction"
     command = [str(tool), "export", "openvino", "-m", subject.directory, "--task", task, "--weight-format", weights]
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
     done = subprocess.run([*command, str(directory)], capture_output=True, text=True, env=environment)
     if done.returncode:
-        lines = done.stderr.strip().splitlines() or ["no word"]
+        lines = done.stderr.strip().splitlines() or ["no message"]
         raise RuntimeError(f"optimum-cli: {lines[-1]}")
     return directory
 
 
 def properties(subject: Subject) -> dict[str, Any]:
-    """For latency's sake one stream; the precision that was asked for, and with int8 whatever is its best."""
+    """Settings for low latency and the given precision. For int8, OpenVINO chooses the precision of activations."""
     settings: dict[str, Any] = {"INFERENCE_NUM_THREADS": subject.threads, "PERFORMANCE_HINT": "LATENCY"}
     precision = {"float32": "f32", "bfloat16": "bf16"}.get(subject.precision)
     if precision is None:

@@ -1,7 +1,7 @@
-"""OpenVINO GenAI's continuous batching, stepped here, so that its tokens are seen as they come.
+"""OpenVINO GenAI with continuous batching. The loop here calls `step`, so that the time of every token is known.
 
-The model is converted by optimum-intel, in an environment of its own since it asks for other versions. float32 and
-bfloat16 compute and cache in that dtype; int8 has rounded weights and the library's own choice of the rest.
+optimum-intel converts the model, in an environment of its own, because it needs other package versions. For float32 and
+bfloat16, computation and cache have that dtype. For int8, the weights are int8, and the library chooses the rest.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from benchmarks.workloads import Job
 
 
 class Entry:
-    """A ContinuousBatchingPipeline. Prefix caching is off; the cache has a gigabyte, as ours."""
+    """A ContinuousBatchingPipeline without prefix caching, with a cache of 1 GB, as Triptych has here."""
 
     def load(self, subject: Subject) -> dict[str, Any]:
         if SHAPES[subject.shape].kind != "decoder":
@@ -38,34 +38,34 @@ class Entry:
     def run(self, job: Job) -> Outcome:
         outcome = Outcome(0.0)
         waiting = list(zip(job.inputs, job.new_tokens, strict=True))[::-1]
-        under_way: dict[Any, list[float]] = {}
+        running: dict[Any, list[float]] = {}
         started = time.perf_counter()
-        while waiting or under_way:
-            while waiting and len(under_way) < job.in_flight:
+        while waiting or running:
+            while waiting and len(running) < job.in_flight:
                 prompt, new_tokens = waiting.pop()
                 settings = openvino_genai.GenerationConfig()
                 settings.max_new_tokens, settings.ignore_eos, settings.do_sample = new_tokens, True, False
                 tensor = ov.Tensor(np.array([prompt], dtype=np.int64))
                 self._next_id += 1
                 handle = self._pipeline.add_request(self._next_id, tensor, settings)
-                under_way[handle] = [time.perf_counter()]
+                running[handle] = [time.perf_counter()]
             self._pipeline.step()
             now = time.perf_counter()
-            for handle, times in list(under_way.items()):
+            for handle, times in list(running.items()):
                 while handle.can_read():
                     count = sum(len(output.generated_ids) for output in handle.read().values())
                     outcome.tokens += count
                     times += [now] * count
                 if handle.get_status() != openvino_genai.GenerationStatus.RUNNING:
-                    _book(outcome, under_way.pop(handle))
+                    _add_times(outcome, running.pop(handle))
         outcome.seconds = time.perf_counter() - started
         return outcome
 
     def close(self) -> None:
-        """All in this process."""
+        """Does nothing: there is no other process."""
 
 
-def _book(outcome: Outcome, times: list[float]) -> None:
-    """The moments of a request: when it was sent, then each of its tokens."""
+def _add_times(outcome: Outcome, times: list[float]) -> None:
+    """Add the latencies of a request. times: when it was sent, then when each token arrived, in seconds."""
     outcome.first_seconds += [moment - times[0] for moment in times[1:2]]
     outcome.gaps += [after - before for before, after in itertools.pairwise(times[1:])]

@@ -1,4 +1,4 @@
-"""Triptych's engine without a server: as the worker process runs it, with a loop here in place of its socket."""
+"""The engine of Triptych in this process, without a server. A loop replaces the socket of the worker process."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ KV_BYTES = 1 << 30
 
 
 class Entry:
-    """The model alone in an engine."""
+    """An engine with one model."""
 
     def load(self, subject: Subject) -> dict[str, Any]:
         let_threads_sleep()
@@ -52,25 +52,25 @@ class Entry:
             self._request(prompt, new, job.beams) for prompt, new in zip(job.inputs, job.new_tokens, strict=True)
         ]
         waiting.reverse()
-        begun: dict[int, float] = {}
+        sent: dict[int, float] = {}
         latest: dict[int, float] = {}
-        under_way = 0
+        running = 0
         started = time.perf_counter()
-        while waiting or under_way:
-            while waiting and under_way < job.in_flight:
+        while waiting or running:
+            while waiting and running < job.in_flight:
                 request = waiting.pop()
-                begun[request.rows[0].request_id] = time.perf_counter()
+                sent[request.rows[0].request_id] = time.perf_counter()
                 engine.add(request)
-                under_way += 1
+                running += 1
             output = engine.step()
             if output is None:
                 continue
             now = time.perf_counter()
             for event in output.tokens:
-                _note(outcome, event.request_id, len(event.token_ids), now, begun, latest)
+                _add_times(outcome, event.request_id, len(event.token_ids), now, sent, latest)
             for end in output.finished:
                 outcome.tokens += len(end.hypotheses[0].token_ids)
-                under_way -= 1
+                running -= 1
             if output.failed:
                 raise RuntimeError(output.failed[0].message)
         outcome.seconds = time.perf_counter() - started
@@ -86,12 +86,12 @@ class Entry:
         calls.reverse()
         engine, outcome = self._engine, Outcome(0.0)
         open_items: dict[int, int] = {}
-        begun: dict[int, float] = {}
+        sent: dict[int, float] = {}
         started = time.perf_counter()
         while calls or open_items:
             while calls and len(open_items) < job.in_flight:
                 texts, request_id = calls.pop(), next(self._ids)
-                open_items[request_id], begun[request_id] = len(texts), time.perf_counter()
+                open_items[request_id], sent[request_id] = len(texts), time.perf_counter()
                 engine.add(Encode(request_id, "m", "embed", [EncodeItem(ids) for ids in texts]))
             output = engine.step()
             if output is None:
@@ -101,22 +101,27 @@ class Entry:
                 open_items[item.request_id] -= 1
                 if not open_items[item.request_id]:
                     del open_items[item.request_id]
-                    outcome.latencies.append(time.perf_counter() - begun[item.request_id])
+                    outcome.latencies.append(time.perf_counter() - sent[item.request_id])
             if output.failed:
                 raise RuntimeError(output.failed[0].message)
         outcome.seconds = time.perf_counter() - started
         return outcome
 
     def close(self) -> None:
-        """The engine is all in this process."""
+        """Does nothing: there is no other process."""
 
 
-def _note(
-    outcome: Outcome, request: int, count: int, now: float, begun: dict[int, float], latest: dict[int, float]
+def _add_times(
+    outcome: Outcome, request: int, count: int, now: float, sent: dict[int, float], latest: dict[int, float]
 ) -> None:
-    """Book `count` tokens of a request that came now; all but the first of them came at once."""
+    """Add the latencies of `count` tokens that a request received at the same time.
+
+    now: time of the tokens, in seconds.
+    sent: time at which each request was sent.
+    latest: time of the latest token of each request; updated.
+    """
     if request not in latest:
-        outcome.first_seconds.append(now - begun[request])
+        outcome.first_seconds.append(now - sent[request])
     else:
         outcome.gaps.append(now - latest[request])
     outcome.gaps += [0.0] * (count - 1)

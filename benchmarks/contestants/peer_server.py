@@ -1,4 +1,4 @@
-"""A peer that is a server: in a process of its own, on a port of this machine that was free just before."""
+"""Run the server of a peer in its own process, on a free port of this machine."""
 
 from __future__ import annotations
 
@@ -15,7 +15,11 @@ READY_SECONDS = 120.0
 
 
 class PeerServer:
-    """command: without its address, which is added. environment: of the process; None for ours."""
+    """A server process.
+
+    command: command line of the server; `--host` and `--port` are added.
+    environment: environment variables of the process, or None to inherit them.
+    """
 
     def __init__(self, command: Sequence[str], environment: Mapping[str, str] | None = None) -> None:
         with socket.socket() as probe:
@@ -27,7 +31,10 @@ class PeerServer:
         self._process = subprocess.Popen([*command, *address], stdout=self._log, stderr=self._log, env=environment)
 
     def wait(self) -> float:
-        """Until it answers /health with 200: the seconds from its start. Raises RuntimeError if it never does."""
+        """Wait until the server answers /health with 200. Returns the seconds since its start.
+
+        Raises RuntimeError if it ends or is not ready within `READY_SECONDS`.
+        """
         while self._process.poll() is None and time.perf_counter() - self._started < READY_SECONDS:
             with contextlib.suppress(urllib.error.URLError, OSError):
                 urllib.request.urlopen(f"http://127.0.0.1:{self.port}/health", timeout=5).close()

@@ -1,4 +1,4 @@
-"""From the hidden states of padded texts to vectors, for those that stop at hidden states."""
+"""Padding and mean pooling, for contestants whose models return hidden states."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from benchmarks import vocabulary
 
 
 def padded(texts: list[list[int]]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Token ids and their mask: [batch, seq]."""
+    """Pad texts to one length. Returns token ids and mask, both [batch, seq], int64."""
     longest = max(map(len, texts))
     ids = np.full((len(texts), longest), vocabulary.PAD, dtype=np.int64)
     mask = np.zeros_like(ids)
@@ -19,9 +19,9 @@ def padded(texts: list[list[int]]) -> tuple[NDArray[np.int64], NDArray[np.int64]
 
 
 def vectors(hidden: NDArray[np.float32], mask: NDArray[np.int64]) -> NDArray[np.float32]:
-    """Mean over a text's tokens, length 1: [batch, seq, hidden] -> [batch, hidden]. Not finite: AssertionError."""
+    """Mean over the tokens of each text, scaled to unit length: [batch, seq, hidden] -> [batch, hidden]."""
     weight = mask[..., None].astype(np.float32)
     mean = (hidden * weight).sum(1) / weight.sum(1)
     made = mean / np.linalg.norm(mean, axis=1, keepdims=True)
-    assert np.isfinite(made).all()
+    assert np.isfinite(made).all(), "a vector is not finite"
     return made  # type: ignore[no-any-return]

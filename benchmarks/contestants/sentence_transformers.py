@@ -1,4 +1,4 @@
-"""sentence-transformers' own pipeline: texts in, vectors out."""
+"""sentence-transformers with its own pipeline from texts to vectors."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from benchmarks.workloads import Job
 
 
 class Entry:
-    """Its model reads texts, so the ids are spelled first, outside of what is timed."""
+    """A SentenceTransformer. It takes texts; the conversion of ids to texts is not timed."""
 
     def load(self, subject: Subject) -> dict[str, Any]:
         if SHAPES[subject.shape].kind != "encoder":
             raise Refused("used for encoders")
         if subject.precision == "int8":
-            raise Refused("no int8 of its own")
+            raise Refused("int8 is not supported")
         torch.set_num_threads(subject.threads)
         settings = {"dtype": getattr(torch, subject.precision)}
         self._model = sentence_transformers.SentenceTransformer(subject.directory, device="cpu", model_kwargs=settings)
@@ -35,4 +35,4 @@ class Entry:
         return Outcome(time.perf_counter() - started, texts=len(vectors))
 
     def close(self) -> None:
-        """All in this process."""
+        """Does nothing: there is no other process."""

@@ -1,4 +1,4 @@
-"""transformers' own `generate` on padded static batches, eager, with torch's scaled dot product attention."""
+"""`generate` of transformers with padded static batches, eager mode, and torch's scaled dot product attention."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from benchmarks.workloads import Job
 
 
 class Entry:
-    """A model of transformers in the dtype that is asked for."""
+    """A model of transformers."""
 
     def load(self, subject: Subject) -> dict[str, Any]:
         if subject.precision == "int8":
@@ -61,11 +61,11 @@ class Entry:
         return outcome
 
     def close(self) -> None:
-        """All in this process."""
+        """Does nothing: there is no other process."""
 
 
 def padded(texts: list[list[int]], left: bool) -> tuple[torch.Tensor, torch.Tensor]:
-    """Token ids and their mask: [batch, seq], int64."""
+    """Pad texts to one length. Returns token ids and mask, both [batch, seq], int64. left: pad on the left side."""
     longest = max(map(len, texts))
     ids = torch.full((len(texts), longest), vocabulary.PAD)
     mask = torch.zeros_like(ids)

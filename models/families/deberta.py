@@ -1,4 +1,4 @@
-"""DeBERTa (He et al. 2021, arXiv:2006.03654), first version: a vector for each distance, fused projections."""
+"""DeBERTa version 1 (He et al. 2021, arXiv:2006.03654): one vector per distance, fused projections."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 from models.config import ModelConfig
 from models.families.shared import disentangled_encoder
-from models.families.shared.bert_fields import architectures
+from models.families.shared.bert_config import architectures
 from models.families.shared.bert_rules import linear
 from models.families.shared.disentangled_encoder import LAYER, OURS
 from models.families.shared.family import Family

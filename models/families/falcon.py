@@ -1,5 +1,7 @@
-"""Falcon (Almazrouei et al. 2023, arXiv:2311.16867): attention and feed-forward side by side, few key and value heads,
-all projections in one tensor, group by group."""
+"""Falcon (Almazrouei et al. 2023, arXiv:2311.16867): parallel attention and feed-forward, few key and value heads.
+
+One tensor holds the projections of queries, keys and values, group by group.
+"""
 
 from __future__ import annotations
 

@@ -60,7 +60,7 @@ def config(hf: Mapping[str, Any], architecture: str) -> ModelConfig:
 
 
 def _cap(hf: Mapping[str, Any], name: str, default: float) -> float | None:
-    """None, for no cap, only if the setting is null."""
+    """The cap in a setting. Only null means no cap; an absent setting means the default."""
     return None if hf.get(name, default) is None else Fields(hf).positive(name, default)
 
 

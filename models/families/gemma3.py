@@ -70,7 +70,7 @@ def config(hf: Mapping[str, Any], architecture: str) -> ModelConfig:
 
 
 def _text_settings(hf: Mapping[str, Any]) -> dict[str, Any]:
-    """`text_config` with the settings that stand beside it and also matter, such as `tie_word_embeddings`."""
+    """`text_config` with the settings outside of it that apply to the text part, such as `tie_word_embeddings`."""
     text = hf.get("text_config")
     if not isinstance(text, dict):
         raise ConfigError("'text_config' must be an object")

@@ -1,4 +1,4 @@
-"""GPT-2 (Radford et al. 2019): a pre-norm decoder with learned positions and one fused projection for attention."""
+"""GPT-2 (Radford et al. 2019): pre-norm decoder with learned positions and a fused projection in attention."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def config(hf: Mapping[str, Any], architecture: str) -> ModelConfig:
     norm = NormConfig("layer", fields.number("layer_norm_epsilon", 1e-5))
     scale = head_dim**-0.5 if fields.flag("scale_attn_weights", True) else 1.0
     falling = fields.flag("scale_attn_by_inverse_layer_idx", False)
-    # `reorder_and_upcast_attn` only changes where half precision rounds; the softmax is in float32 here anyway.
+    # `reorder_and_upcast_attn` only affects rounding in half precision. The softmax is always float32 here.
     fields.flag("reorder_and_upcast_attn", False)
 
     def layer(index: int) -> LayerConfig:

@@ -1,4 +1,4 @@
-"""GPT-Neo (Black et al. 2021): GPT-2 with a sliding window over every other layer and scores that are not scaled."""
+"""GPT-Neo (Black et al. 2021): GPT-2 with a sliding window in every other layer and with unscaled scores."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def config(hf: Mapping[str, Any], architecture: str) -> ModelConfig:
 
 
 def _kinds(types: Any, layers: int) -> list[str]:
-    """`global` or `local` for each layer, from `[[["global", "local"], 12]]`: kinds, and how often they repeat."""
+    """`global` or `local` for each layer. types: patterns with repetitions, such as `[[["global", "local"], 12]]`."""
     if types is None:
         types = [[["global", "local"], 12]]
     kinds: list[str] = []

@@ -1,5 +1,7 @@
-"""GPT-J (Wang and Komatsuzaki 2021): attention and feed-forward side by side behind one norm; the first dimensions of
-each head rotate, neighbours in pairs."""
+"""GPT-J (Wang and Komatsuzaki 2021): parallel attention and feed-forward after one norm.
+
+The first dimensions of each head rotate, in neighbouring pairs.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +32,7 @@ def config(hf: Mapping[str, Any], architecture: str) -> ModelConfig:
     hidden, heads = fields.integer("n_embd", 4096), fields.integer("n_head", 16)
     head_dim = head_width(hidden, heads)
     if hf.get("rotary_dim", 64) is None:
-        raise ConfigError("'rotary_dim': null is not supported, only a number of dimensions")
+        raise ConfigError("'rotary_dim': null is not supported, only an integer")
     norm = NormConfig("layer", fields.number("layer_norm_epsilon", 1e-5))
     layer = LayerConfig(
         attention=AttentionConfig(

@@ -1,4 +1,4 @@
-"""Marian (Junczys-Dowmunt et al. 2018, arXiv:1804.00344): translation, as the opus-mt checkpoints."""
+"""Marian (Junczys-Dowmunt et al. 2018, arXiv:1804.00344): translation models such as opus-mt."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from models.config import LanguageModelHead, ModelConfig, SinusoidalPositions
-from models.families.shared.bart_fields import bart_embedding, bart_fields, bart_model, bart_stack, refuse_variants
+from models.families.shared.bart_config import bart_embedding, bart_fields, bart_model, bart_stack, refuse_variants
 from models.families.shared.bart_rules import TOKENS, head_rules, layer_rules
 from models.families.shared.family import Family
 from weights.rules import Drop, Rename, Rule
@@ -14,7 +14,7 @@ from weights.rules import Drop, Rename, Rule
 
 def config(hf: Mapping[str, Any], architecture: str) -> ModelConfig:
     fields = bart_fields(hf, vocab_size=58101)
-    refuse_variants(fields, before=False, embedding_norm=False, sinusoids=True)
+    refuse_variants(fields, pre_norm=False, embedding_norm=False, sinusoidal_positions=True)
     source_vocab, positions = (
         fields.integer("vocab_size"),
         SinusoidalPositions(fields.integer("max_position_embeddings")),
@@ -52,6 +52,5 @@ FAMILY = Family(
     architectures={"MarianMTModel": ("generate", "translate")},
     config=config,
     rules=rules,
-    # Marian's decoder starts from the padding token, which each checkpoint names itself, and has no bos token.
     zero_if_absent=frozenset({"head.bias"}),
 )

@@ -1,4 +1,4 @@
-"""The first GPT (Radford et al. 2018): a post-norm decoder with learned positions, no final norm and no end token."""
+"""GPT (Radford et al. 2018): post-norm decoder with learned positions, without final norm and end token."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from weights.rules import Drop, Rename, Rule
 def config(hf: Mapping[str, Any], architecture: str) -> ModelConfig:
     fields = Fields(hf)
     fields.refuse_unless("afn", "gelu", "relu", "silu", "swish")
-    # What this family calls gelu is the tanh approximation.
+    # `gelu` means its tanh approximation in this family.
     name = fields.text("afn", "gelu")
     function = activation("gelu_new" if name == "gelu" else name, "afn")
     hidden, heads = fields.integer("n_embd", 768), fields.integer("n_head", 12)

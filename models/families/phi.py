@@ -1,5 +1,7 @@
-"""Phi 1, 1.5 and 2 (Gunasekar et al. 2023, arXiv:2306.11644; Li et al. 2023, arXiv:2309.05463): attention and
-feed-forward side by side behind one norm, biases everywhere, a part of each head rotates."""
+"""Phi 1, 1.5 and 2 (Gunasekar et al. 2023, arXiv:2306.11644; Li et al. 2023, arXiv:2309.05463).
+
+Parallel attention and feed-forward after one norm, biases everywhere, and heads that rotate in part.
+"""
 
 from __future__ import annotations
 

@@ -29,7 +29,7 @@ def config(hf: Mapping[str, Any], architecture: str) -> ModelConfig:
     fields = Fields(hf, published_code=_CODE, defaults={"original_max_position_embeddings": 4096})
     older = hf.get("rope_scaling") or hf.get("rope_parameters")
     if isinstance(older, dict) and older.get("type", older.get("rope_type")) in ("yarn", "dynamic"):
-        raise ConfigError("'rope_scaling': Phi-3 supports no type that grows with the text except 'longrope'")
+        raise ConfigError("'rope_scaling': types 'yarn' and 'dynamic' are not supported for Phi-3, only 'longrope'")
     head_dim, norm = head_dim_of(fields), rms_norm(fields, 1e-5)
     # The published code discards the cache once a text outgrows the length of the short factors.
     rope = rope_config(fields, head_dim, default_share=1.0, restarts=True)

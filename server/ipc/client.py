@@ -1,6 +1,6 @@
-"""Requests on their way through the wall: admission, ids, and whose each event is. Knows messages, not HTTP or text.
+"""The HTTP process's client of the worker: admits requests, sends them, and routes each event to its call.
 
-A `Call`, all sequences of one HTTP request, is admitted whole or not at all.
+Imports no HTTP and no text code.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from typing import Literal, Protocol
 
 from server.errors import NotReady, Overloaded, RequestTooLarge
 from server.ipc.call import Call
+from server.ipc.coalescing import MessageCoalescer, Send
 from server.ipc.descriptions import Device, ModelInfo
-from server.ipc.gathering import Gathering, Send
 from server.ipc.messages import (
     Abort,
     Encode,
@@ -35,10 +35,11 @@ Stage = Literal["waiting", "running"]
 
 
 class Observer(Protocol):
-    """Who counts: the metrics.
+    """Receives what the client sees, for metrics.
 
-    on_tokens: so many new tokens of each of so many sequences, and the seconds since their last ones (None at first).
-    on_finished: with no event when this side ended the sequence, at a stop string.
+    on_tokens: `count` new tokens in each of `sequences` sequences, `seconds` after their last ones (None: the first).
+    on_finished: event is None for a sequence that a stop string ended in this process.
+    on_cancelled: the client of a sequence disconnected.
     """
 
     def on_progress(self, progress: Progress) -> None: ...
@@ -62,7 +63,13 @@ class Observer(Protocol):
 
 @dataclass(slots=True)
 class _Sequence:
-    """One open request of the wire: whose it is, and whether it still counts as waiting."""
+    """An open sequence of the wire.
+
+    call, index: where its events go.
+    tokens: what it counts for in the queue.
+    answers: events that are still missing before it ends; more than one for an `Encode` of several items.
+    waiting: whether it still counts for the queue limits, because no output has arrived.
+    """
 
     call: Call
     index: int
@@ -75,14 +82,15 @@ class _Sequence:
 
 
 class EngineClient:
-    """The HTTP side's end of the wall. Bounded: what may wait for its first step is limited in requests and tokens.
+    """Sends requests to the worker. The number of requests and tokens that wait for their first step is limited.
 
-    max_queue_requests, max_queue_tokens: over all models. An `Encode` of many texts is one request of all its tokens.
-    gather_seconds: how long requests to an idle worker may wait for others that come with them.
+    observer: receives counts for the metrics.
+    max_queue_requests, max_queue_tokens: limits over all models. An `Encode` counts as one request.
+    coalesce_seconds: longest time that a request to an idle worker is held back for others of the same burst.
     """
 
     def __init__(
-        self, observer: Observer, max_queue_requests: int, max_queue_tokens: int, gather_seconds: float = 0.0
+        self, observer: Observer, max_queue_requests: int, max_queue_tokens: int, coalesce_seconds: float = 0.0
     ) -> None:
         self.models: dict[str, ModelInfo] = {}
         self.device: Device = "cpu"
@@ -91,26 +99,28 @@ class EngineClient:
         self.waiting_requests = 0
         self.waiting_tokens = 0
         self._observer = observer
-        self._gather_seconds = gather_seconds
-        self._worker: Gathering | None = None
+        self._coalesce_seconds = coalesce_seconds
+        self._worker: MessageCoalescer | None = None
         self._sequences: dict[int, _Sequence] = {}
         self._vocabularies: dict[str, Vocabulary] = {}
         self._ids = itertools.count(1)
 
     @property
     def connected(self) -> bool:
-        """Whether there is a worker that has loaded all models."""
+        """Whether a worker has loaded all models."""
         return self._worker is not None
 
     @property
     def open_requests(self) -> int:
+        """Sequences that have not ended."""
         return len(self._sequences)
 
     def next_id(self) -> int:
+        """A new id for a sequence."""
         return next(self._ids)
 
-    def teach(self, vocabulary: Vocabulary) -> None:
-        """Tell this worker, and those that follow it, how a model's tokens are spelled. Once is enough."""
+    def add_vocabulary(self, vocabulary: Vocabulary) -> None:
+        """Send the bytes of a model's tokens to this worker and to every later one, once each."""
         if vocabulary.model not in self._vocabularies:
             self._vocabularies[vocabulary.model] = vocabulary
             if self._worker is not None:
@@ -118,7 +128,7 @@ class EngineClient:
 
     @contextmanager
     def preparing(self) -> Iterator[None]:
-        """While a request's text is worked on away from the event loop."""
+        """While inside, a request is being tokenized, so that requests to an idle worker wait for it."""
         worker = self._worker
         if worker is None:
             yield
@@ -166,14 +176,22 @@ class EngineClient:
         if tokens > self.max_queue_tokens:
             raise RequestTooLarge(f"{tokens} tokens in one request; the limit is {self.max_queue_tokens}")
         if self.waiting_requests + requests > self.max_queue_requests:
-            raise Overloaded(f"{self.waiting_requests} sequences are waiting already; try again soon", retry_after=1)
+            raise Overloaded(
+                f"the queue is full: {self.waiting_requests} sequences are waiting (limit {self.max_queue_requests}); "
+                "try again in 1 s",
+                retry_after=1,
+            )
         if self.waiting_tokens + tokens > self.max_queue_tokens:
-            raise Overloaded(f"{self.waiting_tokens} tokens are waiting already; try again soon", retry_after=1)
+            raise Overloaded(
+                f"the queue is full: {self.waiting_tokens} tokens are waiting (limit {self.max_queue_tokens}); "
+                "try again in 1 s",
+                retry_after=1,
+            )
         self.waiting_requests += requests
         self.waiting_tokens += tokens
 
     def abort(self, request_id: int) -> None:
-        """Tell the worker to forget a request. An answer that is already on its way is dropped when it comes."""
+        """Tell the worker to drop a sequence. Events that arrive afterwards are ignored."""
         sequence = self._sequences.pop(request_id, None)
         if sequence is not None:
             self._started(sequence)
@@ -181,19 +199,19 @@ class EngineClient:
                 self._worker.post(Abort(request_id), idle=False)
 
     def cancelled(self, request_id: int) -> None:
-        """Count a request whose client left."""
+        """Count a sequence whose client disconnected."""
         sequence = self._sequences.get(request_id)
         if sequence is not None:
             self._observer.on_cancelled("waiting" if sequence.waiting else "running")
 
     def completed(self, request_id: int) -> None:
-        """Count a sequence that is complete before the worker knows."""
+        """Count a sequence that a stop string ended in this process."""
         sequence = self._sequences.get(request_id)
         if sequence is not None:
             self._observer.on_finished(sequence.model, None)
 
     def fail_all(self, code: FailureCode, message: str) -> None:
-        """End every open request with a failure: the worker died, or the grace time is over."""
+        """End every open sequence with a failure: the worker died, or the grace time is over."""
         for call in dict.fromkeys(sequence.call for sequence in self._sequences.values()):
             call.fail(code, message)
 
@@ -205,7 +223,7 @@ class EngineClient:
     def on_ready(self, models: list[ModelInfo], device: Device, send: Send) -> None:
         self.models = {info.name: info for info in models}
         self.device = device
-        self._worker = Gathering(send, self._gather_seconds)
+        self._worker = MessageCoalescer(send, self._coalesce_seconds)
         for vocabulary in self._vocabularies.values():
             send(vocabulary)
         self._observer.on_ready(models, device)
@@ -219,7 +237,7 @@ class EngineClient:
         self._observer.on_stats(stats)
 
     def on_output(self, output: StepOutput) -> None:
-        """Every call gets all that a step brought it at once."""
+        """Route the events of one step. Each call receives all of its events at once."""
         now = time.monotonic()
         calls: dict[Call, None] = {}
         grown: dict[tuple[str, int, float | None], int] = {}
@@ -280,7 +298,7 @@ class EngineClient:
 
 
 def _grow(sequence: _Sequence, count: int, now: float, grown: dict[tuple[str, int, float | None], int]) -> None:
-    """Book new tokens of a sequence, with those of others that got as many in the same two steps."""
+    """Count new tokens of a sequence together with sequences that received as many tokens in the same two steps."""
     if count > 0:
         key = sequence.model, count, sequence.last_seconds
         grown[key] = grown.get(key, 0) + 1
@@ -294,7 +312,7 @@ def _source_size(message: Generate, row: GenerateRow, info: ModelInfo) -> int:
 
 
 def check_fit(info: ModelInfo, message: Generate, row: GenerateRow) -> None:
-    """Raises RequestTooLarge for a sequence, or a group of beams, that the KV pools could not hold even alone."""
+    """Raise RequestTooLarge for a sequence, or a group of beams, that the KV pools could not hold even alone."""
     if info.block_size == 0:
         return
     beams = message.params.num_beams
@@ -304,8 +322,21 @@ def check_fit(info: ModelInfo, message: Generate, row: GenerateRow) -> None:
         needs["cross"] = -(-_source_size(message, row, info) // info.block_size)
     for pool, blocks in needs.items():
         if pool in info.kv_blocks and blocks > info.kv_blocks[pool]:
+            available = info.kv_blocks[pool]
             raise RequestTooLarge(
-                f"{prefix} tokens and {row.max_new_tokens} new ones with {beams} beams need {blocks} KV "
-                f"blocks of {info.block_size} tokens; the {pool} pool has {info.kv_blocks[pool]}",
+                f"{_work(message, row, info, pool)} need {blocks:,} KV blocks, but the {pool} pool of model "
+                f'"{info.name}" has {available:,} ({available * info.block_size:,} tokens). Lower max_new_tokens, or '
+                "start the server with a larger --kv-cache-memory.",
                 "max_new_tokens",
             )
+
+
+def _work(message: Generate, row: GenerateRow, info: ModelInfo, pool: str) -> str:
+    """The tokens of a row that one KV pool would hold, in words."""
+    if pool == "cross":
+        return f"{_source_size(message, row, info):,} source tokens"
+    prefix = len(row.decoder_token_ids) if info.is_encoder_decoder else len(message.prompts[row.prompt])
+    kind = "decoder" if info.is_encoder_decoder else "prompt"
+    tokens = f"{prefix:,} {kind} token{'s' * (prefix != 1)} + {row.max_new_tokens:,} new tokens"
+    beams = message.params.num_beams
+    return f"{tokens} with {beams} beams" if beams > 1 else tokens

@@ -1,4 +1,4 @@
-"""Generation settings are read from files as published checkpoints write them. The oracle test is in tests/parity."""
+"""Generation settings are read from files like published ones. The comparison with transformers is in tests/parity."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Random adapters made, saved and merged by peft, the oracle."""
+"""Random adapters that peft, the reference, creates, saves and merges."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from torch import nn
 
 
 def save_adapter(base: nn.Module, directory: Path, seed: int, **settings) -> nn.Module:
-    """Save a LoRA adapter of random numbers in both factors; give back the base with the adapter in its weights."""
+    """Save a LoRA adapter with two random factors. Returns the base model with the adapter merged into its weights."""
     torch.manual_seed(seed)
     config = peft.LoraConfig(**{"r": 4, "lora_alpha": 12, "target_modules": "all-linear", **settings})
     model = peft.get_peft_model(deepcopy(base), config)

@@ -1,4 +1,4 @@
-"""Tiny random checkpoints made by transformers, the oracle, and loaded by us from the same files."""
+"""Tiny random checkpoints: transformers, the reference, writes them, and both it and Triptych load them."""
 
 from __future__ import annotations
 
@@ -15,10 +15,12 @@ transformers.utils.logging.disable_progress_bar()
 
 
 def save(directory: Path, config, architecture: str, seed: int = 0, std: float = 0.2, change=None):
-    """Make a random model, save it, and give back transformers' own reading of the saved files.
+    """Create a random model, save it, and return the model that transformers loads from the saved files.
 
-    Weights have a spread that tells logits well apart, biases and norms are random too, so that a forgotten or swapped
-    tensor shows. change: called with the model before it is saved.
+    The weights have a large spread, so that logits differ clearly. Biases and norms are random too, so that a missing
+    or swapped tensor changes the result.
+
+    change: called with the model before it is saved.
     """
     torch.manual_seed(seed)
     cls = getattr(transformers, architecture)
@@ -40,7 +42,7 @@ def save(directory: Path, config, architecture: str, seed: int = 0, std: float =
 
 
 def edit_config(directory: Path, **changes) -> None:
-    """Change settings of a saved `config.json`; None removes one."""
+    """Change settings of a saved `config.json`; None removes a setting."""
     path = Path(directory) / "config.json"
     settings = json.loads(path.read_text())
     settings.update(changes)
@@ -48,18 +50,18 @@ def edit_config(directory: Path, **changes) -> None:
 
 
 def load(directory: Path, device: torch.device, dtype: torch.dtype = torch.float32) -> LoadedModel:
-    """Our reading of the saved files."""
+    """Load the saved files with Triptych."""
     return load_model(Path(directory), dtype, device)
 
 
 def random_ids(vocab_size: int, lengths, seed: int = 1, low: int = 3) -> list[list[int]]:
-    """One list of token ids per length, above the special tokens."""
+    """One list of random token ids per length, without special tokens."""
     generator = torch.Generator().manual_seed(seed)
     return [torch.randint(low, vocab_size, (length,), generator=generator).tolist() for length in lengths]
 
 
 def forget_short_texts(oracle) -> None:
-    """transformers' BigBird keeps full attention once it has read a short text, for good: set it back."""
+    """Restore sparse attention: the BigBird of transformers switches to full attention forever after a short text."""
     for part in oracle.modules():
         if hasattr(part, "set_attention_type"):
             part.set_attention_type(oracle.config.attention_type)

@@ -1,4 +1,4 @@
-"""Parity runs where `tests.devices` says."""
+"""Run the parity tests on the device of `tests.devices`."""
 
 from tests.devices import _exact_float32_on_one_thread, device
 

@@ -1,4 +1,4 @@
-"""Random checkpoints of the decoder families after the first four, at least two shapes of each."""
+"""Random checkpoints of decoder families, at least two shapes of each. `test_decoders` has four more families."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Shapes of the encoders beside BERT, RoBERTa and DistilBERT: how transformers' classes begin, and a configuration.
+"""Shapes of encoders other than BERT, RoBERTa and DistilBERT: prefix of the classes in transformers, and settings.
 
 `test_encoders` runs every head of every shape.
 """

@@ -1,4 +1,4 @@
-"""How large the largest tensor is that an encoder makes of a text: what tells a matrix of all pairs from none."""
+"""Size of the largest tensor that an encoder computes. It shows whether there is a matrix of all pairs of tokens."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tests.parity.paged import encoder_batch
 
 
 class Largest(TorchDispatchMode):
-    """The most numbers that any tensor made inside holds."""
+    """Record the number of elements of the largest tensor that is created in this context."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -27,7 +27,7 @@ class Largest(TorchDispatchMode):
 
 @torch.inference_mode()
 def largest(model: Transformer, vocab_size: int, length: int) -> int:
-    """In numbers, of one text."""
+    """Number of elements of the largest tensor that encoding one text of this length creates."""
     batch = encoder_batch(random_ids(vocab_size, [length]), model.device)
     with Largest() as seen:
         model.encode(batch)

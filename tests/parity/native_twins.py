@@ -1,6 +1,6 @@
-"""The same model as a native checkpoint, so that `generate` of transformers is an oracle for those, too.
+"""Convert a model to a native checkpoint, so that `generate` of transformers is a reference for native checkpoints.
 
-GPT-2 is a pre-norm stack under a causal mask, BART a post-norm `nn.Transformer` without final norms.
+GPT-2 is a pre-norm stack with a causal mask; BART is a post-norm `nn.Transformer` without final norms.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def _renamed(name: str, table: dict[str, str]) -> str:
 
 
 def rewrite_as_native(directory: Path) -> None:
-    """Turn a saved GPT-2 or BART into a native checkpoint, in place."""
+    """Convert a saved GPT-2 or BART to a native checkpoint, in place."""
     config = json.loads((directory / "config.json").read_text())
     tensors = load_file(directory / "model.safetensors")
     write = {"gpt2": _write_gpt2, "bart": _write_bart}[config["model_type"]]

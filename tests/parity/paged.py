@@ -1,4 +1,4 @@
-"""A minimal engine for tests: rows over a paged cache whose blocks are dealt out in random order."""
+"""A minimal engine for tests: rows with a paged cache whose blocks are allocated in random order."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from models.transformer import Transformer
 
 
 class Pool:
-    """A cache and, per row, the blocks it was dealt. Unused slots hold large numbers, so that reading one shows."""
+    """A cache and the blocks of each row. Unused slots contain large values, so that reading one changes the result."""
 
     def __init__(self, layers, num_blocks: int, block_size: int, model: Transformer, seed: int) -> None:
         self.cache = KVCache(layers, num_blocks, block_size, model.attention_dtype, model.device)
@@ -37,7 +37,7 @@ class Pool:
 
 
 class Rows:
-    """Rows of a decoder, each fed as many tokens at a time as a test likes. adapters: the name of each row's."""
+    """Rows of a decoder. A test feeds any number of tokens to each row. adapters: name of the adapter of each row."""
 
     def __init__(
         self,
@@ -65,7 +65,7 @@ class Rows:
             model.write_cross(hidden, torch.tensor(slots, device=self.device), self.cross.cache, batch)
 
     def expect(self, prompts) -> None:
-        """How long each row's prompt is; tokens fed later are generated ones."""
+        """Set the prompt length of each row. Later tokens count as generated."""
         self.prompt_lens = {row: len(prompt) for row, prompt in enumerate(prompts)}
 
     @torch.inference_mode()
@@ -109,18 +109,18 @@ def encoder_batch(texts, device) -> EncoderBatch:
 
 
 def audio_batch(recordings, device) -> AudioBatch:
-    """recordings: [frames, num_mels] each."""
+    """Batch of recordings. recordings: one tensor [frames, num_mels] each."""
     return AudioBatch(torch.cat(recordings).to(device), tuple(len(frames) for frames in recordings))
 
 
 def one_shot(rows: Rows, texts) -> list[torch.Tensor]:
-    """Every text whole, all in one step."""
+    """Feed all texts completely in one step."""
     rows.expect(texts)
     return rows.feed(dict(enumerate(texts)))
 
 
 def chunked(rows: Rows, texts, seed: int = 0) -> list[torch.Tensor]:
-    """Random pieces of random rows in each step, single tokens among longer chunks."""
+    """Feed random chunks of random rows in each step: single tokens and longer chunks."""
     rows.expect(texts)
     draw = random.Random(seed)
     done, parts = dict.fromkeys(range(len(texts)), 0), {row: [] for row in range(len(texts))}
@@ -137,7 +137,7 @@ def chunked(rows: Rows, texts, seed: int = 0) -> list[torch.Tensor]:
 
 
 def one_by_one(rows: Rows, texts) -> list[torch.Tensor]:
-    """A token of every unfinished row in each step."""
+    """Feed one token of every unfinished row in each step."""
     rows.expect(texts)
     parts = [[] for _ in texts]
     for position in range(max(map(len, texts))):
@@ -148,7 +148,7 @@ def one_by_one(rows: Rows, texts) -> list[torch.Tensor]:
 
 
 def greedy(rows: Rows, prompts, count: int) -> list[list[int]]:
-    """`count` most likely tokens of every row."""
+    """Generate `count` tokens of every row with greedy decoding."""
     rows.expect(prompts)
     step, answers = dict(enumerate(prompts)), [[] for _ in prompts]
     for _ in range(count):

@@ -1,4 +1,4 @@
-"""Tiny random Whisper checkpoints, and recordings for them: sweeps in noise, longer and shorter than a window."""
+"""Tiny random Whisper checkpoints, and recordings of sweeps in noise, longer and shorter than a window."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.parity.checkpoints import save
 from tests.wire.checkpoints import byte_alphabet
 
 TEXT_TOKENS = 256
-"""Ids below this one are bytes; then come the end, the start, languages, tasks and times."""
+"""Ids below this one are bytes. The end, the start, languages, tasks and timestamps follow."""
 END, START = TEXT_TOKENS, TEXT_TOKENS + 1
 LANGUAGES = {f"<|{code}|>": START + 1 + at for at, code in enumerate(("en", "de", "fr"))}
 TRANSLATE, TRANSCRIBE = START + 4, START + 5
@@ -63,7 +63,7 @@ GENERATION = {
 
 
 def write(directory: Path, shape: str, seed: int = 0, **generation: object):
-    """A checkpoint with its `generation_config.json`; gives back transformers' own reading of it."""
+    """Write a checkpoint with `generation_config.json`. Returns the model that transformers loads from it."""
     save(directory, SHAPES[shape], "WhisperForConditionalGeneration", seed=seed, change=_louder)
     (directory / "generation_config.json").write_text(json.dumps(GENERATION | generation))
     cls = transformers.WhisperForConditionalGeneration
@@ -71,7 +71,7 @@ def write(directory: Path, shape: str, seed: int = 0, **generation: object):
 
 
 def write_tokenizer(directory: Path) -> None:
-    """A byte-level tokenizer with the special tokens of the checkpoint; times are words of their own, not special."""
+    """Write a byte-level tokenizer with the special tokens of the checkpoint. Timestamps are no special tokens."""
     vocabulary = {character: index for index, character in enumerate(byte_alphabet())}
     tokenizer = Tokenizer(models.BPE(vocabulary, []))
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
@@ -86,7 +86,7 @@ def write_tokenizer(directory: Path) -> None:
 
 
 def _louder(model) -> None:
-    """Let what was heard and how far the text is matter to what comes next, or all recordings read alike."""
+    """Increase the influence of audio and position on the next token, so that recordings give different texts."""
     model.model.decoder.embed_positions.weight.mul_(5)
     for layer in model.model.decoder.layers:
         layer.encoder_attn.v_proj.weight.mul_(4)
@@ -94,7 +94,7 @@ def _louder(model) -> None:
 
 
 def recording(seconds: float, seed: int = 0, rate: int = 16_000) -> np.ndarray:
-    """[samples], float32: a sweep over two octaves and more, in noise, with pauses."""
+    """A recording: [samples], float32, a sweep over more than two octaves in noise, with pauses."""
     generator = np.random.default_rng(seed)
     time = np.arange(int(seconds * rate)) / rate
     sweep = np.sin(2 * np.pi * (150 + 90 * seed % 400) * time * (1 + 0.8 * time / max(seconds, 1)))

@@ -1,4 +1,4 @@
-"""A model with a low-rank adapter gives the logits of peft's merged weights: every generating family, BERT's heads."""
+"""A model with a low-rank adapter has the logits of the weights that peft merges, for generating families and BERT."""
 
 from __future__ import annotations
 
@@ -41,11 +41,11 @@ NARROWER = {
     "qwen3-moe": ATTENTION,
     "longt5": r".*(\.o|\.wi|\.wi_\d|\.wo|\.SelfAttention\.[qkv]|EncDecAttention\.[qkv])",
 }
-"""Where not every linear layer can be adapted: experts, gates, and what is applied to summaries."""
+"""Target modules of families in which some linears cannot be adapted: experts, gates, and projections of summaries."""
 
 
 def generating(name: str, directory: Path, device, **settings):
-    """The base as transformers has it, the merged model, and ours with the adapter `tone`."""
+    """The base model and the merged model in transformers, and our model with the adapter `tone`."""
     architecture, config = (DECODERS | SEQ2SEQ)[name]
     base = save(directory / "base", config, architecture)
     settings = ({"target_modules": NARROWER[name]} if name in NARROWER else {}) | settings
@@ -68,7 +68,7 @@ def ours(model, way, texts, sources, adapters) -> list[torch.Tensor]:
 
 
 @pytest.mark.parametrize("name", [*DECODERS, *SEQ2SEQ])
-def test_logits_are_those_of_merged_weights(name, tmp_path, device):
+def test_logits_equal_merged_weights(name, tmp_path, device):
     base, merged, model = generating(name, tmp_path, device)
     sources = SOURCES if name in SEQ2SEQ else None
     both = ("tone", "", "tone", "")
@@ -82,7 +82,7 @@ def test_logits_are_those_of_merged_weights(name, tmp_path, device):
 
 
 @pytest.mark.parametrize("name", ["llama", "gpt2", "gpt-neox", "phi3", "t5", "bart"])
-def test_twenty_greedy_tokens_are_those_of_merged_weights(name, tmp_path, device):
+def test_twenty_greedy_tokens_equal_merged_weights(name, tmp_path, device):
     _, merged, model = generating(name, tmp_path, device)
     sources = SOURCES if name in SEQ2SEQ else None
     prompts = TEXTS if sources is None else [[0]] * len(SOURCES)
@@ -95,7 +95,7 @@ def test_twenty_greedy_tokens_are_those_of_merged_weights(name, tmp_path, device
 
 
 @pytest.mark.parametrize("kind", SETTINGS)
-def test_every_way_to_say_what_is_adapted(kind, tmp_path, device):
+def test_every_form_of_target_settings(kind, tmp_path, device):
     base, merged, model = generating("llama", tmp_path, device, **SETTINGS[kind])
     (logits,) = ours(model, one_shot, TEXTS[:1], None, ("tone",))
     expected = theirs(merged, TEXTS[0], None)
@@ -103,16 +103,16 @@ def test_every_way_to_say_what_is_adapted(kind, tmp_path, device):
     assert (expected - theirs(base, TEXTS[0], None)).abs().max() > 0.01
 
 
-def test_a_forgotten_factor_shows(tmp_path, device, monkeypatch):
-    """Negative control: with alpha / rank left out, logits are not peft's."""
+def test_missing_scale_is_detected(tmp_path, device, monkeypatch):
+    """Negative control: without the factor alpha / rank, the logits differ from those of peft."""
     monkeypatch.setattr(LoraConfig, "scale_of", lambda self, module: 1.0)
     _, merged, model = generating("llama", tmp_path, device)
     (logits,) = ours(model, one_shot, TEXTS[:1], None, ("tone",))
     assert (logits - theirs(merged, TEXTS[0], None)).abs().max() > 0.1
 
 
-def test_cross_attention_without_its_adapter_shows(tmp_path, device, monkeypatch):
-    """Negative control: keys and values of the source computed by the base alone are not those of merged weights."""
+def test_cross_attention_without_the_adapter_is_detected(tmp_path, device, monkeypatch):
+    """Negative control: cross-attention keys and values of the base model differ from those of the merged weights."""
     _, merged, model = generating("bart", tmp_path, device, target_modules=["k_proj", "v_proj"])
     plain = type(model).write_cross
     monkeypatch.setattr(
@@ -123,8 +123,8 @@ def test_cross_attention_without_its_adapter_shows(tmp_path, device, monkeypatch
 
 
 @pytest.mark.parametrize("name", ["llama", "gpt2", "t5"])
-def test_weights_that_are_not_packed(name, tmp_path, device):
-    """As on a device without compiled kernels."""
+def test_dense_weights_equal_merged_weights(name, tmp_path, device):
+    """Weights stay dense on a device without compiled kernels."""
     with ops.using("torch"):
         base, merged, model = generating(name, tmp_path, device)
         sources = SOURCES if name in SEQ2SEQ else None
@@ -149,7 +149,7 @@ def batch_of(texts, device, adapters) -> EncoderBatch:
 
 
 @torch.inference_mode()
-def test_embeddings_of_bert(tmp_path, device):
+def test_bert_embeddings_equal_merged_weights(tmp_path, device):
     base, merged, model = encoder("bert", tmp_path, device)
     both = ("", "tone", "tone", "")
     hidden = model.encode(batch_of(TEXTS, device, both)).cpu().split([len(text) for text in TEXTS])
@@ -160,7 +160,7 @@ def test_embeddings_of_bert(tmp_path, device):
 
 
 @torch.inference_mode()
-def test_classes_of_bert_with_an_adapter_on_the_head_too(tmp_path, device):
+def test_bert_classification_with_an_adapted_head(tmp_path, device):
     base, merged, model = encoder("classifier", tmp_path, device)
     both = ("tone", "tone", "", "tone")
     batch = batch_of(TEXTS, device, both)
@@ -171,8 +171,8 @@ def test_classes_of_bert_with_an_adapter_on_the_head_too(tmp_path, device):
 
 
 @torch.inference_mode()
-def test_classes_of_bart(tmp_path, device):
-    """The text goes through the decoder as well, and its own cross-attention."""
+def test_bart_classification_equals_merged_weights(tmp_path, device):
+    """The text also goes through the decoder and its cross-attention."""
     common = {"encoder_attention_heads": 4, "decoder_attention_heads": 4, "encoder_ffn_dim": 48, "decoder_ffn_dim": 48}
     config = transformers.BartConfig(
         vocab_size=97, d_model=32, **common, encoder_layers=2, decoder_layers=2, max_position_embeddings=128
@@ -190,12 +190,12 @@ def test_classes_of_bart(tmp_path, device):
 
 
 WITHOUT_DISTANCES = r".*\.(value_proj|dense|output\.dense)"
-"""DeBERTa's linears but those that distances go through, too."""
+"""The linears of DeBERTa that are not applied to distances."""
 
 
 @pytest.mark.parametrize("body", BODIES)
 @torch.inference_mode()
-def test_hidden_states_of_every_encoder(body, tmp_path, device):
+def test_hidden_states_of_every_encoder_equal_merged_weights(body, tmp_path, device):
     name, _ = BODIES[body]
     base = _reference(body, "Model")
     base.save_pretrained(tmp_path / "base")
@@ -213,7 +213,7 @@ def test_hidden_states_of_every_encoder(body, tmp_path, device):
 
 
 @torch.inference_mode()
-def test_whisper_with_rows_of_two_kinds(tmp_path, device):
+def test_whisper_with_adapted_and_plain_rows(tmp_path, device):
     base = write(tmp_path / "base", "whisper")
     merged = save_adapter(base, tmp_path / "tone", 5, target_modules=["q_proj", "k_proj", "v_proj", "fc1", "fc2"])
     model = load_model(tmp_path / "base", torch.float32, device, adapters={"tone": tmp_path / "tone"}).transformer

@@ -1,5 +1,7 @@
-"""Decoders with other heads equal transformers: vectors of texts, classes of texts and labels of tokens, in one ragged
-batch, for every family that has such a head."""
+"""Decoders with other heads equal transformers: embeddings, classification and token classification.
+
+All texts are in one ragged batch. Every family with such a head is tested.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +27,7 @@ STEMS = {name: next(iter(family.architectures)) for name, family in FAMILIES.ite
 
 
 def _cases(suffix: str) -> dict[str, tuple[str, object]]:
-    """Two shapes of each family, under the class that ends so."""
+    """Two shapes of each family that has a class with this suffix in transformers."""
     made: dict[str, tuple[str, object]] = {}
     for name, (_, config) in (CASES | MORE_CASES).items():
         found = [one for one in FAMILIES[config.model_type].architectures if one.endswith(suffix)]
@@ -43,7 +45,7 @@ BODIES, TEXTS, TOKENS = _cases("Model"), _cases("ForSequenceClassification"), _c
 ANSWERS = _cases("ForQuestionAnswering")
 
 
-def test_every_family_of_decoders_is_here():
+def test_every_decoder_family_is_tested():
     assert {config.model_type for _, config in BODIES.values()} == set(STEMS) - {"gemma3"}
     assert {config.model_type for _, config in TEXTS.values()} == set(STEMS) - {"gemma3"}
     assert len({config.model_type for _, config in TOKENS.values()}) == 20
@@ -52,7 +54,7 @@ def test_every_family_of_decoders_is_here():
 
 @pytest.mark.parametrize("kind", STEMS)
 def test_default_pad_token_is_that_of_the_configuration_class(kind):
-    """transformers writes the token into every file, but older files lack it."""
+    """transformers saves the pad token; files of older versions do not have it."""
     family, config = FAMILIES[kind], transformers.AutoConfig.for_model(kind).get_text_config()
     (architecture,) = (name for name in family.architectures if name.endswith("ForSequenceClassification"))
     hf = {name: value for name, value in BASES[config.model_type].items() if name != "pad_token_id"}
@@ -66,8 +68,8 @@ def _one_by_one(oracle, texts):
 @pytest.mark.parametrize("name", BODIES)
 @pytest.mark.parametrize("whole", [False, True], ids=["body", "with-head"])
 @torch.inference_mode()
-def test_vectors(name, whole, tmp_path, device):
-    """The layers alone, and a language model in a directory of sentence-transformers, as Qwen3-Embedding is."""
+def test_embeddings(name, whole, tmp_path, device):
+    """Of a model without head, and of a language model with sentence-transformers files, as in Qwen3-Embedding."""
     architecture, config = BODIES[name]
     if whole:
         architecture = next(iter(FAMILIES[config.model_type].architectures))
@@ -150,8 +152,8 @@ def test_span_logits(name, tmp_path, device):
 
 
 @torch.inference_mode()
-def test_padding_that_is_counted_shows(tmp_path, device):
-    """Negative control: the last token, whatever it is, gives other logits where a text ends with padding."""
+def test_counted_padding_is_detected(tmp_path, device):
+    """Negative control: with the last token instead of the last unpadded one, the logits of padded texts differ."""
     architecture, config = TEXTS["llama-mha"]
     oracle = save(tmp_path, _config(config, pad_token_id=7), architecture).to(device)
     texts = [[*text, 7] for text in random_ids(VOCAB, LENGTHS, low=8)]
@@ -165,8 +167,8 @@ def test_padding_that_is_counted_shows(tmp_path, device):
 
 @pytest.mark.parametrize("kind", ["dynamic", "longrope"])
 @torch.inference_mode()
-def test_vectors_of_texts_beyond_the_original_length(kind, tmp_path, device):
-    """Each text is rotated by its own length, whoever it is packed with."""
+def test_embeddings_beyond_the_original_length(kind, tmp_path, device):
+    """The rotation of a text depends on its own length, not on the other texts of the batch."""
     rope = {"rope_type": kind, "rope_theta": 100.0, "factor": 4.0}
     if kind == "longrope":
         factors = {"short_factor": [1.0, 1.5, 2.0, 4.0], "long_factor": [2.0, 3.0, 5.0, 9.0]}

@@ -1,4 +1,4 @@
-"""Decoders equal transformers: hidden states and logits in every way of feeding the cache, and greedy text."""
+"""Decoders equal transformers: hidden states and logits for every way of feeding tokens, and greedy text."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ def pair(request, tmp_path_factory, device):
 
 @torch.inference_mode()
 def expected(oracle, texts):
-    """Last hidden states and logits of each text on its own."""
+    """Last hidden states and logits of each text, computed one text at a time."""
     results = []
     for text in texts:
         output = oracle(torch.tensor([text], device=oracle.device), output_hidden_states=True)
@@ -103,15 +103,15 @@ def test_hidden_states_and_logits(pair, way):
         torch.testing.assert_close(loaded.transformer.logits(ours), logits, atol=1e-4, rtol=1e-4)
 
 
-def test_logits_tell_tokens_apart(pair):
-    """The comparison above means something only if logits differ by far more than its tolerance."""
+def test_logits_differ_between_tokens(pair):
+    """The logits of different tokens must differ by far more than the tolerance of the comparison above."""
     oracle, _, _ = pair
     for _, logits in expected(oracle, random_ids(VOCAB, LENGTHS)):
         assert logits.std(-1).min() > 0.1
 
 
 def test_greedy_text(pair):
-    """The oracle, reading our text in one pass, finds each of its tokens the likeliest: by induction its own text."""
+    """Each token of our text is the most likely next token in the reference, which thus generates the same text."""
     oracle, loaded, _ = pair
     prompts = random_ids(VOCAB, (3, 9, 1, 14))
     answers = greedy(Rows(loaded.transformer), prompts, 20)
@@ -121,8 +121,8 @@ def test_greedy_text(pair):
 
 
 @pytest.mark.parametrize("dtype, bound", [(torch.bfloat16, 0.05), (torch.float16, 0.01)], ids=str)
-def test_half_precision_stays_near(pair, device, dtype, bound):
-    """Mean error as a share of the spread of the float32 logits: bfloat16 keeps 8 bits, float16 keeps 11."""
+def test_half_precision_is_close_to_float32(pair, device, dtype, bound):
+    """Mean error relative to the standard deviation in float32; bfloat16 has 8 significant bits, float16 has 11."""
     oracle, loaded, directory = pair
     if str(dtype).removeprefix("torch.") in FAMILIES[loaded.family].refused_dtypes:
         with pytest.raises(ConfigError, match=r"float16.*bfloat16"):
@@ -133,13 +133,13 @@ def test_half_precision_stays_near(pair, device, dtype, bound):
     answers = zip(one_shot(Rows(model), texts), expected(oracle, texts), strict=True)
     errors = [(model.logits(ours) - logits).abs().mean(-1) / logits.std() for ours, (_, logits) in answers]
     if any(isinstance(layer.feed_forward, MixtureOfExpertsConfig) for layer in loaded.config.decoder.layers):
-        # Where two experts are nearly as likely, rounding may choose the other one: a few tokens are far off.
+        # Rounding can change the choice between two experts of nearly equal probability. A few tokens differ much.
         errors = [torch.cat(errors).median()]
     assert max(error.mean() for error in errors) < bound
 
 
 def test_older_rope_settings(tmp_path, device):
-    """Checkpoints before transformers 5 have `rope_theta` and `rope_scaling` where it writes `rope_parameters`."""
+    """Older checkpoints have `rope_theta` and `rope_scaling`; transformers 5 saves `rope_parameters`."""
     oracle = save(tmp_path, LlamaConfig(**_LLAMA, rope_parameters=_LLAMA3), "LlamaForCausalLM").to(device)
     scaling = {name: value for name, value in _LLAMA3.items() if name != "rope_theta"}
     edit_config(tmp_path, rope_parameters=None, rope_theta=_LLAMA3["rope_theta"], rope_scaling=scaling)
@@ -149,8 +149,8 @@ def test_older_rope_settings(tmp_path, device):
         torch.testing.assert_close(ours, theirs, atol=1e-4, rtol=1e-4)
 
 
-def test_a_row_with_nan_spoils_no_other(pair):
-    """Another row's blocks full of NaN: the padding of block tables must not let them in."""
+def test_nan_in_one_row_changes_no_other_row(pair):
+    """Blocks of another row contain NaN. The padding of block tables must not read them."""
     _, loaded, _ = pair
     texts = random_ids(VOCAB, (9, 17))
     rows = Rows(loaded.transformer)

@@ -1,4 +1,4 @@
-"""Encoder-decoders equal transformers: both stacks, cross-attention through its own cache, greedy text, classes."""
+"""Encoder-decoders equal transformers: encoder, decoder, cached cross-attention, greedy text and classification."""
 
 from __future__ import annotations
 
@@ -215,7 +215,7 @@ def texts_of(loaded):
 
 @torch.inference_mode()
 def expected(oracle, sources, targets):
-    """Encoder states, last decoder states and logits of each pair on its own."""
+    """Encoder states, last decoder states and logits of each pair, computed one pair at a time."""
     results = []
     for source, target in zip(sources, targets, strict=True):
         forget_short_texts(oracle)
@@ -250,7 +250,7 @@ def test_encoder_states(pair, device):
 
 
 def test_greedy_text(pair):
-    """The oracle, reading our text in one pass, finds each of its tokens the likeliest: by induction its own text."""
+    """Each token of our text is the most likely next token in the reference, which thus generates the same text."""
     oracle, loaded, _ = pair
     sources, _ = texts_of(loaded)
     start = list(loaded.generation.decoder_start_token_ids)
@@ -261,8 +261,8 @@ def test_greedy_text(pair):
 
 
 @pytest.mark.parametrize("dtype, bound", [(torch.bfloat16, 0.1), (torch.float16, 0.015)], ids=str)
-def test_half_precision_stays_near(pair, device, dtype, bound):
-    """Mean error as a share of the spread of the float32 logits; the errors of two stacks add up."""
+def test_half_precision_is_close_to_float32(pair, device, dtype, bound):
+    """Mean error relative to the standard deviation of the float32 logits. The errors of two stacks add up."""
     oracle, loaded, directory = pair
     if loaded.family in ("t5", "mt5", "umt5", "longt5") and dtype == torch.float16:
         with pytest.raises(ConfigError, match="float16"):
@@ -291,7 +291,7 @@ def test_bart_classifies_by_its_decoder(tmp_path, device, scaled):
 
 @pytest.mark.parametrize("ends", [[2, 9], [2, 2, 9], [9, 5, 2]], ids=["mbart", "twice", "mbart-50"])
 def test_mbart_classifies_by_its_last_end_token(tmp_path, device, ends):
-    """Its texts end with their language, which the decoder reads first; [9, 5, 2] begins with it, as in mBART-50."""
+    """The last token is the language, with which the decoder starts; in mBART-50 ([9, 5, 2]) it comes first."""
     config = MBartConfig(**_BART, num_labels=4, scale_embedding=len(ends) == 2)
     oracle = save(tmp_path, config, "MBartForSequenceClassification").to(device)
     loaded = load(tmp_path, device)
@@ -322,7 +322,7 @@ def test_t5_encoder_alone(tmp_path, device, kind):
     ids=lambda kind: kind.model_type,
 )
 def test_checkpoint_without_head(tmp_path, device, kind):
-    """Published as a bare `BartModel`, without the bias of the logits, which is zero then."""
+    """A checkpoint of `BartModel` has no bias of the logits, which is then zero."""
     bare = save(tmp_path, kind(**_BART), kind.__name__.replace("Config", "Model"))
     loaded = load(tmp_path, device)
     hidden = one_shot(Rows(loaded.transformer, [[5, 6, 7]]), [[2, 9]])[0]
@@ -333,7 +333,7 @@ def test_checkpoint_without_head(tmp_path, device, kind):
 
 @pytest.mark.parametrize("scaled", [False, True])
 @pytest.mark.parametrize("own", [False, True])
-def test_t5_scales_its_logits_or_not_whoever_owns_them(tmp_path, device, own, scaled):
+def test_t5_logits_scaling_with_tied_and_untied_heads(tmp_path, device, own, scaled):
     def change(model):
         model.config.scale_decoder_outputs = scaled
         if own:
@@ -347,8 +347,8 @@ def test_t5_scales_its_logits_or_not_whoever_owns_them(tmp_path, device, own, sc
     torch.testing.assert_close(loaded.transformer.logits(hidden), theirs, atol=1e-4, rtol=1e-4)
 
 
-def test_umt5_as_published_does_not_scale(tmp_path, device):
-    """`tie_word_embeddings: false`, by which transformers before 5 knew that nothing is scaled; 5 scales it as well."""
+def test_published_umt5_does_not_scale_logits(tmp_path, device):
+    """Before transformers 5, `tie_word_embeddings: false` meant unscaled logits; transformers 5 scales them."""
     oracle = save(tmp_path, UMT5Config(**_T5), "UMT5ForConditionalGeneration", change=_own_logits).to(device)
     edit_config(tmp_path, tie_word_embeddings=False)
     loaded = load(tmp_path, device)
@@ -358,7 +358,7 @@ def test_umt5_as_published_does_not_scale(tmp_path, device):
 
 
 def test_t5_settings_before_transformers_5(tmp_path, device):
-    """There `tie_word_embeddings: false` alone means version 1.1."""
+    """Before transformers 5, `tie_word_embeddings: false` alone means T5 version 1.1."""
     oracle = save(tmp_path, T5Config(**_T5, tie_word_embeddings=False), "T5ForConditionalGeneration", change=_untie)
     edit_config(tmp_path, scale_decoder_outputs=None, tie_word_embeddings=False)
     loaded = load(tmp_path, device)

@@ -1,4 +1,4 @@
-"""What each encoder family has beside the common heads: pretraining checkpoints, shared layers, settings it refuses."""
+"""Features of single encoder families: pretraining checkpoints, shared layers, and refused settings."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from tests.parity.test_encoders import DEVICE, _batch, _one_by_one, _reference, 
 
 
 def _config(body: str, task: str, **changes):
-    """Our configuration of a shape, with settings of its `config.json` changed."""
+    """Our configuration of a shape, with changed settings of `config.json`."""
     family, options = MORE_BODIES[body]
     name = f"{family}{task}"
     hf = getattr(transformers, f"{family}Config")(**options).to_dict() | {"architectures": [name]} | changes
@@ -38,7 +38,7 @@ def _hidden(ours, model) -> tuple[torch.Tensor, torch.Tensor]:
 
 @pytest.mark.parametrize("body", ["electra-small", "electra-wide"])
 @torch.inference_mode()
-def test_a_discriminator_is_an_encoder(body: str, tmp_path: Path):
+def test_discriminator_loads_as_an_encoder(body: str, tmp_path: Path):
     model = _reference(body, "ForPreTraining")
     found, expected = _hidden(_saved(model, tmp_path), model.electra)
     torch.testing.assert_close(found, expected, atol=1e-4, rtol=0)
@@ -46,7 +46,7 @@ def test_a_discriminator_is_an_encoder(body: str, tmp_path: Path):
 
 @pytest.mark.parametrize("body", ["albert-small", "albert-wide"])
 @torch.inference_mode()
-def test_a_pretrained_albert_predicts_masked_words(body: str, tmp_path: Path):
+def test_pretrained_albert_predicts_masked_tokens(body: str, tmp_path: Path):
     model = _reference(body, "ForPreTraining")
     ours, batch = _saved(model, tmp_path), _batch(model)
     expected = torch.cat([output.prediction_logits[0] for output in _one_by_one(model, batch)])
@@ -56,26 +56,26 @@ def test_a_pretrained_albert_predicts_masked_words(body: str, tmp_path: Path):
 
 
 @torch.inference_mode()
-def test_shared_layers_are_loaded_once_and_used_in_their_order(tmp_path: Path):
+def test_shared_layers_are_loaded_once_and_run_in_order(tmp_path: Path):
     model = _reference("albert-wide", "Model")
     ours = _saved(model, tmp_path)
     stack = ours.config.encoder
     assert stack is not None and stack.sharing == (0, 1, 0, 1, 0, 1, 6, 7, 6, 7)
     pooler = sum(parameter.numel() for parameter in model.pooler.parameters())
     assert ours.parameters == sum(parameter.numel() for parameter in model.parameters()) - pooler
-    # The control: the same weights in another order are another model.
+    # Negative control: the same weights in another order give other results.
     encoder = ours.transformer.encoder
     assert encoder is not None
     _, expected = _hidden(ours, model)
     encoder.layers[2], encoder.layers[6] = encoder.layers[6], encoder.layers[2]
-    # What was recorded stays as it was; torch's operations follow the layers.
+    # A recorded program does not change; the operations of torch follow the layers.
     with ops.using("torch"):
         found, _ = _hidden(ours, model)
     assert not torch.allclose(found, expected, atol=1e-2)
 
 
 @pytest.mark.parametrize("sharing", [(0,), (1, 1), (0, 2), (0, 0, 1), (-1, 0)])
-def test_sharing_names_an_earlier_layer_with_weights_of_its_own(sharing: tuple[int, ...]):
+def test_sharing_refers_to_an_earlier_layer_with_own_weights(sharing: tuple[int, ...]):
     stack = _config("albert-small", "Model").encoder
     with pytest.raises(ConfigError):
         dataclasses.replace(stack, layers=stack.layers[: max(2, len(sharing))], sharing=sharing)
@@ -90,8 +90,8 @@ def test_only_equal_layers_share_weights():
 
 
 @torch.inference_mode()
-def test_two_kinds_of_modernbert_layers_rotate_differently(tmp_path: Path):
-    """The older words for it too; with one theta for both the numbers are others."""
+def test_two_types_of_modernbert_layers_rotate_differently(tmp_path: Path):
+    """Also with the older setting names. With one theta for both layer types, the results differ."""
     model = _reference("modernbert-small", "Model")
     assert _config("modernbert-small", "Model").encoder.layers[1].attention.window == 4
     model.save_pretrained(tmp_path)
@@ -114,7 +114,7 @@ def test_two_kinds_of_modernbert_layers_rotate_differently(tmp_path: Path):
     ids=lambda scaling: scaling["rope_type"],
 )
 @torch.inference_mode()
-def test_one_kind_of_modernbert_layers_may_be_stretched(scaling: dict, tmp_path: Path):
+def test_rope_scaling_of_one_type_of_modernbert_layers(scaling: dict, tmp_path: Path):
     both = {"full_attention": {**scaling, "rope_theta": 5000.0}, "sliding_attention": {"rope_theta": 900.0}}
     model = _reference("modernbert-small", "Model", rope_parameters=both)
     found, expected = _hidden(_saved(model, tmp_path), model)
@@ -123,8 +123,8 @@ def test_one_kind_of_modernbert_layers_may_be_stretched(scaling: dict, tmp_path:
 
 @pytest.mark.parametrize("task", ["Model", "ForMaskedLM"])
 @torch.inference_mode()
-def test_a_nomic_checkpoint_as_first_published(task: str, tmp_path: Path):
-    """GPT-2's words, fused projections, another place for the layers, no biases in the head, code of its own."""
+def test_nomic_checkpoint_in_its_first_format(task: str, tmp_path: Path):
+    """It has setting names of GPT-2, fused projections, other tensor names, no head biases, and its own code."""
     model = _reference("nomic_bert-small", task)
     if task == "ForMaskedLM":
         predictions = model.cls.predictions
@@ -146,7 +146,7 @@ def test_a_nomic_checkpoint_as_first_published(task: str, tmp_path: Path):
 
 
 def _publish_nomic(directory: Path, model) -> None:
-    """Write a saved checkpoint again as the family's own code would have."""
+    """Rewrite a saved checkpoint as the code of the family's authors would save it."""
     words = {
         "embeddings.LayerNorm": "emb_ln",
         "self_attn.o_proj": "attn.out_proj",
@@ -191,7 +191,7 @@ def _publish_nomic(directory: Path, model) -> None:
 
 @pytest.mark.parametrize(("buckets", "farthest"), [(256, 512), (6, 40), (2, 9), (None, 5)])
 def test_rows_of_distances_equal_the_reference(buckets: int | None, farthest: int):
-    """Every distance of a long text, in float32 with the same rounding."""
+    """For every distance of a long text, with the same float32 rounding."""
     places = torch.arange(1500)
     distance = places[:, None] - places
     expected = distance
@@ -204,8 +204,8 @@ def test_rows_of_distances_equal_the_reference(buckets: int | None, farthest: in
 
 @pytest.mark.parametrize("body", ["deberta-wide", "deberta-v2-small", "deberta-v2-wide"])
 @torch.inference_mode()
-def test_planted_faults_of_disentangled_attention_show(body: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    """Distances the wrong way round, one of the two scores forgotten, texts that see their neighbours' tokens."""
+def test_planted_disentangled_attention_bugs_are_detected(body: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """Swapped signs of distances, one of the two scores missing, and attention between sequences."""
     model = _reference(body, "Model")
     ours = _saved(model, tmp_path)
     found, expected = _hidden(ours, model)
@@ -231,8 +231,8 @@ def test_planted_faults_of_disentangled_attention_show(body: str, tmp_path: Path
 
 
 @torch.inference_mode()
-def test_the_first_debertas_have_the_head_of_masked_words_by_its_later_name(tmp_path: Path):
-    """microsoft/deberta-base names no `legacy`, and holds `lm_predictions`."""
+def test_first_deberta_checkpoints_use_the_later_head_names(tmp_path: Path):
+    """microsoft/deberta-base has no setting `legacy`, and its tensors are named `lm_predictions`."""
     model = _reference("deberta-wide", "ForMaskedLM")
     model.save_pretrained(tmp_path)
     edit_config(tmp_path, legacy=None)
@@ -274,6 +274,6 @@ def test_the_first_debertas_have_the_head_of_masked_words_by_its_later_name(tmp_
         ("mpnet-small", "relative_attention_num_buckets", 16),
     ],
 )
-def test_settings_that_are_refused_by_name(body: str, setting: str, value: object):
+def test_unsupported_setting_is_refused_by_name(body: str, setting: str, value: object):
     with pytest.raises(ConfigError, match=setting):
         _config(body, "ForSequenceClassification", **{setting: value})

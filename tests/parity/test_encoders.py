@@ -1,4 +1,4 @@
-"""Encoders and their heads against transformers: several lengths in one ragged batch."""
+"""Encoders and their heads equal transformers, with several lengths in one ragged batch."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def _reference(body: str, task: str, seed: int = 0, **settings):
     torch.manual_seed(seed)
     config = getattr(transformers, f"{family}Config")(**options, **settings)
     model = getattr(transformers, f"{family}{task}")(config).eval()
-    with torch.no_grad():  # norms and biases start at 1 and 0, which would hide a mistake with them
+    with torch.no_grad():  # initial norms of 1 and biases of 0 would hide errors
         for parameter in model.parameters():
             if parameter.ndim == 1:
                 parameter.add_(0.1 * torch.randn_like(parameter))
@@ -79,7 +79,7 @@ def _batch(model, with_types: bool = True) -> EncoderBatch:
 
 
 def _one_by_one(model, batch: EncoderBatch) -> list:
-    """What the reference makes of each sequence on its own."""
+    """Results of the reference for each sequence, computed one sequence at a time."""
     outputs = []
     for start, end in zip(batch.offsets, batch.offsets[1:], strict=False):
         inputs = {"input_ids": batch.token_ids[None, start:end].cpu()}
@@ -119,8 +119,8 @@ def test_embeddings(body: str, mode: str, tmp_path: Path):
 @every_body
 @pytest.mark.parametrize("dtype, bound", [(torch.bfloat16, 0.03), (torch.float16, 0.005)], ids=str)
 @torch.inference_mode()
-def test_half_precision_stays_near(body: str, dtype: torch.dtype, bound: float, tmp_path: Path):
-    """Mean error as a share of the spread of the float32 hidden states: bfloat16 keeps 8 bits, float16 keeps 11."""
+def test_half_precision_is_close_to_float32(body: str, dtype: torch.dtype, bound: float, tmp_path: Path):
+    """Mean error relative to the standard deviation in float32; bfloat16 has 8 significant bits, float16 has 11."""
     model = _reference(body, "Model", seed=5)
     model.save_pretrained(tmp_path)
     batch = _batch(model)
@@ -145,7 +145,7 @@ def test_class_logits(body: str, labels: int, tmp_path: Path):
 
 @every_body
 @torch.inference_mode()
-def test_masked_word_logits(body: str, tmp_path: Path):
+def test_masked_token_logits(body: str, tmp_path: Path):
     model = _reference(body, "ForMaskedLM", seed=3)
     ours, batch = _saved(model, tmp_path), _batch(model)
     expected = torch.cat([output.logits[0] for output in _one_by_one(model, batch)])
@@ -182,8 +182,8 @@ def test_span_logits(body: str, tmp_path: Path):
 
 @pytest.mark.parametrize("task", ["ForTokenClassification", "ForQuestionAnswering"])
 @torch.inference_mode()
-def test_a_head_for_tokens_beside_a_pooler_nobody_asks(task: str, tmp_path: Path):
-    """Published taggers and question answerers often keep the pooler that they were trained next to."""
+def test_token_head_with_an_unused_pooler(task: str, tmp_path: Path):
+    """Published token classifiers and question answering models often contain an unused pooler."""
     model = _reference("bert-small", task)
     model.save_pretrained(tmp_path)
     tensors = load_file(tmp_path / "model.safetensors")
@@ -199,7 +199,7 @@ def test_a_head_for_tokens_beside_a_pooler_nobody_asks(task: str, tmp_path: Path
         torch.testing.assert_close(found[:, 0], starts, atol=1e-4, rtol=0)
 
 
-def test_an_answer_has_two_ends():
+def test_span_head_needs_two_labels():
     from models.families import family_of
 
     for family, body in (("Bert", "bert-small"), ("Roberta", "roberta-small"), ("DistilBert", "distilbert-small")):
@@ -210,8 +210,8 @@ def test_an_answer_has_two_ends():
 
 
 @torch.inference_mode()
-def test_the_first_berts_with_old_names_and_every_extra_tensor(tmp_path: Path):
-    """bert-base-uncased as published: gamma and beta, position numbers, pooler and next-sentence head."""
+def test_first_bert_checkpoints_with_old_names_and_extra_tensors(tmp_path: Path):
+    """bert-base-uncased as published has `gamma` and `beta`, position ids, a pooler and a next-sentence head."""
     model = _reference("bert-small", "ForPreTraining", seed=4)
     model.save_pretrained(tmp_path)
     tensors = load_file(tmp_path / "model.safetensors")
@@ -232,7 +232,7 @@ def test_the_first_berts_with_old_names_and_every_extra_tensor(tmp_path: Path):
 
 
 @pytest.mark.parametrize("prefix", ["", "bert."])
-def test_a_body_with_or_without_prefix_and_pooler(prefix: str, tmp_path: Path):
+def test_body_with_and_without_prefix_and_pooler(prefix: str, tmp_path: Path):
     model = _reference("bert-small", "Model")
     model.save_pretrained(tmp_path)
     tensors = load_file(tmp_path / "model.safetensors")
@@ -246,7 +246,7 @@ def test_a_body_with_or_without_prefix_and_pooler(prefix: str, tmp_path: Path):
 
 @every_body
 @torch.inference_mode()
-def test_an_item_of_a_batch_equals_the_item_alone(body: str, tmp_path: Path):
+def test_item_of_a_batch_equals_the_item_alone(body: str, tmp_path: Path):
     model = _reference(body, "Model")
     ours, batch = _saved(model, tmp_path), _batch(model)
     together, types = ours.transformer.encode(batch), batch.token_type_ids
@@ -268,7 +268,7 @@ def test_an_item_of_a_batch_equals_the_item_alone(body: str, tmp_path: Path):
     ],
 )
 @pytest.mark.parametrize("body", ["bert-small", "roberta-small"])
-def test_other_architectures_are_refused_by_name(body: str, setting: str, value: object):
+def test_unsupported_architecture_is_refused_by_name(body: str, setting: str, value: object):
     from models.families import family_of
 
     family, options = BODIES[body]
@@ -278,7 +278,7 @@ def test_other_architectures_are_refused_by_name(body: str, setting: str, value:
         found.config(hf, architecture)
 
 
-def test_masked_words_need_tied_embeddings():
+def test_masked_language_model_needs_tied_embeddings():
     from models.families import family_of
 
     for family, body in (("Bert", "bert-small"), ("Roberta", "roberta-small"), ("DistilBert", "distilbert-small")):
@@ -289,7 +289,7 @@ def test_masked_words_need_tied_embeddings():
 
 
 @pytest.mark.parametrize("body", ["bert-small", "roberta-small", "distilbert-small"])
-def test_a_missing_tensor_is_named_as_the_checkpoint_names_it(body: str, tmp_path: Path):
+def test_missing_tensor_has_its_checkpoint_name_in_the_error(body: str, tmp_path: Path):
     model = _reference(body, "ForSequenceClassification")
     model.save_pretrained(tmp_path)
     tensors = load_file(tmp_path / "model.safetensors")

@@ -1,6 +1,6 @@
-"""Falcon with ALiBi, whose bias is rounded to bfloat16 by position, equals transformers with its usual attention.
+"""Falcon with ALiBi, whose bias is rounded to bfloat16 by position, equals transformers with its default attention.
 
-Not with its eager one, which adds the bias twice.
+The eager attention of transformers adds the bias twice.
 """
 
 from __future__ import annotations
@@ -57,8 +57,8 @@ def test_answers(pair, settings):
 
 
 @torch.inference_mode()
-def test_lines_by_distance_would_not_be_equal(pair, monkeypatch):
-    """Negative control: ALiBi as its paper has it differs by more than the tolerance where the rounding is coarse."""
+def test_unrounded_alibi_is_detected(pair, monkeypatch):
+    """Negative control: ALiBi as in its paper, without rounding, differs by more than the tolerance."""
     model, (text,) = pair.loaded.model.transformer, random_ids(VOCAB, (300,))
     lines = model.config.decoder.score_bias
 

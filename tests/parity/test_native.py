@@ -1,4 +1,4 @@
-"""Native checkpoints equal plain PyTorch: `nn.TransformerEncoder`, also under a causal mask, `nn.Transformer`."""
+"""Native checkpoints equal PyTorch: `nn.TransformerEncoder`, with and without causal mask, and `nn.Transformer`."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ TARGETS = (11, 1, 18, 6, 9)
 
 
 def table(kind: str, width: int) -> torch.Tensor:
-    """The paper's formula, written out number by number."""
+    """The formula of the paper, for each element."""
     rows = []
     for position in range(POSITIONS):
         angles = [position / 10000 ** (2 * (index // 2) / width) for index in range(width)]
@@ -32,7 +32,7 @@ def table(kind: str, width: int) -> torch.Tensor:
 
 
 class Plain(nn.Module):
-    """A model as its author would write it, told by the settings of `config.json`."""
+    """A PyTorch model with the settings of a native `config.json`."""
 
     def __init__(self, settings: dict, two_tables: bool = False) -> None:
         super().__init__()
@@ -94,7 +94,7 @@ class Plain(nn.Module):
 
     @torch.inference_mode()
     def states(self, ids: list[int], source: list[int] | None = None) -> torch.Tensor:
-        """[seq, hidden]; with a mask over what comes later where the model is a decoder."""
+        """Hidden states: [seq, hidden]. A decoder has a causal mask."""
         device = next(self.parameters()).device
         x = torch.tensor([ids], device=device)
         later = nn.Transformer.generate_square_subsequent_mask(len(ids), device=device)
@@ -249,8 +249,8 @@ def test_encoder_decoder(tmp_path, device, body):
 @pytest.mark.parametrize(
     "change", [{"norm": "pre"}, {"positions": "sinusoidal"}, {"scale_embeddings": False}, {"activation": "gelu"}]
 )
-def test_a_wrong_setting_that_no_tensor_tells_shows(tmp_path, device, change):
-    """The negative control: with one setting other than the model's, the numbers differ."""
+def test_wrong_setting_without_a_tensor_is_detected(tmp_path, device, change):
+    """Negative control: with one different setting, the results differ."""
     oracle = save(tmp_path, settings("TriptychEncoder")).to(device)
     edit_config(tmp_path, **change)
     loaded, text = load(tmp_path, device), random_ids(VOCAB, (9,))
@@ -259,7 +259,7 @@ def test_a_wrong_setting_that_no_tensor_tells_shows(tmp_path, device, change):
     assert (ours - oracle.states(text[0])).abs().max() > 1e-2
 
 
-def test_a_tensor_of_another_name_or_model_is_refused(tmp_path, device):
+def test_tensor_with_another_name_or_shape_is_refused(tmp_path, device):
     save(tmp_path, settings("TriptychEncoder", final_norm=True))
     edit_config(tmp_path, final_norm=False)
     with pytest.raises(WeightsError, match=r"unexpected \(encoder.norm.bias, encoder.norm.weight"):
@@ -292,13 +292,13 @@ REFUSED = [
 
 
 @pytest.mark.parametrize(("name", "value", "named"), REFUSED)
-def test_settings_are_refused_by_name(name, value, named):
+def test_unsupported_settings_are_refused_by_name(name, value, named):
     hf = settings("TriptychEncoder") | {name: value}
     with pytest.raises(ConfigError, match=named):
         FAMILIES["triptych"].config(hf, "TriptychEncoder")
 
 
-def test_other_architectures_have_settings_of_their_own():
+def test_settings_of_other_architectures_are_refused():
     family = FAMILIES["triptych"]
     both = "TriptychForConditionalGeneration"
     for change in ({"source_vocab_size": 9}, {"num_layers": 2}, {"decoder_start_token_id": None}):

@@ -1,5 +1,7 @@
-"""Every family of the registry is compared with its reference in two shapes or more, and each that generates with its
-four beams as well: no family can be registered without."""
+"""Every registered family is compared with its reference in at least two shapes.
+
+For every family that generates, this includes generation with four beams.
+"""
 
 from __future__ import annotations
 
@@ -27,33 +29,33 @@ from tests.parity.test_sparse_encoders import CASES as SPARSE
 
 WRITING = {"generate", "translate"}
 ELSEWHERE = {
-    # With pictures the family is `gemma3_text`, whose rules and beams these are, under other names.
-    "gemma3": test_text_of_picture_models.test_the_text_part,
+    # The text part of a `gemma3` with images is a `gemma3_text` with other tensor names.
+    "gemma3": test_text_of_picture_models.test_text_part,
     "whisper": test_speech.test_four_beams_are_those_of_transformers,
     "triptych": test_native,
 }
 
 
 def kind(stem: str) -> str:
-    """The model type of a class that begins so."""
+    """Model type of the configuration class with this prefix."""
     return getattr(transformers, f"{stem}Config").model_type
 
 
 def compared() -> Counter[str]:
-    """Shapes of each family whose hidden states, logits and greedy texts are compared, alone and together."""
+    """Number of shapes of each family whose hidden states, logits and greedy texts are compared."""
     found = Counter(config.model_type for _, config, *_ in (DECODERS | MORE_CASES | SEQ2SEQ).values())
     found += Counter(kind(stem) for stem, *_ in (BODIES | SPARSE | SPARSE_SEQ2SEQ).values())
     return found + Counter({"whisper": len(speech.SHAPES), "triptych": len(test_native.BODIES), "gemma3": 2})
 
 
 def beamed() -> Counter[str]:
-    """Shapes of each family whose beams are compared elsewhere."""
+    """Number of shapes of each family whose beams are compared in other tests."""
     found = Counter(config.model_type for name, (_, config) in GENERATING.items() if not name.startswith("native"))
     return found + Counter(kind(stem) for stem, _ in SPARSE_SEQ2SEQ.values())
 
 
 def writing() -> set[str]:
-    """Families that generate, apart from those with an oracle of their own."""
+    """Families that generate, except those with other references."""
     tasks = {name: set().union(*family.architectures.values()) for name, family in FAMILIES.items()}
     return {name for name, does in tasks.items() if does & WRITING} - ELSEWHERE.keys()
 
@@ -63,7 +65,7 @@ SECOND = {
     for architecture, config, *more in (DECODERS | MORE_CASES | SEQ2SEQ).values()
     if beamed()[config.model_type] < 2
 }
-"""Of families with beams of one shape elsewhere, another shape."""
+"""A second shape of each family whose beams are compared for one shape in other tests."""
 
 
 def missing(families) -> set[str]:
@@ -74,21 +76,21 @@ def test_every_family_has_two_shapes():
     assert missing(FAMILIES) == set()
 
 
-def test_every_family_that_writes_has_beams_in_two_shapes():
+def test_every_generating_family_has_beams_in_two_shapes():
     assert {name for name in writing() if beamed()[name] + (name in SECOND) < 2} == set()
 
 
-def test_a_family_that_nobody_compares_shows():
-    """Negative control."""
+def test_family_without_comparison_is_detected():
+    """Negative control: the check above reports a family without tests."""
     stranger = replace(FAMILIES["llama"], name="stranger", model_types=("stranger",))
     assert missing({**FAMILIES, "stranger": stranger}) == {"stranger"}
 
 
 @pytest.mark.parametrize("family", SECOND)
 def test_four_beams(family, tmp_path, device):
-    """Through the engine, three prompts at once: token for token what `generate` says of each alone."""
+    """The engine runs three prompts together; the tokens equal those of `generate` for each prompt alone."""
     architecture, config, change = SECOND[family]
-    # `generate` of transformers cannot give a T5 more layers to decode than to encode.
+    # `generate` of transformers fails for a T5 with more decoder layers than encoder layers.
     shallow = {"num_decoder_layers": 1} if hasattr(config, "num_decoder_layers") else {}
     config = type(config)(**{**config.to_dict(), "eos_token_id": 2, **shallow})
     oracle = save(tmp_path, config, architecture, change=change).to(device)

@@ -1,5 +1,7 @@
-"""Encoder-decoders with other heads equal transformers: classes of texts and places of answers, which go through both
-stacks, and T5's labels of tokens, which its encoder gives alone."""
+"""Encoder-decoders with other heads equal transformers.
+
+Classification and question answering use both stacks. Token classification with T5 uses the encoder alone.
+"""
 
 from __future__ import annotations
 
@@ -45,7 +47,7 @@ T5 = {
 ANSWERS = T5 | {
     "bart": ("Bart", _BART),
     "bart-scaled-deep-encoder": ("Bart", {**_UNLIKE, "scale_embedding": True, "decoder_start_token_id": 7}),
-    # Its decoder starts with the last token that is not padding.
+    # The decoder starts with the last token that is not padding.
     "mbart": ("MBart", {**_BART, "pad_token_id": 0}),
     "mbart-scaled-deep-encoder": ("MBart", {**_UNLIKE, "scale_embedding": True, "pad_token_id": 0}),
     "led": ("LED", {**_BART, **_LED, "attention_window": 8}),
@@ -60,7 +62,7 @@ TEXTS = [[*text, END] for text in random_ids(VOCAB, (5, 1, 17, 9, 23))]
 
 
 def saved(directory, case, head, device, **options):
-    """What transformers reads of a random checkpoint that it wrote."""
+    """Save a random checkpoint with transformers, and load it again."""
     stem, settings = case
     config = getattr(transformers, f"{stem}Config")(**settings, **options)
     return save(directory, config, f"{stem}For{head}").to(device)
@@ -91,8 +93,8 @@ def test_class_logits(name, labels, tmp_path, device):
 
 
 @torch.inference_mode()
-def test_another_start_token_shows(tmp_path, device):
-    """Negative control: what the decoder reads first changes the logits by far more than the tolerance."""
+def test_another_start_token_is_detected(tmp_path, device):
+    """Negative control: another first decoder token changes the logits by far more than the tolerance."""
     oracle = saved(tmp_path, T5["t5"], "SequenceClassification", device)
     edit_config(tmp_path, decoder_start_token_id=9)
     loaded, batch = load(tmp_path, device), encoder_batch(TEXTS, device)
@@ -133,8 +135,8 @@ def test_span_logits(name, tmp_path, device):
 
 
 @torch.inference_mode()
-def test_a_text_that_the_decoder_does_not_reread_shows(tmp_path, device, monkeypatch):
-    """Negative control: what the encoder alone says of each token is something else."""
+def test_missing_decoder_pass_is_detected(tmp_path, device, monkeypatch):
+    """Negative control: the logits from the encoder states alone differ."""
     oracle = saved(tmp_path, ANSWERS["bart"], "QuestionAnswering", device, num_labels=2)
     loaded, batch = load(tmp_path, device), encoder_batch(TEXTS, device)
     monkeypatch.setattr(type(loaded.transformer), "_reread", lambda self, hidden, batch: hidden)

@@ -1,4 +1,4 @@
-"""Encoder-decoders with sparse attention equal transformers on sources far beyond the window, alone and together."""
+"""Encoder-decoders with sparse attention equal transformers on sources far longer than the window."""
 
 from __future__ import annotations
 
@@ -103,7 +103,7 @@ def pair(request, tmp_path_factory, device) -> Pair:
 
 @torch.inference_mode()
 def encoded(oracle, text):
-    """What transformers' encoder makes of a text alone."""
+    """Encoder states of one text in transformers."""
     forget_short_texts(oracle)
     ids = torch.tensor([text], device=oracle.device)
     return oracle.get_encoder()(ids, attention_mask=torch.ones_like(ids)).last_hidden_state[0]
@@ -120,7 +120,7 @@ def test_encoder_states(pair, device):
 
 @pytest.mark.parametrize("num_beams", [1, 4])
 def test_generated_texts(pair, num_beams):
-    """Through the engine, all sources at once: token for token what transformers' `generate` says of each alone."""
+    """The engine runs all sources together; the tokens equal those of `generate` for each source alone."""
     sources = random_ids(VOCAB, (131, 40, 7, 66), seed=5)
     settings = {"max_new_tokens": 20, "num_beams": num_beams}
     results = run(pair.engine(), [generate(pair, index, text, **settings) for index, text in enumerate(sources)])
@@ -139,8 +139,8 @@ LONG = 2048
 
 
 @pytest.mark.parametrize("case", ["led", "longt5-local", "bigbird-pegasus"])
-def test_memory_grows_with_the_length_not_its_square(case, tmp_path, device):
-    """No tensor of a long source is nearly [seq, seq], and twice the source makes the largest twice as large."""
+def test_memory_grows_linearly_with_the_length(case, tmp_path, device):
+    """No tensor is close to [seq, seq], and doubling the source at most doubles the largest tensor."""
     family, options = CASES[case]
     options = {name: 2 * LONG if "position_embeddings" in name else value for name, value in options.items()}
     save(tmp_path, getattr(transformers, f"{family}Config")(**options), f"{family}ForConditionalGeneration")
@@ -151,13 +151,13 @@ def test_memory_grows_with_the_length_not_its_square(case, tmp_path, device):
 
 
 def test_memory_of_summaries(tmp_path, device):
-    """LongT5 with summaries looks, by design, at a 16th of all pairs besides its window, with a bias for each head."""
+    """With summaries, LongT5 computes scores and biases for 1/16 of all pairs, in addition to its window."""
     config = transformers.LongT5Config(**_LONGT5, encoder_attention_type="transient-global")
     save(tmp_path, config, "LongT5EncoderModel")
     assert largest(load(tmp_path, device).transformer, VOCAB, LONG) < config.num_heads * LONG * LONG / 8
 
 
-def test_led_refuses_what_it_does_not_know():
+def test_led_refuses_unsupported_settings():
     hf = {**transformers.LEDConfig(**_LED).to_dict(), "scale_embedding": True}
     family, architecture = family_of({**hf, "architectures": ["LEDModel"]})
     with pytest.raises(ConfigError, match="scale_embedding"):
@@ -165,8 +165,8 @@ def test_led_refuses_what_it_does_not_know():
 
 
 @torch.inference_mode()
-def test_led_without_named_global_tokens_has_none(tmp_path, device):
-    """What `generate` does where nobody names any; with the first token global it says something else."""
+def test_led_has_no_global_tokens_by_default(tmp_path, device):
+    """`generate` uses no global tokens unless they are given. With the first token global, the results differ."""
     oracle = save(tmp_path, transformers.LEDConfig(**_LED), "LEDForConditionalGeneration").to(device)
     (text,) = random_ids(VOCAB, [60])
     ids = torch.tensor([text], device=device)
@@ -192,7 +192,7 @@ def test_longt5_encoder_alone(tmp_path, device):
 
 @torch.inference_mode()
 def test_longt5_settings_before_transformers_5(tmp_path, device):
-    """There `tie_word_embeddings: false` alone means version 1.1, with logits of its own and no scaling."""
+    """Before transformers 5, `tie_word_embeddings: false` alone means version 1.1, with an untied, unscaled head."""
     save(tmp_path, transformers.LongT5Config(**_WIDE_LONGT5), "LongT5ForConditionalGeneration", change=_untie)
     edit_config(tmp_path, scale_decoder_outputs=None, tie_word_embeddings=False)
     oracle = transformers.LongT5ForConditionalGeneration.from_pretrained(tmp_path).eval().to(device)
@@ -207,7 +207,7 @@ def test_longt5_settings_before_transformers_5(tmp_path, device):
     "setting, value",
     [("encoder_attention_type", "full"), ("global_block_size", 6), ("local_radius", 0), ("feed_forward_proj", "mish")],
 )
-def test_longt5_refuses_what_it_does_not_know(setting, value):
+def test_longt5_refuses_unsupported_settings(setting, value):
     hf = {**transformers.LongT5Config(**_LONGT5, **_SUMMARIES).to_dict(), setting: value}
     family, architecture = family_of({**hf, "architectures": ["LongT5EncoderModel"]})
     with pytest.raises(ConfigError, match=setting):
@@ -215,7 +215,7 @@ def test_longt5_refuses_what_it_does_not_know(setting, value):
 
 
 def _left_over_lost(self, hidden, key, value, plan):
-    """Summaries that forget the tokens after the last whole one."""
+    """Summaries without the tokens after the last full summary."""
     count = len(hidden) // self.config.summary_tokens
     return _SHARED(self, hidden[: count * self.config.summary_tokens], key, value, plan)
 
@@ -231,8 +231,8 @@ _SHARED = TransientGlobalAttention._shared_keys_values
 
 @pytest.mark.parametrize("planted", [_left_over_lost, _unnormed])
 @torch.inference_mode()
-def test_a_planted_bug_shows(planted, tmp_path, device, monkeypatch):
-    """Negative control: the comparison of encoder states fails for each of these."""
+def test_planted_bug_is_detected(planted, tmp_path, device, monkeypatch):
+    """Negative control: each of these bugs changes the encoder states."""
     config = transformers.LongT5Config(**_LONGT5, **_SUMMARIES)
     oracle = save(tmp_path, config, "LongT5EncoderModel").to(device)
     model, (text,) = load(tmp_path, device).transformer, random_ids(VOCAB, [70])

@@ -1,4 +1,4 @@
-"""Encoders with sparse attention equal transformers: texts below, at and far beyond the window, alone and together."""
+"""Encoders with sparse attention equal transformers, for texts shorter, equal to and much longer than the window."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def make(case, task, directory, device, **settings):
 
 
 def questions() -> list[list[int]]:
-    """Question, two separators, text, separator: the question as short as one token and as long as the window twice."""
+    """Question, two separators, text, separator. The question has one token, up to twice the window."""
     pairs = [(1, 1), (4, 3), (7, 90), (20, 60), (35, 80), (2, 14)]
     ids = iter(random_ids(VOCAB, [length for pair in pairs for length in pair], seed=8))
     return [[*question, SEPARATOR, SEPARATOR, *next(ids), SEPARATOR] for question in ids]
@@ -60,7 +60,7 @@ def questions() -> list[list[int]]:
 
 @torch.inference_mode()
 def one_by_one(oracle, texts):
-    """What transformers makes of each text alone."""
+    """Results of transformers for each text alone."""
     outputs = []
     for text in texts:
         forget_short_texts(oracle)
@@ -70,7 +70,7 @@ def one_by_one(oracle, texts):
 
 @torch.inference_mode()
 def assert_equal(ours, read, texts, expected, atol=1e-4):
-    """All texts in one batch, and each of them alone. expected: one tensor for each text."""
+    """Compare all texts in one batch, and each text alone. expected: one tensor per text."""
     batch = encoder_batch(texts, ours.transformer.device)
     together = read(ours.transformer.encode(batch), batch)
     parts = together if len(together) == len(texts) else together.split(batch.lengths)
@@ -112,7 +112,7 @@ def test_embeddings(case, tmp_path, device):
 
 
 @every_case
-def test_masked_words(case, tmp_path, device):
+def test_masked_token_logits(case, tmp_path, device):
     oracle, ours = make(case, "ForMaskedLM", tmp_path, device)
     texts = random_ids(VOCAB, LENGTHS)
     expected = [one.logits[0] for one in one_by_one(oracle, texts)]
@@ -130,7 +130,7 @@ def test_classes(case, tmp_path, device):
 
 
 @every_case
-def test_classes_of_tokens(case, tmp_path, device):
+def test_token_class_logits(case, tmp_path, device):
     oracle, ours = make(case, "ForTokenClassification", tmp_path, device, num_labels=5)
     texts = random_ids(VOCAB, LENGTHS)
     expected = [one.logits[0] for one in one_by_one(oracle, texts)]
@@ -139,7 +139,7 @@ def test_classes_of_tokens(case, tmp_path, device):
 
 @every_case
 def test_answers(case, tmp_path, device):
-    """Of BigBird's logits those of the question, which transformers lowers by a million, are left out."""
+    """Leaves out the logits of the question in BigBird, from which transformers subtracts a million."""
     oracle, ours = make(case, "ForQuestionAnswering", tmp_path, device)
     texts = questions()
     if case.startswith("big-bird"):
@@ -161,8 +161,8 @@ def test_answers(case, tmp_path, device):
 @every_case
 @pytest.mark.parametrize("dtype, bound", [(torch.bfloat16, 0.03), (torch.float16, 0.005)], ids=str)
 @torch.inference_mode()
-def test_half_precision_stays_near(case, dtype, bound, tmp_path, device):
-    """Mean error as a share of the spread of the float32 hidden states: bfloat16 keeps 8 bits, float16 keeps 11."""
+def test_half_precision_is_close_to_float32(case, dtype, bound, tmp_path, device):
+    """Mean error relative to the standard deviation in float32; bfloat16 has 8 significant bits, float16 has 11."""
     oracle, _ = make(case, "Model", tmp_path, device)
     texts = random_ids(VOCAB, LENGTHS)
     expected = torch.cat([one.last_hidden_state[0] for one in one_by_one(oracle, texts)])
@@ -172,7 +172,7 @@ def test_half_precision_stays_near(case, dtype, bound, tmp_path, device):
 
 
 def _one_further(self, text):
-    """A window that reaches one token further than it should."""
+    """A window that is one token too long."""
     plan = _PLAN(self, text)
     if not plan.block_size:
         return plan
@@ -182,20 +182,20 @@ def _one_further(self, text):
 
 
 def _once(self, text):
-    """The first block of BigBird seen once."""
+    """The first block of BigBird is counted once instead of several times."""
     plan = _BLOCKS(self, text)
     mask = None if plan.mask is None else plan.mask.clamp(max=0)
     return sparse.SparsePlan(plan.block_size, mask, plan.global_tokens)
 
 
 def _longer_whole(self, text):
-    """Full attention for a text that is one token too long for it."""
+    """Full attention for a text that is one token too long for full attention."""
     return sparse.SparsePlan(0, None) if text.length == self.config.full_length + 1 else _BLOCKS(self, text)
 
 
 @pytest.mark.parametrize("planted", [_once, _longer_whole])
-def test_a_planted_bug_in_blocks_shows(planted, tmp_path, device, monkeypatch):
-    """Negative control: the comparison of hidden states fails for each of these."""
+def test_planted_bug_in_blocks_is_detected(planted, tmp_path, device, monkeypatch):
+    """Negative control: the comparison of hidden states fails with each of these bugs."""
     oracle, ours = make("big-bird", "Model", tmp_path, device)
     texts = random_ids(VOCAB, LENGTHS)
     expected = [one.last_hidden_state[0] for one in one_by_one(oracle, texts)]
@@ -214,14 +214,14 @@ BUGS = {
 
 
 @pytest.mark.parametrize("bug", BUGS)
-def test_a_planted_bug_shows(bug, tmp_path, device, monkeypatch):
-    """Negative control: the comparison above fails for each of these."""
+def test_planted_bug_is_detected(bug, tmp_path, device, monkeypatch):
+    """Negative control: the comparison above fails with each of these bugs."""
     name, planted = BUGS[bug]
     oracle, ours = make("longformer", "ForSequenceClassification", tmp_path, device)
     texts = random_ids(VOCAB, LENGTHS)
     expected = [one.logits[0] for one in one_by_one(oracle, texts)]
     monkeypatch.setattr(LongformerAttention, name, planted)
-    if name == "_shared_keys_values":  # the mask has room for them
+    if name == "_shared_keys_values":  # the mask has columns for the global tokens
         monkeypatch.setattr(LongformerAttention, "plan_sequence", _unseen)
     with pytest.raises(AssertionError, match="not close"):
         assert_equal(ours, ours.transformer.classify, texts, expected)
@@ -238,8 +238,8 @@ LONG_CASES = {"longformer": "ForSequenceClassification", "big-bird": "Model"}
 
 
 @pytest.mark.parametrize("case", LONG_CASES)
-def test_memory_grows_with_the_length_not_its_square(case, tmp_path, device, monkeypatch):
-    """No tensor of a long text is nearly [seq, seq], and twice the text makes the largest twice as large."""
+def test_memory_grows_linearly_with_the_length(case, tmp_path, device, monkeypatch):
+    """No tensor is close to [seq, seq], and doubling the text at most doubles the largest tensor."""
     family, options = CASES[case]
     monkeypatch.setitem(CASES, case, (family, {**options, "max_position_embeddings": 2 * LONG + 2}))
     _, ours = make(case, LONG_CASES[case], tmp_path, device)
@@ -248,8 +248,8 @@ def test_memory_grows_with_the_length_not_its_square(case, tmp_path, device, mon
     assert twice < 2.1 * once
 
 
-def test_memory_of_a_window_without_blocks(tmp_path, device, monkeypatch):
-    """Negative control of the measure: the reference's window, a mask over all pairs, is seen."""
+def test_quadratic_memory_is_detected(tmp_path, device, monkeypatch):
+    """Negative control: the largest tensor of full attention with a mask over all pairs is detected."""
     family, options = CASES["longformer"]
     monkeypatch.setitem(CASES, "longformer", (family, {**options, "max_position_embeddings": LONG + 2}))
     monkeypatch.setattr("models.layers.layer.BandedAttention", Attention)
@@ -259,15 +259,15 @@ def test_memory_of_a_window_without_blocks(tmp_path, device, monkeypatch):
 
 
 @pytest.mark.parametrize("window", [7, 0, "8", [8], [8, 9], None])
-def test_windows_that_are_refused(window):
+def test_unsupported_windows_are_refused(window):
     hf = {**transformers.LongformerConfig(**SMALL).to_dict(), "attention_window": window}
     family, architecture = family_of({**hf, "architectures": ["LongformerModel"]})
     with pytest.raises(ConfigError, match="attention_window"):
         family.config(hf, architecture)
 
 
-def test_a_text_without_separator_has_no_question(tmp_path, device):
-    """transformers refuses it; asked with a mask of no global tokens, it says what we do."""
+def test_text_without_separator_has_no_global_tokens(tmp_path, device):
+    """transformers refuses such a text, but with an explicit mask without global tokens its results are ours."""
     oracle, ours = make("longformer", "ForQuestionAnswering", tmp_path, device)
     (text,) = random_ids(VOCAB, [40])
     ids = torch.tensor([text], device=device)
@@ -279,8 +279,8 @@ def test_a_text_without_separator_has_no_question(tmp_path, device):
 
 
 @pytest.mark.parametrize("length", [1024, 1000])
-def test_lengths_that_bigbird_was_trained_with(length, tmp_path, device, monkeypatch):
-    """1024 tokens are planned in another way by transformers, with the same outcome."""
+def test_training_lengths_of_bigbird(length, tmp_path, device, monkeypatch):
+    """transformers plans 1024 tokens in another way, with the same result."""
     family, options = CASES["big-bird"]
     options = {**options, "max_position_embeddings": 1100, "block_size": 16}
     monkeypatch.setitem(CASES, "big-bird", (family, options))
@@ -291,8 +291,8 @@ def test_lengths_that_bigbird_was_trained_with(length, tmp_path, device, monkeyp
 
 
 @torch.inference_mode()
-def test_bigbird_takes_no_types_from_a_tokenizer(tmp_path, device):
-    """transformers' own tokenizer gives it none, so those of a pair's template in `tokenizer.json` change nothing."""
+def test_bigbird_ignores_token_types_of_the_tokenizer(tmp_path, device):
+    """The tokenizer of transformers gives no token types for BigBird, so types from `tokenizer.json` have no effect."""
     oracle, ours = make("big-bird", "ForSequenceClassification", tmp_path, device)
     (text,) = random_ids(VOCAB, [12])
     ids = torch.tensor(text, device=device)
@@ -313,7 +313,7 @@ def test_bigbird_takes_no_types_from_a_tokenizer(tmp_path, device):
         ("type_vocab_size", 1),
     ],
 )
-def test_what_bigbird_is_refused_for(setting, value):
+def test_unsupported_bigbird_settings_are_refused(setting, value):
     hf = {**transformers.BigBirdConfig(**SMALL).to_dict(), setting: value}
     family, architecture = family_of({**hf, "architectures": ["BigBirdForQuestionAnswering"]})
     with pytest.raises(ConfigError, match=setting):

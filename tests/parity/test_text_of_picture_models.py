@@ -1,4 +1,4 @@
-"""Gemma 3 with a picture tower: its text part equals transformers, under both names of its tensors."""
+"""The text part of Gemma 3 with images equals transformers, with both naming schemes of its tensors."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def _config(**changes):
 @pytest.mark.parametrize("in_memory", [False, True])
 @pytest.mark.parametrize("changes", [{}, {"num_key_value_heads": 1, "head_dim": 8}], ids=["", "multi-query"])
 @torch.inference_mode()
-def test_the_text_part(in_memory, changes, tmp_path, device):
+def test_text_part(in_memory, changes, tmp_path, device):
     oracle = save(tmp_path, _config(**changes), "Gemma3ForConditionalGeneration").to(device)
     names = load_file(tmp_path / "model.safetensors")
     assert any("vision_tower" in name for name in names)
@@ -55,5 +55,5 @@ def test_the_text_part(in_memory, changes, tmp_path, device):
 
 
 def _as_in_memory(name: str) -> str:
-    """What transformers 5 calls a tensor of the file while the model runs."""
+    """Name in a running model of transformers 5 of a tensor in the file."""
     return "model." + name.replace("language_model.model.", "language_model.", 1)

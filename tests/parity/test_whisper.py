@@ -1,4 +1,4 @@
-"""Whisper equals transformers: convolutions and encoder, decoder with cross-attention, greedy text."""
+"""Whisper equals transformers: convolutions, encoder, decoder with cross-attention, and greedy text."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def recordings(oracle) -> list[torch.Tensor]:
 
 @torch.inference_mode()
 def expected(oracle, sounds, targets):
-    """Encoder states, last decoder states and logits of each recording on its own."""
+    """Encoder states, last decoder states and logits of each recording, computed one recording at a time."""
     results = []
     for sound, target in zip(sounds, targets, strict=True):
         output = oracle(
@@ -63,7 +63,7 @@ def test_encoder_states(pair, device):
 
 
 def test_greedy_text(pair):
-    """The oracle, reading our text in one pass, finds each of its tokens the likeliest: by induction its own text."""
+    """Each token of our text is the most likely next token in the reference, which thus generates the same text."""
     oracle, loaded, _ = pair
     sounds = recordings(oracle)
     start = list(loaded.generation.decoder_start_token_ids)
@@ -74,8 +74,8 @@ def test_greedy_text(pair):
     assert len({tuple(answer) for answer in answers}) > 1
 
 
-def test_a_recording_does_not_hear_its_neighbour(pair, device):
-    """Of several lengths, odd ones too, each as if alone; frames of another recording next to it would show."""
+def test_recording_in_a_batch_equals_the_recording_alone(pair, device):
+    """Recordings of several lengths, also odd ones, have the same states in a batch and alone."""
     oracle, loaded, _ = pair
     sounds = [one[:length] for one, length in zip(recordings(oracle), (9, 40, 1, 24), strict=True)]
     with torch.inference_mode():
@@ -90,7 +90,7 @@ def test_a_recording_does_not_hear_its_neighbour(pair, device):
 
 
 @pytest.mark.parametrize("dtype, bound", [(torch.bfloat16, 0.08), (torch.float16, 0.015)], ids=str)
-def test_half_precision_stays_near(pair, device, dtype, bound):
+def test_half_precision_is_close_to_float32(pair, device, dtype, bound):
     oracle, _, directory = pair
     model = load(directory, device, dtype).transformer
     sounds, targets = recordings(oracle), random_ids(oracle.config.vocab_size, TARGETS)
@@ -99,7 +99,7 @@ def test_half_precision_stays_near(pair, device, dtype, bound):
         assert (model.logits(ours) - logits).abs().mean() < bound * logits.std()
 
 
-def test_what_the_checkpoint_says(pair):
+def test_properties_of_the_checkpoint(pair):
     _, loaded, _ = pair
     assert loaded.tasks == ("transcribe",)
     assert loaded.context_tokens == 64 and loaded.source_tokens in (30, 50)
@@ -107,7 +107,7 @@ def test_what_the_checkpoint_says(pair):
 
 
 @pytest.mark.parametrize("change", [{"scale_embedding": True}, {"tie_word_embeddings": False}])
-def test_refused_by_name(tmp_path, device, change):
+def test_unsupported_settings_are_refused_by_name(tmp_path, device, change):
     write(tmp_path, "whisper")
     edit_config(tmp_path, **change)
     with pytest.raises(ConfigError, match=next(iter(change))):

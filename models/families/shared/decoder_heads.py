@@ -1,7 +1,7 @@
-"""A decoder under other heads than the one for words: vectors and classes of texts, labels of tokens, answers.
+"""Heads of decoders besides the language model head: embeddings, classification, token labels, question answering.
 
-transformers builds them the same way for every family: the layers without their language model head, and one matrix
-`score` for the last token that is not padding, or `score`, `classifier` or `qa_outputs` for every token.
+transformers builds them alike for every family: the layers without language model head, and one matrix, `score` for the
+last token that is not padding, or `score`, `classifier` or `qa_outputs` for every token.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from models.config import (
     TokenClassificationHead,
 )
 from models.families.shared.family import Family, Task
-from models.families.shared.fields import Fields
+from models.families.shared.fields import Fields, short
 from models.families.shared.rename_rules import renamed
 from weights.rules import Drop, Rename, Rule
 
@@ -38,13 +38,16 @@ def with_heads(
     body: str | None = None,
     pad_token_id: int | None = None,
 ) -> Family:
-    """A family of decoders, with the heads that transformers has for it besides.
+    """Add the heads of transformers to a family of decoders.
 
-    stem: what its class names begin with. tokens: whether there is a head for tokens. answers: whether
-    there is one for the places of answers. prefix: what the family's rules
-    call the layers, a regular expression; layers that were saved alone have names without it. body: the class of the
-    layers alone, where it is not `stem` and `Model`. pad_token_id: of the class of its configurations, for files that
-    name none; the head for texts reads the last other token.
+    stem: start of its class names in transformers.
+    family: the family with the language model head only.
+    tokens: whether transformers has a token classification head for it.
+    answers: whether transformers has a question answering head for it.
+    prefix: regular expression, prefix of the layers in the family's rules. Files of the layers alone do not have it.
+    body: class name of the layers alone, if it is not `<stem>Model`.
+    pad_token_id: default of the family's configuration class. The classification head reads the last token that is not
+        padding.
     """
     body = body or f"{stem}Model"
     texts, labels, spans = (
@@ -55,7 +58,7 @@ def with_heads(
         heads[labels] = ("token_classify",)
     if answers:
         heads[spans] = ("question_answer",)
-    worded = next(iter(family.architectures))
+    language_model = next(iter(family.architectures))
 
     def head(hf: Mapping[str, Any], architecture: str) -> HeadConfig:
         if architecture == body:
@@ -68,23 +71,23 @@ def with_heads(
             return TokenClassificationHead(fields.labels())
         pad = hf.get("pad_token_id", pad_token_id)
         if pad is not None and (not isinstance(pad, int) or isinstance(pad, bool)):
-            raise ConfigError("'pad_token_id' must be an integer")
+            raise ConfigError(f"'pad_token_id' must be an integer, not {short(pad)}")
         where: Literal["last", "unpadded"] = "last" if pad is None else "unpadded"
         return ClassificationHead(fields.labels(), dense=None, pool=where, bias=False, pad_token_id=pad)
 
     def config(hf: Mapping[str, Any], architecture: str) -> ModelConfig:
         if architecture not in heads:
             return family.config(hf, architecture)
-        return replace(family.config(hf, worded), head=head(hf, architecture))
+        return replace(family.config(hf, language_model), head=head(hf, architecture))
 
     def rules(model: ModelConfig, hf: Mapping[str, Any], architecture: str) -> Sequence[Rule]:
         if architecture not in heads:
             return family.rules(model, hf, architecture)
-        layers = family.rules(replace(model, head=LanguageModelHead(tied=True)), hf, worded)
+        layers = family.rules(replace(model, head=LanguageModelHead(tied=True)), hf, language_model)
         return (
             Rename(r"(?:score|classifier|qa_outputs)\.(weight|bias)", r"head.output.\1"),
             Drop(r"(?:lm_head|embed_out)\.(?:weight|bias)"),
-            # Under `qa_outputs`, several families call their layers `transformer`.
+            # With `qa_outputs`, the layers of several families have the prefix `transformer`.
             *renamed(layers, prefix, rf"(?:{prefix}|transformer\.)?"),
         )
 
