@@ -124,18 +124,18 @@ def run(compiler: Compiler, arguments) -> None:
         raise BuildError(f"{compiler} could not compile the kernels ({errors[0]}). {REMEDY}")
 
 
-def build(library: Path, objects: Path) -> None:
-    """Compile and link the kernels into `library`, object files under `objects`. Raises BuildError."""
+def build(library: Path) -> None:
+    """Compile and link the kernels into `library`, with the object files beside it. Raises BuildError."""
     if sys.platform != "linux":
         raise BuildError("the kernels are written for Linux.")
     compiler = find_compiler()
     flags = [*FLAGS, *FLAGS_OF[compiler.kind], *shlex.split(os.environ.get("CXXFLAGS", ""))]
-    objects.mkdir(parents=True, exist_ok=True)
-    compiled = [objects / f"{source.stem}.o" for source in SOURCES]
+    library.parent.mkdir(parents=True, exist_ok=True)
+    objects = [library.with_name(f"{source.stem}.o") for source in SOURCES]
     # A file takes twenty seconds or more, so all cores compile.
     with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:
-        list(pool.map(lambda source, out: run(compiler, [*flags, "-c", source, "-o", out]), SOURCES, compiled))
-    run(compiler, [*compiled, *LINK_FLAGS, *shlex.split(os.environ.get("LDFLAGS", "")), "-o", library])
+        list(pool.map(lambda source, out: run(compiler, [*flags, "-c", source, "-o", out]), SOURCES, objects))
+    run(compiler, [*objects, *LINK_FLAGS, *shlex.split(os.environ.get("LDFLAGS", "")), "-o", library])
 
 
 class BuildKernels(build_ext):
@@ -145,13 +145,22 @@ class BuildKernels(build_ext):
         (extension,) = self.extensions
         directory = PACKAGE if self.inplace else Path(self.build_lib) / PACKAGE
         directory.mkdir(parents=True, exist_ok=True)
-        for earlier in (*directory.glob("_kernels*.so"), directory / REPORT):
-            earlier.unlink(missing_ok=True)
+        earlier = [*directory.glob("_kernels*.so"), directory / REPORT]
+        built = Path(self.build_temp) / "kernels" / "_kernels.so"
         try:
-            build(directory / Path(self.get_ext_filename(extension.name)).name, Path(self.build_temp) / "kernels")
+            build(built)
         except (BuildError, OSError) as error:
-            (directory / REPORT).write_text(f"{error}\n", encoding="utf-8")
             print(f"triptych: the compiled kernels were not built: {error}", file=sys.stderr)
+            reason = f"{error}\n"
+        else:
+            reason = None
+        # A library of other sources or for another processor must not be loaded in place of this one.
+        for path in earlier:
+            path.unlink(missing_ok=True)
+        if reason is None:
+            shutil.copyfile(built, directory / Path(self.get_ext_filename(extension.name)).name)
+        else:
+            (directory / REPORT).write_text(reason, encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -52,7 +52,8 @@ class YarnScaling:
 class DynamicScaling:
     """Dynamic NTK-aware scaling (Peng et al. 2023, arXiv:2309.00071, appendix A.2).
 
-    Texts of up to `original_max_positions` tokens are unchanged. For longer ones the base grows with the length and with `factor`.
+    Texts of up to `original_max_positions` tokens are unchanged. For longer ones the base grows with the length and
+    `factor`.
     """
 
     factor: float

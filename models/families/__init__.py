@@ -1,4 +1,4 @@
-"""The families Triptych serves, by the `model_type` of a checkpoint's `config.json`. No torch here."""
+"""Supported families, by the `model_type` of a checkpoint's `config.json`. Imports no torch."""
 
 from __future__ import annotations
 
@@ -131,10 +131,11 @@ FAMILIES: Mapping[str, Family] = {kind: module.FAMILY for module in _MODULES for
 
 
 def family_of(hf: Mapping[str, Any]) -> tuple[Family, str]:
-    """The family of a `config.json`, and which of its architectures the checkpoint is.
+    """The family and the architecture of a `config.json`.
 
-    Raises ConfigError naming what is served, for an unknown `model_type` or architecture; for a known one that is not
-    served, with the reason.
+    Without `architectures` in the file, the first architecture of the family is used.
+    Raises ConfigError for an unknown `model_type` or architecture, with the supported ones, and for a `model_type` of
+    `REFUSED`, with the reason.
     """
     kind = hf.get("model_type")
     if isinstance(kind, str) and kind in REFUSED:

@@ -1,4 +1,4 @@
-"""ALBERT (Lan et al. 2020, arXiv:1909.11942): BERT with narrow embeddings, and layers that share their weights."""
+"""ALBERT (Lan et al. 2020, arXiv:1909.11942): BERT with narrow embeddings and with layers that share weights."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""BART (Lewis et al. 2019, arXiv:1910.13461): summaries, denoising, and classification by its decoder's last state."""
+"""BART (Lewis et al. 2019, arXiv:1910.13461): summarization, denoising, classification and question answering."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""BERT (Devlin et al. 2019, arXiv:1810.04805): embeddings, masked words, classification."""
+"""BERT (Devlin et al. 2019, arXiv:1810.04805)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Blenderbot (Roller et al. 2020, arXiv:2004.13637): conversation."""
+"""Blenderbot (Roller et al. 2020, arXiv:2004.13637): pre-norm encoder-decoder for conversation."""
 
 from __future__ import annotations
 

@@ -1,5 +1,7 @@
-"""Blenderbot of 90 million parameters (Roller et al. 2020, arXiv:2004.13637): BART's layers, and a decoder that norms
-its token vectors before it adds their positions."""
+"""Blenderbot with 90 million parameters (Roller et al. 2020, arXiv:2004.13637): post-norm layers, as in BART.
+
+The decoder norms its token embeddings before it adds positions.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +29,7 @@ def config(hf: Mapping[str, Any], architecture: str) -> ModelConfig:
     fields.refuse_unless("layernorm_variant", "xlm")
     fields.refuse_unless("do_blenderbot_90_layernorm", True)
     read = bart_embedding(fields, LearnedPositions(fields.integer("max_position_embeddings")), NORM)
-    # The decoder norms what is not scaled.
+    # The decoder norms its token embeddings and does not scale them.
     written = EmbeddingConfig(read.vocab_size, positions=read.positions, token_norm=NORM)
     head = LanguageModelHead(tied=True, bias=True)
     return bart_model(fields, head, bart_stack(fields, "encoder", read), bart_stack(fields, "decoder", written))

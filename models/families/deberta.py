@@ -1,4 +1,4 @@
-"""DeBERTa (He et al. 2021, arXiv:2006.03654), first version: a vector for each distance, fused projections."""
+"""DeBERTa version 1 (He et al. 2021, arXiv:2006.03654): one vector per distance, fused projections."""
 
 from __future__ import annotations
 

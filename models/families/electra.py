@@ -1,5 +1,7 @@
-"""ELECTRA (Clark et al. 2020, arXiv:2003.10555): BERT with narrow embeddings, in two kinds. The discriminator is an
-encoder, the generator predicts masked words."""
+"""ELECTRA (Clark et al. 2020, arXiv:2003.10555): BERT with narrow embeddings.
+
+The discriminator is served as an encoder, the generator as a masked language model.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""GPT-2 (Radford et al. 2019): a pre-norm decoder with learned positions and one fused projection for attention."""
+"""GPT-2 (Radford et al. 2019): pre-norm decoder with learned positions and a fused projection in attention."""
 
 from __future__ import annotations
 
@@ -17,8 +17,7 @@ from models.config import (
     NormSlots,
     StackConfig,
 )
-from models.families.shared.decoder_heads import with_heads
-from models.families.shared.family import Family
+from models.families.shared.decoder_family import decoder_family
 from models.families.shared.fields import Fields, head_width
 from models.families.shared.gpt_layers import layer_rules
 from weights.rules import Rename, Rule
@@ -33,7 +32,7 @@ def config(hf: Mapping[str, Any], architecture: str) -> ModelConfig:
     norm = NormConfig("layer", fields.number("layer_norm_epsilon", 1e-5))
     scale = head_dim**-0.5 if fields.flag("scale_attn_weights", True) else 1.0
     falling = fields.flag("scale_attn_by_inverse_layer_idx", False)
-    # `reorder_and_upcast_attn` only changes where half precision rounds; the softmax is in float32 here anyway.
+    # `reorder_and_upcast_attn` only affects rounding in half precision. The softmax is always float32 here.
     fields.flag("reorder_and_upcast_attn", False)
 
     def layer(index: int) -> LayerConfig:
@@ -72,14 +71,11 @@ def rules(model: ModelConfig, hf: Mapping[str, Any], architecture: str) -> Seque
     )
 
 
-FAMILY = with_heads(
+FAMILY = decoder_family(
+    "gpt2",
     "GPT2",
-    Family(
-        name="gpt2",
-        model_types=("gpt2",),
-        architectures={"GPT2LMHeadModel": ("generate",)},
-        config=config,
-        rules=rules,
-    ),
+    config,
+    rules,
+    generating=("GPT2LMHeadModel",),
     prefix=r"transformer\.",
 )

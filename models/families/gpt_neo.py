@@ -1,4 +1,4 @@
-"""GPT-Neo (Black et al. 2021): GPT-2 with a sliding window over every other layer and scores that are not scaled."""
+"""GPT-Neo (Black et al. 2021): GPT-2 with a sliding window in every other layer and with unscaled scores."""
 
 from __future__ import annotations
 
@@ -18,8 +18,7 @@ from models.config import (
     NormSlots,
     StackConfig,
 )
-from models.families.shared.decoder_heads import with_heads
-from models.families.shared.family import Family
+from models.families.shared.decoder_family import decoder_family
 from models.families.shared.fields import Fields, head_width
 from weights.rules import Drop, Rename, Rule
 
@@ -63,7 +62,7 @@ def config(hf: Mapping[str, Any], architecture: str) -> ModelConfig:
 
 
 def _kinds(types: Any, layers: int) -> list[str]:
-    """`global` or `local` for each layer, from `[[["global", "local"], 12]]`: kinds, and how often they repeat."""
+    """`global` or `local` for each layer. types: patterns with repetitions, such as `[[["global", "local"], 12]]`."""
     if types is None:
         types = [[["global", "local"], 12]]
     kinds: list[str] = []
@@ -98,14 +97,10 @@ def rules(model: ModelConfig, hf: Mapping[str, Any], architecture: str) -> Seque
     )
 
 
-FAMILY = with_heads(
+FAMILY = decoder_family(
+    "gpt_neo",
     "GPTNeo",
-    Family(
-        name="gpt_neo",
-        model_types=("gpt_neo",),
-        architectures={"GPTNeoForCausalLM": ("generate",)},
-        config=config,
-        rules=rules,
-    ),
+    config,
+    rules,
     prefix=r"transformer\.",
 )

@@ -1,5 +1,7 @@
-"""GPT-NeoX (Black et al. 2022, arXiv:2204.06745) and Pythia: attention and feed-forward side by side, a part of each
-head rotates, and query, key and value of each head lie together in one tensor."""
+"""GPT-NeoX (Black et al. 2022, arXiv:2204.06745) and Pythia: parallel attention and feed-forward.
+
+A part of each head rotates. One tensor holds queries, keys and values, head by head.
+"""
 
 from __future__ import annotations
 
@@ -17,15 +19,14 @@ from models.config import (
     NormSlots,
     StackConfig,
 )
-from models.families.shared.decoder_heads import with_heads
-from models.families.shared.family import Family
+from models.families.shared.decoder_family import decoder_family
 from models.families.shared.fields import Fields, head_width
 from models.families.shared.rope import rope_config, scaled_max_positions
 from weights.rules import Drop, Rename, Rule, Split
 
 
 def config(hf: Mapping[str, Any], architecture: str) -> ModelConfig:
-    # Before transformers 5 this family had its own words for how far and how much its heads rotate.
+    # Before transformers 5, this family had its own names for these two settings.
     older = {"rope_theta": hf.get("rotary_emb_base"), "partial_rotary_factor": hf.get("rotary_pct")}
     fields = Fields({**hf, **{name: value for name, value in older.items() if value is not None}})
     hidden, heads = fields.integer("hidden_size", 6144), fields.integer("num_attention_heads", 64)
@@ -90,14 +91,10 @@ def rules(model: ModelConfig, hf: Mapping[str, Any], architecture: str) -> Seque
     )
 
 
-FAMILY = with_heads(
+FAMILY = decoder_family(
+    "gpt_neox",
     "GPTNeoX",
-    Family(
-        name="gpt_neox",
-        model_types=("gpt_neox",),
-        architectures={"GPTNeoXForCausalLM": ("generate",)},
-        config=config,
-        rules=rules,
-    ),
+    config,
+    rules,
     prefix=r"gpt_neox\.",
 )

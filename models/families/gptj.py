@@ -1,5 +1,7 @@
-"""GPT-J (Wang and Komatsuzaki 2021): attention and feed-forward side by side behind one norm; the first dimensions of
-each head rotate, neighbours in pairs."""
+"""GPT-J (Wang and Komatsuzaki 2021): parallel attention and feed-forward after one norm.
+
+The first dimensions of each head rotate, in neighbouring pairs.
+"""
 
 from __future__ import annotations
 
@@ -19,8 +21,7 @@ from models.config import (
     RopeConfig,
     StackConfig,
 )
-from models.families.shared.decoder_heads import with_heads
-from models.families.shared.family import Family
+from models.families.shared.decoder_family import decoder_family
 from models.families.shared.fields import Fields, head_width
 from weights.rules import Drop, Rename, Rule
 
@@ -30,7 +31,7 @@ def config(hf: Mapping[str, Any], architecture: str) -> ModelConfig:
     hidden, heads = fields.integer("n_embd", 4096), fields.integer("n_head", 16)
     head_dim = head_width(hidden, heads)
     if hf.get("rotary_dim", 64) is None:
-        raise ConfigError("'rotary_dim': null is not supported, only a number of dimensions")
+        raise ConfigError("'rotary_dim': null is not supported, only an integer")
     norm = NormConfig("layer", fields.number("layer_norm_epsilon", 1e-5))
     layer = LayerConfig(
         attention=AttentionConfig(
@@ -82,15 +83,11 @@ def rules(model: ModelConfig, hf: Mapping[str, Any], architecture: str) -> Seque
     )
 
 
-FAMILY = with_heads(
+FAMILY = decoder_family(
+    "gptj",
     "GPTJ",
-    Family(
-        name="gptj",
-        model_types=("gptj",),
-        architectures={"GPTJForCausalLM": ("generate",)},
-        config=config,
-        rules=rules,
-    ),
+    config,
+    rules,
     tokens=False,
     prefix=r"transformer\.",
 )

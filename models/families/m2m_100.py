@@ -1,6 +1,6 @@
 """M2M100 and NLLB-200 (Fan et al. 2020, arXiv:2010.11125; NLLB Team 2022, arXiv:2207.04672): many-to-many translation.
 
-The answer's first token is forced to be its language (`server.text.languages`).
+The first generated token is forced to be the target language (`server.text.languages`).
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ def config(hf: Mapping[str, Any], architecture: str) -> ModelConfig:
     fields = bart_fields(hf, vocab_size=128112, activation_function="relu", scale_embedding=True)
     refuse_variants(fields, pre_norm=True, embedding_norm=False)
     fields.refuse_unless("tie_word_embeddings", True)
-    # fairseq numbers positions from behind its padding token.
+    # fairseq numbers positions from the id after the padding token.
     first = fields.integer("pad_token_id", 1, least=0) + 1
     embedding = bart_embedding(fields, FairseqSinusoidalPositions(fields.integer("max_position_embeddings"), first))
     return bart_model(fields, LanguageModelHead(tied=True), *both_stacks(fields, embedding, pre_norm=True))

@@ -1,4 +1,4 @@
-"""Marian (Junczys-Dowmunt et al. 2018, arXiv:1804.00344): translation, as the opus-mt checkpoints."""
+"""Marian (Junczys-Dowmunt et al. 2018, arXiv:1804.00344): translation models such as opus-mt."""
 
 from __future__ import annotations
 
@@ -52,6 +52,5 @@ FAMILY = Family(
     architectures={"MarianMTModel": ("generate", "translate")},
     config=config,
     rules=rules,
-    # Marian's decoder starts from the padding token, which each checkpoint names itself, and has no bos token.
     zero_if_absent=frozenset({"head.bias"}),
 )

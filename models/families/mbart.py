@@ -1,6 +1,6 @@
-"""mBART and mBART-50 (Liu et al. 2020, arXiv:2001.08210; Tang et al. 2020, arXiv:2008.00401): many languages.
+"""mBART and mBART-50 (Liu et al. 2020, arXiv:2001.08210; Tang et al. 2020, arXiv:2008.00401): translation.
 
-A token names the language of a text: behind the source in mBART, before it in mBART-50 (`server.text.languages`).
+A language token follows the source text in mBART and precedes it in mBART-50 (`server.text.languages`).
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def config(hf: Mapping[str, Any], architecture: str) -> ModelConfig:
     refuse_variants(fields, pre_norm=True, embedding_norm=True, sinusoidal_positions=False)
     fields.refuse_unless("tie_word_embeddings", True)
     embedding = bart_embedding(fields, LearnedPositions(fields.integer("max_position_embeddings")), NORM)
-    # A text ends with its end token and then its language, with which the decoder starts to read it.
+    # For classification, the decoder input starts with the last token of the text, its language.
     head = bart_head(fields, architecture, start_token_id=None, default_end_token_id=2)
     return bart_model(fields, head, *both_stacks(fields, embedding, pre_norm=True))
 
@@ -53,7 +53,7 @@ FAMILY = Family(
     },
     config=config,
     rules=rules,
-    # What the decoder starts from is a language, or in mBART-50 the end token; the checkpoint says which.
     zero_if_absent=frozenset({"head.bias"}),
+    # In mBART-50 it is the end token, which the checkpoints set as `decoder_start_token_id`.
     decoder_start="language",
 )

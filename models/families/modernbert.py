@@ -1,7 +1,7 @@
-"""ModernBERT (Warner et al. 2024, arXiv:2412.13663): pre-norm, rotary, gated, and most layers with a window.
+"""ModernBERT (Warner et al. 2024, arXiv:2412.13663): pre-norm, rotary positions, gated feed-forward.
 
-Every third layer sees the whole text, with slower rotations than the others. The first layer has no norm before its
-attention, since the embeddings come with one.
+Every third layer has full attention, with a larger rotary base; the others have a window. The first layer has no norm
+before its attention, because a norm follows the embeddings.
 """
 
 from __future__ import annotations
@@ -38,22 +38,28 @@ _TOKENS = "encoder.embedding.tokens.weight"
 
 
 def _windows(hf: Mapping[str, Any], fields: Fields, num_layers: int) -> list[int | None]:
-    """`local_attention` is the whole window; half of it lies on each side of a token, itself not counted."""
+    """Window of each layer, None for full attention.
+
+    `local_attention` counts both sides of a token, without the token itself.
+    """
     kinds = hf.get("layer_types")
     if kinds is None:
         every = fields.integer("global_attn_every_n_layers", 3)
         kinds = ["sliding_attention" if index % every else "full_attention" for index in range(num_layers)]
     one_side = fields.integer("local_attention", 128) // 2
-    # What transformers makes of it, which would win in a file that has both.
+    # transformers writes half of `local_attention` here. Of two different values it uses this one.
     fields.refuse_unless("sliding_window", one_side)
     return typed_windows(kinds, num_layers, one_side + 1)
 
 
 def _rope(hf: Mapping[str, Any], head_dim: int, kind: str, old_name: str, theta: float) -> RopeConfig:
-    """The rotations of one kind of layer: `rope_parameters` names both kinds, older files have a theta for each."""
+    """Rotary positions of one layer type, from `rope_parameters`, or from `old_name`, its base in older files.
+
+    kind: `full_attention` or `sliding_attention`. theta: default base.
+    """
     both, scaling = hf.get("rope_parameters") or {}, hf.get("rope_scaling") or {}
     if not isinstance(both, dict) or not all(isinstance(one or {}, dict) for one in both.values()):
-        raise ConfigError("'rope_parameters' must have an object for each kind of layer")
+        raise ConfigError("'rope_parameters' must have an object for each layer type")
     if not isinstance(scaling, dict):
         raise ConfigError("'rope_scaling' must be an object")
     if old_name in hf and hf[old_name] is None:

@@ -1,4 +1,4 @@
-"""MPT (MosaicML 2023): a pre-norm decoder with ALiBi and no biases at all."""
+"""MPT (MosaicML 2023): pre-norm decoder with ALiBi and without biases."""
 
 from __future__ import annotations
 
@@ -19,8 +19,7 @@ from models.config import (
     StackConfig,
 )
 from models.families.shared.alibi import mpt_slopes
-from models.families.shared.decoder_heads import with_heads
-from models.families.shared.family import Family
+from models.families.shared.decoder_family import decoder_family
 from models.families.shared.fields import Fields, head_width
 from models.families.shared.published_code import PublishedCode
 from weights.rules import Rename, Rule, Split
@@ -32,24 +31,24 @@ def config(hf: Mapping[str, Any], architecture: str) -> ModelConfig:
     fields = Fields(hf, published_code=_CODE)
     fields.refuse_unless("expansion_ratio", 4)
     fields.refuse_unless("no_bias", True)
-    # An RMS norm has the tensors of a layer norm without biases.
+    # RMS norms are refused: their tensors look like those of a layer norm without biases.
     fields.refuse_unless("norm_type", "low_precision_layernorm", "layernorm")
     fields.refuse_unless("logit_scale")
     hidden, heads = fields.integer("d_model", 2048), fields.integer("n_heads", 16)
     norm = NormConfig("layer", fields.number("layer_norm_epsilon", 1e-5), bias=False)
-    scores = _scores(hf)
+    attention_fields = _attention_fields(hf)
     layer = LayerConfig(
         attention=AttentionConfig(
             num_heads=heads,
             num_kv_heads=heads,
             head_dim=head_width(hidden, heads),
-            scale=scores.optional_positive("softmax_scale") or head_width(hidden, heads) ** -0.5,
+            scale=attention_fields.optional_positive("softmax_scale") or head_width(hidden, heads) ** -0.5,
             causal=True,
             query_bias=False,
             key_bias=False,
             value_bias=False,
             output_bias=False,
-            clip=None if scores.number("clip_qkv", 0.0) == 0 else scores.positive("clip_qkv"),
+            clip=None if attention_fields.number("clip_qkv", 0.0) == 0 else attention_fields.positive("clip_qkv"),
         ),
         attention_norms=NormSlots(input=norm),
         feed_forward=FeedForwardConfig(4 * hidden, "gelu", bias=False),
@@ -70,8 +69,8 @@ def config(hf: Mapping[str, Any], architecture: str) -> ModelConfig:
     )
 
 
-def _scores(hf: Mapping[str, Any]) -> Fields:
-    """The settings under `attn_config`, without those that would change what is computed."""
+def _attention_fields(hf: Mapping[str, Any]) -> Fields:
+    """The settings in `attn_config`. Raises ConfigError for one with an unsupported value."""
     inner = hf.get("attn_config") or {}
     if not isinstance(inner, dict):
         raise ConfigError("'attn_config' must be an object")
@@ -101,14 +100,11 @@ def rules(model: ModelConfig, hf: Mapping[str, Any], architecture: str) -> Seque
     )
 
 
-FAMILY = with_heads(
+FAMILY = decoder_family(
+    "mpt",
     "Mpt",
-    Family(
-        name="mpt",
-        model_types=("mpt",),
-        architectures={"MptForCausalLM": ("generate",), "MPTForCausalLM": ("generate",)},
-        config=config,
-        rules=rules,
-    ),
+    config,
+    rules,
+    generating=("MptForCausalLM", "MPTForCausalLM"),
     prefix=r"transformer\.",
 )

@@ -9,7 +9,10 @@ from models.families.shared.t5_heads import with_t5_heads
 
 
 def _head(fields: Fields) -> LanguageModelHead:
-    """Never scaled. `tie_word_embeddings` says nothing: transformers 5 writes true for logits of their own as well."""
+    """Unscaled logits with a table of their own.
+
+    `tie_word_embeddings` is ignored, because transformers 5 writes true for untied logits, too.
+    """
     return LanguageModelHead(tied=False)
 
 

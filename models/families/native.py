@@ -1,7 +1,7 @@
-"""The transformer of Vaswani et al. 2017, arXiv:1706.03762, and its textbook variants, trained with plain PyTorch.
+"""Transformers trained with plain PyTorch (Vaswani et al. 2017, arXiv:1706.03762, and common variants).
 
-A `config.json` with `model_type: "triptych"` spells all of it; tensors are named as `torch.nn.Transformer` and
-`torch.nn.TransformerEncoder` name them. `docs/native-checkpoints.md` lists settings and names.
+Tensors have the names of `torch.nn.Transformer` and `torch.nn.TransformerEncoder`, and `config.json` has
+`model_type: "triptych"` and all settings. See `docs/native-checkpoints.md`.
 """
 
 from __future__ import annotations
@@ -27,26 +27,26 @@ _COMMON = (
     "model_type architectures vocab_size hidden_size num_heads intermediate_size activation norm final_norm norm_eps "
     "bias positions max_positions scale_embeddings embedding_norm "
 )
-_WORDS = "tie_word_embeddings output_bias "
+_LANGUAGE_MODEL = "tie_word_embeddings output_bias "
 _LABELS = "num_labels id2label label2id "
 _TOKENS = "bos_token_id eos_token_id pad_token_id "
 _SETTINGS: Mapping[str, frozenset[str]] = {
     name: frozenset((_COMMON + more).split())
     for name, more in {
         "TriptychEncoder": "num_layers",
-        "TriptychForMaskedLM": _WORDS + "num_layers",
+        "TriptychForMaskedLM": _LANGUAGE_MODEL + "num_layers",
         "TriptychForSequenceClassification": _LABELS + "num_layers classifier_reads problem_type",
         "TriptychForTokenClassification": _LABELS + "num_layers",
-        "TriptychForCausalLM": _WORDS + _TOKENS + "num_layers",
-        "TriptychForConditionalGeneration": _WORDS
+        "TriptychForCausalLM": _LANGUAGE_MODEL + _TOKENS + "num_layers",
+        "TriptychForConditionalGeneration": _LANGUAGE_MODEL
         + _TOKENS
         + "num_encoder_layers num_decoder_layers source_vocab_size shared_embeddings decoder_start_token_id",
     }.items()
 }
 _BODY = ("activation", "norm", "final_norm", "positions", "scale_embeddings")
 _REQUIRED = frozenset((*_BODY, "tie_word_embeddings", "shared_embeddings", "classifier_reads"))
-"""Without a default, since no tensor would tell that one of them is wrong."""
-_READS: Mapping[str, Literal["first", "last", "mean"]] = {"first": "first", "last": "last", "mean": "mean"}
+"""Settings without a default: a wrong value could not be detected from the shapes of the tensors."""
+_POOLS: Mapping[str, Literal["first", "last", "mean"]] = {"first": "first", "last": "last", "mean": "mean"}
 
 
 def config(hf: Mapping[str, Any], architecture: str) -> ModelConfig:
@@ -61,12 +61,12 @@ def config(hf: Mapping[str, Any], architecture: str) -> ModelConfig:
     vocab, shared = fields.integer("vocab_size"), fields.flag("shared_embeddings", False)
     source_vocab = fields.integer("source_vocab_size", vocab)
     if shared and source_vocab != vocab:
-        raise ConfigError("'source_vocab_size' must be 'vocab_size' where 'shared_embeddings' is true")
+        raise ConfigError("'source_vocab_size' must equal 'vocab_size' if 'shared_embeddings' is true")
     encoder = decoder = None
     if architecture == "TriptychForConditionalGeneration":
         fields.integer("decoder_start_token_id", least=0)
         encoder = stack(fields, source_vocab, fields.integer("num_encoder_layers"), causal=False)
-        decoder = stack(fields, vocab, fields.integer("num_decoder_layers"), causal=True, crosses=True)
+        decoder = stack(fields, vocab, fields.integer("num_decoder_layers"), causal=True, cross_attention=True)
     elif architecture == "TriptychForCausalLM":
         decoder = stack(fields, vocab, fields.integer("num_layers"), causal=True)
     else:
@@ -87,7 +87,7 @@ def _head(fields: Fields, architecture: str) -> HeadConfig:
         case "TriptychEncoder":
             return PoolingHead()
         case "TriptychForSequenceClassification":
-            return ClassificationHead(fields.labels(), None, _READS[choice(fields, "classifier_reads", tuple(_READS))])
+            return ClassificationHead(fields.labels(), None, _POOLS[choice(fields, "classifier_reads", tuple(_POOLS))])
         case "TriptychForTokenClassification":
             return TokenClassificationHead(fields.labels())
         case _:

@@ -1,7 +1,7 @@
 """NomicBERT (Nussbaum et al. 2024, arXiv:2402.01613): BERT with rotary positions, gated feed-forward and few biases.
 
-Its first checkpoints came with their own code and GPT-2's words for sizes. Both spellings are read; where a file has
-both, they must agree. What that code could also be configured to do (pre-norm, experts, partial rotation) is refused.
+Its first checkpoints have their own code and GPT-2's setting names. Both names are read; if a file has both, they must
+agree. Other options of that code (pre-norm, experts, partial rotation) are refused.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ from models.config import (
 from models.families.shared.bert_config import architectures, encoder_head
 from models.families.shared.bert_rules import embedding_rules, linear, masked_rules, norm
 from models.families.shared.family import Family
-from models.families.shared.fields import Fields, head_width
+from models.families.shared.fields import Fields, head_width, short
 from models.families.shared.published_code import PublishedCode
 from models.families.shared.rope import rope_config, scaled_max_positions
 from weights.rules import Drop, Rename, Rule, Split
 
 _PREFIX = r"(?:nomic_bert\.|bert\.)?"
 _PUBLISHED_CODE = PublishedCode("nomic-ai", "hf_nomic_bert", "NomicBert")
-_OLDER_WORDS = {
+_OLDER_NAMES = {
     "n_embd": "hidden_size",
     "n_layer": "num_hidden_layers",
     "n_head": "num_attention_heads",
@@ -52,16 +52,16 @@ _ONLY: Mapping[str, Any] = {
 }
 
 
-def _modern(hf: Mapping[str, Any]) -> dict[str, Any]:
-    """The settings by the words of transformers."""
+def _renamed_settings(hf: Mapping[str, Any]) -> dict[str, Any]:
+    """The settings under their names in transformers."""
     fields = Fields(hf, _PUBLISHED_CODE)
     settings = {name: value for name, value in hf.items() if value is not None and name != "auto_map"}
     for name, only in _ONLY.items():
         fields.refuse_unless(name, only)
     fields.refuse_unless("rotary_emb_scale_base", None)
-    for old, new in _OLDER_WORDS.items():
+    for old, new in _OLDER_NAMES.items():
         if hf.get(old) is not None and settings.setdefault(new, hf[old]) != hf[old]:
-            raise ConfigError(f"{old!r} and {new!r} differ")
+            raise ConfigError(f"{old!r} {short(hf[old])} and {new!r} {short(settings[new])} differ")
     theta, rope = hf.get("rotary_emb_base"), hf.get("rope_parameters")
     if theta is not None and isinstance(rope, dict) and rope.get("rope_theta", theta) != theta:
         raise ConfigError("'rotary_emb_base' and 'rope_theta' differ")
@@ -72,7 +72,7 @@ def _modern(hf: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _config(hf: Mapping[str, Any], architecture: str) -> ModelConfig:
-    fields = Fields(_modern(hf))
+    fields = Fields(_renamed_settings(hf))
     hidden, vocab = fields.integer("hidden_size", 768), fields.integer("vocab_size")
     heads = fields.integer("num_attention_heads", 12)
     head_dim = fields.optional_integer("head_dim") or head_width(hidden, heads)
@@ -87,7 +87,7 @@ def _config(hf: Mapping[str, Any], architecture: str) -> ModelConfig:
     )
     positions = fields.integer("n_positions", fields.integer("max_position_embeddings", 2048))
     if fields.optional_positive("rotary_scaling_factor") is not None:
-        # Longer texts would need other frequencies (see `rope_scaling`).
+        # Longer texts would need scaled rotary frequencies.
         positions = min(positions, fields.integer("max_trained_positions", 2048))
     embedding = EmbeddingConfig(vocab, num_token_types=fields.integer("type_vocab_size", 2, least=0), norm=layer_norm)
     return ModelConfig(
@@ -139,6 +139,6 @@ FAMILY = Family(
     | {"NomicBertForPreTraining": ("embed", "fill_mask")},
     config=_config,
     rules=_rules,
-    # The first checkpoints predict masked words without any bias.
+    # The masked language model heads of the first checkpoints have no biases.
     zero_if_absent=frozenset({"head.dense.bias", "head.bias"}),
 )

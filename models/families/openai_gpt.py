@@ -1,4 +1,4 @@
-"""The first GPT (Radford et al. 2018): a post-norm decoder with learned positions, no final norm and no end token."""
+"""GPT (Radford et al. 2018): post-norm decoder with learned positions, without final norm and end token."""
 
 from __future__ import annotations
 
@@ -17,8 +17,7 @@ from models.config import (
     NormSlots,
     StackConfig,
 )
-from models.families.shared.decoder_heads import with_heads
-from models.families.shared.family import Family
+from models.families.shared.decoder_family import decoder_family
 from models.families.shared.fields import Fields, activation, head_width
 from models.families.shared.gpt_layers import layer_rules
 from weights.rules import Drop, Rename, Rule
@@ -27,7 +26,7 @@ from weights.rules import Drop, Rename, Rule
 def config(hf: Mapping[str, Any], architecture: str) -> ModelConfig:
     fields = Fields(hf)
     fields.refuse_unless("afn", "gelu", "relu", "silu", "swish")
-    # What this family calls gelu is the tanh approximation.
+    # `gelu` means its tanh approximation in this family.
     name = fields.text("afn", "gelu")
     function = activation("gelu_new" if name == "gelu" else name, "afn")
     hidden, heads = fields.integer("n_embd", 768), fields.integer("n_head", 12)
@@ -63,15 +62,12 @@ def rules(model: ModelConfig, hf: Mapping[str, Any], architecture: str) -> Seque
     )
 
 
-FAMILY = with_heads(
+FAMILY = decoder_family(
+    "openai-gpt",
     "OpenAIGPT",
-    Family(
-        name="openai-gpt",
-        model_types=("openai-gpt",),
-        architectures={"OpenAIGPTLMHeadModel": ("generate",)},
-        config=config,
-        rules=rules,
-    ),
+    config,
+    rules,
+    generating=("OpenAIGPTLMHeadModel",),
     answers=False,
     tokens=False,
     prefix=r"transformer\.",

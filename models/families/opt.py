@@ -1,5 +1,7 @@
-"""OPT (Zhang et al. 2022, arXiv:2205.01068): learned positions counted from 2, norms before or after the sublayers;
-its 350m has token vectors narrower than its layers, and brings what comes of these back to that width."""
+"""OPT (Zhang et al. 2022, arXiv:2205.01068): learned positions that start at 2, pre-norm or post-norm.
+
+OPT-350m has token embeddings narrower than its hidden states, and projects the last hidden states to that width.
+"""
 
 from __future__ import annotations
 
@@ -18,8 +20,7 @@ from models.config import (
     NormSlots,
     StackConfig,
 )
-from models.families.shared.decoder_heads import with_heads
-from models.families.shared.family import Family
+from models.families.shared.decoder_family import decoder_family
 from models.families.shared.fields import Fields, head_width
 from weights.rules import Drop, Rename, Rule, Slice
 
@@ -42,7 +43,7 @@ def config(hf: Mapping[str, Any], architecture: str) -> ModelConfig:
         norms,
     )
     vocab, positions = fields.integer("vocab_size", 50272), fields.integer("max_position_embeddings", 2048)
-    # Checkpoints tuned before transformers 4.20.1 were saved without their final norm.
+    # Checkpoints fine-tuned before transformers 4.20.1 have no final norm.
     final = before and not fields.flag("_remove_final_layer_norm", False)
     return ModelConfig(
         hidden_size=hidden,
@@ -80,20 +81,16 @@ def rules(model: ModelConfig, hf: Mapping[str, Any], architecture: str) -> Seque
         Rename(layer + r"fc2\.(weight|bias)", ours + r"feed_forward.down.\2"),
         Rename(decoder + r"final_layer_norm\.(weight|bias)", r"decoder.final_norm.\1"),
         Rename(r"lm_head\.weight", tokens if tied else "head.weight"),
-        # A number that the first releases kept beside the weights.
+        # A version number in the files of the first releases.
         Drop(decoder + r"version"),
     )
 
 
-FAMILY = with_heads(
+FAMILY = decoder_family(
+    "opt",
     "OPT",
-    Family(
-        name="opt",
-        model_types=("opt",),
-        architectures={"OPTForCausalLM": ("generate",)},
-        config=config,
-        rules=rules,
-    ),
+    config,
+    rules,
     tokens=False,
     pad_token_id=1,
 )

@@ -1,4 +1,4 @@
-"""Pegasus (Zhang et al. 2020, arXiv:1912.08777): summaries."""
+"""Pegasus (Zhang et al. 2020, arXiv:1912.08777): pre-norm encoder-decoder for summarization."""
 
 from __future__ import annotations
 

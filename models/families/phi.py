@@ -1,5 +1,7 @@
-"""Phi 1, 1.5 and 2 (Gunasekar et al. 2023, arXiv:2306.11644; Li et al. 2023, arXiv:2309.05463): attention and
-feed-forward side by side behind one norm, biases everywhere, a part of each head rotates."""
+"""Phi 1, 1.5 and 2 (Gunasekar et al. 2023, arXiv:2306.11644; Li et al. 2023, arXiv:2309.05463).
+
+Parallel attention and feed-forward after one norm, biases everywhere, and heads that rotate in part.
+"""
 
 from __future__ import annotations
 
@@ -18,8 +20,7 @@ from models.config import (
     QueryKeyNorm,
     StackConfig,
 )
-from models.families.shared.decoder_heads import with_heads
-from models.families.shared.family import Family
+from models.families.shared.decoder_family import decoder_family
 from models.families.shared.fields import Fields, head_width
 from models.families.shared.published_code import PublishedCode
 from models.families.shared.rope import rope_config, scaled_max_positions
@@ -85,14 +86,10 @@ def rules(model: ModelConfig, hf: Mapping[str, Any], architecture: str) -> Seque
     )
 
 
-FAMILY = with_heads(
+FAMILY = decoder_family(
+    "phi",
     "Phi",
-    Family(
-        name="phi",
-        model_types=("phi",),
-        architectures={"PhiForCausalLM": ("generate",)},
-        config=config,
-        rules=rules,
-    ),
+    config,
+    rules,
     answers=False,
 )

@@ -6,8 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from models.config import ConfigError, ModelConfig
-from models.families.shared.decoder_heads import with_heads
-from models.families.shared.family import Family
+from models.families.shared.decoder_family import decoder_family
 from models.families.shared.fields import Fields
 from models.families.shared.published_code import PublishedCode
 from models.families.shared.rope import rope_config, scaled_max_positions
@@ -29,7 +28,7 @@ def config(hf: Mapping[str, Any], architecture: str) -> ModelConfig:
     fields = Fields(hf, published_code=_CODE, defaults={"original_max_position_embeddings": 4096})
     older = hf.get("rope_scaling") or hf.get("rope_parameters")
     if isinstance(older, dict) and older.get("type", older.get("rope_type")) in ("yarn", "dynamic"):
-        raise ConfigError("'rope_scaling': Phi-3 supports no type that grows with the text except 'longrope'")
+        raise ConfigError("'rope_scaling': types 'yarn' and 'dynamic' are not supported for Phi-3, only 'longrope'")
     head_dim, norm = head_dim_of(fields), rms_norm(fields, 1e-5)
     # The published code discards the cache once a text outgrows the length of the short factors.
     rope = rope_config(fields, head_dim, default_share=1.0, restarts=True)
@@ -65,15 +64,11 @@ def rules(model: ModelConfig, hf: Mapping[str, Any], architecture: str) -> Seque
     )
 
 
-FAMILY = with_heads(
+FAMILY = decoder_family(
+    "phi3",
     "Phi3",
-    Family(
-        name="phi3",
-        model_types=("phi3",),
-        architectures={"Phi3ForCausalLM": ("generate",)},
-        config=config,
-        rules=rules,
-    ),
+    config,
+    rules,
     answers=False,
     pad_token_id=32000,
 )

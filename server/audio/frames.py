@@ -31,7 +31,7 @@ def split_samples(samples: Samples, window_frames: int) -> list[Samples]:
     """Split a recording into inputs of the log-mel computation.
 
     Each part yields `window_frames` frames, the last one fewer, and includes half an analysis window on both sides.
-    A recording shorter than a window is padded with silence. Both ends of the recording are mirrored.
+    A recording shorter than a window is padded with silence. Both ends are extended by their mirror image.
     """
     min_samples = window_frames * HOP_SAMPLES
     padded = np.pad(samples, (0, max(min_samples - len(samples), 0)))

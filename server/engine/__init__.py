@@ -1,6 +1,7 @@
-"""Inside the worker: requests in, tokens out, one step at a time. Knows models and messages; no text and no HTTP.
+"""The worker: runs models step by step and answers the messages of the HTTP process.
 
-`worker` is the process and `service` its loop; `engine` chooses a model, `generation` and `encoding` run one, `hearing`
-is how they hear. Below them `scheduler`, `block_manager` and `encode_queue` decide what to compute, `runner` computes
-it, and `selection`, `sampler`, `logits_processors`, `timestamps` and `beam_search` choose what follows.
+`worker` is the process and `service` its loop. `engine` chooses the model of the next step; `generation_engine`,
+`encoder_engine` and `audio_encoder` run one model. `scheduler`, `block_tables`, `block_manager` and `encode_queue`
+decide what a step computes. `runner` computes it. `selection`, `sampler`, `logits_processors`, `grammar_masks`,
+`timestamps` and `beam_search` choose the next tokens.
 """

@@ -1,6 +1,6 @@
-"""A speech model in the engine: recordings to frames, as an `Encode`, and frames to the source of a `Generate`.
+"""Audio input of a speech model: log-mel frames of recordings, and frames as the source of a `Generate`.
 
-The frames go back to the HTTP side in between, which alone knows where the next window of a long recording begins.
+The frames return to the HTTP process first, because it decides where the next window of a long recording begins.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from torch import Tensor
 from models.batch import AudioBatch
 from models.kv_cache import KVCache
 from models.layers.log_mel import HOP_SAMPLES, WINDOW_SAMPLES, LogMel
-from server.engine.encode_queue import Text
+from server.engine.encode_queue import QueuedItem
 from server.engine.encoder_engine import EncoderEngine
 from server.engine.encoder_outputs import EncoderOutput
 from server.engine.model_limits import ModelLimits
@@ -34,7 +34,7 @@ _FLOAT_BYTES = 4
 
 
 class AudioRunner(Runner):
-    """Like `Runner`, for sources that are frames of sound. num_mels: numbers in a frame."""
+    """A `Runner` whose sources are audio frames. num_mels: values per frame."""
 
     def __init__(
         self, model: TransformerProtocol, device: torch.device, self_cache: KVCache, cross_cache: KVCache, num_mels: int
@@ -43,14 +43,14 @@ class AudioRunner(Runner):
         self.num_mels = num_mels
 
     def source_batch(self, groups: Sequence[SequenceGroup]) -> AudioBatch:
-        """Pack whole recordings, or windows of longer ones."""
+        """Ragged batch of the audio windows of some groups."""
         frames = [_floats(group.source_frames).view(-1, self.num_mels) for group in groups]
         adapters = named([group.adapter for group in groups])
         return AudioBatch(torch.cat(frames).to(self.device), tuple(len(one) for one in frames), adapters)
 
 
 class LogMelEngine(EncoderEngine):
-    """The `log_mel` requests of one model: no encoder runs, a piece of sound becomes its frames."""
+    """The `log_mel` requests of one model: computes log-mel frames of audio samples. Runs no encoder."""
 
     def __init__(self, name: str, runner: Runner, limits: ModelLimits, options: EngineOptions, num_mels: int) -> None:
         super().__init__(name, runner, limits, options)
@@ -58,33 +58,33 @@ class LogMelEngine(EncoderEngine):
 
     def _refusal(self, message: Encode) -> tuple[FailureCode, str]:
         if not message.items or message.task != "log_mel":
-            return "engine_error", "there is no sound to hear"
+            return "engine_error", "the request has no audio samples, or its task is not log_mel"
         longest = 2 * self.limits.source_tokens * HOP_SAMPLES + WINDOW_SAMPLES
         for item in message.items:
             samples, rest = divmod(len(item.samples), _FLOAT_BYTES)
             if rest or not WINDOW_SAMPLES <= samples <= longest:
                 return (
                     "engine_error",
-                    f"a sound of {len(item.samples)} bytes; from {WINDOW_SAMPLES} to {longest} samples",
+                    f"{len(item.samples)} bytes of audio; {WINDOW_SAMPLES} to {longest} float32 samples are allowed",
                 )
         return "engine_error", ""
 
     @torch.inference_mode()
-    def _run(self, texts: list[Text]) -> list[EncoderOutput]:
-        sounds = [_floats(request.message.items[index].samples).to(self.runner.device) for request, index in texts]
-        return [EncoderOutput(self._log_mel(sound).cpu().numpy()) for sound in sounds]
+    def _run(self, texts: list[QueuedItem]) -> list[EncoderOutput]:
+        samples = [_floats(request.message.items[index].samples).to(self.runner.device) for request, index in texts]
+        return [EncoderOutput(self._log_mel(one).cpu().numpy()) for one in samples]
 
 
 def warm_up_messages(name: str, request_id: int, limits: ModelLimits, start: list[int]) -> tuple[Generate, Encode]:
-    """Silence, for a model to warm up on. Takes the ids `request_id` and `request_id - 1`."""
+    """Requests with silent audio to warm up a model. Their ids are `request_id` and `request_id - 1`."""
     params = GenerationParams(do_sample=True, top_k=5)
-    sound = EncodeItem([], samples=bytes(_FLOAT_BYTES * WINDOW_SAMPLES))
+    item = EncodeItem([], samples=bytes(_FLOAT_BYTES * WINDOW_SAMPLES))
     return (
         Generate(name, params, [], [GenerateRow(request_id, 3, 0, start)], frames=bytes(limits.frame_bytes)),
-        Encode(request_id - 1, name, "log_mel", [sound]),
+        Encode(request_id - 1, name, "log_mel", [item]),
     )
 
 
 def _floats(values: bytes) -> Tensor:
-    """[n], float32, from bytes that came over the wall."""
+    """[n], float32, from the bytes of a message."""
     return torch.from_numpy(np.frombuffer(values, dtype="<f4").astype(np.float32))

@@ -1,12 +1,10 @@
-"""Diverse beam search: groups of beams that search one after the other, each away from those before it.
+"""Diverse beam search: groups of beams that are advanced one after the other and penalised for equal tokens.
 
-Vijayakumar et al. 2018, arXiv:1610.02424, algorithm 1 with Hamming diversity: at every step a token loses
-`diversity_penalty` for each beam of an earlier group that has just taken it. What it lost stays in the beam's sum and
-so in its score. Each group is a `BeamSearch` of its own, with hypotheses of its own; together they are one, over one
-set of rows. Knows log-probabilities and tokens, no model.
+Source: Vijayakumar et al. 2018, arXiv:1610.02424, algorithm 1 with Hamming diversity. At every step a token loses
+`diversity_penalty` for each beam of an earlier group that has just taken it. The penalty stays in the score of the
+beam. Each group is a `BeamSearch` with its own hypotheses. Imports no torch.
 
-The penalty is subtracted from what logits processors leave. Where only one token may follow, as when it is forced,
-there is nothing to be diverse about, and it costs nothing.
+The penalty is subtracted after the logits processors. It does not apply where only one token is possible.
 """
 
 from __future__ import annotations
@@ -22,7 +20,7 @@ from server.ipc.params import GenerationParams
 
 
 def make_search(params: GenerationParams, max_new_tokens: int, end_ids: frozenset[int]) -> BeamSearch | None:
-    """The search that a request asks for; None without beams."""
+    """The beam search of a request, or None if `num_beams` is 1."""
     if params.num_beams == 1:
         return None
     if params.num_beam_groups == 1:
@@ -39,9 +37,10 @@ def make_search(params: GenerationParams, max_new_tokens: int, end_ids: frozense
 
 
 class GroupSearch(BeamSearch):
-    """`num_beams` beams in `num_groups` groups of equal size, which divide them.
+    """Diverse beam search with `num_groups` groups of `num_beams / num_groups` beams.
 
-    running: beams of the groups that are not done, group by group. finished: the best hypotheses of all groups.
+    running: beams of the groups that are not done, group by group.
+    finished: best hypotheses of all groups.
     """
 
     def __init__(
@@ -61,16 +60,16 @@ class GroupSearch(BeamSearch):
         self.groups = [
             BeamSearch(size, max_new_tokens, end_ids, length_penalty, early_stopping) for _ in range(num_groups)
         ]
-        # No more tokens than the earlier groups have beams can fall behind others in a row.
+        # At most as many tokens of a row are penalised as the earlier groups have beams.
         self.num_candidates = self.groups[0].num_candidates + num_beams - size
 
     @property
     def shape(self) -> Hashable:
-        """Groups search one after the other: no two requests together."""
+        """Unique, so that no other search is advanced together with this one: its groups run one after the other."""
         return id(self)
 
     def advance(self, log_probs: Float32s, token_ids: Ids, describe: Describe | None = None) -> list[int]:
-        """One step of every group that is not done: see `BeamSearch.advance`."""
+        """One step of each group that is not done. Arguments as in `BeamSearch.advance`."""
         assert not self.done and log_probs.shape[0] == len(self.running)
         for group in self.groups:
             group.stop_texts = self.stop_texts
@@ -86,7 +85,7 @@ class GroupSearch(BeamSearch):
             candidates = self._diverse(log_probs[rows], token_ids[rows], taken, group.num_candidates)
             own = group.advance(*candidates, _shifted(describe, first_row))
             parents.append([first_row + parent for parent in own])
-            # At the last step no beam goes on, but each has taken its token.
+            # At the length limit no beam continues, but each has taken a token.
             taken.update(beam.tokens[-1] for beam in group.running if beam.is_possible or is_last)
         self.length += 1
         self.finished = self._keep_best([beam for group in self.groups for beam in group.finished])
@@ -96,7 +95,7 @@ class GroupSearch(BeamSearch):
         return [parent for _, own in going_on for parent in own]
 
     def _diverse(self, log_probs: Float32s, token_ids: Ids, taken: Counter[int], count: int) -> tuple[Float32s, Ids]:
-        """A group's best `count` candidates in each row, after what earlier groups took from them."""
+        """The best `count` candidates of each row after the diversity penalty. taken: tokens of earlier groups."""
         if taken:
             times = np.array([[taken[token] for token in row] for row in token_ids.tolist()], dtype=np.float32)
             has_choice = (log_probs > -np.inf).sum(axis=1, keepdims=True) > 1
@@ -108,5 +107,5 @@ class GroupSearch(BeamSearch):
 
 
 def _shifted(describe: Describe | None, first_row: int) -> Describe | None:
-    """For rows counted from the group's own first one."""
+    """`describe` for row numbers that start at the first row of a group."""
     return describe and (lambda row, token: describe(first_row + row, token))

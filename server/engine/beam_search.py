@@ -1,21 +1,21 @@
-"""Beam search as arithmetic: candidates in, surviving beams out. Knows log-probabilities and tokens, no model.
+"""Beam search on log-probabilities: candidates in, surviving beams out. Imports no torch.
 
-Follows what `transformers` 5 does with `generate(num_beams=...)`, so that answers agree token for token:
+Gives the same tokens as `generate(num_beams=...)` of `transformers` 5:
 
-- Each step looks at the best `max(2, 1 + end ids) * num_beams` continuations of all beams together, so that enough of
-  them go on even if every beam could end. Those that do not end keep running.
-- Only the best `num_beams` continuations may become finished hypotheses; the best `num_beams` ever seen are kept.
-- A hypothesis scores `sum of log-probabilities / length ** length_penalty`, its end token counted in both.
-- `early_stopping=True` ends with the `num_beams`-th hypothesis. Otherwise the search ends when the best running beam
-  cannot beat the worst kept hypothesis: judged at its present length (`False`), or, when long answers are favoured,
-  at the longest possible one (`"never"`).
+- Each step considers the best `max(2, 1 + end ids) * num_beams` continuations of all beams together, so that enough of
+  them do not end. Continuations without an end token keep running.
+- Only the best `num_beams` continuations may become finished hypotheses. The best `num_beams` hypotheses are kept.
+- The score is `sum of log-probabilities / length ** length_penalty`; both include the end token.
+- `early_stopping=True` ends the search with the `num_beams`-th hypothesis. Otherwise it ends when the best running beam
+  cannot beat the worst kept hypothesis: at its present length (`False`), or at the maximum length if the length penalty
+  favours long answers (`"never"`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,19 +26,22 @@ from server.ipc.messages import TokenLogprob
 Float32s = NDArray[np.float32]
 Ids = NDArray[np.int64]
 Describe = Callable[[int, int], TokenLogprob]
-"""From (row of this step, token id) to the log-probability to report."""
+"""Maps (row of this step, token id) to the log-probability to report."""
 
 ZERO = np.float32(0.0)
 ONE = np.float32(1)
 NEVER = np.float32(-1e9)
-"""Low enough that no real sum of log-probabilities is near it, and finite, so that nothing turns into NaN."""
+"""Score of impossible beams: far below any real score, and finite, so that sums do not become NaN."""
 
 
 @dataclass(slots=True)
 class Beam:
-    """New tokens with their summed log-probability (running) or final score (finished).
+    """One hypothesis.
 
-    is_possible: false for what only fills a place, where fewer tokens may follow than there are beams.
+    tokens: new tokens.
+    score: sum of log-probabilities of a running beam, final score of a finished one.
+    logprobs: log-probabilities to report, one for each token; empty if not requested.
+    is_possible: False for a beam that only fills a row, if there are fewer possible tokens than beams.
     """
 
     tokens: list[int] = field(default_factory=list)
@@ -47,11 +50,28 @@ class Beam:
     is_possible: bool = True
 
 
-class BeamSearch:
-    """One group of beams, from its first new token on.
+class _Candidates(NamedTuple):
+    """The best continuations of all beams of a search, best first.
 
-    end_ids: tokens that end a hypothesis. max_new_tokens ends every hypothesis. stop_texts: ends those that complete a
-    stop string; set before the first step, or None.
+    totals: [candidates], float32, sums of log-probabilities.
+    rows, tokens: row of the parent beam and new token of each candidate.
+    ends: whether the candidate ends its hypothesis.
+    """
+
+    totals: Float32s
+    rows: list[int]
+    tokens: list[int]
+    ends: list[bool]
+
+
+class BeamSearch:
+    """One beam search.
+
+    num_beams: number of beams.
+    max_new_tokens: length at which every hypothesis ends.
+    end_ids: tokens that end a hypothesis.
+    length_penalty, early_stopping: see the module.
+    stop_texts: ends hypotheses that contain a stop string. Set before the first step, or None.
     """
 
     stop_texts: StopTexts | None = None
@@ -70,7 +90,7 @@ class BeamSearch:
         self.length_penalty = length_penalty
         self.early_stopping = early_stopping
         self.num_candidates = max(2, 1 + len(end_ids)) * num_beams
-        """How many continuations of each row `advance` needs to see (fewer only if the vocabulary has no more)."""
+        """Candidates per row that `advance` needs; fewer only if the vocabulary is smaller."""
         self.running: list[Beam] = [Beam()]
         self.finished: list[Beam] = []
         self.length = 0
@@ -78,55 +98,49 @@ class BeamSearch:
         self._agreed = 0
 
     def advance(self, log_probs: Float32s, token_ids: Ids, describe: Describe | None = None) -> list[int]:
-        """One step. Returns the parent row of each beam that now runs; its token is the last of `running[i].tokens`.
+        """Advance the search by one token.
 
-        log_probs: [rows, candidates], float32, falling in each row: the best continuations of each running beam, after
-            logits processors. One row at the first step, `num_beams` after it.
-        token_ids: [rows, candidates], int64: which tokens they are.
-        describe: asked for each token that survives, if its log-probability is to be reported.
+        log_probs: [rows, candidates], float32, falling in each row: best continuations of each running beam, after
+            logits processors. One row in the first step, `num_beams` later.
+        token_ids: [rows, candidates], int64: tokens of the candidates.
+        describe: called for each surviving token if log-probabilities are reported, else None.
+        Returns the parent row of each running beam; its new token is the last of `running[i].tokens`.
         """
         return _advance_equals([self], log_probs[None], token_ids[None], [describe])[0]
 
     @property
     def shape(self) -> Hashable:
-        """Equal for searches that `advance_together` can take together."""
+        """Equal for searches that `advance_together` can advance together."""
         return len(self.running), self.num_beams, self.num_candidates, self.length == 0
 
-    def _take(
-        self,
-        totals: Float32s,
-        rows: list[int],
-        tokens: list[int],
-        ends: list[bool],
-        going_on: Float32s,
-        survivors: list[int],
-        describe: Describe | None,
-    ) -> list[int]:
-        """Become what the best candidates make of the beams. totals, rows, tokens, ends: of each candidate, best first;
-        going_on: the totals, low where they end; survivors: which candidates run on."""
+    def _select(self, candidates: _Candidates, survivors: list[int], describe: Describe | None) -> list[int]:
+        """Replace the beams by their best continuations. survivors: indices of the candidates that keep running.
 
-        def child(candidate: int, total: np.float32, penalty: np.float32 = ONE) -> Beam:
-            row, token = rows[candidate], tokens[candidate]
+        Returns the parent row of each running beam.
+        """
+
+        def child(index: int, total: np.float32, penalty: np.float32 = ONE) -> Beam:
+            row, token = candidates.rows[index], candidates.tokens[index]
             parent = old[row]
             logprobs = [*parent.logprobs, describe(row, token)] if describe is not None else []
             return Beam([*parent.tokens, token], total / penalty, logprobs, bool(total > NEVER / 2))
 
-        old = self.running
-        candidates = [i for i in range(min(self.num_beams, len(ends))) if ends[i]]
-        if candidates:
+        old, totals, ends = self.running, candidates.totals, candidates.ends
+        ended = [i for i in range(min(self.num_beams, len(ends))) if ends[i]]
+        if ended:
             penalty = self._penalty(self.length)
-            newly = [child(i, totals[i], penalty) for i in candidates]
+            newly = [child(i, totals[i], penalty) for i in ended]
             self.finished = self._keep_best([*self.finished, *(beam for beam in newly if beam.score >= NEVER)])
-        self.running = [child(i, going_on[i]) for i in survivors]
+        self.running = [child(i, totals[i] + NEVER if ends[i] else totals[i]) for i in survivors]
         self.done = all(ends) or not self._may_improve()
-        return [rows[i] for i in survivors]
+        return [candidates.rows[i] for i in survivors]
 
     def ends(self, tokens: Sequence[int], token: int) -> bool:
-        """Whether a hypothesis ends with `token` after `tokens`, whatever its length."""
+        """Whether `token` after `tokens` ends a hypothesis, apart from the length limit."""
         return token in self.end_ids or (self.stop_texts is not None and self.stop_texts.ends(tokens, token))
 
     def _may_improve(self) -> bool:
-        """Whether going on can still change the finished hypotheses, as far as `early_stopping` wants to know."""
+        """Whether further steps can still improve the finished hypotheses, as judged by `early_stopping`."""
         if len(self.finished) < self.num_beams:
             return bool(self.running[0].score > -np.inf)
         if self.early_stopping is True:
@@ -143,9 +157,9 @@ class BeamSearch:
         return sorted(beams, key=lambda beam: -beam.score)[: self.num_beams]
 
     def agreed_prefix(self) -> list[int]:
-        """The tokens that the best answer is now certain to start with; grows and never shrinks.
+        """The tokens with which the best hypothesis is certain to begin. Grows from step to step and never shrinks.
 
-        That is what the running beams and the best finished hypothesis share: no other finished one can come first.
+        It is the common prefix of the running beams and the best finished hypothesis; other finished ones cannot win.
         """
         if self.done:
             self._agreed = len(self.finished[0].tokens) if self.finished else self._agreed
@@ -160,7 +174,7 @@ class BeamSearch:
         return texts[0][: self._agreed]
 
     def agreed_logprobs(self) -> list[TokenLogprob]:
-        """Beside `agreed_prefix`, one for each of its tokens, if they are kept at all."""
+        """Log-probabilities of the tokens of `agreed_prefix`; empty if they are not reported."""
         prefix = self.agreed_prefix()
         for beam in (*self.finished[:1], *self.running):
             if beam.tokens[: len(prefix)] == prefix:
@@ -168,9 +182,9 @@ class BeamSearch:
         return []
 
     def hypotheses(self, count: int) -> list[Beam]:
-        """The best answers, best first; at least one, and fewer than `count` where no more are possible.
+        """The best hypotheses, best first: at least one, and at most `count`.
 
-        Of a search that was cut short, running beams count as they stand.
+        If the search was interrupted, running beams count as hypotheses of their present length.
         """
         answers = self.finished
         if not (self.done and self.finished):
@@ -183,12 +197,14 @@ class BeamSearch:
 def advance_together(
     searches: Sequence[BeamSearch], log_probs: Float32s, token_ids: Ids, describe: Sequence[Describe | None]
 ) -> list[list[int]]:
-    """`BeamSearch.advance` for searches of equal `shape`, in as many calls of numpy as one takes.
+    """Advance searches of equal `shape` with the same number of numpy calls as a single one needs.
 
-    log_probs, token_ids: [searches, rows, candidates]; describe: of each.
+    log_probs: [searches, rows, candidates], float32. token_ids: the same shape, int64.
+    describe: one for each search, or None.
+    Returns for each search the result of `BeamSearch.advance`.
     """
     if len(searches) == 1:
-        # Which may have a way of its own, as one of groups has.
+        # `GroupSearch` overrides `advance`.
         return [searches[0].advance(log_probs[0], token_ids[0], describe[0])]
     return _advance_equals(searches, log_probs, token_ids, describe)
 
@@ -199,7 +215,7 @@ def _advance_equals(
     first, (count, num_rows, width) = searches[0], log_probs.shape
     assert num_rows == len(first.running) and not any(search.done for search in searches)
     if first.length == 0:
-        # All beams begin as the same text. All but one start hopeless, or they would stay the same for ever.
+        # All beams begin with the same text. All but the first start with score NEVER, so that they become different.
         parents = np.zeros(first.num_beams, dtype=np.int64)
         scores = np.full((count, first.num_beams), NEVER, dtype=np.float32)
         scores[:, 0] = 0.0
@@ -220,9 +236,7 @@ def _advance_equals(
         ends.append(
             [at_limit or search.ends(texts[row], token) for row, token in zip(its_rows, its_tokens, strict=True)]
         )
-    going_on = np.where(np.array(ends), totals + NEVER, totals)
-    survivors = np.argsort(-going_on, axis=1, kind="stable")[:, : first.num_beams].tolist()
-    return [
-        search._take(*found)
-        for search, *found in zip(searches, totals, own_rows, tokens, ends, going_on, survivors, describe, strict=True)
-    ]
+    running_totals = np.where(np.array(ends), totals + NEVER, totals)
+    survivors = np.argsort(-running_totals, axis=1, kind="stable")[:, : first.num_beams].tolist()
+    candidates = map(_Candidates, totals, own_rows, tokens, ends)
+    return [search._select(*found) for search, *found in zip(searches, candidates, survivors, describe, strict=True)]

@@ -1,11 +1,11 @@
-"""Who owns which block of a KV pool: allocate, share, copy on write, release, find again. Holds numbers, no tensors.
+"""Allocator of the blocks of a KV pool: allocate, share, copy on write, release, find by key. Holds no tensors.
 
-Blocks are counted by reference: beams share the blocks of their common past, and a shared block is copied only when one
-of its owners is about to write into it (PagedAttention, Kwon et al. 2023, arXiv:2309.06180, section 4.4).
-`free_blocks + used_blocks == num_blocks` holds after every call. Does not know sequences, only their block tables.
+Blocks have reference counts: beams share the blocks of their common tokens, and a shared block is copied only before
+one of its owners writes into it (PagedAttention, Kwon et al. 2023, arXiv:2309.06180, section 4.4).
+`free_blocks + used_blocks == num_blocks` holds after every call.
 
-A block whose content was published under a key can be found by it, while it is owned and after: free blocks keep their
-content until they are needed, those without a key first, then those that were released the longest time ago.
+A block that was published under a key can be found by the key, also after its release. Free blocks keep their content
+until they are allocated again: first blocks without a key, then the blocks released longest ago.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from itertools import islice, takewhile
 
 
 class OutOfBlocks(RuntimeError):
-    """More blocks were asked for than are free: the caller did not look first."""
+    """More blocks were requested than are free. A bug of the caller, which has to check first."""
 
 
 class BlockManager:
@@ -28,7 +28,7 @@ class BlockManager:
         self._free = list(range(num_blocks - 1, -1, -1))
         self._references = [0] * num_blocks
         self._kept: dict[int, None] = {}
-        """Free blocks with a key, in the order in which they will be given up."""
+        """Free blocks with a key, in the order in which they will be reused."""
         self._block_of: dict[bytes, int] = {}
         self._key_of: dict[int, bytes] = {}
 
@@ -41,17 +41,17 @@ class BlockManager:
         return self.num_blocks - self.free_blocks
 
     def blocks_for(self, tokens: int) -> int:
-        """Blocks that so many tokens take."""
+        """Number of blocks for a number of tokens."""
         return -(-tokens // self.block_size)
 
     def references(self, block: int) -> int:
-        """How many block tables hold a block; 0 for a free one."""
+        """Number of block tables that hold a block; 0 for a free block."""
         return self._references[block]
 
     def allocate(self, count: int) -> list[int]:
-        """Take free blocks. Raises OutOfBlocks, and takes none, when there are not enough."""
+        """Allocate free blocks. Raises OutOfBlocks, without allocating any, if too few are free."""
         if count > self.free_blocks:
-            raise OutOfBlocks(f"{count} KV blocks wanted, {self.free_blocks} of {self.num_blocks} are free")
+            raise OutOfBlocks(f"{count} KV blocks requested, {self.free_blocks} of {self.num_blocks} are free")
         if count > len(self._free):
             self.forget(list(islice(self._kept, count - len(self._free))))
         blocks = [self._free.pop() for _ in range(count)]
@@ -60,7 +60,7 @@ class BlockManager:
         return blocks
 
     def share(self, blocks: Sequence[int]) -> list[int]:
-        """One more owner for each block, which somebody owns or `find` has found. Returns a table for that owner."""
+        """Add an owner to each block, which is in use or was returned by `find`. Returns the owner's block table."""
         for block in blocks:
             assert self._references[block] > 0 or block in self._kept, f"block {block} is free and cannot be shared"
             self._kept.pop(block, None)
@@ -68,14 +68,14 @@ class BlockManager:
         return list(blocks)
 
     def release(self, blocks: Sequence[int]) -> list[int]:
-        """One owner less for each block. Returns those that nobody owns any more, now free."""
+        """Remove an owner from each block. Returns the blocks that became free."""
         freed = []
         for block in blocks:
             assert self._references[block] > 0, f"block {block} is released more often than it was taken"
             self._references[block] -= 1
             if self._references[block] == 0:
                 freed.append(block)
-        # A block is of no use without those before it: the last one of a text is given up first.
+        # A block is useless without the blocks before it, so the last block of a text is reused first.
         for block in reversed(freed):
             if block in self._key_of:
                 self._kept[block] = None
@@ -84,14 +84,14 @@ class BlockManager:
         return freed
 
     def publish(self, block: int, key: bytes) -> None:
-        """Let an owned block, filled for good, be found by what it holds. Of blocks that hold the same the first is."""
+        """Make a full block in use findable by a key. Of blocks with the same key only the first is entered."""
         assert self._references[block] > 0, f"block {block} is free and holds nothing"
         if key not in self._block_of and block not in self._key_of:
             self._block_of[key] = block
             self._key_of[block] = key
 
     def find(self, keys: Iterable[bytes]) -> list[int]:
-        """The blocks of the leading keys, as far as all of them are there. They stay free until `share` takes them."""
+        """Blocks of the leading keys, up to the first missing one. Free blocks stay free until `share`."""
         blocks = (self._block_of.get(key) for key in keys)
         return [block for block in takewhile(lambda block: block is not None, blocks) if block is not None]
 
@@ -99,7 +99,7 @@ class BlockManager:
         return block in self._key_of
 
     def forget(self, blocks: Iterable[int]) -> None:
-        """Let blocks, owned or free, not be found any more."""
+        """Remove the keys of blocks, in use or free."""
         for block in blocks:
             key = self._key_of.pop(block, None)
             if key is not None:
@@ -109,9 +109,9 @@ class BlockManager:
                 self._free.append(block)
 
     def blocks_to_write(self, tables: Sequence[Sequence[int]], position: int) -> int:
-        """Free blocks that `make_writable` will take for all these tables: new ones and copies of shared ones.
+        """Number of free blocks that `make_writable` needs for all these tables: new blocks and copies of shared ones.
 
-        Exact when every owner of a shared block is among the tables, as it is for the beams of a group.
+        Exact if all owners of a shared block are among the tables, which holds for the beams of a group.
         """
         index = position // self.block_size
         written = {table[index] for table in tables if len(table) > index}
@@ -119,10 +119,10 @@ class BlockManager:
         return fresh + sum([self._references[block] - 1 for block in written])
 
     def make_writable(self, table: list[int], position: int) -> tuple[int, int] | None:
-        """Let the owner of a table write its token `position`, the next one or one that it has room for.
+        """Prepare a block table for writing the token at `position`, at most one token after its last block.
 
-        Adds a block where the table ends, and replaces a shared block by one of its own; then returns (source,
-        destination), to be copied before anything is written. Raises OutOfBlocks.
+        Appends a block if the table is full. Replaces a shared block by a new one, and returns (source, destination):
+        the caller copies the block before writing. Returns None if no copy is needed. Raises OutOfBlocks.
         """
         index = position // self.block_size
         assert index <= len(table), f"position {position} lies beyond the next block of a table of {len(table)}"

@@ -1,7 +1,6 @@
-"""Frames over the worker's end of the socket, without ever waiting for the other side unless asked to.
+"""Message frames over the worker's end of the socket, without blocking.
 
-Knows frames and bytes. What does not fit the socket's buffer is kept and goes first next time, so that a frame is never
-cut, however little of it could be written at once.
+Bytes that do not fit the socket buffer are kept and sent first next time, so that frames stay whole.
 """
 
 from __future__ import annotations
@@ -18,29 +17,30 @@ from server.ipc.messages import (
 )
 
 MAX_UNSENT_BYTES = 64 << 20
-"""With more than this unread on the other side, `send` waits: better late than out of memory."""
+"""With more unsent bytes, `send` blocks, so that the worker does not run out of memory."""
 _CHUNK_BYTES = 1 << 18
 
 
 class ConnectionClosed(Exception):
-    """The other side is gone."""
+    """The HTTP process has closed the connection."""
 
 
 class Connection:
-    """A connected stream socket, made non-blocking."""
+    """A connected stream socket. The constructor makes it non-blocking."""
 
     def __init__(self, sock: socket.socket) -> None:
         sock.setblocking(False)
         self._socket = sock
         self._received = bytearray()
-        # One buffer for ever: a new one of this size at each call is memory mapped and unmapped, 14 us.
+        # The buffer is reused: mapping and unmapping a new one of this size costs 14 us per call.
         self._chunk = memoryview(bytearray(_CHUNK_BYTES))
         self._unsent = bytearray()
 
     def receive(self, timeout_seconds: float) -> list[ToWorker]:
-        """All whole messages that have come; waits at most so long for the first byte, and sends what is unsent.
+        """Read all complete messages, and send unsent bytes.
 
-        Raises ConnectionClosed, and msgspec.DecodeError for bytes that are no message.
+        timeout_seconds: maximum time to wait for the first byte.
+        Raises ConnectionClosed, and msgspec.DecodeError for an invalid message.
         """
         writers = [self._socket] if self._unsent else []
         readable, writable, _ = select.select([self._socket], writers, [], timeout_seconds)
@@ -51,7 +51,7 @@ class Connection:
         return self._messages()
 
     def send(self, message: Message) -> None:
-        """Send a frame, or keep what does not fit now. Raises ConnectionClosed."""
+        """Send a message. Bytes that do not fit the socket buffer are sent later. Raises ConnectionClosed."""
         self._unsent += encode_frame(message)
         self._flush()
         while len(self._unsent) > MAX_UNSENT_BYTES:
@@ -59,7 +59,7 @@ class Connection:
             self._flush()
 
     def drain(self, timeout_seconds: float) -> None:
-        """Wait until everything is sent, at most so long for each piece."""
+        """Wait until all bytes are sent. timeout_seconds: maximum time without progress."""
         while self._unsent:
             if not select.select([], [self._socket], [], timeout_seconds)[1]:
                 return

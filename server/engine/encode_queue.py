@@ -1,4 +1,4 @@
-"""Texts waiting for an encoder. Requests take turns text by text, so that a large list never blocks a small one."""
+"""Queue of encoder texts. Requests take turns text by text, so that a large request does not block a small one."""
 
 from __future__ import annotations
 
@@ -8,7 +8,12 @@ from server.ipc.messages import Encode, EncodeItem
 
 
 class EncodeRequest:
-    """One `Encode`: which of its texts wait, and how many answers it still owes. adapter: as in `sequence.Request`."""
+    """One `Encode` in the engine.
+
+    adapter: name of the adapter, empty for none.
+    next_item: index of the first item that waits.
+    unanswered: number of items without a result.
+    """
 
     def __init__(self, message: Encode, adapter: str = "") -> None:
         self.request_id = message.request_id
@@ -23,35 +28,35 @@ class EncodeRequest:
         return self.message.items[self.next_item :]
 
 
-Text = tuple[EncodeRequest, int]
+QueuedItem = tuple[EncodeRequest, int]
 """A request and the index of one of its items."""
 
 
 class EncodeQueue:
-    """Requests in the order of their turns."""
+    """Waiting requests in the order of their turns. num_waiting_tokens: tokens of all waiting items."""
 
     def __init__(self) -> None:
-        self._turns: deque[EncodeRequest] = deque()
+        self._requests: deque[EncodeRequest] = deque()
         self.num_waiting_tokens = 0
 
     def __len__(self) -> int:
-        return len(self._turns)
+        return len(self._requests)
 
     def add(self, request: EncodeRequest) -> None:
-        self._turns.append(request)
+        self._requests.append(request)
         self.num_waiting_tokens += sum(item.num_tokens for item in request.waiting_items)
 
     def remove(self, request: EncodeRequest) -> None:
-        """Forget what of a request still waits; nothing happens if nothing does."""
-        if request in self._turns:
-            self._turns.remove(request)
+        """Remove the waiting items of a request, if it has any."""
+        if request in self._requests:
+            self._requests.remove(request)
             self.num_waiting_tokens -= sum(item.num_tokens for item in request.waiting_items)
 
-    def take(self, budget: int) -> list[Text]:
-        """The texts of the next step, shortest first: at most `budget` tokens, or one text that is longer."""
-        taken: list[Text] = []
-        while self._turns:
-            request = self._turns[0]
+    def take(self, budget: int) -> list[QueuedItem]:
+        """Take the items of the next step, shortest first: at most `budget` tokens, or a single longer item."""
+        taken: list[QueuedItem] = []
+        while self._requests:
+            request = self._requests[0]
             index = request.next_item
             tokens = request.message.items[index].num_tokens
             if taken and tokens > budget:
@@ -60,7 +65,7 @@ class EncodeQueue:
             budget -= tokens
             self.num_waiting_tokens -= tokens
             request.next_item += 1
-            self._turns.popleft()
+            self._requests.popleft()
             if request.next_item < len(request.message.items):
-                self._turns.append(request)
-        return sorted(taken, key=lambda text: text[0].message.items[text[1]].num_tokens)
+                self._requests.append(request)
+        return sorted(taken, key=lambda item: item[0].message.items[item[1]].num_tokens)

@@ -1,7 +1,4 @@
-"""One encoder in the engine: texts in, vectors or logits out. Knows queue and runner, no pools of blocks.
-
-Times are seconds of time.monotonic().
-"""
+"""One encoder in the engine: computes vectors or logits of texts. Times are seconds of time.monotonic()."""
 
 from __future__ import annotations
 
@@ -12,7 +9,7 @@ import numpy as np
 import torch
 
 from models.layers.sentence_head import SentenceHead
-from server.engine.encode_queue import EncodeQueue, EncodeRequest, Text
+from server.engine.encode_queue import EncodeQueue, EncodeRequest, QueuedItem
 from server.engine.encoder_outputs import EncoderOutput, encoder_outputs
 from server.engine.events import NOT_FINITE, STEP_FAILED, TIMED_OUT, EngineEvents, StepFailed
 from server.engine.model_limits import ModelLimits
@@ -29,7 +26,12 @@ from server.ipc.messages import (
 
 
 class EncoderEngine:
-    """The `Encode` requests of one model. sentence: how it makes one vector of a text; the mean without it."""
+    """The `Encode` requests of one model.
+
+    name: name of the model. runner: computes hidden states. limits: limits of the model.
+    options: limits of a step.
+    sentence: pooling and dense layers of the checkpoint for one vector per text; None means mean pooling.
+    """
 
     def __init__(
         self,
@@ -52,7 +54,7 @@ class EncoderEngine:
         return len(self.queue) > 0
 
     def add(self, message: Encode, events: EngineEvents) -> list[EncodeRequest]:
-        """Queue the texts. Returns the request if it waits; one that can never run has failed already."""
+        """Queue the items. Returns the queued request; an invalid one fails at once."""
         request = EncodeRequest(message, message.model if message.model != self.name else "")
         code, reason = self._refusal(message)
         if reason:
@@ -64,44 +66,44 @@ class EncoderEngine:
 
     def _refusal(self, message: Encode) -> tuple[FailureCode, str]:
         if not message.items:
-            return "engine_error", "there are no texts"
+            return "engine_error", "the request has no texts"
         for item in message.items:
             if not item.token_ids or min(item.token_ids) < 0 or max(item.token_ids) >= self.limits.source_vocab_size:
                 return "engine_error", f"a text is empty or outside the vocabulary of {self.limits.source_vocab_size}"
             if item.token_type_ids is not None and len(item.token_type_ids) != len(item.token_ids):
-                return "engine_error", "a text has another number of token types than of tokens"
+                return "engine_error", "the number of token types differs from the number of tokens"
             if message.task == "fill_mask" and item.mask_index not in range(len(item.token_ids)):
-                return "engine_error", "a text has no place for the mask"
+                return "engine_error", "mask_index is outside of the text"
             if len(item.token_ids) > self.limits.source_tokens:
                 tokens, limit = len(item.token_ids), self.limits.source_tokens
                 return "request_too_large", f"a text of {tokens} tokens exceeds the limit of {limit}"
         if message.top_k < 1 or not all(0 <= word < self.limits.source_vocab_size for word in message.target_ids):
-            return "engine_error", "words to fill in are asked for that do not exist"
+            return "engine_error", "top_k is below 1 or a target id is outside the vocabulary"
         return "engine_error", ""
 
     def step(self, events: EngineEvents, is_shared: bool = False) -> StepTiming | None:
-        """Encode some texts if any wait; fewer when the device is shared with requests that decode.
+        """Encode the next items, if any wait. is_shared: use the smaller limit, because a decoder runs on the device.
 
-        Raises StepFailed, its requests already told.
+        Raises StepFailed after the requests of the step have failed.
         """
         texts = self.queue.take(self.max_shared_tokens if is_shared else self.max_tokens)
         if not texts:
             return None
         started = time.monotonic()
         try:
-            readouts = self._run(texts)
+            outputs = self._run(texts)
         except Exception as error:
             for request, _ in texts:
                 self.finish(request, "engine_error", events, STEP_FAILED)
             raise StepFailed from error
-        for (request, index), readout in zip(texts, readouts, strict=True):
+        for (request, index), output in zip(texts, outputs, strict=True):
             if request.finished:
                 continue
-            if not np.isfinite(readout.values).all():
+            if not np.isfinite(output.values).all():
                 self.finish(request, "engine_error", events, NOT_FINITE)
                 continue
-            values = readout.values.astype("<f4", copy=False).tobytes()
-            events.encoded.append(Encoded(request.request_id, index, values, len(readout.values), readout.token_ids))
+            values = output.values.astype("<f4", copy=False).tobytes()
+            events.encoded.append(Encoded(request.request_id, index, values, len(output.values), output.token_ids))
             request.unanswered -= 1
             if request.unanswered == 0:
                 request.finished = True
@@ -109,8 +111,8 @@ class EncoderEngine:
         return StepTiming(self.name, "encode", time.monotonic() - started, len(texts), tokens)
 
     @torch.inference_mode()
-    def _run(self, texts: list[Text]) -> list[EncoderOutput]:
-        """What each text was asked for."""
+    def _run(self, texts: list[QueuedItem]) -> list[EncoderOutput]:
+        """The outputs of the items of one step."""
         asked = [(request.message, request.message.items[index]) for request, index in texts]
         batch = self.runner.encoder_batch(
             [item.token_ids for _, item in asked],
@@ -126,7 +128,7 @@ class EncoderEngine:
         events: EngineEvents,
         message: str = "",
     ) -> None:
-        """End a request that is not answered in full; what comes second does nothing."""
+        """End a request before all items are done. A second call does nothing."""
         if request.finished:
             return
         request.finished = True

@@ -1,6 +1,6 @@
-"""What is read off the hidden states of a batch of texts: vectors or logits, of a whole text or of each token.
+"""Computes the results of `Encode` items from hidden states: vectors or logits, per text or per token.
 
-Knows the model and what an `Encode` asks for; no queue, no events. Texts that ask for the same share one call.
+Items with equal settings are computed together.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from server.ipc.messages import Encode, EncodeItem
 
 @dataclass(frozen=True, slots=True)
 class EncoderOutput:
-    """What came of one text. values: [rows, width], float32. token_ids: the words that they are of, for `fill_mask`."""
+    """Result of one item. values: [rows, width], float32. token_ids: for `fill_mask`, tokens of the probabilities."""
 
     values: NDArray[np.float32]
     token_ids: list[int] = field(default_factory=list)
@@ -34,21 +34,29 @@ def encoder_outputs(
     asked: Sequence[tuple[Encode, EncodeItem]],
     batch: EncoderBatch,
 ) -> list[EncoderOutput]:
-    """Encode a batch of texts, and give one answer for each. sentence: how vectors are made; the mean without it."""
+    """Encode a batch of texts and compute the result of each.
+
+    model: the encoder.
+    sentence: pooling and dense layers of the checkpoint for one vector per text; None means mean pooling.
+    asked: message and item of each text, in the order of the batch.
+    batch: the ragged batch of the texts.
+    """
     items = [item for _, item in asked]
-    readings: dict[Hashable, _OutputGroup] = {}
+    output_groups: dict[Hashable, _OutputGroup] = {}
     for index, (message, _) in enumerate(asked):
-        readings.setdefault(_kind(message), _OutputGroup(model, sentence, message, items, [])).mine.append(index)
-    batch = replace(batch, output_positions=_output_positions(readings.values(), batch))
+        output_groups.setdefault(_settings_key(message), _OutputGroup(model, sentence, message, items, [])).mine.append(
+            index
+        )
+    batch = replace(batch, output_positions=_output_positions(output_groups.values(), batch))
     hidden = model.encode(batch)
     found: dict[int, EncoderOutput] = {}
-    for reading in readings.values():
-        found |= zip(reading.mine, reading.read(hidden, batch), strict=True)
+    for output_group in output_groups.values():
+        found |= zip(output_group.mine, output_group.compute(hidden, batch), strict=True)
     return [found[index] for index in range(len(asked))]
 
 
-def _kind(message: Encode) -> Hashable:
-    """Equal for requests that one call can answer."""
+def _settings_key(message: Encode) -> Hashable:
+    """Equal for requests whose outputs are computed together."""
     match message.task:
         case "embed":
             return message.task, message.pooling, message.normalize
@@ -60,20 +68,24 @@ def _kind(message: Encode) -> Hashable:
             return message.task, message.top_k, tuple(message.target_ids)
 
 
-def _output_positions(readings: Iterable[_OutputGroup], batch: EncoderBatch) -> tuple[int, ...] | None:
-    """The one token of each text that its answer is made of; None where some answer is made of more."""
+def _output_positions(output_groups: Iterable[_OutputGroup], batch: EncoderBatch) -> tuple[int, ...] | None:
+    """Position of the one token per text that its result needs; None if a result needs more tokens."""
     found: dict[int, int] = {}
-    for reading in readings:
-        positions = reading.output_positions(batch)
+    for output_group in output_groups:
+        positions = output_group.output_positions(batch)
         if positions is None:
             return None
-        found |= {index: positions[index] for index in reading.mine}
+        found |= {index: positions[index] for index in output_group.mine}
     return tuple(found[index] for index in range(len(found)))
 
 
 @dataclass(frozen=True, slots=True)
 class _OutputGroup:
-    """What texts that ask for the same share. items: all texts of the batch. mine: the numbers of those that ask."""
+    """The texts of a batch with equal settings.
+
+    message: a message with these settings.
+    items: all items of the batch. mine: indices of the items with these settings.
+    """
 
     model: TransformerProtocol
     sentence: SentenceHead | None
@@ -82,7 +94,7 @@ class _OutputGroup:
     mine: list[int]
 
     def output_positions(self, batch: EncoderBatch) -> tuple[int, ...] | None:
-        """The one token of each text of the batch that `read` reads; None if it reads more."""
+        """Position of the one token per text of the batch that `compute` needs; None if it needs more."""
         match self.message.task:
             case "embed":
                 if self.message.pooling is None and self.sentence is not None:
@@ -95,8 +107,8 @@ class _OutputGroup:
             case _:
                 return None
 
-    def read(self, hidden: Tensor, batch: EncoderBatch) -> list[EncoderOutput]:
-        """The answers of the texts that ask. hidden: what `encode` made of the batch, model dtype."""
+    def compute(self, hidden: Tensor, batch: EncoderBatch) -> list[EncoderOutput]:
+        """Results of the texts in `mine`. hidden: output of `encode` for the batch, model dtype."""
         message, mine = self.message, self.mine
         match message.task:
             case "embed":
@@ -116,37 +128,41 @@ class _OutputGroup:
             case "fill_mask":
                 adapters = [batch.adapters[index] for index in mine] if batch.adapters else []
                 masks = batch.one_of_each(hidden, self._masks())[mine]
-                return _words(self.model.logits(masks, adapters), message.top_k, message.target_ids)
+                return _top_tokens(self.model.logits(masks, adapters), message.top_k, message.target_ids)
             case "log_mel":
-                raise AssertionError("sound is not read by an encoder of texts")
+                raise AssertionError("LogMelEngine computes log_mel")
 
     def _skipped(self) -> list[int]:
         return [item.prompt_tokens for item in self.items]
 
     def _masks(self) -> tuple[int, ...]:
-        """Where each text has its mask; those that ask for something else have none."""
+        """Mask position of each text of the batch; 0 for items of other tasks."""
         return tuple(item.mask_index or 0 for item in self.items)
 
     def _tokens(self, values: Tensor, batch: EncoderBatch) -> Tensor:
-        """Of the texts that ask, one after the other. values: [tokens, ...]."""
+        """Rows of the texts in `mine`. values: [tokens of the batch, ...]."""
         return torch.cat([values[batch.offsets[index] : batch.offsets[index + 1]] for index in self.mine])
 
     def _spans(self, values: Tensor, batch: EncoderBatch) -> list[EncoderOutput]:
-        """[tokens of the texts that ask, width]: a row for each token of each text."""
+        """Split by text. values: [tokens of the texts in `mine`, width]."""
         ends = np.cumsum([batch.lengths[index] for index in self.mine])
         return [EncoderOutput(part) for part in np.split(values.float().cpu().numpy(), ends[:-1])]
 
 
 def _rows(values: Tensor) -> list[EncoderOutput]:
-    """[texts, width]: one row for each text."""
+    """One result per row. values: [texts, width]."""
     return [EncoderOutput(row[None]) for row in values.float().cpu().numpy()]
 
 
-def _words(logits: Tensor, top_k: int, targets: list[int]) -> list[EncoderOutput]:
-    """The likeliest words, of `targets` if there are any; each with its probability among all. [texts, vocab]."""
+def _top_tokens(logits: Tensor, top_k: int, targets: list[int]) -> list[EncoderOutput]:
+    """The most probable tokens of each mask.
+
+    logits: [texts, vocab]. top_k: number of tokens.
+    targets: if not empty, only these tokens are considered. Probabilities are relative to the whole vocabulary.
+    """
     scores = torch.softmax(logits.float(), dim=-1)
     if targets:
         scores = scores[:, targets]
-    values, words = (found.cpu() for found in scores.topk(min(top_k, scores.shape[1])))
-    token_ids = [[targets[word] for word in row] if targets else row for row in words.tolist()]
+    values, indices = (found.cpu() for found in scores.topk(min(top_k, scores.shape[1])))
+    token_ids = [[targets[index] for index in row] if targets else row for row in indices.tolist()]
     return [EncoderOutput(row[None], ids) for row, ids in zip(values.numpy(), token_ids, strict=True)]

@@ -1,7 +1,6 @@
-"""Everything a device does, one step at a time: whose turn it is, what came of it, what the numbers are.
+"""All models of one device: chooses the model of each step, collects its results and statistics.
 
-Single-threaded: `add` and `abort` are called between steps. Knows models by name and messages; not sockets, processes
-or checkpoints. Times are seconds of time.monotonic().
+Single-threaded: `add` and `abort` are called between steps. Times are seconds of time.monotonic().
 """
 
 from __future__ import annotations
@@ -35,17 +34,21 @@ from server.ipc.messages import (
 
 log = logging.getLogger("triptych.engine")
 
-_MOST_PAST = 64
-"""Deadlines of ended requests that may be kept beside as many as there are open ones."""
+MAX_STALE_DEADLINES = 64
+"""Deadlines of ended requests that are kept beside one for each open request, before the heap is cleaned."""
 
 
 class DeviceLost(RuntimeError):
-    """The device does not answer any more; only a new process can use it."""
+    """The device has failed; only a new process can use it."""
 
 
 @dataclass(frozen=True, slots=True)
 class ModelEngine:
-    """One loaded model: what it generates, what it encodes, or both. adapters: names that requests may use for it."""
+    """One loaded model.
+
+    generation, encoding: its engines; None if the model lacks the task.
+    adapters: names of its adapters.
+    """
 
     name: str
     generation: GenerationEngine | None = None
@@ -58,7 +61,7 @@ class ModelEngine:
 
 
 class Engine:
-    """The models of one device and their requests. epoch: the life of the worker, carried by every output."""
+    """The models of one device and their requests. epoch: number of the worker start, see `Configure`."""
 
     def __init__(self, models: dict[str, ModelEngine], device: torch.device, epoch: int = 0) -> None:
         self.models = models
@@ -76,11 +79,11 @@ class Engine:
 
     @property
     def has_work(self) -> bool:
-        """Whether `step` would do anything."""
+        """Whether `step` has anything to do."""
         return bool(self._events) or any(model.has_work for model in self.models.values())
 
     def add(self, message: Generate | Encode) -> None:
-        """Take a request in. What is wrong with it is told by the next `step`, like every other end."""
+        """Add a request. Errors are reported by the next `step`."""
         model = self._by_name.get(message.model)
         requests: Sequence[SequenceGroup | EncodeRequest] = ()
         if model is not None and isinstance(message, Generate) and model.generation is not None:
@@ -88,29 +91,29 @@ class Engine:
         elif model is not None and isinstance(message, Encode) and model.encoding is not None:
             requests = model.encoding.add(message, self._events)
         else:
-            text = "this model is not loaded, or does not do this"
+            text = f"no model {message.model!r} for this task is loaded"
             entries = message.rows if isinstance(message, Generate) else [message]
             self._events.failed += [Failed(entry.request_id, "engine_error", text) for entry in entries]
         for request in requests:
             assert model is not None
             self._requests[request.request_id] = (model, request)
             if message.deadline is not None:
-                self._remember(message.deadline, request.request_id)
+                self._add_deadline(message.deadline, request.request_id)
 
     def set_vocabulary(self, vocabulary: Vocabulary) -> None:
-        """Learn how a model's tokens are spelled, before the first request that needs to know: see `Vocabulary`."""
+        """Set the bytes of a model's tokens, see `Vocabulary`."""
         model = self.models.get(vocabulary.model)
         if model is not None and model.generation is not None:
             model.generation.set_vocabulary(vocabulary.tokens)
 
     def abort(self, request_id: int) -> None:
-        """Forget a request and free its blocks; unknown ids are ignored, nothing answers."""
+        """Drop a row or an `Encode` and free its blocks. Unknown ids are ignored. No event is recorded."""
         self._end(request_id, "abort")
 
     def step(self) -> StepOutput | None:
-        """Let one model do one step. Returns what happened since the last call; None if nothing did.
+        """Run one step of one model. Returns all events since the last call, or None.
 
-        Raises DeviceLost, after which the engine is of no use.
+        Raises DeviceLost; the engine cannot be used after it.
         """
         self._expire(time.monotonic())
         busy = {name for name, model in self.models.items() if model.has_work}
@@ -122,13 +125,13 @@ class Engine:
                 if timing is not None:
                     self._timings.append(timing)
             except StepFailed as error:
-                log.exception("a step of %s failed; its requests are told", name)
+                log.exception("a step of %s failed; its requests get an error", name)
                 self._recover(error)
             self._turns.charge(name, time.monotonic() - started)
         return self._output()
 
     def _step(self, model: ModelEngine) -> StepTiming | None:
-        """GenerationEngine and encoding of one model take turns."""
+        """One step of a model; generation and encoding alternate."""
         generation, encoding = model.generation, model.encoding
         encode_first = model.name not in self._encoded_last
         if (
@@ -145,7 +148,7 @@ class Engine:
         return any(m.generation is not None and bool(m.generation.scheduler.running) for m in self.models.values())
 
     def _recover(self, error: Exception) -> None:
-        """Go on if the device still answers: out of memory passes, a fault of the device does not."""
+        """Release cached GPU memory after an error. Raises DeviceLost if the device does not respond."""
         if self.device.type != "cuda":
             return
         try:
@@ -154,10 +157,10 @@ class Engine:
         except RuntimeError as second:
             raise DeviceLost(str(second)) from error
 
-    def _remember(self, deadline: float, request_id: int) -> None:
+    def _add_deadline(self, deadline: float, request_id: int) -> None:
         heapq.heappush(self._deadlines, (deadline, request_id))
-        # Requests end long before their deadlines; those that have ended are forgotten once there are too many.
-        if len(self._deadlines) > 2 * len(self._requests) + _MOST_PAST:
+        # Most requests end long before their deadlines. Deadlines of ended requests are removed when there are many.
+        if len(self._deadlines) > 2 * len(self._requests) + MAX_STALE_DEADLINES:
             self._deadlines = [entry for entry in self._deadlines if entry[1] in self._requests]
             heapq.heapify(self._deadlines)
 
@@ -187,7 +190,7 @@ class Engine:
         return StepOutput(self.epoch, events.tokens, events.finished, events.encoded, events.failed, events.prompts)
 
     def stats(self) -> Stats:
-        """The heartbeat: how things stand, and what was counted since the last one."""
+        """The heartbeat message: current state, and counters since the last one."""
         generations = [model.generation for model in self.models.values() if model.generation is not None]
         encodings = [model.encoding for model in self.models.values() if model.encoding is not None]
         schedulers = [generation.scheduler for generation in generations]
@@ -236,7 +239,7 @@ class Engine:
 
 
 def device_memory(device: torch.device) -> dict[str, int]:
-    """Bytes: of this process on a CPU (`resident`), else of torch's allocator (`allocated`, `reserved`)."""
+    """Memory in bytes: `resident` of the process on a CPU, `allocated` and `reserved` of torch on a GPU."""
     if device.type == "cuda":
         return {
             "allocated": torch.cuda.memory_allocated(device),

@@ -1,4 +1,4 @@
-"""What steps bring, as it is gathered for a `StepOutput`, and how a step tells that it failed."""
+"""Events collected for the next `StepOutput`, and the error of a failed step."""
 
 from __future__ import annotations
 
@@ -7,17 +7,17 @@ from dataclasses import dataclass, field
 from server.ipc.messages import Encoded, Failed, Finished, PromptScored, Tokens
 
 TIMED_OUT = "the deadline passed before the first token"
-NOT_FINITE = "the model produced numbers that are not finite"
+NOT_FINITE = "the model computed values that are not finite"
 STEP_FAILED = "the step that computed this request failed"
 
 
 class StepFailed(RuntimeError):
-    """A step raised; the requests in it have ended, the others have not noticed."""
+    """A step raised an exception. Its requests have failed; other requests are not affected."""
 
 
 @dataclass(slots=True)
 class EngineEvents:
-    """What happened since the last `StepOutput`, in order within each kind."""
+    """Events since the last `StepOutput`, in order within each list."""
 
     prompts: list[PromptScored] = field(default_factory=list)
     tokens: list[Tokens] = field(default_factory=list)

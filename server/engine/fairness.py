@@ -1,7 +1,7 @@
 """Several models on one device: deficit round-robin (Shreedhar and Varghese 1995) on measured step time.
 
-A model whose turn it is runs steps until it has used up its quantum; one long step is paid back by missed turns. So
-busy models get equal time, however long their steps are. Knows names and seconds.
+In its turn a model runs steps until it has used up its quantum. A longer step is compensated by missed turns, so that
+busy models get equal time, however long their steps are.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ QUANTUM_SECONDS = 0.02
 
 
 class DeficitRoundRobin:
-    """Turns among names that are known from the start."""
+    """Chooses the model of the next step. names: all models. quantum_seconds: time of one turn."""
 
     def __init__(self, names: Iterable[str], quantum_seconds: float = QUANTUM_SECONDS) -> None:
         self._ring = deque(names)
@@ -21,7 +21,7 @@ class DeficitRoundRobin:
         self._quantum = quantum_seconds
 
     def pick(self, busy: Collection[str]) -> str | None:
-        """Whose step is next; None if nobody has work. Who has none saves up nothing."""
+        """Name of the model of the next step, or None. busy: models with work; the others accumulate no time."""
         for name in self._ring:
             if name not in busy:
                 self._deficit[name] = min(self._deficit[name], 0.0)
@@ -36,11 +36,11 @@ class DeficitRoundRobin:
             if name in busy and self._deficit[name] > 0:
                 return name
             self._ring.rotate(-1)
-            # A turn begins for the next one; who owes more than a quantum is passed over until it is paid.
+            # The next model's turn begins. A model that owes more than a quantum is skipped until it is paid.
             following = self._ring[0]
             if following in busy:
                 self._deficit[following] = min(self._deficit[following] + self._quantum, self._quantum)
 
     def charge(self, name: str, seconds: float) -> None:
-        """A step of this model took so long."""
+        """Subtract the duration of a step from the time of its model."""
         self._deficit[name] -= seconds

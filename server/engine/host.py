@@ -1,4 +1,4 @@
-"""What the worker asks of its system: how many cores are ours, to die with the parent, to wait idly, to take memory."""
+"""Operating system settings of the worker: signals, threads, memory allocation and the number of usable cores."""
 
 from __future__ import annotations
 
@@ -14,59 +14,60 @@ _PR_SET_PDEATHSIG = 1
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
 
 _LOADING_BYTES, _SERVING_BYTES = 1 << 20, 4 << 20
-"""Blocks of so much and more do not come from the heap."""
+"""Size from which malloc maps a block by itself instead of taking it from the heap: while loading, while serving."""
 
 _KEPT_BYTES = 8 << 20
-"""What the heap keeps of what is freed at its end while steps run."""
+"""Free bytes that the heap keeps at its end while steps run."""
 
 
 def die_with_parent() -> None:
-    """Have Linux kill this process when its parent ends, however it ends. Elsewhere the closed socket has to do."""
+    """Let Linux kill this process when its parent ends. On other systems the closed socket ends the worker."""
     if sys.platform == "linux":
         with contextlib.suppress(OSError, AttributeError):
             ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 def leave_signals_to_parent() -> None:
-    """Ctrl-C and a service manager's SIGTERM reach the whole process group; the parent drains, then tells us."""
+    """Ignore SIGINT and SIGTERM, which reach the whole process group. The parent drains and then sends `Shutdown`."""
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)
 
 
 def let_threads_sleep() -> None:
-    """Have idle OpenMP threads sleep soon instead of spinning for milliseconds. To be called before torch is imported.
+    """Let idle OpenMP threads sleep soon instead of spinning for milliseconds. Call before torch is imported.
 
-    The worker shares its cores with the HTTP process, and where a thread of a parallel region is not running, the
-    spinning of the others keeps it from running: measured on two busy cores, a step took ten times as long. The
-    operator's own choice, in the environment, stands.
+    The worker shares its cores with the HTTP process. If a thread of a parallel region is not scheduled, the spinning
+    of the others keeps it waiting: measured on two busy cores, a step took ten times as long. Settings of the operator
+    in the environment take precedence.
     """
     if not {"OMP_WAIT_POLICY", "GOMP_SPINCOUNT"} & os.environ.keys():
         os.environ["GOMP_SPINCOUNT"] = SPIN_COUNT
 
 
 def map_large_blocks() -> None:
-    """Have glibc map every block of a megabyte by itself: for loading, so that what it frees leaves no holes.
+    """Let glibc map every block of 1 MiB and more by itself. Call before loading.
 
-    Steps would put their largest blocks now into one hole and now into another, until all are in use.
+    Otherwise blocks freed by loading leave holes in the heap, and the steps fill one hole after the other.
     """
-    _keep(_LOADING_BYTES, _LOADING_BYTES)
+    _set_thresholds(_LOADING_BYTES, _LOADING_BYTES)
 
 
 def reuse_large_blocks() -> None:
-    """Loading is done: give what it has freed back, and from now on keep what a step frees for the next one.
+    """Return freed memory to the system, and let the heap keep the memory that a step frees for the next one.
 
-    Pages that are given back and taken anew at every step cost more than what is done with them, unless the blocks are
-    large: then the step takes so long that the pages do not show, while in the heap something small would sit down in
-    each hole they leave, and the heap grow by as many of them. What is larger still and always needed, logits and the
-    scratch memory of programs, has a place of its own.
+    Call after loading. Returning and mapping pages in every step costs more time than the computation on small blocks.
+    Large blocks are still mapped: their steps are long enough to hide the cost, and in the heap small blocks would
+    occupy the holes they leave, so that the heap would grow. Logits and the scratch memory of programs are larger still
+    and always needed; they are allocated once.
     """
-    _keep(_SERVING_BYTES, _KEPT_BYTES)
+    _set_thresholds(_SERVING_BYTES, _KEPT_BYTES)
 
 
-def _keep(below: int, kept: int) -> None:
-    """below: in bytes, the blocks that come from the heap. kept: how much of what is freed at its end stays there.
+def _set_thresholds(below: int, kept: int) -> None:
+    """Set the malloc thresholds and return free heap memory to the system.
 
-    What was freed so far is given back, since glibc takes even a large block from the heap where there is room for it.
+    below: blocks smaller than this many bytes come from the heap. kept: free bytes that stay at the end of the heap.
+    Free memory is returned because glibc takes even a large block from the heap if it fits.
     """
     _set_malloc(_M_MMAP_THRESHOLD, below)
     _set_malloc(_M_TRIM_THRESHOLD, kept)
@@ -75,7 +76,7 @@ def _keep(below: int, kept: int) -> None:
 
 
 def _set_malloc(option: int, size: int) -> None:
-    """Only of glibc are these the numbers; the operator's own choice, in the environment, stands."""
+    """Call glibc's `mallopt`. Settings of the operator in the environment take precedence."""
     chosen = {"MALLOC_MMAP_THRESHOLD_", "MALLOC_TRIM_THRESHOLD_", "GLIBC_TUNABLES"} & os.environ.keys()
     if sys.platform == "linux" and not chosen:
         with contextlib.suppress(OSError, AttributeError):
@@ -83,7 +84,7 @@ def _set_malloc(option: int, size: int) -> None:
 
 
 def usable_cores(root: Path = Path("/sys/fs/cgroup")) -> int:
-    """Cores that we may really use: the least of affinity and the container's CPU quota (cgroup v2, else v1)."""
+    """Number of usable cores: the smaller of CPU affinity and the container's CPU quota (cgroup v2, else v1)."""
     allowed = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     quota = _quota(root)
     return allowed if quota is None else max(1, min(allowed, round(quota)))

@@ -1,7 +1,4 @@
-"""From a checkpoint to a model in the engine: weights, KV pools, and what the HTTP side needs to know of it.
-
-Knows how much memory a model gets, not what others do with theirs.
-"""
+"""Loads a checkpoint into the engine: weights, KV pools, limits, and its description for the HTTP process."""
 
 from __future__ import annotations
 
@@ -30,7 +27,7 @@ from server.engine.scheduler import Scheduler
 from server.ipc.descriptions import (
     DType,
     EngineOptions,
-    GenerationDefaults,
+    GenerationInfo,
     ModelInfo,
     ModelSpec,
     Task,
@@ -40,7 +37,7 @@ from weights.read import WeightsError
 from weights.resolve import ResolveError
 
 UNLIMITED_TOKENS = 4096
-"""The context of a model whose positions set no limit (T5's buckets): what a client may ask for must end somewhere."""
+"""Context of a model whose positions have no limit (T5's buckets)."""
 
 ENCODE_TASKS: Mapping[Task, EncodeTask] = {
     "embed": "embed",
@@ -55,12 +52,16 @@ ProgressCallback = Callable[[int, int], None]
 
 
 class LoadError(Exception):
-    """A checkpoint that cannot be served, and no second try would help: one line for the operator."""
+    """A checkpoint cannot be served, and a restart would not help. The message is one line for the operator."""
 
 
 @dataclass(frozen=True, slots=True)
 class LoadedCheckpoint:
-    """A model with its weights in place, before it has a share of the memory for keys and values."""
+    """A model whose weights are loaded, without KV pools.
+
+    spec: the model to load. model: the loaded model. dtype: of weights and hidden states.
+    device: device of the weights. seconds: time to load.
+    """
 
     spec: ModelSpec
     model: LoadedModel
@@ -70,7 +71,7 @@ class LoadedCheckpoint:
 
     @property
     def kv_dtype(self) -> torch.dtype:
-        """Of its keys and values."""
+        """Dtype of keys and values."""
         return self.model.transformer.attention_dtype
 
     @property
@@ -83,17 +84,17 @@ class LoadedCheckpoint:
 
     @property
     def encode_tasks(self) -> list[EncodeTask]:
-        """What the encoder can be asked for, by the tasks of the model."""
+        """The `Encode` tasks of the model."""
         return [ENCODE_TASKS[task] for task in self.model.tasks if task in ENCODE_TASKS]
 
     @property
     def keys_depend_on_length(self) -> bool:
-        """Whether a token's keys depend on tokens after it, so that they are neither shared nor computed ahead."""
+        """Keys depend on the text length, so that the prefix cache and speculative decoding are impossible."""
         return self.model.config.keys_depend_on_length
 
     @property
     def num_mels(self) -> int:
-        """Numbers in a frame of the sound that the encoder hears; 0 where it reads text."""
+        """Values per audio frame of the encoder input; 0 for text."""
         encoder = self.model.config.encoder
         embedding = None if encoder is None else encoder.embedding
         return embedding.num_mels if isinstance(embedding, ConvolutionalEmbeddingConfig) else 0
@@ -104,7 +105,7 @@ class LoadedCheckpoint:
 
     @property
     def source_tokens(self) -> int:
-        """Longest text that is read whole, by an encoder or by a decoder without a head for words; 0 if none is."""
+        """Longest input of the encoder, or of a decoder without an output head; 0 for other decoders."""
         if self.model.config.encoder is None and not self.encodes:
             return 0
         limit = self.model.source_tokens if self.model.config.is_encoder_decoder else self.model.context_tokens
@@ -112,7 +113,7 @@ class LoadedCheckpoint:
 
 
 def load(spec: ModelSpec, device: torch.device, progress: ProgressCallback) -> LoadedCheckpoint:
-    """Read a checkpoint. Raises LoadError for one that cannot be served."""
+    """Load a checkpoint. progress: called with the bytes read so far and in total. Raises LoadError."""
     started = time.monotonic()
     name: str = spec.dtype
     if name == "auto":
@@ -124,7 +125,7 @@ def load(spec: ModelSpec, device: torch.device, progress: ProgressCallback) -> L
     except (ops.QuantizationUnavailable, ConfigError, WeightsError, ResolveError) as error:
         raise LoadError(f"model {spec.name!r}: {' '.join(str(error).split())}") from error
     except (torch.OutOfMemoryError, MemoryError) as error:
-        raise LoadError(f"model {spec.name!r} does not fit the memory of the device") from error
+        raise LoadError(f"model {spec.name!r} does not fit into the memory of the device") from error
     return LoadedCheckpoint(spec, model, dtype, device, time.monotonic() - started)
 
 
@@ -137,9 +138,13 @@ def pool_sizes(
     context_tokens: int,
     source_tokens: int,
 ) -> dict[str, int]:
-    """Blocks of the pool `self`, and with cross-attention of the pool `cross`, in `share_bytes` together.
+    """Number of blocks of the pool `self`, and of the pool `cross` if the model has cross-attention.
 
-    No pool is larger than full rows of the longest sequences could fill; what one pool leaves goes to the other.
+    self_layers, cross_layers: attention of each layer. dtype: dtype of keys and values.
+    options: block size and maximum number of rows.
+    share_bytes: memory for both pools, in bytes.
+    context_tokens, source_tokens: longest sequence and longest source.
+    No pool is larger than `max_batch_rows` sequences of maximum length need; the rest goes to the other pool.
     """
     layers = {"self": self_layers, "cross": cross_layers}
     longest = {"self": context_tokens, "cross": source_tokens}
@@ -157,9 +162,12 @@ def pool_sizes(
 def build(
     loaded: LoadedCheckpoint, options: EngineOptions, share_bytes: int, drafter: Drafter | None = None
 ) -> tuple[ModelEngine, ModelInfo]:
-    """Give a model its pools and its place in the engine. share_bytes: for its keys and values, if it generates.
+    """Create the KV pools and engines of a model.
 
-    Raises LoadError when that is too little to hold anything.
+    loaded: the loaded model. options: engine options.
+    share_bytes: memory for its keys and values in bytes; unused if the model does not generate.
+    drafter: proposes draft tokens, or None.
+    Returns the model's engine and its description. Raises LoadError if the memory is less than one block.
     """
     model, spec = loaded.model, loaded.spec
     config, transformer = model.config, model.transformer
@@ -177,14 +185,14 @@ def build(
             loaded.source_tokens,
         )
         if min(blocks.values()) == 0:
-            raise LoadError(f"model {spec.name!r}: kv_cache_bytes leaves it {share_bytes} bytes, less than a block")
+            raise LoadError(f"model {spec.name!r}: {share_bytes} bytes of kv_cache_bytes are less than one KV block")
         try:
             caches = {
                 name: KVCache(layers[name], count, options.block_size, loaded.kv_dtype, loaded.device)
                 for name, count in blocks.items()
             }
         except (torch.OutOfMemoryError, RuntimeError) as error:
-            raise LoadError(f"model {spec.name!r}: {share_bytes} bytes for its KV pools cannot be had") from error
+            raise LoadError(f"model {spec.name!r}: cannot allocate {share_bytes} bytes for its KV pools") from error
     reader = config.encoder if config.encoder is not None else config.decoder
     limits = ModelLimits(
         vocab_size=config.decoder.embedding.vocab_size if config.decoder is not None else 0,
@@ -215,7 +223,7 @@ def build(
 
 
 def adapter_infos(loaded: LoadedCheckpoint, base: ModelInfo) -> list[ModelInfo]:
-    """A model's adapters as models of their own: they do what their base does, in its blocks."""
+    """Descriptions of a model's adapters. base: description of the model, whose tasks and KV blocks they share."""
     return [
         replace(
             base,
@@ -259,7 +267,7 @@ def _info(loaded: LoadedCheckpoint, options: EngineOptions, blocks: dict[str, in
         kv_blocks=blocks,
         kv_bytes=kv_bytes,
         is_encoder_decoder=model.config.is_encoder_decoder,
-        generation=GenerationDefaults(**defaults),
+        generation=GenerationInfo(**defaults),
         labels=list(model.labels),
         problem_type=model.problem_type,
         normalize=sentence.normalize,
@@ -272,5 +280,5 @@ def _info(loaded: LoadedCheckpoint, options: EngineOptions, blocks: dict[str, in
 
 
 def _plain(value: object) -> object:
-    """Tuples as lists, all the way down."""
+    """Convert nested tuples to lists."""
     return [_plain(item) for item in value] if isinstance(value, tuple) else value

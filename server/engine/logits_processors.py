@@ -1,9 +1,8 @@
-"""Changes to logits before a token is chosen: biases, penalties, bans, forced tokens; each row as its settings say.
+"""Changes logits before tokens are chosen: biases, penalties, bans and forced tokens, with separate settings per row.
 
-Everything that a step bans, in all rows, is collected as (row, token) pairs and written at once; rows that ask for
-nothing cost nothing. The order is that of `transformers`, with the penalties it does not have after the one it has:
-bias, repetition, presence and frequency, allowed tokens, grammars, bans, forced tokens, suppressed tokens, times. Knows
-token ids and settings; not where logits come from or how a token is chosen.
+All bans of a step are collected as (row, token) pairs and written at once. Rows without such settings cost nothing.
+The order is that of `transformers`, with presence and frequency penalties after its repetition penalty: bias,
+repetition, presence and frequency, allowed tokens, grammars, bans, forced tokens, suppressed tokens, timestamps.
 """
 
 from __future__ import annotations
@@ -24,10 +23,12 @@ from server.ipc.params import GenerationParams
 
 @dataclass(frozen=True, slots=True)
 class ProcessorRow:
-    """One row: its settings, its limit of new tokens, the decoder's tokens so far (prompt and new ones), and how many
-    of them are new.
+    """One row of logits.
 
-    tables: what its settings say of certain tokens. grammar_state: its place in a grammar, its mask made.
+    params: settings of the request. max_new_tokens: length limit of the row.
+    tokens: tokens of the decoder, prompt included. num_generated: number of generated ones.
+    tables: token settings of the request as arrays.
+    grammar_state: position in a grammar, whose mask is computed; None without a grammar.
     """
 
     params: GenerationParams
@@ -42,12 +43,12 @@ class ProcessorRow:
         return self.tokens[len(self.tokens) - self.num_generated :]
 
 
-Busy = Sequence[tuple[int, ProcessorRow]]
-"""Rows of a step that have something to process, each with its index in the logits."""
+IndexedRows = Sequence[tuple[int, ProcessorRow]]
+"""Rows with settings that change logits, each with its index in the logits."""
 
 
 def is_needed(params: GenerationParams) -> bool:
-    """Whether these settings can ever change logits."""
+    """Whether these settings can change logits."""
     return bool(
         params.repetition_penalty != 1.0
         or params.presence_penalty
@@ -68,34 +69,35 @@ def is_needed(params: GenerationParams) -> bool:
 
 
 def takes_log_probs(row: ProcessorRow) -> bool:
-    """Whether a constant that is added to all logits of the row makes a difference to what is processed."""
+    """Whether the processed row needs log-probabilities: adding a constant to its logits would change the result."""
     return row.params.repetition_penalty != 1.0 or forced_token(row) is not None
 
 
 def process(logits: Tensor, rows: Sequence[ProcessorRow]) -> None:
-    """Change logits in place: add biases, penalise, ban, then force.
+    """Apply all processors to logits, in place.
 
-    logits: [rows, vocab], float32. Greedy and sampled rows bring raw logits, and beams bring log-probabilities at least
-    where `takes_log_probs` says so.
+    logits: [rows, vocab], float32: raw logits of greedy and sampled rows. For beams, log-probabilities in the rows for
+        which `takes_log_probs` is true.
+    rows: settings of each row.
     """
-    busy = [(index, row) for index, row in enumerate(rows) if is_needed(row.params)]
-    if not busy:
+    active = [(index, row) for index, row in enumerate(rows) if is_needed(row.params)]
+    if not active:
         return
     vocab = logits.shape[1]
-    _add_bias(logits, busy)
-    _penalise_repetition(logits, busy)
-    _penalise_counts(logits, busy)
-    _keep_allowed(logits, busy)
-    _keep_in_grammar(logits, busy)
+    _add_bias(logits, active)
+    _penalise_repetition(logits, active)
+    _penalise_counts(logits, active)
+    _keep_allowed(logits, active)
+    _keep_in_grammar(logits, active)
     banned_rows: list[int] = []
     banned_tokens: list[int] = []
     forced: list[tuple[int, int]] = []
-    for index, row in busy:
+    for index, row in active:
         token = forced_token(row)
         if token is not None:
             forced.append((index, token))
         banned = [] if token is not None else _banned(row)
-        # What may never be made stays out even where a token is forced, as the reference has it.
+        # Suppressed tokens stay banned even if one of them is forced, as in transformers.
         banned += row.params.suppress_token_ids
         banned += row.params.begin_suppress_token_ids if row.num_generated == 0 else []
         banned_tokens += [token for token in banned if token < vocab]
@@ -109,7 +111,7 @@ def process(logits: Tensor, rows: Sequence[ProcessorRow]) -> None:
         logits[where, tokens] = -torch.inf
     timed = [
         TimestampRow(index, row.params.timestamps, row.params.end_token_ids[0], row.new)
-        for index, row in busy
+        for index, row in active
         if row.params.timestamps is not None
     ]
     if timed:
@@ -117,25 +119,28 @@ def process(logits: Tensor, rows: Sequence[ProcessorRow]) -> None:
 
 
 def forced_token(row: ProcessorRow) -> int | None:
-    """The token that must come next, if the settings leave no choice. A text that breaks off has no end."""
+    """The forced next token, or None. An end token is not forced where the grammar does not accept the text."""
     may_end = row.grammar_state is None or row.grammar_state.accepts
     if row.num_generated == row.max_new_tokens - 1 and may_end and row.params.forced_eos_token_id is not None:
         return row.params.forced_eos_token_id
     return row.params.forced_bos_token_id if row.num_generated == 0 else None
 
 
-def _add_bias(logits: Tensor, busy: Busy) -> None:
-    """OpenAI API reference, `logit_bias`: the bias is added to the token's logit before anything is chosen."""
-    biased = [(index, row) for index, row in busy if row.params.logit_bias]
+def _add_bias(logits: Tensor, active: IndexedRows) -> None:
+    """Add `logit_bias` to logits (OpenAI API reference)."""
+    biased = [(index, row) for index, row in active if row.params.logit_bias]
     if not biased:
         return
     where, tokens, biases = _places(logits, [(index, row.tables.biased, row.tables.biases) for index, row in biased])
     logits[where, tokens] += biases
 
 
-def _penalise_repetition(logits: Tensor, busy: Busy) -> None:
-    """Keskar et al. 2019, arXiv:1909.05858, section 4.1: divide what is positive, multiply what is negative."""
-    penalised = [(index, row) for index, row in busy if row.params.repetition_penalty != 1.0]
+def _penalise_repetition(logits: Tensor, active: IndexedRows) -> None:
+    """Divide positive logits of seen tokens by the penalty, multiply negative ones.
+
+    Source: Keskar et al. 2019, arXiv:1909.05858, section 4.1.
+    """
+    penalised = [(index, row) for index, row in active if row.params.repetition_penalty != 1.0]
     if not penalised:
         return
     seen = []
@@ -147,14 +152,14 @@ def _penalise_repetition(logits: Tensor, busy: Busy) -> None:
     logits[where, tokens] = torch.where(values < 0, values * penalty, values / penalty)
 
 
-def _penalise_counts(logits: Tensor, busy: Busy) -> None:
-    """OpenAI API guide, "Frequency and presence penalties", over new tokens alone.
+def _penalise_counts(logits: Tensor, active: IndexedRows) -> None:
+    """Subtract `c * frequency_penalty + presence_penalty` from a token that was generated c > 0 times.
 
-    A token that was made c > 0 times loses `c * frequency_penalty + presence_penalty`.
+    Tokens of the prompt do not count. Source: OpenAI API guide, "Frequency and presence penalties".
     """
     penalised = [
         (index, row)
-        for index, row in busy
+        for index, row in active
         if row.num_generated and (row.params.presence_penalty or row.params.frequency_penalty)
     ]
     if not penalised:
@@ -168,9 +173,9 @@ def _penalise_counts(logits: Tensor, busy: Busy) -> None:
     logits[where, tokens] -= penalties
 
 
-def _keep_allowed(logits: Tensor, busy: Busy) -> None:
-    """Where tokens are allowed by name, no others are."""
-    limited = [(index, row.tables.allowed) for index, row in busy if row.params.allowed_token_ids]
+def _keep_allowed(logits: Tensor, active: IndexedRows) -> None:
+    """Ban all tokens that are not in `allowed_token_ids`, where it is set."""
+    limited = [(index, row.tables.allowed) for index, row in active if row.params.allowed_token_ids]
     if not limited:
         return
     mask = torch.full((len(limited), logits.shape[1]), -torch.inf, device=logits.device)
@@ -181,16 +186,16 @@ def _keep_allowed(logits: Tensor, busy: Busy) -> None:
     logits[torch.tensor([index for index, _ in limited], device=logits.device)] += mask
 
 
-def _keep_in_grammar(logits: Tensor, busy: Busy) -> None:
-    """Where a grammar says what may come next, nothing else does."""
+def _keep_in_grammar(logits: Tensor, active: IndexedRows) -> None:
+    """Ban the tokens that the grammar does not allow."""
     masks = [
         (n, row.grammar_state.bits)
-        for n, row in busy
+        for n, row in active
         if row.grammar_state is not None and row.grammar_state.bits is not None
     ]
     if not masks:
         return
-    # Unpacked by numpy in a twentieth of the time that torch's shifts take.
+    # numpy unpacks bits 20 times faster than shifts in torch.
     stacked = ~np.stack([bits for _, bits in masks]).view(np.uint8)
     unpacked = np.unpackbits(stacked, axis=1, count=logits.shape[1], bitorder="little").view(np.bool_)
     banned = torch.from_numpy(unpacked).to(logits.device)
@@ -202,7 +207,10 @@ def _keep_in_grammar(logits: Tensor, busy: Busy) -> None:
 
 
 def _places(logits: Tensor, entries: Sequence[tuple[int, Ids, NDArray[np.float32]]]) -> tuple[Tensor, Tensor, Tensor]:
-    """Row, token and value of every entry, side by side on the device; tokens that have no logit are left out."""
+    """Rows, tokens and values of all entries as tensors on the device. Tokens without a logit are left out.
+
+    entries: (row, token ids [n], values [n]).
+    """
     rows = np.repeat([index for index, _, _ in entries], [len(tokens) for _, tokens, _ in entries])
     tokens = np.concatenate([tokens for _, tokens, _ in entries])
     values = np.concatenate([values for _, _, values in entries])
@@ -212,7 +220,7 @@ def _places(logits: Tensor, entries: Sequence[tuple[int, Ids, NDArray[np.float32
 
 
 def _banned(row: ProcessorRow) -> list[int]:
-    """Tokens that must not come next."""
+    """Tokens that are banned as the next token of a row."""
     params = row.params
     banned: list[int] = []
     if params.no_repeat_ngram_size:
@@ -224,7 +232,7 @@ def _banned(row: ProcessorRow) -> list[int]:
         tail = list(row.tokens[max(len(row.tokens) - len(start), 0) :])
         if tail == start and (start or last not in params.end_token_ids):
             banned.append(last)
-    # Where a grammar leaves nothing but the end, that is the text.
+    # If the grammar allows only the end, the text ends before `min_new_tokens`.
     if row.num_generated < params.min_new_tokens and not (
         row.grammar_state is not None and row.grammar_state.is_complete
     ):
@@ -234,7 +242,10 @@ def _banned(row: ProcessorRow) -> list[int]:
 
 
 def _repeating(text: Sequence[int] | Ids, tokens: Sequence[int], size: int) -> list[int]:
-    """Tokens that, after `tokens`, complete an n-gram of `text` (Paulus et al. 2017, arXiv:1705.04304, section 2.5)."""
+    """Tokens that, after `tokens`, complete an n-gram of `text`. size: length of the n-grams.
+
+    Source: Paulus et al. 2017, arXiv:1705.04304, section 2.5.
+    """
     if len(text) < size or len(tokens) < size - 1:
         return []
     windows = np.lib.stride_tricks.sliding_window_view(np.asarray(text, dtype=np.int64), size)

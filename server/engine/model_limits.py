@@ -1,4 +1,4 @@
-"""What the requests of a model may ask for."""
+"""Limits of one model for its requests."""
 
 from __future__ import annotations
 
@@ -7,10 +7,12 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class ModelLimits:
-    """What a model can take. Zero where there is no decoder (vocab_size, context_tokens) or no encoder (source_*).
+    """Limits of one model.
 
-    frame_bytes: of the frames that a speech model hears, always as many; 0 where a source is text.
-    restart_tokens: see `ModelConfig`.
+    vocab_size, context_tokens: of the decoder; 0 without one.
+    source_vocab_size, source_tokens: of the encoder; 0 without one.
+    frame_bytes: size of the audio source of a speech model, in bytes; 0 for text.
+    restart_tokens: see `ModelConfig.restart_tokens`.
     """
 
     vocab_size: int = 0

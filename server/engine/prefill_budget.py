@@ -1,61 +1,70 @@
-"""How much may be added to a step that others wait for, from how long the steps of this model take.
+"""Limits the prefill work in a step so that running streams keep a steady inter-token latency.
 
-Knows numbers of requests and tokens, and seconds that it is told; no requests, no clock. The rule and its reasons stand
-in docs/decisions/0026-bursts.md.
+Learns two costs per model from measured steps: a decode-only step (by number of decode tokens) and one prefill token.
+Works on counts and seconds only; it sees no requests and reads no clock. See docs/decisions/0026-bursts.md.
 """
 
 from __future__ import annotations
 
 MIN_PREFILL_TOKENS = 16
-"""What may always be added, so that a long prompt gets on wherever steps are short and tokens dear."""
-_ADDED_SHARE = 0.75
-"""How much longer than it would be a step may get for settled ones: with what else holds steps up, less than thrice."""
-_NEW_SHARE = 0.25
-"""How much of an estimate of decoding the newest step makes up."""
-_REMEMBERED_TOKENS = 2048
-"""Of so many added tokens is the cost of one the mean, more or less."""
+"""Always allowed, so that a long prompt makes progress even when decode steps are very short."""
+MAX_STEP_STRETCH = 0.75
+"""A step may take up to 75% longer than a decode-only step. Keeps the p99 gap under 3 times the median."""
+NEW_STEP_WEIGHT = 0.25
+"""Weight of the newest step in the running mean of decode-only steps."""
+COST_WINDOW_TOKENS = 2048
+"""Window, in tokens, of the running mean of the cost per prefill token."""
 
 
 class PrefillBudget:
-    """Estimates of one model: a step of so many tokens of decoding rows, and a token that is added to it. Seconds."""
+    """Measured costs of one model, in seconds: decode-only steps by number of tokens, and one prefill token."""
 
     def __init__(self) -> None:
-        self._decoding: dict[int, float] = {}
-        self._last = 0.0
-        self._added_tokens = 0.0
-        self._added_seconds = 0.0
+        self._decode_step_seconds: dict[int, float] = {}
+        self._last_step_seconds = 0.0
+        self._prefill_tokens = 0.0
+        self._prefill_seconds = 0.0
 
-    def observe(self, decode_tokens: int, added_tokens: int, seconds: float) -> None:
-        """A step is done. added_tokens: all that were not of decoding rows, those of sources as the budget counts."""
-        self._last = seconds
-        if not added_tokens:
-            before = self._decoding.get(decode_tokens.bit_length(), seconds)
-            # One step that was held up, by whatever it was, says little.
-            change = min(seconds, 2 * before) - before
-            self._decoding[decode_tokens.bit_length()] = before + _NEW_SHARE * change
-        elif self._decoding:
-            keep = _REMEMBERED_TOKENS / (_REMEMBERED_TOKENS + added_tokens)
-            over = max(seconds - self._decode_seconds(max(decode_tokens, 1)), 0.0)
-            self._added_tokens = keep * self._added_tokens + added_tokens
-            self._added_seconds = keep * self._added_seconds + over
+    def observe(self, decode_tokens: int, prefill_tokens: int, seconds: float) -> None:
+        """Learn from a step.
 
-    def max_prefill_tokens(self, settled: int, beginners: int, newcomers: int, decode_tokens: int) -> int | None:
-        """How many tokens the next step may take in besides `decode_tokens`; None where nothing was measured yet.
-
-        settled: requests that decode and have had two tokens or more. beginners: those that have had one. newcomers:
-        requests that wait for their first, and would be served by what is added.
+        decode_tokens: tokens of decoding rows.
+        prefill_tokens: all other tokens; source tokens are counted as in the scheduler's budget.
+        seconds: duration of the step.
         """
-        if not (self._decoding and self._added_tokens):
+        self._last_step_seconds = seconds
+        if not prefill_tokens:
+            before = self._decode_step_seconds.get(decode_tokens.bit_length(), seconds)
+            # Limits the effect of a single step that was delayed by something else.
+            change = min(seconds, 2 * before) - before
+            self._decode_step_seconds[decode_tokens.bit_length()] = before + NEW_STEP_WEIGHT * change
+        elif self._decode_step_seconds:
+            keep = COST_WINDOW_TOKENS / (COST_WINDOW_TOKENS + prefill_tokens)
+            over = max(seconds - self._decode_seconds(max(decode_tokens, 1)), 0.0)
+            self._prefill_tokens = keep * self._prefill_tokens + prefill_tokens
+            self._prefill_seconds = keep * self._prefill_seconds + over
+
+    def max_prefill_tokens(
+        self, num_decoding: int, num_just_started: int, num_waiting: int, decode_tokens: int
+    ) -> int | None:
+        """Number of prefill tokens that the next step may process, or None before the first measurements.
+
+        num_decoding: groups that have received at least two tokens.
+        num_just_started: groups that have received exactly one token.
+        num_waiting: groups that would receive their first token from this prefill work.
+        decode_tokens: decode tokens already in the step.
+        """
+        if not (self._decode_step_seconds and self._prefill_tokens):
             return None
-        own, bounds = self._decode_seconds(decode_tokens), []
-        if settled:
-            bounds.append(_ADDED_SHARE * own * max(newcomers / settled, 1.0))
-        if beginners:
-            bounds.append(max(own, self._last) * max(newcomers / beginners, 1.0))
-        each = self._added_seconds / self._added_tokens
-        return max(int(min(bounds, default=0.0) / max(each, 1e-9)), MIN_PREFILL_TOKENS)
+        decode_seconds, bounds = self._decode_seconds(decode_tokens), []
+        if num_decoding:
+            bounds.append(MAX_STEP_STRETCH * decode_seconds * max(num_waiting / num_decoding, 1.0))
+        if num_just_started:
+            bounds.append(max(decode_seconds, self._last_step_seconds) * max(num_waiting / num_just_started, 1.0))
+        seconds_per_token = self._prefill_seconds / self._prefill_tokens
+        return max(int(min(bounds, default=0.0) / max(seconds_per_token, 1e-9)), MIN_PREFILL_TOKENS)
 
     def _decode_seconds(self, tokens: int) -> float:
-        """Of about so many, or of the number nearest to it that was ever seen."""
+        """Mean duration of a decode-only step with this number of tokens, or with the nearest measured size class."""
         size = tokens.bit_length()
-        return self._decoding[min(self._decoding, key=lambda seen: (abs(seen - size), seen))]
+        return self._decode_step_seconds[min(self._decode_step_seconds, key=lambda seen: (abs(seen - size), seen))]

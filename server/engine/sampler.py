@@ -1,19 +1,19 @@
-"""From logits to one token a row. Every row has settings of its own, and its batch-mates change nothing.
+"""Samples one token per row of logits. Each row has its own settings; other rows of the batch do not affect it.
 
-Three filters of a sampled row are thresholds on its logits (after temperature): a token survives if it is not below.
+Three filters are thresholds on the logits after temperature; a token is kept if its logit is not below the threshold:
 
 - top_k: the k-th largest logit (Fan et al. 2018, arXiv:1805.04833).
 - top_p: the smallest logit of the likeliest tokens that together reach top_p (Holtzman et al. 2020, arXiv:1904.09751);
-  probabilities taken after top_k.
+  the probabilities are computed after top_k.
 - min_p: the largest logit plus log(min_p) (Nguyen et al. 2024, arXiv:2407.01082).
 
-A fourth looks at what these leave, renormalised:
+A fourth filter uses the renormalised probabilities p of the remaining tokens:
 
-- typical_p: the tokens whose surprise, -log p, is nearest to the entropy, until they together reach typical_p (Meister
-  et al. 2023, arXiv:2202.00666, section 3): a threshold on the distance, and so two on the logits.
+- typical_p: the tokens whose -log p is nearest to the entropy, until they together reach typical_p (Meister et al.
+  2023, arXiv:2202.00666, section 3). This is a threshold on the distance to the entropy.
 
-So tokens tied at a threshold live or die together, and no order of sorting can matter. The token is the inverse of the
-cumulative distribution at a number that is a hash of (seed, position), so there is no generator with a state.
+Tokens with equal logits are kept or removed together, so the order of sorting does not matter. The token is the inverse
+of the cumulative distribution at a random number that is a hash of (seed, position); no generator state exists.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from models.backends.torch.sampling import Filters
 
 @dataclass(frozen=True, slots=True)
 class SamplerRow(Filters):
-    """How to choose one row's token. `position` counts the row's new tokens; the filters' defaults filter nothing."""
+    """Sampling settings of one row. seed, position: counter of the random number; position counts new tokens."""
 
     seed: int = 0
     position: int = 0
@@ -43,7 +43,12 @@ class SamplerRow(Filters):
 
 
 def sample(logits: Tensor, rows: Sequence[SamplerRow]) -> Tensor:
-    """One token id per row: [rows], int64; any, where all logits are -inf. logits: [rows, vocab], float32, kept."""
+    """Choose one token per row.
+
+    logits: [rows, vocab], float32; not changed.
+    rows: settings of each row.
+    Returns token ids: [rows], int64; undefined for a row whose logits are all -inf.
+    """
     sampled = [index for index, row in enumerate(rows) if not row.is_greedy]
     tokens = (
         ops.logits_top_k(logits).ids[:, 0]
@@ -60,10 +65,10 @@ def sample(logits: Tensor, rows: Sequence[SamplerRow]) -> Tensor:
 
 
 def uniform(seeds: Sequence[int], positions: Sequence[int]) -> NDArray[np.float64]:
-    """One number in [0, 1) for each (seed, position), from 53 bits of splitmix64 (Steele et al. 2014, OOPSLA)."""
+    """A uniform number in [0, 1) for each (seed, position): 53 bits of splitmix64 (Steele et al. 2014, OOPSLA)."""
     seed = np.array([value & 0xFFFFFFFFFFFFFFFF for value in seeds], dtype=np.uint64)
     counter = np.array(positions, dtype=np.uint64) + np.uint64(1)
-    # The seed is hashed first, or neighbouring seeds would share a sequence at shifted positions.
+    # The seed is hashed first; otherwise neighbouring seeds would give the same numbers at shifted positions.
     bits = _mix(_mix(seed + _GAMMA) + counter * _GAMMA)
     return (bits >> np.uint64(11)).astype(np.float64) * 2.0**-53
 

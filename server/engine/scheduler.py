@@ -1,13 +1,13 @@
-"""What one step computes. Knows groups and tokens; which blocks they hold, `BlockTables` knows.
+"""Decides what one step computes. Imports no torch; `BlockTables` assigns the KV blocks.
 
-There are no phases. Every row has tokens, some of them computed, and catches up under a token budget: first rows that
-lack one token (they decode, and are never held back by the budget), then chunks of rows that are further behind, then
-new groups in the order of arrival. A group is admitted when the tokens it has now fit the pool. When a decoding row
-finds no free block, the newest admitted group gives its blocks back and is computed again later
-(docs/decisions/0003-admission-and-preemption.md).
+There are no phases. Each sequence has tokens, some of them computed, and each step computes more of them under a token
+budget: first sequences that lack one token (they decode, and the budget does not limit them), then chunks of sequences
+that lack more, then new groups in the order of arrival. A group is admitted if its present tokens fit the pool. If a
+decoding sequence finds no free block, the newest admitted group is preempted: it frees its blocks and is computed again
+later (docs/decisions/0003-admission-and-preemption.md).
 
-A decoding row may bring a draft of what follows its last token; as much of it is computed as there is room for, and the
-blocks of what turns out wrong are given back (docs/decisions/0018-speculative-decoding.md).
+A decoding sequence may have a draft after its last token. The step computes as much of it as the budget and the pool
+allow, and the blocks of rejected tokens are freed (docs/decisions/0018-speculative-decoding.md).
 """
 
 from __future__ import annotations
@@ -21,25 +21,25 @@ from server.engine.prefill_budget import PrefillBudget
 from server.engine.sequence import CachedSequence, SequenceGroup, SequenceStatus
 
 PREFILL_PER_DECODE = 4
-"""Where no pace is known yet: prefill tokens that a step may add for each row that decodes in it."""
+"""Prefill tokens per decoding row of a step, as long as no step times were measured."""
 
 SOURCE_TOKENS_PER_TOKEN = 2
-"""How many tokens of a source count as one: they meet an encoder, but neither a vocabulary nor a cache."""
+"""Source tokens that cost as much as one decoder token: they need no output head and no self-attention cache."""
 
 
 def shared_tokens(max_batch_tokens: int) -> int:
-    """Tokens of a step that others wait for, where no pace is known: a part of what it may have when nobody does."""
+    """Token budget of a step that delays running streams, as long as no step times were measured."""
     return max(max_batch_tokens // 8, 1)
 
 
 def source_cost(group: SequenceGroup) -> int:
-    """What encoding the source of a group takes of a budget."""
+    """Cost of encoding the source of a group, in tokens of the budget."""
     return -(-group.num_source_tokens // SOURCE_TOKENS_PER_TOKEN)
 
 
 @dataclass(slots=True)
 class ScheduledRow:
-    """The next `num_tokens` uncomputed tokens of one row, and after the last one the row's draft."""
+    """One row of a step: the next `num_tokens` uncomputed tokens of a sequence, followed by its draft."""
 
     group: SequenceGroup
     sequence: CachedSequence
@@ -47,23 +47,25 @@ class ScheduledRow:
 
     @property
     def num_step_tokens(self) -> int:
-        """Tokens that the step computes for it."""
+        """Tokens of the step in this row, draft included."""
         return self.num_tokens + len(self.sequence.draft)
 
     @property
     def needs_logits(self) -> bool:
-        """Whether the row's last token is among them."""
+        """Whether the step computes the last token of the sequence."""
         sequence = self.sequence
         return self.num_tokens == len(sequence.tokens) - sequence.num_computed_tokens
 
 
 @dataclass(slots=True)
 class Schedule:
-    """One step: encode `sources`, copy the `copies` of `self` blocks (source, destination, first slot and end), then
-    compute `rows`.
+    """One step: encode sources, copy blocks, then compute rows.
 
-    num_row_tokens, num_decode_tokens: of all rows, and of those that have begun to answer and decode; the scheduler
-    counts them when a step is complete.
+    rows: the rows to compute.
+    sources: groups whose sources are encoded.
+    copies: copies within the `self` pool: (source block, destination block, first slot, end slot).
+    num_row_tokens: tokens of all rows. Set when the schedule is complete.
+    num_decode_tokens: tokens of decoding rows that already have a generated token. Set when the schedule is complete.
     """
 
     rows: list[ScheduledRow] = field(default_factory=list)
@@ -74,7 +76,7 @@ class Schedule:
 
     @property
     def groups(self) -> list[SequenceGroup]:
-        """Every group of the step, once."""
+        """All groups of the step, each once."""
         return list(dict.fromkeys([*self.sources, *(row.group for row in self.rows)]))
 
     @property
@@ -87,7 +89,7 @@ class Schedule:
 
     @property
     def num_prefill_tokens(self) -> int:
-        """Tokens that nobody who has begun to answer waits for, as the budget counts them."""
+        """Prefill and source tokens of the step, counted as in the budget."""
         sources = sum(source_cost(group) for group in self.sources)
         return self.num_row_tokens - self.num_decode_tokens + sources
 
@@ -99,12 +101,12 @@ class Schedule:
 
 
 class Scheduler:
-    """Requests of one model: waiting, running, and their blocks.
+    """The waiting and running groups of one model.
 
-    max_batch_tokens: tokens of one step beyond which no prefill is added, those of sources at
-    `SOURCE_TOKENS_PER_TOKEN`; a step that somebody waits for adds what `pace` allows, which is to be told how long each
-    step took.
-    max_batch_rows: rows of all running groups together.
+    blocks: KV blocks of the groups.
+    max_batch_tokens: maximum cost of a step with prefill. Sources count by `source_cost`. A step that delays running
+        streams has the smaller limit of `prefill_budget`, which learns from the measured time of each step.
+    max_batch_rows: maximum number of rows of all running groups.
     """
 
     def __init__(self, blocks: BlockTables, max_batch_tokens: int, max_batch_rows: int) -> None:
@@ -117,17 +119,20 @@ class Scheduler:
         self.num_preemptions = 0
 
     def refusal(self, group: SequenceGroup) -> str | None:
-        """Why a group could not run even alone, or None."""
+        """Why a group could not run even alone, or None if it can."""
         if group.max_rows > self.max_batch_rows:
             return f"{group.max_rows} beams; at most {self.max_batch_rows} rows run together"
         return self.blocks.refusal(group)
 
     def add(self, group: SequenceGroup) -> None:
-        """Queue a group that `refusal` has nothing against."""
+        """Queue a group that `refusal` accepts."""
         self.waiting.append(group)
 
     def remove(self, group: SequenceGroup, corrupt: bool = False) -> None:
-        """Take a group out, wherever it is. corrupt: its keys and values, found or its own, may be anything."""
+        """Remove a group and free its blocks.
+
+        corrupt: its keys and values may be wrong, also those that it found in the prefix cache.
+        """
         if group.status is SequenceStatus.RUNNING:
             self.running.remove(group)
         elif group.status is SequenceStatus.WAITING:
@@ -136,14 +141,14 @@ class Scheduler:
         self.blocks.release(group, corrupt)
 
     def restart(self, group: SequenceGroup) -> None:
-        """Compute a running group anew from its start, before any that waits, as the longer text that it now is."""
+        """Compute a running group again from its first token, before all waiting groups, with its present length."""
         group.rope_length = group.num_tokens
-        self._set_back(group)
+        self._requeue(group)
 
     # --------------------------------------------------------------------------------------------------- a step
 
     def schedule(self) -> Schedule | None:
-        """The next step, its blocks taken; None when there is nothing to do. `computed` tells that it was done."""
+        """The next step, with its blocks allocated; None if there is no work. Call `computed` after the step."""
         schedule = Schedule()
         preempted = self.num_preemptions
         behind = []
@@ -153,11 +158,11 @@ class Scheduler:
             elif group.status is SequenceStatus.RUNNING:
                 self._decode(group, schedule)
         budget = self.max_batch_tokens - len(schedule.rows)
-        budget -= self._draft(schedule, budget)
-        # Of rows that decode, only those that have begun to answer are decode tokens; the rest are short prompts.
+        budget -= self._allocate_drafts(schedule, budget)
+        # A prompt that lacks one token is scheduled here too. It has no generated token and counts as prefill.
         schedule.num_decode_tokens = sum([row.num_step_tokens for row in schedule.rows if row.group.num_generated > 0])
         if behind or self.waiting:
-            budget = min(budget, self._room(schedule))
+            budget = min(budget, self._prefill_limit(schedule))
             for group in behind:
                 if group.status is SequenceStatus.RUNNING:
                     budget -= self._prefill(group, schedule, budget)
@@ -167,7 +172,7 @@ class Scheduler:
         return schedule if schedule.rows or schedule.sources else None
 
     def computed(self, schedule: Schedule) -> None:
-        """The step is done: its keys and values are in the cache."""
+        """Record that a step was computed: its keys and values are in the cache."""
         for row in schedule.rows:
             row.sequence.num_computed_tokens += row.num_tokens
         for group in schedule.sources:
@@ -175,7 +180,7 @@ class Scheduler:
             group.source_frames = b""
 
     def append(self, group: SequenceGroup, tokens: list[int]) -> None:
-        """New tokens of a single row: all but the last were in its draft, so their keys and values are in the cache."""
+        """Append new tokens to a single sequence. All but the last come from its draft and are computed already."""
         (row,) = group.sequences
         row.tokens += tokens
         row.num_computed_tokens += len(tokens) - 1
@@ -185,7 +190,7 @@ class Scheduler:
             self.blocks.shorten(row)
 
     def retry_without_draft(self, group: SequenceGroup) -> None:
-        """Compute a running group again, without drafts: one of them may have corrupt what it has computed."""
+        """Preempt a running group and stop drafting for it: a draft may have corrupted its keys and values."""
         group.accepts_drafts = False
         self._preempt(group)
 
@@ -198,23 +203,23 @@ class Scheduler:
         schedule.copies += self.blocks.make_writable(group)
         schedule.rows += [ScheduledRow(group, row, 1) for row in group.sequences]
 
-    def _room(self, schedule: Schedule) -> int:
-        """How many tokens those bear who wait for the next one of theirs (docs/decisions/0026-bursts.md)."""
-        had = [group.num_generated for group in schedule.groups]
-        settled, beginners = sum(count > 1 for count in had), had.count(1)
-        if not settled + beginners:
+    def _prefill_limit(self, schedule: Schedule) -> int:
+        """Prefill tokens that the step may add to its decoding rows (docs/decisions/0026-bursts.md)."""
+        generated = [group.num_generated for group in schedule.groups]
+        decoding, just_started = sum(count > 1 for count in generated), generated.count(1)
+        if not decoding + just_started:
             return self.max_batch_tokens
         free_rows = self.max_batch_rows - sum(group.max_rows for group in self.running)
-        newcomers = len(self.running) - settled - beginners + min(len(self.waiting), free_rows)
-        room = self.prefill_budget.max_prefill_tokens(settled, beginners, newcomers, schedule.num_decode_tokens)
-        if room is None:
+        waiting = len(self.running) - decoding - just_started + min(len(self.waiting), free_rows)
+        limit = self.prefill_budget.max_prefill_tokens(decoding, just_started, waiting, schedule.num_decode_tokens)
+        if limit is None:
             return max(PREFILL_PER_DECODE * len(schedule.rows), shared_tokens(self.max_batch_tokens))
-        return room
+        return limit
 
-    def _draft(self, schedule: Schedule, budget: int) -> int:
-        """Make room for the drafts of decoding rows, and cut what has none. Returns how many tokens are left of them.
+    def _allocate_drafts(self, schedule: Schedule, budget: int) -> int:
+        """Allocate blocks for the drafts of decoding rows. Returns the number of draft tokens.
 
-        Nobody is preempted for a guess.
+        Drafts are shortened to the budget and the free blocks. No group is preempted for a draft.
         """
         used = 0
         for scheduled in schedule.rows:
@@ -225,7 +230,7 @@ class Scheduler:
         return used
 
     def _prefill(self, group: SequenceGroup, schedule: Schedule, budget: int) -> int:
-        """Schedule what the budget allows of the tokens a group is behind. Returns how many that are."""
+        """Schedule uncomputed tokens of a group within the budget. Returns their number."""
         used = 0
         for row, behind in group.uncomputed_tokens():
             count = min(behind, budget - used)
@@ -247,7 +252,7 @@ class Scheduler:
             if not self.blocks.fits(group, found) or self.blocks.is_being_computed(group, len(found), self.running):
                 return
             source = 0 if group.source_encoded else source_cost(group)
-            # A source is encoded whole. One that exceeds the budget goes when no other prefill does.
+            # A source is encoded whole. One that exceeds the budget waits for a step without other prefill.
             if source > budget and prefills:
                 return
             self.waiting.popleft()
@@ -261,13 +266,13 @@ class Scheduler:
             prefills = True
 
     def _preempt(self, group: SequenceGroup) -> None:
-        """Give the blocks of a running group back; it will be admitted again before all others."""
+        """Free the blocks of a running group, and queue it before all waiting groups."""
         self.num_preemptions += 1
         group.preempted_tokens = sum(row.num_computed_tokens for row in group.sequences)
-        self._set_back(group)
+        self._requeue(group)
 
-    def _set_back(self, group: SequenceGroup) -> None:
-        self.blocks.set_back(group)
+    def _requeue(self, group: SequenceGroup) -> None:
+        self.blocks.release_for_recompute(group)
         self.running.remove(group)
         group.status = SequenceStatus.WAITING
         self.waiting.appendleft(group)

@@ -1,7 +1,6 @@
-"""The worker's life, from `Configure` to the end of the loop. Knows the connection and the engine; no processes.
+"""The worker's main loop: loads the models, then reads messages, runs steps and sends results.
 
-One thread: read what came, do one step, send what it brought, and every so often a heartbeat. So a heartbeat means that
-the very loop that serves requests is alive.
+All of it runs in one thread, which also sends the heartbeat. A heartbeat therefore proves that the loop is running.
 """
 
 from __future__ import annotations
@@ -45,10 +44,10 @@ DRAIN_SECONDS = 2.0
 _FOREVER = 3600.0
 
 
-def live(connection: Connection) -> int:
-    """The whole life of a worker. Returns its exit status: 0, or 2 when a model cannot be loaded.
+def run_worker(connection: Connection) -> int:
+    """Run a worker from `Configure` to `Shutdown`. Returns the exit status: 0, or 2 if a model cannot be loaded.
 
-    Raises ConnectionClosed when the other side is gone.
+    Raises ConnectionClosed if the HTTP process closes the connection.
     """
     backlog: list[ToWorker] = []
     while not backlog:
@@ -68,7 +67,11 @@ def live(connection: Connection) -> int:
 
 
 def start(configure: Configure, send: Callable[[Progress], None]) -> tuple[Engine, list[ModelInfo]]:
-    """Load all models, share the memory among them, and run each one once. Raises LoadError."""
+    """Load all models, divide the KV memory among them, and warm them up.
+
+    configure: models and options. send: called with the progress of loading.
+    Returns the engine and the descriptions of all models and adapters. Raises LoadError.
+    """
     try:
         ops.check_kernels()
     except ops.StaleKernels as error:
@@ -94,7 +97,7 @@ def start(configure: Configure, send: Callable[[Progress], None]) -> tuple[Engin
         built.append(build(model, options, own_share, drafter))
     engine = Engine({model.name: model for model, _ in built}, device, configure.epoch)
     _warm_up(engine, loaded)
-    # What lives as long as the process need not be looked at by every collection.
+    # Objects that live as long as the process are excluded from garbage collection.
     gc.collect()
     gc.freeze()
     reuse_large_blocks()
@@ -105,12 +108,12 @@ def start(configure: Configure, send: Callable[[Progress], None]) -> tuple[Engin
 def _device(choice: str) -> torch.device:
     available = torch.cuda.is_available()
     if choice == "cuda" and not available:
-        raise LoadError("device cuda was asked for, and torch finds none")
+        raise LoadError("device cuda was requested, but torch finds no CUDA device")
     return torch.device("cuda", torch.cuda.current_device()) if available and choice != "cpu" else torch.device("cpu")
 
 
 def _reporter(epoch: int, name: str, send: Callable[[Progress], None]) -> Callable[[int, int], None]:
-    """Tells the server how far a model is, a few times a second and at the end."""
+    """Callback that sends `Progress` at most every PROGRESS_SECONDS, and at the end."""
     last = -PROGRESS_SECONDS
 
     def report(done_bytes: int, total_bytes: int) -> None:
@@ -124,13 +127,13 @@ def _reporter(epoch: int, name: str, send: Callable[[Progress], None]) -> Callab
 
 
 def _warm_up(engine: Engine, models: list[LoadedCheckpoint]) -> None:
-    """A few steps of each model and adapter, so that the first request finds everything allocated and chosen."""
+    """Run a few steps of each model and adapter, so that memory and kernels are ready for the first request."""
     names = [(model, name) for model in models for name in (model.spec.name, *model.model.adapters)]
     for number, (model, name) in enumerate(names):
         if model.num_mels:
-            hearing = engine.models[model.spec.name].encoding
-            assert hearing is not None
-            for message in warm_up_messages(name, -2 * number - 1, hearing.limits, [0]):
+            audio = engine.models[model.spec.name].encoding
+            assert audio is not None
+            for message in warm_up_messages(name, -2 * number - 1, audio.limits, [0]):
                 engine.add(message)
             continue
         if model.generates:
@@ -160,7 +163,7 @@ def _serve(engine: Engine, connection: Connection, early: list[ToWorker], stats_
                 connection.drain(DRAIN_SECONDS)
                 return 0
             else:
-                log.error("a worker is configured once; a second Configure is ignored")
+                log.error("ignored a second Configure message")
         output = engine.step()
         if output is not None:
             connection.send(output)

@@ -1,4 +1,4 @@
-"""Which draft model guesses for which model, whether the two fit, and how they share their memory."""
+"""Sets up speculative decoding at start: finds draft models, checks them, and divides the KV memory."""
 
 from __future__ import annotations
 
@@ -18,9 +18,10 @@ from server.ipc.descriptions import EngineOptions, ModelSpec
 def find_drafts(
     loaded: Sequence[LoadedCheckpoint], read: Callable[[ModelSpec], LoadedCheckpoint]
 ) -> dict[str, LoadedCheckpoint]:
-    """By name of a model, the draft model that it names. Those in a directory of their own are read now.
+    """Draft models by the name of their target model.
 
-    Raises LoadError for a model that takes no drafts, and a draft model that does not fit.
+    loaded: all loaded models. read: loads a draft model from its own directory.
+    Raises LoadError for a target model that cannot use drafts, and for a draft model that does not fit.
     """
     by_name = {model.spec.name: model for model in loaded}
     drafts: dict[str, LoadedCheckpoint] = {}
@@ -29,9 +30,9 @@ def find_drafts(
         if way is None:
             continue
         if not model.generates:
-            raise LoadError(f"model {name!r}: nothing can be guessed ahead for a model that does not generate")
+            raise LoadError(f"model {name!r}: speculative decoding needs a model that generates text")
         if model.keys_depend_on_length:
-            raise LoadError(f"model {name!r}: its keys depend on the length of the text, so nothing is computed ahead")
+            raise LoadError(f"model {name!r}: keys that depend on the text length exclude speculative decoding")
         if way.draft_model:
             drafts[name] = by_name[way.draft_model]
         elif way.draft_directory:
@@ -42,13 +43,11 @@ def find_drafts(
 
 
 def check_draft(model: LoadedCheckpoint, draft: LoadedCheckpoint) -> None:
-    """Raises LoadError for a draft model that is no decoder, or does not speak in the same tokens."""
+    """Raises LoadError if the draft model is not a decoder or has another vocabulary than the target model."""
     name, other = model.spec.name, draft.spec.name
     for one in (model, draft):
         if not one.generates or one.model.config.is_encoder_decoder:
-            raise LoadError(
-                f"model {name!r}: draft models are for decoders and are decoders; {one.spec.name!r} is none"
-            )
+            raise LoadError(f"model {name!r}: target and draft model must be decoders; {one.spec.name!r} is not one")
     if draft.keys_depend_on_length:
         raise LoadError(f"model {name!r}: the keys of its draft model {other!r} depend on the length of the text")
     sizes = model.model.config.vocab_size, draft.model.config.vocab_size
@@ -63,10 +62,12 @@ def check_draft(model: LoadedCheckpoint, draft: LoadedCheckpoint) -> None:
 def make_drafter(
     model: LoadedCheckpoint, draft: LoadedCheckpoint | None, options: EngineOptions, share_bytes: int
 ) -> tuple[int, Drafter | None]:
-    """What guesses for a model, and what it leaves of the model's memory for keys and values.
+    """Create the drafter of a model.
 
-    A draft model gets the part with which its pool holds as many tokens as the model's own.
-    Raises LoadError when that is less than a block.
+    share_bytes: memory for keys and values of the model and its draft model, in bytes.
+    The memory is divided so that both pools hold the same number of tokens.
+    Returns the remaining bytes of the target model, and the drafter or None.
+    Raises LoadError if the draft model gets less than one block.
     """
     if model.spec.speculation is None:
         return share_bytes, None
@@ -81,7 +82,7 @@ def make_drafter(
     try:
         cache = KVCache(layers, blocks, options.block_size, draft.kv_dtype, draft.device)
     except (torch.OutOfMemoryError, RuntimeError) as error:
-        raise LoadError(f"model {model.spec.name!r}: {own_bytes} bytes for its drafts cannot be had") from error
+        raise LoadError(f"model {model.spec.name!r}: cannot allocate {own_bytes} bytes for its draft model") from error
     runner = Runner(draft.model.transformer, draft.device, cache, None)
     pool = BlockManager(blocks, options.block_size)
     drafter = ModelDrafter(runner, pool, options.speculative_tokens, options.max_batch_tokens, draft.context_tokens)

@@ -1,14 +1,14 @@
-"""How a speech model says when things were said: tokens that are times, in pairs, never going back.
+"""Rules for the timestamp tokens of a speech model (Whisper).
 
-Follows `transformers` 5 (`WhisperTimeStampLogitsProcessor`), so that answers agree token for token:
+Same rules as `transformers` 5 (`WhisperTimeStampLogitsProcessor`), so that results agree token for token:
 
-- The first token is a time, not later than `max_initial`. No token says that there are no times.
-- A time that ends a piece of text is followed by the time at which the next one begins, or by the end of the text; two
-  times in a row are followed by text.
-- A time is not before the last one; only the beginning of the next piece may repeat it.
-- Where all times together are likelier than any one other token, a time comes.
+- The first token is a timestamp, not later than `max_initial`. The token "no timestamps" is banned.
+- The timestamp at the end of a segment is followed by the start of the next segment, or by the end of the text. Two
+  timestamps in a row are followed by text.
+- Timestamps never decrease. Only the start of a segment may equal the end of the previous one.
+- If all timestamps together are more probable than any other token, a timestamp is generated.
 
-Source: Radford et al. 2022, arXiv:2212.04356, sections 2.3 and 4.5. Knows token ids and settings, no clock.
+Source: Radford et al. 2022, arXiv:2212.04356, sections 2.3 and 4.5.
 """
 
 from __future__ import annotations
@@ -24,7 +24,11 @@ from server.ipc.params import TimestampRules
 
 @dataclass(frozen=True, slots=True)
 class TimestampRow:
-    """One row of the logits that may say times. index: which; end_id: of the text; new: the tokens it has made."""
+    """One row of logits with timestamps.
+
+    index: row of the logits. rules: token ids of the timestamps.
+    end_id: end-of-text token. new: generated tokens.
+    """
 
     index: int
     rules: TimestampRules
@@ -33,7 +37,7 @@ class TimestampRow:
 
 
 def apply_timestamp_rules(logits: Tensor, rows: Sequence[TimestampRow]) -> None:
-    """Ban in place what the rules forbid. logits: [rows, vocab], float32."""
+    """Set the logits of forbidden tokens to -inf, in place. logits: [rows, vocab], float32."""
     vocab, device = logits.shape[1], logits.device
     bounds = torch.tensor([[row.rules.first_id, *_allowed(row, vocab)] for row in rows], device=device)
     first, text_from, time_from, time_to = bounds[:, :, None].unbind(1)
@@ -49,7 +53,7 @@ def apply_timestamp_rules(logits: Tensor, rows: Sequence[TimestampRow]) -> None:
 
 
 def _allowed(row: TimestampRow, vocab: int) -> tuple[int, int, int]:
-    """The first token that is no time, the first time and the last time that may come next; none: past the end."""
+    """First allowed text token, first and last allowed timestamp. `vocab` where none is allowed."""
     rules, new = row.rules, row.new
     first = rules.first_id
     if not new:

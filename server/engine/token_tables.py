@@ -1,4 +1,4 @@
-"""A request's settings about single tokens, as arrays: made once, read at every step. Knows no logits."""
+"""Token settings of a request as arrays, built once and read in every step."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ Ids = NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True)
 class TokenTables:
-    """What a request says of certain tokens, however far it is.
+    """Token settings of one request.
 
-    biased: [n], ids of `logit_bias`, each once; biases: [n], float32, what to add to them.
-    allowed: ids of `allowed_token_ids`, empty where everything is allowed.
-    source: what a model read before the first new token: the source text of an encoder-decoder, a decoder's prompt.
-        Kept only where `encoder_no_repeat_ngram_size` asks for it.
+    biased: [n], int64, ids of `logit_bias`. biases: [n], float32, their values.
+    allowed: [n], int64, ids of `allowed_token_ids`; empty if all tokens are allowed.
+    source: [n], int64, source text of an encoder-decoder or prompt of a decoder; empty unless
+        `encoder_no_repeat_ngram_size` is set.
     """
 
     biased: Ids

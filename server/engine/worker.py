@@ -1,7 +1,7 @@
 """The worker process: `python -m server.engine.worker --fd N`, one end of a socket pair inherited as descriptor N.
 
-Exits with 0 when told to or when the other side is gone, with 2 when a model cannot be loaded. What the process is to
-the operating system is settled before torch is imported, which takes seconds and reads the environment.
+Exits with 0 after `Shutdown` or when the socket is closed, and with 2 if a model cannot be loaded. The operating system
+settings are made before torch is imported, because the import takes seconds and reads the environment.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from server.engine.host import die_with_parent, leave_signals_to_parent, let_thr
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run until the end. Returns the exit status."""
+    """Run the worker. Returns the exit status."""
     parser = argparse.ArgumentParser(
         prog="server.engine.worker", description="A Triptych worker; the server starts it."
     )
@@ -29,12 +29,12 @@ def main(arguments: list[str] | None = None) -> int:
     try:
         connection = Connection(socket.socket(fileno=descriptor))
     except OSError:
-        print(f"error: descriptor {descriptor} is no socket; the server starts workers itself", file=sys.stderr)
+        print(f"error: descriptor {descriptor} is not a socket; workers are started by the server", file=sys.stderr)
         return 2
-    from server.engine.service import live
+    from server.engine.service import run_worker
 
     try:
-        return live(connection)
+        return run_worker(connection)
     except ConnectionClosed:
         return 0
 

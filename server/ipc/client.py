@@ -1,6 +1,6 @@
-"""Requests on their way through the wall: admission, ids, and whose each event is. Knows messages, not HTTP or text.
+"""The HTTP process's client of the worker: admits requests, sends them, and routes each event to its call.
 
-A `Call`, all sequences of one HTTP request, is admitted whole or not at all.
+Imports no HTTP and no text code.
 """
 
 from __future__ import annotations
@@ -32,13 +32,16 @@ from server.ipc.messages import (
 )
 
 Stage = Literal["waiting", "running"]
+TokenCounts = dict[tuple[str, int, float | None], int]
+"""Number of sequences by model, number of new tokens and time of the last tokens."""
 
 
 class Observer(Protocol):
-    """Who counts: the metrics.
+    """Receives what the client sees, for metrics.
 
-    on_tokens: so many new tokens of each of so many sequences, and the seconds since their last ones (None at first).
-    on_finished: with no event when this side ended the sequence, at a stop string.
+    on_tokens: `count` new tokens in each of `sequences` sequences, `seconds` after their last ones (None: the first).
+    on_finished: event is None for a sequence that a stop string ended in this process.
+    on_cancelled: the client of a sequence disconnected.
     """
 
     def on_progress(self, progress: Progress) -> None: ...
@@ -62,7 +65,13 @@ class Observer(Protocol):
 
 @dataclass(slots=True)
 class _Sequence:
-    """One open request of the wire: whose it is, and whether it still counts as waiting."""
+    """An open sequence of the wire.
+
+    call, index: where its events go.
+    tokens: what it counts for in the queue.
+    answers: events that are still missing before it ends; more than one for an `Encode` of several items.
+    waiting: whether it still counts for the queue limits, because no output has arrived.
+    """
 
     call: Call
     index: int
@@ -75,9 +84,10 @@ class _Sequence:
 
 
 class EngineClient:
-    """The HTTP side's end of the wall. Bounded: what may wait for its first step is limited in requests and tokens.
+    """Sends requests to the worker. The number of requests and tokens that wait for their first step is limited.
 
-    max_queue_requests, max_queue_tokens: over all models. An `Encode` of many texts is one request of all its tokens.
+    observer: receives counts for the metrics.
+    max_queue_requests, max_queue_tokens: limits over all models. An `Encode` counts as one request.
     coalesce_seconds: longest time that a request to an idle worker is held back for others of the same burst.
     """
 
@@ -99,18 +109,20 @@ class EngineClient:
 
     @property
     def connected(self) -> bool:
-        """Whether there is a worker that has loaded all models."""
+        """Whether a worker has loaded all models."""
         return self._worker is not None
 
     @property
     def open_requests(self) -> int:
+        """Sequences that have not ended."""
         return len(self._sequences)
 
     def next_id(self) -> int:
+        """A new id for a sequence."""
         return next(self._ids)
 
-    def teach(self, vocabulary: Vocabulary) -> None:
-        """Tell this worker, and those that follow it, how a model's tokens are spelled. Once is enough."""
+    def add_vocabulary(self, vocabulary: Vocabulary) -> None:
+        """Send the bytes of a model's tokens to this worker and to every later one, once each."""
         if vocabulary.model not in self._vocabularies:
             self._vocabularies[vocabulary.model] = vocabulary
             if self._worker is not None:
@@ -118,7 +130,7 @@ class EngineClient:
 
     @contextmanager
     def preparing(self) -> Iterator[None]:
-        """While a request's text is worked on away from the event loop."""
+        """While inside, a request is being tokenized, so that requests to an idle worker wait for it."""
         worker = self._worker
         if worker is None:
             yield
@@ -166,14 +178,22 @@ class EngineClient:
         if tokens > self.max_queue_tokens:
             raise RequestTooLarge(f"{tokens} tokens in one request; the limit is {self.max_queue_tokens}")
         if self.waiting_requests + requests > self.max_queue_requests:
-            raise Overloaded(f"{self.waiting_requests} sequences are waiting already; try again soon", retry_after=1)
+            raise Overloaded(
+                f"the queue is full: {self.waiting_requests} sequences are waiting (limit {self.max_queue_requests}); "
+                "try again in 1 s",
+                retry_after=1,
+            )
         if self.waiting_tokens + tokens > self.max_queue_tokens:
-            raise Overloaded(f"{self.waiting_tokens} tokens are waiting already; try again soon", retry_after=1)
+            raise Overloaded(
+                f"the queue is full: {self.waiting_tokens} tokens are waiting (limit {self.max_queue_tokens}); "
+                "try again in 1 s",
+                retry_after=1,
+            )
         self.waiting_requests += requests
         self.waiting_tokens += tokens
 
     def abort(self, request_id: int) -> None:
-        """Tell the worker to forget a request. An answer that is already on its way is dropped when it comes."""
+        """Tell the worker to drop a sequence. Events that arrive afterwards are ignored."""
         sequence = self._sequences.pop(request_id, None)
         if sequence is not None:
             self._started(sequence)
@@ -181,19 +201,19 @@ class EngineClient:
                 self._worker.post(Abort(request_id), idle=False)
 
     def cancelled(self, request_id: int) -> None:
-        """Count a request whose client left."""
+        """Count a sequence whose client disconnected."""
         sequence = self._sequences.get(request_id)
         if sequence is not None:
             self._observer.on_cancelled("waiting" if sequence.waiting else "running")
 
     def completed(self, request_id: int) -> None:
-        """Count a sequence that is complete before the worker knows."""
+        """Count a sequence that a stop string ended in this process."""
         sequence = self._sequences.get(request_id)
         if sequence is not None:
             self._observer.on_finished(sequence.model, None)
 
     def fail_all(self, code: FailureCode, message: str) -> None:
-        """End every open request with a failure: the worker died, or the grace time is over."""
+        """End every open sequence with a failure: the worker died, or the grace time is over."""
         for call in dict.fromkeys(sequence.call for sequence in self._sequences.values()):
             call.fail(code, message)
 
@@ -219,10 +239,10 @@ class EngineClient:
         self._observer.on_stats(stats)
 
     def on_output(self, output: StepOutput) -> None:
-        """Every call gets all that a step brought it at once."""
+        """Route the events of one step. Each call receives all of its events at once."""
         now = time.monotonic()
         calls: dict[Call, None] = {}
-        grown: dict[tuple[str, int, float | None], int] = {}
+        token_counts: TokenCounts = {}
         for scored in output.prompts:
             sequence = self._sequences.get(scored.request_id)
             if sequence is not None:
@@ -233,7 +253,7 @@ class EngineClient:
             if sequence is not None:
                 if sequence.waiting:
                     self._first_output(sequence, now)
-                _grow(sequence, len(tokens.token_ids), now, grown)
+                _count_tokens(sequence, len(tokens.token_ids), now, token_counts)
                 sequence.call.put(sequence.index, tokens)
                 calls[sequence.call] = None
         for encoded in output.encoded:
@@ -251,12 +271,12 @@ class EngineClient:
             if sequence is not None:
                 if isinstance(event, Finished):
                     self._first_output(sequence, now)
-                    made = len(event.hypotheses[0].token_ids) if event.hypotheses else 0
-                    _grow(sequence, made - sequence.seen_tokens, now, grown)
+                    generated = len(event.hypotheses[0].token_ids) if event.hypotheses else 0
+                    _count_tokens(sequence, generated - sequence.seen_tokens, now, token_counts)
                 self._end(event.request_id, sequence, event)
                 sequence.call.put(sequence.index, event)
                 calls[sequence.call] = None
-        for (model, count, earlier), sequences in grown.items():
+        for (model, count, earlier), sequences in token_counts.items():
             self._observer.on_tokens(model, count, None if earlier is None else now - earlier, sequences)
         for call in calls:
             call.deliver()
@@ -279,11 +299,13 @@ class EngineClient:
         self._observer.on_finished(sequence.model, event)
 
 
-def _grow(sequence: _Sequence, count: int, now: float, grown: dict[tuple[str, int, float | None], int]) -> None:
-    """Book new tokens of a sequence, with those of others that got as many in the same two steps."""
+def _count_tokens(
+    sequence: _Sequence, count: int, now: float, token_counts: dict[tuple[str, int, float | None], int]
+) -> None:
+    """Count new tokens of a sequence together with sequences that received as many tokens in the same two steps."""
     if count > 0:
         key = sequence.model, count, sequence.last_seconds
-        grown[key] = grown.get(key, 0) + 1
+        token_counts[key] = token_counts.get(key, 0) + 1
         sequence.seen_tokens += count
         sequence.last_seconds = now
 
@@ -294,7 +316,7 @@ def _source_size(message: Generate, row: GenerateRow, info: ModelInfo) -> int:
 
 
 def check_fit(info: ModelInfo, message: Generate, row: GenerateRow) -> None:
-    """Raises RequestTooLarge for a sequence, or a group of beams, that the KV pools could not hold even alone."""
+    """Raise RequestTooLarge for a sequence, or a group of beams, that the KV pools could not hold even alone."""
     if info.block_size == 0:
         return
     beams = message.params.num_beams
@@ -304,8 +326,21 @@ def check_fit(info: ModelInfo, message: Generate, row: GenerateRow) -> None:
         needs["cross"] = -(-_source_size(message, row, info) // info.block_size)
     for pool, blocks in needs.items():
         if pool in info.kv_blocks and blocks > info.kv_blocks[pool]:
+            available = info.kv_blocks[pool]
             raise RequestTooLarge(
-                f"{prefix} tokens and {row.max_new_tokens} new ones with {beams} beams need {blocks} KV "
-                f"blocks of {info.block_size} tokens; the {pool} pool has {info.kv_blocks[pool]}",
+                f"{_work(message, row, info, pool)} need {blocks:,} KV blocks, but the {pool} pool of model "
+                f'"{info.name}" has {available:,} ({available * info.block_size:,} tokens). Lower max_new_tokens, or '
+                "start the server with a larger --kv-cache-memory.",
                 "max_new_tokens",
             )
+
+
+def _work(message: Generate, row: GenerateRow, info: ModelInfo, pool: str) -> str:
+    """The tokens of a row that one KV pool would hold, in words."""
+    if pool == "cross":
+        return f"{_source_size(message, row, info):,} source tokens"
+    prefix = len(row.decoder_token_ids) if info.is_encoder_decoder else len(message.prompts[row.prompt])
+    kind = "decoder" if info.is_encoder_decoder else "prompt"
+    tokens = f"{prefix:,} {kind} token{'s' * (prefix != 1)} + {row.max_new_tokens:,} new tokens"
+    beams = message.params.num_beams
+    return f"{tokens} with {beams} beams" if beams > 1 else tokens

@@ -1,4 +1,4 @@
-"""What models are and how they are loaded, in the words that both sides of the wall use."""
+"""Descriptions of models and engine options, shared by the HTTP process and the workers."""
 
 from __future__ import annotations
 
@@ -8,13 +8,15 @@ import msgspec
 
 Device = Literal["cpu", "cuda"]
 DeviceChoice = Literal["auto", "cpu", "cuda"]
-"""What the operator asks for; `auto` is CUDA where there is one. Only the worker can tell, it reports in `Ready`."""
+"""Device chosen by the operator. `auto` is CUDA if available; the worker reports the outcome in `Ready`."""
 DType = Literal["float32", "bfloat16", "float16"]
 DTypeChoice = Literal["auto", "float32", "bfloat16", "float16"]
 """`auto` is float32 on a CPU and bfloat16 on CUDA; `ModelInfo.dtype` has the outcome."""
 Quantization = Literal["int8"]
-"""`int8`: weights rounded per output channel, activations per row; norms and hidden states keep the dtype, attention
-and its cache are bfloat16 where that is float32."""
+"""`int8`: weights are rounded per output channel, activations per row.
+
+Norms and hidden states keep the model dtype. Attention and its KV cache use bfloat16 if the model dtype is float32.
+"""
 Task = Literal[
     "generate",
     "translate",
@@ -30,9 +32,10 @@ Pooling = Literal["mean", "cls", "last", "max", "mean_sqrt", "weighted_mean"]
 
 
 class Speculation(msgspec.Struct, frozen=True):
-    """How a model's next tokens are guessed before it judges them: by a draft model, else from the text itself.
+    """Source of draft tokens for speculative decoding: a draft model, or n-grams of the text if both are empty.
 
-    draft_model: the name of one that is loaded anyway; draft_directory: where one lies that is not.
+    draft_model: name of a loaded model.
+    draft_directory: directory of a checkpoint to load as draft model.
     """
 
     draft_model: str = ""
@@ -40,11 +43,14 @@ class Speculation(msgspec.Struct, frozen=True):
 
 
 class ModelSpec(msgspec.Struct, frozen=True):
-    """A model to load: the name clients use, the directory its checkpoint lies in, and the dtype to hold it in.
+    """A model to load.
 
-    quantization: how its linears are rounded, or None.
-    speculation: how its tokens are guessed, if they are.
-    adapters: low-rank adapters of this model that clients may ask for as if they were models: names and directories.
+    name: name that clients use.
+    directory: directory of the checkpoint.
+    dtype: dtype of weights and hidden states.
+    quantization: quantization of the linear layers, or None.
+    speculation: source of draft tokens, or None.
+    adapters: low-rank adapters by the name that clients use as model name, with their directories.
     """
 
     name: str
@@ -56,17 +62,18 @@ class ModelSpec(msgspec.Struct, frozen=True):
 
 
 class EngineOptions(msgspec.Struct, frozen=True):
-    """How the engine schedules. Sizes in tokens, blocks, rows or bytes, as named.
+    """Limits and sizes of the engine.
 
-    max_batch_tokens: tokens of one step of a decoder, prefill chunks included; those of a source that is to be answered
-    count half. An encoder has an eighth of it while others decode.
-    max_encode_tokens: tokens of texts in one step of an encoder while nobody decodes; a longer single text goes alone.
+    max_batch_tokens: tokens of one decoder step, prefill included; a source token counts half. While a decoder runs,
+        an encoder step has at most an eighth of it.
+    max_encode_tokens: tokens of one encoder step while no decoder runs. A longer text runs alone.
     max_batch_rows: decoder rows of one step, per model.
-    block_size: token slots of one KV block.
-    kv_cache_bytes: bytes for all KV pools of the device together; shared evenly among the generating models.
-    threads: torch threads; 0 leaves torch's own choice.
-    prefix_cache: whether prompts that begin alike share the keys and values of their common beginning.
-    speculative_tokens: guesses of a draft, at most, for models whose tokens are guessed.
+    block_size: tokens per KV block.
+    kv_cache_bytes: bytes of all KV pools of the device; divided evenly among the generating models.
+    threads: number of torch threads; 0 means the number of usable cores.
+    stats_interval_seconds: time between two `Stats` messages.
+    prefix_cache: requests share keys and values of common prompt beginnings.
+    speculative_tokens: maximum number of draft tokens.
     """
 
     max_batch_tokens: int = 512
@@ -80,11 +87,11 @@ class EngineOptions(msgspec.Struct, frozen=True):
     speculative_tokens: int = 4
 
 
-class GenerationDefaults(msgspec.Struct, frozen=True):
-    """What a checkpoint says of its own decoding: `generation_config.json`, else `config.json`, else the family.
+class GenerationInfo(msgspec.Struct, frozen=True):
+    """Generation settings of a checkpoint: special tokens, and defaults of API fields. None: not set.
 
-    Special tokens, and the defaults of those API fields that a client may leave out. None: the checkpoint does not say.
-    decoder_start_token_ids: what an encoder-decoder's decoder starts from.
+    Read from `generation_config.json`, else `config.json`, else the family; see `models.generation_defaults`.
+    decoder_start_token_ids: start tokens of the decoder of an encoder-decoder.
     """
 
     bos_token_id: int | None = None
@@ -114,16 +121,21 @@ class GenerationDefaults(msgspec.Struct, frozen=True):
 
 
 class ModelInfo(msgspec.Struct, frozen=True):
-    """What the HTTP process needs to know of a loaded model.
+    """Description of a loaded model for the HTTP process.
 
-    context_tokens: longest sequence (decoder: prompt and answer together; encoder: the text; encoder-decoder: the
-    answer, with source_tokens for the source). kv_blocks: blocks of each pool, `self` and, with an encoder, `cross`;
-    empty where nothing is generated. labels: class names by index. problem_type: the checkpoint's word for its
-    classification (`single_label_classification`, `multi_label_classification`, `regression`). num_mels: numbers in a
-    frame of the sound that the model hears; 0 where it reads text. include_prompt: whether a prompt's
-    tokens count in the vector of a text. embedding_size: of that vector; 0 where it is hidden_size.
-    adapter_of: for an adapter, the model that it goes with, whose blocks it uses; parameters and weight_bytes are then
-    what it adds.
+    context_tokens: longest sequence. Decoder: prompt and new tokens. Encoder: the text. Encoder-decoder: new tokens.
+    source_tokens: longest source of an encoder-decoder, else 0.
+    kv_blocks: number of blocks of each pool (`self`, and `cross` with an encoder); empty without generation.
+    generation: special tokens and generation defaults of the checkpoint.
+    labels: class names by index.
+    problem_type: kind of classification: `single_label_classification`, `multi_label_classification`, `regression`.
+    normalize: vectors are scaled to length 1 by default.
+    include_prompt: the tokens of a prompt count in the vector of a text.
+    embedding_size: size of the vector of a text; 0 means hidden_size.
+    load_seconds: time to load the model.
+    num_mels: values per audio frame of the encoder input; 0 for text.
+    adapter_of: for an adapter, the name of its model, whose KV blocks it uses. `parameters` and `weight_bytes` then
+        count the adapter only.
     """
 
     name: str
@@ -141,7 +153,7 @@ class ModelInfo(msgspec.Struct, frozen=True):
     kv_blocks: dict[str, int] = {}
     kv_bytes: int = 0
     is_encoder_decoder: bool = False
-    generation: GenerationDefaults = GenerationDefaults()
+    generation: GenerationInfo = GenerationInfo()
     labels: list[str] = []
     problem_type: str | None = None
     normalize: bool = True

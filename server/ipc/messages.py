@@ -1,11 +1,11 @@
-"""What crosses the wall between the HTTP process and a worker: typed msgpack messages, no pickle.
+"""Messages between the HTTP process and a worker, encoded with msgpack (no pickle).
 
 To the worker:    Configure, Vocabulary, Generate, Encode, Abort, Shutdown
 From the worker:  Progress, Ready, LoadFailed, StepOutput, Stats
 
-Only `Abort` travels against the tokens, only `Stats` beside them. A frame is a 4-byte little-endian length and then
-one message. Times are seconds of `time.monotonic()`, which processes of one machine share. Ids of requests are unique
-within the life of the HTTP process; a request is one sequence, or one group of beams.
+A frame is a 4-byte little-endian length followed by one message. Times are seconds of `time.monotonic()`, whose clock
+all processes of a machine share. A `request_id` names one row of a `Generate` or one `Encode`. It is unique in the life
+of the HTTP process.
 """
 
 from __future__ import annotations
@@ -19,8 +19,10 @@ from server.ipc.descriptions import Device, DeviceChoice, EngineOptions, ModelIn
 from server.ipc.params import GenerationParams
 
 EncodeTask = Literal["embed", "embed_tokens", "classify", "classify_tokens", "fill_mask", "log_mel"]
-"""What to read off an encoder: a vector, or class logits, of each text or of each token; or words for a mask. Or,
-before any encoder, the frames of a sound."""
+"""Result of an `Encode`: a vector or class logits of each text or of each token, or the best tokens for a mask.
+
+`log_mel` runs no encoder: it computes the log-mel frames of audio samples.
+"""
 FinishReason = Literal["stop", "length", "timeout"]
 FailureCode = Literal["engine_error", "timeout", "request_too_large", "not_ready", "invalid_format"]
 
@@ -28,14 +30,14 @@ FRAME_HEADER = struct.Struct("<I")
 
 
 class Message(msgspec.Struct, frozen=True, array_like=True, tag=True):
-    """Base of every message; encoded as an array headed by the class name."""
+    """Base of all messages. Encoded as an array whose first element is the class name."""
 
 
 # ---------------------------------------------------------------------------------------------- to the worker
 
 
 class Configure(Message, frozen=True):
-    """First message to a new worker. `epoch` counts the lives of the worker; all its answers carry it."""
+    """First message to a new worker. epoch: number of worker starts; every output of this worker carries it."""
 
     epoch: int
     device: DeviceChoice
@@ -44,10 +46,10 @@ class Configure(Message, frozen=True):
 
 
 class Vocabulary(Message, frozen=True):
-    """How a model's tokens are spelled, by id: once in a worker's life, before the first `Generate` with a grammar or,
-    with beams, stop strings.
+    """The bytes of each token of a model.
 
-    tokens: the bytes that each token adds to a text; empty for those that are no text.
+    Sent once to each worker, before the first `Generate` with a grammar, or with beams and stop strings.
+    tokens: by token id, the bytes that the token adds to a text; empty for special tokens.
     """
 
     model: str
@@ -101,14 +103,17 @@ class Generate(Message, frozen=True):
 
 
 SAMPLES_PER_TOKEN = 320
-"""At 16 kHz: a speech model makes one token of 20 ms."""
+"""Audio samples of one source token of a speech model: 20 ms at 16 kHz."""
 
 
 class EncodeItem(msgspec.Struct, frozen=True, array_like=True):
-    """One text of an encoder request; token_type_ids None means all zero. mask_index: where a word is to go.
+    """One text of an `Encode`.
 
-    samples: for `log_mel`, sound instead of a text: float32, little-endian, mono, 16 kHz, mirrored where it ends.
-    prompt_tokens: how many at the beginning do not count in its vector.
+    token_ids: token ids of the text.
+    token_type_ids: token types, or None for all zero.
+    mask_index: index of the mask token, for `fill_mask`.
+    samples: audio in place of a text, for `log_mel`: float32, little-endian, mono, 16 kHz, padded by reflection.
+    prompt_tokens: number of leading tokens that do not count in the vector of the text.
     """
 
     token_ids: list[int]
@@ -119,17 +124,21 @@ class EncodeItem(msgspec.Struct, frozen=True, array_like=True):
 
     @property
     def num_tokens(self) -> int:
-        """What it counts for under a budget."""
+        """Cost of the item in tokens, for token budgets."""
         return len(self.token_ids) or -(-len(self.samples) // (4 * SAMPLES_PER_TOKEN))
 
 
 class Encode(Message, frozen=True):
-    """Run texts through an encoder, and say for each what `task` asks for; logits come raw.
+    """Run texts through an encoder. Each item is scheduled on its own and answered by its own `Encoded`.
 
-    model: the name of a model, or of one of its adapters.
-    Each item is scheduled on its own and answered by an `Encoded` of its own. `pooling` is for `embed` (None: as the
-    checkpoint has it, dense layers included), `normalize` for `embed` and `embed_tokens`, `top_k` and `target_ids` for
-    `fill_mask`: so many words, of these only if there are any.
+    model: name of a model, or of one of its adapters.
+    task: the result to compute. Logits are returned raw.
+    items: the texts.
+    pooling: pooling of `embed`; None means the checkpoint's own, dense layers included.
+    normalize: scale the vectors of `embed` and `embed_tokens` to length 1.
+    top_k: number of tokens to return for `fill_mask`.
+    target_ids: if not empty, the only tokens that `fill_mask` considers.
+    deadline: time at which unfinished items fail with `timeout`, or None.
     """
 
     request_id: int
@@ -144,13 +153,13 @@ class Encode(Message, frozen=True):
 
 
 class Abort(Message, frozen=True):
-    """Forget a request: its client left, or its stop string was seen. Unknown ids are ignored; nothing answers."""
+    """Drop a row or an `Encode`: its client left, or a stop string was found. Unknown ids are ignored. No answer."""
 
     request_id: int
 
 
 class Shutdown(Message, frozen=True):
-    """Leave the loop and exit with status 0. What is still running is dropped."""
+    """Exit with status 0. Running requests are dropped."""
 
 
 ToWorker = Configure | Vocabulary | Generate | Encode | Abort | Shutdown
@@ -159,7 +168,7 @@ ToWorker = Configure | Vocabulary | Generate | Encode | Abort | Shutdown
 
 
 class Progress(Message, frozen=True):
-    """A model is loading: bytes of weights read so far, of how many."""
+    """Progress of loading a model, in bytes of weights."""
 
     epoch: int
     model: str
@@ -168,7 +177,7 @@ class Progress(Message, frozen=True):
 
 
 class Ready(Message, frozen=True):
-    """All models are loaded and warm; requests are welcome."""
+    """All models are loaded and warmed up; the worker accepts requests."""
 
     epoch: int
     models: list[ModelInfo]
@@ -176,7 +185,7 @@ class Ready(Message, frozen=True):
 
 
 class LoadFailed(Message, frozen=True):
-    """A model cannot be loaded, and no restart would help: one line for the operator, naming model and reason."""
+    """A model cannot be loaded, and a restart would not help. message: one line with the model and the reason."""
 
     epoch: int
     message: str
@@ -191,9 +200,9 @@ class TokenLogprob(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Tokens(msgspec.Struct, frozen=True, array_like=True):
-    """New tokens of a request, in order. With beams: those that the best answer is certain to begin with.
+    """New tokens of a row, in order. With beams: tokens with which the best hypothesis is certain to begin.
 
-    cached_tokens: as in `Finished`, which a request that is aborted never sees.
+    cached_tokens: as in `Finished`; repeated here because an aborted row gets no `Finished`.
     """
 
     request_id: int
@@ -203,18 +212,20 @@ class Tokens(msgspec.Struct, frozen=True, array_like=True):
 
 
 class PromptScored(msgspec.Struct, frozen=True, array_like=True):
-    """A prompt's log-probabilities, of every token but the first; before the request's first token."""
+    """Log-probabilities of all prompt tokens but the first. Sent before the first new token of the row."""
 
     request_id: int
     logprobs: list[TokenLogprob]
 
 
 class Hypothesis(msgspec.Struct, frozen=True, array_like=True):
-    """One answer: its new tokens (an end token, if one ended it, included) and, with beams, its score.
+    """One complete result of a row.
 
-    score: sum of log-probabilities / length ** length_penalty. stop_token_id: the token that ended it, if one did.
-    attention: float32, little-endian, [new tokens, source tokens], if it was asked for: cross-attention, averaged over
-    the heads of the last layer.
+    token_ids: new tokens, with the end token if there is one.
+    stop_token_id: the token that ended the hypothesis, or None.
+    score: with beams, sum of log-probabilities / length ** length_penalty.
+    attention: float32, little-endian, [new tokens, source tokens]: cross-attention averaged over the heads of the last
+        layer; None if not requested.
     """
 
     token_ids: list[int]
@@ -226,10 +237,10 @@ class Hypothesis(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Finished(msgspec.Struct, frozen=True, array_like=True):
-    """A request is done; its blocks are free. Hypotheses best first, at most `num_return_sequences` of them.
+    """A row is complete and its blocks are free.
 
-    The whole answer, also what `Tokens` carried before. cached_tokens: tokens of the prompt whose keys and values were
-    in the cache when the request began.
+    hypotheses: best first, at most `num_return_sequences`. They include the tokens of earlier `Tokens` events.
+    cached_tokens: prompt tokens that were found in the prefix cache when the row was admitted.
     """
 
     request_id: int
@@ -241,12 +252,16 @@ class Finished(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Encoded(msgspec.Struct, frozen=True, array_like=True):
-    """One item of an `Encode` is done.
+    """Result of one item of an `Encode`.
 
-    values: float32, little-endian, [rows, width]: one row of the text, or for `embed_tokens` and `classify_tokens` a
-    row of each token; as wide as the hidden states, or to classify as there are labels (two to mark answers).
-    For `fill_mask`, falling probabilities and beside them, in token_ids, the words that have them. For `log_mel`, a row
-    of each frame.
+    index: index of the item.
+    values: float32, little-endian, [rows, width].
+        embed, classify: one row, as wide as the vector or the number of labels.
+        embed_tokens, classify_tokens: a row for each token.
+        fill_mask: one row of falling probabilities.
+        log_mel: a row for each frame.
+    rows: number of rows of `values`.
+    token_ids: for `fill_mask`, the tokens of the probabilities.
     """
 
     request_id: int
@@ -257,7 +272,7 @@ class Encoded(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Failed(msgspec.Struct, frozen=True, array_like=True):
-    """A request ended without an answer. `message` is safe to show to the client."""
+    """A row or an `Encode` ended without a result. `message` is safe to show to the client."""
 
     request_id: int
     code: FailureCode
@@ -265,7 +280,7 @@ class Failed(msgspec.Struct, frozen=True, array_like=True):
 
 
 class StepOutput(Message, frozen=True):
-    """Everything one step brought, in one message. Within a request: prompt, then tokens, then finished."""
+    """All results of one step. The order of events of a row is: prompts, tokens, finished."""
 
     epoch: int
     tokens: list[Tokens] = []
@@ -276,10 +291,11 @@ class StepOutput(Message, frozen=True):
 
 
 class StepTiming(msgspec.Struct, frozen=True, array_like=True):
-    """One step, for the histograms. phase: what it did (`prefill`, `decode`, `mixed`, `encode`).
+    """Measurements of one step, for the histograms.
 
-    mask_wait_seconds: how long the masks of grammars took beyond the forward pass beside them; None without any.
-    beam_lag_tokens: of each group of beams that streams and goes on, how many of its tokens are not certain yet.
+    rows, tokens: size of the batch.
+    mask_wait_seconds: time spent waiting for grammar masks after the forward pass; None without grammars.
+    beam_lag_tokens: for each running beam search that streams, number of tokens that are not certain yet.
     """
 
     model: str
@@ -293,12 +309,16 @@ class StepTiming(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Stats(Message, frozen=True):
-    """The heartbeat, sent by the worker's own loop, and what it saw since the last one.
+    """Heartbeat of the worker's loop, with its statistics.
 
-    running, waiting, queue_tokens: now. kv_blocks_used: blocks in use by pool name, over all models. The counters
-    (preemptions, wasted_tokens, prefix_queries, prefix_hits) are increments since the last message. prefix_queries:
-    prompt tokens that were looked up in the prefix cache; prefix_hits: those of them that were there. drafts: by model,
-    how many tokens were guessed and how many of them were right, increments as well.
+    running, waiting, queue_tokens: current numbers of rows and of waiting tokens.
+    kv_blocks_used, kv_blocks_total: blocks by pool name, summed over all models.
+    device_memory_bytes: memory by kind.
+    steps: all steps since the last message.
+    The remaining fields are increments since the last message:
+    preemptions, wasted_tokens: preempted rows, and computed tokens that have to be computed again.
+    prefix_queries, prefix_hits: prompt tokens looked up, and found, in the prefix cache.
+    drafts: by model, number of drafted tokens and of accepted ones.
     """
 
     epoch: int
@@ -324,16 +344,16 @@ _from_worker: msgspec.msgpack.Decoder[FromWorker] = msgspec.msgpack.Decoder(From
 
 
 def encode_frame(message: Message) -> bytes:
-    """A message as it goes over the socket: length, then msgpack."""
+    """A message as a frame: length and msgpack body."""
     body = _encoder.encode(message)
     return FRAME_HEADER.pack(len(body)) + body
 
 
 def decode_to_worker(body: bytes | memoryview) -> ToWorker:
-    """Raises msgspec.DecodeError (or ValidationError) for a body that is no message to a worker."""
+    """Raises msgspec.DecodeError (or ValidationError) for a body that is not a message to a worker."""
     return _to_worker.decode(body)
 
 
 def decode_from_worker(body: bytes | memoryview) -> FromWorker:
-    """Raises msgspec.DecodeError (or ValidationError) for a body that is no message from a worker."""
+    """Raises msgspec.DecodeError (or ValidationError) for a body that is not a message from a worker."""
     return _from_worker.decode(body)

@@ -1,4 +1,4 @@
-"""What a request asks of decoding, with what is neutral as default."""
+"""Settings of text generation. Defaults are neutral."""
 
 from __future__ import annotations
 
@@ -8,9 +8,10 @@ import msgspec
 
 
 class TimestampRules(msgspec.Struct, frozen=True, array_like=True):
-    """How a speech model may say times: tokens from `first_id` on, 20 ms apart; the one before them means none at all.
+    """Rules for the timestamp tokens of a speech model.
 
-    max_initial: the latest time that the first token may say, counted from `first_id`; None for any.
+    first_id: token id of the time 0; each following id is 20 ms later. The id before it means "no timestamps".
+    max_initial: latest time of the first token, as an offset from `first_id`; None for no limit.
     """
 
     first_id: int
@@ -18,25 +19,28 @@ class TimestampRules(msgspec.Struct, frozen=True, array_like=True):
 
 
 class GenerationParams(msgspec.Struct, frozen=True, omit_defaults=True):
-    """Settings that all rows of a request share; `GenerateRow` has the others.
-    Every field is resolved: nothing is left for the engine to default.
+    """Settings that all rows of a request share; `GenerateRow` has the others. All fields are resolved values.
 
-    end_token_ids: the checkpoint's end-of-text tokens (empty for `ignore_eos`); stop_token_ids: the client's own.
-    Both end a sequence and both are kept out while fewer than `min_new_tokens` were made.
-    stop_texts: with beams, strings (UTF-8) that end a hypothesis. Without beams the HTTP side finds them.
-    bad_words_ids: token sequences never to complete. suppress_token_ids: single tokens never to make,
-    begin_suppress_token_ids: not as the first new one. timestamps: whether and how tokens that say times are made.
-    allowed_token_ids: if any, no other token is made unless it is forced. logit_bias: what to add to a token's logit.
-    presence_penalty, frequency_penalty: for a token once made, and for each time it was made.
-    encoder_no_repeat_ngram_size: length of the n-grams of the source (or a decoder's prompt) never to make; 0: none.
-    renormalize_logits: log-softmax once more after masks and penalties (opus-mt's beams are trained that way).
-    forced_bos_token_id: made as the first new token, forced_eos_token_id as the last one when length runs out.
-    num_return_sequences <= num_beams; both 1 without beam search. `early_stopping`: True, False or "never".
-    num_beam_groups divides num_beams; diversity_penalty: what a token costs for each earlier group's beam that took it.
-    top_logprobs: alternatives to report beside each token's own log-probability when `logprobs` is set.
-    stream: with beams, whether to report the tokens that every beam agrees on as they become certain.
-    grammar: what the text has to be, in llguidance's format; empty: anything. It says when the text may end.
-    attention: whether to tell, at the end, what each token looked at in the source text of an encoder-decoder.
+    end_token_ids: end-of-text tokens of the checkpoint; empty for `ignore_eos`. stop_token_ids: stop tokens of the
+        client. Both end a sequence, and both are banned until `min_new_tokens` tokens are generated.
+    stop_texts: with beams, UTF-8 strings that end a hypothesis. Without beams the HTTP process finds stop strings.
+    bad_words_ids: token sequences that are never completed.
+    suppress_token_ids: tokens that are never generated; begin_suppress_token_ids: not as the first new token.
+    timestamps: rules for timestamp tokens, or None.
+    allowed_token_ids: if not empty, only these tokens are generated, except for forced ones.
+    logit_bias: by token id, the value to add to its logit.
+    presence_penalty: penalty for a token generated before; frequency_penalty: penalty for each time.
+    no_repeat_ngram_size: length of n-grams that are not generated twice; 0 for none.
+    encoder_no_repeat_ngram_size: length of n-grams of the source (or of a decoder's prompt) never to generate; 0: none.
+    renormalize_logits: apply log-softmax again after masks and penalties (the checkpoints of opus-mt need it).
+    forced_bos_token_id: the first new token. forced_eos_token_id: the last token at the length limit.
+    num_return_sequences: at most num_beams; both are 1 without beam search.
+    early_stopping: True, False or "never", as in transformers.
+    num_beam_groups: divides num_beams. diversity_penalty: penalty for each beam of an earlier group that took a token.
+    top_logprobs: alternatives to report beside the log-probability of each token, if `logprobs` is set.
+    stream: with beams, report tokens as soon as all beams that can still win agree on them.
+    grammar: grammar of the text in llguidance's format; empty for none. It decides when the text may end.
+    attention: return the cross-attention weights of an encoder-decoder.
     """
 
     min_new_tokens: int = 0

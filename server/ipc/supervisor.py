@@ -338,7 +338,7 @@ def _environment() -> dict[str, str]:
 
 
 async def _reap(process: asyncio.subprocess.Process, timeout_seconds: float) -> None:
-    """Wait until a process ends, and kill it after `timeout_seconds`."""
+    """Wait until a process has ended. Kills it if it has not ended after `timeout_seconds`."""
     try:
         await asyncio.wait_for(process.wait(), timeout_seconds)
     except (TimeoutError, asyncio.CancelledError):

@@ -79,7 +79,7 @@ async def prepare(
     except NoTokenBytes as error:
         raise InvalidRequest(f"`{_PARAM}` is not supported for `{model.name}`: {error}", _PARAM) from None
     # The worker stores token bytes by base model: an adapter shares its model's tokenizer.
-    runtime.client.teach(Vocabulary(model.info.adapter_of or model.name, list(token_bytes.by_id)))
+    runtime.client.add_vocabulary(Vocabulary(model.info.adapter_of or model.name, list(token_bytes.by_id)))
     return assemble(source, token_bytes.opens_with_space and not continues), token_bytes
 
 
@@ -94,7 +94,7 @@ async def token_bytes_for_stops(runtime: Runtime, model: ServedModel) -> TokenBy
         raise InvalidRequest(
             f"`stop` cannot be combined with beam search for `{model.name}`: {error}", "stop"
         ) from None
-    runtime.client.teach(Vocabulary(model.name, list(token_bytes.by_id)))
+    runtime.client.add_vocabulary(Vocabulary(model.name, list(token_bytes.by_id)))
     return token_bytes
 
 
@@ -169,8 +169,8 @@ def refusal(source: str) -> str | None:
 def _reason(error: str) -> str:
     """The first line of the library's message that states the error."""
     lines = [line.strip() for line in error.splitlines() if line.strip()]
-    told = next((line.removeprefix("error: ") for line in lines if line.startswith("error: ")), lines[0])
-    return told[:MAX_REASON_CHARACTERS]
+    line = next((one.removeprefix("error: ") for one in lines if one.startswith("error: ")), lines[0])
+    return line[:MAX_REASON_CHARACTERS]
 
 
 @cache

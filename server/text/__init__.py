@@ -4,9 +4,11 @@
 |-----------------------|---------------------------------------------------------------------------------------|
 | `tokenizer`           | the protocol that all tokenizers implement                                            |
 | `load`                | `load_tokenizer`: chooses the implementation for a checkpoint directory               |
+| `python_tokenizer`    | base class of the tokenizers below that are written in Python                         |
+| `templates`           | special tokens around a text, for the `tokenizers` library                            |
 | `fast`                | tokenizers run by the `tokenizers` library                                            |
-| `vocabulary_files`    | builds those from `vocab.txt`, `merges.txt` and SentencePiece files                   |
-| `sentencepiece_files` | reads SentencePiece models (T5, LLaMA, XLM-R, ALBERT, DeBERTa...)                     |
+| `vocabulary_files`    | builds them from `vocab.txt`, or from `vocab.json` and `merges.txt`                    |
+| `sentencepiece_files` | builds them from SentencePiece models (T5, LLaMA, XLM-R, ALBERT, DeBERTa...)          |
 | `protobuf`            | the part of protocol buffers that SentencePiece files use                             |
 | `marian`              | two SentencePiece models with a separate vocabulary                                   |
 | `m2m_100`             | one SentencePiece model with a separate vocabulary and language tokens                |
@@ -24,6 +26,10 @@
 | `language_codes`      | ISO 639, BCP 47, FLORES-200 and mBART language codes                                  |
 | `speech`              | special tokens and timestamps of speech recognition models                            |
 | `sentences`           | splits a text into sentences and joins their translations                             |
+| `checkpoint_text`     | everything that the HTTP process reads from a checkpoint                              |
+| `truncation`          | shortens token ids to a limit                                                         |
+| `windows`             | splits token ids into overlapping windows                                             |
+| `subtitles`           | transcripts as SubRip and WebVTT                                                      |
 
 Imports no torch, no transformers and no HTTP framework.
 """

@@ -68,8 +68,8 @@ def render(
     """Render a template to one of three replies.
 
     `{"text": ...}`: the text.
-    `{"rejected": ...}`: the template does not accept the messages; its own words.
-    `{"failed": ...}`: the text exceeds max_characters, or the name of the exception.
+    `{"rejected": ...}`: the template does not accept the messages; the value is the reason it states.
+    `{"failed": ...}`: the value is the name of an exception, or says that the text exceeds max_characters.
     """
     parts: list[str] = []
     size = 0

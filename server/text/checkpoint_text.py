@@ -1,4 +1,4 @@
-"""What the HTTP process reads of a checkpoint: tokenizer, languages, the tokens of speech, prompts, chat templates."""
+"""Everything that the HTTP process reads from a checkpoint: tokenizer, languages, speech tokens, prompts, templates."""
 
 from __future__ import annotations
 
@@ -18,12 +18,16 @@ from weights.resolve import ResolveError, file_in
 
 PROMPTS_FILE = "config_sentence_transformers.json"
 SPEECH_FAMILIES = frozenset({"whisper"})
-"""Values of `model_type` whose models hear."""
+"""Values of `model_type` of speech recognition models."""
 
 
 @dataclass(frozen=True)
 class Prompts:
-    """Beginnings of texts by name, and the one that is used without a name."""
+    """Prompts of a sentence-transformers checkpoint: text that is put before each input.
+
+    by_name: prompts by name.
+    default: prompt of a request that names none; empty for no prompt.
+    """
 
     by_name: Mapping[str, str] = field(default_factory=dict)
     default: str = ""
@@ -31,7 +35,15 @@ class Prompts:
 
 @dataclass(frozen=True)
 class CheckpointText:
-    """A checkpoint's own files for text."""
+    """The parts of a checkpoint that work on text.
+
+    directory: directory of the checkpoint.
+    tokenizer: its tokenizer.
+    languages: translations that it offers.
+    prompts: its sentence-transformers prompts.
+    speech: its special tokens for speech recognition; None for other models.
+    chat_templates: its chat templates.
+    """
 
     directory: Path
     tokenizer: Tokenizer
@@ -41,10 +53,7 @@ class CheckpointText:
     chat_templates: ChatTemplates = field(default_factory=ChatTemplates)
 
     def prompt(self, name: str | None) -> str:
-        """The prompt of that name (sentence-transformers), the default one without a name, or nothing.
-
-        Raises InvalidRequest for a name that the checkpoint does not have.
-        """
+        """The prompt with a name, or the default prompt for None. Raises InvalidRequest for an unknown name."""
         if name is None:
             return self.prompts.default
         if name not in self.prompts.by_name:
@@ -54,7 +63,11 @@ class CheckpointText:
 
 
 def load(name: str, directory: Path) -> CheckpointText:
-    """Raises CheckpointError, one line, for a tokenizer or prompts that cannot be read."""
+    """Read the text parts of a checkpoint.
+
+    name: name of the model, for error messages.
+    Raises CheckpointError, one line, for files that cannot be read.
+    """
     try:
         tokenizer = load_tokenizer(directory)
         family = str(read_json(directory, "config.json").get("model_type", ""))
@@ -67,12 +80,11 @@ def load(name: str, directory: Path) -> CheckpointText:
 
 
 def check_same_tokens(name: str, text: CheckpointText, draft: CheckpointText) -> None:
-    """Raises CheckpointError, one line, when a draft model's token ids do not mean what the model's own do."""
-    ours, theirs = text.tokenizer, draft.tokenizer
-    for token_id in range(max(ours.vocab_size, theirs.vocab_size)):
-        pair = ours.id_to_token(token_id), theirs.id_to_token(token_id)
-        if pair[0] != pair[1]:
-            raise CheckpointError(f"{name}: token {token_id} is {pair[0]!r}, but {pair[1]!r} in the draft model")
+    """Raise CheckpointError, one line, unless a model and its draft model have the same vocabulary."""
+    for token_id in range(max(text.tokenizer.vocab_size, draft.tokenizer.vocab_size)):
+        token, draft_token = text.tokenizer.id_to_token(token_id), draft.tokenizer.id_to_token(token_id)
+        if token != draft_token:
+            raise CheckpointError(f"{name}: token {token_id} is {token!r}, but {draft_token!r} in the draft model")
 
 
 def _prompts(directory: Path) -> Prompts:
@@ -85,5 +97,5 @@ def _prompts(directory: Path) -> Prompts:
         raise ResolveError(f"{PROMPTS_FILE} is not readable JSON") from None
     given = content.get("prompts") if isinstance(content, dict) else None
     by_name = {key: value for key, value in given.items() if isinstance(value, str)} if isinstance(given, dict) else {}
-    chosen = content.get("default_prompt_name") if isinstance(content, dict) else None
-    return Prompts(by_name, by_name.get(chosen, "") if isinstance(chosen, str) else "")
+    default = content.get("default_prompt_name") if isinstance(content, dict) else None
+    return Prompts(by_name, by_name.get(default, "") if isinstance(default, str) else "")

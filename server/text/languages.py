@@ -83,6 +83,7 @@ class _Offer:
 
     @property
     def is_all_to_all(self) -> bool:
+        """Whether the sources are the targets."""
         return len(self.targets) > 1 and [one.name for one in self.sources] == [one.name for one in self.targets]
 
     def pairs(self) -> list[tuple[str, str]]:
@@ -130,24 +131,22 @@ class TranslationLanguages:
         requested = [None if code is None else parse_language(code) for code in (source, target)]
         for name, code, language in zip(("source_lang", "target_lang"), (source, target), requested, strict=True):
             if code is not None and language is None:
-                raise UnknownPair(f"{name} is not a language code: {self._listing()}")
+                hint = "use a code such as de or deu_Latn" if self._by_name else self._listing()
+                raise UnknownPair(f"{name} is not a language code: {hint}")
         source_language, target_language = requested
         if self._by_name:
             return _prompt_by_name(source_language, target_language)
         scored = [_closest(offer, source_language, target_language) for offer in self._offers]
         best = max((score for score, _ in scored), default=0)
         found = [offer for score, offer in scored if score == best and best > 0]
-        ambiguous = {
-            name
-            for name, languages in (
-                ("source_lang", {one.language for offer in found for one in offer.sources}),
-                ("target_lang", {one.language for offer in found for one in offer.targets}),
-            )
-            if {"source_lang": source_language, "target_lang": target_language}[name] is None and len(languages) > 1
-        }
-        if ambiguous:
-            verb = "is" if len(ambiguous) == 1 else "are"
-            raise UnknownPair(f"{' and '.join(sorted(ambiguous))} {verb} required: {self._listing()}")
+        missing = []
+        if source_language is None and len({one.language for offer in found for one in offer.sources}) > 1:
+            missing.append("source_lang")
+        if target_language is None and len({one.language for offer in found for one in offer.targets}) > 1:
+            missing.append("target_lang")
+        if missing:
+            verb = "is" if len(missing) == 1 else "are"
+            raise UnknownPair(f"{' and '.join(missing)} {verb} required: {self._listing()}")
         prompts = (_prompt(one, other) for offer in found for one in offer.sources for other in offer.targets)
         prompt = next((prompt for prompt in prompts if prompt.source_lang != prompt.target_lang), None)
         if prompt is None:
@@ -156,12 +155,10 @@ class TranslationLanguages:
 
     def _listing(self) -> str:
         if not self._offers:
-            return (
-                f"this model {'translates between any two languages' if self._by_name else 'has no list of languages'}"
-            )
-        every = [offer for offer in self._offers if offer.is_all_to_all]
-        if every:
-            return f"this model translates between {_first_few([target.name for target in every[0].targets])}"
+            return "this model has no list of languages"
+        offer = next((offer for offer in self._offers if offer.is_all_to_all), None)
+        if offer is not None:
+            return f"this model translates between {_first_few([target.name for target in offer.targets])}"
         return "this model translates " + _first_few([f"{source}-{target}" for source, target in self.pairs()])
 
 

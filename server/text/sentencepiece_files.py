@@ -102,7 +102,7 @@ def build_sentencepiece(content: bytes, file: str, files: TokenizerFiles) -> Lib
 
 
 def _llama(model: SentencePieceModel, files: TokenizerFiles) -> LibraryTokenizer:
-    """BPE with byte fallback (Touvron et al. 2023, arXiv:2302.13971, section 2.1)."""
+    """A BPE model with byte fallback (Touvron et al. 2023, arXiv:2302.13971, section 2.1)."""
     if not model.is_bpe:
         raise TokenizerError(f"{model.file} is not a BPE model")
     vocabulary = {text: index for index, text in enumerate(model.texts)}
@@ -118,7 +118,7 @@ def _llama(model: SentencePieceModel, files: TokenizerFiles) -> LibraryTokenizer
 
 
 def _t5(model: SentencePieceModel, files: TokenizerFiles) -> LibraryTokenizer:
-    """Unigram with the sentinels `<extra_id_0>`... at the end, in descending order (Kudo 2018, arXiv:1804.10959)."""
+    """A Unigram model (Kudo 2018, arXiv:1804.10959). Vocabulary: the pieces, then the sentinels in descending order."""
     sentinels = [f"<extra_id_{index}>" for index in range(int(files.config.get("extra_ids", 100)))]
     backend = _unigram([*model.pieces, *_scored(reversed(sentinels))], 2, model.normalizers(), split_first=True)
     backend.add_special_tokens(sentinels)
@@ -128,7 +128,10 @@ def _t5(model: SentencePieceModel, files: TokenizerFiles) -> LibraryTokenizer:
 
 
 def _pegasus(model: SentencePieceModel, files: TokenizerFiles) -> LibraryTokenizer:
-    """Unigram after the mask tokens and unused tokens of the training (Zhang et al. 2020, arXiv:1912.08777)."""
+    """A Unigram model (Zhang et al. 2020, arXiv:1912.08777).
+
+    Vocabulary: pad and end token, the mask tokens and unused tokens of the training, then the pieces.
+    """
     end, offset = files.roles["eos"].content, int(files.config.get("offset", 103))
     masks = [files.config.get("mask_token_sent", "<mask_1>"), files.roles["mask"].content] if offset else []
     unused = [f"<unk_{index}>" for index in range(2, offset)]
@@ -143,13 +146,13 @@ def _pegasus(model: SentencePieceModel, files: TokenizerFiles) -> LibraryTokeniz
 
 
 def _xlm_roberta(model: SentencePieceModel, files: TokenizerFiles) -> LibraryTokenizer:
-    """Unigram after fairseq's four special tokens (Conneau et al. 2019, arXiv:1911.02116)."""
+    """A Unigram model (Conneau et al. 2019, arXiv:1911.02116). Vocabulary: four special tokens, pieces, mask."""
     pieces = [*_scored(("<s>", "<pad>", "</s>", "<unk>")), *model.pieces[3:]]
     return _roberta_unigram(pieces, model, files)
 
 
 def _camembert(model: SentencePieceModel, files: TokenizerFiles) -> LibraryTokenizer:
-    """As XLM-R, but the model's own special tokens keep their ids (Martin et al. 2019, arXiv:1911.03894)."""
+    """As XLM-R, but the special tokens of the model keep ids of their own (Martin et al. 2019, arXiv:1911.03894)."""
     first = [*_scored(("<s>NOTUSED", "<pad>", "</s>NOTUSED", "<unk>")), ("<unk>NOTUSED", -100.0)]
     return _roberta_unigram([*first, *model.pieces[1:]], model, files)
 
@@ -163,7 +166,7 @@ def _roberta_unigram(pieces: Pieces, model: SentencePieceModel, files: Tokenizer
 
 
 def _mbart(model: SentencePieceModel, files: TokenizerFiles) -> LibraryTokenizer:
-    """Unigram after fairseq's four special tokens, then a token per language and the mask.
+    """A Unigram model. Vocabulary: four special tokens, the pieces, a token per language, the mask.
 
     mBART splits a text at white space first; mBART-50 replaces runs of spaces by one space instead.
     """
@@ -179,7 +182,7 @@ def _mbart(model: SentencePieceModel, files: TokenizerFiles) -> LibraryTokenizer
 
 
 def _deberta_v2(model: SentencePieceModel, files: TokenizerFiles) -> LibraryTokenizer:
-    """Unigram with BERT's special tokens among the pieces, then the mask (He et al. 2021, arXiv:2111.09543)."""
+    """A Unigram model (He et al. 2021, arXiv:2111.09543). Vocabulary: pieces with special tokens, then the mask."""
     unk, mask = files.roles["unk"].content, files.roles["mask"].content
     require_tokens(model.texts, (files.roles[role].content for role in ("unk", "cls", "sep")), model.file)
     lower = [normalizers.Lowercase()] if files.config.get("do_lower_case") is True else []
@@ -195,9 +198,9 @@ def _deberta_v2(model: SentencePieceModel, files: TokenizerFiles) -> LibraryToke
 
 
 def _albert(model: SentencePieceModel, files: TokenizerFiles) -> LibraryTokenizer:
-    """As BigBird (Lan et al. 2020, arXiv:1909.11942), with quotes, accents and capitals normalised unless configured.
+    """As BigBird (Lan et al. 2020, arXiv:1909.11942), with normalisation of quotes, accents and upper case.
 
-    A comma after a digit is always a piece of its own, whatever pieces the model has.
+    A comma after a digit is always a piece of its own, even if the model has a piece with both.
     """
     quotes = [normalizers.Replace(pair, '"') for pair in ("``", "''")]
     accents = [] if files.config.get("keep_accents") is True else [normalizers.NFKD(), normalizers.StripAccents()]
@@ -211,7 +214,7 @@ def _is_digit_and_comma(piece: str) -> bool:
 
 
 def _big_bird(model: SentencePieceModel, files: TokenizerFiles) -> LibraryTokenizer:
-    """Unigram with all special tokens among the pieces and BERT's template (Zaheer et al. 2020, arXiv:2007.14062)."""
+    """A Unigram model whose pieces include all special tokens (Zaheer et al. 2020, arXiv:2007.14062)."""
     return _bert_unigram(model.pieces, [], model, files)
 
 

@@ -14,7 +14,7 @@ from server.api.app import create_api
 from server.api.state import State
 from server.api.telemetry import Telemetry
 from server.ipc.client import EngineClient
-from server.ipc.descriptions import GenerationDefaults, ModelInfo, ModelSpec
+from server.ipc.descriptions import GenerationInfo, ModelInfo, ModelSpec
 from server.ipc.messages import Generate, GenerateRow, Message, StepOutput
 from server.metrics import Metrics
 from server.operations.runtime import Runtime
@@ -41,8 +41,6 @@ class Bench:
         self.runtime = Runtime(self.client, self.metrics, texts, settings.max_text_characters)
         self.state = State(
             settings=settings,
-            client=self.client,
-            metrics=self.metrics,
             runtime=self.runtime,
             fresh=lambda: self.alive,
             failed=lambda: False,
@@ -60,7 +58,7 @@ class Bench:
     def _with_defaults(self, info: ModelInfo, defaults: dict[str, object]) -> ModelInfo:
         if not defaults:
             return info
-        merged: GenerationDefaults = msgspec.structs.replace(info.generation, **defaults)
+        merged: GenerationInfo = msgspec.structs.replace(info.generation, **defaults)
         return msgspec.structs.replace(info, generation=merged)
 
     async def sent_generate(self) -> Generate:

@@ -1,4 +1,4 @@
-"""The metrics page: names of the contract, the rules of `promtool check metrics`, and numbers that move."""
+"""`/metrics`: the names of the contract, the rules of `promtool check metrics`, and the values after some requests."""
 
 from __future__ import annotations
 
@@ -47,8 +47,8 @@ def value(text: str, series: str) -> float:
     return float(found[1])
 
 
-async def busy(bench: Bench, http: httpx.AsyncClient) -> str:
-    """One of everything, then the page."""
+async def metrics_after_events(bench: Bench, http: httpx.AsyncClient) -> str:
+    """Cause one event of every kind and return the metrics."""
     bench.become_ready()
     posted = asyncio.create_task(http.post("/generate", json={"prompt": "abc", "model": "decoder"}))
     (row,) = await bench.sent_rows()
@@ -68,14 +68,14 @@ async def busy(bench: Bench, http: httpx.AsyncClient) -> str:
     return await page(http)
 
 
-async def test_names_are_those_of_the_contract(bench: Bench, http: httpx.AsyncClient) -> None:
-    text = await busy(bench, http)
+async def test_names_equal_the_contract(bench: Bench, http: httpx.AsyncClient) -> None:
+    text = await metrics_after_events(bench, http)
     names = set(re.findall(r"^# TYPE triptych_(\S+)", text, re.MULTILINE))
     assert names == CONTRACT
 
 
-async def test_the_rules_of_promtool(bench: Bench, http: httpx.AsyncClient) -> None:
-    text = await busy(bench, http)
+async def test_promtool_rules(bench: Bench, http: httpx.AsyncClient) -> None:
+    text = await metrics_after_events(bench, http)
     for family in text_string_to_metric_families(text):
         assert family.documentation and family.type in ("counter", "gauge", "histogram"), family.name
         assert re.fullmatch(r"triptych_[a-z][a-z0-9_]*", family.name)
@@ -92,8 +92,8 @@ async def test_the_rules_of_promtool(bench: Bench, http: httpx.AsyncClient) -> N
         assert (checked.returncode, checked.stdout + checked.stderr) == (0, "")
 
 
-async def test_numbers_move(bench: Bench, http: httpx.AsyncClient) -> None:
-    text = await busy(bench, http)
+async def test_values_after_events(bench: Bench, http: httpx.AsyncClient) -> None:
+    text = await metrics_after_events(bench, http)
     assert value(text, 'requests_total{route="/generate",status="200"}') == 1
     assert value(text, 'requests_total{route="/generate",status="422"}') == 1
     assert value(text, 'requests_total{route="unmatched",status="404"}') == 1
@@ -126,7 +126,9 @@ async def test_numbers_move(bench: Bench, http: httpx.AsyncClient) -> None:
 
 
 @pytest.mark.parametrize("method", ["GET", "POST", "DELETE", "BREW"])
-async def test_strange_requests_add_one_series_each_at_most(bench: Bench, http: httpx.AsyncClient, method: str) -> None:
+async def test_unknown_routes_add_a_bounded_number_of_series(
+    bench: Bench, http: httpx.AsyncClient, method: str
+) -> None:
     await http.request(method, "/seen/before")
     before = (await page(http)).count("\n")
     for number in range(100):

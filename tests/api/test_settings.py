@@ -120,6 +120,7 @@ def test_every_setting_is_a_flag_with_its_help(capsys: pytest.CaptureFixture[str
         assert field.description
         assert (f"--{name.replace('_', '-')}" in text) is (name not in NOT_FLAGS), name
         assert " ".join(field.description.split()) in text or name == "api_keys"
+    assert "such as 512M. (default: 1G)" in text and "after SIGTERM. (default: 30 s)" in text
 
 
 def test_flags_are_read_as_settings() -> None:

@@ -1,4 +1,4 @@
-"""`triptych serve` and `triptych check` on checkpoints that are right, and on checkpoints that are not."""
+"""`triptych serve` and `triptych check` with valid and invalid checkpoints."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def story(tmp_path: Path) -> Path:
     return Path(shutil.copytree(DEMO / "story", tmp_path / "story"))
 
 
-def without_a_tensor(story: Path) -> str:
+def remove_a_tensor(story: Path) -> str:
     tensors = load_file(story / "model.safetensors")
     name = "model.layers.1.mlp.up_proj.weight"
     del tensors[name]
@@ -35,29 +35,31 @@ def without_a_tensor(story: Path) -> str:
     return name
 
 
-def of_an_unknown_architecture(story: Path) -> str:
+def set_an_unknown_architecture(story: Path) -> str:
     config = json.loads((story / "config.json").read_text())
     config |= {"model_type": "reformer", "architectures": ["ReformerModelWithLMHead"]}
     (story / "config.json").write_text(json.dumps(config))
     return "reformer"
 
 
-def truncated(story: Path) -> str:
+def truncate_weights(story: Path) -> str:
     weights = story / "model.safetensors"
     weights.write_bytes(weights.read_bytes()[:-1000])
     return "model.safetensors"
 
 
-def that_wants_its_own_code(story: Path) -> str:
+def require_custom_code(story: Path) -> str:
     config = json.loads((story / "config.json").read_text())
     config["auto_map"] = {"AutoModelForCausalLM": "modeling.Story"}
     (story / "config.json").write_text(json.dumps(config))
     return "auto_map"
 
 
-@pytest.mark.parametrize("damage", [without_a_tensor, of_an_unknown_architecture, truncated, that_wants_its_own_code])
+@pytest.mark.parametrize(
+    "damage", [remove_a_tensor, set_an_unknown_architecture, truncate_weights, require_custom_code]
+)
 @pytest.mark.parametrize("command", ["serve", "check"])
-def test_a_bad_checkpoint_is_one_line_that_names_it(story: Path, damage, command: str) -> None:
+def test_the_error_for_an_invalid_checkpoint_is_one_line(story: Path, damage, command: str) -> None:
     named = damage(story)
     more = ["--port", "0", "--log-level", "error"] if command == "serve" else []
     done = triptych(command, f"tale={story}" if command == "serve" else str(story), *more)
@@ -68,7 +70,7 @@ def test_a_bad_checkpoint_is_one_line_that_names_it(story: Path, damage, command
     assert str(story.parent) not in line
 
 
-def test_a_model_that_is_nowhere_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_error_for_a_missing_model_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     monkeypatch.setenv("HF_HOME", str(tmp_path))
     done = triptych("check", "nobody/nothing")
@@ -77,12 +79,12 @@ def test_a_model_that_is_nowhere_is_one_line(tmp_path: Path, monkeypatch: pytest
     assert "nobody/nothing" in line and "HF_HUB_OFFLINE" in line
 
 
-def test_check_says_what_a_checkpoint_is() -> None:
+def test_check_describes_a_checkpoint() -> None:
     done = triptych("check", str(DEMO / "translator-en-fr"))
     assert done.returncode == 0
-    said = dict(line.split("  ", 1) for line in done.stdout.splitlines())
-    assert said["family"].strip() == "marian (MarianMTModel)"
-    assert "translate" in said["serves"]
+    table = dict(line.split("  ", 1) for line in done.stdout.splitlines())
+    assert table["family"].strip() == "marian (MarianMTModel)"
+    assert "translate" in table["serves"]
 
 
 def test_several_models_by_name_in_bfloat16(tmp_path: Path) -> None:

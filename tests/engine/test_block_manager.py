@@ -11,7 +11,7 @@ def test_allocate_and_release():
     pool = BlockManager(4, 8)
     blocks = pool.allocate(3)
     assert len(set(blocks)) == 3 and pool.free_blocks == 1 and pool.used_blocks == 3
-    with pytest.raises(OutOfBlocks, match="2 KV blocks wanted, 1 of 4 are free"):
+    with pytest.raises(OutOfBlocks, match="2 KV blocks requested, 1 of 4 are free"):
         pool.allocate(2)
     assert pool.free_blocks == 1
     assert sorted(pool.release(blocks)) == sorted(blocks)
@@ -91,7 +91,7 @@ def test_the_least_recently_used_are_evicted_first_and_of_a_text_its_end():
     taken = pool.allocate(2)
     assert pool.find([b"c"]) == new[:1] and pool.find([b"d"]) == [] and pool.find([b"a", b"b"]) == old
     assert new[1] in taken and pool.free_blocks == 3
-    with pytest.raises(OutOfBlocks, match="4 KV blocks wanted, 3 of 5 are free"):
+    with pytest.raises(OutOfBlocks, match="4 KV blocks requested, 3 of 5 are free"):
         pool.allocate(4)
     assert pool.find([b"a", b"b"]) == old, "what cannot be had evicts nothing"
 

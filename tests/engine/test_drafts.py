@@ -74,7 +74,7 @@ def test_a_draft_model_must_fit(pairs):
     gpt2, t5 = pairs("gpt2").loaded, pairs("t5").loaded
     check_draft(gpt2, pairs("llama").loaded)
     for one, other in ((gpt2, t5), (t5, gpt2), (gpt2, pairs("bert").loaded)):
-        with pytest.raises(LoadError, match="draft models are for decoders"):
+        with pytest.raises(LoadError, match="draft model must be decoders"):
             check_draft(one, other)
     generation = replace(gpt2.model.generation, end_token_ids=(5,))
     with pytest.raises(LoadError, match="differ in end_token_ids"):
@@ -91,7 +91,7 @@ def test_keys_that_depend_on_the_length_are_neither_guessed_ahead_nor_shared(pai
     assert pair.engine().models["gpt2"].generation.scheduler.blocks.prefix_cache
     monkeypatch.setattr(type(pair.loaded), "keys_depend_on_length", True)
     assert not pair.engine().models["gpt2"].generation.scheduler.blocks.prefix_cache
-    with pytest.raises(LoadError, match="nothing is computed ahead"):
+    with pytest.raises(LoadError, match="keys that depend on the text length"):
         speculating(pair)
     with pytest.raises(LoadError, match="keys of its draft model"):
         check_draft(pair.loaded, pairs("llama").loaded)
@@ -109,5 +109,5 @@ def test_drafts_are_found_by_name_or_read(pairs):
     assert find_drafts(by_path, lambda spec: read.append(spec) or small) == {"gpt2": small}
     assert [spec.directory for spec in read] == ["/there"]
     assert find_drafts([named("gpt2", Speculation()), named("t5", Speculation())], read.append) == {}
-    with pytest.raises(LoadError, match="'bert': nothing can be guessed"):
+    with pytest.raises(LoadError, match="'bert': speculative decoding needs"):
         find_drafts([named("bert", Speculation())], read.append)

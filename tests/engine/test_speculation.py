@@ -294,8 +294,8 @@ def plant_wrong_guesses_count_as_computed(monkeypatch):
 
 
 def plant_spoiled_blocks_are_not_cleaned(monkeypatch):
-    honest = BlockTables._release_rows
-    monkeypatch.setattr(BlockTables, "_release_rows", lambda self, request, suspect: honest(self, request, False))
+    honest = BlockTables._release_sequences
+    monkeypatch.setattr(BlockTables, "_release_sequences", lambda self, request, suspect: honest(self, request, False))
 
 
 def plant_wrong_guesses_keep_their_blocks(monkeypatch):

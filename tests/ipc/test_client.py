@@ -1,4 +1,4 @@
-"""The client's own books: admission, ids, aborts, deadlines. The worker is a list of what was sent."""
+"""The client of the engine: admission, ids, aborts, deadlines. The worker is a list of the messages sent to it."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def finished(request_id: int, *tokens: int) -> Finished:
     return Finished(request_id, [Hypothesis(list(tokens), "stop")], 0.0, 0.0, 0.0)
 
 
-async def test_admission_counts_what_waits_for_its_first_step() -> None:
+async def test_admission_counts_sequences_before_their_first_step() -> None:
     bench = Bench()
     calls = [bench.submit() for _ in range(4)]
     assert bench.waiting == (4, 40)
@@ -101,10 +101,10 @@ async def test_admission_counts_what_waits_for_its_first_step() -> None:
     for call in calls:
         call.close()
     assert bench.waiting == (0, 0) and bench.client.open_requests == 0
-    assert bench.aborted == [1, 4, 6]  # id 5 was refused; 2 and 3 had ended
+    assert bench.aborted == [1, 4, 6]  # 5 was rejected; 2 and 3 had ended
 
 
-async def test_admission_by_tokens_and_of_whole_calls() -> None:
+async def test_admission_counts_tokens_and_admits_requests_as_a_whole() -> None:
     bench = Bench()
     bench.submit(bench.generate(60))
     with pytest.raises(Overloaded):
@@ -114,7 +114,7 @@ async def test_admission_by_tokens_and_of_whole_calls() -> None:
     assert bench.waiting == (3, 100)
 
 
-async def test_what_could_never_be_admitted() -> None:
+async def test_requests_above_the_queue_limits_are_too_large() -> None:
     bench = Bench()
     with pytest.raises(RequestTooLarge, match=r"5 sequences.*4"):
         bench.submit(bench.generate_all([1] * 5))
@@ -143,7 +143,7 @@ async def test_the_cross_pool_must_hold_the_source() -> None:
         bench.submit(one_row(bench.client.next_id(), "seq2seq", [5] * 33, [2], max_new_tokens=8))
 
 
-async def test_events_reach_their_call_by_index_and_pile_up_for_a_slow_reader() -> None:
+async def test_events_reach_their_call_by_index_and_accumulate_for_a_slow_reader() -> None:
     bench = Bench()
     call, other = bench.submit(bench.generate_all([10, 10])), bench.submit()
     bench.output(tokens=[Tokens(2, [7]), Tokens(3, [1])])
@@ -159,7 +159,7 @@ async def test_events_reach_their_call_by_index_and_pile_up_for_a_slow_reader() 
     assert len(await other.events()) == 1
 
 
-async def test_an_encode_is_done_with_its_last_item() -> None:
+async def test_an_encode_request_ends_with_its_last_item() -> None:
     bench = Bench()
     items = [EncodeItem([1, 2]), EncodeItem([3])]
     call = bench.submit(Encode(bench.client.next_id(), "encoder", "embed", items))
@@ -174,7 +174,7 @@ async def test_an_encode_is_done_with_its_last_item() -> None:
     assert bench.aborted == []
 
 
-async def test_leaving_wakes_the_reader_and_aborts() -> None:
+async def test_a_disconnected_client_wakes_the_reader_and_aborts() -> None:
     bench = Bench()
     call = bench.submit(bench.generate_all([10, 10]))
     bench.output(tokens=[Tokens(1, [7])])
@@ -189,7 +189,7 @@ async def test_leaving_wakes_the_reader_and_aborts() -> None:
     assert len(bench.aborted) == 2 and len(bench.recorder.cancelled) == 2
 
 
-async def test_what_comes_after_an_abort_is_dropped() -> None:
+async def test_events_after_an_abort_are_dropped() -> None:
     bench = Bench()
     call = bench.submit(bench.generate_all([10, 10]))
     call.stop(0)
@@ -212,7 +212,7 @@ async def test_a_cancelled_reader_aborts_through_the_with_block() -> None:
     assert bench.aborted == [1] and bench.client.open_requests == 0
 
 
-async def test_a_lost_worker_fails_everything_and_refuses_until_the_next() -> None:
+async def test_a_lost_worker_fails_all_requests_until_the_next_is_ready() -> None:
     bench = Bench()
     calls = [bench.submit(), bench.submit()]
     bench.client.on_lost()
@@ -227,7 +227,7 @@ async def test_a_lost_worker_fails_everything_and_refuses_until_the_next() -> No
     bench.submit()
 
 
-async def test_a_worker_that_forgets_a_deadline_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_client_ends_requests_whose_deadline_the_worker_ignored(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "DEADLINE_SLACK_SECONDS", 0.01)
     bench = Bench()
     call = submit(bench.client, bench.generate(), deadline=time.monotonic() + 0.02)
@@ -236,7 +236,7 @@ async def test_a_worker_that_forgets_a_deadline_is_not_waited_for(monkeypatch: p
     assert bench.aborted == [1]
 
 
-async def test_counts_for_the_metrics() -> None:
+async def test_the_observer_is_told_of_all_events() -> None:
     bench = Bench()
     bench.submit()
     bench.output(tokens=[Tokens(1, [7])])
@@ -247,7 +247,7 @@ async def test_counts_for_the_metrics() -> None:
     assert isinstance(bench.recorder.finished[0], Finished)
 
 
-async def test_forward_brings_a_step_within_its_own_call_and_in_one_piece() -> None:
+async def test_forward_delivers_a_step_at_once_and_as_a_whole() -> None:
     bench = Bench()
     call = bench.submit(bench.generate_all([10, 10]))
     bench.output(tokens=[Tokens(1, [7])])
@@ -268,7 +268,7 @@ async def test_forward_brings_a_step_within_its_own_call_and_in_one_piece() -> N
     assert await forwarding is False
 
 
-async def test_forward_stops_where_its_taker_is_full_and_loses_nothing() -> None:
+async def test_forward_stops_at_a_full_receiver_without_losing_events() -> None:
     bench = Bench()
     call = bench.submit()
     taken: list[Event] = []
@@ -288,7 +288,7 @@ async def test_forward_stops_where_its_taker_is_full_and_loses_nothing() -> None
     assert await call.forward(take) is False
 
 
-async def test_forward_hands_on_what_its_taker_raises_and_other_calls_are_served() -> None:
+async def test_forward_raises_errors_of_its_receiver_and_serves_other_calls() -> None:
     bench = Bench()
     call, other = bench.submit(), bench.submit()
 
@@ -303,7 +303,7 @@ async def test_forward_hands_on_what_its_taker_raises_and_other_calls_are_served
     assert len(await other.events()) == 1
 
 
-async def test_leaving_ends_forward() -> None:
+async def test_a_disconnected_client_ends_forward() -> None:
     bench = Bench()
     call = bench.submit()
     forwarding = asyncio.create_task(call.forward(lambda events: True))

@@ -1,4 +1,4 @@
-"""The least `config.json` of each family that generates, of others where a test asks; what becomes of it."""
+"""Minimal `config.json` contents of families, and the configuration that a family builds from such contents."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The settings of well-known encoder checkpoints, as their `config.json` has them, are read as what they mean."""
+"""Settings of well-known encoder checkpoints, copied from their `config.json`, give the right configuration."""
 
 from __future__ import annotations
 

@@ -1,12 +1,15 @@
-"""The registry of families: all are listed and build, checkpoints of their first releases are read, no torch."""
+"""The registry of families: all are listed and build, names of first releases are read, no torch is imported."""
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
+import models.families
 from models.config import (
     AttentionConfig,
     BucketBiasConfig,
@@ -75,7 +78,7 @@ def test_names_of_first_releases(base, dropped, renamed):
 
 @pytest.mark.parametrize("base", [BART, MBART, M2M_100, PEGASUS, BLENDERBOT, BLENDERBOT_SMALL])
 def test_names_of_first_seq2seq_releases(base):
-    """Every table of tokens stood in the files, tied or not, and what is computed stood there as well."""
+    """First releases contain every table of token embeddings, tied or not, and tables that are computed here."""
     family, architecture = family_of(base)
     rules = family.rules(build(base), base, architecture)
     for name in ("shared", "encoder.embed_tokens", "decoder.embed_tokens"):
@@ -115,3 +118,12 @@ def test_parts_validate_themselves(make):
 def test_families_are_free_of_torch():
     code = "import sys, models.families; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_a_family_imports_no_other_family():
+    folder = Path(models.families.__file__).parent
+    names = {path.stem for path in folder.glob("*.py")} - {"__init__"}
+    for path in folder.rglob("*.py"):
+        if path != folder / "__init__.py":
+            imported = re.findall(r"models\.families\.(\w+)|from models\.families import (\w+)", path.read_text())
+            assert not names & {name for pair in imported for name in pair}, path.name

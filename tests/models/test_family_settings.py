@@ -1,4 +1,4 @@
-"""Settings mean what they mean in the reference: defaults, older and newer spellings, kinds of layers."""
+"""Settings have the meaning of the reference implementation: defaults, older and newer names, layer types."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def test_neutral_settings_pass():
 
 
 @pytest.mark.parametrize("base", (*SEQ2SEQ, MIXTRAL, QWEN2_MOE, QWEN3_MOE), ids=lambda base: base["model_type"])
-def test_null_is_what_the_family_has_where_nothing_is_said(base):
+def test_null_is_the_default_of_the_family(base):
     base = {**base, "head_dim": 8}
     sizes = ("vocab_size", "hidden_size", "num_attention_heads", "d_model", "encoder_layers", "num_layers")
     for name in (*sizes, "activation_function", "feed_forward_proj", "scale_embedding", "rope_theta"):
@@ -72,7 +72,7 @@ def test_older_and_newer_rope_settings_agree():
     assert older.decoder.layers[0].attention.rope == RopeConfig(5000.0, 8, scaling=LinearScaling(2.0))
 
 
-def test_how_much_of_a_head_rotates():
+def test_rotating_share_of_a_head():
     older = build({**NEOX, "rotary_emb_base": 500, "rotary_pct": 0.5})
     newer = build({**NEOX, "rope_parameters": {"rope_theta": 500.0, "partial_rotary_factor": 0.5}})
     assert older == newer
@@ -80,7 +80,7 @@ def test_how_much_of_a_head_rotates():
     assert build(NEOX).decoder.layers[0].attention.rope == RopeConfig(10000.0, 2)
 
 
-def test_scalings_that_grow_with_the_text():
+def test_rope_scalings_that_depend_on_the_length():
     for base in (NEOX, PHI, STABLELM):
         pairs = build(base).decoder.layers[0].attention.rope.dim // 2
         factors = {"short_factor": [2.0] * pairs, "long_factor": [3.0] * pairs}
@@ -136,7 +136,7 @@ def test_gemma_3_before_and_after_transformers_5():
     assert windows({**GEMMA3, "num_hidden_layers": 7}) == [*[4096] * 5, None, 4096]
 
 
-def test_gemma_3_with_pictures_is_its_text_part():
+def test_multimodal_gemma_3_is_its_text_part():
     both = {"model_type": "gemma3", "architectures": ["Gemma3ForConditionalGeneration"]}
     assert build({**both, "text_config": GEMMA3}) == build(GEMMA3)
     for wrong in ({}, {"text_config": None}, {"text_config": GEMMA3, "quantization_config": {"bits": 4}}):
@@ -153,7 +153,7 @@ def test_smollm3_layers_without_positions():
     assert build(SMOLLM3).decoder.layers[0].attention.rope.theta == 2e6
 
 
-def test_which_layers_have_experts():
+def test_layers_with_experts():
     def mixed(hf):
         return [isinstance(layer.feed_forward, MixtureOfExpertsConfig) for layer in build(hf).decoder.layers]
 

@@ -1,4 +1,4 @@
-"""Generation settings are read from files as published checkpoints write them. The oracle test is in tests/parity."""
+"""Generation settings are read from files like published ones. The comparison with transformers is in tests/parity."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def read(generation_config, config=START, decoder_start="token", vocab_size=6000
 
 def test_fields_are_those_of_the_message():
     ours = [field.name for field in dataclasses.fields(GenerationDefaults)]
-    assert ours == list(descriptions.GenerationDefaults.__struct_fields__)
+    assert ours == list(descriptions.GenerationInfo.__struct_fields__)
 
 
 def test_opus_mt():

@@ -1,4 +1,4 @@
-"""An `auto_map` to the code that a family was published with is known; any other code is refused."""
+"""An `auto_map` that names only the family's published code is accepted; any other code is refused."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def published(kind, prefix=""):
 
 
 @pytest.mark.parametrize("kind", PUBLISHED)
-def test_published_code_is_known_and_no_other(kind):
+def test_only_published_code_is_accepted(kind):
     base, (repository, file, stem) = BASES[kind], PUBLISHED[kind]
     for known in (published(kind), published(kind, f"{repository}--")):
         assert build({**base, "auto_map": known}) == build(base)
@@ -54,8 +54,8 @@ def test_published_code_is_known_and_no_other(kind):
 
 
 @pytest.mark.parametrize("kind", sorted(FAMILIES))
-def test_code_of_the_checkpoint_s_own_is_refused_for_every_family(kind):
-    """With the family's own class names as well, unless it was published that way; under each of its architectures."""
+def test_other_code_is_refused_for_every_family(kind):
+    """Also with the class names of the family, except for families that were published so; for each architecture."""
     family = FAMILIES[kind]
     for architecture in family.architectures:
         maps = [{"AutoModel": "modeling_own.Model"}, {"AutoConfig": "configuration_own.Config"}, ["modeling_own.Model"]]

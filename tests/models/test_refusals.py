@@ -1,4 +1,4 @@
-"""Every family of the registry refuses, by name, a `config.json` that asks for what would change its numbers."""
+"""Every family refuses, by name, a setting that would change its numbers. None is ignored silently."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from models.config import ConfigError, ModelConfig
 from models.families import FAMILIES, family_of
 from tests.parity.test_native import settings as native
 
-KINDS = sorted(FAMILIES)
+MODEL_TYPES = sorted(FAMILIES)
 ROPE = {"rope_type": "stranger", "factor": 2.0, "rope_theta": 10000.0}
-STRANGE = {
+UNKNOWN_VALUES = {
     "auto_map": {"AutoModel": "modeling_stranger.StrangerModel"},
     "quantization_config": {"quant_method": "gptq", "bits": 4},
     "rope_scaling": ROPE,
@@ -22,7 +22,7 @@ STRANGE = {
 }
 TRAINING = ("dropout", "pdrop", "_drop", "layerdrop", "initializer", "init_", "router_", "gradient", "sparse_pred")
 OUTPUT = ("return_dict", "output_", "use_cache", "chunk_size", "architectures", "_name", "problem_type", "dtype")
-OTHERS = (
+UNRELATED = (
     "token_id",
     "token_index",
     "num_labels",
@@ -33,7 +33,7 @@ OTHERS = (
     "is_decoder",
     "is_encoder_decoder",
 )
-QUIET = {
+HARMLESS = {
     "albert": "tie_word_embeddings",
     "bert": "tie_word_embeddings",
     "big_bird": "tie_word_embeddings",
@@ -66,12 +66,13 @@ QUIET = {
     "whisper": "apply_spec_augment median_filter_width suppress_tokens use_weighted_layer_sum",
     "xlm-roberta": "tie_word_embeddings",
 }
-"""What changes no number of a family's first architecture with all else as it is by default: it acts only beside
-another setting (windows that are not used, heads that are not there), or the reference never reads it."""
+"""Settings that change no number of a family's first architecture if all others have their defaults.
+
+Each acts only together with another setting (an unused window, an absent head), or the reference never reads it."""
 
 
 def settings(kind: str) -> dict[str, Any]:
-    """What transformers writes for a family, all its defaults included."""
+    """The `config.json` that transformers writes for a family, with all defaults."""
     if kind == "triptych":
         return native("TriptychForCausalLM")
     return {**transformers.AutoConfig.for_model(kind).to_dict(), "architectures": None}
@@ -82,17 +83,17 @@ def build(hf: dict[str, Any]) -> ModelConfig:
     return family.config(hf, architecture)
 
 
-@pytest.mark.parametrize("name", STRANGE)
-@pytest.mark.parametrize("kind", KINDS)
-def test_strange_settings_are_refused_by_name(kind, name):
+@pytest.mark.parametrize("name", UNKNOWN_VALUES)
+@pytest.mark.parametrize("kind", MODEL_TYPES)
+def test_unknown_values_are_refused_by_name(kind, name):
     hf = settings(kind)
     build(hf)
     with pytest.raises(ConfigError, match=name if not name.startswith("rope") else "rope_"):
-        build(hf | {name: STRANGE[name]})
+        build(hf | {name: UNKNOWN_VALUES[name]})
 
 
-def others(value: Any) -> tuple[Any, ...]:
-    """The setting, set to something else."""
+def other_values(value: Any) -> tuple[Any, ...]:
+    """Other values for a setting."""
     match value:
         case bool():
             return (not value,)
@@ -107,29 +108,29 @@ def others(value: Any) -> tuple[Any, ...]:
     return ()
 
 
-def overlooked(kind: str) -> set[str]:
-    """Settings of a family that may be anything: the model that is built stays the same."""
+def ignored_settings(kind: str) -> set[str]:
+    """Settings of a family whose value changes neither the model nor leads to a refusal."""
     hf = settings(kind)
     usual, found = build(hf), set()
     for name in hf:
-        for value in others(hf[name]):
+        for value in other_values(hf[name]):
             try:
                 same = build(hf | {name: value}) == usual
             except ConfigError:
                 continue
             if same and name != "architectures":
                 found.add(name)
-    return {name for name in found if not any(word in name for word in TRAINING + OUTPUT + OTHERS)}
+    return {name for name in found if not any(word in name for word in TRAINING + OUTPUT + UNRELATED)}
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_every_setting_changes_the_model_or_is_refused_or_changes_no_number(kind):
-    assert overlooked(kind) <= set(QUIET.get(kind, "").split())
+@pytest.mark.parametrize("kind", MODEL_TYPES)
+def test_every_setting_changes_the_model_or_is_refused_or_is_harmless(kind):
+    assert ignored_settings(kind) <= set(HARMLESS.get(kind, "").split())
 
 
-def test_a_setting_that_nobody_reads_shows(monkeypatch):
-    """Negative control: a family that forgets one."""
+def test_an_ignored_setting_is_found(monkeypatch):
+    """Negative control: a family that ignores one setting is found."""
     family = FAMILIES["llama"]
     forgetful = replace(family, config=lambda hf, architecture: family.config(hf | {"mlp_bias": False}, architecture))
     monkeypatch.setattr("models.families.FAMILIES", {**FAMILIES, "llama": forgetful})
-    assert overlooked("llama") - set(QUIET["llama"].split()) == {"mlp_bias"}
+    assert ignored_settings("llama") - set(HARMLESS["llama"].split()) == {"mlp_bias"}

@@ -1,4 +1,4 @@
-"""Settings and architectures that are not supported are refused by name, with the reason where there is one."""
+"""Unsupported settings and architectures are refused by name, with the reason where there is one."""
 
 from __future__ import annotations
 
@@ -124,13 +124,13 @@ REFUSED = [
     ("marian", "static_position_embeddings", False),
     ("marian", "tie_word_embeddings", False),
 ]
-SAID_OTHERWISE = {
+NAME_IN_MESSAGE = {
     "rms_norm_eps": "eps",
     "hidden_size": "hidden",
     "relative_attention_num_buckets": "buckets",
     "relative_attention_max_distance": "max_distance",
     "num_key_value_heads": "num_kv_heads",
-    "num_experts_per_tok": "experts per token",
+    "num_experts_per_tok": "experts_per_token",
     "rotary_pct": "rope needs an even number",
 }
 
@@ -145,7 +145,7 @@ def test_unsupported_settings_are_refused_by_name(kind, name, value):
     with pytest.raises(ConfigError) as error:
         build(hf)
     message = str(error.value)
-    assert any(word in message for word in (name, SAID_OTHERWISE.get(name, name), *inner))
+    assert any(word in message for word in (name, NAME_IN_MESSAGE.get(name, name), *inner))
     assert "\n" not in message and len(message) < 300
 
 
@@ -158,7 +158,7 @@ def test_mpt_scores_that_are_not_supported(name, value):
         build({**MPT, "attn_config": {name: value}})
 
 
-def test_falcon_newer_layers_are_never_in_turn():
+def test_newer_falcon_layers_are_always_parallel():
     with pytest.raises(ConfigError, match="parallel_attn"):
         build({**FALCON, "new_decoder_architecture": True, "parallel_attn": False})
 
@@ -175,13 +175,13 @@ def test_falcon_newer_layers_are_never_in_turn():
         {"architectures": [["LlamaForCausalLM"]]},
     ],
 )
-def test_unknown_models_are_refused_with_what_is_served(change):
+def test_unknown_models_are_refused_with_the_supported_ones(change):
     with pytest.raises(ConfigError, match=r"llama|LlamaForCausalLM"):
         family_of({**LLAMA, **change})
 
 
 @pytest.mark.parametrize("kind", ["nllb-moe", "prophetnet", "xlm-prophetnet"])
-def test_kinds_that_do_not_fit_are_refused_with_the_reason(kind):
+def test_refused_architectures_have_a_reason(kind):
     with pytest.raises(ConfigError, match=f"^'model_type': '{kind}' is not supported: its ") as error:
         family_of({**BART, "model_type": kind})
     assert "\n" not in str(error.value) and len(str(error.value)) < 200
@@ -192,7 +192,7 @@ NOT_IN_TRANSFORMERS = {"performer", "linformer", "transfo-xl", "xlm-prophetnet"}
 
 @pytest.mark.parametrize("kind", refused.REFUSED)
 def test_known_architectures_are_refused_with_a_reason(kind):
-    """Each name is one that `config.json` files have, and none is a family that is served."""
+    """Each name is a published `model_type`, and none belongs to a supported family."""
     from transformers.models.auto.configuration_auto import CONFIG_MAPPING_NAMES
 
     assert kind not in FAMILIES

@@ -1,4 +1,4 @@
-"""Chat templates in the ways that published checkpoints write them, and messages to try them on."""
+"""Chat templates in the style of published checkpoints, conversations to render, and hostile templates."""
 
 from __future__ import annotations
 

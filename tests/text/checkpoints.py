@@ -1,4 +1,4 @@
-"""Tiny tokenizers, trained here, written to a directory as real checkpoints of their kind are."""
+"""Train tiny tokenizers and write them to a directory in the files of published checkpoints."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def _write(directory: Path, **files: object) -> Path:
 
 
 def write_bert(directory: Path, lower: bool = True, clean_up: bool = False) -> Path:
-    """`vocab.txt` alone, as the first BERT checkpoints have it."""
+    """`vocab.txt` only, as in the first BERT checkpoints."""
     config = {"tokenizer_class": "BertTokenizer", "do_lower_case": lower, "model_max_length": 512}
     _write(
         directory, tokenizer_config={**config, "clean_up_tokenization_spaces": clean_up}, config={"model_type": "bert"}
@@ -74,7 +74,7 @@ def write_bert(directory: Path, lower: bool = True, clean_up: bool = False) -> P
 
 
 def write_byte_level(directory: Path, kind: str) -> Path:
-    """`vocab.json` and `merges.txt`, of GPT-2 or RoBERTa."""
+    """`vocab.json` and `merges.txt` of GPT-2 or RoBERTa."""
     special = {"gpt2": ["<|endoftext|>"], "roberta": ["<s>", "<pad>", "</s>", "<unk>", "<mask>"]}[kind]
     _write(directory, config={"model_type": kind})
     backend = Tokenizer(models.BPE())
@@ -89,7 +89,7 @@ def write_byte_level(directory: Path, kind: str) -> Path:
 
 
 def write_llama(directory: Path) -> Path:
-    """`tokenizer.json` of a SentencePiece BPE with byte fallback, as LLaMA 2 has it."""
+    """`tokenizer.json` of a SentencePiece BPE model with byte fallback, as in LLaMA 2."""
     config = {
         "tokenizer_class": "PreTrainedTokenizerFast",
         "bos_token": "<s>",
@@ -118,7 +118,7 @@ def write_llama(directory: Path) -> Path:
 
 
 def write_t5(directory: Path) -> Path:
-    """`spiece.model` alone; ten sentinels."""
+    """`spiece.model` only, with ten sentinels."""
     _write(directory, tokenizer_config={"tokenizer_class": "T5Tokenizer", "extra_ids": 10}, config={"model_type": "t5"})
     _train_sentencepiece(directory / "spiece", CORPUS, pad_id=0, eos_id=1, unk_id=2, bos_id=-1)
     (directory / "spiece.vocab").unlink()
@@ -126,7 +126,7 @@ def write_t5(directory: Path) -> Path:
 
 
 def write_marian(directory: Path, clean_up: bool = False) -> Path:
-    """`source.spm`, `target.spm` and the vocabulary of both, with two target languages."""
+    """`source.spm`, `target.spm` and one vocabulary for both, with two target languages."""
     config = {"source_lang": "en", "target_lang": "roa", "tokenizer_class": "MarianTokenizer", "model_max_length": 512}
     _write(
         directory,
@@ -146,7 +146,7 @@ def write_marian(directory: Path, clean_up: bool = False) -> Path:
 
 
 def write_pegasus(directory: Path) -> Path:
-    """`spiece.model` alone; its masks and unused tokens stand before the pieces."""
+    """`spiece.model` only; masks and unused tokens precede the pieces."""
     _write(directory, tokenizer_config={"tokenizer_class": "PegasusTokenizer"}, config={"model_type": "pegasus"})
     _train_sentencepiece(directory / "spiece", CORPUS, pad_id=0, eos_id=1, unk_id=2, bos_id=-1)
     (directory / "spiece.vocab").unlink()
@@ -154,7 +154,7 @@ def write_pegasus(directory: Path) -> Path:
 
 
 def write_bigbird_pegasus(directory: Path) -> Path:
-    """`spiece.model` alone, whose ids are those of the pieces: nothing stands before them."""
+    """`spiece.model` only; no tokens precede the pieces."""
     settings = {"tokenizer_class": "PegasusTokenizer", "offset": 0, "mask_token_sent": None, "mask_token": "[MASK]"}
     _write(directory, tokenizer_config=settings, config={"model_type": "bigbird_pegasus"})
     own = {"pad_id": 0, "eos_id": 1, "unk_id": 3, "bos_id": 2, "control_symbols": ["[MASK]"]}
@@ -164,7 +164,7 @@ def write_bigbird_pegasus(directory: Path) -> Path:
 
 
 def write_blenderbot_small(directory: Path) -> Path:
-    """`vocab.json` and `merges.txt` of lower-case words, whose inner pieces end in `@@`."""
+    """`vocab.json` and `merges.txt` of lower-case words; a piece that continues ends in `@@`."""
     kind = {"model_type": "blenderbot-small"}
     _write(directory, tokenizer_config={"tokenizer_class": "BlenderbotSmallTokenizer"}, config=kind)
     backend = Tokenizer(models.BPE(end_of_word_suffix="</w>"))
@@ -180,12 +180,12 @@ def write_blenderbot_small(directory: Path) -> Path:
 
 
 def write_byt5(directory: Path) -> Path:
-    """No vocabulary at all: the class says it."""
+    """No vocabulary; the tokenizer class is enough."""
     return _write(directory, tokenizer_config={"tokenizer_class": "ByT5Tokenizer"}, config={"model_type": "t5"})
 
 
 def write_mbart(directory: Path, kind: str = "MBart") -> Path:
-    """`sentencepiece.bpe.model` alone, of mBART or mBART-50 (kind `MBart50`)."""
+    """`sentencepiece.bpe.model` only, of mBART or mBART-50 (kind `MBart50`)."""
     _write(directory, tokenizer_config={"tokenizer_class": f"{kind}Tokenizer"}, config={"model_type": "mbart"})
     _train_sentencepiece(directory / "sentencepiece.bpe", CORPUS, unk_id=0, bos_id=1, eos_id=2, pad_id=-1)
     (directory / "sentencepiece.bpe.vocab").unlink()
@@ -195,7 +195,7 @@ def write_mbart(directory: Path, kind: str = "MBart") -> Path:
 def write_sentencepiece_llama(
     directory: Path, legacy: bool = False, symbols: Sequence[str] = (), **settings: object
 ) -> Path:
-    """`tokenizer.model` alone, a BPE with byte fallback that keeps white space, as the first LLaMA has it."""
+    """`tokenizer.model` only: a BPE model with byte fallback that keeps white space, as in the first LLaMA."""
     config = {"tokenizer_class": "LlamaTokenizer", "add_bos_token": True, "legacy": legacy, **settings}
     _write(directory, tokenizer_config=config, config={"model_type": "llama"})
     _train_sentencepiece(
@@ -217,7 +217,7 @@ def write_sentencepiece_llama(
 
 
 def write_xlm_roberta(directory: Path, name: str = "XLMRoberta") -> Path:
-    """`sentencepiece.bpe.model` alone. name: how the tokenizer's class begins (`XLMRoberta`, `Camembert`)."""
+    """`sentencepiece.bpe.model` only. name: prefix of the tokenizer class (`XLMRoberta`, `Camembert`)."""
     _write(directory, tokenizer_config={"tokenizer_class": f"{name}Tokenizer"})
     _train_sentencepiece(directory / "sentencepiece.bpe", CORPUS, unk_id=0, bos_id=1, eos_id=2)
     (directory / "sentencepiece.bpe.vocab").unlink()
@@ -225,7 +225,7 @@ def write_xlm_roberta(directory: Path, name: str = "XLMRoberta") -> Path:
 
 
 def write_m2m_100(directory: Path, listed: bool = True) -> Path:
-    """`sentencepiece.bpe.model` and `vocab.json`. listed: whether the files list the languages among special tokens."""
+    """`sentencepiece.bpe.model` and `vocab.json`. listed: whether the languages are listed as special tokens."""
     prefix = directory / "sentencepiece.bpe"
     _write(directory, tokenizer_config={"tokenizer_class": "M2M100Tokenizer"}, config={"model_type": "m2m_100"})
     _train_sentencepiece(prefix, CORPUS, unk_id=0, bos_id=1, eos_id=2, pad_id=-1, model_type="bpe")
@@ -239,7 +239,7 @@ def write_m2m_100(directory: Path, listed: bool = True) -> Path:
 
 
 def write_nllb(directory: Path, **config: object) -> Path:
-    """`tokenizer.json` of a BPE with fairseq's first ids and FLORES codes, whose template is of another language."""
+    """`tokenizer.json` of a BPE model with fairseq's first ids and FLORES codes. Its template is that of Zulu."""
     _write(
         directory,
         tokenizer_config={"tokenizer_class": "NllbTokenizer", "extra_special_tokens": list(FLORES), **config},
@@ -261,7 +261,7 @@ def write_nllb(directory: Path, **config: object) -> Path:
 
 
 def write_deberta_v2(directory: Path, rule: str = "nmt_nfkc", **settings: object) -> Path:
-    """`spm.model` and little else, as the first DeBERTa-v3 was published; `[MASK]` is not among the pieces."""
+    """`spm.model` and few settings, as in the first DeBERTa-v3; `[MASK]` is not among the pieces."""
     _write(directory, tokenizer_config={"vocab_type": "spm", **settings}, config={"model_type": "deberta-v2"})
     _train_sentencepiece(
         directory / "spm",
@@ -280,8 +280,8 @@ def write_deberta_v2(directory: Path, rule: str = "nmt_nfkc", **settings: object
     return directory
 
 
-def write_boxed(directory: Path, kind: str, rule: str = "nmt_nfkc", **settings: object) -> Path:
-    """`spiece.model` alone, of ALBERT or BigBird, with their special tokens among the pieces."""
+def write_bert_unigram(directory: Path, kind: str, rule: str = "nmt_nfkc", **settings: object) -> Path:
+    """`spiece.model` only, of ALBERT or BigBird, with their special tokens among the pieces."""
     _write(directory, tokenizer_config={"tokenizer_class": f"{kind}Tokenizer", **settings})
     own = {
         "Albert": {"unk_id": 1, "bos_id": 2, "eos_id": 3, "bos_piece": "[CLS]", "eos_piece": "[SEP]"},
@@ -296,11 +296,11 @@ def write_boxed(directory: Path, kind: str, rule: str = "nmt_nfkc", **settings: 
 
 
 def _train_sentencepiece(prefix: Path, lines: list[str], **settings: object) -> None:
-    usual = {"vocab_size": 220, "character_coverage": 0.99}
+    defaults = {"vocab_size": 220, "character_coverage": 0.99}
     sentencepiece.SentencePieceTrainer.train(
         sentence_iterator=iter(lines),
         model_prefix=str(prefix),
         hard_vocab_limit=False,
         minloglevel=2,
-        **usual | settings,
+        **defaults | settings,
     )

@@ -1,3 +1,5 @@
+"""Fixtures: one tokenizer of every kind."""
+
 from __future__ import annotations
 
 from pathlib import Path

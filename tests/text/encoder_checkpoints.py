@@ -1,4 +1,4 @@
-"""Tokenizer files of the encoder families, tiny, as the reference saves them and as the hub has them."""
+"""Tiny tokenizers of the encoder families, saved by transformers."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers,
 
 from tests.text.checkpoints import CORPUS
 
-BOXED = ("[PAD]", "[CLS]", "[SEP]", "[UNK]")
+BERT_TOKENS = ("[PAD]", "[CLS]", "[SEP]", "[UNK]")
 
 
 def _unigram() -> list[tuple[str, float]]:
@@ -51,8 +51,8 @@ def _byte_level(special: tuple[str, ...]) -> Tokenizer:
 
 
 def _modernbert() -> Any:
-    """ModernBERT has no tokenizer class of its own; its files say everything."""
-    backend = _byte_level((*BOXED, "[MASK]"))
+    """ModernBERT has no tokenizer class; its files contain all settings."""
+    backend = _byte_level((*BERT_TOKENS, "[MASK]"))
     backend.normalizer = normalizers.NFC()
     cls, sep = (("[CLS]", 1), ("[SEP]", 2))
     backend.post_processor = processors.TemplateProcessing(
@@ -68,7 +68,7 @@ def _modernbert() -> Any:
 
 
 def _deberta() -> Any:
-    state = json.loads(_byte_level((*BOXED, "[MASK]")).to_str())["model"]
+    state = json.loads(_byte_level((*BERT_TOKENS, "[MASK]")).to_str())["model"]
     return transformers.DebertaTokenizer(vocab=state["vocab"], merges=[tuple(merge) for merge in state["merges"]])
 
 
@@ -79,18 +79,18 @@ REFERENCES: Mapping[str, Callable[[], Any]] = {
     "camembert": lambda: transformers.CamembertTokenizer(
         vocab=_pieces(("<s>NOTUSED", "<pad>", "</s>NOTUSED", "<unk>", "<unk>NOTUSED"), ("<s>", "</s>", "<mask>"))
     ),
-    "electra": lambda: transformers.BertTokenizer(vocab=_words((*BOXED, "[MASK]"))),
+    "electra": lambda: transformers.BertTokenizer(vocab=_words((*BERT_TOKENS, "[MASK]"))),
     "albert": lambda: transformers.AlbertTokenizer(vocab=_pieces(("<pad>", "<unk>", "[CLS]", "[SEP]", "[MASK]"))),
     "mpnet": lambda: transformers.MPNetTokenizer(vocab=_words(("<s>", "<pad>", "</s>", "[UNK]"), ("<mask>",))),
     "modernbert": _modernbert,
-    "nomic_bert": lambda: transformers.BertTokenizer(vocab=_words((*BOXED, "[MASK]"))),
+    "nomic_bert": lambda: transformers.BertTokenizer(vocab=_words((*BERT_TOKENS, "[MASK]"))),
     "deberta": _deberta,
-    "deberta-v2": lambda: transformers.DebertaV2Tokenizer(vocab=_pieces(BOXED, ("[MASK]",))),
+    "deberta-v2": lambda: transformers.DebertaV2Tokenizer(vocab=_pieces(BERT_TOKENS, ("[MASK]",))),
 }
 
 
 def write(directory: Path, kind: str) -> Any:
-    """Save the tokenizer of a family, and give it back as the reference built it."""
+    """Save the tokenizer of a family and return it."""
     reference = REFERENCES[kind]()
     reference.save_pretrained(directory)
     (directory / "config.json").write_text(json.dumps({"model_type": kind}))

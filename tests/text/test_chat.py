@@ -1,4 +1,4 @@
-"""Chat templates give the text that transformers makes of them, and hostile ones give nothing but an error, in time."""
+"""Chat templates render as in transformers, and hostile templates end in an error within the limits."""
 
 from __future__ import annotations
 
@@ -20,25 +20,25 @@ from tests.text.chat_templates import ALL, CONVERSATIONS, HOSTILE, TURNS
 from tests.waiting import HANG_SECONDS
 from weights.resolve import ResolveError
 
-MOST = 100_000
+MAX_CHARACTERS = 100_000
 TOOLS = [{"type": "function", "function": {"name": "weather", "description": "né", "parameters": {"type": "object"}}}]
 
 
 @pytest.fixture(scope="module")
 def renderer() -> Iterator[ChatRenderer]:
-    made = ChatRenderer(seconds=HANG_SECONDS)
-    yield made
-    made.close()
+    renderer = ChatRenderer(seconds=HANG_SECONDS)
+    yield renderer
+    renderer.close()
 
 
 @pytest.fixture(scope="module")
-def boxed() -> Iterator[ChatRenderer]:
-    made = ChatRenderer(seconds=HANG_SECONDS, memory_bytes=256 << 20)
-    yield made
-    made.close()
+def limited() -> Iterator[ChatRenderer]:
+    renderer = ChatRenderer(seconds=HANG_SECONDS, memory_bytes=256 << 20)
+    yield renderer
+    renderer.close()
 
 
-def written(directory: Path, **settings: object) -> Path:
+def write(directory: Path, **settings: object) -> Path:
     checkpoints.write_llama(directory)
     config = json.loads((directory / "tokenizer_config.json").read_text())
     (directory / "tokenizer_config.json").write_text(json.dumps(config | settings))
@@ -55,7 +55,7 @@ def read(directory: Path) -> ChatTemplates:
 def test_the_text_equals_the_reference(tmp_path, renderer, template, conversation, options):
     from transformers import AutoTokenizer
 
-    directory = written(tmp_path, chat_template=ALL[template], pad_token="<unk>")
+    directory = write(tmp_path, chat_template=ALL[template], pad_token="<unk>")
     reference, templates = AutoTokenizer.from_pretrained(directory), read(directory)
     messages, options = CONVERSATIONS[conversation], {"add_generation_prompt": True, **options}
     try:
@@ -65,38 +65,42 @@ def test_the_text_equals_the_reference(tmp_path, renderer, template, conversatio
     context = chat_context(templates, messages, **options)
     if expected is None:
         with pytest.raises(ChatError):
-            renderer.render(templates.choose(), context, MOST)
+            renderer.render(templates.choose(), context, MAX_CHARACTERS)
     else:
-        assert renderer.render(templates.choose(), context, MOST) == expected
+        assert renderer.render(templates.choose(), context, MAX_CHARACTERS) == expected
         assert expected.strip()
 
 
-def test_most_of_those_comparisons_compare_texts(renderer):
-    """A template that always failed would be equal to a reference that always fails."""
-    templates, given = ChatTemplates({}, {"bos_token": "<s>", "eos_token": "</s>", "pad_token": "<unk>"}), 0
+def test_most_templates_of_the_comparison_render(renderer):
+    """Control: if all templates failed here and in transformers, the comparison would pass without a text."""
+    templates, rendered = ChatTemplates({}, {"bos_token": "<s>", "eos_token": "</s>", "pad_token": "<unk>"}), 0
     for template in ALL.values():
         for messages in CONVERSATIONS.values():
             try:
-                given += bool(renderer.render(template, chat_context(templates, messages), MOST))
+                rendered += bool(renderer.render(template, chat_context(templates, messages), MAX_CHARACTERS))
             except ChatError:
                 continue
-    assert given >= 20
+    assert rendered >= 20
 
 
-def test_further_variables_reach_the_template(renderer):
+def test_extra_variables_reach_the_template(renderer):
     context = chat_context(ChatTemplates(), TURNS, extra_variables={"enable_thinking": False, "bos_token": "<b>"})
-    assert renderer.render("{{ enable_thinking }}{{ bos_token }}", context, MOST) == "False<b>"
+    assert renderer.render("{{ enable_thinking }}{{ bos_token }}", context, MAX_CHARACTERS) == "False<b>"
 
 
-def test_a_template_that_refuses_is_quoted_and_one_that_quotes_the_user_is_not(renderer):
-    said = [{"role": "user", "content": "canary"}]
+def test_the_error_quotes_the_template_but_not_the_messages(renderer):
+    messages = [{"role": "user", "content": "canary"}]
     with pytest.raises(ChatError, match=r"does not accept these messages: Roles take turns"):
-        renderer.render("{{ raise_exception('Roles take turns') }}", chat_context(ChatTemplates(), said), MOST)
+        renderer.render(
+            "{{ raise_exception('Roles take turns') }}", chat_context(ChatTemplates(), messages), MAX_CHARACTERS
+        )
     with pytest.raises(ChatError) as error:
-        renderer.render("{{ raise_exception(messages[0].content) }}", chat_context(ChatTemplates(), said), MOST)
+        renderer.render(
+            "{{ raise_exception(messages[0].content) }}", chat_context(ChatTemplates(), messages), MAX_CHARACTERS
+        )
     assert "canary" not in str(error.value)
     with pytest.raises(ChatError) as error:
-        renderer.render("{{ messages[0].content.missing() }}", chat_context(ChatTemplates(), said), MOST)
+        renderer.render("{{ messages[0].content.missing() }}", chat_context(ChatTemplates(), messages), MAX_CHARACTERS)
     assert "UndefinedError" in str(error.value) and "canary" not in str(error.value)
 
 
@@ -107,7 +111,7 @@ def test_modules_in_the_working_directory_are_not_imported(tmp_path, monkeypatch
     monkeypatch.chdir(tmp_path)
     renderer = ChatRenderer(seconds=HANG_SECONDS)
     try:
-        assert renderer.render("{{ messages[0].content }}", chat_context(ChatTemplates(), TURNS[2:]), MOST)
+        assert renderer.render("{{ messages[0].content }}", chat_context(ChatTemplates(), TURNS[2:]), MAX_CHARACTERS)
     finally:
         renderer.close()
     assert not (tmp_path / "imported").exists()
@@ -116,11 +120,11 @@ def test_modules_in_the_working_directory_are_not_imported(tmp_path, monkeypatch
 # --------------------------------------------------------------------------------------------------------------- files
 
 
-def test_where_templates_are_read_from(tmp_path):
+def test_files_that_templates_are_read_from(tmp_path):
     named = [{"name": "default", "template": "d"}, {"name": "tool_use", "template": "t"}]
-    several = read(written(tmp_path / "named", chat_template=named))
+    several = read(write(tmp_path / "named", chat_template=named))
     assert (several.choose(), several.choose(with_tools=True)) == ("d", "t")
-    both = written(tmp_path / "both", chat_template="old")
+    both = write(tmp_path / "both", chat_template="old")
     assert read(both).choose(with_tools=True) == "old"
     (both / "chat_template.jinja").write_text("née", encoding="utf-8")
     assert read(both).choose() == "née"
@@ -130,22 +134,22 @@ def test_where_templates_are_read_from(tmp_path):
     assert read(both).special_tokens == {"bos_token": "<s>", "eos_token": "</s>", "unk_token": "<unk>"}
 
 
-def test_what_is_missing_is_said(tmp_path):
+def test_errors_for_missing_templates(tmp_path):
     with pytest.raises(ChatError, match="no chat template"):
-        read(written(tmp_path / "none")).choose()
-    only = read(written(tmp_path / "only", chat_template=[{"name": "rag", "template": "r"}]))
+        read(write(tmp_path / "none")).choose()
+    only = read(write(tmp_path / "only", chat_template=[{"name": "rag", "template": "r"}]))
     with pytest.raises(ChatError, match="rag"):
         only.choose()
 
 
 @pytest.mark.parametrize("value", [3, [{"name": "default"}], ["a"], {"default": "a"}, [{"name": 1, "template": "a"}]])
-def test_templates_of_another_kind_are_refused(tmp_path, value):
+def test_templates_of_a_wrong_type_are_errors(tmp_path, value):
     with pytest.raises(TokenizerError, match="chat_template"):
-        read(written(tmp_path, chat_template=value))
+        read(write(tmp_path, chat_template=value))
 
 
-def test_templates_that_are_no_text_too_long_or_elsewhere_are_refused(tmp_path):
-    directory = written(tmp_path / "model")
+def test_binary_long_and_linked_templates_are_errors(tmp_path):
+    directory = write(tmp_path / "model")
     (directory / "chat_template.jinja").write_bytes(b"\xff\xfe")
     with pytest.raises(TokenizerError, match=r"chat_template\.jinja"):
         read(directory)
@@ -163,34 +167,34 @@ def test_templates_that_are_no_text_too_long_or_elsewhere_are_refused(tmp_path):
 
 
 @pytest.mark.parametrize("name", HOSTILE)
-def test_hostile_templates_are_inert(boxed, name, monkeypatch):
+def test_hostile_templates_render_nothing_or_fail(limited, name, monkeypatch):
     before = time.monotonic()
     context = chat_context(ChatTemplates(), TURNS)
     with monkeypatch.context() as hurried:
-        hurried.setattr(boxed, "_seconds", 1.0)
+        hurried.setattr(limited, "_seconds", 1.0)
         try:
-            text = boxed.render(HOSTILE[name], context, MOST)
+            text = limited.render(HOSTILE[name], context, MAX_CHARACTERS)
         except ChatError as error:
             assert "\n" not in str(error) and len(str(error)) < 300
         else:
-            assert not text.strip(), "a sandbox may give nothing, but nothing else"
-    assert time.monotonic() - before < HANG_SECONDS, "1 s for the text, the rest for a loaded machine and a new process"
-    assert boxed.render("{{ messages | length }}", context, MOST) == "3"
+            assert not text.strip(), "a hostile template rendered text"
+    assert time.monotonic() - before < HANG_SECONDS, "1 s for the template, the rest for a new process"
+    assert limited.render("{{ messages | length }}", context, MAX_CHARACTERS) == "3"
 
 
-def test_without_the_box_the_same_templates_would_do_harm():
-    """The negative control: plain Jinja walks to Python's insides, and repeats as often as it is told."""
+def test_hostile_templates_do_harm_without_the_sandbox():
+    """Control: plain Jinja reaches Python's internals and renders a text of any length."""
     import jinja2
 
-    reached = jinja2.Environment().from_string(HOSTILE["walk-to-classes"]).render()
-    assert "class 'type'" in reached
+    text = jinja2.Environment().from_string(HOSTILE["walk-to-classes"]).render()
+    assert "class 'type'" in text
     long = HOSTILE["huge-repetition"].replace("10000000000", "200000")
-    assert len(jinja2.Environment().from_string(long).render()) > MOST
+    assert len(jinja2.Environment().from_string(long).render()) > MAX_CHARACTERS
 
 
-def test_the_process_can_open_nothing(boxed):
-    boxed.render("a", {}, MOST)
-    (child,) = psutil.Process(boxed._process.pid).children() or [psutil.Process(boxed._process.pid)]
+def test_the_process_cannot_open_files(limited):
+    limited.render("a", {}, MAX_CHARACTERS)
+    (child,) = psutil.Process(limited._process.pid).children() or [psutil.Process(limited._process.pid)]
     assert child.rlimit(psutil.RLIMIT_NOFILE) == (0, 0)
     assert child.rlimit(psutil.RLIMIT_AS)[0] == 256 << 20
     assert not [name for name in child.environ() if "KEY" in name or "TOKEN" in name]
@@ -198,20 +202,20 @@ def test_the_process_can_open_nothing(boxed):
 
 def test_many_threads_share_one_process(renderer):
     template = "{{ messages[0].content }}" * 3
-    asked = [chat_context(ChatTemplates(), [{"role": "user", "content": f"é{i}"}]) for i in range(64)]
+    contexts = [chat_context(ChatTemplates(), [{"role": "user", "content": f"é{i}"}]) for i in range(64)]
     with ThreadPoolExecutor(8) as pool:
-        texts = list(pool.map(lambda context: renderer.render(template, context, MOST), asked))
+        texts = list(pool.map(lambda context: renderer.render(template, context, MAX_CHARACTERS), contexts))
     assert texts == [f"é{i}" * 3 for i in range(64)]
 
 
-def test_a_process_that_died_is_replaced_and_none_is_left_behind():
-    made = ChatRenderer(seconds=HANG_SECONDS)
-    assert made.render("a", {}, 9) == "a"
-    first = made._process
+def test_a_dead_process_is_replaced_and_closing_stops_it():
+    renderer = ChatRenderer(seconds=HANG_SECONDS)
+    assert renderer.render("a", {}, 9) == "a"
+    first = renderer._process
     first.kill()
     first.wait()
-    assert made.render("b", {}, 9) == "b"
-    second = psutil.Process(made._process.pid)
-    made.close()
+    assert renderer.render("b", {}, 9) == "b"
+    second = psutil.Process(renderer._process.pid)
+    renderer.close()
     gc.collect()
     assert not second.is_running()

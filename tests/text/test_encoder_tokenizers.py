@@ -1,4 +1,4 @@
-"""Tokenizer files of every encoder family against transformers' own: ids, types, masks, special tokens, decoding."""
+"""Tokenizers of all encoder families compared with transformers: ids, types, special tokens, decoding."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.text.encoder_checkpoints import REFERENCES, write
 
 @pytest.fixture(scope="module", params=REFERENCES)
 def saved(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory):
-    """A family's directory, and the reference's tokenizer."""
+    """Directory and reference tokenizer of a family."""
     directory = tmp_path_factory.mktemp(request.param)
     return directory, write(directory, request.param)
 
@@ -63,8 +63,8 @@ def test_decoding_equals_the_reference(saved, skip: bool):
 
 
 @pytest.mark.parametrize("kind", [kind for kind in REFERENCES if kind != "modernbert"])
-def test_the_family_fills_in_what_the_first_checkpoints_left_out(kind: str, tmp_path: Path):
-    """xlm-roberta-base and its time: `tokenizer.json`, and a `tokenizer_config.json` that says next to nothing."""
+def test_family_defaults_replace_missing_settings(kind: str, tmp_path: Path):
+    """Early checkpoints such as xlm-roberta-base have a `tokenizer_config.json` with hardly any settings."""
     write(tmp_path, kind)
     full = load_tokenizer(tmp_path)
     (tmp_path / "tokenizer_config.json").write_text(json.dumps({"model_max_length": 512}))
@@ -77,8 +77,8 @@ def test_the_family_fills_in_what_the_first_checkpoints_left_out(kind: str, tmp_
 
 @pytest.mark.parametrize("kind", ["mpnet", "deberta"])
 def test_vocabulary_files_without_tokenizer_json(kind: str, tmp_path: Path):
-    """As the first checkpoints of the family had them. A pair of DeBERTa's has one separator between the texts, as in
-    the code that trained it; transformers 5 puts two."""
+    """The first checkpoints of these families. DeBERTa puts one separator between the texts of a pair, as in the code
+    that trained it; transformers 5 puts two."""
     reference = write(tmp_path, kind)
     (tmp_path / "tokenizer.json").rename(tmp_path / "all.json")
     (tmp_path / "tokenizer_config.json").unlink()
@@ -102,8 +102,8 @@ def test_vocabulary_files_without_tokenizer_json(kind: str, tmp_path: Path):
         assert pair.type_ids == [0] * (len(first) + 2) + [1] * (len(second) + 1)
 
 
-def test_no_types_where_the_files_ask_for_none(tmp_path: Path):
-    """`model_input_names` without them: the model was trained with zeros, whatever the template of a pair says."""
+def test_token_types_are_zero_where_the_model_takes_none(tmp_path: Path):
+    """A model whose `model_input_names` lacks token types was trained with zeros, also for pairs."""
     write(tmp_path, "electra")
     (typed,) = load_tokenizer(tmp_path).encode(["The old"], pairs=["sailor"])
     assert 1 in typed.type_ids

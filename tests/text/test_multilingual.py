@@ -1,4 +1,4 @@
-"""mBART's, mBART-50's, NLLB's and M2M100's source texts equal transformers', in every language of theirs."""
+"""Source texts of mBART, mBART-50, NLLB and M2M100 equal transformers in all languages."""
 
 from __future__ import annotations
 
@@ -32,9 +32,15 @@ WRITERS = {
     "nllb": checkpoints.write_nllb,
     "nllb-legacy": lambda directory: checkpoints.write_nllb(directory, legacy_behaviour=True),
 }
-SOME = {"mbart": ["en_XX", "ro_RO", "zh_CN"], "mbart50": ["en_XX", "sl_SI"], "nllb": ["eng_Latn", "zul_Latn"]}
-SOME |= {"m2m100": ["en", "zu", "ast"], "m2m100-unlisted": ["fr"], "nllb-legacy": ["fra_Latn"]}
-CASES = [(kind, code) for kind, codes in SOME.items() for code in codes]
+TESTED_LANGUAGES = {
+    "mbart": ["en_XX", "ro_RO", "zh_CN"],
+    "mbart50": ["en_XX", "sl_SI"],
+    "m2m100": ["en", "zu", "ast"],
+    "m2m100-unlisted": ["fr"],
+    "nllb": ["eng_Latn", "zul_Latn"],
+    "nllb-legacy": ["fra_Latn"],
+}
+CASES = [(kind, code) for kind, codes in TESTED_LANGUAGES.items() for code in codes]
 
 
 @pytest.fixture(scope="module")
@@ -60,17 +66,17 @@ def languages_of(directory: Path):
 
 
 def source_ids(directory: Path, code: str, texts: list[str]) -> list[list[int]]:
-    """What the encoder reads, asked for the way a request does."""
+    """Token ids of the encoder input for a request with a source language."""
     tokenizer, languages = languages_of(directory)
     other = next(name for name, _ in languages.pairs() if name not in (code, "mul"))
-    plan = languages.match(code, other)
+    prompt = languages.match(code, other)
     encodings = tokenizer.encode(texts, add_special_tokens=False)
-    return [[*plan.leading_source_ids, *one.ids, *plan.trailing_source_ids] for one in encodings]
+    return [[*prompt.leading_source_ids, *one.ids, *prompt.trailing_source_ids] for one in encodings]
 
 
 @pytest.mark.parametrize(("kind", "code"), CASES)
 def test_source_texts_equal_the_reference(directories, kind: str, code: str):
-    # transformers 5 forgets mBART's own normaliser; what it does about that is the next test's.
+    # transformers 5 drops mBART's normaliser; the next test covers other texts.
     texts = (PLAIN if kind == "mbart" else TORTURE) + CORPUS[:20]
     directory = directories(kind)
     oracle = reference(directory, code)
@@ -80,12 +86,12 @@ def test_source_texts_equal_the_reference(directories, kind: str, code: str):
     assert source_ids(directory, wrong, texts) != [oracle(text).input_ids for text in texts]
 
 
-def test_mbart_normalises_as_its_sentencepiece_model_does(directories):
+def test_mbart_normalises_like_its_sentencepiece_model(directories):
     directory = directories("mbart")
     model = sentencepiece.SentencePieceProcessor(model_file=str(directory / "sentencepiece.bpe.model"))
     texts = [text for text in TORTURE if not any(mark in text for mark in ("</s>", "<mask>"))] + CORPUS
     ours = load_tokenizer(directory).encode(texts, add_special_tokens=False)
-    # The model's own unknown piece is 0; all others stand one place on in fairseq's ids.
+    # The unknown piece is 0 in SentencePiece and 3 in fairseq; all other ids are one higher in fairseq.
     assert [one.ids for one in ours] == [[index + 1 if index else 3 for index in model.encode(text)] for text in texts]
     oracle = reference(directory)
     wide = next(text for text in TORTURE if text.startswith("ＦＵＬＬ"))
@@ -93,13 +99,13 @@ def test_mbart_normalises_as_its_sentencepiece_model_does(directories):
 
 
 @pytest.mark.parametrize("kind", WRITERS)
-def test_without_a_language_the_checkpoints_own_is_there(directories, kind: str):
+def test_the_default_source_language_is_the_checkpoints(directories, kind: str):
     directory = directories(kind)
     texts = PLAIN + CORPUS[:5]
     assert [one.ids for one in load_tokenizer(directory).encode(texts)] == reference(directory)(texts).input_ids
 
 
-def test_the_source_language_of_the_files_is_used(tmp_path: Path):
+def test_the_source_language_of_the_configuration_is_used(tmp_path: Path):
     directory = checkpoints.write_nllb(tmp_path, src_lang="deu_Latn")
     ids = load_tokenizer(directory).encode(CORPUS[:3])
     assert [one.ids for one in ids] == reference(directory)(CORPUS[:3]).input_ids
@@ -108,7 +114,7 @@ def test_the_source_language_of_the_files_is_used(tmp_path: Path):
 
 @pytest.mark.parametrize("kind", WRITERS)
 @pytest.mark.parametrize("skip", [True, False])
-def test_answers_are_spelled_as_the_reference_does(directories, kind: str, skip: bool):
+def test_decoding_equals_the_reference(directories, kind: str, skip: bool):
     directory = directories(kind)
     ours, oracle = load_tokenizer(directory), reference(directory)
     language = next(iter(ours.special_ids - {ours.token_to_id(token) for token in ("<s>", "</s>", "<pad>", "<unk>")}))
@@ -117,19 +123,19 @@ def test_answers_are_spelled_as_the_reference_does(directories, kind: str, skip:
     for text in [*CORPUS[:15], *TORTURE]:
         ids = [2, language, *ours.encode([text], add_special_tokens=False)[0].ids, 2]
         mixed = [chooser.choice([index for index in known if index is not None]) for _ in range(12)]
-        for answer in (ids, mixed):
-            expected = oracle.decode(answer, skip_special_tokens=skip)
+        for completion in (ids, mixed):
+            expected = oracle.decode(completion, skip_special_tokens=skip)
             if kind == "m2m100-unlisted" and skip:
-                # Language tokens that the files do not list are text to transformers. They never are to us.
-                expected = oracle.decode([i for i in answer if i not in ours.special_ids], skip_special_tokens=True)
-            assert ours.decode(answer, skip) == expected
+                # transformers shows language tokens that the files do not list as special. We never show them.
+                expected = oracle.decode([i for i in completion if i not in ours.special_ids], skip_special_tokens=True)
+            assert ours.decode(completion, skip) == expected
             stream = ours.stream(skip)
-            assert "".join([*map(stream.push, answer), stream.finish()]) == expected
+            assert "".join([*map(stream.push, completion), stream.finish()]) == expected
 
 
 @pytest.mark.parametrize("kind", ["mbart", "mbart50", "nllb"])
-def test_what_the_reference_saves_reads_the_same(directories, tmp_path: Path, kind: str):
-    code = SOME[kind][-1]
+def test_files_saved_by_the_reference_give_the_same_ids(directories, tmp_path: Path, kind: str):
+    code = TESTED_LANGUAGES[kind][-1]
     oracle = reference(directories(kind), code)
     oracle.save_pretrained(tmp_path)
     (tmp_path / "config.json").write_text((directories(kind) / "config.json").read_text())
@@ -138,7 +144,7 @@ def test_what_the_reference_saves_reads_the_same(directories, tmp_path: Path, ki
     assert source_ids(tmp_path, code, texts) == saved(texts).input_ids == oracle(texts).input_ids
 
 
-def test_mbart_50_differs_from_mbart_in_where_the_language_stands(directories):
+def test_language_tokens_of_mbart_and_mbart_50(directories):
     first, second = (languages_of(directories(kind))[1].match("en_XX", "ro_RO") for kind in ("mbart", "mbart50"))
     tokenizer = load_tokenizer(directories("mbart"))
     english, romanian = tokenizer.token_to_id("en_XX"), tokenizer.token_to_id("ro_RO")
@@ -155,20 +161,20 @@ def test_mbart_50_differs_from_mbart_in_where_the_language_stands(directories):
     [("decoder_start_token_id", "MBart", "ro_RO"), ("forced_bos_token_id", "MBart50", "en_XX")],
 )
 @pytest.mark.parametrize("file", ["config", "generation_config"])
-def test_a_checkpoint_of_one_target_offers_only_that(tmp_path: Path, name: str, kind: str, target: str, file: str):
+def test_a_configured_target_is_the_only_one(tmp_path: Path, name: str, kind: str, target: str, file: str):
     directory = checkpoints.write_mbart(tmp_path, kind)
     token_id = load_tokenizer(directory).token_to_id(target)
-    said = json.loads((directory / "config.json").read_text()) if file == "config" else {}
-    (directory / f"{file}.json").write_text(json.dumps({**said, name: token_id}))
+    config = json.loads((directory / "config.json").read_text()) if file == "config" else {}
+    (directory / f"{file}.json").write_text(json.dumps({**config, name: token_id}))
     _, languages = languages_of(directory)
-    assert {there for _, there in languages.pairs()} == {target}
+    assert {code for _, code in languages.pairs()} == {target}
     assert languages.match("de", None).target_lang == target
     with pytest.raises(UnknownPair, match=f"de_DE-{target}"):
         languages.match("de", "fi")
 
 
-def test_blenderbot_ends_its_texts(tmp_path: Path):
-    """From `vocab.json` and `merges.txt`, for which transformers 5 forgets the end token that 4 and the files have."""
+def test_blenderbot_texts_end_with_the_end_token(tmp_path: Path):
+    """From `vocab.json` and `merges.txt`. transformers 5 omits the end token, unlike version 4 and tokenizer.json."""
     directory = checkpoints.write_byte_level(tmp_path, "roberta")
     (directory / "tokenizer_config.json").write_text(json.dumps({"tokenizer_class": "BlenderbotTokenizer"}))
     ours, oracle = load_tokenizer(directory), reference(directory)
@@ -177,7 +183,7 @@ def test_blenderbot_ends_its_texts(tmp_path: Path):
         assert ours.decode(oracle(text).input_ids) == oracle.decode(oracle(text).input_ids, skip_special_tokens=True)
 
 
-def test_lists_are_those_of_the_published_tokenizers():
+def test_language_lists_equal_transformers():
     assert list(LANGUAGES["mbart"]) == MBART_CODES and list(LANGUAGES["mbart50"]) == MBART_50_CODES
     assert {kind: list(LANGUAGES[kind]) for kind in ("m2m100", "wmt21")} == M2M_100_CODES
 
@@ -196,7 +202,7 @@ def test_lists_are_those_of_the_published_tokenizers():
         ("m2m100", ["ceb", "ceb_Latn"], "__ceb__"),
     ],
 )
-def test_every_notation_finds_the_token(directories, kind: str, codes: list[str], token: str):
+def test_codes_of_all_notations_select_the_language_token(directories, kind: str, codes: list[str], token: str):
     tokenizer, languages = languages_of(directories(kind))
     for code in codes:
         assert languages.match("sr" if kind == "nllb" else "hi", code).forced_bos_id == tokenizer.token_to_id(token), (
@@ -208,7 +214,7 @@ def test_every_notation_finds_the_token(directories, kind: str, codes: list[str]
     ("kind", "pair"),
     [("mbart50", ("en", "zho_Hant")), ("nllb", ("en", "sr-ME")), ("nllb", ("en", "fi")), ("m2m100", ("en", "xx"))],
 )
-def test_what_is_not_there_is_refused_with_a_list(directories, kind: str, pair: tuple[str, str]):
+def test_the_error_for_an_unknown_pair_lists_the_languages(directories, kind: str, pair: tuple[str, str]):
     _, languages = languages_of(directories(kind))
     listed = {"mbart50": "ar_AR, cs_CZ.* 22 more", "nllb": "eng_Latn, .* zul_Latn$", "m2m100": "af, am.* 70 more"}
     with pytest.raises(
@@ -217,7 +223,7 @@ def test_what_is_not_there_is_refused_with_a_list(directories, kind: str, pair: 
         languages.match(*pair)
 
 
-def test_a_language_is_not_translated_to_itself_and_both_must_be_named(directories):
+def test_equal_and_missing_languages_are_errors(directories):
     _, languages = languages_of(directories("nllb"))
     assert languages.match("zh-TW", "zh-CN").target_lang == "zho_Hans"
     with pytest.raises(UnknownPair, match="this translation is not offered"):
@@ -230,9 +236,9 @@ def test_a_language_is_not_translated_to_itself_and_both_must_be_named(directori
 @pytest.mark.parametrize(
     "codes", [NLLB_CODES, MBART_50_CODES, M2M_100_CODES["m2m100"]], ids=["nllb", "mbart50", "m2m100"]
 )
-def test_no_two_languages_of_a_list_are_taken_for_one(codes: list[str]):
-    """Each code fits its own entry better than any other."""
+def test_every_code_matches_its_own_language_best(codes: list[str]):
+    """No code of a list matches another entry as well as its own."""
     offered = [parse_language(code) for code in codes]
     assert all(isinstance(language, Language) for language in offered)
-    for wanted, other in itertools.permutations(offered, 2):
-        assert wanted.fits(wanted) > wanted.fits(other), (wanted, other)
+    for language, other in itertools.permutations(offered, 2):
+        assert language.fits(language) > language.fits(other), (language, other)

@@ -1,3 +1,5 @@
+"""Splitting texts into sentences, and joining their translations."""
+
 from __future__ import annotations
 
 import time
@@ -41,7 +43,7 @@ def test_sentences(text: str, expected: list[str]):
     assert _texts(text) == expected
 
 
-def test_translations_keep_the_white_space_between():
+def test_joined_translations_keep_the_white_space():
     text = "One.  Two.\n\n\tThree。四。 "
     sentences = split_sentences(text)
     translated = [sentence.text.upper() for sentence in sentences]
@@ -49,7 +51,7 @@ def test_translations_keep_the_white_space_between():
 
 
 @given(st.text(st.sampled_from("aA1 .!?…\n\t\u3000。！\"')」éß") | st.characters(exclude_categories=["Cs"])))
-def test_nothing_is_lost(text: str):
+def test_sentences_join_to_the_original_text(text: str):
     sentences = split_sentences(text)
     assert join_sentences([sentence.text for sentence in sentences], sentences) == text
     for index, sentence in enumerate(sentences):
@@ -59,7 +61,7 @@ def test_nothing_is_lost(text: str):
 
 
 @pytest.mark.parametrize("unit", [".", " ", "。", ". ", "\n", " \n", ".'", "A. ", "!?", "a", "　"])
-def test_the_work_grows_with_the_text_only(unit: str):
+def test_the_time_is_linear_in_the_text(unit: str):
     def seconds(size: int) -> float:
         text = unit * (size // len(unit)) + "x"
         start = time.process_time()
@@ -67,5 +69,5 @@ def test_the_work_grows_with_the_text_only(unit: str):
         return time.process_time() - start
 
     seconds(1000)
-    # The least of some: a collection of all that other tests have left takes longer than what is measured.
+    # The minimum of three, because a garbage collection takes longer than the measured work.
     assert min(seconds(160_000) for _ in range(3)) < 0.05 + 60 * seconds(10_000)

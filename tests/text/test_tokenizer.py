@@ -1,4 +1,4 @@
-"""Every kind of tokenizer against transformers' own, on text that breaks tokenizers."""
+"""All kinds of tokenizers compared with transformers, on difficult texts."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def test_special_ids_equal_the_reference(tokenizer: Tokenizer, oracle):
     assert tokenizer.vocab_size == len(oracle)
 
 
-def test_names_and_ids_of_tokens_are_inverse(tokenizer: Tokenizer):
+def test_id_to_token_and_token_to_id_are_inverse(tokenizer: Tokenizer):
     for token_id in range(tokenizer.vocab_size):
         token = tokenizer.id_to_token(token_id)
         assert token is not None and tokenizer.token_to_id(token) == token_id
@@ -83,7 +83,7 @@ def test_names_and_ids_of_tokens_are_inverse(tokenizer: Tokenizer):
     assert tokenizer.token_to_id("no such token") is None
 
 
-def test_offsets_point_into_the_original_text(tokenizer: Tokenizer):
+def test_offsets_are_places_in_the_original_text(tokenizer: Tokenizer):
     text = "The old sailor 👍 sees the café"
     encoding = tokenizer.encode([text])[0]
     inside = [
@@ -97,7 +97,7 @@ def test_offsets_point_into_the_original_text(tokenizer: Tokenizer):
 def test_offsets_equal_the_reference(tokenizer: Tokenizer, oracle):
     if not oracle.is_fast:
         slow = {"MarianTokenizer", "ByT5Tokenizer", "BlenderbotSmallTokenizer"}
-        assert type(oracle).__name__ in slow  # the ones that have no offsets there
+        assert type(oracle).__name__ in slow  # transformers has no offsets for these
         return
     for text, encoding in zip(TORTURE, tokenizer.encode(TORTURE), strict=True):
         assert encoding.offsets == oracle(text, return_offsets_mapping=True).offset_mapping, text
@@ -114,8 +114,8 @@ def test_offsets_equal_the_reference(tokenizer: Tokenizer, oracle):
     ],
     ids=str,
 )
-def test_settings_of_a_sentencepiece_llama(tmp_path: Path, settings: dict):
-    """With a piece of the user's own, `<tool>`, which stands for itself in a text and is not special."""
+def test_sentencepiece_llama_settings_equal_the_reference(tmp_path: Path, settings: dict):
+    """The model has a user-defined symbol, `<tool>`, which is not split in a text and is not special."""
     from transformers import AutoTokenizer
 
     directory = checkpoints.write_sentencepiece_llama(tmp_path, symbols=["<tool>"], **settings)
@@ -129,15 +129,15 @@ def test_settings_of_a_sentencepiece_llama(tmp_path: Path, settings: dict):
             assert "".join(map(stream.push, encoding.ids)) + stream.finish() == ours.decode(encoding.ids, skip)
 
 
-def test_deberta_is_cut_as_sentencepiece_itself_cuts(tmp_path: Path):
-    """transformers 5 puts NFC in the place of the normaliser in the file, so it is no oracle for this one."""
+def test_deberta_ids_equal_sentencepiece(tmp_path: Path):
+    """transformers 5 replaces the normaliser of the file by NFC, so it cannot be the reference here."""
     import sentencepiece
 
     directory = checkpoints.write_deberta_v2(tmp_path)
     tokenizer = load_tokenizer(directory)
     reference = sentencepiece.SentencePieceProcessor(model_file=str(directory / "spm.model"))
     for text in [*TORTURE, *CORPUS[:20]]:
-        if "[" not in text:  # a special token in a text is one here, and pieces there
+        if "[" not in text:  # SentencePiece splits special tokens in a text
             (encoding,) = tokenizer.encode([text])
             assert encoding.ids == [1, *reference.encode(text), 2], text
     (pair,) = tokenizer.encode(["the frog"], pairs=["[MASK] café"])
@@ -147,12 +147,12 @@ def test_deberta_is_cut_as_sentencepiece_itself_cuts(tmp_path: Path):
 
 @pytest.mark.parametrize("rule", ["nmt_nfkc", "identity"])
 @pytest.mark.parametrize("kind", ["Albert", "BigBird"])
-def test_pieces_are_cut_as_sentencepiece_itself_cuts(tmp_path: Path, kind: str, rule: str):
-    """Of ALBERT what is left when nothing is lower-cased and accents stay. A text that begins with the mark of a space
-    gets no second one here, as in transformers."""
+def test_albert_and_bigbird_ids_equal_sentencepiece(tmp_path: Path, kind: str, rule: str):
+    """ALBERT without lower-casing and with accents. Texts that begin with `▁` are left out: like transformers, our
+    tokenizer does not add a second one."""
     import sentencepiece
 
-    directory = checkpoints.write_boxed(tmp_path, kind, rule, do_lower_case=False, keep_accents=True)
+    directory = checkpoints.write_bert_unigram(tmp_path, kind, rule, do_lower_case=False, keep_accents=True)
     tokenizer = load_tokenizer(directory)
     reference = sentencepiece.SentencePieceProcessor(model_file=str(directory / "spiece.model"))
     cls, sep = tokenizer.special.cls, tokenizer.special.sep
@@ -167,8 +167,8 @@ def test_pieces_are_cut_as_sentencepiece_itself_cuts(tmp_path: Path, kind: str, 
     assert pair.ids.count(tokenizer.special.mask) == 1 and set(pair.type_ids) == {0, 1}
 
 
-def test_bigbird_pegasus_is_cut_as_sentencepiece_itself_cuts(tmp_path: Path):
-    """transformers 5 makes no tokenizer of this file alone. Spaces at the ends stay, as of any Pegasus there."""
+def test_bigbird_pegasus_ids_equal_sentencepiece(tmp_path: Path):
+    """transformers 5 cannot load this file alone. Texts with spaces at the ends are left out: Pegasus keeps them."""
     import sentencepiece
 
     directory = checkpoints.write_bigbird_pegasus(tmp_path)
@@ -185,10 +185,10 @@ def test_bigbird_pegasus_is_cut_as_sentencepiece_itself_cuts(tmp_path: Path):
 
 @pytest.mark.parametrize("settings", [{}, {"do_lower_case": False}, {"keep_accents": True}], ids=str)
 @pytest.mark.parametrize("kind", ["Albert", "BigBird"])
-def test_pieces_in_boxes_equal_the_reference(tmp_path: Path, kind: str, settings: dict):
+def test_albert_and_bigbird_ids_equal_the_reference(tmp_path: Path, kind: str, settings: dict):
     from transformers import AutoTokenizer
 
-    directory = checkpoints.write_boxed(tmp_path, kind, "identity", **settings)
+    directory = checkpoints.write_bert_unigram(tmp_path, kind, "identity", **settings)
     ours, reference = load_tokenizer(directory), AutoTokenizer.from_pretrained(directory)
     for text in ["The old sailor", "``doesn't'' like two  houses!", "CAFÉ (e-mails), мир 1,234"]:
         (encoding,) = ours.encode([text])
@@ -196,7 +196,7 @@ def test_pieces_in_boxes_equal_the_reference(tmp_path: Path, kind: str, settings
         assert ours.decode(encoding.ids) == reference.decode(encoding.ids, skip_special_tokens=True)
     for role in ("bos", "eos", "pad", "unk", "mask", "cls", "sep"):
         assert getattr(ours.special, role) == getattr(reference, f"{role}_token_id"), role
-    # BigBird's mask takes the space before it along, as in published files; transformers 5 forgets that here.
+    # In published BigBird files the mask consumes the space before it; transformers 5 does not apply that here.
     (masked,) = ours.encode(["a [MASK]"])
     spaced = reference("a [MASK]").input_ids
     assert masked.ids == (spaced if kind == "Albert" else [*spaced[:-3], *spaced[-2:]])
@@ -224,7 +224,7 @@ def test_deberta_without_a_normaliser_equals_the_reference(tmp_path: Path, setti
         ("bert", "spm.model"),
     ],
 )
-def test_sentencepiece_files_of_other_kinds_are_refused_by_name(tmp_path: Path, kind: str, file: str):
+def test_error_for_an_unsupported_sentencepiece_file_names_it(tmp_path: Path, kind: str, file: str):
     directory = checkpoints.write_xlm_roberta(tmp_path)
     (directory / "sentencepiece.bpe.model").rename(directory / file)
     (directory / "tokenizer_config.json").write_text(json.dumps({"tokenizer_class": kind}))
@@ -232,7 +232,7 @@ def test_sentencepiece_files_of_other_kinds_are_refused_by_name(tmp_path: Path, 
         load_tokenizer(directory)
 
 
-def test_truncation_and_padding_of_the_file_are_off(tmp_path: Path):
+def test_truncation_and_padding_of_the_file_are_disabled(tmp_path: Path):
     from tokenizers import Tokenizer as Backend
 
     directory = checkpoints.write_llama(tmp_path)
@@ -244,7 +244,7 @@ def test_truncation_and_padding_of_the_file_are_off(tmp_path: Path):
     assert len(short.ids) < 64 and len(long.ids) > 4
 
 
-def test_added_tokens_of_every_file_are_known(tmp_path: Path):
+def test_added_tokens_of_all_files_are_read(tmp_path: Path):
     from transformers import AutoTokenizer
 
     old = checkpoints.write_byte_level(tmp_path / "old", "gpt2")
@@ -266,7 +266,7 @@ def test_added_tokens_of_every_file_are_known(tmp_path: Path):
 
 
 @pytest.mark.parametrize("ends", [(True, False), (False, True), (True, True), (False, False)])
-def test_begin_and_end_tokens_follow_the_config(tmp_path: Path, ends: tuple[bool, bool]):
+def test_begin_and_end_tokens_follow_the_configuration(tmp_path: Path, ends: tuple[bool, bool]):
     from transformers import AutoTokenizer
 
     directory = checkpoints.write_byte_level(tmp_path, "gpt2")
@@ -278,13 +278,13 @@ def test_begin_and_end_tokens_follow_the_config(tmp_path: Path, ends: tuple[bool
 
 
 @pytest.mark.parametrize(("limit", "expected"), [(512, 512), (1e30, None), (None, None)])
-def test_only_a_sane_limit_is_one(tmp_path: Path, limit: float | None, expected: int | None):
+def test_huge_length_limits_are_ignored(tmp_path: Path, limit: float | None, expected: int | None):
     directory = checkpoints.write_bert(tmp_path)
     (directory / "tokenizer_config.json").write_text(json.dumps({"model_max_length": limit}))
     assert load_tokenizer(directory).max_length == expected
 
 
-def test_directories_without_a_tokenizer_are_refused_in_one_line(tmp_path: Path):
+def test_error_for_a_directory_without_a_tokenizer(tmp_path: Path):
     with pytest.raises(TokenizerError, match="no tokenizer") as error:
         load_tokenizer(tmp_path)
     assert str(tmp_path) not in str(error.value) and "\n" not in str(error.value)
@@ -309,7 +309,7 @@ def test_directories_without_a_tokenizer_are_refused_in_one_line(tmp_path: Path)
         ("blenderbot_small", "merges.txt"),
     ],
 )
-def test_damaged_files_are_named(tmp_path: Path, kind: str, name: str):
+def test_errors_for_damaged_files_name_them(tmp_path: Path, kind: str, name: str):
     if kind == "gpt2":
         checkpoints.write_byte_level(tmp_path, "gpt2")
     else:
@@ -323,7 +323,7 @@ def test_damaged_files_are_named(tmp_path: Path, kind: str, name: str):
     assert str(tmp_path) not in str(error.value) and "\n" not in str(error.value)
 
 
-def test_links_out_of_the_directory_are_refused(tmp_path: Path):
+def test_links_out_of_the_directory_are_errors(tmp_path: Path):
     outside = tmp_path / "secret.json"
     outside.write_text("{}")
     directory = checkpoints.write_llama(tmp_path / "model")
@@ -333,7 +333,7 @@ def test_links_out_of_the_directory_are_refused(tmp_path: Path):
         load_tokenizer(directory)
 
 
-def test_a_directory_saved_by_the_reference_reads_the_same(tokenizer: Tokenizer, oracle, tmp_path: Path):
+def test_a_directory_saved_by_the_reference_gives_the_same_tokenizer(tokenizer: Tokenizer, oracle, tmp_path: Path):
     oracle.save_pretrained(tmp_path)
     saved = load_tokenizer(tmp_path)
     texts = TORTURE + CORPUS[:5]

@@ -1,4 +1,4 @@
-"""The grammars behind the demo models: correct French, one translation per sentence, nothing held out leaks."""
+"""The grammars of the demo models: correct French, one translation per sentence, no held-out text in training."""
 
 from __future__ import annotations
 

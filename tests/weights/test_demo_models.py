@@ -1,4 +1,4 @@
-"""The shipped demo models: complete, small, and as good on held-out text as their cards say."""
+"""The shipped demo models are complete and small, and reach the held-out figures of their cards."""
 
 from __future__ import annotations
 

@@ -21,7 +21,7 @@ import struct
 import sys
 import time
 
-from server.ipc.descriptions import GenerationDefaults, ModelInfo, ModelSpec
+from server.ipc.descriptions import GenerationInfo, ModelInfo, ModelSpec
 from server.ipc.messages import (
     FRAME_HEADER,
     Abort,
@@ -84,7 +84,7 @@ def describe(spec: ModelSpec) -> ModelInfo:
         block_size=16 if generates else 0,
         kv_blocks=({"self": 64, "cross": 64} if seq2seq else {"self": 64}) if generates else {},
         is_encoder_decoder=seq2seq,
-        generation=GenerationDefaults(
+        generation=GenerationInfo(
             end_token_ids=[EOS], decoder_start_token_ids=[PAD] if seq2seq else [], num_beams=2 if seq2seq else None
         ),
         labels=JUDGEMENTS if spec.name.startswith("judge") else LABELS.get(tasks[-1], []),
@@ -102,6 +102,8 @@ def tag(token: int, count: float) -> list[float]:
 
 
 class FakeSequence:
+    """One row of a Generate message. Its whole answer is known at once and is sent token by token."""
+
     def __init__(self, message: Generate, row: GenerateRow) -> None:
         self.message = message
         self.row = row
@@ -112,6 +114,7 @@ class FakeSequence:
         self.hold_position = tokens.index(HOLD) if HOLD in tokens else -1
 
     def answer(self, rank: int) -> Hypothesis:
+        """The hypothesis with this rank. rank: 0 for the best one."""
         params = self.message.params
         prompt = [token for token in self.prompt if token >= FIRST_BYTE]
         rotation = (self.row.seed if params.do_sample else rank) % max(1, len(prompt))
@@ -166,6 +169,8 @@ def encode(message: Encode, index: int) -> Encoded:
 
 
 class Worker:
+    """The loop of the fake worker on its socket to the server."""
+
     def __init__(self, sock: socket.socket) -> None:
         self.sock = sock
         self.buffer = bytearray()
@@ -175,9 +180,11 @@ class Worker:
         self.released = False
 
     def release(self, *_: object) -> None:
+        """Let sequences continue after a `&` (signal handler)."""
         self.released = True
 
     def is_held(self, sequence: FakeSequence) -> bool:
+        """Whether a sequence has reached a `&` that was not released."""
         return sequence.num_generated == sequence.hold_position and not self.released
 
     def send(self, message: object) -> None:

@@ -1,1 +1,1 @@
-"""Parts that several families share: reading `config.json`, builders of configurations, tables of tensor names."""
+"""Parts of several families: reading `config.json`, building configurations, tables of tensor names."""

@@ -169,7 +169,7 @@ def bart_model(
     shared: bool = True,
     max_source_positions: int | None = None,
 ) -> ModelConfig:
-    """Both stacks under a head. The decoder's positions limit the length of a text.
+    """An encoder-decoder with a head. The positions of the decoder limit the length of a text.
 
     shared: whether both stacks use one table of token embeddings.
     max_source_positions: longest source text, None for the decoder's limit.

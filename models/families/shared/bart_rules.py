@@ -1,4 +1,4 @@
-"""How checkpoints name the tensors of BART, and of the families after it. Not a family itself."""
+"""Tensor names of BART and related encoder-decoders."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from weights.rules import Drop, Rename, Rule
 
 TOKENS = "encoder.embedding.tokens.weight"
 PREFIX = r"(?:model\.)?"
-"""Of all names but those of heads; a checkpoint of the stacks alone goes without it."""
+"""Prefix of all names except those of heads. Checkpoints without a head do not have it."""
 _LINEAR = r"\.(weight|bias)"
 
 
 def layer_rules(prefix: str = PREFIX, norms: Literal["input", "residual"] = "residual") -> tuple[Rule, ...]:
-    """The layers of both stacks. norms: where they stand."""
+    """Layers of both stacks. norms: slot of the norms."""
     layer, ours = prefix + r"(encoder|decoder)\.layers\.(\d+)\.", r"\1.layers.\2."
     return (
         *(
@@ -31,12 +31,12 @@ def layer_rules(prefix: str = PREFIX, norms: Literal["input", "residual"] = "res
 
 
 def final_norm_rules(prefix: str = PREFIX) -> tuple[Rule, ...]:
-    """The norms after the last layers."""
+    """Norms after the last layers."""
     return (Rename(prefix + r"(encoder|decoder)\.layer_norm" + _LINEAR, r"\1.final_norm.\2"),)
 
 
 def token_rules(prefix: str = PREFIX) -> tuple[Rule, ...]:
-    """The one token table, which logits are tied to."""
+    """The table of token embeddings, to which the logits are tied."""
     return (
         Rename(rf"{prefix}shared\.weight", TOKENS),
         Rename(rf"{prefix}(?:encoder|decoder)\.embed_tokens\.weight", TOKENS),
@@ -45,7 +45,7 @@ def token_rules(prefix: str = PREFIX) -> tuple[Rule, ...]:
 
 
 def head_rules() -> tuple[Rule, ...]:
-    """The bias of the logits, the other heads, and what carries nothing."""
+    """Bias of the logits, and the other heads. Drops tensors that are not used."""
     return (
         Rule("final_logits_bias", ("head.bias",), (_flatten,)),
         Rename(r"classification_head\.dense" + _LINEAR, r"head.dense.\1"),
@@ -55,10 +55,10 @@ def head_rules() -> tuple[Rule, ...]:
 
 
 def pre_norm_rules() -> tuple[Rule, ...]:
-    """All of a checkpoint whose layers norm before, but its positions."""
+    """All tensors of a pre-norm checkpoint except positions."""
     return (*token_rules(), *final_norm_rules(), *layer_rules(norms="input"), *head_rules())
 
 
 def _flatten(tensors: Sequence[Any]) -> Sequence[Any]:
-    """[1, vocab] to [vocab]."""
+    """Reshape [1, vocab] to [vocab]."""
     return [tensor.flatten() for tensor in tensors]

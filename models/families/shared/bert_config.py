@@ -58,7 +58,7 @@ def encoder_fields(hf: Mapping[str, Any], **defaults: Any) -> Fields:
 
 
 def bert_norm(fields: Fields) -> NormConfig:
-    """The norm of every place of the model."""
+    """The norm that the model uses everywhere."""
     return NormConfig("layer", fields.number("layer_norm_eps"))
 
 
@@ -96,7 +96,7 @@ def bert_attention(fields: Fields, *, qkv_bias: bool = True) -> AttentionConfig:
 
 
 def bert_layers(fields: Fields, attention: AttentionConfig | None = None) -> tuple[LayerConfig, ...]:
-    """All layers, which are alike. attention: None for `bert_attention`."""
+    """All layers of an encoder with equal layers. attention: None for `bert_attention`."""
     layer = bert_layer(fields, attention or bert_attention(fields))
     return (layer,) * fields.integer("num_hidden_layers")
 
@@ -137,7 +137,7 @@ def bert_model(
     score_bias: BucketBiasConfig | None = None,
     sharing: Sequence[int] = (),
 ) -> ModelConfig:
-    """The encoder under a head. sharing: see `StackConfig`."""
+    """An encoder with a head. score_bias, sharing: see `StackConfig`."""
     assert isinstance(embedding.positions, LearnedPositions)
     return ModelConfig(
         fields.integer("hidden_size"),

@@ -1,4 +1,4 @@
-"""How checkpoints name the tensors of BERT, and of the families after it. Not a family itself."""
+"""Tensor names of BERT and related encoders."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ TOKENS = "encoder.embedding.tokens.weight"
 
 
 def linear(pattern: str, name: str) -> Rule:
-    """Weight and bias of a linear layer."""
+    """Weight and bias of a linear layer. pattern: regular expression, its name in the checkpoint."""
     groups = re.compile(pattern).groups
     return Rename(rf"{pattern}\.(weight|bias)", rf"{name}.\{groups + 1}")
 
 
 def norm(pattern: str, name: str) -> tuple[Rule, Rule]:
-    """A norm's two vectors, which the first checkpoints call gamma and beta."""
+    """Weight and bias of a norm, which are `gamma` and `beta` in the first checkpoints."""
     return (
         Rename(rf"{pattern}\.(?:weight|gamma)", f"{name}.weight"),
         Rename(rf"{pattern}\.(?:bias|beta)", f"{name}.bias"),
@@ -33,10 +33,10 @@ def norm(pattern: str, name: str) -> tuple[Rule, Rule]:
 
 
 def embedding_rules(embeddings: str, first_position: int = 0) -> tuple[Rule, ...]:
-    """Rules for the embeddings as BERT has them.
+    """Embeddings of BERT.
 
-    embeddings: what the checkpoint calls them, a pattern. first_position: rows of the position table before it are
-        never looked up and left out.
+    embeddings: regular expression, their prefix in the checkpoint.
+    first_position: number of leading rows of the position table that are never used and not loaded.
     """
     positions = rf"{embeddings}\.position_embeddings\.weight", "encoder.embedding.positions.weight"
     return (
@@ -49,10 +49,10 @@ def embedding_rules(embeddings: str, first_position: int = 0) -> tuple[Rule, ...
 
 
 def layer_rules(names: Mapping[str, str]) -> tuple[Rule, ...]:
-    """Rules for a layer's tensors.
+    """Tensors of the layers.
 
-    names: what the checkpoint calls `query`, `key`, `value`, `output`, `attention_norm`, `up`, `down` and
-        `feed_forward_norm`: patterns whose one group is the layer's number.
+    names: regular expressions for `query`, `key`, `value`, `output`, `attention_norm`, `up`, `down` and
+        `feed_forward_norm`. Each has one group, the number of the layer.
     """
     layer = r"encoder.layers.\1"
     return (
@@ -64,7 +64,7 @@ def layer_rules(names: Mapping[str, str]) -> tuple[Rule, ...]:
 
 
 def bert_layer_names(prefix: str) -> dict[str, str]:
-    """The names that BERT gave and RoBERTa kept."""
+    """Layer names of BERT and RoBERTa, for `layer_rules`."""
     layer = rf"{prefix}encoder\.layer\.(\d+)"
     return {
         **{part: rf"{layer}\.attention\.self\.{part}" for part in ("query", "key", "value")},
@@ -76,18 +76,18 @@ def bert_layer_names(prefix: str) -> dict[str, str]:
     }
 
 
-def masked_rules(dense: str, its_norm: str, logits: str) -> tuple[Rule, ...]:
-    """The head for masked words by the patterns of its two layers and of its tied logits."""
+def masked_rules(dense: str, dense_norm: str, logits: str) -> tuple[Rule, ...]:
+    """Masked language model head. The arguments are the names of its dense layer, its norm and its tied logits."""
     return (
         linear(dense, "head.dense"),
-        *norm(its_norm, "head.norm"),
+        *norm(dense_norm, "head.norm"),
         Rename(rf"{logits}\.(?:decoder\.)?bias", "head.bias"),
         Rename(rf"{logits}\.(?:decoder\.)?weight", TOKENS),
     )
 
 
 def output_rules(head: HeadConfig) -> tuple[Rule, ...]:
-    """The one layer over each token, for its classes or for places of answers; nothing for other heads."""
+    """Output layer of the heads for token classification and question answering; no rules for other heads."""
     match head:
         case TokenClassificationHead():
             return (linear("classifier", "head.output"),)
@@ -98,12 +98,12 @@ def output_rules(head: HeadConfig) -> tuple[Rule, ...]:
 
 
 def roberta_class_rules() -> tuple[Rule, ...]:
-    """The head for classes of a text as RoBERTa named it."""
+    """Classification head of RoBERTa."""
     return (linear(r"classifier\.dense", "head.dense"), linear(r"classifier\.out_proj", "head.output"))
 
 
 def roberta_head_rules(head: HeadConfig) -> tuple[Rule, ...]:
-    """All its heads."""
+    """All heads of RoBERTa."""
     match head:
         case ClassificationHead():
             return roberta_class_rules()

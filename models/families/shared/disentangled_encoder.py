@@ -121,7 +121,7 @@ def config(
 
 
 def rules(model: ModelConfig, hf: Mapping[str, Any], attention: Sequence[Rule]) -> Sequence[Rule]:
-    """The rules of all tensors. attention: those for projections of queries, keys, values and distances."""
+    """Tensor names of the whole model. attention: rules of the projections of queries, keys, values and distances."""
     encoder = model.encoder
     assert encoder is not None and isinstance(encoder.embedding, EmbeddingConfig)
     unused = [r"mask_predictions\..*"]
@@ -141,7 +141,7 @@ def rules(model: ModelConfig, hf: Mapping[str, Any], attention: Sequence[Rule]) 
         linear(rf"{LAYER}output\.dense", f"{OURS}feed_forward.down"),
         *norm(rf"{LAYER}output\.LayerNorm", f"{OURS}feed_forward_norms.residual"),
     )
-    # Two names for one head; a checkpoint that says which may still hold the other, untrained.
+    # The head has two names. A checkpoint that says which one it uses may also contain the other, untrained.
     heads = {"cls": r"cls\.predictions\.", "lm_predictions": r"lm_predictions\.lm_head\."}
     dead = Drop(r"(pooler|cls|lm_predictions)\..*")
     match model.head:

@@ -1,4 +1,4 @@
-"""What a family of checkpoints is: how its `config.json` and its tensor names are read. No torch here."""
+"""The description of a family: how its `config.json` and its tensor names are read. Imports no torch."""
 
 from __future__ import annotations
 
@@ -26,20 +26,21 @@ DecoderStart = Literal["token", "language"]
 
 @dataclass(frozen=True)
 class Family:
-    """One family of checkpoints, all data and pure functions; a family file ends in `FAMILY = Family(...)`.
+    """One family of checkpoints: data and pure functions.
 
-    name: for people (`llama`). model_types: values of `model_type` in `config.json` that mean this family.
-    architectures: class names of `architectures` in `config.json` that can be served, each with what it can do; the
-    first one stands in where the file names none.
-    config: (`config.json`, architecture) to the model. Raises ConfigError naming the setting that is not supported.
-    rules: (model, `config.json`, architecture) to the rules for the checkpoint's tensors.
-    decoder_start: the first token of a decoder beside an encoder: a fixed token (`token`), or the target language
-    (`language`), which a request then names where the checkpoint does not.
-    zero_if_absent: our names of parameters that some checkpoints leave out and that are zero then.
-    tied_if_absent: our names of parameters that some checkpoints leave out, each with the one it is tied to then.
-    body: the architecture that is its layers alone, which makes vectors of texts; what a checkpoint of sentence-
-    transformers is served as, whatever head it was trained from. None where no head has to be taken off.
+    name: the family's name for users, for example `llama`.
+    model_types: values of `model_type` in `config.json`.
+    architectures: supported values of `architectures` in `config.json`, each with its tasks. The default comes first.
+    config: builds the model configuration from (`config.json`, architecture). Raises ConfigError with the name of a
+        setting that is not supported.
+    rules: returns the tensor rules for (model, `config.json`, architecture).
+    decoder_start: start of the decoder of an encoder-decoder. `token`: a fixed token. `language`: the target language,
+        which a request must name if the checkpoint does not.
+    zero_if_absent: names of our parameters that are zero if a checkpoint does not have them.
+    tied_if_absent: names of our parameters that are tied to another one if a checkpoint does not have them.
     refused_dtypes: dtypes that give wrong numbers in this family, with the reason.
+    body: the architecture without a head, as which a sentence-transformers checkpoint is served. None if every
+        architecture can be served as it is.
     """
 
     name: str

@@ -1,4 +1,4 @@
-"""The layers of OpenAI's first two GPTs as checkpoints hold them: matrices as [in, out], one for query, key, value."""
+"""Tensor names of the layers of GPT and GPT-2, with fused projections and matrices of shape [in, out]."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from weights.rules import Drop, Rename, Rule, Split, Transpose, split, transpose
 
 
 def layer_rules(norms: Literal["input", "residual"]) -> Sequence[Rule]:
-    """norms: which slot of each sublayer has one."""
+    """Rules for all layers. norms: slot of the norm in each sublayer."""
     layer, ours = r"(?:transformer\.)?h\.(\d+)\.", r"decoder.layers.\1."
     fused = [rf"{ours}attention.{part}" for part in ("query", "key", "value")]
     return (

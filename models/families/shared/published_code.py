@@ -1,7 +1,7 @@
-"""Code that some families were first published with, and that transformers later took over.
+"""Code of a family's first checkpoints, which transformers later adopted.
 
-Their checkpoints name it in `auto_map`; what it computes is what the family file builds. Any other code may compute
-something else, so that a checkpoint that names it is refused.
+These checkpoints name the code in `auto_map`, and the family file computes the same. A checkpoint that names any other
+code is refused, because that code may compute something else.
 """
 
 from __future__ import annotations
@@ -15,15 +15,19 @@ _FOR_TEXTS = ("ForSequenceClassification", "ForTokenClassification", "ForQuestio
 
 @dataclass(frozen=True)
 class PublishedCode:
-    """publisher: the organisation whose repositories hold the code. file: its name in `modeling_<file>.py`. stem: what
-    its class names begin with."""
+    """Where the code was published and how its classes are named.
+
+    publisher: the organisation that owns the repositories.
+    file: name of the files, `configuration_<file>.py` and `modeling_<file>.py`.
+    stem: start of the class names.
+    """
 
     publisher: str
     file: str
     stem: str
 
     def is_all_of(self, auto_map: Any) -> bool:
-        """Whether `auto_map` names the configuration and the models of this code, and nothing else."""
+        """Whether every entry of `auto_map` is the configuration or a model class of this code."""
         return isinstance(auto_map, dict) and all(self._is_own(auto, code) for auto, code in auto_map.items())
 
     def _is_own(self, auto: Any, code: Any) -> bool:

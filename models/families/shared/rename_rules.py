@@ -1,4 +1,4 @@
-"""The rules of one checkpoint layout for another one that only names the body differently."""
+"""Rules for a checkpoint layout that differs from another one only in prefixes."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from weights.rules import Rule
 
 
 def renamed(rules: Sequence[Rule], old: str, new: str) -> tuple[Rule, ...]:
-    """The same rules, with `new` where a pattern begins with `old`; both regular expressions, `new` without groups."""
+    """Replace the prefix `old` of patterns by `new`. Both are regular expressions; `new` has no groups."""
     return tuple(
         replace(rule, pattern=new + rule.pattern.removeprefix(old)) if rule.pattern.startswith(old) else rule
         for rule in rules

@@ -30,7 +30,7 @@ def head_dim_of(fields: Fields, default: int | None = None) -> int:
 
 
 def rms_norm(fields: Fields, default_eps: float = 1e-6, kind: Literal["rms", "rms_from_one"] = "rms") -> NormConfig:
-    """The norm of every place of the model."""
+    """The norm that the model uses everywhere."""
     return NormConfig(kind, fields.number("rms_norm_eps", default_eps), bias=False)
 
 
@@ -55,7 +55,7 @@ def rotary_layer(
     norm_slots: Sequence[Literal["input", "output"]] = ("input",),
     parallel: bool = False,
 ) -> LayerConfig:
-    """One layer.
+    """One decoder layer.
 
     rope: rotary positions, None for a layer without positions.
     window: sliding window in tokens, None for full attention.
@@ -92,7 +92,7 @@ def rotary_decoder(
     embedding_scale: float = 1.0,
     logit_cap: float | None = None,
 ) -> ModelConfig:
-    """The model of these layers.
+    """A decoder with these layers and a language model head.
 
     default_tied: whether logits use the token embeddings if `config.json` has no `tie_word_embeddings`.
     """

@@ -1,5 +1,7 @@
-"""T5 and its descendants under other heads: classes of a text by the decoder's last state, places of answers by all of
-its states, labels of tokens by the encoder alone."""
+"""Heads of T5 and its successors besides the language model head.
+
+Classification reads the last state of the decoder, question answering all its states, token classification the encoder.
+"""
 
 from __future__ import annotations
 
@@ -15,10 +17,10 @@ from weights.rules import Rename, Rule
 
 
 def with_t5_heads(stem: str, family: Family) -> Family:
-    """The same family, with the heads that transformers has for it besides. stem: what its class names begin with.
+    """Add the heads of transformers to a family. stem: start of its class names.
 
-    The text goes through both stacks, as it does in BART, and what the decoder says at its end token is classified;
-    or what it says at each token, whether an answer begins or ends there.
+    The text is the input of both stacks, as in BART. Classification reads the decoder state at the end token; question
+    answering computes start and end logits at every token.
     """
     texts, tokens, spans = (
         f"{stem}For{task}" for task in ("SequenceClassification", "TokenClassification", "QuestionAnswering")
@@ -28,16 +30,16 @@ def with_t5_heads(stem: str, family: Family) -> Family:
         tokens: ("token_classify",),
         spans: ("question_answer",),
     }
-    worded, encoder = f"{stem}ForConditionalGeneration", f"{stem}EncoderModel"
+    language_model, encoder = f"{stem}ForConditionalGeneration", f"{stem}EncoderModel"
 
     def config(hf: Mapping[str, Any], architecture: str) -> ModelConfig:
         fields = Fields({name: hf[name] for name in ("id2label", "num_labels", "decoder_start_token_id") if name in hf})
         if architecture in (texts, spans):
             start = fields.integer("decoder_start_token_id", 0, least=0)
             if architecture == spans:
-                return replace(family.config(hf, worded), head=SpanHead(start_token_id=start))
+                return replace(family.config(hf, language_model), head=SpanHead(start_token_id=start))
             head = ClassificationHead(fields.labels(), dense="tanh", pool="last", start_token_id=start)
-            return replace(family.config(hf, worded), head=head)
+            return replace(family.config(hf, language_model), head=head)
         if architecture == tokens:
             return replace(family.config(hf, encoder), head=TokenClassificationHead(fields.labels()))
         return family.config(hf, architecture)
@@ -45,7 +47,7 @@ def with_t5_heads(stem: str, family: Family) -> Family:
     def rules(model: ModelConfig, hf: Mapping[str, Any], architecture: str) -> Sequence[Rule]:
         if architecture not in heads:
             return family.rules(model, hf, architecture)
-        stacks = family.rules(replace(model, head=LanguageModelHead(tied=True)), hf, worded)
+        stacks = family.rules(replace(model, head=LanguageModelHead(tied=True)), hf, language_model)
         return (
             Rename(r"classification_head\.dense\.(weight|bias)", r"head.dense.\1"),
             Rename(r"(?:classification_head\.out_proj|classifier|qa_outputs)\.(weight|bias)", r"head.output.\1"),

@@ -32,7 +32,7 @@ def t5_model(
     encoder_attention: AttentionConfig | None = None,
     max_source_positions: int | None = None,
 ) -> ModelConfig:
-    """Both stacks under a language model head; the encoder alone under a pooling head.
+    """An encoder-decoder with a language model head, or an encoder with a pooling head.
 
     bias_per_layer: whether each layer has its own table of relative position biases.
     encoder_attention: None for full attention.

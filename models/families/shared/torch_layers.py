@@ -1,6 +1,6 @@
-"""Layers of `torch.nn.TransformerEncoder` and `torch.nn.TransformerDecoder`, and how their tensors are named.
+"""Layers of `torch.nn.TransformerEncoder` and `torch.nn.TransformerDecoder`: configuration and tensor names.
 
-With our names for what stands before them in a plain PyTorch model. Not a family itself.
+The names of the embeddings, which are not part of these classes, are ours.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ from weights.rules import Rename, Rule, Split
 _PARTS = ("query", "key", "value")
 
 
-def stack(fields: Fields, vocab: int, num_layers: int, causal: bool, crosses: bool = False) -> StackConfig:
-    """One stack with its embeddings; all layers are alike. crosses: whether it looks at an encoder."""
+def stack(fields: Fields, vocab: int, num_layers: int, causal: bool, cross_attention: bool = False) -> StackConfig:
+    """One stack with its embeddings and equal layers. cross_attention: whether its layers attend to an encoder."""
     hidden, heads, bias = fields.integer("hidden_size"), fields.integer("num_heads"), fields.flag("bias", True)
     head_dim = head_width(hidden, heads)
     norm = NormConfig("layer", fields.positive("norm_eps", 1e-5), bias)
@@ -42,8 +42,8 @@ def stack(fields: Fields, vocab: int, num_layers: int, causal: bool, crosses: bo
             fields.integer("intermediate_size"), fields.activation("activation", ""), bias=bias
         ),
         feed_forward_norms=slots,
-        cross_attention=attention(causal=False) if crosses else None,
-        cross_attention_norms=slots if crosses else NormSlots(),
+        cross_attention=attention(causal=False) if cross_attention else None,
+        cross_attention_norms=slots if cross_attention else NormSlots(),
     )
     return StackConfig(
         EmbeddingConfig(
@@ -69,7 +69,7 @@ def _positions(fields: Fields) -> LearnedPositions | SinusoidalPositions:
 
 
 def choice(fields: Fields, name: str, allowed: Sequence[str]) -> str:
-    """A setting that is one of a few words. Raises ConfigError with them for anything else."""
+    """A setting with a few allowed values. Raises ConfigError with these for any other value."""
     value = fields.text(name, "")
     if value not in allowed:
         raise ConfigError(f"{name!r}: {short(value)} is not supported, only {', '.join(allowed)}")
@@ -77,7 +77,10 @@ def choice(fields: Fields, name: str, allowed: Sequence[str]) -> str:
 
 
 def embedding_rules(prefix: str, *sides: str) -> tuple[Rule, ...]:
-    """Tables of a stack, or of both, which then share the tokens and have equal positions and norms."""
+    """Embeddings of one stack, or of both stacks, if they share tokens, positions and norms.
+
+    prefix: prefix of the names. sides: the stacks, `encoder` or `decoder`.
+    """
 
     def to_all(pattern: str, name: str) -> Rule:
         return Rule(
@@ -92,7 +95,10 @@ def embedding_rules(prefix: str, *sides: str) -> tuple[Rule, ...]:
 
 
 def stack_rules(prefix: str, side: str, slot: str, sublayers: Sequence[str]) -> tuple[Rule, ...]:
-    """A `TransformerEncoder` or `TransformerDecoder`; its norms are numbered in the order of the sublayers."""
+    """A `TransformerEncoder` or `TransformerDecoder`.
+
+    slot: slot of the norms. sublayers: our names of the sublayers, in the order in which torch numbers their norms.
+    """
     layer, ours, ending = rf"{prefix}layers\.(\d+)\.", rf"{side}.layers.\1.", r"\.(weight|bias)"
     attentions = {"self_attn": "attention", "multihead_attn": "cross_attention"}
     return (

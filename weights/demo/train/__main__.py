@@ -16,7 +16,7 @@ MODELS: dict[str, ModuleType] = {module.NAME: module for module in (translation,
 
 
 def measure(name: str) -> cards.Figures:
-    """Compute and print the held-out figures of the weights in place."""
+    """Compute and print the held-out figures of the shipped weights."""
     figures: cards.Figures = MODELS[name].evaluate()
     print(f"{name}, held out:")
     for key, value in figures.items():
@@ -35,7 +35,7 @@ def train(name: str, machine: str) -> None:
 
 
 def main() -> None:
-    """Read the command line and do what it says."""
+    """Run the command line."""
     parser = argparse.ArgumentParser(prog="python -m weights.demo.train", description=__doc__)
     parser.add_argument("names", nargs="*", metavar="name", help=f"which models: {', '.join(MODELS)} (default all)")
     parser.add_argument("--evaluate", action="store_true", help="measure the shipped weights and train nothing")

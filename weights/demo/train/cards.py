@@ -15,7 +15,7 @@ Figures = dict[str, float | int | str]
 
 @dataclass(frozen=True)
 class About:
-    """What a card says besides the figures."""
+    """Texts of one model card, without the figures."""
 
     title: str
     what: str
@@ -127,7 +127,7 @@ ABOUT = {
 
 
 def show(key: str, value: float | int | str) -> str:
-    """A figure as the card prints it: shares as percentages."""
+    """Format a figure for a card; shares become percentages."""
     if isinstance(value, float):
         share = key.startswith(("exact", "accuracy", "paraphrase"))
         return f"{value:.2%}" if share else f"{value:.3f}"

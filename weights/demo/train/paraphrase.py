@@ -1,4 +1,4 @@
-"""The sentence encoder: a small BERT-type model whose mean-pooled, normalised vectors compare meanings."""
+"""The sentence encoder: a small BERT-type model; mean-pooled, normalized vectors of similar meaning are close."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _TEMPERATURE = 0.05
 
 
 def _events(rng: random.Random) -> Iterator[Event]:
-    """Endless events that are not held out."""
+    """Infinite stream of events that are not held out."""
     while True:
         meant = event(rng)
         if not held_out(meant.key()):
@@ -41,7 +41,7 @@ def _paraphrases(rng: random.Random, meant: Event) -> tuple[str, str]:
 
 
 def training_groups(rng: random.Random) -> Iterator[list[str]]:
-    """Endless rows of a sentence, its paraphrase and near misses, with no held-out event among them."""
+    """Infinite stream of rows: a sentence, its paraphrase and near misses, without held-out events."""
     for meant in _events(rng):
         wrong: list[str] = []
         while len(wrong) < _NEAR_MISSES:
@@ -52,7 +52,7 @@ def training_groups(rng: random.Random) -> Iterator[list[str]]:
 
 
 def held_out_triples(count: int, seed: int = 20_000) -> list[tuple[str, str, str]]:
-    """Sentence, paraphrase and near miss, of events that training never sees."""
+    """Sentence, paraphrase and near miss of held-out events."""
     rng = random.Random(seed)
     found: dict[str, tuple[str, str, str]] = {}
     while len(found) < count:
@@ -63,7 +63,7 @@ def held_out_triples(count: int, seed: int = 20_000) -> list[tuple[str, str, str
 
 
 def mean_pool(states: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
-    """The mean over real tokens, at unit length."""
+    """Mean of the hidden states without padding, scaled to unit length."""
     weights = mask.unsqueeze(-1).float()
     return torch.nn.functional.normalize((states * weights).sum(1) / weights.sum(1), dim=-1)
 
@@ -89,14 +89,14 @@ def _batches(tokenizer: PreTrainedTokenizerBase, seed: int) -> Iterator[Batch]:
     groups = training_groups(random.Random(seed))
     while True:
         batch = list(islice(groups, _EVENTS))
-        # Anchors first, then paraphrases, then near misses: the row of a paraphrase is its anchor's.
+        # The rows are anchors, then paraphrases, then near misses. A paraphrase has the row number of its anchor.
         texts = [group[index] for index in range(2 + _NEAR_MISSES) for group in batch]
         inputs = pad(tokenizer(texts)["input_ids"], 0)
         yield {"input_ids": inputs, "attention_mask": (inputs != 0).long()}
 
 
 def _loss(model: BertModel, batch: Batch) -> torch.Tensor:
-    """Each sentence must find its paraphrase among all paraphrases and near misses of the batch."""
+    """Contrastive loss: each sentence is compared with all paraphrases and near misses of the batch."""
     vectors = mean_pool(model(**batch).last_hidden_state, batch["attention_mask"])
     scores = vectors[:_EVENTS] @ vectors[_EVENTS:].T / _TEMPERATURE
     backwards = scores[:, :_EVENTS].T
@@ -106,7 +106,7 @@ def _loss(model: BertModel, batch: Batch) -> torch.Tensor:
 
 
 def _save_sentence_transformers_layout(folder: Path) -> None:
-    """The small files by which sentence-transformers finds the pooling and the normalisation."""
+    """Write the files that tell sentence-transformers the pooling and the normalization."""
     kinds = [("", "Transformer"), ("1_Pooling", "Pooling"), ("2_Normalize", "Normalize")]
     modules = [
         {"idx": index, "name": str(index), "path": path, "type": f"sentence_transformers.models.{kind}"}
@@ -132,7 +132,7 @@ def _save_sentence_transformers_layout(folder: Path) -> None:
 
 
 def train(seed: int = 4, steps: int = STEPS) -> None:
-    """Train the encoder from scratch and leave it in its directory."""
+    """Train the encoder from scratch and write it to its directory."""
     seed_everything(seed)
     folder = HOME / NAME
     folder.mkdir(parents=True, exist_ok=True)
@@ -154,7 +154,7 @@ def train(seed: int = 4, steps: int = STEPS) -> None:
 
 
 def embed(texts: list[str], folder: Path = HOME / NAME) -> torch.Tensor:
-    """The vectors of these texts, from the shipped files."""
+    """Vectors of texts, computed with the shipped files."""
     tokenizer = AutoTokenizer.from_pretrained(folder)
     model = AutoModel.from_pretrained(folder)
     rows = []
@@ -166,7 +166,7 @@ def embed(texts: list[str], folder: Path = HOME / NAME) -> torch.Tensor:
 
 
 def evaluate(count: int = 4000) -> dict[str, float | int | str]:
-    """How often a held-out sentence is closer to its paraphrase than to a near miss, and than to a random other."""
+    """Share of held-out sentences closer to their paraphrase than to a near miss, and than to a random sentence."""
     triples = held_out_triples(count)
     anchors, paraphrases, misses = (embed([triple[index] for triple in triples]) for index in range(3))
     true = (anchors * paraphrases).sum(-1)

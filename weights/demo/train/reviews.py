@@ -1,4 +1,4 @@
-"""The sentiment classifier: a small BERT-type model that tells negative from positive reviews."""
+"""The sentiment classifier: a small BERT-type model for negative and positive reviews."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ EXAMPLES = {
 
 
 def training_reviews(rng: random.Random) -> Iterator[tuple[str, int]]:
-    """Endless reviews for training, without the held-out ones."""
+    """Infinite stream of training reviews, without held-out ones."""
     while True:
         text, label = review(rng)
         if not held_out(text):
@@ -39,7 +39,7 @@ def training_reviews(rng: random.Random) -> Iterator[tuple[str, int]]:
 
 
 def held_out_reviews(count: int, seed: int = 20_000) -> list[tuple[str, int]]:
-    """Distinct reviews that training never sees in any spelling."""
+    """Distinct held-out reviews, which training does not see in any spelling."""
     rng = random.Random(seed)
     found: dict[str, int] = {}
     while len(found) < count:
@@ -89,7 +89,7 @@ def _loss(model: BertForSequenceClassification, batch: Batch) -> torch.Tensor:
 
 
 def train(seed: int = 3, steps: int = STEPS) -> None:
-    """Train the classifier from scratch and leave it in its directory."""
+    """Train the classifier from scratch and write it to its directory."""
     seed_everything(seed)
     folder = HOME / NAME
     folder.mkdir(parents=True, exist_ok=True)
@@ -110,7 +110,7 @@ def train(seed: int = 3, steps: int = STEPS) -> None:
 
 
 def classify(texts: list[str], folder: Path = HOME / NAME) -> list[str]:
-    """The label of each text, from the shipped files."""
+    """Labels of texts, computed with the shipped files."""
     tokenizer = AutoTokenizer.from_pretrained(folder)
     model = BertForSequenceClassification.from_pretrained(folder)
     labels = []

@@ -1,4 +1,4 @@
-"""Which sentences are held out of training: decided by a hash of the words, so every run agrees."""
+"""The held-out split: a hash of the words decides, so that every run gives the same split."""
 
 from __future__ import annotations
 
@@ -9,6 +9,6 @@ _PERCENT = 4
 
 
 def held_out(text: str) -> bool:
-    """Whether this text is kept for measuring; case and punctuation do not matter, so no variant leaks."""
+    """Whether a text is held out. Case and punctuation are ignored, so that no variant gets into training."""
     words = re.sub(r"[^a-z0-9' ]", "", text.lower())
     return hashlib.sha256(" ".join(words.split()).encode()).digest()[0] * 100 < _PERCENT * 256

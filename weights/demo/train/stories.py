@@ -36,7 +36,7 @@ PROMPTS = ("Once upon a time", "The old fox", "One day, a brave girl", "In a sma
 
 
 def training_stories(rng: random.Random) -> Iterator[str]:
-    """Endless stories for training, without the held-out ones."""
+    """Infinite stream of training stories, without held-out ones."""
     while True:
         text = story(rng)
         if not held_out(text):
@@ -44,7 +44,7 @@ def training_stories(rng: random.Random) -> Iterator[str]:
 
 
 def held_out_stories(count: int, seed: int = 20_000) -> list[str]:
-    """Distinct stories that training never sees."""
+    """Distinct held-out stories."""
     rng = random.Random(seed)
     found: dict[str, None] = {}
     while len(found) < count:
@@ -121,13 +121,13 @@ def _batches(tokenizer: PreTrainedTokenizerFast, seed: int) -> Iterator[Batch]:
 
 def _loss(model: LlamaForCausalLM, padding: int, batch: Batch) -> torch.Tensor:
     ids = batch["input_ids"]
-    # Padding stands on the right, where causal attention never looks back from a real token.
+    # Padding is on the right, so that causal attention never reads it for a real token.
     logits = model(input_ids=ids[:, :-1], use_cache=False).logits
     return torch.nn.functional.cross_entropy(logits.flatten(0, 1), ids[:, 1:].flatten(), ignore_index=padding)
 
 
 def train(seed: int = 2, steps: int = STEPS) -> None:
-    """Train the storyteller from scratch and leave it in its directory."""
+    """Train the storyteller from scratch and write it to its directory."""
     seed_everything(seed)
     folder = HOME / NAME
     folder.mkdir(parents=True, exist_ok=True)
@@ -147,7 +147,7 @@ def train(seed: int = 2, steps: int = STEPS) -> None:
 
 
 def continue_story(prompt: str, tokens: int = 120, folder: Path = HOME / NAME) -> str:
-    """What the shipped model makes of a beginning, greedily."""
+    """Greedy continuation of a text by the shipped model."""
     tokenizer = AutoTokenizer.from_pretrained(folder)
     model: Any = LlamaForCausalLM.from_pretrained(folder)
     with torch.inference_mode():
@@ -156,9 +156,9 @@ def continue_story(prompt: str, tokens: int = 120, folder: Path = HOME / NAME) -
 
 
 def _unigram_perplexity(tokenizer: PreTrainedTokenizerBase, rows: list[list[int]]) -> float:
-    """Perplexity of always guessing by token frequency, counted on training stories."""
+    """Perplexity of the token frequencies of training stories, as a baseline."""
     stream = training_stories(random.Random(7))
-    counts = Counter(range(len(tokenizer)))  # one for each token, so none is impossible
+    counts = Counter(range(len(tokenizer)))  # start at one, so that no probability is zero
     for ids in tokenizer([next(stream) for _ in range(4000)])["input_ids"]:
         counts.update([*ids[1:], tokenizer.eos_token_id])
     total = sum(counts.values())
@@ -167,7 +167,7 @@ def _unigram_perplexity(tokenizer: PreTrainedTokenizerBase, rows: list[list[int]
 
 
 def perplexities(count: int, folder: Path = HOME / NAME) -> dict[str, float | int | str]:
-    """Perplexity per token on held-out stories, beside that of token frequencies."""
+    """Perplexity per token on held-out stories, of the model and of token frequencies."""
     tokenizer = AutoTokenizer.from_pretrained(folder)
     model = LlamaForCausalLM.from_pretrained(folder)
     rows = [[*ids, tokenizer.eos_token_id] for ids in tokenizer(held_out_stories(count))["input_ids"]]
@@ -188,5 +188,5 @@ def perplexities(count: int, folder: Path = HOME / NAME) -> dict[str, float | in
 
 
 def evaluate(count: int = 1000) -> dict[str, float | int | str]:
-    """The perplexities, and how the model continues a few beginnings."""
+    """The perplexities, and continuations of a few prompts."""
     return perplexities(count) | {f"greedy: {prompt}": continue_story(prompt) for prompt in PROMPTS}

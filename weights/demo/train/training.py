@@ -1,4 +1,4 @@
-"""The training loop that all four models share."""
+"""The training loop of all four models."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ HOME = Path(__file__).resolve().parent.parent
 
 
 def seed_everything(seed: int) -> None:
-    """Seed what draws numbers here, and keep to deterministic kernels."""
+    """Seed the random generators and use deterministic kernels."""
     random.seed(seed)
     torch.manual_seed(seed)
     torch.use_deterministic_algorithms(True, warn_only=True)
@@ -31,13 +31,13 @@ def save_model(model: PreTrainedModel, folder: Path) -> None:
 
 
 def pad(rows: Sequence[Sequence[int]], value: int) -> torch.Tensor:
-    """Rows of token ids as one tensor, filled up on the right."""
+    """Stack rows of token ids, padded on the right."""
     width = max(map(len, rows))
     return torch.tensor([[*row, *[value] * (width - len(row))] for row in rows])
 
 
 def by_length(items: list[T], length: Callable[[T], int], size: int, rng: random.Random) -> list[list[T]]:
-    """Batches of items of like length, in random order: little padding, no curriculum."""
+    """Batches of items of similar length, in random order, to keep padding low."""
     ordered = sorted(items, key=length)
     batches = [ordered[start : start + size] for start in range(0, len(ordered) - size + 1, size)]
     rng.shuffle(batches)
@@ -59,7 +59,7 @@ def fit(
 ) -> float:
     """Train with AdamW and a cosine schedule; returns the mean loss of the last steps.
 
-    Each save leaves a model that can be loaded, so a run that is cut short still gives something.
+    Each save is a complete model, so that an interrupted run leaves a usable one.
     """
     plain = [p for p in model.parameters() if p.requires_grad and p.dim() < 2]
     matrices = [p for p in model.parameters() if p.requires_grad and p.dim() >= 2]

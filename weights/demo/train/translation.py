@@ -27,7 +27,7 @@ _MAX_LENGTH = 128
 
 
 def training_pairs(rng: random.Random) -> Iterator[Pair]:
-    """Endless pairs for training: the grammar without the held-out sentences, and the phrasebook."""
+    """Infinite stream of training pairs: from the grammar, without held-out sentences, and from the phrasebook."""
     while True:
         pair = rng.choice(PHRASEBOOK) if rng.random() < 0.01 else sentence(rng)
         if pair in PHRASEBOOK or not held_out(pair[0]):
@@ -35,7 +35,7 @@ def training_pairs(rng: random.Random) -> Iterator[Pair]:
 
 
 def held_out_pairs(count: int, seed: int = 20_000) -> list[Pair]:
-    """Distinct pairs that training never sees in any spelling."""
+    """Distinct held-out pairs, which training does not see in any spelling."""
     rng = random.Random(seed)
     known = {bare(source) for source, _ in PHRASEBOOK}
     found: dict[str, str] = {}
@@ -47,7 +47,7 @@ def held_out_pairs(count: int, seed: int = 20_000) -> list[Pair]:
 
 
 def _train_pieces(folder: Path, seed: int) -> None:
-    """The two SentencePiece models and the joint vocabulary, laid out as in opus-mt."""
+    """Train the two SentencePiece models and write the joint vocabulary in the layout of opus-mt."""
     stream = training_pairs(random.Random(seed))
     pairs = [next(stream) for _ in range(60_000)]
     joint: dict[str, int] = {"</s>": 0, "<unk>": 1}
@@ -166,7 +166,7 @@ def _loss(model: MarianMTModel, padding: int, batch: Batch) -> torch.Tensor:
 
 
 def train(seed: int = 1, steps: int = STEPS) -> None:
-    """Train the translator from scratch and leave it in its directory."""
+    """Train the translator from scratch and write it to its directory."""
     seed_everything(seed)
     folder = HOME / NAME
     folder.mkdir(parents=True, exist_ok=True)
@@ -186,7 +186,7 @@ def train(seed: int = 1, steps: int = STEPS) -> None:
 
 
 def translate(texts: list[str], beams: int, folder: Path = HOME / NAME) -> list[str]:
-    """Translate with the shipped files, as any user of `transformers` would."""
+    """Translate with the shipped files and transformers."""
     tokenizer = MarianTokenizer.from_pretrained(folder)
     model: Any = MarianMTModel.from_pretrained(folder)
     order = sorted(range(len(texts)), key=lambda index: len(texts[index]))
@@ -202,7 +202,7 @@ def translate(texts: list[str], beams: int, folder: Path = HOME / NAME) -> list[
 
 
 def evaluate(count: int = 2000) -> dict[str, float | int | str]:
-    """Exact match on held-out sentences, greedy and with beam search, and on their untidy spellings."""
+    """Exact match on held-out sentences, greedy and with beam search, also without capitals or punctuation."""
     pairs = held_out_pairs(count)
     sources = [source for source, _ in pairs]
 

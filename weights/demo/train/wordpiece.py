@@ -13,7 +13,7 @@ _SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
 
 
 def train_wordpiece(folder: Path, texts: Iterable[str], size: int) -> PreTrainedTokenizerBase:
-    """Train the vocabulary on these texts; writes tokenizer.json, vocab.txt and tokenizer_config.json."""
+    """Train the vocabulary on texts; write tokenizer.json, vocab.txt and tokenizer_config.json."""
     tokenizer = Tokenizer(models.WordPiece(unk_token="[UNK]"))
     tokenizer.normalizer = normalizers.BertNormalizer(lowercase=True)
     tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()

@@ -1,1 +1,1 @@
-"""Grammars that write the training text of the demo models; no text comes from anywhere else."""
+"""Grammars that generate all training texts of the demo models."""

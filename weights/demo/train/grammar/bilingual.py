@@ -93,7 +93,7 @@ Happy birthday! = Joyeux anniversaire !
     )
 ]
 
-_FIXED = dict(PHRASEBOOK)  # the phrasebook has the last word where the grammar makes the same sentence
+_FIXED = dict(PHRASEBOOK)  # the phrasebook takes precedence over the grammar
 
 
 def _tense(rng: Random, verb: Verb) -> str:
@@ -104,7 +104,7 @@ def _tense(rng: Random, verb: Verb) -> str:
 
 
 def _ambiguous(clause: Clause) -> bool:
-    """Whether English might not show the tense: I read is lis or ai lu. Such sentences are left out."""
+    """Whether the English tense is ambiguous, as in I read (lis or ai lu). Such sentences are not used."""
     verb = clause.verb.en
     return clause.tense == "past" and english.past(verb) == verb and clause.negation != "not"
 
@@ -128,7 +128,7 @@ def _transitive(rng: Random, who: Phrase) -> Clause:
 
 
 def _generic(rng: Random, verb: Verb) -> Phrase:
-    """Things in general: I like cats, j'aime les chats."""
+    """An object in general: I like cats, j'aime les chats."""
     kinds = [kind for kind in verb.kinds if kind not in ("person", "job")] or ["animal"]
     noun = rng.choice(words.BY_KIND[rng.choice(kinds)])
     plural = noun.kind not in ("stuff", "drink")
@@ -166,7 +166,7 @@ def _intransitive(rng: Random, who: Phrase) -> Clause:
 
 
 def _extend(rng: Random, clause: Clause, chance: float = 0.3) -> None:
-    """Perhaps add a place or a companion."""
+    """Sometimes add a place or a companion."""
     en, fr = list(clause.after[0]), list(clause.after[1])
     moving = any(clause.verb is verb for verb in _MOVEMENT)
     if not moving and rng.random() < chance:
@@ -310,7 +310,7 @@ def bare(text: str) -> str:
 
 
 def informal(rng: Random, pair: Pair) -> Pair:
-    """Perhaps the same pair as people type it: without the final punctuation, or without the capital."""
+    """Sometimes the same pair without final punctuation or without capital."""
     source, target = pair
     draw = rng.random()
     if draw < 0.12 or draw > 0.94:

@@ -1,7 +1,7 @@
 """Bilingual clauses: a subject, a verb in a tense, its objects, negation and questions.
 
-A clause is kept as parts (English auxiliary and rest, French words) so that the same parts give the
-statement, its negation and the question.
+A clause consists of parts (English auxiliary and rest, French words). The same parts give the statement, its negation
+and the question.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from weights.demo.train.grammar import english, french
 from weights.demo.train.grammar.phrases import Phrase
 from weights.demo.train.grammar.words import Verb
 
-# How each English tense is said in French; the pairing is one to one so that a translation is never a matter of taste.
+# The French tense of each English tense. The mapping is one to one, so that every sentence has one translation.
 TENSES = (
     "present", "progressive", "past", "past progressive", "used to", "perfect", "future", "going to", "would",
 )  # fmt: skip
@@ -29,7 +29,7 @@ NEGATIONS = {"not": "pas", "never": "jamais", "no longer": "plus"}
 
 @dataclass
 class Clause:
-    """What is said: who, in which tense, with which objects and complements."""
+    """Content of a clause: subject, verb, tense, objects and complements."""
 
     subject: Phrase
     verb: Verb

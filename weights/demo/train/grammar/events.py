@@ -1,7 +1,7 @@
-"""The paraphrase grammar: one event, many ways to say it, and near misses that say something else.
+"""The paraphrase grammar: one event with many renderings, and near misses with another meaning.
 
-An `Event` is what is meant. Two renderings of one event are paraphrases; a rendering of an event that
-differs in one point (who, whom, what, where, when, how many, whether) is a hard negative.
+An `Event` is a meaning. Two renderings of one event are paraphrases. A rendering of an event that differs in one point
+(person, object, place, time, number, negation) is a hard negative.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _PEOPLE = listed(
     "cook|chef,neighbor,tourist|traveler,gardener,engineer,musician,actor,scientist|researcher,waiter|server,"
     "dentist,friend|buddy,driver"
 )
-# Verbs with synonyms, by what they are done to.
+# Verbs with synonyms, by the type of their objects.
 _VERBS = {
     "thing": (
         "buy|purchase,sell,lose,find|discover,hide|conceal,steal,break,clean|wash,repair|fix|mend,carry|transport,paint,"
@@ -77,7 +77,7 @@ _MOODS = ("statement",) * 6 + ("question",)
 
 @dataclass(frozen=True)
 class Thing:
-    """A person or an object: which one, how many, of what sort."""
+    """A person or an object, with number and attributes."""
 
     noun: str
     number: str
@@ -86,7 +86,7 @@ class Thing:
 
 @dataclass(frozen=True)
 class Event:
-    """What is meant, with every word still a set of synonyms. `kind` is action, state, being or having."""
+    """A meaning, in which every word is a set of synonyms. `kind` is action, state, being or having."""
 
     kind: str
     agent: Thing
@@ -99,7 +99,7 @@ class Event:
     mood: str
 
     def key(self) -> str:
-        """The event as text, for keeping it on one side of the split."""
+        """The event as text, for the held-out split."""
         return repr(self)
 
 
@@ -132,7 +132,7 @@ def event(rng: Random) -> Event:
 
 
 def near_miss(rng: Random, meant: Event) -> Event:
-    """An event that shares nearly all words with this one and yet says something else."""
+    """An event with nearly the same words and another meaning."""
     while True:
         other = event(rng)
         changes = ["agent", "negated", "number", "mood"]
@@ -196,7 +196,7 @@ def _phrase(rng: Random, thing: Thing) -> tuple[str, bool]:
 
 
 def render(rng: Random, meant: Event) -> str:
-    """One way to say this event."""
+    """One rendering of this event."""
     agent, many = _phrase(rng, meant.agent)
     if meant.kind == "state":
         core = _state(rng, meant, agent, many)

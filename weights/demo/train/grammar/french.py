@@ -1,7 +1,7 @@
 """French morphology: conjugation, agreement, elision and contraction.
 
-Sentences are built as lists of words; `write` joins them and applies elision, so no other part of
-the grammar has to think about what the next word starts with.
+Sentences are lists of words. `write` joins them and applies elision, so that no other part of the grammar depends on
+the first letter of the next word.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ _FUTURE_ENDINGS = ("ai", "as", "a", "ons", "ez", "ont")
 
 
 def uses_etre(verb: str) -> bool:
-    """Whether the compound past takes être (movement verbs; reflexives are the caller's business)."""
+    """Whether the compound past takes être (movement verbs; the caller handles reflexive verbs)."""
     return verb in _WITH_ETRE
 
 
@@ -245,7 +245,7 @@ _ELIDING = {"je", "ne", "de", "le", "la", "que", "me", "se", "ce", "lorsque"}
 
 @cache
 def vowel_start(word: str) -> bool:
-    """Whether elision and liaison happen before this word."""
+    """Whether elision and liaison apply before this word."""
     lower = word.lower()
     if lower.startswith(_ASPIRATED):
         return False

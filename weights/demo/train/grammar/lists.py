@@ -4,7 +4,7 @@ from __future__ import annotations
 
 
 def listed(text: str) -> list[str]:
-    """Read `one, two words, three`, or just words when there is no comma."""
+    """Read `one, two words, three`; without a comma, every word is an entry."""
     return [item.strip() for item in text.split("," if "," in text else None)]
 
 

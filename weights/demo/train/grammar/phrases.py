@@ -17,7 +17,7 @@ _POSSESSORS = [
 
 @dataclass(frozen=True)
 class Phrase:
-    """A noun phrase in both languages, with what agreement needs to know of it."""
+    """A noun phrase in both languages, with the properties for agreement."""
 
     en: str
     fr: tuple[str, ...]
@@ -29,12 +29,12 @@ class Phrase:
 
     @property
     def english_be(self) -> str:
-        """The form of be that goes with it: am, is or are."""
+        """The form of be: am, is or are."""
         return "am" if self.person == french.JE else "is" if self.person == french.IL else "are"
 
     @property
     def third_singular(self) -> bool:
-        """Whether an English verb takes -s after it."""
+        """Whether an English verb has -s after it."""
         return self.person == french.IL
 
     @property
@@ -55,7 +55,7 @@ PRONOUNS = [
 
 
 def pronoun_for(phrase: Phrase) -> Phrase:
-    """The subject pronoun that takes up a person mentioned before: the girls ... they is elles."""
+    """The subject pronoun for a person mentioned before: the girls ... they is elles."""
     if not phrase.nominal:
         return phrase
     if phrase.plural:
@@ -91,7 +91,7 @@ def _determiner(rng: Random, noun: Noun, plural: bool, allowed: str) -> tuple[st
 
 
 def describe(noun: Noun, adjective: Adjective | None, plural: bool, det: tuple[str, str]) -> Phrase:
-    """Put determiner, adjective and noun together with the agreement and liaison each language asks for."""
+    """Join determiner, adjective and noun with agreement and liaison."""
     en_det, fr_det = det
     en, fr = noun.forms(plural)
     before = after = ""
@@ -156,7 +156,7 @@ def name(rng: Random) -> Phrase:
 
 
 def both(first: Phrase, second: Phrase) -> Phrase:
-    """Two people joined by and: masculine as soon as one of them is."""
+    """Two people joined by and; masculine if one of them is."""
     feminine = first.feminine and second.feminine
     return Phrase(
         f"{first.en} and {second.en}", (*first.fr, "et", *second.fr), french.ILS, feminine, True, kind="person"
@@ -170,7 +170,7 @@ def with_preposition(en: str, fr: str, phrase: Phrase) -> tuple[str, list[str]]:
 
 
 def place(rng: Random) -> tuple[str, list[str]]:
-    """Where something happens."""
+    """A place where something happens."""
     draw = rng.random()
     if draw < 0.15:
         en, fr = rng.choice(words.CITIES)
@@ -188,7 +188,7 @@ def place(rng: Random) -> tuple[str, list[str]]:
 
 
 def destination(rng: Random) -> tuple[str, list[str]]:
-    """Where someone goes."""
+    """A place as a destination."""
     draw = rng.random()
     if draw < 0.2:
         en, fr = rng.choice(words.CITIES)
@@ -200,18 +200,18 @@ def destination(rng: Random) -> tuple[str, list[str]]:
 
 
 def company(rng: Random) -> tuple[str, list[str]]:
-    """With whom, without whom or for whom."""
+    """A companion or beneficiary: with, without or for someone."""
     en, fr = rng.choice([("with", "avec"), ("with", "avec"), ("for", "pour"), ("without", "sans")])
     return with_preposition(en, fr, noun_phrase(rng, PEOPLE, "the own", simple=True))
 
 
 def person(rng: Random) -> Phrase:
-    """A person, plainly."""
+    """A person without attributes."""
     return noun_phrase(rng, PEOPLE, "the own", simple=True)
 
 
 def subject(rng: Random) -> Phrase:
-    """Someone who can do things."""
+    """A subject that can act."""
     draw = rng.random()
     if draw < 0.5:
         return rng.choice(PRONOUNS)

@@ -1,6 +1,6 @@
-"""What happens in the stories: each plot is a row of steps, each step a few ways to tell it.
+"""Plots of the stories: a plot is a list of steps, a step a list of alternative texts.
 
-Slots without a number are the hero's, slots with a 2 those of the one the hero meets.
+Slots without a number belong to the hero, slots with a 2 to the character that the hero meets.
 """
 
 from __future__ import annotations

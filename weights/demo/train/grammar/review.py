@@ -1,7 +1,7 @@
-"""The review grammar: opinions on films, restaurants, hotels and more, with what they come to.
+"""The review grammar: opinions on films, restaurants, hotels and more, with their labels.
 
-The label follows from how a review is built, never from counting words: negation turns a word round,
-and in a contrast the side after but, or the overall verdict, decides.
+The label follows from the structure of a review, not from word counts: negation inverts a word, and in a contrast the
+side after but, or the overall verdict, decides.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ _VERY = ["", "", "very ", "really ", "so ", "quite ", "absolutely ", "truly ", "
 _NEG_IS = "[is not|was not|isn't|wasn't|is never|was hardly]"
 _NEG_ARE = "[are not|were not|aren't|weren't|were hardly|are never]"
 
-# Verdicts on the whole, for each label.
+# Overall verdicts of each label.
 _VERDICTS = {
     POSITIVE: [
         "[I will come back|I would buy it again|I recommend it to everyone|highly recommended|five stars|worth "
@@ -78,7 +78,7 @@ _VERDICTS = {
 
 
 class _Reviewer:
-    """Draws clauses of a wanted polarity about one thing."""
+    """Draws clauses of a given polarity about one thing."""
 
     def __init__(self, rng: Random) -> None:
         self.rng = rng
@@ -87,7 +87,7 @@ class _Reviewer:
         self.single, self.many, self.verbs = single.split(","), many.split(","), verbs.split(",")
 
     def word(self, label: int) -> str:
-        """An adjective of this polarity, perhaps intensified."""
+        """An adjective of this polarity, sometimes intensified."""
         return self.rng.choice(_VERY) + self.rng.choice(_GOOD if label else _BAD)
 
     def plain(self, label: int) -> str:
@@ -95,7 +95,7 @@ class _Reviewer:
         return self.rng.choice(_GOOD if label else _BAD)
 
     def aspect(self, label: int) -> str:
-        """A clause about some side of the thing, straight or by negating the opposite."""
+        """A clause about one aspect of the thing, direct or as a negated opposite."""
         rng = self.rng
         plural = rng.random() < 0.4
         name = rng.choice(self.many if plural else self.single)
@@ -141,7 +141,7 @@ class _Reviewer:
         return rng.choice(patterns)
 
     def contrast(self, label: int) -> str:
-        """Both polarities, where the last word wins."""
+        """A contrast of both polarities, in which the second decides."""
         rng = self.rng
         patterns = [
             f"{self.aspect(1 - label)}, but {self.whole_short(label)}",

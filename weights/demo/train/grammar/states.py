@@ -1,4 +1,4 @@
-"""Bilingual sentences about how things are: being, having, there is, where, and names."""
+"""Bilingual sentences about states: to be, to have, there is, where, and names."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def being(rng: Random, who: Phrase) -> tuple[list[str], list[str], list[str], li
 
 
 def _profession(rng: Random, who: Phrase) -> Parts:
-    """A student, students: with the article in both languages, in the subject's number."""
+    """A noun such as a student or students, with the articles of both languages and the number of the subject."""
     noun = rng.choice([n for n in words.BY_KIND["job"] if not n.feminine or who.feminine])
     if who.feminine and not noun.feminine:
         noun = rng.choice([n for n in words.BY_KIND["job"] if n.feminine])
@@ -94,7 +94,7 @@ _COMPARATIVES = {
 
 
 def be_statement(rng: Random) -> Parts:
-    """What someone or something is, sometimes shortened to I'm and the like."""
+    """A sentence with to be, sometimes contracted as in I'm."""
     kinds = (
         "person", "job", "animal", "food", "thing", "clothes", "vehicle", "text", "place", "idea", "furniture",
         "opening",
@@ -108,7 +108,7 @@ def be_statement(rng: Random) -> Parts:
 
 
 def there_is(rng: Random) -> Parts:
-    """There is something somewhere, or there is not."""
+    """A sentence with there is or there is not."""
     kinds = ("person", "animal", "thing", "food", "furniture", "stuff")
     thing = noun_phrase(rng, kinds, "a number", simple=True)
     while not (thing.indefinite or thing.plural) or thing.fr[0] in ("les", "la", "le") or thing.kind == "":
@@ -123,7 +123,7 @@ def there_is(rng: Random) -> Parts:
 
 
 def having(rng: Random) -> Parts:
-    """What someone has, will have or would like to have."""
+    """A sentence with to have, in several tenses."""
     who = subject(rng)
     kinds = ("animal", "thing", "vehicle", "clothes", "person", "idea", "furniture", "drink", "stuff")
     tense = rng.choice(["present", "present", "future", "would like to", "want to"])

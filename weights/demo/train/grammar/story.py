@@ -50,7 +50,7 @@ _DREAMS = listed(
 
 @dataclass(frozen=True)
 class Character:
-    """Someone in a story: how the text introduces, names and refers to them."""
+    """A character of a story: introduction, name and pronouns."""
 
     kind: str
     trait: str
@@ -58,7 +58,7 @@ class Character:
     pronouns: tuple[str, str, str]
 
     def slots(self, suffix: str) -> dict[str, str]:
-        """The template slots for this character; `short` is how to call them once they are known."""
+        """Template slots of this character. `short` is its name after the introduction."""
         he, him, his = self.pronouns
         short = self.name or f"the {self.kind}"
         return {
@@ -85,7 +85,7 @@ def story(rng: Random) -> str:
     beginning = rng.choice(BEGINNINGS)
     hero = _character(rng)
     if "{named}" not in beginning:
-        hero = replace(hero, name="")  # a name that was never told may not turn up later
+        hero = replace(hero, name="")  # a name must be introduced before it is used
     friend = _character(rng, hero.kind)
     while (hero.name and friend.name == hero.name) or friend.trait == hero.trait:
         friend = _character(rng, hero.kind)

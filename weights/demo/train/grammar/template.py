@@ -1,4 +1,4 @@
-"""Templates: `[a|b]` is a choice, `{slot}` is filled in, a and an and capitals are put right at the end."""
+"""Templates: `[a|b]` is a choice, `{slot}` is filled in; a, an and capitals are corrected at the end."""
 
 from __future__ import annotations
 
@@ -30,6 +30,6 @@ def expand(rng: Random, text: str, slots: Mapping[str, str] | None = None) -> st
 
 
 def tidy(text: str) -> str:
-    """Capital letters at the start of sentences and of speech, and a or an as the next word asks."""
+    """Capitalize starts of sentences and of speech, and choose a or an by the next word."""
     text = _ARTICLE.sub(_article, text)
     return _START.sub(lambda match: match.group()[:-1] + match.group()[-1].upper(), text)

@@ -13,7 +13,7 @@ from weights.demo.train.grammar.lists import listed, pairs
 
 @dataclass(frozen=True)
 class Noun:
-    """A noun in both languages; `kind` says which verbs, adjectives and places go with it."""
+    """A noun in both languages. `kind` selects the verbs, adjectives and places that fit."""
 
     en: str
     fr: str
@@ -27,7 +27,7 @@ class Noun:
 
 @dataclass(frozen=True)
 class Adjective:
-    """An adjective; `before` is for the French ones that stand before their noun."""
+    """An adjective. `before`: the French adjective precedes its noun."""
 
     en: str
     fr: str
@@ -172,7 +172,7 @@ fall asleep=se endormir, have fun=se amuser, get lost=se perdre
 """
 _GIVING = "give=donner, show=montrer, send=envoyer, lend=prêter, sell=vendre, offer=offrir, bring=apporter"
 
-# What each language says for being hungry, thirsty and so on.
+# Phrases for being hungry, thirsty and so on, in both languages.
 STATES = pairs("hungry=faim, thirsty=soif, sleepy=sommeil, afraid=peur, right=raison, wrong=tort")
 MALE = listed("Paul Pierre Thomas David Martin Lucas Peter Daniel Victor Simon Hugo Oscar Tom Leo Adam")
 FEMALE = listed("Marie Julie Anna Emma Alice Sarah Claire Sophie Laura Clara Eva Nina Lucy Jane Rose")

@@ -1,0 +1,113 @@
+"""Families of decoders: the language model, and the other heads of transformers (embeddings, labels, answers).
+
+transformers builds the other heads alike for every family: the layers and one matrix, `score` for the
+last token that is not padding, or `score`, `classifier` or `qa_outputs` for every token.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from types import MappingProxyType
+from typing import Any, Literal
+
+from models.config import (
+    ClassificationHead,
+    ConfigError,
+    HeadConfig,
+    LanguageModelHead,
+    ModelConfig,
+    PoolingHead,
+    SpanHead,
+    TokenClassificationHead,
+)
+from models.families.shared.family import Family, Task
+from models.families.shared.fields import Fields, short
+from models.families.shared.rename_rules import renamed
+from weights.rules import Drop, Rename, Rule
+
+_GENERATE: tuple[Task, ...] = ("generate",)
+_HEAD_FIELDS = ("id2label", "num_labels", "token_classification_bias")
+
+
+def decoder_family(
+    name: str,
+    stem: str,
+    config: Callable[[Mapping[str, Any], str], ModelConfig],
+    rules: Callable[[ModelConfig, Mapping[str, Any], str], Sequence[Rule]],
+    *,
+    model_types: tuple[str, ...] = (),
+    generating: Sequence[str] = (),
+    tokens: bool = True,
+    answers: bool = True,
+    prefix: str = r"model\.",
+    body: str | None = None,
+    pad_token_id: int | None = None,
+    refused_dtypes: Mapping[str, str] = MappingProxyType({}),
+) -> Family:
+    """A family of decoders with all heads that transformers has for it.
+
+    name: name of the family.
+    stem: start of its class names in transformers.
+    config, rules: of the model with the language model head; see `Family`.
+    model_types: values of `model_type`, if they are not the name.
+    generating: class names with the language model head, if they are not `<stem>ForCausalLM`.
+    tokens: whether transformers has a token classification head for it.
+    answers: whether transformers has a question answering head for it.
+    prefix: regular expression, prefix of the layers in `rules`. Files of the layers alone do not have it.
+    body: class name of the layers alone, if it is not `<stem>Model`.
+    pad_token_id: default of the family's configuration class. The classification head reads the last token that is not
+        padding.
+    refused_dtypes: see `Family`.
+    """
+    body = body or f"{stem}Model"
+    texts, labels, spans = (
+        f"{stem}For{task}" for task in ("SequenceClassification", "TokenClassification", "QuestionAnswering")
+    )
+    heads: dict[str, tuple[Task, ...]] = {body: ("embed",), texts: ("classify",)}
+    if tokens:
+        heads[labels] = ("token_classify",)
+    if answers:
+        heads[spans] = ("question_answer",)
+    generating = generating or (f"{stem}ForCausalLM",)
+
+    def head(hf: Mapping[str, Any], architecture: str) -> HeadConfig:
+        if architecture == body:
+            return PoolingHead()
+        if architecture == spans:
+            return SpanHead()
+        fields = Fields({name: hf[name] for name in _HEAD_FIELDS if name in hf})
+        if architecture == labels:
+            fields.refuse_unless("token_classification_bias", True)
+            return TokenClassificationHead(fields.labels())
+        pad = hf.get("pad_token_id", pad_token_id)
+        if pad is not None and (not isinstance(pad, int) or isinstance(pad, bool)):
+            raise ConfigError(f"'pad_token_id' must be an integer, not {short(pad)}")
+        where: Literal["last", "unpadded"] = "last" if pad is None else "unpadded"
+        return ClassificationHead(fields.labels(), dense=None, pool=where, bias=False, pad_token_id=pad)
+
+    def config_of(hf: Mapping[str, Any], architecture: str) -> ModelConfig:
+        if architecture not in heads:
+            return config(hf, architecture)
+        return replace(config(hf, generating[0]), head=head(hf, architecture))
+
+    def rules_of(model: ModelConfig, hf: Mapping[str, Any], architecture: str) -> Sequence[Rule]:
+        if architecture not in heads:
+            return rules(model, hf, architecture)
+        layers = rules(replace(model, head=LanguageModelHead(tied=True)), hf, generating[0])
+        return (
+            Rename(r"(?:score|classifier|qa_outputs)\.(weight|bias)", r"head.output.\1"),
+            Drop(r"(?:lm_head|embed_out)\.(?:weight|bias)"),
+            # With `qa_outputs`, the layers of several families have the prefix `transformer`.
+            *renamed(layers, prefix, rf"(?:{prefix}|transformer\.)?"),
+        )
+
+    return Family(
+        name=name,
+        model_types=model_types or (name,),
+        architectures={**dict.fromkeys(generating, _GENERATE), **heads},
+        config=config_of,
+        rules=rules_of,
+        refused_dtypes=refused_dtypes,
+        body=body,
+    )

@@ -1,0 +1,138 @@
+"""`cost()` of generate and translate is an upper bound of what they tokenize and send to the engine."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import sys
+import unicodedata
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import pytest
+
+from server.errors import RequestError
+from server.ipc.call import Call
+from server.ipc.messages import Generate
+from server.operations.cost import MAX_TOKENS_PER_CHARACTER, Cost, max_tokens, max_windows
+from server.operations.generate import GenerateSpec, generate
+from server.operations.generation_options import GenerationOptions
+from server.operations.translate import TranslateSpec, translate
+from tests.api.conftest import Bench
+
+ROUNDS = 40
+CHARACTERS = "ab. ! ,?\n日。é\ufdfa😀"
+
+
+def some_text(draw: random.Random, longest: int = 60) -> str:
+    return "".join(draw.choices(CHARACTERS, k=draw.randint(1, longest)))
+
+
+def some_ids(draw: random.Random) -> list[int]:
+    return [draw.randint(3, 258) for _ in range(draw.randint(1, 600))]
+
+
+def generate_spec(draw: random.Random) -> GenerateSpec:
+    model = draw.choice(["decoder", "translator"])
+    options: dict[str, Any] = {"max_new_tokens": draw.choice([None, 1, 40, 4000])}
+    if draw.random() < 0.5:
+        options |= {"num_beams": draw.randint(2, 4), "num_return_sequences": draw.randint(1, 2)}
+    else:
+        options |= {"num_beams": 1, "n": draw.randint(1, 2), "best_of": draw.randint(2, 4), "seed": 1}
+    if model == "translator":
+        options |= {"decoder_prefix": draw.choice([None, some_text(draw)]), "return_attention": draw.random() < 0.5}
+    else:
+        options |= {"prompt_logprobs": draw.random() < 0.5, "logprobs": True, "top_logprobs": draw.randint(0, 3)}
+    prompts = [make(draw) for make in [draw.choice([some_text, some_ids])] for _ in range(draw.randint(1, 3))]
+    return GenerateSpec(prompts, GenerationOptions(**options, truncate=draw.choice([None, 20])), model)
+
+
+def translate_spec(draw: random.Random) -> TranslateSpec:
+    inputs = [some_text(draw, 400) for _ in range(draw.randint(1, 3))]
+    options = GenerationOptions(decoder_prefix=draw.choice([None, "b"]), max_new_tokens=draw.choice([None, 8]))
+    return TranslateSpec(inputs, options, draw.randint(0, 3), draw.choice([None, True, False]))
+
+
+OPERATIONS: dict[str, tuple[Callable[..., Awaitable[Any]], Callable[[random.Random], Any]]] = {
+    "generate": (generate, generate_spec),
+    "translate": (translate, translate_spec),
+}
+
+
+class Tokenized:
+    """Counts the characters that an operation tokenizes."""
+
+    def __init__(self, bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.characters = 0
+        encode = bench.runtime.encode
+
+        async def counting(tokenizer: Any, found: Any, *, pairs: Any = None, **more: Any) -> Any:
+            self.characters += sum(map(len, (*found, *(pairs or ()))))
+            return await encode(tokenizer, found, pairs=pairs, **more)
+
+        monkeypatch.setattr(bench.runtime, "encode", counting)
+
+
+async def sent_by(bench: Bench, run: Callable[..., Awaitable[Any]], spec: Any) -> Generate | None:
+    """The message that an operation sends, or None if it refuses the specification."""
+    bench.sent.clear()
+    call = Call(bench.client)
+    task = asyncio.ensure_future(run(bench.runtime, call, spec))
+    while not task.done() and not bench.sent:
+        await asyncio.sleep(0)
+    task.cancel()
+    (result,) = await asyncio.gather(task, return_exceptions=True)
+    call.close()
+    if isinstance(result, Exception) and not isinstance(result, RequestError):
+        raise result
+    return next((message for message in bench.sent if isinstance(message, Generate)), None)
+
+
+def check(cost: Cost, message: Generate) -> None:
+    beams, answers = message.params.num_beams, message.params.num_return_sequences
+    assert cost.sequences >= len(message.rows) * beams
+    assert cost.input_tokens >= sum(len(message.prompts[r.prompt]) + len(r.decoder_token_ids) for r in message.rows)
+    assert cost.new_tokens >= sum(row.max_new_tokens for row in message.rows) * beams
+    numbers = 0
+    for row in message.rows:
+        per_token, prompt_tokens = 1 + message.params.top_logprobs, len(message.prompts[row.prompt])
+        numbers += answers * row.max_new_tokens * per_token * message.params.logprobs
+        numbers += prompt_tokens * per_token * row.prompt_logprobs
+        numbers += answers * row.max_new_tokens * prompt_tokens * message.params.attention
+    assert cost.answer_numbers >= numbers
+
+
+@pytest.mark.parametrize("name", OPERATIONS)
+async def test_no_operation_sends_more_than_its_cost(name: str, bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    bench.become_ready()
+    tokenized = Tokenized(bench, monkeypatch)
+    run, make = OPERATIONS[name]
+    draw = random.Random(7)
+    sent = 0
+    for _ in range(ROUNDS):
+        spec = make(draw)
+        tokenized.characters = 0
+        message = await sent_by(bench, run, spec)
+        model = bench.runtime.candidates(spec.model, name)[0]
+        cost = spec.cost(model)
+        assert cost.input_characters >= tokenized.characters
+        if message is not None:
+            sent += 1
+            check(cost, message)
+    assert sent >= ROUNDS // 4, "most specifications are refused"
+
+
+@pytest.mark.parametrize("form", ["NFC", "NFD", "NFKC", "NFKD"])
+def test_no_character_becomes_more_bytes_than_the_bound(form: str) -> None:
+    longest = max(
+        len(unicodedata.normalize(form, chr(code)).encode())
+        for code in range(sys.maxunicode + 1)
+        if not 0xD800 <= code <= 0xDFFF
+    )
+    assert longest <= MAX_TOKENS_PER_CHARACTER
+
+
+def test_limits_of_a_model_bound_the_tokens_of_a_text() -> None:
+    assert max_tokens(1000, 512) == 512
+    assert max_tokens(1) == MAX_TOKENS_PER_CHARACTER + 8
+    assert max_windows(0, -5) == 9
