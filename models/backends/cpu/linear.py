@@ -70,7 +70,7 @@ class CpuWeight(ABC):
             "out": y,
             "out_stride": self._columns,
             "columns": self._columns,
-            "activation": library.activation_code(activation),
+            "activation": library.ACTIVATION_CODES[activation],
         }
         self._multiply(x, epilogue)
         return y

@@ -19,6 +19,7 @@ from torch import Tensor
 from models.attention_metadata import AttentionMetadata
 from models.backends.cpu import library
 from models.backends.cpu.attention_view import CpuAttentionView
+from models.backends.cpu.library import DTYPE_CODES, OPERATIONS
 from models.backends.cpu.trace import SymbolicTensor
 from models.backends.torch import operations as torch_operations
 
@@ -42,7 +43,7 @@ def available() -> bool:
 
 def takes(x: Tensor) -> bool:
     """Whether the kernels compute with such a tensor."""
-    return x.is_cpu and x.dtype in library.DTYPE_CODES
+    return x.is_cpu and x.dtype in DTYPE_CODES
 
 
 def run(name: str, dtype: torch.dtype, like: Tensor, /, **fields: Any) -> None:
@@ -52,12 +53,12 @@ def run(name: str, dtype: torch.dtype, like: Tensor, /, **fields: Any) -> None:
     (their addresses), numbers, or None for null.
     Raises IndexError for an index outside its table.
     """
-    operation = library.OPERATIONS[name]
+    operation = OPERATIONS[name]
     if isinstance(like, SymbolicTensor):
         return like.trace.append(operation, dtype, fields)
     values = operation.values_of(fields)
     packed = operation.pack(*[one or 0 if type(one) in _NUMBERS else one.data_ptr() for one in values])
-    if not library.loaded().triptych_run_operation(operation.code, library.DTYPE_CODES[dtype], packed):
+    if not library.loaded().triptych_run_operation(operation.code, DTYPE_CODES[dtype], packed):
         raise IndexError(f"{name}: an index lies outside its table")
     return None
 
