@@ -57,7 +57,9 @@ def run(name: str, dtype: torch.dtype, like: Tensor, /, **fields: Any) -> None:
     if isinstance(like, SymbolicTensor):
         return like.trace.append(operation, dtype, fields)
     values = operation.values_of(fields)
-    packed = operation.pack(*[one or 0 if type(one) in _NUMBERS else one.data_ptr() for one in values])
+    packed = operation.pack(
+        *[one if type(one) is int else one or 0 if type(one) in _NUMBERS else one.data_ptr() for one in values]
+    )
     if not library.loaded().triptych_run_operation(operation.code, DTYPE_CODES[dtype], packed):
         raise IndexError(f"{name}: an index lies outside its table")
     return None
@@ -76,20 +78,21 @@ def layer_norm(x: Tensor, weight: Tensor, bias: Tensor | None, eps: float) -> Te
 
 
 def _norm(name: str, x: Tensor, weight: Tensor, bias: Tensor | None, eps: float) -> Tensor:
-    shape, width = x.shape, x.shape[-1]
-    if x.dim() not in (2, 3) or not _has_dense_rows(x):
+    shape = tuple(x.shape)
+    width, is_vector = shape[-1], len(shape) == 1
+    if len(shape) not in (2, 3) or not _has_dense_rows(x):
         x = x.contiguous()
-    out = x.new_empty(tuple(shape))
+    out = x.new_empty(shape)
     run(
         name,
         x.dtype,
         x,
         x=x,
-        stride=x.stride(0) if len(shape) > 1 else width,
+        stride=width if is_vector else x.stride(0),
         weight=weight,
         bias=bias,
         out=out,
-        rows=shape[0] if len(shape) > 1 else 1,
+        rows=1 if is_vector else shape[0],
         parts=prod(shape[1:-1]),
         width=width,
         eps=eps,
@@ -189,7 +192,8 @@ def rotate(x: Tensor, angles: RotaryAngles, interleaved: bool) -> Tensor:
 def write_slots(key_cache: Tensor, value_cache: Tensor, slots: Tensor, key: Tensor, value: Tensor) -> None:
     if key.shape[1:] != value.shape[1:]:
         return torch_operations.write_slots(key_cache, value_cache, slots, key, value)
-    key, value = (side if _has_dense_rows(side) else side.contiguous() for side in (key, value))
+    key = key if _has_dense_rows(key) else key.contiguous()
+    value = value if _has_dense_rows(value) else value.contiguous()
     size = key.element_size()
     return run(
         "write_slots",
@@ -269,6 +273,4 @@ def _attend(
 
 def _has_dense_rows(x: Tensor) -> bool:
     """Whether the numbers of each row are contiguous. x: [rows, width] or [rows, heads, head_dim]."""
-    if x.dim() == 2:
-        return x.stride(1) == 1
-    return x.stride(2) == 1 and x.stride(1) == x.shape[2]
+    return x.stride(-1) == 1 and (x.dim() == 2 or x.stride(1) == x.shape[2])
