@@ -26,7 +26,7 @@ from benchmarks.contestants.ours import Entry
 from benchmarks.summary import ITEM_BYTES
 from models.backends.cpu import program
 from models.layers.heads import LanguageModel
-from server.engine import generation
+from server.engine import generation_engine
 
 PROFILED = ("A", "B", "C", "D", "D-beam", "E", "F")
 SHAPES = ("llama-135m", "gpt2-124m", "marian-74m", "minilm-22m", "bert-base")
@@ -59,7 +59,7 @@ class Clock:
 
         with ExitStack() as stack:
             self._patch(stack, LanguageModel, "forward", head)
-            self._patch(stack, generation, "select", select)
+            self._patch(stack, generation_engine, "select", select)
             yield
 
     def head_floor(self, item_bytes: int, bandwidth: float, operations: float) -> float:

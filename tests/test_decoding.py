@@ -19,7 +19,7 @@ TESTS = {
     "engine": ["tests/engine/test_engine.py"],
     "beams": ["tests/engine/test_beam_search.py", "tests/engine/test_beam_groups.py"],
     "stops": ["tests/engine/test_beam_stops.py"],
-    "format": ["tests/engine/test_formats.py"],
+    "format": ["tests/engine/test_grammars.py"],
     "crowd": ["tests/invariance/test_alone_equals_batched.py"],
     "resolved": ["tests/api/test_generation.py"],
     "wire": ["tests/wire/test_generate.py", "tests/wire/test_fields.py"],

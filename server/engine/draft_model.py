@@ -1,48 +1,53 @@
-"""Guesses of the tokens to come: what a smaller model of the same vocabulary would say. Knows its cache, no schedule.
+"""Drafts from a smaller model with the same vocabulary.
 
-The smaller model chooses with the settings and the very random numbers that the request's own model will use, so that
-the two agree as often as their distributions allow, sampled or greedy.
+The draft model samples with the settings and the random numbers of the target model. Both choose the same token as
+often as their distributions allow, sampled or greedy.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence as Sequences
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
 
 from models.backends import interface as ops
 from server.engine.block_manager import BlockManager
-from server.engine.drafts import wanted
+from server.engine.drafts import max_draft_tokens
 from server.engine.runner import Runner
 from server.engine.scheduler import Schedule, ScheduledRow
-from server.engine.selection import Turn, choose
-from server.engine.sequence import Request, Sequence
+from server.engine.selection import SamplingPosition, choose
+from server.engine.sequence import CachedSequence, SequenceGroup
 
 
 @dataclass(slots=True, eq=False)
-class _Shadow(Sequence):
-    """A request's row in the draft model: its tokens and, after them, guesses. confirmed: leading tokens that are sure
-    to be the request's."""
+class _DraftSequence(CachedSequence):
+    """A sequence in the cache of the draft model: tokens of the target sequence, followed by draft tokens.
+
+    confirmed: number of leading tokens that come from the target sequence.
+    """
 
     confirmed: int = 0
 
-    def follow(self, tokens: Sequences[int]) -> None:
-        """Become the text as it is now: what was guessed right stays computed."""
-        right = self.confirmed
-        while right < min(len(tokens), len(self.tokens)) and self.tokens[right] == tokens[right]:
-            right += 1
-        self.tokens[right:] = tokens[right:]
+    def follow(self, tokens: Sequence[int]) -> None:
+        """Replace the tokens by those of the target sequence. Accepted draft tokens stay computed."""
+        equal = self.confirmed
+        while equal < min(len(tokens), len(self.tokens)) and self.tokens[equal] == tokens[equal]:
+            equal += 1
+        self.tokens[equal:] = tokens[equal:]
         self.confirmed = len(tokens)
-        # The last token is computed again, since its logits are wanted.
-        self.num_computed_tokens = min(self.num_computed_tokens, right, len(tokens) - 1)
+        # The last token is computed again, because its logits are needed.
+        self.num_computed_tokens = min(self.num_computed_tokens, equal, len(tokens) - 1)
 
 
-class ModelDrafts:
-    """Drafts from a decoder with a KV pool of its own. Requests that find no room in it go without drafts.
+class ModelDrafter:
+    """Drafts with a decoder that has its own KV pool. Groups that do not fit the pool get no drafts.
 
-    num_tokens: of a draft, at most. max_batch_tokens: that catch up with a text in one step; a request whose text takes
-    several goes without drafts until then. context_tokens: longest text of the draft model.
+    runner, pool: the draft model and its KV blocks.
+    num_tokens: longest draft.
+    max_batch_tokens: tokens of one prefill step of the draft model. A longer text takes several steps; its group gets
+        no draft until the last one.
+    context_tokens: longest sequence of the draft model.
     """
 
     def __init__(
@@ -53,37 +58,40 @@ class ModelDrafts:
         self.num_tokens = num_tokens
         self.max_batch_tokens = max_batch_tokens
         self.context_tokens = context_tokens
-        self._shadows: dict[Request, _Shadow] = {}
+        self._sequences: dict[SequenceGroup, _DraftSequence] = {}
 
     @torch.inference_mode()
-    def propose(self, requests: Sequences[Request]) -> None:
+    def propose(self, groups: Sequence[SequenceGroup]) -> None:
         budget = self.max_batch_tokens
         rows = []
-        for request in requests:
-            count = wanted(request, self.num_tokens)
-            if count > 0 and budget > 0 and self._make_room(request, request.num_tokens + count - 1):
-                shadow = self._shadows[request]
-                shadow.follow(request.rows[0].tokens)
-                rows.append(ScheduledRow(request, shadow, min(shadow.num_uncomputed_tokens, budget)))
+        for group in groups:
+            count = max_draft_tokens(group, self.num_tokens)
+            if count > 0 and budget > 0 and self._make_room(group, group.num_tokens + count - 1):
+                sequence = self._sequences[group]
+                sequence.follow(group.sequences[0].tokens)
+                rows.append(ScheduledRow(group, sequence, min(sequence.num_uncomputed_tokens, budget)))
                 budget -= rows[-1].num_tokens
         while rows:
             rows = self._step(rows)
 
-    def forget(self, request: Request) -> None:
-        shadow = self._shadows.pop(request, None)
-        if shadow is not None:
-            self.pool.release(shadow.block_table)
+    def forget(self, group: SequenceGroup) -> None:
+        sequence = self._sequences.pop(group, None)
+        if sequence is not None:
+            self.pool.release(sequence.block_table)
 
-    def _make_room(self, request: Request, tokens: int) -> bool:
-        shadow = self._shadows.setdefault(request, _Shadow([]))
-        lacking = self.pool.blocks_for(tokens) - len(shadow.block_table)
+    def _make_room(self, group: SequenceGroup, tokens: int) -> bool:
+        sequence = self._sequences.setdefault(group, _DraftSequence([]))
+        lacking = self.pool.blocks_for(tokens) - len(sequence.block_table)
         if tokens > self.context_tokens or lacking > self.pool.free_blocks:
             return False
-        shadow.block_table += self.pool.allocate(max(lacking, 0))
+        sequence.block_table += self.pool.allocate(max(lacking, 0))
         return True
 
     def _step(self, rows: list[ScheduledRow]) -> list[ScheduledRow]:
-        """Compute some tokens of each row, and one more guess of those that are complete. Returns who wants another."""
+        """Run one step of the draft model, and add a draft token to each row whose last token was computed.
+
+        Returns the rows that need another draft token.
+        """
         ready = [row for row in rows if row.needs_logits]
         scored = self.runner.logits.scoring(len(ready), count=1, with_log_sums=False)
         hidden, _ = self.runner.run(Schedule(rows), scored)
@@ -92,28 +100,28 @@ class ModelDrafts:
         if not ready:
             return []
         places = [
-            Turn(row.request, row.sequence.tokens, len(row.sequence.tokens) - row.request.num_prompt_tokens)
+            SamplingPosition(row.group, row.sequence.tokens, len(row.sequence.tokens) - row.group.num_prompt_tokens)
             for row in ready
         ]
         logits = self.runner.logits(hidden) if scored is None else scored.logits
         seen = ops.survey(logits) if scored is None else scored.seen
-        tokens, possible = choose(logits, places, seen)
-        going_on = []
-        for row, token, *is_good in zip(ready, tokens, possible, seen.finite.tolist(), strict=True):
-            draft = row.request.rows[0].draft
-            if not all(is_good):
-                self._drop(row.request)
+        tokens, has_token = choose(logits, places, seen)
+        unfinished = []
+        for row, token, *is_valid in zip(ready, tokens, has_token, seen.finite.tolist(), strict=True):
+            draft = row.group.sequences[0].draft
+            if not all(is_valid):
+                self._drop(row.group)
                 continue
             draft.append(token)
             row.sequence.tokens.append(token)
-            if len(draft) < wanted(row.request, self.num_tokens):
-                going_on.append(ScheduledRow(row.request, row.sequence, 1))
-        return going_on
+            if len(draft) < max_draft_tokens(row.group, self.num_tokens):
+                unfinished.append(ScheduledRow(row.group, row.sequence, 1))
+        return unfinished
 
-    def _drop(self, request: Request) -> None:
-        """The draft model has nothing to say of this text, or nothing finite: no more drafts for it."""
-        request.takes_drafts = False
-        request.rows[0].draft = []
-        blocks = self._shadows[request].block_table
-        self.forget(request)
+    def _drop(self, group: SequenceGroup) -> None:
+        """Stop drafting for a group: the draft model found no possible token, or its logits are not finite."""
+        group.accepts_drafts = False
+        group.sequences[0].draft = []
+        blocks = self._sequences[group].block_table
+        self.forget(group)
         self.runner.clear(blocks, [])

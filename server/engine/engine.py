@@ -18,11 +18,11 @@ from typing import Literal
 import torch
 
 from server.engine.encode_queue import EncodeRequest
-from server.engine.encoding import Encoding
-from server.engine.events import Events, StepFailed
+from server.engine.encoder_engine import EncoderEngine
+from server.engine.events import EngineEvents, StepFailed
 from server.engine.fairness import DeficitRoundRobin
-from server.engine.generation import Generation
-from server.engine.sequence import Request
+from server.engine.generation_engine import GenerationEngine
+from server.engine.sequence import SequenceGroup
 from server.ipc.messages import (
     Encode,
     Failed,
@@ -48,8 +48,8 @@ class ModelEngine:
     """One loaded model: what it generates, what it encodes, or both. adapters: names that requests may use for it."""
 
     name: str
-    generation: Generation | None = None
-    encoding: Encoding | None = None
+    generation: GenerationEngine | None = None
+    encoding: EncoderEngine | None = None
     adapters: tuple[str, ...] = ()
 
     @property
@@ -65,10 +65,10 @@ class Engine:
         self.device = device
         self.epoch = epoch
         self._by_name = {name: model for model in models.values() for name in (model.name, *model.adapters)}
-        self._requests: dict[int, tuple[ModelEngine, Request | EncodeRequest]] = {}
+        self._requests: dict[int, tuple[ModelEngine, SequenceGroup | EncodeRequest]] = {}
         self._deadlines: list[tuple[float, int]] = []
         self._turns = DeficitRoundRobin(models)
-        self._events = Events()
+        self._events = EngineEvents()
         self._timings: list[StepTiming] = []
         self._encoded_last: set[str] = set()
         self._reported: Counter[str] = Counter()
@@ -82,7 +82,7 @@ class Engine:
     def add(self, message: Generate | Encode) -> None:
         """Take a request in. What is wrong with it is told by the next `step`, like every other end."""
         model = self._by_name.get(message.model)
-        requests: Sequence[Request | EncodeRequest] = ()
+        requests: Sequence[SequenceGroup | EncodeRequest] = ()
         if model is not None and isinstance(message, Generate) and model.generation is not None:
             requests = model.generation.add(message, self._events, time.monotonic())
         elif model is not None and isinstance(message, Encode) and model.encoding is not None:
@@ -97,11 +97,11 @@ class Engine:
             if message.deadline is not None:
                 self._remember(message.deadline, request.request_id)
 
-    def teach(self, vocabulary: Vocabulary) -> None:
+    def set_vocabulary(self, vocabulary: Vocabulary) -> None:
         """Learn how a model's tokens are spelled, before the first request that needs to know: see `Vocabulary`."""
         model = self.models.get(vocabulary.model)
         if model is not None and model.generation is not None:
-            model.generation.teach(vocabulary.tokens)
+            model.generation.set_vocabulary(vocabulary.tokens)
 
     def abort(self, request_id: int) -> None:
         """Forget a request and free its blocks; unknown ids are ignored, nothing answers."""
@@ -128,7 +128,7 @@ class Engine:
         return self._output()
 
     def _step(self, model: ModelEngine) -> StepTiming | None:
-        """Generation and encoding of one model take turns."""
+        """GenerationEngine and encoding of one model take turns."""
         generation, encoding = model.generation, model.encoding
         encode_first = model.name not in self._encoded_last
         if (
@@ -169,13 +169,13 @@ class Engine:
         model, request = self._requests.pop(request_id, (None, None))
         if model is None:
             return
-        if isinstance(request, Request) and model.generation is not None:
+        if isinstance(request, SequenceGroup) and model.generation is not None:
             model.generation.finish(request, reason, self._events)
         elif isinstance(request, EncodeRequest) and model.encoding is not None:
             model.encoding.finish(request, reason, self._events)
 
     def _output(self) -> StepOutput | None:
-        events, self._events = self._events, Events()
+        events, self._events = self._events, EngineEvents()
         if not events:
             return None
         for request_id in [end.request_id for end in events.finished] + [end.request_id for end in events.failed]:

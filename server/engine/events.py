@@ -16,7 +16,7 @@ class StepFailed(RuntimeError):
 
 
 @dataclass(slots=True)
-class Events:
+class EngineEvents:
     """What happened since the last `StepOutput`, in order within each kind."""
 
     prompts: list[PromptScored] = field(default_factory=list)

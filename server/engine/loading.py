@@ -16,14 +16,14 @@ from msgspec.structs import replace
 from models.config import AttentionConfig, ConfigError, ConvolutionalEmbeddingConfig
 from models.kv_cache import KVCache
 from models.loader import LoadedModel, load_model
+from server.engine.audio_encoder import AudioRunner, LogMelEngine
 from server.engine.block_manager import BlockManager
 from server.engine.block_tables import BlockTables
 from server.engine.drafts import Drafter
-from server.engine.encoding import Encoding
+from server.engine.encoder_engine import EncoderEngine
 from server.engine.engine import ModelEngine
-from server.engine.generation import Generation
-from server.engine.hearing import Hearing, SoundRunner
-from server.engine.limits import Limits
+from server.engine.generation_engine import GenerationEngine
+from server.engine.model_limits import ModelLimits
 from server.engine.runner import Runner
 from server.engine.scheduler import Scheduler
 from server.ipc.descriptions import (
@@ -50,7 +50,7 @@ ENCODE_TASKS: Mapping[Task, EncodeTask] = {
     "transcribe": "log_mel",
 }
 
-Progress = Callable[[int, int], None]
+ProgressCallback = Callable[[int, int], None]
 
 
 class LoadError(Exception):
@@ -58,7 +58,7 @@ class LoadError(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Loaded:
+class LoadedCheckpoint:
     """A model with its weights in place, before it has a share of the memory for keys and values."""
 
     spec: ModelSpec
@@ -110,7 +110,7 @@ class Loaded:
         return limit or UNLIMITED_TOKENS
 
 
-def load(spec: ModelSpec, device: torch.device, progress: Progress) -> Loaded:
+def load(spec: ModelSpec, device: torch.device, progress: ProgressCallback) -> LoadedCheckpoint:
     """Read a checkpoint. Raises LoadError for one that cannot be served."""
     started = time.monotonic()
     name: str = spec.dtype
@@ -124,7 +124,7 @@ def load(spec: ModelSpec, device: torch.device, progress: Progress) -> Loaded:
         raise LoadError(f"model {spec.name!r}: {' '.join(str(error).split())}") from error
     except (torch.OutOfMemoryError, MemoryError) as error:
         raise LoadError(f"model {spec.name!r} does not fit the memory of the device") from error
-    return Loaded(spec, model, dtype, device, time.monotonic() - started)
+    return LoadedCheckpoint(spec, model, dtype, device, time.monotonic() - started)
 
 
 def pool_sizes(
@@ -154,7 +154,7 @@ def pool_sizes(
 
 
 def build(
-    loaded: Loaded, options: EngineOptions, share_bytes: int, drafter: Drafter | None = None
+    loaded: LoadedCheckpoint, options: EngineOptions, share_bytes: int, drafter: Drafter | None = None
 ) -> tuple[ModelEngine, ModelInfo]:
     """Give a model its pools and its place in the engine. share_bytes: for its keys and values, if it generates.
 
@@ -185,7 +185,7 @@ def build(
         except (torch.OutOfMemoryError, RuntimeError) as error:
             raise LoadError(f"model {spec.name!r}: {share_bytes} bytes for its KV pools cannot be had") from error
     reader = config.encoder if config.encoder is not None else config.decoder
-    limits = Limits(
+    limits = ModelLimits(
         vocab_size=config.decoder.embedding.vocab_size if config.decoder is not None else 0,
         context_tokens=loaded.context_tokens if config.decoder is not None else 0,
         source_vocab_size=reader.embedding.vocab_size if reader is not None and loaded.source_tokens else 0,
@@ -195,27 +195,25 @@ def build(
     )
     runner: Runner
     if loaded.num_mels:
-        runner = SoundRunner(transformer, loaded.device, caches["self"], caches["cross"], loaded.num_mels)
+        runner = AudioRunner(transformer, loaded.device, caches["self"], caches["cross"], loaded.num_mels)
     else:
-        runner = Runner(
-            transformer, loaded.device, caches.get("self"), caches.get("cross"), config.keys_depend_on_length
-        )
-    generation: Generation | None = None
-    encoding: Encoding | None = None
+        runner = Runner(transformer, loaded.device, caches.get("self"), caches.get("cross"))
+    generation: GenerationEngine | None = None
+    encoding: EncoderEngine | None = None
     if loaded.generates:
         pools = {name: BlockManager(count, options.block_size) for name, count in blocks.items()}
         prefix_cache = options.prefix_cache and not loaded.keys_depend_on_length
         tables = BlockTables(pools["self"], pools.get("cross"), prefix_cache)
         scheduler = Scheduler(tables, options.max_batch_tokens, options.max_batch_rows)
-        generation = Generation(spec.name, scheduler, runner, limits, drafter)
+        generation = GenerationEngine(spec.name, scheduler, runner, limits, drafter)
     if loaded.num_mels:
-        encoding = Hearing(spec.name, runner, limits, options, loaded.num_mels)
+        encoding = LogMelEngine(spec.name, runner, limits, options, loaded.num_mels)
     elif loaded.encodes:
-        encoding = Encoding(spec.name, runner, limits, options, model.sentence)
+        encoding = EncoderEngine(spec.name, runner, limits, options, model.sentence)
     return ModelEngine(spec.name, generation, encoding, tuple(model.adapters)), _info(loaded, options, blocks)
 
 
-def adapter_infos(loaded: Loaded, base: ModelInfo) -> list[ModelInfo]:
+def adapter_infos(loaded: LoadedCheckpoint, base: ModelInfo) -> list[ModelInfo]:
     """A model's adapters as models of their own: they do what their base does, in its blocks."""
     return [
         replace(
@@ -230,7 +228,7 @@ def adapter_infos(loaded: Loaded, base: ModelInfo) -> list[ModelInfo]:
     ]
 
 
-def _info(loaded: Loaded, options: EngineOptions, blocks: dict[str, int]) -> ModelInfo:
+def _info(loaded: LoadedCheckpoint, options: EngineOptions, blocks: dict[str, int]) -> ModelInfo:
     model = loaded.model
     transformer, sentence = model.transformer, model.sentence.config
     layers = {"self": transformer.self_attention_layers(), "cross": transformer.cross_attention_layers()}

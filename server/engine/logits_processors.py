@@ -16,8 +16,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from server.engine.constraint import Constraint
-from server.engine.timestamps import TimedRow, say_times
+from server.engine.grammar_masks import GrammarState
+from server.engine.timestamps import TimestampRow, apply_timestamp_rules
 from server.engine.token_tables import Ids, TokenTables
 from server.ipc.params import GenerationParams
 
@@ -27,7 +27,7 @@ class ProcessorRow:
     """One row: its settings, its limit of new tokens, the decoder's tokens so far (prompt and new ones), and how many
     of them are new.
 
-    tables: what its settings say of certain tokens. constraint: its place in a grammar, its mask made.
+    tables: what its settings say of certain tokens. grammar_state: its place in a grammar, its mask made.
     """
 
     params: GenerationParams
@@ -35,7 +35,7 @@ class ProcessorRow:
     tokens: Sequence[int]
     num_generated: int
     tables: TokenTables
-    constraint: Constraint | None = None
+    grammar_state: GrammarState | None = None
 
     @property
     def new(self) -> Sequence[int]:
@@ -108,17 +108,17 @@ def process(logits: Tensor, rows: Sequence[ProcessorRow]) -> None:
         where, tokens = torch.tensor([banned_rows, banned_tokens], device=logits.device)
         logits[where, tokens] = -torch.inf
     timed = [
-        TimedRow(index, row.params.timestamps, row.params.end_token_ids[0], row.new)
+        TimestampRow(index, row.params.timestamps, row.params.end_token_ids[0], row.new)
         for index, row in busy
         if row.params.timestamps is not None
     ]
     if timed:
-        say_times(logits, timed)
+        apply_timestamp_rules(logits, timed)
 
 
 def forced_token(row: ProcessorRow) -> int | None:
     """The token that must come next, if the settings leave no choice. A text that breaks off has no end."""
-    may_end = row.constraint is None or row.constraint.accepts
+    may_end = row.grammar_state is None or row.grammar_state.accepts
     if row.num_generated == row.max_new_tokens - 1 and may_end and row.params.forced_eos_token_id is not None:
         return row.params.forced_eos_token_id
     return row.params.forced_bos_token_id if row.num_generated == 0 else None
@@ -184,7 +184,9 @@ def _keep_allowed(logits: Tensor, busy: Busy) -> None:
 def _keep_in_grammar(logits: Tensor, busy: Busy) -> None:
     """Where a grammar says what may come next, nothing else does."""
     masks = [
-        (n, row.constraint.bits) for n, row in busy if row.constraint is not None and row.constraint.bits is not None
+        (n, row.grammar_state.bits)
+        for n, row in busy
+        if row.grammar_state is not None and row.grammar_state.bits is not None
     ]
     if not masks:
         return
@@ -223,7 +225,9 @@ def _banned(row: ProcessorRow) -> list[int]:
         if tail == start and (start or last not in params.end_token_ids):
             banned.append(last)
     # Where a grammar leaves nothing but the end, that is the text.
-    if row.num_generated < params.min_new_tokens and not (row.constraint is not None and row.constraint.is_complete):
+    if row.num_generated < params.min_new_tokens and not (
+        row.grammar_state is not None and row.grammar_state.is_complete
+    ):
         banned += params.end_token_ids
         banned += params.stop_token_ids
     return banned

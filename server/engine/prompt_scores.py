@@ -1,4 +1,4 @@
-"""Log-probabilities of a prompt's own tokens, as its chunks are computed. Knows hidden states; not who asked."""
+"""Log-probabilities of the tokens of a prompt, computed chunk by chunk during prefill."""
 
 from __future__ import annotations
 
@@ -10,40 +10,43 @@ from models.backends import interface as ops
 from server.engine.logits import Logits
 from server.engine.scheduler import ScheduledRow
 from server.engine.selection import describe
-from server.engine.sequence import Request
+from server.engine.sequence import SequenceGroup
 
 
 def score_prompts(
     rows: Sequence[ScheduledRow], hidden: Tensor | None, logits: Logits
-) -> tuple[list[Request], list[Request]]:
-    """Add to `prompt_logprobs` what this step tells: position i speaks of token i + 1, the first is told by none.
+) -> tuple[list[SequenceGroup], list[SequenceGroup]]:
+    """Extend `SequenceGroup.prompt_logprobs` by the tokens of this step.
 
-    hidden: [tokens, hidden] of the step's rows, in order, before they count as computed; None where nobody asks.
-    What an earlier step told, before a preemption, is kept.
-    Returns the requests whose prompts are now complete, and those whose numbers are not finite.
+    rows: rows of the step, before their tokens count as computed.
+    hidden: [tokens, hidden], model dtype: all tokens of the rows, in order; None if no group reports its prompt.
+    logits: the output head.
+    The hidden state of position i predicts token i + 1, so the first token has no log-probability.
+    A preempted group keeps the log-probabilities of earlier steps.
+    Returns the groups whose prompts are complete, and the groups with non-finite logits.
     """
-    complete: list[Request] = []
-    failed: list[Request] = []
+    complete: list[SequenceGroup] = []
+    failed: list[SequenceGroup] = []
     if hidden is None:
         return complete, failed
     start = 0
     for row in rows:
-        first, start = start, start + row.width
-        request = row.request
-        if not request.scores_prompt:
+        first, start = start, start + row.num_step_tokens
+        group = row.group
+        if not group.has_prompt_to_score:
             continue
         done = row.sequence.num_computed_tokens
-        last = min(done + row.num_tokens, request.num_prompt_tokens - 1)
-        for begin in range(max(done, len(request.prompt_logprobs)), last, logits.rows):
+        last = min(done + row.num_tokens, group.num_prompt_tokens - 1)
+        for begin in range(max(done, len(group.prompt_logprobs)), last, logits.rows):
             end = min(begin + logits.rows, last)
             raw = logits(hidden[first + begin - done : first + end - done])
-            tokens, top = row.sequence.tokens[begin + 1 : end + 1], request.params.top_logprobs
+            tokens, top = row.sequence.tokens[begin + 1 : end + 1], group.params.top_logprobs
             seen = ops.survey(raw, min(max(top, 1), raw.shape[1]), with_log_sums=True)
             if not bool(seen.finite.all()):
-                failed.append(request)
+                failed.append(group)
                 break
-            request.prompt_logprobs += describe(raw, seen, tokens, [top] * len(tokens))
-        if request not in failed and len(request.prompt_logprobs) == request.num_prompt_tokens - 1:
-            request.prompt_reported = True
-            complete.append(request)
+            group.prompt_logprobs += describe(raw, seen, tokens, [top] * len(tokens))
+        if group not in failed and len(group.prompt_logprobs) == group.num_prompt_tokens - 1:
+            group.prompt_reported = True
+            complete.append(group)
     return complete, failed

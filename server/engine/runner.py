@@ -1,4 +1,4 @@
-"""Runs a schedule: packs it into batches, calls the transformer, returns hidden states. No policy."""
+"""Runs a step on the device: builds the batches of a schedule and calls the transformer."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from models.kv_cache import KVCache
 from models.scoring import Scoring
 from server.engine.logits import Logits
 from server.engine.scheduler import Schedule, ScheduledRow
-from server.engine.sequence import Request
+from server.engine.sequence import SequenceGroup
 
 Ids = NDArray[np.int64]
 
 
-class Model(Protocol):
-    """What the engine asks of `models.transformer.Transformer`."""
+class TransformerProtocol(Protocol):
+    """The methods of `models.transformer.Transformer` that the engine calls."""
 
     def encode(self, batch: EncoderBatch | AudioBatch) -> Tensor: ...
 
@@ -46,6 +46,9 @@ class Model(Protocol):
     @property
     def num_logits(self) -> int: ...
 
+    @property
+    def keys_depend_on_length(self) -> bool: ...
+
     def logits(self, hidden: Tensor, adapters: Sequence[str] = (), out: Tensor | None = None) -> Tensor: ...
 
     def align(self, source: EncoderBatch, target: EncoderBatch) -> Tensor: ...
@@ -58,32 +61,34 @@ class Model(Protocol):
 
 
 class Runner:
-    """One model, its device and its caches. cross_cache is None for a decoder.
+    """One model, its device and its KV caches.
 
-    rotates_by_length: whether the model's decoder needs `DecoderBatch.rope_lengths`.
+    self_cache: keys and values of self-attention; None for an encoder.
+    cross_cache: keys and values of cross-attention; None without an encoder-decoder.
     """
 
     def __init__(
         self,
-        model: Model,
+        model: TransformerProtocol,
         device: torch.device,
         self_cache: KVCache | None,
         cross_cache: KVCache | None,
-        rotates_by_length: bool = False,
     ) -> None:
-        self.rotates_by_length = rotates_by_length
         self.model = model
         self.device = device
         self.self_cache = self_cache
         self.cross_cache = cross_cache
+        self._needs_rope_lengths = model.keys_depend_on_length
         self.logits = Logits(model, model.num_logits, device)
 
     def run(self, schedule: Schedule, scoring: Scoring | None = None) -> tuple[Tensor, Tensor | None]:
-        """Compute a step. scoring: to be done with the rows that need logits, where no prompt is scored.
+        """Compute a step.
 
-        Returns the hidden states that logits are to be made of, [rows, hidden]: of the rows that need them, in their
-        order, one of the last token and one of each token of the draft; and where a prompt is scored those of all
-        tokens, [tokens, hidden], else None.
+        schedule: sources to encode, blocks to copy, rows to compute.
+        scoring: computes logits after the last layer; None if a prompt is scored.
+        Returns two tensors of the model dtype:
+        - [n, hidden]: for each row that needs logits, in order, its last token and each token of its draft;
+        - [tokens, hidden]: all tokens of the step, if a prompt is scored, else None.
         """
         assert self.self_cache is not None
         if schedule.sources:
@@ -92,16 +97,20 @@ class Runner:
         batch = self._decoder_batch(schedule.rows, self.self_cache.block_size)
         if not schedule.scores_prompts:
             return self.model.decode(batch, self.self_cache, self.cross_cache, scoring), None
-        assert scoring is None, "logits of prompts go where those of the scoring are"
+        assert scoring is None, "logits of prompts would overwrite those of the scoring"
         hidden = self.model.decode(replace(batch, output_lens=None), self.self_cache, self.cross_cache)
         return hidden if batch.wanted is None else hidden[batch.wanted], hidden
 
     @torch.inference_mode()
     def align(self, source_ids: Sequence[int], decoder_ids: Sequence[int], num_new: int, adapter: str) -> bytes:
-        """What each of the last `num_new` tokens looked at when it was made: float32, little-endian, [num_new, source].
+        """Cross-attention weights of the last `num_new` tokens, averaged over the heads of the last layer.
 
-        A pass of its own through the whole model, so that it is the same whatever batch, beams or drafts made the text.
-        Raises FloatingPointError for numbers that are not finite.
+        source_ids: token ids of the source.
+        decoder_ids: token ids of the decoder, start tokens included.
+        adapter: name of the adapter, or empty.
+        Returns bytes: float32, little-endian, [num_new, source tokens].
+        Runs the whole model once, so that batch-mates, beams and drafts do not change the result.
+        Raises FloatingPointError if a weight is not finite.
         """
         source = self.encoder_batch([source_ids], [None], [adapter])
         target = self.encoder_batch([decoder_ids[:-1]], [None], [adapter])
@@ -113,7 +122,12 @@ class Runner:
     def encoder_batch(
         self, texts: Sequence[Sequence[int]], types: Sequence[Sequence[int] | None], adapters: Sequence[str]
     ) -> EncoderBatch:
-        """Pack whole texts. types: token types of each, or None for all zero. adapters: the name of each one's."""
+        """Ragged batch of whole texts.
+
+        texts: token ids of each text.
+        types: token types of each text; None means all zero.
+        adapters: adapter name of each text, empty for none.
+        """
         lengths = tuple(len(text) for text in texts)
         type_ids = None
         if any(given is not None for given in types):
@@ -121,13 +135,13 @@ class Runner:
             type_ids = self._tensor(list(chain.from_iterable(columns)))
         return EncoderBatch(self._tensor(list(chain.from_iterable(texts))), lengths, type_ids, named(adapters))
 
-    def source_batch(self, requests: Sequence[Request]) -> EncoderBatch | AudioBatch:
-        """Pack whole sources."""
-        texts = [request.source_token_ids for request in requests]
-        return self.encoder_batch(texts, [None] * len(texts), [request.adapter for request in requests])
+    def source_batch(self, groups: Sequence[SequenceGroup]) -> EncoderBatch | AudioBatch:
+        """Ragged batch of the whole sources of some groups."""
+        texts = [group.source_token_ids for group in groups]
+        return self.encoder_batch(texts, [None] * len(texts), [group.adapter for group in groups])
 
     def clear(self, self_blocks: Sequence[int], cross_blocks: Sequence[int]) -> None:
-        """Zero blocks that may hold numbers which are not finite."""
+        """Set all keys and values of some blocks to zero. Freed blocks may hold NaN, and 0 * NaN is NaN."""
         if self.self_cache is not None:
             self.self_cache.clear(self_blocks)
         if self.cross_cache is not None:
@@ -139,8 +153,8 @@ class Runner:
         hidden = self.model.encode(batch)
         size = self.cross_cache.block_size
         slots: list[int] = []
-        for request in schedule.sources:
-            slots += slots_of(request.cross_block_table, 0, request.num_source_tokens, size)
+        for group in schedule.sources:
+            slots += slots_of(group.cross_block_table, 0, group.num_source_tokens, size)
         self.model.write_cross(hidden, self._tensor(slots), self.cross_cache, batch)
 
     def _decoder_batch(self, rows: Sequence[ScheduledRow], block_size: int) -> DecoderBatch:
@@ -148,46 +162,46 @@ class Runner:
         positions: list[int] = []
         slots: list[int] = []
         lengths: list[int] = []
-        counts, ends, tables, wanted = [], [], [], []
+        counts, ends, tables, num_outputs = [], [], [], []
         for row in rows:
             sequence = row.sequence
             start, draft = sequence.num_computed_tokens, sequence.draft
             end = start + row.num_tokens
             token_ids += sequence.tokens[start:end]
             token_ids += draft
-            wanted.append(1 + len(draft) if row.needs_logits else 0)
+            num_outputs.append(1 + len(draft) if row.needs_logits else 0)
             end += len(draft)
             positions += range(start, end)
             table = sequence.block_table[: -(-end // block_size)]
             slots += slots_of(table, start, end, block_size)
-            if self.rotates_by_length:
-                lengths += [max(row.request.rope_tokens, position + 1) for position in range(start, end)]
+            if self._needs_rope_lengths:
+                lengths += [max(row.group.rope_length, position + 1) for position in range(start, end)]
             counts.append(end - start)
             ends.append(end)
             tables.append(table)
         # One copy to the device for all columns.
         columns = [token_ids, positions, slots]
-        packed = self._tensor([*columns, lengths] if self.rotates_by_length else columns).unbind()
+        on_device = self._tensor([*columns, lengths] if self._needs_rope_lengths else columns).unbind()
         source_lens: tuple[int, ...] = ()
         source_tables = None
         if self.cross_cache is not None:
-            source_lens = tuple(row.request.num_source_tokens for row in rows)
-            tables_of = {row.request: row.request.cross_block_table for row in rows}
-            numbers = {request: number for number, request in enumerate(tables_of)}
+            source_lens = tuple(row.group.num_source_tokens for row in rows)
+            tables_of = {row.group: row.group.cross_block_table for row in rows}
+            numbers = {group: number for number, group in enumerate(tables_of)}
             each = padded_tables(list(tables_of.values()))
-            source_tables = self._tensor(each[[numbers[row.request] for row in rows]])
+            source_tables = self._tensor(each[[numbers[row.group] for row in rows]])
         return DecoderBatch(
-            token_ids=packed[0],
-            positions=packed[1],
+            token_ids=on_device[0],
+            positions=on_device[1],
             query_lens=tuple(counts),
             key_lens=tuple(ends),
-            slot_mapping=packed[2],
+            slot_mapping=on_device[2],
             block_tables=self._tensor(padded_tables(tables)),
             source_lens=source_lens,
             source_block_tables=source_tables,
-            adapters=named([row.request.adapter for row in rows]),
-            rope_lengths=packed[3] if self.rotates_by_length else None,
-            output_lens=None if wanted == counts else tuple(wanted),
+            adapters=named([row.group.adapter for row in rows]),
+            rope_lengths=on_device[3] if self._needs_rope_lengths else None,
+            output_lens=None if num_outputs == counts else tuple(num_outputs),
         )
 
     def _tensor(self, values: Ids | Sequence[int] | Sequence[Sequence[int]]) -> Tensor:
@@ -196,12 +210,12 @@ class Runner:
 
 
 def named(adapters: Sequence[str]) -> tuple[str, ...]:
-    """The adapters of a batch as it wants them: nothing where nobody uses one."""
+    """Adapter names of a batch: empty if no row uses an adapter."""
     return tuple(adapters) if any(adapters) else ()
 
 
 def slots_of(table: Sequence[int], start: int, end: int, block_size: int) -> list[int]:
-    """Cache slots of the tokens start..end-1 of a sequence."""
+    """Cache slots of the tokens start..end-1 of a sequence with block table `table`."""
     first = start // block_size
     blocks = [block * block_size for block in table[first : -(-end // block_size)]]
     slots = [slot for block in blocks for slot in range(block, block + block_size)]
@@ -209,6 +223,6 @@ def slots_of(table: Sequence[int], start: int, end: int, block_size: int) -> lis
 
 
 def padded_tables(tables: Sequence[Sequence[int]]) -> Ids:
-    """[rows, blocks]: each table, filled up with its own first block, so that no row ever reads another's."""
+    """[rows, blocks], int64. Shorter tables are padded with their own first block, which their rows may read."""
     width = max(len(table) for table in tables)
     return np.array([[*table, *[table[0]] * (width - len(table))] for table in tables], dtype=np.int64)

@@ -1,6 +1,6 @@
-"""From a step's logits to its requests' next tokens. Knows requests and logits; not schedules, blocks or messages' way.
+"""Chooses the next tokens of all sequence groups of a step from their logits.
 
-Rows of all requests are processed and chosen from together; what follows is a few numbers a row.
+The logits of all rows are processed together on the device. Only a few numbers per row are copied to Python.
 """
 
 from __future__ import annotations
@@ -18,161 +18,174 @@ from models.backends import interface as ops
 from models.backends.interface import Survey
 from models.scoring import Scoring
 from server.engine.beam_search import Describe, advance_together
-from server.engine.constraint import Constraint
+from server.engine.grammar_masks import GrammarState
 from server.engine.logits import Logits
 from server.engine.logits_processors import ProcessorRow, is_needed, process, takes_log_probs
 from server.engine.sampler import SamplerRow, sample
-from server.engine.sequence import Request
+from server.engine.sequence import SequenceGroup
 from server.ipc.messages import TokenLogprob
 
 
 @dataclass(slots=True)
-class Choice:
-    """What became of one request: one of these.
+class Selection:
+    """Result of one sequence group. Without beams `tokens` is set, with beams `parents`, or one of the flags is true.
 
-    tokens and logprobs (empty if not asked for): what follows in a single row, more than one where its draft was right.
-    parents: the old row of each beam that goes on. failed: its logits are not finite; spoiled: that may be
-    the fault of its draft. exhausted: nothing is left that may follow.
+    tokens: new tokens of the sequence; more than one if tokens of its draft were accepted.
+    logprobs: one for each of `tokens`, empty if the request did not ask for them.
+    parents: for each surviving beam, the index of the beam that it continues.
+    failed: the logits are not finite.
+    retry_without_draft: the logits are not finite, and the draft may be the cause.
+    no_token_left: no token has a finite score after processing.
     """
 
-    request: Request
+    group: SequenceGroup
     tokens: list[int] = field(default_factory=list)
     logprobs: list[TokenLogprob] = field(default_factory=list)
     parents: list[int] | None = None
     failed: bool = False
-    spoiled: bool = False
-    exhausted: bool = False
+    retry_without_draft: bool = False
+    no_token_left: bool = False
 
 
-class Turn(NamedTuple):
-    """One token to choose: what stands before it, and how many tokens of that are new."""
+class SamplingPosition(NamedTuple):
+    """A place where one token is chosen. tokens: all tokens before it. num_generated: number of generated ones."""
 
-    request: Request
+    group: SequenceGroup
     tokens: Sequence[int]
     num_generated: int
 
 
-def turns(request: Request) -> list[Turn]:
-    """The next token of a single row, and the one after each token of its draft, as if that were right so far."""
-    (row,) = request.rows
-    made = request.num_generated
-    after = [([*row.tokens, *row.draft[:count]], made + count) for count in range(1, len(row.draft) + 1)]
-    return [Turn(request, row.tokens, made), *(Turn(request, *turn) for turn in after)]
+def sampling_positions(group: SequenceGroup) -> list[SamplingPosition]:
+    """The position after the last token of a single sequence, and one after each token of its draft."""
+    (sequence,) = group.sequences
+    tokens, draft, made = sequence.tokens, sequence.draft, group.num_generated
+    first = SamplingPosition(group, tokens, made)
+    counts = range(1, len(draft) + 1)
+    return [first, *(SamplingPosition(group, [*tokens, *draft[:count]], made + count) for count in counts)]
 
 
-def scoring(logits: Logits, requests: Sequence[Request]) -> Scoring | None:
-    """What the layers can do for `select` while they are at it; None where logits are to be made in parts."""
-    return logits.scoring(sum(map(_num_rows, requests)), *_wanted(requests))
+def scoring(logits: Logits, groups: Sequence[SequenceGroup]) -> Scoring | None:
+    """The scoring that the decoder runs after its last layer for `select`; None if the logits need several parts."""
+    return logits.scoring(sum(map(_num_rows, groups)), *_needed_top_k(groups))
 
 
-def select(hidden: Tensor, logits: Logits, requests: Sequence[Request], scored: Scoring | None = None) -> list[Choice]:
-    """Choose for each request; beams advance.
+def select(
+    hidden: Tensor, logits: Logits, groups: Sequence[SequenceGroup], scored: Scoring | None = None
+) -> list[Selection]:
+    """Choose the next tokens of each group, and advance its beam search if it has one.
 
-    hidden: [rows, hidden], the rows of each request in order, and of a row with a draft as many as it has turns.
-    scored: what has become of them already, of `scoring`.
+    hidden: [rows, hidden], model dtype: for each group in order one row per beam, or one row per sampling position.
+    groups: the sequence groups that get a token in this step.
+    scored: logits that the decoder has already computed, see `scoring`; None to compute them here.
     """
     if scored is not None:
-        return _select(scored.logits, scored.seen, requests)
-    choices, start = [], 0
-    for part, num_rows in _parts(requests, logits.rows):
+        return _select(scored.logits, scored.seen, groups)
+    selections, start = [], 0
+    for part, num_rows in _parts(groups, logits.rows):
         found = logits(hidden[start : start + num_rows])
-        choices += _select(found, _survey(found, part), part)
+        selections += _select(found, _survey(found, part), part)
         start += num_rows
-    return choices
+    return selections
 
 
-def _parts(requests: Sequence[Request], most: int) -> Iterator[tuple[list[Request], int]]:
-    """The requests in order, those together whose rows are no more than `most`, and how many rows these are."""
-    part: list[Request] = []
+def _parts(groups: Sequence[SequenceGroup], most: int) -> Iterator[tuple[list[SequenceGroup], int]]:
+    """Split the groups, in order, into parts of at most `most` rows. Yields each part and its number of rows."""
+    part: list[SequenceGroup] = []
     num_rows = 0
-    for request in requests:
-        own = _num_rows(request)
+    for group in groups:
+        own = _num_rows(group)
         if part and num_rows + own > most:
             yield part, num_rows
             part, num_rows = [], 0
-        part.append(request)
+        part.append(group)
         num_rows += own
     if part:
         yield part, num_rows
 
 
-def _num_rows(request: Request) -> int:
-    return len(request.rows) + len(request.rows[0].draft)
+def _num_rows(group: SequenceGroup) -> int:
+    return len(group.sequences) + len(group.sequences[0].draft)
 
 
-def _select(logits: Tensor, seen: Survey, requests: Sequence[Request]) -> list[Choice]:
-    """Like `select`, of requests whose logits are held together."""
+def _select(logits: Tensor, seen: Survey, groups: Sequence[SequenceGroup]) -> list[Selection]:
+    """`select` for groups whose logits are in memory. logits: [rows, vocab], float32. seen: top-k of these logits."""
     finite = seen.finite.tolist()
-    choices, singles, groups = [], [], []
+    selections, singles, beam_groups = [], [], []
     start = 0
-    for request in requests:
-        rows = range(start, start + _num_rows(request))
+    for group in groups:
+        rows = range(start, start + _num_rows(group))
         start = rows.stop
         if not all(finite[rows.start : rows.stop]):
-            # A guess whose value is not finite spoils what stands before it as well: 0 * NaN is NaN.
-            spoiled = bool(request.rows[0].draft)
-            choices.append(Choice(request, failed=not spoiled, spoiled=spoiled))
-        elif request.beams is None:
-            singles.append((request, rows))
+            # A draft token with a NaN value also changes the rows before it, although their weight for it is 0: 0 * NaN
+            # is NaN.
+            has_draft = bool(group.sequences[0].draft)
+            selections.append(Selection(group, failed=not has_draft, retry_without_draft=has_draft))
+        elif group.beams is None:
+            singles.append((group, rows))
         else:
-            groups.append((request, rows))
+            beam_groups.append((group, rows))
     if singles:
         single_rows = [row for _, rows in singles for row in rows]
-        choices += _select_tokens(
-            _rows(logits, single_rows), seen.rows(single_rows), [request for request, _ in singles]
+        selections += _select_tokens(
+            _rows(logits, single_rows), seen.rows(single_rows), [group for group, _ in singles]
         )
-    if groups:
-        beam_rows = [row for _, rows in groups for row in rows]
-        choices += _select_beams(_rows(logits, beam_rows), seen.rows(beam_rows), [request for request, _ in groups])
-    return choices
+    if beam_groups:
+        beam_rows = [row for _, rows in beam_groups for row in rows]
+        selections += _select_beams(_rows(logits, beam_rows), seen.rows(beam_rows), [group for group, _ in beam_groups])
+    return selections
 
 
-def _survey(logits: Tensor, requests: Sequence[Request]) -> Survey:
-    count, with_log_sums = _wanted(requests)
+def _survey(logits: Tensor, groups: Sequence[SequenceGroup]) -> Survey:
+    count, with_log_sums = _needed_top_k(groups)
     return ops.survey(logits, min(count, logits.shape[1]), with_log_sums)
 
 
-def _wanted(requests: Sequence[Request]) -> tuple[int, bool]:
-    """How many of the largest logits any of the requests has to know of its rows, and whether their log-sums; those
-    that need less are told more."""
-    counts = [request.params.top_logprobs for request in requests if request.params.logprobs]
-    counts += [request.beams.num_candidates for request in requests if request.beams is not None]
+def _needed_top_k(groups: Sequence[SequenceGroup]) -> tuple[int, bool]:
+    """Largest top-k count that any group needs, and whether any group needs log-sum-exp. Used for all rows."""
+    counts = [group.params.top_logprobs for group in groups if group.params.logprobs]
+    counts += [group.beams.num_candidates for group in groups if group.beams is not None]
     return max(1, *counts) if counts else 1, bool(counts)
 
 
-def _select_tokens(logits: Tensor, seen: Survey, requests: Sequence[Request]) -> list[Choice]:
-    places = [turn for request in requests for turn in turns(request)]
-    reported = [index for index, turn in enumerate(places) if turn.request.params.logprobs]
+def _select_tokens(logits: Tensor, seen: Survey, groups: Sequence[SequenceGroup]) -> list[Selection]:
+    places = [place for group in groups for place in sampling_positions(group)]
+    reported = [index for index, place in enumerate(places) if place.group.params.logprobs]
     raw = _rows(logits, reported) if reported else logits
-    if raw is logits and reported and any(is_needed(request.params) for request in requests):
+    if raw is logits and reported and any(is_needed(group.params) for group in groups):
         raw = logits.clone()
     chosen, alive = choose(logits, places, seen)
     described: dict[int, TokenLogprob] = {}
     if reported:
         tokens = [chosen[index] for index in reported]
-        tops = [places[index].request.params.top_logprobs for index in reported]
+        tops = [places[index].group.params.top_logprobs for index in reported]
         described = dict(zip(reported, describe(raw, seen.rows(reported), tokens, tops), strict=True))
-    choices = []
+    selections = []
     start = 0
-    for request in requests:
-        draft = request.rows[0].draft
-        choice = Choice(request, exhausted=not alive[start])
-        # The draft is right as long as it guessed what is chosen anyway.
-        for index, guess in enumerate([*draft, None], start):
+    for group in groups:
+        draft = group.sequences[0].draft
+        selection = Selection(group, no_token_left=not alive[start])
+        # Draft tokens are accepted as long as they equal the chosen tokens.
+        for index, drafted in enumerate([*draft, None], start):
             if not alive[index]:
                 break
-            choice.tokens.append(chosen[index])
+            selection.tokens.append(chosen[index])
             if index in described:
-                choice.logprobs.append(described[index])
-            if chosen[index] != guess:
+                selection.logprobs.append(described[index])
+            if chosen[index] != drafted:
                 break
         start += 1 + len(draft)
-        choices.append(choice)
-    return choices
+        selections.append(selection)
+    return selections
 
 
-def choose(logits: Tensor, places: Sequence[Turn], seen: Survey) -> tuple[list[int], list[bool]]:
-    """The token of each turn, and whether it may follow at all. logits: [turns, vocab], overwritten; seen: of these."""
+def choose(logits: Tensor, places: Sequence[SamplingPosition], seen: Survey) -> tuple[list[int], list[bool]]:
+    """Choose one token for each sampling position.
+
+    logits: [positions, vocab], float32; overwritten by the processors.
+    places: the sampling positions, one for each row.
+    seen: top-k of the logits before processing.
+    Returns the tokens, and for each whether its processed logit is finite.
+    """
     tokens = [ids[0] for ids in seen.ids.tolist()]
     values = [logits[0] for logits in seen.values.tolist()]
 
@@ -180,12 +193,12 @@ def choose(logits: Tensor, places: Sequence[Turn], seen: Survey) -> tuple[list[i
         for index, token, value in zip(indices, others.tolist(), logits_of_them.tolist(), strict=True):
             tokens[index], values[index] = token, value
 
-    busy = [index for index, turn in enumerate(places) if is_needed(turn.request.params)]
-    if busy:
-        process(logits, [_processor_row(turn) for turn in places])
-        again = ops.survey(_rows(logits, busy))
-        take(busy, again.ids[:, 0], again.values[:, 0])
-    sampled = [index for index, turn in enumerate(places) if turn.request.params.do_sample]
+    processed = [index for index, place in enumerate(places) if is_needed(place.group.params)]
+    if processed:
+        process(logits, [_processor_row(place) for place in places])
+        again = ops.survey(_rows(logits, processed))
+        take(processed, again.ids[:, 0], again.values[:, 0])
+    sampled = [index for index, place in enumerate(places) if place.group.params.do_sample]
     if sampled:
         own = _rows(logits, sampled)
         drawn = sample(own, [_sampler_row(places[index]) for index in sampled])
@@ -193,45 +206,47 @@ def choose(logits: Tensor, places: Sequence[Turn], seen: Survey) -> tuple[list[i
     return tokens, [value > -torch.inf for value in values]
 
 
-def _select_beams(logits: Tensor, seen: Survey, requests: Sequence[Request]) -> list[Choice]:
-    reported = any(request.params.logprobs for request in requests)
-    raw = logits.clone() if reported and any(is_needed(request.params) for request in requests) else logits
-    reporters = _reporters(raw, seen, requests)
-    values, tokens = (tensor.cpu().numpy() for tensor in _candidates(logits, seen, requests))
-    offsets = [0, *accumulate(len(request.rows) for request in requests)]
-    choices = []
+def _select_beams(logits: Tensor, seen: Survey, groups: Sequence[SequenceGroup]) -> list[Selection]:
+    reported = any(group.params.logprobs for group in groups)
+    raw = logits.clone() if reported and any(is_needed(group.params) for group in groups) else logits
+    reporters = _reporters(raw, seen, groups)
+    values, tokens = (tensor.cpu().numpy() for tensor in _candidates(logits, seen, groups))
+    offsets = [0, *accumulate(len(group.sequences) for group in groups)]
+    selections = []
     together: dict[Hashable, list[int]] = {}
     best = np.maximum.reduceat(values[:, 0], offsets[:-1]).tolist()
-    for index, request in enumerate(requests):
-        assert request.beams is not None
+    for index, group in enumerate(groups):
+        assert group.beams is not None
         if best[index] == -np.inf:
-            choices.append(Choice(request, exhausted=True))
+            selections.append(Selection(group, no_token_left=True))
         else:
-            together.setdefault(request.beams.shape, []).append(index)
+            together.setdefault(group.beams.shape, []).append(index)
     for indices in together.values():
-        members = [requests[index] for index in indices]
-        searches = [request.beams for request in members if request.beams is not None]
+        members = [groups[index] for index in indices]
+        searches = [group.beams for group in members if group.beams is not None]
         width = min(searches[0].num_candidates, values.shape[1])
         first = np.array([offsets[index] for index in indices])
-        rows = first[:, None] + np.arange(len(members[0].rows))
+        rows = first[:, None] + np.arange(len(members[0].sequences))
         own = [reporters[index] for index in indices]
         parents = advance_together(searches, values[rows, :width], tokens[rows, :width], own)
-        choices += [Choice(request, parents=rows) for request, rows in zip(members, parents, strict=True)]
-    return choices
+        selections += [Selection(group, parents=rows) for group, rows in zip(members, parents, strict=True)]
+    return selections
 
 
-def _candidates(logits: Tensor, seen: Survey, requests: Sequence[Request]) -> tuple[Tensor, Tensor]:
-    """What may follow each row of the beams: the best log-probabilities after processors, and their tokens.
+def _candidates(logits: Tensor, seen: Survey, groups: Sequence[SequenceGroup]) -> tuple[Tensor, Tensor]:
+    """The best continuations of each beam after processing.
 
-    Most processors do not care what is added to all logits of a row, so that it is taken off the few that are left in
-    the end. For the others it is taken off first.
+    logits: [rows, vocab], float32, raw. seen: their top-k with log-sum-exp.
+    Returns log-probabilities [rows, candidates], float32, falling, and token ids [rows, candidates], int64.
+    Most processors give the same result if a constant is added to a row. For these rows the log-sum-exp is subtracted
+    from the few candidates only. For the others (`takes_log_probs`) it is subtracted from the whole row first.
     """
-    owners = [request for request in requests for _ in request.rows]
-    busy = [index for index, request in enumerate(owners) if is_needed(request.params)]
-    if not busy:
+    owners = [group for group in groups for _ in group.sequences]
+    processed = [index for index, group in enumerate(owners) if is_needed(group.params)]
+    if not processed:
         return seen.log_probs, seen.ids
-    rows = [row for request in requests if is_needed(request.params) for row in _processor_rows(request)]
-    before, scores = seen.rows(busy), _rows(logits, busy)
+    rows = [row for group in groups if is_needed(group.params) for row in _processor_rows(group)]
+    before, scores = seen.rows(processed), _rows(logits, processed)
     absolute = [index for index, row in enumerate(rows) if takes_log_probs(row)]
     if absolute:
         own = before.rows(absolute).to_log_probs(_rows(scores, absolute))
@@ -243,15 +258,20 @@ def _candidates(logits: Tensor, seen: Survey, requests: Sequence[Request]) -> tu
     values = before.log_probs_of(after.values)
     values = _replaced(values, absolute, after.values[absolute])
     if renormalized:
-        # A row that nothing may follow has no distribution.
+        # log-softmax of a row of -inf is NaN; such a row has no candidates.
         own = after.rows(renormalized).log_probs
         values = _replaced(values, renormalized, own.masked_fill(own.isnan(), -torch.inf))
-    return _replaced(seen.log_probs, busy, values), _replaced(seen.ids, busy, after.ids)
+    return _replaced(seen.log_probs, processed, values), _replaced(seen.ids, processed, after.ids)
 
 
 def describe(logits: Tensor, seen: Survey, tokens: Sequence[int], tops: Sequence[int]) -> list[TokenLogprob]:
-    """What to report of each row's token. logits: [rows, vocab], float32, as they came; seen: of these, with their sums
-    and with as many of the largest as `tops`, the alternatives of each row, asks for."""
+    """Log-probabilities of chosen tokens under the raw distribution.
+
+    logits: [rows, vocab], float32, before any processing.
+    seen: top-k of the logits with log-sum-exp; at least max(tops) candidates.
+    tokens: the chosen token of each row.
+    tops: number of alternatives to report for each row.
+    """
     places = torch.tensor(tokens, device=logits.device)[:, None]
     own = seen.log_probs_of(logits.gather(1, places))[:, 0].tolist()
     return [
@@ -262,12 +282,15 @@ def describe(logits: Tensor, seen: Survey, tokens: Sequence[int], tops: Sequence
     ]
 
 
-def _reporters(logits: Tensor, seen: Survey, requests: Sequence[Request]) -> list[Describe | None]:
-    """What tells each request of the tokens that its beams take, if it asked; logits, seen: as for `describe`."""
-    if not any(request.params.logprobs for request in requests):
-        return [None] * len(requests)
+def _reporters(logits: Tensor, seen: Survey, groups: Sequence[SequenceGroup]) -> list[Describe | None]:
+    """For each group a function that describes a token of one of its beams; None if it reports no log-probabilities.
+
+    logits, seen: as for `describe`.
+    """
+    if not any(group.params.logprobs for group in groups):
+        return [None] * len(groups)
     ids, values = seen.ids.tolist(), seen.log_probs.tolist()
-    starts = accumulate((len(request.rows) for request in requests), initial=0)
+    starts = accumulate((len(group.sequences) for group in groups), initial=0)
 
     def reporter(first_row: int, top: int) -> Describe:
         def report(row: int, token: int) -> TokenLogprob:
@@ -278,51 +301,51 @@ def _reporters(logits: Tensor, seen: Survey, requests: Sequence[Request]) -> lis
         return report
 
     return [
-        reporter(start, request.params.top_logprobs) if request.params.logprobs else None
-        for request, start in zip(requests, starts, strict=False)
+        reporter(start, group.params.top_logprobs) if group.params.logprobs else None
+        for group, start in zip(groups, starts, strict=False)
     ]
 
 
-def _processor_row(turn: Turn) -> ProcessorRow:
-    request = turn.request
-    # A request with a grammar takes no drafts: its mask is that of the next token alone.
-    constraint = request.constraints[0] if request.constraints else None
+def _processor_row(place: SamplingPosition) -> ProcessorRow:
+    group = place.group
+    # A group with a grammar has no draft, because a mask is only known for the next token.
+    grammar_state = group.grammar_states[0] if group.grammar_states else None
     return ProcessorRow(
-        request.params, request.max_new_tokens, turn.tokens, turn.num_generated, request.tables, constraint
+        group.params, group.max_new_tokens, place.tokens, place.num_generated, group.tables, grammar_state
     )
 
 
-def _processor_rows(request: Request) -> list[ProcessorRow]:
-    constraints: Sequence[Constraint | None] = request.constraints or [None] * len(request.rows)
-    params, limit, generated = request.params, request.max_new_tokens, request.num_generated
+def _processor_rows(group: SequenceGroup) -> list[ProcessorRow]:
+    grammar_states: Sequence[GrammarState | None] = group.grammar_states or [None] * len(group.sequences)
+    params, limit, generated = group.params, group.max_new_tokens, group.num_generated
     return [
-        ProcessorRow(params, limit, row.tokens, generated, request.tables, constraint)
-        for row, constraint in zip(request.rows, constraints, strict=True)
+        ProcessorRow(params, limit, row.tokens, generated, group.tables, grammar_state)
+        for row, grammar_state in zip(group.sequences, grammar_states, strict=True)
     ]
 
 
-def _sampler_row(turn: Turn) -> SamplerRow:
-    params = turn.request.params
+def _sampler_row(place: SamplingPosition) -> SamplerRow:
+    params = place.group.params
     return SamplerRow(
         params.temperature,
         params.top_k,
         params.top_p,
         params.min_p,
         params.typical_p,
-        seed=turn.request.seed,
-        position=turn.num_generated,
+        seed=place.group.seed,
+        position=place.num_generated,
     )
 
 
 def _rows(logits: Tensor, indices: Sequence[int]) -> Tensor:
-    """Some rows: the tensor itself when that is all of them in order, else a copy."""
+    """The rows at `indices`: the tensor itself if these are all rows in order, else a copy."""
     if len(indices) == logits.shape[0] and list(indices) == list(range(len(indices))):
         return logits
     return logits[torch.tensor(indices, device=logits.device)]
 
 
 def _replaced(values: Tensor, indices: Sequence[int], others: Tensor) -> Tensor:
-    """The values with some rows replaced."""
+    """A copy of `values` with the rows at `indices` replaced by `others`."""
     if not indices:
         return values
     if len(indices) == values.shape[0] and list(indices) == list(range(len(indices))):

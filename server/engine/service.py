@@ -15,11 +15,11 @@ import torch
 
 from models.backends import interface as ops
 from models.backends.cpu.missing import why_kernels_are_missing
+from server.engine.audio_encoder import warm_up_messages
 from server.engine.connection import Connection
 from server.engine.engine import Engine
-from server.engine.hearing import rehearsal
 from server.engine.host import map_large_blocks, reuse_large_blocks, usable_cores
-from server.engine.loading import Loaded, LoadError, adapter_infos, build, load
+from server.engine.loading import LoadedCheckpoint, LoadError, adapter_infos, build, load
 from server.engine.speculation import find_drafts, make_drafter
 from server.ipc.descriptions import ModelInfo, ModelSpec
 from server.ipc.messages import (
@@ -78,7 +78,7 @@ def start(configure: Configure, send: Callable[[Progress], None]) -> tuple[Engin
         reason = why_kernels_are_missing()
         log.warning("the compiled kernels are missing, so the CPU computes with torch alone, slower: %s", reason)
 
-    def read(spec: ModelSpec) -> Loaded:
+    def read(spec: ModelSpec) -> LoadedCheckpoint:
         return load(spec, device, _reporter(configure.epoch, spec.name, send))
 
     loaded = [read(spec) for spec in configure.models]
@@ -119,14 +119,14 @@ def _reporter(epoch: int, name: str, send: Callable[[Progress], None]) -> Callab
     return report
 
 
-def _warm_up(engine: Engine, models: list[Loaded]) -> None:
+def _warm_up(engine: Engine, models: list[LoadedCheckpoint]) -> None:
     """A few steps of each model and adapter, so that the first request finds everything allocated and chosen."""
     names = [(model, name) for model in models for name in (model.spec.name, *model.model.adapters)]
     for number, (model, name) in enumerate(names):
         if model.num_mels:
             hearing = engine.models[model.spec.name].encoding
             assert hearing is not None
-            for message in rehearsal(name, -2 * number - 1, hearing.limits, [0]):
+            for message in warm_up_messages(name, -2 * number - 1, hearing.limits, [0]):
                 engine.add(message)
             continue
         if model.generates:
@@ -151,7 +151,7 @@ def _serve(engine: Engine, connection: Connection, early: list[ToWorker], stats_
             elif isinstance(message, Abort):
                 engine.abort(message.request_id)
             elif isinstance(message, Vocabulary):
-                engine.teach(message)
+                engine.set_vocabulary(message)
             elif isinstance(message, Shutdown):
                 connection.drain(DRAIN_SECONDS)
                 return 0

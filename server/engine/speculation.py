@@ -8,20 +8,22 @@ import torch
 
 from models.kv_cache import KVCache
 from server.engine.block_manager import BlockManager
-from server.engine.draft_model import ModelDrafts
-from server.engine.drafts import Drafter, NgramDrafts
-from server.engine.loading import Loaded, LoadError, pool_sizes
+from server.engine.draft_model import ModelDrafter
+from server.engine.drafts import Drafter, NgramDrafter
+from server.engine.loading import LoadedCheckpoint, LoadError, pool_sizes
 from server.engine.runner import Runner
 from server.ipc.descriptions import EngineOptions, ModelSpec
 
 
-def find_drafts(loaded: Sequence[Loaded], read: Callable[[ModelSpec], Loaded]) -> dict[str, Loaded]:
+def find_drafts(
+    loaded: Sequence[LoadedCheckpoint], read: Callable[[ModelSpec], LoadedCheckpoint]
+) -> dict[str, LoadedCheckpoint]:
     """By name of a model, the draft model that it names. Those in a directory of their own are read now.
 
     Raises LoadError for a model that takes no drafts, and a draft model that does not fit.
     """
     by_name = {model.spec.name: model for model in loaded}
-    drafts: dict[str, Loaded] = {}
+    drafts: dict[str, LoadedCheckpoint] = {}
     for model in loaded:
         name, way = model.spec.name, model.spec.speculation
         if way is None:
@@ -39,7 +41,7 @@ def find_drafts(loaded: Sequence[Loaded], read: Callable[[ModelSpec], Loaded]) -
     return drafts
 
 
-def check_draft(model: Loaded, draft: Loaded) -> None:
+def check_draft(model: LoadedCheckpoint, draft: LoadedCheckpoint) -> None:
     """Raises LoadError for a draft model that is no decoder, or does not speak in the same tokens."""
     name, other = model.spec.name, draft.spec.name
     for one in (model, draft):
@@ -59,7 +61,7 @@ def check_draft(model: Loaded, draft: Loaded) -> None:
 
 
 def make_drafter(
-    model: Loaded, draft: Loaded | None, options: EngineOptions, share_bytes: int
+    model: LoadedCheckpoint, draft: LoadedCheckpoint | None, options: EngineOptions, share_bytes: int
 ) -> tuple[int, Drafter | None]:
     """What guesses for a model, and what it leaves of the model's memory for keys and values.
 
@@ -69,7 +71,7 @@ def make_drafter(
     if model.spec.speculation is None:
         return share_bytes, None
     if draft is None:
-        return share_bytes, NgramDrafts(options.speculative_tokens)
+        return share_bytes, NgramDrafter(options.speculative_tokens)
     sizes = [_block_bytes(one, options.block_size) for one in (model, draft)]
     own_bytes = share_bytes * sizes[1] // sum(sizes)
     layers = draft.model.transformer.self_attention_layers()
@@ -82,9 +84,9 @@ def make_drafter(
         raise LoadError(f"model {model.spec.name!r}: {own_bytes} bytes for its drafts cannot be had") from error
     runner = Runner(draft.model.transformer, draft.device, cache, None)
     pool = BlockManager(blocks, options.block_size)
-    drafter = ModelDrafts(runner, pool, options.speculative_tokens, options.max_batch_tokens, draft.context_tokens)
+    drafter = ModelDrafter(runner, pool, options.speculative_tokens, options.max_batch_tokens, draft.context_tokens)
     return share_bytes - blocks * sizes[1], drafter
 
 
-def _block_bytes(model: Loaded, block_size: int) -> int:
+def _block_bytes(model: LoadedCheckpoint, block_size: int) -> int:
     return KVCache.block_bytes(model.model.transformer.self_attention_layers(), block_size, model.kv_dtype)

@@ -23,7 +23,7 @@ from server.ipc.params import TimestampRules
 
 
 @dataclass(frozen=True, slots=True)
-class TimedRow:
+class TimestampRow:
     """One row of the logits that may say times. index: which; end_id: of the text; new: the tokens it has made."""
 
     index: int
@@ -32,7 +32,7 @@ class TimedRow:
     new: Sequence[int]
 
 
-def say_times(logits: Tensor, rows: Sequence[TimedRow]) -> None:
+def apply_timestamp_rules(logits: Tensor, rows: Sequence[TimestampRow]) -> None:
     """Ban in place what the rules forbid. logits: [rows, vocab], float32."""
     vocab, device = logits.shape[1], logits.device
     bounds = torch.tensor([[row.rules.first_id, *_allowed(row, vocab)] for row in rows], device=device)
@@ -48,7 +48,7 @@ def say_times(logits: Tensor, rows: Sequence[TimedRow]) -> None:
     logits[where] = scores.masked_fill(~is_time & (times > text)[:, None], -torch.inf)
 
 
-def _allowed(row: TimedRow, vocab: int) -> tuple[int, int, int]:
+def _allowed(row: TimestampRow, vocab: int) -> tuple[int, int, int]:
     """The first token that is no time, the first time and the last time that may come next; none: past the end."""
     rules, new = row.rules, row.new
     first = rules.first_id

@@ -10,7 +10,7 @@ import torch
 import transformers
 
 from server.engine.engine import Engine, ModelEngine
-from server.engine.loading import Loaded, build
+from server.engine.loading import LoadedCheckpoint, build
 from server.ipc.descriptions import EngineOptions, ModelInfo, ModelSpec
 from server.ipc.messages import (
     Encode,
@@ -21,7 +21,7 @@ from server.ipc.messages import (
     Tokens,
     Vocabulary,
 )
-from tests.engine.shapes import ENCODERS, GENERATING, VOCAB
+from tests.engine.tiny_checkpoints import ENCODERS, GENERATING, VOCAB
 from tests.ipc.one_row import one_row
 from tests.parity.checkpoints import forget_short_texts, load, save
 from tests.parity.native_twins import rewrite_as_native
@@ -36,7 +36,7 @@ class Pair:
 
     name: str
     oracle: torch.nn.Module
-    loaded: Loaded
+    loaded: LoadedCheckpoint
 
     @property
     def ends(self) -> list[int]:
@@ -59,7 +59,7 @@ def make_pair(name: str, directory: Path, device: torch.device) -> Pair:
     if name.startswith("native"):
         rewrite_as_native(directory)
     spec = ModelSpec(name, str(directory), "float32")
-    return Pair(name, oracle, Loaded(spec, load(directory, device), torch.float32, device, 0.0))
+    return Pair(name, oracle, LoadedCheckpoint(spec, load(directory, device), torch.float32, device, 0.0))
 
 
 def engine(pairs: list[Pair], **options) -> Engine:
@@ -70,7 +70,7 @@ def engine(pairs: list[Pair], **options) -> Engine:
         models[pair.name], infos[pair.name] = build(pair.loaded, settings, settings.kv_cache_bytes // len(pairs))
     made = Engine(models, pairs[0].loaded.device)
     for pair in pairs:
-        made.teach(Vocabulary(pair.name, PRINTABLE))
+        made.set_vocabulary(Vocabulary(pair.name, PRINTABLE))
     return made
 
 

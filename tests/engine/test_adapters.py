@@ -12,13 +12,13 @@ from msgspec.structs import replace
 from models.loader import load_model
 from models.lora.adapters import AdapterRows
 from server.engine import prefix_keys, sequence
-from server.engine.loading import Loaded, LoadError, adapter_infos, build, load
+from server.engine.loading import LoadedCheckpoint, LoadError, adapter_infos, build, load
 from server.engine.service import start
 from server.ipc.descriptions import EngineOptions, ModelSpec
 from server.ipc.messages import Configure, Encode, EncodeItem
 from tests.engine.harness import Pair, generate, reference, run
-from tests.engine.shapes import ENCODERS, GENERATING
-from tests.engine.speculating import counts, speculating
+from tests.engine.speculative import counts, speculating
+from tests.engine.tiny_checkpoints import ENCODERS, GENERATING
 from tests.ipc.one_row import id_of
 from tests.parity.adapters import save_adapter
 from tests.parity.checkpoints import random_ids, save
@@ -49,7 +49,7 @@ class Family:
         paths = {adapter: home / adapter for adapter in ADAPTERS}
         model = load_model(home / BASE, torch.float32, device, None, quantization, paths)
         self.spec = spec
-        self.loaded = Loaded(spec, model, torch.float32, device, 0.0)
+        self.loaded = LoadedCheckpoint(spec, model, torch.float32, device, 0.0)
         self.pairs = {which: Pair(which, oracles[which].to(device), self.loaded) for which in NAMES}
 
     def engine(self, **options):

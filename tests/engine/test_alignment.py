@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from tests.engine.harness import generate, run
-from tests.engine.shapes import SEQ2SEQ
+from tests.engine.tiny_checkpoints import SEQ2SEQ
 from tests.parity.checkpoints import random_ids
 
 SOURCES = random_ids(97, [1, 7, 12], seed=3)
@@ -89,7 +89,7 @@ def test_what_cannot_be_computed_fails_alone(pairs, monkeypatch, broken):
     monkeypatch.setattr(model, "align", align)
     requests = [generate(pair, i, SOURCES[2], attention=i == 1) for i in range(3)]
     results = run(engine, requests)
-    assert results.failed[1].code == "engine_error" and "looked at" in results.failed[1].message
+    assert results.failed[1].code == "engine_error" and "attention" in results.failed[1].message
     assert results.finished.keys() == {0, 2} and results.texts(0) == results.texts(2)
 
 

@@ -9,7 +9,7 @@ import torch
 import transformers
 
 from server.engine.beam_search import BeamSearch
-from server.engine.loading import Loaded
+from server.engine.loading import LoadedCheckpoint
 from server.ipc.descriptions import ModelSpec
 from tests.engine.harness import Pair, generate, in_their_words, reference, run
 from tests.parity.checkpoints import load, save
@@ -117,7 +117,7 @@ def small(tmp_path_factory, device) -> Pair:
     )
     oracle = save(directory, config, "LlamaForCausalLM").to(device)
     spec = ModelSpec("small", str(directory), "float32")
-    return Pair("small", oracle, Loaded(spec, load(directory, device), torch.float32, device, 0.0))
+    return Pair("small", oracle, LoadedCheckpoint(spec, load(directory, device), torch.float32, device, 0.0))
 
 
 @pytest.mark.parametrize("ends", [[2], [2, 4], list(range(2, 11))], ids=len)

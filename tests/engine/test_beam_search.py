@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 
 from tests.engine.harness import generate, in_their_words, reference, run
-from tests.engine.shapes import DECODERS, GENERATING, SEQ2SEQ
+from tests.engine.tiny_checkpoints import DECODERS, GENERATING, SEQ2SEQ
 from tests.parity.checkpoints import random_ids
 
 PROMPTS = random_ids(97, [1, 5, 11], seed=3)

@@ -53,7 +53,7 @@ class HoldsStop(transformers.StoppingCriteria):
 def test_equals_transformers(pairs, name):
     """In one crowd, streamed, beside beams and plain rows without any."""
     pair, engine = pairs(name), pairs(name).engine()
-    engine.teach(Vocabulary(name, SPELLED))
+    engine.set_vocabulary(Vocabulary(name, SPELLED))
     cases = [(prompt, dict(variant)) for variant in VARIANTS.values() for prompt in PROMPTS]
     shared = {"num_beams": 4, "max_new_tokens": 10, "num_return_sequences": 2}
     requests, expected = [], []
@@ -96,7 +96,7 @@ def cut(theirs, stops: list[bytes], drops_space: bool):
 
 def test_groups_stop_as_well(pairs):
     pair, engine = pairs("llama"), pairs("llama").engine()
-    engine.teach(Vocabulary("llama", SPELLED))
+    engine.set_vocabulary(Vocabulary("llama", SPELLED))
     settings = {"num_beams": 4, "num_beam_groups": 2, "diversity_penalty": 0.5, "num_return_sequences": 4}
     results = run(engine, [generate(pair, 0, PROMPTS[1], stop_texts=[b"a"], max_new_tokens=10, **settings)])
     for tokens in results.texts(0):
@@ -140,6 +140,6 @@ def test_a_look_that_falls_short_is_found_out(monkeypatch, bug):
 
 def test_before_the_vocabulary_it_is_refused(pairs):
     pair, engine = pairs("llama"), pairs("llama").engine()
-    engine.models["llama"].generation.formats = None
+    engine.models["llama"].generation.grammar_masks = None
     results = run(engine, [generate(pair, 0, [5], num_beams=2, stop_texts=[b"a"])])
     assert "vocabulary" in results.failed[0].message

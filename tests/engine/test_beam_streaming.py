@@ -106,7 +106,7 @@ def test_a_hasty_prefix_is_found_out(monkeypatch, bug):
 
 @pytest.mark.parametrize("name", ["gpt2", "llama", "t5", "bart"])
 def test_through_the_engine(pairs, name):
-    """Events joined are the best answer, in a crowd of random searches, groups among them; and the lag is reported."""
+    """For random searches the streamed tokens, joined, equal the best hypothesis, and the beam lag is reported."""
     pair, chance = pairs(name), random.Random(f"streams of {name}")
     requests = []
     for number in range(40):

@@ -6,18 +6,18 @@ from dataclasses import replace
 
 import pytest
 
-from server.engine.drafts import NgramDrafts
+from server.engine.drafts import NgramDrafter
 from server.engine.loading import LoadError
-from server.engine.sequence import Request
+from server.engine.sequence import SequenceGroup
 from server.engine.speculation import check_draft, find_drafts
 from server.ipc.descriptions import ModelSpec, Speculation
-from tests.engine.speculating import speculating
+from tests.engine.speculative import speculating
 from tests.ipc.one_row import one_row
 
 
-def row(prompt: list[int], max_new_tokens: int = 20, source: list[int] | None = None) -> Request:
+def row(prompt: list[int], max_new_tokens: int = 20, source: list[int] | None = None) -> SequenceGroup:
     message = one_row(0, "m", source or prompt, prompt if source else [], max_new_tokens=max_new_tokens)
-    return Request(message, message.rows[0], source is not None, 0.0)
+    return SequenceGroup(message, message.rows[0], source is not None, 0.0)
 
 
 @pytest.mark.parametrize(
@@ -36,32 +36,32 @@ def row(prompt: list[int], max_new_tokens: int = 20, source: list[int] | None = 
 def test_what_followed_the_ending_the_last_time_is_proposed(text, draft):
     """Longer endings before later ones. Built up token by token, the index says the same."""
     request = row(text)
-    NgramDrafts(4).propose([request])
-    assert request.rows[0].draft == draft
-    grown, drafter = row(text[:1]), NgramDrafts(4)
+    NgramDrafter(4).propose([request])
+    assert request.sequences[0].draft == draft
+    grown, drafter = row(text[:1]), NgramDrafter(4)
     for token in [*text[1:], None]:
         drafter.propose([grown])
-        found = list(grown.rows[0].draft)
+        found = list(grown.sequences[0].draft)
         if token is not None:
-            grown.rows[0].tokens.append(token)
+            grown.sequences[0].tokens.append(token)
     assert found == draft
 
 
 def test_a_source_is_part_of_the_text():
     request = row([9, 5, 6], source=[4, 5, 6, 7, 8])
-    NgramDrafts(3).propose([request])
-    assert request.rows[0].draft == [7, 8, 9]
+    NgramDrafter(3).propose([request])
+    assert request.sequences[0].draft == [7, 8, 9]
 
 
 @pytest.mark.parametrize("left, drafted", [(1, 0), (2, 1), (4, 3), (5, 4), (6, 4)])
 def test_no_more_is_guessed_than_may_follow(left, drafted):
     request = row([1, 2, 3, 4, 5, 6, 1, 2], left)
-    NgramDrafts(4).propose([request])
-    assert len(request.rows[0].draft) == drafted
+    NgramDrafter(4).propose([request])
+    assert len(request.sequences[0].draft) == drafted
 
 
 def test_an_index_goes_with_its_request():
-    request, drafter = row([1, 2, 1, 2]), NgramDrafts(4)
+    request, drafter = row([1, 2, 1, 2]), NgramDrafter(4)
     drafter.propose([request])
     drafter.forget(request), drafter.forget(request)
     assert not drafter._indices

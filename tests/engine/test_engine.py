@@ -12,7 +12,7 @@ from server.engine import engine as engine_module
 from server.ipc.messages import Generate, GenerateRow
 from server.ipc.params import GenerationParams
 from tests.engine.harness import engine, generate, in_their_words, reference, run
-from tests.engine.shapes import GENERATING
+from tests.engine.tiny_checkpoints import GENERATING
 from tests.ipc.one_row import one_row
 from tests.parity.checkpoints import random_ids
 

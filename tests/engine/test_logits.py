@@ -5,11 +5,11 @@ from __future__ import annotations
 import torch
 
 from server.engine.logits import Logits
-from tests.engine.thrown import Thrown
+from tests.engine.stored_logits import StoredLogits
 
 
 def test_up_to_some_rows_share_their_memory():
-    logits = Logits(Thrown(), 5, torch.device("cpu"), rows=16)
+    logits = Logits(StoredLogits(), 5, torch.device("cpu"), rows=16)
     first = torch.randn(3, 5)
     assert torch.equal(logits(first), first)
     places = set()
@@ -22,7 +22,7 @@ def test_up_to_some_rows_share_their_memory():
 
 
 def test_more_rows_have_memory_of_their_own():
-    logits = Logits(Thrown(), 5, torch.device("cpu"), rows=16)
+    logits = Logits(StoredLogits(), 5, torch.device("cpu"), rows=16)
     hidden = torch.randn(17, 5)
     logits(hidden[:1])
     many, few = logits(hidden), logits(hidden[:1])

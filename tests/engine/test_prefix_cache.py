@@ -14,100 +14,108 @@ from server.engine import prefix_keys, sequence
 from server.engine.block_manager import BlockManager
 from server.engine.block_tables import BlockTables
 from server.engine.scheduler import Scheduler
-from server.engine.sequence import Request
-from tests.engine.world import World, turn
+from server.engine.sequence import SequenceGroup
+from tests.engine.simulation import Simulation, turn
 from tests.ipc.one_row import one_row
 
 
-def shared_world(**sizes) -> World:
-    world = World(random.Random(6), cross=False, **{"blocks": 60, "block_size": 4, "max_batch_tokens": 64, **sizes})
-    world.scheduler.blocks.prefix_cache = True
-    return world
+def shared_simulation(**sizes) -> Simulation:
+    simulation = Simulation(
+        random.Random(6), cross=False, **{"blocks": 60, "block_size": 4, "max_batch_tokens": 64, **sizes}
+    )
+    simulation.scheduler.blocks.prefix_cache = True
+    return simulation
 
 
-def ask(world: World, prompt: list[int], salt: str = "", **params) -> Request:
+def ask(simulation: Simulation, prompt: list[int], salt: str = "", **params) -> SequenceGroup:
     message = one_row(0, "m", prompt, cache_salt=salt, **{"max_new_tokens": 3, **params})
-    request = Request(message, message.rows[0], False, 0.0)
-    world.requests.append(request)
-    world.salts[request] = salt
-    world.scheduler.add(request)
+    request = SequenceGroup(message, message.rows[0], False, 0.0)
+    simulation.requests.append(request)
+    simulation.salts[request] = salt
+    simulation.scheduler.add(request)
     return request
 
 
-def answer(world: World, request: Request) -> Request:
+def answer(simulation: Simulation, request: SequenceGroup) -> SequenceGroup:
     """Step until a request has its first token."""
     while not request.num_generated:
-        turn(world)
+        turn(simulation)
     return request
 
 
 @pytest.mark.parametrize("tokens, cached", [(1, 0), (4, 0), (5, 4), (8, 4), (9, 8), (11, 8), (30, 8)])
 def test_whole_blocks_are_found_and_the_last_token_is_always_computed(tokens, cached):
-    world = shared_world(max_batch_tokens=512)
+    simulation = shared_simulation(max_batch_tokens=512)
     text = list(range(50))
-    answer(world, ask(world, text[:11]))
-    request = ask(world, text[:tokens])
-    schedule = world.scheduler.schedule()
+    answer(simulation, ask(simulation, text[:11]))
+    request = ask(simulation, text[:tokens])
+    schedule = simulation.scheduler.schedule()
     assert request.cached_tokens == cached
-    assert [row.num_tokens for row in schedule.rows if row.request is request] == [tokens - cached]
-    assert world.scheduler.blocks.num_prefix_queries == 11 + tokens and world.scheduler.blocks.num_prefix_hits == cached
+    assert [row.num_tokens for row in schedule.rows if row.group is request] == [tokens - cached]
+    assert (
+        simulation.scheduler.blocks.num_prefix_queries == 11 + tokens
+        and simulation.scheduler.blocks.num_prefix_hits == cached
+    )
 
 
 def test_what_is_found_outlives_its_request_until_it_is_evicted():
-    world = shared_world(blocks=10, block_size=4)
+    simulation = shared_simulation(blocks=10, block_size=4)
     for begin in (0, 20):
-        world.scheduler.remove(answer(world, ask(world, list(range(begin, begin + 17)))))
-    assert world.scheduler.blocks.self_pool.free_blocks == 10
-    world.scheduler.remove(answer(world, ask(world, list(range(17)))))
+        simulation.scheduler.remove(answer(simulation, ask(simulation, list(range(begin, begin + 17)))))
+    assert simulation.scheduler.blocks.self_pool.free_blocks == 10
+    simulation.scheduler.remove(answer(simulation, ask(simulation, list(range(17)))))
     # Nine blocks are wanted: those of the text that was asked for last are the last to go.
-    world.scheduler.remove(answer(world, ask(world, list(range(60, 73)))))
-    assert answer(world, ask(world, list(range(20, 37)))).cached_tokens < 16
-    assert answer(world, ask(world, list(range(17)))).cached_tokens > 0
+    simulation.scheduler.remove(answer(simulation, ask(simulation, list(range(60, 73)))))
+    assert answer(simulation, ask(simulation, list(range(20, 37)))).cached_tokens < 16
+    assert answer(simulation, ask(simulation, list(range(17)))).cached_tokens > 0
 
 
 def test_another_key_never_finds_a_prompt():
-    world = shared_world()
+    simulation = shared_simulation()
     text = list(range(40))
-    assert answer(world, ask(world, text, "one")).cached_tokens == 0
-    assert answer(world, ask(world, text, "other")).cached_tokens == 0
-    assert answer(world, ask(world, text, "one")).cached_tokens == 36
-    assert answer(world, ask(world, text, "")).cached_tokens == 0
+    assert answer(simulation, ask(simulation, text, "one")).cached_tokens == 0
+    assert answer(simulation, ask(simulation, text, "other")).cached_tokens == 0
+    assert answer(simulation, ask(simulation, text, "one")).cached_tokens == 36
+    assert answer(simulation, ask(simulation, text, "")).cached_tokens == 0
 
 
 def test_rows_of_one_prompt_wait_for_the_first_and_find_it():
-    world = shared_world(max_batch_tokens=16, max_batch_rows=8)
-    rows = [ask(world, list(range(40))) for _ in range(4)]
+    simulation = shared_simulation(max_batch_tokens=16, max_batch_rows=8)
+    rows = [ask(simulation, list(range(40))) for _ in range(4)]
     computed = []
     while not rows[-1].num_generated:
-        computed.append(sum(row.num_tokens for row in turn(world).rows if row.request in rows))
+        computed.append(sum(row.num_tokens for row in turn(simulation).rows if row.group in rows))
     assert [row.cached_tokens for row in rows] == [0, 36, 36, 36]
     assert sum(computed) < 40 + 3 * 4 + 4 * len(computed)
 
 
 def test_a_request_that_waits_for_another_goes_on_when_that_one_leaves():
-    world = shared_world(max_batch_tokens=8)
-    first, second = [ask(world, list(range(40))) for _ in range(2)]
-    assert [row.request for row in world.scheduler.schedule().rows] == [first]
-    world.scheduler.remove(first)
-    assert [row.request for row in world.scheduler.schedule().rows] == [second] and second.cached_tokens == 0
+    simulation = shared_simulation(max_batch_tokens=8)
+    first, second = [ask(simulation, list(range(40))) for _ in range(2)]
+    assert [row.group for row in simulation.scheduler.schedule().rows] == [first]
+    simulation.scheduler.remove(first)
+    assert [row.group for row in simulation.scheduler.schedule().rows] == [second] and second.cached_tokens == 0
 
 
 def test_a_preempted_request_finds_its_own_blocks():
-    world = shared_world(blocks=12, block_size=4, max_batch_rows=8)
-    old, new = ask(world, list(range(16)), max_new_tokens=16), ask(world, list(range(20, 36)), max_new_tokens=16)
-    answer(world, old), answer(world, new)
-    world.scheduler._preempt(new)
-    assert new.rows[0].num_computed_tokens == 0
-    world.scheduler.schedule()
-    assert new.rows[0].num_computed_tokens == 16 and new.cached_tokens == 0
+    simulation = shared_simulation(blocks=12, block_size=4, max_batch_rows=8)
+    old, new = (
+        ask(simulation, list(range(16)), max_new_tokens=16),
+        ask(simulation, list(range(20, 36)), max_new_tokens=16),
+    )
+    answer(simulation, old), answer(simulation, new)
+    simulation.scheduler._preempt(new)
+    assert new.sequences[0].num_computed_tokens == 0
+    simulation.scheduler.schedule()
+    assert new.sequences[0].num_computed_tokens == 16 and new.cached_tokens == 0
 
 
 def test_a_scored_prompt_is_computed_whole_but_may_be_found():
-    world = shared_world()
+    simulation = shared_simulation()
     text = list(range(20))
-    assert answer(world, ask(world, text, prompt_logprobs=True)).cached_tokens is None
-    assert answer(world, ask(world, text, prompt_logprobs=True)).cached_tokens is None
-    assert answer(world, ask(world, text)).cached_tokens == 16
+    assert answer(simulation, ask(simulation, text, prompt_logprobs=True)).cached_tokens is None
+    assert answer(simulation, ask(simulation, text, prompt_logprobs=True)).cached_tokens is None
+    assert answer(simulation, ask(simulation, text)).cached_tokens == 16
 
 
 def test_a_decoder_with_a_source_shares_nothing():
@@ -115,20 +123,20 @@ def test_a_decoder_with_a_source_shares_nothing():
 
 
 def test_the_blocks_of_a_failed_request_are_not_found():
-    world = shared_world()
-    failed = ask(world, list(range(20)))
-    schedule = world.scheduler.schedule()
-    world.compute(schedule)
-    world.scheduler.computed(schedule)
-    world.fail(failed)
-    assert len(world.scheduler.blocks.take_suspects()[0]) == 5
-    assert answer(world, ask(world, list(range(20)))).cached_tokens == 0
+    simulation = shared_simulation()
+    failed = ask(simulation, list(range(20)))
+    schedule = simulation.scheduler.schedule()
+    simulation.compute(schedule)
+    simulation.scheduler.computed(schedule)
+    simulation.fail(failed)
+    assert len(simulation.scheduler.blocks.take_blocks_to_clear()[0]) == 5
+    assert answer(simulation, ask(simulation, list(range(20)))).cached_tokens == 0
 
 
-def interleave(world: World) -> None:
+def interleave(simulation: Simulation) -> None:
     for _ in range(400):
-        world.add() if world.rng.random() < 0.3 else world.step()
-    world.run_dry()
+        simulation.add() if simulation.rng.random() < 0.3 else simulation.step()
+    simulation.run_dry()
 
 
 def plant_no_parent(monkeypatch):
@@ -145,7 +153,7 @@ def plant_too_early(monkeypatch):
 
     def eager(self, request, found):
         honest(self, request, found)
-        for block, key in zip(request.rows[0].block_table, request.rows[0].block_keys, strict=False):
+        for block, key in zip(request.sequences[0].block_table, request.sequences[0].block_keys, strict=False):
             self.self_pool.publish(block, key)
 
     monkeypatch.setattr(BlockTables, "take", eager)
@@ -155,7 +163,7 @@ def plant_failures_are_found(monkeypatch):
     """What failed is published all the same."""
     honest = Scheduler.remove
 
-    def careless(self, request, spoiled=False):
+    def careless(self, request, corrupt=False):
         self.blocks.publish(request)
         honest(self, request)
 
@@ -168,8 +176,8 @@ honest_key = prefix_keys.block_key
 @pytest.mark.parametrize("bug", [plant_no_parent, plant_no_salt, plant_too_early, plant_failures_are_found])
 def test_planted_bugs_are_noticed(bug, monkeypatch):
     """Negative control: each of these lets a request read what it must not."""
-    interleave(World(random.Random(8), cross=False, prefix=True))
+    interleave(Simulation(random.Random(8), cross=False, prefix=True))
     bug(monkeypatch)
     with pytest.raises(AssertionError):
         for seed in range(8):
-            interleave(World(random.Random(seed), cross=False, prefix=True))
+            interleave(Simulation(random.Random(seed), cross=False, prefix=True))

@@ -11,7 +11,7 @@ import pytest
 from server.engine.loading import build, load
 from server.ipc.descriptions import EngineOptions
 from tests.engine.harness import generate, run
-from tests.engine.speculating import counts, speculating
+from tests.engine.speculative import counts, speculating
 from tests.ipc.one_row import id_of
 
 PROMPTS = [[5, 6, 7, 8, 9], [11, 3], [20, 21, 22, 23, 24, 25, 26], [30]]

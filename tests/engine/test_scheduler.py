@@ -1,6 +1,6 @@
 """Thousands of interleavings of add, step, abort, failure and preemption: blocks always add up, and everything ends.
 
-What is checked after every event is in `tests/engine/world.py`.
+What is checked after every event is in `tests/engine/simulation.py`.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ import pytest
 from server.engine import block_tables
 from server.engine.beam_search import Beam
 from server.engine.block_manager import BlockManager
-from server.engine.sequence import Request, State
-from tests.engine.world import World, queue, turn
+from server.engine.sequence import SequenceGroup, SequenceStatus
+from tests.engine.simulation import Simulation, queue, turn
 
 
 @pytest.mark.parametrize(
@@ -24,189 +24,209 @@ def test_any_interleaving(cross, prefix, drafts, chunk):
     preemptions = forks = hits = accepted = 0
     for seed in range(chunk * 20, chunk * 20 + 20):
         rng = random.Random(f"{cross}{seed}")
-        world = World(rng, cross, prefix, drafts)
+        simulation = Simulation(rng, cross, prefix, drafts)
         for _ in range(150):
             event = rng.random()
             if event < 0.3:
-                world.add()
+                simulation.add()
             elif event < 0.36:
-                world.abort()
+                simulation.abort()
             else:
-                world.step()
-        world.run_dry()
-        preemptions += world.scheduler.num_preemptions
-        forks += sum(request.beams is not None and request.beams.length > 1 for request in world.requests)
-        hits += world.scheduler.blocks.num_prefix_hits
-        accepted += world.accepted
+                simulation.step()
+        simulation.run_dry()
+        preemptions += simulation.scheduler.num_preemptions
+        forks += sum(request.beams is not None and request.beams.length > 1 for request in simulation.requests)
+        hits += simulation.scheduler.blocks.num_prefix_hits
+        accepted += simulation.accepted
     assert (hits > 200) == prefix and (accepted > 200) == drafts
     assert preemptions > 20 and forks > 20, "the interleavings do not reach what they are for"
 
 
 def test_a_block_freed_twice_is_noticed():
     """Negative control: the invariants are able to fail."""
-    world = World(random.Random(1), cross=False, blocks=40)
-    request = world.add(num_beams=1, max_new_tokens=5)
-    world.step()
-    world.scheduler.blocks.self_pool.share(request.rows[0].block_table)
+    simulation = Simulation(random.Random(1), cross=False, blocks=40)
+    request = simulation.add(num_beams=1, max_new_tokens=5)
+    simulation.step()
+    simulation.scheduler.blocks.self_pool.share(request.sequences[0].block_table)
     with pytest.raises(AssertionError):
-        world.check_blocks()
+        simulation.check_blocks()
 
 
 def test_what_can_never_fit_is_refused():
-    world = World(random.Random(1), cross=False, blocks=12, block_size=4, max_batch_rows=8)
-    assert world.add(num_beams=1, max_new_tokens=60) is None
-    assert world.add(num_beams=4, max_new_tokens=30) is None
-    assert world.refused == 2
+    simulation = Simulation(random.Random(1), cross=False, blocks=12, block_size=4, max_batch_rows=8)
+    assert simulation.add(num_beams=1, max_new_tokens=60) is None
+    assert simulation.add(num_beams=4, max_new_tokens=30) is None
+    assert simulation.refused == 2
 
 
 def test_more_beams_than_rows_are_refused():
-    world = World(random.Random(1), cross=False, blocks=400, max_batch_rows=2)
-    assert world.add(num_beams=4, max_new_tokens=2) is None
+    simulation = Simulation(random.Random(1), cross=False, blocks=400, max_batch_rows=2)
+    assert simulation.add(num_beams=4, max_new_tokens=2) is None
 
 
 def test_decode_goes_on_while_a_long_prompt_is_read():
-    world = World(random.Random(2), cross=False, blocks=200, block_size=4, max_batch_tokens=8, max_batch_rows=8)
-    short = [queue(world, 3, 50), queue(world, 4, 50)]
+    simulation = Simulation(
+        random.Random(2), cross=False, blocks=200, block_size=4, max_batch_tokens=8, max_batch_rows=8
+    )
+    short = [queue(simulation, 3, 50), queue(simulation, 4, 50)]
     while not all(request.num_generated for request in short):
-        turn(world)
-    long = queue(world, 100)
+        turn(simulation)
+    long = queue(simulation, 100)
     while long.num_generated == 0:
-        schedule = turn(world)
+        schedule = turn(simulation)
         assert schedule.num_tokens <= 8
-        assert sum(row.num_tokens for row in schedule.rows if row.request in short) == 2
+        assert sum(row.num_tokens for row in schedule.rows if row.group in short) == 2
         assert schedule.phase == "mixed"
 
 
 def test_a_step_that_decodes_reads_only_a_little_of_a_prompt():
-    world = World(random.Random(2), cross=False, blocks=200, block_size=4, max_batch_tokens=160, max_batch_rows=64)
-    queue(world, 300)
-    assert turn(world).num_tokens == 160
-    turn(world)
-    few = queue(world, 300)
-    assert turn(world).num_tokens == 1 + 160 // 8
-    world.scheduler.remove(few)
+    simulation = Simulation(
+        random.Random(2), cross=False, blocks=200, block_size=4, max_batch_tokens=160, max_batch_rows=64
+    )
+    queue(simulation, 300)
+    assert turn(simulation).num_tokens == 160
+    turn(simulation)
+    few = queue(simulation, 300)
+    assert turn(simulation).num_tokens == 1 + 160 // 8
+    simulation.scheduler.remove(few)
     for _ in range(12):
-        queue(world, 2)
-    turn(world), turn(world)
-    queue(world, 100)
-    assert turn(world).num_tokens == 13 + 13 * 4
+        queue(simulation, 2)
+    turn(simulation), turn(simulation)
+    queue(simulation, 100)
+    assert turn(simulation).num_tokens == 13 + 13 * 4
 
 
 def test_the_newest_request_is_preempted_and_comes_back_first():
-    world = World(random.Random(3), cross=False, blocks=6, block_size=4, max_batch_tokens=64, max_batch_rows=8)
-    oldest, middle, newest = [queue(world, 7, 16) for _ in range(3)]
-    while not world.scheduler.num_preemptions:
-        turn(world)
-    assert newest.state is State.WAITING and world.scheduler.waiting[0] is newest
-    assert oldest.state is middle.state is State.RUNNING
-    lost = newest.lost_tokens
-    assert newest.rows[0].num_computed_tokens == 0 and lost > 0 and world.scheduler.blocks.num_wasted_tokens == 0
+    simulation = Simulation(
+        random.Random(3), cross=False, blocks=6, block_size=4, max_batch_tokens=64, max_batch_rows=8
+    )
+    oldest, middle, newest = [queue(simulation, 7, 16) for _ in range(3)]
+    while not simulation.scheduler.num_preemptions:
+        turn(simulation)
+    assert newest.status is SequenceStatus.WAITING and simulation.scheduler.waiting[0] is newest
+    assert oldest.status is middle.status is SequenceStatus.RUNNING
+    lost = newest.preempted_tokens
+    assert (
+        newest.sequences[0].num_computed_tokens == 0 and lost > 0 and simulation.scheduler.blocks.num_wasted_tokens == 0
+    )
     for other in (oldest, middle):
-        world.scheduler.remove(other)
-    turn(world)
-    assert newest.state is State.RUNNING and world.scheduler.blocks.num_wasted_tokens == lost, (
+        simulation.scheduler.remove(other)
+    turn(simulation)
+    assert newest.status is SequenceStatus.RUNNING and simulation.scheduler.blocks.num_wasted_tokens == lost, (
         "it computes them anew when it comes back"
     )
 
 
 def test_sources_are_encoded_whole_and_a_long_one_goes_when_no_other_prefill_does():
-    world = World(random.Random(4), cross=True, blocks=40, block_size=4, max_batch_tokens=4, max_batch_rows=8)
-    world.scheduler.blocks.cross_pool = BlockManager(20, 4)
+    simulation = Simulation(random.Random(4), cross=True, blocks=40, block_size=4, max_batch_tokens=4, max_batch_rows=8)
+    simulation.scheduler.blocks.cross_pool = BlockManager(20, 4)
     for length in (3, 30, 3):
-        queue(world, length)
-    encoded = [[len(request.source_token_ids) for request in turn(world).sources] for _ in range(3)]
+        queue(simulation, length)
+    encoded = [[len(request.source_token_ids) for request in turn(simulation).sources] for _ in range(3)]
     assert encoded == [[3], [30], [3]]
 
 
 def test_a_token_of_a_source_counts_half():
-    world = World(random.Random(4), cross=True, blocks=40, block_size=4, max_batch_tokens=9, max_batch_rows=8)
-    world.scheduler.blocks.cross_pool = BlockManager(20, 4)
+    simulation = Simulation(random.Random(4), cross=True, blocks=40, block_size=4, max_batch_tokens=9, max_batch_rows=8)
+    simulation.scheduler.blocks.cross_pool = BlockManager(20, 4)
     for length in (6, 7, 6):
-        queue(world, length)
-    encoded = [[len(request.source_token_ids) for request in turn(world).sources] for _ in range(2)]
+        queue(simulation, length)
+    encoded = [[len(request.source_token_ids) for request in turn(simulation).sources] for _ in range(2)]
     assert encoded == [[6, 7], [6]]
 
 
 def test_a_source_stays_encoded_through_preemption():
-    world = World(random.Random(4), cross=True, blocks=6, block_size=4, max_batch_tokens=64, max_batch_rows=8)
-    world.scheduler.blocks.cross_pool = BlockManager(20, 4)
-    requests = [queue(world, 5, 20) for _ in range(3)]
+    simulation = Simulation(random.Random(4), cross=True, blocks=6, block_size=4, max_batch_tokens=64, max_batch_rows=8)
+    simulation.scheduler.blocks.cross_pool = BlockManager(20, 4)
+    requests = [queue(simulation, 5, 20) for _ in range(3)]
     encodings = 0
     while any(request.num_generated < 20 for request in requests):
-        encodings += len(turn(world).sources)
+        encodings += len(turn(simulation).sources)
         for request in requests:
-            if request.num_generated == 20 and request.state is not State.FINISHED:
-                world.scheduler.remove(request)
-    assert world.scheduler.num_preemptions > 0 and encodings == 3
+            if request.num_generated == 20 and request.status is not SequenceStatus.FINISHED:
+                simulation.scheduler.remove(request)
+    assert simulation.scheduler.num_preemptions > 0 and encodings == 3
 
 
 def test_a_prompt_preempted_half_way_leaves_suspect_blocks():
-    world = World(random.Random(5), cross=False, blocks=10, block_size=4, max_batch_tokens=3, max_batch_rows=8)
-    queue(world, 2, 30)
-    turn(world)
-    long = queue(world, 34, 2)
-    turn(world)
-    table = list(long.rows[0].block_table)
-    while not world.scheduler.num_preemptions:
-        turn(world)
-    assert long.state is State.WAITING and sorted(world.scheduler.blocks.take_suspects()[0]) == sorted(table)
+    simulation = Simulation(
+        random.Random(5), cross=False, blocks=10, block_size=4, max_batch_tokens=3, max_batch_rows=8
+    )
+    queue(simulation, 2, 30)
+    turn(simulation)
+    long = queue(simulation, 34, 2)
+    turn(simulation)
+    table = list(long.sequences[0].block_table)
+    while not simulation.scheduler.num_preemptions:
+        turn(simulation)
+    assert long.status is SequenceStatus.WAITING and sorted(
+        simulation.scheduler.blocks.take_blocks_to_clear()[0]
+    ) == sorted(table)
 
 
 def test_blocks_that_no_finite_logits_spoke_for_are_suspect():
-    world = World(random.Random(5), cross=False, blocks=40, block_size=4, max_batch_tokens=4, max_batch_rows=8)
-    request = queue(world, 30)
-    turn(world)
-    table = list(request.rows[0].block_table)
-    world.scheduler.remove(request)
-    assert sorted(world.scheduler.blocks.take_suspects()[0]) == sorted(table)
-    assert world.scheduler.blocks.take_suspects() == ([], [])
+    simulation = Simulation(
+        random.Random(5), cross=False, blocks=40, block_size=4, max_batch_tokens=4, max_batch_rows=8
+    )
+    request = queue(simulation, 30)
+    turn(simulation)
+    table = list(request.sequences[0].block_table)
+    simulation.scheduler.remove(request)
+    assert sorted(simulation.scheduler.blocks.take_blocks_to_clear()[0]) == sorted(table)
+    assert simulation.scheduler.blocks.take_blocks_to_clear() == ([], [])
 
 
-def part(world: World) -> Request:
+def part(simulation: Simulation) -> SequenceGroup:
     """Two beams with five tokens in their first block of eight, of which the last differ; then both go on from one."""
-    request = world.add(num_beams=2, max_new_tokens=9)
+    request = simulation.add(num_beams=2, max_new_tokens=9)
     assert request is not None
-    request.rows[0].tokens[:] = request.rows[0].tokens[:1]
+    request.sequences[0].tokens[:] = request.sequences[0].tokens[:1]
     request.num_prompt_tokens = 1
     for parents, lasts in [([0, 0], [11, 12]), ([0, 1], [13, 14]), ([0, 0], [15, 16]), ([1, 1], [17, 18])]:
-        schedule = world.scheduler.schedule()
+        schedule = simulation.scheduler.schedule()
         assert schedule is not None
-        world.compute(schedule)
-        world.scheduler.computed(schedule)
-        world.scheduler.blocks.publish(request)
+        simulation.compute(schedule)
+        simulation.scheduler.computed(schedule)
+        simulation.scheduler.blocks.publish(request)
         old = request.beams.running
         request.beams.running = [Beam([*old[row].tokens, last]) for row, last in zip(parents, lasts, strict=True)]
-        world.scheduler.blocks.fork(request, parents)
-        world.check_blocks()
+        simulation.scheduler.blocks.fork(request, parents)
+        simulation.check_blocks()
     return request
 
 
 def test_a_beam_takes_over_the_block_of_one_that_ended():
-    world = World(random.Random(1), cross=False, blocks=9, block_size=8, max_batch_tokens=64, max_batch_rows=6)
-    request = part(world)
-    first, second = (row.block_table[0] for row in request.rows)
-    assert world.scheduler.blocks.self_pool.used_blocks == 2
+    simulation = Simulation(
+        random.Random(1), cross=False, blocks=9, block_size=8, max_batch_tokens=64, max_batch_rows=6
+    )
+    request = part(simulation)
+    first, second = (row.block_table[0] for row in request.sequences)
+    assert simulation.scheduler.blocks.self_pool.used_blocks == 2
     # The beams' last tokens alone were different: of four in use one slot is copied.
     assert request.copies == [(first, second, 3, 4)]
-    schedule = world.scheduler.schedule()
+    schedule = simulation.scheduler.schedule()
     assert schedule.copies == [(first, second, 3, 4)] and not request.copies
-    world.compute(schedule)
+    simulation.compute(schedule)
 
 
 @pytest.mark.parametrize("end", ["preempted", "removed"])
 def test_nothing_is_copied_into_blocks_given_back(end):
-    world = World(random.Random(1), cross=False, blocks=9, block_size=8, max_batch_tokens=64, max_batch_rows=6)
-    request = part(world)
+    simulation = Simulation(
+        random.Random(1), cross=False, blocks=9, block_size=8, max_batch_tokens=64, max_batch_rows=6
+    )
+    request = part(simulation)
     if end == "removed":
-        world.scheduler.remove(request)
+        simulation.scheduler.remove(request)
     else:
-        world.scheduler.restart(request)
-    assert not request.copies and world.scheduler.blocks.self_pool.used_blocks == 0
+        simulation.scheduler.restart(request)
+    assert not request.copies and simulation.scheduler.blocks.self_pool.used_blocks == 0
 
 
 def test_a_slot_too_few_is_noticed(monkeypatch):
     """Negative control: beams that take each other for more alike than they are lose their past."""
     monkeypatch.setattr(block_tables, "common_length", lambda one, other, limit: limit)
-    world = World(random.Random(1), cross=False, blocks=9, block_size=8, max_batch_tokens=64, max_batch_rows=6)
+    simulation = Simulation(
+        random.Random(1), cross=False, blocks=9, block_size=8, max_batch_tokens=64, max_batch_rows=6
+    )
     with pytest.raises(AssertionError, match="a row lost its past"):
-        part(world)
+        part(simulation)

@@ -13,9 +13,9 @@ from server.engine import selection
 from server.engine.beam_search import Beam, BeamSearch, advance_together
 from server.engine.logits import Logits
 from server.engine.logits_processors import process
-from server.engine.sequence import Request, Sequence
+from server.engine.sequence import CachedSequence, SequenceGroup
 from server.ipc.params import TimestampRules
-from tests.engine.thrown import Thrown
+from tests.engine.stored_logits import StoredLogits
 from tests.ipc.one_row import one_row
 
 VOCAB, BEAMS, STEPS = 400, 4, 3
@@ -38,27 +38,27 @@ SETTINGS = {
 }
 
 
-def under_way(number: int, settings: dict) -> Request:
+def under_way(number: int, settings: dict) -> SequenceGroup:
     """A request whose beams have made a few tokens."""
     params = {"max_new_tokens": 20, "num_beams": BEAMS, "end_token_ids": [2], **settings}
     message = one_row(number, "m", [5, 6], [1], **params)
-    request = Request(message, message.rows[0], True, 0.0)
+    request = SequenceGroup(message, message.rows[0], True, 0.0)
     chance = random.Random(number)
     made = [[chance.randrange(3, 12) for _ in range(STEPS)] for _ in range(BEAMS)]
-    request.rows = [Sequence([1, *tokens]) for tokens in made]
+    request.sequences = [CachedSequence([1, *tokens]) for tokens in made]
     assert request.beams is not None
     request.beams.running = [Beam(tokens, np.float32(-chance.random() * 9)) for tokens in made]
     request.beams.length = STEPS
     return request
 
 
-def found(logits: torch.Tensor, requests: list[Request]) -> tuple[torch.Tensor, torch.Tensor]:
+def found(logits: torch.Tensor, requests: list[SequenceGroup]) -> tuple[torch.Tensor, torch.Tensor]:
     logits = logits.clone()
     seen = selection._survey(logits, requests)
     return selection._candidates(logits, seen, requests)
 
 
-def expected(logits: torch.Tensor, requests: list[Request]) -> torch.Tensor:
+def expected(logits: torch.Tensor, requests: list[SequenceGroup]) -> torch.Tensor:
     scores = logits.log_softmax(dim=-1)
     rows = [row for request in requests for row in selection._processor_rows(request)]
     process(scores, rows)
@@ -67,7 +67,7 @@ def expected(logits: torch.Tensor, requests: list[Request]) -> torch.Tensor:
     return scores
 
 
-def agree(requests: list[Request]) -> bool:
+def agree(requests: list[SequenceGroup]) -> bool:
     logits = torch.randn(BEAMS * len(requests), VOCAB, generator=torch.Generator().manual_seed(2)) * 4
     values, tokens = found(logits, requests)
     scores = expected(logits, requests)
@@ -97,7 +97,9 @@ def test_what_is_reported_are_the_raw_log_probabilities():
     requests = [under_way(0, {}), under_way(1, SETTINGS["reported"]), under_way(2, SETTINGS["bad words"])]
     logits = torch.randn(BEAMS * 3, VOCAB, generator=torch.Generator().manual_seed(3)) * 4
     raw = logits.log_softmax(dim=-1)
-    choices = {choice.request: choice for choice in selection.select(logits, Logits(Thrown(), VOCAB, CPU), requests)}
+    choices = {
+        choice.group: choice for choice in selection.select(logits, Logits(StoredLogits(), VOCAB, CPU), requests)
+    }
     beams = requests[1].beams.running
     for beam, parent in zip(beams, choices[requests[1]].parents, strict=True):
         (told,) = beam.logprobs
@@ -112,7 +114,7 @@ def test_logits_are_held_for_some_rows_at_a_time(rows):
     """Whole requests, in order; what is chosen is the same."""
     logits = torch.randn(BEAMS * len(SETTINGS), VOCAB, generator=torch.Generator().manual_seed(3)) * 4
     at_once, in_parts = ([under_way(*each) for each in enumerate(SETTINGS.values())] for _ in range(2))
-    selection.select(logits, Logits(Thrown(), VOCAB, CPU, rows=len(logits)), at_once)
+    selection.select(logits, Logits(StoredLogits(), VOCAB, CPU, rows=len(logits)), at_once)
     held: list[int] = []
 
     class Counted(Logits):
@@ -120,7 +122,7 @@ def test_logits_are_held_for_some_rows_at_a_time(rows):
             held.append(len(hidden))
             return super().__call__(hidden)
 
-    selection.select(logits, Counted(Thrown(), VOCAB, CPU, rows), in_parts)
+    selection.select(logits, Counted(StoredLogits(), VOCAB, CPU, rows), in_parts)
     assert sum(held) == len(logits) and max(held) <= max(rows, BEAMS)
     for one, other in zip(at_once, in_parts, strict=True):
         assert (one.beams.running, one.beams.finished) == (other.beams.running, other.beams.finished)

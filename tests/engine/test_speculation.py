@@ -14,9 +14,9 @@ from server.engine.block_manager import BlockManager
 from server.engine.block_tables import BlockTables
 from server.engine.scheduler import Schedule, Scheduler
 from tests.engine.harness import generate, reference, run
-from tests.engine.speculating import believing, counts, shaken, speculating
+from tests.engine.simulation import Simulation
+from tests.engine.speculative import believing, counts, shaken, speculating
 from tests.engine.test_prefix_cache import interleave
-from tests.engine.world import World
 from tests.ipc.one_row import id_of
 from tests.parity.checkpoints import random_ids
 
@@ -135,7 +135,7 @@ class Sloppy:
 
     def propose(self, requests) -> None:
         for request in requests:
-            request.rows[0].draft = [3] * min(self.length, request.max_new_tokens - request.num_generated - 1)
+            request.sequences[0].draft = [3] * min(self.length, request.max_new_tokens - request.num_generated - 1)
 
     def forget(self, request) -> None:
         pass
@@ -158,11 +158,13 @@ def test_rejected_drafts_give_their_blocks_back(pairs, blocks):
         texts += output.finished if output is not None else []
         pool = scheduler.blocks.self_pool
         assert pool.free_blocks + pool.used_blocks == blocks
-        assert pool.used_blocks == len({block for r in scheduler.running for block in r.rows[0].block_table})
+        assert pool.used_blocks == len({block for r in scheduler.running for block in r.sequences[0].block_table})
         for request in scheduler.running:
             if request.num_generated:
-                assert len(request.rows[0].block_table) == pool.blocks_for(request.rows[0].num_computed_tokens)
-            assert not request.rows[0].draft
+                assert len(request.sequences[0].block_table) == pool.blocks_for(
+                    request.sequences[0].num_computed_tokens
+                )
+            assert not request.sequences[0].draft
     (expected,), _ = reference(pair, PROMPTS[2], max_new_tokens=30)
     assert [end.hypotheses[0].token_ids for end in texts] == [expected] * 3
     assert scheduler.blocks.self_pool.used_blocks == 0
@@ -205,7 +207,7 @@ def test_a_draft_that_spoils_what_follows_changes_nothing(pairs, monkeypatch):
         def propose(self, requests) -> None:
             for request in requests:
                 if request.request_id == 1 and request.num_generated == 4:
-                    request.rows[0].draft = [66, 5, 66]
+                    request.sequences[0].draft = [66, 5, 66]
 
     one = pair.engine()
     generation = one.models["gpt2"].generation
@@ -214,7 +216,7 @@ def test_a_draft_that_spoils_what_follows_changes_nothing(pairs, monkeypatch):
     assert not results.failed and [results.texts(i) for i in range(3)] == [plain.texts(i) for i in range(3)]
     assert generation.scheduler.num_preemptions == 1
     cache = generation.runner.self_cache
-    generation.runner.clear(*generation.scheduler.blocks.take_suspects())
+    generation.runner.clear(*generation.scheduler.blocks.take_blocks_to_clear())
     assert all(torch.isfinite(tensor).all() for tensor in (*cache.keys, *cache.values))
 
 
@@ -229,7 +231,7 @@ def test_a_drafter_that_fails_is_done_without(pairs, caplog):
     drafter.runner.run = broken
     results = run(one, [generate(pair, i, prompt, max_new_tokens=20) for i, prompt in enumerate(PROMPTS)])
     assert [results.texts(i) for i in range(4)] == [reference(pair, prompt, max_new_tokens=20)[0] for prompt in PROMPTS]
-    assert "go on without" in caplog.text and drafter.pool.used_blocks == 0
+    assert "continue without drafts" in caplog.text and drafter.pool.used_blocks == 0
 
 
 def test_a_draft_model_that_is_not_finite_is_done_without(pairs):
@@ -280,9 +282,9 @@ def plant_wrong_guesses_count_as_computed(monkeypatch):
     honest = Scheduler.append
 
     def credulous(self, request, tokens):
-        wrong = len(request.rows[0].draft) - len(tokens) + 1
+        wrong = len(request.sequences[0].draft) - len(tokens) + 1
         honest(self, request, tokens)
-        request.rows[0].num_computed_tokens += min(wrong, 1)
+        request.sequences[0].num_computed_tokens += min(wrong, 1)
 
     monkeypatch.setattr(Scheduler, "append", credulous)
 
@@ -310,4 +312,4 @@ def test_planted_bugs_are_noticed(bug, monkeypatch):
     bug(monkeypatch)
     with pytest.raises((AssertionError, IndexError)):
         for seed in range(8):
-            interleave(World(random.Random(seed), cross=False, prefix=True, drafts=True))
+            interleave(Simulation(random.Random(seed), cross=False, prefix=True, drafts=True))

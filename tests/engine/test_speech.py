@@ -10,7 +10,7 @@ import torch
 from transformers.generation import GenerationMixin
 
 from models.layers.log_mel import LogMel
-from server.engine.loading import Loaded
+from server.engine.loading import LoadedCheckpoint
 from server.engine.scheduler import SOURCE_TOKENS_PER_TOKEN
 from server.ipc.descriptions import ModelSpec
 from server.ipc.messages import Encode, EncodeItem, Generate
@@ -45,7 +45,9 @@ def make_speech_pair(name, directory, device) -> Pair:
     return Pair(
         name,
         oracle,
-        Loaded(ModelSpec(name, str(directory), "float32"), load(directory, device), torch.float32, device, 0.0),
+        LoadedCheckpoint(
+            ModelSpec(name, str(directory), "float32"), load(directory, device), torch.float32, device, 0.0
+        ),
     )
 
 

@@ -15,7 +15,7 @@ from transformers.generation.logits_process import (
 )
 
 from server.engine.logits_processors import ProcessorRow, process
-from server.engine.timestamps import TimedRow, _allowed
+from server.engine.timestamps import TimestampRow, _allowed
 from server.engine.token_tables import TokenTables
 from server.ipc.params import GenerationParams, TimestampRules
 
@@ -93,7 +93,7 @@ def test_rows_without_times_are_left_alone(device: torch.device) -> None:
 
 def test_going_back_in_time_would_show() -> None:
     """Negative control: without the rule, the first time of all would be allowed again."""
-    after = TimedRow(0, TimestampRules(FIRST), END, [FIRST, 5, FIRST + 3, FIRST + 3, 8])
+    after = TimestampRow(0, TimestampRules(FIRST), END, [FIRST, 5, FIRST + 3, FIRST + 3, 8])
     assert _allowed(after, VOCAB)[1] == FIRST + 4
-    forgot = TimedRow(0, TimestampRules(FIRST), END, [8])
+    forgot = TimestampRow(0, TimestampRules(FIRST), END, [8])
     assert _allowed(forgot, VOCAB)[1] == FIRST

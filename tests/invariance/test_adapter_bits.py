@@ -7,7 +7,7 @@ import torch
 
 from models.backends.cpu import operations as cpu_ops
 from models.loader import load_model
-from tests.engine.shapes import DECODERS, SEQ2SEQ
+from tests.engine.tiny_checkpoints import DECODERS, SEQ2SEQ
 from tests.invariance.test_bits import CASES, CPU, TEXTS
 from tests.parity.adapters import save_adapter
 from tests.parity.checkpoints import save

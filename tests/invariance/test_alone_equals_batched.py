@@ -10,9 +10,9 @@ import random
 
 import pytest
 
-from tests.engine.formats import json_grammar, regex_grammar
+from tests.engine.grammars import json_grammar, regex_grammar
 from tests.engine.harness import generate, run
-from tests.engine.shapes import GENERATING
+from tests.engine.tiny_checkpoints import GENERATING
 from tests.ipc.one_row import id_of
 from tests.parity.checkpoints import random_ids
 

@@ -9,7 +9,7 @@ import torch
 
 from models.backends.cpu import operations as cpu_ops
 from models.loader import load_model
-from tests.engine.shapes import DECODERS, SEQ2SEQ
+from tests.engine.tiny_checkpoints import DECODERS, SEQ2SEQ
 from tests.parity.checkpoints import save
 from tests.parity.paged import Rows
 

@@ -8,7 +8,7 @@ import transformers
 
 from models.backends.cpu import operations as cpu_ops
 from models.loader import load_model
-from tests.engine.shapes import SEQ2SEQ
+from tests.engine.tiny_checkpoints import SEQ2SEQ
 from tests.parity.checkpoints import save
 from tests.parity.paged import encoder_batch
 from tests.parity.test_encoders import BODIES

@@ -11,7 +11,7 @@ from server.engine import selection
 from server.engine.loading import LoadError
 from server.engine.scheduler import Scheduler
 from tests.engine.harness import generate, run
-from tests.engine.speculating import believing, counts, shaken, speculating
+from tests.engine.speculative import believing, counts, shaken, speculating
 from tests.invariance.test_alone_equals_batched import alone, answers, crowd, pair
 from tests.ipc.one_row import id_of
 from tests.parity.checkpoints import random_ids
@@ -27,7 +27,8 @@ def squeeze(pair, one) -> Scheduler:
     scheduler = one.models[pair.name].generation.scheduler
     size = scheduler.blocks.self_pool.block_size
     needed = max(
-        r.params.num_beams * -(-(len(r.rows[0].decoder_token_ids or r.prompts[0]) + r.rows[0].max_new_tokens) // size)
+        r.params.num_beams
+        * -(-(len(r.sequences[0].decoder_token_ids or r.prompts[0]) + r.sequences[0].max_new_tokens) // size)
         for r in crowd(pair)
     )
     scheduler.blocks.self_pool = type(scheduler.blocks.self_pool)(needed, size)

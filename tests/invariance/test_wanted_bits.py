@@ -13,7 +13,7 @@ from models.backends import interface as ops
 from models.backends.cpu import operations as cpu_ops
 from models.layers.convolution_layer import ConvolutionLayer
 from models.loader import load_model
-from tests.engine.shapes import DECODERS, SEQ2SEQ
+from tests.engine.tiny_checkpoints import DECODERS, SEQ2SEQ
 from tests.invariance.test_bits import CASES, CPU
 from tests.invariance.test_encoder_bits import LENGTHS, TEXTS
 from tests.parity.adapters import save_adapter

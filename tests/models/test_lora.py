@@ -14,7 +14,7 @@ from models.config import ConfigError
 from models.loader import load_model
 from models.lora.adapters import AdapterRows
 from models.lora.config import LoraConfig
-from tests.engine.shapes import DECODERS
+from tests.engine.tiny_checkpoints import DECODERS
 from tests.parity.adapters import save_adapter
 from tests.parity.checkpoints import save
 

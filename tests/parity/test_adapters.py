@@ -12,7 +12,7 @@ from models.backends import interface as ops
 from models.batch import EncoderBatch
 from models.loader import load_model
 from models.lora.config import LoraConfig
-from tests.engine.shapes import DECODERS, ENCODERS, SEQ2SEQ
+from tests.engine.tiny_checkpoints import DECODERS, ENCODERS, SEQ2SEQ
 from tests.parity.adapters import save_adapter
 from tests.parity.checkpoints import random_ids, save
 from tests.parity.paged import Rows, chunked, greedy, one_by_one, one_shot

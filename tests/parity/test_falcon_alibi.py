@@ -12,7 +12,7 @@ import transformers
 from models.config import AlibiConfig
 from models.layers.positions import Alibi
 from models.stack import Stack
-from server.engine.loading import Loaded
+from server.engine.loading import LoadedCheckpoint
 from server.ipc.descriptions import ModelSpec
 from tests.engine.harness import Pair, generate, reference, run
 from tests.parity.checkpoints import load, random_ids, save
@@ -35,7 +35,7 @@ def pair(request, tmp_path_factory, device):
     save(directory, config, "FalconForCausalLM")
     oracle = transformers.FalconForCausalLM.from_pretrained(directory, attn_implementation="sdpa").eval().to(device)
     spec = ModelSpec("falcon", str(directory), "float32")
-    return Pair("falcon", oracle, Loaded(spec, load(directory, device), torch.float32, device, 0.0))
+    return Pair("falcon", oracle, LoadedCheckpoint(spec, load(directory, device), torch.float32, device, 0.0))
 
 
 @pytest.mark.parametrize("way", [one_shot, chunked, one_by_one])

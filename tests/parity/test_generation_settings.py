@@ -14,7 +14,7 @@ import transformers
 from server.engine.loading import Loaded
 from server.ipc.descriptions import ModelSpec
 from tests.engine.harness import Pair, generate, run
-from tests.engine.shapes import DECODERS, SEQ2SEQ, VOCAB
+from tests.engine.tiny_checkpoints import DECODERS, SEQ2SEQ, VOCAB
 from tests.parity.checkpoints import load, save
 
 NEW_TOKENS = 5

@@ -13,11 +13,11 @@ import torch
 import transformers
 
 from models.families import FAMILIES
-from server.engine.loading import Loaded
+from server.engine.loading import LoadedCheckpoint
 from server.ipc.descriptions import ModelSpec
 from tests.engine import test_speech
 from tests.engine.harness import Pair, generate, in_their_words, reference, run
-from tests.engine.shapes import GENERATING
+from tests.engine.tiny_checkpoints import GENERATING
 from tests.parity import speech, test_native, test_text_of_picture_models
 from tests.parity.checkpoints import load, random_ids, save
 from tests.parity.decoder_cases import MORE_CASES
@@ -94,7 +94,9 @@ def test_four_beams(family, tmp_path, device):
     shallow = {"num_decoder_layers": 1} if hasattr(config, "num_decoder_layers") else {}
     config = type(config)(**{**config.to_dict(), "eos_token_id": 2, **shallow})
     oracle = save(tmp_path, config, architecture, change=change).to(device)
-    loaded = Loaded(ModelSpec(family, str(tmp_path), "float32"), load(tmp_path, device), torch.float32, device, 0.0)
+    loaded = LoadedCheckpoint(
+        ModelSpec(family, str(tmp_path), "float32"), load(tmp_path, device), torch.float32, device, 0.0
+    )
     pair, prompts = Pair(family, oracle, loaded), random_ids(config.get_text_config().vocab_size, [1, 5, 11], seed=3)
     settings = {"num_beams": 4, "max_new_tokens": 20, "num_return_sequences": 4}
     if pair.starts:

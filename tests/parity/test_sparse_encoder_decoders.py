@@ -10,7 +10,7 @@ from torch import nn
 from models.config import ConfigError
 from models.families import family_of
 from models.layers.sparse_attention import TransientGlobalAttention
-from server.engine.loading import Loaded
+from server.engine.loading import LoadedCheckpoint
 from server.ipc.descriptions import ModelSpec
 from tests.engine.harness import Pair, generate, reference, run
 from tests.parity.checkpoints import edit_config, forget_short_texts, load, random_ids, save
@@ -98,7 +98,7 @@ def pair(request, tmp_path_factory, device) -> Pair:
     change = _untie if "untied" in request.param else None
     oracle = save(directory, config, f"{family}ForConditionalGeneration", change=change).to(device)
     spec = ModelSpec(request.param, str(directory), "float32")
-    return Pair(request.param, oracle, Loaded(spec, load(directory, device), torch.float32, device, 0.0))
+    return Pair(request.param, oracle, LoadedCheckpoint(spec, load(directory, device), torch.float32, device, 0.0))
 
 
 @torch.inference_mode()
@@ -197,7 +197,7 @@ def test_longt5_settings_before_transformers_5(tmp_path, device):
     edit_config(tmp_path, scale_decoder_outputs=None, tie_word_embeddings=False)
     oracle = transformers.LongT5ForConditionalGeneration.from_pretrained(tmp_path).eval().to(device)
     spec = ModelSpec("old", str(tmp_path), "float32")
-    old = Pair("old", oracle, Loaded(spec, load(tmp_path, device), torch.float32, device, 0.0))
+    old = Pair("old", oracle, LoadedCheckpoint(spec, load(tmp_path, device), torch.float32, device, 0.0))
     (text,) = random_ids(VOCAB, [40])
     results = run(old.engine(), [generate(old, 0, text, max_new_tokens=20)])
     assert results.texts(0) == reference(old, text, max_new_tokens=20)[0]

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class ModelLimits:
     """What a model can take. Zero where there is no decoder (vocab_size, context_tokens) or no encoder (source_*).
 
     frame_bytes: of the frames that a speech model hears, always as many; 0 where a source is text.

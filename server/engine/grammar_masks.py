@@ -1,7 +1,7 @@
 """Grammars that answers have to follow: where each row stands in its own, and which tokens may come next.
 
 A mask depends only on tokens that are known when a step is scheduled. So all of a step's masks are made beside its
-forward pass, in parallel, by threads that hold no Python lock: `Formats.start` before it, `Masking.wait` after it.
+forward pass, in parallel, by threads that hold no Python lock: `GrammarMasks.start` before it, `PendingMasks.wait` after it.
 
 The automaton is llguidance's: Earley's parser over a lexer of regular expressions' derivatives, walked along the trie
 of the vocabulary. Knows bytes of tokens and ids; not text, JSON, or where logits come from.
@@ -31,7 +31,7 @@ TOO_COMPLEX = "`response_format` grew too complex"
 NOTHING_FITS = "`response_format` cannot be followed: no token of the model's vocabulary goes on from here"
 
 
-class Constraint:
+class GrammarState:
     """One row's place in its grammar.
 
     start: how many of the row's tokens come before the text that the grammar is about.
@@ -49,15 +49,15 @@ class Constraint:
         self.is_complete = False
         self.failure = ""
 
-    def fork(self) -> Constraint:
+    def fork(self) -> GrammarState:
         """The same place, for a row that goes on by itself."""
-        copy = Constraint(self.grammar, self.num_consumed)
+        copy = GrammarState(self.grammar, self.num_consumed)
         copy.matcher = self.matcher.deep_copy() if self.matcher is not None else None
         copy.failure = self.failure
         return copy
 
 
-class Formats:
+class GrammarMasks:
     """What one model's answers may have to look like: its vocabulary in bytes, and the grammars that were asked for.
 
     tokens: the bytes of each token, by id; empty for one that is no text. vocab_size: of the logits.
@@ -74,14 +74,14 @@ class Formats:
         self._grammars: OrderedDict[str, llguidance.LLMatcher] = OrderedDict()
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="masks")
 
-    def start(self, rows: Sequence[tuple[Constraint, Sequence[int], Sequence[int], Sequence[int]]]) -> Masking:
+    def start(self, rows: Sequence[tuple[GrammarState, Sequence[int], Sequence[int], Sequence[int]]]) -> PendingMasks:
         """Begin the masks of a step, each row with its tokens, its end tokens, and other tokens that may end it.
 
-        Until `Masking.wait` returns, nobody else may touch the constraints.
+        Until `PendingMasks.wait` returns, nobody else may touch the grammar_states.
         """
-        return Masking(self._thread.submit(self._make, rows))
+        return PendingMasks(self._thread.submit(self._make, rows))
 
-    def _make(self, rows: Sequence[tuple[Constraint, Sequence[int], Sequence[int], Sequence[int]]]) -> None:
+    def _make(self, rows: Sequence[tuple[GrammarState, Sequence[int], Sequence[int], Sequence[int]]]) -> None:
         live = [row for row in rows if self._catch_up(row[0], row[1])]
         bits: Bits = np.zeros((len(live), self._words), dtype=np.uint32)
         targets = [(row[0].matcher, index) for index, row in enumerate(live) if row[0].matcher is not None]
@@ -90,42 +90,42 @@ class Formats:
         word, bit = divmod(self._end, 32)
         ended = (bits[:, word] >> np.uint32(bit)) & np.uint32(1)
         bits[:, word] &= ~np.uint32(1 << bit)
-        for (constraint, _, ends, other_ends), mask, may_end in zip(live, bits, ended.tolist(), strict=True):
-            self._settle(constraint, mask, bool(may_end), ends, other_ends)
+        for (grammar_state, _, ends, other_ends), mask, may_end in zip(live, bits, ended.tolist(), strict=True):
+            self._settle(grammar_state, mask, bool(may_end), ends, other_ends)
 
-    def _catch_up(self, constraint: Constraint, tokens: Sequence[int]) -> bool:
+    def _catch_up(self, grammar_state: GrammarState, tokens: Sequence[int]) -> bool:
         """Take in the tokens since the last mask. Returns whether there is a mask to be made."""
-        constraint.accepts = constraint.is_complete = False
-        constraint.bits = np.zeros(self._words, dtype=np.uint32)
-        if constraint.failure:
+        grammar_state.accepts = grammar_state.is_complete = False
+        grammar_state.bits = np.zeros(self._words, dtype=np.uint32)
+        if grammar_state.failure:
             return False
-        if constraint.matcher is None:
-            constraint.matcher = self._matcher(constraint.grammar)
-        for token in tokens[constraint.num_consumed :]:
-            if not constraint.matcher.consume_token(token):
+        if grammar_state.matcher is None:
+            grammar_state.matcher = self._matcher(grammar_state.grammar)
+        for token in tokens[grammar_state.num_consumed :]:
+            if not grammar_state.matcher.consume_token(token):
                 break
-        constraint.num_consumed = len(tokens)
-        if constraint.matcher.is_error():
-            self._give_up(constraint)
-        return not constraint.failure
+        grammar_state.num_consumed = len(tokens)
+        if grammar_state.matcher.is_error():
+            self._give_up(grammar_state)
+        return not grammar_state.failure
 
     def _settle(
-        self, constraint: Constraint, mask: Bits, may_end: bool, ends: Sequence[int], other_ends: Sequence[int]
+        self, grammar_state: GrammarState, mask: Bits, may_end: bool, ends: Sequence[int], other_ends: Sequence[int]
     ) -> None:
         """End tokens are allowed exactly where the grammar says that the text may end."""
-        assert constraint.matcher is not None
-        constraint.bits = mask
+        assert grammar_state.matcher is not None
+        grammar_state.bits = mask
         for token in ends:
             mask[token // 32] &= ~np.uint32(1 << token % 32)
         leaves_text = bool(mask.any())
         # A matcher that found no way on asks for the end, too.
-        constraint.accepts = may_end and constraint.matcher.is_accepting()
-        constraint.is_complete = constraint.accepts and not leaves_text
-        if constraint.accepts:
+        grammar_state.accepts = may_end and grammar_state.matcher.is_accepting()
+        grammar_state.is_complete = grammar_state.accepts and not leaves_text
+        if grammar_state.accepts:
             for token in (*ends, *other_ends):
                 mask[token // 32] |= np.uint32(1 << token % 32)
         elif not leaves_text:
-            self._give_up(constraint)
+            self._give_up(grammar_state)
 
     def _matcher(self, grammar: str) -> llguidance.LLMatcher:
         """At the start of a grammar; what was compiled for one row serves the next ones."""
@@ -137,17 +137,17 @@ class Formats:
             self._grammars.popitem(last=False)
         return self._grammars[grammar].deep_copy()
 
-    def _give_up(self, constraint: Constraint) -> None:
-        assert constraint.matcher is not None and constraint.bits is not None
-        reason = constraint.matcher.get_error().partition("\n")[0]
+    def _give_up(self, grammar_state: GrammarState) -> None:
+        assert grammar_state.matcher is not None and grammar_state.bits is not None
+        reason = grammar_state.matcher.get_error().partition("\n")[0]
         nothing_fits = not reason or reason.startswith("NoExtension")
-        constraint.failure = NOTHING_FITS if nothing_fits else f"{TOO_COMPLEX}: {reason[:200]}"
-        constraint.bits[:] = 0
+        grammar_state.failure = NOTHING_FITS if nothing_fits else f"{TOO_COMPLEX}: {reason[:200]}"
+        grammar_state.bits[:] = 0
         # The states of a lexer are shared by all that were copied from it, and may be what there are too many of.
-        self._grammars.pop(constraint.grammar, None)
+        self._grammars.pop(grammar_state.grammar, None)
 
 
-class Masking:
+class PendingMasks:
     """Masks in the making."""
 
     def __init__(self, future: Future[None]) -> None:
@@ -160,13 +160,15 @@ class Masking:
         return time.monotonic() - started
 
 
-def fork(constraints: Sequence[Constraint], parents: Sequence[int], possible: Sequence[bool]) -> list[Constraint]:
-    """The constraints of new beams, each from its parent's row; those that only fill a place never go on."""
+def fork(
+    grammar_states: Sequence[GrammarState], parents: Sequence[int], possible: Sequence[bool]
+) -> list[GrammarState]:
+    """The grammar_states of new beams, each from its parent's row; those that only fill a place never go on."""
     children = []
-    unclaimed = set(range(len(constraints)))
+    unclaimed = set(range(len(grammar_states)))
     for parent, is_possible in zip(parents, possible, strict=True):
         own = parent in unclaimed and is_possible
-        child = constraints[parent] if own else constraints[parent].fork()
+        child = grammar_states[parent] if own else grammar_states[parent].fork()
         if is_possible:
             unclaimed.discard(parent)
         else:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 
-class Thrown:
+class StoredLogits:
     """As `server.engine.logits.Logits` wants one."""
 
     def logits(self, hidden: torch.Tensor, *, out: torch.Tensor | None = None) -> torch.Tensor:

@@ -16,29 +16,32 @@ from torch import Tensor
 from models.batch import EncoderBatch
 from models.layers.pooling import normalize, output_positions, pool
 from models.layers.sentence_head import SentenceHead
-from server.engine.runner import Model
+from server.engine.runner import TransformerProtocol
 from server.ipc.messages import Encode, EncodeItem
 
 
 @dataclass(frozen=True, slots=True)
-class Readout:
+class EncoderOutput:
     """What came of one text. values: [rows, width], float32. token_ids: the words that they are of, for `fill_mask`."""
 
     values: NDArray[np.float32]
     token_ids: list[int] = field(default_factory=list)
 
 
-def read_out(
-    model: Model, sentence: SentenceHead | None, asked: Sequence[tuple[Encode, EncodeItem]], batch: EncoderBatch
-) -> list[Readout]:
+def encoder_outputs(
+    model: TransformerProtocol,
+    sentence: SentenceHead | None,
+    asked: Sequence[tuple[Encode, EncodeItem]],
+    batch: EncoderBatch,
+) -> list[EncoderOutput]:
     """Encode a batch of texts, and give one answer for each. sentence: how vectors are made; the mean without it."""
     items = [item for _, item in asked]
-    readings: dict[Hashable, _Reading] = {}
+    readings: dict[Hashable, _OutputGroup] = {}
     for index, (message, _) in enumerate(asked):
-        readings.setdefault(_kind(message), _Reading(model, sentence, message, items, [])).mine.append(index)
+        readings.setdefault(_kind(message), _OutputGroup(model, sentence, message, items, [])).mine.append(index)
     batch = replace(batch, output_positions=_output_positions(readings.values(), batch))
     hidden = model.encode(batch)
-    found: dict[int, Readout] = {}
+    found: dict[int, EncoderOutput] = {}
     for reading in readings.values():
         found |= zip(reading.mine, reading.read(hidden, batch), strict=True)
     return [found[index] for index in range(len(asked))]
@@ -57,7 +60,7 @@ def _kind(message: Encode) -> Hashable:
             return message.task, message.top_k, tuple(message.target_ids)
 
 
-def _output_positions(readings: Iterable[_Reading], batch: EncoderBatch) -> tuple[int, ...] | None:
+def _output_positions(readings: Iterable[_OutputGroup], batch: EncoderBatch) -> tuple[int, ...] | None:
     """The one token of each text that its answer is made of; None where some answer is made of more."""
     found: dict[int, int] = {}
     for reading in readings:
@@ -69,10 +72,10 @@ def _output_positions(readings: Iterable[_Reading], batch: EncoderBatch) -> tupl
 
 
 @dataclass(frozen=True, slots=True)
-class _Reading:
+class _OutputGroup:
     """What texts that ask for the same share. items: all texts of the batch. mine: the numbers of those that ask."""
 
-    model: Model
+    model: TransformerProtocol
     sentence: SentenceHead | None
     message: Encode
     items: list[EncodeItem]
@@ -92,7 +95,7 @@ class _Reading:
             case _:
                 return None
 
-    def read(self, hidden: Tensor, batch: EncoderBatch) -> list[Readout]:
+    def read(self, hidden: Tensor, batch: EncoderBatch) -> list[EncoderOutput]:
         """The answers of the texts that ask. hidden: what `encode` made of the batch, model dtype."""
         message, mine = self.message, self.mine
         match message.task:
@@ -128,22 +131,22 @@ class _Reading:
         """Of the texts that ask, one after the other. values: [tokens, ...]."""
         return torch.cat([values[batch.offsets[index] : batch.offsets[index + 1]] for index in self.mine])
 
-    def _spans(self, values: Tensor, batch: EncoderBatch) -> list[Readout]:
+    def _spans(self, values: Tensor, batch: EncoderBatch) -> list[EncoderOutput]:
         """[tokens of the texts that ask, width]: a row for each token of each text."""
         ends = np.cumsum([batch.lengths[index] for index in self.mine])
-        return [Readout(part) for part in np.split(values.float().cpu().numpy(), ends[:-1])]
+        return [EncoderOutput(part) for part in np.split(values.float().cpu().numpy(), ends[:-1])]
 
 
-def _rows(values: Tensor) -> list[Readout]:
+def _rows(values: Tensor) -> list[EncoderOutput]:
     """[texts, width]: one row for each text."""
-    return [Readout(row[None]) for row in values.float().cpu().numpy()]
+    return [EncoderOutput(row[None]) for row in values.float().cpu().numpy()]
 
 
-def _words(logits: Tensor, top_k: int, targets: list[int]) -> list[Readout]:
+def _words(logits: Tensor, top_k: int, targets: list[int]) -> list[EncoderOutput]:
     """The likeliest words, of `targets` if there are any; each with its probability among all. [texts, vocab]."""
     scores = torch.softmax(logits.float(), dim=-1)
     if targets:
         scores = scores[:, targets]
     values, words = (found.cpu() for found in scores.topk(min(top_k, scores.shape[1])))
     token_ids = [[targets[word] for word in row] if targets else row for row in words.tolist()]
-    return [Readout(row[None], ids) for row, ids in zip(values.numpy(), token_ids, strict=True)]
+    return [EncoderOutput(row[None], ids) for row, ids in zip(values.numpy(), token_ids, strict=True)]

@@ -1,8 +1,8 @@
-"""A scheduler in a world that checks it: a fake model makes the tokens, and a cache remembers which text lies where.
+"""A simulation of the engine that checks the scheduler: a fake model makes tokens, a fake cache stores texts in slots.
 
-Beams are driven by random log-probabilities. What is checked is who owns which block and who computes which token when,
-after every single event; with a prefix cache also that a block found by its key holds the very text that was looked
-for, of the same client, and that somebody finite has spoken for it.
+Random log-probabilities drive the beams. Ownership of blocks and the order of computation are checked after every
+event. With a prefix cache, each block found by its key must hold the text that was looked up, of the same client, and
+must be verified by finite logits.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import numpy as np
 from server.engine.block_manager import BlockManager
 from server.engine.block_tables import BlockTables
 from server.engine.scheduler import Schedule, ScheduledRow, Scheduler
-from server.engine.sequence import Request, State
+from server.engine.sequence import SequenceGroup, SequenceStatus
 from tests.ipc.one_row import one_row
 
 VOCAB = 50
@@ -23,7 +23,7 @@ VOCAB = 50
 POISON = ("poison",)
 
 
-class World:
+class Simulation:
     """A scheduler, a cache that remembers which text's token lies in which slot, and the requests ever added.
 
     prefix: prompts begin alike, clients have one of two salts, and requests may share what they have in common.
@@ -46,13 +46,13 @@ class World:
             max_batch_tokens=sizes.get("max_batch_tokens") or rng.choice([2, 8, 16, 64]),
             max_batch_rows=sizes.get("max_batch_rows") or rng.choice([6, 12, 20]),
         )
-        self.requests: list[Request] = []
+        self.requests: list[SequenceGroup] = []
         self.refused = 0
-        self.salts: dict[Request, str] = {}
+        self.salts: dict[SequenceGroup, str] = {}
         self.cache: dict[int, tuple] = {}
         self.spoken_for: set[int] = set()
 
-    def add(self, **params) -> Request | None:
+    def add(self, **params) -> SequenceGroup | None:
         rng = self.rng
         params = {"max_new_tokens": rng.randint(1, 30), "num_beams": rng.choice([1, 1, 2, 3]), **params}
         prompt = rng.choice(self.stems) + [rng.randrange(VOCAB) for _ in range(rng.randint(1, 15))]
@@ -60,7 +60,7 @@ class World:
         salt = rng.choice("ab") if len(self.stems) > 1 else ""
         start = [1] if cross else []
         message = one_row(len(self.requests), "m", prompt, start, cache_salt=salt, end_token_ids=[0], **params)
-        request = Request(message, message.rows[0], cross, arrival=0.0)
+        request = SequenceGroup(message, message.rows[0], cross, arrival=0.0)
         if self.scheduler.refusal(request):
             self.refused += 1
             return None
@@ -77,22 +77,22 @@ class World:
             assert not self.scheduler.running and not self.scheduler.waiting, "work is left, but no step"
             return False
         self.check_blocks()
-        for block in self.scheduler.blocks.take_suspects()[0]:
+        for block in self.scheduler.blocks.take_blocks_to_clear()[0]:
             self.cache |= dict.fromkeys(self.slots_of(block), ())
         assert POISON not in self.cache.values(), "a block is used again with numbers that are not finite"
         self.compute(schedule)
         guessed = sum(len(row.sequence.draft) for row in schedule.rows)
         assert not guessed or guessed + len(schedule.rows) <= self.scheduler.max_batch_tokens
-        decoded, added = schedule.num_decode_tokens, schedule.num_added_tokens
+        decoded, added = schedule.num_decode_tokens, schedule.num_prefill_tokens
         seconds = self.clock.uniform(0.5, 2.0) + self.clock.uniform(0.0, 0.05) * added
-        self.scheduler.pace.observe(decoded, added, seconds)
-        ready = dict.fromkeys(row.request for row in schedule.rows if row.needs_logits)
+        self.scheduler.prefill_budget.observe(decoded, added, seconds)
+        ready = dict.fromkeys(row.group for row in schedule.rows if row.needs_logits)
         self.scheduler.computed(schedule)
         for request in ready:
             if self.rng.random() < self.failures:
-                if request.rows[0].draft:
+                if request.sequences[0].draft:
                     self.spoil(request)
-                    self.scheduler.undraft(request)
+                    self.scheduler.retry_without_draft(request)
                 else:
                     self.fail(request)
                 continue
@@ -102,25 +102,25 @@ class World:
         self.check_blocks()
         return True
 
-    def slots(self, request: Request) -> set[int]:
+    def slots(self, request: SequenceGroup) -> set[int]:
         """Where the keys and values of all computed tokens of a request are."""
         size = self.block_size
         return {
             row.block_table[position // size] * size + position % size
-            for row in request.rows
+            for row in request.sequences
             for position in range(row.num_computed_tokens)
         }
 
     def guess(self) -> None:
         for request in self.scheduler.running:
-            if request.takes_drafts and request.wants_next_token:
+            if request.accepts_drafts and request.is_ready_to_decode:
                 left = request.max_new_tokens - request.num_generated - 1
                 count = self.rng.randint(0, max(min(left, 9), 0))
-                request.rows[0].draft = [self.rng.randrange(VOCAB) for _ in range(count)]
+                request.sequences[0].draft = [self.rng.randrange(VOCAB) for _ in range(count)]
 
-    def spoil(self, request: Request) -> None:
+    def spoil(self, request: SequenceGroup) -> None:
         """Numbers that are not finite, wherever nobody had spoken for others before, drafts included."""
-        for row in request.rows:
+        for row in request.sequences:
             for position in range(row.num_computed_tokens, row.num_computed_tokens + len(row.draft)):
                 slot = row.block_table[position // self.block_size] * self.block_size + position % self.block_size
                 self.spoken_for.discard(slot)
@@ -128,15 +128,15 @@ class World:
         for slot in self.slots(request) - self.spoken_for:
             self.cache[slot] = POISON
 
-    def fail(self, request: Request) -> None:
+    def fail(self, request: SequenceGroup) -> None:
         """Logits that are not finite."""
         self.spoil(request)
-        self.scheduler.remove(request, spoiled=True)
+        self.scheduler.remove(request, corrupt=True)
 
     def compute(self, schedule: Schedule) -> None:
         """Write each token's whole past into its slot, and check that the row finds its own past in the cache."""
         size, sources = self.block_size, set(schedule.sources)
-        taken = {row.request for row in schedule.rows}
+        taken = {row.group for row in schedule.rows}
         assert sources <= taken
         for source, destination, first, end in schedule.copies:
             for offset in range(first, end):
@@ -145,20 +145,20 @@ class World:
                     self.spoken_for.add(destination * size + offset)
         written: set[int] = set()
         for row in schedule.rows:
-            request, sequence = row.request, row.sequence
-            assert request.state is State.RUNNING and row.num_tokens > 0
+            request, sequence = row.group, row.sequence
+            assert request.status is SequenceStatus.RUNNING and row.num_tokens > 0
             assert request.source_encoded or request in sources or not request.source_token_ids
             start = sequence.num_computed_tokens
             assert start + row.num_tokens <= len(sequence.tokens)
             assert row.needs_logits or not sequence.draft
-            assert len(sequence.block_table) * size >= start + row.width
+            assert len(sequence.block_table) * size >= start + row.num_step_tokens
             for position in range(start):
                 slot = sequence.block_table[position // size] * size + position % size
                 assert self.cache[slot] == self.text(row, position), "a row lost its past"
         for row in schedule.rows:
-            request, sequence = row.request, row.sequence
+            request, sequence = row.group, row.sequence
             start = sequence.num_computed_tokens
-            for position in range(start, start + row.width):
+            for position in range(start, start + row.num_step_tokens):
                 block = sequence.block_table[position // size]
                 assert self.scheduler.blocks.self_pool.references(block) == 1 or position < request.shared_tokens
                 assert not self.scheduler.blocks.self_pool.is_published(block), "what others may read is written again"
@@ -170,24 +170,24 @@ class World:
 
     def text(self, row: ScheduledRow, position: int) -> tuple:
         """What the keys and values of a token depend on, and who may read them."""
-        return self.salts.get(row.request, ""), *[*row.sequence.tokens, *row.sequence.draft][: position + 1]
+        return self.salts.get(row.group, ""), *[*row.sequence.tokens, *row.sequence.draft][: position + 1]
 
-    def choose(self, request: Request) -> None:
+    def choose(self, request: SequenceGroup) -> None:
         if request.beams is None:
-            draft = request.rows[0].draft
+            draft = request.sequences[0].draft
             right = self.rng.randint(0, len(draft))
             tokens = [*draft[:right], self.rng.randrange(VOCAB)]
             tokens = tokens[: tokens.index(0) + 1 if 0 in tokens else None]
             self.accepted += len(tokens) - 1
             self.scheduler.append(request, tokens)
             self.spoken_for |= self.slots(request)
-            row = request.rows[0]
+            row = request.sequences[0]
             assert len(row.block_table) == self.scheduler.blocks.self_pool.blocks_for(row.num_computed_tokens)
             if tokens[-1] == 0 or request.num_generated == request.max_new_tokens:
                 self.scheduler.remove(request)
             return
-        assert all(row.num_uncomputed_tokens == 0 for row in request.rows), "beams decode together or not at all"
-        rows, width = len(request.rows), request.beams.num_candidates
+        assert all(row.num_uncomputed_tokens == 0 for row in request.sequences), "beams decode together or not at all"
+        rows, width = len(request.sequences), request.beams.num_candidates
         seed = np.random.default_rng(self.rng.randrange(2**32))
         log_probs = -np.sort(seed.exponential(size=(rows, width))).astype(np.float32)
         tokens = np.stack([seed.permutation(VOCAB)[:width] for _ in range(rows)])
@@ -198,14 +198,14 @@ class World:
             self.scheduler.blocks.fork(request, parents)
 
     def abort(self) -> None:
-        living = [request for request in self.requests if request.state is not State.FINISHED]
+        living = [request for request in self.requests if request.status is not SequenceStatus.FINISHED]
         if living:
             self.scheduler.remove(self.rng.choice(living))
             self.check_blocks()
 
     def check_blocks(self) -> None:
         scheduler = self.scheduler
-        pools = [(scheduler.blocks.self_pool, [row.block_table for r in self.requests for row in r.rows])]
+        pools = [(scheduler.blocks.self_pool, [row.block_table for r in self.requests for row in r.sequences])]
         if scheduler.blocks.cross_pool is not None:
             pools.append((scheduler.blocks.cross_pool, [r.cross_block_table for r in self.requests]))
         for pool, tables in pools:
@@ -214,13 +214,13 @@ class World:
             assert pool.free_blocks + pool.used_blocks == pool.num_blocks
             assert pool.used_blocks == len(owners)
             assert all(pool.references(block) == owners[block] for block in range(pool.num_blocks))
-        owned = [{block for row in request.rows for block in row.block_table} for request in self.requests]
+        owned = [{block for row in request.sequences for block in row.block_table} for request in self.requests]
         for block, owners in Counter(block for blocks in owned for block in blocks).items():
             assert owners == 1 or scheduler.blocks.prefix_cache, "requests share a block"
             assert owners == 1 or all(slot in self.spoken_for for slot in self.slots_of(block)), "shared too early"
         for request, blocks in zip(self.requests, owned, strict=True):
-            assert request.state is not State.FINISHED or (not blocks and not request.cross_block_table)
-        assert sum(request.width for request in scheduler.running) <= scheduler.max_batch_rows
+            assert request.status is not SequenceStatus.FINISHED or (not blocks and not request.cross_block_table)
+        assert sum(request.max_rows for request in scheduler.running) <= scheduler.max_batch_rows
 
     def slots_of(self, block: int) -> range:
         return range(block * self.block_size, (block + 1) * self.block_size)
@@ -229,30 +229,30 @@ class World:
         for _ in range(5000):
             if not self.step():
                 break
-        assert all(request.state is State.FINISHED for request in self.requests), "something never ended"
+        assert all(request.status is SequenceStatus.FINISHED for request in self.requests), "something never ended"
         assert self.scheduler.blocks.self_pool.used_blocks == 0
         assert self.scheduler.blocks.cross_pool is None or self.scheduler.blocks.cross_pool.used_blocks == 0
 
 
-def queue(world: World, prompt: int, max_new_tokens: int = 20) -> Request:
+def queue(simulation: Simulation, prompt: int, max_new_tokens: int = 20) -> SequenceGroup:
     """A single row with a prompt (a source, with an encoder) of so many tokens."""
-    cross = world.scheduler.blocks.cross_pool is not None
+    cross = simulation.scheduler.blocks.cross_pool is not None
     message = one_row(0, "m", [5] * prompt, [1] if cross else [], max_new_tokens=max_new_tokens)
-    request = Request(message, message.rows[0], cross, 0.0)
-    world.requests.append(request)
-    world.scheduler.add(request)
+    request = SequenceGroup(message, message.rows[0], cross, 0.0)
+    simulation.requests.append(request)
+    simulation.scheduler.add(request)
     return request
 
 
-def turn(world: World) -> Schedule:
+def turn(simulation: Simulation) -> Schedule:
     """One step in which every row that is ready makes a token that ends nothing."""
-    schedule = world.scheduler.schedule()
+    schedule = simulation.scheduler.schedule()
     assert schedule is not None
-    world.compute(schedule)
-    ready = {row.request for row in schedule.rows if row.needs_logits}
-    world.scheduler.computed(schedule)
+    simulation.compute(schedule)
+    ready = {row.group for row in schedule.rows if row.needs_logits}
+    simulation.scheduler.computed(schedule)
     for request in ready:
-        world.spoken_for |= world.slots(request)
-        world.scheduler.blocks.publish(request)
-        request.rows[0].tokens.append(7)
+        simulation.spoken_for |= simulation.slots(request)
+        simulation.scheduler.blocks.publish(request)
+        request.sequences[0].tokens.append(7)
     return schedule

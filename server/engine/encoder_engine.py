@@ -13,9 +13,9 @@ import torch
 
 from models.layers.sentence_head import SentenceHead
 from server.engine.encode_queue import EncodeQueue, EncodeRequest, Text
-from server.engine.events import NOT_FINITE, STEP_FAILED, TIMED_OUT, Events, StepFailed
-from server.engine.limits import Limits
-from server.engine.readout import Readout, read_out
+from server.engine.encoder_outputs import EncoderOutput, encoder_outputs
+from server.engine.events import NOT_FINITE, STEP_FAILED, TIMED_OUT, EngineEvents, StepFailed
+from server.engine.model_limits import ModelLimits
 from server.engine.runner import Runner
 from server.engine.scheduler import shared_tokens
 from server.ipc.descriptions import EngineOptions
@@ -28,11 +28,16 @@ from server.ipc.messages import (
 )
 
 
-class Encoding:
+class EncoderEngine:
     """The `Encode` requests of one model. sentence: how it makes one vector of a text; the mean without it."""
 
     def __init__(
-        self, name: str, runner: Runner, limits: Limits, options: EngineOptions, sentence: SentenceHead | None = None
+        self,
+        name: str,
+        runner: Runner,
+        limits: ModelLimits,
+        options: EngineOptions,
+        sentence: SentenceHead | None = None,
     ) -> None:
         self.name = name
         self.runner = runner
@@ -46,7 +51,7 @@ class Encoding:
     def has_work(self) -> bool:
         return len(self.queue) > 0
 
-    def add(self, message: Encode, events: Events) -> list[EncodeRequest]:
+    def add(self, message: Encode, events: EngineEvents) -> list[EncodeRequest]:
         """Queue the texts. Returns the request if it waits; one that can never run has failed already."""
         request = EncodeRequest(message, message.model if message.model != self.name else "")
         code, reason = self._refusal(message)
@@ -74,7 +79,7 @@ class Encoding:
             return "engine_error", "words to fill in are asked for that do not exist"
         return "engine_error", ""
 
-    def step(self, events: Events, is_shared: bool = False) -> StepTiming | None:
+    def step(self, events: EngineEvents, is_shared: bool = False) -> StepTiming | None:
         """Encode some texts if any wait; fewer when the device is shared with requests that decode.
 
         Raises StepFailed, its requests already told.
@@ -104,7 +109,7 @@ class Encoding:
         return StepTiming(self.name, "encode", time.monotonic() - started, len(texts), tokens)
 
     @torch.inference_mode()
-    def _run(self, texts: list[Text]) -> list[Readout]:
+    def _run(self, texts: list[Text]) -> list[EncoderOutput]:
         """What each text was asked for."""
         asked = [(request.message, request.message.items[index]) for request, index in texts]
         batch = self.runner.encoder_batch(
@@ -112,13 +117,13 @@ class Encoding:
             [item.token_type_ids for _, item in asked],
             [request.adapter for request, _ in texts],
         )
-        return read_out(self.runner.model, self.sentence, asked, batch)
+        return encoder_outputs(self.runner.model, self.sentence, asked, batch)
 
     def finish(
         self,
         request: EncodeRequest,
         reason: Literal["abort", "timeout", "engine_error"],
-        events: Events,
+        events: EngineEvents,
         message: str = "",
     ) -> None:
         """End a request that is not answered in full; what comes second does nothing."""

@@ -11,9 +11,9 @@ import pytest
 
 from server.engine.block_manager import BlockManager
 from server.engine.block_tables import BlockTables
-from server.engine.pace import LEAST_TOKENS, Pace
+from server.engine.prefill_budget import MIN_PREFILL_TOKENS, PrefillBudget
 from server.engine.scheduler import Schedule, Scheduler
-from server.engine.sequence import Request
+from server.engine.sequence import SequenceGroup
 from tests.ipc.one_row import one_row
 
 
@@ -22,9 +22,9 @@ def seconds(decode_tokens: int, added_tokens: int) -> float:
 
 
 @pytest.fixture
-def pace() -> Pace:
+def pace() -> PrefillBudget:
     """One that has seen steps of all kinds."""
-    one = Pace()
+    one = PrefillBudget()
     for rows in (1, 2, 4, 8, 16, 32):
         for _ in range(20):
             one.observe(rows, 0, seconds(rows, 0))
@@ -34,52 +34,52 @@ def pace() -> Pace:
 
 
 def test_nothing_is_known_before_steps_of_both_kinds(pace):
-    new = Pace()
+    new = PrefillBudget()
     new.observe(0, 50, 20.0)
-    assert new.tokens_to_add(1, 0, 1, 1) is None
+    assert new.max_prefill_tokens(1, 0, 1, 1) is None
     new.observe(1, 0, 8.0)
-    assert new.tokens_to_add(1, 0, 1, 1) is None
+    assert new.max_prefill_tokens(1, 0, 1, 1) is None
     new.observe(0, 100, 58.0)
-    assert new.tokens_to_add(1, 0, 1, 1) == LEAST_TOKENS
-    assert pace.tokens_to_add(1, 0, 1, 1) is not None
+    assert new.max_prefill_tokens(1, 0, 1, 1) == MIN_PREFILL_TOKENS
+    assert pace.max_prefill_tokens(1, 0, 1, 1) is not None
 
 
 @pytest.mark.parametrize("rows", [1, 16, 32])
 def test_a_newcomer_makes_the_step_of_settled_ones_longer_by_three_quarters(pace, rows):
-    room = pace.tokens_to_add(rows, 0, 1, rows)
-    longest = max(1.75 * seconds(rows, 0), seconds(rows, LEAST_TOKENS))
+    room = pace.max_prefill_tokens(rows, 0, 1, rows)
+    longest = max(1.75 * seconds(rows, 0), seconds(rows, MIN_PREFILL_TOKENS))
     assert seconds(rows, room) == pytest.approx(longest, abs=0.5)
 
 
 def test_a_token_that_is_dear_leaves_less_room_and_never_none(pace):
-    before = pace.tokens_to_add(32, 0, 1, 32)
+    before = pace.max_prefill_tokens(32, 0, 1, 32)
     for _ in range(50):
         pace.observe(32, 200, seconds(32, 0) + 200 * 0.6)
-    assert before > pace.tokens_to_add(32, 0, 1, 32) > LEAST_TOKENS
+    assert before > pace.max_prefill_tokens(32, 0, 1, 32) > MIN_PREFILL_TOKENS
     for _ in range(50):
         pace.observe(32, 200, seconds(32, 0) + 200 * 5.0)
-    assert pace.tokens_to_add(32, 0, 1, 32) == LEAST_TOKENS
+    assert pace.max_prefill_tokens(32, 0, 1, 32) == MIN_PREFILL_TOKENS
 
 
 def test_a_step_that_was_held_up_changes_little(pace):
-    before = pace.tokens_to_add(16, 0, 1, 16)
+    before = pace.max_prefill_tokens(16, 0, 1, 16)
     pace.observe(16, 0, 1000 * seconds(16, 0))
-    assert pace.tokens_to_add(16, 0, 1, 16) <= 1.3 * before
+    assert pace.max_prefill_tokens(16, 0, 1, 16) <= 1.3 * before
 
 
 def test_many_newcomers_outweigh_few_settled_ones(pace):
-    one = pace.tokens_to_add(16, 0, 1, 16)
-    assert pace.tokens_to_add(16, 0, 16, 16) == one
-    assert pace.tokens_to_add(16, 0, 160, 16) == pytest.approx(10 * one, rel=0.05)
+    one = pace.max_prefill_tokens(16, 0, 1, 16)
+    assert pace.max_prefill_tokens(16, 0, 16, 16) == one
+    assert pace.max_prefill_tokens(16, 0, 160, 16) == pytest.approx(10 * one, rel=0.05)
 
 
 def test_beginners_wait_as_long_as_their_own_beginning_took(pace):
     """Those that came with them, and were a moment late, are no more than they."""
     pace.observe(0, 240, seconds(8, 240))
-    assert pace.tokens_to_add(0, 8, 8, 8) == pytest.approx(256, abs=10)
-    assert pace.tokens_to_add(0, 8, 24, 8) == pytest.approx(3 * 256, abs=30)
+    assert pace.max_prefill_tokens(0, 8, 8, 8) == pytest.approx(256, abs=10)
+    assert pace.max_prefill_tokens(0, 8, 24, 8) == pytest.approx(3 * 256, abs=30)
     # One that has settled is not to wait for eight.
-    assert pace.tokens_to_add(1, 8, 1, 9) < 30
+    assert pace.max_prefill_tokens(1, 8, 1, 9) < 30
 
 
 class Line:
@@ -97,18 +97,18 @@ class Line:
         for _ in range(count):
             source = [5] * self.lengths.randint(8, 60)
             message = one_row(self.count, "m", source, [1], max_new_tokens=self.new_tokens)
-            self.scheduler.add(Request(message, message.rows[0], True, 0.0))
+            self.scheduler.add(SequenceGroup(message, message.rows[0], True, 0.0))
             self.count += 1
 
     def step(self) -> bool:
         schedule = self.scheduler.schedule()
         if schedule is None:
             return False
-        took = seconds(schedule.num_decode_tokens, schedule.num_added_tokens)
+        took = seconds(schedule.num_decode_tokens, schedule.num_prefill_tokens)
         self.steps.append(schedule)
         self.seconds.append(took)
-        self.scheduler.pace.observe(schedule.num_decode_tokens, schedule.num_added_tokens, took)
-        ready = [row.request for row in schedule.rows if row.needs_logits]
+        self.scheduler.prefill_budget.observe(schedule.num_decode_tokens, schedule.num_prefill_tokens, took)
+        ready = [row.group for row in schedule.rows if row.needs_logits]
         self.scheduler.computed(schedule)
         for request in ready:
             self.scheduler.append(request, [7])
@@ -137,7 +137,7 @@ def test_a_burst_that_comes_in_two_parts_takes_nearly_as_few_steps(first):
 
 
 def test_without_a_pace_the_same_burst_takes_many_steps(monkeypatch):
-    monkeypatch.setattr(Pace, "tokens_to_add", lambda *args: None)
+    monkeypatch.setattr(PrefillBudget, "max_prefill_tokens", lambda *args: None)
     line = Line(32)
     line.add(8)
     line.step()

@@ -18,11 +18,11 @@ import torch
 from llguidance import LLParserLimits
 from transformers import LogitsProcessor
 
-from server.engine import constraint, logits_processors
-from server.engine.constraint import CACHED_GRAMMARS, Constraint, Formats
+from server.engine import grammar_masks, logits_processors
+from server.engine.grammar_masks import CACHED_GRAMMARS, GrammarMasks, GrammarState
 from server.ipc.messages import Vocabulary
 from server.operations.grammar import JsonFormat, assemble, source_of
-from tests.engine.formats import (
+from tests.engine.grammars import (
     CHOICES,
     END,
     PATTERNS,
@@ -123,21 +123,21 @@ def test_without_the_mask_hardly_an_answer_is_valid(control, monkeypatch):
 def test_the_mask_is_exact():
     """Against every token tried one by one: what keeps the text the beginning of a choice, and nothing else."""
     choices = ["a", "ab", "the cat", " the dog", "日本", "日", '{"name": 1}', "}"]
-    formats = Formats(TOKENS, VOCAB)
+    formats = GrammarMasks(TOKENS, VOCAB)
     texts = {choice.encode()[:n] for choice in choices for n in range(len(choice.encode()) + 1)}
     seen = set()
-    stack = [(Constraint(choice_grammar(choices), 0), [], b"")]
+    stack = [(GrammarState(choice_grammar(choices), 0), [], b"")]
     while stack:
-        constraint, tokens, text = stack.pop()
-        formats.start([(constraint, tokens, [END], [5])]).wait()
-        bits = {i for i in range(VOCAB) if constraint.bits[i // 32] >> (i % 32) & 1}
+        grammar_state, tokens, text = stack.pop()
+        formats.start([(grammar_state, tokens, [END], [5])]).wait()
+        bits = {i for i in range(VOCAB) if grammar_state.bits[i // 32] >> (i % 32) & 1}
         fitting = {i for i, token in enumerate(TOKENS) if token and text + token in texts and i != END}
         is_whole = text in {choice.encode() for choice in choices}
         assert bits == fitting | ({END, 5} if is_whole else set()), text
-        assert (constraint.accepts, constraint.is_complete) == (is_whole, is_whole and not fitting)
+        assert (grammar_state.accepts, grammar_state.is_complete) == (is_whole, is_whole and not fitting)
         if text not in seen:
             seen.add(text)
-            stack += [(constraint.fork(), [*tokens, token], text + TOKENS[token]) for token in fitting]
+            stack += [(grammar_state.fork(), [*tokens, token], text + TOKENS[token]) for token in fitting]
     assert seen == texts, "the walk goes everywhere"
 
 
@@ -145,8 +145,8 @@ def test_the_mask_is_exact():
 def test_the_vocabulary_may_be_longer_or_shorter_than_the_logits(vocab_size):
     """And two tokens may be spelled alike: both are allowed, as far as they have a logit."""
     tokens = [b"", b"a", b"b", b"a", b"", *[b"c"] * 40, b"a"]
-    one = Constraint(choice_grammar(["a", "ab"]), 0)
-    formats = Formats(tokens, vocab_size)
+    one = GrammarState(choice_grammar(["a", "ab"]), 0)
+    formats = GrammarMasks(tokens, vocab_size)
     formats.start([(one, [], [0], [])]).wait()
     bits = np.unpackbits(one.bits.view(np.uint8), bitorder="little")
     assert np.flatnonzero(bits).tolist() == [i for i in (1, 3, 45) if i < vocab_size]
@@ -217,7 +217,7 @@ def test_beams_equal_transformers_with_a_mask_made_by_trying(pairs, name, varian
     if settings.get("forced_eos_token_id") == "end":
         settings["forced_eos_token_id"] = pair.ends[0]
     engine = pair.engine()
-    engine.teach(Vocabulary(name, LETTERS))
+    engine.set_vocabulary(Vocabulary(name, LETTERS))
     prompts = random_ids(97, [1, 5, 11], seed=8)
     texts = ["".join(chooser.choices("abc", k=chooser.randint(4, 9))) for _ in range(12 * len(prompts))]
     wanted = [sorted(set(texts[i :: len(prompts)])) for i in range(len(prompts))]
@@ -288,7 +288,7 @@ def test_raw_logprobs_are_told_beside_a_grammar():
 
 
 def test_a_grammar_that_grows_too_complex_fails_alone_and_is_forgotten(monkeypatch):
-    monkeypatch.setattr(constraint, "LIMITS", LLParserLimits(max_lexer_states=200, verbose_errors=False))
+    monkeypatch.setattr(grammar_masks, "LIMITS", LLParserLimits(max_lexer_states=200, verbose_errors=False))
     others = [throw(i, choice_grammar(["yes", "no"])) for i in range(1, 5)] + [throw(5, "", max_new_tokens=9)]
     alone = run(dice_engine(), others)
     engine = dice_engine()
@@ -302,7 +302,7 @@ def test_a_grammar_that_grows_too_complex_fails_alone_and_is_forgotten(monkeypat
 
 def test_what_the_vocabulary_cannot_spell_fails_alone():
     engine = dice_engine()
-    engine.teach(Vocabulary("dice", [b"", b"", b"", b"a", b"b"]))
+    engine.set_vocabulary(Vocabulary("dice", [b"", b"", b"", b"a", b"b"]))
     requests = [throw(0, choice_grammar(["abc"])), throw(1, choice_grammar(["ab"])), throw(2, choice_grammar(["c"]))]
     requests += [throw(3, choice_grammar(["abc", "ab"]), num_beams=2, do_sample=False)]
     results = run(engine, requests)
@@ -312,7 +312,7 @@ def test_what_the_vocabulary_cannot_spell_fails_alone():
 
 def test_a_grammar_before_the_vocabulary_is_an_error_of_ours():
     engine = dice_engine()
-    engine.models["dice"].generation.formats = None
+    engine.models["dice"].generation.grammar_masks = None
     assert run(engine, [throw(0, choice_grammar(["a"]))]).failed[0].code == "engine_error"
 
 

@@ -15,11 +15,11 @@ from models.batch import AudioBatch
 from models.kv_cache import KVCache
 from models.layers.log_mel import HOP_SAMPLES, WINDOW_SAMPLES, LogMel
 from server.engine.encode_queue import Text
-from server.engine.encoding import Encoding
-from server.engine.limits import Limits
-from server.engine.readout import Readout
-from server.engine.runner import Model, Runner, named
-from server.engine.sequence import Request
+from server.engine.encoder_engine import EncoderEngine
+from server.engine.encoder_outputs import EncoderOutput
+from server.engine.model_limits import ModelLimits
+from server.engine.runner import Runner, TransformerProtocol, named
+from server.engine.sequence import SequenceGroup
 from server.ipc.descriptions import EngineOptions
 from server.ipc.messages import (
     Encode,
@@ -33,26 +33,26 @@ from server.ipc.params import GenerationParams
 _FLOAT_BYTES = 4
 
 
-class SoundRunner(Runner):
+class AudioRunner(Runner):
     """Like `Runner`, for sources that are frames of sound. num_mels: numbers in a frame."""
 
     def __init__(
-        self, model: Model, device: torch.device, self_cache: KVCache, cross_cache: KVCache, num_mels: int
+        self, model: TransformerProtocol, device: torch.device, self_cache: KVCache, cross_cache: KVCache, num_mels: int
     ) -> None:
         super().__init__(model, device, self_cache, cross_cache)
         self.num_mels = num_mels
 
-    def source_batch(self, requests: Sequence[Request]) -> AudioBatch:
+    def source_batch(self, groups: Sequence[SequenceGroup]) -> AudioBatch:
         """Pack whole recordings, or windows of longer ones."""
-        frames = [_floats(request.source_frames).view(-1, self.num_mels) for request in requests]
-        adapters = named([request.adapter for request in requests])
+        frames = [_floats(group.source_frames).view(-1, self.num_mels) for group in groups]
+        adapters = named([group.adapter for group in groups])
         return AudioBatch(torch.cat(frames).to(self.device), tuple(len(one) for one in frames), adapters)
 
 
-class Hearing(Encoding):
+class LogMelEngine(EncoderEngine):
     """The `log_mel` requests of one model: no encoder runs, a piece of sound becomes its frames."""
 
-    def __init__(self, name: str, runner: Runner, limits: Limits, options: EngineOptions, num_mels: int) -> None:
+    def __init__(self, name: str, runner: Runner, limits: ModelLimits, options: EngineOptions, num_mels: int) -> None:
         super().__init__(name, runner, limits, options)
         self._log_mel = LogMel(num_mels)
 
@@ -70,12 +70,12 @@ class Hearing(Encoding):
         return "engine_error", ""
 
     @torch.inference_mode()
-    def _run(self, texts: list[Text]) -> list[Readout]:
+    def _run(self, texts: list[Text]) -> list[EncoderOutput]:
         sounds = [_floats(request.message.items[index].samples).to(self.runner.device) for request, index in texts]
-        return [Readout(self._log_mel(sound).cpu().numpy()) for sound in sounds]
+        return [EncoderOutput(self._log_mel(sound).cpu().numpy()) for sound in sounds]
 
 
-def rehearsal(name: str, request_id: int, limits: Limits, start: list[int]) -> tuple[Generate, Encode]:
+def warm_up_messages(name: str, request_id: int, limits: ModelLimits, start: list[int]) -> tuple[Generate, Encode]:
     """Silence, for a model to warm up on. Takes the ids `request_id` and `request_id - 1`."""
     params = GenerationParams(do_sample=True, top_k=5)
     sound = EncodeItem([], samples=bytes(_FLOAT_BYTES * WINDOW_SAMPLES))

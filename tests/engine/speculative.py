@@ -13,7 +13,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from server.engine.engine import Engine, ModelEngine
-from server.engine.loading import Loaded, build
+from server.engine.loading import LoadedCheckpoint, build
 from server.engine.speculation import find_drafts, make_drafter
 from server.ipc.descriptions import EngineOptions, Speculation
 from server.ipc.messages import Vocabulary
@@ -21,7 +21,7 @@ from tests.engine.harness import PRINTABLE, Pair
 from tests.parity.checkpoints import load
 
 
-def speculating(pair: Pair, draft: Loaded | None = None, **options) -> Engine:
+def speculating(pair: Pair, draft: LoadedCheckpoint | None = None, **options) -> Engine:
     """Like `Pair.engine`; draft: the draft model, None for n-grams."""
     settings = EngineOptions(**{"block_size": 4, "kv_cache_bytes": 1 << 22, **options})
     way = Speculation(draft_directory="somewhere") if draft is not None else Speculation()
@@ -30,11 +30,11 @@ def speculating(pair: Pair, draft: Loaded | None = None, **options) -> Engine:
     share, drafter = make_drafter(target, drafts.get(pair.name), settings, settings.kv_cache_bytes)
     model: ModelEngine = build(target, settings, share, drafter)[0]
     made = Engine({pair.name: model}, target.device)
-    made.teach(Vocabulary(pair.name, PRINTABLE))
+    made.set_vocabulary(Vocabulary(pair.name, PRINTABLE))
     return made
 
 
-def shaken(loaded: Loaded, strength: float = 0.05) -> Loaded:
+def shaken(loaded: LoadedCheckpoint, strength: float = 0.05) -> LoadedCheckpoint:
     """A copy that is often right: every weight of the checkpoint is off by a little."""
     generator = torch.Generator().manual_seed(5)
     with TemporaryDirectory() as directory:
@@ -60,7 +60,7 @@ def believing(choose):
     def gullible(logits, places, seen):
         tokens, possible = choose(logits, places, seen)
         for index, (place, after) in enumerate(pairwise(places)):
-            if after.request is place.request:
+            if after.group is place.group:
                 tokens[index] = after.tokens[-1]
         return tokens, possible
 

@@ -6,7 +6,7 @@ in docs/decisions/0026-bursts.md.
 
 from __future__ import annotations
 
-LEAST_TOKENS = 16
+MIN_PREFILL_TOKENS = 16
 """What may always be added, so that a long prompt gets on wherever steps are short and tokens dear."""
 _ADDED_SHARE = 0.75
 """How much longer than it would be a step may get for settled ones: with what else holds steps up, less than thrice."""
@@ -16,7 +16,7 @@ _REMEMBERED_TOKENS = 2048
 """Of so many added tokens is the cost of one the mean, more or less."""
 
 
-class Pace:
+class PrefillBudget:
     """Estimates of one model: a step of so many tokens of decoding rows, and a token that is added to it. Seconds."""
 
     def __init__(self) -> None:
@@ -39,7 +39,7 @@ class Pace:
             self._added_tokens = keep * self._added_tokens + added_tokens
             self._added_seconds = keep * self._added_seconds + over
 
-    def tokens_to_add(self, settled: int, beginners: int, newcomers: int, decode_tokens: int) -> int | None:
+    def max_prefill_tokens(self, settled: int, beginners: int, newcomers: int, decode_tokens: int) -> int | None:
         """How many tokens the next step may take in besides `decode_tokens`; None where nothing was measured yet.
 
         settled: requests that decode and have had two tokens or more. beginners: those that have had one. newcomers:
@@ -53,7 +53,7 @@ class Pace:
         if beginners:
             bounds.append(max(own, self._last) * max(newcomers / beginners, 1.0))
         each = self._added_seconds / self._added_tokens
-        return max(int(min(bounds, default=0.0) / max(each, 1e-9)), LEAST_TOKENS)
+        return max(int(min(bounds, default=0.0) / max(each, 1e-9)), MIN_PREFILL_TOKENS)
 
     def _decode_seconds(self, tokens: int) -> float:
         """Of about so many, or of the number nearest to it that was ever seen."""

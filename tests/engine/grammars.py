@@ -10,13 +10,13 @@ from models.scoring import Scoring
 from server.engine.block_manager import BlockManager
 from server.engine.block_tables import BlockTables
 from server.engine.engine import Engine, ModelEngine
-from server.engine.generation import Generation
-from server.engine.limits import Limits
+from server.engine.generation_engine import GenerationEngine
 from server.engine.logits import Logits
+from server.engine.model_limits import ModelLimits
 from server.engine.scheduler import Schedule, Scheduler
 from server.ipc.messages import Generate, Vocabulary
 from server.operations.grammar import ChoiceFormat, JsonFormat, RegexFormat, assemble, source_of
-from tests.engine.thrown import Thrown
+from tests.engine.stored_logits import StoredLogits
 from tests.ipc.one_row import one_row
 
 END = 1
@@ -117,7 +117,7 @@ class Dice:
     """A runner: in place of hidden states normal logits, the same for the same tokens. What closes is likelier."""
 
     def __init__(self, seed: int) -> None:
-        self.model = Thrown()
+        self.model = StoredLogits()
         self.logits = Logits(self.model, VOCAB, torch.device("cpu"))
         self.seed = seed
         self.closing = [i for i, token in enumerate(TOKENS) if token in (b'"', b"}", b"]", b"\n")] + [END]
@@ -141,9 +141,9 @@ class Dice:
 def dice_engine(seed: int = 0, blocks: int = 4096) -> Engine:
     """A decoder that throws dice, its vocabulary known."""
     scheduler = Scheduler(BlockTables(BlockManager(blocks, 8), None), 512, 64)
-    generation = Generation("dice", scheduler, Dice(seed), Limits(VOCAB, 1024))
+    generation = GenerationEngine("dice", scheduler, Dice(seed), ModelLimits(VOCAB, 1024))
     engine = Engine({"dice": ModelEngine("dice", generation)}, torch.device("cpu"))
-    engine.teach(Vocabulary("dice", TOKENS))
+    engine.set_vocabulary(Vocabulary("dice", TOKENS))
     return engine
 
 

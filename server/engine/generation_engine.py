@@ -1,0 +1,373 @@
+"""One generating model in the engine: runs its steps, and its sequence groups from `add` to `finish`.
+
+Times are seconds of time.monotonic().
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from typing import Literal
+
+import torch
+from msgspec.structs import replace
+
+from server.engine.beam_search import Beam
+from server.engine.drafts import Drafter
+from server.engine.events import NOT_FINITE, STEP_FAILED, TIMED_OUT, EngineEvents, StepFailed
+from server.engine.grammar_masks import GrammarMasks, PendingMasks, fork
+from server.engine.model_limits import ModelLimits
+from server.engine.prompt_scores import score_prompts
+from server.engine.runner import Runner
+from server.engine.scheduler import Schedule, Scheduler
+from server.engine.selection import Selection, scoring, select
+from server.engine.sequence import SequenceGroup, SequenceStatus
+from server.engine.stop_texts import StopTexts
+from server.ipc.messages import (
+    Failed,
+    Finished,
+    FinishReason,
+    Generate,
+    GenerateRow,
+    Hypothesis,
+    PromptScored,
+    StepTiming,
+    Tokens,
+)
+
+log = logging.getLogger("triptych.engine")
+
+ATTENTION_FAILED = "the attention of the answer could not be computed"
+
+
+class GenerationEngine:
+    """The sequence groups of one model. drafter: proposes draft tokens, or None without speculative decoding."""
+
+    def __init__(
+        self, name: str, scheduler: Scheduler, runner: Runner, limits: ModelLimits, drafter: Drafter | None = None
+    ) -> None:
+        self.name = name
+        self.scheduler = scheduler
+        self.runner = runner
+        self.limits = limits
+        self.drafter = drafter
+        self.num_drafted_tokens = 0
+        self.num_accepted_tokens = 0
+        self.is_encoder_decoder = scheduler.blocks.cross_pool is not None
+        self.grammar_masks: GrammarMasks | None = None
+        self.token_bytes: list[bytes] = []
+        self._beam_lags: list[int] = []
+
+    @property
+    def has_work(self) -> bool:
+        return bool(self.scheduler.waiting or self.scheduler.running)
+
+    def set_vocabulary(self, tokens: list[bytes]) -> None:
+        """Set the bytes of each token, by id. Needed for grammars, and for stop strings with beams."""
+        self.grammar_masks = GrammarMasks(tokens, self.limits.vocab_size)
+        self.token_bytes = tokens
+
+    def add(self, message: Generate, events: EngineEvents, now: float) -> list[SequenceGroup]:
+        """Queue the rows of a message. Returns the queued groups; rows that can never run fail at once."""
+        invalid = self._invalid_reason(message)
+        if invalid is not None:
+            events.failed += [Failed(row.request_id, "engine_error", invalid) for row in message.rows]
+            return []
+        groups = [self._add_row(message, row, events, now) for row in message.rows]
+        return [group for group in groups if group is not None]
+
+    def _add_row(self, message: Generate, row: GenerateRow, events: EngineEvents, now: float) -> SequenceGroup | None:
+        num_source_tokens = self.limits.source_tokens if message.frames else None
+        adapter = message.model if message.model != self.name else ""
+        group = SequenceGroup(message, row, self.is_encoder_decoder, now, num_source_tokens, adapter)
+        too_large = self._over_limit(group) or self.scheduler.refusal(group)
+        if too_large is not None:
+            events.failed.append(Failed(group.request_id, "request_too_large", too_large))
+            return None
+        if group.beams is not None and message.params.stop_texts:
+            group.beams.stop_texts = StopTexts(self.token_bytes, message.params.stop_texts, row.text_drops_space)
+        self.scheduler.add(group)
+        if row.max_new_tokens == 0:
+            self.finish(group, "length", events)
+            return None
+        return group
+
+    def _invalid_reason(self, message: Generate) -> str | None:
+        """Why a message is invalid, or None. The HTTP process checks all of it too; an invalid id crashes a GPU."""
+        params = message.params
+        if len(message.frames) != self.limits.frame_bytes:
+            return (
+                f"the source has {len(message.frames)} bytes of audio frames; the model takes {self.limits.frame_bytes}"
+            )
+        if not message.frames and not all(0 <= row.prompt < len(message.prompts) for row in message.rows):
+            return f"a row refers to a prompt that is not among the {len(message.prompts)} prompts"
+        if not all(message.prompts) or (self.is_encoder_decoder and not all(r.decoder_token_ids for r in message.rows)):
+            return "a prompt or decoder start is empty"
+        vocab = self.limits.source_vocab_size if self.is_encoder_decoder else self.limits.vocab_size
+        if any(min(prompt) < 0 or max(prompt) >= vocab for prompt in message.prompts):
+            return f"a token id is outside the vocabulary of {vocab}"
+        ids = [token for row in message.rows for token in row.decoder_token_ids]
+        ids += [*params.suppress_token_ids, *params.end_token_ids, *params.stop_token_ids]
+        ids += [*params.allowed_token_ids, *params.logit_bias, *params.begin_suppress_token_ids]
+        if params.timestamps is not None:
+            ids += [params.timestamps.first_id - 1, params.timestamps.first_id]
+            if not params.end_token_ids:
+                return "timestamps need an end token"
+        ids += [token for token in (params.forced_bos_token_id, params.forced_eos_token_id) if token is not None]
+        ids += [token for word in params.bad_words_ids for token in word]
+        if ids and (min(ids) < 0 or max(ids) >= self.limits.vocab_size):
+            return f"a token id is outside the vocabulary of {self.limits.vocab_size}"
+        if params.num_beams > 1 and params.do_sample:
+            return "beam search cannot be sampled"
+        if params.num_beams % params.num_beam_groups:
+            return "num_beams is not a multiple of num_beam_groups"
+        if params.attention and (not self.is_encoder_decoder or message.frames):
+            return "attention needs a source text"
+        if self.is_encoder_decoder and any(row.prompt_logprobs for row in message.rows):
+            return "log-probabilities of a source text are not available; they need a decoder-only model"
+        if (params.grammar or params.stop_texts) and self.grammar_masks is None:
+            return "a grammar or stop string was sent before the vocabulary"
+        if params.stop_texts and params.num_beams == 1:
+            return "stop strings are for beam search"
+        if not all(params.bad_words_ids):
+            return "a bad word is empty"
+        return None
+
+    def _over_limit(self, group: SequenceGroup) -> str | None:
+        tokens = group.num_prompt_tokens + group.max_new_tokens
+        if tokens > self.limits.context_tokens:
+            return f"{tokens} tokens (prompt and new ones) exceed the context of {self.limits.context_tokens}"
+        source = group.num_source_tokens
+        if source > self.limits.source_tokens:
+            return f"a source of {source} tokens exceeds the limit of {self.limits.source_tokens}"
+        return None
+
+    # --------------------------------------------------------------------------------------------------- a step
+
+    @torch.inference_mode()
+    def step(self, events: EngineEvents) -> StepTiming | None:
+        """Run one step if there is work. Raises StepFailed after its groups were ended with `engine_error`."""
+        started = time.monotonic()
+        if self.drafter is not None:
+            self._propose_drafts(self.drafter)
+        schedule = self.scheduler.schedule()
+        if schedule is None:
+            return None
+        phase, num_rows, num_tokens = schedule.phase, len(schedule.rows), schedule.num_tokens
+        num_decoding, num_prefill = schedule.num_decode_tokens, schedule.num_prefill_tokens
+        groups = schedule.groups
+        for group in groups:
+            if group.first_scheduled is None:
+                group.first_scheduled = started
+        try:
+            mask_wait_seconds = self._run(schedule, events)
+        except Exception as error:
+            for group in groups:
+                self.finish(group, "engine_error", events, STEP_FAILED)
+            raise StepFailed from error
+        seconds = time.monotonic() - started
+        self.scheduler.prefill_budget.observe(num_decoding, num_prefill, seconds)
+        lags, self._beam_lags = self._beam_lags, []
+        return StepTiming(
+            self.name,
+            phase,
+            seconds,
+            num_rows,
+            num_tokens,
+            mask_wait_seconds=mask_wait_seconds,
+            beam_lag_tokens=lags,
+        )
+
+    def _propose_drafts(self, drafter: Drafter) -> None:
+        """Draft tokens for the groups that decode in this step. If drafting fails, they decode without drafts."""
+        ready = [group for group in self.scheduler.running if group.accepts_drafts and group.is_ready_to_decode]
+        try:
+            drafter.propose(ready)
+        except Exception:
+            log.exception("drafting for %s failed; these requests continue without drafts", self.name)
+            for group in ready:
+                group.accepts_drafts = False
+                group.sequences[0].draft = []
+                drafter.forget(group)
+
+    def _run(self, schedule: Schedule, events: EngineEvents) -> float | None:
+        """Compute the step and record its events.
+
+        Returns the seconds spent waiting for grammar masks after the forward pass, or None without grammars.
+        """
+        self.runner.clear(*self.scheduler.blocks.take_blocks_to_clear())
+        ready = list(dict.fromkeys(row.group for row in schedule.rows if row.needs_logits))
+        pending_masks = self._start_masks(ready)
+        scored = None if schedule.scores_prompts else scoring(self.runner.logits, ready)
+        needed, hidden = self.runner.run(schedule, scored)
+        scored_groups, failed = score_prompts(schedule.rows, hidden, self.runner.logits)
+        self.scheduler.computed(schedule)
+        events.prompts += [PromptScored(group.request_id, group.prompt_logprobs) for group in scored_groups]
+        for group in failed:
+            self.finish(group, "engine_error", events, NOT_FINITE)
+        mask_wait_seconds = None
+        if pending_masks is not None:
+            mask_wait_seconds = pending_masks.wait()
+            self._fail_without_grammar_token(ready, events)
+        if not ready:
+            return mask_wait_seconds
+        selections = select(needed, self.runner.logits, ready, scored)
+        now = time.monotonic()
+        for selection in selections:
+            if selection.group.status is SequenceStatus.FINISHED:
+                continue
+            if selection.failed:
+                self.finish(selection.group, "engine_error", events, NOT_FINITE)
+                continue
+            if selection.retry_without_draft:
+                self.scheduler.retry_without_draft(selection.group)
+            elif selection.no_token_left:
+                self.finish(selection.group, "stop" if selection.group.is_complete else "length", events)
+            else:
+                if selection.group.first_token is None:
+                    selection.group.first_token = now
+                if selection.parents is None:
+                    self._append(selection, events)
+                else:
+                    self.scheduler.blocks.publish(selection.group)
+                    self._advance(selection.group, selection.parents, events)
+        return mask_wait_seconds
+
+    def _start_masks(self, ready: list[SequenceGroup]) -> PendingMasks | None:
+        """Start the grammar masks of the sequences that get a token in this step. None without grammars."""
+        rows = [
+            (grammar_state, row.tokens, group.params.end_token_ids, group.params.stop_token_ids)
+            for group in ready
+            if group.grammar_states
+            for row, grammar_state in zip(group.sequences, group.grammar_states, strict=True)
+            if len(row.tokens) >= grammar_state.num_consumed
+        ]
+        return self.grammar_masks.start(rows) if self.grammar_masks is not None and rows else None
+
+    def _fail_without_grammar_token(self, ready: list[SequenceGroup], events: EngineEvents) -> None:
+        """End groups whose grammar allows no next token or is too complex. Other groups are not affected."""
+        for group in ready:
+            finished = group.beams is not None and bool(group.beams.finished)
+            failures = [grammar_state.failure for grammar_state in group.grammar_states]
+            if failures and all(failures) and not finished:
+                self.finish(group, "invalid_format", events, failures[0])
+
+    def _append(self, selection: Selection, events: EngineEvents) -> None:
+        group = selection.group
+        ends = (index + 1 for index, token in enumerate(selection.tokens) if token in group.end_ids)
+        count = next(ends, len(selection.tokens))
+        tokens, logprobs = selection.tokens[:count], selection.logprobs[:count]
+        self.num_drafted_tokens += len(group.sequences[0].draft)
+        self.num_accepted_tokens += count - 1
+        self.scheduler.append(group, tokens)
+        group.logprobs += logprobs
+        events.tokens.append(Tokens(group.request_id, tokens, logprobs or None, group.cached_tokens or 0))
+        if tokens[-1] in group.end_ids:
+            self.finish(group, "stop", events)
+        elif group.num_generated >= group.max_new_tokens:
+            self.finish(group, "length", events)
+        else:
+            self._restart_if_outgrown(group)
+
+    def _advance(self, group: SequenceGroup, parents: list[int], events: EngineEvents) -> None:
+        beams = group.beams
+        assert beams is not None
+        if group.params.stream:
+            agreed = beams.agreed_prefix()
+            fresh = agreed[group.num_reported_tokens :]
+            if fresh:
+                logprobs = beams.agreed_logprobs()[group.num_reported_tokens :] if group.params.logprobs else None
+                events.tokens.append(Tokens(group.request_id, fresh, logprobs, group.cached_tokens or 0))
+                group.num_reported_tokens = len(agreed)
+            if not beams.done:
+                self._beam_lags.append(beams.length - len(agreed))
+        if beams.done:
+            self.finish(group, "length", events)
+        else:
+            self.scheduler.blocks.fork(group, parents)
+            if group.grammar_states:
+                possible = [beam.is_possible for beam in beams.running]
+                group.grammar_states = fork(group.grammar_states, parents, possible)
+            self._restart_if_outgrown(group)
+
+    def _restart_if_outgrown(self, group: SequenceGroup) -> None:
+        """Recompute a group whose text has outgrown the length for which its rotary embeddings were computed."""
+        limit = self.limits.restart_tokens
+        if limit is not None and group.rope_length <= limit < group.num_tokens:
+            self.scheduler.restart(group)
+
+    # --------------------------------------------------------------------------------------------------- the end
+
+    def finish(
+        self,
+        group: SequenceGroup,
+        reason: FinishReason | Literal["abort", "engine_error", "invalid_format"],
+        events: EngineEvents,
+        message: str = "",
+    ) -> None:
+        """End a group and free its blocks. The only way a group ends; a second call does nothing.
+
+        reason: `abort` records no event; `engine_error` and `invalid_format` record a failure with `message`; the
+            others record the result.
+        """
+        if group.status is SequenceStatus.FINISHED:
+            return
+        self.scheduler.remove(group, corrupt=reason == "engine_error")
+        if self.drafter is not None:
+            self.drafter.forget(group)
+        if reason == "abort":
+            return
+        if reason == "engine_error" or reason == "invalid_format":
+            events.failed.append(Failed(group.request_id, reason, message))
+        elif reason == "timeout" and group.first_token is None:
+            events.failed.append(Failed(group.request_id, "timeout", TIMED_OUT))
+        else:
+            self._report_end(group, reason, events)
+
+    def _report_end(self, group: SequenceGroup, reason: FinishReason, events: EngineEvents) -> None:
+        """Record the result, with attention weights if requested. An error in computing these fails this group only."""
+        hypotheses = _hypotheses(group, reason)
+        if group.params.attention:
+            try:
+                hypotheses = [self._with_attention(group, one) if one.token_ids else one for one in hypotheses]
+            except Exception:
+                log.exception("computing the attention of a request to %s failed", self.name)
+                events.failed.append(Failed(group.request_id, "engine_error", ATTENTION_FAILED))
+                return
+        events.finished.append(self._finished(group, hypotheses))
+
+    def _with_attention(self, group: SequenceGroup, hypothesis: Hypothesis) -> Hypothesis:
+        start, made = group.sequences[0].tokens[: group.num_prompt_tokens], hypothesis.token_ids
+        return replace(
+            hypothesis, attention=self.runner.align(group.source_token_ids, start + made, len(made), group.adapter)
+        )
+
+    def _finished(self, group: SequenceGroup, hypotheses: list[Hypothesis]) -> Finished:
+        now = time.monotonic()
+        scheduled = group.first_scheduled if group.first_scheduled is not None else now
+        first_token = group.first_token if group.first_token is not None else now
+        return Finished(
+            group.request_id,
+            hypotheses,
+            queue_seconds=scheduled - group.arrival,
+            prefill_seconds=first_token - scheduled,
+            decode_seconds=now - first_token,
+            cached_tokens=group.cached_tokens or 0,
+        )
+
+
+def _hypotheses(group: SequenceGroup, reason: FinishReason) -> list[Hypothesis]:
+    if group.beams is None:
+        tokens = group.sequences[0].tokens[group.num_prompt_tokens :]
+        return [_hypothesis(group, Beam(tokens, logprobs=group.logprobs), None, reason)]
+    beams = group.beams.hypotheses(group.params.num_return_sequences)
+    return [_hypothesis(group, beam, float(beam.score), reason) for beam in beams]
+
+
+def _hypothesis(group: SequenceGroup, beam: Beam, score: float | None, reason: FinishReason) -> Hypothesis:
+    logprobs = beam.logprobs if group.params.logprobs else None
+    if beam.tokens and beam.tokens[-1] in group.end_ids:
+        return Hypothesis(beam.tokens, "stop", beam.tokens[-1], score, logprobs)
+    if beam.tokens and group.beams is not None and group.beams.ends(beam.tokens[:-1], beam.tokens[-1]):
+        return Hypothesis(beam.tokens, "stop", None, score, logprobs)
+    return Hypothesis(beam.tokens, reason, None, score, logprobs)
