@@ -46,11 +46,11 @@ class ProgramKey(NamedTuple):
 class Executor:
     """Runs one stack and, for a language model, its head.
 
-    head: hidden states [n, hidden] and memory [n or more, vocab], float32 -> logits [n, vocab] in that memory. None for
-        a stack without a head.
+    head: hidden states [n, hidden] and memory [n or more, vocab], float32, or None -> logits [n, vocab] in that memory
+        or new memory. None for a stack without a head.
     """
 
-    def __init__(self, stack: Stack, vocab_size: int, head: Callable[[Tensor, Tensor], Tensor] | None = None) -> None:
+    def __init__(self, stack: Stack, vocab_size: int, head: Callable[[Tensor, Tensor | None], Tensor] | None = None) -> None:
         self._stack, self._vocab_size, self._head = stack, vocab_size, head
         self._memory: Tensor | None = None
         self._programs: dict[ProgramKey, tuple[Program, tuple[AttentionPattern, ...]] | None] = {}
@@ -95,12 +95,13 @@ class Executor:
         return DecoderOutput(program.run(rows, inputs, step.static_inputs), logits, top_k)
 
     def logits(self, hidden: Tensor, request: LogitsRequest) -> tuple[Tensor, LogitsTopK]:
-        """Logits of some hidden states and their top k. The next logits overwrite them.
+        """Logits of some hidden states, [n, hidden], and their top k.
 
-        hidden: [n, hidden], n <= MAX_LOGITS_ROWS.
+        The next logits overwrite those of up to MAX_LOGITS_ROWS rows; more rows have memory of their own.
         """
-        assert self._head is not None and hidden.shape[0] <= MAX_LOGITS_ROWS
-        logits = self._head(hidden, self._logits_memory(hidden.device))
+        assert self._head is not None
+        fits = hidden.shape[0] <= MAX_LOGITS_ROWS
+        logits = self._head(hidden, self._logits_memory(hidden.device) if fits else None)
         return logits, ops.logits_top_k(logits, min(request.top_k, self._vocab_size), request.with_logsumexp)
 
     def _logits_memory(self, device: torch.device) -> Tensor:

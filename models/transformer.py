@@ -156,9 +156,9 @@ class Transformer(nn.Module):
             return self._executors[self.decoder].run_tokens(batch.token_ids, batch.positions, step, logits)
 
     def logits_top_k(self, hidden: Tensor, request: LogitsRequest) -> tuple[Tensor, LogitsTopK]:
-        """Logits of hidden states of `decode`, and their top k. The next logits overwrite them.
+        """Logits of hidden states of `decode`, [n, hidden], and their top k.
 
-        hidden: [n, hidden], at most `max_logits_rows` rows.
+        The next logits overwrite those of up to `max_logits_rows` rows; more rows have memory of their own.
         """
         assert self.decoder is not None, "the model has no decoder"
         return self._executors[self.decoder].logits(hidden, request)
@@ -190,7 +190,7 @@ class Transformer(nn.Module):
 
     @property
     def max_logits_rows(self) -> int:
-        """Most rows of one `decode` with logits, or of one `logits_top_k`."""
+        """Most output rows of a `decode` with logits."""
         return MAX_LOGITS_ROWS
 
     def logits(self, hidden: Tensor, adapters: Sequence[str] = ()) -> Tensor:
