@@ -1,1 +1,1 @@
-"""Triptych's server: HTTP in front, an engine in a process of its own behind, and the wall of messages between."""
+"""Triptych's server: an HTTP process, and an engine in a worker process. They exchange messages over a socket."""

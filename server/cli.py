@@ -1,7 +1,7 @@
-"""The command line, and the composition root: the one file that sees every part and puts them together.
+"""The commands `triptych serve`, `triptych check` and `triptych models`.
 
-`triptych serve`, `triptych check`, `triptych models`. Flags are made from `server.settings`, so that help, environment
-and file always agree. A failure is one line: exit code 2 for what the operator asked for, 1 for a checkpoint.
+Flags are built from `server.settings`, so that help, environment and configuration file agree. An error is one line on
+stderr. The exit code is 1 for a checkpoint that cannot be loaded and 2 for any other error.
 """
 
 from __future__ import annotations
@@ -22,9 +22,18 @@ from server.ipc.supervisor import WORKER_COMMAND
 from server.settings import Settings
 
 NOT_FLAGS = frozenset({"models", "api_keys"})
-"""Models are arguments; keys on a command line would show in every process list."""
+"""Models are positional arguments. Keys on a command line would be visible in process lists."""
 REPEATED = frozenset({"adapter"})
 """Flags that may be given more than once."""
+METAVARS = {"adapter": "NAME=PATH_OR_HUB_ID@MODEL", "quantize": "[NAME=]int8", "speculative": "NAME=METHOD"}
+GROUPS = {
+    "device": "models",
+    "host": "network",
+    "max_body_bytes": "limits on requests",
+    "max_batch_tokens": "engine",
+    "grace_seconds": "operation",
+}
+"""Headings of the help, by the setting that each begins with."""
 
 
 class _Parser(argparse.ArgumentParser):
@@ -38,10 +47,10 @@ def _fail(message: str, status: int) -> NoReturn:
 
 
 def main(argv: Sequence[str] | None = None, worker: Sequence[str] = WORKER_COMMAND) -> None:
-    """Run one command. `worker` starts the engine's process."""
+    """Run one command. worker: command that starts a worker process."""
     arguments, unknown = _parser().parse_known_args(argv)
     if unknown:
-        # `parse_args` would point to the help of the whole, which has none of the flags.
+        # `parse_args` would refer to the main help, which does not list the flags of the command.
         arguments.parser.error(f"unrecognized arguments: {' '.join(unknown)}")
     try:
         arguments.run(arguments, worker)
@@ -58,21 +67,26 @@ def _parser() -> argparse.ArgumentParser:
 
     parser = _Parser(
         prog="triptych",
-        description="One HTTP inference server for encoder, decoder and encoder-decoder transformers.",
-        epilog=f"Every flag of serve is also {configuration.PREFIX}NAME in the environment and a key of --config.",
+        description="HTTP inference server for encoder, decoder and encoder-decoder transformers.",
+        epilog=f"Every flag of serve can also be set as {configuration.PREFIX}NAME in the environment or in --config.",
     )
     parser.add_argument("--version", action="version", version=f"triptych {version()}")
     commands = parser.add_subparsers(title="commands", required=True, metavar="COMMAND", parser_class=_Parser)
 
-    serve = commands.add_parser("serve", help="serve models over HTTP", description="Serve models over HTTP.")
+    serve = commands.add_parser(
+        "serve",
+        help="serve models over HTTP",
+        description="Serve models over HTTP.",
+        usage="triptych serve [FLAGS] [[NAME=]PATH_OR_HUB_ID ...]",
+    )
     serve.add_argument("models", nargs="*", metavar="[NAME=]PATH_OR_HUB_ID", help=_help("models", with_default=False))
     _add_flags(serve, [name for name in Settings.model_fields if name not in NOT_FLAGS])
     serve.set_defaults(run=_serve, parser=serve)
 
     check = commands.add_parser(
-        "check", help="load a checkpoint and say what it is", description="Load and verify a checkpoint, then leave."
+        "check", help="load a checkpoint and describe it", description="Load and verify a checkpoint, and describe it."
     )
-    check.add_argument("path", metavar="PATH_OR_HUB_ID", help="directory or hub id of the checkpoint")
+    check.add_argument("path", metavar="PATH_OR_HUB_ID", help="Directory or Hugging Face Hub id of the checkpoint.")
     _add_flags(check, ["device", "dtype", "quantize", "kv_cache_memory", "threads"])
     check.set_defaults(run=_check, parser=check)
 
@@ -82,18 +96,23 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _add_flags(parser: argparse.ArgumentParser, names: Sequence[str]) -> None:
-    parser.add_argument("--config", type=Path, metavar="FILE", help="TOML file with settings")
+    parser.add_argument(
+        "--config", type=Path, metavar="FILE", help="TOML file with settings; its keys are the flags with _ for -."
+    )
+    group: argparse._ActionsContainer = parser
     for name in names:
+        if name in GROUPS:
+            group = parser.add_argument_group(GROUPS[name])
         field = Settings.model_fields[name]
         flag = "--" + name.replace("_", "-")
         options: dict[str, Any] = {"dest": name, "default": argparse.SUPPRESS, "help": _help(name)}
         if field.annotation is bool:
-            parser.add_argument(flag, action=argparse.BooleanOptionalAction, **options)
+            group.add_argument(flag, action=argparse.BooleanOptionalAction, **options)
         else:
             choices = _choices(field)
             if name in REPEATED:
                 options["action"] = "append"
-            parser.add_argument(flag, choices=choices, metavar=None if choices else _metavar(name), **options)
+            group.add_argument(flag, choices=choices, metavar=None if choices else _metavar(name), **options)
 
 
 def _choices(field: FieldInfo) -> tuple[str, ...] | None:
@@ -101,15 +120,25 @@ def _choices(field: FieldInfo) -> tuple[str, ...] | None:
 
 
 def _metavar(name: str) -> str:
-    return name.rpartition("_")[2].upper()
+    return METAVARS.get(name, name.rpartition("_")[2].upper())
 
 
 def _help(name: str, with_default: bool = True) -> str:
     field = Settings.model_fields[name]
     text = (field.description or "").replace("%", "%%")
-    if not with_default or field.default in (None, "", []) or isinstance(field.default, bool):
+    if not with_default or field.default in (None, "", []):
         return text
-    return f"{text} (default: {field.default})"
+    return f"{text} (default: {_default_text(name, field.default)})"
+
+
+def _default_text(name: str, value: Any) -> str:
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if name.endswith("_seconds"):
+        return f"{value:g} s"
+    if name.endswith(("_bytes", "_memory")):
+        return f"{value >> 30}G" if value % (1 << 30) == 0 else f"{value >> 20}M"
+    return str(value)
 
 
 def _load_settings(arguments: argparse.Namespace) -> Settings:
@@ -126,7 +155,7 @@ def _start_logging(level: str) -> None:
 
 
 def _run(main: Callable[[], Any]) -> Any:
-    """Run a coroutine function on a fast event loop, where there is one."""
+    """Run a coroutine function on uvloop where the platform has it."""
     factory: Callable[[], asyncio.AbstractEventLoop] = asyncio.new_event_loop
     if sys.platform != "win32":
         import uvloop

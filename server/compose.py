@@ -1,6 +1,6 @@
-"""How the parts become a server: sources to directories, settings to a supervisor, a state and an application.
+"""Build a server from its settings: find the models, and create the supervisor, the client and the application.
 
-Part of the composition root: `server.cli` reads the command line, this file builds what it asked for.
+Together with `server.cli`, the only module that imports all parts of the server.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from server.ipc.descriptions import (
     Speculation,
 )
 from server.ipc.messages import Progress
-from server.ipc.supervisor import WORKER_COMMAND, Patience, Supervisor
+from server.ipc.supervisor import WORKER_COMMAND, Supervisor, SupervisorLimits
 from server.metrics import Metrics
 from server.operations.runtime import Runtime
 from server.settings import Settings
@@ -43,14 +43,17 @@ from weights.resolve import ADAPTER_WEIGHTS, MODEL_WEIGHTS, ResolveError, resolv
 
 log = logging.getLogger("triptych")
 
-GATHER_SECONDS = 0.02
-"""As long as it takes to read some thirty requests."""
+COALESCE_SECONDS = 0.02
+"""Longest time that a request to an idle worker is held back; reading about thirty requests takes this long."""
 _LARGE_BYTES = 256 << 20
-"""Weights of this size take long enough to say so before they are read."""
+"""Minimum size of weights for a log line before they are read, because reading them takes long."""
 
 
 class Server:
-    """One server, from settings. Raises StartError or CheckpointError for models that cannot be found."""
+    """A server. Raises StartError or CheckpointError for models that cannot be found.
+
+    worker: command that starts a worker process.
+    """
 
     def __init__(self, settings: Settings, worker: Sequence[str]) -> None:
         self.settings = settings
@@ -59,7 +62,7 @@ class Server:
         self.adapters = find_adapters(settings, list(self.directories))
         metrics = Metrics()
         client = EngineClient(
-            Telemetry(metrics, _LoadReport()), settings.max_queue_requests, settings.max_queue_tokens, GATHER_SECONDS
+            Telemetry(metrics, _LoadReport()), settings.max_queue_requests, settings.max_queue_tokens, COALESCE_SECONDS
         )
         self.supervisor = _supervisor(self.directories, settings, client, worker, self.speculations, self.adapters)
         self.texts: dict[str, CheckpointText] = {}
@@ -75,7 +78,7 @@ class Server:
         self.lifecycle = Lifecycle(self.state, self.supervisor, self._load_texts)
 
     async def serve(self, listener: socket.socket) -> None:
-        """Until a signal says otherwise."""
+        """Serve on a socket until a signal stops the process."""
         log.info("loading %s", ", ".join(self.directories))
         host, port = listener.getsockname()[:2]
         url = f"http://{f'[{host}]' if ':' in host else host}:{port}"
@@ -87,9 +90,9 @@ class Server:
             self.texts[name] = await asyncio.to_thread(checkpoint_text.load, name, directory)
         for adapter in self.adapters:
             self.texts[adapter.name] = self.texts[adapter.model]
-        for name, way in self.speculations.items():
-            directory = self.directories.get(way.draft_model) or Path(way.draft_directory)
-            if way != Speculation():
+        for name, speculation in self.speculations.items():
+            directory = self.directories.get(speculation.draft_model) or Path(speculation.draft_directory)
+            if speculation != Speculation():
                 draft = await asyncio.to_thread(checkpoint_text.load, f"{name} draft", directory)
                 checkpoint_text.check_same_tokens(name, self.texts[name], draft)
 
@@ -135,17 +138,17 @@ def _example(url: str, info: ModelInfo) -> str:
 
 
 class _LoadReport:
-    """Says how far loading is: a bar per model on a terminal, a line per model elsewhere."""
+    """Shows the progress of loading: a bar per model on a terminal, else log lines."""
 
     def __init__(self) -> None:
         self._bars: dict[str, Any] = {}
-        self._said: set[tuple[str, bool]] = set()
+        self._logged: set[tuple[str, bool]] = set()
 
     def __call__(self, progress: Progress) -> None:
         if sys.stderr.isatty():
             self._draw(progress)
         else:
-            self._say(progress)
+            self._log(progress)
 
     def _draw(self, progress: Progress) -> None:
         from tqdm import tqdm
@@ -159,23 +162,26 @@ class _LoadReport:
             bar.close()
             del self._bars[progress.model]
 
-    def _say(self, progress: Progress) -> None:
+    def _log(self, progress: Progress) -> None:
         complete = progress.done_bytes >= progress.total_bytes
-        if (progress.model, complete) not in self._said and (complete or progress.total_bytes > _LARGE_BYTES):
-            self._said.add((progress.model, complete))
+        if (progress.model, complete) not in self._logged and (complete or progress.total_bytes > _LARGE_BYTES):
+            self._logged.add((progress.model, complete))
             size = progress.total_bytes / 2**20
             log.info("%s: %s %.1f MiB of weights", progress.model, "read" if complete else "reading", size)
 
 
 def find_models(settings: Settings) -> dict[str, Path]:
-    """Names and directories of the models to serve; the demo models when none were named."""
+    """Directories of the models to serve, by name; the demo models when the settings name none.
+
+    Raises StartError without any model, CheckpointError for a directory that cannot be found.
+    """
     if not settings.models:
         import weights
 
         demo = Path(weights.__file__).parent / "demo"
         found = {path.parent.name: path.parent for path in sorted(demo.glob("*/config.json"))}
         if not found:
-            raise StartError("no model named, and no demo model is installed: triptych serve NAME=PATH_OR_HUB_ID")
+            raise StartError("no model is given and no demo model is installed: triptych serve NAME=PATH_OR_HUB_ID")
         return found
     directories = {}
     for entry in settings.models:
@@ -185,16 +191,24 @@ def find_models(settings: Settings) -> dict[str, Path]:
 
 
 @dataclass(frozen=True)
-class Adapter:
-    """An adapter to serve: its own name, the directory that it lies in, and the model that it goes with."""
+class AdapterSource:
+    """An adapter to serve.
+
+    name: name of the adapter.
+    directory: directory of its checkpoint.
+    model: name of its base model.
+    """
 
     name: str
     directory: Path
     model: str
 
 
-def find_adapters(settings: Settings, models: Sequence[str]) -> list[Adapter]:
-    """The adapters of the settings. Raises StartError for an unknown model, CheckpointError for no directory."""
+def find_adapters(settings: Settings, models: Sequence[str]) -> list[AdapterSource]:
+    """The adapters to serve.
+
+    Raises StartError for an unknown model or a used name, CheckpointError for a directory that cannot be found.
+    """
     adapters = []
     for entry in settings.adapter:
         name, _, source = entry.partition("=")
@@ -203,24 +217,25 @@ def find_adapters(settings: Settings, models: Sequence[str]) -> list[Adapter]:
             raise StartError(f"adapter: no model is named {model!r}, only {', '.join(models)}")
         if name in models:
             raise StartError(f"adapter: the name {name!r} is that of a model")
-        adapters.append(Adapter(name, _resolve(path, ADAPTER_WEIGHTS), model))
+        adapters.append(AdapterSource(name, _resolve(path, ADAPTER_WEIGHTS), model))
     return adapters
 
 
 def find_speculations(settings: Settings, directories: Mapping[str, Path]) -> dict[str, Speculation]:
-    """How each model's tokens are guessed, of those whose are. A draft is a model that is served, or found as one.
+    """The speculative decoding of each model that has it. A draft model is a served model or a checkpoint.
 
-    Raises StartError for a model that is not served, or its own draft; CheckpointError for a draft that is not found.
+    Raises StartError for a model that is not served or that is its own draft, CheckpointError for a draft model that
+    cannot be found.
     """
     found = {}
     for entry in settings.speculative:
-        name, _, way = entry.partition("=")
-        draft = way.removeprefix("draft:")
+        name, _, method = entry.partition("=")
+        draft = method.removeprefix("draft:")
         if name not in directories:
-            raise StartError(f"speculative: no model is called {name!r}")
+            raise StartError(f"speculative: no model is named {name!r}, only {', '.join(directories)}")
         if draft == name:
-            raise StartError(f"speculative: {name!r} is its own draft, which saves nothing")
-        if way == "ngram":
+            raise StartError(f"speculative: {name!r} is its own draft model, which saves no time")
+        if method == "ngram":
             found[name] = Speculation()
         elif draft in directories:
             found[name] = Speculation(draft_model=draft)
@@ -242,7 +257,7 @@ def _supervisor(
     client: EngineClient,
     worker: Sequence[str],
     speculations: Mapping[str, Speculation],
-    adapters: Sequence[Adapter] = (),
+    adapters: Sequence[AdapterSource] = (),
 ) -> Supervisor:
     options = EngineOptions(
         max_batch_tokens=settings.max_batch_tokens,
@@ -254,35 +269,35 @@ def _supervisor(
         prefix_cache=settings.prefix_cache,
         speculative_tokens=settings.speculative_tokens,
     )
-    patience = Patience(settings.stale_seconds, settings.hang_seconds, max_failures=settings.max_restarts)
-    rounded = _rounded(settings.quantize, list(directories))
+    limits = SupervisorLimits(settings.stale_seconds, settings.hang_seconds, max_failures=settings.max_restarts)
+    quantized = _quantized_models(settings.quantize, list(directories))
     specs = [
         ModelSpec(
             name,
             str(directory),
             settings.dtype,
-            "int8" if name in rounded else None,
+            "int8" if name in quantized else None,
             speculations.get(name),
             {adapter.name: str(adapter.directory) for adapter in adapters if adapter.model == name},
         )
         for name, directory in directories.items()
     ]
-    return Supervisor(specs, settings.device, options, client, patience, worker)
+    return Supervisor(specs, settings.device, options, client, limits, worker)
 
 
-def _rounded(entries: Sequence[str], names: Sequence[str]) -> set[str]:
-    """The models that `--quantize` means. Raises StartError for a name that is not served."""
-    rounded: set[str] = set()
+def _quantized_models(entries: Sequence[str], names: Sequence[str]) -> set[str]:
+    """The models to quantize by the entries of `--quantize`. Raises StartError for a model that is not served."""
+    quantized: set[str] = set()
     for entry in entries:
         name = entry.partition("=")[0]
         if "=" in entry and name not in names:
             raise StartError(f"quantize: no model is named {name!r}, only {', '.join(names)}")
-        rounded.update([name] if "=" in entry else names)
-    return rounded
+        quantized.update([name] if "=" in entry else names)
+    return quantized
 
 
 async def inspect(source: str, settings: Settings, worker: Sequence[str]) -> tuple[ModelInfo, Device]:
-    """Load one checkpoint as `serve` would, and say what the engine made of it. Raises CheckpointError."""
+    """Load a checkpoint in a worker and return its description and device. Raises CheckpointError."""
     directory = _resolve(source)
     name = re.sub(r"[^A-Za-z0-9._-]", "-", directory.resolve().name) or "model"
     checkpoint_text.load(name, directory)
@@ -296,7 +311,7 @@ async def inspect(source: str, settings: Settings, worker: Sequence[str]) -> tup
 
 
 def families() -> list[tuple[str, str]]:
-    """The families that can be served, with their architectures. Reads no checkpoint."""
+    """The supported model families and their architectures with tasks. Reads no checkpoint."""
     from models.families import FAMILIES
 
     families = {family.name: family for family in FAMILIES.values()}

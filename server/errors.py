@@ -1,9 +1,9 @@
-"""Every failure Triptych reports, as one tree. Knows no HTTP framework; the routes turn these into answers.
+"""All errors that Triptych reports. The HTTP routes turn a RequestError into a response.
 
     TriptychError
     ├── StartError                  for the operator: one line on the terminal, exit code 2
-    │   └── CheckpointError         a checkpoint that does not load: exit code 1
-    └── RequestError                for the client: status, type, code, param
+    │   └── CheckpointError         a checkpoint cannot be loaded: exit code 1
+    └── RequestError                for the client: status and code of the response
         ├── InvalidRequest          422  invalid_request
         │   ├── ContextLengthExceeded    context_length_exceeded
         │   ├── RequestTooLarge          request_too_large
@@ -18,9 +18,10 @@
         ├── EngineFailure           500  engine_error
         ├── NotReady                503  not_ready        (Retry-After)
         ├── DeadlineExceeded        504  timeout
-        └── ClientGone              499  nobody is left to read the answer
+        └── ClientGone              499  the client has disconnected
 
-Messages name the field, the limit and the value's size. They never hold a prompt, a path, a key or a stack trace.
+Messages name the field, its limit and the size of its value. They never contain a prompt, a path, a key or a stack
+trace. Imports no HTTP framework.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ from typing import Any, ClassVar
 
 
 class TriptychError(Exception):
-    """Base of everything Triptych raises on purpose."""
+    """Base class of the errors that Triptych raises."""
 
 
 class StartError(TriptychError):
@@ -37,13 +38,15 @@ class StartError(TriptychError):
 
 
 class CheckpointError(StartError):
-    """A checkpoint cannot be loaded; names the model and what is wrong with it."""
+    """A checkpoint cannot be loaded. The message names the model and the reason."""
 
 
 class RequestError(TriptychError):
-    """A request that gets an error instead of an answer.
+    """A request fails.
 
-    param: the field at fault, if one is. retry_after: seconds, for the `Retry-After` header.
+    message: text for the client.
+    param: name of the invalid field, if the error is about one.
+    retry_after: value of the `Retry-After` header in seconds.
     """
 
     status: ClassVar[int] = 500
@@ -57,13 +60,13 @@ class RequestError(TriptychError):
         self.retry_after = retry_after
 
     def body(self, request_id: str) -> dict[str, Any]:
-        """The `error` object of the contract."""
+        """The JSON body of the response."""
         error = {"message": self.message, "type": self.kind, "param": self.param, "code": self.code}
         return {"error": error | {"request_id": request_id}}
 
 
 class InvalidRequest(RequestError):
-    """Malformed JSON, a wrong type, an unknown field, a value out of bounds, or a contradiction."""
+    """Malformed JSON, a wrong type, an unknown field, a value out of bounds, or fields that contradict each other."""
 
     status = 422
     kind = "invalid_request_error"
@@ -71,25 +74,25 @@ class InvalidRequest(RequestError):
 
 
 class ContextLengthExceeded(InvalidRequest):
-    """The prompt does not fit the model's context."""
+    """The prompt is longer than the model's context."""
 
     code = "context_length_exceeded"
 
 
 class RequestTooLarge(InvalidRequest):
-    """Could not run even on an idle server: prompt and new tokens, times beams, exceed the KV pool or the queue."""
+    """The request could not run on an idle server: its tokens, times its beams, exceed the KV pool or the queue."""
 
     code = "request_too_large"
 
 
 class UnsupportedMediaType(InvalidRequest):
-    """A body that does not say it is JSON."""
+    """The content type of the body is not accepted."""
 
     status = 415
 
 
 class Unauthorized(RequestError):
-    """No key, or a wrong one."""
+    """The API key is missing or wrong."""
 
     status = 401
     kind = "authentication_error"
@@ -97,7 +100,7 @@ class Unauthorized(RequestError):
 
 
 class NotFound(RequestError):
-    """No such route."""
+    """The route does not exist."""
 
     status = 404
     kind = "not_found_error"
@@ -105,13 +108,13 @@ class NotFound(RequestError):
 
 
 class ModelNotFound(NotFound):
-    """No loaded model has this name."""
+    """No model with this name is loaded."""
 
     code = "model_not_found"
 
 
 class MethodNotAllowed(RequestError):
-    """The route exists, for another method."""
+    """The route does not accept this HTTP method."""
 
     status = 405
     kind = "invalid_request_error"
@@ -119,7 +122,7 @@ class MethodNotAllowed(RequestError):
 
 
 class BodyTimeout(RequestError):
-    """The body did not arrive in time."""
+    """The body was not received within the time limit."""
 
     status = 408
     kind = "invalid_request_error"
@@ -127,7 +130,7 @@ class BodyTimeout(RequestError):
 
 
 class BodyTooLarge(RequestError):
-    """More bytes than the limit, declared or counted."""
+    """The body has more bytes than the limit, by its header or as received."""
 
     status = 413
     kind = "invalid_request_error"
@@ -135,7 +138,7 @@ class BodyTooLarge(RequestError):
 
 
 class Overloaded(RequestError):
-    """The queue is full, by requests or by tokens."""
+    """The queue has reached its limit of requests or tokens."""
 
     status = 429
     kind = "rate_limit_error"
@@ -143,18 +146,18 @@ class Overloaded(RequestError):
 
 
 class EngineFailure(RequestError):
-    """A fault on our side."""
+    """The engine failed."""
 
 
 class NotReady(RequestError):
-    """Loading, draining, or the worker is being replaced."""
+    """The server is loading models, shutting down, or replacing the worker."""
 
     status = 503
     code = "not_ready"
 
 
 class DeadlineExceeded(RequestError):
-    """The deadline passed before there was anything to send."""
+    """The deadline passed before the response began."""
 
     status = 504
     kind = "timeout_error"
@@ -162,7 +165,7 @@ class DeadlineExceeded(RequestError):
 
 
 class ClientGone(RequestError):
-    """The client closed the connection: its work is dropped and no answer can reach it."""
+    """The client closed the connection. Its work is cancelled and no response is sent."""
 
     status = 499
     code = "client_gone"

@@ -1,8 +1,7 @@
-"""One definition of every setting: its flag, its environment variable, its key in a TOML file, its default, its help.
+"""The settings of the server. One field defines a flag, an environment variable, a TOML key, a default and a help text.
 
 Precedence: command line, then `TRIPTYCH_*` in the environment, then the file named by `--config`, then the default.
-Knows no torch and no HTTP framework. The command line is built from these fields (`server.cli`), so that nothing can
-disagree.
+The command line is built from these fields (`server.cli`). Imports no torch and no HTTP framework.
 """
 
 from __future__ import annotations
@@ -13,7 +12,7 @@ import ipaddress
 import os
 import re
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -27,8 +26,8 @@ MODEL_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,95}")
 _UNITS = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
 
 
-def _bytes(value: object) -> object:
-    """`512M`, `2GiB`, `1073741824`: a number of bytes, in binary units."""
+def _parse_bytes(value: object) -> object:
+    """Parse a size in bytes: `512M`, `2GiB`, `1073741824`. Units are binary."""
     if isinstance(value, str):
         match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([kmgt]?)i?b?", value.strip().lower())
         if match is None:
@@ -37,138 +36,186 @@ def _bytes(value: object) -> object:
     return value
 
 
-def _models(value: object) -> object:
-    """A list of `NAME=PATH` or of sources; a table of names and paths; text with commas (the environment)."""
+def _model_entries(value: object) -> object:
+    """Parse models to `NAME=SOURCE` entries, from a list, a TOML table, or comma-separated text."""
     if isinstance(value, Mapping):
         return [f"{name}={path}" for name, path in value.items()]
-    entries = _commas(value)
-    return [_named(entry) for entry in entries] if isinstance(entries, list) else entries
+    entries = _split_commas(value)
+    return [_with_name(entry) for entry in entries] if isinstance(entries, list) else entries
 
 
-def _named(entry: object) -> object:
-    """A source without a name is called by its last part: `org/name` and `/some/where/name` are both `name`."""
+def _with_name(entry: object) -> object:
+    """Add a missing name, which is the last part of the source: `name` for `org/name` and for `/some/where/name`."""
     if isinstance(entry, str) and "=" not in entry:
         name = entry.partition("@")[0].rstrip("/").rpartition("/")[2]
         return f"{name}={entry}"
     return entry
 
 
-def _speculations(value: object) -> object:
-    """A list of `NAME=WAY`; a table of names and ways; text with commas."""
-    return [f"{name}={way}" for name, way in value.items()] if isinstance(value, Mapping) else _commas(value)
+def _speculative_entries(value: object) -> object:
+    """Parse `NAME=METHOD` entries from a list, a TOML table, or comma-separated text."""
+    return (
+        [f"{name}={method}" for name, method in value.items()] if isinstance(value, Mapping) else _split_commas(value)
+    )
 
 
-def _commas(value: object) -> object:
+def _split_commas(value: object) -> object:
     if isinstance(value, str):
         return [part.strip() for part in value.split(",") if part.strip()]
     return value
 
 
-def _adapters(value: object) -> object:
-    """A list of `NAME=PATH@MODEL`; a table of names and `PATH@MODEL`; text, or a list of texts, with commas."""
+def _adapter_entries(value: object) -> object:
+    """Parse `NAME=SOURCE@MODEL` entries from lists of comma-separated text, a TOML table, or comma-separated text."""
     if isinstance(value, Mapping):
         return [f"{name}={path}" for name, path in value.items()]
     if isinstance(value, list) and all(isinstance(entry, str) for entry in value):
-        return _commas(",".join(value))
-    return _commas(value)
+        return _split_commas(",".join(value))
+    return _split_commas(value)
 
 
-Size = Annotated[int, BeforeValidator(_bytes), Field(ge=0)]
+Size = Annotated[int, BeforeValidator(_parse_bytes), Field(ge=0)]
 Count = Annotated[int, Field(ge=1)]
 Seconds = Annotated[float, Field(gt=0, allow_inf_nan=False)]
-Models = Annotated[list[str], NoDecode, BeforeValidator(_models)]
-Adapters = Annotated[list[str], NoDecode, BeforeValidator(_adapters)]
-Speculations = Annotated[list[str], NoDecode, BeforeValidator(_speculations)]
-Names = Annotated[list[str], NoDecode, BeforeValidator(_commas)]
-Keys = Annotated[list[SecretStr], NoDecode, BeforeValidator(_commas)]
+Models = Annotated[list[str], NoDecode, BeforeValidator(_model_entries)]
+Adapters = Annotated[list[str], NoDecode, BeforeValidator(_adapter_entries)]
+Speculations = Annotated[list[str], NoDecode, BeforeValidator(_speculative_entries)]
+Names = Annotated[list[str], NoDecode, BeforeValidator(_split_commas)]
+Keys = Annotated[list[SecretStr], NoDecode, BeforeValidator(_split_commas)]
+
+
+def _check_unique(setting: str, names: list[str], taken: Sequence[str] = ()) -> None:
+    """Raise ValueError for a name that occurs twice, or is taken by another setting."""
+    for name in names:
+        if [*taken, *names].count(name) > 1:
+            raise ValueError(f"{setting}: the name {name!r} is used twice")
 
 
 class Settings(BaseSettings):
-    """All settings, checked. Times in seconds, sizes in bytes, tokens, rows or blocks as the names say."""
+    """All settings, validated. The names state the units: seconds, bytes, characters, tokens, rows."""
 
     model_config = SettingsConfigDict(env_prefix=PREFIX, extra="forbid", frozen=True)
 
-    models: Models = Field(default=[], description="models to serve: [NAME=]PATH_OR_HUB_ID; none: the demo models")
-    host: str = Field(default="127.0.0.1", description="address to listen on")
-    port: int = Field(default=8000, ge=0, le=65535, description="port to listen on; 0 takes a free one")
-    device: Literal["auto", "cpu", "cuda"] = Field(default="auto", description="where to compute")
-    dtype: Literal["auto", "float32", "bfloat16", "float16"] = Field(
-        default="auto", description="number format of weights; auto: float32 on cpu, bfloat16 on cuda"
-    )
-    adapter: Adapters = Field(
+    models: Models = Field(
         default=[],
-        description="low-rank adapters as peft saves them: NAME=PATH_OR_HUB_ID@MODEL; repeat it or put commas between",
+        description="Models to serve; without any, the demo models. The source is a directory or a Hugging Face Hub "
+        "id, with @REVISION if needed. The name defaults to the last part of the source.",
+    )
+    device: Literal["auto", "cpu", "cuda"] = Field(
+        default="auto", description="Device that runs the models; auto is cuda where it is available."
+    )
+    dtype: Literal["auto", "float32", "bfloat16", "float16"] = Field(
+        default="auto", description="Data type of the weights; auto is float32 on cpu and bfloat16 on cuda."
     )
     quantize: Names = Field(
         default=[],
-        description="models to round to int8: int8 for all, or NAME=int8 with commas between; faster, nearly as exact; "
-        "in float32 their attention and its cache are bfloat16",
+        description="Models whose weights are rounded to int8: int8 for all, or NAME=int8 entries separated by commas. "
+        "Faster and slightly less exact. With dtype float32, their attention and KV cache are bfloat16.",
     )
-    api_keys: Keys = Field(default=[], description="keys that clients must send, with commas between (not a flag)")
-    api_key_file: Path | None = Field(default=None, description="file with one API key per line")
-    insecure_no_auth: bool = Field(default=False, description="allow a public address without any API key")
-
-    max_body_bytes: Size = Field(default=2 << 20, description="largest request body")
-    body_timeout_seconds: Seconds = Field(default=10.0, description="how long a client may take to send a request")
-    max_text_characters: Count = Field(default=400_000, description="longest single text of a request")
-    max_audio_bytes: Size = Field(default=25 << 20, description="largest request body with a recording")
-    max_audio_seconds: Seconds = Field(default=1800.0, description="longest recording")
-    max_recordings: Count = Field(default=16, description="recordings that are taken in at once; each takes memory")
-    audio_timeout_seconds: Seconds = Field(default=60.0, description="how long a client may take to send a recording")
-    max_queue_requests: Count = Field(default=256, description="sequences that may wait for their first step")
-    max_queue_tokens: Count = Field(default=524_288, description="tokens of the sequences that may wait")
-    max_timeout_seconds: Seconds = Field(default=600.0, description="longest deadline that a client may ask for")
-
-    max_batch_tokens: Count = Field(default=512, description="tokens of one decoding step, prompts included")
-    max_encode_tokens: Count = Field(default=1536, description="tokens of one encoding step while nobody decodes")
-    max_batch_rows: Count = Field(default=128, description="sequences of one decoding step, per model")
-    block_size: Count = Field(default=32, description="token slots of one KV block")
-    kv_cache_memory: Size = Field(default=1 << 30, description="memory for all KV blocks, such as 512M or 4G")
-    prefix_cache: bool = Field(default=True, description="compute the common beginning of prompts once")
+    adapter: Adapters = Field(
+        default=[],
+        description="Adapters in the format of peft (LoRA), each for one of the models. Repeat the flag or separate "
+        "entries by commas.",
+    )
     speculative: Speculations = Field(
-        default=[], description="guess a model's next tokens: NAME=ngram or NAME=draft:MODEL_OR_PATH, commas between"
+        default=[],
+        description="Speculative decoding of a model: NAME=ngram drafts tokens that followed the same tokens before, "
+        "NAME=draft:MODEL_OR_PATH drafts them with a smaller model. Separate entries by commas.",
     )
-    speculative_tokens: Count = Field(default=4, description="tokens guessed ahead, at most")
-    threads: int = Field(default=0, ge=0, description="torch threads; 0 leaves torch's own choice")
+    speculative_tokens: Count = Field(default=4, description="Maximum number of tokens drafted per step.")
 
-    grace_seconds: Seconds = Field(default=30.0, description="time that running requests get after SIGTERM")
-    stale_seconds: Seconds = Field(default=2.0, description="silence of the worker that makes the server not ready")
-    hang_seconds: Seconds = Field(default=10.0, description="silence after which the worker is killed and replaced")
-    max_restarts: Count = Field(default=6, description="failed restarts in a row before the server gives up")
-    log_level: Literal["debug", "info", "warning", "error"] = Field(default="info", description="how much to log")
-    access_log: bool = Field(default=True, description="one log line per request")
+    host: str = Field(
+        default="127.0.0.1",
+        description="Address to listen on. A public address needs an API key or --insecure-no-auth.",
+    )
+    port: int = Field(default=8000, ge=0, le=65535, description="TCP port to listen on; 0 takes a free port.")
+    api_keys: Keys = Field(
+        default=[], description="API keys that clients must send, separated by commas. Not available as a flag."
+    )
+    api_key_file: Path | None = Field(
+        default=None, description="File with one API key per line. Lines that begin with # are comments."
+    )
+    insecure_no_auth: bool = Field(default=False, description="Allow a public address without any API key.")
+
+    max_body_bytes: Size = Field(default=2 << 20, description="Maximum size of a request body.")
+    body_timeout_seconds: Seconds = Field(default=10.0, description="Time limit for receiving a request body.")
+    max_text_characters: Count = Field(
+        default=400_000, description="Maximum length of a single text in a request, in characters."
+    )
+    max_audio_bytes: Size = Field(default=25 << 20, description="Maximum size of a request body with an audio file.")
+    max_audio_seconds: Seconds = Field(default=1800.0, description="Maximum duration of an audio file.")
+    max_recordings: Count = Field(
+        default=16, description="Maximum number of audio requests in progress; each holds its audio in memory."
+    )
+    audio_timeout_seconds: Seconds = Field(
+        default=60.0, description="Time limit for receiving a request body with an audio file."
+    )
+    max_queue_requests: Count = Field(
+        default=256, description="Maximum number of sequences that wait for their first step, over all models."
+    )
+    max_queue_tokens: Count = Field(
+        default=524_288, description="Maximum number of tokens in all sequences that wait for their first step."
+    )
+    max_timeout_seconds: Seconds = Field(default=600.0, description="Longest timeout that a request may set.")
+
+    max_batch_tokens: Count = Field(
+        default=512, description="Maximum number of tokens in a decoding step, prompt tokens included."
+    )
+    max_encode_tokens: Count = Field(
+        default=1536, description="Maximum number of tokens in an encoder step while no sequence is decoding."
+    )
+    max_batch_rows: Count = Field(default=128, description="Maximum number of sequences in a decoding step, per model.")
+    kv_cache_memory: Size = Field(default=1 << 30, description="Memory for the KV cache of all models, such as 512M.")
+    block_size: Count = Field(default=32, description="Number of tokens in a KV block.")
+    prefix_cache: bool = Field(default=True, description="Reuse the KV blocks of prompts with the same beginning.")
+    threads: int = Field(default=0, ge=0, description="Number of torch threads; 0 leaves the choice to torch.")
+
+    grace_seconds: Seconds = Field(default=30.0, description="Time that running requests get to finish after SIGTERM.")
+    stale_seconds: Seconds = Field(
+        default=2.0, description="Time without a message from the worker after which the server is not ready."
+    )
+    hang_seconds: Seconds = Field(
+        default=10.0, description="Time without a message from the worker after which it is killed and replaced."
+    )
+    max_restarts: Count = Field(
+        default=6, description="Number of consecutive failed worker starts after which the server gives up."
+    )
+    log_level: Literal["debug", "info", "warning", "error"] = Field(
+        default="info", description="Lowest level of the log messages to write."
+    )
+    access_log: bool = Field(default=True, description="Write one log line per request.")
 
     @model_validator(mode="after")
     def _check(self) -> Settings:
         for entry in self.models:
             name, _, source = entry.partition("=")
-            if not MODEL_NAME.fullmatch(name) or not source:
-                raise ValueError(f"models: write NAME=PATH_OR_HUB_ID, got {entry!r}")
+            if not source:
+                raise ValueError(f"models: {entry!r} has no path: write NAME=PATH_OR_HUB_ID")
+            if not MODEL_NAME.fullmatch(name):
+                raise ValueError(
+                    f"models: {name!r} cannot be the name of a model (letters, digits, '.', '_' and '-'): "
+                    f"write NAME=PATH_OR_HUB_ID, for example llm={source}"
+                )
         for entry in self.quantize:
             if entry.rpartition("=")[2] != "int8":
-                raise ValueError(f"quantize: write int8 or NAME=int8, got {entry!r}")
+                raise ValueError(f"quantize: write int8 or NAME=int8, not {entry!r}")
         for entry in self.adapter:
             name, _, source = entry.partition("=")
             path, _, model = source.rpartition("@")
             if not MODEL_NAME.fullmatch(name) or not path or not MODEL_NAME.fullmatch(model):
-                raise ValueError(f"adapter: write NAME=PATH_OR_HUB_ID@MODEL, got {entry!r}")
-        names = [entry.partition("=")[0] for entry in self.models]
-        adapters = [entry.partition("=")[0] for entry in self.adapter]
-        for name in names:
-            if names.count(name) > 1:
-                raise ValueError(f"models: the name {name!r} is used twice")
-        for name in adapters:
-            if [*names, *adapters].count(name) > 1:
-                raise ValueError(f"adapter: the name {name!r} is used twice")
-        guessed = [entry.partition("=")[0] for entry in self.speculative]
-        for entry, name in zip(self.speculative, guessed, strict=True):
-            way = entry.partition("=")[2]
-            if way != "ngram" and not re.fullmatch("draft:.+", way):
-                raise ValueError(f"speculative: write NAME=ngram or NAME=draft:MODEL_OR_PATH, got {entry!r}")
-            if guessed.count(name) > 1:
-                raise ValueError(f"speculative: the name {name!r} is used twice")
-            if names and name not in names:
-                raise ValueError(f"speculative: no model is called {name!r}")
+                raise ValueError(f"adapter: write NAME=PATH_OR_HUB_ID@MODEL, not {entry!r}")
+        for entry in self.speculative:
+            if not re.fullmatch("[^=]+=(ngram|draft:.+)", entry):
+                raise ValueError(f"speculative: write NAME=ngram or NAME=draft:MODEL_OR_PATH, not {entry!r}")
+        models, adapters, speculative = (
+            [entry.partition("=")[0] for entry in entries] for entries in (self.models, self.adapter, self.speculative)
+        )
+        _check_unique("models", models)
+        _check_unique("adapter", adapters, models)
+        _check_unique("speculative", speculative)
+        for name in speculative:
+            if models and name not in models:
+                raise ValueError(f"speculative: no model is named {name!r}, only {', '.join(models)}")
         if self.hang_seconds <= self.stale_seconds:
             raise ValueError(
                 f"hang_seconds ({self.hang_seconds:g}) must be more than stale_seconds ({self.stale_seconds:g})"
@@ -176,7 +223,7 @@ class Settings(BaseSettings):
         return self
 
     def keys(self) -> tuple[bytes, ...]:
-        """All API keys, of the environment and the file. Raises StartError for a file that is empty or unreadable."""
+        """All API keys, of `api_keys` and of the file. Raises StartError for an unreadable file or one without keys."""
         keys = [key.get_secret_value() for key in self.api_keys]
         if self.api_key_file is not None:
             try:
@@ -185,21 +232,21 @@ class Settings(BaseSettings):
                 raise StartError(f"api_key_file: cannot read {self.api_key_file}: {_reason(error)}") from None
             found = [line.strip() for line in lines if line.strip() and not line.startswith("#")]
             if not found:
-                raise StartError(f"api_key_file: {self.api_key_file} holds no key")
+                raise StartError(f"api_key_file: {self.api_key_file} contains no key")
             keys += found
         return tuple(key.encode() for key in keys)
 
     def check_exposure(self) -> None:
-        """Raises StartError for a public address that nothing guards."""
+        """Raise StartError for a public address without an API key."""
         if not self.keys() and not self.insecure_no_auth and not is_loopback(self.host):
             raise StartError(
-                f"host {self.host} is reachable from outside and no API key is set: "
-                f"set {PREFIX}API_KEYS or --api-key-file, or allow it with --insecure-no-auth"
+                f"host {self.host} is reachable from other machines, but no API key is set: "
+                f"set {PREFIX}API_KEYS or --api-key-file, or allow access without a key with --insecure-no-auth"
             )
 
 
 def _with_file(table: dict[str, Any]) -> type[Settings]:
-    """The settings with a file's table as the source of least precedence; no dotenv, no secrets directory."""
+    """A settings class that reads, in this order: its arguments, the environment, and the table of a file."""
 
     class Sources(Settings):
         @classmethod
@@ -217,9 +264,11 @@ def _with_file(table: dict[str, Any]) -> type[Settings]:
 
 
 def load(flags: Mapping[str, Any], config: Path | None = None) -> Settings:
-    """Settings from the given flags, the environment and the file.
+    """Read the settings.
 
-    Raises StartError, one line that names the setting, for anything unknown or out of bounds.
+    flags: values of the command line by setting name.
+    config: TOML file.
+    Raises StartError, one line that names the setting, for an unknown setting or an invalid value.
     """
     for name in os.environ:
         field = name.removeprefix(PREFIX).lower()
@@ -233,7 +282,9 @@ def load(flags: Mapping[str, Any], config: Path | None = None) -> Settings:
         text = first["msg"].removeprefix("Value error, ")
         if first["type"] == "extra_forbidden":
             raise StartError(f"{config}: {where} is not a setting of Triptych") from None
-        raise StartError(f"{where}: {text}" if where and not text.startswith(where) else text) from None
+        if where and isinstance(first["input"], str | int | float) and not where.startswith("api_key"):
+            text += f", not {str(first['input'])[:80]!r}"
+        raise StartError(f"{where}: {text}" if where else text) from None
 
 
 def _read_table(path: Path) -> dict[str, Any]:
@@ -248,7 +299,7 @@ def _reason(error: Exception) -> str:
 
 
 def is_loopback(host: str) -> bool:
-    """Whether only this machine can reach `host`."""
+    """Whether an address can be reached from this machine only."""
     if host == "localhost":
         return True
     try:
@@ -258,9 +309,9 @@ def is_loopback(host: str) -> bool:
 
 
 def key_matches(key: bytes, keys: tuple[bytes, ...]) -> bool:
-    """Whether `key` is one of `keys`; the time taken does not depend on which, nor on how much of one is right.
+    """Whether `key` is one of `keys`. The time does not depend on the result or on how many characters are right.
 
-    Digests are compared, so that lengths tell nothing either.
+    Digests are compared, so that the time does not depend on the lengths either.
     """
     digest = hashlib.sha256(key).digest()
     found = False

@@ -1,64 +1,28 @@
-"""The README's facts: its table of families is the registry's, its settings file is one."""
+"""The documentation's settings file is valid, and every link between pages has a target."""
 
 from __future__ import annotations
 
 import re
 from pathlib import Path
 
-from models.families import FAMILIES
 from server import settings
 
-README = Path(__file__).resolve().parents[1] / "README.md"
-KINDS = {
-    "encoder": "bert roberta distilbert xlm-roberta camembert electra albert mpnet modernbert nomic_bert deberta "
-    "deberta-v2 longformer big_bird",
-    "decoder": "openai-gpt gpt2 gpt_neo gptj gpt_neox opt bloom mpt falcon llama mistral mixtral qwen2 "
-    "qwen2_moe qwen3 qwen3_moe phi phi3 gemma gemma2 gemma3 olmo2 smollm3 stablelm starcoder2",
-    "encoder-decoder": "t5 mt5 umt5 bart marian mbart m2m_100 pegasus blenderbot blenderbot-small led "
-    "longt5 bigbird_pegasus whisper",
-    "any": "triptych",
-}
+ROOT = Path(__file__).resolve().parents[1]
 
 
-def table() -> str:
-    rows = ["| family | kind | architectures of `config.json`, and what each does |", "|---|---|---|"]
-    kind_of = {name: kind for kind, names in KINDS.items() for name in names.split()}
-    families = {family.name: family for family in FAMILIES.values()}
-    for name, family in families.items():
-        does = "; ".join(f"`{one}`: {', '.join(tasks)}" for one, tasks in family.architectures.items())
-        rows.append(f"| {name} | {kind_of[name]} | {does} |")
-    return "\n".join(rows)
-
-
-def test_the_table_of_families_is_the_registry() -> None:
-    _, _, rest = README.read_text().partition("<!-- families: begin -->\n")
-    printed, _, _ = rest.partition("\n<!-- families: end -->")
-    assert printed == table(), f"the README should say:\n{table()}"
-
-
-def test_the_list_for_new_families_names_what_there_is() -> None:
-    root = README.parent
-    page = (root / "docs" / "adding-a-family.md").read_text()
-    named = set(re.findall(r"`((?:[\w-]+/)*[\w-]+\.(?:py|md))`", page)) | set(re.findall(r"`(docs/[\w./-]+)", page))
-    assert len(named) >= 15
-    homes = [root, *(root / home for home in ("models/families", "server/text", "tests/parity", "tests/text"))]
-    missing = [name for name in named if not any((home / name.rstrip(".,")).exists() for home in homes)]
-    assert not missing
-    for symbol, file in (
-        ("_REQUIRED", "models/families/native.py"),
-        ("REFUSED", "tests/models/test_refused_settings.py"),
-        ("REFUSED", "tests/parity/test_native.py"),
-        ("test_wrong_setting_without_a_tensor_is_detected", "tests/parity/test_native.py"),
-        ("WRITERS", "tests/text/conftest.py"),
-    ):
-        assert symbol in page and symbol in (root / file).read_text()
-    assert "docs/adding-a-family.md" in (root / "CONTRIBUTING.md").read_text()
-
-
-def test_the_settings_file_is_one(tmp_path: Path) -> None:
-    (block,) = re.findall(r"```toml\n(.*?)```", README.read_text(), re.DOTALL)
+def test_the_settings_file_is_valid(tmp_path: Path) -> None:
+    (block,) = re.findall(r"```toml\n(.*?)```", (ROOT / "docs" / "serving.md").read_text(), re.DOTALL)
     file = tmp_path / "triptych.toml"
     file.write_text(block)
     read = settings.load({}, file)
     assert (read.port, read.dtype, read.kv_cache_memory) == (9000, "bfloat16", 4 << 30)
     assert read.models == ["mt=/path/opus-mt-en-de", "embed=sentence-transformers/all-MiniLM-L6-v2"]
+
+
+def test_every_link_has_a_target() -> None:
+    pages = [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")]
+    links = [(page, link) for page in pages for link in re.findall(r"\]\(([^)#]+)[^)]*\)", page.read_text())]
+    local = [(page, link) for page, link in links if not link.startswith("http")]
+    assert len(local) >= 20
+    missing = [f"{page.name}: {link}" for page, link in local if not (page.parent / link).exists()]
+    assert not missing

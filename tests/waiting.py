@@ -1,4 +1,4 @@
-"""Waiting for what happens instead of for a time, and clients that leave when a test says so."""
+"""Helpers that wait for a condition instead of a time, and a client that disconnects when the test says so."""
 
 from __future__ import annotations
 
@@ -11,20 +11,20 @@ from typing import Any
 import httpx
 import psutil
 
-PATIENCE = 120.0
-"""Seconds that only end a test that would hang: nothing takes as long, also on a machine that stands still at times."""
+HANG_SECONDS = 120.0
+"""Ends a test that hangs. Far longer than any step takes, also on a machine that stalls at times."""
 
 
 def eventually(condition: Callable[[], bool]) -> None:
-    """Return as soon as the condition is true."""
-    end = time.monotonic() + PATIENCE
+    """Wait until the condition is true. Raises AssertionError after HANG_SECONDS."""
+    end = time.monotonic() + HANG_SECONDS
     while not condition():
         assert time.monotonic() < end, "the condition never came true"
         time.sleep(0.01)
 
 
 def is_gone(process: psutil.Process) -> bool:
-    """Whether it has ended, though perhaps nobody has asked for its status yet."""
+    """Whether a process has ended, including one whose exit status was not collected yet."""
     try:
         return not process.is_running() or process.status() == psutil.STATUS_ZOMBIE
     except psutil.NoSuchProcess:
@@ -32,13 +32,13 @@ def is_gone(process: psutil.Process) -> bool:
 
 
 @contextlib.contextmanager
-def asked(url: str, **body: Any) -> Iterator[None]:
-    """A client that has sent a request, `json` or `files` and `data` as httpx has them, and leaves with the block.
+def open_request(url: str, **body: Any) -> Iterator[None]:
+    """Send a POST request and disconnect at the end of the block, without reading the answer.
 
-    It reads nothing, and unlike one that leaves after a time it does not depend on how soon anything comes.
+    body: `json`, or `files` and `data`, as for `httpx.post`.
     """
     request = httpx.Request("POST", url, **body)
     lines = [b"POST %b HTTP/1.1" % request.url.raw_path, *(b"%b: %b" % pair for pair in request.headers.raw)]
-    with socket.create_connection((request.url.host, request.url.port or 80), PATIENCE) as connection:
+    with socket.create_connection((request.url.host, request.url.port or 80), HANG_SECONDS) as connection:
         connection.sendall(b"\r\n".join(lines) + b"\r\n\r\n" + request.read())
         yield

@@ -1,7 +1,7 @@
-"""What a model is made of: frozen, nested dataclasses that validate themselves.
+"""Configuration of a model: frozen, nested dataclasses that validate themselves.
 
-A family file turns a checkpoint's `config.json` into a `ModelConfig`; `models.transformer` builds the modules from it.
-No torch here, so that listing families and checking a configuration stays instant.
+A family file builds a `ModelConfig` from a checkpoint's `config.json`; `models.transformer` builds the modules from it.
+Imports no torch, so that listing families and checking a configuration takes milliseconds.
 """
 
 from models.config.attention import AttentionConfig, DisentangledConfig, DistanceConfig

@@ -1,4 +1,4 @@
-"""Attention."""
+"""Configuration of attention."""
 
 from __future__ import annotations
 
@@ -25,11 +25,12 @@ class AttentionConfig:
     rope: RopeConfig | None = None
     query_key_norm: QueryKeyNorm | None = None
     window: int | None = None
-    """Sliding window: a query sees its own position and the `window - 1` before it; if not causal, as many after it."""
+    """Sliding window: a query attends to its own position and the `window - 1` before it; if not causal, also to the
+    `window - 1` after it. None for no window."""
     clip: float | None = None
-    """Queries, keys and values stay between it and its negative."""
+    """Queries, keys and values are clipped to [-clip, clip]. None for no clipping."""
     score_cap: float | None = None
-    """Scores stay below it: `cap * tanh(score / cap)`, before masks (Bello et al. 2016, arXiv:1611.09940)."""
+    """Scores become `cap * tanh(score / cap)` before masking (Bello et al. 2016, arXiv:1611.09940). None for no cap."""
 
     def __post_init__(self) -> None:
         require(self.num_heads > 0 and self.num_kv_heads > 0, "attention needs at least one head")
@@ -47,11 +48,13 @@ class AttentionConfig:
 
 @dataclass(frozen=True)
 class DisentangledConfig(AttentionConfig):
-    """Self-attention whose scores also compare contents with distances (He et al. 2021, arXiv:2006.03654, section 3.1).
+    """Disentangled self-attention: scores with terms for relative positions (He et al. 2021, arXiv:2006.03654, 3.1).
 
-    A distance is a vector of the stack's `DistanceConfig`. content_to_position: a query looks at the distance to each
-    key; position_to_content: a key at the distance from each query. own_projections: distances have projections of
-    their own; else those of queries and keys.
+    The vector of a distance comes from the stack's `DistanceConfig`.
+    content_to_position: add the product of a query and the vector of its distance to the key.
+    position_to_content: add the product of a key and the vector of its distance to the query.
+    own_projections: distances have projections of their own; otherwise they share those of queries and keys.
+    position_key_bias: whether the key projection of distances has a bias.
     """
 
     content_to_position: bool = True
@@ -61,17 +64,24 @@ class DisentangledConfig(AttentionConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        require(self.content_to_position or self.position_to_content, "disentangled attention must look at distances")
+        require(
+            self.content_to_position or self.position_to_content,
+            "disentangled attention needs content_to_position or position_to_content",
+        )
         plain = self.rope is None and self.query_key_norm is None and self.window is None and self.score_cap is None
-        require(plain and not self.causal and self.num_heads == self.num_kv_heads, "no such disentangled attention")
+        require(
+            plain and not self.causal and self.num_heads == self.num_kv_heads,
+            "disentangled attention supports none of causal, rope, query_key_norm, window, score_cap and grouped heads",
+        )
 
 
 @dataclass(frozen=True)
 class DistanceConfig:
-    """A vector for each signed distance below `max_distance`, for all layers of a stack; then a norm, if any.
+    """Vectors of signed distances below `max_distance`, which all layers of a stack share, with an optional norm.
 
-    num_buckets: with it, half as many distances on each side have a vector of their own and farther ones share, in
-    steps that grow logarithmically (He et al. 2021, arXiv:2111.09543, by its published code).
+    num_buckets: number of vectors per side. The nearest `num_buckets // 2` distances have a vector each; farther ones
+        share vectors, in steps that grow logarithmically (published code of He et al. 2021, arXiv:2111.09543).
+        None: one vector per distance.
     """
 
     max_distance: int
@@ -82,7 +92,7 @@ class DistanceConfig:
         require(self.max_distance > 0, f"max_distance must be positive, got {self.max_distance}")
         if self.num_buckets is not None:
             exact = self.num_buckets // 2
-            require(exact > 0, f"{self.num_buckets} position buckets are too few")
+            require(exact > 0, f"num_buckets must be at least 2, got {self.num_buckets}")
             require(
                 self.max_distance - 1 > exact,
                 f"max_distance {self.max_distance} is too short for {self.num_buckets} buckets",
@@ -90,5 +100,5 @@ class DistanceConfig:
 
     @property
     def span(self) -> int:
-        """Vectors on each side of distance zero."""
+        """Number of vectors on each side of distance zero."""
         return self.num_buckets or self.max_distance

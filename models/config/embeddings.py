@@ -1,4 +1,4 @@
-"""Embeddings, of tokens and of sound."""
+"""Configuration of the embeddings of tokens and of audio."""
 
 from __future__ import annotations
 
@@ -12,12 +12,15 @@ from models.config.positions import FairseqSinusoidalPositions, LearnedPositions
 
 @dataclass(frozen=True)
 class EmbeddingConfig:
-    """Token embeddings times `scale`, plus positions and token types where there are some, then a norm.
+    """Token embeddings times `scale`, plus optional position and token type embeddings, then an optional norm.
 
-    token_norm: of the scaled token embeddings alone, before anything is added.
-    width: of all tables and the norm, whose result a linear layer then brings to the hidden size (Lan et al. 2020,
-    arXiv:1909.11942, section 3.1); None for tables of the hidden size and no such layer.
-    token_width: of the token table alone, whose rows a matrix brings to the hidden size before all else (OPT-350m).
+    num_token_types: 0 for none.
+    norm: norm of the sum.
+    width: width of all tables and of the norm; a linear layer then projects to the hidden size (Lan et al. 2020,
+        arXiv:1909.11942, section 3.1). None: the hidden size, without that layer.
+    token_norm: norm of the scaled token embeddings alone, before the sum.
+    token_width: width of the token table alone; a matrix projects its rows to the hidden size (OPT-350m).
+        None: the hidden size, without that matrix.
     """
 
     vocab_size: int
@@ -33,26 +36,33 @@ class EmbeddingConfig:
         require(self.width is None or self.width > 0, f"embedding width must be positive, got {self.width}")
         narrow = self.token_width
         require(narrow is None or narrow > 0, f"token width must be positive, got {narrow}")
-        require(self.width is None or narrow is None, "tables are narrow all together, or that of tokens alone")
+        require(self.width is None or narrow is None, "width and token_width exclude each other")
 
 
 @dataclass(frozen=True, kw_only=True)
 class QuestionTypesEmbeddingConfig(EmbeddingConfig):
-    """Token types that no tokenizer gives: 0 for a question with its separator and 1 for what follows, 0 for all where
-    separator_id is None."""
+    """Embeddings with token types that are computed from the text instead of given by a tokenizer.
+
+    separator_id: tokens up to and including the first one with this id (a question) have type 0, later ones type 1.
+        None: all tokens have type 0.
+    """
 
     separator_id: int | None
 
     def __post_init__(self) -> None:
         super().__post_init__()
         least = 1 if self.separator_id is None else 2
-        require(self.num_token_types >= least, f"{self.num_token_types} token types, at least {least} are needed")
+        require(self.num_token_types >= least, f"at least {least} token types are needed, got {self.num_token_types}")
 
 
 @dataclass(frozen=True)
 class ConvolutionalEmbeddingConfig:
-    """Two convolutions over frames of sound, a GELU after each, the second one with stride 2; then learned positions
-    (Radford et al. 2022, arXiv:2212.04356, section 2.2). num_mels: numbers of a frame."""
+    """Two convolutions over audio frames with a GELU after each, then learned positions.
+
+    The second convolution has stride 2 (Radford et al. 2022, arXiv:2212.04356, section 2.2).
+    num_mels: mel bins per frame.
+    num_positions: positions after the convolutions.
+    """
 
     num_mels: int
     num_positions: int

@@ -1,4 +1,4 @@
-"""What stands on top of the hidden states."""
+"""Configuration of the heads, which compute outputs from hidden states."""
 
 from __future__ import annotations
 
@@ -12,9 +12,11 @@ from models.config.norms import NormConfig
 
 @dataclass(frozen=True)
 class LanguageModelHead:
-    """Logits over the vocabulary, of hidden states times `scale`. `tied` reuses the decoder's token embeddings.
+    """Logits over the vocabulary.
 
-    cap: logits stay below it, `cap * tanh(logit / cap)`.
+    tied: the weight is the table of token embeddings.
+    scale: factor of the hidden states.
+    cap: logits become `cap * tanh(logit / cap)`. None for no cap.
     """
 
     tied: bool
@@ -28,9 +30,10 @@ class LanguageModelHead:
 
 @dataclass(frozen=True)
 class MaskedLanguageModelHead:
-    """Dense, activation, norm, then tied logits with a bias (BERT's `cls.predictions`).
+    """Dense layer, activation, norm, then logits that are tied to the token embeddings (BERT's `cls.predictions`).
 
-    The dense layer leads to the width of the encoder's token table.
+    The output of the dense layer is as wide as the token table.
+    dense_bias, bias: whether the dense layer and the logits have biases.
     """
 
     activation: Activation
@@ -41,16 +44,20 @@ class MaskedLanguageModelHead:
 
 @dataclass(frozen=True)
 class PoolingHead:
-    """No weights of its own: one vector per sequence from the hidden states."""
+    """One vector per sequence, pooled from the hidden states. Has no weights."""
 
 
 @dataclass(frozen=True)
 class ClassificationHead:
-    """One vector per sequence, then labels: `out(norm(act(dense(pooled))))`, the dense step and its norm optional.
+    """Class logits of a sequence: `out(norm(act(dense(pooled))))`.
 
-    `pool` takes the first token of an encoder, the last of a sequence (BART's end-of-sentence token), the last that is
-    `end_token_id`, the last that is not `pad_token_id`, or the mean. start_token_id: with an encoder and a decoder,
-    what the decoder reads before the text; None for the text's own last token.
+    dense: activation of the dense layer, None for no dense layer.
+    pool: the first token, the last token, the last token with `end_token_id` (`end`), the last token without
+        `pad_token_id` (`unpadded`), or the mean of all tokens.
+    bias, dense_bias: whether the output layer and the dense layer have biases.
+    start_token_id: for an encoder-decoder: token before the text in the decoder input; None for the last token of the
+        text.
+    norm: norm after the dense layer, None for no norm.
     """
 
     num_labels: int
@@ -65,12 +72,15 @@ class ClassificationHead:
 
     def __post_init__(self) -> None:
         require(self.num_labels > 0, f"num_labels must be positive, got {self.num_labels}")
-        require((self.pool == "end") == (self.end_token_id is not None), "an end token goes with pool `end`")
+        require((self.pool == "end") == (self.end_token_id is not None), "pool 'end' and end_token_id need each other")
 
 
 @dataclass(frozen=True)
 class TokenClassificationHead:
-    """Class logits of each token: `out(norm(act(dense(hidden))))`, the dense step and its norm optional."""
+    """Class logits of each token: `out(norm(act(dense(hidden))))`.
+
+    dense: activation of the dense layer, None for no dense layer. norm: norm after it, None for no norm.
+    """
 
     num_labels: int
     dense: Activation | None = None
@@ -83,10 +93,9 @@ class TokenClassificationHead:
 
 @dataclass(frozen=True)
 class SpanHead:
-    """Two logits of each token: to begin an answer, and to end one (Devlin et al. 2019, arXiv:1810.04805, 4.2).
+    """Start and end logits of an answer, for each token (Devlin et al. 2019, arXiv:1810.04805, 4.2).
 
-    They come from the hidden state like the classes of a token: `out(norm(act(dense(hidden))))`.
-    start_token_id: with an encoder and a decoder, as in `ClassificationHead`.
+    Computed like the logits of `TokenClassificationHead`. start_token_id: see `ClassificationHead`.
     """
 
     dense: Activation | None = None
@@ -97,7 +106,7 @@ class SpanHead:
 
 @dataclass(frozen=True, kw_only=True)
 class FeedForwardSpanHead(SpanHead):
-    """The same after a feed-forward sublayer of its own, whose sum is normed (BigBird)."""
+    """Start and end logits after a feed-forward sublayer of the head (BigBird). sum_norm: norm of the residual sum."""
 
     feed_forward: FeedForwardConfig
     sum_norm: NormConfig

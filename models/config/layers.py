@@ -1,4 +1,4 @@
-"""Feed-forwards and whole layers."""
+"""Configuration of feed-forward sublayers and of layers."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Activation = Literal["relu", "gelu", "gelu_tanh", "gelu_quick", "silu", "tanh"]
 
 @dataclass(frozen=True)
 class FeedForwardConfig:
-    """`down(act(up(x)))`, or `down(act(gate(x)) * up(x))` when gated (Shazeer 2020, arXiv:2002.05202)."""
+    """`down(act(up(x)))`, or `down(act(gate(x)) * up(x))` if `gated` (Shazeer 2020, arXiv:2002.05202)."""
 
     intermediate_size: int
     activation: Activation
@@ -27,11 +27,14 @@ class FeedForwardConfig:
 
 @dataclass(frozen=True)
 class MixtureOfExpertsConfig:
-    """A mixture of experts (Shazeer et al. 2017, arXiv:1701.06538; Fedus et al. 2022, arXiv:2101.03961): each token
-    goes through the `experts_per_token` of `num_experts` feed-forwards that a router finds likeliest for it.
+    """A mixture of experts: a router selects `experts_per_token` of `num_experts` feed-forwards for each token.
 
-    expert: each of them. normalized: the shares of a token's experts sum to one; else each keeps its probability among
-    all. shared: one more, for every token, times the sigmoid of a gate of its own (Qwen Team 2024, arXiv:2407.10671).
+    expert: configuration of each expert.
+    normalized: the weights of the selected experts are scaled to a sum of one; otherwise each weight is the expert's
+        probability among all experts.
+    shared: one more expert for every token, multiplied by the sigmoid of its own gate (Qwen Team 2024,
+        arXiv:2407.10671). None for no shared expert.
+    Source: Shazeer et al. 2017, arXiv:1701.06538; Fedus et al. 2022, arXiv:2101.03961.
     """
 
     expert: FeedForwardConfig
@@ -43,16 +46,16 @@ class MixtureOfExpertsConfig:
     def __post_init__(self) -> None:
         require(
             0 < self.experts_per_token <= self.num_experts,
-            f"{self.experts_per_token} experts per token cannot be chosen from {self.num_experts}",
+            f"experts_per_token must be between 1 and num_experts {self.num_experts}, got {self.experts_per_token}",
         )
 
 
 @dataclass(frozen=True)
 class LayerConfig:
-    """Self-attention, then cross-attention where there is one, then feed-forward, each with its norm slots.
+    """Self-attention, optional cross-attention and feed-forward, each with its norm slots.
 
-    parallel: attention and feed-forward both start from the layer's input, and both results are added to it (Wang and
-    Komatsuzaki 2021, GPT-J). A feed-forward without an input norm of its own then reads what attention reads.
+    parallel: attention and feed-forward both read the input of the layer, and both results are added to it (Wang and
+        Komatsuzaki 2021, GPT-J). A feed-forward without an input norm then reads the normed input of the attention.
     """
 
     attention: AttentionConfig
@@ -71,7 +74,7 @@ class LayerConfig:
 
 @dataclass(frozen=True)
 class ConvolutionLayerConfig(LayerConfig):
-    """A layer with a convolution over its input beside it: `norm(layer(x) + act(conv(x)))` (DeBERTa-v2's first)."""
+    """A layer and a convolution of the same input: `norm(layer(x) + act(conv(x)))` (first layer of DeBERTa-v2)."""
 
     kernel_size: int = 3
     groups: int = 1
@@ -80,5 +83,5 @@ class ConvolutionLayerConfig(LayerConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        require(self.kernel_size % 2 == 1, f"a convolution needs an odd kernel, got {self.kernel_size}")
-        require(not self.attention.causal, "a convolution sees what comes after")
+        require(self.kernel_size % 2 == 1, f"the kernel size of a convolution must be odd, got {self.kernel_size}")
+        require(not self.attention.causal, "a layer with a convolution cannot be causal")

@@ -1,4 +1,4 @@
-"""Stacks, and the whole model."""
+"""Configuration of a stack of layers and of the whole model."""
 
 from __future__ import annotations
 
@@ -15,11 +15,13 @@ from models.config.positions import AlibiConfig, BucketBiasConfig, KeyAlibiConfi
 
 @dataclass(frozen=True)
 class StackConfig:
-    """Embeddings, layers and an optional final norm: an encoder or a decoder.
+    """An encoder or a decoder: embeddings, layers and an optional final norm.
 
-    sharing: for each layer, the number of the layer whose weights it uses: its own, or that of an earlier one (Lan et
-    al. 2020, arXiv:1909.11942, section 3.1); empty where every layer has its own.
-    output_width: of what a matrix makes of the hidden states at last, for every head (OPT-350m); None for none.
+    score_bias: bias of the attention scores by relative position, shared by all layers unless it says otherwise.
+    sharing: for each layer, the number of the layer whose weights it uses, its own or an earlier one (Lan et al. 2020,
+        arXiv:1909.11942, section 3.1). Empty: every layer has its own weights.
+    distances: vectors of distances, for layers with disentangled attention.
+    output_width: a last matrix projects the hidden states to this width (OPT-350m). None for no such matrix.
     """
 
     embedding: EmbeddingConfig | ConvolutionalEmbeddingConfig
@@ -33,22 +35,35 @@ class StackConfig:
     def __post_init__(self) -> None:
         require(self.output_width is None or self.output_width > 0, "the output width must be positive")
         require(len(self.layers) > 0, "a stack needs at least one layer")
-        require(not self.sharing or len(self.sharing) == len(self.layers), "sharing must name one layer for each")
+        require(
+            not self.sharing or len(self.sharing) == len(self.layers),
+            f"sharing names {len(self.sharing)} layers for {len(self.layers)}",
+        )
         for index, owner in enumerate(self.sharing):
-            require(0 <= owner <= index and self.sharing[owner] == owner, f"layer {owner} has no weights to share")
-            require(self.layers[owner] == self.layers[index], f"layers {owner} and {index} differ and share weights")
+            require(
+                0 <= owner <= index and self.sharing[owner] == owner,
+                f"layer {index} cannot use the weights of layer {owner}",
+            )
+            require(
+                self.layers[owner] == self.layers[index],
+                f"layers {owner} and {index} share weights, but are configured differently",
+            )
         if isinstance(self.score_bias, AlibiConfig | KeyAlibiConfig):
             slopes, heads = len(self.score_bias.slopes), self.layers[0].attention.num_heads
             require(slopes == heads, f"{slopes} ALiBi slopes for {heads} heads")
         disentangled = any(isinstance(layer.attention, DisentangledConfig) for layer in self.layers)
-        require(disentangled == (self.distances is not None), "disentangled attention and distances need each other")
+        require(disentangled == (self.distances is not None), "disentangled attention and distances require each other")
 
 
 @dataclass(frozen=True)
 class ModelConfig:
-    """A whole model. Encoder only, decoder only, or both; `shared_embeddings` makes both stacks use one token table.
+    """A whole model: an encoder, a decoder, or both.
 
-    vocab_size: of the logits and of the decoder; with a decoder that shares nothing, an encoder may have its own.
+    vocab_size: vocabulary of the logits and of the decoder. Without `shared_embeddings`, the encoder of an
+        encoder-decoder may have another vocabulary.
+    shared_embeddings: both stacks use one table of token embeddings.
+    max_positions: longest sequence in tokens, None for no limit (T5).
+    max_source_positions: longest source of an encoder-decoder in tokens, None for the limit of the decoder.
     """
 
     hidden_size: int
@@ -58,9 +73,7 @@ class ModelConfig:
     decoder: StackConfig | None = None
     shared_embeddings: bool = False
     max_positions: int | None = None
-    """Longest sequence the positions allow; None where nothing limits it (T5's buckets)."""
     max_source_positions: int | None = None
-    """The same for the encoder of an encoder-decoder, where it differs."""
 
     def __post_init__(self) -> None:
         require(self.encoder is not None or self.decoder is not None, "a model needs an encoder or a decoder")
@@ -76,7 +89,7 @@ class ModelConfig:
 
     @property
     def output_size(self) -> int:
-        """Width of the hidden states that heads read and that embeddings are made of."""
+        """Width of the hidden states that the head reads."""
         last = self.decoder or self.encoder
         assert last is not None
         return last.output_width or self.hidden_size
@@ -87,7 +100,7 @@ class ModelConfig:
 
     @property
     def keys_depend_on_length(self) -> bool:
-        """Whether the keys of a prefix differ with the length of the whole prompt, so that no other one can use them.
+        """Whether the keys of a prefix depend on the length of the whole prompt, so that prompts cannot share them.
 
         See `models.batch.DecoderBatch.rope_lengths`.
         """
@@ -95,7 +108,7 @@ class ModelConfig:
 
     @property
     def restart_tokens(self) -> int | None:
-        """The length that a text may not outgrow without being computed anew from its start; None: no such length."""
+        """Length at which a text must be recomputed from its start; None for no such length (see `LongScaling`)."""
         scalings = [rope.scaling for rope in self._ropes() if isinstance(rope.scaling, LongScaling)]
         return min((scaling.original_max_positions for scaling in scalings if scaling.restarts), default=None)
 

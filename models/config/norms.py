@@ -1,4 +1,4 @@
-"""Norms, and where they stand."""
+"""Configuration of norms and of their places in a layer."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from models.config.errors import require
 class NormConfig:
     """Layer norm (Ba et al. 2016, arXiv:1607.06450) or RMS norm (Zhang and Sennrich 2019, arXiv:1910.07467).
 
-    `rms_from_one`: an RMS norm whose checkpoints hold weights as distances from one (Gemma).
+    kind: `rms_from_one` is an RMS norm that multiplies by one plus its weight (Gemma).
     """
 
     kind: Literal["layer", "rms", "rms_from_one"]
@@ -25,7 +25,7 @@ class NormConfig:
 
 @dataclass(frozen=True)
 class NormSlots:
-    """The three places of a sublayer: `y = residual_norm(x + output_norm(f(input_norm(x))))`, each optional."""
+    """The three optional norms of a sublayer `f`: `y = residual_norm(x + output_norm(f(input_norm(x))))`."""
 
     input: NormConfig | None = None
     output: NormConfig | None = None
@@ -34,8 +34,10 @@ class NormSlots:
 
 @dataclass(frozen=True)
 class QueryKeyNorm:
-    """A norm of queries and one of keys, after their projection and before they rotate (Henry et al. 2020,
-    arXiv:2010.04245): over each head with weights that all heads share or that are its own, or over all heads together.
+    """Norms of queries and keys, before their rotation (Henry et al. 2020, arXiv:2010.04245).
+
+    over: `head`: over each head, with weights that all heads share. `own_head`: over each head, with weights per head.
+        `all`: over all heads together.
     """
 
     norm: NormConfig

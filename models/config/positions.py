@@ -1,4 +1,4 @@
-"""Positions, named by where they act: on queries and keys, on scores, on embeddings."""
+"""Configuration of positions, which act on queries and keys, on scores, or on embeddings."""
 
 from __future__ import annotations
 
@@ -17,7 +17,8 @@ class LinearScaling:
 
 @dataclass(frozen=True)
 class Llama3Scaling:
-    """Llama 3.1: long wavelengths divided by `factor`, short ones kept, smooth in between."""
+    """Scaling of Llama 3.1: frequencies of long wavelengths are divided by `factor`, short ones are unchanged, with a
+    smooth transition."""
 
     factor: float
     low_freq_factor: float
@@ -27,9 +28,13 @@ class Llama3Scaling:
 
 @dataclass(frozen=True)
 class YarnScaling:
-    """YaRN (Peng et al. 2023, arXiv:2309.00071): waves that turn less than `beta_slow` times over the original length
-    divided by `factor`, those above `beta_fast` turns kept, a ramp over dimensions in between (whole ones when
-    `truncate`); cosines and sines times `magnitude`."""
+    """YaRN (Peng et al. 2023, arXiv:2309.00071).
+
+    Frequencies with fewer than `beta_slow` turns over the original length are divided by `factor`. Those with more than
+    `beta_fast` turns are unchanged. Dimensions in between are interpolated linearly.
+    truncate: the limits of the interpolation are rounded to whole dimensions.
+    magnitude: factor of cosines and sines.
+    """
 
     factor: float
     original_max_positions: int
@@ -45,8 +50,10 @@ class YarnScaling:
 
 @dataclass(frozen=True)
 class DynamicScaling:
-    """NTK-aware scaling that grows with the text (Peng et al. 2023, arXiv:2309.00071, appendix A.2): nothing changes up
-    to `original_max_positions`; beyond them the base grows with the length, as if scaled by `factor` all along."""
+    """Dynamic NTK-aware scaling (Peng et al. 2023, arXiv:2309.00071, appendix A.2).
+
+    Texts of up to `original_max_positions` tokens are unchanged. For longer ones the base grows with the length and with `factor`.
+    """
 
     factor: float
     original_max_positions: int
@@ -54,10 +61,12 @@ class DynamicScaling:
 
 @dataclass(frozen=True)
 class LongScaling:
-    """LongRoPE (Ding et al. 2024, arXiv:2402.13753): each wavelength times a factor of its own, of `short_factors` in
-    texts up to `original_max_positions`, of `long_factors` in longer ones; cosines and sines times `magnitude`.
+    """LongRoPE (Ding et al. 2024, arXiv:2402.13753): one factor per wavelength.
 
-    restarts: a text that grows longer is computed anew from its start (Phi-3); else its first keys stay as they are.
+    short_factors: for texts of up to `original_max_positions` tokens. long_factors: for longer ones.
+    magnitude: factor of cosines and sines.
+    restarts: a text that grows beyond `original_max_positions` is recomputed from its start (Phi-3). Otherwise its
+        earlier keys are kept.
     """
 
     short_factors: tuple[float, ...]
@@ -74,8 +83,9 @@ Scaling = LinearScaling | Llama3Scaling | YarnScaling | DynamicScaling | LongSca
 class RopeConfig:
     """Rotary position embedding (Su et al. 2021, arXiv:2104.09864).
 
-    `dim` is how many leading dimensions of each head rotate; `pairing` says whether dimension i turns with i + dim/2
-    (`half`, as Hugging Face stores it) or with i + 1 (`interleaved`, as the paper has it).
+    dim: number of leading dimensions of each head that rotate.
+    pairing: dimension i rotates with i + dim/2 (`half`, as in transformers) or with i + 1 (`interleaved`, as in the
+        paper).
     """
 
     theta: float
@@ -87,16 +97,16 @@ class RopeConfig:
         require(self.dim > 0 and self.dim % 2 == 0, f"rope needs an even number of dimensions, got {self.dim}")
         if isinstance(self.scaling, LongScaling):
             lengths = {len(self.scaling.short_factors), len(self.scaling.long_factors)}
-            require(lengths == {self.dim // 2}, f"rope needs {self.dim // 2} factors")
+            require(lengths == {self.dim // 2}, f"rope scaling needs {self.dim // 2} factors, got {sorted(lengths)}")
         if isinstance(self.scaling, DynamicScaling):
-            require(self.dim > 2, "rope needs more than two dimensions to grow with the text")
+            require(self.dim > 2, f"dynamic rope scaling needs more than 2 dimensions, got {self.dim}")
         if isinstance(self.scaling, YarnScaling):
-            require(self.theta > 1, f"rope theta must exceed 1 to be scaled, got {self.theta}")
+            require(self.theta > 1, f"rope theta must exceed 1 for yarn scaling, got {self.theta}")
         require(self.theta > 0, f"rope theta must be positive, got {self.theta}")
 
     @property
     def depends_on_length(self) -> bool:
-        """Whether a token is rotated by more than its position: by the length that its text had when it was read."""
+        """Whether the rotation of a token depends on the length of its text, besides its position."""
         return isinstance(self.scaling, DynamicScaling | LongScaling)
 
 
@@ -104,7 +114,8 @@ class RopeConfig:
 class BucketBiasConfig:
     """T5's relative position buckets, added to attention scores (Raffel et al. 2020, arXiv:1910.10683, section 2.1).
 
-    One table for all layers of a stack, or with `per_layer` one for each (Chung et al. 2023, arXiv:2304.09151).
+    bidirectional: whether keys after the query have buckets, too.
+    per_layer: one table per layer (Chung et al. 2023, arXiv:2304.09151) instead of one for the stack.
     """
 
     num_buckets: int
@@ -114,7 +125,7 @@ class BucketBiasConfig:
 
     def __post_init__(self) -> None:
         exact = self.num_buckets // (4 if self.bidirectional else 2)
-        require(exact > 0, f"{self.num_buckets} position buckets are too few")
+        require(exact > 0, f"num_buckets must be at least {4 if self.bidirectional else 2}, got {self.num_buckets}")
         require(
             self.max_distance > exact,
             f"max_distance {self.max_distance} must exceed the {exact} distances with a bucket of their own",
@@ -123,16 +134,20 @@ class BucketBiasConfig:
 
 @dataclass(frozen=True)
 class AlibiConfig:
-    """A straight line for each head, added to its scores: `slope * (key position - query position)` (Press et al. 2022,
-    arXiv:2108.12409)."""
+    """Score bias that is linear in the distance, `slope * (key position - query position)`, with one slope per head.
+
+    Source: Press et al. 2022, arXiv:2108.12409.
+    """
 
     slopes: tuple[float, ...]
 
 
 @dataclass(frozen=True)
 class KeyAlibiConfig:
-    """The same line by the key's position alone, `scale * slope * key position`, which softmax cannot tell from it; but
-    slopes and products are bfloat16, so that far keys share a bias (Falcon, by its published code)."""
+    """Score bias `scale * slope * key position`, which is equivalent to `AlibiConfig` under softmax (Falcon).
+
+    As in the published code, slopes and products are rounded to bfloat16, so that distant keys share a bias.
+    """
 
     slopes: tuple[float, ...]
     scale: float
@@ -140,15 +155,18 @@ class KeyAlibiConfig:
 
 @dataclass(frozen=True)
 class LearnedPositions:
-    """A table of `num_positions` vectors added to the token embeddings; position 0 is its first row."""
+    """A table of `num_positions` vectors, which are added to the token embeddings. Position 0 is the first row."""
 
     num_positions: int
 
 
 @dataclass(frozen=True)
 class SinusoidalPositions:
-    """Vaswani et al. 2017, arXiv:1706.03762, section 3.5; sines in the first half of the width and cosines after, or
-    the two by turns, as the paper has it."""
+    """Sinusoidal positions, which are added to the token embeddings (Vaswani et al. 2017, arXiv:1706.03762, 3.5).
+
+    pairing: `half`: sines in the first half of the width, cosines in the second. `interleaved`: alternating, as in the
+        paper.
+    """
 
     num_positions: int
     pairing: Literal["half", "interleaved"] = "half"
@@ -156,8 +174,11 @@ class SinusoidalPositions:
 
 @dataclass(frozen=True)
 class FairseqSinusoidalPositions:
-    """The same with waves up to a length of 2 pi * 10000 positions, where the paper's stop one step short of it, and
-    numbered from `first` (Ott et al. 2019, arXiv:1904.01038, by its published code, after tensor2tensor)."""
+    """Sinusoidal positions of fairseq, numbered from `first`.
+
+    The longest wavelength is 2 pi * 10000 positions; in the paper it is one step shorter. Source: published code of Ott
+    et al. 2019, arXiv:1904.01038, after tensor2tensor.
+    """
 
     num_positions: int
     first: int

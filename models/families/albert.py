@@ -3,11 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
 from models.config import ClassificationHead, ConfigError, MaskedLanguageModelHead, ModelConfig
-from models.families.shared.bert_fields import architectures, bert_model, bert_stack, encoder_fields
+from models.families.shared.bert_config import (
+    architectures,
+    bert_attention,
+    bert_embedding,
+    bert_head,
+    bert_layer,
+    bert_model,
+    encoder_fields,
+)
 from models.families.shared.bert_rules import embedding_rules, linear, masked_rules, norm, output_rules
 from models.families.shared.family import Family
 from models.families.shared.fields import Fields
@@ -16,13 +23,13 @@ from weights.rules import Drop, Rule
 _PREFIX = r"(?:albert\.)?"
 
 
-def _owners(hf: Mapping[str, Any]) -> dict[tuple[int, int], list[int]]:
-    """The layers that each set of weights is used in, by its group and its place in the group."""
+def _layers_by_weights(hf: Mapping[str, Any]) -> dict[tuple[int, int], list[int]]:
+    """Numbers of the layers that share weights, by (group, place in the group)."""
     fields = Fields(hf)
     layers, groups = fields.integer("num_hidden_layers", 12), fields.integer("num_hidden_groups", 1)
     inner = fields.integer("inner_group_num", 1)
     if groups > layers:
-        raise ConfigError(f"'num_hidden_groups': {groups} groups are more than {layers} layers")
+        raise ConfigError(f"'num_hidden_groups': {groups} groups exceed {layers} layers")
     used: dict[tuple[int, int], list[int]] = {}
     for index in range(layers * inner):
         round_, place = divmod(index, inner)
@@ -33,19 +40,19 @@ def _owners(hf: Mapping[str, Any]) -> dict[tuple[int, int], list[int]]:
 def _config(hf: Mapping[str, Any], architecture: str) -> ModelConfig:
     sizes = {"hidden_size": 4096, "num_attention_heads": 64, "intermediate_size": 16384}
     fields = encoder_fields(hf, vocab_size=30000, hidden_act="gelu_new", **sizes)
-    stack = bert_stack(fields, embedding_width=fields.integer("embedding_size", 128))
-    sharing = {index: layers[0] for layers in _owners(hf).values() for index in layers}
-    stack = replace(
-        stack,
-        layers=stack.layers[:1] * len(sharing),
-        sharing=tuple(sharing[index] for index in range(len(sharing))),
+    owners = {index: layers[0] for layers in _layers_by_weights(hf).values() for index in layers}
+    return bert_model(
+        fields,
+        bert_head(fields, architecture),
+        bert_embedding(fields, width=fields.integer("embedding_size", 128)),
+        (bert_layer(fields, bert_attention(fields)),) * len(owners),
+        sharing=[owners[index] for index in range(len(owners))],
     )
-    return bert_model(fields, architecture, stack)
 
 
 def _layer_rules(hf: Mapping[str, Any]) -> tuple[Rule, ...]:
     rules: list[Rule] = []
-    for (group, place), layers in _owners(hf).items():
+    for (group, place), layers in _layers_by_weights(hf).items():
         theirs = rf"{_PREFIX}encoder\.albert_layer_groups\.{group}\.albert_layers\.{place}"
         ours = f"encoder.layers.{layers[0]}"
         rules += (

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from models.config import LearnedPositions, ModelConfig
-from models.families.shared.bart_fields import (
+from models.families.shared.bart_config import (
     NORM,
     bart_embedding,
     bart_fields,
@@ -22,11 +22,11 @@ from weights.rules import Rename, Rule, Slice
 
 def config(hf: Mapping[str, Any], architecture: str) -> ModelConfig:
     fields = bart_fields(hf)
-    refuse_variants(fields, before=False, embedding_norm=True, sinusoids=False)
+    refuse_variants(fields, pre_norm=False, embedding_norm=True, sinusoidal_positions=False)
     fields.refuse_unless("tie_word_embeddings", True)
     embedding = bart_embedding(fields, LearnedPositions(fields.integer("max_position_embeddings")), NORM)
     start = fields.integer("decoder_start_token_id", 2, least=0)
-    return bart_model(fields, bart_head(fields, architecture, start, num_labels=3), *both_stacks(fields, embedding))
+    return bart_model(fields, bart_head(fields, architecture, start, default_labels=3), *both_stacks(fields, embedding))
 
 
 def rules(model: ModelConfig, hf: Mapping[str, Any], architecture: str) -> Sequence[Rule]:

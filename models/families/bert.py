@@ -6,7 +6,14 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from models.config import ClassificationHead, MaskedLanguageModelHead, ModelConfig
-from models.families.shared.bert_fields import architectures, bert_model, bert_stack, encoder_fields
+from models.families.shared.bert_config import (
+    architectures,
+    bert_embedding,
+    bert_head,
+    bert_layers,
+    bert_model,
+    encoder_fields,
+)
 from models.families.shared.bert_rules import (
     bert_layer_names,
     embedding_rules,
@@ -23,7 +30,7 @@ _PREFIX = r"(?:bert\.)?"
 
 def _config(hf: Mapping[str, Any], architecture: str) -> ModelConfig:
     fields = encoder_fields(hf)
-    return bert_model(fields, architecture, bert_stack(fields))
+    return bert_model(fields, bert_head(fields, architecture), bert_embedding(fields), bert_layers(fields))
 
 
 def _rules(model: ModelConfig, hf: Mapping[str, Any], architecture: str) -> Sequence[Rule]:

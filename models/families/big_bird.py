@@ -1,27 +1,34 @@
 """BigBird (Zaheer et al. 2020, arXiv:2007.14062): BERT with block sparse attention for texts of up to 4,096 tokens.
 
-Its tokenizer gives no token types; the head for answers takes them from the first separator, and has a feed-forward
-sublayer of its own. That head's logits of a question's own tokens, which the reference lowers out of reach, are as they
-come: nothing answers from them.
+Its tokenizer returns no token types. The question answering head derives them from the first separator and has a
+feed-forward sublayer of its own. The reference implementation sets that head's logits of the question's own tokens
+close to minus infinity; here they are unchanged, because no answer is taken from the question.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
 from models.config import (
     ClassificationHead,
-    FeedForwardConfig,
     FeedForwardSpanHead,
     MaskedLanguageModelHead,
     ModelConfig,
     QuestionTypesEmbeddingConfig,
     SpanHead,
-    StackConfig,
 )
-from models.families.shared.bert_fields import architectures, bert_model, bert_norm, bert_stack, encoder_fields
+from models.families.shared.bert_config import (
+    architectures,
+    bert_attention,
+    bert_embedding,
+    bert_feed_forward,
+    bert_head,
+    bert_layers,
+    bert_model,
+    bert_norm,
+    encoder_fields,
+)
 from models.families.shared.bert_rules import (
     bert_layer_names,
     embedding_rules,
@@ -32,9 +39,8 @@ from models.families.shared.bert_rules import (
     output_rules,
     roberta_class_rules,
 )
-from models.families.shared.block_sparse import with_blocks, without_biases
+from models.families.shared.block_sparse import block_sparse
 from models.families.shared.family import Family
-from models.families.shared.fields import Fields
 from weights.rules import Drop, Rule
 
 _PREFIX = r"(?:bert\.)?"
@@ -42,28 +48,18 @@ _PREFIX = r"(?:bert\.)?"
 
 def config(hf: Mapping[str, Any], architecture: str) -> ModelConfig:
     fields = encoder_fields(hf, vocab_size=50358, max_position_embeddings=4096, hidden_act="gelu_new")
-    stack = bert_stack(fields)
-    model = bert_model(fields, architecture, stack, dense=fields.activation("hidden_act"))
-    answers = isinstance(model.head, SpanHead)
+    attention = block_sparse(fields, bert_attention(fields, qkv_bias=fields.flag("use_bias", True)))
+    head = bert_head(fields, architecture, dense=fields.activation("hidden_act"))
+    answers = isinstance(head, SpanHead)
     if answers:
-        feed_forward = stack.layers[0].feed_forward
-        assert isinstance(feed_forward, FeedForwardConfig)
-        head = FeedForwardSpanHead(feed_forward=feed_forward, sum_norm=bert_norm(fields))
-        model = replace(model, head=head)
-    stack = _embedded(stack, fields, model.hidden_size, answers)
-    if not fields.flag("use_bias", True):
-        layers = (replace(one, attention=without_biases(one.attention, output=True)) for one in stack.layers)
-        stack = replace(stack, layers=tuple(layers))
-    return replace(model, encoder=with_blocks(stack, fields))
-
-
-def _embedded(stack: StackConfig, fields: Fields, hidden_size: int, answers: bool) -> StackConfig:
+        head = FeedForwardSpanHead(feed_forward=bert_feed_forward(fields), sum_norm=bert_norm(fields))
     fields.integer("type_vocab_size", least=2 if answers else 1)
+    scale = fields.integer("hidden_size") ** 0.5 if fields.flag("rescale_embeddings", False) else 1.0
     embedding = QuestionTypesEmbeddingConfig(
-        **{**vars(stack.embedding), "scale": hidden_size**0.5 if fields.flag("rescale_embeddings", False) else 1.0},
+        **vars(bert_embedding(fields, scale=scale)),
         separator_id=fields.integer("sep_token_id", 66, least=0) if answers else None,
     )
-    return replace(stack, embedding=embedding)
+    return bert_model(fields, head, embedding, bert_layers(fields, attention))
 
 
 def rules(model: ModelConfig, hf: Mapping[str, Any], architecture: str) -> Sequence[Rule]:

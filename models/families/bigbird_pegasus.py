@@ -1,19 +1,25 @@
 """BigBird-Pegasus (Zaheer et al. 2020, arXiv:2007.14062, section 4): summaries of long texts.
 
-Layers with norms before, learned positions numbered from 0, and block sparse attention in the encoder. What checkpoints
-call `layernorm_embedding` is the norm after the last layer.
+Pre-norm layers, learned positions that start at 0, and block sparse attention in the encoder. The name
+`layernorm_embedding` in checkpoints belongs to the norm after the last layer.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
-from models.config import LayerConfig, LearnedPositions, ModelConfig
-from models.families.shared.bart_fields import bart_embedding, bart_fields, bart_head, bart_model, both_stacks
+from models.config import LearnedPositions, ModelConfig
+from models.families.shared.bart_config import (
+    bart_attention,
+    bart_embedding,
+    bart_fields,
+    bart_head,
+    bart_model,
+    bart_stack,
+)
 from models.families.shared.bart_rules import PREFIX, pre_norm_rules
-from models.families.shared.block_sparse import with_blocks, without_biases
+from models.families.shared.block_sparse import block_sparse
 from models.families.shared.family import Family
 from weights.rules import Rename, Rule
 
@@ -23,21 +29,16 @@ _DEFAULTS = {"vocab_size": 96103, "layers": 16, "activation_function": "gelu_new
 def config(hf: Mapping[str, Any], architecture: str) -> ModelConfig:
     fields = bart_fields(hf, **_DEFAULTS, scale_embedding=True)
     fields.refuse_unless("tie_word_embeddings", True)
-    start = fields.integer("decoder_start_token_id", 2, least=0)
-    head = bart_head(fields, architecture, start, end=1)
+    bias = fields.flag("use_bias", False)
     embedding = bart_embedding(fields, LearnedPositions(fields.integer("max_position_embeddings")))
-    encoder, decoder = both_stacks(fields, embedding, before=True)
-    if not fields.flag("use_bias", False):
-        encoder, decoder = (replace(stack, layers=tuple(map(_unbiased, stack.layers))) for stack in (encoder, decoder))
-    return bart_model(fields, head, with_blocks(encoder, fields), decoder)
-
-
-def _unbiased(layer: LayerConfig) -> LayerConfig:
-    crossing = layer.cross_attention
-    return replace(
-        layer,
-        attention=without_biases(layer.attention, output=False),
-        cross_attention=None if crossing is None else without_biases(crossing, output=False),
+    attention = block_sparse(fields, bart_attention(fields, "encoder", causal=False, bias=bias))
+    attentions = (attention,) * fields.integer("encoder_layers")
+    start = fields.integer("decoder_start_token_id", 2, least=0)
+    return bart_model(
+        fields,
+        bart_head(fields, architecture, start, default_end_token_id=1),
+        bart_stack(fields, "encoder", embedding, pre_norm=True, attentions=attentions),
+        bart_stack(fields, "decoder", embedding, pre_norm=True, bias=bias),
     )
 
 

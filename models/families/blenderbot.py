@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from models.config import LanguageModelHead, LearnedPositions, ModelConfig
-from models.families.shared.bart_fields import bart_embedding, bart_fields, bart_model, both_stacks, refuse_variants
+from models.families.shared.bart_config import bart_embedding, bart_fields, bart_model, both_stacks, refuse_variants
 from models.families.shared.bart_rules import PREFIX, pre_norm_rules
 from models.families.shared.family import Family
 from weights.rules import Rename, Rule
@@ -24,12 +24,12 @@ _DEFAULTS = {
 
 def config(hf: Mapping[str, Any], architecture: str) -> ModelConfig:
     fields = bart_fields(hf, **_DEFAULTS)
-    refuse_variants(fields, before=True, embedding_norm=False, sinusoids=False)
+    refuse_variants(fields, pre_norm=True, embedding_norm=False, sinusoidal_positions=False)
     fields.refuse_unless("tie_word_embeddings", True)
     fields.refuse_unless("layernorm_variant", "prelayernorm")
     embedding = bart_embedding(fields, LearnedPositions(fields.integer("max_position_embeddings")))
     head = LanguageModelHead(tied=True, bias=True)
-    return bart_model(fields, head, *both_stacks(fields, embedding, before=True))
+    return bart_model(fields, head, *both_stacks(fields, embedding, pre_norm=True))
 
 
 def rules(model: ModelConfig, hf: Mapping[str, Any], architecture: str) -> Sequence[Rule]:

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from models.config import EmbeddingConfig, LanguageModelHead, LearnedPositions, ModelConfig
-from models.families.shared.bart_fields import (
+from models.families.shared.bart_config import (
     NORM,
     bart_embedding,
     bart_fields,
@@ -22,7 +22,7 @@ from weights.rules import Rename, Rule
 
 def config(hf: Mapping[str, Any], architecture: str) -> ModelConfig:
     fields = bart_fields(hf, d_model=512, layers=8, ffn_dim=2048, max_position_embeddings=512)
-    refuse_variants(fields, before=False, embedding_norm=True, sinusoids=False)
+    refuse_variants(fields, pre_norm=False, embedding_norm=True, sinusoidal_positions=False)
     fields.refuse_unless("tie_word_embeddings", True)
     fields.refuse_unless("layernorm_variant", "xlm")
     fields.refuse_unless("do_blenderbot_90_layernorm", True)

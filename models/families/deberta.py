@@ -7,7 +7,7 @@ from typing import Any
 
 from models.config import ModelConfig
 from models.families.shared import disentangled_encoder
-from models.families.shared.bert_fields import architectures
+from models.families.shared.bert_config import architectures
 from models.families.shared.bert_rules import linear
 from models.families.shared.disentangled_encoder import LAYER, OURS
 from models.families.shared.family import Family

@@ -1,16 +1,16 @@
-"""DeBERTa's second and third version (He et al. 2021, arXiv:2006.03654 and arXiv:2111.09543): distances in buckets,
-whose projections may be those of the contents, and perhaps a convolution beside the first layer."""
+"""DeBERTa versions 2 and 3 (He et al. 2021, arXiv:2006.03654 and arXiv:2111.09543): distances in buckets.
+
+Distances may share the projections of the contents, and the first layer may have a convolution beside it.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import fields as fields_of
-from dataclasses import replace
 from typing import Any
 
-from models.config import ConvolutionLayerConfig, LayerConfig, ModelConfig, NormConfig
+from models.config import ModelConfig
 from models.families.shared import disentangled_encoder
-from models.families.shared.bert_fields import architectures
+from models.families.shared.bert_config import architectures
 from models.families.shared.bert_rules import linear, norm
 from models.families.shared.disentangled_encoder import LAYER, OURS, PREFIX
 from models.families.shared.family import Family
@@ -24,7 +24,7 @@ def _config(hf: Mapping[str, Any], architecture: str) -> ModelConfig:
     fields.refuse_unless("norm_rel_ebd", "none", "layer_norm")
     if buckets is not None and not (isinstance(buckets, int) and buckets < 1):
         buckets = fields.integer("position_buckets")
-    model = disentangled_encoder.config(
+    return disentangled_encoder.config(
         hf,
         architecture,
         default_vocab=128100,
@@ -34,21 +34,7 @@ def _config(hf: Mapping[str, Any], architecture: str) -> ModelConfig:
         own_projections=not fields.flag("share_att_key", False),
         num_buckets=buckets if buckets and buckets > 0 else None,
         distance_norm=hf.get("norm_rel_ebd") == "layer_norm",
-    )
-    if not fields.integer("conv_kernel_size", 0, least=0):
-        return model
-    assert model.encoder is not None
-    first, *others = model.encoder.layers
-    return replace(model, encoder=replace(model.encoder, layers=(_convolved(first, fields), *others)))
-
-
-def _convolved(layer: LayerConfig, fields: Fields) -> ConvolutionLayerConfig:
-    return ConvolutionLayerConfig(
-        **{part.name: getattr(layer, part.name) for part in fields_of(layer)},
-        kernel_size=fields.integer("conv_kernel_size"),
-        groups=fields.integer("conv_groups", 1),
-        activation=fields.activation("conv_act", "tanh"),
-        norm=NormConfig("layer", fields.number("layer_norm_eps", 1e-7)),
+        convolution=fields.integer("conv_kernel_size", 0, least=0) > 0,
     )
 
 

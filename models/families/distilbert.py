@@ -5,8 +5,24 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from models.config import ClassificationHead, MaskedLanguageModelHead, ModelConfig, NormConfig, PoolingHead
-from models.families.shared.bert_fields import architectures, encoder_fields, encoder_stack, head
+from models.config import (
+    ClassificationHead,
+    EmbeddingConfig,
+    FeedForwardConfig,
+    LearnedPositions,
+    MaskedLanguageModelHead,
+    ModelConfig,
+    NormConfig,
+    PoolingHead,
+    StackConfig,
+)
+from models.families.shared.bert_config import (
+    architectures,
+    encoder_attention,
+    encoder_fields,
+    encoder_head,
+    post_norm_layer,
+)
 from models.families.shared.bert_rules import embedding_rules, layer_rules, linear, masked_rules, output_rules
 from models.families.shared.family import Family
 from weights.rules import Drop, Rule
@@ -17,21 +33,21 @@ _NORM = NormConfig("layer", 1e-12)
 
 def _config(hf: Mapping[str, Any], architecture: str) -> ModelConfig:
     fields = encoder_fields(hf)
-    hidden_size, vocab_size = fields.integer("dim", 768), fields.integer("vocab_size")
-    num_positions, activation = fields.integer("max_position_embeddings"), fields.activation("activation", "gelu")
-    stack = encoder_stack(
-        vocab_size=vocab_size,
-        hidden_size=hidden_size,
-        num_layers=fields.integer("n_layers", 6),
-        num_heads=fields.integer("n_heads", 12),
-        intermediate_size=fields.integer("hidden_dim", 3072),
-        activation=activation,
-        norm=_NORM,
-        num_positions=num_positions,
-        num_token_types=0,
+    hidden_size, activation = fields.integer("dim", 768), fields.activation("activation", "gelu")
+    layer = post_norm_layer(
+        encoder_attention(hidden_size, fields.integer("n_heads", 12)),
+        FeedForwardConfig(fields.integer("hidden_dim", 3072), activation),
+        _NORM,
     )
-    chosen = head(fields, architecture, MaskedLanguageModelHead(activation, _NORM), dense="relu")
-    return ModelConfig(hidden_size, vocab_size, chosen, encoder=stack, max_positions=num_positions)
+    vocab_size, num_positions = fields.integer("vocab_size"), fields.integer("max_position_embeddings")
+    embedding = EmbeddingConfig(vocab_size, positions=LearnedPositions(num_positions), norm=_NORM)
+    return ModelConfig(
+        hidden_size,
+        vocab_size,
+        encoder_head(fields, architecture, MaskedLanguageModelHead(activation, _NORM), dense="relu"),
+        encoder=StackConfig(embedding, (layer,) * fields.integer("n_layers", 6)),
+        max_positions=num_positions,
+    )
 
 
 def _rules(model: ModelConfig, hf: Mapping[str, Any], architecture: str) -> Sequence[Rule]:

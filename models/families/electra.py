@@ -7,7 +7,14 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from models.config import ClassificationHead, MaskedLanguageModelHead, ModelConfig
-from models.families.shared.bert_fields import architectures, bert_model, bert_stack, encoder_fields
+from models.families.shared.bert_config import (
+    architectures,
+    bert_embedding,
+    bert_head,
+    bert_layers,
+    bert_model,
+    encoder_fields,
+)
 from models.families.shared.bert_rules import (
     bert_layer_names,
     embedding_rules,
@@ -27,9 +34,10 @@ _DISCRIMINATOR = "ElectraForPreTraining"
 def _config(hf: Mapping[str, Any], architecture: str) -> ModelConfig:
     fields = encoder_fields(hf, hidden_size=256, num_attention_heads=4, intermediate_size=1024)
     width = fields.integer("embedding_size", 128)
-    stack = bert_stack(fields, embedding_width=None if width == fields.integer("hidden_size") else width)
+    embedding = bert_embedding(fields, width=None if width == fields.integer("hidden_size") else width)
     served_as = "ElectraModel" if architecture == _DISCRIMINATOR else architecture
-    return bert_model(fields, served_as, stack, masked="gelu", dense="gelu")
+    head = bert_head(fields, served_as, masked="gelu", dense="gelu")
+    return bert_model(fields, head, embedding, bert_layers(fields))
 
 
 def _rules(model: ModelConfig, hf: Mapping[str, Any], architecture: str) -> Sequence[Rule]:

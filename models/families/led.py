@@ -1,17 +1,17 @@
 """LED (Beltagy et al. 2020, arXiv:2004.05150, section 7): BART with Longformer's attention in its encoder.
 
-No token is global, as in the reference's `generate` where nobody names any (`docs/decisions`, page 11).
+No token is global, as in `generate` of transformers without `global_attention_mask` (`docs/decisions`, page 11).
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
 from models.config import HeadConfig, LanguageModelHead, LearnedPositions, ModelConfig, SpanHead
-from models.families.shared.bart_fields import (
+from models.families.shared.bart_config import (
     NORM,
+    bart_attention,
     bart_embedding,
     bart_fields,
     bart_model,
@@ -20,7 +20,7 @@ from models.families.shared.bart_fields import (
 )
 from models.families.shared.bart_rules import head_rules, layer_rules, token_rules
 from models.families.shared.family import Family
-from models.families.shared.longformer_layers import global_rules, with_windows
+from models.families.shared.longformer_layers import global_rules, longformer_attentions
 from weights.rules import Rename, Rule
 
 _PREFIX = r"(?:led\.)?"
@@ -28,20 +28,24 @@ _PREFIX = r"(?:led\.)?"
 
 def config(hf: Mapping[str, Any], architecture: str) -> ModelConfig:
     fields = bart_fields(hf)
-    refuse_variants(fields, before=False, embedding_norm=True, sinusoids=False)
+    refuse_variants(fields, pre_norm=False, embedding_norm=True, sinusoidal_positions=False)
     fields.refuse_unless("tie_word_embeddings", True)
     fields.refuse_unless("scale_embedding", False)
-    read = fields.integer("max_encoder_position_embeddings", 16384)
-    written = fields.integer("max_decoder_position_embeddings", 1024)
-    encoder, decoder = (
-        bart_stack(fields, side, bart_embedding(fields, LearnedPositions(positions), NORM))
-        for side, positions in (("encoder", read), ("decoder", written))
-    )
+    max_source = fields.integer("max_encoder_position_embeddings", 16384)
+    max_target = fields.integer("max_decoder_position_embeddings", 1024)
+    full = bart_attention(fields, "encoder", causal=False)
+    attentions = longformer_attentions(fields, full, fields.integer("encoder_layers"), None)
+    source, target = (bart_embedding(fields, LearnedPositions(n), NORM) for n in (max_source, max_target))
     head: HeadConfig = LanguageModelHead(tied=True, bias=True)
     if architecture == "LEDForQuestionAnswering":
         head = SpanHead(start_token_id=fields.integer("decoder_start_token_id", 2, least=0))
-    model = bart_model(fields, head, with_windows(encoder, hf, None), decoder)
-    return replace(model, max_source_positions=read)
+    return bart_model(
+        fields,
+        head,
+        bart_stack(fields, "encoder", source, attentions=attentions),
+        bart_stack(fields, "decoder", target),
+        max_source_positions=max_source,
+    )
 
 
 def rules(model: ModelConfig, hf: Mapping[str, Any], architecture: str) -> Sequence[Rule]:

@@ -1,22 +1,21 @@
 """Longformer (Beltagy et al. 2020, arXiv:2004.05150): RoBERTa for texts of thousands of tokens.
 
-Which tokens are global goes by the head, as in the reference: the first one to classify a text, the question to answer
-it, none otherwise. A question ends where the first separator stands; the reference wants three separators in a text and
-refuses others.
+The head decides which tokens are global, as in the reference implementation: the first token for classification, the
+question for question answering, otherwise none. A question ends at the first separator. The reference implementation
+requires three separators in a text and refuses others.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
-from models.config import ModelConfig
+from models.config import AttentionConfig, ModelConfig
 from models.config.sparse_attention import GlobalFirstToken, GlobalTokensBefore
-from models.families.shared.bert_fields import architectures
+from models.families.shared.bert_config import architectures, bert_attention
 from models.families.shared.family import Family
 from models.families.shared.fields import Fields
-from models.families.shared.longformer_layers import global_rules, with_windows
+from models.families.shared.longformer_layers import global_rules, longformer_attentions
 from models.families.shared.roberta_encoder import roberta_config, roberta_rules
 from weights.rules import Rule
 
@@ -33,9 +32,11 @@ def _global_tokens(fields: Fields, architecture: str) -> GlobalFirstToken | Glob
 
 
 def config(hf: Mapping[str, Any], architecture: str) -> ModelConfig:
-    model = roberta_config(hf, architecture, vocab_size=30522)
-    assert model.encoder is not None
-    return replace(model, encoder=with_windows(model.encoder, hf, _global_tokens(Fields(hf), architecture)))
+    def attentions(fields: Fields) -> list[AttentionConfig]:
+        num_layers = fields.integer("num_hidden_layers")
+        return longformer_attentions(fields, bert_attention(fields), num_layers, _global_tokens(fields, architecture))
+
+    return roberta_config(hf, architecture, vocab_size=30522, attentions=attentions)
 
 
 def rules(model: ModelConfig, hf: Mapping[str, Any], architecture: str) -> Sequence[Rule]:

@@ -1,53 +1,42 @@
-"""LongT5 (Guo et al. 2022, arXiv:2112.07916): T5 whose encoder sees a window, or a window and sums of all the text."""
+"""LongT5 (Guo et al. 2022, arXiv:2112.07916): T5 with a sliding window in the encoder and optional summaries."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
-from typing import Any
+from collections.abc import Sequence
 
-from models.config import AttentionConfig, BucketBiasConfig, ConfigError, ModelConfig
+from models.config import AttentionConfig, ConfigError, LanguageModelHead, ModelConfig, PoolingHead
 from models.config.sparse_attention import BandedAttentionConfig, TransientGlobalAttentionConfig
 from models.families.shared.fields import Fields
 from models.families.shared.t5_family import T5_SIZES, scaled_head, t5_family
-from models.families.shared.t5_layers import t5_rules
+from models.families.shared.t5_layers import t5_attention, t5_buckets, t5_model, t5_rules
 from weights.rules import Rename, Rule
 
-_T5 = t5_family("longt5", "LongT5", T5_SIZES, scaled_head)
-_LONGEST_SOURCE = 16384
-"""Nothing in the model limits a source; the paper's longest are these (section 4)."""
+_MAX_SOURCE = 16384
+"""The model has no limit of its own. This is the longest source of the paper (section 4)."""
 
 
-def config(hf: Mapping[str, Any], architecture: str) -> ModelConfig:
-    model, fields = _T5.config(hf, architecture), Fields(hf)
-    assert model.encoder is not None
-    attention = _sparse(fields, model.encoder.layers[0].attention, model.encoder.score_bias)
-    layers = tuple(replace(layer, attention=attention) for layer in model.encoder.layers)
-    model = replace(model, encoder=replace(model.encoder, layers=layers))
-    if model.decoder is None:
-        return replace(model, max_positions=_LONGEST_SOURCE)
-    return replace(model, max_source_positions=_LONGEST_SOURCE)
+def _model(fields: Fields, head: LanguageModelHead | PoolingHead) -> ModelConfig:
+    return t5_model(fields, head, encoder_attention=_sparse_attention(fields), max_source_positions=_MAX_SOURCE)
 
 
-def _sparse(fields: Fields, full: AttentionConfig, buckets: object) -> AttentionConfig:
-    settings = {**vars(full), "window": fields.integer("local_radius", 127) + 1}
+def _sparse_attention(fields: Fields) -> AttentionConfig:
+    settings = {**vars(t5_attention(fields, causal=False)), "window": fields.integer("local_radius", 127) + 1}
     fields.refuse_unless("encoder_attention_type", "local", "transient-global")
     if fields.text("encoder_attention_type", "local") == "local":
         return BandedAttentionConfig(**settings)
     width = fields.integer("global_block_size", 16)
     if width & (width - 1):
-        # The reference counts blocks by adding up fractions, which are exact for these alone.
+        # The reference implementation counts blocks by adding fractions, which are exact only for powers of two.
         raise ConfigError(f"'global_block_size': {width} is not supported, only powers of two")
-    assert isinstance(buckets, BucketBiasConfig)
     return TransientGlobalAttentionConfig(
         **settings,
         summary_tokens=width,
         summary_norm_eps=fields.positive("layer_norm_epsilon", 1e-6),
-        summary_buckets=buckets,
+        summary_buckets=t5_buckets(fields, bidirectional=True),
     )
 
 
-def rules(model: ModelConfig, hf: Mapping[str, Any], architecture: str) -> Sequence[Rule]:
+def _rules(model: ModelConfig) -> Sequence[Rule]:
     assert model.encoder is not None
     numbers = range(len(model.encoder.layers))
     block = r"encoder\.block\.(\d+)\.layer\.0\.(?:Local|TransientGlobal)SelfAttention\."
@@ -68,4 +57,4 @@ def rules(model: ModelConfig, hf: Mapping[str, Any], architecture: str) -> Seque
     )
 
 
-FAMILY = replace(_T5, config=config, rules=rules)
+FAMILY = t5_family("longt5", "LongT5", T5_SIZES, scaled_head, model=_model, rules=_rules)

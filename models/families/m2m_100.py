@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from models.config import FairseqSinusoidalPositions, LanguageModelHead, ModelConfig
-from models.families.shared.bart_fields import bart_embedding, bart_fields, bart_model, both_stacks, refuse_variants
+from models.families.shared.bart_config import bart_embedding, bart_fields, bart_model, both_stacks, refuse_variants
 from models.families.shared.bart_rules import PREFIX, pre_norm_rules
 from models.families.shared.family import Family
 from weights.rules import Drop, Rule
@@ -17,12 +17,12 @@ from weights.rules import Drop, Rule
 
 def config(hf: Mapping[str, Any], architecture: str) -> ModelConfig:
     fields = bart_fields(hf, vocab_size=128112, activation_function="relu", scale_embedding=True)
-    refuse_variants(fields, before=True, embedding_norm=False)
+    refuse_variants(fields, pre_norm=True, embedding_norm=False)
     fields.refuse_unless("tie_word_embeddings", True)
     # fairseq numbers positions from behind its padding token.
     first = fields.integer("pad_token_id", 1, least=0) + 1
     embedding = bart_embedding(fields, FairseqSinusoidalPositions(fields.integer("max_position_embeddings"), first))
-    return bart_model(fields, LanguageModelHead(tied=True), *both_stacks(fields, embedding, before=True))
+    return bart_model(fields, LanguageModelHead(tied=True), *both_stacks(fields, embedding, pre_norm=True))
 
 
 def rules(model: ModelConfig, hf: Mapping[str, Any], architecture: str) -> Sequence[Rule]:

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from models.config import LanguageModelHead, ModelConfig, SinusoidalPositions
-from models.families.shared.bart_fields import bart_embedding, bart_fields, bart_model, bart_stack, refuse_variants
+from models.families.shared.bart_config import bart_embedding, bart_fields, bart_model, bart_stack, refuse_variants
 from models.families.shared.bart_rules import TOKENS, head_rules, layer_rules
 from models.families.shared.family import Family
 from weights.rules import Drop, Rename, Rule
@@ -14,7 +14,7 @@ from weights.rules import Drop, Rename, Rule
 
 def config(hf: Mapping[str, Any], architecture: str) -> ModelConfig:
     fields = bart_fields(hf, vocab_size=58101)
-    refuse_variants(fields, before=False, embedding_norm=False, sinusoids=True)
+    refuse_variants(fields, pre_norm=False, embedding_norm=False, sinusoidal_positions=True)
     source_vocab, positions = (
         fields.integer("vocab_size"),
         SinusoidalPositions(fields.integer("max_position_embeddings")),

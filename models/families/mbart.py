@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from models.config import LearnedPositions, ModelConfig
-from models.families.shared.bart_fields import (
+from models.families.shared.bart_config import (
     NORM,
     bart_embedding,
     bart_fields,
@@ -25,12 +25,12 @@ from weights.rules import Rename, Rule, Slice
 
 def config(hf: Mapping[str, Any], architecture: str) -> ModelConfig:
     fields = bart_fields(hf)
-    refuse_variants(fields, before=True, embedding_norm=True, sinusoids=False)
+    refuse_variants(fields, pre_norm=True, embedding_norm=True, sinusoidal_positions=False)
     fields.refuse_unless("tie_word_embeddings", True)
     embedding = bart_embedding(fields, LearnedPositions(fields.integer("max_position_embeddings")), NORM)
     # A text ends with its end token and then its language, with which the decoder starts to read it.
-    head = bart_head(fields, architecture, start_token_id=None, end=2)
-    return bart_model(fields, head, *both_stacks(fields, embedding, before=True))
+    head = bart_head(fields, architecture, start_token_id=None, default_end_token_id=2)
+    return bart_model(fields, head, *both_stacks(fields, embedding, pre_norm=True))
 
 
 def rules(model: ModelConfig, hf: Mapping[str, Any], architecture: str) -> Sequence[Rule]:

@@ -7,8 +7,7 @@ attention, since the embeddings come with one.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
-from typing import Any
+from typing import Any, Literal
 
 from models.config import (
     AttentionConfig,
@@ -24,11 +23,9 @@ from models.config import (
     NormSlots,
     PoolingHead,
     RopeConfig,
-    SpanHead,
     StackConfig,
-    TokenClassificationHead,
 )
-from models.families.shared.bert_fields import architectures, head
+from models.families.shared.bert_config import architectures, encoder_head
 from models.families.shared.bert_rules import linear, norm
 from models.families.shared.family import Family
 from models.families.shared.fields import Fields, head_width
@@ -102,17 +99,15 @@ def _config(hf: Mapping[str, Any], architecture: str) -> ModelConfig:
     )
 
 
-def _head(fields: Fields, architecture: str, layer_norm: NormConfig) -> HeadConfig:
-    act, bias = fields.activation("classifier_activation", "gelu"), fields.flag("classifier_bias", False)
-    masked = MaskedLanguageModelHead(act, layer_norm, dense_bias=bias, bias=fields.flag("decoder_bias", True))
-    chosen = head(fields, architecture, masked, dense=act)
-    if isinstance(chosen, ClassificationHead):
+def _head(fields: Fields, architecture: str, norm: NormConfig) -> HeadConfig:
+    activation, bias = fields.activation("classifier_activation", "gelu"), fields.flag("classifier_bias", False)
+    if architecture.endswith("ForSequenceClassification"):
         fields.refuse_unless("classifier_pooling", "cls", "mean")
-        mean = fields.text("classifier_pooling", "cls") == "mean"
-        return replace(chosen, pool="mean" if mean else "first", dense_bias=bias, norm=layer_norm)
-    if isinstance(chosen, TokenClassificationHead | SpanHead):
-        return replace(chosen, dense=act, dense_bias=bias, norm=layer_norm)
-    return chosen
+        pool: Literal["first", "mean"] = "mean" if fields.text("classifier_pooling", "cls") == "mean" else "first"
+        return ClassificationHead(fields.labels(), dense=activation, pool=pool, dense_bias=bias, norm=norm)
+    masked = MaskedLanguageModelHead(activation, norm, dense_bias=bias, bias=fields.flag("decoder_bias", True))
+    token_dense = {"dense": activation, "dense_bias": bias, "norm": norm}
+    return encoder_head(fields, architecture, masked, activation, token_dense=token_dense)
 
 
 def _rules(model: ModelConfig, hf: Mapping[str, Any], architecture: str) -> Sequence[Rule]:

@@ -1,41 +1,49 @@
 """MPNet (Song et al. 2020, arXiv:2004.09297): BERT without token types, with position buckets added to the scores.
 
-Positions count from two, as in RoBERTa, whatever `pad_token_id` says. The reference also gives a padding token inside a
-text the row of its id; here it has the position where it stands.
+Position numbers start at two, as in RoBERTa, independently of `pad_token_id`. The reference implementation gives a
+padding token inside a text the position row of its id; here it has its own position.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
 from models.config import BucketBiasConfig, ModelConfig
-from models.families.shared.bert_fields import architectures, bert_model, bert_stack, encoder_fields
+from models.families.shared.bert_config import (
+    architectures,
+    bert_embedding,
+    bert_head,
+    bert_layers,
+    bert_model,
+    encoder_fields,
+)
 from models.families.shared.bert_rules import bert_layer_names, embedding_rules, layer_rules, roberta_head_rules
 from models.families.shared.family import Family
 from weights.rules import Drop, Rename, Rule
 
 _PREFIX = r"(?:mpnet\.)?"
-_FIRST = 2
+_FIRST_POSITION = 2
 _BUCKETS = 32
 
 
 def _config(hf: Mapping[str, Any], architecture: str) -> ModelConfig:
     fields = encoder_fields(hf, vocab_size=30527)
     fields.refuse_unless("relative_attention_num_buckets", _BUCKETS)
-    stack = replace(
-        bert_stack(fields, first_position=_FIRST, token_types=False),
+    return bert_model(
+        fields,
+        bert_head(fields, architecture, masked="gelu"),
+        bert_embedding(fields, first_position=_FIRST_POSITION, token_types=False),
+        bert_layers(fields),
         score_bias=BucketBiasConfig(_BUCKETS, max_distance=128, bidirectional=True),
     )
-    return bert_model(fields, architecture, stack, masked="gelu")
 
 
 def _rules(model: ModelConfig, hf: Mapping[str, Any], architecture: str) -> Sequence[Rule]:
     attention = rf"{_PREFIX}encoder\.layer\.(\d+)\.attention"
     names = {part: rf"{attention}\.attn\.{part[0]}" for part in ("query", "key", "value", "output")}
     return (
-        *embedding_rules(rf"{_PREFIX}embeddings", _FIRST),
+        *embedding_rules(rf"{_PREFIX}embeddings", _FIRST_POSITION),
         Rename(rf"{_PREFIX}encoder\.relative_attention_bias\.weight", "encoder.score_bias.weight"),
         Drop(rf"{_PREFIX}pooler\..*"),
         *layer_rules(bert_layer_names(_PREFIX) | names | {"attention_norm": rf"{attention}\.LayerNorm"}),

@@ -22,7 +22,7 @@ from models.config import (
     NormSlots,
     StackConfig,
 )
-from models.families.shared.bert_fields import architectures, head
+from models.families.shared.bert_config import architectures, encoder_head
 from models.families.shared.bert_rules import embedding_rules, linear, masked_rules, norm
 from models.families.shared.family import Family
 from models.families.shared.fields import Fields, head_width
@@ -93,7 +93,7 @@ def _config(hf: Mapping[str, Any], architecture: str) -> ModelConfig:
     return ModelConfig(
         hidden_size=hidden,
         vocab_size=vocab,
-        head=head(fields, architecture, MaskedLanguageModelHead(activation, layer_norm), dense="tanh"),
+        head=encoder_head(fields, architecture, MaskedLanguageModelHead(activation, layer_norm), dense="tanh"),
         encoder=StackConfig(embedding, (layer,) * fields.integer("num_hidden_layers", 12)),
         max_positions=scaled_max_positions(rope, positions),
     )

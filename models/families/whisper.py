@@ -1,10 +1,8 @@
-"""Whisper (Radford et al. 2022, arXiv:2212.04356): speech to text, with the language and times of what was said."""
+"""Whisper (Radford et al. 2022, arXiv:2212.04356): speech to text with language and timestamps."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
-from functools import partial
 from typing import Any
 
 from models.config import (
@@ -14,29 +12,31 @@ from models.config import (
     LearnedPositions,
     ModelConfig,
 )
-from models.families.shared.bart_fields import bart_fields, bart_model, bart_stack
+from models.families.shared.bart_config import bart_fields, bart_model, bart_stack
 from models.families.shared.bart_rules import final_norm_rules, layer_rules
 from models.families.shared.family import Family
 from weights.rules import Rename, Rule
 
 _PREFIX = r"model\."
-_stack = partial(bart_stack, before=True, key_bias=False)
 
 
 def config(hf: Mapping[str, Any], architecture: str) -> ModelConfig:
     fields = bart_fields(hf, vocab_size=51865, d_model=384, layers=4, attention_heads=6, ffn_dim=1536)
     fields.refuse_unless("tie_word_embeddings", True)
-    # Published checkpoints say false, and the published code reads the setting and does nothing with it.
+    # Published checkpoints say false, and the published code ignores the setting.
     fields.refuse_unless("scale_embedding", False)
-    heard, written = fields.integer("max_source_positions", 1500), fields.integer("max_target_positions", 448)
-    model = bart_model(
+    max_source = fields.integer("max_source_positions", 1500)
+    audio = ConvolutionalEmbeddingConfig(fields.integer("num_mel_bins", 80), max_source)
+    positions = LearnedPositions(fields.integer("max_target_positions", 448))
+    text = EmbeddingConfig(fields.integer("vocab_size"), positions=positions)
+    return bart_model(
         fields,
         LanguageModelHead(tied=True),
-        _stack(fields, "encoder", ConvolutionalEmbeddingConfig(fields.integer("num_mel_bins", 80), heard)),
-        _stack(fields, "decoder", EmbeddingConfig(fields.integer("vocab_size"), positions=LearnedPositions(written))),
+        bart_stack(fields, "encoder", audio, pre_norm=True, key_bias=False),
+        bart_stack(fields, "decoder", text, pre_norm=True, key_bias=False),
         shared=False,
+        max_source_positions=max_source,
     )
-    return replace(model, max_source_positions=heard)
 
 
 def rules(model: ModelConfig, hf: Mapping[str, Any], architecture: str) -> Sequence[Rule]:

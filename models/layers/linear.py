@@ -27,9 +27,7 @@ class Linear(nn.Module):
         self.bias = parameter(out_features) if bias else None
         self.packed: ops.LinearWeight | None = None
 
-    def forward(
-        self, x: Tensor, activation: Activation | None = None, multiplier: Tensor | None = None
-    ) -> Tensor:
+    def forward(self, x: Tensor, activation: Activation | None = None, multiplier: Tensor | None = None) -> Tensor:
         """[rows, in] -> [rows, out]: `activation(x W^T + b) * multiplier`. See `ops.LinearWeight.multiply`."""
         return self.linear_weight.multiply(x, activation, multiplier)
 

@@ -1,6 +1,7 @@
-"""Request bodies: bytes counted and timed as they arrive, then JSON, then a schema. Never answers with what was sent.
+"""Read JSON request bodies with a size limit and a deadline, and validate them against a schema.
 
-uvicorn has no deadline for receiving; FastAPI's own parsing has no limit and echoes input. So routes call `read`.
+FastAPI's own parsing has no size limit, and its error answers repeat the input; uvicorn has no deadline for bodies.
+Error messages of this module never contain any part of the body, except names of fields.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from server.errors import BodyTimeout, BodyTooLarge, ClientGone, InvalidRequest,
 
 MAX_DEPTH = 32
 THREAD_BYTES = 1 << 16
-"""From this size on, parsing leaves the event loop's thread."""
+"""Bodies of at least this size are parsed in a thread, so that they do not block the event loop."""
 
 _FIELD_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,63}")
 
@@ -25,7 +26,13 @@ Schema = TypeVar("Schema", bound=BaseModel)
 
 
 async def read(request: Request, schema: type[Schema], max_bytes: int, timeout_seconds: float) -> Schema:
-    """The body as `schema`. Raises BodyTooLarge, BodyTimeout, UnsupportedMediaType, InvalidRequest or ClientGone."""
+    """Receive a JSON body and validate it.
+
+    schema: the pydantic model to return.
+    max_bytes: largest body.
+    timeout_seconds: time for receiving the whole body.
+    Raises UnsupportedMediaType, BodyTooLarge, BodyTimeout, InvalidRequest, or ClientGone after a disconnect.
+    """
     content_type = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if content_type != "application/json" and not content_type.endswith("+json"):
         raise UnsupportedMediaType("send JSON with the header `Content-Type: application/json`", "content-type")
@@ -36,7 +43,7 @@ async def read(request: Request, schema: type[Schema], max_bytes: int, timeout_s
 
 
 async def receive(request: Request, max_bytes: int, timeout_seconds: float) -> bytes:
-    """The bytes of a body. Raises BodyTooLarge, BodyTimeout or ClientGone."""
+    """Receive the bytes of a body. Raises BodyTooLarge, BodyTimeout, or ClientGone after a disconnect."""
     declared = request.headers.get("content-length", "")
     if declared.isdigit() and int(declared[:20]) > max_bytes:
         raise BodyTooLarge(f"the body has more than {max_bytes} bytes")
@@ -60,7 +67,10 @@ async def receive(request: Request, max_bytes: int, timeout_seconds: float) -> b
 
 
 def parse(raw: bytes) -> Any:
-    """JSON as RFC 8259 has it: no NaN, no infinities, no lone surrogates, nothing deeper than 32 levels."""
+    """Parse JSON (RFC 8259).
+
+    Raises InvalidRequest for invalid JSON, NaN, infinities, lone surrogates and more than MAX_DEPTH levels.
+    """
     try:
         value = orjson.loads(raw)
     except orjson.JSONDecodeError as error:
@@ -81,11 +91,11 @@ def _check_depth(value: Any) -> None:
         ]
         if not level:
             return
-    raise InvalidRequest(f"the body is nested deeper than {MAX_DEPTH} levels")
+    raise InvalidRequest(f"the body has more than {MAX_DEPTH} levels of nesting")
 
 
 def validate(value: Any, schema: type[Schema]) -> Schema:
-    """Raises InvalidRequest that names the first field at fault, and not its value."""
+    """Validate a parsed body. Raises InvalidRequest that names the first invalid field, but not its value."""
     if not isinstance(value, dict):
         raise InvalidRequest("the body must be a JSON object")
     try:
@@ -96,15 +106,15 @@ def validate(value: Any, schema: type[Schema]) -> Schema:
     param = name if isinstance(name, str) and _FIELD_NAME.fullmatch(name) else None
     inner = first["loc"][-1] if len(first["loc"]) > 1 else None
     if isinstance(inner, str) and _FIELD_NAME.fullmatch(inner) and first["type"] in ("extra_forbidden", "missing"):
-        what = "has an unknown field" if first["type"] == "extra_forbidden" else "needs the field"
-        raise InvalidRequest(f"`{param}` {what} `{inner}`", param)
+        problem = "has an unknown field" if first["type"] == "extra_forbidden" else "needs the field"
+        raise InvalidRequest(f"`{param}` {problem} `{inner}`", param)
     if first["type"] == "extra_forbidden":
-        raise InvalidRequest(f"unknown field `{param}`" if param else "a field with an odd name is unknown", param)
+        raise InvalidRequest(f"unknown field `{param}`" if param else "a field with an invalid name is unknown", param)
     if first["type"] == "missing":
         raise InvalidRequest(f"the field `{param}` is required", param)
     if first["type"] == "union_tag_invalid":
-        raise InvalidRequest(f"`{param}` has a `type` that is none of{first['msg'].rpartition(':')[2]}", param)
+        raise InvalidRequest(f"the `type` of `{param}` has to be one of{first['msg'].rpartition(':')[2]}", param)
     if first["type"] == "union_tag_not_found":
-        raise InvalidRequest(f"`{param}` needs a `type`", param)
+        raise InvalidRequest(f"`{param}` needs the field `type`", param)
     text = first["msg"].removeprefix("Value error, ").removeprefix("Input ")
     raise InvalidRequest(f"`{param}` {text}" if param else text, param)

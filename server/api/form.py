@@ -1,4 +1,4 @@
-"""Form bodies with a file: bytes counted and timed as they come, then parts, then a schema. Nothing touches a disk."""
+"""Read form bodies with a file, with a size limit and a deadline, and validate their fields. Writes nothing to disk."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from server.errors import InvalidRequest, UnsupportedMediaType
 MAX_FIELDS = 32
 MAX_FIELD_BYTES = 64 << 10
 CHUNK_BYTES = 64 << 10
-"""Between two of these, other requests have their turn."""
+"""The parser yields to other requests after each chunk of this size."""
 
 Schema = TypeVar("Schema", bound=BaseModel)
 
 
-class _InMemory(MultiPartParser):
-    """The body was counted: what is left to hold is no more than what came."""
+class _MemoryParser(MultiPartParser):
+    """Keeps files in memory. The size of the whole body was checked before."""
 
     spool_max_size = 1 << 40
 
@@ -31,9 +31,13 @@ class _InMemory(MultiPartParser):
 async def read_form(
     request: Request, schema: type[Schema], lists: frozenset[str], max_bytes: int, timeout_seconds: float
 ) -> tuple[Schema, bytes]:
-    """The fields of a form as `schema`, and the bytes of its part `file`.
+    """Receive a form. Returns its validated fields and the bytes of its part `file`.
 
-    lists: fields that may come several times, also as `name[]`. Raises what `body.read` does.
+    schema: the pydantic model of the fields.
+    lists: names of the fields that may be repeated, also written `name[]`.
+    max_bytes: largest body.
+    timeout_seconds: time for receiving the whole body.
+    Raises the exceptions of `body.read`.
     """
     content_type = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if content_type != "multipart/form-data":
@@ -45,12 +49,12 @@ async def read_form(
             yield raw[start : start + CHUNK_BYTES]
             await asyncio.sleep(0)
 
-    parser = _InMemory(request.headers, chunks(), max_files=1, max_fields=MAX_FIELDS, max_part_size=MAX_FIELD_BYTES)
+    parser = _MemoryParser(request.headers, chunks(), max_files=1, max_fields=MAX_FIELDS, max_part_size=MAX_FIELD_BYTES)
     try:
         form = await parser.parse()
     except MultiPartException:
         raise InvalidRequest(
-            f"the form is damaged, or has more than one file, {MAX_FIELDS} fields or {MAX_FIELD_BYTES} bytes in one"
+            f"the form is malformed, or exceeds a limit: 1 file, {MAX_FIELDS} fields, {MAX_FIELD_BYTES} bytes per field"
         ) from None
     values: dict[str, object] = {}
     file: bytes | None = None
@@ -58,14 +62,14 @@ async def read_form(
         name = key.removesuffix("[]") if key.removesuffix("[]") in lists else key
         if isinstance(part, UploadFile):
             if name != "file":
-                raise InvalidRequest("only the field `file` is a file", "file")
+                raise InvalidRequest("only the field `file` may be a file", "file")
             file = await part.read()
         elif name in lists:
             values.setdefault(name, []).append(part)  # type: ignore[attr-defined]
         elif name in values:
-            raise InvalidRequest("a field of the form came twice", name if name in schema.model_fields else None)
+            raise InvalidRequest("a field of the form is repeated", name if name in schema.model_fields else None)
         elif name == "file":
-            raise InvalidRequest("`file` has to be a file, with a name", "file")
+            raise InvalidRequest("`file` has to be a file part with a filename", "file")
         else:
             values[name] = part
     if file is None:

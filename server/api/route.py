@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from abc import ABC, abstractmethod
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Generic, Protocol, TypeVar
 
@@ -18,7 +18,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from server.api.body import read
-from server.api.sse import EventStream, Writer, watch_disconnect
+from server.api.sse import EventStream, EventWriter, watch_disconnect
 from server.api.state import State, arrival, cache_salt, of
 from server.errors import ClientGone, RequestError
 from server.ipc.call import Call
@@ -187,7 +187,7 @@ class StreamingRoute(
             call.close()
             raise
         stream = _Stream(state, call, run, self.renderer(body), first, request.scope["triptych.request_id"])
-        return EventStream(stream.write, call.leave)
+        return EventStream(stream.events, call.leave)
 
 
 @dataclass
@@ -201,8 +201,8 @@ class _Stream(Generic[DeltaT, ResultT]):
     first: list[DeltaT]
     request_id: str
 
-    async def write(self, writer: Writer) -> None:
-        """Write all frames. Deltas go to the connection in the call that receives them from the worker."""
+    async def events(self, writer: EventWriter) -> AsyncGenerator[bytes, None]:
+        """Write deltas in the call that receives them from the worker, and yield all bytes that have to wait."""
         metrics, renderer = self.state.metrics, self.renderer
 
         def sink(deltas: list[DeltaT]) -> bool:
@@ -212,16 +212,16 @@ class _Stream(Generic[DeltaT, ResultT]):
         metrics.streams_open.inc()
         try:
             with self.call:
-                sink(self.first)
-                await writer.send()
+                if not sink(self.first):
+                    yield writer.take()
                 while await self.run.forward(sink):
-                    await writer.send()
-                await writer.send(renderer.end(self.run.result()))
+                    yield writer.take()
+                yield renderer.end(self.run.result())
         except ClientGone:
             raise
         except RequestError as error:
             metrics.rejected.labels(error.code).inc()
-            await writer.send(renderer.error(error, self.request_id))
+            yield renderer.error(error, self.request_id)
         finally:
             metrics.streams_open.dec()
 

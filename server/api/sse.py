@@ -1,6 +1,7 @@
-"""Server-sent events as a small ASGI response. Source: WHATWG HTML, section 9.2, and API.md section 2.
+"""Server-sent events: their bytes, and the response that streams them.
 
-One object a line, ASCII only: U+2028 and its like are line ends to some readers. Comments only after silence.
+Each event is one JSON object on one line in ASCII, because some clients treat U+2028 and similar characters as line
+ends. Source: WHATWG HTML Living Standard, section 9.2, and API.md section 2.
 """
 
 from __future__ import annotations
@@ -8,22 +9,25 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import logging
 import re
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncGenerator, Callable
+from functools import partial
 from typing import Any, Protocol
 
 import orjson
-from starlette.responses import Response
-from starlette.types import Receive, Scope, Send
+import uvicorn
+from sse_starlette.sse import AppStatus, EventSourceResponse
+from starlette.types import Message, Receive, Scope, Send
 
 from server.errors import ClientGone
 
 PING_SECONDS = 15.0
+"""Time without any event before a comment is sent, which keeps proxies from closing the connection."""
+PING = b": ping\n\n"
 STALL_SECONDS = 30.0
-"""A reader that takes nothing for so long is cut off."""
-
-_NON_ASCII = re.compile(r"[^\x00-\x7e]+")
+"""A client that accepts no byte for this time is disconnected."""
 
 HEADERS = {
     "content-type": "text/event-stream; charset=utf-8",
@@ -31,114 +35,154 @@ HEADERS = {
     "x-accel-buffering": "no",
 }
 
+_NON_ASCII = re.compile(r"[^\x00-\x7e]+")
 
-def _escape(match: re.Match[str]) -> str:
-    return json.dumps(match[0])[1:-1]
+# sse_starlette replaces uvicorn's signal handler when it is imported, and cuts streams without an error event when the
+# server drains. Draining belongs to server.api.lifecycle. Its debug log would contain prompts and answers.
+AppStatus.enable_automatic_graceful_drain = False
+uvicorn.Server.handle_exit = AppStatus.original_handler  # type: ignore[assignment, method-assign]
+logging.getLogger("sse_starlette").setLevel(logging.WARNING)
 
 
 def dumps(value: Any) -> bytes:
-    """Compact JSON, all ASCII: everything else is escaped as UTF-16 code units."""
+    """Compact JSON in ASCII; other characters are escaped as UTF-16 code units."""
     data = orjson.dumps(value)
     if data.isascii() and b"\x7f" not in data:
         return data
     return _NON_ASCII.sub(_escape, data.decode()).encode("ascii")
 
 
+def _escape(match: re.Match[str]) -> str:
+    return json.dumps(match[0])[1:-1]
+
+
 def frame(name: str, value: Any) -> bytes:
-    """One event, ended by an empty line."""
+    """One event with its name and data, including the empty line at its end."""
     return b"event: %s\ndata: %s\n\n" % (name.encode(), dumps(value))
 
 
 class DirectConnection(Protocol):
-    """A way past ASGI for the body of one answer, whose head has been sent."""
+    """Connection of one request that accepts bytes of the response body without ASGI."""
 
     def write(self, body: bytes) -> bool:
-        """Send now and return True; return False, with nothing sent, where one would have to wait."""
+        """Send at once and return True, or send nothing and return False where the caller would have to wait."""
 
 
 DIRECT_CONNECTION = "triptych.direct_connection"
-"""Where a request's scope has it, on connections that have one."""
+"""Key of the scope for the DirectConnection of a request. Absent if the ASGI server offers none."""
 
 
-class Writer:
-    """Where the frames of a stream go. `write` never waits, `send` does."""
+class EventWriter:
+    """Sends events of one stream at once where the connection allows it, and keeps them otherwise.
 
-    def __init__(self, send: Send, connection: DirectConnection | None) -> None:
+    connection: None if the ASGI server offers no direct writes.
+    last_sent: time of the last byte sent, in seconds of the monotonic clock.
+    """
+
+    def __init__(self) -> None:
+        self.connection: DirectConnection | None = None
         self.last_sent = time.monotonic()
-        self._send = send
-        self._connection = connection
         self._kept: list[bytes] = []
 
     def write(self, body: bytes) -> bool:
-        """Send if that can be done at once. If not, it is kept and False returned: `send` before writing more."""
-        if self._connection is not None and not self._kept and self._connection.write(body):
+        """Send `body` at once and return True, or keep it and return False.
+
+        After False, the caller passes the result of `take` to the response before it writes again.
+        """
+        if self.connection is not None and not self._kept and self.connection.write(body):
             self.last_sent = time.monotonic()
             return True
         self._kept.append(body)
         return False
 
-    async def send(self, body: bytes = b"") -> None:
-        """Send what was kept, then this. Raises TimeoutError for a reader that has stopped reading."""
-        body = b"".join([*self._kept, body])
+    def take(self) -> bytes:
+        """The bytes that were kept, in order. They are not kept any more."""
+        kept = b"".join(self._kept)
         self._kept.clear()
-        if body:
-            await _within(self._send({"type": "http.response.body", "body": body, "more_body": True}))
-            self.last_sent = time.monotonic()
+        return kept
 
 
-class EventStream(Response):
-    """Sends the frames that `frames` writes; calls `leave` at once when the client goes away, so that `frames` ends.
+class EventStream(EventSourceResponse):
+    """Streams events to a client: with sse_starlette, or without it where the connection allows direct writes.
 
-    `frames` handles its own failures: an exception out of it closes the connection without any further event.
+    events: generator of the stream's bytes. It receives the writer for direct writes and yields what ASGI has to send.
+        An exception ends the connection without a further event, so it handles the failures that clients should see.
+    leave: called at once when the client disconnects, and at the end.
+    ping_seconds: time without any event before a comment is sent.
     """
 
     def __init__(
         self,
-        frames: Callable[[Writer], Awaitable[None]],
+        events: Callable[[EventWriter], AsyncGenerator[bytes, None]],
         leave: Callable[[], None],
         ping_seconds: float = PING_SECONDS,
     ) -> None:
-        super().__init__(headers=HEADERS)
-        del self.headers["content-length"]
-        self._frames = frames
+        self._writer = EventWriter()
+        self._events = events(self._writer)
         self._leave = leave
         self._ping_seconds = ping_seconds
+        super().__init__(
+            self._events,
+            headers=HEADERS,
+            ping=0,  # its own pings are sent even while events flow
+            sep="\n",
+            send_timeout=STALL_SECONDS,
+            client_close_handler_callable=self._on_disconnect,
+        )
+        del self.headers["connection"]  # not allowed in HTTP/2
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        writer = Writer(send, scope.get(DIRECT_CONNECTION))
+        async def timed_send(message: Message) -> None:
+            await send(message)
+            self._writer.last_sent = time.monotonic()
 
-        async def ping() -> None:
-            while True:
-                idle = time.monotonic() - writer.last_sent
-                if idle >= self._ping_seconds:
-                    await writer.send(b": ping\n\n")
-                else:
-                    await asyncio.sleep(self._ping_seconds - idle)
-
-        helpers: list[asyncio.Task[None]] = []
+        self._writer.connection = scope.get(DIRECT_CONNECTION)
+        self.data_sender_callable = partial(self._send_pings, timed_send)
+        run = super().__call__ if self._writer.connection is None else self._run_with_connection
         try:
-            await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
-            helpers = [asyncio.create_task(watch_disconnect(receive, self._leave)), asyncio.create_task(ping())]
-            await self._frames(writer)
-            await send({"type": "http.response.body", "body": b"", "more_body": False})
-        except (ClientGone, TimeoutError):
+            await run(scope, receive, timed_send)
+        except (ClientGone, OSError):  # OSError: a stalled client, or an ASGI server whose client is gone
             return
         finally:
             self._leave()
+
+    async def _run_with_connection(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """The same response without the task group of sse_starlette, which costs seven times as much per stream."""
+        await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
+        helpers = [
+            asyncio.create_task(watch_disconnect(receive, self._leave)),
+            asyncio.create_task(self._send_pings(send)),
+        ]
+        try:
+            async with contextlib.aclosing(self._events):
+                async for body in self._events:
+                    await _send_body(send, body)
+            await send({"type": "http.response.body", "body": b"", "more_body": False})
+        finally:
             for helper in helpers:
                 helper.cancel()
-                with contextlib.suppress(asyncio.CancelledError, TimeoutError):
-                    await helper
+            await asyncio.gather(*helpers, return_exceptions=True)
+
+    async def _send_pings(self, send: Send) -> None:
+        while True:
+            idle_seconds = time.monotonic() - self._writer.last_sent
+            if idle_seconds < self._ping_seconds:
+                await asyncio.sleep(self._ping_seconds - idle_seconds)
+                continue
+            await _send_body(send, PING)
+
+    async def _on_disconnect(self, message: Message) -> None:
+        self._leave()
 
 
-async def _within(sending: Awaitable[None]) -> None:
-    """Wait for a send, but not for a reader that has stopped reading."""
+async def _send_body(send: Send, body: bytes) -> None:
+    """Send a part of the response body. Raises TimeoutError if the client stalls."""
     async with asyncio.timeout(STALL_SECONDS):
-        await sending
+        await send({"type": "http.response.body", "body": body, "more_body": True})
 
 
 async def watch_disconnect(receive: Receive, leave: Callable[[], None]) -> None:
-    """Call `leave` when the client has closed the connection. The request's body must have been read."""
+    """Call `leave` when the client disconnects. The request's body must have been read."""
     while True:
         message = await receive()
         if message["type"] == "http.disconnect":

@@ -1,4 +1,4 @@
-"""From events to metrics: the client's observer, and the counts of the routes."""
+"""Update the metrics from the events of the engine client (`server.ipc.client.Observer`)."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from server.metrics import Metrics
 
 
 def version() -> str:
-    """Triptych's own version."""
+    """Version of the installed package, or "unknown" without an installation."""
     try:
         return importlib.metadata.version("triptych")
     except importlib.metadata.PackageNotFoundError:
@@ -29,15 +29,16 @@ def version() -> str:
 
 
 class Telemetry:
-    """Hears of everything the client sees, and keeps the metrics right.
+    """Updates the metrics for every event of the engine client.
 
-    report: what to do with the progress of a load (the command line draws a bar).
+    metrics: the metrics to update.
+    report: called with the progress of loading; the command line draws a progress bar with it.
     """
 
     def __init__(self, metrics: Metrics, report: Callable[[Progress], None] | None = None) -> None:
         self.metrics = metrics
         self._report = report
-        self._of_model: dict[str, tuple[FastCounterSeries, Histogram, FastHistogramSeries]] = {}
+        self._token_metrics: dict[str, tuple[FastCounterSeries, Histogram, FastHistogramSeries]] = {}
 
     def on_progress(self, progress: Progress) -> None:
         if self._report is not None:
@@ -47,8 +48,8 @@ class Telemetry:
         self.metrics.build_info.labels(version(), device).set(1)
         for info in models:
             self.metrics.model_load_seconds.labels(info.name, info.family).set(info.load_seconds)
-            # Looked up once: these three are needed for every token.
-            self._of_model[info.name] = (
+            # Kept because they are updated for every token, and finding them by their labels takes time.
+            self._token_metrics[info.name] = (
                 self.metrics.generated_tokens.labels(info.name),
                 self.metrics.time_to_first_token.labels(info.name),
                 self.metrics.inter_token.labels(info.name),
@@ -93,13 +94,13 @@ class Telemetry:
         self.metrics.prompt_tokens.labels(model).inc(tokens)
 
     def on_first_output(self, model: str, seconds: float) -> None:
-        self._of_model[model][1].observe(seconds)
+        self._token_metrics[model][1].observe(seconds)
 
     def on_tokens(self, model: str, count: int, seconds: float | None, sequences: int) -> None:
-        generated, _, gaps = self._of_model[model]
-        generated.inc(count * sequences)
+        generated_tokens, _, inter_token = self._token_metrics[model]
+        generated_tokens.inc(count * sequences)
         if seconds is not None:
-            gaps.observe(seconds / count, count * sequences)
+            inter_token.observe(seconds / count, count * sequences)
 
     def on_finished(self, model: str, event: Finished | Encoded | Failed | None) -> None:
         reason: str

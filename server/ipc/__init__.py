@@ -1,1 +1,1 @@
-"""The wall between the HTTP process and the engine's process: messages, and who starts and watches the worker."""
+"""The boundary between the HTTP process and the worker process: messages, the client of the engine, the supervisor."""

@@ -14,8 +14,8 @@ from typing import Literal, Protocol
 
 from server.errors import NotReady, Overloaded, RequestTooLarge
 from server.ipc.call import Call
+from server.ipc.coalescing import MessageCoalescer, Send
 from server.ipc.descriptions import Device, ModelInfo
-from server.ipc.gathering import Gathering, Send
 from server.ipc.messages import (
     Abort,
     Encode,
@@ -78,11 +78,11 @@ class EngineClient:
     """The HTTP side's end of the wall. Bounded: what may wait for its first step is limited in requests and tokens.
 
     max_queue_requests, max_queue_tokens: over all models. An `Encode` of many texts is one request of all its tokens.
-    gather_seconds: how long requests to an idle worker may wait for others that come with them.
+    coalesce_seconds: longest time that a request to an idle worker is held back for others of the same burst.
     """
 
     def __init__(
-        self, observer: Observer, max_queue_requests: int, max_queue_tokens: int, gather_seconds: float = 0.0
+        self, observer: Observer, max_queue_requests: int, max_queue_tokens: int, coalesce_seconds: float = 0.0
     ) -> None:
         self.models: dict[str, ModelInfo] = {}
         self.device: Device = "cpu"
@@ -91,8 +91,8 @@ class EngineClient:
         self.waiting_requests = 0
         self.waiting_tokens = 0
         self._observer = observer
-        self._gather_seconds = gather_seconds
-        self._worker: Gathering | None = None
+        self._coalesce_seconds = coalesce_seconds
+        self._worker: MessageCoalescer | None = None
         self._sequences: dict[int, _Sequence] = {}
         self._vocabularies: dict[str, Vocabulary] = {}
         self._ids = itertools.count(1)
@@ -205,7 +205,7 @@ class EngineClient:
     def on_ready(self, models: list[ModelInfo], device: Device, send: Send) -> None:
         self.models = {info.name: info for info in models}
         self.device = device
-        self._worker = Gathering(send, self._gather_seconds)
+        self._worker = MessageCoalescer(send, self._coalesce_seconds)
         for vocabulary in self._vocabularies.values():
             send(vocabulary)
         self._observer.on_ready(models, device)

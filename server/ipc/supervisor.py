@@ -1,8 +1,9 @@
-"""Starts the worker, watches it, replaces it. Knows processes and messages; not requests, models' text or HTTP.
+"""Start the worker process, monitor it, and replace it when it fails.
 
-A worker's life: spawn, `Configure`, `Progress`..., then `Ready` and heartbeats, or `LoadFailed`. From `Ready` on,
-silence longer than `stale_seconds` makes it not ready, longer than `hang_seconds` gets it killed; a closed socket means
-it is dead. Then the next life starts, with a higher epoch, after a pause that doubles with each failure in a row.
+A worker is spawned, receives `Configure`, and sends `Progress` messages, then `Ready` or `LoadFailed`. After `Ready` it
+sends heartbeats. Without a message for `stale_seconds` the server is not ready; after `hang_seconds` the worker is
+killed. A closed socket means that it died. The next worker starts with a higher epoch, after a pause that doubles with
+each consecutive failure.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from typing import Literal, Protocol, cast
 import msgspec
 
 from server.errors import CheckpointError, StartError
+from server.ipc.coalescing import Send
 from server.ipc.descriptions import (
     Device,
     DeviceChoice,
@@ -30,7 +32,6 @@ from server.ipc.descriptions import (
     ModelInfo,
     ModelSpec,
 )
-from server.ipc.gathering import Send
 from server.ipc.messages import (
     FRAME_HEADER,
     Configure,
@@ -51,11 +52,11 @@ log = logging.getLogger("triptych.supervisor")
 WORKER_COMMAND = (sys.executable, "-P", "-m", "server.engine.worker")
 MAX_FRAME_BYTES = 1 << 30
 
-State = Literal["starting", "ready", "restarting", "failed", "stopped"]
+SupervisorState = Literal["starting", "ready", "restarting", "failed", "stopped"]
 
 
-class Listener(Protocol):
-    """Who hears of the worker: the client, on the event loop's thread."""
+class WorkerListener(Protocol):
+    """Receives the messages of the worker (the client of the engine). Called on the event loop's thread."""
 
     def on_progress(self, progress: Progress) -> None: ...
 
@@ -69,8 +70,15 @@ class Listener(Protocol):
 
 
 @dataclass(frozen=True)
-class Patience:
-    """How long to wait for what, in seconds, and how often to try again."""
+class SupervisorLimits:
+    """Time limits of the supervisor, and the number of restarts.
+
+    stale_seconds: without a message for this time, the worker is not ready.
+    hang_seconds: without a message for this time, the worker is killed.
+    first_pause_seconds, longest_pause_seconds: pause before a restart; doubles with each consecutive failure.
+    stop_seconds: time that the worker gets to stop before it is killed.
+    max_failures: consecutive failures after which the supervisor gives up.
+    """
 
     stale_seconds: float = 2.0
     hang_seconds: float = 10.0
@@ -80,8 +88,8 @@ class Patience:
     max_failures: int = 6
 
 
-class _Channel(asyncio.Protocol):
-    """Frames in and out of one worker's socket."""
+class _WorkerConnection(asyncio.Protocol):
+    """Reads and writes message frames on the socket of one worker."""
 
     def __init__(self, on_message: Callable[[FromWorker], None]) -> None:
         self._on_message = on_message
@@ -101,7 +109,7 @@ class _Channel(asyncio.Protocol):
             (length,) = FRAME_HEADER.unpack_from(buffer, start)
             end = start + FRAME_HEADER.size + length
             if length > MAX_FRAME_BYTES:
-                self._break(f"a frame of {length} bytes")
+                self._break(f"a frame of {length:,} bytes, limit {MAX_FRAME_BYTES:,}")
                 return
             if len(buffer) < end:
                 break
@@ -127,33 +135,39 @@ class _Channel(asyncio.Protocol):
             self._transport.abort()
 
     def _break(self, reason: str) -> None:
-        log.error("the worker sent something that is no message (%s); replacing it", reason)
+        log.error("the worker sent an invalid message (%s); replacing it", reason)
         self.broken = True
         self.close()
 
 
 class Supervisor:
-    """One worker at a time, from `start` to `stop`. All methods belong to one event loop."""
+    """Keeps one worker running from `start` to `stop`. All methods must be called on one event loop.
+
+    models, device, options: sent to the worker as its configuration.
+    listener: receives the worker's messages.
+    limits: time limits and number of restarts.
+    command: command that starts a worker process.
+    """
 
     def __init__(
         self,
         models: Sequence[ModelSpec],
         device: DeviceChoice,
         options: EngineOptions,
-        listener: Listener,
-        patience: Patience | None = None,
+        listener: WorkerListener,
+        limits: SupervisorLimits | None = None,
         command: Sequence[str] = WORKER_COMMAND,
     ) -> None:
         self.models = list(models)
         self.device = device
         self.options = options
         self.epoch = 0
-        self.state: State = "starting"
+        self.state: SupervisorState = "starting"
         self._listener = listener
-        self._patience = patience or Patience()
+        self._limits = limits or SupervisorLimits()
         self._command = tuple(command)
-        self._last_heard = 0.0
-        self._channel: _Channel | None = None
+        self._last_message_seconds = 0.0
+        self._connection: _WorkerConnection | None = None
         self._process: asyncio.subprocess.Process | None = None
         self._load_failure: str | None = None
         self._task: asyncio.Task[None] | None = None
@@ -161,29 +175,29 @@ class Supervisor:
 
     @property
     def fresh(self) -> bool:
-        """Whether a worker is ready and was heard of within `stale_seconds`."""
-        return self.state == "ready" and time.monotonic() - self._last_heard <= self._patience.stale_seconds
+        """Whether a worker is ready and sent a message within the last `stale_seconds`."""
+        return self.state == "ready" and time.monotonic() - self._last_message_seconds <= self._limits.stale_seconds
 
     @property
     def pid(self) -> int | None:
-        """The worker's process id, while there is one."""
+        """Process id of the worker, or None."""
         return self._process.pid if self._process is not None else None
 
     async def start(self) -> None:
-        """Start the first worker and return when it is ready.
+        """Start the first worker and wait until it is ready.
 
-        Raises CheckpointError when a model cannot be loaded, StartError when no worker comes up at all.
+        Raises CheckpointError when a model cannot be loaded, StartError when no worker process becomes ready.
         """
         self._first_ready = asyncio.get_running_loop().create_future()
         self._task = asyncio.create_task(self._run(), name="supervisor")
         await asyncio.shield(self._first_ready)
 
     async def stop(self) -> None:
-        """End the worker, gently and then not, and wait until it is reaped."""
+        """Ask the worker to stop, kill it if it does not, and wait until its process has ended."""
         self.state = "stopped"
-        if self._channel is not None:
-            self._channel.send(Shutdown())
-            done, _ = await asyncio.wait({self._channel.closed}, timeout=self._patience.stop_seconds)
+        if self._connection is not None:
+            self._connection.send(Shutdown())
+            done, _ = await asyncio.wait({self._connection.closed}, timeout=self._limits.stop_seconds)
             if not done:
                 self.kill()
         if self._task is not None:
@@ -192,7 +206,7 @@ class Supervisor:
                 await self._task
 
     def kill(self) -> None:
-        """End the worker without a word, for when this process is about to end too."""
+        """Kill the worker without waiting."""
         if self._process is not None and self._process.returncode is None:
             self._process.kill()
 
@@ -210,16 +224,16 @@ class Supervisor:
                     self.state = "failed"
                     self._first_ready.set_exception(CheckpointError(self._load_failure))
                     return
-                if failures >= self._patience.max_failures:
+                if failures >= self._limits.max_failures:
                     self.state = "failed"
-                    log.error("the worker failed %d times in a row before it was ready; giving up", failures)
+                    log.error("the worker failed %d times in a row; giving up", failures)
                     if not self._first_ready.done():
-                        self._first_ready.set_exception(StartError("the worker does not start; see its output above"))
+                        self._first_ready.set_exception(
+                            StartError(f"the worker process failed to start {failures} times; see its output above")
+                        )
                     return
-                pause = min(
-                    self._patience.first_pause_seconds * 2 ** (failures - 1), self._patience.longest_pause_seconds
-                )
-                log.warning("the worker is gone (life %d); starting another in %.1f s", self.epoch, pause)
+                pause = min(self._limits.first_pause_seconds * 2 ** (failures - 1), self._limits.longest_pause_seconds)
+                log.warning("worker %d ended; starting the next one in %.1f s", self.epoch, pause)
                 await asyncio.sleep(pause)
         finally:
             if not self._first_ready.done():
@@ -230,15 +244,15 @@ class Supervisor:
         return self.state == "stopped"
 
     async def _live(self) -> bool:
-        """One life of a worker, from spawn to reaped. Returns whether it had become ready."""
+        """Run one worker from spawn to the end of its process. Returns whether it was ready."""
         ours, theirs = socket.socketpair()
         self._load_failure = None
-        channel: _Channel | None = None
+        connection: _WorkerConnection | None = None
         process: asyncio.subprocess.Process | None = None
         try:
             try:
-                _, channel = await asyncio.get_running_loop().create_connection(
-                    lambda: _Channel(self._on_message), sock=ours
+                _, connection = await asyncio.get_running_loop().create_connection(
+                    lambda: _WorkerConnection(self._on_message), sock=ours
                 )
                 process = await asyncio.create_subprocess_exec(
                     *self._command,
@@ -249,51 +263,52 @@ class Supervisor:
                     env=_environment(),
                 )
             except OSError as error:
-                log.error("cannot start a worker: %s", error.strerror)
+                log.error("cannot start the worker process: %s", error.strerror)
                 return False
             finally:
                 theirs.close()
-            self._channel, self._process = channel, process
-            channel.send(Configure(self.epoch, self.device, self.models, self.options))
-            await self._watch(channel)
+            self._connection, self._process = connection, process
+            connection.send(Configure(self.epoch, self.device, self.models, self.options))
+            await self._watch(connection)
             return self.state == "ready"
         finally:
             was_ready = self.state == "ready"
             if was_ready:
                 self.state = "restarting"
-            self._channel = None
-            if channel is not None:
-                channel.close()
+            self._connection = None
+            if connection is not None:
+                connection.close()
             else:
                 ours.close()
             if was_ready:
                 self._listener.on_lost()
             if process is not None:
-                await _reap(process, self._patience.stop_seconds)
+                await _reap(process, self._limits.stop_seconds)
             self._process = None
 
-    async def _watch(self, channel: _Channel) -> None:
-        """Return when the worker's socket closed, or when it was silent for too long twice in a row.
+    async def _watch(self, connection: _WorkerConnection) -> None:
+        """Return when the worker's socket is closed, or after killing a worker that sent nothing for `hang_seconds`.
 
-        Twice, because after a pause of this very process (a laptop asleep) heartbeats may lie unread.
+        The time limit must be exceeded in two consecutive checks. After this process itself was suspended (a laptop
+        asleep), heartbeats may have arrived that are not read yet.
         """
         silent = 0
-        while not channel.closed.done():
-            await asyncio.wait({channel.closed}, timeout=0.25)
-            quiet = time.monotonic() - self._last_heard
-            hung = self.state == "ready" and quiet > self._patience.hang_seconds
+        while not connection.closed.done():
+            await asyncio.wait({connection.closed}, timeout=0.25)
+            quiet = time.monotonic() - self._last_message_seconds
+            hung = self.state == "ready" and quiet > self._limits.hang_seconds
             silent = silent + 1 if hung else 0
             if silent >= 2:
-                log.error("the worker was silent for %.1f s; killing it", quiet)
+                log.error("the worker sent no message for %.1f s; killing it", quiet)
                 self.kill()
                 return
-        if channel.broken:
+        if connection.broken:
             self.kill()
 
     def _on_message(self, message: FromWorker) -> None:
         if message.epoch != self.epoch:
             return
-        self._last_heard = time.monotonic()
+        self._last_message_seconds = time.monotonic()
         if isinstance(message, StepOutput):
             self._listener.on_output(message)
         elif isinstance(message, Stats):
@@ -307,25 +322,25 @@ class Supervisor:
             log.error("%s", message.message)
 
     def _on_ready(self, message: Ready) -> None:
-        if self.state == "stopped" or self._channel is None:
+        if self.state == "stopped" or self._connection is None:
             return
         self.state = "ready"
-        self._listener.on_ready(message.models, message.device, self._channel.send)
+        self._listener.on_ready(message.models, message.device, self._connection.send)
         if self._first_ready is not None and not self._first_ready.done():
             self._first_ready.set_result(None)
 
 
 def _environment() -> dict[str, str]:
-    """The worker's environment: it must find this very `server` package, whatever directory we are in."""
+    """Environment of the worker process. It must import the same `server` package from any working directory."""
     root = str(Path(__file__).resolve().parents[2])
     earlier = os.environ.get("PYTHONPATH")
     return os.environ | {"PYTHONPATH": root + os.pathsep + earlier if earlier else root}
 
 
-async def _reap(process: asyncio.subprocess.Process, patience_seconds: float) -> None:
-    """Wait until the process is gone; one that has closed its socket but lingers is killed."""
+async def _reap(process: asyncio.subprocess.Process, timeout_seconds: float) -> None:
+    """Wait until a process ends, and kill it after `timeout_seconds`."""
     try:
-        await asyncio.wait_for(process.wait(), patience_seconds)
+        await asyncio.wait_for(process.wait(), timeout_seconds)
     except (TimeoutError, asyncio.CancelledError):
         if process.returncode is None:
             process.kill()

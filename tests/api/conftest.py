@@ -1,4 +1,4 @@
-"""The application in this process; the worker is a list of what was sent, answered by the test."""
+"""Fixtures with the application in this process. The test reads the messages to the worker and answers them."""
 
 from __future__ import annotations
 
@@ -25,7 +25,11 @@ from tests.wire.fake_worker import describe
 
 
 class Bench:
-    """An application and the engine's end of its wall."""
+    """An application with the fake checkpoints, and the worker's side of its messages.
+
+    sent: messages to the worker.
+    alive: whether the supervisor reports a fresh heartbeat.
+    """
 
     def __init__(self, root: Path, settings: Settings) -> None:
         self.sent: list[Message] = []
@@ -48,7 +52,7 @@ class Bench:
         self.app = create_api(self.state)
 
     def become_ready(self, **defaults: object) -> None:
-        """Let the worker be ready; `defaults` are what every generating checkpoint says of itself."""
+        """Report the worker as ready. defaults: fields of GenerationDefaults for every generating checkpoint."""
         infos = [self._with_defaults(info, defaults) for info in self.infos.values()]
         self.client.on_ready(infos, "cpu", self.sent.append)
         self.state.started = True
@@ -60,7 +64,7 @@ class Bench:
         return msgspec.structs.replace(info, generation=merged)
 
     async def sent_generate(self) -> Generate:
-        """The next request, once it was sent."""
+        """Wait for the next Generate message."""
         while not (sent := [message for message in self.sent if isinstance(message, Generate)]):
             await asyncio.sleep(0)
         self.sent.clear()
@@ -68,7 +72,7 @@ class Bench:
         return message
 
     async def sent_rows(self) -> list[GenerateRow]:
-        """The rows of the next request, once it was sent."""
+        """Wait for the next Generate message and return its rows."""
         return (await self.sent_generate()).rows
 
     def output(self, **events: list) -> None:

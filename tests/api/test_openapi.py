@@ -1,4 +1,4 @@
-"""The OpenAPI document: every route, its body, its answers, its errors, and examples that are true."""
+"""The OpenAPI document describes every route: body, answers, errors, and examples that the schemas accept."""
 
 from __future__ import annotations
 
@@ -95,14 +95,14 @@ def test_examples_are_valid(name: str) -> None:
 
 def test_no_route_is_missing_from_the_document(bench: Bench) -> None:
     app = create_routes(bench.state)
-    written = {path for route in registry.ROUTES for path in (route.path, *route.aliases)}
-    written |= {route.path for route in status_routes.router.routes if isinstance(route, APIRoute)}
-    assert written == ROUTES | {"/predict", "/ner"}
-    beside = {route.path for route in app.routes if isinstance(route, Route)}
-    assert beside <= written | {"/openapi.json"} | set(docs_page.FILES)
+    documented = {path for route in registry.ROUTES for path in (route.path, *route.aliases)}
+    documented |= {route.path for route in status_routes.router.routes if isinstance(route, APIRoute)}
+    assert documented == ROUTES | {"/predict", "/ner"}
+    other = {route.path for route in app.routes if isinstance(route, Route)}
+    assert other <= documented | {"/openapi.json"} | set(docs_page.FILES)
 
 
-def test_fields_of_the_contract_are_all_there(document: dict[str, Any]) -> None:
+def test_generate_has_exactly_the_fields_of_the_contract(document: dict[str, Any]) -> None:
     fields = set(document["components"]["schemas"]["GenerateBody"]["properties"])
     contract = """
     model prompt stream max_new_tokens min_new_tokens do_sample temperature top_k top_p min_p typical_p

@@ -1,10 +1,10 @@
-"""The short way of a body over a real connection: the same bytes as ASGI's, and no waiting for a slow reader."""
+"""Direct writes over a real connection: the same bytes as ASGI, slow clients, and the self-test at start."""
 
 from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from types import SimpleNamespace
 from typing import Any
 
@@ -13,13 +13,15 @@ import uvicorn
 from uvicorn.protocols.http.httptools_impl import RequestResponseCycle
 
 from server.api.protocol import DirectHttpProtocol, LimitedHttpProtocol, choose_protocol
-from server.api.sse import DIRECT_CONNECTION, EventStream, Writer
+from server.api.sse import DIRECT_CONNECTION, EventStream, EventWriter
 
-PIECE = b"data: " + b"x" * 4000 + b"\n\n"
+EVENT = b"data: " + b"x" * 4000 + b"\n\n"
 
 
-async def ask(app: Callable[..., Awaitable[None]], read: Callable[[asyncio.StreamReader], Awaitable[bytes]]) -> bytes:
-    """One request to an app behind our protocol; `read` takes the answer from the connection."""
+async def request(
+    app: Callable[..., Awaitable[None]], read: Callable[[asyncio.StreamReader], Awaitable[bytes]]
+) -> bytes:
+    """Send one request to `app` under DirectHttpProtocol and return what `read` reads from the connection."""
     config = uvicorn.Config(app, http=DirectHttpProtocol, ws="none", lifespan="off", log_config=None)
     config.load()
     server = uvicorn.Server(config)
@@ -36,8 +38,8 @@ async def ask(app: Callable[..., Awaitable[None]], read: Callable[[asyncio.Strea
         listener.close()
 
 
-def unchunked(answer: bytes) -> bytes:
-    """The body of a chunked answer that is complete."""
+def decode_chunked(answer: bytes) -> bytes:
+    """The body of a complete response in chunked encoding. Fails if the encoding is invalid or incomplete."""
     at, pieces = answer.index(b"\r\n\r\n") + 4, []
     while True:
         end = answer.index(b"\r\n", at)
@@ -51,42 +53,45 @@ def unchunked(answer: bytes) -> bytes:
             return b"".join(pieces)
 
 
-async def test_both_ways_write_the_same_body() -> None:
-    ways: list[bool] = []
+async def test_direct_writes_and_asgi_produce_the_same_bytes() -> None:
+    accepted: list[bool] = []
 
-    async def frames(writer: Writer) -> None:
+    async def events(writer: EventWriter) -> AsyncGenerator[bytes, None]:
         for number in range(4):
-            ways.append(writer.write(b"data: %d\n\n" % number))
-            await writer.send(b"data: %d again\n\n" % number)
+            accepted.append(writer.write(b"data: %d\n\n" % number))
+            yield b"data: %d again\n\n" % number
 
     async def app(scope: dict, receive: Callable, send: Callable) -> None:
-        assert not scope[DIRECT_CONNECTION].write(b"too early"), "before the head nothing may be written"
-        await EventStream(frames, lambda: None)(scope, receive, send)
-        assert not scope[DIRECT_CONNECTION].write(b"too late")
+        assert not scope[DIRECT_CONNECTION].write(b"before the head")
+        await EventStream(events, lambda: None)(scope, receive, send)
+        assert not scope[DIRECT_CONNECTION].write(b"after the end")
 
-    answer = await ask(app, lambda reader: reader.read())
-    assert ways == [True] * 4
-    assert unchunked(answer) == b"".join(b"data: %d\n\ndata: %d again\n\n" % (n, n) for n in range(4))
+    answer = await request(app, lambda reader: reader.read())
+    assert accepted == [True] * 4
+    assert decode_chunked(answer) == b"".join(b"data: %d\n\ndata: %d again\n\n" % (n, n) for n in range(4))
 
 
-async def test_a_reader_that_is_behind_is_not_written_past() -> None:
-    refused, caught_up = 0, asyncio.Event()
+async def test_direct_writes_stop_while_the_client_reads_slowly() -> None:
+    refused, may_read = 0, asyncio.Event()
 
-    async def frames(writer: Writer) -> None:
+    async def events(writer: EventWriter) -> AsyncGenerator[bytes, None]:
         nonlocal refused
         for _ in range(5000):
-            if not writer.write(PIECE):
+            if not writer.write(EVENT):
                 refused += 1
-                caught_up.set()
-                await writer.send()
-        caught_up.set()
+                may_read.set()
+                yield writer.take()
+        may_read.set()
 
-    async def read(reader: asyncio.StreamReader) -> bytes:
-        await caught_up.wait()
+    async def read_late(reader: asyncio.StreamReader) -> bytes:
+        await may_read.wait()
         return await reader.read()
 
-    answer = await ask(EventStream(frames, lambda: None), read)
-    assert refused and unchunked(answer) == PIECE * 5000
+    async def app(scope: dict, receive: Callable, send: Callable) -> None:
+        await EventStream(events, lambda: None)(scope, receive, send)
+
+    answer = await request(app, read_late)
+    assert refused and decode_chunked(answer) == EVENT * 5000
 
 
 async def test_direct_writes_work_with_the_installed_uvicorn(caplog: pytest.LogCaptureFixture) -> None:

@@ -1,4 +1,4 @@
-"""Settings: precedence, names, bounds, and that help, environment and file cannot disagree."""
+"""Settings: precedence, names, bounds, help texts and error messages."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def test_sizes(text: str, size: int) -> None:
 @pytest.mark.parametrize(
     ("flags", "text"),
     [
-        ({"port": "70000"}, "port"),
+        ({"port": "70000"}, "port: Input should be less than or equal to 65535, not '70000'"),
         ({"port": "x"}, "port"),
         ({"kv_cache_memory": "lots"}, "kv_cache_memory"),
         ({"max_batch_tokens": "0"}, "max_batch_tokens"),
@@ -53,7 +53,8 @@ def test_sizes(text: str, size: int) -> None:
         ({"device": "tpu"}, "device"),
         ({"models": ["a b=x"]}, "models"),
         ({"models": ["a=x", "a=y"]}, "twice"),
-        ({"models": ["a="]}, "models"),
+        ({"models": ["a="]}, "models: 'a=' has no path"),
+        ({"models": ["."]}, "'.' cannot be the name of a model"),
         ({"adapter": ["a=x"]}, "adapter: write NAME=PATH_OR_HUB_ID@MODEL"),
         ({"adapter": ["a=x@b", "a=y@b"]}, "adapter: the name 'a' is used twice"),
         ({"models": ["a=x"], "adapter": ["a=y@a"]}, "adapter: the name 'a' is used twice"),
@@ -62,11 +63,11 @@ def test_sizes(text: str, size: int) -> None:
         ({"speculative": "a=guess"}, "speculative"),
         ({"speculative": "a=draft:"}, "speculative"),
         ({"speculative": "a=ngram,a=draft:b"}, "twice"),
-        ({"models": ["a=x"], "speculative": "b=ngram"}, "no model is called 'b'"),
+        ({"models": ["a=x"], "speculative": "b=ngram"}, "no model is named 'b'"),
         ({"speculative_tokens": "0"}, "speculative_tokens"),
     ],
 )
-def test_what_is_wrong_is_named_in_one_line(flags: dict, text: str) -> None:
+def test_errors_are_one_line_and_name_the_setting(flags: dict, text: str) -> None:
     with pytest.raises(StartError) as error:
         load(flags)
     assert text in str(error.value) and "\n" not in str(error.value)
@@ -121,7 +122,7 @@ def test_every_setting_is_a_flag_with_its_help(capsys: pytest.CaptureFixture[str
         assert " ".join(field.description.split()) in text or name == "api_keys"
 
 
-def test_flags_arrive_as_settings() -> None:
+def test_flags_are_read_as_settings() -> None:
     arguments = _parser().parse_args(["serve", "a=b", "--port", "9", "--no-access-log", "--kv-cache-memory", "1G"])
     flags = {name: value for name, value in vars(arguments).items() if name in Settings.model_fields}
     settings = load(flags)
@@ -154,7 +155,7 @@ def test_version_and_families(capsys: pytest.CaptureFixture[str]) -> None:
         assert f"\n{family} " in "\n" + table
 
 
-def test_a_wrong_command_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_error_for_a_wrong_command_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
     for argv in ([], ["fly"], ["serve", "--port"], ["serve", "--fly"], ["check"]):
         with pytest.raises(SystemExit) as stop:
             main(argv)
@@ -163,7 +164,7 @@ def test_a_wrong_command_is_one_line(capsys: pytest.CaptureFixture[str]) -> None
         assert argv[:1] == ["fly"] or f"(see {' '.join(['triptych', *argv[:1]])} --help)" in error
 
 
-def test_check_says_what_a_checkpoint_is(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_check_describes_a_checkpoint(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     from tests.wire.checkpoints import write_checkpoint
     from tests.wire.fake_serve import WORKER
 

@@ -1,16 +1,34 @@
-"""Frames of server-sent events, and the response that sends them."""
+"""Bytes of server-sent events, and the response that streams them."""
 
 from __future__ import annotations
 
 import asyncio
 import json
+import logging
+from collections.abc import AsyncGenerator
 from types import SimpleNamespace
 
 import pytest
+import uvicorn
 
 from server.api import sse
-from server.api.sse import DIRECT_CONNECTION, EventStream, Writer, dumps, frame
+from server.api.sse import DIRECT_CONNECTION, EventStream, EventWriter, dumps, frame
 from server.errors import ClientGone
+
+SCOPE = {"type": "http", "method": "POST"}
+
+
+class ClosedConnection:
+    """A connection that never accepts direct writes, so that everything goes through ASGI."""
+
+    def write(self, body: bytes) -> bool:
+        return False
+
+
+@pytest.fixture(params=["asgi", "connection"])
+def scope(request: pytest.FixtureRequest) -> dict:
+    """The scope of a request: without and with a connection for direct writes, which use different code."""
+    return SCOPE if request.param == "asgi" else SCOPE | {DIRECT_CONNECTION: ClosedConnection()}
 
 
 def test_every_character_survives_as_ascii_on_one_line() -> None:
@@ -21,20 +39,23 @@ def test_every_character_survives_as_ascii_on_one_line() -> None:
         assert json.loads(data) == {"text": text}
 
 
-def test_a_frame() -> None:
+def test_bytes_of_an_event() -> None:
     assert frame("token", {"text": "a\nb\u2028é"}) == b'event: token\ndata: {"text":"a\\nb\\u2028\\u00e9"}\n\n'
 
 
-class Wire:
-    """The server's side of a connection: what was sent, and a client that leaves when told."""
+class AsgiServer:
+    """The ASGI server's side of one response: the messages sent, and a client that disconnects when the test says so.
+
+    blocked: whether sending a body never ends.
+    """
 
     def __init__(self) -> None:
         self.sent: list[dict] = []
-        self.gone = asyncio.Event()
+        self.disconnected = asyncio.Event()
         self.blocked = False
 
     async def receive(self) -> dict:
-        await self.gone.wait()
+        await self.disconnected.wait()
         return {"type": "http.disconnect"}
 
     async def send(self, message: dict) -> None:
@@ -51,121 +72,163 @@ class Wire:
         return self.sent[-1].get("more_body") is False
 
 
-async def test_pings_only_after_silence() -> None:
-    wire, quiet = Wire(), asyncio.Event()
+async def test_headers_are_those_of_the_contract(scope: dict) -> None:
+    server = AsgiServer()
 
-    async def frames(writer: Writer) -> None:
+    async def events(writer: EventWriter) -> AsyncGenerator[bytes, None]:
+        yield b"data: x\n\n"
+
+    await EventStream(events, lambda: None)(scope, server.receive, server.send)
+    assert dict(server.sent[0]["headers"]) == {
+        b"content-type": b"text/event-stream; charset=utf-8",
+        b"cache-control": b"no-cache",
+        b"x-accel-buffering": b"no",
+    }
+    assert server.body == b"data: x\n\n" and server.complete
+
+
+async def test_pings_only_after_silence(scope: dict) -> None:
+    server, may_end = AsgiServer(), asyncio.Event()
+
+    async def events(writer: EventWriter) -> AsyncGenerator[bytes, None]:
         for _ in range(5):
-            await writer.send(b"data: x\n\n")
-        await quiet.wait()
-        await writer.send(b"data: y\n\n")
+            yield b"data: x\n\n"
+        await may_end.wait()
+        yield b"data: y\n\n"
 
-    response = EventStream(frames, lambda: None, ping_seconds=0.02)
-    sending = asyncio.create_task(response({}, wire.receive, wire.send))
-    while wire.body.count(b": ping\n\n") < 2:
+    response = EventStream(events, lambda: None, ping_seconds=0.02)
+    sending = asyncio.create_task(response(scope, server.receive, server.send))
+    while server.body.count(b": ping\n\n") < 2:
         await asyncio.sleep(0.001)
-    quiet.set()
+    may_end.set()
     await sending
-    assert wire.body.startswith(b"data: x\n\n" * 5 + b": ping\n\n") and wire.complete
-    assert wire.body.endswith(b": ping\n\ndata: y\n\n")
+    assert server.body.startswith(b"data: x\n\n" * 5 + b": ping\n\n") and server.complete
+    assert server.body.endswith(b": ping\n\ndata: y\n\n")
 
 
-async def test_a_client_that_leaves_ends_the_frames() -> None:
-    wire, left = Wire(), asyncio.Event()
+async def test_a_disconnect_ends_the_events(scope: dict) -> None:
+    server, left = AsgiServer(), asyncio.Event()
 
-    async def frames(writer: Writer) -> None:
-        await writer.send(b"data: x\n\n")
+    async def events(writer: EventWriter) -> AsyncGenerator[bytes, None]:
+        yield b"data: x\n\n"
         await left.wait()
         raise ClientGone("gone")
 
-    sending = asyncio.create_task(EventStream(frames, left.set)({}, wire.receive, wire.send))
-    while not wire.body:
+    sending = asyncio.create_task(EventStream(events, left.set)(scope, server.receive, server.send))
+    while not server.body:
         await asyncio.sleep(0)
-    wire.gone.set()
+    server.disconnected.set()
     await sending
-    assert left.is_set() and not wire.complete
+    assert left.is_set() and not server.complete
 
 
-async def test_a_reader_that_stalls_is_cut(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_disconnect_before_the_first_event_is_noticed(scope: dict) -> None:
+    server, left = AsgiServer(), asyncio.Event()
+    server.disconnected.set()
+
+    async def events(writer: EventWriter) -> AsyncGenerator[bytes, None]:
+        await left.wait()
+        raise ClientGone("gone")
+        yield b""
+
+    await EventStream(events, left.set)(scope, server.receive, server.send)
+    assert left.is_set() and not server.complete
+
+
+async def test_a_stalled_client_is_disconnected(scope: dict, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sse, "STALL_SECONDS", 0.02)
-    wire, left, closed = Wire(), asyncio.Event(), asyncio.Event()
-    wire.blocked = True
+    server, left, closed = AsgiServer(), asyncio.Event(), asyncio.Event()
+    server.blocked = True
 
-    async def frames(writer: Writer) -> None:
+    async def events(writer: EventWriter) -> AsyncGenerator[bytes, None]:
         try:
-            await writer.send(b"data: x\n\n")
+            yield b"data: x\n\n"
         finally:
             closed.set()
 
-    await EventStream(frames, left.set)({}, wire.receive, wire.send)
-    assert left.is_set() and closed.is_set() and not wire.complete
+    await EventStream(events, left.set)(scope, server.receive, server.send)
+    assert left.is_set() and closed.is_set() and not server.complete
 
 
-async def test_a_fault_closes_without_completing() -> None:
-    wire = Wire()
+async def test_a_fault_closes_without_completing(scope: dict) -> None:
+    server = AsgiServer()
 
-    async def frames(writer: Writer) -> None:
-        await writer.send(b"data: x\n\n")
+    async def events(writer: EventWriter) -> AsyncGenerator[bytes, None]:
+        yield b"data: x\n\n"
         raise RuntimeError("fault")
 
     with pytest.raises(RuntimeError):
-        await EventStream(frames, lambda: None)({}, wire.receive, wire.send)
-    assert not wire.complete
+        await EventStream(events, lambda: None)(scope, server.receive, server.send)
+    assert not server.complete
 
 
-class Pipe:
-    """A connection's short way, open or closed."""
+class Connection:
+    """A connection for direct writes, which refuses them while it is not open."""
 
-    def __init__(self, wire: Wire) -> None:
-        self.wire, self.open, self.written = wire, True, 0
+    def __init__(self, server: AsgiServer) -> None:
+        self.server, self.open, self.written = server, True, 0
 
     def write(self, body: bytes) -> bool:
         if self.open:
-            self.wire.sent.append({"body": body})
+            self.server.sent.append({"body": body})
             self.written += 1
         return self.open
 
 
-async def test_the_short_way_and_the_long_way_keep_the_order() -> None:
-    wire = Wire()
-    pipe = Pipe(wire)
+async def test_direct_writes_and_asgi_keep_the_order() -> None:
+    server = AsgiServer()
+    connection = Connection(server)
 
-    async def frames(writer: Writer) -> None:
+    async def events(writer: EventWriter) -> AsyncGenerator[bytes, None]:
         assert writer.write(b"1") and writer.write(b"2")
-        pipe.open = False
+        connection.open = False
         assert not writer.write(b"3")
-        pipe.open = True
-        assert not writer.write(b"4")  # what is kept goes first
-        await writer.send(b"5")
+        connection.open = True
+        assert not writer.write(b"4"), "bytes that were kept go first"
+        yield writer.take() + b"5"
         assert writer.write(b"6")
 
-    await EventStream(frames, lambda: None)({DIRECT_CONNECTION: pipe}, wire.receive, wire.send)
-    assert wire.body == b"123456" and wire.complete and pipe.written == 3
+    await EventStream(events, lambda: None)(SCOPE | {DIRECT_CONNECTION: connection}, server.receive, server.send)
+    assert server.body == b"123456" and server.complete and connection.written == 3
 
 
-async def test_without_a_short_way_everything_goes_the_long_way() -> None:
-    wire = Wire()
+async def test_without_a_direct_connection_everything_goes_through_asgi() -> None:
+    server = AsgiServer()
 
-    async def frames(writer: Writer) -> None:
+    async def events(writer: EventWriter) -> AsyncGenerator[bytes, None]:
         for number in (b"1", b"2", b"3"):
             if not writer.write(number):
-                await writer.send()
+                yield writer.take()
 
-    await EventStream(frames, lambda: None)({}, wire.receive, wire.send)
-    assert wire.body == b"123" and wire.complete and len(wire.sent) == 5
+    await EventStream(events, lambda: None)(SCOPE, server.receive, server.send)
+    assert server.body == b"123" and server.complete and len(server.sent) == 5
 
 
-async def test_no_ping_where_frames_take_the_short_way(monkeypatch: pytest.MonkeyPatch) -> None:
-    """By a clock that goes on while nobody can look at it: the time between two frames is never long enough."""
-    wire, now = Wire(), 0.0
+async def test_direct_writes_postpone_the_ping(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The clock is simulated: less than the ping time passes between two events, however long the machine takes."""
+    server, now = AsgiServer(), 0.0
     monkeypatch.setattr(sse, "time", SimpleNamespace(monotonic=lambda: now))
 
-    async def frames(writer: Writer) -> None:
+    async def events(writer: EventWriter) -> AsyncGenerator[bytes, None]:
         nonlocal now
         for _ in range(10):
             await asyncio.sleep(0.01)
             now += 0.04
-            writer.write(b"data: x\n\n")
+            if not writer.write(b"data: x\n\n"):
+                yield writer.take()
 
-    await EventStream(frames, lambda: None, ping_seconds=0.05)({DIRECT_CONNECTION: Pipe(wire)}, wire.receive, wire.send)
-    assert wire.body == b"data: x\n\n" * 10
+    response = EventStream(events, lambda: None, ping_seconds=0.05)
+    await response(SCOPE | {DIRECT_CONNECTION: Connection(server)}, server.receive, server.send)
+    assert server.body == b"data: x\n\n" * 10
+
+
+async def test_sse_starlette_neither_logs_events_nor_handles_signals(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.DEBUG)
+    server = AsgiServer()
+
+    async def events(writer: EventWriter) -> AsyncGenerator[bytes, None]:
+        yield b"data: secret\n\n"
+
+    await EventStream(events, lambda: None)(SCOPE, server.receive, server.send)
+    assert "secret" not in caplog.text
+    assert uvicorn.Server.handle_exit.__module__ == "uvicorn.server"

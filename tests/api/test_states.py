@@ -1,4 +1,4 @@
-"""Loading, draining and restarting as clients and probes see them; faults of our own."""
+"""Answers while the server loads, drains, or has lost its worker, and after faults in the server."""
 
 from __future__ import annotations
 
@@ -29,9 +29,7 @@ BODIES = {
 
 
 @pytest.mark.parametrize("route", BODIES)
-async def test_nothing_is_answered_before_the_models_are_loaded(
-    bench: Bench, http: httpx.AsyncClient, route: str
-) -> None:
+async def test_routes_answer_503_while_models_load(bench: Bench, http: httpx.AsyncClient, route: str) -> None:
     assert (await http.get("/health")).status_code == 200
     ready = await http.get("/ready")
     assert (ready.status_code, ready.json()["error"]["code"]) == (503, "not_ready")
@@ -41,7 +39,7 @@ async def test_nothing_is_answered_before_the_models_are_loaded(
 
 
 @pytest.mark.parametrize("route", BODIES)
-async def test_a_draining_server_refuses_what_is_new(bench: Bench, http: httpx.AsyncClient, route: str) -> None:
+async def test_a_draining_server_refuses_new_requests(bench: Bench, http: httpx.AsyncClient, route: str) -> None:
     bench.become_ready()
     assert (await http.get("/ready")).status_code == 200
     bench.state.draining = True
@@ -53,7 +51,7 @@ async def test_a_draining_server_refuses_what_is_new(bench: Bench, http: httpx.A
     assert int(answer.headers["retry-after"]) > 0 and bench.sent == []
 
 
-async def test_a_lost_worker_leaves_the_tokenizer_working(bench: Bench, http: httpx.AsyncClient) -> None:
+async def test_tokenize_works_without_a_worker(bench: Bench, http: httpx.AsyncClient) -> None:
     bench.become_ready()
     bench.client.on_lost()
     bench.alive = False
@@ -71,7 +69,7 @@ async def test_a_fault_after_the_first_byte_is_one_error_event_and_no_done(
     first, second = await bench.sent_rows()
     bench.output(tokens=[Tokens(first.request_id, [100])])
     for _ in range(100):
-        await asyncio.sleep(0)  # until the stream has begun
+        await asyncio.sleep(0)  # gives the stream time to begin
     bench.output(failed=[Failed(second.request_id, "engine_error", "non-finite logits")])
     events = parse_events((await posted).text)
     assert [name for name, _ in events] == ["token", "error"]
@@ -85,7 +83,9 @@ async def test_a_fault_after_the_first_byte_is_one_error_event_and_no_done(
     assert bench.sent == [Abort(first.request_id)]
 
 
-async def test_tokens_that_pile_up_come_as_one_event(bench: Bench, http: httpx.AsyncClient) -> None:
+async def test_tokens_that_arrive_before_the_stream_begins_form_one_event(
+    bench: Bench, http: httpx.AsyncClient
+) -> None:
     bench.become_ready()
     posted = asyncio.create_task(http.post("/generate", json={"prompt": "abc", "stream": True}))
     (row,) = await bench.sent_rows()
@@ -96,7 +96,7 @@ async def test_tokens_that_pile_up_come_as_one_event(bench: Bench, http: httpx.A
     assert [(name, data.get("text")) for name, data in events] == [("token", "abc"), ("done", None)]
 
 
-async def test_a_fault_of_our_own_is_a_500_that_says_nothing(
+async def test_a_fault_in_the_server_is_a_500_without_details(
     bench: Bench, http: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     bench.become_ready()
@@ -110,7 +110,7 @@ async def test_a_fault_of_our_own_is_a_500_that_says_nothing(
     assert "secret" not in answer.text and "Traceback" not in answer.text
 
 
-async def test_an_answer_without_any_token_in_time_is_a_504(bench: Bench, http: httpx.AsyncClient) -> None:
+async def test_a_deadline_before_the_first_token_is_a_504(bench: Bench, http: httpx.AsyncClient) -> None:
     bench.become_ready()
     posted = asyncio.create_task(http.post("/generate", json={"prompt": "abc"}))
     (row,) = await bench.sent_rows()
@@ -118,7 +118,7 @@ async def test_an_answer_without_any_token_in_time_is_a_504(bench: Bench, http: 
     assert (await posted).status_code == 504
 
 
-async def test_a_stop_string_aborts_the_sequence_and_answers_without_its_end(
+async def test_a_stop_string_aborts_the_sequence_and_is_not_in_the_answer(
     bench: Bench, http: httpx.AsyncClient
 ) -> None:
     bench.become_ready()

@@ -1,4 +1,4 @@
-"""A stream through the whole application: a step's tokens are on the wire before its message has been dealt with."""
+"""Streams through the whole application: the call that receives a step's tokens writes them to all connections."""
 
 from __future__ import annotations
 
@@ -20,22 +20,24 @@ BODY = b'{"model": "decoder", "prompt": "abc", "stream": true}'
 
 
 class Stream:
-    """One streamed request, past any HTTP library. has_channel: whether its connection has a short way."""
+    """One streamed request, sent to the application without an HTTP library.
 
-    def __init__(self, bench: Bench, has_channel: bool = True) -> None:
+    has_connection: whether the request has a connection for direct writes. This object is that connection.
+    has_room: whether the connection accepts direct writes.
+    """
+
+    def __init__(self, bench: Bench, has_connection: bool = True) -> None:
         self.bench, self.sent, self.has_room = bench, b"", True
-        self.short: list[bytes] = []
         headers = [(b"content-type", b"application/json"), (b"host", b"test")]
         scope = {"type": "http", "method": "POST", "path": "/generate", "headers": headers, "query_string": b""}
         scope |= {"http_version": "1.1", "scheme": "http", "root_path": "", "client": None, "server": None}
-        if has_channel:
+        if has_connection:
             scope[DIRECT_CONNECTION] = self
         self._received = iter([{"type": "http.request", "body": BODY, "more_body": False}])
         self.task = asyncio.create_task(bench.app(scope, self._receive, self._send))
 
     def write(self, body: bytes) -> bool:
         if self.has_room:
-            self.short.append(body)
             self.sent += body
         return self.has_room
 
@@ -56,59 +58,57 @@ class Stream:
         return [token["id"] for name, event in self.events() if name == "token" for token in event["tokens"]]
 
 
-async def begin(bench: Bench, count: int, has_channel: bool = True) -> tuple[list[Stream], list[int]]:
-    """So many streams whose first token has come."""
+async def begin(bench: Bench, count: int, has_connection: bool = True) -> tuple[list[Stream], list[int]]:
+    """Start `count` streams. Returns them and the request ids of their sequences after their first token was sent."""
     bench.become_ready()
     streams, ids = [], []
     for _ in range(count):
-        streams.append(Stream(bench, has_channel))
+        streams.append(Stream(bench, has_connection))
         ids += [row.request_id for row in await bench.sent_rows()]
     bench.output(tokens=[Tokens(request_id, [100]) for request_id in ids])
     while not all(stream.ids() for stream in streams):
         await asyncio.sleep(0)
     for _ in range(3):
-        await asyncio.sleep(0)  # until each waits for the next step
+        await asyncio.sleep(0)  # after that, each stream waits for the next step
     return streams, ids
 
 
-def ended(request_id: int, *tokens: int) -> Finished:
+def finished(request_id: int, *tokens: int) -> Finished:
     return Finished(request_id, [Hypothesis(list(tokens), "length")], 0.0, 0.0, 0.0)
 
 
-async def test_a_step_is_on_the_wire_of_all_streams_at_once(bench: Bench) -> None:
+async def test_a_step_is_written_to_all_streams_at_once(bench: Bench) -> None:
     streams, ids = await begin(bench, 3)
     bench.output(tokens=[Tokens(request_id, [101]) for request_id in ids])
-    assert [stream.ids() for stream in streams] == [[100, 101]] * 3  # without a turn of the loop
-    bench.output(finished=[ended(request_id, 100, 101) for request_id in ids])
+    assert [stream.ids() for stream in streams] == [[100, 101]] * 3  # in the same iteration of the event loop
+    bench.output(finished=[finished(request_id, 100, 101) for request_id in ids])
     await asyncio.gather(*(stream.task for stream in streams))
     assert all(stream.events()[-1][0] == "done" for stream in streams)
 
 
-@pytest.mark.parametrize("has_channel", [True, False])
-async def test_a_reader_that_is_behind_gets_everything_in_order_and_alone_waits(
-    bench: Bench, has_channel: bool
-) -> None:
-    streams, ids = await begin(bench, 2, has_channel)
+@pytest.mark.parametrize("has_connection", [True, False])
+async def test_a_slow_client_gets_all_events_in_order_and_delays_no_other(bench: Bench, has_connection: bool) -> None:
+    streams, ids = await begin(bench, 2, has_connection)
     slow, other = streams
     slow.has_room = False
     for token in (101, 102, 103):
         bench.output(tokens=[Tokens(request_id, [token]) for request_id in ids])
-        if has_channel:
+        if has_connection:
             assert other.ids()[-1] == token and slow.ids() == [100]
     slow.has_room = True
     bench.output(tokens=[Tokens(request_id, [104]) for request_id in ids])
-    bench.output(finished=[ended(request_id, 100, 101, 102, 103, 104) for request_id in ids])
+    bench.output(finished=[finished(request_id, 100, 101, 102, 103, 104) for request_id in ids])
     await asyncio.gather(slow.task, other.task)
     assert slow.ids() == other.ids() == [100, 101, 102, 103, 104]
     (*_, (name, done)) = slow.events()
     assert name == "done" and done["usage"]["completion_tokens"] == 5
 
 
-async def test_a_failed_stream_says_so_and_the_others_of_the_step_go_on(bench: Bench) -> None:
+async def test_a_failed_stream_ends_with_an_error_event_and_the_others_continue(bench: Bench) -> None:
     (failing, other), ids = await begin(bench, 2)
     bench.output(tokens=[Tokens(ids[1], [101])], failed=[Failed(ids[0], "engine_error", "no")])
     assert other.ids() == [100, 101]
     await failing.task
     assert failing.events()[-1][0] == "error" and other.events()[-1][0] == "token"
-    bench.output(finished=[ended(ids[1], 100, 101)])
+    bench.output(finished=[finished(ids[1], 100, 101)])
     await other.task

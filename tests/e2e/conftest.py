@@ -16,7 +16,7 @@ import httpx
 import psutil
 import pytest
 
-from tests.waiting import PATIENCE, eventually
+from tests.waiting import HANG_SECONDS, eventually
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 
@@ -30,10 +30,10 @@ class RunningServer:
     url: str = ""
 
     def get(self, path: str, **more: Any) -> httpx.Response:
-        return httpx.get(self.url + path, timeout=PATIENCE, **more)
+        return httpx.get(self.url + path, timeout=HANG_SECONDS, **more)
 
     def post(self, path: str, **more: Any) -> httpx.Response:
-        return httpx.post(self.url + path, timeout=PATIENCE, **more)
+        return httpx.post(self.url + path, timeout=HANG_SECONDS, **more)
 
     def metric(self, name: str, **labels: str) -> float:
         """Sum over the samples of a metric that carry these labels; 0 while a declared metric has none yet."""
@@ -67,7 +67,7 @@ class RunningServer:
         if self.process.poll() is None:
             self.process.send_signal(signal.SIGTERM)
             try:
-                self.process.wait(PATIENCE)
+                self.process.wait(HANG_SECONDS)
             except subprocess.TimeoutExpired:
                 self.process.kill()
                 self.process.wait()

@@ -82,7 +82,7 @@ def test_a_prompt_is_remembered_for_its_own_key(guessing: RunningServer) -> None
         ("story=draft:mood", 1, "token 0 is"),
         ("story=draft:mt", 1, "token 0 is"),
         ("story=draft:story", 2, "its own draft"),
-        ("nobody=ngram", 2, "no model is called 'nobody'"),
+        ("nobody=ngram", 2, "no model is named 'nobody'"),
         ("mood=ngram", 1, "does not generate"),
     ],
 )

@@ -10,7 +10,7 @@ import httpx
 
 from tests.e2e.conftest import RunningServer
 from tests.e2e.sse import events, stream
-from tests.waiting import PATIENCE, asked, eventually, is_gone
+from tests.waiting import HANG_SECONDS, eventually, is_gone, open_request
 
 LONG = {"prompt": "Once upon a time", "n": 16, "max_new_tokens": 480, "ignore_eos": True, "stream": True}
 """Eight of these are as many rows as a step may have, and keep the worker busy for longer than any test looks."""
@@ -65,7 +65,7 @@ def test_64_mixed_requests_at_once_answer_as_they_do_alone(demo_server: RunningS
 def test_a_client_that_leaves_a_stream_frees_its_blocks(demo_server: RunningServer) -> None:
     cancelled = demo_server.metric("triptych_requests_cancelled_total")
     body = LONG | {"prompt": [LONG["prompt"]] * 8}
-    with httpx.stream("POST", f"{demo_server.url}/generate", json=body, timeout=PATIENCE) as response:
+    with httpx.stream("POST", f"{demo_server.url}/generate", json=body, timeout=HANG_SECONDS) as response:
         reading = events(response)
         next(reading)
         eventually(lambda: demo_server.metric("triptych_kv_blocks_used", pool="self") > 0)
@@ -76,7 +76,7 @@ def test_a_client_that_leaves_a_stream_frees_its_blocks(demo_server: RunningServ
 def test_a_client_that_leaves_without_streaming_frees_its_blocks(demo_server: RunningServer) -> None:
     cancelled = demo_server.metric("triptych_requests_cancelled_total")
     body = LONG | {"prompt": [LONG["prompt"]] * 8, "stream": False}
-    with asked(f"{demo_server.url}/generate", json=body):
+    with open_request(f"{demo_server.url}/generate", json=body):
         eventually(lambda: demo_server.metric("triptych_kv_blocks_used", pool="self") > 0)
     eventually(lambda: demo_server.metric("triptych_requests_cancelled_total") > cancelled)
     eventually(lambda: demo_server.metric("triptych_kv_blocks_used", pool="self") == 0)
@@ -87,21 +87,21 @@ def test_a_killed_worker_ends_streams_with_an_error_and_is_replaced(own_server: 
     started = threading.Barrier(9)
 
     def read() -> list[tuple[str, object]]:
-        with httpx.stream("POST", f"{own_server.url}/generate", json=LONG, timeout=PATIENCE) as response:
+        with httpx.stream("POST", f"{own_server.url}/generate", json=LONG, timeout=HANG_SECONDS) as response:
             assert response.status_code == 200
             received = []
             for event in events(response):
                 received.append(event)
                 if len(received) == 1:
-                    started.wait(PATIENCE)
+                    started.wait(HANG_SECONDS)
             return received
 
     with ThreadPoolExecutor(8) as pool:
         readers = [pool.submit(read) for _ in range(8)]
-        started.wait(PATIENCE)
+        started.wait(HANG_SECONDS)
         worker.send_signal(signal.SIGKILL)
         for reader in readers:
-            *_, last = reader.result(PATIENCE)
+            *_, last = reader.result(HANG_SECONDS)
             assert last[0] == "error" and last[1]["error"]["code"] == "engine_error"
             assert all(name == "token" for name, _ in reader.result()[:-1])
     own_server.wait_ready()
@@ -116,14 +116,14 @@ def test_a_killed_worker_ends_streams_with_an_error_and_is_replaced(own_server: 
 def test_sigterm_drains_and_leaves_no_process(own_server: RunningServer) -> None:
     worker = own_server.worker()
     with httpx.stream(
-        "POST", f"{own_server.url}/generate", json=LONG | {"n": 1, "max_new_tokens": 64}, timeout=PATIENCE
+        "POST", f"{own_server.url}/generate", json=LONG | {"n": 1, "max_new_tokens": 64}, timeout=HANG_SECONDS
     ) as response:
         reading = events(response)
         next(reading)
         own_server.process.send_signal(signal.SIGTERM)
         *_, last = reading
         assert last[0] in {"done", "error"}
-    assert own_server.process.wait(PATIENCE) == 0
+    assert own_server.process.wait(HANG_SECONDS) == 0
     eventually(lambda: is_gone(worker))
 
 

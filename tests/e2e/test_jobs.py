@@ -1,4 +1,4 @@
-"""The four jobs on the demo models, as the README shows them."""
+"""The four tasks of the demo models, and the commands of README.md and docs/requests.md."""
 
 from __future__ import annotations
 
@@ -88,22 +88,23 @@ def test_tokenize_and_back(demo_server: RunningServer) -> None:
     assert again == text
 
 
-def readme_commands() -> list[str]:
-    """Every curl line of the README, continuation lines joined."""
-    readme = (REPOSITORY / "README.md").read_text()
-    blocks = re.findall(r"```console\n(.*?)```", readme, re.DOTALL)
+def documented_commands() -> list[str]:
+    """Every curl command of the README and of docs/requests.md, continuation lines joined."""
+    pages = "".join((REPOSITORY / page).read_text() for page in ("README.md", "docs/requests.md"))
+    blocks = re.findall(r"```console\n(.*?)```", pages, re.DOTALL)
     lines = "\n".join(blocks).replace("\\\n", " ").splitlines()
-    return [line.partition("  #")[0].strip() for line in lines if line.startswith("curl ")]
+    commands = [line.partition("  #")[0].strip() for line in lines if line.startswith("curl ")]
+    return list(dict.fromkeys(commands))
 
 
-def test_the_readme_has_an_example_for_every_job() -> None:
-    routes = {match for command in readme_commands() for match in re.findall(r":8000(/\w+)", command)}
+def test_every_demo_task_has_a_documented_command() -> None:
+    routes = {match for command in documented_commands() for match in re.findall(r":8000(/\w+)", command)}
     assert routes >= {"/generate", "/translate", "/embed", "/similarity", "/classify", "/tokenize", "/detokenize"}
     assert routes >= {"/health", "/ready", "/info", "/metrics"}
 
 
-@pytest.mark.parametrize("command", readme_commands())
-def test_readme_examples_work_as_pasted(demo_server: RunningServer, command: str) -> None:
+@pytest.mark.parametrize("command", documented_commands())
+def test_documented_commands_work_as_pasted(demo_server: RunningServer, command: str) -> None:
     assert shutil.which("curl"), "the examples need curl"
     command = command.replace("curl ", "curl --fail-with-body ", 1).replace("http://127.0.0.1:8000", demo_server.url)
     done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, timeout=120)

@@ -19,7 +19,7 @@ from server.audio.resample import resample
 from tests.audio.wavs import wav
 from tests.e2e.conftest import REPOSITORY, RunningServer, serving
 from tests.parity.speech import FIRST_TIME, SHAPES, START_OF_PREVIOUS, recording, write, write_tokenizer
-from tests.waiting import asked, eventually
+from tests.waiting import eventually, open_request
 
 ROUTE = "/v1/audio/transcriptions"
 MAX_BYTES = 1 << 20
@@ -228,7 +228,7 @@ def test_a_client_that_leaves_frees_its_blocks(server) -> None:
     cancelled_before = cancelled()
     for _ in range(20):
         answered_before, made_before = answered(), made()
-        with asked(server.url + ROUTE, **sent):
+        with open_request(server.url + ROUTE, **sent):
             eventually(lambda before=made_before: made() > before)
         eventually(lambda before=answered_before: cancelled() > cancelled_before or answered() > before)
         if cancelled() > cancelled_before:
@@ -237,9 +237,9 @@ def test_a_client_that_leaves_frees_its_blocks(server) -> None:
     assert cancelled() == cancelled_before + 1
 
 
-def test_the_readme_example_works_with_a_path_of_ones_own(server, tmp_path: Path) -> None:
+def test_the_documented_command_works_with_another_path(server, tmp_path: Path) -> None:
     (tmp_path / "speech.wav").write_bytes(wav(LONG[0]))
-    block = re.search(r"```shell\n(curl .*?)```", (REPOSITORY / "README.md").read_text(), re.DOTALL)
+    block = re.search(r"```shell\n(curl .*?)```", (REPOSITORY / "docs" / "requests.md").read_text(), re.DOTALL)
     command = block[1].replace("\\\n", " ").replace("/path/speech.wav", str(tmp_path / "speech.wav"))
     command = command.replace("http://127.0.0.1:8000", server.url).replace("curl ", "curl --fail-with-body ", 1)
     done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, timeout=60)

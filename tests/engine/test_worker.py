@@ -34,7 +34,7 @@ from server.ipc.messages import (
     encode_frame,
 )
 from tests.engine.harness import generate, reference
-from tests.waiting import PATIENCE, eventually
+from tests.waiting import HANG_SECONDS, eventually
 
 ROOT = Path(__file__).resolve().parents[2]
 DEVICE = os.environ.get("TRIPTYCH_TEST_DEVICE", "cpu")
@@ -45,7 +45,7 @@ class Worker:
 
     def __init__(self) -> None:
         self.socket, theirs = socket.socketpair()
-        self.socket.settimeout(PATIENCE)
+        self.socket.settimeout(HANG_SECONDS)
         self.process = subprocess.Popen(
             [sys.executable, "-P", "-m", "server.engine.worker", "--fd", str(theirs.fileno())],
             pass_fds=(theirs.fileno(),),
@@ -138,7 +138,7 @@ def test_a_life(pairs, worker):
     assert stats.running == stats.waiting == 0 and set(stats.kv_blocks_used.values()) == {0}
     assert stats.device_memory_bytes
     worker.send(Shutdown())
-    assert worker.process.wait(PATIENCE) == 0
+    assert worker.process.wait(HANG_SECONDS) == 0
 
 
 @pytest.mark.parametrize("change", ["no config", "unknown architecture", "truncated weights", "no directory"])
@@ -160,13 +160,13 @@ def test_a_bad_checkpoint_is_one_line_and_status_2(pairs, worker, tmp_path, chan
     worker.send(Configure(1, "cpu", [ModelSpec("broken", str(directory), "auto")], EngineOptions(threads=1)))
     failed = worker.until(LoadFailed)
     assert failed.epoch == 1 and "broken" in failed.message and "\n" not in failed.message
-    assert worker.process.wait(PATIENCE) == 2
+    assert worker.process.wait(HANG_SECONDS) == 2
 
 
 def test_too_little_memory_for_a_block_is_said(pairs, worker):
     worker.configure([pairs("gpt2")], kv_cache_bytes=100)
     assert "kv_cache_bytes" in worker.until(LoadFailed).message
-    assert worker.process.wait(PATIENCE) == 2
+    assert worker.process.wait(HANG_SECONDS) == 2
 
 
 def test_it_leaves_when_the_other_side_does(pairs, worker):
@@ -179,7 +179,7 @@ def test_it_leaves_when_the_other_side_does(pairs, worker):
     assert worker.process.poll() is None, "signals are the parent's business"
     worker.send(generate(pairs("gpt2"), 1, [5], max_new_tokens=100, end_token_ids=[]))
     worker.socket.close()
-    assert worker.process.wait(PATIENCE) == 0
+    assert worker.process.wait(HANG_SECONDS) == 0
 
 
 def test_it_dies_with_a_parent_that_was_killed(tmp_path):
@@ -237,8 +237,8 @@ def test_frames_are_whole_however_slowly_they_are_read():
     reader.start()
     for message in sent[1000:]:
         connection.send(message)
-    connection.drain(PATIENCE)
-    reader.join(PATIENCE)
+    connection.drain(HANG_SECONDS)
+    reader.join(HANG_SECONDS)
     assert received == sent
     theirs.close()
     with pytest.raises(ConnectionClosed):

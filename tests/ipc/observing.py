@@ -1,4 +1,4 @@
-"""An observer that remembers what it was told."""
+"""An observer that records its calls."""
 
 from __future__ import annotations
 

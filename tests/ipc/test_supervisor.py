@@ -1,4 +1,4 @@
-"""The supervisor with real worker processes, whose engine is fake."""
+"""The supervisor with real worker processes that run a fake engine."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ from server.ipc.messages import (
     Tokens,
 )
 from server.ipc.params import GenerationParams
-from server.ipc.supervisor import Patience, Supervisor
+from server.ipc.supervisor import Supervisor, SupervisorLimits
 from tests.ipc.observing import Recorder, submit
 from tests.wire.checkpoints import write_checkpoint
 from tests.wire.fake_serve import WORKER
 from tests.wire.fake_worker import FIRST_BYTE
 
-PATIENCE = Patience(stale_seconds=60.0, hang_seconds=120.0, first_pause_seconds=0.02, max_failures=3)
+LIMITS = SupervisorLimits(stale_seconds=60.0, hang_seconds=120.0, first_pause_seconds=0.02, max_failures=3)
 
 
 async def eventually(condition: Callable[[], bool]) -> None:
@@ -44,12 +44,12 @@ async def eventually(condition: Callable[[], bool]) -> None:
 
 @asynccontextmanager
 async def supervised(
-    directory: Path, command: tuple[str, ...] = WORKER, start: bool = True, patience: Patience = PATIENCE
+    directory: Path, command: tuple[str, ...] = WORKER, start: bool = True, limits: SupervisorLimits = LIMITS
 ) -> AsyncIterator[tuple[Supervisor, EngineClient, Recorder]]:
     recorder = Recorder()
     client = EngineClient(recorder, 100, 100_000)
     models = [ModelSpec("decoder", str(directory), "auto")]
-    supervisor = Supervisor(models, "cpu", EngineOptions(), client, patience, command)
+    supervisor = Supervisor(models, "cpu", EngineOptions(), client, limits, command)
     try:
         if start:
             await supervisor.start()
@@ -59,7 +59,7 @@ async def supervised(
 
 
 def endless(client: EngineClient, text: str = "a&") -> Generate:
-    """The fake engine never goes past the `&`."""
+    """A request that never ends: the fake engine stops at the `&`."""
     return endless_all(client, [text])
 
 
@@ -75,7 +75,7 @@ def directory(tmp_path: Path) -> Path:
     return write_checkpoint(tmp_path / "decoder")
 
 
-async def test_a_worker_starts_answers_and_stops(directory: Path) -> None:
+async def test_a_worker_starts_answers_requests_and_stops(directory: Path) -> None:
     async with supervised(directory) as (supervisor, client, recorder):
         assert supervisor.fresh and client.connected and supervisor.epoch == 1
         assert [info.name for info in client.models.values()] == ["decoder"]
@@ -88,7 +88,7 @@ async def test_a_worker_starts_answers_and_stops(directory: Path) -> None:
     assert not psutil.pid_exists(pid)
 
 
-async def test_a_checkpoint_that_does_not_load_is_final(tmp_path: Path) -> None:
+async def test_a_checkpoint_that_does_not_load_is_not_retried(tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
     async with supervised(tmp_path / "empty", start=False) as (supervisor, client, _):
         with pytest.raises(CheckpointError, match=r"decoder: config\.json is missing"):
@@ -96,15 +96,15 @@ async def test_a_checkpoint_that_does_not_load_is_final(tmp_path: Path) -> None:
         assert supervisor.state == "failed" and supervisor.epoch == 1 and not client.connected
 
 
-async def test_a_worker_that_never_comes_up(directory: Path) -> None:
+async def test_a_worker_that_always_exits_is_a_start_error(directory: Path) -> None:
     command = (sys.executable, "-c", "raise SystemExit(3)")
     async with supervised(directory, command, start=False) as (supervisor, _, _):
         with pytest.raises(StartError):
             await supervisor.start()
-        assert supervisor.epoch == PATIENCE.max_failures and supervisor.state == "failed"
+        assert supervisor.epoch == LIMITS.max_failures and supervisor.state == "failed"
 
 
-async def test_a_command_that_does_not_exist(directory: Path) -> None:
+async def test_a_missing_command_is_a_start_error(directory: Path) -> None:
     async with supervised(directory, ("/no/such/program",), start=False) as (supervisor, _, _):
         with pytest.raises(StartError):
             await supervisor.start()
@@ -131,9 +131,9 @@ async def test_a_dead_worker_fails_its_requests_at_once_and_is_replaced(director
             assert isinstance((await call.events())[0][1], Tokens)
 
 
-async def test_a_hung_worker_goes_stale_and_is_killed(directory: Path) -> None:
-    patience = replace(PATIENCE, stale_seconds=0.5, hang_seconds=2.0)
-    async with supervised(directory, patience=patience) as (supervisor, _, recorder):
+async def test_a_hung_worker_is_not_fresh_and_then_killed(directory: Path) -> None:
+    limits = replace(LIMITS, stale_seconds=0.5, hang_seconds=2.0)
+    async with supervised(directory, limits=limits) as (supervisor, _, recorder):
         first = supervisor.pid
         assert first is not None
         psutil.Process(first).send_signal(signal.SIGSTOP)
@@ -143,17 +143,17 @@ async def test_a_hung_worker_goes_stale_and_is_killed(directory: Path) -> None:
         assert recorder.lost == supervisor.epoch - 1 and not psutil.pid_exists(first)
 
 
-async def test_it_gives_up_after_failures_in_a_row(directory: Path) -> None:
+async def test_the_supervisor_gives_up_after_consecutive_failures(directory: Path) -> None:
     async with supervised(directory) as (supervisor, _, _):
         (directory / "die").touch()
         assert supervisor.pid is not None
         psutil.Process(supervisor.pid).kill()
         await eventually(lambda: supervisor.state == "failed")
-        assert supervisor.epoch == PATIENCE.max_failures
+        assert supervisor.epoch == LIMITS.max_failures
         assert supervisor.pid is None
 
 
-async def test_a_worker_that_talks_nonsense_is_replaced(directory: Path, tmp_path: Path) -> None:
+async def test_a_worker_that_sends_invalid_messages_is_replaced(directory: Path, tmp_path: Path) -> None:
     marker = tmp_path / "spoken"
     script = tmp_path / "nonsense.py"
     script.write_text(
@@ -169,7 +169,7 @@ async def test_a_worker_that_talks_nonsense_is_replaced(directory: Path, tmp_pat
         assert supervisor.fresh and supervisor.epoch == 2 and marker.exists()
 
 
-async def test_messages_of_an_earlier_life_are_dropped(directory: Path) -> None:
+async def test_messages_of_an_earlier_epoch_are_dropped(directory: Path) -> None:
     async with supervised(directory) as (supervisor, client, _):
         with submit(client, endless(client, "&")) as call:
             supervisor._on_message(StepOutput(supervisor.epoch - 1, tokens=[Tokens(1, [5])]))
@@ -178,7 +178,7 @@ async def test_messages_of_an_earlier_life_are_dropped(directory: Path) -> None:
         assert isinstance(event, Tokens) and event.token_ids == [6]
 
 
-async def test_stop_ends_even_a_stopped_worker(directory: Path) -> None:
+async def test_stop_kills_a_suspended_worker(directory: Path) -> None:
     async with supervised(directory) as (supervisor, _, _):
         pid = supervisor.pid
         assert pid is not None

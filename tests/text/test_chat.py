@@ -17,7 +17,7 @@ from server.text.tokenizer import TokenizerError
 from server.text.tokenizer_files import read_tokenizer_files
 from tests.text import checkpoints
 from tests.text.chat_templates import ALL, CONVERSATIONS, HOSTILE, TURNS
-from tests.waiting import PATIENCE
+from tests.waiting import HANG_SECONDS
 from weights.resolve import ResolveError
 
 MOST = 100_000
@@ -26,14 +26,14 @@ TOOLS = [{"type": "function", "function": {"name": "weather", "description": "nÃ
 
 @pytest.fixture(scope="module")
 def renderer() -> Iterator[ChatRenderer]:
-    made = ChatRenderer(seconds=PATIENCE)
+    made = ChatRenderer(seconds=HANG_SECONDS)
     yield made
     made.close()
 
 
 @pytest.fixture(scope="module")
 def boxed() -> Iterator[ChatRenderer]:
-    made = ChatRenderer(seconds=PATIENCE, memory_bytes=256 << 20)
+    made = ChatRenderer(seconds=HANG_SECONDS, memory_bytes=256 << 20)
     yield made
     made.close()
 
@@ -105,7 +105,7 @@ def test_modules_in_the_working_directory_are_not_imported(tmp_path, monkeypatch
     """The server may be started in a directory that others can write to."""
     (tmp_path / f"{module}.py").write_text(f"open({str(tmp_path / 'imported')!r}, 'w').close()\nraise ImportError\n")
     monkeypatch.chdir(tmp_path)
-    renderer = ChatRenderer(seconds=PATIENCE)
+    renderer = ChatRenderer(seconds=HANG_SECONDS)
     try:
         assert renderer.render("{{ messages[0].content }}", chat_context(ChatTemplates(), TURNS[2:]), MOST)
     finally:
@@ -174,7 +174,7 @@ def test_hostile_templates_are_inert(boxed, name, monkeypatch):
             assert "\n" not in str(error) and len(str(error)) < 300
         else:
             assert not text.strip(), "a sandbox may give nothing, but nothing else"
-    assert time.monotonic() - before < PATIENCE, "1 s for the text, the rest for a loaded machine and a new process"
+    assert time.monotonic() - before < HANG_SECONDS, "1 s for the text, the rest for a loaded machine and a new process"
     assert boxed.render("{{ messages | length }}", context, MOST) == "3"
 
 
@@ -205,7 +205,7 @@ def test_many_threads_share_one_process(renderer):
 
 
 def test_a_process_that_died_is_replaced_and_none_is_left_behind():
-    made = ChatRenderer(seconds=PATIENCE)
+    made = ChatRenderer(seconds=HANG_SECONDS)
     assert made.render("a", {}, 9) == "a"
     first = made._process
     first.kill()

@@ -1,4 +1,4 @@
-"""Checkpoint directories without weights: enough for the HTTP process, and for the fake worker."""
+"""Checkpoint directories without weights, which are sufficient for the HTTP process and the fake worker."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors
 
 
 def byte_alphabet() -> list[str]:
-    """GPT-2's printable stand-in for each byte, in the order of the bytes."""
+    """The printable character that GPT-2 uses for each byte, in the order of the bytes."""
     printable = [*range(33, 127), *range(161, 173), *range(174, 256)]
     stand_ins = iter(range(256, 512))
     return [chr(byte) if byte in printable else chr(next(stand_ins)) for byte in range(256)]
@@ -44,7 +44,7 @@ def write_checkpoint(directory: Path, *, ends: bool = False, mask: bool = False)
 
 
 def write_translator(directory: Path, source: str, target: str) -> Path:
-    """A translation checkpoint of one pair."""
+    """Write a translation checkpoint for one language pair."""
     write_checkpoint(directory, ends=True)
     (directory / "config.json").write_text(json.dumps({"model_type": "marian"}))
     config = json.loads((directory / "tokenizer_config.json").read_text())
@@ -54,7 +54,7 @@ def write_translator(directory: Path, source: str, target: str) -> Path:
 
 
 def write_all(root: Path) -> list[str]:
-    """One checkpoint for each kind of model the fake worker knows, as arguments for `serve`."""
+    """Write one checkpoint for each kind of model of the fake worker. Returns them as arguments for `serve`."""
     for name in ("decoder", "embedder"):
         write_checkpoint(root / name)
     (root / "embedder" / "config_sentence_transformers.json").write_text(

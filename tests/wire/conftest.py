@@ -1,4 +1,4 @@
-"""A real server process with real sockets; only the engine behind it is fake."""
+"""Fixtures that start a real server process with real sockets and the fake worker."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ import httpx
 import psutil
 import pytest
 
-from tests.waiting import PATIENCE
+from tests.waiting import HANG_SECONDS
 from tests.wire.checkpoints import write_all
 
 REPOSITORY = Path(__file__).resolve().parents[2]
@@ -26,7 +26,12 @@ SERVE = (sys.executable, str(Path(__file__).with_name("fake_serve.py")), "serve"
 
 
 class Process:
-    """A started `triptych serve`. Its output is read all the time, so that it never blocks on a full pipe."""
+    """A server process. A thread reads its output, so that it never blocks on a full pipe.
+
+    arguments: added to the command.
+    command: by default `triptych serve` with the fake worker.
+    environment: variables added to those of this process.
+    """
 
     def __init__(
         self, *arguments: str, command: tuple[str, ...] = SERVE, environment: dict[str, str] | None = None
@@ -56,7 +61,7 @@ class Process:
         return "".join(self.lines)
 
     def wait_ready(self, line_with_url: str = r"ready on (http://\S+)") -> Process:
-        while (line := self._news.get(timeout=PATIENCE)) is not None:
+        while (line := self._news.get(timeout=HANG_SECONDS)) is not None:
             if match := re.search(line_with_url, line):
                 self.url = match[1]
                 return self
@@ -67,14 +72,14 @@ class Process:
         return child
 
     def get(self, path: str, **more: Any) -> httpx.Response:
-        return httpx.get(self.url + path, timeout=PATIENCE, **more)
+        return httpx.get(self.url + path, timeout=HANG_SECONDS, **more)
 
     def post(self, path: str, **more: Any) -> httpx.Response:
-        return httpx.post(self.url + path, timeout=PATIENCE, **more)
+        return httpx.post(self.url + path, timeout=HANG_SECONDS, **more)
 
     def wait(self) -> int:
-        """Its exit status."""
-        return self.process.wait(PATIENCE)
+        """Wait for the end and return the exit status."""
+        return self.process.wait(HANG_SECONDS)
 
     def metric(self, name: str) -> float:
         """The sum of all series of a metric."""
@@ -91,14 +96,14 @@ class Process:
             if self.process.poll() is None:
                 self.process.kill()
                 self.process.wait()
-        self._reader.join(PATIENCE)
+        self._reader.join(HANG_SECONDS)
         assert self.process.stdout is not None
         self.process.stdout.close()
         return status
 
 
 def parse_events(text: str) -> list[tuple[str, dict]]:
-    """Server-sent events by the standard's rules; comments are dropped."""
+    """Parse server-sent events into (name, data). Comments are skipped."""
     events = []
     for block in text.split("\n\n")[:-1]:
         fields = dict(line.split(": ", 1) for line in block.split("\n") if not line.startswith(":"))
@@ -107,8 +112,8 @@ def parse_events(text: str) -> list[tuple[str, dict]]:
     return events
 
 
-UNHURRIED = ("--stale-seconds", "60", "--hang-seconds", "120", "--body-timeout-seconds", "60")
-"""For servers that tests of other things than these times talk to: a machine may stand still for a while."""
+LONG_LIMITS = ("--stale-seconds", "60", "--hang-seconds", "120", "--body-timeout-seconds", "60")
+"""Long time limits for tests that do not test these limits, because a test machine may stall."""
 
 
 @pytest.fixture(scope="session")
@@ -118,8 +123,8 @@ def checkpoints(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
 
 @pytest.fixture(scope="session")
 def shared_server(checkpoints: list[str]) -> Iterator[Process]:
-    """For tests that leave the server as they found it."""
-    server = Process(*checkpoints, *UNHURRIED)
+    """One server for all tests that leave it unchanged."""
+    server = Process(*checkpoints, *LONG_LIMITS)
     try:
         yield server.wait_ready()
     finally:
@@ -128,11 +133,11 @@ def shared_server(checkpoints: list[str]) -> Iterator[Process]:
 
 @pytest.fixture
 def start(checkpoints: list[str]) -> Iterator[Callable[..., Process]]:
-    """Start servers of one's own."""
+    """Starts servers that are stopped at the end of the test."""
     started: list[Process] = []
 
     def begin(*arguments: str, models: list[str] | None = None, **options: dict[str, str]) -> Process:
-        server = Process(*(checkpoints if models is None else models), *UNHURRIED, *arguments, **options)
+        server = Process(*(checkpoints if models is None else models), *LONG_LIMITS, *arguments, **options)
         started.append(server)
         return server
 
@@ -143,5 +148,5 @@ def start(checkpoints: list[str]) -> Iterator[Callable[..., Process]]:
 
 @pytest.fixture
 def client(shared_server: Process) -> Iterator[httpx.Client]:
-    with httpx.Client(base_url=shared_server.url, timeout=PATIENCE) as http:
+    with httpx.Client(base_url=shared_server.url, timeout=HANG_SECONDS) as http:
         yield http

@@ -1,4 +1,4 @@
-"""`triptych`, with the fake worker behind it."""
+"""The `triptych` command with the fake worker."""
 
 from __future__ import annotations
 

@@ -1,13 +1,13 @@
-"""A worker without a model: the same messages, answers that a test can foretell. Run as `fake_worker.py --fd N`.
+"""A worker without a model: it speaks the real messages, and tests can predict its answers.
 
-A model's kind is the beginning of its name: `decoder`, `translator`, `embedder`, `classifier`, `reranker`, `masker`,
-`tagger`, `answerer`. Generation echoes the prompt, turned by the seed when
-sampling, by the rank of the beam otherwise, then ends the text. Every token has log-probability -0.5, less one for each
-byte that sampling turned the prompt by. What happens can be steered by the first byte of the prompt (or source):
+Run as `fake_worker.py --fd N`. The beginning of a model's name selects its tasks (`TASKS`). Generation repeats the
+prompt and then ends the text. The repeated prompt is rotated by the seed when sampling, and by the rank of the
+hypothesis otherwise. Every token has log-probability -0.5, minus the number of bytes of the rotation when sampling.
+The first byte of the prompt (or source) can cause a failure:
 
     `!`  the process dies     `#`  the process hangs     `%`  the request fails
 
-Wherever a text has a `&`, this and what follows comes only after the process has got SIGUSR1: no test has to be fast.
+At a `&`, generation stops until the process gets SIGUSR1, so that tests do not depend on time.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ from server.ipc.messages import (
 
 BOS, EOS, PAD, FIRST_BYTE, VOCAB = 0, 1, 2, 3, 259
 HOLD = FIRST_BYTE + ord("&")
-KINDS = {
+TASKS = {
     "decoder": ["generate"],
     "translator": ["generate", "translate"],
     "embedder": ["embed"],
@@ -66,7 +66,7 @@ JUDGEMENTS = ["contradiction", "neutral", "entailment"]
 
 
 def describe(spec: ModelSpec) -> ModelInfo:
-    tasks = next(tasks for kind, tasks in KINDS.items() if spec.name.startswith(kind))
+    tasks = next(tasks for prefix, tasks in TASKS.items() if spec.name.startswith(prefix))
     seq2seq = "translate" in tasks
     generates = "generate" in tasks
     return ModelInfo(
@@ -94,52 +94,82 @@ def describe(spec: ModelSpec) -> ModelInfo:
 
 
 def tag(token: int, count: float) -> list[float]:
-    """Capital letters are named, `A` begins a name; sure of it by the number of tokens that were read."""
+    """Logits of O, B-UP and I-UP: `A` begins an entity, other capitals continue one. The logit is the token count."""
     letter = token - FIRST_BYTE
     if not ord("A") <= letter <= ord("Z"):
         return [count, 0.0, 0.0]
     return [0.0, count, 0.0] if letter == ord("A") else [0.0, 0.0, count]
 
 
-class Sequence:
+class FakeSequence:
     def __init__(self, message: Generate, row: GenerateRow) -> None:
         self.message = message
         self.row = row
         self.prompt = message.prompts[row.prompt]
         self.started = time.monotonic()
-        self.made = 0
+        self.num_generated = 0
         tokens = self.answer(0).token_ids
-        self.held_at = tokens.index(HOLD) if HOLD in tokens else -1
+        self.hold_position = tokens.index(HOLD) if HOLD in tokens else -1
 
     def answer(self, rank: int) -> Hypothesis:
         params = self.message.params
-        text = [token for token in self.prompt if token >= FIRST_BYTE]
-        turn = (self.row.seed if params.do_sample else rank) % max(1, len(text))
-        text = text[turn:] + text[:turn]
-        tokens = text * (1 + self.row.max_new_tokens // max(1, len(text))) if not params.end_token_ids else [*text, EOS]
+        prompt = [token for token in self.prompt if token >= FIRST_BYTE]
+        rotation = (self.row.seed if params.do_sample else rank) % max(1, len(prompt))
+        prompt = prompt[rotation:] + prompt[:rotation]
+        repetitions = 1 + self.row.max_new_tokens // max(1, len(prompt))
+        tokens = [*prompt, EOS] if params.end_token_ids else prompt * repetitions
         tokens = tokens[: self.row.max_new_tokens]
-        spelled = [bytes([token - FIRST_BYTE]) if token >= FIRST_BYTE else b"" for token in tokens]
-        held = (i for i in range(len(tokens)) if any(one in b"".join(spelled[: i + 1]) for one in params.stop_texts))
-        stop = next((i for i, token in enumerate(tokens) if token in params.stop_token_ids), next(held, None))
+        token_bytes = [bytes([token - FIRST_BYTE]) if token >= FIRST_BYTE else b"" for token in tokens]
+        texts = [b"".join(token_bytes[: i + 1]) for i in range(len(tokens))]
+        stops = (i for i, text in enumerate(texts) if any(stop in text for stop in params.stop_texts))
+        stop = next((i for i, token in enumerate(tokens) if token in params.stop_token_ids), next(stops, None))
         if stop is not None:
             tokens = tokens[: stop + 1]
         ended = tokens[-1] == EOS or tokens[-1] in params.stop_token_ids
-        likely = -0.5 - turn if params.do_sample else -0.5
-        logprobs = [self.logprob(token, likely) for token in tokens] if params.logprobs else None
+        logprob = -0.5 - rotation if params.do_sample else -0.5
+        logprobs = [self.logprob(token, logprob) for token in tokens] if params.logprobs else None
         score = -float(rank) if params.num_beams > 1 else None
         reason = "stop" if ended or stop is not None else "length"
         return Hypothesis(tokens, reason, tokens[-1] if ended else None, score, logprobs)
 
-    def logprob(self, token: int, likely: float) -> TokenLogprob:
-        top = [((token + i) % VOCAB, likely - i) for i in range(self.message.params.top_logprobs)]
-        return TokenLogprob(token, likely, top)
+    def logprob(self, token: int, logprob: float) -> TokenLogprob:
+        top = [((token + i) % VOCAB, logprob - i) for i in range(self.message.params.top_logprobs)]
+        return TokenLogprob(token, logprob, top)
+
+
+def encode(message: Encode, index: int) -> Encoded:
+    """The answer to one item, which depends on its token ids, token types and number of tokens."""
+    item = message.items[index]
+    if message.task == "fill_mask":
+        letters = [FIRST_BYTE + ord("a") + (item.mask_index + rank) % 26 for rank in range(26)]
+        words = (message.target_ids or letters)[: message.top_k]
+        scores = [1 / (2 + rank) for rank in range(len(words))]
+        return Encoded(message.request_id, index, struct.pack(f"<{len(words)}f", *scores), 1, words)
+    count, types = float(len(item.token_ids)), float(sum(item.token_type_ids or []))
+    if message.model.startswith("answerer"):
+        letters = [chr(max(0, token - FIRST_BYTE)) for token in item.token_ids]
+        rows = [[9.0 * (letter in "<["), 9.0 * (letter in ">]")] for letter in letters]
+    elif message.task == "classify_tokens":
+        rows = [tag(token, count) for token in item.token_ids]
+    elif message.task == "embed_tokens":
+        rows = [[float(token), float(place), count, 1.0] for place, token in enumerate(item.token_ids)]
+    elif message.model.startswith("reranker"):
+        rows = [[types - 3.0]]
+    elif message.task == "classify":
+        rows = [[types, 1.0, count]]
+    else:
+        rows = [[count, float(sum(item.token_ids) % 97), float(item.token_ids[0]), 1.0]]
+    if message.task in ("embed", "embed_tokens") and message.normalize:
+        rows = [[value / sum(one * one for one in row) ** 0.5 for value in row] for row in rows]
+    flat = [value for row in rows for value in row]
+    return Encoded(message.request_id, index, struct.pack(f"<{len(flat)}f", *flat), len(rows))
 
 
 class Worker:
     def __init__(self, sock: socket.socket) -> None:
         self.sock = sock
         self.buffer = bytearray()
-        self.sequences: dict[int, Sequence] = {}
+        self.sequences: dict[int, FakeSequence] = {}
         self.epoch = 0
         self.steps: list[StepTiming] = []
         self.released = False
@@ -147,8 +177,8 @@ class Worker:
     def release(self, *_: object) -> None:
         self.released = True
 
-    def waits(self, sequence: Sequence) -> bool:
-        return sequence.made == sequence.held_at and not self.released
+    def is_held(self, sequence: FakeSequence) -> bool:
+        return sequence.num_generated == sequence.hold_position and not self.released
 
     def send(self, message: object) -> None:
         self.sock.sendall(encode_frame(message))
@@ -156,7 +186,7 @@ class Worker:
     def run(self) -> None:
         last_stats = 0.0
         while True:
-            idle = all(map(self.waits, self.sequences.values()))
+            idle = all(map(self.is_held, self.sequences.values()))
             readable, _, _ = select.select([self.sock], [], [], 0.05 if idle else 0.0)
             if readable:
                 data = self.sock.recv(1 << 16)
@@ -171,14 +201,14 @@ class Worker:
                     del self.buffer[: 4 + length]
                     if isinstance(message, Shutdown):
                         return
-                    self.take(message)
+                    self.handle(message)
             if self.epoch:
                 self.step()
                 if time.monotonic() - last_stats > 0.1:
                     last_stats = time.monotonic()
                     self.stats()
 
-    def take(self, message: object) -> None:
+    def handle(self, message: object) -> None:
         if isinstance(message, Configure):
             self.epoch = message.epoch
             for spec in message.models:
@@ -193,7 +223,7 @@ class Worker:
         elif isinstance(message, Abort):
             self.sequences.pop(message.request_id, None)
         elif isinstance(message, Encode):
-            encoded = [self.encode(message, index) for index in range(len(message.items))]
+            encoded = [encode(message, index) for index in range(len(message.items))]
             self.send(StepOutput(self.epoch, encoded=encoded))
         elif isinstance(message, Generate):
             for row in message.rows:
@@ -209,33 +239,7 @@ class Worker:
             failed = [Failed(row.request_id, "engine_error", "non-finite logits in this row")]
             self.send(StepOutput(self.epoch, failed=failed))
         else:
-            self.sequences[row.request_id] = Sequence(message, row)
-
-    def encode(self, message: Encode, index: int) -> Encoded:
-        item = message.items[index]
-        if message.task == "fill_mask":
-            letters = [FIRST_BYTE + ord("a") + (item.mask_index + rank) % 26 for rank in range(26)]
-            words = (message.target_ids or letters)[: message.top_k]
-            scores = [1 / (2 + rank) for rank in range(len(words))]
-            return Encoded(message.request_id, index, struct.pack(f"<{len(words)}f", *scores), 1, words)
-        count, types = float(len(item.token_ids)), float(sum(item.token_type_ids or []))
-        if message.model.startswith("answerer"):
-            letters = [chr(max(0, token - FIRST_BYTE)) for token in item.token_ids]
-            rows = [[9.0 * (letter in "<["), 9.0 * (letter in ">]")] for letter in letters]
-        elif message.task == "classify_tokens":
-            rows = [tag(token, count) for token in item.token_ids]
-        elif message.task == "embed_tokens":
-            rows = [[float(token), float(place), count, 1.0] for place, token in enumerate(item.token_ids)]
-        elif message.model.startswith("reranker"):
-            rows = [[types - 3.0]]
-        elif message.task == "classify":
-            rows = [[types, 1.0, count]]
-        else:
-            rows = [[count, float(sum(item.token_ids) % 97), float(item.token_ids[0]), 1.0]]
-        if message.task in ("embed", "embed_tokens") and message.normalize:
-            rows = [[value / sum(one * one for one in row) ** 0.5 for value in row] for row in rows]
-        flat = [value for row in rows for value in row]
-        return Encoded(message.request_id, index, struct.pack(f"<{len(flat)}f", *flat), len(rows))
+            self.sequences[row.request_id] = FakeSequence(message, row)
 
     def step(self) -> None:
         now = time.monotonic()
@@ -246,25 +250,25 @@ class Worker:
             whole = sequence.answer(0)
             if deadline is not None and now > deadline:
                 del self.sequences[request_id]
-                if sequence.made == 0:
+                if sequence.num_generated == 0:
                     failed = [Failed(request_id, "timeout", "the deadline passed before the first token")]
                     self.send(StepOutput(self.epoch, failed=failed))
                     continue
-                made = Hypothesis(whole.token_ids[: sequence.made], "timeout")
-                finished.append(Finished(request_id, [made], 0.0, 0.0, 0.0))
+                partial = Hypothesis(whole.token_ids[: sequence.num_generated], "timeout")
+                finished.append(Finished(request_id, [partial], 0.0, 0.0, 0.0))
                 continue
-            if self.waits(sequence):
+            if self.is_held(sequence):
                 continue
-            if sequence.row.prompt_logprobs and sequence.made == 0:
-                told = [sequence.logprob(token, -0.25) for token in sequence.prompt[1:]]
-                prompts.append(PromptScored(request_id, told))
+            if sequence.row.prompt_logprobs and sequence.num_generated == 0:
+                logprobs = [sequence.logprob(token, -0.25) for token in sequence.prompt[1:]]
+                prompts.append(PromptScored(request_id, logprobs))
             if params.num_beams == 1 or params.stream:
-                index = sequence.made
+                index = sequence.num_generated
                 if params.num_beams == 1 or index == 0:
                     logprobs = whole.logprobs[index : index + 1] if whole.logprobs else None
                     tokens.append(Tokens(request_id, whole.token_ids[index : index + 1], logprobs))
-            sequence.made += 1
-            if sequence.made >= len(whole.token_ids):
+            sequence.num_generated += 1
+            if sequence.num_generated >= len(whole.token_ids):
                 del self.sequences[request_id]
                 hypotheses = [sequence.answer(rank) for rank in range(params.num_return_sequences)]
                 finished.append(Finished(request_id, hypotheses, 0.001, 0.002, now - sequence.started, 0))

@@ -1,6 +1,7 @@
-"""Encoder routes, tokenizer routes and operations over a socket.
+"""/embed, /embed_all, /classify, /tokenize, /detokenize, /info and the probes over a socket.
 
-The fake engine embeds a text as [tokens, sum of ids mod 97, first id, 1] and classifies it by its numbers of tokens.
+The fake worker embeds a text as [number of tokens, sum of ids mod 97, first id, 1]. Its logits for a classified text
+are [number of tokens of the second type, 1, number of tokens].
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ def refused(client: httpx.Client, route: str, param: str, code: str = "invalid_r
     return str(error["message"])
 
 
-def test_embed_takes_texts_and_ids_in_any_mixture(client: httpx.Client) -> None:
+def test_embed_accepts_texts_and_ids_in_one_list(client: httpx.Client) -> None:
     one = post(client, "/embed", inputs="ab", normalize=False)
     EmbedAnswer.model_validate(one)
     assert one == [[2.0, 201 % 97, 100.0, 1.0]]
@@ -53,7 +54,7 @@ def test_embed_normalizes_and_cuts_dimensions(client: httpx.Client) -> None:
     assert "4" in refused(client, "/embed", "dimensions", inputs="ab", dimensions=5)
 
 
-def test_embed_truncates_unless_told_not_to(client: httpx.Client) -> None:
+def test_embed_truncates_unless_the_request_forbids_it(client: httpx.Client) -> None:
     long = "a" * 511 + "bc"
     assert post(client, "/embed", inputs=long, normalize=False)[0][:3] == [512.0, (511 * 100 + 101) % 97, 100.0]
     left = post(client, "/embed", inputs=long, normalize=False, truncation_direction="left")[0]
@@ -63,7 +64,7 @@ def test_embed_truncates_unless_told_not_to(client: httpx.Client) -> None:
     assert post(client, "/embed", inputs=[100] * 513, normalize=False)[0][0] == 512.0
 
 
-def test_embed_all_gives_a_vector_for_each_token(client: httpx.Client) -> None:
+def test_embed_all_returns_a_vector_per_token(client: httpx.Client) -> None:
     found = post(client, "/embed_all", inputs=["ab", [100], "c"], normalize=False)
     EmbedAllAnswer.model_validate(found)
     assert found == [
@@ -80,7 +81,7 @@ def test_embed_all_gives_a_vector_for_each_token(client: httpx.Client) -> None:
     assert post(client, "/embed_all", inputs="ab", dimensions=1, normalize=False) == [[[100.0], [101.0]]]
 
 
-def test_embed_all_truncates_and_refuses(client: httpx.Client) -> None:
+def test_embed_all_truncates_and_refuses_invalid_fields(client: httpx.Client) -> None:
     long = "a" * 511 + "bc"
     (right,) = post(client, "/embed_all", inputs=long, normalize=False)
     (left,) = post(client, "/embed_all", inputs=long, normalize=False, truncation_direction="left")
@@ -105,20 +106,20 @@ def test_a_list_of_1024_is_one_request(client: httpx.Client) -> None:
 
 
 @pytest.mark.parametrize("inputs", ["", [], [""], [[]], [259], [1.5], [True], [["a"]], None, {"text": "a"}])
-def test_embed_refuses(client: httpx.Client, inputs: object) -> None:
+def test_embed_refuses_invalid_inputs(client: httpx.Client, inputs: object) -> None:
     refused(client, "/embed", "inputs", inputs=inputs)
 
 
 @pytest.mark.parametrize(
     "field", [{"pooling": "median"}, {"truncation_direction": "up"}, {"normalize": 1}, {"dimensions": 0}]
 )
-def test_embed_refuses_fields(client: httpx.Client, field: dict) -> None:
+def test_embed_refuses_invalid_fields(client: httpx.Client, field: dict) -> None:
     refused(client, "/embed", next(iter(field)), inputs="a", **field)
 
 
 @pytest.mark.parametrize("route", ["/classify", "/predict"])
 def test_classify_orders_labels_by_score(client: httpx.Client, route: str) -> None:
-    # "ab" and its end make 3 tokens: logits bad 0, fair 1, good 3
+    # "ab" and the end token are 3 tokens: logits bad 0, fair 1, good 3
     labels = post(client, route, inputs="ab")
     ClassifyAnswer.model_validate(labels)
     total = 1 + math.e + math.exp(3)
@@ -151,17 +152,17 @@ def test_classify_lists_and_pairs(client: httpx.Client) -> None:
         refused(client, "/classify", "inputs", inputs=wrong)
 
 
-def test_a_long_pair_loses_from_its_longer_text(client: httpx.Client) -> None:
+def test_a_long_pair_loses_tokens_of_its_longer_text(client: httpx.Client) -> None:
     (answer,) = post(client, "/classify", inputs=[["a" * 100, "b" * 600]], raw_scores=True)
     by_label = {one["label"]: one["score"] for one in answer}
     assert by_label["good"] == 512.0
-    assert by_label["bad"] == 512 - 101  # all of the first text and its end are kept
+    assert by_label["bad"] == 512 - 101  # the first text and its end token are kept
     (both,) = post(client, "/classify", inputs=[["a" * 600, "b" * 600]], raw_scores=True)
     assert {one["label"]: one["score"] for one in both} == {"good": 512.0, "bad": 256.0, "fair": 1.0}
     refused(client, "/classify", "inputs", "context_length_exceeded", inputs="a" * 600, truncate=False)
 
 
-def test_tokenize_and_back(client: httpx.Client) -> None:
+def test_tokenize_and_detokenize(client: httpx.Client) -> None:
     tokens = post(client, "/tokenize", model="classifier", inputs=["aé", "b"])
     TokenizeAnswer.model_validate(tokens)
     assert tokens[1] == [
@@ -182,7 +183,7 @@ def test_tokenize_and_back(client: httpx.Client) -> None:
     refused(client, "/tokenize", "inputs", inputs=[1])
 
 
-def test_info_says_what_is_running(client: httpx.Client) -> None:
+def test_info_describes_the_models(client: httpx.Client) -> None:
     info = InfoAnswer.model_validate_json(client.get("/info").content)
     assert [model.name for model in info.models][:2] == ["decoder", "embedder"]
     by_name = {model.name: model for model in info.models}

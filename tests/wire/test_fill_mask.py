@@ -1,7 +1,7 @@
-"""`/fill_mask` over a socket.
+"""/fill_mask over a socket.
 
-The fake engine's first word is the letter as far behind `a` as the mask stands in the text, then the next letters;
-their scores are 1/2, 1/3 and so on. With targets the words are the targets, in their order.
+If the mask is token i of the text, the words of the fake worker are the letters i, i + 1, ... of the alphabet, counted
+from 0. Their scores are 1/2, 1/3 and so on. With targets, the words are the targets in their order.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from server.api.dialects.native.answers import FillMaskAnswer
 from tests.wire.test_encode import post, refused
 
 
-def test_words_scores_and_sequences(client: httpx.Client) -> None:
+def test_words_have_scores_and_sequences(client: httpx.Client) -> None:
     words = post(client, "/fill_mask", inputs="xy<mask>z")
     FillMaskAnswer.model_validate(words)
     assert len(words) == 5
@@ -26,7 +26,7 @@ def test_words_scores_and_sequences(client: httpx.Client) -> None:
     assert [[word["sequence"] for word in one] for one in lists] == [["a"], ["xb"]]
 
 
-def test_targets_are_words_of_the_vocabulary(client: httpx.Client) -> None:
+def test_targets_must_be_tokens_of_the_vocabulary(client: httpx.Client) -> None:
     words = post(client, "/fill_mask", inputs="<mask>", targets=["q", "r", "q"])
     assert [word["token_str"] for word in words] == ["q", "r"]
     assert post(client, "/fill_mask", inputs="<mask>", targets="q") == words[:1]
@@ -39,7 +39,7 @@ def test_each_text_needs_one_mask(client: httpx.Client, inputs: object) -> None:
     refused(client, "/fill_mask", "inputs", inputs=inputs)
 
 
-def test_fill_mask_refuses(client: httpx.Client) -> None:
+def test_fill_mask_refuses_invalid_fields(client: httpx.Client) -> None:
     refused(client, "/fill_mask", "inputs", "context_length_exceeded", inputs="a" * 511 + "<mask>")
     assert len(post(client, "/fill_mask", inputs="a" * 510 + "<mask>")) == 5
     refused(client, "/fill_mask", "top_k", inputs="<mask>", top_k=0)

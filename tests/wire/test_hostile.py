@@ -1,4 +1,4 @@
-"""Bodies that no honest client sends: a 4xx with a valid JSON body that echoes nothing, and a server that goes on."""
+"""Hostile requests get a 4xx answer in valid JSON that repeats no input, and the server continues to work."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from contextlib import suppress
 import httpx
 import pytest
 
-from tests.waiting import PATIENCE
+from tests.waiting import HANG_SECONDS
 from tests.wire.conftest import Process
 
 CANARY = "CaNaRy7f3"
@@ -57,7 +57,7 @@ def test_hostile_json_is_refused_and_not_echoed(client: httpx.Client, shared_ser
     assert shared_server.worker().pid == pid
 
 
-def test_a_canary_shows_neither_in_logs_nor_in_metrics(client: httpx.Client, shared_server: Process) -> None:
+def test_request_contents_appear_neither_in_logs_nor_in_metrics(client: httpx.Client, shared_server: Process) -> None:
     client.post("/generate", json={"prompt": CANARY, "model": "decoder"}, headers={"authorization": f"Bearer {CANARY}"})
     client.post("/generate", json={"prompt": CANARY, "temperature": "x"})
     client.get(f"/{CANARY}?q={CANARY}")
@@ -65,7 +65,7 @@ def test_a_canary_shows_neither_in_logs_nor_in_metrics(client: httpx.Client, sha
     assert CANARY not in client.get("/metrics").text
 
 
-def test_a_nul_is_text_like_any_other(client: httpx.Client) -> None:
+def test_a_nul_character_is_ordinary_text(client: httpx.Client) -> None:
     answer = client.post("/generate", json={"prompt": "a\0b"})
     assert answer.json()["choices"][0]["text"] == "a\0b"
 
@@ -73,13 +73,13 @@ def test_a_nul_is_text_like_any_other(client: httpx.Client) -> None:
 @pytest.mark.parametrize(
     "content_type", ["text/plain", "application/x-www-form-urlencoded", "multipart/form-data", None]
 )
-def test_a_body_must_say_that_it_is_json(client: httpx.Client, content_type: str | None) -> None:
+def test_a_body_without_a_json_content_type_is_refused(client: httpx.Client, content_type: str | None) -> None:
     headers = {"content-type": content_type} if content_type else {}
     response = client.post("/generate", content=b'{"prompt": "a"}', headers=headers)
     assert (response.status_code, response.json()["error"]["param"]) == (415, "content-type")
 
 
-def test_a_body_over_the_limit_declared_or_streamed(client: httpx.Client) -> None:
+def test_a_body_above_the_limit_is_refused_with_and_without_its_declared_length(client: httpx.Client) -> None:
     big = b'{"prompt": "' + b"a" * (2 << 20) + b'"}'
     declared = client.post("/generate", content=big, headers={"content-type": "application/json"})
     assert (declared.status_code, declared.json()["error"]["code"]) == (413, "body_too_large")
@@ -88,23 +88,23 @@ def test_a_body_over_the_limit_declared_or_streamed(client: httpx.Client) -> Non
     assert (streamed.status_code, streamed.json()["error"]["code"]) == (413, "body_too_large")
 
 
-def test_a_large_body_within_the_limit_is_read(client: httpx.Client) -> None:
+def test_a_large_body_below_the_limit_is_accepted(client: httpx.Client) -> None:
     response = client.post("/tokenize", json={"model": "decoder", "inputs": ["ab" * 50_000] * 4})
     assert [len(tokens) for tokens in response.json()] == [100_000] * 4
 
 
 def raw(server: Process, request: bytes) -> bytes:
-    """What comes back, until the server closes; it may do so before it has read everything."""
+    """Send bytes and return all received bytes. The server may close before it has read everything."""
     url = httpx.URL(server.url)
     received = b""
-    with socket.create_connection((url.host, url.port), PATIENCE) as connection, suppress(ConnectionError):
+    with socket.create_connection((url.host, url.port), HANG_SECONDS) as connection, suppress(ConnectionError):
         connection.sendall(request)
         while chunk := connection.recv(65536):
             received += chunk
     return received
 
 
-def test_a_slow_body_is_not_waited_for(start: Callable[..., Process]) -> None:
+def test_a_slow_body_times_out(start: Callable[..., Process]) -> None:
     server = start("--body-timeout-seconds", "0.5").wait_ready()
     fields = (b"host: x", b"connection: close", b"content-type: application/json", b"content-length: 100")
     head = b"\r\n".join((b"POST /generate HTTP/1.1", *fields, b"", b""))
@@ -112,20 +112,20 @@ def test_a_slow_body_is_not_waited_for(start: Callable[..., Process]) -> None:
     assert received.startswith(b"HTTP/1.1 408 ") and b'"body_timeout"' in received
 
 
-def test_endless_headers_are_cut(shared_server: Process) -> None:
+def test_headers_above_the_limit_are_refused(shared_server: Process) -> None:
     received = raw(shared_server, b"GET /health HTTP/1.1\r\nhost: x\r\n" + b"x-a: " + b"a" * (70 << 10))
     assert received.startswith(b"HTTP/1.1 431 ")
 
 
-def test_what_is_no_http_is_refused(shared_server: Process) -> None:
+def test_bytes_that_are_not_http_are_refused(shared_server: Process) -> None:
     assert raw(shared_server, b"\x16\x03\x01\x02\x00\x01\x00\r\n\r\n").startswith(b"HTTP/1.1 400 ")
 
 
-def test_odd_paths_add_no_series(client: httpx.Client) -> None:
+def test_unknown_paths_add_no_metric_series(client: httpx.Client) -> None:
     client.get("/no/such/0")
     before = client.get("/metrics").text.count("\n")
     for number in range(200):
         client.get(f"/no/such/{number}")
         client.request("POST", f"/{number}%00%ff", content=b"x")
-    assert client.get("/metrics").text.count("\n") <= before + 40  # histograms of routes seen for the first time
+    assert client.get("/metrics").text.count("\n") <= before + 40  # room for the first histogram of a route
     assert "such" not in client.get("/metrics").text

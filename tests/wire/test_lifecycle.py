@@ -1,4 +1,4 @@
-"""Clients that leave, workers that die or hang, signals, and what the operator sees."""
+"""Clients that disconnect, workers that die or hang, signals, API keys, and errors of the command line."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ import httpx
 import pytest
 
 from server.api import docs_page
-from tests.waiting import PATIENCE, asked, eventually, is_gone
+from tests.waiting import HANG_SECONDS, eventually, is_gone, open_request
 from tests.wire.conftest import Process, parse_events
 
 HELD = {"model": "decoder", "prompt": "abcd&efg" * 5, "max_new_tokens": 40}
-"""Its answer stays where it is after four tokens, until the worker is told to go on."""
+"""The fake worker stops after four tokens of this request until it gets SIGUSR1."""
 
 
 def running(server: Process) -> float:
@@ -27,11 +27,11 @@ def is_ready(server: Process) -> bool:
     return server.get("/ready").status_code == 200
 
 
-def test_a_client_that_leaves_a_stream_ends_its_work(shared_server: Process) -> None:
+def test_a_disconnect_during_a_stream_ends_its_work(shared_server: Process) -> None:
     cancelled = shared_server.metric("triptych_requests_cancelled_total")
     body = HELD | {"stream": True}
-    with httpx.stream("POST", f"{shared_server.url}/generate", json=body, timeout=PATIENCE) as response:
-        chunks = response.iter_raw()  # kept: an iterator that is collected closes the connection
+    with httpx.stream("POST", f"{shared_server.url}/generate", json=body, timeout=HANG_SECONDS) as response:
+        chunks = response.iter_raw()  # in a variable: httpx closes the connection when the iterator is collected
         next(chunks)
         eventually(lambda: running(shared_server) == 1)
     eventually(lambda: running(shared_server) == 0)
@@ -42,10 +42,10 @@ def test_a_client_that_leaves_a_stream_ends_its_work(shared_server: Process) -> 
 @pytest.mark.parametrize(
     "body", [HELD | {"n": 3}, HELD | {"prompt": "&", "stream": True}], ids=["whole", "before any byte"]
 )
-def test_a_client_that_leaves_before_the_answer_ends_its_work(shared_server: Process, body: dict) -> None:
+def test_a_disconnect_before_the_answer_ends_its_work(shared_server: Process, body: dict) -> None:
     cancelled = shared_server.metric("triptych_requests_cancelled_total")
     rows = body.get("n", 1)
-    with asked(f"{shared_server.url}/generate", json=body):
+    with open_request(f"{shared_server.url}/generate", json=body):
         eventually(lambda: running(shared_server) == rows)
     eventually(lambda: shared_server.metric("triptych_requests_cancelled_total") == cancelled + rows)
     eventually(lambda: running(shared_server) == 0)
@@ -57,7 +57,7 @@ def test_a_stop_string_ends_the_work(shared_server: Process) -> None:
     eventually(lambda: running(shared_server) == 0)
 
 
-def test_a_dead_worker_is_told_and_replaced(start: Callable[..., Process]) -> None:
+def test_a_dead_worker_fails_its_requests_and_is_replaced(start: Callable[..., Process]) -> None:
     server = start().wait_ready()
     worker = server.worker()
     with ThreadPoolExecutor(9) as pool:
@@ -77,23 +77,23 @@ def test_a_dead_worker_is_told_and_replaced(start: Callable[..., Process]) -> No
     assert server.get("/health").status_code == 200
 
 
-def test_a_stopped_worker_is_seen_and_replaced(start: Callable[..., Process]) -> None:
+def test_a_hung_worker_is_noticed_and_replaced(start: Callable[..., Process]) -> None:
     server = start("--stale-seconds", "0.5", "--hang-seconds", "4").wait_ready()
     worker = server.worker()
     worker.send_signal(signal.SIGSTOP)
-    seen: list[httpx.Response] = []
+    answers: list[httpx.Response] = []
 
-    def is_refused() -> bool:
-        seen.append(server.get("/ready"))
-        return seen[-1].status_code == 503
+    def is_not_ready() -> bool:
+        answers.append(server.get("/ready"))
+        return answers[-1].status_code == 503
 
-    eventually(is_refused)
-    assert seen[-1].json()["error"]["code"] == "not_ready" and int(seen[-1].headers["retry-after"]) > 0
+    eventually(is_not_ready)
+    assert answers[-1].json()["error"]["code"] == "not_ready" and int(answers[-1].headers["retry-after"]) > 0
     eventually(lambda: is_gone(worker) and is_ready(server))
     assert server.metric("triptych_worker_restarts_total") >= 1
 
 
-def test_a_worker_that_never_comes_back_turns_health_red(start: Callable[..., Process], tmp_path: Path) -> None:
+def test_health_is_503_when_no_worker_can_be_started(start: Callable[..., Process], tmp_path: Path) -> None:
     from tests.wire.checkpoints import write_checkpoint
 
     directory = write_checkpoint(tmp_path / "decoder")
@@ -123,7 +123,7 @@ def test_sigterm_lets_streams_finish(start: Callable[..., Process]) -> None:
     assert is_gone(worker)
 
 
-def test_sigterm_tells_streams_that_outlast_the_grace_time(start: Callable[..., Process]) -> None:
+def test_streams_that_outlast_the_grace_time_end_with_an_error_event(start: Callable[..., Process]) -> None:
     server = start("--grace-seconds", "0.3").wait_ready()
     worker = server.worker()
     with ThreadPoolExecutor(1) as pool:
@@ -136,10 +136,10 @@ def test_sigterm_tells_streams_that_outlast_the_grace_time(start: Callable[..., 
     assert is_gone(worker)
 
 
-def test_a_second_signal_leaves_at_once_and_no_worker(start: Callable[..., Process]) -> None:
+def test_a_second_signal_ends_server_and_worker_at_once(start: Callable[..., Process]) -> None:
     server = start().wait_ready()
     worker = server.worker()
-    with asked(f"{server.url}/generate", json=HELD | {"stream": True}):
+    with open_request(f"{server.url}/generate", json=HELD | {"stream": True}):
         eventually(lambda: running(server) == 1)
         server.process.send_signal(signal.SIGTERM)
         eventually(lambda: not is_ready(server))
@@ -156,7 +156,7 @@ def test_a_killed_server_leaves_no_worker(start: Callable[..., Process]) -> None
     eventually(lambda: is_gone(worker))
 
 
-def test_overload_is_refused(start: Callable[..., Process]) -> None:
+def test_requests_beyond_the_queue_limits_are_refused(start: Callable[..., Process]) -> None:
     server = start("--max-queue-requests", "3", "--max-queue-tokens", "40").wait_ready()
 
     def ask(body: dict) -> httpx.Response:
@@ -181,7 +181,7 @@ def test_overload_is_refused(start: Callable[..., Process]) -> None:
     assert ask({"prompt": "a", "n": 3}).status_code == 200
 
 
-def test_keys_guard_every_route(start: Callable[..., Process]) -> None:
+def test_every_route_but_probes_and_the_page_needs_a_key(start: Callable[..., Process]) -> None:
     server = start(environment={"TRIPTYCH_API_KEYS": "first-key,second-key"}).wait_ready()
     document = server.get("/openapi.json", headers={"authorization": "Bearer first-key"}).json()
     routes = [(method, path) for path, item in document["paths"].items() for method in item]
@@ -201,7 +201,7 @@ def test_keys_guard_every_route(start: Callable[..., Process]) -> None:
             {"authorization": "Basic first-key"},
             {"authorization": "Bearer"},
         ):
-            response = httpx.request(method, server.url + path, headers=key, timeout=PATIENCE)
+            response = httpx.request(method, server.url + path, headers=key, timeout=HANG_SECONDS)
             if path in ("/health", "/ready", *docs_page.FILES):
                 assert response.status_code == 200
             else:

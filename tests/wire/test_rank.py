@@ -1,7 +1,7 @@
-"""`/similarity` and `/rerank` over a socket.
+"""/similarity and /rerank over a socket.
 
-The fake engine embeds a text as [tokens, sum of ids mod 97, first id, 1], made a unit vector, and its reranker's logit
-for a pair is the number of the second text's tokens, its end included, less three.
+The fake worker embeds a text as [number of tokens, sum of ids mod 97, first id, 1], scaled to unit length. Its
+reranker's logit for a pair is the number of tokens of the second text, including the end token, minus 3.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def test_similarity_is_the_cosine_of_the_embeddings(client: httpx.Client) -> Non
     assert found[1] == pytest.approx(1.0) and found[1] <= 1.0
 
 
-def test_similarity_takes_prompts_and_truncation(client: httpx.Client) -> None:
+def test_similarity_uses_prompts_and_truncation(client: httpx.Client) -> None:
     plain = {"source_sentence": "query: ab", "sentences": ["query: c"]}
     prompted = {"source_sentence": "ab", "sentences": ["c"]}
     assert post(client, "/similarity", inputs=prompted, prompt_name="query") == post(
@@ -58,7 +58,7 @@ def test_similarity_takes_prompts_and_truncation(client: httpx.Client) -> None:
         {"source_sentence": "a", "sentences": ["b", ""]},
     ],
 )
-def test_similarity_refuses(client: httpx.Client, inputs: object) -> None:
+def test_similarity_refuses_invalid_inputs(client: httpx.Client, inputs: object) -> None:
     response = client.post("/similarity", json={"inputs": inputs})
     assert response.status_code == 422
     assert response.json()["error"]["param"].startswith("inputs")
@@ -74,14 +74,14 @@ def test_rerank_orders_texts_by_score(client: httpx.Client) -> None:
         {"index": 0, "score": 0.0},
         {"index": 2, "score": -2.0},
     ]
-    usual = post(client, "/rerank", query="q", texts=texts, return_text=True)
-    assert [(one["index"], one["text"]) for one in usual] == [(1, "abcd"), (3, "zzzz"), (0, "ab"), (2, "")]
-    assert [one["score"] for one in usual] == pytest.approx([1 / (1 + math.exp(-x)) for x in (2, 2, 0, -2)])
+    scored = post(client, "/rerank", query="q", texts=texts, return_text=True)
+    assert [(one["index"], one["text"]) for one in scored] == [(1, "abcd"), (3, "zzzz"), (0, "ab"), (2, "")]
+    assert [one["score"] for one in scored] == pytest.approx([1 / (1 + math.exp(-x)) for x in (2, 2, 0, -2)])
 
 
-def test_rerank_cuts_long_pairs_unless_told_not_to(client: httpx.Client) -> None:
-    (cut,) = post(client, "/rerank", query="q" * 100, texts=["a" * 600], raw_scores=True)
-    assert cut["score"] == 512 - 101 - 3
+def test_rerank_truncates_long_pairs_unless_the_request_forbids_it(client: httpx.Client) -> None:
+    (truncated,) = post(client, "/rerank", query="q" * 100, texts=["a" * 600], raw_scores=True)
+    assert truncated["score"] == 512 - 101 - 3
     refused(client, "/rerank", "texts", "context_length_exceeded", query="q", texts=["a" * 600], truncate=False)
 
 
@@ -98,11 +98,11 @@ def test_rerank_cuts_long_pairs_unless_told_not_to(client: httpx.Client) -> None
         ("model", {"query": "q", "texts": ["a"], "model": "embedder"}),
     ],
 )
-def test_rerank_refuses(client: httpx.Client, param: str, body: dict) -> None:
+def test_rerank_refuses_invalid_fields(client: httpx.Client, param: str, body: dict) -> None:
     refused(client, "/rerank", param, **body)
 
 
-def test_models_list_the_routes_they_answer(client: httpx.Client) -> None:
+def test_info_lists_the_routes_of_each_model(client: httpx.Client) -> None:
     models = {model["name"]: model for model in client.get("/info").json()["models"]}
     assert models["reranker"]["tasks"] == ["classify", "rerank"]
     assert models["reranker"]["routes"] == ["/classify", "/rerank"]

@@ -1,5 +1,4 @@
-"""What both versions of DeBERTa share: BERT's layers around attention that also looks at distances (He et al. 2021,
-arXiv:2006.03654). Not a family itself."""
+"""DeBERTa, all versions: layers of BERT with disentangled attention (He et al. 2021, arXiv:2006.03654)."""
 
 from __future__ import annotations
 
@@ -10,6 +9,7 @@ from models.config import (
     AttentionConfig,
     ClassificationHead,
     ConfigError,
+    ConvolutionLayerConfig,
     DisentangledConfig,
     DistanceConfig,
     EmbeddingConfig,
@@ -22,7 +22,7 @@ from models.config import (
     NormSlots,
     StackConfig,
 )
-from models.families.shared.bert_fields import head
+from models.families.shared.bert_config import encoder_head
 from models.families.shared.bert_rules import TOKENS, embedding_rules, linear, norm, output_rules
 from models.families.shared.fields import Fields, head_width, short
 from weights.rules import Drop, Rename, Rule
@@ -33,7 +33,7 @@ OURS = r"encoder.layers.\1."
 
 
 def position_kinds(hf: Mapping[str, Any]) -> tuple[str, ...]:
-    """What the scores look at besides contents: `c2p`, `p2c`, both or neither."""
+    """Terms of the scores besides the contents: `c2p` (content to position), `p2c`, both or neither."""
     kinds = hf.get("pos_att_type") or []
     if isinstance(kinds, str):
         kinds = [kind.strip() for kind in kinds.lower().split("|")]
@@ -54,9 +54,15 @@ def config(
     own_projections: bool = True,
     num_buckets: int | None = None,
     distance_norm: bool = False,
+    convolution: bool = False,
 ) -> ModelConfig:
-    """The model of a `config.json`. default_sizes: hidden, layers, heads, feed-forward. The others: see
-    `DisentangledConfig` and `DistanceConfig`."""
+    """The model of a `config.json`.
+
+    default_vocab: default of `vocab_size`.
+    default_sizes: default hidden size, number of layers, number of heads, and intermediate size.
+    convolution: whether the first layer has a convolution beside it.
+    The other arguments: see `DisentangledConfig` and `DistanceConfig`.
+    """
     fields = Fields(hf)
     hidden, num_layers, heads, inner = (
         fields.integer(name, default)
@@ -70,7 +76,7 @@ def config(
     fields.refuse_unless("attention_head_size", head_dim)
     layer_norm = NormConfig("layer", fields.number("layer_norm_eps", 1e-7))
     num_positions, vocab = fields.integer("max_position_embeddings", 512), fields.integer("vocab_size", default_vocab)
-    # The scale shrinks with each kind of score that is named, also where none is added.
+    # The scale depends on the terms that `pos_att_type` names, even if `relative_attention` is off.
     scale = (head_dim * (1 + len(kinds))) ** -0.5
     attention, distances = AttentionConfig(heads, heads, head_dim, scale, False, key_bias=key_bias), None
     if fields.flag("relative_attention", False) and kinds:
@@ -95,12 +101,21 @@ def config(
         norm=layer_norm,
     )
     layer = LayerConfig(attention, after, FeedForwardConfig(inner, activation), after)
+    layers = [layer] * num_layers
+    if convolution:
+        layers[0] = ConvolutionLayerConfig(
+            **vars(layer),
+            kernel_size=fields.integer("conv_kernel_size"),
+            groups=fields.integer("conv_groups", 1),
+            activation=fields.activation("conv_act", "tanh"),
+            norm=layer_norm,
+        )
     pooled = fields.activation("pooler_hidden_act", "gelu")
     return ModelConfig(
         hidden_size=hidden,
         vocab_size=vocab,
-        head=head(fields, architecture, MaskedLanguageModelHead(activation, layer_norm), dense=pooled),
-        encoder=StackConfig(embedding, (layer,) * num_layers, distances=distances),
+        head=encoder_head(fields, architecture, MaskedLanguageModelHead(activation, layer_norm), dense=pooled),
+        encoder=StackConfig(embedding, tuple(layers), distances=distances),
         max_positions=num_positions,
     )
 

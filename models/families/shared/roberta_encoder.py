@@ -1,18 +1,25 @@
-"""What RoBERTa and the families that kept its code share: BERT with positions counted from two and another head for
-classes (Liu et al. 2019, arXiv:1907.11692). Not a family itself.
+"""RoBERTa and the families with its code: BERT whose positions start at two (Liu et al. 2019, arXiv:1907.11692).
 
-Position numbers start after the padding token's id, so the first rows of the table are never looked up. The reference
-also gives a padding token inside a text the row of its id; here it has the position where it stands.
+Position numbers start after the id of the padding token, so the first rows of the table are never used. The reference
+implementation gives a padding token inside a text the position row of its id; here it has its own position.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
-from models.config import ModelConfig
-from models.families.shared.bert_fields import architectures, bert_model, bert_stack, encoder_fields
+from models.config import AttentionConfig, ModelConfig
+from models.families.shared.bert_config import (
+    architectures,
+    bert_embedding,
+    bert_head,
+    bert_layer,
+    bert_layers,
+    bert_model,
+    encoder_fields,
+)
 from models.families.shared.bert_rules import bert_layer_names, embedding_rules, layer_rules, roberta_head_rules
 from models.families.shared.family import Family
 from models.families.shared.fields import Fields
@@ -23,16 +30,31 @@ def _first_position(hf: Mapping[str, Any]) -> int:
     return Fields(hf).integer("pad_token_id", 1, least=0) + 1
 
 
-def roberta_config(hf: Mapping[str, Any], architecture: str, *, vocab_size: int) -> ModelConfig:
-    """The model of a `config.json`. vocab_size: where it names none."""
+def roberta_config(
+    hf: Mapping[str, Any],
+    architecture: str,
+    *,
+    vocab_size: int,
+    attentions: Callable[[Fields], Sequence[AttentionConfig]] | None = None,
+) -> ModelConfig:
+    """The model of a `config.json`.
+
+    vocab_size: default of the family.
+    attentions: attention of each layer, from the settings; None for full attention.
+    """
     fields = encoder_fields(hf, vocab_size=vocab_size)
-    return bert_model(fields, architecture, bert_stack(fields, first_position=_first_position(hf)), masked="gelu")
+    if attentions is None:
+        layers = bert_layers(fields)
+    else:
+        layers = tuple(bert_layer(fields, attention) for attention in attentions(fields))
+    embedding = bert_embedding(fields, first_position=_first_position(hf))
+    return bert_model(fields, bert_head(fields, architecture, masked="gelu"), embedding, layers)
 
 
 def roberta_rules(
     model: ModelConfig, hf: Mapping[str, Any], architecture: str, *, prefix: str = r"(?:roberta\.)?"
 ) -> Sequence[Rule]:
-    """The rules of all tensors. prefix: of the encoder's names, a pattern."""
+    """Tensor names of the whole model. prefix: regular expression, start of the encoder's names."""
     return (
         *embedding_rules(rf"{prefix}embeddings", _first_position(hf)),
         Drop(rf"{prefix}pooler\..*"),
@@ -42,8 +64,12 @@ def roberta_rules(
 
 
 def roberta_family(name: str, classes: str, vocab_size: int) -> Family:
-    """A family of this kind. name: also its `model_type`. classes: how transformers begins the names of its models.
-    vocab_size: where the configuration names none."""
+    """A family with the code of RoBERTa.
+
+    name: name of the family and its `model_type`.
+    classes: start of its class names in transformers.
+    vocab_size: default for `config.json`.
+    """
     return Family(
         name=name,
         model_types=(name,),

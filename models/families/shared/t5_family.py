@@ -1,7 +1,4 @@
-"""T5 and its descendants as families: one shape of settings and names, each with sizes and logits of its own.
-
-Not a family itself.
-"""
+"""Families of T5 and its successors, which differ in sizes and in the language model head."""
 
 from __future__ import annotations
 
@@ -23,7 +20,7 @@ T5_SIZES: Mapping[str, Any] = {
     "num_heads": 8,
     "feed_forward_proj": "relu",
 }
-"""Where the settings say nothing, in version 1.0."""
+"""Defaults of T5 version 1.0."""
 MT5_SIZES: Mapping[str, Any] = {
     "vocab_size": 250112,
     "d_model": 512,
@@ -33,7 +30,7 @@ MT5_SIZES: Mapping[str, Any] = {
     "num_heads": 6,
     "feed_forward_proj": "gated-gelu",
 }
-"""The same in the descendants for many languages."""
+"""Defaults of mT5 and UMT5."""
 
 
 def t5_family(
@@ -42,39 +39,45 @@ def t5_family(
     sizes: Mapping[str, Any],
     head: Callable[[Fields], LanguageModelHead],
     *,
-    bias_per_layer: bool = False,
+    model: Callable[[Fields, LanguageModelHead | PoolingHead], ModelConfig] = t5_model,
+    rules: Callable[[ModelConfig], Sequence[Rule]] = t5_rules,
     older_names: Sequence[str] = (),
 ) -> Family:
-    """The family with its logits, and as an encoder alone.
+    """A family with two architectures: with a language model head, and the encoder alone.
 
-    name: also its `model_type`. stem: what its class names begin with. sizes: defaults. head: its logits, by the
-    settings. bias_per_layer: see `t5_model`. older_names: of the class with logits.
+    name: name of the family and its `model_type`.
+    stem: start of its class names in transformers.
+    sizes: defaults for `config.json`.
+    head: builds the language model head.
+    model: builds the model under a head.
+    rules: tensor names.
+    older_names: older names of the class with the language model head.
     """
-    worded, encoder = f"{stem}ForConditionalGeneration", f"{stem}EncoderModel"
+    generating, encoder = f"{stem}ForConditionalGeneration", f"{stem}EncoderModel"
 
     def config(hf: Mapping[str, Any], architecture: str) -> ModelConfig:
         fields = Fields(hf, defaults=sizes)
-        return t5_model(fields, PoolingHead() if architecture == encoder else head(fields), bias_per_layer)
+        return model(fields, PoolingHead() if architecture == encoder else head(fields))
 
-    def rules(model: ModelConfig, hf: Mapping[str, Any], architecture: str) -> Sequence[Rule]:
-        return t5_rules(model)
+    def family_rules(model: ModelConfig, hf: Mapping[str, Any], architecture: str) -> Sequence[Rule]:
+        return rules(model)
 
     return Family(
         name=name,
         model_types=(name,),
-        architectures={**dict.fromkeys((worded, *older_names), ("generate", "translate")), encoder: ("embed",)},
+        architectures={**dict.fromkeys((generating, *older_names), ("generate", "translate")), encoder: ("embed",)},
         config=config,
-        rules=rules,
-        # transformers 5 saves a version 1.1 whose logits were never untied without its `lm_head`.
+        rules=family_rules,
+        # transformers 5 writes no `lm_head` for a version 1.1 model whose logits are still tied.
         tied_if_absent={"head.weight": TOKENS},
         refused_dtypes={"float16": "T5's feed-forward sums exceed float16; use bfloat16 or float32"},
     )
 
 
 def scaled_head(fields: Fields) -> LanguageModelHead:
-    """Version 1.0 ties the logits to the embeddings and scales them; 1.1 does neither.
+    """The head of T5. Version 1.0 ties the logits to the embeddings and scales them; version 1.1 does neither.
 
-    transformers 5 writes the scaling as `scale_decoder_outputs`; before, `tie_word_embeddings` told the versions apart.
+    transformers 5 writes `scale_decoder_outputs`. Before, `tie_word_embeddings` distinguished the two versions.
     """
     tied = fields.flag("tie_word_embeddings", True)
     scaled = fields.flag("scale_decoder_outputs", tied)

@@ -1,4 +1,4 @@
-"""What T5, mT5 and UMT5 share: RMS pre-norm, position buckets, no biases (Raffel et al. 2020, arXiv:1910.10683)."""
+"""Layers of T5 and its successors: RMS pre-norm, position buckets, no biases (Raffel et al. 2020, arXiv:1910.10683)."""
 
 from __future__ import annotations
 
@@ -24,58 +24,79 @@ from weights.rules import Drop, Rename, Rule
 TOKENS = "encoder.embedding.tokens.weight"
 
 
-def t5_model(fields: Fields, head: LanguageModelHead | PoolingHead, bias_per_layer: bool = False) -> ModelConfig:
-    """Both stacks under a head for language, the encoder alone without one."""
-    vocab, num_layers = fields.integer("vocab_size"), fields.integer("num_layers")
+def t5_model(
+    fields: Fields,
+    head: LanguageModelHead | PoolingHead,
+    *,
+    bias_per_layer: bool = False,
+    encoder_attention: AttentionConfig | None = None,
+    max_source_positions: int | None = None,
+) -> ModelConfig:
+    """Both stacks under a language model head; the encoder alone under a pooling head.
+
+    bias_per_layer: whether each layer has its own table of relative position biases.
+    encoder_attention: None for full attention.
+    max_source_positions: longest source text, None for no limit.
+    """
+    num_layers, encoder_only = fields.integer("num_layers"), isinstance(head, PoolingHead)
     decoder: StackConfig | None = None
-    if isinstance(head, LanguageModelHead):
+    if not encoder_only:
         num_decoder_layers = fields.integer("num_decoder_layers", num_layers)
-        decoder = _stack(fields, vocab, num_decoder_layers, decoder=True, bias_per_layer=bias_per_layer)
+        decoder = _stack(fields, num_decoder_layers, t5_attention(fields, causal=True), bias_per_layer)
+    encoder_attention = encoder_attention or t5_attention(fields, causal=False)
     return ModelConfig(
         hidden_size=fields.integer("d_model"),
-        vocab_size=vocab,
+        vocab_size=fields.integer("vocab_size"),
         head=head,
-        encoder=_stack(fields, vocab, num_layers, decoder=False, bias_per_layer=bias_per_layer),
+        encoder=_stack(fields, num_layers, encoder_attention, bias_per_layer),
         decoder=decoder,
         shared_embeddings=decoder is not None,
+        max_positions=max_source_positions if encoder_only else None,
+        max_source_positions=None if encoder_only else max_source_positions,
     )
 
 
-def _stack(fields: Fields, vocab: int, num_layers: int, decoder: bool, bias_per_layer: bool) -> StackConfig:
-    norm = NormConfig("rms", fields.number("layer_norm_epsilon", 1e-6), bias=False)
-    before = NormSlots(input=norm)
+def t5_attention(fields: Fields, *, causal: bool) -> AttentionConfig:
+    """Full attention without biases and without a scale, which T5 folds into the initial weights of the query."""
+    heads, head_dim = fields.integer("num_heads"), fields.integer("d_kv")
+    return AttentionConfig(heads, heads, head_dim, 1.0, causal, False, False, False, False)
 
-    def attention(causal: bool) -> AttentionConfig:
-        heads, head_dim = fields.integer("num_heads"), fields.integer("d_kv")
-        # The square root of head_dim is folded into the query's initial weights (Mesh TensorFlow's habit).
-        return AttentionConfig(heads, heads, head_dim, 1.0, causal, False, False, False, False)
 
-    layer = LayerConfig(
-        attention=attention(causal=decoder),
-        attention_norms=before,
-        feed_forward=_feed_forward(fields),
-        feed_forward_norms=before,
-        cross_attention=attention(causal=False) if decoder else None,
-        cross_attention_norms=before if decoder else NormSlots(),
-    )
-    buckets = BucketBiasConfig(
+def t5_buckets(fields: Fields, *, bidirectional: bool, per_layer: bool = False) -> BucketBiasConfig:
+    return BucketBiasConfig(
         num_buckets=fields.integer("relative_attention_num_buckets", 32),
         max_distance=fields.integer("relative_attention_max_distance", 128),
-        bidirectional=not decoder,
-        per_layer=bias_per_layer,
+        bidirectional=bidirectional,
+        per_layer=per_layer,
     )
-    return StackConfig(EmbeddingConfig(vocab), (layer,) * num_layers, final_norm=norm, score_bias=buckets)
+
+
+def _stack(fields: Fields, num_layers: int, attention: AttentionConfig, bias_per_layer: bool) -> StackConfig:
+    """One stack. attention: self-attention of all layers; if it is causal, the stack is a decoder."""
+    norm, decoder = NormConfig("rms", fields.number("layer_norm_epsilon", 1e-6), bias=False), attention.causal
+    norms = NormSlots(input=norm)
+    layer = LayerConfig(
+        attention=attention,
+        attention_norms=norms,
+        feed_forward=_feed_forward(fields),
+        feed_forward_norms=norms,
+        cross_attention=t5_attention(fields, causal=False) if decoder else None,
+        cross_attention_norms=norms if decoder else NormSlots(),
+    )
+    buckets = t5_buckets(fields, bidirectional=not decoder, per_layer=bias_per_layer)
+    embedding = EmbeddingConfig(fields.integer("vocab_size"))
+    return StackConfig(embedding, (layer,) * num_layers, final_norm=norm, score_bias=buckets)
 
 
 def _feed_forward(fields: Fields) -> FeedForwardConfig:
     kind = fields.text("feed_forward_proj", "")
     gated, name = kind.startswith("gated-"), kind.removeprefix("gated-")
     if "-" in name:
-        raise ConfigError(f"'feed_forward_proj': {short(kind)} is neither an activation nor `gated-` and one")
-    # Version 1.1 calls the tanh approximation plain gelu.
+        raise ConfigError(f"'feed_forward_proj': {short(kind)} must be an activation, or `gated-` followed by one")
+    # Version 1.1 writes `gelu` for its tanh approximation.
     name = "gelu_new" if kind == "gated-gelu" else name
     activation(name, "feed_forward_proj")
-    # transformers writes what it made of this beside it, and lets that win where the two differ.
+    # transformers also writes the two parsed settings, which take precedence.
     gated, known = fields.flag("is_gated_act", gated), fields.activation("dense_act_fn", name)
     return FeedForwardConfig(fields.integer("d_ff"), known, gated, bias=False)
 
@@ -108,6 +129,6 @@ def t5_rules(model: ModelConfig) -> Sequence[Rule]:
         Rename(layer + r"\d\.DenseReluDense\.wo\.weight", ours + "feed_forward.down.weight"),
         Rename(r"(encoder|decoder)\.final_layer_norm\.weight", r"\1.final_norm.weight"),
         Rename(r"lm_head\.weight", TOKENS if tied else "head.weight"),
-        # The first releases stored one more table, which their own code never read.
+        # The first releases have one more table, which their own code does not use.
         Drop(r"decoder\.block\.0\.layer\.1\.EncDecAttention\.relative_attention_bias\.weight"),
     )

@@ -1,4 +1,4 @@
-"""Requests that come together go to an idle worker in one write; a lone one, and all to a busy worker, at once."""
+"""A burst of requests goes to an idle worker in one write; a busy worker gets every message at once."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ async def turns(count: int) -> None:
         await asyncio.sleep(0)
 
 
-async def test_a_lone_request_waits_for_a_few_turns_of_the_loop_only() -> None:
+async def test_a_single_request_is_sent_after_a_few_turns_of_the_loop() -> None:
     bench = Bench()
     bench.submit()
     assert bench.ids == []
@@ -54,7 +54,7 @@ async def test_a_lone_request_waits_for_a_few_turns_of_the_loop_only() -> None:
     assert bench.ids == [[1]]
 
 
-async def test_what_comes_turn_after_turn_leaves_together() -> None:
+async def test_a_burst_is_sent_in_one_write() -> None:
     bench = Bench()
     for _ in range(5):
         bench.submit()
@@ -64,7 +64,7 @@ async def test_what_comes_turn_after_turn_leaves_together() -> None:
     assert bench.ids == [[1, 2, 3, 4, 5]]
 
 
-async def test_a_busy_worker_gets_everything_at_once() -> None:
+async def test_messages_to_a_busy_worker_are_sent_at_once() -> None:
     bench = Bench()
     bench.submit()
     await turns(4)
@@ -77,14 +77,14 @@ async def test_a_busy_worker_gets_everything_at_once() -> None:
     assert len(bench.ids) == 3, "the worker is idle again"
 
 
-async def test_an_abort_does_not_overtake_its_request() -> None:
+async def test_an_abort_is_sent_after_its_request() -> None:
     bench = Bench()
     bench.submit().close()
     await turns(4)
     assert [type(message) for message in bench.writes[0]] == [Generate, Abort] and bench.ids == [[1, 1]]
 
 
-async def test_a_text_that_is_still_worked_on_is_waited_for_but_not_for_long() -> None:
+async def test_requests_wait_for_tokenization_of_others_up_to_the_limit() -> None:
     bench = Bench()
     with bench.client.preparing():
         bench.submit()
@@ -94,16 +94,16 @@ async def test_a_text_that_is_still_worked_on_is_waited_for_but_not_for_long() -
     while not bench.ids:
         await asyncio.sleep(0.001)
     assert bench.ids == [[1, 2]]
-    impatient = Bench(0.005)
+    limited = Bench(0.005)
     started = time.monotonic()
-    with impatient.client.preparing():
-        impatient.submit()
-        while not impatient.ids:
+    with limited.client.preparing():
+        limited.submit()
+        while not limited.ids:
             await asyncio.sleep(0.001)
     assert time.monotonic() - started >= 0.005
 
 
-async def test_a_lost_worker_gets_nothing_more() -> None:
+async def test_held_messages_are_dropped_with_a_lost_worker() -> None:
     bench = Bench()
     call = bench.submit()
     bench.client.on_lost()

@@ -1,0 +1,53 @@
+"""Facts of the pages about families: the table is that of the registry, and named files and symbols exist."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from models.families import FAMILIES
+
+ROOT = Path(__file__).resolve().parents[2]
+GROUPS = {
+    "encoder": "bert roberta distilbert xlm-roberta camembert electra albert mpnet modernbert nomic_bert deberta "
+    "deberta-v2 longformer big_bird",
+    "decoder": "openai-gpt gpt2 gpt_neo gptj gpt_neox opt bloom mpt falcon llama mistral mixtral qwen2 "
+    "qwen2_moe qwen3 qwen3_moe phi phi3 gemma gemma2 gemma3 olmo2 smollm3 stablelm starcoder2",
+    "encoder-decoder": "t5 mt5 umt5 bart marian mbart m2m_100 pegasus blenderbot blenderbot-small led "
+    "longt5 bigbird_pegasus whisper",
+    "any of them": "triptych",
+}
+
+
+def table() -> str:
+    rows = ["| family | stacks | architectures in `config.json`, with their tasks |", "|---|---|---|"]
+    group_of = {name: group for group, names in GROUPS.items() for name in names.split()}
+    families = {family.name: family for family in FAMILIES.values()}
+    for name, family in families.items():
+        does = "; ".join(f"`{one}`: {', '.join(tasks)}" for one, tasks in family.architectures.items())
+        rows.append(f"| {name} | {group_of[name]} | {does} |")
+    return "\n".join(rows)
+
+
+def test_the_table_of_families_is_the_registry() -> None:
+    _, _, rest = (ROOT / "docs" / "families.md").read_text().partition("<!-- families: begin -->\n")
+    printed, _, _ = rest.partition("\n<!-- families: end -->")
+    assert printed == table(), f"docs/families.md should say:\n{table()}"
+
+
+def test_the_list_for_new_families_names_what_there_is() -> None:
+    page = (ROOT / "docs" / "adding-a-family.md").read_text()
+    named = set(re.findall(r"`((?:[\w-]+/)*[\w-]+\.(?:py|md))`", page)) | set(re.findall(r"`(docs/[\w./-]+)", page))
+    assert len(named) >= 15
+    homes = [ROOT, *(ROOT / home for home in ("models/families", "server/text", "tests/parity", "tests/text"))]
+    missing = [name for name in named if not any((home / name.rstrip(".,")).exists() for home in homes)]
+    assert not missing
+    for symbol, file in (
+        ("_REQUIRED", "models/families/native.py"),
+        ("REFUSED", "tests/models/test_refused_settings.py"),
+        ("REFUSED", "tests/parity/test_native.py"),
+        ("test_wrong_setting_without_a_tensor_is_detected", "tests/parity/test_native.py"),
+        ("WRITERS", "tests/text/conftest.py"),
+    ):
+        assert symbol in page and symbol in (ROOT / file).read_text()
+    assert "docs/adding-a-family.md" in (ROOT / "CONTRIBUTING.md").read_text()
