@@ -1,4 +1,4 @@
-"""A model whose hidden states are logits already."""
+"""A model whose hidden states are already logits."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import torch
 
 
 class StoredLogits:
-    """As `server.engine.logits.Logits` wants one."""
+    """The output head that `server.engine.logits.Logits` calls: returns its input."""
 
     def logits(self, hidden: torch.Tensor, *, out: torch.Tensor | None = None) -> torch.Tensor:
         return hidden.clone() if out is None else out[: len(hidden)].copy_(hidden)

@@ -1,4 +1,4 @@
-"""Logits of one call are written over by the next."""
+"""Logits of a call are overwritten by the next call."""
 
 from __future__ import annotations
 
