@@ -8,6 +8,7 @@ place of the library, where `models/backends/cpu/missing.py` reads it.
 Environment: CXX (compiler command), CXXFLAGS and LDFLAGS (added to the options below).
 """
 
+import hashlib
 import os
 import shlex
 import shutil
@@ -23,6 +24,7 @@ from setuptools.command.build_ext import build_ext
 PACKAGE = Path("models/backends/cpu")
 SOURCES = sorted((PACKAGE / "kernels").glob("*.cpp"))
 HEADERS = sorted((PACKAGE / "kernels").glob("*.h"))
+INTERFACE_HASH = hashlib.sha256((PACKAGE / "kernels" / "kernels.h").read_bytes()).hexdigest()
 REPORT = "_kernels_missing.txt"
 
 MIN_VERSIONS = {"g++": 11, "clang": 14}
@@ -35,6 +37,8 @@ FLAGS += ["-fwrapv", "-fno-math-errno", "-fno-trapping-math", "-ffp-contract=fas
 # Only `#pragma omp simd` is used, so neither compiler adds calls of an OpenMP runtime. Threads come from libgomp, which
 # torch loads as well: see kernels/threads.h. With -fopenmp, clang would load libomp as a second runtime.
 FLAGS += ["-fopenmp-simd"]
+# A library of another kernels.h is refused when it is loaded: see models/backends/cpu/library.py.
+FLAGS += [f'-DTRIPTYCH_INTERFACE_HASH="{INTERFACE_HASH}"']
 FLAGS_OF = {
     # g++ warns about its own AVX-512 header (GCC bug 105593).
     "g++": ["-Wno-maybe-uninitialized"],

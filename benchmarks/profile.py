@@ -90,10 +90,10 @@ def profile(shape: str, precision: str, workload: str, options: argparse.Namespa
     entry.run(workloads.shortened(workloads.job(workload, shape, options.scale, seed=0)))
     clock = Clock()
     before = machine.usual_bandwidth()
-    with program.watching() as watch, clock.watching():
+    with program.measuring() as measurement, clock.watching():
         outcome = entry.run(work)
     bandwidth, operations = (before + machine.usual_bandwidth()) / 2, options.peaks[precision]
-    found = watch.by_name(bandwidth, operations)
+    found = measurement.by_name(bandwidth, operations)
     recorded_head = found.pop("output head", (0.0, 0.0))
     parts = {name: seconds for name, (seconds, _) in found.items() if not name.startswith("product")}
     products = [(seconds, floor) for name, (seconds, floor) in found.items() if name.startswith("product")]

@@ -1,4 +1,4 @@
-"""The ragged step: what one forward pass works on. Flat tokens and, beside them, who owns which."""
+"""Batches: the tokens of one forward pass in one flat tensor, and the sequences that they belong to."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from torch import Tensor
 
 @dataclass(frozen=True)
 class EncoderBatch:
-    """Whole sequences for a bidirectional stack, packed one after the other.
+    """Whole sequences, one after the other.
 
     token_ids: [tokens], int64.
     lengths: tokens of each sequence, `batch` integers that add up to `tokens`.
     token_type_ids: [tokens], int64, or None for all zero.
-    adapters: the name of each sequence's adapter, empty for none; no names where no sequence has one.
-    output_positions: of the one token of each sequence whose hidden state is wanted; None for all tokens.
+    adapters: name of each sequence's adapter, "" for none; empty where no sequence has one.
+    output_positions: position of the one token of each sequence whose hidden state is computed; None for all tokens.
     """
 
     token_ids: Tensor
@@ -31,18 +31,18 @@ class EncoderBatch:
 
     @cached_property
     def offsets(self) -> tuple[int, ...]:
-        """Where each sequence starts, and at the end `tokens`: `batch + 1` integers."""
+        """Index of each sequence's first token, then `tokens`: `batch + 1` integers."""
         return (0, *accumulate(self.lengths))
 
     @cached_property
-    def wanted(self) -> Tensor | None:
-        """[batch], int64: the tokens whose hidden states are wanted; None for all."""
+    def output_rows(self) -> Tensor | None:
+        """[batch], int64: tokens whose hidden states are computed; None for all."""
         return None if self.output_positions is None else self._tokens_at(self.output_positions)
 
     def one_of_each(self, hidden: Tensor, positions: Sequence[int]) -> Tensor:
         """The hidden state of one token of each sequence: [batch, hidden].
 
-        hidden: what `encode` made of the batch: of all tokens, or of these alone where they are what is wanted.
+        hidden: output of `encode`: of all tokens, or of one token of each where the batch has `output_positions`.
         """
         return hidden if self.output_positions is not None else hidden[self._tokens_at(positions)]
 
@@ -65,7 +65,7 @@ class EncoderBatch:
 
 @dataclass(frozen=True)
 class AudioBatch:
-    """Whole recordings for a bidirectional stack, packed one after the other.
+    """Whole recordings, one after the other.
 
     frames: [frames, num_mels], float32: log-mel power, 100 frames a second.
     frame_lengths: frames of each recording, `batch` integers that add up to `frames`. Two frames become one token.
@@ -89,22 +89,21 @@ class AudioBatch:
 
 @dataclass(frozen=True)
 class DecoderBatch:
-    """Some next tokens of each row for a causal stack whose earlier keys and values lie in a paged cache.
+    """The next tokens of each row, for a decoder whose earlier keys and values are in a paged cache.
 
-    Row i brings `query_lens[i]` tokens; after they are written it has `key_lens[i]` keys, so that its first token here
-    stands at position `key_lens[i] - query_lens[i]`.
+    Row i has `query_lens[i]` tokens. After their keys are written it has `key_lens[i]` keys, so that its first token is at
+    position `key_lens[i] - query_lens[i]`.
 
     token_ids: [tokens], int64.
-    positions: [tokens], int64, within each row's own sequence.
-    slot_mapping: [tokens], int64: the cache slot (`block * block_size + offset`) each token's key and value go to.
-    block_tables: [rows, blocks], int64: the blocks of each row in order, padded with any valid block.
-    source_lens, source_block_tables: the same for the read-only cross-attention cache; empty and None where there is
-    no encoder.
-    adapters: the name of each row's adapter, empty for none; no names where no row has one.
-    rope_lengths: [tokens], int64, the length of the text that each token is rotated in: the prompt's, and for later
-    tokens as far as they reach themselves; a function of request and position, however steps cut the tokens. None for
-    a model whose rotation does not depend on it.
-    output_lens: of how many of each row's tokens, its last ones, the hidden states are wanted; None for all.
+    positions: [tokens], int64, within the row's sequence.
+    slot_mapping: [tokens], int64: cache slot (`block * block_size + offset`) of each token's key and value.
+    block_tables: [rows, blocks], int64: blocks of each row in order, padded with any valid block.
+    source_lens, source_block_tables: the same for the read-only cross-attention cache; empty and None without encoder.
+    adapters: name of each row's adapter, "" for none; empty where no row has one.
+    rope_lengths: [tokens], int64: text length that each token's rotation uses: the length of the prompt, or the token's
+        position + 1 if that is larger. It depends on request and position only, not on how steps cut the tokens. None
+        for models whose rotation does not depend on the text length.
+    output_lens: number of tokens of each row, its last ones, whose hidden states are computed; None for all.
     """
 
     token_ids: Tensor
@@ -120,8 +119,8 @@ class DecoderBatch:
     output_lens: tuple[int, ...] | None = None
 
     @cached_property
-    def wanted(self) -> Tensor | None:
-        """[n], int64: the tokens whose hidden states are wanted; None for all."""
+    def output_rows(self) -> Tensor | None:
+        """[n], int64: tokens whose hidden states are computed; None for all."""
         if self.output_lens is None:
             return None
         spans = [range(end - count, end) for end, count in zip(self.offsets[1:], self.output_lens, strict=True)]
@@ -129,5 +128,5 @@ class DecoderBatch:
 
     @cached_property
     def offsets(self) -> tuple[int, ...]:
-        """Where each row's tokens start, and at the end `tokens`: `rows + 1` integers."""
+        """Index of each row's first token, then `tokens`: `rows + 1` integers."""
         return (0, *accumulate(self.query_lens))

@@ -1,129 +1,150 @@
-"""The layers of a stack as a program of the compiled library: recorded when they are first used, run ever after.
+"""How the layers of a stack run: eagerly, or as a program of the compiled kernels.
 
-The model's own Python is called once with `Rows` in place of tensors, and a step that names what later steps will
-bring. A stack that does what no program can, or a step that is not made for one, is computed operation by operation.
+This is the one place that chooses. A program is traced at the first step of its kind and used for all later ones. Stacks
+that cannot be traced, steps with adapters, and devices without programs run eagerly. A CUDA graph will be one more
+choice here.
 """
 
 from __future__ import annotations
 
-from dataclasses import replace
-from functools import cached_property
-from typing import Protocol, cast
+from collections.abc import Callable
+from typing import NamedTuple, cast
 
 import torch
 from torch import Tensor
 
-from models.attention_metadata import AttentionPlan
 from models.backends import interface as ops
-from models.backends.cpu.lowering import program_of
-from models.backends.cpu.recording import Angles, Cache, Chosen, Given, NotRecordable, Recording, Rows, Sight
-from models.config import BucketBiasConfig, RopeConfig, StackConfig
-from models.layers.attention import Attention
-from models.layers.full_sequence_attention import FullSequenceAttention
-from models.layers.positions import PositionEncodings, Rotation
-from models.scoring import Scoring
-from models.step_inputs import Kind, Step
+from models.backends.cpu.lowering import lower
+from models.backends.cpu.program import Program
+from models.backends.cpu.sampling import logits_top_k
+from models.backends.cpu.trace import NotTraceable, ProgramInput, SymbolicTensor, Trace
+from models.logits import DecoderOutput, LogitsRequest, LogitsTopK
+from models.stack import Stack
+from models.step_inputs import AttentionPattern, StepInputs, StepKind, SymbolicStepInputs
+
+MAX_LOGITS_ROWS = 64
+"""Rows whose logits have permanent memory. More rows would not make the product faster, and allocating the memory anew
+at each step would take as long as the product."""
+
+_TOP_K_INPUTS = LogitsTopK(*(cast(Tensor, ProgramInput(("top_k", name))) for name in LogitsTopK._fields))
 
 
-class Layers(Protocol):
-    """What is recorded: all that comes after the embedding."""
+class ProgramKey(NamedTuple):
+    """Steps that run the same program.
 
-    config: StackConfig
+    reads_tokens: whether it begins with token ids, not hidden states. all_rows: whether all rows are output rows.
+    dtype: of the hidden states. with_logits: whether it ends with logits and their top k.
+    """
 
-    def layers_of(self, x: Tensor, step: Step) -> Tensor: ...
-
-
-class RecordingStep(Step):
-    """Stands for every step of one kind (`Step.recorded_as`), in which all rows are wanted or not. Brings names, no
-    tensors."""
-
-    def __init__(self, config: StackConfig, recorded_as: str, all_wanted: bool) -> None:
-        ropes = {layer.attention.rope for layer in config.layers}
-        rotations = {rope: _recorded_rotation(rope, "positions") for rope in ropes if rope is not None}
-        rows = None if all_wanted else cast(Tensor, Chosen("rows", count=Given("num_rows")))
-        super().__init__(PositionEncodings(rotations), rows, len(config.layers))
-        self._config, self._paged = config, recorded_as == "paged"
-
-    @cached_property
-    def _rotations_of_wanted(self) -> dict[RopeConfig, Rotation]:
-        return {rope: _recorded_rotation(rope, "wanted positions") for rope in self.rotations}
-
-    def self_attention(self, layer: int, attention: Attention, hidden: Tensor) -> Tensor:
-        if isinstance(attention, FullSequenceAttention):
-            raise NotRecordable("attention that works on whole texts")
-        return super().self_attention(layer, attention, hidden)
-
-    def _make_plan(self, kind: Kind) -> AttentionPlan:
-        return cast(AttentionPlan, Sight(kind, None))
-
-    def _attend(
-        self, layer: int, attention: Attention, query: Tensor, key: Tensor, value: Tensor, plan: AttentionPlan
-    ) -> Tensor:
-        bias = self._config.score_bias
-        if bias is not None:
-            each = isinstance(bias, BucketBiasConfig) and bias.per_layer
-            sight = replace(cast(Sight, plan), bias=("bias", layer) if each else "bias")
-            plan = cast(AttentionPlan, sight)
-        if not self._paged:
-            return ops.packed_attention(query, key, value, plan, attention.config.scale, attention.config.score_cap)
-        keys, values = self._sides("self", layer, attention)
-        ops.write_slots(keys, values, cast(Tensor, Given("slots")), key, value)
-        return ops.paged_attention(query, keys, values, plan, attention.config.scale, attention.config.score_cap)
-
-    def _attend_source(self, layer: int, attention: Attention, query: Tensor, plan: AttentionPlan) -> Tensor:
-        if not self._paged:
-            raise NotRecordable("cross-attention to packed sources")
-        keys, values = self._sides("cross", layer, attention)
-        return ops.paged_attention(query, keys, values, plan, attention.config.scale)
-
-    def _sides(self, cache: str, layer: int, attention: Attention) -> tuple[Tensor, Tensor]:
-        heads = attention.config.num_kv_heads
-        keys, values = (Cache((cache, side, layer), kv_heads=heads) for side in ("keys", "values"))
-        return cast(Tensor, keys), cast(Tensor, values)
+    kind: StepKind
+    reads_tokens: bool
+    all_rows: bool
+    dtype: torch.dtype
+    with_logits: bool
 
 
-def _recorded_rotation(rope: RopeConfig, positions_name: str) -> Rotation:
-    positions = Given((positions_name, rope))
-    cos, sin = (Angles((name, rope), positions=positions, half=rope.dim // 2) for name in ("cos", "sin"))
-    return Rotation(rope, cast(Tensor, cos), cast(Tensor, sin))
+class Executor:
+    """Runs one stack and, for a language model, its head.
 
+    head: hidden states [n, hidden] and memory [n or more, vocab], float32, or None -> logits [n, vocab] in that memory
+        or new memory. None for a stack without a head.
+    """
 
-class Recorded:
-    """The programs of one stack, one for each kind of step, and another where tokens are scored."""
+    def __init__(
+        self, stack: Stack, vocab_size: int, head: Callable[[Tensor, Tensor | None], Tensor] | None = None
+    ) -> None:
+        self._stack, self._vocab_size, self._head = stack, vocab_size, head
+        self._memory: Tensor | None = None
+        self._programs: dict[ProgramKey, tuple[Program, tuple[AttentionPattern, ...]] | None] = {}
 
-    def __init__(self, stack: Layers) -> None:
-        self._stack = stack
-        self._programs: dict[tuple[str, bool, torch.dtype, bool], ops.Program | None] = {}
+    def run_hidden(self, x: Tensor, step: StepInputs) -> Tensor:
+        """Run the layers. x: [tokens, hidden], output of the embedding -> [n, hidden], of the output rows."""
+        found = self._program(x, step, reads_tokens=False, with_logits=False)
+        if found is None:
+            return self._stack.run_layers(x, step)
+        program, patterns = found
+        inputs = step.dynamic_inputs(patterns)
+        x = x.contiguous()
+        inputs["hidden"] = x.data_ptr()
+        return program.run(x.shape[0], inputs, step.static_inputs)
 
-    def __call__(self, x: Tensor, step: Step, scoring: Scoring | None = None) -> Tensor:
-        """See `Layers`. scoring: what is made of the output as well, or None."""
-        program = self._program(x, step, scoring)
-        if program is None and scoring is not None:
-            output = self(x, step)
-            scoring(output)
-            return output
-        if program is None:
-            return self._stack.layers_of(x, step)
-        given = step.given(program.kinds)
-        if scoring is not None:
-            given |= scoring.given((x if step.rows is None else step.rows).shape[0])
-        return program.run(x, given, step.kept)
+    def run_tokens(
+        self, token_ids: Tensor, positions: Tensor, step: StepInputs, request: LogitsRequest | None = None
+    ) -> DecoderOutput:
+        """Run embedding and layers, and the head where logits are requested, for at most MAX_LOGITS_ROWS rows.
 
-    def _program(self, x: Tensor, step: Step, scoring: Scoring | None) -> ops.Program | None:
-        if step.recorded_as is None or not ops.records(x):
+        token_ids, positions: [tokens], int64.
+        """
+        like = self._stack.tokens.weight
+        found = self._program(like, step, reads_tokens=True, with_logits=request is not None)
+        if found is None:
+            hidden = self._stack.run_layers(self._stack.embedding(token_ids, positions), step)
+            return DecoderOutput(hidden) if request is None else DecoderOutput(hidden, *self.logits(hidden, request))
+        program, patterns = found
+        inputs = step.dynamic_inputs(patterns)
+        token_ids, positions = token_ids.contiguous(), positions.contiguous()
+        inputs["token_ids"], inputs["token positions"] = token_ids.data_ptr(), positions.data_ptr()
+        rows = token_ids.shape[0]
+        if request is None:
+            return DecoderOutput(program.run(rows, inputs, step.static_inputs))
+        output_rows = rows if step.output_rows is None else step.output_rows.shape[0]
+        logits = self._logits_memory(like.device)[:output_rows]
+        k = min(request.top_k, self._vocab_size)
+        top_k = LogitsTopK.empty(output_rows, k, request.with_logsumexp)
+        inputs["logits"], inputs["k"] = logits.data_ptr(), k
+        for program_input, tensor in zip(_TOP_K_INPUTS, top_k, strict=True):
+            inputs[program_input.name] = 0 if tensor is None else tensor.data_ptr()  # type: ignore[union-attr, assignment]
+        return DecoderOutput(program.run(rows, inputs, step.static_inputs), logits, top_k)
+
+    def logits(self, hidden: Tensor, request: LogitsRequest) -> tuple[Tensor, LogitsTopK]:
+        """Logits of some hidden states, [n, hidden], and their top k.
+
+        The next logits overwrite those of up to MAX_LOGITS_ROWS rows; more rows have memory of their own.
+        """
+        assert self._head is not None
+        fits = hidden.shape[0] <= MAX_LOGITS_ROWS
+        logits = self._head(hidden, self._logits_memory(hidden.device) if fits else None)
+        return logits, ops.logits_top_k(logits, min(request.top_k, self._vocab_size), request.with_logsumexp)
+
+    def _logits_memory(self, device: torch.device) -> Tensor:
+        if self._memory is None:
+            self._memory = torch.empty(MAX_LOGITS_ROWS, self._vocab_size, device=device)
+        return self._memory
+
+    def _program(
+        self, like: Tensor, step: StepInputs, reads_tokens: bool, with_logits: bool
+    ) -> tuple[Program, tuple[AttentionPattern, ...]] | None:
+        """The program of a step and its attention patterns, or None where the step runs eagerly. like: has the dtype
+        and the device of the hidden states."""
+        if step.kind is None or not ops.programs_are_enabled:
             return None
-        key = (step.recorded_as, step.rows is None, x.dtype, scoring is not None)
+        key = ProgramKey(step.kind, reads_tokens, step.output_rows is None, like.dtype, with_logits)
         if key not in self._programs:
-            self._programs[key] = self._record(x, step.recorded_as, step.rows is None, scoring)
+            self._programs[key] = self._trace(key, like.shape[1]) if ops.runs_kernels(like) else None
         return self._programs[key]
 
-    def _record(self, x: Tensor, kind: str, all_wanted: bool, scoring: Scoring | None) -> ops.Program | None:
-        recording = Recording(x.dtype)
+    def _trace(self, key: ProgramKey, width: int) -> tuple[Program, tuple[AttentionPattern, ...]] | None:
+        """Record the stack, or return None where it cannot be traced.
+
+        width: of the hidden states, where they are the input.
+        """
         try:
-            step = RecordingStep(self._stack.config, kind, all_wanted)
-            output = self._stack.layers_of(cast(Tensor, recording.input(x.shape[1])), step)
-            if scoring is not None:
-                scoring.record(output)
-            return program_of(cast(Rows, output))
-        except NotRecordable:
+            return self._record(key, width)
+        except NotTraceable:
             return None
+
+    def _record(self, key: ProgramKey, width: int) -> tuple[Program, tuple[AttentionPattern, ...]]:
+        trace = Trace()
+        if key.reads_tokens:
+            token_ids, positions = (trace.input(name, torch.int64) for name in ("token_ids", "token positions"))
+            x = self._stack.embedding(token_ids, positions)
+        else:
+            x = trace.input("hidden", key.dtype, width)
+        step = SymbolicStepInputs(trace, self._stack.config, key.kind, key.all_rows)
+        output = cast(SymbolicTensor, self._stack.run_layers(cast(Tensor, x), step))
+        if key.with_logits:
+            assert self._head is not None
+            memory = trace.input("logits", torch.float32, self._vocab_size, count=output.count)
+            logits = self._head(cast(Tensor, output), cast(Tensor, memory))
+            logits_top_k(logits, ProgramInput("k"), _TOP_K_INPUTS)
+        return lower(output), step.patterns

@@ -1,4 +1,4 @@
-"""Cache tensors for keys and values: write slots, read blocks. No policy: who owns a block is the engine's business."""
+"""Cache tensors for keys and values: write slots, copy and clear blocks. The engine decides who owns a block."""
 
 from __future__ import annotations
 
@@ -15,7 +15,10 @@ class KVCache:
     """Keys and values of all layers of one stack, in blocks of `block_size` token slots.
 
     Per layer one tensor for keys and one for values: [blocks, block_size, kv_heads, head_dim].
-    Zeroed at the start and again by `clear`, so that no masked slot can ever hold a NaN.
+    Zeroed at the start and again by `clear`, so that no masked slot ever holds a NaN.
+
+    addresses: the memory of each tensor as program inputs, by the role of the cache, "self" or "cross"; then by
+        (role, "keys" or "values", layer).
     """
 
     def __init__(
@@ -32,20 +35,15 @@ class KVCache:
         shapes = [(num_blocks, block_size, layer.num_kv_heads, layer.head_dim) for layer in layers]
         self.keys = [torch.zeros(shape, dtype=dtype, device=device) for shape in shapes]
         self.values = [torch.zeros(shape, dtype=dtype, device=device) for shape in shapes]
-        self._addresses: dict[str, dict[Hashable, int]] = {}
-
-    def addresses(self, name: str) -> dict[Hashable, int]:
-        """Where the keys and the values of each layer lie: by the cache's name, "keys" or "values", and layer."""
-        if name not in self._addresses:
-            sides = (("keys", self.keys), ("values", self.values))
-            self._addresses[name] = {
-                (name, side, layer): part.data_ptr() for side, parts in sides for layer, part in enumerate(parts)
-            }
-        return self._addresses[name]
+        sides = (("keys", self.keys), ("values", self.values))
+        self.addresses: dict[str, dict[Hashable, int]] = {
+            role: {(role, side, layer): one.data_ptr() for side, tensors in sides for layer, one in enumerate(tensors)}
+            for role in ("self", "cross")
+        }
 
     @staticmethod
     def block_bytes(layers: Sequence[AttentionConfig], block_size: int, dtype: torch.dtype) -> int:
-        """Bytes that one block takes over all layers, keys and values together."""
+        """Memory of one block in all layers, keys and values together."""
         return sum(2 * block_size * layer.num_kv_heads * layer.head_dim * dtype.itemsize for layer in layers)
 
     def write(self, layer: int, slot_mapping: Tensor, key: Tensor, value: Tensor) -> None:
@@ -53,13 +51,15 @@ class KVCache:
         ops.write_slots(self.keys[layer], self.values[layer], slot_mapping, key, value)
 
     def copy_blocks(self, copies: Sequence[tuple[int, int, int, int]]) -> None:
-        """Copy (source, destination, first, end) in every layer: these slots of a block, for a copy on write. Those
-        before them are the same already, those after them not in use."""
+        """Copy slots between blocks in every layer, for a copy on write.
+
+        copies: (source block, destination block, first slot, end). Earlier slots are equal already, later ones unused.
+        """
         if copies:
             ops.copy_blocks((*self.keys, *self.values), copies)
 
     def clear(self, blocks: Sequence[int]) -> None:
-        """Zero blocks whose last owner may have left non-finite numbers in them."""
+        """Zero blocks that may hold numbers that are not finite."""
         if not blocks:
             return
         index = torch.tensor(blocks, device=self.keys[0].device)

@@ -1,4 +1,4 @@
-"""Weights into the layout that products are fastest in, once, after they are loaded."""
+"""Pack the weights of a loaded model for the kernels that will read them."""
 
 from __future__ import annotations
 
@@ -9,50 +9,51 @@ from torch import Tensor, nn
 
 from models.backends import interface as ops
 from models.layers.attention import Attention
-from models.layers.linear import Linear, Packer
+from models.layers.linear import Linear
 from models.transformer import Transformer
 
 
-class _Packer:
-    """One that keeps what it packed."""
+class CountingPacker:
+    """A `LinearPacker` that counts the memory of the weights it packs. packed_bytes: their memory."""
 
-    def __init__(self, pack: Callable[[Tensor, Tensor | None], ops.PackedWeight], writes: torch.dtype) -> None:
-        self._pack, self.writes = pack, writes
-        self.packed: list[ops.PackedWeight] = []
+    def __init__(self, pack: Callable[[Tensor, Tensor | None], ops.LinearWeight], out_dtype: torch.dtype) -> None:
+        self._pack, self.out_dtype, self.packed_bytes = pack, out_dtype, 0
 
-    def __call__(self, weight: Tensor, bias: Tensor | None) -> ops.PackedWeight:
-        self.packed.append(self._pack(weight, bias))
-        return self.packed[-1]
+    def __call__(self, weight: Tensor, bias: Tensor | None) -> ops.LinearWeight:
+        packed = self._pack(weight, bias)
+        self.packed_bytes += packed.nbytes
+        return packed
 
 
 def pack_weights(model: Transformer, quantization: ops.Quantization | None = None) -> int:
-    """Pack every linear of a model in place; what reads one input is multiplied in one product.
+    """Pack all linears of a model in place. Projections with the same input are merged into one product.
 
-    quantization: `int8` rounds all linears, the output head included, and with it the embeddings that are tied to it:
-    they stay one. Other embeddings, norms and biases keep their dtype, and so do hidden states; attention then works in
-    `ops.attention_dtype`, sparse and disentangled attention excepted. Returns the bytes that all weights take now.
+    quantization: `int8` rounds all linears, the output head and the token table that is tied to it. Other embeddings,
+        norms and biases keep their dtype, and so do hidden states. Attention then works in `ops.attention_dtype`,
+        except sparse and disentangled attention.
+    Returns the memory of all weights in bytes. Raises QuantizationUnavailable.
     """
-    packers: list[_Packer] = []
     model.attention_dtype = ops.attention_dtype(model.dtype, quantization)
-    for writes in (model.dtype, model.attention_dtype, torch.float32):
-        pack = ops.packer(model.dtype, model.device, quantization, writes)
+    packers = []
+    for out_dtype in (model.dtype, model.attention_dtype, torch.float32):
+        pack = ops.packer(model.dtype, model.device, quantization, out_dtype)
         if pack is not None:
-            packers.append(_Packer(pack, writes))
+            packers.append(CountingPacker(pack, out_dtype))
     if packers:
-        packer, projecting, scoring = packers
+        packer, projection_packer, head_packer = packers
         with torch.inference_mode():
-            _pack(model, packer, projecting)
-            model.pack_head(scoring)
-    packed = [one for packer in packers for one in packer.packed]
-    return sum(parameter.nbytes for parameter in model.parameters()) + sum(one.nbytes for one in packed)
+            _pack(model, packer, projection_packer)
+            model.pack_head(head_packer)
+    packed_bytes = sum(packer.packed_bytes for packer in packers)
+    return packed_bytes + sum(parameter.nbytes for parameter in model.parameters())
 
 
-def _pack(module: nn.Module, packer: Packer, projecting: Packer) -> None:
-    """projecting: for the queries, keys and values of plain attention."""
+def _pack(module: nn.Module, packer: ops.LinearPacker, projection_packer: ops.LinearPacker) -> None:
+    """projection_packer: for the queries, keys and values of plain attention."""
     for name, child in module.named_children():
         if isinstance(child, Attention):
-            child.pack(packer, projecting, one_input=name != "cross_attention")
+            child.pack(packer, projection_packer, one_input=name != "cross_attention")
         elif isinstance(child, Linear):
             child.pack(packer)
         else:
-            _pack(child, packer, projecting)
+            _pack(child, packer, projection_packer)

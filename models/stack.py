@@ -1,11 +1,10 @@
-"""One stack of layers, an encoder or a decoder, from what it reads to its last norm."""
+"""A stack of layers, an encoder or a decoder, from its embedding to its final norm."""
 
 from __future__ import annotations
 
 from torch import Tensor, nn
 
 from models.attention_metadata import KeyBias
-from models.batch import AudioBatch, EncoderBatch
 from models.config import (
     AlibiConfig,
     BucketBiasConfig,
@@ -17,7 +16,6 @@ from models.config import (
     QuestionTypesEmbeddingConfig,
     StackConfig,
 )
-from models.executor import Recorded
 from models.layers.audio_embedding import ConvolutionalEmbedding
 from models.layers.convolution_layer import ConvolutionLayer
 from models.layers.disentangled_attention import DistanceTable
@@ -27,15 +25,14 @@ from models.layers.linear import Linear
 from models.layers.norms import make_norm
 from models.layers.positions import Alibi, BucketBias, KeyAlibi, LayerBucketBias, PositionEncodings, Rotary
 from models.layers.question_types import QuestionTypesEmbedding
-from models.scoring import Scoring
-from models.step_inputs import Step
+from models.step_inputs import StepInputs
 
 
 class Stack(nn.Module):
-    """An encoder or a decoder: embedding, layers, final norm, and where there is one a matrix to another width.
+    """An encoder or a decoder: embedding, layers, final norm, and optionally a projection to another width.
 
-    tokens: a token table to share, or None. forward: token_ids, positions: [tokens], int64
-    -> [n, hidden or output width], model dtype, of the tokens that the step wants. scoring: what is made of them then.
+    tokens: token table to share with another stack, or None for an own one.
+    `models.executor` runs the parts of a stack.
     """
 
     def __init__(self, config: StackConfig, hidden_size: int, tokens: EmbeddingTable | None = None) -> None:
@@ -54,42 +51,37 @@ class Stack(nn.Module):
         self.distances = None if config.distances is None else DistanceTable(config.distances, hidden_size)
         ropes = {layer.attention.rope for layer in config.layers}
         self._rotaries = [Rotary(rope) for rope in ropes if rope is not None]
-        self._recorded = Recorded(self)
         self.rotates_by_length = any(rotary.config.depends_on_length for rotary in self._rotaries)
 
     @property
     def tokens(self) -> EmbeddingTable:
         """The token table."""
-        assert isinstance(self.embedding, Embedding), "sound has no token table"
+        assert isinstance(self.embedding, Embedding), "an audio encoder has no token table"
         return self.embedding.tokens
 
     def encodings(self, positions: Tensor, length: int, rope_lengths: Tensor | None = None) -> PositionEncodings:
-        """For a step's tokens. positions, rope_lengths: [tokens], int64, positions below `length`; see `Rotary`."""
+        """Position encodings of a step's tokens.
+
+        positions: [tokens], int64, below `length`. rope_lengths: see `DecoderBatch`.
+        """
         rotations = {rotary.config: rotary(positions, length, rope_lengths) for rotary in self._rotaries}
         distances = None if self.distances is None else self.distances(length)
         return PositionEncodings(rotations, self.bias(length), distances)
 
     def bias(self, length: int) -> Tensor | KeyBias | None:
-        """The score bias of every distance below `length`, or None: see `BucketBias` and `LayerBucketBias`."""
+        """The score bias of all distances below `length`, or None. See `BucketBias` and `LayerBucketBias`."""
         if isinstance(self.score_bias, Alibi | KeyAlibi):
             weight = self.tokens.weight
             return self.score_bias(length, weight.dtype, weight.device)
         return None if self.score_bias is None else self.score_bias(length)
 
-    def forward(self, token_ids: Tensor, positions: Tensor, step: Step, scoring: Scoring | None = None) -> Tensor:
-        return self._recorded(self.embedding(token_ids, positions), step, scoring)
-
-    def read(self, batch: EncoderBatch | AudioBatch, step: Step) -> Tensor:
-        """The same of whole texts or recordings, with all that a batch says of them."""
-        return self._recorded(self.embedding.embed(batch), step)  # type: ignore[arg-type]
-
-    def layers_of(self, x: Tensor, step: Step) -> Tensor:
-        """What comes after the embedding: [tokens, hidden] -> [n, hidden or output width]."""
+    def run_layers(self, x: Tensor, step: StepInputs) -> Tensor:
+        """Everything after the embedding: [tokens, hidden] -> [n, hidden or output width], of the output rows."""
         for layer in self.layers:
             x = layer(x, step)
         x = x if self.final_norm is None else self.final_norm(x)
         x = x if self.output_projection is None else self.output_projection(x)
-        return step.wanted(len(self.layers), x)
+        return step.select_rows(len(self.layers), x)
 
 
 def _make_embedding(

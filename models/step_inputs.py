@@ -1,6 +1,7 @@
-"""What one forward pass brings to every layer's attention: positions, who sees whom, and where keys and values are.
+"""Inputs of the attention layers for one forward pass: positions, patterns, and where keys and values are.
 
-`PackedStep`: whole sequences at once, nothing is kept. `PagedStep`: next tokens of rows whose past lies in a cache.
+`RaggedStepInputs`: whole sequences, nothing is cached. `PagedStepInputs`: next tokens of rows whose earlier keys and
+values are in a paged cache. `SymbolicStepInputs`: takes the place of either while a program is traced.
 """
 
 from __future__ import annotations
@@ -8,154 +9,179 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple, cast
 
 import torch
 from torch import Tensor
 
-from models.attention_metadata import AttentionPlan, KeyBias
+from models.attention_metadata import AttentionMetadata, KeyBias
 from models.backends import interface as ops
+from models.backends.cpu.attention_view import CpuAttentionView
+from models.backends.cpu.trace import NotTraceable, ProgramInput, SymbolicMetadata, Trace
 from models.batch import AudioBatch, DecoderBatch, EncoderBatch
-from models.config import AttentionConfig, RopeConfig
+from models.config import AttentionConfig, BucketBiasConfig, RopeConfig, StackConfig
 from models.kv_cache import KVCache
 from models.layers.attention import Attention
 from models.layers.full_sequence_attention import FullSequenceAttention
 from models.layers.positions import PositionEncodings, Rotation
 
+StepKind = Literal["ragged", "paged"]
 
-class Kind(NamedTuple):
-    """Who looks at whom. causal, window: of self-attention. cross: at the source instead. wanted: only the tokens whose
-    hidden states are wanted look."""
+
+class AttentionPattern(NamedTuple):
+    """Which keys each query attends to.
+
+    causal: queries see no later keys.
+    window: number of most recent keys a query sees, or None for all.
+    cross: keys come from the encoder output.
+    output_rows_only: queries are restricted to the rows whose outputs the caller needs.
+    """
 
     causal: bool = False
     window: int | None = None
     cross: bool = False
-    wanted: bool = False
+    output_rows_only: bool = False
 
 
-class Step(ABC):
-    """Attention for one forward pass through one stack. A plan is made once for each kind and kept.
+class StepInputs(ABC):
+    """Everything a stack's attention needs for one forward pass.
 
-    In the last layer the step narrows: what comes after its keys and values, or where whole texts are needed after its
-    attention, is computed of the tokens whose hidden states are wanted, and of no others.
+    Only some rows of the last layer may be needed (the last token of each sequence, or a pooled token). The last layer
+    then computes keys and values for all rows and everything after them for those rows only. With adapters all layers
+    compute all rows, because adapters select their rows of the whole step; the other rows are dropped at the end.
 
-    recorded_as: the kind of program that such steps run, or None for those that are computed as they come. kept: what
-    such a program is run with that stays from step to step; `given` tells the rest.
+    encodings: positions of the tokens.
+    output_rows: [n], int64, rows whose outputs the caller needs, or None for all.
+    adapters: name of each sequence's adapter; empty for none.
 
-    rows: [n], int64, the tokens whose hidden states are wanted, or None for all. adapters: the name of each sequence's,
-    or no names; with them all layers compute every token, and none is a program.
+    kind: which program runs such steps, or None where they run eagerly.
+    static_inputs: program inputs that do not change between steps; `dynamic_inputs` returns the others.
     """
 
-    recorded_as: str | None = None
-    kept: tuple[Mapping[Hashable, int], ...] = ()
+    kind: StepKind | None = None
+    static_inputs: tuple[Mapping[Hashable, int], ...] = ()
 
     def __init__(
         self,
         encodings: PositionEncodings,
-        rows: Tensor | None,
+        output_rows: Tensor | None,
         num_layers: int,
         adapters: Sequence[str] = (),
     ) -> None:
-        self.rotations, self._score_bias, self.rows = encodings.rotations, encodings.score_bias, rows
-        # The products of adapters know which rows of a whole step are theirs.
-        self._narrows_at = num_layers if adapters else num_layers - 1
+        self.rotations, self._score_bias, self.output_rows = encodings.rotations, encodings.score_bias, output_rows
+        self._selecting_layer = num_layers if adapters else num_layers - 1
         if adapters:
-            self.recorded_as = None
-        self._plans: dict[Kind, AttentionPlan] = {}
+            self.kind = None
+        self._metadata: dict[AttentionPattern, AttentionMetadata] = {}
 
-    def wanted(self, layer: int, x: Tensor) -> Tensor:
-        """The rows of `x` [tokens, ...] that go on behind the attention of a layer, or behind all layers."""
-        return ops.take_rows(x, self.rows) if self.rows is not None and layer == self._narrows_at else x
+    def select_rows(self, layer: int, x: Tensor) -> Tensor:
+        """The rows of `x` that continue after the attention of a layer; all but in the last layer.
 
-    def given(self, kinds: Iterable[Kind]) -> dict[Hashable, int]:
-        """Addresses and numbers that a program is run with, by the names of `models.executor`.
-
-        kinds: of the attention in it.
+        layer: index of the layer, or the number of layers for the output of the stack.
+        x: [tokens, ...].
         """
-        found: dict[Hashable, int] = {}
+        if self.output_rows is None or layer != self._selecting_layer:
+            return x
+        return ops.take_rows(x, self.output_rows)
+
+    def dynamic_inputs(self, patterns: Iterable[AttentionPattern]) -> dict[Hashable, int]:
+        """Program inputs of this step: addresses and numbers, by the names that `SymbolicStepInputs` uses.
+
+        patterns: those of the program's attention.
+        """
+        inputs: dict[Hashable, int] = {}
         for rope, rotation in self.rotations.items():
             positions = rotation.positions
-            found["cos", rope], found["sin", rope] = rotation.cos_table.data_ptr(), rotation.sin_table.data_ptr()
-            found["positions", rope] = 0 if positions is None else positions.data_ptr()
+            inputs["cos", rope], inputs["sin", rope] = rotation.cos_table.data_ptr(), rotation.sin_table.data_ptr()
+            inputs["positions", rope] = 0 if positions is None else positions.data_ptr()
         bias = self._bias
         if bias is not None and bias.dim() == 3:
-            found |= {("bias", layer): one.data_ptr() for layer, one in enumerate(bias)}
+            inputs |= {("bias", layer): one.data_ptr() for layer, one in enumerate(bias)}
         elif bias is not None:
-            found["bias"] = bias.data_ptr()
-        for kind in kinds:
-            for name, value in self._plan(kind).facts.items():
-                found[kind, name] = value
-        if self.rows is not None:
-            found["rows"], found["num_rows"] = self.rows.data_ptr(), self.rows.shape[0]
-            for rope, rotation in self._rotations_of_wanted.items():
+            inputs["bias"] = bias.data_ptr()
+        for pattern in patterns:
+            for name, value in self._metadata_of(pattern).view(CpuAttentionView).fields.items():
+                inputs[pattern, name] = value
+        if self.output_rows is not None:
+            inputs["rows"], inputs["num_rows"] = self.output_rows.data_ptr(), self.output_rows.shape[0]
+            for rope, rotation in self._output_rotations.items():
                 assert rotation.positions is not None
-                found["wanted positions", rope] = rotation.positions.data_ptr()
-        return found
+                inputs["output positions", rope] = rotation.positions.data_ptr()
+        return inputs
 
     @cached_property
-    def _rotations_of_wanted(self) -> dict[RopeConfig, Rotation]:
-        assert self.rows is not None
-        return {rope: rotation.select(self.rows) for rope, rotation in self.rotations.items()}
+    def _output_rotations(self) -> Mapping[RopeConfig, Rotation]:
+        """The rotations of the output rows."""
+        assert self.output_rows is not None
+        return {rope: rotation.select(self.output_rows) for rope, rotation in self.rotations.items()}
 
     @cached_property
     def _bias(self) -> Tensor | None:
         """The score bias in float32, contiguous."""
+        if self._score_bias is None:
+            return None
         bias = self._score_bias.values if isinstance(self._score_bias, KeyBias) else self._score_bias
-        return None if bias is None else bias.float().contiguous()
+        return bias.float().contiguous()
 
     def self_attention(self, layer: int, attention: Attention, hidden: Tensor) -> Tensor:
-        """hidden: [tokens, hidden] -> [n, hidden], of the tokens that go on."""
-        kind = self._kind(layer, causal=attention.config.causal, window=attention.config.window)
-        if kind.wanted and attention.separable:
-            query = attention.queries(self.wanted(layer, hidden), self._rotations_of_wanted)
+        """Attend within each sequence. hidden: [tokens, hidden] -> [n, hidden], of the rows that continue."""
+        pattern = self._pattern(layer, causal=attention.config.causal, window=attention.config.window)
+        if pattern.output_rows_only and attention.separable:
+            query = attention.queries(self.select_rows(layer, hidden), self._output_rotations)
             key, value = attention.keys_values(hidden, self.rotations)
         else:
             query, key, value = attention.queries_keys_values(hidden, self.rotations)
-            query = self.wanted(layer, query)
-        plan = self._plan(kind)
+            query = self.select_rows(layer, query)
+        metadata = self._metadata_of(pattern)
         if isinstance(self._score_bias, Tensor) and self._score_bias.dim() == 3:
-            plan = plan.biased(self._score_bias[layer])
-        return attention.project_output(self._attend(layer, attention, query, key, value, plan))
+            metadata = metadata.with_bias(self._score_bias[layer])
+        return attention.project_output(self._attend(layer, attention, query, key, value, metadata))
 
     def cross_attention(self, layer: int, attention: Attention, hidden: Tensor) -> Tensor:
-        """The same, but the keys and values come from the encoder, and hidden states are of the tokens that go on."""
-        plan = self._plan(self._kind(layer, cross=True))
-        return attention.project_output(self._attend_source(layer, attention, attention.queries(hidden, {}), plan))
+        """Attend to the encoder output. hidden: [n, hidden], of the rows that continue -> [n, hidden]."""
+        metadata = self._metadata_of(self._pattern(layer, cross=True))
+        query = attention.queries(hidden, {})
+        return attention.project_output(self._attend_source(layer, attention, query, metadata))
 
-    def _kind(self, layer: int, causal: bool = False, window: int | None = None, cross: bool = False) -> Kind:
-        return Kind(causal, window, cross, self.rows is not None and layer == self._narrows_at)
+    def _pattern(
+        self, layer: int, causal: bool = False, window: int | None = None, cross: bool = False
+    ) -> AttentionPattern:
+        output_rows_only = self.output_rows is not None and layer == self._selecting_layer
+        return AttentionPattern(causal, window, cross, output_rows_only)
 
-    def _plan(self, kind: Kind) -> AttentionPlan:
-        if kind not in self._plans:
-            self._plans[kind] = self._make_plan(kind)
-        return self._plans[kind]
+    def _metadata_of(self, pattern: AttentionPattern) -> AttentionMetadata:
+        if pattern not in self._metadata:
+            self._metadata[pattern] = self._make_metadata(pattern)
+        return self._metadata[pattern]
 
     @abstractmethod
-    def _make_plan(self, kind: Kind) -> AttentionPlan: ...
+    def _make_metadata(self, pattern: AttentionPattern) -> AttentionMetadata: ...
 
     @abstractmethod
     def _attend(
-        self, layer: int, attention: Attention, query: Tensor, key: Tensor, value: Tensor, plan: AttentionPlan
+        self, layer: int, attention: Attention, query: Tensor, key: Tensor, value: Tensor, metadata: AttentionMetadata
     ) -> Tensor: ...
 
     @abstractmethod
-    def _attend_source(self, layer: int, attention: Attention, query: Tensor, plan: AttentionPlan) -> Tensor: ...
+    def _attend_source(
+        self, layer: int, attention: Attention, query: Tensor, metadata: AttentionMetadata
+    ) -> Tensor: ...
 
 
-class Source(NamedTuple):
-    """What an encoder made of each sequence's source. hidden: [source tokens, hidden]. lengths: tokens of each."""
+class SourceStates(NamedTuple):
+    """Encoder output of each sequence. hidden: [source tokens, hidden]. lengths: tokens of each sequence."""
 
     hidden: Tensor
     lengths: tuple[int, ...]
 
 
-class PackedStep(Step):
-    """Whole sequences, packed one after the other.
+class RaggedStepInputs(StepInputs):
+    """Inputs for whole sequences that lie one after the other.
 
-    dtype: of hidden states. source: what cross-attention looks at, or None. lengths: tokens of each sequence.
+    dtype: of the hidden states. source: what cross-attention attends to, or None. lengths: tokens of each sequence.
     """
 
-    recorded_as: str | None = "packed"
+    kind: StepKind | None = "ragged"
 
     def __init__(
         self,
@@ -163,61 +189,60 @@ class PackedStep(Step):
         encodings: PositionEncodings,
         num_layers: int,
         dtype: torch.dtype,
-        source: Source | None = None,
+        source: SourceStates | None = None,
     ) -> None:
         self._texts = batch if isinstance(batch, EncoderBatch) else None
-        rows = None if self._texts is None else self._texts.wanted
-        super().__init__(encodings, rows, num_layers, batch.adapters)
-        self.lengths, self._dtype, self._device = batch.lengths, dtype, batch.positions.device
+        super().__init__(
+            encodings, None if self._texts is None else self._texts.output_rows, num_layers, batch.adapters
+        )
+        self.lengths, self._dtype = batch.lengths, dtype
         self._source, self._encodings = source, encodings
-        self._whole_plans: dict[AttentionConfig, Any] = {}
+        self._full_plans: dict[AttentionConfig, Any] = {}
 
     def self_attention(self, layer: int, attention: Attention, hidden: Tensor) -> Tensor:
         if not isinstance(attention, FullSequenceAttention):
             return super().self_attention(layer, attention, hidden)
-        if attention.config not in self._whole_plans:
-            assert self._texts is not None, "sounds are no texts"
-            self._whole_plans[attention.config] = attention.make_plan(self._texts, self._encodings, self._dtype)
-        plan = self._whole_plans[attention.config]
-        return self.wanted(layer, attention(hidden, self.rotations, plan))
+        if attention.config not in self._full_plans:
+            assert self._texts is not None, "attention over full sequences reads text"
+            self._full_plans[attention.config] = attention.make_plan(self._texts, self._encodings, self._dtype)
+        plan = self._full_plans[attention.config]
+        return self.select_rows(layer, attention(hidden, self.rotations, plan))
 
-    def _make_plan(self, kind: Kind) -> AttentionPlan:
-        query_lens, firsts = self.lengths, None
-        if kind.wanted:
+    def _make_metadata(self, pattern: AttentionPattern) -> AttentionMetadata:
+        query_lens, query_starts = self.lengths, None
+        if pattern.output_rows_only:
             assert self._texts is not None
-            query_lens, firsts = (1,) * len(self.lengths), self._texts.output_positions
-        if kind.cross:
+            query_lens, query_starts = (1,) * len(self.lengths), self._texts.output_positions
+        if pattern.cross:
             assert self._source is not None
-            return AttentionPlan(query_lens, self._source.lengths, self._dtype, self._device)
-        return AttentionPlan(
+            return AttentionMetadata(query_lens, self._source.lengths)
+        return AttentionMetadata(
             query_lens,
             self.lengths,
-            self._dtype,
-            self._device,
-            kind.causal,
-            kind.window,
+            pattern.causal,
+            pattern.window,
             score_bias=self._score_bias,
-            firsts=firsts,
+            query_starts=query_starts,
         )
 
     def _attend(
-        self, layer: int, attention: Attention, query: Tensor, key: Tensor, value: Tensor, plan: AttentionPlan
+        self, layer: int, attention: Attention, query: Tensor, key: Tensor, value: Tensor, metadata: AttentionMetadata
     ) -> Tensor:
-        return ops.packed_attention(query, key, value, plan, attention.config.scale, attention.config.score_cap)
+        return ops.ragged_attention(query, key, value, metadata, attention.config.scale, attention.config.score_cap)
 
-    def _attend_source(self, layer: int, attention: Attention, query: Tensor, plan: AttentionPlan) -> Tensor:
-        assert self._source is not None, "cross-attention needs the encoder's output"
+    def _attend_source(self, layer: int, attention: Attention, query: Tensor, metadata: AttentionMetadata) -> Tensor:
+        assert self._source is not None, "cross-attention needs the encoder output"
         key, value = attention.keys_values(self._source.hidden, {})
-        return ops.packed_attention(query, key, value, plan, attention.config.scale)
+        return ops.ragged_attention(query, key, value, metadata, attention.config.scale)
 
 
-class PagedStep(Step):
-    """Next tokens of rows: their keys and values are written to the cache, then every query looks at its row's blocks.
+class PagedStepInputs(StepInputs):
+    """Inputs for the next tokens of rows. Their keys and values are written to the cache, then all queries attend.
 
-    cross_cache: filled before with the keys and values of each row's source, or None.
+    cross_cache: keys and values of each row's source, filled before; or None.
     """
 
-    recorded_as: str | None = "paged"
+    kind: StepKind | None = "paged"
 
     def __init__(
         self,
@@ -226,48 +251,113 @@ class PagedStep(Step):
         cross_cache: KVCache | None,
         encodings: PositionEncodings,
     ) -> None:
-        super().__init__(encodings, batch.wanted, len(cache.keys), batch.adapters)
+        output_rows = None if batch.output_lens is None else batch.output_rows
+        super().__init__(encodings, output_rows, len(cache.keys), batch.adapters)
         self._batch, self._cache, self._cross_cache = batch, cache, cross_cache
-        self._dtype, self._device = cache.dtype, batch.token_ids.device
-        self.kept = (cache.addresses("self"),)
+        self.static_inputs = (cache.addresses["self"],)
         if cross_cache is not None:
-            self.kept += (cross_cache.addresses("cross"),)
+            self.static_inputs += (cross_cache.addresses["cross"],)
 
-    def given(self, kinds: Iterable[Kind]) -> dict[Hashable, int]:
-        found = super().given(kinds)
-        found["slots"] = self._batch.slot_mapping.data_ptr()
-        return found
+    def dynamic_inputs(self, patterns: Iterable[AttentionPattern]) -> dict[Hashable, int]:
+        inputs = super().dynamic_inputs(patterns)
+        inputs["slots"] = self._batch.slot_mapping.data_ptr()
+        return inputs
 
-    def _make_plan(self, kind: Kind) -> AttentionPlan:
-        batch, dtype, device = self._batch, self._dtype, self._device
-        query_lens = batch.query_lens
-        if kind.wanted:
+    def _make_metadata(self, pattern: AttentionPattern) -> AttentionMetadata:
+        batch, query_lens = self._batch, self._batch.query_lens
+        if pattern.output_rows_only:
             assert batch.output_lens is not None
             query_lens = batch.output_lens
-        if kind.cross:
+        if pattern.cross:
             assert self._cross_cache is not None
             tables, size = batch.source_block_tables, self._cross_cache.block_size
-            return AttentionPlan(query_lens, batch.source_lens, dtype, device, block_tables=tables, block_size=size)
-        return AttentionPlan(
+            return AttentionMetadata(query_lens, batch.source_lens, block_tables=tables, block_size=size)
+        return AttentionMetadata(
             query_lens,
             batch.key_lens,
-            dtype,
-            device,
-            kind.causal,
-            kind.window,
+            pattern.causal,
+            pattern.window,
             self._score_bias,
             batch.block_tables,
             self._cache.block_size,
         )
 
     def _attend(
-        self, layer: int, attention: Attention, query: Tensor, key: Tensor, value: Tensor, plan: AttentionPlan
+        self, layer: int, attention: Attention, query: Tensor, key: Tensor, value: Tensor, metadata: AttentionMetadata
     ) -> Tensor:
         self._cache.write(layer, self._batch.slot_mapping, key, value)
         keys, values = self._cache.keys[layer], self._cache.values[layer]
-        return ops.paged_attention(query, keys, values, plan, attention.config.scale, attention.config.score_cap)
+        return ops.paged_attention(query, keys, values, metadata, attention.config.scale, attention.config.score_cap)
 
-    def _attend_source(self, layer: int, attention: Attention, query: Tensor, plan: AttentionPlan) -> Tensor:
+    def _attend_source(self, layer: int, attention: Attention, query: Tensor, metadata: AttentionMetadata) -> Tensor:
         assert self._cross_cache is not None, "cross-attention needs the encoder's keys and values"
         keys, values = self._cross_cache.keys[layer], self._cross_cache.values[layer]
-        return ops.paged_attention(query, keys, values, plan, attention.config.scale)
+        return ops.paged_attention(query, keys, values, metadata, attention.config.scale)
+
+
+class SymbolicStepInputs(StepInputs):
+    """Takes the place of all steps of one kind while a program is traced: its tensors are program inputs.
+
+    all_rows: whether such steps return all rows; else the rows that they select.
+    """
+
+    def __init__(self, trace: Trace, config: StackConfig, kind: StepKind, all_rows: bool) -> None:
+        self._trace, self._config, self._is_paged = trace, config, kind == "paged"
+        rows = None if all_rows else trace.input("rows", torch.int64, count=ProgramInput("num_rows"))
+        encodings = PositionEncodings(self._symbolic_rotations("positions"))
+        super().__init__(encodings, cast("Tensor | None", rows), len(config.layers))
+
+    @property
+    def patterns(self) -> tuple[AttentionPattern, ...]:
+        """The patterns of all attention traced so far."""
+        return tuple(self._metadata)
+
+    @cached_property
+    def _output_rotations(self) -> Mapping[RopeConfig, Rotation]:
+        return self._symbolic_rotations("output positions")
+
+    def _symbolic_rotations(self, positions: str) -> dict[RopeConfig, Rotation]:
+        """positions: name of the input with the tokens' positions."""
+        rotations = {}
+        for rope in {layer.attention.rope for layer in self._config.layers} - {None}:
+            assert rope is not None
+            cos, sin = (self._trace.input((name, rope), torch.float32, rope.dim // 2) for name in ("cos", "sin"))
+            index = self._trace.input((positions, rope), torch.int64)
+            rotations[rope] = Rotation(rope, cast(Tensor, cos), cast(Tensor, sin), cast(Tensor, index))
+        return rotations
+
+    def self_attention(self, layer: int, attention: Attention, hidden: Tensor) -> Tensor:
+        if isinstance(attention, FullSequenceAttention):
+            raise NotTraceable("attention over full sequences")
+        return super().self_attention(layer, attention, hidden)
+
+    def _make_metadata(self, pattern: AttentionPattern) -> AttentionMetadata:
+        return cast(AttentionMetadata, SymbolicMetadata(pattern))
+
+    def _attend(
+        self, layer: int, attention: Attention, query: Tensor, key: Tensor, value: Tensor, metadata: AttentionMetadata
+    ) -> Tensor:
+        bias = self._config.score_bias
+        if bias is not None:
+            per_layer = isinstance(bias, BucketBiasConfig) and bias.per_layer
+            pattern = cast(SymbolicMetadata, metadata).pattern
+            metadata = cast(AttentionMetadata, SymbolicMetadata(pattern, ("bias", layer) if per_layer else "bias"))
+        scale, cap = attention.config.scale, attention.config.score_cap
+        if not self._is_paged:
+            return ops.ragged_attention(query, key, value, metadata, scale, cap)
+        keys, values = self._caches("self", layer, attention)
+        slots = cast(Tensor, self._trace.input("slots", torch.int64))
+        ops.write_slots(keys, values, slots, key, value)
+        return ops.paged_attention(query, keys, values, metadata, scale, cap)
+
+    def _attend_source(self, layer: int, attention: Attention, query: Tensor, metadata: AttentionMetadata) -> Tensor:
+        if not self._is_paged:
+            raise NotTraceable("cross-attention to a ragged source")
+        keys, values = self._caches("cross", layer, attention)
+        return ops.paged_attention(query, keys, values, metadata, attention.config.scale)
+
+    def _caches(self, cache: str, layer: int, attention: Attention) -> tuple[Tensor, Tensor]:
+        """Keys and values of a layer: [slots, kv_heads, head_dim]. Operations read the dtype of the query instead."""
+        shape = attention.config.num_kv_heads, attention.config.head_dim
+        keys, values = (self._trace.input((cache, side, layer), torch.float32, *shape) for side in ("keys", "values"))
+        return cast(Tensor, keys), cast(Tensor, values)

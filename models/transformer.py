@@ -53,30 +53,32 @@ the first of them. Sinusoidal positions have no parameter.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import nullcontext
 
 import torch
 from torch import Tensor, nn
 
-from models.alignment import AligningStep
+from models.alignment import AlignmentStepInputs
+from models.backends import interface as ops
 from models.batch import AudioBatch, DecoderBatch, EncoderBatch
 from models.config import AttentionConfig, ClassificationHead, ModelConfig, SpanHead
+from models.executor import MAX_LOGITS_ROWS, Executor
 from models.kv_cache import KVCache
 from models.layers.attention import Attention
 from models.layers.heads import Classification, LanguageModel, MaskedLanguageModel, TokenClassification, make_head
 from models.layers.layer import Layer
-from models.layers.linear import Packer
+from models.logits import DecoderOutput, LogitsRequest, LogitsTopK
 from models.lora.adapters import AdapterSet
-from models.scoring import Scoring
 from models.stack import Stack
-from models.step_inputs import PackedStep, PagedStep, Source
+from models.step_inputs import PagedStepInputs, RaggedStepInputs, SourceStates
 
 
 class Transformer(nn.Module):
-    """The whole model. Holds weights and no state between calls; keys and values live in the caches it is given.
+    """The whole model: stacks, head, and how they run. Keys and values are in the caches that the caller passes.
 
     Built on torch's meta device and filled by `models.loader`. For inference only.
 
-    attention_dtype: of queries, keys and values, and so of caches; `pack_weights` settles it.
+    attention_dtype: dtype of queries, keys and values, and so of caches; set by `pack_weights`.
     """
 
     attention_dtype: torch.dtype
@@ -92,6 +94,11 @@ class Transformer(nn.Module):
         token_width = stack.embedding.width or config.hidden_size
         self.head = make_head(config.head, config.output_size, config.vocab_size, token_width)
         self.adapters = AdapterSet()
+        self._executors = {
+            stack: Executor(stack, config.vocab_size, self._logits_into)
+            for stack in (self.encoder, self.decoder)
+            if stack is not None
+        }
 
     @property
     def dtype(self) -> torch.dtype:
@@ -102,12 +109,15 @@ class Transformer(nn.Module):
         return next(self.parameters()).device
 
     def encode(self, batch: EncoderBatch | AudioBatch) -> Tensor:
-        """The hidden states of whole inputs, of the encoder or else of the decoder: [tokens, hidden], model dtype; or
-        [batch, hidden], where one token of each is wanted."""
+        """Hidden states of whole inputs, by the encoder, or by the decoder of a model without one.
+
+        Returns [tokens, hidden], model dtype; or [batch, hidden] where the batch has `output_positions`.
+        """
         stack = self.decoder if self.encoder is None else self.encoder
         assert stack is not None
         with self.adapters.used(batch.adapters, batch.lengths):
-            return stack.read(batch, self._packed_step(stack, batch))
+            hidden = stack.embedding.embed(batch)  # type: ignore[arg-type]
+            return self._executors[stack].run_hidden(hidden, self._ragged_step(stack, batch))
 
     def write_cross(
         self,
@@ -116,10 +126,11 @@ class Transformer(nn.Module):
         cross_cache: KVCache,
         sources: EncoderBatch | AudioBatch | None = None,
     ) -> None:
-        """Keep the keys and values that each decoder layer's cross-attention will look at.
+        """Compute and store the keys and values of each decoder layer's cross-attention.
 
-        encoder_hidden: [source tokens, hidden], model dtype. slot_mapping: [source tokens], int64, slots of the cache.
-        sources: what was encoded, for its adapters; None for no adapters.
+        encoder_hidden: [source tokens, hidden], model dtype.
+        slot_mapping: [source tokens], int64, slots of the cache.
+        sources: the batch that was encoded, for its adapters; None for no adapters.
         """
         names, counts = ((), ()) if sources is None else (sources.adapters, sources.lengths)
         with self.adapters.used(names, counts):
@@ -131,32 +142,40 @@ class Transformer(nn.Module):
         batch: DecoderBatch,
         cache: KVCache,
         cross_cache: KVCache | None = None,
-        scoring: Scoring | None = None,
-    ) -> Tensor:
-        """The decoder's hidden states of the batch's tokens, or of those that are wanted: [n, hidden], model dtype.
+        logits: LogitsRequest | None = None,
+    ) -> DecoderOutput:
+        """Run one decoder step and store the keys and values of its tokens.
 
-        Writes their keys and values to the cache; `cross_cache` is read only, and None without an encoder. scoring: to
-        be done with these tokens as well, its head this model's `logits`.
+        cache: self-attention cache, written. cross_cache: read only; None without an encoder.
+        logits: logits to compute for the output rows, at most `max_logits_rows` of them; None for hidden states alone.
         """
         assert self.decoder is not None, "the model has no decoder"
         encodings = self.decoder.encodings(batch.positions, max(batch.key_lens), batch.rope_lengths)
-        step = PagedStep(batch, cache, cross_cache, encodings)
-        with self.adapters.used(batch.adapters, batch.query_lens):
-            return self.decoder(batch.token_ids, batch.positions, step, scoring)  # type: ignore[no-any-return]
+        step = PagedStepInputs(batch, cache, cross_cache, encodings)
+        with self.adapters.used(batch.adapters, batch.query_lens) if batch.adapters else nullcontext():
+            return self._executors[self.decoder].run_tokens(batch.token_ids, batch.positions, step, logits)
+
+    def logits_top_k(self, hidden: Tensor, request: LogitsRequest) -> tuple[Tensor, LogitsTopK]:
+        """Logits of hidden states of `decode`, [n, hidden], and their top k.
+
+        The next logits overwrite those of up to `max_logits_rows` rows; more rows have memory of their own.
+        """
+        assert self.decoder is not None, "the model has no decoder"
+        return self._executors[self.decoder].logits(hidden, request)
 
     def align(self, source: EncoderBatch, target: EncoderBatch) -> Tensor:
-        """What each token of a text looks at in its source, in the last layer: [tokens, source tokens], float32.
+        """Cross-attention weights of the last layer: [tokens, source tokens], float32.
 
-        source, target: one text each; the target with what the decoder starts from, and without its last token, which
-        has looked at nothing yet.
+        source, target: one text each. The target begins with the decoder start token and lacks its last token, which
+        no step has read.
         """
         assert self.decoder is not None, "the model has no decoder"
         encodings = self.decoder.encodings(target.positions, max(target.lengths))
-        looked_at = Source(self.encode(source), source.lengths)
-        step = AligningStep(target, encodings, len(self.decoder.layers), self.dtype, looked_at)
-        # One text, so that all rows are of its adapter, those of the source as well.
+        source_states = SourceStates(self.encode(source), source.lengths)
+        step = AlignmentStepInputs(target, encodings, len(self.decoder.layers), self.dtype, source_states)
+        # All rows, those of the source too, use the adapter of the one text.
         with self.adapters.used(target.adapters, target.lengths):
-            self.decoder(target.token_ids, target.positions, step)
+            self._executors[self.decoder].run_tokens(target.token_ids, target.positions, step)
         return step.weights
 
     @property
@@ -165,32 +184,39 @@ class Transformer(nn.Module):
         return self.config.keys_depend_on_length
 
     @property
-    def num_logits(self) -> int:
-        """Of each token, where there is a language model head."""
+    def vocab_size(self) -> int:
+        """Width of the logits, where there is a language model head."""
         return self.config.vocab_size
 
-    def logits(self, hidden: Tensor, adapters: Sequence[str] = (), out: Tensor | None = None) -> Tensor:
-        """Scores over the vocabulary: [n, hidden], model dtype -> [n, vocab], float32.
+    @property
+    def max_logits_rows(self) -> int:
+        """Most output rows of a `decode` with logits."""
+        return MAX_LOGITS_ROWS
 
-        adapters: the name of each row's, for a head over masked words; no names for no adapters. out: [n or more,
-        vocab], float32: memory whose first rows they are written to; None for memory of their own.
+    def logits(self, hidden: Tensor, adapters: Sequence[str] = ()) -> Tensor:
+        """Logits over the vocabulary, in memory of their own: [n, hidden], model dtype -> [n, vocab], float32.
+
+        adapters: name of each row's adapter, for a masked language model head; empty for none.
         """
+        with self.adapters.used(adapters, [1] * len(adapters)):
+            return self._logits_into(hidden, None)
+
+    def _logits_into(self, hidden: Tensor, out: Tensor | None) -> Tensor:
+        """Logits of hidden states. out: [n or more, vocab], float32, memory for them; None for new memory."""
         assert isinstance(self.head, LanguageModel | MaskedLanguageModel), "the model has no language model head"
         stack = self.encoder if self.decoder is None else self.decoder
         assert stack is not None
-        with self.adapters.used(adapters, [1] * len(adapters)):
-            return self.head(hidden, stack.tokens.weight, out)  # type: ignore[no-any-return]
+        return self.head(hidden, stack.tokens.weight, out)  # type: ignore[no-any-return]
 
     def output_positions(self, batch: EncoderBatch) -> tuple[int, ...] | None:
-        """Of the one token of each text that `classify` reads; None if it reads more."""
+        """Position of the one token of each text that `classify` reads; None if it reads more."""
         assert isinstance(self.head, Classification), "the model has no classification head"
         return None if self.config.is_encoder_decoder else self.head.output_positions(batch)
 
     def classify(self, hidden: Tensor, batch: EncoderBatch) -> Tensor:
-        """Class logits from what `encode` gives: [n, hidden], model dtype -> [batch, num_labels], float32.
+        """Class logits from the output of `encode`: [n, hidden], model dtype -> [batch, num_labels], float32.
 
-        With an encoder and a decoder (BART) the text goes through the decoder, one place to the right behind its start
-        token.
+        In a model with encoder and decoder (BART) the decoder reads the text too, shifted right behind a start token.
         """
         assert isinstance(self.head, Classification), "the model has no classification head"
         if self.config.is_encoder_decoder:
@@ -200,9 +226,9 @@ class Transformer(nn.Module):
             return self.head(hidden, batch)  # type: ignore[no-any-return]
 
     def classify_tokens(self, hidden: Tensor, batch: EncoderBatch) -> Tensor:
-        """Logits of each token: [tokens, hidden], model dtype -> [tokens, num_labels], float32; two to mark a span.
+        """Logits of each token: [tokens, hidden], model dtype -> [tokens, num_labels], float32.
 
-        With an encoder and a decoder the text goes through the decoder as in `classify`.
+        A span head has two labels, start and end. With encoder and decoder as in `classify`.
         """
         assert isinstance(self.head, TokenClassification), "the model has no head for tokens"
         with self.adapters.used(batch.adapters, batch.lengths):
@@ -210,9 +236,8 @@ class Transformer(nn.Module):
                 hidden = self._reread(hidden, batch)
             return self.head(hidden)  # type: ignore[no-any-return]
 
-    def pack_head(self, packer: Packer) -> None:
-        """Put the weight of a language model head into its fastest layout. A table that it is tied to is read from
-        there."""
+    def pack_head(self, packer: ops.LinearPacker) -> None:
+        """Pack the weight of a language model head. A token table that is tied to it reads its rows from there."""
         if isinstance(self.head, LanguageModel) and self.decoder is not None:
             tied = self.decoder.tokens if self.head.weight is None else None
             packed = self.head.pack(packer, None if tied is None else tied.weight)
@@ -220,11 +245,11 @@ class Transformer(nn.Module):
                 tied.share(packed)
 
     def self_attention_layers(self) -> tuple[AttentionConfig, ...]:
-        """What the decoder's self-attention cache has to hold, layer by layer; empty without a decoder."""
+        """Attention of each layer of the self-attention cache; empty without a decoder."""
         return () if self.config.decoder is None else tuple(layer.attention for layer in self.config.decoder.layers)
 
     def cross_attention_layers(self) -> tuple[AttentionConfig, ...]:
-        """What the cross-attention cache has to hold, layer by layer; empty where nothing attends to an encoder."""
+        """Attention of each layer of the cross-attention cache; empty where no layer attends to an encoder."""
         return tuple(attention.config for attention in self._cross_attentions())
 
     def _cross_attentions(self) -> list[Attention]:
@@ -232,12 +257,15 @@ class Transformer(nn.Module):
         layers = [module for module in modules if isinstance(module, Layer)]
         return [layer.cross_attention for layer in layers if layer.cross_attention is not None]
 
-    def _packed_step(self, stack: Stack, batch: EncoderBatch | AudioBatch, source: Source | None = None) -> PackedStep:
+    def _ragged_step(
+        self, stack: Stack, batch: EncoderBatch | AudioBatch, source: SourceStates | None = None
+    ) -> RaggedStepInputs:
         rope_lengths = batch.rope_lengths if stack.rotates_by_length and isinstance(batch, EncoderBatch) else None
         encodings = stack.encodings(batch.positions, max(batch.lengths), rope_lengths)
-        return PackedStep(batch, encodings, len(stack.layers), self.dtype, source)
+        return RaggedStepInputs(batch, encodings, len(stack.layers), self.dtype, source)
 
     def _reread(self, source: Tensor, batch: EncoderBatch) -> Tensor:
+        """Hidden states of the decoder for the encoded text itself. source: [tokens, hidden], encoder output."""
         assert self.decoder is not None and isinstance(self.config.head, ClassificationHead | SpanHead)
         starts = torch.tensor(batch.offsets[:-1], device=batch.token_ids.device)
         token_ids, start = batch.token_ids.roll(1), self.config.head.start_token_id
@@ -246,5 +274,5 @@ class Transformer(nn.Module):
             token_ids = token_ids.index_copy(0, starts, batch.token_ids[ends])
         else:
             token_ids = token_ids.index_fill(0, starts, start)
-        step = self._packed_step(self.decoder, batch, Source(source, batch.lengths))
-        return self.decoder(token_ids, batch.positions, step)  # type: ignore[no-any-return]
+        step = self._ragged_step(self.decoder, batch, SourceStates(source, batch.lengths))
+        return self._executors[self.decoder].run_tokens(token_ids, batch.positions, step).hidden

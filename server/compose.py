@@ -68,8 +68,6 @@ class Server:
         self.texts: dict[str, CheckpointText] = {}
         self.state = State(
             settings=settings,
-            client=client,
-            metrics=metrics,
             runtime=Runtime(client, metrics, self.texts, settings.max_text_characters),
             fresh=lambda: self.supervisor.fresh,
             failed=lambda: self.lifecycle.failed,
@@ -99,7 +97,7 @@ class Server:
     def _greet(self, url: str) -> None:
         models = self.state.runtime.loaded()
         width = max(len(model.name) for model in models)
-        lines = [f"Triptych is ready on {url} ({self.state.client.device})"]
+        lines = [f"Triptych is ready on {url} ({self.state.runtime.client.device})"]
         lines += [f"  {model.name:<{width}}  {', '.join(model.info.tasks)}" for model in models]
         shown = next((model for model in models if "generate" in model.info.tasks), models[0])
         lines += ["", "Try it:", f"  {_example(url, shown.info)}", ""]

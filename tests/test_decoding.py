@@ -21,7 +21,7 @@ TESTS = {
     "stops": ["tests/engine/test_beam_stops.py"],
     "format": ["tests/engine/test_grammars.py"],
     "crowd": ["tests/invariance/test_alone_equals_batched.py"],
-    "resolved": ["tests/api/test_generation.py"],
+    "resolved": ["tests/operations/test_generation_params.py"],
     "wire": ["tests/wire/test_generate.py", "tests/wire/test_fields.py"],
     "translate": ["tests/wire/test_translate.py"],
     "oracle": ["tests/e2e/test_oracle.py"],

@@ -36,7 +36,7 @@ class LoadReport:
 
 
 @dataclass(frozen=True)
-class _Source:
+class _TensorSource:
     """Where one tensor of the model comes from: result `index` of applying `rule` to a tensor of the checkpoint.
 
     name: of the tensor in the checkpoint.
@@ -59,8 +59,8 @@ class _LoadPlan:
     copies: further sources of tied tensors, with the name in the model.
     """
 
-    sources: dict[str, _Source] = field(default_factory=dict)
-    copies: list[tuple[str, _Source]] = field(default_factory=list)
+    sources: dict[str, _TensorSource] = field(default_factory=dict)
+    copies: list[tuple[str, _TensorSource]] = field(default_factory=list)
     unexpected: list[str] = field(default_factory=list)
     misshapen: list[str] = field(default_factory=list)
     missing: list[str] = field(default_factory=list)
@@ -159,9 +159,9 @@ def _make_plan(
                 plan.misshapen.append(f"{stored_name} is {list(result.shape)}, not {list(expected[target])}")
                 break
             if target in plan.sources:
-                plan.copies.append((target, _Source(stored_name, rule, index)))
+                plan.copies.append((target, _TensorSource(stored_name, rule, index)))
             else:
-                plan.sources[target] = _Source(stored_name, rule, index)
+                plan.sources[target] = _TensorSource(stored_name, rule, index)
     absent = [name for name in expected if name not in stored_names]
     plan.missing = list(dict.fromkeys(_checkpoint_name(name, stored_names) for name in absent))
     for target, copy in plan.copies:
@@ -171,9 +171,9 @@ def _make_plan(
     return plan
 
 
-def _by_stored_name(sources: Mapping[str, _Source]) -> dict[str, list[tuple[str, _Source]]]:
+def _by_stored_name(sources: Mapping[str, _TensorSource]) -> dict[str, list[tuple[str, _TensorSource]]]:
     """Group the model's tensors by the tensor of the checkpoint that they come from."""
-    grouped: dict[str, list[tuple[str, _Source]]] = {}
+    grouped: dict[str, list[tuple[str, _TensorSource]]] = {}
     for name, source in sources.items():
         grouped.setdefault(source.name, []).append((name, source))
     return grouped

@@ -1,12 +1,13 @@
-"""One function for each hot operation. Layers call these; how they are done is decided here.
+"""The hot operations: their shapes, dtypes and meaning, and the choice of the backend that computes them.
 
-`torch_ops` is the reference: any device, any dtype. `cpu_ops` are compiled kernels for a CPU, used for the dtypes they
-know where the installation built them; each is tested against the reference. `use` chooses for the whole process.
+`backends/torch` is the reference: any device, any float dtype. `backends/cpu` has compiled kernels for float32 and
+bfloat16 on a CPU, and records operations on symbolic tensors. The arguments choose the backend. Tests compare each
+backend with the reference. docs/adding-an-operation.md shows how to add an operation.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from types import ModuleType
@@ -17,125 +18,167 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from models.attention_metadata import AttentionPlan
+from models.attention_metadata import AttentionMetadata
+from models.backends.cpu import library
 from models.backends.cpu import linear as cpu_linear
-from models.backends.cpu import logits as cpu_choice
-from models.backends.cpu import operations as cpu_ops
-from models.backends.cpu import recorded_ops, recording
-from models.backends.cpu.program import Program
-from models.backends.torch import logits as torch_choice
-from models.backends.torch import operations as torch_ops
+from models.backends.cpu import operations as cpu_operations
+from models.backends.cpu import sampling as cpu_sampling
+from models.backends.cpu.trace import SymbolicTensor
+from models.backends.torch import disentangled_attention as torch_disentangled
+from models.backends.torch import logits_top_k as torch_logits
+from models.backends.torch import operations as torch_operations
 from models.backends.torch import sampling as torch_sampling
-from models.backends.torch.disentangled_attention import disentangled_attention
-from models.backends.torch.logits import Survey
 from models.backends.torch.sampling import Drawn, Filters
 from models.config import Activation
-
-__all__ = [
-    "Filters",
-    "PackedWeight",
-    "Product",
-    "Program",
-    "Survey",
-    "attention_dtype",
-    "block_attention",
-    "copy_blocks",
-    "disentangled_attention",
-    "draw",
-    "implementation",
-    "kernels_are_built",
-    "layer_norm",
-    "linear",
-    "means_of_spans",
-    "packed_attention",
-    "packer",
-    "paged_attention",
-    "records",
-    "rms_norm",
-    "rms_norm_from_one",
-    "rotate",
-    "sum_of_rows",
-    "survey",
-    "survey_given",
-    "take_rows",
-    "using",
-    "write_slots",
-]
-
-
-class Product(Protocol):
-    """What a linear multiplies by in place of its weight: [rows, in] -> [rows, out], like `Linear.forward`."""
-
-    def __call__(self, x: Tensor, activation: Activation | None = None, times: Tensor | None = None) -> Tensor: ...
-
-
-class PackedWeight(Product, Protocol):
-    """A weight in its fastest layout.
-
-    Calling it: out: [rows or more, out], contiguous: memory whose first rows the result is written to.
-    """
-
-    def __call__(
-        self,
-        x: Tensor,
-        activation: Activation | None = None,
-        times: Tensor | None = None,
-        *,
-        out: Tensor | None = None,
-    ) -> Tensor: ...
-
-    @property
-    def nbytes(self) -> int:
-        """Memory that it takes beyond what is shared with the model."""
-
-    def part(self, first: int, end: int) -> PackedWeight | None:
-        """Columns first..end-1 as one of their own, in the same memory; None where they do not lie apart."""
-
-    def rows(self, index: Tensor) -> Tensor:
-        """Rows of the weight, so that a table of embeddings and a head are one: [n], int64 -> [n, in]. Raises
-        IndexError."""
-
+from models.layers.activations import activate
+from models.logits import LogitsTopK
 
 Quantization = Literal["int8"]
 
-_kernels = cpu_ops.available()
-_programs = True
-kernels_are_built = _kernels
-"""Whether this installation has the compiled kernels; without them a CPU computes with torch alone."""
+kernels_are_built = cpu_operations.available()
+"""Whether this installation has compiled kernels; without them a CPU computes with torch."""
+
+programs_are_enabled = kernels_are_built
+"""Whether layers may run as programs; `using` changes it."""
+
+_kernels = kernels_are_built
 
 
-def implementation(x: Tensor) -> ModuleType:
-    """The module whose operations are used for tensors like `x`; `Rows` are recorded."""
-    if isinstance(x, recording.Rows):
-        return recorded_ops
-    return cpu_ops if _kernels and cpu_ops.takes(x) else torch_ops
+class QuantizationUnavailable(ValueError):
+    """`--quantize` where no kernel computes the quantised products."""
 
 
-def records(x: Tensor) -> bool:
-    """Whether the layers that `x` goes through may be run as a program."""
-    return _programs and _kernels and cpu_ops.takes(x)
+class RotaryAngles(Protocol):
+    """Angles of a step's tokens.
+
+    cos_table, sin_table: [positions, 1, dim / 2], float32. positions: [tokens], int64, their rows in the tables, or
+    None where token i has row i. cos, sin: [tokens, 1, dim / 2], float32: the tokens' own rows.
+    """
+
+    @property
+    def cos_table(self) -> Tensor: ...
+    @property
+    def sin_table(self) -> Tensor: ...
+    @property
+    def positions(self) -> Tensor | None: ...
+    @property
+    def cos(self) -> Tensor: ...
+    @property
+    def sin(self) -> Tensor: ...
+
+
+class LinearWeight(Protocol):
+    """Weight and bias of a linear in one layout: dense, packed for a kernel, or int8."""
+
+    @property
+    def nbytes(self) -> int:
+        """Memory of weight, bias and scales."""
+
+    def multiply(
+        self,
+        x: Tensor,
+        activation: Activation | None = None,
+        multiplier: Tensor | None = None,
+        out: Tensor | None = None,
+    ) -> Tensor:
+        """`activation(x W^T + b) * multiplier`; activation and multiplier are optional.
+
+        x: [rows, in], model dtype.
+        multiplier: [rows, out], dtype of the result.
+        out: [rows or more, out], contiguous: memory for the result; None for new memory.
+        Returns [rows, out].
+        """
+
+    def rows(self, index: Tensor) -> Tensor:
+        """Rows of the weight, for an embedding that is tied to it. index: [n], int64 -> [n, in]. Raises IndexError."""
+
+    def slice(self, first: int, end: int) -> LinearWeight | None:
+        """Output features first..end-1 in the same memory; None where the layout cannot be cut there."""
+
+
+class LinearPacker(Protocol):
+    """Puts weights into a kernel's layout. out_dtype: dtype of the products.
+
+    Called with a weight [out, in] and its bias [out] or None.
+    """
+
+    @property
+    def out_dtype(self) -> torch.dtype: ...
+
+    def __call__(self, weight: Tensor, bias: Tensor | None) -> LinearWeight: ...
+
+
+class DenseWeight:
+    """A weight as torch stores it. weight: [out, in]. bias: [out] or None. Implements `LinearWeight`."""
+
+    def __init__(self, weight: Tensor, bias: Tensor | None) -> None:
+        self._weight, self._bias = weight, bias
+
+    @property
+    def nbytes(self) -> int:
+        return self._weight.nbytes + (0 if self._bias is None else self._bias.nbytes)
+
+    def multiply(
+        self,
+        x: Tensor,
+        activation: Activation | None = None,
+        multiplier: Tensor | None = None,
+        out: Tensor | None = None,
+    ) -> Tensor:
+        y = linear(x, self._weight, self._bias)
+        if activation is not None:
+            y = activate(y, activation)
+        if multiplier is not None:
+            y = y * multiplier
+        return y if out is None else out[: len(y)].copy_(y)
+
+    def rows(self, index: Tensor) -> Tensor:
+        return sum_of_rows([(index, self._weight)])
+
+    def slice(self, first: int, end: int) -> DenseWeight:
+        return DenseWeight(self._weight[first:end], None if self._bias is None else self._bias[first:end])
+
+
+# ------------------------------------------------------------------------------------------------ choice of the backend
+
+
+def backend(x: Tensor) -> ModuleType:
+    """The module with the operations for tensors like `x`."""
+    if isinstance(x, SymbolicTensor) or runs_kernels(x):
+        return cpu_operations
+    return torch_operations
+
+
+def runs_kernels(x: Tensor) -> bool:
+    """Whether the compiled kernels compute with tensors like `x`."""
+    return _kernels and cpu_operations.takes(x)
+
+
+def check_kernels() -> None:
+    """Raises StaleKernels where the compiled kernels are of another version of Triptych."""
+    library.load()
 
 
 @contextmanager
 def using(name: Literal["torch", "cpu"], programs: bool = True) -> Iterator[None]:
-    """Compute with these operations only, in the whole process: for tests and comparisons.
+    """Use one backend in the whole process, for tests and comparisons.
 
-    programs: whether layers are run as programs where they can be, or all operation by operation.
+    programs: False runs all layers eagerly.
     """
-    global _kernels, _programs
-    before = _kernels, _programs
-    assert name == "torch" or cpu_ops.available(), "the compiled kernels were not built"
-    _kernels, _programs = name == "cpu", programs
+    global _kernels, programs_are_enabled
+    before = _kernels, programs_are_enabled
+    assert name == "torch" or kernels_are_built, "the compiled kernels were not built"
+    _kernels, programs_are_enabled = name == "cpu", name == "cpu" and programs
     try:
         yield
     finally:
-        _kernels, _programs = before
+        _kernels, programs_are_enabled = before
 
 
 def attention_dtype(dtype: torch.dtype, quantization: Quantization | None) -> torch.dtype:
-    """Of queries, keys and values, and of what attention gives, in a model of this dtype.
+    """Dtype of queries, keys and values, and of the attention output, in a model of the given dtype.
 
-    Beside products in int8, float32 is more than they are worth: half the bytes lose less than the rounding does.
+    int8 models attend in bfloat16: rounding the inputs to int8 already loses more than bfloat16 does.
     """
     return torch.bfloat16 if quantization == "int8" and dtype == torch.float32 else dtype
 
@@ -144,102 +187,211 @@ def packer(
     dtype: torch.dtype,
     device: torch.device,
     quantization: Quantization | None = None,
-    writes: torch.dtype | None = None,
-) -> Callable[[Tensor, Tensor | None], PackedWeight] | None:
-    """What puts a linear's weight into its fastest layout; None where the plain one is it.
+    out_dtype: torch.dtype | None = None,
+) -> Callable[[Tensor, Tensor | None], LinearWeight] | None:
+    """The function that packs a weight and its bias for the backend's kernels; None where weights stay dense.
 
-    writes: the dtype of what the products give, `dtype` where None. Those of floats give that or float32; without the
-    kernels they are plain ones and give what they read.
+    out_dtype: dtype of the products; None for `dtype`. Float products give `dtype` or float32.
+    Raises QuantizationUnavailable where the backend has no kernel for quantised weights.
     """
-    kernels = _kernels and cpu_ops.takes(torch.empty(0, dtype=dtype, device=device))
-    if quantization == "int8":
-        return partial(cpu_linear.Int8Linear if kernels else torch_ops.Int8Linear, writes=writes)
-    return partial(cpu_linear.FloatLinear, writes=writes) if kernels else None
+    has_kernels = runs_kernels(torch.empty(0, dtype=dtype, device=device))
+    if quantization is not None:
+        if not has_kernels:
+            raise QuantizationUnavailable(
+                f"--quantize {quantization} needs the compiled CPU kernels with float32 or bfloat16: on this device "
+                f"({device.type}, {str(dtype).removeprefix('torch.')}) it would be slower than without"
+            )
+        return partial(cpu_linear.Int8Weight, out_dtype=out_dtype)
+    return partial(cpu_linear.FloatWeight, out_dtype=out_dtype) if has_kernels else None
+
+
+# ----------------------------------------------------------------------------------------------------------- operations
 
 
 def linear(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-    """See `torch_ops.linear`."""
-    return implementation(x).linear(x, weight, bias)  # type: ignore[no-any-return]
+    """`x W^T + b` with a dense weight.
+
+    x: [..., in]. weight: [out, in]. bias: [out] or None. One dtype.
+    Returns [..., out].
+    """
+    return (torch_operations if backend(x) is torch_operations else cpu_linear).linear(x, weight, bias)
 
 
 def layer_norm(x: Tensor, weight: Tensor, bias: Tensor | None, eps: float) -> Tensor:
-    """See `torch_ops.layer_norm`."""
-    return implementation(x).layer_norm(x, weight, bias, eps)  # type: ignore[no-any-return]
+    """Layer norm over the last dimension, computed in float32.
+
+    x: [..., hidden]. weight: [hidden]. bias: [hidden] or None. One dtype.
+    Returns a tensor like x. Source: Ba et al. 2016, arXiv:1607.06450.
+    """
+    return backend(x).layer_norm(x, weight, bias, eps)  # type: ignore[no-any-return]
 
 
 def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
-    """See `torch_ops.rms_norm`."""
-    return implementation(x).rms_norm(x, weight, eps)  # type: ignore[no-any-return]
+    """RMS norm over the last dimension: normalised in float32, scaled in the dtype of x.
+
+    x: [..., hidden]. weight: [hidden]. One dtype.
+    Returns a tensor like x. Source: Zhang and Sennrich 2019, arXiv:1910.07467.
+    """
+    return backend(x).rms_norm(x, weight, eps)  # type: ignore[no-any-return]
 
 
 def rms_norm_from_one(x: Tensor, weight: Tensor, eps: float) -> Tensor:
-    """See `torch_ops.rms_norm_from_one`."""
-    return implementation(x).rms_norm_from_one(x, weight, eps)  # type: ignore[no-any-return]
+    """RMS norm with the weight `1 + weight`, computed in float32 to the end.
+
+    Arguments as for `rms_norm`. Source: Gemma Team 2024, arXiv:2403.08295, by its published code.
+    """
+    return backend(x).rms_norm_from_one(x, weight, eps)  # type: ignore[no-any-return]
+
+
+def add_rms_norm(x: Tensor, y: Tensor, weight: Tensor, eps: float) -> tuple[Tensor, Tensor]:
+    """Residual sum and its RMS norm: `(x + y, rms_norm(x + y))`. x, y: [tokens, hidden]; the rest as for `rms_norm`."""
+    return backend(x).add_rms_norm(x, y, weight, eps)  # type: ignore[no-any-return]
+
+
+def add_rms_norm_from_one(x: Tensor, y: Tensor, weight: Tensor, eps: float) -> tuple[Tensor, Tensor]:
+    """Residual sum and its norm, as `add_rms_norm` with `rms_norm_from_one`."""
+    return backend(x).add_rms_norm_from_one(x, y, weight, eps)  # type: ignore[no-any-return]
+
+
+def add_layer_norm(x: Tensor, y: Tensor, weight: Tensor, bias: Tensor | None, eps: float) -> tuple[Tensor, Tensor]:
+    """Residual sum and its layer norm: `(x + y, layer_norm(x + y))`. x, y: [tokens, hidden]."""
+    return backend(x).add_layer_norm(x, y, weight, bias, eps)  # type: ignore[no-any-return]
 
 
 def sum_of_rows(
-    parts: Sequence[tuple[Tensor | None, Tensor]], scale: float = 1.0, onto: Tensor | None = None
+    lookups: Sequence[tuple[Tensor | None, Tensor]], scale: float = 1.0, onto: Tensor | None = None
 ) -> Tensor:
-    """See `torch_ops.sum_of_rows`."""
-    return implementation(parts[0][1]).sum_of_rows(parts, scale, onto)  # type: ignore[no-any-return]
+    """Sum of table rows: the embedding of tokens, positions and token types.
+
+    lookups: one to three pairs of an index [rows], int64, and a table [count, width], one dtype; summed in order. An
+        index of None uses row 0 of its table for all rows.
+    scale: factor of the first table's rows, where `onto` is None.
+    onto: [rows, width], initial value of the sum, or None; then the first lookup has an index.
+    Returns [rows, width]. Raises IndexError for an index outside its table.
+    """
+    return backend(lookups[0][1] if onto is None else onto).sum_of_rows(lookups, scale, onto)  # type: ignore[no-any-return]
 
 
 def means_of_spans(x: Tensor, spans: Sequence[tuple[int, int]]) -> Tensor:
-    """See `torch_ops.means_of_spans`."""
-    return implementation(x).means_of_spans(x, spans)  # type: ignore[no-any-return]
+    """Mean of each span of rows, for pooling.
+
+    x: [rows, width]. spans: first row and end, at least one row each.
+    Returns [spans, width], float32.
+    """
+    return backend(x).means_of_spans(x, spans)  # type: ignore[no-any-return]
 
 
 def take_rows(x: Tensor, index: Tensor) -> Tensor:
-    """See `torch_ops.take_rows`."""
-    return implementation(x).take_rows(x, index)  # type: ignore[no-any-return]
+    """Gather rows. x: [rows, ...]. index: [n], int64. Returns [n, ...], contiguous."""
+    return backend(x).take_rows(x, index)  # type: ignore[no-any-return]
 
 
-def rotate(x: Tensor, cos: Tensor, sin: Tensor, interleaved: bool) -> Tensor:
-    """See `torch_ops.rotate`."""
-    return implementation(x).rotate(x, cos, sin, interleaved)  # type: ignore[no-any-return]
+def rotate(x: Tensor, angles: RotaryAngles, interleaved: bool) -> Tensor:
+    """Rotate query or key heads by their positions (rotary position embedding), in float32.
+
+    x: [tokens, heads, head_dim], model dtype.
+    angles: of `dim / 2` pairs, dim <= head_dim; later dimensions do not change.
+    interleaved: pairs are (0, 1), (2, 3)..., else (0, dim / 2), (1, dim / 2 + 1)...
+    Returns a new tensor like x. Source: Su et al. 2021, arXiv:2104.09864, section 3.4.2.
+    """
+    return backend(x).rotate(x, angles, interleaved)  # type: ignore[no-any-return]
 
 
 def write_slots(key_cache: Tensor, value_cache: Tensor, slots: Tensor, key: Tensor, value: Tensor) -> None:
-    """See `torch_ops.write_slots`."""
-    implementation(key).write_slots(key_cache, value_cache, slots, key, value)
+    """Store new keys and values in a paged cache.
+
+    key_cache, value_cache: [blocks, block_size, kv_heads, head_dim].
+    slots: [tokens], int64: `block * block_size + offset`.
+    key, value: [tokens, kv_heads, head_dim].
+    """
+    backend(key).write_slots(key_cache, value_cache, slots, key, value)
 
 
 def copy_blocks(caches: Sequence[Tensor], copies: Sequence[tuple[int, int, int, int]]) -> None:
-    """See `torch_ops.copy_blocks`."""
-    implementation(caches[0]).copy_blocks(caches, copies)
+    """Copy slots between blocks in each cache, for a copy on write.
+
+    caches: [blocks, block_size, kv_heads, head_dim] each, with equally many blocks.
+    copies: (source block, destination block, first slot, end). More slots of the block may be copied. No destination is
+        a source.
+    """
+    backend(caches[0]).copy_blocks(caches, copies)
 
 
-def packed_attention(
-    query: Tensor, key: Tensor, value: Tensor, plan: AttentionPlan, scale: float, cap: float | None = None
+def ragged_attention(
+    query: Tensor, key: Tensor, value: Tensor, metadata: AttentionMetadata, scale: float, cap: float | None = None
 ) -> Tensor:
-    """See `torch_ops.packed_attention`."""
-    return implementation(query).packed_attention(query, key, value, plan, scale, cap)  # type: ignore[no-any-return]
+    """Attention over keys and values that lie one sequence after the other, as the queries do.
+
+    query: [tokens, heads, head_dim]. key, value: [key tokens, kv_heads, head_dim]. kv_heads divides heads.
+    scale: factor of the scores. cap: scaled scores become `cap * tanh(score / cap)` before masks; None for no cap.
+    Returns [tokens, heads, head_dim].
+    """
+    return backend(query).ragged_attention(query, key, value, metadata, scale, cap)  # type: ignore[no-any-return]
 
 
 def paged_attention(
-    query: Tensor, key_cache: Tensor, value_cache: Tensor, plan: AttentionPlan, scale: float, cap: float | None = None
+    query: Tensor,
+    key_cache: Tensor,
+    value_cache: Tensor,
+    metadata: AttentionMetadata,
+    scale: float,
+    cap: float | None = None,
 ) -> Tensor:
-    """See `torch_ops.paged_attention`."""
-    return implementation(query).paged_attention(query, key_cache, value_cache, plan, scale, cap)  # type: ignore[no-any-return]
+    """Attention over keys and values in the blocks of a cache, those of the current step included.
+
+    query: [tokens, heads, head_dim]. key_cache, value_cache: [blocks, block_size, kv_heads, head_dim]. Every slot of a
+        row's blocks must hold finite numbers, also beyond the row's length.
+    scale, cap: as for `ragged_attention`.
+    Returns [tokens, heads, head_dim].
+    """
+    return backend(query).paged_attention(query, key_cache, value_cache, metadata, scale, cap)  # type: ignore[no-any-return]
 
 
 def block_attention(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, scale: float) -> Tensor:
-    """See `torch_ops.block_attention`."""
-    return torch_ops.block_attention(query, key, value, mask, scale)
+    """Attention of blocks of queries, each over its own keys.
+
+    query: [blocks, size, heads, head_dim]. key, value: [blocks, key_len, kv_heads, head_dim].
+    mask: added to the scores, broadcastable to [blocks, heads, size, key_len], or None. No query has all keys hidden.
+    Returns a tensor like the query.
+    """
+    return torch_operations.block_attention(query, key, value, mask, scale)
 
 
-def survey(logits: Tensor, count: int = 1, with_log_sums: bool = False) -> Survey:
-    """See `torch_choice.survey`."""
-    way = cpu_choice.survey if implementation(logits) is cpu_ops else torch_choice.survey
-    return way(logits, count, with_log_sums)
+def disentangled_attention(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    position_key: Tensor | None,
+    position_query: Tensor | None,
+    metadata: AttentionMetadata,
+    scale: float,
+) -> Tensor:
+    """Self-attention of ragged sequences with scores that depend on distances.
+
+    The score of query i and key j is `query_i · key_j + query_i · position_key[d] + key_j · position_query[d]`, scaled,
+    where d is the row of distance `i - j`.
+
+    query, key, value: [tokens, heads, head_dim].
+    position_key, position_query: [rows, heads, head_dim], of the rows of `metadata.distances`, or None.
+    Returns [tokens, heads, head_dim]. Source: He et al. 2021, arXiv:2006.03654, section 3.1.
+    """
+    return torch_disentangled.disentangled_attention(query, key, value, position_key, position_query, metadata, scale)
 
 
-def survey_given(seen: Survey) -> dict[Hashable, int]:
-    """What a program is run with whose last operation is a survey, by the names of `recorded_ops.survey`."""
-    return {("survey", name): value for name, value in cpu_choice.survey_fields(seen).items()}
+def logits_top_k(logits: Tensor, k: int = 1, with_logsumexp: bool = False) -> LogitsTopK:
+    """The k largest logits of each row. logits: [rows, vocab], float32; 1 <= k <= vocab."""
+    if backend(logits) is torch_operations:
+        return torch_logits.logits_top_k(logits, k, with_logsumexp)
+    result = LogitsTopK.empty(logits.shape[0], k, with_logsumexp)
+    cpu_sampling.logits_top_k(logits, k, result)
+    return result
 
 
 def draw(logits: Tensor, rows: Sequence[Filters], uniforms: NDArray[np.float64]) -> Drawn:
-    """See `torch_sampling.draw`."""
-    way = cpu_choice.draw if implementation(logits) is cpu_ops else torch_sampling.draw
-    return way(logits, rows, uniforms)
+    """Draw a token of each row from its filtered distribution; any token where all logits are -inf.
+
+    logits: [rows, vocab], float32, kept.
+    uniforms: [rows], in [0, 1): share of the distribution before the drawn token.
+    """
+    module = torch_sampling if backend(logits) is torch_operations else cpu_sampling
+    return module.draw(logits, rows, uniforms)

@@ -18,8 +18,7 @@ from models.config import (
     StackConfig,
 )
 from models.families.shared.alibi import bloom_slopes
-from models.families.shared.decoder_heads import with_heads
-from models.families.shared.family import Family
+from models.families.shared.decoder_family import decoder_family
 from models.families.shared.fields import Fields, head_width
 from weights.rules import Rename, Rule, Split
 
@@ -79,14 +78,10 @@ def rules(model: ModelConfig, hf: Mapping[str, Any], architecture: str) -> Seque
     )
 
 
-FAMILY = with_heads(
+FAMILY = decoder_family(
+    "bloom",
     "Bloom",
-    Family(
-        name="bloom",
-        model_types=("bloom",),
-        architectures={"BloomForCausalLM": ("generate",)},
-        config=config,
-        rules=rules,
-    ),
+    config,
+    rules,
     prefix=r"transformer\.",
 )

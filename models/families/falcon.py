@@ -21,8 +21,7 @@ from models.config import (
     StackConfig,
 )
 from models.families.shared.alibi import bloom_slopes
-from models.families.shared.decoder_heads import with_heads
-from models.families.shared.family import Family
+from models.families.shared.decoder_family import decoder_family
 from models.families.shared.fields import Fields, head_width
 from models.families.shared.published_code import PublishedCode
 from models.families.shared.rope import rope_config, scaled_max_positions
@@ -97,14 +96,10 @@ def rules(model: ModelConfig, hf: Mapping[str, Any], architecture: str) -> Seque
     )
 
 
-FAMILY = with_heads(
+FAMILY = decoder_family(
+    "falcon",
     "Falcon",
-    Family(
-        name="falcon",
-        model_types=("falcon",),
-        architectures={"FalconForCausalLM": ("generate",)},
-        config=config,
-        rules=rules,
-    ),
+    config,
+    rules,
     prefix=r"transformer\.",
 )

@@ -9,8 +9,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from models.config import ModelConfig
-from models.families.shared.decoder_heads import with_heads
-from models.families.shared.family import Family
+from models.families.shared.decoder_family import decoder_family
 from models.families.shared.fields import Fields
 from models.families.shared.rope import rope_config, scaled_max_positions
 from models.families.shared.rotary_decoder import (
@@ -52,15 +51,11 @@ def config(hf: Mapping[str, Any], architecture: str) -> ModelConfig:
     )
 
 
-FAMILY = with_heads(
+FAMILY = decoder_family(
+    "gemma",
     "Gemma",
-    Family(
-        name="gemma",
-        model_types=("gemma",),
-        architectures={"GemmaForCausalLM": ("generate",)},
-        config=config,
-        rules=rotary_rules,
-    ),
+    config,
+    rotary_rules,
     answers=False,
     pad_token_id=0,
 )

@@ -9,8 +9,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from models.config import ModelConfig
-from models.families.shared.decoder_heads import with_heads
-from models.families.shared.family import Family
+from models.families.shared.decoder_family import decoder_family
 from models.families.shared.fields import Fields
 from models.families.shared.rope import rope_config, scaled_max_positions
 from models.families.shared.rotary_decoder import (
@@ -72,16 +71,12 @@ def _windows(fields: Fields) -> list[int | None]:
     return typed_windows(layer_types, layers, window)
 
 
-FAMILY = with_heads(
+FAMILY = decoder_family(
+    "gemma2",
     "Gemma2",
-    Family(
-        name="gemma2",
-        model_types=("gemma2",),
-        architectures={"Gemma2ForCausalLM": ("generate",)},
-        config=config,
-        rules=rotary_rules,
-        refused_dtypes={"float16": "Gemma 2's residual stream can exceed float16; use bfloat16 or float32"},
-    ),
+    config,
+    rotary_rules,
+    refused_dtypes={"float16": "Gemma 2's residual stream can exceed float16; use bfloat16 or float32"},
     answers=False,
     pad_token_id=0,
 )

@@ -10,8 +10,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from models.config import ConfigError, ModelConfig, QueryKeyNorm
-from models.families.shared.decoder_heads import with_heads
-from models.families.shared.family import Family
+from models.families.shared.decoder_family import decoder_family
 from models.families.shared.fields import Fields
 from models.families.shared.rename_rules import renamed
 from models.families.shared.rope import rope_config, scaled_max_positions
@@ -114,16 +113,14 @@ def rules(model: ModelConfig, hf: Mapping[str, Any], architecture: str) -> Seque
     )
 
 
-FAMILY = with_heads(
+FAMILY = decoder_family(
+    "gemma3",
     "Gemma3Text",
-    Family(
-        name="gemma3",
-        model_types=("gemma3_text", "gemma3"),
-        architectures={"Gemma3ForCausalLM": ("generate",), _MULTIMODAL: ("generate",)},
-        config=config,
-        rules=rules,
-        refused_dtypes={"float16": "Gemma 3's residual stream can exceed float16; use bfloat16 or float32"},
-    ),
+    config,
+    rules,
+    model_types=("gemma3_text", "gemma3"),
+    generating=("Gemma3ForCausalLM", _MULTIMODAL),
+    refused_dtypes={"float16": "Gemma 3's residual stream can exceed float16; use bfloat16 or float32"},
     answers=False,
     tokens=False,
     pad_token_id=0,

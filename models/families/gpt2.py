@@ -17,8 +17,7 @@ from models.config import (
     NormSlots,
     StackConfig,
 )
-from models.families.shared.decoder_heads import with_heads
-from models.families.shared.family import Family
+from models.families.shared.decoder_family import decoder_family
 from models.families.shared.fields import Fields, head_width
 from models.families.shared.gpt_layers import layer_rules
 from weights.rules import Rename, Rule
@@ -72,14 +71,11 @@ def rules(model: ModelConfig, hf: Mapping[str, Any], architecture: str) -> Seque
     )
 
 
-FAMILY = with_heads(
+FAMILY = decoder_family(
+    "gpt2",
     "GPT2",
-    Family(
-        name="gpt2",
-        model_types=("gpt2",),
-        architectures={"GPT2LMHeadModel": ("generate",)},
-        config=config,
-        rules=rules,
-    ),
+    config,
+    rules,
+    generating=("GPT2LMHeadModel",),
     prefix=r"transformer\.",
 )

@@ -18,8 +18,7 @@ from models.config import (
     NormSlots,
     StackConfig,
 )
-from models.families.shared.decoder_heads import with_heads
-from models.families.shared.family import Family
+from models.families.shared.decoder_family import decoder_family
 from models.families.shared.fields import Fields, head_width
 from weights.rules import Drop, Rename, Rule
 
@@ -98,14 +97,10 @@ def rules(model: ModelConfig, hf: Mapping[str, Any], architecture: str) -> Seque
     )
 
 
-FAMILY = with_heads(
+FAMILY = decoder_family(
+    "gpt_neo",
     "GPTNeo",
-    Family(
-        name="gpt_neo",
-        model_types=("gpt_neo",),
-        architectures={"GPTNeoForCausalLM": ("generate",)},
-        config=config,
-        rules=rules,
-    ),
+    config,
+    rules,
     prefix=r"transformer\.",
 )

@@ -19,8 +19,7 @@ from models.config import (
     NormSlots,
     StackConfig,
 )
-from models.families.shared.decoder_heads import with_heads
-from models.families.shared.family import Family
+from models.families.shared.decoder_family import decoder_family
 from models.families.shared.fields import Fields, head_width
 from models.families.shared.rope import rope_config, scaled_max_positions
 from weights.rules import Drop, Rename, Rule, Split
@@ -92,14 +91,10 @@ def rules(model: ModelConfig, hf: Mapping[str, Any], architecture: str) -> Seque
     )
 
 
-FAMILY = with_heads(
+FAMILY = decoder_family(
+    "gpt_neox",
     "GPTNeoX",
-    Family(
-        name="gpt_neox",
-        model_types=("gpt_neox",),
-        architectures={"GPTNeoXForCausalLM": ("generate",)},
-        config=config,
-        rules=rules,
-    ),
+    config,
+    rules,
     prefix=r"gpt_neox\.",
 )

@@ -21,8 +21,7 @@ from models.config import (
     RopeConfig,
     StackConfig,
 )
-from models.families.shared.decoder_heads import with_heads
-from models.families.shared.family import Family
+from models.families.shared.decoder_family import decoder_family
 from models.families.shared.fields import Fields, head_width
 from weights.rules import Drop, Rename, Rule
 
@@ -84,15 +83,11 @@ def rules(model: ModelConfig, hf: Mapping[str, Any], architecture: str) -> Seque
     )
 
 
-FAMILY = with_heads(
+FAMILY = decoder_family(
+    "gptj",
     "GPTJ",
-    Family(
-        name="gptj",
-        model_types=("gptj",),
-        architectures={"GPTJForCausalLM": ("generate",)},
-        config=config,
-        rules=rules,
-    ),
+    config,
+    rules,
     tokens=False,
     prefix=r"transformer\.",
 )

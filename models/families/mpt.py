@@ -19,8 +19,7 @@ from models.config import (
     StackConfig,
 )
 from models.families.shared.alibi import mpt_slopes
-from models.families.shared.decoder_heads import with_heads
-from models.families.shared.family import Family
+from models.families.shared.decoder_family import decoder_family
 from models.families.shared.fields import Fields, head_width
 from models.families.shared.published_code import PublishedCode
 from weights.rules import Rename, Rule, Split
@@ -101,14 +100,11 @@ def rules(model: ModelConfig, hf: Mapping[str, Any], architecture: str) -> Seque
     )
 
 
-FAMILY = with_heads(
+FAMILY = decoder_family(
+    "mpt",
     "Mpt",
-    Family(
-        name="mpt",
-        model_types=("mpt",),
-        architectures={"MptForCausalLM": ("generate",), "MPTForCausalLM": ("generate",)},
-        config=config,
-        rules=rules,
-    ),
+    config,
+    rules,
+    generating=("MptForCausalLM", "MPTForCausalLM"),
     prefix=r"transformer\.",
 )

@@ -17,8 +17,7 @@ from models.config import (
     NormSlots,
     StackConfig,
 )
-from models.families.shared.decoder_heads import with_heads
-from models.families.shared.family import Family
+from models.families.shared.decoder_family import decoder_family
 from models.families.shared.fields import Fields, activation, head_width
 from models.families.shared.gpt_layers import layer_rules
 from weights.rules import Drop, Rename, Rule
@@ -63,15 +62,12 @@ def rules(model: ModelConfig, hf: Mapping[str, Any], architecture: str) -> Seque
     )
 
 
-FAMILY = with_heads(
+FAMILY = decoder_family(
+    "openai-gpt",
     "OpenAIGPT",
-    Family(
-        name="openai-gpt",
-        model_types=("openai-gpt",),
-        architectures={"OpenAIGPTLMHeadModel": ("generate",)},
-        config=config,
-        rules=rules,
-    ),
+    config,
+    rules,
+    generating=("OpenAIGPTLMHeadModel",),
     answers=False,
     tokens=False,
     prefix=r"transformer\.",

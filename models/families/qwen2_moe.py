@@ -9,8 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from models.config import MixtureOfExpertsConfig, ModelConfig
-from models.families.shared.decoder_heads import with_heads
-from models.families.shared.family import Family
+from models.families.shared.decoder_family import decoder_family
 from models.families.shared.fields import Fields
 from models.families.shared.mixture_of_experts import expert_rules, sparse_layers
 from models.families.shared.rope import rope_config, scaled_max_positions
@@ -85,13 +84,9 @@ def rules(model: ModelConfig, hf: Mapping[str, Any], architecture: str) -> Seque
     )
 
 
-FAMILY = with_heads(
+FAMILY = decoder_family(
+    "qwen2_moe",
     "Qwen2Moe",
-    Family(
-        name="qwen2_moe",
-        model_types=("qwen2_moe",),
-        architectures={"Qwen2MoeForCausalLM": ("generate",)},
-        config=config,
-        rules=rules,
-    ),
+    config,
+    rules,
 )

@@ -6,8 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from models.config import ModelConfig, QueryKeyNorm
-from models.families.shared.decoder_heads import with_heads
-from models.families.shared.family import Family
+from models.families.shared.decoder_family import decoder_family
 from models.families.shared.fields import Fields
 from models.families.shared.rope import rope_config, scaled_max_positions
 from models.families.shared.rotary_decoder import (
@@ -45,13 +44,9 @@ def config(hf: Mapping[str, Any], architecture: str) -> ModelConfig:
     return rotary_decoder(fields, layers, norm, max_positions)
 
 
-FAMILY = with_heads(
+FAMILY = decoder_family(
+    "qwen3",
     "Qwen3",
-    Family(
-        name="qwen3",
-        model_types=("qwen3",),
-        architectures={"Qwen3ForCausalLM": ("generate",)},
-        config=config,
-        rules=rotary_rules,
-    ),
+    config,
+    rotary_rules,
 )

@@ -9,8 +9,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from models.config import ConfigError, ModelConfig
-from models.families.shared.decoder_heads import with_heads
-from models.families.shared.family import Family
+from models.families.shared.decoder_family import decoder_family
 from models.families.shared.fields import Fields
 from models.families.shared.rope import rope_config, scaled_max_positions
 from models.families.shared.rotary_decoder import (
@@ -66,14 +65,10 @@ def _windows(fields: Fields, rotates: list[bool]) -> list[int | None]:
     return typed_windows(fields.raw("layer_types"), len(rotates), window)
 
 
-FAMILY = with_heads(
+FAMILY = decoder_family(
+    "smollm3",
     "SmolLM3",
-    Family(
-        name="smollm3",
-        model_types=("smollm3",),
-        architectures={"SmolLM3ForCausalLM": ("generate",)},
-        config=config,
-        rules=rotary_rules,
-    ),
+    config,
+    rotary_rules,
     pad_token_id=128004,
 )

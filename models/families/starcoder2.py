@@ -6,8 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from models.config import FeedForwardConfig, ModelConfig, NormConfig
-from models.families.shared.decoder_heads import with_heads
-from models.families.shared.family import Family
+from models.families.shared.decoder_family import decoder_family
 from models.families.shared.fields import Fields
 from models.families.shared.rope import rope_config, scaled_max_positions
 from models.families.shared.rotary_decoder import head_dim_of, rotary_decoder, rotary_layer, rotary_rules
@@ -45,14 +44,10 @@ def rules(model: ModelConfig, hf: Mapping[str, Any], architecture: str) -> Seque
     )
 
 
-FAMILY = with_heads(
+FAMILY = decoder_family(
+    "starcoder2",
     "Starcoder2",
-    Family(
-        name="starcoder2",
-        model_types=("starcoder2",),
-        architectures={"Starcoder2ForCausalLM": ("generate",)},
-        config=config,
-        rules=rules,
-    ),
+    config,
+    rules,
     answers=False,
 )

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from models.backends import interface as ops
 from models.config import AttentionConfig, QueryKeyNorm, RopeConfig
-from models.layers.linear import Linear, Packer, concatenate
+from models.layers.linear import Linear, concatenate
 from models.layers.norms import LayerNorm, PerHeadNorm, RMSNorm, make_norm
 from models.layers.positions import Rotation
 
@@ -37,7 +37,7 @@ class Attention(nn.Module):
         self.key = Linear(hidden_size, kv_width, config.key_bias)
         self.value = Linear(hidden_size, kv_width, config.value_bias)
         self.output = Linear(width, hidden_size, config.output_bias)
-        self.merged: ops.Product | None = None
+        self.merged: ops.LinearWeight | None = None
         self.query_norm: Norm | None = None
         self.key_norm: Norm | None = None
         if config.query_key_norm is not None:
@@ -51,7 +51,7 @@ class Attention(nn.Module):
         if self.merged is None:
             return self.queries(hidden, rotations), *self.keys_values(hidden, rotations)
         heads, kv_heads, dim = self.config.num_heads, self.config.num_kv_heads, self.config.head_dim
-        product = self._clip(self.merged(hidden))
+        product = self._clip(self.merged.multiply(hidden))
         if self.config.query_key_norm is None:
             # Queries and keys rotate by the same angles, so one call rotates both.
             rotated = self._rotate(self._split_heads(product[:, : (heads + kv_heads) * dim]), rotations)
@@ -62,11 +62,11 @@ class Attention(nn.Module):
             key = self._rotate(self._normalize(key, self.key_norm), rotations)
         return query, key, self._split_heads(product[:, (heads + kv_heads) * dim :])
 
-    def pack(self, packer: Packer, projection_packer: Packer, one_input: bool) -> None:
+    def pack(self, packer: ops.LinearPacker, projection_packer: ops.LinearPacker, one_input: bool) -> None:
         """Replace the weights by packed ones.
 
         packer: packs the output projection.
-        projection_packer: packs the query, key and value projections. The dtype that it writes becomes the dtype of
+        projection_packer: packs the query, key and value projections. Its `out_dtype` becomes the dtype of
             queries, keys and values.
         one_input: whether the three projections have the same input. They are then packed as one product.
         """
@@ -78,7 +78,7 @@ class Attention(nn.Module):
             linears = [self.query, self.key, self.value]
             ends = [*accumulate(linear.weight.shape[0] for linear in linears)]
             self.merged = projection_packer(*concatenate(linears))
-            slices = [self.merged.part(*span) for span in zip([0, *ends], ends, strict=False)]
+            slices = [self.merged.slice(*span) for span in zip([0, *ends], ends, strict=False)]
             self.separable = None not in slices
             for linear, packed in zip(linears, slices, strict=True):
                 if packed is not None:
@@ -87,7 +87,7 @@ class Attention(nn.Module):
                 del self.query, self.key, self.value
         for norm in (self.query_norm, self.key_norm):
             if norm is not None:
-                norm.to(projection_packer.writes)
+                norm.to(projection_packer.out_dtype)
 
     def queries(self, hidden: Tensor, rotations: Mapping[RopeConfig, Rotation]) -> Tensor:
         """Project queries, then normalise and rotate them as configured.
@@ -131,8 +131,7 @@ class Attention(nn.Module):
     def _rotate(self, x: Tensor, rotations: Mapping[RopeConfig, Rotation]) -> Tensor:
         if self.config.rope is None:
             return x
-        rotation = rotations[self.config.rope]
-        return ops.rotate(x, rotation.cos, rotation.sin, self.config.rope.pairing == "interleaved")
+        return ops.rotate(x, rotations[self.config.rope], self.config.rope.pairing == "interleaved")
 
 
 def _make_head_norm(config: QueryKeyNorm, heads: int, head_dim: int) -> Norm | None:

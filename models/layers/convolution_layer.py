@@ -6,13 +6,13 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from models.backends.cpu.recording import NotRecordable, Rows
+from models.backends.cpu.trace import NotTraceable, SymbolicTensor
 from models.config import ConvolutionLayerConfig
 from models.layers.activations import ACTIVATIONS
 from models.layers.layer import Layer
 from models.layers.linear import ConvolutionWeights
 from models.layers.norms import make_norm
-from models.step_inputs import PackedStep, Step
+from models.step_inputs import RaggedStepInputs, StepInputs
 
 
 class ConvolutionLayer(Layer):
@@ -29,11 +29,11 @@ class ConvolutionLayer(Layer):
         self.convolution = ConvolutionWeights(hidden_size, hidden_size // config.groups, config.kernel_size)
         self.convolution_norm = make_norm(config.norm, hidden_size)
 
-    def forward(self, x: Tensor, step: Step) -> Tensor:
-        if isinstance(x, Rows):
-            raise NotRecordable("a convolution over tokens")
-        assert isinstance(step, PackedStep) and self.convolution_norm is not None
-        convolved = step.wanted(self.index, self.activation(self._convolve(x, step.lengths)))
+    def forward(self, x: Tensor, step: StepInputs) -> Tensor:
+        if isinstance(x, SymbolicTensor):
+            raise NotTraceable("a convolution over tokens")
+        assert isinstance(step, RaggedStepInputs) and self.convolution_norm is not None
+        convolved = step.select_rows(self.index, self.activation(self._convolve(x, step.lengths)))
         y: Tensor = self.convolution_norm(super().forward(x, step) + convolved)
         return y
 

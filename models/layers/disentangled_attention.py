@@ -10,7 +10,7 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor, nn
 
-from models.attention_metadata import AttentionPlan, Distances
+from models.attention_metadata import AttentionMetadata, Distances
 from models.backends import interface as ops
 from models.batch import EncoderBatch
 from models.config import DisentangledConfig, DistanceConfig, RopeConfig
@@ -57,7 +57,7 @@ class DistanceTable(nn.Module):
         return Distances(vectors if self.norm is None else self.norm(vectors), (rows - first).to(self.weight.device))
 
 
-class DisentangledAttention(FullSequenceAttention[AttentionPlan]):
+class DisentangledAttention(FullSequenceAttention[AttentionMetadata]):
     """Attention that adds `query · distance key` and `key · distance query` to the scores, with one common scale."""
 
     unadaptable = ("query", "key", "position_query", "position_key")
@@ -72,12 +72,11 @@ class DisentangledAttention(FullSequenceAttention[AttentionPlan]):
             self.position_key = Linear(hidden_size, width, config.position_key_bias) if to_position else None
             self.position_query = Linear(hidden_size, width, bias=True) if to_content else None
 
-    def make_plan(self, batch: EncoderBatch, encodings: PositionEncodings, dtype: torch.dtype) -> AttentionPlan:
+    def make_plan(self, batch: EncoderBatch, encodings: PositionEncodings, dtype: torch.dtype) -> AttentionMetadata:
         """Every token attends to every token of its sequence."""
-        device = batch.token_ids.device
-        return AttentionPlan(batch.lengths, batch.lengths, dtype, device, distances=encodings.distances)
+        return AttentionMetadata(batch.lengths, batch.lengths, distances=encodings.distances)
 
-    def forward(self, hidden: Tensor, rotations: Mapping[RopeConfig, Rotation], plan: AttentionPlan) -> Tensor:
+    def forward(self, hidden: Tensor, rotations: Mapping[RopeConfig, Rotation], plan: AttentionMetadata) -> Tensor:
         assert plan.distances is not None, "disentangled attention needs the distances of its stack"
         vectors = plan.distances.vectors
         keys, queries = (

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from torch import Tensor, nn
-from torch.nn import functional as F
 
 from models.backends import interface as ops
 from models.batch import EncoderBatch
@@ -24,12 +23,12 @@ class EmbeddingTable(nn.Module):
     def __init__(self, rows: int, hidden_size: int) -> None:
         super().__init__()
         self.weight = parameter(rows, hidden_size)
-        self.packed: ops.PackedWeight | None = None
+        self.packed: ops.LinearWeight | None = None
 
     def forward(self, index: Tensor) -> Tensor:
-        return F.embedding(index, self.weight) if self.packed is None else self.packed.rows(index)
+        return (self.packed or ops.DenseWeight(self.weight, None)).rows(index)
 
-    def share(self, packed: ops.PackedWeight) -> None:
+    def share(self, packed: ops.LinearWeight) -> None:
         """Read the rows from the packed weight of the tied output head from here on, and free `weight`."""
         self.packed = packed
         self.weight = nn.Parameter(self.weight[:0].clone(), requires_grad=False)

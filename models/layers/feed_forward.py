@@ -26,6 +26,6 @@ class FeedForward(nn.Module):
         if self.gate is None:
             inner: Tensor = self.up(x, self.activation)
         else:
-            inner = self.up(x, times=self.gate(x, self.activation))
+            inner = self.up(x, multiplier=self.gate(x, self.activation))
         output: Tensor = self.down(inner)
         return output

@@ -20,7 +20,7 @@ from models.config import (
 )
 from models.layers.activations import ACTIVATIONS
 from models.layers.feed_forward import FeedForward
-from models.layers.linear import Linear, Packer, parameter
+from models.layers.linear import Linear, parameter
 from models.layers.norms import SublayerNorms, make_norm
 from models.layers.pooling import pool
 
@@ -40,7 +40,7 @@ class LanguageModel(nn.Module):
         self.scale, self.cap = config.scale, config.cap
         self.weight = None if config.tied else parameter(vocab_size, hidden_size)
         self.bias = parameter(vocab_size) if config.bias else None
-        self.packed: ops.PackedWeight | None = None
+        self.packed: ops.LinearWeight | None = None
 
     def forward(self, hidden: Tensor, tokens: Tensor, out: Tensor | None = None) -> Tensor:
         """Compute logits.
@@ -53,12 +53,12 @@ class LanguageModel(nn.Module):
         if self.scale != 1.0:
             hidden = hidden * self.scale
         if self.packed is not None:
-            logits = self.packed(hidden, out=out)
+            logits = self.packed.multiply(hidden, out=out)
         else:
             logits = _to_float32(ops.linear(hidden, tokens if self.weight is None else self.weight, self.bias), out)
         return logits if self.cap is None else logits.div_(self.cap).tanh_().mul_(self.cap)
 
-    def pack(self, packer: Packer, tokens: Tensor | None) -> ops.PackedWeight:
+    def pack(self, packer: ops.LinearPacker, tokens: Tensor | None) -> ops.LinearWeight:
         """Replace the weight by a packed one that writes float32, and return it.
 
         tokens: [vocab, hidden], the token table of a tied head, else None.

@@ -23,7 +23,7 @@ from models.layers.sparse_attention import (
     LongformerAttention,
     TransientGlobalAttention,
 )
-from models.step_inputs import Step
+from models.step_inputs import StepInputs
 
 
 class Layer(nn.Module):
@@ -52,12 +52,12 @@ class Layer(nn.Module):
         layer.index = index
         return layer
 
-    def forward(self, x: Tensor, step: Step) -> Tensor:
+    def forward(self, x: Tensor, step: StepInputs) -> Tensor:
         if self.parallel:
             return self._forward_parallel(x, step)
         norms = self.attention_norms
         x = norms.add_residual(
-            step.wanted(self.index, x), step.self_attention(self.index, self.attention, norms.norm_input(x))
+            step.select_rows(self.index, x), step.self_attention(self.index, self.attention, norms.norm_input(x))
         )
         if self.cross_attention is not None:
             norms = self.cross_attention_norms
@@ -65,12 +65,12 @@ class Layer(nn.Module):
         norms = self.feed_forward_norms
         return norms.add_residual(x, self.feed_forward(norms.norm_input(x)))
 
-    def _forward_parallel(self, x: Tensor, step: Step) -> Tensor:
+    def _forward_parallel(self, x: Tensor, step: StepInputs) -> Tensor:
         """Attention and feed-forward both read the input of the layer. Without a norm of its own, the feed-forward
         reads the normalised input of attention."""
-        attention_input, x = self.attention_norms.norm_input(x), step.wanted(self.index, x)
+        attention_input, x = self.attention_norms.norm_input(x), step.select_rows(self.index, x)
         if self.feed_forward_norms.input is None:
-            feed_forward_input = step.wanted(self.index, attention_input)
+            feed_forward_input = step.select_rows(self.index, attention_input)
         else:
             feed_forward_input = self.feed_forward_norms.norm_input(x)
         x = self.attention_norms.add_residual(x, step.self_attention(self.index, self.attention, attention_input))

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Protocol
-
 import torch
 from torch import Tensor, nn
 
 from models.backends import interface as ops
 from models.config import Activation
-from models.layers.activations import ACTIVATIONS
 
 
 def parameter(*shape: int) -> nn.Parameter:
@@ -17,42 +14,34 @@ def parameter(*shape: int) -> nn.Parameter:
     return nn.Parameter(torch.empty(shape), requires_grad=False)
 
 
-class Packer(Protocol):
-    """Puts a weight [out, in] and its bias [out] into the layout that products are fastest in. writes: their dtype."""
-
-    @property
-    def writes(self) -> torch.dtype: ...
-
-    def __call__(self, weight: Tensor, bias: Tensor | None) -> ops.PackedWeight: ...
-
-
 class Linear(nn.Module):
-    """`x W^T + b`. weight: [out, in], bias: [out], model dtype.
+    """`x W^T + b`.
 
-    forward: [..., in] -> [..., out]; the activation of the product, or the product times another tensor, if either is
-    asked for. `pack` lets the weight go: afterwards there is only the packed one.
+    weight: [out, in], bias: [out] or None, model dtype; deleted once the weight is packed.
+    packed: the weight in a kernel's layout, or with adapters; None while it is dense.
     """
 
     def __init__(self, in_features: int, out_features: int, bias: bool) -> None:
         super().__init__()
         self.weight = parameter(out_features, in_features)
         self.bias = parameter(out_features) if bias else None
-        self.packed: ops.Product | None = None
+        self.packed: ops.LinearWeight | None = None
 
-    def forward(self, x: Tensor, activation: Activation | None = None, times: Tensor | None = None) -> Tensor:
-        if self.packed is not None:
-            return self.packed(x, activation, times)
-        y = ops.linear(x, self.weight, self.bias)
-        if activation is not None:
-            y = ACTIVATIONS[activation](y)
-        return y if times is None else y * times
+    def forward(self, x: Tensor, activation: Activation | None = None, multiplier: Tensor | None = None) -> Tensor:
+        """[rows, in] -> [rows, out]: `activation(x W^T + b) * multiplier`. See `ops.LinearWeight.multiply`."""
+        return self.linear_weight.multiply(x, activation, multiplier)
 
-    def pack(self, packer: Packer) -> None:
+    @property
+    def linear_weight(self) -> ops.LinearWeight:
+        """The weight in its current layout."""
+        return self.packed or ops.DenseWeight(self.weight, self.bias)
+
+    def pack(self, packer: ops.LinearPacker) -> None:
         """Replace the weight by a packed one, unless a layer that shares this module has already done so."""
         if self.packed is None:
             self.use_packed(packer(self.weight, self.bias))
 
-    def use_packed(self, packed: ops.Product) -> None:
+    def use_packed(self, packed: ops.LinearWeight) -> None:
         """Replace the weight and the bias by a packed weight, and free them."""
         self.packed = packed
         del self.weight, self.bias

@@ -132,6 +132,7 @@ class Rotary:
         self.config = config
         self._frequencies = inverse_frequencies(config)
         self._tables = torch.empty(0), torch.empty(0)
+        self._depends_on_length = config.depends_on_length
         self._magnitude = 1.0
         if isinstance(config.scaling, YarnScaling | LongScaling):
             self._magnitude = config.scaling.magnitude
@@ -146,7 +147,7 @@ class Rotary:
         if self._frequencies.device != positions.device:
             self._frequencies = self._frequencies.to(positions.device)
             self._tables = torch.empty(0), torch.empty(0)
-        if self.config.depends_on_length:
+        if self._depends_on_length:
             assert rope_lengths is not None, "this rotation depends on the sequence length"
             return Rotation(self.config, *self._cos_sin(positions, self._frequencies_of(rope_lengths[:, None, None])))
         if self._tables[0].shape[0] < length:

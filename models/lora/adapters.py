@@ -138,7 +138,7 @@ class AdapterSet:
                 continue
             linear = owner.get_submodule(leaf)
             assert isinstance(linear, Linear)
-            linear.packed = adapted = self._adapt(linear.packed or _Plain(linear.weight, linear.bias))
+            linear.packed = adapted = self._adapt(linear.linear_weight)
             added_bytes += adapted.add(name, update, dtype)
         for path, parts in merged.items():
             attention = model.get_submodule(path)
@@ -147,7 +147,7 @@ class AdapterSet:
             added_bytes += adapted.add(name, _merge(attention, parts), dtype)
         return added_bytes
 
-    def _adapt(self, base: ops.Product) -> AdaptedWeight:
+    def _adapt(self, base: ops.LinearWeight) -> AdaptedWeight:
         return base if isinstance(base, AdaptedWeight) else AdaptedWeight(base, self)
 
 
@@ -158,43 +158,62 @@ class AdaptedWeight:
     an adapter's product is computed over the rows of this adapter only.
     """
 
-    def __init__(self, base: ops.Product, adapters: AdapterSet) -> None:
+    def __init__(self, base: ops.LinearWeight, adapters: AdapterSet) -> None:
         self._base, self._adapters = base, adapters
-        self._updates: dict[str, tuple[torch.dtype, ops.Product, ops.Product]] = {}
+        self._updates: dict[str, tuple[torch.dtype, ops.LinearWeight, ops.LinearWeight]] = {}
         self._names: frozenset[str] = frozenset()
 
     def add(self, name: str, update: LowRankUpdate, dtype: torch.dtype) -> int:
         """Add the update of an adapter, computed in `dtype`. Returns its memory in bytes."""
-        packer = ops.packer(dtype, update.down.device) or _Plain
+        packer = ops.packer(dtype, update.down.device) or ops.DenseWeight
         down, up = (packer(factor.to(dtype).contiguous(), None) for factor in (update.down, update.up))
         self._updates[name] = (dtype, down, up)
         self._names = frozenset(self._updates)
         return down.nbytes + up.nbytes
 
-    def __call__(self, x: Tensor, activation: Activation | None = None, times: Tensor | None = None) -> Tensor:
-        """See `ops.Product`."""
+    @property
+    def nbytes(self) -> int:
+        return self._base.nbytes
+
+    def rows(self, index: Tensor) -> Tensor:
+        return self._base.rows(index)
+
+    def slice(self, first: int, end: int) -> ops.LinearWeight | None:
+        """Adapters are added after the weights are cut."""
+        return None
+
+    def multiply(
+        self,
+        x: Tensor,
+        activation: Activation | None = None,
+        multiplier: Tensor | None = None,
+        out: Tensor | None = None,
+    ) -> Tensor:
+        """See `ops.LinearWeight`."""
         rows = self._adapters.rows
         selection = None if rows is None else rows.select(self._names)
         if rows is None or selection is None:
-            return self._base(x, activation, times)
+            return self._base.multiply(x, activation, multiplier, out)
         assert isinstance(selection.rows, slice) or len(x) == rows.count, "x has other rows than the forward pass"
+        assert out is None, "output heads have no adapters"
         selected = x[selection.rows]
-        if activation is None and times is None:
-            y = self._base(x)
+        if activation is None and multiplier is None:
+            y = self._base.multiply(x)
             adapted = self._add_updates(y[selection.rows], selected, selection)
         else:
             # The update comes before the activation, so these rows cannot use the activation inside the base product.
-            adapted = self._add_updates(self._base(selected), selected, selection)
+            adapted = self._add_updates(self._base.multiply(selected), selected, selection)
             if activation is not None:
                 adapted = activate(adapted, activation)
-            if times is not None:
-                adapted = adapted * times[selection.rows]
+            if multiplier is not None:
+                adapted = adapted * multiplier[selection.rows]
             y = adapted
             if isinstance(selection.rows, Tensor):
                 y = adapted.new_empty(len(x), adapted.shape[1])
             if selection.rest is not None:
                 rest = selection.rest
-                y[rest] = self._base(x[rest], activation, None if times is None else times[rest])
+                factor = None if multiplier is None else multiplier[rest]
+                y[rest] = self._base.multiply(x[rest], activation, factor)
         if isinstance(selection.rows, Tensor):
             y[selection.rows] = adapted
         return y
@@ -208,25 +227,8 @@ class AdaptedWeight:
         """
         for name, part in selection.parts:
             dtype, down, up = self._updates[name]
-            y[part] += up(down(x[part].to(dtype)))
+            y[part] += up.multiply(down.multiply(x[part].to(dtype)))
         return y
-
-
-class _Plain:
-    """A weight as it lies, as a product. weight: [out, in], bias: [out] or None."""
-
-    def __init__(self, weight: Tensor, bias: Tensor | None) -> None:
-        self._weight, self._bias = weight, bias
-
-    @property
-    def nbytes(self) -> int:
-        return self._weight.nbytes + (0 if self._bias is None else self._bias.nbytes)
-
-    def __call__(self, x: Tensor, activation: Activation | None = None, times: Tensor | None = None) -> Tensor:
-        y = ops.linear(x, self._weight, self._bias)
-        if activation is not None:
-            y = activate(y, activation)
-        return y if times is None else y * times
 
 
 def _merge(attention: Attention, parts: Mapping[str, LowRankUpdate]) -> LowRankUpdate:

@@ -84,7 +84,7 @@ class Lifecycle:
         if state.answering:
             log.info("waiting up to %g s for %d running requests", state.settings.grace_seconds, state.answering)
         if not await self._wait_idle(state.settings.grace_seconds):
-            state.client.fail_all("not_ready", "the server is shutting down")
+            state.runtime.client.fail_all("not_ready", "the server is shutting down")
             await self._wait_idle(FLUSH_SECONDS)
 
     async def _load(self) -> None:

@@ -98,7 +98,7 @@ class RequestMiddleware:
         """Count the request and log it. Status 499 stands for a client that left before any status was sent."""
         path = scope["path"]
         route = getattr(scope.get("route"), "path", path if path in OPERATIONS_PATHS else "unmatched")
-        metrics = self.state.metrics
+        metrics = self.state.runtime.metrics
         metrics.requests.labels(route, str(status or 499)).inc()
         metrics.request_seconds.labels(route).observe(seconds)
         if self.state.settings.access_log:
@@ -109,7 +109,7 @@ class RequestMiddleware:
 def error_response(error: RequestError, request_id: str, state: State, path: str = "") -> Response:
     """Render an error in the shape of the path's dialect, and count it by its code. path: of the request."""
     if error.status != 499:  # a client that left is counted as cancelled
-        state.metrics.rejected.labels(error.code).inc()
+        state.runtime.metrics.rejected.labels(error.code).inc()
     headers = {}
     if error.status in (429, 503):
         headers["retry-after"] = str(error.retry_after or 1)

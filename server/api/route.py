@@ -102,7 +102,7 @@ class Route(ABC, Generic[BodyT, SpecT, ResultT]):
     def call(self, request: Request, state: State, body: BodyT) -> Call:
         """The engine work of a request, with its deadline."""
         deadline = state.deadline(request, getattr(body, "timeout_ms", None))
-        return Call(state.client, deadline, arrival(request), cache_salt(request))
+        return Call(state.runtime.client, deadline, arrival(request), cache_salt(request))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -203,7 +203,7 @@ class _Stream(Generic[DeltaT, ResultT]):
 
     async def events(self, writer: EventWriter) -> AsyncGenerator[bytes, None]:
         """Write deltas in the call that receives them from the worker, and yield all bytes that have to wait."""
-        metrics, renderer = self.state.metrics, self.renderer
+        metrics, renderer = self.state.runtime.metrics, self.renderer
 
         def sink(deltas: list[DeltaT]) -> bool:
             frames = renderer.deltas(deltas)

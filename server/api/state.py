@@ -11,8 +11,6 @@ from dataclasses import dataclass, field
 from starlette.requests import Request
 
 from server.errors import InvalidRequest
-from server.ipc.client import EngineClient
-from server.metrics import Metrics
 from server.operations.runtime import Runtime
 from server.settings import Settings
 
@@ -23,7 +21,7 @@ DEFAULT_TIMEOUT_MS = 60_000
 class State:
     """Everything that lives as long as the server.
 
-    runtime: models and threads that operations use.
+    runtime: models, engine client, metrics and threads, which operations share.
     fresh: whether the worker is ready and has sent a heartbeat recently.
     failed: whether the supervisor has given up on the worker.
     started: all models have been loaded once. draining: new requests are refused.
@@ -32,8 +30,6 @@ class State:
     """
 
     settings: Settings
-    client: EngineClient
-    metrics: Metrics
     runtime: Runtime
     fresh: Callable[[], bool]
     failed: Callable[[], bool]

@@ -90,7 +90,7 @@ async def info(request: Request) -> Response:
         {
             "name": "triptych",
             "version": version(),
-            "device": state.client.device,
+            "device": state.runtime.client.device,
             "models": [_describe(model) for model in state.runtime.loaded()],
             "limits": {
                 "max_body_bytes": settings.max_body_bytes,
@@ -132,4 +132,4 @@ def _describe(model: ServedModel) -> dict[str, object]:
 @router.get("/metrics", **describe_status("metrics"))
 async def metrics(request: Request) -> Response:
     """Prometheus text."""
-    return Response(of(request).metrics.render(), media_type=CONTENT_TYPE)
+    return Response(of(request).runtime.metrics.render(), media_type=CONTENT_TYPE)

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import torch
 
-from models.backends import interface as ops
+from models.logits import LogitsRequest
 from server.engine.block_manager import BlockManager
 from server.engine.drafts import max_draft_tokens
 from server.engine.runner import Runner
@@ -93,8 +93,9 @@ class ModelDrafter:
         Returns the rows that need another draft token.
         """
         ready = [row for row in rows if row.needs_logits]
-        scored = self.runner.logits.scoring(len(ready), count=1, with_log_sums=False)
-        hidden, _ = self.runner.run(Schedule(rows), scored)
+        model = self.runner.model
+        request = LogitsRequest() if 0 < len(ready) <= model.max_logits_rows else None
+        output, _ = self.runner.run(Schedule(rows), request)
         for row in rows:
             row.sequence.num_computed_tokens += row.num_tokens
         if not ready:
@@ -103,11 +104,12 @@ class ModelDrafter:
             SamplingPosition(row.group, row.sequence.tokens, len(row.sequence.tokens) - row.group.num_prompt_tokens)
             for row in ready
         ]
-        logits = self.runner.logits(hidden) if scored is None else scored.logits
-        seen = ops.survey(logits) if scored is None else scored.seen
-        tokens, has_token = choose(logits, places, seen)
+        logits, top_k = output.logits, output.top_k
+        if logits is None or top_k is None:
+            logits, top_k = model.logits_top_k(output.hidden, LogitsRequest())
+        tokens, has_token = choose(logits, places, top_k)
         unfinished = []
-        for row, token, *is_valid in zip(ready, tokens, has_token, seen.finite.tolist(), strict=True):
+        for row, token, *is_valid in zip(ready, tokens, has_token, top_k.is_finite.tolist(), strict=True):
             draft = row.group.sequences[0].draft
             if not all(is_valid):
                 self._drop(row.group)

@@ -20,7 +20,7 @@ from server.engine.model_limits import ModelLimits
 from server.engine.prompt_scores import score_prompts
 from server.engine.runner import Runner
 from server.engine.scheduler import Schedule, Scheduler
-from server.engine.selection import Selection, scoring, select
+from server.engine.selection import Selection, select, step_logits_request
 from server.engine.sequence import SequenceGroup, SequenceStatus
 from server.engine.stop_texts import StopTexts
 from server.ipc.messages import (
@@ -198,9 +198,10 @@ class GenerationEngine:
         self.runner.clear(*self.scheduler.blocks.take_blocks_to_clear())
         ready = list(dict.fromkeys(row.group for row in schedule.rows if row.needs_logits))
         pending_masks = self._start_masks(ready)
-        scored = None if schedule.scores_prompts else scoring(self.runner.logits, ready)
-        needed, hidden = self.runner.run(schedule, scored)
-        scored_groups, failed = score_prompts(schedule.rows, hidden, self.runner.logits)
+        model = self.runner.model
+        request = None if schedule.scores_prompts else step_logits_request(ready, model.max_logits_rows)
+        output, hidden = self.runner.run(schedule, request)
+        scored_groups, failed = score_prompts(schedule.rows, hidden, model)
         self.scheduler.computed(schedule)
         events.prompts += [PromptScored(group.request_id, group.prompt_logprobs) for group in scored_groups]
         for group in failed:
@@ -211,7 +212,7 @@ class GenerationEngine:
             self._fail_without_grammar_token(ready, events)
         if not ready:
             return mask_wait_seconds
-        selections = select(needed, self.runner.logits, ready, scored)
+        selections = select(output, model, ready)
         now = time.monotonic()
         for selection in selections:
             if selection.group.status is SequenceStatus.FINISHED:

@@ -6,21 +6,21 @@ from collections.abc import Sequence
 
 from torch import Tensor
 
-from models.backends import interface as ops
-from server.engine.logits import Logits
+from models.logits import LogitsRequest
+from server.engine.runner import TransformerProtocol
 from server.engine.scheduler import ScheduledRow
 from server.engine.selection import describe
 from server.engine.sequence import SequenceGroup
 
 
 def score_prompts(
-    rows: Sequence[ScheduledRow], hidden: Tensor | None, logits: Logits
+    rows: Sequence[ScheduledRow], hidden: Tensor | None, model: TransformerProtocol
 ) -> tuple[list[SequenceGroup], list[SequenceGroup]]:
     """Extend `SequenceGroup.prompt_logprobs` by the tokens of this step.
 
     rows: rows of the step, before their tokens count as computed.
     hidden: [tokens, hidden], model dtype: all tokens of the rows, in order; None if no group reports its prompt.
-    logits: the output head.
+    model: computes the logits.
     The hidden state of position i predicts token i + 1, so the first token has no log-probability.
     A preempted group keeps the log-probabilities of earlier steps.
     Returns the groups whose prompts are complete, and the groups with non-finite logits.
@@ -37,15 +37,15 @@ def score_prompts(
             continue
         done = row.sequence.num_computed_tokens
         last = min(done + row.num_tokens, group.num_prompt_tokens - 1)
-        for begin in range(max(done, len(group.prompt_logprobs)), last, logits.rows):
-            end = min(begin + logits.rows, last)
-            raw = logits(hidden[first + begin - done : first + end - done])
+        for begin in range(max(done, len(group.prompt_logprobs)), last, model.max_logits_rows):
+            end = min(begin + model.max_logits_rows, last)
             tokens, top = row.sequence.tokens[begin + 1 : end + 1], group.params.top_logprobs
-            seen = ops.survey(raw, min(max(top, 1), raw.shape[1]), with_log_sums=True)
-            if not bool(seen.finite.all()):
+            request = LogitsRequest(max(top, 1), with_logsumexp=True)
+            logits, top_k = model.logits_top_k(hidden[first + begin - done : first + end - done], request)
+            if not bool(top_k.is_finite.all()):
                 failed.append(group)
                 break
-            group.prompt_logprobs += describe(raw, seen, tokens, [top] * len(tokens))
+            group.prompt_logprobs += describe(logits, top_k, tokens, [top] * len(tokens))
         if group not in failed and len(group.prompt_logprobs) == group.num_prompt_tokens - 1:
             group.prompt_reported = True
             complete.append(group)

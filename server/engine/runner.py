@@ -14,8 +14,7 @@ from torch import Tensor
 
 from models.batch import AudioBatch, DecoderBatch, EncoderBatch
 from models.kv_cache import KVCache
-from models.scoring import Scoring
-from server.engine.logits import Logits
+from models.logits import DecoderOutput, LogitsRequest, LogitsTopK
 from server.engine.scheduler import Schedule, ScheduledRow
 from server.engine.sequence import SequenceGroup
 
@@ -40,16 +39,18 @@ class TransformerProtocol(Protocol):
         batch: DecoderBatch,
         cache: KVCache,
         cross_cache: KVCache | None = None,
-        scoring: Scoring | None = None,
-    ) -> Tensor: ...
+        logits: LogitsRequest | None = None,
+    ) -> DecoderOutput: ...
 
     @property
-    def num_logits(self) -> int: ...
+    def max_logits_rows(self) -> int: ...
+
+    def logits_top_k(self, hidden: Tensor, request: LogitsRequest) -> tuple[Tensor, LogitsTopK]: ...
 
     @property
     def keys_depend_on_length(self) -> bool: ...
 
-    def logits(self, hidden: Tensor, adapters: Sequence[str] = (), out: Tensor | None = None) -> Tensor: ...
+    def logits(self, hidden: Tensor, adapters: Sequence[str] = ()) -> Tensor: ...
 
     def align(self, source: EncoderBatch, target: EncoderBatch) -> Tensor: ...
 
@@ -79,16 +80,15 @@ class Runner:
         self.self_cache = self_cache
         self.cross_cache = cross_cache
         self._needs_rope_lengths = model.keys_depend_on_length
-        self.logits = Logits(model, model.num_logits, device)
 
-    def run(self, schedule: Schedule, scoring: Scoring | None = None) -> tuple[Tensor, Tensor | None]:
+    def run(self, schedule: Schedule, logits: LogitsRequest | None = None) -> tuple[DecoderOutput, Tensor | None]:
         """Compute a step.
 
         schedule: sources to encode, blocks to copy, rows to compute.
-        scoring: computes logits after the last layer; None if a prompt is scored.
-        Returns two tensors of the model dtype:
-        - [n, hidden]: for each row that needs logits, in order, its last token and each token of its draft;
-        - [tokens, hidden]: all tokens of the step, if a prompt is scored, else None.
+        logits: logits to compute in the same step; None if a prompt is scored.
+        Returns:
+        - the output rows: for each row that needs logits, in order, its last token and each token of its draft;
+        - hidden states of all tokens, [tokens, hidden], model dtype, if a prompt is scored, else None.
         """
         assert self.self_cache is not None
         if schedule.sources:
@@ -96,10 +96,10 @@ class Runner:
         self.self_cache.copy_blocks(schedule.copies)
         batch = self._decoder_batch(schedule.rows, self.self_cache.block_size)
         if not schedule.scores_prompts:
-            return self.model.decode(batch, self.self_cache, self.cross_cache, scoring), None
-        assert scoring is None, "logits of prompts would overwrite those of the scoring"
-        hidden = self.model.decode(replace(batch, output_lens=None), self.self_cache, self.cross_cache)
-        return hidden if batch.wanted is None else hidden[batch.wanted], hidden
+            return self.model.decode(batch, self.self_cache, self.cross_cache, logits), None
+        assert logits is None, "the logits of the prompt would overwrite those of the step"
+        hidden = self.model.decode(replace(batch, output_lens=None), self.self_cache, self.cross_cache).hidden
+        return DecoderOutput(hidden if batch.output_rows is None else hidden[batch.output_rows]), hidden
 
     @torch.inference_mode()
     def align(self, source_ids: Sequence[int], decoder_ids: Sequence[int], num_new: int, adapter: str) -> bytes:

@@ -51,7 +51,9 @@ def sample(logits: Tensor, rows: Sequence[SamplerRow]) -> Tensor:
     """
     sampled = [index for index, row in enumerate(rows) if not row.is_greedy]
     tokens = (
-        ops.survey(logits).ids[:, 0] if len(sampled) < len(rows) else torch.empty_like(logits[:, 0], dtype=torch.int64)
+        ops.logits_top_k(logits).ids[:, 0]
+        if len(sampled) < len(rows)
+        else torch.empty_like(logits[:, 0], dtype=torch.int64)
     )
     if sampled:
         settings = [rows[index] for index in sampled]

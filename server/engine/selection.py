@@ -15,12 +15,11 @@ import torch
 from torch import Tensor
 
 from models.backends import interface as ops
-from models.backends.interface import Survey
-from models.scoring import Scoring
+from models.logits import DecoderOutput, LogitsRequest, LogitsTopK
 from server.engine.beam_search import Describe, advance_together
 from server.engine.grammar_masks import GrammarState
-from server.engine.logits import Logits
 from server.engine.logits_processors import ProcessorRow, is_needed, process, takes_log_probs
+from server.engine.runner import TransformerProtocol
 from server.engine.sampler import SamplerRow, sample
 from server.engine.sequence import SequenceGroup
 from server.ipc.messages import TokenLogprob
@@ -64,26 +63,31 @@ def sampling_positions(group: SequenceGroup) -> list[SamplingPosition]:
     return [first, *(SamplingPosition(group, [*tokens, *draft[:count]], made + count) for count in counts)]
 
 
-def scoring(logits: Logits, groups: Sequence[SequenceGroup]) -> Scoring | None:
-    """The scoring that the decoder runs after its last layer for `select`; None if the logits need several parts."""
-    return logits.scoring(sum(map(_num_rows, groups)), *_needed_top_k(groups))
+def step_logits_request(groups: Sequence[SequenceGroup], max_rows: int) -> LogitsRequest | None:
+    """The logits that the decoder computes in the step for `select`; None if they need several parts."""
+    return logits_request(groups) if 0 < sum(map(_num_rows, groups)) <= max_rows else None
 
 
-def select(
-    hidden: Tensor, logits: Logits, groups: Sequence[SequenceGroup], scored: Scoring | None = None
-) -> list[Selection]:
+def logits_request(groups: Sequence[SequenceGroup]) -> LogitsRequest:
+    """Largest top-k count that any group needs, and whether any group needs log-probabilities. Used for all rows."""
+    counts = [group.params.top_logprobs for group in groups if group.params.logprobs]
+    counts += [group.beams.num_candidates for group in groups if group.beams is not None]
+    return LogitsRequest(max(1, *counts) if counts else 1, bool(counts))
+
+
+def select(output: DecoderOutput, model: TransformerProtocol, groups: Sequence[SequenceGroup]) -> list[Selection]:
     """Choose the next tokens of each group, and advance its beam search if it has one.
 
-    hidden: [rows, hidden], model dtype: for each group in order one row per beam, or one row per sampling position.
+    output: of the step: for each group in order one row per beam, or one row per sampling position. Without logits, they
+        are computed here from the hidden states, in parts of at most `model.max_logits_rows` rows.
     groups: the sequence groups that get a token in this step.
-    scored: logits that the decoder has already computed, see `scoring`; None to compute them here.
     """
-    if scored is not None:
-        return _select(scored.logits, scored.seen, groups)
+    if output.logits is not None and output.top_k is not None:
+        return _select(output.logits, output.top_k, groups)
     selections, start = [], 0
-    for part, num_rows in _parts(groups, logits.rows):
-        found = logits(hidden[start : start + num_rows])
-        selections += _select(found, _survey(found, part), part)
+    for part, num_rows in _parts(groups, model.max_logits_rows):
+        logits, top_k = model.logits_top_k(output.hidden[start : start + num_rows], logits_request(part))
+        selections += _select(logits, top_k, part)
         start += num_rows
     return selections
 
@@ -107,9 +111,9 @@ def _num_rows(group: SequenceGroup) -> int:
     return len(group.sequences) + len(group.sequences[0].draft)
 
 
-def _select(logits: Tensor, seen: Survey, groups: Sequence[SequenceGroup]) -> list[Selection]:
-    """`select` for groups whose logits are in memory. logits: [rows, vocab], float32. seen: top-k of these logits."""
-    finite = seen.finite.tolist()
+def _select(logits: Tensor, top_k: LogitsTopK, groups: Sequence[SequenceGroup]) -> list[Selection]:
+    """`select` for groups whose logits are in memory. logits: [rows, vocab], float32. top_k: top-k of these logits."""
+    finite = top_k.is_finite.tolist()
     selections, singles, beam_groups = [], [], []
     start = 0
     for group in groups:
@@ -127,38 +131,28 @@ def _select(logits: Tensor, seen: Survey, groups: Sequence[SequenceGroup]) -> li
     if singles:
         single_rows = [row for _, rows in singles for row in rows]
         selections += _select_tokens(
-            _rows(logits, single_rows), seen.rows(single_rows), [group for group, _ in singles]
+            _rows(logits, single_rows), top_k.rows(single_rows), [group for group, _ in singles]
         )
     if beam_groups:
         beam_rows = [row for _, rows in beam_groups for row in rows]
-        selections += _select_beams(_rows(logits, beam_rows), seen.rows(beam_rows), [group for group, _ in beam_groups])
+        selections += _select_beams(
+            _rows(logits, beam_rows), top_k.rows(beam_rows), [group for group, _ in beam_groups]
+        )
     return selections
 
 
-def _survey(logits: Tensor, groups: Sequence[SequenceGroup]) -> Survey:
-    count, with_log_sums = _needed_top_k(groups)
-    return ops.survey(logits, min(count, logits.shape[1]), with_log_sums)
-
-
-def _needed_top_k(groups: Sequence[SequenceGroup]) -> tuple[int, bool]:
-    """Largest top-k count that any group needs, and whether any group needs log-sum-exp. Used for all rows."""
-    counts = [group.params.top_logprobs for group in groups if group.params.logprobs]
-    counts += [group.beams.num_candidates for group in groups if group.beams is not None]
-    return max(1, *counts) if counts else 1, bool(counts)
-
-
-def _select_tokens(logits: Tensor, seen: Survey, groups: Sequence[SequenceGroup]) -> list[Selection]:
+def _select_tokens(logits: Tensor, top_k: LogitsTopK, groups: Sequence[SequenceGroup]) -> list[Selection]:
     places = [place for group in groups for place in sampling_positions(group)]
     reported = [index for index, place in enumerate(places) if place.group.params.logprobs]
     raw = _rows(logits, reported) if reported else logits
     if raw is logits and reported and any(is_needed(group.params) for group in groups):
         raw = logits.clone()
-    chosen, alive = choose(logits, places, seen)
+    chosen, alive = choose(logits, places, top_k)
     described: dict[int, TokenLogprob] = {}
     if reported:
         tokens = [chosen[index] for index in reported]
         tops = [places[index].group.params.top_logprobs for index in reported]
-        described = dict(zip(reported, describe(raw, seen.rows(reported), tokens, tops), strict=True))
+        described = dict(zip(reported, describe(raw, top_k.rows(reported), tokens, tops), strict=True))
     selections = []
     start = 0
     for group in groups:
@@ -178,16 +172,16 @@ def _select_tokens(logits: Tensor, seen: Survey, groups: Sequence[SequenceGroup]
     return selections
 
 
-def choose(logits: Tensor, places: Sequence[SamplingPosition], seen: Survey) -> tuple[list[int], list[bool]]:
+def choose(logits: Tensor, places: Sequence[SamplingPosition], top_k: LogitsTopK) -> tuple[list[int], list[bool]]:
     """Choose one token for each sampling position.
 
     logits: [positions, vocab], float32; overwritten by the processors.
     places: the sampling positions, one for each row.
-    seen: top-k of the logits before processing.
+    top_k: top-k of the logits before processing.
     Returns the tokens, and for each whether its processed logit is finite.
     """
-    tokens = [ids[0] for ids in seen.ids.tolist()]
-    values = [logits[0] for logits in seen.values.tolist()]
+    tokens = [ids[0] for ids in top_k.ids.tolist()]
+    values = [logits[0] for logits in top_k.values.tolist()]
 
     def take(indices: Sequence[int], others: Tensor, logits_of_them: Tensor) -> None:
         for index, token, value in zip(indices, others.tolist(), logits_of_them.tolist(), strict=True):
@@ -196,7 +190,7 @@ def choose(logits: Tensor, places: Sequence[SamplingPosition], seen: Survey) -> 
     processed = [index for index, place in enumerate(places) if is_needed(place.group.params)]
     if processed:
         process(logits, [_processor_row(place) for place in places])
-        again = ops.survey(_rows(logits, processed))
+        again = ops.logits_top_k(_rows(logits, processed))
         take(processed, again.ids[:, 0], again.values[:, 0])
     sampled = [index for index, place in enumerate(places) if place.group.params.do_sample]
     if sampled:
@@ -206,11 +200,11 @@ def choose(logits: Tensor, places: Sequence[SamplingPosition], seen: Survey) -> 
     return tokens, [value > -torch.inf for value in values]
 
 
-def _select_beams(logits: Tensor, seen: Survey, groups: Sequence[SequenceGroup]) -> list[Selection]:
+def _select_beams(logits: Tensor, top_k: LogitsTopK, groups: Sequence[SequenceGroup]) -> list[Selection]:
     reported = any(group.params.logprobs for group in groups)
     raw = logits.clone() if reported and any(is_needed(group.params) for group in groups) else logits
-    reporters = _reporters(raw, seen, groups)
-    values, tokens = (tensor.cpu().numpy() for tensor in _candidates(logits, seen, groups))
+    reporters = _reporters(raw, top_k, groups)
+    values, tokens = (tensor.cpu().numpy() for tensor in _candidates(logits, top_k, groups))
     offsets = [0, *accumulate(len(group.sequences) for group in groups)]
     selections = []
     together: dict[Hashable, list[int]] = {}
@@ -233,10 +227,10 @@ def _select_beams(logits: Tensor, seen: Survey, groups: Sequence[SequenceGroup])
     return selections
 
 
-def _candidates(logits: Tensor, seen: Survey, groups: Sequence[SequenceGroup]) -> tuple[Tensor, Tensor]:
+def _candidates(logits: Tensor, top_k: LogitsTopK, groups: Sequence[SequenceGroup]) -> tuple[Tensor, Tensor]:
     """The best continuations of each beam after processing.
 
-    logits: [rows, vocab], float32, raw. seen: their top-k with log-sum-exp.
+    logits: [rows, vocab], float32, raw. top_k: their top-k with log-sum-exp.
     Returns log-probabilities [rows, candidates], float32, falling, and token ids [rows, candidates], int64.
     Most processors give the same result if a constant is added to a row. For these rows the log-sum-exp is subtracted
     from the few candidates only. For the others (`takes_log_probs`) it is subtracted from the whole row first.
@@ -244,9 +238,9 @@ def _candidates(logits: Tensor, seen: Survey, groups: Sequence[SequenceGroup]) -
     owners = [group for group in groups for _ in group.sequences]
     processed = [index for index, group in enumerate(owners) if is_needed(group.params)]
     if not processed:
-        return seen.log_probs, seen.ids
+        return top_k.log_probs, top_k.ids
     rows = [row for group in groups if is_needed(group.params) for row in _processor_rows(group)]
-    before, scores = seen.rows(processed), _rows(logits, processed)
+    before, scores = top_k.rows(processed), _rows(logits, processed)
     absolute = [index for index, row in enumerate(rows) if takes_log_probs(row)]
     if absolute:
         own = before.rows(absolute).to_log_probs(_rows(scores, absolute))
@@ -254,49 +248,49 @@ def _candidates(logits: Tensor, seen: Survey, groups: Sequence[SequenceGroup]) -
             scores[torch.tensor(absolute, device=logits.device)] = own
     process(scores, rows)
     renormalized = [index for index, row in enumerate(rows) if row.params.renormalize_logits]
-    after = ops.survey(scores, seen.values.shape[1], with_log_sums=bool(renormalized))
+    after = ops.logits_top_k(scores, top_k.values.shape[1], with_logsumexp=bool(renormalized))
     values = before.log_probs_of(after.values)
     values = _replaced(values, absolute, after.values[absolute])
     if renormalized:
         # log-softmax of a row of -inf is NaN; such a row has no candidates.
         own = after.rows(renormalized).log_probs
         values = _replaced(values, renormalized, own.masked_fill(own.isnan(), -torch.inf))
-    return _replaced(seen.log_probs, processed, values), _replaced(seen.ids, processed, after.ids)
+    return _replaced(top_k.log_probs, processed, values), _replaced(top_k.ids, processed, after.ids)
 
 
-def describe(logits: Tensor, seen: Survey, tokens: Sequence[int], tops: Sequence[int]) -> list[TokenLogprob]:
+def describe(logits: Tensor, top_k: LogitsTopK, tokens: Sequence[int], tops: Sequence[int]) -> list[TokenLogprob]:
     """Log-probabilities of chosen tokens under the raw distribution.
 
     logits: [rows, vocab], float32, before any processing.
-    seen: top-k of the logits with log-sum-exp; at least max(tops) candidates.
+    top_k: top-k of the logits with log-sum-exp; at least max(tops) candidates.
     tokens: the chosen token of each row.
     tops: number of alternatives to report for each row.
     """
     places = torch.tensor(tokens, device=logits.device)[:, None]
-    own = seen.log_probs_of(logits.gather(1, places))[:, 0].tolist()
+    own = top_k.log_probs_of(logits.gather(1, places))[:, 0].tolist()
     return [
         TokenLogprob(token, logprob, list(zip(row_ids[:top], row_values[:top], strict=True)))
         for token, logprob, row_ids, row_values, top in zip(
-            tokens, own, seen.ids.tolist(), seen.log_probs.tolist(), tops, strict=True
+            tokens, own, top_k.ids.tolist(), top_k.log_probs.tolist(), tops, strict=True
         )
     ]
 
 
-def _reporters(logits: Tensor, seen: Survey, groups: Sequence[SequenceGroup]) -> list[Describe | None]:
+def _reporters(logits: Tensor, top_k: LogitsTopK, groups: Sequence[SequenceGroup]) -> list[Describe | None]:
     """For each group a function that describes a token of one of its beams; None if it reports no log-probabilities.
 
-    logits, seen: as for `describe`.
+    logits, top_k: as for `describe`.
     """
     if not any(group.params.logprobs for group in groups):
         return [None] * len(groups)
-    ids, values = seen.ids.tolist(), seen.log_probs.tolist()
+    ids, values = top_k.ids.tolist(), top_k.log_probs.tolist()
     starts = accumulate((len(group.sequences) for group in groups), initial=0)
 
     def reporter(first_row: int, top: int) -> Describe:
         def report(row: int, token: int) -> TokenLogprob:
             place = first_row + row
             tops = list(zip(ids[place][:top], values[place][:top], strict=True))
-            return TokenLogprob(token, float(seen.log_prob(place, logits[place, token])), tops)
+            return TokenLogprob(token, float(top_k.log_prob(place, logits[place, token])), tops)
 
         return report
 

@@ -32,6 +32,8 @@ from server.ipc.messages import (
 )
 
 Stage = Literal["waiting", "running"]
+TokenCounts = dict[tuple[str, int, float | None], int]
+"""Number of sequences by model, number of new tokens and time of the last tokens."""
 
 
 class Observer(Protocol):
@@ -240,7 +242,7 @@ class EngineClient:
         """Route the events of one step. Each call receives all of its events at once."""
         now = time.monotonic()
         calls: dict[Call, None] = {}
-        grown: dict[tuple[str, int, float | None], int] = {}
+        token_counts: TokenCounts = {}
         for scored in output.prompts:
             sequence = self._sequences.get(scored.request_id)
             if sequence is not None:
@@ -251,7 +253,7 @@ class EngineClient:
             if sequence is not None:
                 if sequence.waiting:
                     self._first_output(sequence, now)
-                _grow(sequence, len(tokens.token_ids), now, grown)
+                _count_tokens(sequence, len(tokens.token_ids), now, token_counts)
                 sequence.call.put(sequence.index, tokens)
                 calls[sequence.call] = None
         for encoded in output.encoded:
@@ -269,12 +271,12 @@ class EngineClient:
             if sequence is not None:
                 if isinstance(event, Finished):
                     self._first_output(sequence, now)
-                    made = len(event.hypotheses[0].token_ids) if event.hypotheses else 0
-                    _grow(sequence, made - sequence.seen_tokens, now, grown)
+                    generated = len(event.hypotheses[0].token_ids) if event.hypotheses else 0
+                    _count_tokens(sequence, generated - sequence.seen_tokens, now, token_counts)
                 self._end(event.request_id, sequence, event)
                 sequence.call.put(sequence.index, event)
                 calls[sequence.call] = None
-        for (model, count, earlier), sequences in grown.items():
+        for (model, count, earlier), sequences in token_counts.items():
             self._observer.on_tokens(model, count, None if earlier is None else now - earlier, sequences)
         for call in calls:
             call.deliver()
@@ -297,11 +299,13 @@ class EngineClient:
         self._observer.on_finished(sequence.model, event)
 
 
-def _grow(sequence: _Sequence, count: int, now: float, grown: dict[tuple[str, int, float | None], int]) -> None:
+def _count_tokens(
+    sequence: _Sequence, count: int, now: float, token_counts: dict[tuple[str, int, float | None], int]
+) -> None:
     """Count new tokens of a sequence together with sequences that received as many tokens in the same two steps."""
     if count > 0:
         key = sequence.model, count, sequence.last_seconds
-        grown[key] = grown.get(key, 0) + 1
+        token_counts[key] = token_counts.get(key, 0) + 1
         sequence.seen_tokens += count
         sequence.last_seconds = now
 

@@ -41,7 +41,7 @@ class ScoredTextToken:
 
 
 @dataclass(frozen=True)
-class Entity:
+class NamedEntity:
     """An entity, or with aggregation `none` a single token.
 
     start, end: characters of the text.
@@ -80,7 +80,7 @@ def text_tokens(
 
 def entities(
     tokens: Sequence[ScoredTextToken], aggregation: Aggregation, labels: Sequence[str], tokenizer: Tokenizer
-) -> list[Entity]:
+) -> list[NamedEntity]:
     """The entities of one window, in the order of the text.
 
     aggregation: `none` returns single tokens; `simple` joins neighbours of the same label. The others first give each
@@ -96,9 +96,9 @@ def entities(
     return [group for group in groups if group.label != OUTSIDE]
 
 
-def without_overlaps(found: Sequence[Entity]) -> list[Entity]:
+def without_overlaps(found: Sequence[NamedEntity]) -> list[NamedEntity]:
     """Entities of overlapping windows: of two at one place the longer one, or of equal lengths the higher score."""
-    kept: list[Entity] = []
+    kept: list[NamedEntity] = []
     for entity in sorted(found, key=lambda one: one.start):
         if not kept or not kept[-1].start <= entity.start < kept[-1].end:
             kept.append(entity)
@@ -107,9 +107,9 @@ def without_overlaps(found: Sequence[Entity]) -> list[Entity]:
     return kept
 
 
-def _labelled(token: ScoredTextToken, scores: Numbers, labels: Sequence[str]) -> Entity:
+def _labelled(token: ScoredTextToken, scores: Numbers, labels: Sequence[str]) -> NamedEntity:
     label = int(scores.argmax())
-    return Entity(labels[label], float(scores[label]), token.word, token.start, token.end, token.index)
+    return NamedEntity(labels[label], float(scores[label]), token.word, token.start, token.end, token.index)
 
 
 def _words(tokens: Sequence[ScoredTextToken]) -> list[list[ScoredTextToken]]:
@@ -122,7 +122,9 @@ def _words(tokens: Sequence[ScoredTextToken]) -> list[list[ScoredTextToken]]:
     return words
 
 
-def _word(word: list[ScoredTextToken], aggregation: Aggregation, labels: Sequence[str], tokenizer: Tokenizer) -> Entity:
+def _word(
+    word: list[ScoredTextToken], aggregation: Aggregation, labels: Sequence[str], tokenizer: Tokenizer
+) -> NamedEntity:
     if aggregation == "first":
         scores = word[0].scores
     elif aggregation == "max":
@@ -134,9 +136,9 @@ def _word(word: list[ScoredTextToken], aggregation: Aggregation, labels: Sequenc
     return _labelled(ScoredTextToken(text, scores, first.start, word[-1].end, first.index, False), scores, labels)
 
 
-def _groups(tokens: Sequence[Entity]) -> list[list[Entity]]:
+def _groups(tokens: Sequence[NamedEntity]) -> list[list[NamedEntity]]:
     """Neighbours of the same label; a `B-` label starts a new group."""
-    groups: list[list[Entity]] = []
+    groups: list[list[NamedEntity]] = []
     for token in tokens:
         begins = token.label.startswith("B-")
         if groups and not begins and _class_name(token.label) == _class_name(groups[-1][-1].label):
@@ -150,8 +152,8 @@ def _class_name(label: str) -> str:
     return label[2:] if label.startswith(("B-", "I-")) else label
 
 
-def _joined(group: list[Entity], tokenizer: Tokenizer) -> Entity:
-    return Entity(
+def _joined(group: list[NamedEntity], tokenizer: Tokenizer) -> NamedEntity:
+    return NamedEntity(
         group[0].label.split("-", 1)[-1],
         float(np.mean([token.score for token in group])),
         tokenizer.join([token.word for token in group]),

@@ -12,10 +12,10 @@ from server.ipc.params import GenerationParams
 from server.operations import grammar, prompts
 from server.operations.cost import MAX_ADDED_TOKENS, Cost, characters_of, max_tokens
 from server.operations.encode import check_ids
-from server.operations.generated_text import Alignment, GeneratedText, ScoredToken, TextOptions
+from server.operations.generated_text import AttentionMatrix, GeneratedText, ScoredToken, TextOptions
 from server.operations.generation_options import GenerationOptions
 from server.operations.generation_params import DEFAULT_NEW_TOKENS, resolve
-from server.operations.generation_run import TextRun, Timings, Usage
+from server.operations.generation_run import PhaseSeconds, TextRun, TokenUsage
 from server.operations.runtime import Runtime, ServedModel
 from server.text.languages import TranslationPrompt
 from server.text.token_bytes import TokenBytes
@@ -68,7 +68,7 @@ class GeneratedChoice:
     score: float | None
     logprobs: list[ScoredToken] | None
     prompt_logprobs: list[ScoredToken | None] | None
-    attention: Alignment | None
+    attention: AttentionMatrix | None
 
 
 @dataclass(frozen=True)
@@ -77,9 +77,9 @@ class GenerateResult:
 
     model: str
     choices: list[GeneratedChoice]
-    usage: Usage
+    usage: TokenUsage
     seed: int
-    timings: Timings
+    timings: PhaseSeconds
 
 
 @dataclass(kw_only=True)
@@ -98,7 +98,9 @@ class GenerateRun(TextRun):
         return GenerateResult(
             self.model.name,
             [self._choice(text) for text in kept],
-            Usage(sum(map(len, self.prompts)), self.completion_tokens(), self.cached_prompt_tokens(options.candidates)),
+            TokenUsage(
+                sum(map(len, self.prompts)), self.completion_tokens(), self.cached_prompt_tokens(options.candidates)
+            ),
             self.seed,
             self.timings(),
         )

@@ -47,7 +47,7 @@ class ScoredToken:
 
 
 @dataclass(frozen=True)
-class Alignment:
+class AttentionMatrix:
     """Cross-attention weights. matrix: one row per target token, one number per source token."""
 
     source_tokens: list[str]
@@ -161,14 +161,14 @@ class GeneratedText:
         top = [(token_id, self._spell(token_id), logprob) for token_id, logprob in entry.top]
         return ScoredToken(entry.token_id, self._spell(entry.token_id), entry.logprob, top)
 
-    def alignment(self, source_ids: Sequence[int]) -> Alignment:
+    def alignment(self, source_ids: Sequence[int]) -> AttentionMatrix:
         """Attention of the answer's tokens over the source tokens."""
         numbers = array("f", self._attention or b"")
         if sys.byteorder == "big":
             numbers.byteswap()
         width = len(source_ids)
         rows = range(len(self.token_ids) if self._attention else 0)
-        return Alignment(
+        return AttentionMatrix(
             [self.tokenizer.id_to_token(token_id) or "" for token_id in source_ids],
             [self.tokenizer.id_to_token(token_id) or "" for token_id in self.token_ids],
             [numbers[row * width : (row + 1) * width].tolist() for row in rows],

@@ -39,7 +39,7 @@ class Run(Protocol[Delta, ResultOut]):
 
 
 @dataclass(frozen=True)
-class Usage:
+class TokenUsage:
     """Token counts of a request. cached_tokens: prompt tokens found in the prefix cache."""
 
     prompt_tokens: int
@@ -52,7 +52,7 @@ class Usage:
 
 
 @dataclass(frozen=True)
-class Timings:
+class PhaseSeconds:
     """Seconds of the slowest sequence in each phase; None if stop strings ended all sequences early.
 
     total_seconds: since the arrival of the request.
@@ -95,11 +95,11 @@ class TextRun:
         """Cached tokens of all prompts. Each prompt counts once, with the count of its first row."""
         return sum(self.cached_tokens.get(row, 0) for row in range(0, len(self.texts), rows_per_prompt))
 
-    def timings(self) -> Timings:
+    def timings(self) -> PhaseSeconds:
         def slowest(name: str) -> float | None:
             return max((getattr(one, name) for one in self.finished), default=None)
 
-        return Timings(
+        return PhaseSeconds(
             slowest("queue_seconds"),
             slowest("prefill_seconds"),
             slowest("decode_seconds"),

@@ -169,8 +169,8 @@ def refusal(source: str) -> str | None:
 def _reason(error: str) -> str:
     """The first line of the library's message that states the error."""
     lines = [line.strip() for line in error.splitlines() if line.strip()]
-    told = next((line.removeprefix("error: ") for line in lines if line.startswith("error: ")), lines[0])
-    return told[:MAX_REASON_CHARACTERS]
+    line = next((one.removeprefix("error: ") for one in lines if one.startswith("error: ")), lines[0])
+    return line[:MAX_REASON_CHARACTERS]
 
 
 @cache

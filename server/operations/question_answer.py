@@ -40,7 +40,7 @@ class QuestionAnswerSpec:
 
 
 @dataclass(frozen=True)
-class FoundAnswer:
+class ContextAnswer:
     """An answer. start, end: characters of the context."""
 
     answer: str
@@ -49,7 +49,7 @@ class FoundAnswer:
     end: int
 
 
-async def question_answer(runtime: Runtime, call: Call, spec: QuestionAnswerSpec) -> list[FoundAnswer]:
+async def question_answer(runtime: Runtime, call: Call, spec: QuestionAnswerSpec) -> list[ContextAnswer]:
     """The likeliest answers, by falling score."""
     model = runtime.candidates(spec.model, "question_answer")[0]
     encoding, run = await _encode(runtime, model, spec)
@@ -66,7 +66,7 @@ async def question_answer(runtime: Runtime, call: Call, spec: QuestionAnswerSpec
     parts = list(zip(cut, await matrices(call, message), strict=True))
     cls_id = model.tokenizer.special.cls
     spans = await runtime.in_thread(lambda: best_spans(encoding, run, parts, cls_id, spec.top_k))
-    return [FoundAnswer(spec.context[span.start : span.end], span.score, span.start, span.end) for span in spans]
+    return [ContextAnswer(spec.context[span.start : span.end], span.score, span.start, span.end) for span in spans]
 
 
 async def _encode(runtime: Runtime, model: ServedModel, spec: QuestionAnswerSpec) -> tuple[Encoding, tuple[int, int]]:

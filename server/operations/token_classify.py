@@ -11,7 +11,7 @@ from server.ipc.call import Call
 from server.ipc.messages import Encode
 from server.operations.cost import MAX_ADDED_TOKENS, Cost, characters_of, max_windows
 from server.operations.encode import Numbers, matrices, window_item
-from server.operations.entities import Aggregation, Entity, entities, text_tokens, without_overlaps
+from server.operations.entities import Aggregation, NamedEntity, entities, text_tokens, without_overlaps
 from server.operations.runtime import Runtime, ServedModel
 from server.text.tokenizer import Encoding
 from server.text.truncation import text_runs
@@ -42,7 +42,7 @@ class TokenClassifySpec:
         return Cost(characters_of(self.inputs), tokens, sequences, answer_numbers=tokens * len(model.info.labels))
 
 
-async def token_classify(runtime: Runtime, call: Call, spec: TokenClassifySpec) -> list[list[Entity]]:
+async def token_classify(runtime: Runtime, call: Call, spec: TokenClassifySpec) -> list[list[NamedEntity]]:
     """The entities of each text, in the order of the text."""
     model = runtime.candidates(spec.model, "token_classify")[0]
     encodings = await runtime.encode(model.tokenizer, spec.inputs, param="inputs", offsets=True)
@@ -68,7 +68,7 @@ def _entities(
     encoding: Encoding,
     of_text: list[Window],
     logits: list[Numbers],
-) -> list[Entity]:
+) -> list[NamedEntity]:
     tokens = [text_tokens(text, encoding, *one, model.tokenizer) for one in zip(of_text, logits, strict=True)]
     found = chain.from_iterable(entities(one, spec.aggregation, model.info.labels, model.tokenizer) for one in tokens)
     return without_overlaps(list(found)) if len(of_text) > 1 else list(found)

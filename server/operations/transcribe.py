@@ -77,7 +77,7 @@ class Transcript:
     """The text of a recording.
 
     text: white space at both ends removed.
-    language: code of the spoken language, or None if the model knows only English.
+    language: code of the spoken language, or None if the model supports only English.
     seconds: length of the recording.
     lines: the parts of the text that are not empty, with times.
     """

@@ -13,10 +13,10 @@ from server.ipc.messages import Generate, GenerateRow
 from server.operations import grammar, prompts, segments
 from server.operations.cost import Cost, characters_of, max_tokens
 from server.operations.generate import generation_cost, hypotheses, text_options
-from server.operations.generated_text import Alignment, GeneratedText, ScoredToken, TextDelta
+from server.operations.generated_text import AttentionMatrix, GeneratedText, ScoredToken, TextDelta
 from server.operations.generation_options import GenerationOptions
 from server.operations.generation_params import resolve
-from server.operations.generation_run import TextRun, Timings, Usage
+from server.operations.generation_run import PhaseSeconds, TextRun, TokenUsage
 from server.operations.runtime import Runtime, ServedModel
 from server.operations.segments import Segment, SegmentDelta, SegmentedText
 from server.text.languages import TranslationPrompt, UnknownPair
@@ -59,7 +59,7 @@ class TranslateSpec:
 
 
 @dataclass(frozen=True)
-class Translation:
+class TranslatedText:
     """The translation of one input.
 
     source_lang, target_lang: as the checkpoint names them, else as the request does.
@@ -76,7 +76,7 @@ class Translation:
     finish_reason: str
     token_ids: list[int]
     logprobs: list[ScoredToken] | None
-    alignments: list[Alignment] | None
+    alignments: list[AttentionMatrix] | None
 
 
 @dataclass(frozen=True)
@@ -84,10 +84,10 @@ class TranslateResult:
     """Translations in the order of the inputs."""
 
     model: str
-    translations: list[Translation]
-    usage: Usage
+    translations: list[TranslatedText]
+    usage: TokenUsage
     seed: int
-    timings: Timings
+    timings: PhaseSeconds
 
 
 @dataclass
@@ -121,7 +121,7 @@ class TranslateRun:
         return TranslateResult(
             self.model.name,
             [self._translation(one) for one in self.inputs],
-            Usage(sum(map(len, self.sources)), self.run.completion_tokens(), self.run.cached_prompt_tokens()),
+            TokenUsage(sum(map(len, self.sources)), self.run.completion_tokens(), self.run.cached_prompt_tokens()),
             self.seed,
             self.run.timings(),
         )
@@ -133,9 +133,9 @@ class TranslateRun:
                 text.hold(segment, delta)
         return [released for text in self.inputs for released in text.release()]
 
-    def _translation(self, text: SegmentedText) -> Translation:
+    def _translation(self, text: SegmentedText) -> TranslatedText:
         options, parts = self.spec.options, text.best()
-        return Translation(
+        return TranslatedText(
             text.text(0),
             self.language_prompt.source_lang or options.source_lang,
             self.language_prompt.target_lang or options.target_lang,

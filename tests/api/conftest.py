@@ -41,8 +41,6 @@ class Bench:
         self.runtime = Runtime(self.client, self.metrics, texts, settings.max_text_characters)
         self.state = State(
             settings=settings,
-            client=self.client,
-            metrics=self.metrics,
             runtime=self.runtime,
             fresh=lambda: self.alive,
             failed=lambda: False,

@@ -1,4 +1,4 @@
-"""The prefix cache as clients meet it: `usage.cached_tokens`, and no key ever meets another's prompts."""
+"""The prefix cache for clients: `usage.cached_tokens`, and API keys never share cached prompts."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def finish(bench: Bench, message: Generate, cached: list[int]) -> None:
     bench.output(finished=[Finished(row.request_id, ends, 0.0, 0.0, 0.0, count) for row, count in found])
 
 
-async def test_a_prompt_counts_once_however_many_rows_read_it(bench: Bench, http: httpx.AsyncClient) -> None:
+async def test_a_prompt_counts_once_for_all_of_its_rows(bench: Bench, http: httpx.AsyncClient) -> None:
     bench.become_ready()
     message, posted = await ask(bench, http, prompt=["abc", "abd"], n=3)
     finish(bench, message, [1, 2, 2, 0, 2, 2])
@@ -41,7 +41,7 @@ async def test_a_prompt_counts_once_however_many_rows_read_it(bench: Bench, http
     assert (usage["prompt_tokens"], usage["cached_tokens"]) == (6, 1)
 
 
-async def test_an_answer_that_a_stop_string_ends_knows_it_too(bench: Bench, http: httpx.AsyncClient) -> None:
+async def test_cached_tokens_are_reported_after_a_stop_string(bench: Bench, http: httpx.AsyncClient) -> None:
     bench.become_ready()
     message, posted = await ask(bench, http, stop=["d"])
     bench.output(tokens=[Tokens(message.rows[0].request_id, [ord("d") + 3], None, 2)])
@@ -62,24 +62,24 @@ async def salt_of(bench: Bench, key: str = "") -> str:
         message, posted = await ask(bench, client, key)
         finish(bench, message, [0])
         assert (await posted).status_code == 200
-    assert not key or key.encode() not in encode_frame(message), "the worker learns the key"
+    assert not key or key.encode() not in encode_frame(message), "the message contains the key"
     return message.cache_salt
 
 
-async def test_each_key_has_a_salt_of_its_own(guarded: Bench) -> None:
+async def test_each_key_has_its_own_salt(guarded: Bench) -> None:
     first, second = await salt_of(guarded, "first-key"), await salt_of(guarded, "second-key")
     assert first != second and len(first) == 32
     assert await salt_of(guarded, "first-key") == first
 
 
-async def test_a_salt_cannot_be_worked_out_from_its_key(guarded: Bench, tmp_path: Path) -> None:
-    """Another server gives the same key another salt."""
+async def test_the_salt_of_a_key_differs_between_servers(guarded: Bench, tmp_path: Path) -> None:
+    """A salt cannot be computed from its key, because every process has its own secret."""
     other = Bench(tmp_path, Settings(api_keys=["first-key"]))
     other.become_ready()
     assert await salt_of(other, "first-key") != await salt_of(guarded, "first-key")
     other.runtime.threads.shutdown()
 
 
-async def test_without_keys_everybody_is_the_same_client(bench: Bench) -> None:
+async def test_without_keys_all_requests_share_one_salt(bench: Bench) -> None:
     bench.become_ready()
     assert await salt_of(bench) == await salt_of(bench) == ""

@@ -1,5 +1,7 @@
-"""Answers of decoders and encoder-decoders over HTTP are those of transformers, in windows, also where the tokenizer
-sets nothing between a question and its context."""
+"""/question_answer with decoders and encoder-decoders equals transformers, also with several windows.
+
+Some of their tokenizers put no separator between the question and the context.
+"""
 
 from __future__ import annotations
 
@@ -44,7 +46,7 @@ def server(checkpoints: dict[str, Path], tmp_path_factory: pytest.TempPathFactor
         yield running
 
 
-def test_only_one_of_the_tokenizers_sets_something_between(checkpoints: dict[str, Path]) -> None:
+def test_only_one_of_the_tokenizers_puts_a_separator_between_the_texts(checkpoints: dict[str, Path]) -> None:
     assert [None in tokenizer(one)("a", "b").sequence_ids(0) for one in checkpoints.values()] == [False, True]
 
 

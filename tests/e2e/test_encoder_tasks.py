@@ -1,4 +1,4 @@
-"""What the encoder routes answer over HTTP is what transformers' own pipelines make of the same files."""
+"""Answers of the encoder routes equal those of the pipelines of transformers on the same checkpoint files."""
 
 from __future__ import annotations
 
@@ -52,17 +52,19 @@ def pipeline(task: str, directory: Path, **settings):
 
 
 @every_family
-@pytest.mark.parametrize("asked", [{}, {"top_k": 9}, {"targets": ["."], "top_k": 3}], ids=["usual", "nine", "targets"])
-def test_fill_mask(server: RunningServer, checkpoints: dict[str, Path], family: str, asked: dict) -> None:
+@pytest.mark.parametrize(
+    "fields", [{}, {"top_k": 9}, {"targets": ["."], "top_k": 3}], ids=["default", "nine", "targets"]
+)
+def test_fill_mask(server: RunningServer, checkpoints: dict[str, Path], family: str, fields: dict) -> None:
     name = f"{family}-fill"
     oracle = pipeline("fill-mask", checkpoints[name])
     mask = oracle.tokenizer.mask_token
-    if "targets" in asked:
+    if "targets" in fields:
         words = [token for token in oracle.tokenizer.get_vocab() if token.isalpha() and len(token) > 2]
-        asked = asked | {"targets": [*asked["targets"], *sorted(words)[:4]]}
+        fields = fields | {"targets": [*fields["targets"], *sorted(words)[:4]]}
     texts = [text.replace(word, mask) for text, word in zip(TEXTS, ("sailor", "the café", "Nobody"), strict=True)]
-    for text, found in zip(texts, post(server, "/fill_mask", {"model": name, "inputs": texts, **asked}), strict=True):
-        expected = oracle(text, **asked)
+    for text, found in zip(texts, post(server, "/fill_mask", {"model": name, "inputs": texts, **fields}), strict=True):
+        expected = oracle(text, **fields)
         assert [one["token"] for one in found] == [one["token"] for one in expected]
         for ours, theirs in zip(found, expected, strict=True):
             assert ours["score"] == pytest.approx(theirs["score"], rel=1e-3)
@@ -80,11 +82,11 @@ def test_rerank(server: RunningServer, checkpoints: dict[str, Path], family: str
     raw = post(server, "/rerank", {**body, "raw_scores": True})
     assert [one["index"] for one in raw] == sorted(range(len(TEXTS)), key=lambda index: -expected[index])
     assert [one["score"] for one in raw] == pytest.approx([expected[one["index"]] for one in raw], abs=1e-4)
-    usual = [one["score"] for one in post(server, "/rerank", body)]
-    assert usual == pytest.approx(torch.tensor(sorted(expected, reverse=True)).sigmoid().tolist(), abs=1e-5)
+    scores = [one["score"] for one in post(server, "/rerank", body)]
+    assert scores == pytest.approx(torch.tensor(sorted(expected, reverse=True)).sigmoid().tolist(), abs=1e-5)
 
 
-def same_entities(found: list[dict], expected: list[dict]) -> None:
+def assert_same_entities(found: list[dict], expected: list[dict]) -> None:
     assert [one | {"score": 0} for one in found] == [one | {"score": 0} for one in expected]
     scores = [float(one["score"]) for one in expected]
     assert [one["score"] for one in found] == pytest.approx(scores, rel=1e-3)
@@ -97,11 +99,11 @@ def test_entities(server: RunningServer, checkpoints: dict[str, Path], family: s
     texts = [*TEXTS, "L'élève aime [MASK] 日本語 e-mails !"]
     body = {"model": f"{family}-tag", "inputs": texts, "aggregation_strategy": strategy}
     expected = [oracle(text) for text in texts]
-    assert sum(map(len, expected)) > 6, "one entity everywhere would prove nothing"
+    assert sum(map(len, expected)) > 6, "the random checkpoint must find several entities"
     for found, entities in zip(post(server, "/token_classify", body), expected, strict=True):
-        same_entities(found, entities)
+        assert_same_entities(found, entities)
     if strategy == "simple":
-        same_entities(post(server, "/ner", {"model": f"{family}-tag", "inputs": texts[0]}), expected[0])
+        assert_same_entities(post(server, "/ner", {"model": f"{family}-tag", "inputs": texts[0]}), expected[0])
 
 
 @every_family
@@ -115,16 +117,16 @@ def test_entities_of_long_texts(
     )
     text = " ".join(TEXTS * 4)
     body = {"model": f"{family}-tag", "inputs": text, "aggregation_strategy": strategy, "stride": stride}
-    same_entities(post(server, "/token_classify", body), oracle(text))
+    assert_same_entities(post(server, "/token_classify", body), oracle(text))
 
 
 @torch.inference_mode()
 def likeliest_spans(directory: Path, question: str, context: str, top_k: int) -> list[tuple[float, int, int]]:
-    """Windows, masks and spans as transformers makes them, at places of whole words; each place with its best score."""
+    """Answers as transformers finds them: (score, start, end) of whole words, each place once with its best score."""
     reader = tokenizer(directory)
     model = transformers.AutoModelForQuestionAnswering.from_pretrained(directory)
     whole = reader(question, context, return_offsets_mapping=True)
-    cut = reader(
+    windows = reader(
         question,
         context,
         truncation="only_second",
@@ -139,19 +141,21 @@ def likeliest_spans(directory: Path, question: str, context: str, top_k: int) ->
             place = whole.word_to_chars(0, whole.token_to_word(0, index), sequence_index=1)
             words[whole["offset_mapping"][index]] = (place.start, place.end)
     best: dict[tuple[int, int], float] = {}
-    for window, ids in enumerate(cut["input_ids"]):
-        given = {name: torch.tensor([cut[name][window]]) for name in ("input_ids", "token_type_ids") if name in cut}
-        output = model(**given)
+    for window, ids in enumerate(windows["input_ids"]):
+        inputs = {
+            name: torch.tensor([windows[name][window]]) for name in ("input_ids", "token_type_ids") if name in windows
+        }
+        output = model(**inputs)
         masked = [
             sequence != 1 and not (sequence is None and token == reader.cls_token_id)
-            for sequence, token in zip(cut.sequence_ids(window), ids, strict=True)
+            for sequence, token in zip(windows.sequence_ids(window), ids, strict=True)
         ]
         starts, ends, scores, _ = select_starts_ends(
             output.start_logits.numpy(), output.end_logits.numpy(), np.array(masked, dtype=int), None, top_k=10_000
         )
         for start, end, score in zip(starts, ends, scores, strict=True):
-            if score > 0 and cut.sequence_ids(window)[start] == cut.sequence_ids(window)[end] == 1:
-                first, last = (cut["offset_mapping"][window][index] for index in (start, end))
+            if score > 0 and windows.sequence_ids(window)[start] == windows.sequence_ids(window)[end] == 1:
+                first, last = (windows["offset_mapping"][window][index] for index in (start, end))
                 place = (words[first][0], words[last][1])
                 best[place] = max(best.get(place, 0.0), float(score))
     return sorted(((score, *place) for place, score in best.items()), reverse=True)[:top_k]
@@ -162,7 +166,7 @@ def likeliest_spans(directory: Path, question: str, context: str, top_k: int) ->
 @pytest.mark.parametrize("repeated", [1, 4])
 def test_answers(server: RunningServer, checkpoints: dict[str, Path], family: str, top_k: int, repeated: int) -> None:
     name, question, words = f"{family}-answer", "Who counts e-mails?", " ".join(TEXTS[::-1]).split()
-    # Each time round another word comes first: two windows that say the same would tie.
+    # Each repetition starts at another word. Two windows with the same text would have equal scores.
     context = " ".join(word for turn in range(repeated) for word in words[turn:] + words[:turn])
     body = {"model": name, "question": question, "context": context}
     found = post(server, "/question_answer", body if top_k == 1 else body | {"top_k": top_k})

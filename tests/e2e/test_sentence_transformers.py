@@ -1,4 +1,4 @@
-"""Directories of sentence-transformers, served: every vector is the one that sentence-transformers itself makes."""
+"""Vectors of served sentence-transformers directories equal those of the sentence-transformers library."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ CASES = {
 
 
 def make(directory: Path, case: str) -> SentenceTransformer:
-    """A tiny random model, saved by sentence-transformers, and read by it again."""
+    """Save a small random model with sentence-transformers and load it again."""
     pooling, include_prompt, further = CASES[case]
     body = checkpoints.write_bert(directory / "body", lower=False)
     torch.manual_seed(0)
@@ -112,7 +112,7 @@ def test_vectors(server: RunningServer, oracles, name: str, prompt: str | None) 
     asked = {} if prompt is None else {"prompt_name": prompt}
     found = np.array(post(server, "/embed", model=name, inputs=texts, normalize=False, **asked))
     together = np.array(oracle.encode(texts, prompt_name=prompt, batch_size=2))
-    if name in ("real", "mean-two-dense-normalize", "mean-without-prompt"):  # which end in `Normalize`
+    if name in ("real", "mean-two-dense-normalize", "mean-without-prompt"):  # these models end in a `Normalize` module
         found = found / np.linalg.norm(found, axis=1, keepdims=True)
     assert found.shape == together.shape
     np.testing.assert_allclose(found, together, atol=1e-5, rtol=1e-5)
@@ -122,8 +122,8 @@ def test_vectors(server: RunningServer, oracles, name: str, prompt: str | None) 
     np.testing.assert_allclose(alone, unit, atol=1e-5)
 
 
-def test_a_prompt_that_does_not_count_is_still_read(server: RunningServer) -> None:
-    """The negative control: neither without the prompt, nor with its tokens counted, is it the same vector."""
+def test_a_prompt_excluded_from_the_pooling_still_changes_the_vector(server: RunningServer) -> None:
+    """Negative control: the vector differs without the prompt, and with the prompt's tokens in the pooling."""
     name = "mean-without-prompt"
     (prompted,) = post(server, "/embed", model=name, inputs=TEXTS[0], prompt_name="query")
     (bare,) = post(server, "/embed", model=name, inputs=TEXTS[0])
@@ -141,7 +141,7 @@ def test_similarity_uses_the_whole_head(server: RunningServer, oracles) -> None:
         np.testing.assert_allclose(found, vectors[1:] @ vectors[0], atol=1e-5)
 
 
-def test_dimensions_and_pooling_of_the_clients_own(server: RunningServer, oracles) -> None:
+def test_dimensions_and_pooling_of_the_request(server: RunningServer, oracles) -> None:
     full = np.array(post(server, "/embed", model="joined", inputs=TEXTS, normalize=False))
     assert full.shape[1] == 96
     cut = np.array(post(server, "/embed", model="joined", inputs=TEXTS, normalize=False, dimensions=70))
@@ -152,7 +152,7 @@ def test_dimensions_and_pooling_of_the_clients_own(server: RunningServer, oracle
     assert refused.status_code == 422 and "24" in refused.json()["error"]["message"]
 
 
-def test_a_prompt_is_not_cut_from_the_left(server: RunningServer) -> None:
+def test_truncation_from_the_left_refuses_to_cut_a_prompt(server: RunningServer) -> None:
     body = {"model": "mean-without-prompt", "inputs": " ".join(CORPUS), "prompt_name": "query"}
     refused = server.post("/embed", json=body | {"truncation_direction": "left"})
     assert refused.status_code == 422 and refused.json()["error"]["param"] == "truncation_direction"

@@ -1,4 +1,4 @@
-"""`/zero_shot_classify` with real engines equals the zero-shot pipeline of transformers: encoders, and BART."""
+"""Answers of /zero_shot_classify equal those of the zero-shot pipeline of transformers, for encoders and BART."""
 
 from __future__ import annotations
 
@@ -67,21 +67,21 @@ def server(checkpoints: dict[str, Path], tmp_path_factory: pytest.TempPathFactor
 
 
 @pytest.mark.parametrize(
-    "asked",
+    "fields",
     [{}, {"multi_label": True}, {"hypothesis_template": "{}, says the text"}, {"candidate_labels": ["sailor"]}],
-    ids=["usual", "multi", "template", "one"],
+    ids=["default", "multi", "template", "one"],
 )
 @pytest.mark.parametrize("family", ORDERS)
-def test_scores(server: RunningServer, checkpoints: dict[str, Path], family: str, asked: dict) -> None:
+def test_scores(server: RunningServer, checkpoints: dict[str, Path], family: str, fields: dict) -> None:
     oracle = transformers.pipeline(
         "zero-shot-classification", str(checkpoints[family]), tokenizer=tokenizer(checkpoints[family]), device="cpu"
     )
-    asked = {"candidate_labels": LABELS, **asked}
-    found = server.post("/zero_shot_classify", json={"model": family, "inputs": TEXTS, **asked}).json()
-    assert len(oracle.tokenizer(TEXTS[-1]).input_ids) > LONGEST, "one text is cut"
+    fields = {"candidate_labels": LABELS, **fields}
+    found = server.post("/zero_shot_classify", json={"model": family, "inputs": TEXTS, **fields}).json()
+    assert len(oracle.tokenizer(TEXTS[-1]).input_ids) > LONGEST, "one text must be truncated"
     for text, ours in zip(TEXTS, found, strict=True):
-        theirs = oracle(text, **asked)
+        theirs = oracle(text, **fields)
         assert [one["label"] for one in ours] == theirs["labels"]
         assert [one["score"] for one in ours] == pytest.approx(theirs["scores"], abs=1e-5)
-    spread = [one["score"] for one in found[0]]
-    assert len(spread) == 1 or max(spread) - min(spread) > 1e-3
+    scores = [one["score"] for one in found[0]]
+    assert len(scores) == 1 or max(scores) - min(scores) > 1e-3, "the random checkpoint must separate the labels"

@@ -6,12 +6,11 @@ import random
 
 import torch
 
-from models.scoring import Scoring
+from models.logits import DecoderOutput, LogitsRequest
 from server.engine.block_manager import BlockManager
 from server.engine.block_tables import BlockTables
 from server.engine.engine import Engine, ModelEngine
 from server.engine.generation_engine import GenerationEngine
-from server.engine.logits import Logits
 from server.engine.model_limits import ModelLimits
 from server.engine.scheduler import Schedule, Scheduler
 from server.ipc.messages import Generate, Vocabulary
@@ -121,16 +120,14 @@ class Dice:
 
     def __init__(self, seed: int) -> None:
         self.model = StoredLogits()
-        self.logits = Logits(self.model, VOCAB, torch.device("cpu"))
         self.seed = seed
         self.closing = [i for i, token in enumerate(TOKENS) if token in (b'"', b"}", b"]", b"\n")] + [END]
 
-    def run(self, schedule: Schedule, scoring: Scoring | None = None) -> tuple[torch.Tensor, torch.Tensor]:
+    def run(self, schedule: Schedule, logits: LogitsRequest | None = None) -> tuple[DecoderOutput, torch.Tensor]:
         rows = [row.sequence.tokens for row in schedule.rows if row.needs_logits]
-        logits = torch.stack([self.logits_after(tokens) for tokens in rows])
-        if scoring is not None:
-            scoring(logits)
-        return logits, torch.zeros(sum(row.num_tokens for row in schedule.rows), 1)
+        stored = torch.stack([self.logits_after(tokens) for tokens in rows])
+        output = DecoderOutput(stored, *(self.model.logits_top_k(stored, logits) if logits is not None else ()))
+        return output, torch.zeros(sum(row.num_tokens for row in schedule.rows), 1)
 
     def logits_after(self, tokens: list[int]) -> torch.Tensor:
         generator = torch.Generator().manual_seed(hash((self.seed, *tokens)) % (1 << 62))

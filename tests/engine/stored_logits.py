@@ -4,9 +4,16 @@ from __future__ import annotations
 
 import torch
 
+from models.backends import interface as ops
+from models.logits import LogitsRequest, LogitsTopK
+
 
 class StoredLogits:
-    """The output head that `server.engine.logits.Logits` calls: returns its input."""
+    """The part of `TransformerProtocol` that selection uses. max_logits_rows: as in `Transformer`."""
 
-    def logits(self, hidden: torch.Tensor, *, out: torch.Tensor | None = None) -> torch.Tensor:
-        return hidden.clone() if out is None else out[: len(hidden)].copy_(hidden)
+    def __init__(self, max_logits_rows: int = 64) -> None:
+        self.max_logits_rows = max_logits_rows
+
+    def logits_top_k(self, hidden: torch.Tensor, request: LogitsRequest) -> tuple[torch.Tensor, LogitsTopK]:
+        logits = hidden.clone()
+        return logits, ops.logits_top_k(logits, min(request.top_k, logits.shape[1]), request.with_logsumexp)

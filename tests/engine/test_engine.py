@@ -8,6 +8,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
+from models.backends import interface as ops
 from server.engine import engine as engine_module
 from server.ipc.messages import Generate, GenerateRow
 from server.ipc.params import GenerationParams
@@ -123,15 +124,18 @@ def test_prompt_logprobs_equal_transformers(pairs, name, options):
 def test_prompt_logprobs_that_are_not_finite_fail_their_request_alone(pairs, monkeypatch):
     pair = pairs("gpt2")
     transformer = pair.loaded.model.transformer
-    honest = transformer.logits
+    honest = transformer.logits_top_k
     requests = [generate(pair, i, PROMPTS[2], prompt_logprobs=i == 1) for i in range(3)]
 
-    def broken_prompt_logits(hidden, out=None):
-        """Only the prompt has this many positions; the logits of decoding rows stay right."""
-        logits = honest(hidden)
-        return logits * torch.nan if len(hidden) == len(PROMPTS[2]) - 1 else logits
+    def broken_prompt_logits(hidden, request):
+        """NaN for the prompt only: no other call has this many positions."""
+        logits, top_k = honest(hidden, request)
+        if len(hidden) == len(PROMPTS[2]) - 1:
+            logits = logits * torch.nan
+            top_k = ops.logits_top_k(logits, request.top_k, request.with_logsumexp)
+        return logits, top_k
 
-    monkeypatch.setattr(transformer, "logits", broken_prompt_logits)
+    monkeypatch.setattr(transformer, "logits_top_k", broken_prompt_logits)
     results = run(pair.engine(), requests)
     assert {i: end.code for i, end in results.failed.items()} == {1: "engine_error"}
     assert results.texts(0) == results.texts(2) == reference(pair, PROMPTS[2], max_new_tokens=12)[0]

@@ -9,9 +9,9 @@ import pytest
 import torch
 
 from models.backends import interface as ops
+from models.logits import DecoderOutput, LogitsRequest, LogitsTopK
 from server.engine import selection
 from server.engine.beam_search import Beam, BeamSearch, advance_together
-from server.engine.logits import Logits
 from server.engine.logits_processors import process
 from server.engine.sequence import CachedSequence, SequenceGroup
 from server.ipc.params import TimestampRules
@@ -54,8 +54,8 @@ def group_with_tokens(number: int, settings: dict) -> SequenceGroup:
 
 def found(logits: torch.Tensor, requests: list[SequenceGroup]) -> tuple[torch.Tensor, torch.Tensor]:
     logits = logits.clone()
-    seen = selection._survey(logits, requests)
-    return selection._candidates(logits, seen, requests)
+    top_k = ops.logits_top_k(logits, *selection.logits_request(requests))
+    return selection._candidates(logits, top_k, requests)
 
 
 def expected(logits: torch.Tensor, requests: list[SequenceGroup]) -> torch.Tensor:
@@ -101,9 +101,7 @@ def test_reported_log_probabilities_are_raw():
     ]
     logits = torch.randn(BEAMS * 3, VOCAB, generator=torch.Generator().manual_seed(3)) * 4
     raw = logits.log_softmax(dim=-1)
-    choices = {
-        choice.group: choice for choice in selection.select(logits, Logits(StoredLogits(), VOCAB, CPU), requests)
-    }
+    choices = {choice.group: choice for choice in selection.select(DecoderOutput(logits), StoredLogits(), requests)}
     beams = requests[1].beams.running
     for beam, parent in zip(beams, choices[requests[1]].parents, strict=True):
         (told,) = beam.logprobs
@@ -118,15 +116,15 @@ def test_logits_are_computed_in_parts(rows):
     """Groups are split into parts in order, and the chosen tokens are the same."""
     logits = torch.randn(BEAMS * len(SETTINGS), VOCAB, generator=torch.Generator().manual_seed(3)) * 4
     at_once, in_parts = ([group_with_tokens(*each) for each in enumerate(SETTINGS.values())] for _ in range(2))
-    selection.select(logits, Logits(StoredLogits(), VOCAB, CPU, rows=len(logits)), at_once)
+    selection.select(DecoderOutput(logits), StoredLogits(len(logits)), at_once)
     held: list[int] = []
 
-    class Counted(Logits):
-        def __call__(self, hidden: torch.Tensor) -> torch.Tensor:
+    class Counted(StoredLogits):
+        def logits_top_k(self, hidden: torch.Tensor, request: LogitsRequest) -> tuple[torch.Tensor, LogitsTopK]:
             held.append(len(hidden))
-            return super().__call__(hidden)
+            return super().logits_top_k(hidden, request)
 
-    selection.select(logits, Counted(StoredLogits(), VOCAB, CPU, rows), in_parts)
+    selection.select(DecoderOutput(logits), Counted(rows), in_parts)
     assert sum(held) == len(logits) and max(held) <= max(rows, BEAMS)
     for one, other in zip(at_once, in_parts, strict=True):
         assert (one.beams.running, one.beams.finished) == (other.beams.running, other.beams.finished)
@@ -142,8 +140,8 @@ def test_searches_advance_together_as_alone(seed):
         going = [index for index, search in enumerate(alone) if not search.done]
         logits = torch.from_numpy(chance.normal(size=(len(going), len(alone[going[0]].running), 60)).astype(np.float32))
         # Multiples of 0.5, so that totals are equal.
-        seen = ops.survey(((logits * 4).round() / 2).flatten(0, 1), alone[0].num_candidates)
-        values, tokens = (tensor.view(*logits.shape[:2], -1).numpy() for tensor in (seen.values, seen.ids))
+        top_k = ops.logits_top_k(((logits * 4).round() / 2).flatten(0, 1), alone[0].num_candidates)
+        values, tokens = (tensor.view(*logits.shape[:2], -1).numpy() for tensor in (top_k.values, top_k.ids))
         parents = [alone[index].advance(*own) for index, *own in zip(going, values, tokens, strict=True)]
         assert len({alone[index].shape for index in going}) == 1
         them = [together[index] for index in going]

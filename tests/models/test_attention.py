@@ -1,4 +1,4 @@
-"""Attention plans and the reference attention against the definition, written out with loops."""
+"""Attention metadata and the reference attention, compared with the definition written out in loops."""
 
 from __future__ import annotations
 
@@ -8,8 +8,9 @@ import random
 import pytest
 import torch
 
-from models.attention_metadata import AttentionPlan
+from models.attention_metadata import AttentionMetadata
 from models.backends import interface as ops
+from models.backends.torch.attention_view import TorchAttentionView
 
 HEADS, KV_HEADS, DIM, SCALE = 4, 2, 8, 0.3
 CPU = torch.device("cpu")
@@ -35,6 +36,10 @@ def by_definition(query, key, value, first_position, causal, window, bias, cap=N
     return output
 
 
+def groups_of(metadata):
+    return metadata.view(TorchAttentionView, CPU, torch.float32).groups
+
+
 def random_rows(query_lens, key_lens, seed=0):
     generator = torch.Generator().manual_seed(seed)
 
@@ -47,24 +52,24 @@ def random_rows(query_lens, key_lens, seed=0):
 @pytest.mark.parametrize("cap", [None, 0.5])
 @pytest.mark.parametrize("biased", [False, True])
 @pytest.mark.parametrize(("causal", "window"), [(False, None), (True, None), (True, 3), (False, 3)])
-def test_packed(causal, window, biased, cap):
+def test_ragged(causal, window, biased, cap):
     lens = (3, 5, 1, 3, 5, 5)
     queries, keys, values = random_rows(lens, lens)
     bias = torch.randn(HEADS, 2 * max(lens) - 1) if biased else None
-    plan = AttentionPlan(lens, lens, torch.float32, CPU, causal, window, bias)
-    packed = [torch.cat(side) for side in (queries, keys, values)]
-    output = ops.packed_attention(*packed, plan, SCALE, cap).split(lens)
+    metadata = AttentionMetadata(lens, lens, causal, window, bias)
+    ragged = [torch.cat(side) for side in (queries, keys, values)]
+    output = ops.ragged_attention(*ragged, metadata, SCALE, cap).split(lens)
     for ours, query, key, value in zip(output, queries, keys, values, strict=True):
         expected = by_definition(query, key, value, 0, causal, window, bias, cap)
         torch.testing.assert_close(ours, expected, atol=1e-5, rtol=1e-5)
 
 
-def test_packed_cross_attention_with_other_lengths():
+def test_ragged_cross_attention_with_other_lengths():
     query_lens, key_lens = (3, 1, 3), (4, 6, 4)
     queries, keys, values = random_rows(query_lens, key_lens)
-    plan = AttentionPlan(query_lens, key_lens, torch.float32, CPU)
-    packed = [torch.cat(side) for side in (queries, keys, values)]
-    output = ops.packed_attention(*packed, plan, SCALE).split(query_lens)
+    metadata = AttentionMetadata(query_lens, key_lens)
+    ragged = [torch.cat(side) for side in (queries, keys, values)]
+    output = ops.ragged_attention(*ragged, metadata, SCALE).split(query_lens)
     for ours, query, key, value in zip(output, queries, keys, values, strict=True):
         torch.testing.assert_close(ours, by_definition(query, key, value, 0, False, None, None), atol=1e-5, rtol=1e-5)
 
@@ -91,8 +96,8 @@ def test_paged(causal, window, biased):
                 part = source[index * block_size : (index + 1) * block_size]
                 caches[side, block] = 7.0
                 caches[side, block, : len(part)] = part
-    plan = AttentionPlan(query_lens, key_lens, torch.float32, CPU, causal, window, bias, tables, block_size)
-    output = ops.paged_attention(torch.cat(queries), caches[0], caches[1], plan, SCALE).split(query_lens)
+    metadata = AttentionMetadata(query_lens, key_lens, causal, window, bias, tables, block_size)
+    output = ops.paged_attention(torch.cat(queries), caches[0], caches[1], metadata, SCALE).split(query_lens)
     for row, ours in enumerate(output):
         first = key_lens[row] - query_lens[row]
         expected = by_definition(queries[row], keys[row], values[row], first, causal, window, bias)
@@ -101,16 +106,16 @@ def test_paged(causal, window, biased):
 
 def test_decode_rows_are_gathered_with_little_padding():
     key_lens = (1, 2, 3, 64, 70, 500, 501, 1000)
-    plan = AttentionPlan(
-        (1,) * 8, key_lens, torch.float32, CPU, True, block_tables=torch.zeros(8, 250, dtype=torch.int64), block_size=4
+    metadata = AttentionMetadata(
+        (1,) * 8, key_lens, True, block_tables=torch.zeros(8, 250, dtype=torch.int64), block_size=4
     )
-    gathered = sum(group.rows * group.key_len for group in plan.groups)
-    assert sum(group.rows for group in plan.groups) == 8
+    gathered = sum(group.rows * group.key_len for group in groups_of(metadata))
+    assert sum(group.rows for group in groups_of(metadata)) == 8
     assert gathered < 2 * sum(key_lens) + 8 * 4
 
 
 def test_a_window_reads_no_older_blocks():
     tables = torch.arange(50)[None]
-    plan = AttentionPlan((1,), (200,), torch.float32, CPU, True, 6, block_tables=tables, block_size=4)
-    (group,) = plan.groups
+    metadata = AttentionMetadata((1,), (200,), True, 6, block_tables=tables, block_size=4)
+    (group,) = groups_of(metadata)
     assert group.keys.tolist() == [[48, 49]]

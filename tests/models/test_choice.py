@@ -1,4 +1,4 @@
-"""What the kernels find in logits is what the reference finds, what sorting finds, and what a row gives alone."""
+"""Top-k logits and random tokens: both backends agree with sorting, and a row gives the same result in any batch."""
 
 from __future__ import annotations
 
@@ -9,15 +9,20 @@ import pytest
 import torch
 
 from models.backends import interface as ops
-from models.backends.cpu import logits as cpu_choice
 from models.backends.cpu import operations as cpu_ops
-from models.backends.interface import Filters
-from models.backends.torch import logits as torch_choice
+from models.backends.cpu import sampling as cpu_sampling
 from models.backends.torch import sampling as torch_sampling
+from models.backends.torch.sampling import Filters
 
-KERNELS = {"torch": torch_choice} | ({"cpu": cpu_choice} if cpu_ops.available() else {})
+BACKENDS = ["torch"] + (["cpu"] if cpu_ops.available() else [])
 WIDTHS = [1, 2, 97, 255, 256, 257, 1000, 5003]
-kernels = pytest.mark.parametrize("survey", [module.survey for module in KERNELS.values()], ids=list(KERNELS))
+
+
+@pytest.fixture(params=BACKENDS)
+def top_k(request):
+    """`ops.logits_top_k` of one backend."""
+    with ops.using(request.param):
+        yield ops.logits_top_k
 
 
 def rows_of_every_kind(width: int) -> torch.Tensor:
@@ -34,63 +39,58 @@ def rows_of_every_kind(width: int) -> torch.Tensor:
     return logits
 
 
-@kernels
 @pytest.mark.parametrize("width", WIDTHS)
-def test_the_largest_are_those_of_a_stable_sort(survey, width):
+def test_the_largest_are_those_of_a_stable_sort(top_k, width):
     logits = rows_of_every_kind(width)
     values, ids = logits.sort(dim=-1, descending=True, stable=True)
     for count in {1, 2, 8, 64, width} & set(range(1, min(width, 1000) + 1)):
-        found = survey(logits, count, False)
+        found = top_k(logits, count, False)
         assert torch.equal(found.values, values[:, :count])
         real = found.values > -torch.inf
         assert torch.equal(found.ids[real], ids[:, :count][real])
         assert ((found.ids >= 0) & (found.ids < width)).all()
-        assert found.log_sums is None
+        assert found.logsumexp is None
 
 
-@kernels
 @pytest.mark.parametrize("width", WIDTHS)
-def test_log_probabilities(survey, width):
+def test_log_probabilities(top_k, width):
     logits = rows_of_every_kind(width)[:7]
-    found = survey(logits, min(width, 5), True)
+    found = top_k(logits, min(width, 5), True)
     expected = logits.double().log_softmax(dim=-1)
     torch.testing.assert_close(found.log_probs.double(), expected.gather(1, found.ids), atol=1e-5, rtol=1e-6)
     torch.testing.assert_close(found.log_probs_of(logits).double(), expected, atol=1e-5, rtol=1e-6)
 
 
-@kernels
 @pytest.mark.parametrize("bad", [torch.nan, torch.inf, -torch.inf])
-def test_a_row_that_is_not_finite_is_told_and_disturbs_no_other(survey, bad):
+def test_a_row_that_is_not_finite_is_told_and_disturbs_no_other(top_k, bad):
     for width in WIDTHS:
         clean = torch.randn(5, width, generator=torch.Generator().manual_seed(3))
         for place in {0, width // 2, width - 1}:
             logits = clean.clone()
             logits[3, place] = bad
-            found, expected = survey(logits, 1, True), survey(clean, 1, True)
-            assert found.finite.tolist() == [True, True, True, False, True]
+            found, expected = top_k(logits, 1, True), top_k(clean, 1, True)
+            assert found.is_finite.tolist() == [True, True, True, False, True]
             for ours, theirs in zip(found, expected, strict=True):
                 assert torch.equal(ours[[0, 1, 2, 4]], theirs[[0, 1, 2, 4]])
             assert 0 <= found.ids[3, 0] < width
-    assert not survey(torch.full((2, 40), torch.nan), 3, True).finite.any()
+    assert not top_k(torch.full((2, 40), torch.nan), 3, True).is_finite.any()
 
 
-@kernels
-def test_zeros_of_both_signs_are_tied(survey):
-    found = survey(torch.tensor([[-1.0, -0.0, 0.0, -0.0]]), 4, False)
+def test_zeros_of_both_signs_are_tied(top_k):
+    found = top_k(torch.tensor([[-1.0, -0.0, 0.0, -0.0]]), 4, False)
     assert found.ids.tolist() == [[1, 2, 3, 0]]
 
 
-@kernels
-def test_a_row_gives_the_same_bits_alone_in_a_batch_and_wherever_it_lies(survey):
+def test_a_row_gives_the_same_bits_alone_in_a_batch_and_wherever_it_lies(top_k):
     wide = torch.randn(40, 7001, generator=torch.Generator().manual_seed(5)) * 3
     logits = wide[:, 1:]
-    together = survey(logits, 9, True)
+    together = top_k(logits, 9, True)
     threads = torch.get_num_threads()
     for count in (1, 2, 3):
         torch.set_num_threads(count)
         try:
             for start, end in ((0, 1), (7, 8), (5, 23), (39, 40)):
-                alone = survey(logits[start:end], 9, True)
+                alone = top_k(logits[start:end], 9, True)
                 for ours, theirs in zip(alone, together, strict=True):
                     assert torch.equal(ours, theirs[start:end])
         finally:
@@ -98,16 +98,16 @@ def test_a_row_gives_the_same_bits_alone_in_a_batch_and_wherever_it_lies(survey)
 
 
 def test_the_kernels_are_used_where_they_are_built():
-    assert not cpu_ops.available() or ops.implementation(torch.empty(0)) is cpu_ops
+    assert not cpu_ops.available() or ops.backend(torch.empty(0)) is cpu_ops
     logits = torch.randn(3, 300)
     with ops.using("torch"):
-        expected = ops.survey(logits, 4, with_log_sums=True)
-    found = ops.survey(logits, 4, with_log_sums=True)
+        expected = ops.logits_top_k(logits, 4, with_logsumexp=True)
+    found = ops.logits_top_k(logits, 4, with_logsumexp=True)
     assert torch.equal(found.ids, expected.ids)
-    torch.testing.assert_close(found.log_sums, expected.log_sums, atol=1e-6, rtol=1e-6)
+    torch.testing.assert_close(found.logsumexp, expected.logsumexp, atol=1e-6, rtol=1e-6)
 
 
-DRAWS = {"torch": torch_sampling.draw} | ({"cpu": cpu_choice.draw} if cpu_ops.available() else {})
+DRAWS = {"torch": torch_sampling.draw} | ({"cpu": cpu_sampling.draw} if cpu_ops.available() else {})
 draws = pytest.mark.parametrize("draw", DRAWS.values(), ids=list(DRAWS))
 FILTERS = [
     Filters(temperature, top_k, top_p, min_p, typical_p)

@@ -7,9 +7,10 @@ import random
 import pytest
 import torch
 
-from models.attention_metadata import TILE_QUERIES, AttentionPlan, KeyBias
+from models.attention_metadata import AttentionMetadata, KeyBias
 from models.backends import interface as ops
 from models.backends.cpu import operations as cpu_ops
+from models.backends.cpu.attention_view import TILE_QUERIES, CpuAttentionView
 from models.backends.torch import operations as torch_ops
 
 CPU = torch.device("cpu")
@@ -41,7 +42,7 @@ def kernels():
 
 
 class Case:
-    """Keys and values of some rows, as long as any query could want, and plans for some of their queries."""
+    """Keys and values of some rows, as long as any query could want, and attention metadata for some of their queries."""
 
     def __init__(self, dtype, shape, lengths, settings, block_size=4):
         self.heads, self.kv_heads, self.dim = shape
@@ -68,11 +69,9 @@ class Case:
 
     def paged(self, rows, attention=ops.paged_attention):
         """rows: (row, first query, end) -> [queries, heads, dim]; the row has keys up to the last query."""
-        plan = AttentionPlan(
+        metadata = AttentionMetadata(
             tuple(end - first for _, first, end in rows),
             tuple(end if self.causal else self.lengths[row] for row, _, end in rows),
-            self.dtype,
-            CPU,
             self.causal,
             self.window,
             self.bias,
@@ -81,12 +80,12 @@ class Case:
         )
         queries = self.query.split(self.lengths)
         query = torch.cat([queries[row][first:end] for row, first, end in rows])
-        return attention(query, *self.caches, plan, self.scale, self.cap)
+        return attention(query, *self.caches, metadata, self.scale, self.cap)
 
-    def packed(self, attention=ops.packed_attention):
+    def ragged(self, attention=ops.ragged_attention):
         """All queries of all rows."""
-        plan = AttentionPlan(self.lengths, self.lengths, self.dtype, CPU, self.causal, self.window, self.bias)
-        return attention(self.query, self.key, self.value, plan, self.scale, self.cap)
+        metadata = AttentionMetadata(self.lengths, self.lengths, self.causal, self.window, self.bias)
+        return attention(self.query, self.key, self.value, metadata, self.scale, self.cap)
 
 
 def close(found, expected):
@@ -109,18 +108,18 @@ def test_paged(dtype, settings, shape):
 @pytest.mark.parametrize("dtype", BOUNDS)
 @pytest.mark.parametrize("settings", SETTINGS)
 @pytest.mark.parametrize("shape", SHAPES)
-def test_packed(dtype, settings, shape):
+def test_ragged(dtype, settings, shape):
     case = Case(dtype, shape, (1, 3, 70, 16, 131, 3, 200), settings)
-    close(case.packed(), case.packed(torch_ops.packed_attention))
+    close(case.ragged(), case.ragged(torch_ops.ragged_attention))
 
 
 @pytest.mark.parametrize("dtype", BOUNDS)
-def test_packed_queries_of_other_lengths_than_keys(dtype):
+def test_ragged_queries_of_other_lengths_than_keys(dtype):
     lengths, key_lengths = (3, 90, 1), (40, 6, 170)
     query, keys = torch.randn(94, 4, 64).to(dtype), torch.randn(2, 216, 2, 64).to(dtype)
-    plan = AttentionPlan(lengths, key_lengths, dtype, CPU)
-    arguments = (query, *keys, plan, 0.125)
-    close(ops.packed_attention(*arguments), torch_ops.packed_attention(*arguments))
+    metadata = AttentionMetadata(lengths, key_lengths)
+    arguments = (query, *keys, metadata, 0.125)
+    close(ops.ragged_attention(*arguments), torch_ops.ragged_attention(*arguments))
 
 
 def chunks(length, rng):
@@ -149,7 +148,7 @@ def chunked(case, attention=ops.paged_attention, seed=0):
 @pytest.mark.parametrize("shape", SHAPES)
 def test_bits_of_a_query_are_the_same_in_any_chunk_and_batch(dtype, settings, shape):
     case = Case(dtype, shape, (150, 7, 64, 90), settings)
-    expected = case.packed()
+    expected = case.ragged()
     offset = 0
     for row, length in enumerate(case.lengths):
         for query in (0, length // 2, length - 1):
@@ -163,7 +162,7 @@ def test_bits_of_a_query_are_the_same_in_any_chunk_and_batch(dtype, settings, sh
 def test_the_reference_has_other_bits_in_other_chunks():
     """Negative control of the comparison: torch's own attention does not pass it."""
     case = Case(torch.float32, (6, 2, 64), (150, 7, 64, 90), {})
-    assert not torch.equal(chunked(case, torch_ops.paged_attention), case.packed(torch_ops.packed_attention))
+    assert not torch.equal(chunked(case, torch_ops.paged_attention), case.ragged(torch_ops.ragged_attention))
 
 
 @pytest.mark.parametrize("dtype", BOUNDS)
@@ -171,11 +170,11 @@ def test_the_reference_has_other_bits_in_other_chunks():
 @pytest.mark.parametrize("shape", SHAPES)
 def test_bits_of_a_text_are_the_same_alone(dtype, settings, shape):
     case = Case(dtype, shape, (150, 7, 64, 90), settings)
-    together = case.packed().split(case.lengths)
+    together = case.ragged().split(case.lengths)
     sides = [side.split(case.lengths) for side in (case.query, case.key, case.value)]
     for row, length in enumerate(case.lengths):
-        plan = AttentionPlan((length,), (length,), dtype, CPU, False, case.window, case.bias)
-        alone = ops.packed_attention(*(side[row] for side in sides), plan, case.scale)
+        metadata = AttentionMetadata((length,), (length,), False, case.window, case.bias)
+        alone = ops.ragged_attention(*(side[row] for side in sides), metadata, case.scale)
         assert torch.equal(alone, together[row])
 
 
@@ -186,7 +185,7 @@ def test_bits_are_the_same_with_any_number_of_threads(settings):
     try:
         for threads in (1, 2, 3, 5):
             torch.set_num_threads(threads)
-            found.append(case.packed())
+            found.append(case.ragged())
     finally:
         torch.set_num_threads(before)
     assert all(torch.equal(one, found[0]) for one in found)
@@ -207,10 +206,10 @@ def test_a_long_context_is_taken_in_parts():
 def test_what_is_not_finite_stays_with_those_who_see_it(dtype, settings, place, bad, side):
     """A broken key or value reaches neither other rows nor queries that see only its neighbour; 0 * inf would."""
     case = Case(dtype, (6, 2, 64), (40, 70, 20), settings)
-    clean, key = case.packed(), 40 + place
+    clean, key = case.ragged(), 40 + place
     end = min(110, key + settings.get("window", 70))
     getattr(case, side)[key, 1, 5] = bad
-    broken = case.packed()
+    broken = case.ragged()
     seeing = torch.zeros(130, 6, dtype=torch.bool)
     seeing[key:end, 3:] = True
     assert torch.equal(broken[~seeing], clean[~seeing])
@@ -225,12 +224,12 @@ def test_what_is_not_finite_stays_with_those_who_see_it(dtype, settings, place, 
 def test_bfloat16_rounds_shares_and_results_and_nothing_else(settings, shape):
     """Against float32: half a step of bfloat16 for what is returned, and for each share that values are taken by."""
     case = Case(torch.bfloat16, shape, (150, 7, 64, 90), settings)
-    found = case.packed().float()
+    found = case.ragged().float()
     case.dtype = torch.float32
     case.query, case.key, case.value = case.query.float(), case.key.float(), case.value.float()
-    exact = case.packed(torch_ops.packed_attention)
+    exact = case.ragged(torch_ops.ragged_attention)
     case.value = case.value.abs()
-    taken = case.packed(torch_ops.packed_attention)
+    taken = case.ragged(torch_ops.ragged_attention)
     assert ((found - exact).abs() <= 2**-8 * (exact.abs() + taken) * 1.01 + 1e-5).all()
 
 
@@ -239,7 +238,7 @@ def test_bfloat16_rounds_shares_and_results_and_nothing_else(settings, shape):
 def test_bits_with_blocks_of_an_odd_size(dtype, settings):
     """Neighbouring keys in different blocks."""
     case = Case(dtype, (6, 2, 64), (150, 7, 64, 90), settings, block_size=5)
-    expected, offset = case.packed(), 0
+    expected, offset = case.ragged(), 0
     for row, length in enumerate(case.lengths):
         for query in (0, 4, 5, length - 1):
             assert torch.equal(case.paged([(row, query, query + 1)])[0], expected[offset + query])
@@ -249,7 +248,7 @@ def test_bits_with_blocks_of_an_odd_size(dtype, settings):
 
 def test_tiles_hold_every_query_once_and_end_with_the_row():
     lengths = (1, 200, 64, 65, 3)
-    queries = AttentionPlan(lengths, lengths, torch.float32, CPU, True).queries
+    queries = AttentionMetadata(lengths, lengths, True).view(CpuAttentionView)
     tiles = sorted(queries.tiles.tolist())
     assert [first + count for first, count, _ in tiles] == [first for first, _, _ in tiles[1:]] + [sum(lengths)]
     assert max(count for _, count, _ in tiles) == TILE_QUERIES
@@ -258,6 +257,6 @@ def test_tiles_hold_every_query_once_and_end_with_the_row():
     assert all(row == max(start for start in starts if start <= first) for first, _, row in tiles)
 
 
-def test_plans_with_other_biases_share_their_queries():
-    plan = AttentionPlan((3,), (3,), torch.float32, CPU, True, score_bias=torch.zeros(1, 5))
-    assert plan.biased(torch.ones(1, 5)).queries is plan.queries
+def test_metadata_with_another_bias_shares_its_cpu_view():
+    metadata = AttentionMetadata((3,), (3,), True, score_bias=torch.zeros(1, 5))
+    assert metadata.with_bias(torch.ones(1, 5)).view(CpuAttentionView) is metadata.view(CpuAttentionView)

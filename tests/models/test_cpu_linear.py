@@ -1,9 +1,10 @@
-"""Products with a packed weight, and all that follows them, equal the reference, on every generation of processors that
+"""Products with a packed weight, and all that follows them, equal the reference, on every isa of processors that
 this one runs; a row gives the same bits whatever rows are beside it, and fused steps the bits of single ones."""
 
 from __future__ import annotations
 
 import itertools
+from dataclasses import replace
 
 import pytest
 import torch
@@ -12,13 +13,16 @@ from models.backends import interface as ops
 from models.backends.cpu import library
 from models.backends.cpu import linear as cpu_linear
 from models.backends.cpu import operations as cpu_ops
+from models.backends.cpu.lowering import lower
+from models.backends.cpu.trace import Trace
 from models.backends.torch import operations as torch_ops
 from models.layers.activations import ACTIVATIONS
+from tests.models.int8_reference import ReferenceInt8Weight
 
 BOUNDS = {torch.float32: 1e-5, torch.bfloat16: 2e-2}
-KINDS = ("packed", "as it lies", "int8")
-GENERATIONS = ("baseline", "v3", "v4", "v4_vnni", "v4_bf16")
-RUN = [name for name in GENERATIONS if cpu_ops.available() and library.choose_generation(name)]
+KINDS = ("packed", "dense", "int8")
+ISAS = ("baseline", "v3", "v4", "v4_vnni", "v4_bf16")
+RUN = [name for name in ISAS if cpu_ops.available() and library.choose_isa(name)]
 SHAPES = [(8, 5), (1, 1), (33, 17), (24, 64), (63, 33), (576, 96), (1536, 70)]
 
 
@@ -28,11 +32,11 @@ def kernels():
 
 
 @pytest.fixture(params=RUN)
-def generation(request):
-    assert library.choose_generation(request.param)
+def isa(request):
+    assert library.choose_isa(request.param)
     with ops.using("cpu"):
         yield request.param
-    assert library.choose_generation(RUN[-1])
+    assert library.choose_isa(RUN[-1])
 
 
 @pytest.fixture(params=BOUNDS, ids=str)
@@ -43,9 +47,22 @@ def dtype(request):
 def make(kind, weight, bias):
     """The product that is tested, and its reference."""
     if kind == "int8":
-        return cpu_linear.Int8Linear(weight, bias), torch_ops.Int8Linear(weight, bias)
-    product = cpu_linear.FloatLinear(weight, bias, packed=kind == "packed")
-    return product, lambda x: torch_ops.linear(x.double(), weight.double(), _double(bias)).to(x.dtype)
+        return cpu_linear.Int8Weight(weight, bias).multiply, ReferenceInt8Weight(weight, bias).multiply
+    product = cpu_linear.FloatWeight(weight, bias, is_packed=kind == "packed")
+    return product.multiply, lambda x: torch_ops.linear(x.double(), weight.double(), _double(bias)).to(x.dtype)
+
+
+def plus_residual(product, x, residual, activation=None, multiplier=None):
+    """The sum of a residual and a product, fused into one operation of a program. The tensors may be slices."""
+    trace = Trace()
+    sides = [one for one in (x, residual, multiplier) if one is not None]
+    symbols = [
+        replace(trace.input(str(place), one.dtype, one.shape[1]), row_stride=one.stride(0))
+        for place, one in enumerate(sides)
+    ]
+    program = lower(symbols[1] + product(symbols[0], activation, *symbols[2:]))
+    assert "add" not in program.names
+    return program.run(len(x), {str(place): one.data_ptr() for place, one in enumerate(sides)})
 
 
 def _double(x):
@@ -64,7 +81,7 @@ def close(found, expected):
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize(("width", "columns"), SHAPES)
-def test_products(generation, dtype, kind, width, columns):
+def test_products(isa, dtype, kind, width, columns):
     weight, bias = weights(dtype, width, columns)
     for given in (bias, None):
         product, reference = make(kind, weight, given)
@@ -74,7 +91,7 @@ def test_products(generation, dtype, kind, width, columns):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_bits_do_not_depend_on_other_rows(generation, dtype, kind):
+def test_bits_do_not_depend_on_other_rows(isa, dtype, kind):
     """Up to 40 rows, and so many that they are cut into blocks."""
     weight, bias = weights(dtype, 1100, 70)
     product, _ = make(kind, weight, bias)
@@ -100,17 +117,17 @@ def test_bits_do_not_depend_on_threads(dtype, kind):
 
 
 @pytest.mark.parametrize("packed", [True, False])
-def test_sums_that_are_written_as_they_are(generation, packed):
+def test_sums_that_are_written_as_they_are(isa, packed):
     """Of a weight in bfloat16: nearer to the truth, and rounded they are what is written otherwise."""
     for width, columns in SHAPES:
         weight, bias = weights(torch.bfloat16, width, columns)
         x = torch.randn(40, width).bfloat16()
         for given in (bias, None):
-            narrow, wide = (cpu_linear.FloatLinear(weight, given, packed, to) for to in (None, torch.float32))
-            sums = wide(x)
+            narrow, wide = (cpu_linear.FloatWeight(weight, given, packed, to) for to in (None, torch.float32))
+            sums = wide.multiply(x)
             close(sums, torch_ops.linear(x.double(), weight.double(), _double(given)).float())
-            assert torch.equal(sums.bfloat16(), narrow(x))
-            assert torch.equal(wide(x[7:9]), sums[7:9])
+            assert torch.equal(sums.bfloat16(), narrow.multiply(x))
+            assert torch.equal(wide.multiply(x[7:9]), sums[7:9])
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -123,22 +140,22 @@ def test_memory_that_is_given(dtype, kind):
         assert (out[23:] == 7).all()
 
 
-def test_packed_and_not_give_the_same_bits(generation, dtype):
+def test_packed_and_not_give_the_same_bits(isa, dtype):
     for width, columns in SHAPES:
         weight, bias = weights(dtype, width, columns)
-        packed, as_it_lies = (cpu_linear.FloatLinear(weight, bias, packed) for packed in (True, False))
+        packed, dense = (cpu_linear.FloatWeight(weight, bias, packed) for packed in (True, False))
         x = torch.randn(23, width).to(dtype)
         for rows in (1, 2, 5, 23):
-            assert torch.equal(packed(x[:rows]), as_it_lies(x[:rows]))
+            assert torch.equal(packed.multiply(x[:rows]), dense.multiply(x[:rows]))
 
 
-def test_rows_of_a_packed_table(generation, dtype):
+def test_rows_of_a_packed_table(isa, dtype):
     for width, columns in SHAPES:
         weight, bias = weights(dtype, width, columns)
-        packed = cpu_linear.FloatLinear(weight, bias)
+        packed = cpu_linear.FloatWeight(weight, bias)
         index = torch.randint(columns, (2, 50))[:, ::2][1]
         assert torch.equal(packed.rows(index), weight[index])
-        rounded, reference = cpu_linear.Int8Linear(weight, bias), torch_ops.Int8Linear(weight, bias)
+        rounded, reference = cpu_linear.Int8Weight(weight, bias), ReferenceInt8Weight(weight, bias)
         assert torch.equal(rounded.rows(index), reference.rows(index))
         half_a_step = float(weight.float().abs().max()) / 250
         torch.testing.assert_close(rounded.rows(index).float(), weight[index].float(), atol=half_a_step, rtol=0.005)
@@ -156,7 +173,7 @@ def are_same(found, expected):
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("activation", [None, *ACTIVATIONS])
-def test_fused_steps_have_the_bits_of_single_ones(generation, dtype, kind, activation):
+def test_fused_steps_have_the_bits_of_single_ones(isa, dtype, kind, activation):
     weight, bias = weights(dtype, 40, 70)
     product, _ = make(kind, weight, bias)
     x = torch.randn(14, 40).to(dtype) * 3
@@ -165,15 +182,15 @@ def test_fused_steps_have_the_bits_of_single_ones(generation, dtype, kind, activ
     if activation is not None:
         close(activated, ACTIVATIONS[activation](product(x)))
     assert are_same(product(x, activation, other), activated * other)
-    assert are_same(product(x, activation, residual=residual), activated + residual)
-    assert are_same(product(x, activation, other, residual), activated * other + residual)
+    assert are_same(plus_residual(product, x, residual, activation), activated + residual)
+    assert are_same(plus_residual(product, x, residual, activation, other), activated * other + residual)
 
 
 @pytest.mark.parametrize("activation", ACTIVATIONS)
-def test_activations(generation, activation):
+def test_activations(isa, activation):
     """Against float64, over all that a float32 can be: a product by one passes x on."""
     x = torch.cat([torch.linspace(-30, 30, 60001), torch.logspace(-30, 30, 2001), -torch.logspace(-30, 30, 2001)])
-    product = cpu_linear.FloatLinear(torch.eye(1), None)
+    product = cpu_linear.FloatWeight(torch.eye(1), None).multiply
     found = product(x[:, None], activation)[:, 0].double()
     expected = ACTIVATIONS[activation](x.double())
     assert ((found - expected).abs() <= 1e-6 * expected.abs().clamp_min(1)).all()
@@ -181,11 +198,11 @@ def test_activations(generation, activation):
 
 
 @pytest.mark.parametrize("activation", ACTIVATIONS)
-def test_activations_in_bfloat16(generation, activation):
+def test_activations_in_bfloat16(isa, activation):
     """Hardly further from float64 than the nearest bfloat16, also where results are small; rows in pairs and alone."""
     x = torch.cat([torch.linspace(-30, 30, 60001), torch.logspace(-30, 30, 2001), -torch.logspace(-30, 30, 2001)])
     x = x.bfloat16().unique().repeat_interleave(2)[1:]
-    product = cpu_linear.FloatLinear(torch.eye(32)[:, :1].repeat(1, 2).bfloat16() * 0.5, None)
+    product = cpu_linear.FloatWeight(torch.eye(32)[:, :1].repeat(1, 2).bfloat16() * 0.5, None).multiply
     found = product(x[:, None].repeat(1, 2), activation)[:, 0].double()
     expected = ACTIVATIONS[activation](x.double())
     assert ((found - expected).abs() <= (2**-8 + 4e-4) * expected.abs() + 1e-6).all()
@@ -193,20 +210,21 @@ def test_activations_in_bfloat16(generation, activation):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_rows_apart_and_transposed(generation, dtype, kind):
+def test_rows_apart_and_transposed(isa, dtype, kind):
     """x, a factor and a residual that are parts of wider tensors, or not contiguous in their rows."""
     weight, bias = weights(dtype, 24, 40)
     product, _ = make(kind, weight, bias)
     wide, sides = torch.randn(13, 60).to(dtype), torch.randn(2, 13, 99).to(dtype)
-    plain = product(wide[:, 7:31].contiguous(), None, *(side[:, 5:45].contiguous() for side in sides))
-    assert torch.equal(product(wide[:, 7:31], None, *(side[:, 5:45] for side in sides)), plain)
-    turned = [side[:, 5:45].T.contiguous().T for side in sides]
-    assert torch.equal(product(wide[:, 7:31].T.contiguous().T, None, *turned), plain)
+    multiplier, residual = (side[:, 5:45] for side in sides)
+    plain = product(wide[:, 7:31].contiguous(), None, multiplier.contiguous())
+    assert torch.equal(product(wide[:, 7:31], None, multiplier), plain)
+    assert torch.equal(product(wide[:, 7:31].T.contiguous().T, None, multiplier.T.contiguous().T), plain)
+    assert are_same(plus_residual(product, wide[:, 7:31], residual, None, multiplier), plain + residual)
 
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("bad", [float("nan"), float("inf"), -float("inf")])
-def test_a_broken_row_stays_broken_and_alone(generation, dtype, kind, bad):
+def test_a_broken_row_stays_broken_and_alone(isa, dtype, kind, bad):
     """With an odd width, where a row's last number has the next row's first one beside it."""
     weight, _ = weights(dtype, 33, 40)
     product, _ = make(kind, weight, None)
@@ -221,8 +239,8 @@ def test_a_wrong_order_of_sums_would_show(dtype):
     """The negative control of the tests on bits: a product in two halves of k is as right, and has other bits."""
     weight, _ = weights(dtype, 576, 96)
     x = torch.randn(5, 576).to(dtype)
-    whole = cpu_linear.FloatLinear(weight, None)(x)
-    halves = [cpu_linear.FloatLinear(part.contiguous(), None) for part in weight.split(288, 1)]
-    split = halves[0](x[:, :288]).float() + halves[1](x[:, 288:]).float()
+    whole = cpu_linear.FloatWeight(weight, None).multiply(x)
+    halves = [cpu_linear.FloatWeight(part.contiguous(), None) for part in weight.split(288, 1)]
+    split = halves[0].multiply(x[:, :288]).float() + halves[1].multiply(x[:, 288:]).float()
     close(split.to(dtype), whole)
     assert not torch.equal(split.to(dtype), whole)

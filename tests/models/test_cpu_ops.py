@@ -16,6 +16,9 @@ from models.backends import interface as ops
 from models.backends.cpu import linear as cpu_linear
 from models.backends.cpu import operations as cpu_ops
 from models.backends.torch import operations as torch_ops
+from models.layers.activations import ACTIVATIONS
+from models.layers.positions import Rotation
+from tests.models.int8_reference import ReferenceInt8Weight
 
 CPU = torch.device("cpu")
 BOUNDS = {torch.float32: 1e-5, torch.bfloat16: 2e-2}
@@ -77,8 +80,10 @@ def test_rotate(dtype, interleaved, heads, head_dim, dim):
         wide = torch.randn(tokens, heads + 2, head_dim).to(dtype)
         angles = torch.rand(tokens, 1, dim // 2) * 100
         for x in (wide[:, :heads], wide[:, :heads].contiguous()):
-            found = ops.rotate(x, angles.cos(), angles.sin(), interleaved)
-            close(found, torch_ops.rotate(x, angles.cos(), angles.sin(), interleaved))
+            own_rows = Rotation(None, angles.cos(), angles.sin())
+            close(ops.rotate(x, own_rows, interleaved), torch_ops.rotate(x, own_rows, interleaved))
+            by_position = Rotation(None, angles.cos(), angles.sin(), torch.randint(tokens, (tokens,)))
+            close(ops.rotate(x, by_position, interleaved), torch_ops.rotate(x, by_position, interleaved))
 
 
 @needs_kernels
@@ -130,31 +135,31 @@ def test_linear_packed(dtype, quantized, width, columns):
     x[3] = 0
     for given in (bias, None):
         packed = packer(weight, given)
-        found = packed(x)
-        expected = torch_ops.Int8Linear(weight, given)(x) if quantized else torch_ops.linear(x, weight, given)
+        found = packed.multiply(x)
+        expected = ReferenceInt8Weight(weight, given).multiply(x) if quantized else torch_ops.linear(x, weight, given)
         close(found, expected)
         for start, end in ((0, 1), (5, 6), (0, 2), (3, 10), (100, 117), (0, 64), (1, 130)):
-            assert torch.equal(packed(x[start:end]), found[start:end])
+            assert torch.equal(packed.multiply(x[start:end]), found[start:end])
     packed = packer(weight, bias)
-    close(packed(x, "silu"), torch.nn.functional.silu(packed(x).float()).to(dtype))
-    close(packed(x, "gelu_quick"), ops.torch_ops.ACTIVATIONS["gelu_quick"](packed(x)))
+    close(packed.multiply(x, "silu"), torch.nn.functional.silu(packed.multiply(x).float()).to(dtype))
+    close(packed.multiply(x, "gelu_quick"), ACTIVATIONS["gelu_quick"](packed.multiply(x)))
     other = torch.randn(130, columns).to(dtype)
-    close(packed(x, times=other), packed(x) * other)
-    assert torch.equal(packed(x[7:8], times=other[7:8]), packed(x, times=other)[7:8])
+    close(packed.multiply(x, multiplier=other), packed.multiply(x) * other)
+    assert torch.equal(packed.multiply(x[7:8], multiplier=other[7:8]), packed.multiply(x, multiplier=other)[7:8])
 
 
 @needs_kernels
 @pytest.mark.parametrize("dtype", BOUNDS)
 @pytest.mark.parametrize("with_bias", [True, False])
-def test_parts_of_a_product_are_its_columns(dtype, with_bias):
+def test_slices_of_a_weight_give_its_columns(dtype, with_bias):
     weight, x = torch.randn(150, 37).to(dtype), torch.randn(7, 37).to(dtype)
     bias = torch.randn(150).to(dtype) if with_bias else None
-    for kind in (cpu_linear.FloatLinear, cpu_linear.Int8Linear, torch_ops.Int8Linear):
+    for kind in (cpu_linear.FloatWeight, cpu_linear.Int8Weight, ReferenceInt8Weight):
         whole = kind(weight, bias)
         for first, end in ((0, 40), (32, 150), (96, 128)):
-            assert torch.equal(whole.part(first, end)(x), whole(x)[:, first:end])
-        if kind is not torch_ops.Int8Linear:
-            assert whole.part(40, 150) is None
+            assert torch.equal(whole.slice(first, end).multiply(x), whole.multiply(x)[:, first:end])
+        if kind is not ReferenceInt8Weight:
+            assert whole.slice(40, 150) is None
 
 
 @needs_kernels
@@ -166,7 +171,7 @@ def test_int8_sums_are_exact_at_the_bounds(dtype):
     weight[1::2] = -1
     x = torch.ones(3, width).to(dtype)
     x[1] = -1
-    found = ops.packer(dtype, CPU, "int8")(weight, None)(x)
+    found = ops.packer(dtype, CPU, "int8")(weight, None).multiply(x)
     expected = (x.double() @ weight.double().T).to(dtype)
     torch.testing.assert_close(found, expected, atol=0, rtol=1e-6 if dtype == torch.float32 else 1e-2)
 
@@ -179,13 +184,13 @@ def test_a_broken_row_stays_broken_and_alone(bad):
     weight = torch.randn(33, 20)
     for quantization in (None, "int8"):
         packed = ops.packer(torch.float32, CPU, quantization)(weight, None)
-        finite = packed(x).sum(1).isfinite()
+        finite = packed.multiply(x).sum(1).isfinite()
         assert finite.tolist() == [row != 4 for row in range(9)]
 
 
 def test_int8_reference_against_its_definition():
     weight, x = torch.randn(7, 30), torch.randn(4, 30) * 5
-    found = torch_ops.Int8Linear(weight, None)(x)
+    found = ReferenceInt8Weight(weight, None).multiply(x)
     for row in range(4):
         for column in range(7):
             steps = x[row].abs().max() / 127, weight[column].abs().max() / 127

@@ -20,7 +20,7 @@ def read(generation_config, config=START, decoder_start="token", vocab_size=6000
 
 def test_fields_are_those_of_the_message():
     ours = [field.name for field in dataclasses.fields(GenerationDefaults)]
-    assert ours == list(descriptions.GenerationDefaults.__struct_fields__)
+    assert ours == list(descriptions.GenerationInfo.__struct_fields__)
 
 
 def test_opus_mt():

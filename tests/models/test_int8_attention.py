@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+from contextlib import contextmanager
+from functools import partial
+
 import pytest
 import torch
 
 from models.backends import interface as ops
 from models.backends.cpu import linear as cpu_linear
 from models.backends.cpu import operations as cpu_ops
-from models.backends.torch import operations as torch_ops
 from models.layers.attention import Attention
 from models.loader import load_model
 from tests.engine.tiny_checkpoints import DECODERS, ENCODERS, SEQ2SEQ
+from tests.models.int8_reference import ReferenceInt8Weight
 from tests.parity.checkpoints import save
 from tests.parity.paged import Rows, encoder_batch, one_shot
 
@@ -24,6 +27,20 @@ TEXTS = [[5 + 7 * place % 53 for place in range(length)] for length in (24, 13, 
 @pytest.fixture(autouse=True)
 def kernels():
     assert cpu_ops.available(), "build the kernels: pip install -e ."
+
+
+@contextmanager
+def int8_reference(monkeypatch):
+    """Compute with torch alone, where int8 products are those of the reference."""
+    with ops.using("torch"), monkeypatch.context() as patch:
+        patch.setattr(
+            ops,
+            "packer",
+            lambda dtype, device, quantization, out_dtype: (
+                partial(ReferenceInt8Weight, out_dtype=out_dtype) if quantization else None
+            ),
+        )
+        yield
 
 
 def saved(directory, name):
@@ -58,10 +75,10 @@ def test_it_costs_little_beside_int8(tmp_path, name, monkeypatch):
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_the_kernels_and_the_reference_differ_by_less_than_int8_costs(tmp_path, name):
+def test_the_kernels_and_the_reference_differ_by_less_than_int8_costs(tmp_path, name, monkeypatch):
     saved(tmp_path, name)
     exact, found = numbers(tmp_path, name, None), numbers(tmp_path, name)
-    with ops.using("torch"):
+    with int8_reference(monkeypatch):
         expected = numbers(tmp_path, name)
     assert spread(found - expected) < spread(found - exact)
     assert spread(found - expected) < (0.05 if name == "t5" else 0.03) * exact.std()
@@ -70,15 +87,17 @@ def test_the_kernels_and_the_reference_differ_by_less_than_int8_costs(tmp_path, 
 @pytest.mark.parametrize("way", ["torch", "cpu"])
 @pytest.mark.parametrize("name", ["qwen3", "stablelm", "bart", "led", "mpt"])
 @torch.inference_mode()
-def test_what_is_bfloat16(tmp_path, name, way):
+def test_what_is_bfloat16(tmp_path, name, way, monkeypatch):
     saved(tmp_path, name)
-    with ops.using(way):
+    with int8_reference(monkeypatch) if way == "torch" else ops.using("cpu"):
         model = load_model(tmp_path, torch.float32, CPU, quantization="int8").transformer
         assert (model.dtype, model.attention_dtype) == (torch.float32, torch.bfloat16)
         for part in (one for one in model.modules() if isinstance(one, Attention)):
             inner = torch.bfloat16 if type(part) is Attention else torch.float32
             hidden = torch.randn(3, model.config.hidden_size)
-            projected = (part.query(hidden), part.key(hidden)) if part.merged is None else (part.merged(hidden),)
+            projected = (
+                (part.query(hidden), part.key(hidden)) if part.merged is None else (part.merged.multiply(hidden),)
+            )
             assert {one.dtype for one in projected} == {inner}
             width = part.config.num_heads * part.config.head_dim
             assert part.output(torch.randn(3, width, dtype=inner)).dtype == torch.float32
@@ -93,12 +112,12 @@ def test_a_model_in_half_precision_attends_as_it_is(dtype):
 
 
 @pytest.mark.parametrize("reads", [torch.float32, torch.bfloat16])
-@pytest.mark.parametrize("writes", [torch.float32, torch.bfloat16])
-def test_products_of_another_dtype(reads, writes):
+@pytest.mark.parametrize("out_dtype", [torch.float32, torch.bfloat16])
+def test_products_of_another_dtype(reads, out_dtype):
     weight, bias, x = torch.randn(70, 33), torch.randn(70), torch.randn(40, 33).to(reads)
-    products = [kind(weight, bias, writes) for kind in (cpu_linear.Int8Linear, torch_ops.Int8Linear)]
-    found, expected = (product(x) for product in products)
-    assert found.dtype == expected.dtype == writes
-    bound = 1e-5 if writes == torch.float32 else 2e-2
+    products = [kind(weight, bias, out_dtype) for kind in (cpu_linear.Int8Weight, ReferenceInt8Weight)]
+    found, expected = (product.multiply(x) for product in products)
+    assert found.dtype == expected.dtype == out_dtype
+    bound = 1e-5 if out_dtype == torch.float32 else 2e-2
     torch.testing.assert_close(found, expected, atol=bound, rtol=bound)
-    assert torch.equal(products[0](x[7:9]), found[7:9])
+    assert torch.equal(products[0].multiply(x[7:9]), found[7:9])

@@ -73,7 +73,7 @@ def test_half_pairing_equals_llama(name):
     expected = apply_rotary_pos_emb(query, key, cos[0], sin[0], unsqueeze_dim=1)
     rotation = Rotary(RopeConfig(500000.0, 128, scaling=scaling))(positions, int(positions.max()) + 1)
     for x, turned in zip((query, key), expected, strict=True):
-        torch.testing.assert_close(ops.rotate(x, rotation.cos, rotation.sin, False), turned, atol=1e-4, rtol=1e-4)
+        torch.testing.assert_close(ops.rotate(x, rotation, False), turned, atol=1e-4, rtol=1e-4)
 
 
 BY_LENGTH = {
@@ -110,7 +110,7 @@ def test_rotation_turns_each_pair_by_its_angle(interleaved):
     config = RopeConfig(100.0, 6, "interleaved" if interleaved else "half")
     positions, x = torch.tensor([0, 3, 11]), torch.randn(3, 2, 10)
     rotation = Rotary(config)(positions, int(positions.max()) + 1)
-    turned = ops.rotate(x, rotation.cos, rotation.sin, interleaved)
+    turned = ops.rotate(x, rotation, interleaved)
     for token, position in enumerate(positions.tolist()):
         for pair in range(3):
             first, second = (2 * pair, 2 * pair + 1) if interleaved else (pair, pair + 3)
@@ -131,7 +131,7 @@ def test_rotated_scores_depend_only_on_the_distance():
         turned = []
         for x, position in ((query, query_position), (key, key_position)):
             rotation = rotary(torch.tensor([position]), position + 1)
-            turned.append(ops.rotate(x, rotation.cos, rotation.sin, False))
+            turned.append(ops.rotate(x, rotation, False))
         return (turned[0] * turned[1]).sum().item()
 
     assert score(9, 4) == pytest.approx(score(25, 20), abs=1e-4)

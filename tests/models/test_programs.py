@@ -1,6 +1,6 @@
-"""Layers run as a program give the bits that they give operation by operation, for every family and every precision.
+"""Layers that run as a program give the bits of eager layers, for every family and every precision.
 
-Which families no program can do is said here, so that none becomes slow unseen.
+`NOT_TRACED` lists the families that no program can compute, so that none becomes slow unnoticed.
 """
 
 from __future__ import annotations
@@ -11,10 +11,10 @@ import torch
 from models.backends import interface as ops
 from models.backends.cpu import linear as cpu_linear
 from models.backends.cpu import operations as cpu_ops
-from models.backends.cpu.lowering import program_of
-from models.backends.cpu.recording import COUNT, Chosen, Given, NotRecordable, Recording
+from models.backends.cpu.lowering import lower
+from models.backends.cpu.trace import ROWS, NotTraceable, ProgramInput, Trace
 from models.loader import load_model
-from models.scoring import Scoring
+from models.logits import LogitsRequest
 from tests.engine.tiny_checkpoints import DECODERS, ENCODERS, SEQ2SEQ
 from tests.parity.checkpoints import save
 from tests.parity.paged import Rows, chunked, encoder_batch, one_by_one
@@ -22,13 +22,13 @@ from tests.parity.paged import Rows, chunked, encoder_batch, one_by_one
 CPU = torch.device("cpu")
 CASES = {"float32": (torch.float32, None), "bfloat16": (torch.bfloat16, None), "int8": (torch.float32, "int8")}
 TEXTS = [[5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15], [11, 3], [20, 21, 22, 23, 24, 25, 26], [30], [40, 41, 42]]
-UNRECORDED = {
+NOT_TRACED = {
     "paged": {"mixtral", "qwen2-moe", "qwen3-moe"},
-    "packed": {"bigbird-pegasus", "longt5", "longt5-local", "led"},
+    "ragged": {"bigbird-pegasus", "longt5", "longt5-local", "led"},
 }
-"""Mixtures of experts, whose rows part, and sparse attention."""
-UNSCORED = {"gemma2"}
-"""Logits that are capped."""
+"""Mixtures of experts, which divide the rows, and sparse attention."""
+LOGITS_NOT_TRACED = {"gemma2"}
+"""Capped logits."""
 
 
 @pytest.fixture(autouse=True)
@@ -43,9 +43,10 @@ def loaded(tmp_path, name, case):
     return load_model(tmp_path, dtype, CPU, quantization=quantization).transformer
 
 
-def recorded(stack, kind):
-    programs = [program for (found, *_), program in stack._recorded._programs.items() if found == kind]
-    return [program is not None for program in programs]
+def has_programs(model, stack, kind):
+    """For each shape class of a step kind, whether it runs as a program."""
+    programs = model._executors[stack]._programs.items()
+    return {(key.all_rows, key.with_logits): found is not None for key, found in programs if key.kind == kind}
 
 
 @pytest.mark.parametrize("case", CASES)
@@ -60,28 +61,33 @@ def test_decoding(tmp_path, name, case):
             expected = feed(Rows(model, sources), TEXTS)
         for one, other in zip(found, expected, strict=True):
             assert torch.equal(one, other)
-    assert recorded(model.decoder, "paged") == [name not in UNRECORDED["paged"]]
+    assert has_programs(model, model.decoder, "paged") == {(True, False): name not in NOT_TRACED["paged"]}
 
 
 @pytest.mark.parametrize("case", CASES)
 @pytest.mark.parametrize("name", [*DECODERS, *SEQ2SEQ])
 @torch.inference_mode()
-def test_scoring(tmp_path, name, case):
-    """Logits and what stands out in them, of some tokens or all, are those that are made of the hidden states."""
+def test_logits(tmp_path, name, case):
+    """Logits and their top k, of some tokens or all, equal those computed from the hidden states afterwards."""
     model = loaded(tmp_path, name, case)
     sources = [text[::-1] for text in TEXTS] if name in SEQ2SEQ else None
-    for wanted in ({0: 1, 1: 2, 2: 0, 3: 1, 4: 3}, None):
-        for count, with_log_sums in ((1, False), (5, True)):
-            rows, memory = Rows(model, sources), torch.full((32, model.config.vocab_size), torch.nan)
+    memory = set()
+    for output_lens in ({0: 1, 1: 2, 2: 0, 3: 1, 4: 3}, None):
+        for k, with_logsumexp in ((1, False), (5, True)):
+            rows = Rows(model, sources)
             rows.expect(TEXTS)
-            scoring = Scoring(lambda hidden, out: model.logits(hidden, out=out), memory, count, with_log_sums)
-            hidden = torch.cat(rows.feed(dict(enumerate(TEXTS)), wanted, scoring))
-            expected = model.logits(hidden)
-            assert torch.equal(scoring.logits, expected) and scoring.logits.data_ptr() == memory.data_ptr()
-            for part, other in zip(scoring.seen, ops.survey(expected, count, with_log_sums), strict=True):
+            output = rows.decode(dict(enumerate(TEXTS)), output_lens, LogitsRequest(k, with_logsumexp))
+            expected = model.logits(output.hidden)
+            assert torch.equal(output.logits, expected)
+            memory.add(output.logits.data_ptr())
+            for part, other in zip(output.top_k, ops.logits_top_k(expected, k, with_logsumexp), strict=True):
                 assert part is other is None or torch.equal(part, other)
-    programs = [program for (*_, scores), program in model.decoder._recorded._programs.items() if scores]
-    assert [program is not None for program in programs] == [name not in UNSCORED | UNRECORDED["paged"]] * 2
+            logits, top_k = model.logits_top_k(output.hidden, LogitsRequest(k, with_logsumexp))
+            assert torch.equal(logits, expected) and torch.equal(top_k.ids, output.top_k.ids)
+            memory.add(logits.data_ptr())
+    assert len(memory) == 1
+    is_traced = name not in LOGITS_NOT_TRACED | NOT_TRACED["paged"]
+    assert has_programs(model, model.decoder, "paged") == {(False, True): is_traced, (True, True): is_traced}
 
 
 @pytest.mark.parametrize("case", CASES)
@@ -93,79 +99,112 @@ def test_encoding(tmp_path, name, case):
     found = model.encode(batch)
     with ops.using("cpu", programs=False):
         assert torch.equal(found, model.encode(batch))
-    assert recorded(model.encoder, "packed") == [name not in UNRECORDED["packed"]]
+    assert has_programs(model, model.encoder, "ragged") == {(True, False): name not in NOT_TRACED["ragged"]}
 
 
-def test_what_nobody_can_record():
-    rows = Recording(torch.float32).input(8)
-    assert rows.shape == (COUNT, 8)
+@pytest.mark.parametrize("name", ["llama", "gpt2", "opt"])
+@pytest.mark.parametrize("tokens", [[5, 6, -1], [1 << 40, 5]])
+@torch.inference_mode()
+def test_a_token_outside_the_table_is_an_error_and_computes_nothing(tmp_path, name, tokens):
+    model = loaded(tmp_path, name, "float32")
+    rows = Rows(model)
+    before = [keys.clone() for keys in rows.pool.cache.keys]
+    with pytest.raises(IndexError):
+        rows.feed({0: tokens})
+    assert all(torch.equal(keys, other) for keys, other in zip(rows.pool.cache.keys, before, strict=True))
+
+
+def input_of(dtype, width):
+    return Trace().input("hidden", dtype, width)
+
+
+def run(program, x, **inputs):
+    return program.run(len(x), {"hidden": x.data_ptr(), **inputs})
+
+
+def test_operations_that_cannot_be_traced():
+    rows = input_of(torch.float32, 8)
+    assert rows.shape == (ROWS, 8)
     for wrong in (lambda: rows.float(), lambda: rows[3:], lambda: rows.view(4, 2), lambda: rows[:, ::2]):
-        with pytest.raises((NotRecordable, TypeError)):
+        with pytest.raises((NotTraceable, TypeError)):
             wrong()
 
 
-def test_scratch_is_shared_by_what_is_never_used_together():
-    recording = Recording(torch.float32)
-    x, weight = recording.input(64), torch.ones(64)
+def test_scratch_memory_is_reused():
+    x, weight = input_of(torch.float32, 64), torch.ones(64)
     for _ in range(10):
         x = ops.rms_norm(x, weight, 1e-6)
-    program = program_of(x)
+    program = lower(x)
     assert len(program.names) == 10
     assert program.scratch_bytes == 2 * 64 * 4
     given = torch.randn(5, 64)
-    found, expected = program.run(given, {}), given
+    found, expected = run(program, given), given
     for _ in range(10):
         expected = ops.rms_norm(expected, weight, 1e-6)
     assert torch.equal(found, expected)
 
 
-def test_a_residual_joins_the_product_before_it():
-    recording = Recording(torch.float32)
-    x = recording.input(32)
-    product = cpu_linear.FloatLinear(torch.randn(32, 32), torch.randn(32))
-    program = program_of(x + product(x))
+def test_a_residual_becomes_part_of_the_product_before_it():
+    x = input_of(torch.float32, 32)
+    weight = cpu_linear.FloatWeight(torch.randn(32, 32), torch.randn(32))
+    program = lower(x + weight.multiply(x))
     assert len(program.names) == 1
     given = torch.randn(3, 32)
-    assert torch.equal(program.run(given, {}), given + product(given))
-    other = Recording(torch.float32)
-    y = other.input(32)
-    joined = program_of(product(y, residual=y))
-    assert torch.equal(joined.run(given, {}), given + product(given))
-    # Of another width, or not the last: a sum of its own.
-    y = ops.rms_norm(product(x), torch.ones(32), 1e-6)
-    assert len(program_of(x + y).names) > len(program.names)
+    assert torch.equal(run(program, given), given + weight.multiply(given))
+    # After another operation the sum is an operation of its own.
+    y = ops.rms_norm(weight.multiply(x), torch.ones(32), 1e-6)
+    assert len(lower(x + y).names) > len(program.names)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_a_residual_sum_and_its_norm(dtype):
+    weight, norm, bias = cpu_linear.FloatWeight(torch.randn(32, 32).to(dtype), None), *torch.randn(2, 32).to(dtype)
+    given = torch.randn(3, 32).to(dtype)
+    for add_norm, arguments in (
+        (ops.add_rms_norm, (norm, 1e-6)),
+        (ops.add_rms_norm_from_one, (norm, 1e-6)),
+        (ops.add_layer_norm, (norm, bias, 1e-6)),
+    ):
+        x = input_of(dtype, 32)
+        total, normed = add_norm(x, weight.multiply(x), *arguments)
+        program = lower(total + normed)
+        assert len(program.names) == 3
+        total, normed = add_norm(given, weight.multiply(given), *arguments)
+        assert torch.equal(run(program, given), total + normed)
+        with ops.using("torch"):
+            expected = add_norm(given, weight.multiply(given), *arguments)
+        torch.testing.assert_close((total, normed), expected, atol=2e-2, rtol=2e-2)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_a_product_with_a_number(dtype):
-    x = Recording(dtype).input(100)
+    x = input_of(dtype, 100)
     given = torch.randn(7, 100).to(dtype)
-    assert torch.equal(program_of(x * 0.3).run(given, {}), given * 0.3)
+    assert torch.equal(run(lower(x * 0.3), given), given * 0.3)
     for wrong in (lambda: x[:, :50] * 0.3, lambda: x * x):
-        with pytest.raises(NotRecordable):
+        with pytest.raises(NotTraceable):
             wrong()
 
 
-def test_a_part_of_a_row_is_rounded_by_itself():
-    recording = Recording(torch.float32)
-    x = recording.input(32)
-    whole, part = cpu_linear.Int8Linear(torch.randn(8, 32), None), cpu_linear.Int8Linear(torch.randn(8, 16), None)
-    program = program_of(whole(x) + part(x[:, :16]))
+def test_a_slice_of_a_row_is_quantized_by_itself():
+    x = input_of(torch.float32, 32)
+    whole, part = cpu_linear.Int8Weight(torch.randn(8, 32), None), cpu_linear.Int8Weight(torch.randn(8, 16), None)
+    program = lower(whole.multiply(x) + part.multiply(x[:, :16]))
     given = torch.randn(3, 32)
-    assert torch.equal(program.run(given, {}), whole(given) + part(given[:, :16]))
+    assert torch.equal(run(program, given), whole.multiply(given) + part.multiply(given[:, :16]))
 
 
-def test_some_rows_go_on():
-    recording = Recording(torch.float32)
-    x, product = recording.input(32), cpu_linear.FloatLinear(torch.randn(48, 32), None)
-    chosen = Chosen("rows", count=Given("num_rows"))
-    y = ops.take_rows(product(x)[:, 16:], chosen)
-    program = program_of(ops.rms_norm(y, torch.ones(32), 1e-6))
+def test_some_rows_continue():
+    trace = Trace()
+    x, weight = trace.input("hidden", torch.float32, 32), cpu_linear.FloatWeight(torch.randn(48, 32), None)
+    index = trace.input("rows", torch.int64, count=ProgramInput("num_rows"))
+    y = ops.take_rows(weight.multiply(x)[:, 16:], index)
+    program = lower(ops.rms_norm(y, torch.ones(32), 1e-6))
     given = torch.randn(7, 32)
-    for index in (torch.tensor([6, 1, 1]), torch.tensor([], dtype=torch.int64)):
-        found = program.run(given, {"rows": index.data_ptr(), "num_rows": len(index)})
-        assert torch.equal(found, ops.rms_norm(product(given)[index, 16:], torch.ones(32), 1e-6))
-    with pytest.raises(NotRecordable):
-        y.view(COUNT, 4, 8)
-    with pytest.raises(NotRecordable):
-        recording.add(x, y)
+    for rows in (torch.tensor([6, 1, 1]), torch.tensor([], dtype=torch.int64)):
+        found = run(program, given, rows=rows.data_ptr(), num_rows=len(rows))
+        assert torch.equal(found, ops.rms_norm(weight.multiply(given)[rows, 16:], torch.ones(32), 1e-6))
+    with pytest.raises(NotTraceable):
+        y.view(ROWS, 4, 8)
+    with pytest.raises(NotTraceable):
+        x + y

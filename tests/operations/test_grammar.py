@@ -1,4 +1,4 @@
-"""What `response_format` comes to on the HTTP side: a grammar, a vocabulary that is told once, and reasons."""
+"""`response_format` in the HTTP process: the grammar, the vocabulary message, and the reasons for a refusal."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from server.ipc.messages import (
 from server.operations import grammar
 from server.operations.grammar import ChoiceFormat, JsonFormat, RegexFormat
 from tests.api.conftest import Bench
-from tests.api.test_generation import params, reaches
+from tests.operations.test_generation_params import sent_params, sent_request
 
 DIGITS = {"type": "regex", "pattern": "[0-9]+"}
 
@@ -31,30 +31,30 @@ def rules(format_grammar: str) -> tuple[str, dict[str, Any]]:
     return start["lark_grammar"], text
 
 
-async def test_nothing_is_asked_of_the_engine_for_any_text(bench: Bench, http: httpx.AsyncClient) -> None:
+async def test_without_a_format_there_is_no_grammar_and_no_vocabulary(bench: Bench, http: httpx.AsyncClient) -> None:
     bench.become_ready()
     for neutral in ({}, {"response_format": None}, {"response_format": {"type": "text"}}):
-        assert (await params(bench, http, **neutral)).grammar == ""
+        assert (await sent_params(bench, http, **neutral)).grammar == ""
     assert not any(isinstance(message, Vocabulary) for message in bench.sent)
 
 
-async def test_the_vocabulary_is_told_once_in_each_life_of_the_worker(bench: Bench, http: httpx.AsyncClient) -> None:
+async def test_the_vocabulary_is_sent_once_to_each_worker_process(bench: Bench, http: httpx.AsyncClient) -> None:
     sent: list[Message] = []
 
     def send(message: Message) -> None:
         sent.append(message)
         bench.sent.append(message)
 
-    async def kinds() -> list[type]:
+    async def sent_types() -> list[type]:
         sent.clear()
-        await reaches(bench, http, response_format=DIGITS)
+        await sent_request(bench, http, response_format=DIGITS)
         return [type(message) for message in sent if not isinstance(message, Abort)]
 
     bench.become_ready()
     infos = list(bench.infos.values())
     bench.client.on_ready(infos, "cpu", send)
-    assert await kinds() == [Vocabulary, Generate]
-    assert await kinds() == [Generate]
+    assert await sent_types() == [Vocabulary, Generate]
+    assert await sent_types() == [Generate]
     bench.client.on_lost()
     sent.clear()
     bench.client.on_ready(infos, "cpu", send)
@@ -64,9 +64,9 @@ async def test_the_vocabulary_is_told_once_in_each_life_of_the_worker(bench: Ben
     assert sorted(vocabulary.tokens[3:]) == [bytes([byte]) for byte in range(256)]
 
 
-async def test_the_grammar_allows_any_tokens_that_spell_the_text(bench: Bench, http: httpx.AsyncClient) -> None:
+async def test_the_grammar_allows_every_tokenization_of_the_text(bench: Bench, http: httpx.AsyncClient) -> None:
     bench.become_ready()
-    start, text = rules((await params(bench, http, response_format=DIGITS)).grammar)
+    start, text = rules((await sent_params(bench, http, response_format=DIGITS)).grammar)
     assert '"no_forcing": true' in start and start.endswith("start: @text")
     assert text == {"name": "text", "lark_grammar": "start: /[0-9]+/"}
 
@@ -77,7 +77,7 @@ def test_a_leading_space_comes_before_the_text() -> None:
     assert rules(grammar.assemble(source, False))[0].endswith("start: @text")
 
 
-def test_a_schema_cannot_bring_options_of_its_own() -> None:
+def test_a_schema_cannot_set_options_of_the_library() -> None:
     loose = {"x-guidance": {"lenient": True, "whitespace_flexible": False}, "type": "object"}
     options = json.loads(grammar.source_of(JsonFormat(loose)))["json_schema"]["x-guidance"]
     assert options["lenient"] is False and options["whitespace_flexible"] is True
@@ -89,18 +89,18 @@ def test_members_stay_in_the_order_of_the_schema() -> None:
     assert list(json.loads(source)["json_schema"]["properties"]) == list("zyxabc")
 
 
-def test_choices_are_taken_literally() -> None:
-    """Every character that means something in an expression, and none of it does."""
+def test_choices_are_matched_literally() -> None:
+    """Characters with a meaning in regular expressions have none in a choice."""
     source = grammar.source_of(ChoiceFormat(["a.*(b)|/\\[^$", "\n\"'", "é😀"]))
     assert json.loads(source)["lark_grammar"].startswith("start: /a\\x{2e}\\x{2a}\\x{28}b")
 
 
 @pytest.mark.parametrize("pattern", ["a/b", "a\nb", "#", "//", "a\\/b", '"', "(?x) a b # c"])
-def test_patterns_that_could_break_the_grammar_they_stand_in(pattern: str) -> None:
+def test_patterns_do_not_break_the_surrounding_grammar(pattern: str) -> None:
     assert grammar.source_of(RegexFormat(pattern))
 
 
-async def test_a_failure_while_the_text_is_made_names_the_field(bench: Bench, http: httpx.AsyncClient) -> None:
+async def test_a_format_failure_during_generation_names_the_field(bench: Bench, http: httpx.AsyncClient) -> None:
     bench.become_ready()
     posted = asyncio.create_task(http.post("/generate", json={"prompt": "a", "response_format": DIGITS}))
     (row,) = await bench.sent_rows()
@@ -111,15 +111,17 @@ async def test_a_failure_while_the_text_is_made_names_the_field(bench: Bench, ht
     assert (error["param"], error["code"]) == ("response_format", "invalid_request")
 
 
-async def test_beams_need_an_end(bench: Bench, http: httpx.AsyncClient) -> None:
+async def test_beam_search_with_a_format_requires_an_end_token(bench: Bench, http: httpx.AsyncClient) -> None:
     bench.become_ready(end_token_ids=[])
     body = {"model": "decoder", "prompt": "a", "num_beams": 2, "response_format": DIGITS}
     answer = await http.post("/generate", json=body)
     assert (answer.status_code, answer.json()["error"]["param"]) == (422, "response_format")
-    assert (await params(bench, http, response_format=DIGITS)).grammar, "a single row ends where the text does"
+    assert (await sent_params(bench, http, response_format=DIGITS)).grammar, (
+        "without beams, the format itself ends the text"
+    )
 
 
-def test_checking_a_grammar_brings_in_neither_torch_nor_numpy() -> None:
+def test_checking_a_grammar_imports_neither_torch_nor_the_engine() -> None:
     code = (
         "import sys; from server.operations import grammar; from server.operations.grammar import JsonFormat; "
         "print('llguidance' in sys.modules); grammar.source_of(JsonFormat({'type': 'object'})); "

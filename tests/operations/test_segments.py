@@ -1,4 +1,4 @@
-"""Segments: nothing of a text is lost, everything fits, and text comes in order."""
+"""Segments of a text: no text is lost, every segment fits, and translations are released in order."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ PIECES = st.lists(st.sampled_from(["Word", "a", ". ", "! ", "\n", ", ", " ", "�
 
 
 @given(PIECES.map("".join), st.integers(1, 12))
-def test_nothing_is_lost_and_everything_fits(text: str, limit: int) -> None:
+def test_segments_join_to_the_text_and_each_fits(text: str, limit: int) -> None:
     segments = split(text, "ja", lambda piece: len(piece) <= limit)
     assert "".join(segment.text + segment.separator for segment in segments) == text
     assert all(len(segment.text) <= limit for segment in segments)
 
 
-def test_cuts_fall_on_pauses() -> None:
+def test_long_sentences_are_cut_at_pauses() -> None:
     segments = split("one two, three four five", "de", lambda piece: len(piece) <= 14)
     assert [(segment.text, segment.separator) for segment in segments] == [
         ("one two,", " "),
@@ -32,7 +32,7 @@ def test_cuts_fall_on_pauses() -> None:
     ]
 
 
-def test_a_space_between_sentences_that_had_none() -> None:
+def test_sentences_without_a_space_get_one_if_the_target_language_uses_spaces() -> None:
     text = "日本語。これは文。"
     assert [segment.separator for segment in split(text, "en", lambda _: True)] == [" ", ""]
     for target in (
@@ -52,29 +52,29 @@ def test_a_space_between_sentences_that_had_none() -> None:
     assert whole("  ")[0].text == ""
 
 
-def test_text_comes_in_order_whatever_comes_first(tmp_path) -> None:
+def test_text_is_released_in_order_for_any_order_of_arrival(tmp_path) -> None:
     tokenizer = load_tokenizer(write_checkpoint(tmp_path))
     randomness = random.Random(1)
     for _ in range(50):
         segments = split("Ab cd. Ef? Gh! Ij.", "de", lambda _: True)
-        job = SegmentedText(0, segments)
+        joined_text = SegmentedText(0, segments)
         segments[0].prefix = "> "
         for row, segment in enumerate(segments):
             segment.answers = [GeneratedText(tokenizer, GenerationParams(), row, 0, TextOptions())]
-        news = [(row, index) for row, segment in enumerate(segments) for index in range(len(segment.text))]
-        order = sorted(news, key=lambda item: (randomness.random(),))
-        seen = {row: 0 for row, _ in news}
+        arrivals = [(row, index) for row, segment in enumerate(segments) for index in range(len(segment.text))]
+        order = sorted(arrivals, key=lambda item: (randomness.random(),))
+        seen = {row: 0 for row, _ in arrivals}
         joined, last = "", 0
         for row, _ in order:
             segment: Segment = segments[row]
             answer = segment.answers[0]
             token = ord(segment.text[seen[row]]) + 3
             seen[row] += 1
-            job.hold(row, answer.push([token], None))
+            joined_text.hold(row, answer.push([token], None))
             if seen[row] == len(segment.text):
                 answer.finish_reason = "stop"
-                job.hold(row, TextDelta(answer))
-            for piece in job.release():
+                joined_text.hold(row, TextDelta(answer))
+            for piece in joined_text.release():
                 assert piece.segment >= last
                 last, joined = piece.segment, joined + piece.text
-        assert joined == job.text(0) == "> Ab cd. Ef? Gh! Ij."
+        assert joined == joined_text.text(0) == "> Ab cd. Ef? Gh! Ij."

@@ -15,13 +15,13 @@ class Largest(TorchDispatchMode):
 
     def __init__(self) -> None:
         super().__init__()
-        self.numbers = 0
+        self.elements = 0
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
         result = func(*args, **(kwargs or {}))
         for one in result if isinstance(result, tuple | list) else [result]:
             if isinstance(one, torch.Tensor):
-                self.numbers = max(self.numbers, one.untyped_storage().nbytes() // one.itemsize)
+                self.elements = max(self.elements, one.untyped_storage().nbytes() // one.itemsize)
         return result
 
 
@@ -29,6 +29,6 @@ class Largest(TorchDispatchMode):
 def largest(model: Transformer, vocab_size: int, length: int) -> int:
     """Number of elements of the largest tensor that encoding one text of this length creates."""
     batch = encoder_batch(random_ids(vocab_size, [length]), model.device)
-    with Largest() as seen:
+    with Largest() as largest_tensor:
         model.encode(batch)
-    return seen.numbers
+    return largest_tensor.elements

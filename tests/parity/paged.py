@@ -9,7 +9,7 @@ import torch
 
 from models.batch import AudioBatch, DecoderBatch, EncoderBatch
 from models.kv_cache import KVCache
-from models.scoring import Scoring
+from models.logits import DecoderOutput, LogitsRequest
 from models.transformer import Transformer
 
 
@@ -68,12 +68,22 @@ class Rows:
         """Set the prompt length of each row. Later tokens count as generated."""
         self.prompt_lens = {row: len(prompt) for row, prompt in enumerate(prompts)}
 
+    def feed(self, tokens: dict[int, list[int]], output_lens: dict[int, int] | None = None) -> list[torch.Tensor]:
+        """Run the next tokens of some rows in one step.
+
+        Returns the hidden states of each row, [seq, hidden]: of all its tokens, or of its last `output_lens`.
+        """
+        lens = tuple(map(len, tokens.values())) if output_lens is None else tuple(output_lens[row] for row in tokens)
+        return list(self.decode(tokens, output_lens).hidden.split(lens))
+
     @torch.inference_mode()
-    def feed(
-        self, tokens: dict[int, list[int]], wanted: dict[int, int] | None = None, scoring: Scoring | None = None
-    ) -> list[torch.Tensor]:
-        """Next tokens of some rows, in one step -> hidden states of each, [seq, hidden]; of its last tokens as many
-        as are wanted."""
+    def decode(
+        self,
+        tokens: dict[int, list[int]],
+        output_lens: dict[int, int] | None = None,
+        logits: LogitsRequest | None = None,
+    ) -> DecoderOutput:
+        """The same step, with the output of the model."""
         rows = list(tokens)
         spans = {row: (self.lengths.get(row, 0), self.lengths.get(row, 0) + len(tokens[row])) for row in rows}
         slots = [slot for row in rows for slot in self.pool.slots(row, *spans[row])]
@@ -95,12 +105,12 @@ class Rows:
                 [max(self.prompt_lens.get(row, 0), position + 1) for row in rows for position in range(*spans[row])],
                 device=self.device,
             ),
-            output_lens=None if wanted is None else tuple(wanted[row] for row in rows),
+            output_lens=None if output_lens is None else tuple(output_lens[row] for row in rows),
             **source,
         )
-        hidden = self.model.decode(batch, self.pool.cache, self.cross.cache if self.cross else None, scoring)
+        output = self.model.decode(batch, self.pool.cache, self.cross.cache if self.cross else None, logits)
         self.lengths |= {row: end for row, (_, end) in spans.items()}
-        return list(hidden.split(batch.query_lens if wanted is None else batch.output_lens))
+        return output
 
 
 def encoder_batch(texts, device) -> EncoderBatch:

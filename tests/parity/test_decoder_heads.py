@@ -66,16 +66,16 @@ def _one_by_one(oracle, texts):
 
 
 @pytest.mark.parametrize("name", BODIES)
-@pytest.mark.parametrize("whole", [False, True], ids=["body", "with-head"])
+@pytest.mark.parametrize("with_head", [False, True], ids=["body", "with-head"])
 @torch.inference_mode()
-def test_embeddings(name, whole, tmp_path, device):
+def test_embeddings(name, with_head, tmp_path, device):
     """Of a model without head, and of a language model with sentence-transformers files, as in Qwen3-Embedding."""
     architecture, config = BODIES[name]
-    if whole:
+    if with_head:
         architecture = next(iter(FAMILIES[config.model_type].architectures))
         architecture = architecture.replace("MPTFor", "MptFor")
     oracle = save(tmp_path, config, architecture).to(device)
-    if whole:
+    if with_head:
         oracle = getattr(oracle, oracle.base_model_prefix)
         _sentence_files(tmp_path)
     loaded, texts = load(tmp_path, device), random_ids(VOCAB, LENGTHS)

@@ -11,7 +11,7 @@ import pytest
 import torch
 import transformers
 
-from server.engine.loading import Loaded
+from server.engine.loading import LoadedCheckpoint
 from server.ipc.descriptions import ModelSpec
 from tests.engine.harness import Pair, generate, run
 from tests.engine.tiny_checkpoints import DECODERS, SEQ2SEQ, VOCAB
@@ -131,7 +131,8 @@ def test_settings_and_text_are_those_of_transformers(checkpoint, variant, device
 
     oracle.config.decoder_start_token_id = (expected["decoder_start_token_ids"] or [None])[0]
     ends = expected["end_token_ids"]
-    pair = Pair("model", oracle, Loaded(ModelSpec("model", "", "float32"), loaded, torch.float32, device, 0.0))
+    checkpoint_of_ours = LoadedCheckpoint(ModelSpec("model", "", "float32"), loaded, torch.float32, device, 0.0)
+    pair = Pair("model", oracle, checkpoint_of_ours)
     for prompt in ([20, 21, 22, 23], [30, 31, 30, 31, 32, 33]):
         special = {name: expected[name] for name in ("bos_token_id", "pad_token_id")} | {"eos_token_id": ends or None}
         if pair.starts:

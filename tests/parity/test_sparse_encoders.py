@@ -145,9 +145,9 @@ def test_answers(case, tmp_path, device):
     if case.startswith("big-bird"):
         texts += random_ids(VOCAB, (50, 7))
     expected = [torch.stack([one.start_logits[0], one.end_logits[0]], 1) for one in one_by_one(oracle, texts)]
-    asked = [(one > -1e5).all(1, keepdim=True) for one in expected]
-    assert all(mask.all() for mask in asked) == case.startswith("longformer")
-    counted = torch.cat(asked)
+    visible = [(one > -1e5).all(1, keepdim=True) for one in expected]
+    assert all(mask.all() for mask in visible) == case.startswith("longformer")
+    counted = torch.cat(visible)
 
     with torch.inference_mode():
         batch = encoder_batch(texts, device)
@@ -206,10 +206,10 @@ def test_planted_bug_in_blocks_is_detected(planted, tmp_path, device, monkeypatc
 
 _PLAN, _BLOCKS = LongformerAttention.plan_sequence, BlockSparseAttention.plan_sequence
 BUGS = {
-    "a window one further": ("plan_sequence", _one_further),
+    "a window one token too long": ("plan_sequence", _one_further),
     "no global tokens": ("_global_tokens", lambda self, text: None),
-    "global tokens without projections of their own": ("_attend_globally", SparseAttention._attend_globally),
-    "global tokens that nobody sees": ("_shared_keys_values", lambda *_: None),
+    "global tokens without separate projections": ("_attend_globally", SparseAttention._attend_globally),
+    "global tokens without attention to them": ("_shared_keys_values", lambda *_: None),
 }
 
 

@@ -28,12 +28,12 @@ def recordings(oracle) -> list[torch.Tensor]:
 
 
 @torch.inference_mode()
-def expected(oracle, sounds, targets):
+def expected(oracle, clips, targets):
     """Encoder states, last decoder states and logits of each recording, computed one recording at a time."""
     results = []
-    for sound, target in zip(sounds, targets, strict=True):
+    for clip, target in zip(clips, targets, strict=True):
         output = oracle(
-            input_features=sound.T[None],
+            input_features=clip.T[None],
             decoder_input_ids=torch.tensor([target], device=oracle.device),
             output_hidden_states=True,
         )
@@ -44,9 +44,9 @@ def expected(oracle, sounds, targets):
 @pytest.mark.parametrize("way", [one_shot, chunked, one_by_one])
 def test_decoder_states_and_logits(pair, way):
     oracle, loaded, _ = pair
-    sounds, targets = recordings(oracle), random_ids(oracle.config.vocab_size, TARGETS)
-    hidden = way(Rows(loaded.transformer, sounds), targets)
-    for ours, (_, theirs, logits) in zip(hidden, expected(oracle, sounds, targets), strict=True):
+    clips, targets = recordings(oracle), random_ids(oracle.config.vocab_size, TARGETS)
+    hidden = way(Rows(loaded.transformer, clips), targets)
+    for ours, (_, theirs, logits) in zip(hidden, expected(oracle, clips, targets), strict=True):
         torch.testing.assert_close(ours, theirs, atol=1e-4, rtol=1e-4)
         torch.testing.assert_close(loaded.transformer.logits(ours), logits, atol=1e-4, rtol=1e-4)
         assert logits.std(-1).min() > 0.1
@@ -54,22 +54,22 @@ def test_decoder_states_and_logits(pair, way):
 
 def test_encoder_states(pair, device):
     oracle, loaded, _ = pair
-    sounds = recordings(oracle)
-    batch = audio_batch(sounds, device)
+    clips = recordings(oracle)
+    batch = audio_batch(clips, device)
     with torch.inference_mode():
         hidden = loaded.transformer.encode(batch).split(batch.lengths)
-    for ours, (theirs, _, _) in zip(hidden, expected(oracle, sounds, [[START]] * len(sounds)), strict=True):
+    for ours, (theirs, _, _) in zip(hidden, expected(oracle, clips, [[START]] * len(clips)), strict=True):
         torch.testing.assert_close(ours, theirs, atol=1e-4, rtol=1e-4)
 
 
 def test_greedy_text(pair):
     """Each token of our text is the most likely next token in the reference, which thus generates the same text."""
     oracle, loaded, _ = pair
-    sounds = recordings(oracle)
+    clips = recordings(oracle)
     start = list(loaded.generation.decoder_start_token_ids)
-    answers = greedy(Rows(loaded.transformer, sounds), [start] * len(sounds), 20)
-    for sound, answer in zip(sounds, answers, strict=True):
-        ((_, _, logits),) = expected(oracle, [sound], [start + answer])
+    answers = greedy(Rows(loaded.transformer, clips), [start] * len(clips), 20)
+    for clip, answer in zip(clips, answers, strict=True):
+        ((_, _, logits),) = expected(oracle, [clip], [start + answer])
         assert answer == logits[:-1].argmax(-1).tolist()
     assert len({tuple(answer) for answer in answers}) > 1
 
@@ -77,15 +77,15 @@ def test_greedy_text(pair):
 def test_recording_in_a_batch_equals_the_recording_alone(pair, device):
     """Recordings of several lengths, also odd ones, have the same states in a batch and alone."""
     oracle, loaded, _ = pair
-    sounds = [one[:length] for one, length in zip(recordings(oracle), (9, 40, 1, 24), strict=True)]
+    clips = [one[:length] for one, length in zip(recordings(oracle), (9, 40, 1, 24), strict=True)]
     with torch.inference_mode():
-        batch = audio_batch(sounds, device)
+        batch = audio_batch(clips, device)
         together = loaded.transformer.encode(batch).split(batch.lengths)
         assert batch.lengths == (5, 20, 1, 12)
-        for ours, sound in zip(together, sounds, strict=True):
-            alone = loaded.transformer.encode(audio_batch([sound], device))
+        for ours, clip in zip(together, clips, strict=True):
+            alone = loaded.transformer.encode(audio_batch([clip], device))
             torch.testing.assert_close(ours, alone, atol=1e-5, rtol=1e-5)
-        joined = loaded.transformer.encode(AudioBatch(torch.cat(sounds[:2]), (49,)))
+        joined = loaded.transformer.encode(AudioBatch(torch.cat(clips[:2]), (49,)))
     assert (joined[:5] - together[0]).abs().max() > 1e-2
 
 
@@ -93,9 +93,9 @@ def test_recording_in_a_batch_equals_the_recording_alone(pair, device):
 def test_half_precision_is_close_to_float32(pair, device, dtype, bound):
     oracle, _, directory = pair
     model = load(directory, device, dtype).transformer
-    sounds, targets = recordings(oracle), random_ids(oracle.config.vocab_size, TARGETS)
-    hidden = one_shot(Rows(model, sounds), targets)
-    for ours, (_, _, logits) in zip(hidden, expected(oracle, sounds, targets), strict=True):
+    clips, targets = recordings(oracle), random_ids(oracle.config.vocab_size, TARGETS)
+    hidden = one_shot(Rows(model, clips), targets)
+    for ours, (_, _, logits) in zip(hidden, expected(oracle, clips, targets), strict=True):
         assert (model.logits(ours) - logits).abs().mean() < bound * logits.std()
 
 

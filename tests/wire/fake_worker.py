@@ -102,6 +102,8 @@ def tag(token: int, count: float) -> list[float]:
 
 
 class FakeSequence:
+    """One row of a Generate message. Its whole answer is known at once and is sent token by token."""
+
     def __init__(self, message: Generate, row: GenerateRow) -> None:
         self.message = message
         self.row = row
@@ -112,6 +114,7 @@ class FakeSequence:
         self.hold_position = tokens.index(HOLD) if HOLD in tokens else -1
 
     def answer(self, rank: int) -> Hypothesis:
+        """The hypothesis with this rank. rank: 0 for the best one."""
         params = self.message.params
         prompt = [token for token in self.prompt if token >= FIRST_BYTE]
         rotation = (self.row.seed if params.do_sample else rank) % max(1, len(prompt))
@@ -166,6 +169,8 @@ def encode(message: Encode, index: int) -> Encoded:
 
 
 class Worker:
+    """The loop of the fake worker on its socket to the server."""
+
     def __init__(self, sock: socket.socket) -> None:
         self.sock = sock
         self.buffer = bytearray()
@@ -175,9 +180,11 @@ class Worker:
         self.released = False
 
     def release(self, *_: object) -> None:
+        """Let sequences continue after a `&` (signal handler)."""
         self.released = True
 
     def is_held(self, sequence: FakeSequence) -> bool:
+        """Whether a sequence has reached a `&` that was not released."""
         return sequence.num_generated == sequence.hold_position and not self.released
 
     def send(self, message: object) -> None:

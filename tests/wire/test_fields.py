@@ -1,4 +1,4 @@
-"""Every field of `/generate` over a socket: values at its bounds pass, values beyond them are refused by its name."""
+"""Every field of `/generate` over a socket: values within bounds pass; others are refused with the field's name."""
 
 from __future__ import annotations
 
@@ -144,12 +144,12 @@ from tests.wire.test_generate import generate, refused
         ("model", {"model": "embedder"}),
     ],
 )
-def test_what_is_refused_names_its_field(client: httpx.Client, param: str, body: dict) -> None:
+def test_a_refusal_names_the_field(client: httpx.Client, param: str, body: dict) -> None:
     message = refused(client, param, **body)
     assert param in message or param == "model"
 
 
-def test_neutral_values_that_clients_send_unprompted_pass(client: httpx.Client) -> None:
+def test_neutral_values_of_unused_fields_pass(client: httpx.Client) -> None:
     neutral = {
         "typical_p": 1,
         "presence_penalty": 0,
@@ -233,7 +233,7 @@ def test_values_at_the_bounds_pass(client: httpx.Client, body: dict) -> None:
         ({"type": "choice", "choices": ["secret", "secret"]}, "contains a choice twice"),
     ],
 )
-def test_a_bad_format_is_refused_with_the_reason_and_without_its_text(
+def test_an_invalid_format_is_refused_with_a_reason_that_does_not_quote_it(
     client: httpx.Client, wanted: dict, reason: str
 ) -> None:
     for stream in (False, True):
@@ -242,7 +242,7 @@ def test_a_bad_format_is_refused_with_the_reason_and_without_its_text(
 
 
 @pytest.mark.parametrize("depth", [20, 40])
-def test_a_schema_is_as_deep_as_a_body_may_be(client: httpx.Client, depth: int) -> None:
+def test_the_nesting_limit_applies_to_schemas(client: httpx.Client, depth: int) -> None:
     schema: dict = {"type": "integer"}
     for _ in range(depth):
         schema = {"items": schema}
@@ -253,8 +253,8 @@ def test_a_schema_is_as_deep_as_a_body_may_be(client: httpx.Client, depth: int) 
         assert generate(client, prompt="abc", **body)["choices"][0]["text"] == "abc"
 
 
-def test_a_formatted_text_is_what_its_tokens_spell(client: httpx.Client) -> None:
-    """The fake engine follows no grammar: what counts here is the way of bytes to text, cut within a character."""
+def test_text_with_a_format_is_decoded_byte_by_byte(client: httpx.Client) -> None:
+    """The fake engine ignores the grammar. Tokens are single bytes, so characters arrive in parts."""
     for prompt in ("héllo 😀 wörld", "[1, 2 , 3]"):
         body = {"prompt": prompt, "response_format": {"type": "json_object"}}
         assert generate(client, **body)["choices"][0]["text"] == prompt

@@ -51,7 +51,7 @@ def test_the_four_forms_of_a_prompt(client: httpx.Client) -> None:
 
 
 @pytest.mark.parametrize("text", TEXTS)
-def test_streamed_text_is_the_unstreamed_text(client: httpx.Client, text: str) -> None:
+def test_streamed_text_equals_the_whole_answer(client: httpx.Client, text: str) -> None:
     events = stream(client, prompt=text)
     assert [name for name, _ in events[:-1]] == ["token"] * (len(events) - 1)
     done = events[-1]
@@ -63,7 +63,7 @@ def test_streamed_text_is_the_unstreamed_text(client: httpx.Client, text: str) -
     assert ids == generate(client, prompt=text, return_token_ids=True)["choices"][0]["token_ids"]
 
 
-def test_a_stop_string_cuts_the_text_and_never_shows(client: httpx.Client) -> None:
+def test_a_stop_string_ends_the_text_and_is_not_part_of_it(client: httpx.Client) -> None:
     randomness = random.Random(3)
     for _ in range(60):
         text = "".join(randomness.choices("abcé😀", k=randomness.randint(1, 24)))
@@ -84,7 +84,7 @@ def test_a_stop_string_cuts_the_text_and_never_shows(client: httpx.Client) -> No
             assert kept == text[:first]
 
 
-def test_reasons_to_stop(client: httpx.Client) -> None:
+def test_finish_reasons_and_stop_reasons(client: httpx.Client) -> None:
     ends = generate(client, prompt="abc")["choices"][0]
     assert (ends["finish_reason"], ends["stop_reason"]) == ("stop", None)
     stopped = generate(client, prompt="abc", stop_token_ids=[101])["choices"][0]
@@ -97,7 +97,7 @@ def test_reasons_to_stop(client: httpx.Client) -> None:
     assert (endless["text"], endless["finish_reason"]) == ("abcabca", "length")
 
 
-def test_rows_use_following_seeds_and_the_seed_comes_back(client: httpx.Client) -> None:
+def test_rows_use_consecutive_seeds_and_the_seed_is_returned(client: httpx.Client) -> None:
     answer = generate(client, prompt=["abcd", "xyz"], n=2, temperature=1.0, seed=1)
     assert [c["text"] for c in answer["choices"]] == ["bcda", "cdab", "yzx", "zxy"]
     assert answer["seed"] == 1
@@ -107,7 +107,7 @@ def test_rows_use_following_seeds_and_the_seed_comes_back(client: httpx.Client) 
     assert last["seed"] == 2**64 - 1
 
 
-def test_greedy_and_sampling_follow_the_fields(client: httpx.Client) -> None:
+def test_which_fields_select_greedy_search_or_sampling(client: httpx.Client) -> None:
     assert generate(client, prompt="abc", seed=1)["choices"][0]["text"] == "abc"
     assert generate(client, prompt="abc", seed=1, top_k=5)["choices"][0]["text"] == "bca"
     assert generate(client, prompt="abc", seed=1, do_sample=True)["choices"][0]["text"] == "bca"
@@ -116,7 +116,7 @@ def test_greedy_and_sampling_follow_the_fields(client: httpx.Client) -> None:
 
 
 def test_beams_with_stop_strings(client: httpx.Client) -> None:
-    """Every hypothesis has its text before the stop string, its score and its reason; streamed as well."""
+    """Every hypothesis has the text before the stop string, its score and its stop reason, also in a stream."""
     body = {"prompt": "abcd", "num_beams": 3, "num_return_sequences": 3, "stop": ["cd", "q"], "max_new_tokens": 8}
     choices = generate(client, **body, return_token_ids=True)["choices"]
     assert [choice["text"] for choice in choices] == ["ab", "b", ""]
@@ -128,8 +128,8 @@ def test_beams_with_stop_strings(client: httpx.Client) -> None:
     events = stream(client, **body)
     assert [choice["text"] for choice in events[-1][1]["choices"]] == ["ab", "b", ""]
     assert events[-1][1]["choices"][0]["score"] == 0.0
-    said = "".join(event["text"] for kind, event in events if kind == "token" and event["index"] == 0)
-    assert said == "ab"
+    joined = "".join(event["text"] for kind, event in events if kind == "token" and event["index"] == 0)
+    assert joined == "ab"
 
 
 def test_beams(client: httpx.Client) -> None:
@@ -164,26 +164,26 @@ def test_logprobs(client: httpx.Client) -> None:
     assert tokens == [{"id": 100, "logprob": -0.5}, {"id": 101, "logprob": -0.5}, {"id": 1, "logprob": -0.5}]
 
 
-def test_logprobs_of_the_prompt(client: httpx.Client) -> None:
+def test_prompt_logprobs(client: httpx.Client) -> None:
     body = {"prompt": ["abc", "d"], "n": 2, "prompt_logprobs": True, "top_logprobs": 1, "stop": "b"}
     answer = generate(client, **body)
-    told = [choice["prompt_logprobs"] for choice in answer["choices"]]
+    scored = [choice["prompt_logprobs"] for choice in answer["choices"]]
     entries = [
         {"id": token, "token": text, "logprob": -0.25, "top": [{"id": token, "token": text, "logprob": -0.25}]}
         for token, text in ((101, "b"), (102, "c"))
     ]
-    assert told == [[None, *entries], [None, *entries], [None], [None]]
+    assert scored == [[None, *entries], [None, *entries], [None], [None]]
     assert [choice["logprobs"] for choice in answer["choices"]] == [None] * 4
     events = stream(client, **body)
-    assert [choice["prompt_logprobs"] for choice in events[-1][1]["choices"]] == told
+    assert [choice["prompt_logprobs"] for choice in events[-1][1]["choices"]] == scored
     ranked = generate(client, **{**body, "best_of": 4})["choices"]
-    assert [choice["prompt_logprobs"] for choice in ranked] == told
+    assert [choice["prompt_logprobs"] for choice in ranked] == scored
     beams = generate(client, prompt="abc", num_beams=2, num_return_sequences=2, prompt_logprobs=True, max_new_tokens=8)
     assert [len(choice["prompt_logprobs"]) for choice in beams["choices"]] == [3, 3]
     assert generate(client, prompt="abc")["choices"][0]["prompt_logprobs"] is None
 
 
-def test_echo_is_the_prompt_and_then_the_answer(client: httpx.Client) -> None:
+def test_echo_puts_the_prompt_before_the_answer(client: httpx.Client) -> None:
     for prompt in [*TEXTS, [100, 101], [[100, 1, 101], [102]]]:
         plain = generate(client, prompt=prompt, n=2, seed=1, temperature=1.0)["choices"]
         choices = generate(client, prompt=prompt, n=2, seed=1, temperature=1.0, echo=True, return_token_ids=True)
@@ -191,7 +191,7 @@ def test_echo_is_the_prompt_and_then_the_answer(client: httpx.Client) -> None:
         expected = [before[choice["prompt_index"] or 0] + choice["text"] for choice in plain]
         assert [choice["text"] for choice in choices["choices"]] == expected
         made = [len(choice["token_ids"]) for choice in choices["choices"]]
-        assert sum(made) == choices["usage"]["completion_tokens"], "the prompt is not among the tokens made"
+        assert sum(made) == choices["usage"]["completion_tokens"], "the prompt does not count as completion"
         joined = [""] * len(expected)
         events = stream(client, prompt=prompt, n=2, seed=1, temperature=1.0, echo=True)
         for _, data in events[:-1]:
@@ -199,11 +199,11 @@ def test_echo_is_the_prompt_and_then_the_answer(client: httpx.Client) -> None:
         assert joined == expected == [choice["text"] for choice in events[-1][1]["choices"]]
 
 
-def test_echo_with_what_else_touches_the_text(client: httpx.Client) -> None:
+def test_echo_with_other_options_that_change_the_text(client: httpx.Client) -> None:
     def text(**body: object) -> str:
         return generate(client, prompt="abc", echo=True, **body)["choices"][0]["text"]
 
-    assert text(stop="c") == "abcab", "a stop string in the prompt ends nothing"
+    assert text(stop="c") == "abcab", "a stop string in the prompt does not end the answer"
     assert text(truncate=2) == "bcbc"
     assert text(stop_token_ids=[100]) == "abc"
     beams = generate(client, prompt="abc", echo=True, num_beams=2, num_return_sequences=2, max_new_tokens=8)
@@ -222,7 +222,7 @@ def test_special_tokens_and_usage(client: httpx.Client) -> None:
         assert generate(client, skip_special_tokens=skip, **ended)["choices"][0]["text"] == text
 
 
-def test_truncate_keeps_the_end_for_decoders_and_the_beginning_for_encoders(client: httpx.Client) -> None:
+def test_truncate_removes_the_left_side_for_decoders_and_the_right_side_for_encoders(client: httpx.Client) -> None:
     assert generate(client, prompt="abcdef", truncate=2)["choices"][0]["text"] == "ef"
     assert generate(client, prompt=[100, 101, 102], truncate=2)["choices"][0]["text"] == "bc"
     seq2seq = generate(client, model="translator", prompt="abcdef", truncate=3, num_beams=1)
@@ -230,7 +230,7 @@ def test_truncate_keeps_the_end_for_decoders_and_the_beginning_for_encoders(clie
     assert seq2seq["usage"]["prompt_tokens"] == 3
 
 
-def test_new_tokens_are_clipped_to_the_context(client: httpx.Client) -> None:
+def test_max_new_tokens_is_limited_by_the_context(client: httpx.Client) -> None:
     choice = generate(client, prompt="a" * 500, max_new_tokens=4000, ignore_eos=True)["choices"][0]
     assert (len(choice["text"]), choice["finish_reason"]) == (12, "length")
 
@@ -244,12 +244,12 @@ def test_a_prompt_must_fit(client: httpx.Client) -> None:
     assert "64" in message
 
 
-def test_a_model_of_another_task_names_its_routes(client: httpx.Client) -> None:
+def test_a_model_without_the_operation_is_refused_with_its_routes(client: httpx.Client) -> None:
     assert "/embed" in refused(client, "model", model="embedder")
 
 
-def test_the_best_of_several(client: httpx.Client) -> None:
-    """The fake engine's text is the less likely the further its seed turns it: of four, no turn is best."""
+def test_best_of_returns_the_likeliest_answers(client: httpx.Client) -> None:
+    """In the fake engine, the log-probability falls with the rotation by the seed, so seed 0 is the best."""
     body = {"prompt": ["abcd", "wxyz"], "n": 2, "temperature": 1.0, "seed": 1}
     answer = generate(client, best_of=4, **body)
     assert [(c["index"], c["text"], c["prompt_index"]) for c in answer["choices"]] == [
@@ -265,7 +265,7 @@ def test_the_best_of_several(client: httpx.Client) -> None:
     assert [entry["logprob"] for entry in shown] == [-0.5] * 5
 
 
-def test_best_of_looks_at_what_is_left_before_a_stop_string(client: httpx.Client) -> None:
+def test_best_of_ranks_the_text_before_a_stop_string(client: httpx.Client) -> None:
     answer = generate(client, prompt="abcd", best_of=4, n=4, temperature=1.0, seed=0, stop="c")
     assert [c["text"] for c in answer["choices"]] == ["ab", "b", "", "dab"]
     (best,) = generate(client, prompt="abcd", best_of=4, temperature=1.0, seed=1, stop="c")["choices"]
@@ -299,7 +299,7 @@ def test_a_deadline_before_the_first_byte(client: httpx.Client) -> None:
 
 
 def test_a_deadline_after_the_first_byte_is_a_partial_answer(client: httpx.Client) -> None:
-    for timeout_ms in (300, 3_000, 30_000):  # a machine that stands still makes nothing before its time is over
+    for timeout_ms in (300, 3_000, 30_000):  # a slow machine may produce no token before the first deadline
         response = client.post("/generate", json={"model": "decoder", "prompt": "abc&", "timeout_ms": timeout_ms})
         if response.status_code != 504:
             break
@@ -309,11 +309,11 @@ def test_a_deadline_after_the_first_byte_is_a_partial_answer(client: httpx.Clien
 
 def test_request_ids(client: httpx.Client) -> None:
     assert client.get("/health", headers={"X-Request-Id": "my-id.1"}).headers["x-request-id"] == "my-id.1"
-    for odd in ("a b", "x" * 129, "é".encode("latin-1")):
-        assert client.get("/health", headers={"X-Request-Id": odd}).headers["x-request-id"] != odd
+    for invalid in ("a b", "x" * 129, "é".encode("latin-1")):
+        assert client.get("/health", headers={"X-Request-Id": invalid}).headers["x-request-id"] != invalid
 
 
-def test_the_head_of_a_stream(client: httpx.Client, shared_server: Process) -> None:
+def test_headers_and_format_of_a_stream(client: httpx.Client, shared_server: Process) -> None:
     with client.stream("POST", "/generate", json={"prompt": "a", "stream": True}) as response:
         assert response.headers["content-type"] == "text/event-stream; charset=utf-8"
         assert response.headers["cache-control"] == "no-cache"

@@ -1,4 +1,4 @@
-"""`/translate` over a socket. The fake engine "translates" by echoing; beam k turns the text by k bytes."""
+"""`/translate` over a socket. The fake engine echoes the source; beam k rotates the text by k bytes."""
 
 from __future__ import annotations
 
@@ -27,21 +27,21 @@ def refused(client: httpx.Client, param: str, code: str = "invalid_request", **b
 
 @pytest.mark.parametrize("split", [True, False])
 @pytest.mark.parametrize("text", [TEXT, "one", "  spaced  ", "", " \n ", "日本語。これは文。", "a\nb\n"])
-def test_texts_come_back_whole(client: httpx.Client, text: str, split: bool) -> None:
+def test_echoed_texts_are_complete(client: httpx.Client, text: str, split: bool) -> None:
     answer = translate(client, inputs=[text, "x"], split_sentences=split, target_lang="de")
     expected = "日本語。 これは文。" if split and text.startswith("日") else text
     assert [t["text"] for t in answer["translations"]] == [expected, "x"]
     assert answer["translations"][0]["source_lang"] == "en" and answer["translations"][0]["target_lang"] == "de"
 
 
-def test_sentences_are_sequences_of_their_own(client: httpx.Client) -> None:
+def test_each_sentence_is_a_sequence(client: httpx.Client) -> None:
     together = translate(client, inputs=TEXT, split_sentences=False)["usage"]["prompt_tokens"]
     apart = translate(client, inputs=TEXT)["usage"]["prompt_tokens"]
     assert together == len(TEXT) + 1
     assert apart < together + 3 and apart != together
 
 
-def test_streamed_text_is_the_unstreamed_text_in_order(client: httpx.Client) -> None:
+def test_streamed_text_equals_the_whole_answer_and_is_in_order(client: httpx.Client) -> None:
     for num_beams in (1, 2, 4):
         body = {"inputs": [TEXT, "Short. Text."], "num_beams": num_beams, "max_new_tokens": 64}
         response = client.post("/translate", json={"model": "translator", "stream": True, **body})
@@ -62,7 +62,7 @@ def test_streamed_text_is_the_unstreamed_text_in_order(client: httpx.Client) -> 
         )
 
 
-def test_alternatives_raise_the_number_of_beams(client: httpx.Client) -> None:
+def test_alternatives_increase_the_number_of_beams(client: httpx.Client) -> None:
     translation = translate(client, inputs="abc", num_alternatives=3, max_new_tokens=16)["translations"][0]
     assert (translation["text"], translation["score"]) == ("abc", 0.0)
     assert [(a["text"], a["score"]) for a in translation["alternatives"]] == [
@@ -75,19 +75,21 @@ def test_alternatives_raise_the_number_of_beams(client: httpx.Client) -> None:
     assert (two["alternatives"][0]["text"], two["alternatives"][0]["score"]) == ("b.A d.C", -2.0)
 
 
-def test_the_pair_chooses_the_model(client: httpx.Client) -> None:
-    def chosen(**body: object) -> str:
+def test_the_language_pair_selects_the_model(client: httpx.Client) -> None:
+    def model_for(**body: object) -> str:
         response = client.post("/translate", json={"inputs": "a", **body})
         assert response.status_code == 200, response.text
         return str(response.json()["model"])
 
-    assert chosen(source_lang="en", target_lang="de") == "translator"
-    assert chosen(source_lang="en", target_lang="fr") == "translator-fr"
-    assert chosen(target_lang="fra_Latn") == "translator-fr"
-    assert chosen(target_lang="de-AT") == chosen(target_lang="deu") == chosen(target_lang="de_DE") == "translator"
+    assert model_for(source_lang="en", target_lang="de") == "translator"
+    assert model_for(source_lang="en", target_lang="fr") == "translator-fr"
+    assert model_for(target_lang="fra_Latn") == "translator-fr"
+    assert (
+        model_for(target_lang="de-AT") == model_for(target_lang="deu") == model_for(target_lang="de_DE") == "translator"
+    )
 
 
-def test_an_unknown_pair_lists_what_there_is(client: httpx.Client) -> None:
+def test_an_unknown_pair_lists_the_pairs_on_offer(client: httpx.Client) -> None:
     message = refused(client, "target_lang", source_lang="en", target_lang="fi")
     assert "en-de" in message and "en-fr" in message
     assert "en-de" in refused(client, "target_lang", model="translator", target_lang="fr")
@@ -95,7 +97,7 @@ def test_an_unknown_pair_lists_what_there_is(client: httpx.Client) -> None:
     refused(client, "target_lang", target_lang="?!")
 
 
-def test_long_sentences_are_cut_where_they_may_be(client: httpx.Client) -> None:
+def test_sentences_longer_than_the_model_reads_are_cut(client: httpx.Client) -> None:
     sentence = "word, " * 100 + "end."
     assert translate(client, inputs=sentence, max_new_tokens=300)["translations"][0]["text"] == sentence
     endless = "x" * 1000
@@ -104,7 +106,7 @@ def test_long_sentences_are_cut_where_they_may_be(client: httpx.Client) -> None:
     assert "256" in message and str(len(sentence) + 1) in message
 
 
-def test_a_prefix_begins_the_translation(client: httpx.Client) -> None:
+def test_the_translation_begins_with_the_decoder_prefix(client: httpx.Client) -> None:
     body = {"inputs": "Ab. Cd.", "decoder_prefix": "So: "}
     assert translate(client, **body)["translations"][0]["text"] == "So: Ab. Cd."
     response = client.post("/translate", json={"stream": True, "model": "translator", **body})
@@ -112,7 +114,7 @@ def test_a_prefix_begins_the_translation(client: httpx.Client) -> None:
     assert joined == "So: Ab. Cd."
 
 
-def test_token_ids_logprobs_and_reasons(client: httpx.Client) -> None:
+def test_token_ids_logprobs_and_finish_reasons(client: httpx.Client) -> None:
     body = {"num_beams": 1, "return_token_ids": True, "logprobs": True}
     translation = translate(client, inputs="Ab. Cd.", **body)["translations"][0]
     assert translation["token_ids"] == [68, 101, 49, 1, 70, 103, 49, 1]
@@ -134,22 +136,22 @@ def test_token_ids_logprobs_and_reasons(client: httpx.Client) -> None:
         {"prompt": "x"},
     ],
 )
-def test_what_is_not_for_translations(client: httpx.Client, body: dict) -> None:
+def test_options_without_meaning_for_translations_are_refused(client: httpx.Client, body: dict) -> None:
     refused(client, next(iter(body)), **body)
 
 
-def test_a_decoder_does_not_translate(client: httpx.Client) -> None:
+def test_a_decoder_cannot_translate(client: httpx.Client) -> None:
     assert "/generate" in refused(client, "model", model="decoder")
 
 
-def test_generate_asks_for_languages_too(client: httpx.Client) -> None:
+def test_generate_accepts_languages(client: httpx.Client) -> None:
     body = {"model": "translator", "prompt": "ab", "num_beams": 1}
     assert client.post("/generate", json=body | {"target_lang": "de"}).json()["choices"][0]["text"] == "ab"
     assert client.post("/generate", json=body | {"target_lang": "fi"}).json()["error"]["param"] == "target_lang"
 
 
-def test_a_format_is_about_the_whole_text(client: httpx.Client) -> None:
-    """A text with a format is one sequence, and not cut into sentences; who asks for both is told."""
+def test_a_format_applies_to_the_whole_text(client: httpx.Client) -> None:
+    """A text with a format is one sequence. `split_sentences` together with a format is refused."""
     wanted = {"type": "regex", "pattern": ".+"}
     split, whole = (translate(client, inputs=TEXT, **more) for more in ({}, {"response_format": wanted}))
     assert whole["translations"][0]["text"] == TEXT

@@ -1,81 +1,82 @@
-"""Products with a weight, by the compiled kernels: float32, bfloat16 and int8 on a CPU.
+"""Linear weights in the layouts of the compiled kernels: float32, bfloat16 and int8 on a CPU.
 
-Each row gives the same bits for every number of rows.
+Each row of a product has the same bits for every number of rows.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
 from copy import copy
-from typing import Self
+from typing import Any, Self
 
 import torch
 from torch import Tensor
 
-from models.backends.cpu import library, recorded_ops
-from models.backends.cpu.library import Kind
-from models.backends.cpu.recording import Rows
-from models.backends.torch import operations as torch_ops
+from models.backends.cpu import library
+from models.backends.cpu.operations import run
+from models.backends.cpu.trace import SymbolicTensor
+from models.backends.torch import operations as torch_operations
+from models.backends.torch.quantization import quantize_int8
 from models.config import Activation
 
-_ACTIVATIONS: Mapping[Activation, int] = {
-    "relu": 1,
-    "gelu": 2,
-    "gelu_tanh": 3,
-    "gelu_quick": 4,
-    "silu": 5,
-    "tanh": 6,
-}
-"""`enum Activation` of `kernels/kernels.h`."""
-
 _PANEL = 32
+"""Output channels of one panel, `PANEL` of `kernels/kernels.h`."""
 
 
-class _Linear(ABC):
-    """`x W^T + b`: what all kinds of weights have in common.
+class CpuWeight(ABC):
+    """What the layouts share: the epilogue of a product, and slices. See `LinearWeight` of the interface.
 
-    columns: output channels. weight: theirs, one after the other in panels, `padded` numbers each. writes: the dtype of
-    the result, and of what it is multiplied by and added to.
+    columns, width: output and input features. padded: numbers of a channel in memory.
+    weight: channels in panels, or as torch stores them. bias: [columns] or None.
+    dtype: of the original weight. out_dtype: of results, multipliers and residuals.
     """
 
-    def __init__(self, columns: int, padded: int, weight: Tensor, bias: Tensor | None, writes: torch.dtype) -> None:
-        self._columns, self._padded, self._weight, self._writes = columns, padded, weight, writes
+    def __init__(self, weight: Tensor, bias: Tensor | None, padded: int, out_dtype: torch.dtype | None) -> None:
+        self._columns, self._width = weight.shape
+        self._padded, self._dtype, self._out_dtype = padded, weight.dtype, out_dtype or weight.dtype
         self._bias = None if bias is None else bias.float().contiguous()
+        self._weight = weight
 
     @property
     def nbytes(self) -> int:
-        """Memory of the weight and all that belongs to it."""
+        """Memory of the weight, the bias and the scales."""
         return sum(part.nbytes for part in vars(self).values() if isinstance(part, Tensor))
 
-    def __call__(
+    def multiply(
         self,
         x: Tensor,
         activation: Activation | None = None,
-        times: Tensor | None = None,
-        residual: Tensor | None = None,
+        multiplier: Tensor | None = None,
         out: Tensor | None = None,
     ) -> Tensor:
-        """[rows, in] -> [rows, out]: the activation of the product, times another tensor, plus another.
-
-        out: [rows or more, out], contiguous: its first rows are where the result goes, in place of memory of its own.
-        """
-        if isinstance(x, Rows):
-            return self._record(
-                x, recorded_ops.Finish(self._columns, self._bias, _number(activation), times, residual, out)
-            )
-        x = _rows(x)
+        """See `LinearWeight`."""
+        if x.stride(1) != 1:
+            x = x.contiguous()
+        if multiplier is not None and multiplier.stride(1) != 1:
+            multiplier = multiplier.contiguous()
+        rows = x.shape[0]
         if out is None:
-            y = torch.empty(x.shape[0], self._columns, dtype=self._writes)
+            y = x.new_empty((rows, self._columns), dtype=self._out_dtype)
         else:
-            y = out[: x.shape[0]]
-            assert y.is_contiguous() and y.shape == (x.shape[0], self._columns) and y.dtype == self._writes
-        times, residual = (None if side is None else _rows(side) for side in (times, residual))
-        self._multiply(x, _finish(y, self._bias, activation, times, residual))
+            y = out if isinstance(out, SymbolicTensor) else out[:rows]
+            assert y.stride(0) == self._columns == y.shape[1] and y.dtype == self._out_dtype
+        epilogue = {
+            "bias": self._bias,
+            "multiplier": multiplier,
+            "multiplier_stride": 0 if multiplier is None else multiplier.stride(0),
+            # Set where a trace fuses a sum into this product.
+            "residual": None,
+            "residual_stride": 0,
+            "out": y,
+            "out_stride": self._columns,
+            "columns": self._columns,
+            "activation": library.activation_code(activation),
+        }
+        self._multiply(x, epilogue)
         return y
 
-    def part(self, first: int, end: int) -> Self | None:
-        """See `PackedWeight`."""
+    def slice(self, first: int, end: int) -> Self | None:
+        """See `LinearWeight`. None where `first` is inside a panel."""
         if first % _PANEL:
             return None
         found = copy(self)
@@ -83,144 +84,144 @@ class _Linear(ABC):
         found._bias = None if self._bias is None else self._bias[first:end]
         return found
 
-    @abstractmethod
-    def _multiply(self, x: Tensor, finish: library.Finish) -> None:
-        """x: [rows, in], with its numbers side by side in each row."""
+    def _rows(self, operation: str, index: Tensor, scales: Tensor | None) -> Tensor:
+        index = index.contiguous()
+        out = index.new_empty((index.shape[0], self._width), dtype=self._dtype)
+        run(
+            operation,
+            self._dtype,
+            index,
+            weight=self._weight,
+            scales=scales,
+            columns=self._columns,
+            width=self._width,
+            index=index,
+            count=index.shape[0],
+            out=out,
+        )
+        return out
 
     @abstractmethod
-    def _record(self, x: Rows, follows: recorded_ops.Finish) -> Rows: ...
+    def _multiply(self, x: Tensor, epilogue: dict[str, Any]) -> None:
+        """Run the product. x: [rows, in], numbers of a row contiguous. epilogue: fields of `struct Epilogue`."""
+
+    @abstractmethod
+    def rows(self, index: Tensor) -> Tensor:
+        """See `LinearWeight`."""
 
 
-class FloatLinear(_Linear):
-    """`x W^T + b` with the weight in panels of channels (`kernels/float_linear.h`), or, to share its memory, as it is.
+class FloatWeight(CpuWeight):
+    """A weight in panels of channels (`kernels/float_linear.h`), or in torch's layout, shared with its owner.
 
-    weight: [out, in], float32 or bfloat16. bias: [out] or None. packed: false leaves the weight where it is. writes:
-    the dtype of the result, the weight's where None, or float32: the sums as they are. A row gives the same bits for
-    every number of rows, in either of the two layouts.
+    weight: [out, in], float32 or bfloat16. bias: [out] or None. is_packed: False keeps torch's layout.
+    out_dtype: the weight's where None, or float32: unrounded sums. Both layouts give the same bits.
     """
 
     def __init__(
-        self, weight: Tensor, bias: Tensor | None, packed: bool = True, writes: torch.dtype | None = None
+        self, weight: Tensor, bias: Tensor | None, is_packed: bool = True, out_dtype: torch.dtype | None = None
     ) -> None:
-        columns, self._width = weight.shape
-        self._is_packed = packed
-        self._dtype, group = weight.dtype, 4 // weight.element_size()
-        assert writes in (None, weight.dtype, torch.float32), f"products of {weight.dtype} that write {writes}"
-        padded = -(-self._width // group) * group
-        kept = _panels(weight, padded) if packed else weight.contiguous()
-        super().__init__(columns, padded, kept, bias, writes or weight.dtype)
+        assert out_dtype in (None, weight.dtype, torch.float32), f"a product of {weight.dtype} cannot give {out_dtype}"
+        group = 4 // weight.element_size()
+        super().__init__(weight, bias, -(-weight.shape[1] // group) * group, out_dtype)
+        self._is_packed, self._weight = is_packed, weight.contiguous()
+        if is_packed:
+            self._weight = torch.empty(-(-self._columns // _PANEL) * _PANEL * self._padded, dtype=weight.dtype)
+            library.loaded().triptych_pack_floats(
+                library.DTYPE_CODES[weight.dtype],
+                weight.contiguous().data_ptr(),
+                self._columns,
+                self._width,
+                self._weight.data_ptr(),
+            )
 
     def rows(self, index: Tensor) -> Tensor:
-        """Rows of the weight, as of a table of embeddings. index: [n], int64 -> [n, in]. Raises IndexError."""
         assert self._is_packed
-        index = index.contiguous()
-        found = torch.empty(index.shape[0], self._width, dtype=self._dtype)
-        places = self._weight.data_ptr(), self._columns, self._width, index.data_ptr(), index.shape[0], found.data_ptr()
-        if not library.loaded().triptych_float_unpack(library.CODES[found.dtype], *places):
-            raise IndexError(f"indices of {self._columns} rows out of range")
-        return found
+        return self._rows("unpack_rows", index, None)
 
-    def _multiply(self, x: Tensor, finish: library.Finish) -> None:
-        task = library.FloatLinearTask(
-            x.data_ptr(),
-            x.stride(0),
-            x.shape[0],
-            self._width,
-            0,
-            self._weight.data_ptr(),
-            finish,
-            self._is_packed,
-            library.CODES[self._writes],
-        )
-        library.do(Kind.FLOAT_LINEAR, x.dtype, task)
-
-    def _record(self, x: Rows, follows: recorded_ops.Finish) -> Rows:
-        return recorded_ops.float_linear(x, self._weight, self._is_packed, self._writes, follows)
-
-
-class Int8Linear(_Linear):
-    """See `torch_ops.Int8Linear`."""
-
-    def __init__(self, weight: Tensor, bias: Tensor | None, writes: torch.dtype | None = None) -> None:
-        rounded, self._scales = torch_ops.quantize_int8(weight)
-        columns, self._width = rounded.shape
-        self._dtype, padded = weight.dtype, -(-self._width // 4) * 4
-        packed = torch.empty(-(-columns // _PANEL) * _PANEL * padded, dtype=torch.int8)
-        self._offsets = torch.empty(columns, dtype=torch.int32)
-        super().__init__(columns, padded, packed, bias, writes or weight.dtype)
-        library.loaded().triptych_int8_pack(
-            rounded.data_ptr(), columns, self._width, packed.data_ptr(), self._offsets.data_ptr()
+    def _multiply(self, x: Tensor, epilogue: dict[str, Any]) -> None:
+        run(
+            "float_linear",
+            x.dtype,
+            x,
+            x=x,
+            stride=x.stride(0),
+            rows=x.shape[0],
+            width=self._width,
+            row_bytes=self._width * x.element_size(),
+            weight=self._weight,
+            is_packed=self._is_packed,
+            out_dtype=library.DTYPE_CODES[self._out_dtype],
+            **epilogue,
         )
 
-    def part(self, first: int, end: int) -> Self | None:
-        """See `PackedWeight`."""
-        found = super().part(first, end)
+
+class Int8Weight(CpuWeight):
+    """int8 weights with a scale per output channel; each row of x is rounded with its own scale. Sums are exact.
+
+    weight: [out, in], any float dtype. bias: [out] or None. out_dtype: float32 or bfloat16, the weight's where None.
+    Source: Dettmers et al. 2022, arXiv:2208.07339, section 2 (vector-wise quantisation).
+    """
+
+    def __init__(self, weight: Tensor, bias: Tensor | None, out_dtype: torch.dtype | None = None) -> None:
+        super().__init__(weight, bias, -(-weight.shape[1] // 4) * 4, out_dtype)
+        rounded, self._scales = quantize_int8(weight)
+        self._weight = torch.empty(-(-self._columns // _PANEL) * _PANEL * self._padded, dtype=torch.int8)
+        self._offsets = torch.empty(self._columns, dtype=torch.int32)
+        library.loaded().triptych_pack_int8(
+            rounded.data_ptr(), self._columns, self._width, self._weight.data_ptr(), self._offsets.data_ptr()
+        )
+
+    def slice(self, first: int, end: int) -> Self | None:
+        found = super().slice(first, end)
         if found is not None:
             found._offsets, found._scales = self._offsets[first:end], self._scales[first:end]
         return found
 
     def rows(self, index: Tensor) -> Tensor:
-        """See `torch_ops.Int8Linear.rows`. Raises IndexError."""
-        index = index.contiguous()
-        found = torch.empty(index.shape[0], self._width, dtype=self._dtype)
-        weight = self._weight.data_ptr(), self._scales.data_ptr(), self._columns, self._width
-        places = *weight, index.data_ptr(), index.shape[0], found.data_ptr()
-        if not library.loaded().triptych_int8_unpack(library.CODES[found.dtype], *places):
-            raise IndexError(f"indices of {self._columns} rows out of range")
-        return found
+        return self._rows("unpack_int8_rows", index, self._scales)
 
-    def _multiply(self, x: Tensor, finish: library.Finish) -> None:
-        rounded, scales = torch.empty(x.shape[0], self._padded, dtype=torch.uint8), torch.empty(x.shape[0])
-        places = rounded.data_ptr(), scales.data_ptr()
-        rounding = library.QuantiseTask(x.data_ptr(), x.stride(0), *places, x.shape[0], self._width, self._padded)
-        library.do(Kind.QUANTISE, x.dtype, rounding)
-        weight = self._weight.data_ptr(), self._scales.data_ptr(), self._offsets.data_ptr()
-        task = library.Int8LinearTask(*places, x.shape[0], self._padded, 0, *weight, finish)
-        library.do(Kind.INT8_LINEAR, self._writes, task)
+    def _multiply(self, x: Tensor, epilogue: dict[str, Any]) -> None:
+        if isinstance(x, SymbolicTensor):
+            # All products that read the same tensor share its rounding.
+            rounded, scales = x.trace.once((x.address, self._width), lambda: self._quantize(x))
+        else:
+            rounded, scales = self._quantize(x)
+        run(
+            "int8_linear",
+            self._out_dtype,
+            x,
+            x=rounded,
+            row_scales=scales,
+            rows=x.shape[0],
+            padded=self._padded,
+            weight=self._weight,
+            weight_scales=self._scales,
+            offsets=self._offsets,
+            **epilogue,
+        )
 
-    def _record(self, x: Rows, follows: recorded_ops.Finish) -> Rows:
-        weight = self._weight, self._scales, self._offsets
-        return recorded_ops.int8_linear(x, *weight, self._padded, self._writes, follows)
+    def _quantize(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """x in int8, 128 added, and the scale of each row: [rows, padded], uint8 and [rows, 1], float32."""
+        rows = x.shape[0]
+        rounded = x.new_empty((rows, self._padded), dtype=torch.uint8)
+        scales = x.new_empty((rows, 1), dtype=torch.float32)
+        run(
+            "quantize_rows",
+            x.dtype,
+            x,
+            x=x,
+            stride=x.stride(0),
+            out=rounded,
+            scales=scales,
+            rows=rows,
+            width=self._width,
+            padded=self._padded,
+        )
+        return rounded, scales
 
 
 def linear(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-    """See `torch_ops.linear`. The weight stays as it is: for tables and matrices that are read elsewhere too."""
+    """See the interface. The weight keeps its layout: for tables and matrices that are read elsewhere too."""
     if x.dim() != 2 or weight.dtype != x.dtype:
-        return torch_ops.linear(x, weight, bias)
-    return FloatLinear(weight, bias, packed=False)(x)
-
-
-def _panels(weight: Tensor, padded: int) -> Tensor:
-    columns, width = weight.shape
-    weight = weight.contiguous()
-    packed = torch.empty(-(-columns // _PANEL) * _PANEL * padded, dtype=weight.dtype)
-    library.loaded().triptych_float_pack(
-        library.CODES[weight.dtype], weight.data_ptr(), columns, width, packed.data_ptr()
-    )
-    return packed
-
-
-def _number(activation: Activation | None) -> int:
-    return 0 if activation is None else _ACTIVATIONS[activation]
-
-
-def _rows(x: Tensor) -> Tensor:
-    """x: [rows, width], with its numbers side by side in each row."""
-    return x if x.stride(1) == 1 else x.contiguous()
-
-
-def _finish(
-    y: Tensor, bias: Tensor | None, activation: Activation | None, times: Tensor | None, residual: Tensor | None
-) -> library.Finish:
-    """What follows a product that is written to `y`. All of these have to live until it is there."""
-    return library.Finish(
-        None if bias is None else bias.data_ptr(),
-        None if times is None else times.data_ptr(),
-        0 if times is None else times.stride(0),
-        None if residual is None else residual.data_ptr(),
-        0 if residual is None else residual.stride(0),
-        y.data_ptr(),
-        y.stride(0),
-        y.shape[1],
-        _number(activation),
-    )
+        return torch_operations.linear(x, weight, bias)
+    return FloatWeight(weight, bias, is_packed=False).multiply(x)

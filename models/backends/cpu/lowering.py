@@ -1,8 +1,8 @@
-"""From a recording to the program that does the same: operations become words, rows places in scratch memory."""
+"""Lower a trace to a program: operations become 64-bit words, symbolic tensors addresses in scratch memory."""
 
 from __future__ import annotations
 
-import ctypes
+import struct
 from collections.abc import Hashable
 from typing import Any
 
@@ -10,94 +10,124 @@ from torch import Tensor
 
 from models.backends.cpu import library
 from models.backends.cpu.program import Fill, Program, Work
-from models.backends.cpu.recording import COUNT, Buffer, Count, Given, NotRecordable, Operation, Place, Rows
+from models.backends.cpu.trace import (
+    ROWS,
+    Buffer,
+    NotTraceable,
+    ProgramInput,
+    ScratchAddress,
+    SymbolicTensor,
+    TracedOperation,
+)
 
 HEADER_WORDS = 3
+"""Words of an operation before its parameters: code, dtype, number of parameters (`kernels/program.h`)."""
 
 
-def program_of(output: Rows) -> Program:
-    """The program of all operations in the recording of `output`, which it returns. Raises NotRecordable."""
-    if not isinstance(output.place, Place) or output.place.offset or output.stride_of_rows != output.width:
-        raise NotRecordable("an output that is a part of something")
+def lower(output: SymbolicTensor) -> Program:
+    """The program of all operations in the trace of `output`, which it returns. Raises NotTraceable."""
+    address = output.address
+    if not isinstance(address, ScratchAddress) or address.offset or output.shape[1:] != (output.row_stride,):
+        raise NotTraceable("an output that is part of another tensor")
     words = _Words()
-    for operation in output.recording.operations:
+    for operation in output.trace.operations:
         words.append(operation)
-    return words.program(output.place.buffer, output.width, output.count)
+    return words.program(output, address.buffer)
 
 
 class _Words:
-    """Operations as words."""
+    """The words written so far, and the ones to fill in before each run."""
 
     def __init__(self) -> None:
         self._words: list[int] = []
         self._names: list[str] = []
         self._works: list[Work] = []
-        self._rows_at: list[int] = []
-        self._given: dict[Hashable, list[Fill]] = {}
-        self._placed: list[tuple[int, Place]] = []
+        self._row_counts: list[int] = []
+        self._inputs: dict[Hashable, list[Fill]] = {}
+        self._addresses: list[tuple[int, ScratchAddress]] = []
         self._constants: list[Tensor] = []
 
-    def append(self, operation: Operation) -> None:
-        record, start = operation.task(), len(self._words) + HEADER_WORDS
-        self._fill(record, start, operation.fields)
-        content = memoryview(bytes(record)).cast("q").tolist()
-        self._words += [operation.kind, library.CODES[operation.dtype], len(content), *content]
-        self._names.append(operation.name)
-        self._works.append(operation.work)
+    def append(self, traced: TracedOperation) -> None:
+        operation, start = traced.operation, len(self._words) + HEADER_WORDS
+        values = [self._value(start + place, traced.fields[name]) for place, name in enumerate(operation.fields)]
+        packed = operation.pack(*values)
+        self._words += [operation.code, library.DTYPE_CODES[traced.dtype], len(values)]
+        self._words += struct.unpack(f"={len(values)}q", packed)
+        self._names.append(_name(traced))
+        self._works.append(_work(traced))
 
-    def program(self, output: Buffer, width: int, count: Count | Given) -> Program:
-        """output: the buffer of what it returns. count: of its rows."""
+    def program(self, output: SymbolicTensor, result: Buffer) -> Program:
+        """result: the buffer of the output, which is no scratch memory: each run allocates its own."""
         scratch: dict[int, list[Fill]] = {}
-        offsets, size = _laid_out([place.buffer for _, place in self._placed if place.buffer is not output])
-        for index, place in self._placed:
-            if place.buffer is output:
-                self._given.setdefault("out", []).append(Fill(index, place.offset))
+        offsets, size = _lay_out([address.buffer for _, address in self._addresses if address.buffer is not result])
+        for index, address in self._addresses:
+            if address.buffer is result:
+                self._inputs.setdefault("out", []).append(Fill(index, address.offset))
             else:
-                scratch.setdefault(offsets[place.buffer], []).append(Fill(index, place.offset))
+                scratch.setdefault(offsets[address.buffer], []).append(Fill(index, address.offset))
         return Program(
             self._words,
             self._names,
             self._works,
-            self._rows_at,
-            self._given,
+            self._row_counts,
+            self._inputs,
             scratch,
             size,
-            width,
-            count.name if isinstance(count, Given) else None,
+            output.shape[1],
+            output.dtype,
+            output.count.name if isinstance(output.count, ProgramInput) else None,
             self._constants,
         )
 
-    def _fill(self, record: ctypes.Structure, start: int, fields: dict[str, Any]) -> None:
-        """Set what is known and note the rest. start: the index of the record's first word."""
-        for key, value in fields.items():
-            index = start + getattr(type(record), key).offset // 8
-            if isinstance(value, Rows):
-                value = value.place
-            if isinstance(value, dict):
-                self._fill(getattr(record, key), index, value)
-            elif isinstance(value, Tensor):
-                self._constants.append(value)
-                setattr(record, key, value.data_ptr())
-            elif isinstance(value, Given):
-                self._given.setdefault(value.name, []).append(Fill(index, value.offset))
-            elif isinstance(value, Place):
-                buffer, now = value.buffer, len(self._names)
-                buffer.first, buffer.last = (now if buffer.first < 0 else buffer.first), now
-                self._placed.append((index, value))
-            elif value is COUNT:
-                self._rows_at.append(index)
-            else:
-                setattr(record, key, value)
+    def _value(self, index: int, value: Any) -> Any:
+        """The number of a field, or 0 for one that is filled in later. index: of the field's word."""
+        if isinstance(value, SymbolicTensor):
+            value = value.address
+        if isinstance(value, ProgramInput):
+            self._inputs.setdefault(value.name, []).append(Fill(index, value.offset))
+        elif isinstance(value, ScratchAddress):
+            buffer, current = value.buffer, len(self._names)
+            buffer.first, buffer.last = (current if buffer.first < 0 else buffer.first), current
+            self._addresses.append((index, value))
+        elif value is ROWS:
+            self._row_counts.append(index)
+        elif isinstance(value, Tensor):
+            self._constants.append(value)
+            return value.data_ptr()
+        else:
+            return value or 0
+        return 0
 
 
-def _laid_out(buffers: list[Buffer]) -> tuple[dict[Buffer, int], int]:
-    """Where each buffer begins, and the size of all: those that are used at one time do not overlap."""
+def _name(traced: TracedOperation) -> str:
+    """What reports call an operation: products by their size, and the output head."""
+    fields = traced.fields
+    if "activation" not in fields:
+        return traced.operation.name
+    if isinstance(fields["out"].address, ProgramInput):
+        return "output head"
+    return f"product {_width(fields)} to {fields['columns']}"
+
+
+def _work(traced: TracedOperation) -> Work:
+    fields = traced.fields
+    if "activation" not in fields:
+        return Work()
+    return Work(fields["weight"].nbytes, 2 * _width(fields) * fields["columns"], fields["rows"] is ROWS)
+
+
+def _width(fields: dict[str, Any]) -> int:
+    return int(fields["width"] if "width" in fields else fields["padded"])
+
+
+def _lay_out(buffers: list[Buffer]) -> tuple[dict[Buffer, int], int]:
+    """Where each buffer begins, and the size of all: buffers in use at the same time do not overlap."""
     starts: dict[Buffer, int] = {}
     for buffer in sorted(set(buffers), key=lambda one: (one.first, -one.row_bytes)):
         at = 0
         for other, start in sorted(starts.items(), key=lambda item: item[1]):
-            together = other.first <= buffer.last and buffer.first <= other.last
-            if together and at + buffer.row_bytes > start:
+            overlap = other.first <= buffer.last and buffer.first <= other.last
+            if overlap and at + buffer.row_bytes > start:
                 at = max(at, start + other.row_bytes)
         starts[buffer] = at
     return starts, max((start + buffer.row_bytes for buffer, start in starts.items()), default=0)

@@ -1,159 +1,209 @@
-"""The compiled kernels behind the same functions as `torch_ops`: float32 and bfloat16 on a CPU.
+"""The operations of the interface by compiled kernels: float32 and bfloat16 on a CPU.
 
-Each row gives the same bits for every number of rows.
+Each function describes one operation once: its arguments as the fields of its struct in `kernels/kernels.h`. With
+tensors it calls the library; with symbolic tensors it appends the call to their trace. Each row of a result has the
+same bits for every number of rows.
 """
 
 from __future__ import annotations
 
-import ctypes
 from collections.abc import Sequence
+from math import prod
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from models.attention_metadata import ENDLESS, AttentionPlan
+from models.attention_metadata import AttentionMetadata
 from models.backends.cpu import library
-from models.backends.cpu.library import Kind
-from models.backends.cpu.linear import linear as linear
-from models.backends.torch import operations as torch_ops
+from models.backends.cpu.attention_view import CpuAttentionView
+from models.backends.cpu.trace import SymbolicTensor
+from models.backends.torch import operations as torch_operations
+
+if TYPE_CHECKING:
+    from models.backends.interface import RotaryAngles
+
+MAX_TABLES = 3
+"""Tables that one `sum_of_rows` reads: tokens, positions, token types."""
 
 
 def available() -> bool:
-    """Whether the kernels were built."""
-    return library.load() is not None
+    """Whether the library was built, and of this version. `library.load` says what is wrong otherwise."""
+    try:
+        return library.load() is not None
+    except library.StaleKernels:
+        return False
 
 
 def takes(x: Tensor) -> bool:
-    """Whether the kernels are for such a tensor."""
-    return x.is_cpu and x.dtype in library.CODES
+    """Whether the kernels compute with such a tensor."""
+    return x.is_cpu and x.dtype in library.DTYPE_CODES
+
+
+def run(name: str, dtype: torch.dtype, like: Tensor, /, **fields: Any) -> None:
+    """Run one operation of `kernels.h`, or record it where `like` is symbolic.
+
+    dtype: what the kernel computes in. like: any tensor argument. fields: the fields of the operation's struct: tensors
+    (their addresses), numbers, or None for null.
+    Raises IndexError for an index outside its table.
+    """
+    operation = library.OPERATIONS[name]
+    if isinstance(like, SymbolicTensor):
+        return like.trace.append(operation, dtype, fields)
+    values = [fields[key] for key in operation.fields]
+    packed = operation.pack(*[one.data_ptr() if isinstance(one, Tensor) else one or 0 for one in values])
+    if not library.loaded().triptych_run_operation(operation.code, library.DTYPE_CODES[dtype], packed):
+        raise IndexError(f"{name}: an index lies outside its table")
+    return None
 
 
 def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
-    """See `torch_ops.rms_norm`."""
-    return _norm(Kind.RMS_NORM, x, weight, None, eps)
+    return _norm("rms_norm", x, weight, None, eps)
 
 
 def rms_norm_from_one(x: Tensor, weight: Tensor, eps: float) -> Tensor:
-    """See `torch_ops.rms_norm_from_one`."""
-    return _norm(Kind.RMS_NORM_FROM_ONE, x, weight, None, eps)
+    return _norm("rms_norm_from_one", x, weight, None, eps)
 
 
 def layer_norm(x: Tensor, weight: Tensor, bias: Tensor | None, eps: float) -> Tensor:
-    """See `torch_ops.layer_norm`."""
-    return _norm(Kind.LAYER_NORM, x, weight, bias, eps)
+    return _norm("layer_norm", x, weight, bias, eps)
 
 
-def _norm(kind: Kind, x: Tensor, weight: Tensor, bias: Tensor | None, eps: float) -> Tensor:
-    width = x.shape[-1]
-    if x.dim() > 2 or x.stride(-1) != 1:
+def _norm(name: str, x: Tensor, weight: Tensor, bias: Tensor | None, eps: float) -> Tensor:
+    shape, width = x.shape, x.shape[-1]
+    if x.dim() not in (2, 3) or not _has_dense_rows(x):
         x = x.contiguous()
-    out = torch.empty(x.shape, dtype=x.dtype)
-    task = library.NormTask(
-        x.data_ptr(),
-        x.stride(0) if x.dim() == 2 else width,
-        weight.data_ptr(),
-        None if bias is None else bias.data_ptr(),
-        out.data_ptr(),
-        x.numel() // width,
-        1,
-        width,
-        eps,
+    out = x.new_empty(shape)
+    run(
+        name,
+        x.dtype,
+        x,
+        x=x,
+        stride=x.stride(0) if len(shape) > 1 else width,
+        weight=weight,
+        bias=bias,
+        out=out,
+        rows=shape[0] if len(shape) > 1 else 1,
+        parts=prod(shape[1:-1]),
+        width=width,
+        eps=eps,
     )
-    library.do(kind, x.dtype, task)
     return out
 
 
+def add_rms_norm(x: Tensor, y: Tensor, weight: Tensor, eps: float) -> tuple[Tensor, Tensor]:
+    total = x + y
+    return total, rms_norm(total, weight, eps)
+
+
+def add_rms_norm_from_one(x: Tensor, y: Tensor, weight: Tensor, eps: float) -> tuple[Tensor, Tensor]:
+    total = x + y
+    return total, rms_norm_from_one(total, weight, eps)
+
+
+def add_layer_norm(x: Tensor, y: Tensor, weight: Tensor, bias: Tensor | None, eps: float) -> tuple[Tensor, Tensor]:
+    total = x + y
+    return total, layer_norm(total, weight, bias, eps)
+
+
 def sum_of_rows(
-    parts: Sequence[tuple[Tensor | None, Tensor]], scale: float = 1.0, onto: Tensor | None = None
+    lookups: Sequence[tuple[Tensor | None, Tensor]], scale: float = 1.0, onto: Tensor | None = None
 ) -> Tensor:
-    """See `torch_ops.sum_of_rows`."""
-    indices = [None if index is None else index.contiguous() for index, _ in parts]
-    begun = indices[0] if onto is None else onto
-    assert begun is not None
     onto = None if onto is None else onto.contiguous()
-    dtype, width = parts[0][1].dtype, parts[0][1].shape[1]
-    out = torch.empty(begun.shape[0], width, dtype=dtype)
-    places = [
-        library.Lookup(None if index is None else index.data_ptr(), table.data_ptr(), table.shape[0])
-        for index, (_, table) in zip(indices, parts, strict=True)
-    ]
-    first = None if onto is None else onto.data_ptr()
-    task = library.RowSumTask(
-        (library.Lookup * library.MOST_TABLES)(*places), len(places), first, scale, out.data_ptr(), out.shape[0], width
+    first = lookups[0][0] if onto is None else onto
+    assert first is not None
+    table = lookups[0][1]
+    rows, width = first.shape[0], table.shape[1]
+    out = first.new_empty((rows, width), dtype=table.dtype)
+    # Contiguous copies must live until the call.
+    indices = [None if index is None else index.contiguous() for index, _ in lookups]
+    fields: dict[str, Any] = {}
+    for number in range(MAX_TABLES):
+        in_use = number < len(lookups)
+        fields[f"index_{number}"] = indices[number] if in_use else None
+        fields[f"table_{number}"] = lookups[number][1] if in_use else None
+        fields[f"table_rows_{number}"] = lookups[number][1].shape[0] if in_use else 0
+    run(
+        "sum_of_rows",
+        table.dtype,
+        first,
+        **fields,
+        count=len(lookups),
+        onto=onto,
+        scale=scale,
+        out=out,
+        rows=rows,
+        width=width,
     )
-    if not library.loaded().triptych_row_sum(library.CODES[dtype], ctypes.byref(task)):
-        raise IndexError(f"an index is out of range of tables of {[len(table) for _, table in parts]} rows")
     return out
 
 
 def means_of_spans(x: Tensor, spans: Sequence[tuple[int, int]]) -> Tensor:
-    """See `torch_ops.means_of_spans`."""
-    x, places = x.contiguous(), np.array(spans, dtype=np.int64)
+    x = x.contiguous()
+    bounds = torch.from_numpy(np.array(spans, dtype=np.int64))
     out = torch.empty(len(spans), x.shape[1])
-    task = library.SpanMeanTask(x.data_ptr(), places.ctypes.data, out.data_ptr(), len(x), len(spans), x.shape[1])
-    library.do(Kind.SPAN_MEAN, x.dtype, task)
+    run("means_of_spans", x.dtype, x, x=x, spans=bounds, out=out, rows=len(x), count=len(spans), width=x.shape[1])
     return out
 
 
 def take_rows(x: Tensor, index: Tensor) -> Tensor:
-    """See `torch_ops.take_rows`."""
-    x, size = x if x[:1].is_contiguous() else x.contiguous(), x.element_size()
-    out = torch.empty(index.shape[0], *x.shape[1:], dtype=x.dtype)
-    places = x.data_ptr(), x.stride(0) * size, index.data_ptr(), out.data_ptr()
-    task = library.RowChoiceTask(*places, index.shape[0], x.shape[1:].numel() * size)
-    library.do(Kind.TAKE_ROWS, x.dtype, task)
+    size = x.element_size()
+    if not _has_dense_rows(x):
+        x = x.contiguous()
+    out = x.new_empty((index.shape[0], *x.shape[1:]))
+    stride, width = x.stride(0) * size, prod(x.shape[1:]) * size
+    run("take_rows", x.dtype, x, x=x, stride=stride, index=index, out=out, rows=index.shape[0], width=width)
     return out
 
 
-def rotate(x: Tensor, cos: Tensor, sin: Tensor, interleaved: bool) -> Tensor:
-    """See `torch_ops.rotate`."""
+def rotate(x: Tensor, angles: RotaryAngles, interleaved: bool) -> Tensor:
     tokens, heads, head_dim = x.shape
-    if x.stride(2) != 1 or x.stride(1) != head_dim:
+    if not _has_dense_rows(x):
         x = x.contiguous()
-    out = torch.empty(x.shape, dtype=x.dtype)
-    task = library.RotationTask(
-        x.data_ptr(),
-        x.stride(0),
-        cos.data_ptr(),
-        sin.data_ptr(),
-        None,
-        out.data_ptr(),
-        tokens,
-        heads,
-        head_dim,
-        cos.shape[-1],
-        interleaved,
+    out = x.new_empty(x.shape)
+    run(
+        "rotate",
+        x.dtype,
+        x,
+        x=x,
+        stride=x.stride(0),
+        cos=angles.cos_table,
+        sin=angles.sin_table,
+        positions=angles.positions,
+        out=out,
+        tokens=tokens,
+        heads=heads,
+        head_dim=head_dim,
+        half=angles.cos_table.shape[-1],
+        is_interleaved=interleaved,
     )
-    library.do(Kind.ROTATE, x.dtype, task)
     return out
 
 
 def write_slots(key_cache: Tensor, value_cache: Tensor, slots: Tensor, key: Tensor, value: Tensor) -> None:
-    """See `torch_ops.write_slots`."""
-    if key_cache.shape != value_cache.shape or key.stride(-1) != 1 or value.stride(-1) != 1:
-        return torch_ops.write_slots(key_cache, value_cache, slots, key, value)
-    head_dim = key.shape[2]
-    if key.stride(1) != head_dim or value.stride(1) != head_dim:
-        key, value = key.contiguous(), value.contiguous()
+    if key.shape[1:] != value.shape[1:]:
+        return torch_operations.write_slots(key_cache, value_cache, slots, key, value)
+    key, value = (side if _has_dense_rows(side) else side.contiguous() for side in (key, value))
     size = key.element_size()
-    task = library.SlotWriteTask(
-        key.data_ptr(),
-        key.stride(0) * size,
-        value.data_ptr(),
-        value.stride(0) * size,
-        key_cache.data_ptr(),
-        value_cache.data_ptr(),
-        slots.data_ptr(),
-        key.shape[0],
-        key.shape[1] * head_dim * size,
+    return run(
+        "write_slots",
+        key.dtype,
+        key,
+        key=key,
+        key_stride=key.stride(0) * size,
+        value=value,
+        value_stride=value.stride(0) * size,
+        key_cache=key_cache,
+        value_cache=value_cache,
+        slots=slots,
+        tokens=key.shape[0],
+        width=prod(key.shape[1:]) * size,
     )
-    library.do(Kind.WRITE_SLOTS, key.dtype, task)
-    return None
 
 
 def copy_blocks(caches: Sequence[Tensor], copies: Sequence[tuple[int, int, int, int]]) -> None:
-    """See `torch_ops.copy_blocks`. What is not asked for is not copied."""
+    """Like the reference, and copies no other slots."""
     pointers = np.array([cache.data_ptr() for cache in caches], dtype=np.int64)
     slot_bytes = np.array([cache.stride(1) * cache.element_size() for cache in caches], dtype=np.int64)
     table = np.array(copies, dtype=np.int64)
@@ -167,55 +217,53 @@ def copy_blocks(caches: Sequence[Tensor], copies: Sequence[tuple[int, int, int, 
     )
 
 
-def packed_attention(
-    query: Tensor, key: Tensor, value: Tensor, plan: AttentionPlan, scale: float, cap: float | None = None
+def ragged_attention(
+    query: Tensor, key: Tensor, value: Tensor, metadata: AttentionMetadata, scale: float, cap: float | None = None
 ) -> Tensor:
-    """See `torch_ops.packed_attention`."""
-    return _attend(query, _whole_heads(key), _whole_heads(value), plan, scale, cap)
+    key, value = (side if _has_dense_rows(side) else side.contiguous() for side in (key, value))
+    return _attend(query, key, value, metadata, scale, cap)
 
 
 def paged_attention(
-    query: Tensor, key_cache: Tensor, value_cache: Tensor, plan: AttentionPlan, scale: float, cap: float | None = None
+    query: Tensor,
+    key_cache: Tensor,
+    value_cache: Tensor,
+    metadata: AttentionMetadata,
+    scale: float,
+    cap: float | None = None,
 ) -> Tensor:
-    """See `torch_ops.paged_attention`."""
-    return _attend(query, key_cache, value_cache, plan, scale, cap)
-
-
-def _whole_heads(x: Tensor) -> Tensor:
-    """[tokens, heads, head_dim], copied where a token's heads do not lie one after the other."""
-    return x if x.stride(2) == 1 and x.stride(1) == x.shape[2] else x.contiguous()
+    return _attend(query, key_cache, value_cache, metadata, scale, cap)
 
 
 def _attend(
-    query: Tensor, keys: Tensor, values: Tensor, plan: AttentionPlan, scale: float, cap: float | None
+    query: Tensor, keys: Tensor, values: Tensor, metadata: AttentionMetadata, scale: float, cap: float | None
 ) -> Tensor:
-    """keys, values: [tokens, kv_heads, head_dim], or where the plan has tables [blocks, block_size, kv_heads,
-    head_dim]."""
-    query = _whole_heads(query)
-    out = torch.empty(query.shape, dtype=query.dtype)
-    tables = plan.tables
-    queries, bias = plan.queries, plan.bias_float32
-    task = library.AttentionTask(
-        query.data_ptr(),
-        query.stride(0),
-        keys.data_ptr(),
-        keys.stride(-3),
-        values.data_ptr(),
-        values.stride(-3),
-        tables.data_ptr(),
-        tables.shape[1],
-        plan.block_size or ENDLESS,
-        *queries.addresses,
-        None if bias is None else bias.data_ptr(),
-        0 if bias is None else bias.shape[1],
-        plan.bias_zero,
-        out.data_ptr(),
-        queries.num_tiles,
-        query.shape[1],
-        keys.shape[-2],
-        query.shape[2],
-        scale,
-        cap or 0.0,
+    """keys, values: [tokens, kv_heads, head_dim], or [blocks, block_size, kv_heads, head_dim] with block tables."""
+    query = query if _has_dense_rows(query) else query.contiguous()
+    out = query.new_empty(query.shape)
+    run(
+        "attend",
+        query.dtype,
+        query,
+        **CpuAttentionView.fields_of(metadata),
+        query=query,
+        query_stride=query.stride(0),
+        keys=keys,
+        key_stride=keys.stride(-3),
+        values=values,
+        value_stride=values.stride(-3),
+        out=out,
+        heads=query.shape[1],
+        kv_heads=keys.shape[-2],
+        head_dim=query.shape[2],
+        scale=scale,
+        cap=cap,
     )
-    library.do(Kind.ATTEND, query.dtype, task)
     return out
+
+
+def _has_dense_rows(x: Tensor) -> bool:
+    """Whether the numbers of each row are contiguous. x: [rows, width] or [rows, heads, head_dim]."""
+    if x.dim() == 2:
+        return x.stride(1) == 1
+    return x.stride(2) == 1 and x.stride(1) == x.shape[2]

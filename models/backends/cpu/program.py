@@ -1,7 +1,7 @@
-"""Operations that were recorded once and are run again and again, all of them in one call of the compiled library.
+"""Programs: operations that were recorded once and are run many times, each run one call of the compiled library.
 
-A program knows addresses and sizes, no tensors. It is a list of 64-bit words (`kernels/program.h`); some of them are
-filled in before each run: the number of rows, addresses that a step brings, and addresses in the scratch memory.
+A program is a list of 64-bit words (`kernels/program.h`). Some are filled in before each run: row counts, inputs, and
+addresses in scratch memory.
 """
 
 from __future__ import annotations
@@ -10,21 +10,18 @@ from collections import defaultdict
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from models.backends.cpu import library
-
-LINE_BYTES = 64
-"""Scratch buffers begin where a cache line does."""
+from models.backends.cpu.trace import LINE_BYTES
 
 
 @dataclass(frozen=True)
 class Fill:
-    """A word that is filled in before a run. index: its place among the words. offset: in bytes, added."""
+    """A word to fill in before a run. index: place among the words. offset: bytes added to the value."""
 
     index: int
     offset: int = 0
@@ -32,24 +29,29 @@ class Fill:
 
 @dataclass(frozen=True)
 class Work:
-    """What an operation cannot do without. bytes: of weights that it reads. operations_of_row: sums and products.
-    all_rows: its rows are those that the program is given, else those that it returns."""
+    """The least work of an operation, for comparison with the measured time.
+
+    bytes: of weights that it reads. operations_per_row: additions and multiplications of one row.
+    all_rows: whether it computes all input rows, not only the output rows.
+    """
 
     bytes: int = 0
-    operations_of_row: int = 0
+    operations_per_row: int = 0
     all_rows: bool = True
 
 
 class Program:
-    """One number of `rows` in, the same number of rows out, or a part of them.
+    """Computes [rows, width] outputs, for any number of input rows.
 
-    words: of all operations. names: what each is called. works: what each has to do.
-    rows_at: words that are the number of rows.
-    given: words that a step brings, by name.
-    scratch: words that are addresses of scratch memory, by where their buffer begins for a single row: a buffer of
-    `rows` rows begins `rows` times as far. scratch_bytes: of a single row. width: of the output.
-    count: the name of how many rows come out, where that is not how many go in; no more than these.
-    constants: tensors whose addresses are in it.
+    words: all operations. names, works: of each operation, for reports.
+    row_counts: indices of words that hold the number of rows.
+    inputs: words that hold program inputs, by input name.
+    scratch: words that hold scratch addresses, by the offset of their buffer for one row. With n rows a buffer begins
+        n times as far.
+    scratch_bytes: scratch memory of one row.
+    width, dtype: of the output.
+    output_rows: name of the input with the number of output rows, at most `rows`; None where all rows come out.
+    constants: tensors whose addresses are among the words.
     """
 
     def __init__(
@@ -57,83 +59,92 @@ class Program:
         words: Sequence[int],
         names: Sequence[str],
         works: Sequence[Work],
-        rows_at: Sequence[int],
-        given: Mapping[Hashable, Sequence[Fill]],
+        row_counts: Sequence[int],
+        inputs: Mapping[Hashable, Sequence[Fill]],
         scratch: Mapping[int, Sequence[Fill]],
         scratch_bytes: int,
         width: int,
-        count: Hashable | None,
+        dtype: torch.dtype,
+        output_rows: Hashable | None,
         constants: Sequence[Tensor],
     ) -> None:
         self._words = np.array(words, dtype=np.int64)
-        self._address = self._words.ctypes.data
+        self._address, self._run = self._words.ctypes.data, library.loaded().triptych_run_program
         self.names, self.works, self.constants = tuple(names), tuple(works), tuple(constants)
-        self._width, self._count, self.scratch_bytes = width, count, scratch_bytes
-        self._rows_at = np.array(rows_at, dtype=np.int64)
-        self.given = tuple(given)
-        self.kinds: tuple[Any, ...] = tuple(
-            {name[0] for name in given if isinstance(name, tuple) and isinstance(name[0], tuple)}
-        )
-        self._given_at, self._given_of, self._given_offsets = _columns(dict(enumerate(given.values())))
-        self._scratch_at, self._scratch_of, self._scratch_offsets = _columns(scratch)
-        self._values = np.zeros(len(given), dtype=np.int64)
-        self._keep(())
-        self._laid_out = (0, 0)
+        self._width, self._dtype, self._output_rows, self.scratch_bytes = width, dtype, output_rows, scratch_bytes
+        self._row_counts = np.array(row_counts, dtype=np.int64)
+        self.inputs = tuple(inputs)
+        self._input_words, self._input_of, self._input_offsets = _columns(dict(enumerate(inputs.values())))
+        self._scratch_words, self._scratch_of, self._scratch_offsets = _columns(scratch)
+        self._values = np.zeros(len(inputs), dtype=np.int64)
+        self._set_static(())
+        self._layout = (0, 0)
 
-    def run(self, x: Tensor, given: Mapping[Hashable, int], kept: tuple[Mapping[Hashable, int], ...] = ()) -> Tensor:
-        """x: [rows, width], contiguous. given: addresses and numbers of this step; kept: those that the next steps will
-        most likely bring as well. -> [rows or `count`, width], of the same dtype.
+    def run(
+        self,
+        rows: int,
+        inputs: dict[Hashable, int],
+        static_inputs: tuple[Mapping[Hashable, int], ...] = (),
+    ) -> Tensor:
+        """The output, [rows or inputs[output_rows], width]. Raises IndexError for an index outside its table.
 
-        What the addresses are of has to live until this returns.
+        inputs: addresses and numbers by input name; `out` is added. static_inputs: more of them, which most runs share.
+        The memory of all addresses must live until this returns.
         """
-        rows = x.shape[0]
-        assert x.is_contiguous()
-        out = torch.empty(rows if self._count is None else given[self._count], self._width, dtype=x.dtype)
-        room = _scratch(rows * self.scratch_bytes)
+        out = torch.empty(
+            rows if self._output_rows is None else inputs[self._output_rows], self._width, dtype=self._dtype
+        )
+        scratch = _scratch(rows * self.scratch_bytes)
         words, values = self._words, self._values
-        # What stays the same from step to step is in its place already.
-        if kept != self._kept:
-            self._keep(kept)
-        if (rows, room) != self._laid_out:
-            self._laid_out = (rows, room)
-            words[self._rows_at] = rows
-            words[self._scratch_at] = room + rows * self._scratch_of + self._scratch_offsets
-        here = {**given, "x": x.data_ptr(), "out": out.data_ptr()}
-        values[self._brought_at] = [here[name] for name in self._brought]
-        words[self._given_at] = values[self._given_of] + self._given_offsets
-        seconds = _watch.seconds_of(self, rows, out.shape[0]) if _watch is not None else None
-        library.loaded().triptych_run(self._address, len(self.names), None if seconds is None else seconds.ctypes.data)
+        # Values that are the same as in the last run are in place already.
+        if static_inputs != self._static_inputs:
+            self._set_static(static_inputs)
+        if (rows, scratch) != self._layout:
+            self._layout = (rows, scratch)
+            words[self._row_counts] = rows
+            words[self._scratch_words] = scratch + rows * self._scratch_of + self._scratch_offsets
+        inputs["out"] = out.data_ptr()
+        values[self._dynamic] = [inputs[name] for name in self._dynamic_names]
+        words[self._input_words] = values[self._input_of] + self._input_offsets
+        seconds = None if _measurement is None else _measurement.seconds_of(self, rows, out.shape[0]).ctypes.data
+        if not self._run(self._address, len(self.names), seconds):
+            raise IndexError("a token id or a position lies outside its table")
         return out
 
-    def _keep(self, kept: tuple[Mapping[Hashable, int], ...]) -> None:
-        """Set these values for good; only those of other names are looked for in what a step brings."""
-        self._kept, known = kept, {name: value for part in kept for name, value in part.items()}
-        brought = [(index, name) for index, name in enumerate(self.given) if name not in known]
-        self._brought_at = np.array([index for index, _ in brought], dtype=np.int64)
-        self._brought = [name for _, name in brought]
-        self._values[:] = [known.get(name, 0) for name in self.given]
+    def _set_static(self, static_inputs: tuple[Mapping[Hashable, int], ...]) -> None:
+        """Put these values in place; later runs look up the other names only."""
+        self._static_inputs, known = (
+            static_inputs,
+            {name: value for part in static_inputs for name, value in part.items()},
+        )
+        dynamic = [(index, name) for index, name in enumerate(self.inputs) if name not in known]
+        self._dynamic = np.array([index for index, _ in dynamic], dtype=np.int64)
+        self._dynamic_names = [name for _, name in dynamic]
+        self._values[:] = [known.get(name, 0) for name in self.inputs]
 
 
-class Watch:
-    """What the operations of all programs took, while `watching`."""
+class Measurement:
+    """Time that the operations of all programs take inside `measuring`."""
 
     def __init__(self) -> None:
         self._seconds: dict[Program, np.ndarray] = {}
         self._rows: dict[Program, list[tuple[int, int]]] = defaultdict(list)
 
-    def seconds_of(self, program: Program, rows: int, rows_out: int) -> np.ndarray:
-        """[operations], float64, summed over the runs so far; for a run of so many rows to be added."""
-        self._rows[program].append((rows_out, rows))
+    def seconds_of(self, program: Program, rows: int, output_rows: int) -> np.ndarray:
+        """[operations], float64: sums over the runs so far, to which a run of `rows` input rows will add."""
+        self._rows[program].append((output_rows, rows))
         return self._seconds.setdefault(program, np.zeros(len(program.names)))
 
     def by_name(self, bytes_per_second: float, operations_per_second: float) -> dict[str, tuple[float, float]]:
-        """By what operations are called: seconds, and the least that the machine would need for their weights and
-        products, each time the longer of the two."""
+        """By operation name: measured seconds, and the least seconds of a machine with these rates.
+
+        The least of one run is the longer of the time for its weights and the time for its arithmetic.
+        """
         found: dict[str, tuple[float, float]] = defaultdict(lambda: (0.0, 0.0))
         for program, seconds in self._seconds.items():
             for name, work, value in zip(program.names, program.works, seconds.tolist(), strict=True):
                 least = sum(
-                    max(work.bytes / bytes_per_second, rows * work.operations_of_row / operations_per_second)
+                    max(work.bytes / bytes_per_second, rows * work.operations_per_row / operations_per_second)
                     for rows in (counts[work.all_rows] for counts in self._rows[program])
                     if rows
                 )
@@ -141,33 +152,33 @@ class Watch:
         return dict(found)
 
 
-_watch: Watch | None = None
+_measurement: Measurement | None = None
 
 
 @contextmanager
-def watching() -> Iterator[Watch]:
-    """Measure every operation of every program that runs meanwhile."""
-    global _watch
-    before, _watch = _watch, Watch()
+def measuring() -> Iterator[Measurement]:
+    """Measure each operation of every program that runs inside."""
+    global _measurement
+    before, _measurement = _measurement, Measurement()
     try:
-        yield _watch
+        yield _measurement
     finally:
-        _watch = before
+        _measurement = before
 
 
 def _columns(fills: Mapping[int, Sequence[Fill]]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Index of each word, the key it is filled by, and what is added."""
+    """For each word: its index, the key of its value, and the offset added to the value."""
     flat = [(fill.index, key, fill.offset) for key, found in fills.items() for fill in found]
     columns = np.array(flat, dtype=np.int64).reshape(-1, 3)
     return columns[:, 0].copy(), columns[:, 1].copy(), columns[:, 2].copy()
 
 
-_room: Tensor = torch.empty(0, dtype=torch.uint8)
+_memory: Tensor = torch.empty(0, dtype=torch.uint8)
 
 
 def _scratch(size: int) -> int:
-    """The address of so many bytes, the same ones for every program: a worker runs one at a time."""
-    global _room
-    if _room.nbytes < size + LINE_BYTES:
-        _room = torch.empty(size + LINE_BYTES, dtype=torch.uint8)
-    return -(-_room.data_ptr() // LINE_BYTES) * LINE_BYTES
+    """Address of `size` bytes at a cache line. All programs share them: a worker runs one program at a time."""
+    global _memory
+    if _memory.nbytes < size + LINE_BYTES:
+        _memory = torch.empty(size + LINE_BYTES, dtype=torch.uint8)
+    return -(-_memory.data_ptr() // LINE_BYTES) * LINE_BYTES

@@ -6,7 +6,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from models.attention_metadata import AttentionPlan
+from models.attention_metadata import AttentionMetadata
+from models.backends.torch.attention_view import TorchAttentionView
 
 
 def disentangled_attention(
@@ -15,27 +16,21 @@ def disentangled_attention(
     value: Tensor,
     position_key: Tensor | None,
     position_query: Tensor | None,
-    plan: AttentionPlan,
+    metadata: AttentionMetadata,
     scale: float,
 ) -> Tensor:
-    """Self-attention among packed sequences whose scores also look at distances: to `query_i · key_j` are added
-    `query_i · position_key[d]` and `key_j · position_query[d]`, d being the row of distance `i - j`; all is scaled.
-
-    query, key, value: [tokens, heads, head_dim]. position_key, position_query: [rows, heads, head_dim] of
-    `plan.distances`, or None. -> [tokens, heads, head_dim]; one dtype.
-    Source: He et al. 2021, arXiv:2006.03654, section 3.1.
-    """
-    assert plan.distances is not None
-    row_of = plan.distances.row_of
+    """See the interface."""
+    assert metadata.distances is not None
+    row_of = metadata.distances.row_of
     output = torch.empty_like(query)
-    for group in plan.groups:
-        # One text at a time, and only the distances within it: products of matrices of other shapes, as its
-        # batch-mates would make them, have other bits.
+    for group in metadata.view(TorchAttentionView, query.device, query.dtype).groups:
+        # One text at a time, with only its own distances: matrix products of other shapes would have other bits, and a
+        # text's result must not depend on the other texts of the batch.
         length = group.query_len
-        places = torch.arange(length, device=query.device)
+        positions = torch.arange(length, device=query.device)
         within = row_of[len(row_of) // 2 - length + 1 : len(row_of) // 2 + length]
         first, last = int(within.min()), int(within.max()) + 1
-        rows = (row_of[places[:, None] - places + len(row_of) // 2] - first).expand(query.shape[1], -1, -1)
+        rows = (row_of[positions[:, None] - positions + len(row_of) // 2] - first).expand(query.shape[1], -1, -1)
         of_key, of_query = (None if side is None else side[first:last] for side in (position_key, position_query))
         queries, keys, values = (
             side[where].view(group.rows, length, *side.shape[1:]).transpose(1, 2).unbind()
@@ -59,7 +54,8 @@ def _attend(
     mask: Tensor | None,
     scale: float,
 ) -> Tensor:
-    """One text. query, key, value: [heads, length, head_dim]. rows: [heads, length, length], of the distance tables."""
+    """Attention of one text. query, key, value: [heads, length, head_dim]. rows: [heads, length, length], rows of the
+    position tables."""
     scores = torch.zeros((), dtype=query.dtype, device=query.device)
     if position_key is not None:
         scores = scores + ((query * scale) @ position_key.permute(1, 2, 0)).gather(-1, rows)

@@ -179,7 +179,7 @@ inline int64_t draw_row(DrawScratch& scratch, int64_t width, float row_max, Boun
     return token;
 }
 
-void draw(const Draw& task, int64_t begin, int64_t end) {
+void draw(DType, const Draw& task, int64_t begin, int64_t end) {
     const int64_t width = task.width, chunks = (width + DRAW_CHUNK - 1) / DRAW_CHUNK;
     DrawScratch scratch{std::vector<float>(width), std::vector<float>(chunks), std::vector<double>(chunks), {}, {}};
     for (int64_t row = begin; row < end; row++) {

@@ -11,7 +11,7 @@ template <class T> INLINE Floats rounded_to(Floats y) {
 
 // Epilogue of ROWS rows of one whole panel. sums: [ROWS][PANEL], float32.
 template <class T, int ROWS>
-INLINE void epilogue_of_rows(const float* sums, const Finish& f, int64_t row, int64_t column) {
+INLINE void epilogue_of_rows(const float* sums, const Epilogue& f, int64_t row, int64_t column) {
     constexpr int LINE = PANEL / WIDTH;
     Vectors<ROWS * LINE> y;
     // Calls body(vector, its row, its first column).
@@ -25,9 +25,9 @@ INLINE void epilogue_of_rows(const float* sums, const Finish& f, int64_t row, in
     for (int i = 0; i < ROWS * LINE; i++) y.of[i] = load(sums + i * WIDTH);
     if (f.bias != nullptr) for_each_vector([&](Floats& y, int64_t, int64_t column) { y += load(f.bias + column); });
     if (f.activation != NONE) y = activate<T>(f.activation, each(rounded_to<T>, y));
-    if (f.times != nullptr) {
+    if (f.multiplier != nullptr) {
         for_each_vector([&](Floats& y, int64_t row, int64_t column) {
-            y = rounded_to<T>(y) * load_operand(f.times, f.times_stride, row, column);
+            y = rounded_to<T>(y) * load_operand(f.multiplier, f.multiplier_stride, row, column);
         });
     }
     if (f.residual != nullptr) {
@@ -45,17 +45,17 @@ INLINE void epilogue_of_rows(const float* sums, const Finish& f, int64_t row, in
 
 // Epilogue of the first `count` columns of the last panel. Missing columns are zero.
 template <class T>
-void epilogue_of_partial_panel(const float* sums, const Finish& f, int64_t row, int64_t column, int64_t count) {
+void epilogue_of_partial_panel(const float* sums, const Epilogue& f, int64_t row, int64_t column, int64_t count) {
     float bias[PANEL] = {};
-    T times[PANEL] = {}, residual[PANEL] = {}, out[PANEL];
-    Finish part = f;
+    T multiplier[PANEL] = {}, residual[PANEL] = {}, out[PANEL];
+    Epilogue part = f;
     const auto copy = [&](auto& from, const auto* line, auto* to) {
         if (from == nullptr) return;
         std::copy(line, line + count, to);
         from = to;
     };
     copy(part.bias, f.bias + column, bias);
-    copy(part.times, static_cast<const T*>(f.times) + row * f.times_stride + column, times);
+    copy(part.multiplier, static_cast<const T*>(f.multiplier) + row * f.multiplier_stride + column, multiplier);
     copy(part.residual, static_cast<const T*>(f.residual) + row * f.residual_stride + column, residual);
     part.out = out;
     epilogue_of_rows<T, 1>(sums, part, 0, 0);
@@ -64,7 +64,7 @@ void epilogue_of_partial_panel(const float* sums, const Finish& f, int64_t row, 
 
 // Prefetches the memory that `apply_epilogue` reads and writes. Rows are far apart, and another thread may have them
 // in its cache.
-template <class T> INLINE void prefetch_epilogue(const Finish& f, int64_t row, int64_t rows, int64_t column) {
+template <class T> INLINE void prefetch_epilogue(const Epilogue& f, int64_t row, int64_t rows, int64_t column) {
     const auto fetch = [&](const void* operand, int64_t stride, auto write) {
         const char* line = static_cast<const char*>(operand) + (row * stride + column) * int64_t{sizeof(T)};
         for (int64_t i = 0; i < rows; i++, line += stride * int64_t{sizeof(T)}) {
@@ -73,7 +73,7 @@ template <class T> INLINE void prefetch_epilogue(const Finish& f, int64_t row, i
             }
         }
     };
-    if (f.times != nullptr) fetch(f.times, f.times_stride, std::false_type{});
+    if (f.multiplier != nullptr) fetch(f.multiplier, f.multiplier_stride, std::false_type{});
     if (f.residual != nullptr) fetch(f.residual, f.residual_stride, std::false_type{});
     fetch(f.out, f.out_stride, std::true_type{});
 }
@@ -81,7 +81,7 @@ template <class T> INLINE void prefetch_epilogue(const Finish& f, int64_t row, i
 // Epilogue of `rows` rows of one panel. sums: [rows][PANEL], float32. Stores to rows row.. and columns column.. of
 // the output.
 template <class T>
-INLINE void apply_epilogue(const float* sums, const Finish& f, int64_t row, int64_t rows, int64_t column) {
+INLINE void apply_epilogue(const float* sums, const Epilogue& f, int64_t row, int64_t rows, int64_t column) {
     constexpr int ROWS_AT_ONCE = REGISTERS < 32 ? 1 : 2;
     const int64_t count = f.columns - column;
     int64_t i = 0;

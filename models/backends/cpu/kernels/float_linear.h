@@ -99,18 +99,18 @@ void multiply_tile(const Type* x, int64_t stride, int64_t units, const T* panel,
 
 template <class T, class Out> void multiply_items(const FloatLinear& p, int64_t begin, int64_t end) {
     constexpr int64_t group = sizeof(uint32_t) / sizeof(T), passes = PANEL / COLUMNS;
-    const int64_t units = (p.width + group - 1) / group, columns = p.finish.columns;
-    const int64_t width = p.packed ? units * group : p.width;
+    const int64_t units = (p.width + group - 1) / group, columns = p.epilogue.columns;
+    const int64_t width = p.is_packed ? units * group : p.width;
     InputRows<T> x(p.x, p.stride, p.width, units * group);
     const int64_t stride = x.stride();
     alignas(64) float sums[TILE_ROWS * PANEL];
     std::vector<T> repacked;
     int64_t repacked_panel = -1;
-    for_panels(p.rows, p.blocks, columns, begin, end, [&](int64_t first, int64_t last, int64_t panel) {
+    for_panels(p.rows, blocks_of(p.rows, p.row_bytes), columns, begin, end, [&](int64_t first, int64_t last, int64_t panel) {
         const auto* rows_of_block = x.block(first, last);
         const T* weights = static_cast<const T*>(p.weight) + panel * PANEL * width;
         const T* read = weights;
-        if (!p.packed) {
+        if (!p.is_packed) {
             repacked.resize(PANEL * units * group);
             if (repacked_panel != panel) {
                 pack_panel(static_cast<const T*>(p.weight), columns, p.width, panel, repacked.data());
@@ -120,12 +120,12 @@ template <class T, class Out> void multiply_items(const FloatLinear& p, int64_t 
         }
         for_tiles(first, last, TILE_ROWS, [&](int64_t row, int64_t rows, int64_t tile, int64_t tiles) {
             const auto prefetch = Prefetch::of(read, PANEL * width * sizeof(T), units * passes, rows, tile, tiles);
-            prefetch_epilogue<Out>(p.finish, row, rows, panel * PANEL);
+            prefetch_epilogue<Out>(p.epilogue, row, rows, panel * PANEL);
             with_constant_rows(rows, [&](auto count) {
                 multiply_tile<T, count.value>(rows_of_block + (row - first) * stride, stride, units, weights, prefetch,
                                               sums);
             });
-            apply_epilogue<Out>(sums, p.finish, row, rows, panel * PANEL);
+            apply_epilogue<Out>(sums, p.epilogue, row, rows, panel * PANEL);
         });
     });
 }
@@ -134,7 +134,7 @@ template <class T, class Out> void multiply_items(const FloatLinear& p, int64_t 
 void float_linear(DType dtype, const FloatLinear& p, int64_t begin, int64_t end) {
     if (dtype == FLOAT32) {
         multiply_items<float, float>(p, begin, end);
-    } else if (p.writes == FLOAT32) {
+    } else if (p.out_dtype == FLOAT32) {
         multiply_items<bfloat16, float>(p, begin, end);
     } else {
         multiply_items<bfloat16, bfloat16>(p, begin, end);

@@ -6,7 +6,7 @@
 // Activations are stored as unsigned numbers with 128 added, as the VNNI instruction requires. `offsets` subtracts
 // the 128 again.
 
-template <class T> INLINE float quantise_row(const T* x, uint8_t* out, int64_t width, int64_t padded) {
+template <class T> INLINE float quantize_row(const T* x, uint8_t* out, int64_t width, int64_t padded) {
     // Absolute values, compared by their bits: the order is the same, and NaN and infinity come out largest.
     int32_t largest = 0;
     for (int64_t i = 0; i < width; i++) {
@@ -28,15 +28,15 @@ template <class T> INLINE float quantise_row(const T* x, uint8_t* out, int64_t w
     return scale;
 }
 
-template <class T> void quantise_rows(const Quantise& p, int64_t begin, int64_t end) {
+template <class T> void quantize_items(const RowQuantization& p, int64_t begin, int64_t end) {
     for (int64_t row = begin; row < end; row++) {
         const T* x = static_cast<const T*>(p.x) + row * p.stride;
-        p.scales[row] = quantise_row(x, p.out + row * p.padded, p.width, p.padded);
+        p.scales[row] = quantize_row(x, p.out + row * p.padded, p.width, p.padded);
     }
 }
 
-void quantise(DType dtype, const Quantise& p, int64_t begin, int64_t end) {
-    dtype == FLOAT32 ? quantise_rows<float>(p, begin, end) : quantise_rows<bfloat16>(p, begin, end);
+void quantize_rows(DType dtype, const RowQuantization& p, int64_t begin, int64_t end) {
+    dtype == FLOAT32 ? quantize_items<float>(p, begin, end) : quantize_items<bfloat16>(p, begin, end);
 }
 
 #ifdef VNNI
@@ -100,12 +100,12 @@ INLINE void scale_sums(const int32_t* exact, const Int8Linear& p, int64_t row, i
 template <class T> void multiply_items(const Int8Linear& p, int64_t begin, int64_t end) {
     alignas(64) int32_t exact[TILE_ROWS * PANEL];
     alignas(64) float sums[TILE_ROWS * PANEL] = {};
-    for_panels(p.rows, p.blocks, p.finish.columns, begin, end, [&](int64_t first, int64_t last, int64_t panel) {
+    for_panels(p.rows, blocks_of(p.rows, p.padded), p.epilogue.columns, begin, end, [&](int64_t first, int64_t last, int64_t panel) {
         const int8_t* weights = p.weight + panel * PANEL * p.padded;
-        const int64_t count = p.finish.columns - panel * PANEL;
+        const int64_t count = p.epilogue.columns - panel * PANEL;
         for_tiles(first, last, TILE_ROWS, [&](int64_t row, int64_t rows, int64_t tile, int64_t tiles) {
             const auto prefetch = Prefetch::of(weights, PANEL * p.padded, p.padded / QUAD, rows, tile, tiles);
-            prefetch_epilogue<T>(p.finish, row, rows, panel * PANEL);
+            prefetch_epilogue<T>(p.epilogue, row, rows, panel * PANEL);
             with_constant_rows(rows, [&](auto size) {
                 multiply_tile<size.value>(p.x + row * p.padded, p.padded, weights, prefetch, exact);
             });
@@ -116,7 +116,7 @@ template <class T> void multiply_items(const Int8Linear& p, int64_t begin, int64
                     scale_sums(exact + i * PANEL, p, row + i, panel * PANEL, count, sums + i * PANEL);
                 }
             }
-            apply_epilogue<T>(sums, p.finish, row, rows, panel * PANEL);
+            apply_epilogue<T>(sums, p.epilogue, row, rows, panel * PANEL);
         });
     });
 }
@@ -130,21 +130,16 @@ void int8_linear(DType dtype, const Int8Linear& p, int64_t begin, int64_t end) {
     }
 }
 
-template <class T>
-void unpack(const int8_t* packed, const float* scales, int64_t width, const int64_t* index, T* out, int64_t begin,
-            int64_t end) {
+template <class T> void unpack_int8(const WeightRows& p, int64_t begin, int64_t end) {
+    const auto* packed = static_cast<const int8_t*>(p.weight);
+    T* out = static_cast<T*>(p.out);
     for (int64_t i = begin; i < end; i++) {
-        const auto channel = Channel<QUAD, const int8_t>::of(packed, width, index[i]);
-        for (int64_t k = 0; k < width; k++) narrow(channel[k] * scales[index[i]], out[i * width + k]);
+        const auto channel = Channel<QUAD, const int8_t>::of(packed, p.width, p.index[i]);
+        for (int64_t k = 0; k < p.width; k++) narrow(channel[k] * p.scales[p.index[i]], out[i * p.width + k]);
     }
 }
 
-// Dequantises output channels index[begin..end-1] of a packed weight [columns, width]. out: [count, width].
-void unpack_int8_channels(DType dtype, const int8_t* packed, const float* scales, int64_t width, const int64_t* index,
-                          void* out, int64_t begin, int64_t end) {
-    if (dtype == FLOAT32) {
-        unpack(packed, scales, width, index, static_cast<float*>(out), begin, end);
-    } else {
-        unpack(packed, scales, width, index, static_cast<bfloat16*>(out), begin, end);
-    }
+// Dequantises output channels index[begin..end-1] of a packed weight.
+void unpack_int8_rows(DType dtype, const WeightRows& p, int64_t begin, int64_t end) {
+    dtype == FLOAT32 ? unpack_int8<float>(p, begin, end) : unpack_int8<bfloat16>(p, begin, end);
 }

@@ -46,9 +46,11 @@ namespace {
 }  // namespace
 
 extern const Kernels ISA_KERNELS;
-const Kernels ISA_KERNELS = {rms_norm,    rms_norm_from_one, layer_norm,           rotate,       add,    scale,
-                             row_sum,     span_mean,         attend,               quantise,     int8_linear,
-                             pack_panels, unpack_channels,   unpack_int8_channels, float_linear, logits_top_k, draw};
+const Kernels ISA_KERNELS = {
+#define X(name, ...) name,
+    TRIPTYCH_OPERATIONS(X)
+#undef X
+    pack_panels};
 
 #if defined(ISA_FEATURES) && defined(__clang__)
 #pragma clang attribute pop

@@ -1,9 +1,11 @@
-// The kernels of one processor generation, and what they are given. Plain C++17 and OpenMP; no torch, so that building
-// needs nothing but a compiler.
+// The interface between Python and the compiled kernels: the operations, their parameters and the codes of both.
 //
-// Every kernel is one function over a range of its work, on one thread. `isa.h` holds them all and is compiled
-// once for each generation (`isa_*.cpp`), each time into a table of functions; `exports.cpp` chooses the best
-// table that the processor can run and shares the work among threads.
+// Python reads the enumerations, the structs and the list of operations from this file (`header.py`), so that each has
+// one definition. `setup.py` compiles a hash of this file into the library, which refuses to load beside another version.
+// To keep the Python reader simple, every field of a struct takes 8 bytes: a pointer, an int64_t, a double, or a struct
+// of such fields.
+//
+// Plain C++17 and OpenMP, no torch: building needs nothing but a compiler.
 #pragma once
 
 #include <algorithm>
@@ -18,39 +20,10 @@
 
 enum DType : int32_t { FLOAT32 = 0, BFLOAT16 = 1 };
 
+enum Activation : int32_t { NONE = 0, RELU = 1, GELU = 2, GELU_TANH = 3, GELU_QUICK = 4, SILU = 5, TANH = 6 };
+
 struct bfloat16 {
     uint16_t bits;
-};
-
-struct Attention {
-    const void* query;       // [queries, heads, head_dim], queries `query_stride` numbers apart
-    int64_t query_stride;
-    const void* keys;        // [blocks, block_size, kv_heads, head_dim], tokens `key_stride` numbers apart
-    int64_t key_stride;
-    const void* values;      // the same, `value_stride`
-    int64_t value_stride;
-    const int64_t* tables;   // [rows, table_width]: blocks of each row
-    int64_t table_width, block_size;
-    const int32_t* rows;     // [queries]: whose blocks
-    const int32_t* starts;   // [queries]: first key that the query sees
-    const int32_t* ends;     // [queries]: end of the keys that it sees
-    const int32_t* origins;  // [queries]: the key whose bias is number `bias_zero` of its head's
-    const int32_t* tiles;    // [tiles, 3]: first query, how many after each other, all of one row, and its first key;
-                             // neither their starts nor their ends fall
-    const float* bias;       // [heads, bias_stride], or null
-    int64_t bias_stride, bias_zero;
-    void* out;               // [queries, heads, head_dim], contiguous
-    int64_t num_tiles, heads, kv_heads, head_dim;
-    float scale, cap;        // cap: 0 for none
-};
-
-// Activations to be rounded to int8, see int8_linear.h.
-struct Quantise {
-    const void* x;   // [rows, width], rows `stride` numbers apart
-    int64_t stride;
-    uint8_t* out;    // [rows, padded], 128 higher
-    float* scales;   // [rows]
-    int64_t rows, width, padded;
 };
 
 // Output channels that are multiplied together, see tiles.h.
@@ -59,80 +32,47 @@ constexpr int64_t PANEL = 32;
 // Numbers of a channel side by side in int8 panels.
 constexpr int64_t QUAD = 4;
 
-enum Activation : int32_t { NONE = 0, RELU = 1, GELU = 2, GELU_TANH = 3, GELU_QUICK = 4, SILU = 5, TANH = 6 };
+// --- Parameters of the operations. Strides count numbers, not bytes, unless the comment says otherwise.
 
-// What follows a product before it is stored, see epilogue.h. Rows are `_stride` numbers apart.
-struct Finish {
-    const float* bias;     // [columns], or null
-    const void* times;     // [rows, columns], or null
-    int64_t times_stride;
-    const void* residual;  // [rows, columns], or null; may be `out`
-    int64_t residual_stride;
-    void* out;             // [rows, columns]
-    int64_t out_stride, columns;
-    int32_t activation;
-};
-
-// A weight and the rows that it multiplies, see float_linear.h.
-struct FloatLinear {
-    const void* x;  // [rows, width], rows `stride` numbers apart
-    int64_t stride, rows, width;
-    int64_t blocks;  // parts that the rows are cut into
-    const void* weight;  // panels one after another, or [columns, width]
-    Finish finish;
-    int32_t packed;      // whether in panels
-    int32_t writes;      // the DType of what is written and of what follows: that of x, or float32
-};
-
-// A packed int8 weight and the rows that it multiplies, see int8_linear.h.
-struct Int8Linear {
-    const uint8_t* x;         // [rows, padded], 128 higher
-    const float* row_scales;  // [rows]
-    int64_t rows, padded;
-    int64_t blocks;               // parts that the rows are cut into
-    const int8_t* weight;         // [panels][padded / 4][2][16][4]
-    const float* weight_scales;   // [columns]
-    const int32_t* offsets;       // [columns]: 128 times the sum of each channel's weights
-    Finish finish;
-};
-
-// A norm over the numbers of each part of each row, see norms.h.
+// RMS norm and layer norm of each part of each row, see norms.h.
 struct Norm {
     const void* x;       // [rows, parts, width], rows `stride` numbers apart
     int64_t stride;
     const void* weight;  // [width]
-    const void* bias;    // [width], or null; a layer norm's only
+    const void* bias;    // [width], or null; layer norm only
     void* out;           // [rows, parts, width], contiguous
     int64_t rows, parts, width;
     double eps;
 };
 
-// Rotary positions, see rotary.h.
+// Rotary position embedding, see rotary.h.
 struct Rotation {
-    const void* x;     // [tokens, heads, head_dim], tokens `stride` numbers apart
+    const void* x;             // [tokens, heads, head_dim], tokens `stride` numbers apart
     int64_t stride;
-    const float* cos;  // [positions, half]
-    const float* sin;
-    const int64_t* positions;  // [tokens], or null: every token has a row of its own, in order
-    void* out;         // [tokens, heads, head_dim], contiguous
-    int64_t tokens, heads, head_dim, half, interleaved;
+    const float* cos;          // [positions, half]
+    const float* sin;          // [positions, half]
+    const int64_t* positions;  // [tokens]: row of `cos` and `sin`; null: token i uses row i
+    void* out;                 // [tokens, heads, head_dim], contiguous
+    int64_t tokens, heads, head_dim;
+    int64_t half;              // half of the rotated dimensions
+    int64_t is_interleaved;    // pairs are (0, 1), (2, 3)..., not (0, half), (1, half + 1)...
 };
 
-// New keys and values into the rows of their caches that `slots` names. Widths and strides are bytes.
+// New keys and values, copied into their cache slots. `width` and strides are bytes.
 struct SlotWrite {
-    const char* key;
+    const char* key;       // [tokens, width], tokens `key_stride` bytes apart
     int64_t key_stride;
-    const char* value;
+    const char* value;     // [tokens, width], tokens `value_stride` bytes apart
     int64_t value_stride;
-    char* key_cache;
-    char* value_cache;
+    char* key_cache;       // [slots, width]
+    char* value_cache;     // [slots, width]
     const int64_t* slots;  // [tokens]
     int64_t tokens, width;
 };
 
-// Some rows, one after the other. Widths and strides are bytes.
-struct RowChoice {
-    const char* x;
+// Rows of a tensor, gathered by index. `width` and `stride` are bytes.
+struct RowGather {
+    const char* x;         // rows `stride` bytes apart
     int64_t stride;
     const int64_t* index;  // [rows]
     char* out;             // [rows, width], contiguous
@@ -147,7 +87,7 @@ struct Sum {
     int64_t rows, width;
 };
 
-// out = x * factor, all contiguous.
+// out = x * factor, both contiguous.
 struct Scaling {
     const void* x;
     void* out;
@@ -155,19 +95,19 @@ struct Scaling {
     double factor;
 };
 
-// Which row of a table each row of a sum takes.
-struct Lookup {
-    const int64_t* index;  // [rows], or null for the first row, always
+// One table of a RowSum and the rows that it contributes.
+struct TableLookup {
+    const int64_t* index;  // [rows], or null: every row uses row 0 of the table
     const void* table;     // [table_rows, width]
     int64_t table_rows;
 };
 
-// Sums of rows of tables, see tables.h.
+// Sums of rows of up to three tables, see tables.h.
 struct RowSum {
-    Lookup parts[3];
-    int64_t count;
-    const void* onto;  // [rows, width] that the sum begins with, or null
-    double scale;      // of the first table's rows where the sum begins with them
+    TableLookup lookups[3];
+    int64_t count;     // tables in use
+    const void* onto;  // [rows, width]: initial values of the sums, or null
+    double scale;      // factor of the first table's rows, where `onto` is null
     void* out;         // [rows, width], contiguous
     int64_t rows, width;
 };
@@ -175,10 +115,115 @@ struct RowSum {
 // Means of spans of rows, see tables.h.
 struct SpanMean {
     const void* x;         // [rows, width], contiguous
-    const int64_t* spans;  // [count, 2]: first row, and the end
+    const int64_t* spans;  // [count, 2]: first row and end
     float* out;            // [count, width]
     int64_t rows, count, width;
 };
+
+// Attention, see attention.h. Keys that lie in one ragged tensor are a cache of one block.
+struct Attention {
+    const void* query;       // [queries, heads, head_dim], queries `query_stride` numbers apart
+    int64_t query_stride;
+    const void* keys;        // [blocks, block_size, kv_heads, head_dim], tokens `key_stride` numbers apart
+    int64_t key_stride;
+    const void* values;      // like keys, tokens `value_stride` numbers apart
+    int64_t value_stride;
+    const int64_t* tables;   // [rows, table_width]: blocks of each row
+    int64_t table_width, block_size;
+    const int32_t* rows;     // [queries]: row of each query
+    const int32_t* starts;   // [queries]: first visible key
+    const int32_t* ends;     // [queries]: end of the visible keys
+    const int32_t* origins;  // [queries]: key whose bias is number `bias_zero` of its head's
+    const int32_t* tiles;    // [tiles, 3]: first query, number of queries, first key of their row. The queries of a tile
+                             // belong to one row; their starts and ends never decrease
+    const float* bias;       // [heads, bias_stride], or null
+    int64_t bias_stride, bias_zero;
+    void* out;               // [queries, heads, head_dim], contiguous
+    int64_t num_tiles, heads, kv_heads, head_dim;
+    double scale;
+    double cap;              // scores become cap * tanh(score / cap); 0 for no cap
+};
+
+// Activations, rounded to int8 with one scale per row, see int8_linear.h.
+struct RowQuantization {
+    const void* x;   // [rows, width], rows `stride` numbers apart
+    int64_t stride;
+    uint8_t* out;    // [rows, padded]: rounded values plus 128
+    float* scales;   // [rows]
+    int64_t rows, width, padded;
+};
+
+// The steps between the sums of a product and the stored result, see epilogue.h.
+struct Epilogue {
+    const float* bias;        // [columns], or null
+    const void* multiplier;   // [rows, columns], rows `multiplier_stride` numbers apart, or null
+    int64_t multiplier_stride;
+    const void* residual;     // [rows, columns], rows `residual_stride` numbers apart, or null; may be `out`
+    int64_t residual_stride;
+    void* out;                // [rows, columns], rows `out_stride` numbers apart
+    int64_t out_stride, columns;
+    int64_t activation;       // an Activation
+};
+
+// Product of rows with a float weight, see float_linear.h.
+struct FloatLinear {
+    const void* x;       // [rows, width], rows `stride` numbers apart
+    int64_t stride, rows, width;
+    int64_t row_bytes;   // of `width` numbers
+    const void* weight;  // panels one after another, or [columns, width]
+    Epilogue epilogue;
+    int64_t is_packed;   // whether the weight is in panels
+    int64_t out_dtype;   // DType of the result, the multiplier and the residual: that of x, or float32
+};
+
+// Product of int8 rows with a packed int8 weight, see int8_linear.h.
+struct Int8Linear {
+    const uint8_t* x;            // [rows, padded]: rounded values plus 128
+    const float* row_scales;     // [rows]
+    int64_t rows, padded;
+    const int8_t* weight;        // [panels][padded / 4][2][16][4]
+    const float* weight_scales;  // [columns]
+    const int32_t* offsets;      // [columns]: 128 times the sum of the channel's weights
+    Epilogue epilogue;
+};
+
+// Rows of a packed weight, as numbers of the operation's dtype. Serves embeddings that are tied to an output head.
+struct WeightRows {
+    const void* weight;    // [columns, width] in panels
+    const float* scales;   // [columns], or null for a float weight
+    int64_t columns, width;
+    const int64_t* index;  // [count]
+    int64_t count;
+    void* out;             // [count, width], contiguous
+};
+
+// The largest logits of each row, see logits_top_k.h.
+struct LogitsTopK {
+    const float* logits;  // [rows, width], rows `stride` numbers apart
+    int64_t rows, stride, width;
+    int64_t count;        // k
+    float* values;        // [rows, count], in falling order
+    int64_t* ids;         // [rows, count]
+    float* logsumexp;     // [rows]: log of the sum of exp(logit - largest logit), or null
+    uint8_t* is_finite;   // [rows]: whether all logits are finite
+};
+
+// A random token of each row, see draw.h.
+struct Draw {
+    const float* logits;        // [rows, width], rows `stride` numbers apart
+    int64_t rows, stride, width;
+    const float* temperatures;  // [rows], above zero
+    const int64_t* top_ks;      // [rows], 0 for no limit
+    const double* top_ps;       // [rows], 1 for no limit
+    const float* log_min_ps;    // [rows], -inf for no limit
+    const double* typical_ps;   // [rows], 1 for no limit
+    const double* uniforms;     // [rows], in [0, 1)
+    int64_t* tokens;            // [rows]
+    float* lowest;              // [rows]: smallest scaled logit that can be drawn
+    float* highest;             // [rows]: largest scaled logit that can be drawn, or infinity
+};
+
+// --- Layouts that several kernels share.
 
 // A block of rows stays in a core's cache while it is multiplied by one panel after another.
 inline int64_t blocks_of(int64_t rows, int64_t bytes_of_row) {
@@ -187,6 +232,11 @@ inline int64_t blocks_of(int64_t rows, int64_t bytes_of_row) {
 }
 
 inline int64_t panels_of(int64_t columns) { return (columns + PANEL - 1) / PANEL; }
+
+// Items of a product: each is one panel times one block of rows.
+inline int64_t panel_items(int64_t rows, int64_t row_bytes, int64_t columns) {
+    return blocks_of(rows, row_bytes) * panels_of(columns);
+}
 
 // One output channel of a weight in panels, [panels][k / GROUP][PANEL][GROUP], where `width` is padded to whole groups.
 template <int64_t GROUP, class T> struct Channel {
@@ -199,53 +249,47 @@ template <int64_t GROUP, class T> struct Channel {
     INLINE T& operator[](int64_t k) const { return first[k / GROUP * PANEL * GROUP + k % GROUP]; }
 };
 
-// Logits and what stands out in each row of them, see logits_top_k.h.
-struct Survey {
-    const float* logits;  // [rows, width], rows `stride` numbers apart
-    int64_t rows, stride, width, count;
-    float* values;        // [rows, count]: the largest, falling
-    int64_t* ids;         // [rows, count]: where they stand
-    float* log_sums;      // [rows]: log of the sum of exp(logit - the largest), or null
-    uint8_t* finite;      // [rows]: whether all logits are finite
+// --- The list of operations.
+
+// Work on fewer numbers than this is not worth a second thread.
+constexpr int64_t GRAIN = 32768;
+
+// X(name, parameters, number of items, numbers that one item reads). Threads share the items of an operation. The kernel
+// `name(dtype, p, begin, end)` computes items begin..end-1 on one thread.
+#define TRIPTYCH_OPERATIONS(X)                                                                             \
+    X(rms_norm, Norm, p.rows, p.parts * p.width)                                                           \
+    X(rms_norm_from_one, Norm, p.rows, p.parts * p.width)                                                  \
+    X(layer_norm, Norm, p.rows, p.parts * p.width)                                                         \
+    X(rotate, Rotation, p.tokens, p.heads * p.head_dim)                                                    \
+    X(write_slots, SlotWrite, p.tokens, p.width)                                                           \
+    X(take_rows, RowGather, p.rows, p.width)                                                               \
+    X(add, Sum, p.rows, p.width)                                                                           \
+    X(scale, Scaling, p.rows, p.width)                                                                     \
+    X(sum_of_rows, RowSum, p.rows, p.count * p.width)                                                      \
+    X(means_of_spans, SpanMean, p.count, p.rows / std::max<int64_t>(1, p.count) * p.width)                 \
+    X(attend, Attention, p.num_tiles * p.kv_heads, GRAIN)                                                  \
+    X(float_linear, FloatLinear, panel_items(p.rows, p.row_bytes, p.epilogue.columns), p.width * PANEL)    \
+    X(quantize_rows, RowQuantization, p.rows, p.width)                                                     \
+    X(int8_linear, Int8Linear, panel_items(p.rows, p.padded, p.epilogue.columns), p.padded * PANEL)        \
+    X(unpack_rows, WeightRows, p.count, 8 * p.width)                                                       \
+    X(unpack_int8_rows, WeightRows, p.count, p.width)                                                      \
+    X(logits_top_k, LogitsTopK, p.rows, p.width)                                                           \
+    X(draw, Draw, p.rows, p.width)
+
+enum Operation : int64_t {
+#define X(name, ...) OPERATION_##name,
+    TRIPTYCH_OPERATIONS(X)
+#undef X
 };
 
-// Logits and how to choose a token of each row at random, see draw.h.
-struct Draw {
-    const float* logits;  // [rows, width], rows `stride` numbers apart
-    int64_t rows, stride, width;
-    const float* temperatures;  // [rows], above zero
-    const int64_t* top_ks;      // [rows], 0 for no limit
-    const double* top_ps;       // [rows], 1 for no limit
-    const float* log_min_ps;    // [rows], -inf for no limit
-    const double* typical_ps;   // [rows], 1 for no limit
-    const double* uniforms;     // [rows], in [0, 1)
-    int64_t* tokens;            // [rows]
-    float* lowest;              // [rows]: the smallest scaled logit that may be drawn
-    float* highest;             // [rows]: the largest, or infinity
-};
-
-// Each function works on items begin..end-1.
+// The kernels of one instruction set: all operations in the order of the list, then the kernels that only loading needs.
+// Each isa compiles the same sources into such a table; `exports.cpp` chooses the best one that the processor runs.
 struct Kernels {
-    void (*rms_norm)(DType, const Norm&, int64_t begin, int64_t end);
-    void (*rms_norm_from_one)(DType, const Norm&, int64_t begin, int64_t end);
-    void (*layer_norm)(DType, const Norm&, int64_t begin, int64_t end);
-    void (*rotate)(DType, const Rotation&, int64_t begin, int64_t end);
-    void (*add)(DType, const Sum&, int64_t begin, int64_t end);
-    void (*scale)(DType, const Scaling&, int64_t begin, int64_t end);
-    void (*row_sum)(DType, const RowSum&, int64_t begin, int64_t end);
-    void (*span_mean)(DType, const SpanMean&, int64_t begin, int64_t end);
-    void (*attend)(DType, const Attention&, int64_t begin, int64_t end);  // num_tiles * kv_heads
-    void (*quantise)(DType, const Quantise&, int64_t begin, int64_t end);
-    void (*int8_linear)(DType, const Int8Linear&, int64_t begin, int64_t end);
+#define X(name, Parameters, ...) void (*name)(DType, const Parameters&, int64_t begin, int64_t end);
+    TRIPTYCH_OPERATIONS(X)
+#undef X
     void (*pack_panels)(DType, const void* weight, int64_t columns, int64_t width, void* packed, int64_t begin,
                         int64_t end);
-    void (*unpack_channels)(DType, const void* packed, int64_t width, const int64_t* index, void* out, int64_t begin,
-                            int64_t end);
-    void (*unpack_int8_channels)(DType, const int8_t* packed, const float* scales, int64_t width, const int64_t* index,
-                                 void* out, int64_t begin, int64_t end);
-    void (*float_linear)(DType, const FloatLinear&, int64_t begin, int64_t end);
-    void (*survey)(const Survey&, int64_t begin, int64_t end);
-    void (*draw)(const Draw&, int64_t begin, int64_t end);
 };
 
 extern const Kernels kernels_baseline;

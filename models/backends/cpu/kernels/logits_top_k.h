@@ -84,10 +84,10 @@ INLINE void top_k_of_row(const float* x, int64_t width, Largest& largest, float*
     *finite = any == 0;
 }
 
-void logits_top_k(const Survey& task, int64_t begin, int64_t end) {
+void logits_top_k(DType, const LogitsTopK& task, int64_t begin, int64_t end) {
     for (int64_t row = begin; row < end; row++) {
         Largest largest{task.values + row * task.count, task.ids + row * task.count, task.count, 0};
         top_k_of_row(task.logits + row * task.stride, task.width, largest,
-                   task.log_sums == nullptr ? nullptr : task.log_sums + row, task.finite + row);
+                   task.logsumexp == nullptr ? nullptr : task.logsumexp + row, task.is_finite + row);
     }
 }

@@ -59,20 +59,16 @@ void pack_panels(DType dtype, const void* weight, int64_t columns, int64_t width
     }
 }
 
-// Unpacks output channels index[begin..end-1]. out: [number of indices, width].
-template <class T>
-void unpack(const T* packed, int64_t width, const int64_t* index, T* out, int64_t begin, int64_t end) {
+template <class T> void unpack_floats(const WeightRows& p, int64_t begin, int64_t end) {
+    const T* packed = static_cast<const T*>(p.weight);
+    T* out = static_cast<T*>(p.out);
     for (int64_t i = begin; i < end; i++) {
-        const auto channel = Channel<sizeof(uint32_t) / sizeof(T), const T>::of(packed, width, index[i]);
-        for (int64_t k = 0; k < width; k++) out[i * width + k] = channel[k];
+        const auto channel = Channel<sizeof(uint32_t) / sizeof(T), const T>::of(packed, p.width, p.index[i]);
+        for (int64_t k = 0; k < p.width; k++) out[i * p.width + k] = channel[k];
     }
 }
 
-void unpack_channels(DType dtype, const void* packed, int64_t width, const int64_t* index, void* out, int64_t begin,
-                     int64_t end) {
-    if (dtype == FLOAT32) {
-        unpack(static_cast<const float*>(packed), width, index, static_cast<float*>(out), begin, end);
-    } else {
-        unpack(static_cast<const bfloat16*>(packed), width, index, static_cast<bfloat16*>(out), begin, end);
-    }
+// Copies output channels index[begin..end-1] of a packed weight.
+void unpack_rows(DType dtype, const WeightRows& p, int64_t begin, int64_t end) {
+    dtype == FLOAT32 ? unpack_floats<float>(p, begin, end) : unpack_floats<bfloat16>(p, begin, end);
 }

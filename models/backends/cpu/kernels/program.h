@@ -1,33 +1,32 @@
-// A program: operations in their order, run by one team of threads. An operation begins when all pieces of the one before
-// it are done, whoever did them: a thread that lost its core to another process in between is not waited for.
+// Runs a program: a list of operations, in order, by one team of threads. An operation begins when all pieces of the
+// previous one are done, by whichever thread. A thread that lost its core to another process delays no other thread.
 //
-// An operation is a record of 64-bit words: its kind, the dtype that it works in, the number of words of its
-// parameters, then these, which are a struct of kernels.h. What is filled in before a run has a word of its own there;
-// smaller fields, which never change, may share one.
+// An operation is a record of 64-bit words: its code (`Operation`), its DType, the number of words of its parameters, then
+// the parameters, a struct of kernels.h.
 
-// Where the threads find their pieces of an operation, and where they wait until all are done.
-struct alignas(64) Gate {
+// Progress of one operation: the next piece to take, and the number of finished pieces.
+struct alignas(64) Progress {
     std::atomic<int64_t> next{0};
     std::atomic<int64_t> done{0};
 };
 
 class Team {
 public:
-    Team(int64_t threads, Gate* gates) : threads_(threads), gate_(gates) {}
+    Team(int64_t threads, Progress* progress) : threads_(threads), progress_(progress) {}
 
     // body(begin, end) over pieces of 0..count, at least `grain` items each; returns when all pieces are done.
     template <class Body> void share(int64_t count, int64_t grain, const Body& body) {
         const int64_t pieces = std::max<int64_t>(1, std::min(4 * threads_, count / std::max<int64_t>(1, grain)));
         int64_t done = 0;
-        for (int64_t piece; (piece = gate_->next.fetch_add(1, std::memory_order_relaxed)) < pieces; done++) {
+        for (int64_t piece; (piece = progress_->next.fetch_add(1, std::memory_order_relaxed)) < pieces; done++) {
             body(count * piece / pieces, count * (piece + 1) / pieces);
         }
-        if (done > 0) gate_->done.fetch_add(done, std::memory_order_acq_rel);
-        for (int64_t turns = 0; gate_->done.load(std::memory_order_acquire) < pieces; turns++) {
+        if (done > 0) progress_->done.fetch_add(done, std::memory_order_acq_rel);
+        for (int64_t turns = 0; progress_->done.load(std::memory_order_acquire) < pieces; turns++) {
             // A thread that is not running needs the core that the others would spin on.
             turns < SPINS ? pause() : static_cast<void>(sched_yield());
         }
-        gate_++;
+        progress_++;
     }
 
 private:
@@ -40,28 +39,36 @@ private:
     }
 
     const int64_t threads_;
-    Gate* gate_;
+    Progress* progress_;
 };
 
 double now() { return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count(); }
 
-void run_program(const int64_t* words, int64_t operations, double* seconds) {
+// Runs `count` operations. seconds: [count], time spent on each, added to the values there; or null.
+// Returns false where an index lies outside its table; the operations from there on are not run.
+bool run_program(const int64_t* words, int64_t count, double* seconds) {
     const int64_t threads = num_threads();
-    std::vector<Gate> gates(operations);
+    std::vector<Progress> progress(count);
+    std::atomic<bool> is_complete{true};
     run_team(threads, [&] {
-        // Fewer threads may have come than were asked for.
-        Team team(team_size(), gates.data());
+        // The runtime may start fewer threads than requested.
+        Team team(team_size(), progress.data());
         const int64_t* record = words;
-        const bool watching = seconds != nullptr && is_first_thread();
-        double before = watching ? now() : 0.0;
-        for (int64_t i = 0; i < operations; i++) {
-            run_operation(Kind(record[0]), DType(record[1]), record + 3, team);
+        const bool is_timed = seconds != nullptr && is_first_thread();
+        double before = is_timed ? now() : 0.0;
+        for (int64_t i = 0; i < count; i++) {
+            // Every thread checks the same indices, so that all of them stop at the same operation.
+            if (!run_operation(Operation(record[0]), DType(record[1]), record + 3, team)) {
+                is_complete.store(false, std::memory_order_relaxed);
+                break;
+            }
             record += 3 + record[2];
-            if (watching) {
+            if (is_timed) {
                 const double after = now();
                 seconds[i] += after - before;
                 before = after;
             }
         }
     });
+    return is_complete.load();
 }

@@ -28,7 +28,7 @@ template <class T> void rotate_tokens(const Rotation& p, int64_t begin, int64_t 
         for (int64_t head = 0; head < p.heads; head++) {
             rotate_head(static_cast<const T*>(p.x) + token * p.stride + head * p.head_dim, p.cos + angles,
                         p.sin + angles, static_cast<T*>(p.out) + (token * p.heads + head) * p.head_dim, p.half,
-                        p.head_dim, p.interleaved != 0);
+                        p.head_dim, p.is_interleaved != 0);
         }
     }
 }

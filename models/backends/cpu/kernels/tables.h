@@ -1,6 +1,6 @@
 // Sums of embedding rows, and means of spans of rows (pooling).
 
-template <class T> const T* row_of(const Lookup& part, int64_t row, int64_t width) {
+template <class T> const T* row_of(const TableLookup& part, int64_t row, int64_t width) {
     return static_cast<const T*>(part.table) + (part.index == nullptr ? 0 : part.index[row]) * width;
 }
 
@@ -11,7 +11,7 @@ template <class T> void sum_rows(const RowSum& p, int64_t begin, int64_t end) {
     for (int64_t row = begin; row < end; row++) {
         T* out = static_cast<T*>(p.out) + row * p.width;
         for (int64_t n = 0; n < p.count; n++) {
-            const Lookup& part = p.parts[n];
+            const TableLookup& part = p.lookups[n];
             const T* from = row_of<T>(part, row, p.width);
             if (part.index != nullptr && row + ROWS_AHEAD < end) {
                 const auto* next = reinterpret_cast<const char*>(row_of<T>(part, row + ROWS_AHEAD, p.width));
@@ -30,7 +30,7 @@ template <class T> void sum_rows(const RowSum& p, int64_t begin, int64_t end) {
     }
 }
 
-void row_sum(DType dtype, const RowSum& p, int64_t begin, int64_t end) {
+void sum_of_rows(DType dtype, const RowSum& p, int64_t begin, int64_t end) {
     dtype == FLOAT32 ? sum_rows<float>(p, begin, end) : sum_rows<bfloat16>(p, begin, end);
 }
 
@@ -54,6 +54,19 @@ template <class T> void mean_spans(const SpanMean& p, int64_t begin, int64_t end
     }
 }
 
-void span_mean(DType dtype, const SpanMean& p, int64_t begin, int64_t end) {
+void means_of_spans(DType dtype, const SpanMean& p, int64_t begin, int64_t end) {
     dtype == FLOAT32 ? mean_spans<float>(p, begin, end) : mean_spans<bfloat16>(p, begin, end);
+}
+
+// Copies the keys and values of tokens begin..end-1 into their cache slots.
+void write_slots(DType, const SlotWrite& p, int64_t begin, int64_t end) {
+    for (int64_t i = begin; i < end; i++) {
+        std::memcpy(p.key_cache + p.slots[i] * p.width, p.key + i * p.key_stride, p.width);
+        std::memcpy(p.value_cache + p.slots[i] * p.width, p.value + i * p.value_stride, p.width);
+    }
+}
+
+// Gathers rows index[begin..end-1] of x.
+void take_rows(DType, const RowGather& p, int64_t begin, int64_t end) {
+    for (int64_t i = begin; i < end; i++) std::memcpy(p.out + i * p.width, p.x + p.index[i] * p.stride, p.width);
 }

@@ -10,10 +10,10 @@ from server.api.sse import frame
 from server.errors import RequestError
 from server.ipc.messages import TokenLogprob
 from server.operations.generate import GeneratedChoice, GenerateResult
-from server.operations.generated_text import Alignment, ScoredToken, TextDelta
-from server.operations.generation_run import Timings, Usage
+from server.operations.generated_text import AttentionMatrix, ScoredToken, TextDelta
+from server.operations.generation_run import PhaseSeconds, TokenUsage
 from server.operations.segments import SegmentDelta
-from server.operations.translate import TranslateResult, Translation
+from server.operations.translate import TranslatedText, TranslateResult
 
 
 class GenerateRenderer:
@@ -115,7 +115,7 @@ class TranslateRenderer:
             "timings": _timings(result.timings),
         }
 
-    def _translation(self, translation: Translation) -> dict[str, Any]:
+    def _translation(self, translation: TranslatedText) -> dict[str, Any]:
         rendered: dict[str, Any] = {
             "text": translation.text,
             "source_lang": translation.source_lang,
@@ -149,7 +149,7 @@ def _scored(token: ScoredToken) -> dict[str, Any]:
     }
 
 
-def _alignment(alignment: Alignment) -> dict[str, Any]:
+def _alignment(alignment: AttentionMatrix) -> dict[str, Any]:
     return {
         "source_tokens": alignment.source_tokens,
         "target_tokens": alignment.target_tokens,
@@ -157,7 +157,7 @@ def _alignment(alignment: Alignment) -> dict[str, Any]:
     }
 
 
-def _usage(usage: Usage) -> dict[str, int]:
+def _usage(usage: TokenUsage) -> dict[str, int]:
     return {
         "prompt_tokens": usage.prompt_tokens,
         "completion_tokens": usage.completion_tokens,
@@ -166,7 +166,7 @@ def _usage(usage: Usage) -> dict[str, int]:
     }
 
 
-def _timings(timings: Timings) -> dict[str, float | None]:
+def _timings(timings: PhaseSeconds) -> dict[str, float | None]:
     return {
         "queue_ms": _milliseconds(timings.queue_seconds),
         "prefill_ms": _milliseconds(timings.prefill_seconds),

@@ -12,7 +12,7 @@ from server.api.dialects.native.generation import GenerateRenderer, TranslateRen
 from server.api.route import JsonRoute, Route, StreamingRoute
 from server.operations.classify import LabelScore, classify
 from server.operations.embed import embed, embed_all
-from server.operations.entities import Entity
+from server.operations.entities import NamedEntity
 from server.operations.fill_mask import FilledMask, fill_mask
 from server.operations.generate import generate
 from server.operations.question_answer import question_answer
@@ -51,7 +51,7 @@ def _filled(filled: FilledMask) -> dict[str, Any]:
     }
 
 
-def _entity(entity: Entity) -> dict[str, Any]:
+def _entity(entity: NamedEntity) -> dict[str, Any]:
     if entity.index is None:
         name: dict[str, Any] = {"entity_group": entity.label, "score": entity.score}
     else:

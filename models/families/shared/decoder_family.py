@@ -1,13 +1,14 @@
-"""Heads of decoders besides the language model head: embeddings, classification, token labels, question answering.
+"""Families of decoders: the language model, and the other heads of transformers (embeddings, labels, answers).
 
-transformers builds them alike for every family: the layers without language model head, and one matrix, `score` for the
+transformers builds the other heads alike for every family: the layers and one matrix, `score` for the
 last token that is not padding, or `score`, `classifier` or `qa_outputs` for every token.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from types import MappingProxyType
 from typing import Any, Literal
 
 from models.config import (
@@ -25,29 +26,39 @@ from models.families.shared.fields import Fields, short
 from models.families.shared.rename_rules import renamed
 from weights.rules import Drop, Rename, Rule
 
+_GENERATE: tuple[Task, ...] = ("generate",)
 _HEAD_FIELDS = ("id2label", "num_labels", "token_classification_bias")
 
 
-def with_heads(
+def decoder_family(
+    name: str,
     stem: str,
-    family: Family,
+    config: Callable[[Mapping[str, Any], str], ModelConfig],
+    rules: Callable[[ModelConfig, Mapping[str, Any], str], Sequence[Rule]],
     *,
+    model_types: tuple[str, ...] = (),
+    generating: Sequence[str] = (),
     tokens: bool = True,
     answers: bool = True,
     prefix: str = r"model\.",
     body: str | None = None,
     pad_token_id: int | None = None,
+    refused_dtypes: Mapping[str, str] = MappingProxyType({}),
 ) -> Family:
-    """Add the heads of transformers to a family of decoders.
+    """A family of decoders with all heads that transformers has for it.
 
+    name: name of the family.
     stem: start of its class names in transformers.
-    family: the family with the language model head only.
+    config, rules: of the model with the language model head; see `Family`.
+    model_types: values of `model_type`, if they are not the name.
+    generating: class names with the language model head, if they are not `<stem>ForCausalLM`.
     tokens: whether transformers has a token classification head for it.
     answers: whether transformers has a question answering head for it.
-    prefix: regular expression, prefix of the layers in the family's rules. Files of the layers alone do not have it.
+    prefix: regular expression, prefix of the layers in `rules`. Files of the layers alone do not have it.
     body: class name of the layers alone, if it is not `<stem>Model`.
     pad_token_id: default of the family's configuration class. The classification head reads the last token that is not
         padding.
+    refused_dtypes: see `Family`.
     """
     body = body or f"{stem}Model"
     texts, labels, spans = (
@@ -58,7 +69,7 @@ def with_heads(
         heads[labels] = ("token_classify",)
     if answers:
         heads[spans] = ("question_answer",)
-    language_model = next(iter(family.architectures))
+    generating = generating or (f"{stem}ForCausalLM",)
 
     def head(hf: Mapping[str, Any], architecture: str) -> HeadConfig:
         if architecture == body:
@@ -75,15 +86,15 @@ def with_heads(
         where: Literal["last", "unpadded"] = "last" if pad is None else "unpadded"
         return ClassificationHead(fields.labels(), dense=None, pool=where, bias=False, pad_token_id=pad)
 
-    def config(hf: Mapping[str, Any], architecture: str) -> ModelConfig:
+    def config_of(hf: Mapping[str, Any], architecture: str) -> ModelConfig:
         if architecture not in heads:
-            return family.config(hf, architecture)
-        return replace(family.config(hf, language_model), head=head(hf, architecture))
+            return config(hf, architecture)
+        return replace(config(hf, generating[0]), head=head(hf, architecture))
 
-    def rules(model: ModelConfig, hf: Mapping[str, Any], architecture: str) -> Sequence[Rule]:
+    def rules_of(model: ModelConfig, hf: Mapping[str, Any], architecture: str) -> Sequence[Rule]:
         if architecture not in heads:
-            return family.rules(model, hf, architecture)
-        layers = family.rules(replace(model, head=LanguageModelHead(tied=True)), hf, language_model)
+            return rules(model, hf, architecture)
+        layers = rules(replace(model, head=LanguageModelHead(tied=True)), hf, generating[0])
         return (
             Rename(r"(?:score|classifier|qa_outputs)\.(weight|bias)", r"head.output.\1"),
             Drop(r"(?:lm_head|embed_out)\.(?:weight|bias)"),
@@ -91,6 +102,12 @@ def with_heads(
             *renamed(layers, prefix, rf"(?:{prefix}|transformer\.)?"),
         )
 
-    return replace(
-        family, architectures={**family.architectures, **heads}, config=config, rules=rules, body=family.body or body
+    return Family(
+        name=name,
+        model_types=model_types or (name,),
+        architectures={**dict.fromkeys(generating, _GENERATE), **heads},
+        config=config_of,
+        rules=rules_of,
+        refused_dtypes=refused_dtypes,
+        body=body,
     )

@@ -1,4 +1,4 @@
-"""What reaches the engine: the request, then the checkpoint, then the table."""
+"""Parameters that reach the engine: from the request, else from the checkpoint, else from the table of API.md."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from server.text.truncation import truncate
 from tests.api.conftest import Bench
 
 
-async def reaches(bench: Bench, http: httpx.AsyncClient, **body: Any) -> Generate:
-    """Post, and end the request as soon as it was sent."""
+async def sent_request(bench: Bench, http: httpx.AsyncClient, **body: Any) -> Generate:
+    """The message of a request to `/generate`. The request is ended as soon as the message was sent."""
     posted = asyncio.create_task(http.post("/generate", json={"model": "decoder", "prompt": "abc", **body}))
     message = await bench.sent_generate()
     bench.output(failed=[Failed(row.request_id, "timeout", "enough") for row in message.rows])
@@ -24,19 +24,19 @@ async def reaches(bench: Bench, http: httpx.AsyncClient, **body: Any) -> Generat
     return message
 
 
-async def params(bench: Bench, http: httpx.AsyncClient, **body: Any) -> GenerationParams:
-    return (await reaches(bench, http, **body)).params
+async def sent_params(bench: Bench, http: httpx.AsyncClient, **body: Any) -> GenerationParams:
+    return (await sent_request(bench, http, **body)).params
 
 
-async def test_the_table_of_the_contract(bench: Bench, http: httpx.AsyncClient) -> None:
+async def test_without_fields_and_checkpoint_defaults_the_table_applies(bench: Bench, http: httpx.AsyncClient) -> None:
     bench.become_ready()
-    sent = await reaches(bench, http, seed=5)
+    sent = await sent_request(bench, http, seed=5)
     assert sent.params == GenerationParams(end_token_ids=[1])
     assert [(row.max_new_tokens, row.seed) for row in sent.rows] == [(256, 5)]
 
 
-async def test_the_checkpoint_speaks_before_the_table(bench: Bench, http: httpx.AsyncClient) -> None:
-    says = {
+async def test_checkpoint_defaults_override_the_table(bench: Bench, http: httpx.AsyncClient) -> None:
+    defaults = {
         "min_new_tokens": 2,
         "do_sample": True,
         "temperature": 0.6,
@@ -50,9 +50,9 @@ async def test_the_checkpoint_speaks_before_the_table(bench: Bench, http: httpx.
     }
     more = {"renormalize_logits": True, "forced_eos_token_id": 1, "suppress_token_ids": [9], "bad_words_ids": [[2]]}
     more |= {"begin_suppress_token_ids": [4]}
-    bench.become_ready(max_new_tokens=33, **says, **more)
+    bench.become_ready(max_new_tokens=33, **defaults, **more)
     expected = GenerationParams(
-        **says,
+        **defaults,
         end_token_ids=[1],
         renormalize_logits=True,
         forced_eos_token_id=1,
@@ -60,20 +60,20 @@ async def test_the_checkpoint_speaks_before_the_table(bench: Bench, http: httpx.
         begin_suppress_token_ids=[4],
         bad_words_ids=[[2]],
     )
-    sent = await reaches(bench, http, seed=5)
+    sent = await sent_request(bench, http, seed=5)
     assert sent.params == expected
     assert [(row.max_new_tokens, row.seed) for row in sent.rows] == [(33, 5)]
 
 
-async def test_the_request_speaks_first(bench: Bench, http: httpx.AsyncClient) -> None:
+async def test_fields_of_the_request_override_the_checkpoint(bench: Bench, http: httpx.AsyncClient) -> None:
     bench.become_ready(do_sample=True, temperature=0.6, top_k=50, max_new_tokens=33, repetition_penalty=1.1)
-    message = await reaches(bench, http, temperature=0.2, top_k=0, max_new_tokens=8, repetition_penalty=1.0)
+    message = await sent_request(bench, http, temperature=0.2, top_k=0, max_new_tokens=8, repetition_penalty=1.0)
     sent = message.params
     assert (sent.do_sample, sent.temperature, sent.top_k, message.rows[0].max_new_tokens) == (True, 0.2, 0, 8)
     assert sent.repetition_penalty == 1.0
-    greedy = await params(bench, http, temperature=0)
+    greedy = await sent_params(bench, http, temperature=0)
     assert (greedy.do_sample, greedy.temperature, greedy.top_k) == (False, 1.0, 0)
-    assert (await params(bench, http, do_sample=False)).do_sample is False
+    assert (await sent_params(bench, http, do_sample=False)).do_sample is False
 
 
 @pytest.mark.parametrize(
@@ -95,35 +95,37 @@ async def test_the_request_speaks_first(bench: Bench, http: httpx.AsyncClient) -
         ({"num_beams": 4, "temperature": 1.0}, False),
     ],
 )
-async def test_when_it_samples(bench: Bench, http: httpx.AsyncClient, body: dict, samples: bool) -> None:
+async def test_which_fields_enable_sampling(bench: Bench, http: httpx.AsyncClient, body: dict, samples: bool) -> None:
     bench.become_ready()
-    assert (await params(bench, http, max_new_tokens=8, **body)).do_sample is samples
+    assert (await sent_params(bench, http, max_new_tokens=8, **body)).do_sample is samples
 
 
-async def test_beams_of_the_checkpoint_step_back_for_sampling(bench: Bench, http: httpx.AsyncClient) -> None:
+async def test_sampling_disables_the_beams_of_the_checkpoint(bench: Bench, http: httpx.AsyncClient) -> None:
     bench.become_ready(num_beams=4, length_penalty=2.0, early_stopping=True)
-    beams = await params(bench, http, max_new_tokens=8)
+    beams = await sent_params(bench, http, max_new_tokens=8)
     assert (beams.num_beams, beams.length_penalty, beams.early_stopping) == (4, 2.0, True)
-    sampled = await params(bench, http, temperature=0.7)
+    sampled = await sent_params(bench, http, temperature=0.7)
     assert (sampled.num_beams, sampled.do_sample, sampled.length_penalty) == (1, True, 1.0)
-    two = await params(bench, http, num_beams=2, early_stopping="never", length_penalty=0.5, max_new_tokens=8)
+    two = await sent_params(bench, http, num_beams=2, early_stopping="never", length_penalty=0.5, max_new_tokens=8)
     assert (two.num_beams, two.early_stopping, two.length_penalty) == (2, "never", 0.5)
-    groups = await params(bench, http, num_beam_groups=2, diversity_penalty=0.5, max_new_tokens=8)
+    groups = await sent_params(bench, http, num_beam_groups=2, diversity_penalty=0.5, max_new_tokens=8)
     assert (groups.num_beams, groups.num_beam_groups, groups.diversity_penalty) == (4, 2, 0.5)
-    assert (await params(bench, http, stop=["x", "ä"], max_new_tokens=8)).stop_texts == [b"x", "ä".encode()]
-    assert (await params(bench, http, stop="x", num_beams=1, max_new_tokens=8)).stop_texts == []
+    assert (await sent_params(bench, http, stop=["x", "ä"], max_new_tokens=8)).stop_texts == [b"x", "ä".encode()]
+    assert (await sent_params(bench, http, stop="x", num_beams=1, max_new_tokens=8)).stop_texts == []
 
 
-async def test_ids_and_words(bench: Bench, http: httpx.AsyncClient) -> None:
+async def test_bad_words_and_token_id_lists(bench: Bench, http: httpx.AsyncClient) -> None:
     bench.become_ready()
-    sent = await params(bench, http, bad_words=["b", " c"], suppress_tokens=[7], stop_token_ids=[8], ignore_eos=True)
+    sent = await sent_params(
+        bench, http, bad_words=["b", " c"], suppress_tokens=[7], stop_token_ids=[8], ignore_eos=True
+    )
     assert sent.bad_words_ids == [[101], [35, 101], [35, 102]]
     assert (sent.suppress_token_ids, sent.stop_token_ids, sent.end_token_ids) == ([7], [8], [])
 
 
 async def test_penalties_biases_and_allowed_tokens(bench: Bench, http: httpx.AsyncClient) -> None:
     bench.become_ready(typical_p=0.3, encoder_no_repeat_ngram_size=2)
-    sent = await params(
+    sent = await sent_params(
         bench,
         http,
         presence_penalty=2,
@@ -136,21 +138,21 @@ async def test_penalties_biases_and_allowed_tokens(bench: Bench, http: httpx.Asy
     assert (sent.presence_penalty, sent.frequency_penalty, sent.typical_p) == (2.0, -0.5, 0.7)
     assert (sent.logit_bias, sent.allowed_token_ids) == ({0: -100.0, 258: 0.5}, [258, 5])
     assert sent.encoder_no_repeat_ngram_size == 0
-    greedy = await params(bench, http, temperature=0)
+    greedy = await sent_params(bench, http, temperature=0)
     assert (greedy.typical_p, greedy.encoder_no_repeat_ngram_size) == (1.0, 2)
 
 
-async def test_candidates_are_rows_with_logprobs(bench: Bench, http: httpx.AsyncClient) -> None:
+async def test_best_of_makes_rows_with_logprobs(bench: Bench, http: httpx.AsyncClient) -> None:
     bench.become_ready()
-    ranked = await reaches(bench, http, n=2, best_of=3, temperature=1.0, seed=4)
+    ranked = await sent_request(bench, http, n=2, best_of=3, temperature=1.0, seed=4)
     assert [row.seed for row in ranked.rows] == [4, 5, 6] and ranked.params.logprobs
-    plain = await reaches(bench, http, n=2, best_of=2, temperature=1.0, seed=4)
+    plain = await sent_request(bench, http, n=2, best_of=2, temperature=1.0, seed=4)
     assert [row.seed for row in plain.rows] == [4, 5] and not plain.params.logprobs
 
 
-async def test_rows_and_room(bench: Bench, http: httpx.AsyncClient) -> None:
+async def test_rows_have_their_own_seed_and_the_room_of_their_prompt(bench: Bench, http: httpx.AsyncClient) -> None:
     bench.become_ready()
-    message = await reaches(
+    message = await sent_request(
         bench, http, prompt=["a" * 500, "b"], n=2, seed=2**64 - 1, max_new_tokens=20, min_new_tokens=15
     )
     assert [(row.prompt, row.seed, row.max_new_tokens) for row in message.rows] == [
@@ -164,28 +166,28 @@ async def test_rows_and_room(bench: Bench, http: httpx.AsyncClient) -> None:
     assert len({row.request_id for row in message.rows}) == 4
 
 
-async def test_encoder_decoders_start_where_they_should(bench: Bench, http: httpx.AsyncClient) -> None:
+async def test_decoder_start_tokens_of_encoder_decoders(bench: Bench, http: httpx.AsyncClient) -> None:
     bench.become_ready()
-    plain = await reaches(bench, http, model="translator", num_beams=1)
+    plain = await sent_request(bench, http, model="translator", num_beams=1)
     assert (plain.prompts[0], plain.rows[0].decoder_token_ids) == ([100, 101, 102, 1], [2])
-    led = await reaches(bench, http, model="translator", num_beams=1, decoder_prefix="bb", forced_bos_token="<s>")
+    led = await sent_request(bench, http, model="translator", num_beams=1, decoder_prefix="bb", forced_bos_token="<s>")
     assert (led.rows[0].decoder_token_ids, led.params.forced_bos_token_id) == ([2, 101, 101], 0)
-    by_id = await reaches(bench, http, model="translator", num_beams=1, forced_bos_token=7)
+    by_id = await sent_request(bench, http, model="translator", num_beams=1, forced_bos_token=7)
     assert by_id.params.forced_bos_token_id == 7
 
 
-async def test_logprobs_and_stream_are_passed_on(bench: Bench, http: httpx.AsyncClient) -> None:
+async def test_logprobs_and_stream_reach_the_engine(bench: Bench, http: httpx.AsyncClient) -> None:
     bench.become_ready()
-    sent = await params(bench, http, logprobs=True, top_logprobs=3, stream=True)
+    sent = await sent_params(bench, http, logprobs=True, top_logprobs=3, stream=True)
     assert (sent.logprobs, sent.top_logprobs, sent.stream) == (True, 3, True)
-    plain = await reaches(bench, http, logprobs=True)
+    plain = await sent_request(bench, http, logprobs=True)
     assert not plain.rows[0].prompt_logprobs
-    message = await reaches(bench, http, prompt=["ab", "cd"], n=2, prompt_logprobs=True, top_logprobs=3)
+    message = await sent_request(bench, http, prompt=["ab", "cd"], n=2, prompt_logprobs=True, top_logprobs=3)
     assert [row.prompt_logprobs for row in message.rows] == [True, False] * 2 and message.params.top_logprobs == 3
 
 
 def encoding(text: str) -> Encoding:
-    """`<` and `>` stand for special tokens."""
+    """One token per character; `<` and `>` are special tokens."""
     special = [character in "<>" for character in text]
     return Encoding(list(map(ord, text)), [0] * len(text), special, [], [])
 
@@ -204,5 +206,5 @@ def encoding(text: str) -> Encoding:
         ("abc", 2, "left", "bc"),
     ],
 )
-def test_shortening_keeps_special_tokens(text: str, limit: int, side: str, kept: str) -> None:
+def test_truncation_keeps_special_tokens(text: str, limit: int, side: str, kept: str) -> None:
     assert "".join(map(chr, truncate(encoding(text), limit, side).ids)) == kept

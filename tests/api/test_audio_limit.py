@@ -1,4 +1,4 @@
-"""How many recordings are taken in at once is bounded, and every end of one makes room for the next."""
+"""The number of recordings in memory is limited, and every finished request makes room for another."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ ROUTES = ("/v1/audio/transcriptions", "/v1/audio/translations")
 
 
 @pytest.mark.parametrize("route", ROUTES)
-async def test_one_too_many_is_refused_before_its_body_is_read(
+async def test_a_request_over_the_limit_is_refused_before_its_body_is_read(
     bench: Bench, http: httpx.AsyncClient, route: str
 ) -> None:
     bench.become_ready()
     bench.state.recordings = bench.state.settings.max_recordings
-    answer = await http.post(route, content=b"no form at all")
+    answer = await http.post(route, content=b"not a form")
     assert answer.status_code == 429 and answer.json()["error"]["code"] == "overloaded"
     assert answer.headers["retry-after"] == "1"
     bench.state.recordings -= 1
-    assert (await http.post(route, content=b"no form at all")).status_code == 415
+    assert (await http.post(route, content=b"not a form")).status_code == 415
 
 
 @pytest.mark.parametrize("route", ROUTES)
-async def test_a_refused_one_leaves_its_place(bench: Bench, http: httpx.AsyncClient, route: str) -> None:
+async def test_a_refused_request_makes_room_for_another(bench: Bench, http: httpx.AsyncClient, route: str) -> None:
     bench.become_ready()
     for _ in range(2 * bench.state.settings.max_recordings):
         answer = await http.post(route, files={"file": ("a.wav", wav(recording(0.1)))})

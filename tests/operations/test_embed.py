@@ -1,4 +1,4 @@
-"""An answer that would be too large is refused before anything is computed for it."""
+"""`embed_all` refuses a result that would be too large before the engine computes it."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from server.operations import embed
 from tests.api.conftest import Bench
 
 
-async def test_embed_all_is_refused_by_the_size_of_its_answer(
+async def test_embed_all_refuses_a_result_that_is_too_large(
     bench: Bench, http: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     bench.become_ready()

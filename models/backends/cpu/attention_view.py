@@ -1,0 +1,128 @@
+"""The CPU kernels' view of attention metadata: the visible keys of each query, and tiles of queries."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from models.attention_metadata import AttentionMetadata, KeyBias
+from models.backends.cpu.trace import ProgramInput, SymbolicMetadata
+
+TILE_QUERIES = 64
+"""Most queries of a causal tile: they share the loading of a key. More tiles keep more threads busy."""
+
+TILE_TOKENS = 256
+"""Most queries of a tile that is not causal: a batch has many texts, and a tile loads the keys of each once."""
+
+ENDLESS = 1 << 40
+"""Block size of ragged keys, which the kernels read as a cache of one block."""
+
+_ONE_BLOCK = torch.zeros(1, 1, dtype=torch.int64)
+"""Block table of ragged keys."""
+
+_FIELDS = ("tables", "table_width", "block_size", "rows", "starts", "ends", "origins", "tiles", "num_tiles")
+
+
+class CpuAttentionView:
+    """Fields of `struct Attention` (`kernels/kernels.h`) that depend on the step alone.
+
+    fields: addresses and numbers by field name. The memory of the addresses lives as long as the view.
+    """
+
+    reads_bias: ClassVar[bool] = False
+
+    def __init__(self, metadata: AttentionMetadata) -> None:
+        numbers, count = _columns(metadata)
+        self._numbers, self._num_queries = torch.from_numpy(numbers), count
+        self._tables = _ONE_BLOCK if metadata.block_tables is None else metadata.block_tables
+        first = self._numbers.data_ptr()
+        rows, starts, ends, origins, tiles = range(first, first + 5 * 4 * count, 4 * count) if count else [first] * 5
+        bias = metadata.score_bias
+        values = bias.values if isinstance(bias, KeyBias) else bias
+        self.fields: dict[str, int] = {
+            "tables": self._tables.data_ptr(),
+            "table_width": self._tables.shape[1],
+            "block_size": metadata.block_size or ENDLESS,
+            "rows": rows,
+            "starts": starts,
+            "ends": ends,
+            "origins": origins,
+            "tiles": tiles,
+            "num_tiles": (len(numbers) - 4 * count) // 3,
+            "bias_stride": 0 if values is None else values.shape[-1],
+            # The origin of a distance bias is distance 0, in the middle; that of a key bias is the first key.
+            "bias_zero": 0 if values is None or isinstance(bias, KeyBias) else values.shape[-1] // 2,
+        }
+
+    @property
+    def tiles(self) -> Tensor:
+        """[tiles, 3], int32: first query, number of queries, first key of their row."""
+        return self._numbers[4 * self._num_queries :].view(-1, 3)
+
+    @staticmethod
+    def fields_of(metadata: AttentionMetadata | SymbolicMetadata) -> dict[str, Any]:
+        """All fields of a step that attention takes from its metadata, those of a symbolic step as program inputs."""
+        if isinstance(metadata, SymbolicMetadata):
+            fields: dict[str, Any] = {name: metadata.input(name) for name in _FIELDS}
+            if metadata.bias_name is None:
+                return fields | {"bias": None, "bias_stride": 0, "bias_zero": 0}
+            fields |= {name: metadata.input(name) for name in ("bias_stride", "bias_zero")}
+            return fields | {"bias": ProgramInput(metadata.bias_name)}
+        view = metadata.view(CpuAttentionView)
+        return {**view.fields, "bias": metadata.bias_float32}
+
+
+def _columns(metadata: AttentionMetadata) -> tuple[NDArray[np.int32], int]:
+    """Columns of `count` numbers each, then the tiles, [tiles, 3]; and `count`, the number of queries.
+
+    The columns: row of the query, whose blocks it reads (0 for ragged keys); start and end of its visible keys;
+    origin, the key at which its bias has the number `bias_zero`. Ragged keys count from the step's first key.
+    """
+    count = len(metadata.query_lens)
+    if metadata.block_tables is not None and metadata.query_lens.count(1) == count:
+        return _decode_columns(metadata), count
+    causal, window = metadata.causal, metadata.window
+    counts, key_lens = np.array(metadata.query_lens), np.array(metadata.key_lens)
+    rows, tiles = np.repeat(np.arange(count), counts), _tiles(counts, TILE_QUERIES if causal else TILE_TOKENS)
+    lens = key_lens[rows]
+    positions = np.array(metadata.first_positions)[rows] + _within(counts)
+    ends = positions + 1 if causal else lens
+    if window is not None and not causal:
+        ends = np.minimum(ends, positions + window)
+    starts = np.zeros_like(ends) if window is None else np.maximum(positions - window + 1, 0)
+    if tiles.shape[0] > 1 and len(rows) > count:
+        # Tiles with the most work first, so that threads finish together.
+        visible = ends[tiles[:, 0] + tiles[:, 1] - 1] - starts[tiles[:, 0]]
+        tiles = tiles[np.argsort(-visible * tiles[:, 1], kind="stable")]
+    origins = np.zeros_like(ends) if isinstance(metadata.score_bias, KeyBias) else positions
+    if metadata.block_tables is None:
+        first = (np.cumsum(key_lens) - key_lens)[rows]
+        tiles[:, 2] = first[tiles[:, 0]]
+        starts, ends, origins, rows = starts + first, ends + first, origins + first, np.zeros_like(rows)
+    return np.concatenate([rows, starts, ends, origins, tiles.ravel()]).astype(np.int32), len(rows)
+
+
+def _decode_columns(metadata: AttentionMetadata) -> NDArray[np.int32]:
+    """The same for one query per row. A decode step is short: lists cost less than arrays for its few numbers."""
+    ends, count, window = metadata.key_lens, len(metadata.key_lens), metadata.window
+    starts = [0] * count if window is None else [max(end - window, 0) for end in ends]
+    origins = [0] * count if isinstance(metadata.score_bias, KeyBias) else [end - 1 for end in ends]
+    tiles = [number for row in range(count) for number in (row, 1, 0)]
+    return np.array([*range(count), *starts, *ends, *origins, *tiles], dtype=np.int32)
+
+
+def _within(counts: NDArray[np.int64]) -> NDArray[np.int64]:
+    """0, 1, 2... up to each count, one after the other."""
+    return np.arange(counts.sum()) - np.repeat(np.cumsum(counts) - counts, counts)
+
+
+def _tiles(counts: NDArray[np.int64], most: int) -> NDArray[np.int64]:
+    """[tiles, 3]: first query, number of queries, up to `most`, and zero. counts: queries of each row."""
+    tiles = -(-counts // most)
+    within = _within(tiles) * most
+    firsts = np.repeat(np.cumsum(counts) - counts, tiles) + within
+    return np.stack([firsts, np.minimum(np.repeat(counts, tiles) - within, most), np.zeros_like(firsts)], 1)

@@ -1,0 +1,86 @@
+"""Read the operations, structs and codes that Python and C++ share from `kernels/kernels.h`."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import struct
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+PATH = Path(__file__).parent / "kernels" / "kernels.h"
+
+_STRUCT = re.compile(r"^struct (\w+) \{\n(.*?)^\};", re.MULTILINE | re.DOTALL)
+_FIELD = re.compile(r"^(?:const )?(\w+)(\*?) (\w+(?:, \w+)*)(?:\[(\d+)\])?$")
+_ENUM = r"^enum {} : int32_t \{{ (.*?) \}};"
+_LIST = re.compile(r"^#define TRIPTYCH_OPERATIONS\(X\)((?:.*\\\n)+.*)", re.MULTILINE)
+_ROW = re.compile(r"X\((\w+), (\w+),")
+
+
+@dataclass(frozen=True, eq=False)
+class Operation:
+    """One row of the operation list.
+
+    code: number of the operation in the library.
+    fields: names of the parameters in memory order. Fields of a nested struct follow without a prefix, those of an
+        array of structs with the suffix `_0`, `_1`...
+    pack: one value per field -> bytes of the struct.
+    """
+
+    name: str
+    code: int
+    fields: tuple[str, ...]
+    pack: Callable[..., bytes]
+
+
+def interface_hash() -> str:
+    """SHA-256 of the header; `setup.py` compiles the same into the library."""
+    return hashlib.sha256(PATH.read_bytes()).hexdigest()
+
+
+def read_operations(text: str) -> dict[str, Operation]:
+    """All operations by name. Raises ValueError for a header outside the subset of C++ that this file understands."""
+    structs: dict[str, list[tuple[str, str]]] = {}
+    for name, body in _STRUCT.findall(text):
+        if name not in ("bfloat16", "Kernels"):
+            structs[name] = _fields(name, body, structs)
+    rows = _LIST.search(text)
+    if rows is None:
+        raise ValueError(f"{PATH.name} has no TRIPTYCH_OPERATIONS")
+    operations = {}
+    for code, (name, parameters) in enumerate(_ROW.findall(rows[1])):
+        if parameters not in structs:
+            raise ValueError(f"{PATH.name}: operation {name} has unknown parameters {parameters}")
+        fields, codes = zip(*structs[parameters], strict=True)
+        operations[name] = Operation(name, code, fields, struct.Struct("=" + "".join(codes)).pack)
+    return operations
+
+
+def read_codes(text: str, enumeration: str) -> Mapping[str, int]:
+    """The constants of an enumeration by name. Raises ValueError."""
+    found = re.search(_ENUM.format(enumeration), text, re.MULTILINE)
+    if found is None:
+        raise ValueError(f"{PATH.name} has no enumeration {enumeration}")
+    return {name: int(value) for name, value in (entry.split(" = ") for entry in found[1].split(", "))}
+
+
+def _fields(name: str, body: str, structs: Mapping[str, list[tuple[str, str]]]) -> list[tuple[str, str]]:
+    """Names and `struct` codes of the fields of one struct. structs: those defined before it."""
+    found: list[tuple[str, str]] = []
+    for statement in re.sub(r"//.*", "", body).split(";")[:-1]:
+        field = _FIELD.match(statement.strip())
+        if field is None:
+            raise ValueError(f"{PATH.name}: cannot read {statement.strip()!r} in struct {name}")
+        kind, pointer, names, length = field.groups()
+        if pointer or kind == "int64_t":
+            found += [(one, "q") for one in names.split(", ")]
+        elif kind == "double":
+            found += [(one, "d") for one in names.split(", ")]
+        elif kind in structs and length:
+            found += [(f"{inner}_{index}", code) for index in range(int(length)) for inner, code in structs[kind]]
+        elif kind in structs:
+            found += structs[kind]
+        else:
+            raise ValueError(f"{PATH.name}: field {names} of struct {name} has the type {kind}, which is not 8 bytes")
+    return found

@@ -1,0 +1,58 @@
+"""Top-k and random choice of logits by compiled kernels: float32 on a CPU."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from models.backends.cpu.operations import run
+from models.backends.torch.sampling import Drawn, Filters, temperatures
+from models.logits import LogitsTopK
+
+
+def logits_top_k(logits: Tensor, k: Any, result: LogitsTopK) -> None:
+    """Write the top k of `logits` into `result`. logits: symbolic too; then k and the fields are program inputs."""
+    if logits.stride(1) != 1:
+        logits = logits.contiguous()
+    run(
+        "logits_top_k",
+        logits.dtype,
+        logits,
+        logits=logits,
+        rows=logits.shape[0],
+        stride=logits.stride(0),
+        width=logits.shape[1],
+        count=k,
+        **result._asdict(),
+    )
+
+
+def draw(logits: Tensor, rows: Sequence[Filters], uniforms: NDArray[np.float64]) -> Drawn:
+    """See `models.backends.torch.sampling.draw`."""
+    if logits.stride(1) != 1:
+        logits = logits.contiguous()
+    drawn = Drawn(torch.empty(len(rows), dtype=torch.int64), torch.empty(len(rows)), torch.empty(len(rows)))
+    run(
+        "draw",
+        logits.dtype,
+        logits,
+        logits=logits,
+        rows=len(rows),
+        stride=logits.stride(0),
+        width=logits.shape[1],
+        temperatures=temperatures(rows),
+        top_ks=torch.tensor([row.top_k for row in rows]),
+        top_ps=torch.tensor([row.top_p for row in rows], dtype=torch.float64),
+        log_min_ps=torch.tensor([row.min_p for row in rows]).log_(),
+        typical_ps=torch.tensor([row.typical_p for row in rows], dtype=torch.float64),
+        uniforms=torch.from_numpy(uniforms),
+        tokens=drawn.tokens,
+        lowest=drawn.lowest,
+        highest=drawn.highest,
+    )
+    return drawn

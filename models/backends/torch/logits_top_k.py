@@ -1,0 +1,24 @@
+"""The reference implementation of top-k logits, in plain torch."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from models.logits import LogitsTopK
+
+
+def logits_top_k(logits: Tensor, k: int, with_logsumexp: bool) -> LogitsTopK:
+    """See the interface."""
+    ids = logits.argmax(dim=-1, keepdim=True) if k == 1 else _sort_keys(logits).topk(k, dim=-1).indices
+    values = logits.gather(1, ids).nan_to_num(nan=-torch.inf, posinf=torch.inf, neginf=-torch.inf)
+    logsumexp = (logits - values[:, :1]).double().logsumexp(dim=-1).float() if with_logsumexp else None
+    return LogitsTopK(values, ids, logsumexp, torch.isfinite(logits).all(dim=-1))
+
+
+def _sort_keys(logits: Tensor) -> Tensor:
+    """[rows, vocab], int64, all different: ordered by logit, then by lower id. NaN is the lowest."""
+    # Adding zero gives -0.0 and 0.0 the same bits.
+    bits = (logits + 0.0).view(torch.int32).long()
+    rising = torch.where(bits < 0, bits ^ 0x7FFFFFFF, bits).masked_fill(logits.isnan(), 1 - (1 << 31))
+    return rising * (1 << 32) - torch.arange(logits.shape[1], device=logits.device)
