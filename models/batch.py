@@ -91,8 +91,8 @@ class AudioBatch:
 class DecoderBatch:
     """The next tokens of each row, for a decoder whose earlier keys and values are in a paged cache.
 
-    Row i has `query_lens[i]` tokens. After their keys are written it has `key_lens[i]` keys, so that its first token is at
-    position `key_lens[i] - query_lens[i]`.
+    Row i has `query_lens[i]` tokens. After their keys are written it has `key_lens[i]` keys, so that its first token is
+    at position `key_lens[i] - query_lens[i]`.
 
     token_ids: [tokens], int64.
     positions: [tokens], int64, within the row's sequence.

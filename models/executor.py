@@ -1,8 +1,8 @@
 """How the layers of a stack run: eagerly, or as a program of the compiled kernels.
 
-This is the one place that chooses. A program is traced at the first step of its kind and used for all later ones. Stacks
-that cannot be traced, steps with adapters, and devices without programs run eagerly. A CUDA graph will be one more
-choice here.
+This is the one place that chooses. A program is traced at the first step of its kind and used for all later ones.
+Stacks that cannot be traced, steps with adapters, and devices without programs run eagerly. A CUDA graph will be one
+more choice here.
 """
 
 from __future__ import annotations
@@ -93,7 +93,7 @@ class Executor:
         top_k = LogitsTopK.empty(output_rows, k, request.with_logsumexp)
         inputs["logits"], inputs["k"] = logits.data_ptr(), k
         for program_input, tensor in zip(_TOP_K_INPUTS, top_k, strict=True):
-            inputs[program_input.name] = 0 if tensor is None else tensor.data_ptr()  # type: ignore[union-attr, assignment]
+            inputs[program_input.name] = 0 if tensor is None else tensor.data_ptr()  # type: ignore[union-attr]
         return DecoderOutput(program.run(rows, inputs, step.static_inputs), logits, top_k)
 
     def logits(self, hidden: Tensor, request: LogitsRequest) -> tuple[Tensor, LogitsTopK]:

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from models.backends.interface import Quantization
+from models.backends import interface as ops
 from models.config import (
     ClassificationHead,
     ConfigError,
@@ -86,7 +86,7 @@ def load_model(
     dtype: torch.dtype,
     device: torch.device,
     progress: Callable[[int, int], None] | None = None,
-    quantization: Quantization | None = None,
+    quantization: ops.Quantization | None = None,
     adapters: Mapping[str, Path] | None = None,
 ) -> LoadedModel:
     """Load a checkpoint.
@@ -96,9 +96,11 @@ def load_model(
     quantization: see `pack_weights`.
     adapters: directory of each low-rank adapter, as peft saves it, by name.
 
-    Raises ConfigError for an unsupported configuration, and WeightsError or ResolveError for missing or invalid files.
-    Each message is one line and names the setting, tensor or file.
+    Raises QuantizationUnavailable where the device has no int8 kernels, ConfigError for an unsupported configuration,
+    and WeightsError or ResolveError for missing or invalid files. Each message is one line and names the setting,
+    tensor or file.
     """
+    ops.check_quantization(dtype, device, quantization)
     hf = json_object(directory, "config.json")
     if hf is None:
         raise ConfigError("the checkpoint has no config.json")

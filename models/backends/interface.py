@@ -23,6 +23,8 @@ from models.backends.cpu import library
 from models.backends.cpu import linear as cpu_linear
 from models.backends.cpu import operations as cpu_operations
 from models.backends.cpu import sampling as cpu_sampling
+from models.backends.cpu.library import StaleKernels as StaleKernels
+from models.backends.cpu.missing import why_kernels_are_missing
 from models.backends.cpu.trace import SymbolicTensor
 from models.backends.torch import disentangled_attention as torch_disentangled
 from models.backends.torch import logits_top_k as torch_logits
@@ -194,15 +196,32 @@ def packer(
     out_dtype: dtype of the products; None for `dtype`. Float products give `dtype` or float32.
     Raises QuantizationUnavailable where the backend has no kernel for quantised weights.
     """
-    has_kernels = runs_kernels(torch.empty(0, dtype=dtype, device=device))
-    if quantization is not None:
-        if not has_kernels:
-            raise QuantizationUnavailable(
-                f"--quantize {quantization} needs the compiled CPU kernels with float32 or bfloat16: on this device "
-                f"({device.type}, {str(dtype).removeprefix('torch.')}) it would be slower than without"
-            )
+    check_quantization(dtype, device, quantization)
+    if quantization == "int8":
         return partial(cpu_linear.Int8Weight, out_dtype=out_dtype)
-    return partial(cpu_linear.FloatWeight, out_dtype=out_dtype) if has_kernels else None
+    return partial(cpu_linear.FloatWeight, out_dtype=out_dtype) if _has_kernels(dtype, device) else None
+
+
+def _has_kernels(dtype: torch.dtype, device: torch.device) -> bool:
+    return _kernels and device.type == "cpu" and dtype in library.DTYPE_CODES
+
+
+def check_quantization(dtype: torch.dtype, device: torch.device, quantization: Quantization | None) -> None:
+    """Raises QuantizationUnavailable where the backend has no kernel for quantised weights.
+
+    Without one, a quantised product would be slower than a float product.
+    """
+    if quantization is None or _has_kernels(dtype, device):
+        return
+    if device.type != "cpu":
+        reason = f"the model runs on {device.type}"
+    elif not _kernels:
+        reason = why_kernels_are_missing()
+    else:
+        reason = f"the model computes in {str(dtype).removeprefix('torch.')}"
+    raise QuantizationUnavailable(
+        f"--quantize {quantization} needs a CPU, float32 or bfloat16, and the compiled kernels: {reason}"
+    )
 
 
 # ----------------------------------------------------------------------------------------------------------- operations
@@ -214,7 +233,9 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     x: [..., in]. weight: [out, in]. bias: [out] or None. One dtype.
     Returns [..., out].
     """
-    return (torch_operations if backend(x) is torch_operations else cpu_linear).linear(x, weight, bias)
+    if backend(x) is torch_operations:
+        return torch_operations.linear(x, weight, bias)
+    return cpu_linear.linear(x, weight, bias)
 
 
 def layer_norm(x: Tensor, weight: Tensor, bias: Tensor | None, eps: float) -> Tensor:
@@ -393,5 +414,6 @@ def draw(logits: Tensor, rows: Sequence[Filters], uniforms: NDArray[np.float64])
     logits: [rows, vocab], float32, kept.
     uniforms: [rows], in [0, 1): share of the distribution before the drawn token.
     """
-    module = torch_sampling if backend(logits) is torch_operations else cpu_sampling
-    return module.draw(logits, rows, uniforms)
+    if backend(logits) is torch_operations:
+        return torch_sampling.draw(logits, rows, uniforms)
+    return cpu_sampling.draw(logits, rows, uniforms)

@@ -10,6 +10,7 @@ from pathlib import Path
 import torch
 from msgspec.structs import replace
 
+from models.backends import interface as ops
 from models.config import AttentionConfig, ConfigError, ConvolutionalEmbeddingConfig
 from models.kv_cache import KVCache
 from models.loader import LoadedModel, load_model
@@ -121,7 +122,7 @@ def load(spec: ModelSpec, device: torch.device, progress: ProgressCallback) -> L
     try:
         adapters = {adapter: Path(directory) for adapter, directory in spec.adapters.items()}
         model = load_model(Path(spec.directory), dtype, device, progress, spec.quantization, adapters)
-    except (ConfigError, WeightsError, ResolveError) as error:
+    except (ops.QuantizationUnavailable, ConfigError, WeightsError, ResolveError) as error:
         raise LoadError(f"model {spec.name!r}: {' '.join(str(error).split())}") from error
     except (torch.OutOfMemoryError, MemoryError) as error:
         raise LoadError(f"model {spec.name!r} does not fit into the memory of the device") from error

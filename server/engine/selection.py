@@ -78,8 +78,8 @@ def logits_request(groups: Sequence[SequenceGroup]) -> LogitsRequest:
 def select(output: DecoderOutput, model: TransformerProtocol, groups: Sequence[SequenceGroup]) -> list[Selection]:
     """Choose the next tokens of each group, and advance its beam search if it has one.
 
-    output: of the step: for each group in order one row per beam, or one row per sampling position. Without logits, they
-        are computed here from the hidden states, in parts of at most `model.max_logits_rows` rows.
+    output: of the step: for each group in order one row per beam, or one row per sampling position. Without logits,
+        they are computed here from the hidden states, in parts of at most `model.max_logits_rows` rows.
     groups: the sequence groups that get a token in this step.
     """
     if output.logits is not None and output.top_k is not None:

@@ -72,6 +72,10 @@ def start(configure: Configure, send: Callable[[Progress], None]) -> tuple[Engin
     configure: models and options. send: called with the progress of loading.
     Returns the engine and the descriptions of all models and adapters. Raises LoadError.
     """
+    try:
+        ops.check_kernels()
+    except ops.StaleKernels as error:
+        raise LoadError(str(error)) from error
     options = configure.options
     map_large_blocks()
     device = _device(configure.device)

@@ -42,7 +42,7 @@ def kernels():
 
 
 class Case:
-    """Keys and values of some rows, as long as any query could want, and attention metadata for some of their queries."""
+    """Keys and values of rows with the longest key lengths of a test, and attention metadata for their queries."""
 
     def __init__(self, dtype, shape, lengths, settings, block_size=4):
         self.heads, self.kv_heads, self.dim = shape

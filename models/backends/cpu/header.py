@@ -7,7 +7,9 @@ import re
 import struct
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from operator import itemgetter
 from pathlib import Path
+from typing import Any
 
 PATH = Path(__file__).parent / "kernels" / "kernels.h"
 
@@ -26,12 +28,14 @@ class Operation:
     fields: names of the parameters in memory order. Fields of a nested struct follow without a prefix, those of an
         array of structs with the suffix `_0`, `_1`...
     pack: one value per field -> bytes of the struct.
+    values_of: values by name -> values in the order of `fields`. Raises KeyError.
     """
 
     name: str
     code: int
     fields: tuple[str, ...]
     pack: Callable[..., bytes]
+    values_of: Callable[[Mapping[str, Any]], tuple[Any, ...]]
 
 
 def interface_hash() -> str:
@@ -53,7 +57,7 @@ def read_operations(text: str) -> dict[str, Operation]:
         if parameters not in structs:
             raise ValueError(f"{PATH.name}: operation {name} has unknown parameters {parameters}")
         fields, codes = zip(*structs[parameters], strict=True)
-        operations[name] = Operation(name, code, fields, struct.Struct("=" + "".join(codes)).pack)
+        operations[name] = Operation(name, code, fields, struct.Struct("=" + "".join(codes)).pack, itemgetter(*fields))
     return operations
 
 

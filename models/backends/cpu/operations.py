@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from math import prod
+from types import NoneType
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -23,6 +24,9 @@ from models.backends.torch import operations as torch_operations
 
 if TYPE_CHECKING:
     from models.backends.interface import RotaryAngles
+
+_NUMBERS = frozenset((int, float, bool, NoneType))
+"""Types of fields that are no tensors."""
 
 MAX_TABLES = 3
 """Tables that one `sum_of_rows` reads: tokens, positions, token types."""
@@ -51,8 +55,8 @@ def run(name: str, dtype: torch.dtype, like: Tensor, /, **fields: Any) -> None:
     operation = library.OPERATIONS[name]
     if isinstance(like, SymbolicTensor):
         return like.trace.append(operation, dtype, fields)
-    values = [fields[key] for key in operation.fields]
-    packed = operation.pack(*[one.data_ptr() if isinstance(one, Tensor) else one or 0 for one in values])
+    values = operation.values_of(fields)
+    packed = operation.pack(*[one or 0 if type(one) in _NUMBERS else one.data_ptr() for one in values])
     if not library.loaded().triptych_run_operation(operation.code, library.DTYPE_CODES[dtype], packed):
         raise IndexError(f"{name}: an index lies outside its table")
     return None
@@ -74,7 +78,7 @@ def _norm(name: str, x: Tensor, weight: Tensor, bias: Tensor | None, eps: float)
     shape, width = x.shape, x.shape[-1]
     if x.dim() not in (2, 3) or not _has_dense_rows(x):
         x = x.contiguous()
-    out = x.new_empty(shape)
+    out = x.new_empty(tuple(shape))
     run(
         name,
         x.dtype,
@@ -161,7 +165,7 @@ def rotate(x: Tensor, angles: RotaryAngles, interleaved: bool) -> Tensor:
     tokens, heads, head_dim = x.shape
     if not _has_dense_rows(x):
         x = x.contiguous()
-    out = x.new_empty(x.shape)
+    out = x.new_empty((tokens, heads, head_dim))
     run(
         "rotate",
         x.dtype,
@@ -240,7 +244,7 @@ def _attend(
 ) -> Tensor:
     """keys, values: [tokens, kv_heads, head_dim], or [blocks, block_size, kv_heads, head_dim] with block tables."""
     query = query if _has_dense_rows(query) else query.contiguous()
-    out = query.new_empty(query.shape)
+    out = query.new_empty(tuple(query.shape))
     run(
         "attend",
         query.dtype,

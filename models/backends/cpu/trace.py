@@ -181,7 +181,8 @@ class SymbolicTensor:
         if (self.row_shape, self.dtype) != (other.row_shape, other.dtype):
             raise NotTraceable("a sum of different shapes or dtypes")
         last = self.trace.operations[-1].fields if self.trace.operations else {}
-        if last.get("out") is other and last.get("residual", self) is None:
+        is_last_product = last.get("out") is other and last.get("residual", self) is None
+        if is_last_product:
             last |= {"residual": self, "residual_stride": self.row_stride}
             return other
         fields = {"x": self.contiguous(), "y": other.contiguous(), **self._elementwise()}
