@@ -52,10 +52,8 @@ class LanguageModel(nn.Module):
         """
         if self.scale != 1.0:
             hidden = hidden * self.scale
-        if self.packed is not None:
-            logits = self.packed.multiply(hidden, out=out)
-        else:
-            logits = _to_float32(ops.linear(hidden, tokens if self.weight is None else self.weight, self.bias), out)
+        weight = self.packed or ops.DenseWeight(tokens if self.weight is None else self.weight, self.bias)
+        logits = _float32_product(weight, hidden, out)
         return logits if self.cap is None else logits.div_(self.cap).tanh_().mul_(self.cap)
 
     def pack(self, packer: ops.LinearPacker, tokens: Tensor | None) -> ops.LinearWeight:
@@ -87,12 +85,14 @@ class MaskedLanguageModel(nn.Module):
     def forward(self, hidden: Tensor, tokens: Tensor, out: Tensor | None = None) -> Tensor:
         """Compute logits. tokens: [vocab, token_width]. The other arguments are those of `LanguageModel.forward`."""
         assert self.norm is not None
-        return _to_float32(ops.linear(self.norm(self.activation(self.dense(hidden))), tokens, self.bias), out)
+        hidden = self.norm(self.activation(self.dense(hidden)))
+        return _float32_product(ops.DenseWeight(tokens, self.bias), hidden, out)
 
 
-def _to_float32(logits: Tensor, out: Tensor | None) -> Tensor:
-    """Convert logits to float32, into `out` where it is given."""
-    return logits.float() if out is None else out[: len(logits)].copy_(logits)
+def _float32_product(weight: ops.LinearWeight, hidden: Tensor, out: Tensor | None) -> Tensor:
+    """Multiply, and convert the product of a dense half-precision weight to float32. out: float32 memory, or None."""
+    logits = weight.multiply(hidden, out=out)
+    return logits if logits.dtype == torch.float32 else logits.float()
 
 
 class _LabelHead(nn.Module):

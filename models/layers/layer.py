@@ -55,15 +55,13 @@ class Layer(nn.Module):
     def forward(self, x: Tensor, step: StepInputs) -> Tensor:
         if self.parallel:
             return self._forward_parallel(x, step)
-        norms = self.attention_norms
-        x = norms.add_residual(
-            step.select_rows(self.index, x), step.self_attention(self.index, self.attention, norms.norm_input(x))
-        )
+        norms, hidden, x = self.attention_norms, self.attention_norms.norm_input(x), step.select_rows(self.index, x)
+        result = step.self_attention(self.index, self.attention, hidden)
         if self.cross_attention is not None:
-            norms = self.cross_attention_norms
-            x = norms.add_residual(x, step.cross_attention(self.index, self.cross_attention, norms.norm_input(x)))
-        norms = self.feed_forward_norms
-        return norms.add_residual(x, self.feed_forward(norms.norm_input(x)))
+            x, hidden = norms.add_residual_and_norm(x, result, self.cross_attention_norms)
+            norms, result = self.cross_attention_norms, step.cross_attention(self.index, self.cross_attention, hidden)
+        x, hidden = norms.add_residual_and_norm(x, result, self.feed_forward_norms)
+        return self.feed_forward_norms.add_residual(x, self.feed_forward(hidden))
 
     def _forward_parallel(self, x: Tensor, step: StepInputs) -> Tensor:
         """Attention and feed-forward both read the input of the layer. Without a norm of its own, the feed-forward

@@ -27,6 +27,10 @@ class LayerNorm(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         return ops.layer_norm(x, self.weight, self.bias, self.eps)
 
+    def add(self, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+        """The sum `x + y` and its norm, all [tokens, hidden]."""
+        return ops.add_layer_norm(x, y, self.weight, self.bias, self.eps)
+
 
 class RMSNorm(nn.Module):
     """Root mean square normalisation. The mean square is computed in float32 for every dtype.
@@ -44,6 +48,10 @@ class RMSNorm(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         return ops.rms_norm(x, self.weight, self.eps)
 
+    def add(self, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+        """The sum `x + y` and its norm, all [tokens, hidden]."""
+        return ops.add_rms_norm(x, y, self.weight, self.eps)
+
 
 class RMSNormFromOne(RMSNorm):
     """RMS norm that multiplies by `1 + weight`. The whole norm is computed in float32.
@@ -56,6 +64,9 @@ class RMSNormFromOne(RMSNorm):
 
     def forward(self, x: Tensor) -> Tensor:
         return ops.rms_norm_from_one(x, self.weight, self.eps)
+
+    def add(self, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+        return ops.add_rms_norm_from_one(x, y, self.weight, self.eps)
 
 
 class PerHeadNorm(nn.Module):
@@ -106,5 +117,17 @@ class SublayerNorms(nn.Module):
         result: [tokens, hidden], the output of the sublayer.
         Returns [tokens, hidden].
         """
-        x = x + (result if self.output is None else self.output(result))
-        return x if self.residual is None else self.residual(x)
+        y = result if self.output is None else self.output(result)
+        return x + y if self.residual is None else self.residual.add(x, y)[1]
+
+    def add_residual_and_norm(self, x: Tensor, result: Tensor, following: SublayerNorms) -> tuple[Tensor, Tensor]:
+        """Add the result of the sublayer to the residual stream, and normalise the input of the following sublayer.
+
+        x, result: as in `add_residual`.
+        following: norms of the following sublayer.
+        Returns (residual stream, input of the following sublayer), both [tokens, hidden].
+        """
+        if self.residual is not None or following.input is None:
+            x = self.add_residual(x, result)
+            return x, following.norm_input(x)
+        return following.input.add(x, result if self.output is None else self.output(result))

@@ -1,4 +1,4 @@
-"""Engines run on the CPU, or on the device that TRIPTYCH_TEST_DEVICE names."""
+"""Fixtures of engine tests. Engines run on the device of `tests.devices`."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ __all__ = ["_exact_float32_on_one_thread", "device", "pairs"]
 
 @pytest.fixture(scope="session")
 def pairs(tmp_path_factory, device):
-    """By name, each checkpoint made once: `pairs("gpt2")`."""
+    """Checkpoints by name, each made once per session: `pairs("gpt2")`."""
     made = {}
 
     def get(name: str):

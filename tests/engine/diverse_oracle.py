@@ -1,8 +1,8 @@
-"""Diverse beam search written once more, with plain loops over whole distributions: the oracle of `test_beam_groups`.
+"""Reference implementation of diverse beam search with plain loops, the oracle of `test_beam_groups`.
 
-Vijayakumar et al. 2018, arXiv:1610.02424, algorithm 1 with Hamming diversity. transformers 5 has no group beam search
-any more; of what the paper leaves open, when a group is done and what a hypothesis scores, this follows the beam search
-that transformers 5 does have, to which one group comes down.
+Source: Vijayakumar et al. 2018, arXiv:1610.02424, algorithm 1 with Hamming diversity. transformers 5 has no group beam
+search. Where the paper leaves a choice (end of a group, score of a hypothesis), this follows the beam search of
+transformers 5, which is the case of one group.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ class Group:
 
 
 def log_probs(pair: Pair, prompt: list[int], texts: list[list[int]], processors) -> list[list[float]]:
-    """Of what follows each text, from the whole of it every time."""
+    """Log-probabilities of the next token of each text. Computes the whole text every time."""
     device = next(pair.oracle.parameters()).device
     ids = torch.tensor([(pair.starts or prompt) + text for text in texts], device=device)
     if pair.starts:
@@ -60,7 +60,7 @@ def diverse_search(
                 if last:
                     group.finished += [(total / length**length_penalty, text) for total, text in group.running]
                 group.finished = sorted(group.finished, key=lambda one: -one[0])[:size]
-                # Beams that go on have taken their token; at the last step, where none does, the best have.
+                # Running beams have taken a token. At the length limit no beam runs, and the best candidates count.
                 taken += [text[-1] for _, text in (best if last else group.running)]
                 longest = max_new_tokens if early_stopping == "never" and length_penalty > 0 else length
                 group.done = last or (
@@ -74,7 +74,7 @@ def diverse_search(
 
 
 def step(pair, prompt, group, size, taken, diversity_penalty, end_token_ids, length_penalty, processors):
-    """One token more for one group. Returns its best candidates."""
+    """Extend one group by one token. Returns its best candidates."""
     rows = log_probs(pair, prompt, [text for _, text in group.running], processors)
     every = []
     for (total, text), row in zip(group.running, rows, strict=True):

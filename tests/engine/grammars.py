@@ -1,4 +1,4 @@
-"""Grammars, vocabularies, and an engine whose logits are thrown like dice."""
+"""Grammars and vocabularies for tests, and an engine with random logits."""
 
 from __future__ import annotations
 
@@ -113,7 +113,10 @@ def choice_grammar(choices: list[str], opens_with_space: bool = False) -> str:
 
 
 class Dice:
-    """A runner: in place of hidden states normal logits, the same for the same tokens. What closes is likelier."""
+    """A runner whose hidden states are logits: normal random numbers that depend on the tokens only.
+
+    Closing tokens and the end have higher logits.
+    """
 
     def __init__(self, seed: int) -> None:
         self.model = StoredLogits()
@@ -136,7 +139,7 @@ class Dice:
 
 
 def dice_engine(seed: int = 0, blocks: int = 4096) -> Engine:
-    """A decoder that throws dice, its vocabulary known."""
+    """An engine with a random decoder whose vocabulary is set."""
     scheduler = Scheduler(BlockTables(BlockManager(blocks, 8), None), 512, 64)
     generation = GenerationEngine("dice", scheduler, Dice(seed), ModelLimits(VOCAB, 1024))
     engine = Engine({"dice": ModelEngine("dice", generation)}, torch.device("cpu"))
@@ -145,12 +148,12 @@ def dice_engine(seed: int = 0, blocks: int = 4096) -> Engine:
 
 
 def throw(request_id: int, grammar: str, **settings: object) -> Generate:
-    """A request whose prompt no other one has."""
+    """A sampled request with a grammar and a prompt that is unique to its id."""
     params = {"max_new_tokens": 800, "end_token_ids": [END], "do_sample": True, "seed": request_id, **settings}
     prompt = random.Random(request_id).choices(range(3, 259), k=6)
     return one_row(request_id, "dice", prompt, grammar=grammar, **params)
 
 
 def spell(tokens: list[int], vocabulary: list[bytes] = TOKENS) -> str:
-    """The text, which has to be whole characters."""
+    """Decode tokens to text. Fails if the bytes are not valid UTF-8."""
     return b"".join(vocabulary[token] for token in tokens).decode()

@@ -1,4 +1,4 @@
-"""A whole engine over tiny random checkpoints, and the oracle beside it."""
+"""Engines over tiny random checkpoints, and the transformers oracle beside them."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ from tests.parity.checkpoints import forget_short_texts, load, save
 from tests.parity.native_twins import rewrite_as_native
 
 PRINTABLE = [*[b""] * 3, *(bytes([33 + i]) for i in range(VOCAB - 3))]
-"""How the tokens of these checkpoints are spelled, for grammars: three are no text."""
+"""Bytes of the tokens of these checkpoints, for grammars. The first three are special tokens."""
 
 
 @dataclass
 class Pair:
-    """A checkpoint as transformers reads it, and as we do."""
+    """A checkpoint loaded by transformers (`oracle`) and by the engine (`loaded`)."""
 
     name: str
     oracle: torch.nn.Module
@@ -48,7 +48,7 @@ class Pair:
         return [config.decoder_start_token_id] if config.is_encoder_decoder else []
 
     def engine(self, **options) -> Engine:
-        """An engine of its own with this one model, whose blocks are small so that much happens."""
+        """A new engine with this model only. Its blocks are small, so that tests cross many of them."""
         settings = {"block_size": 4, "kv_cache_bytes": 1 << 22, **options}
         return engine([self], **settings)
 
@@ -76,7 +76,7 @@ def engine(pairs: list[Pair], **options) -> Engine:
 
 @dataclass
 class Results:
-    """Everything an engine said, by request."""
+    """All events of an engine, by request id."""
 
     prompts: dict[int, list[TokenLogprob]] = field(default_factory=dict)
     finished: dict[int, Finished] = field(default_factory=dict)
@@ -114,7 +114,10 @@ class Results:
 
 
 def run(engine: Engine, requests: list[Generate | Encode], every: int = 0) -> Results:
-    """Add requests, all at once or one every few steps; step until nothing is left. All blocks must then be free."""
+    """Run requests to their end, and check that all blocks are free.
+
+    every: add one request every so many steps; 0 adds all at once.
+    """
     results = Results()
     waiting = iter(requests)
     for request in itertools.islice(waiting, 1 if every else None):
@@ -144,7 +147,7 @@ def generate(pair: Pair, request_id: int, prompt: list[int], **params) -> Genera
 
 
 class CountPenalties(transformers.LogitsProcessor):
-    """What the OpenAI API reference says of `presence_penalty` and `frequency_penalty`, token by token."""
+    """`presence_penalty` and `frequency_penalty` as defined in the OpenAI API reference, token by token."""
 
     def __init__(self, num_prompt_tokens: int, presence: float, frequency: float) -> None:
         self.num_prompt_tokens, self.presence, self.frequency = num_prompt_tokens, presence, frequency
@@ -157,8 +160,8 @@ class CountPenalties(transformers.LogitsProcessor):
         return scores
 
 
-def in_their_words(pair: Pair, prompt: list[int], settings: dict) -> dict:
-    """Our settings of a request as arguments of transformers' `generate`."""
+def as_transformers_settings(pair: Pair, prompt: list[int], settings: dict) -> dict:
+    """Translate our settings to arguments of transformers' `generate`."""
     names = {"suppress_token_ids": "suppress_tokens", "end_token_ids": "eos_token_id"}
     theirs = {names.get(name, name): value for name, value in settings.items()}
     if bias := theirs.pop("logit_bias", None):
@@ -171,8 +174,8 @@ def in_their_words(pair: Pair, prompt: list[int], settings: dict) -> dict:
     return theirs
 
 
-def forget_longer_texts(oracle: torch.nn.Module) -> None:
-    """transformers rotates a text like the longest that it ever saw, unless that is reset."""
+def reset_dynamic_rope(oracle: torch.nn.Module) -> None:
+    """Reset dynamic RoPE of transformers, which otherwise uses the longest text of all earlier calls."""
     for module in oracle.modules():
         if getattr(module, "rope_type", None) == "dynamic":
             module.max_seq_len_cached = module.original_max_seq_len
@@ -180,10 +183,10 @@ def forget_longer_texts(oracle: torch.nn.Module) -> None:
 
 
 def reference(pair: Pair, prompt: list[int], **settings):
-    """transformers' own `generate`: its new tokens, each hypothesis up to and with its end token, and their scores."""
+    """Result of transformers' `generate`: new tokens of each hypothesis, end token included, and the scores."""
     forget_short_texts(pair.oracle)
     device = next(pair.oracle.parameters()).device
-    forget_longer_texts(pair.oracle)
+    reset_dynamic_rope(pair.oracle)
     settings = {"do_sample": False, "num_beams": 1, "pad_token_id": 0, "eos_token_id": pair.ends, **settings}
     ends = settings["eos_token_id"] if isinstance(settings["eos_token_id"], list) else [settings["eos_token_id"]]
     with torch.inference_mode():

@@ -24,10 +24,11 @@ POISON = ("poison",)
 
 
 class Simulation:
-    """A scheduler, a cache that remembers which text's token lies in which slot, and the requests ever added.
+    """A scheduler, a fake cache that stores the text of the token in each slot, and all added groups.
 
-    prefix: prompts begin alike, clients have one of two salts, and requests may share what they have in common.
-    drafts: single rows bring guesses, of which some are right. clock: how long steps take, so many units at random.
+    prefix: prompts have common beginnings, clients have one of two salts, and the prefix cache is on.
+    drafts: sequences without beams get drafts, some of which are accepted.
+    clock: source of random step durations.
     """
 
     def __init__(self, rng: random.Random, cross: bool, prefix: bool = False, drafts: bool = False, **sizes) -> None:
@@ -50,7 +51,7 @@ class Simulation:
         self.refused = 0
         self.salts: dict[SequenceGroup, str] = {}
         self.cache: dict[int, tuple] = {}
-        self.spoken_for: set[int] = set()
+        self.verified_slots: set[int] = set()
 
     def add(self, **params) -> SequenceGroup | None:
         rng = self.rng
@@ -74,12 +75,12 @@ class Simulation:
             self.guess()
         schedule = self.scheduler.schedule()
         if schedule is None:
-            assert not self.scheduler.running and not self.scheduler.waiting, "work is left, but no step"
+            assert not self.scheduler.running and not self.scheduler.waiting, "work is left, but there is no step"
             return False
         self.check_blocks()
         for block in self.scheduler.blocks.take_blocks_to_clear()[0]:
             self.cache |= dict.fromkeys(self.slots_of(block), ())
-        assert POISON not in self.cache.values(), "a block is used again with numbers that are not finite"
+        assert POISON not in self.cache.values(), "a block with non-finite values is used again"
         self.compute(schedule)
         guessed = sum(len(row.sequence.draft) for row in schedule.rows)
         assert not guessed or guessed + len(schedule.rows) <= self.scheduler.max_batch_tokens
@@ -96,14 +97,14 @@ class Simulation:
                 else:
                     self.fail(request)
                 continue
-            self.spoken_for |= self.slots(request)
+            self.verified_slots |= self.slots(request)
             self.scheduler.blocks.publish(request)
             self.choose(request)
         self.check_blocks()
         return True
 
     def slots(self, request: SequenceGroup) -> set[int]:
-        """Where the keys and values of all computed tokens of a request are."""
+        """Slots with the keys and values of all computed tokens of a group."""
         size = self.block_size
         return {
             row.block_table[position // size] * size + position % size
@@ -119,30 +120,30 @@ class Simulation:
                 request.sequences[0].draft = [self.rng.randrange(VOCAB) for _ in range(count)]
 
     def spoil(self, request: SequenceGroup) -> None:
-        """Numbers that are not finite, wherever nobody had spoken for others before, drafts included."""
+        """Make all unverified slots of a group non-finite, also those of its draft."""
         for row in request.sequences:
             for position in range(row.num_computed_tokens, row.num_computed_tokens + len(row.draft)):
                 slot = row.block_table[position // self.block_size] * self.block_size + position % self.block_size
-                self.spoken_for.discard(slot)
+                self.verified_slots.discard(slot)
                 self.cache[slot] = POISON
-        for slot in self.slots(request) - self.spoken_for:
+        for slot in self.slots(request) - self.verified_slots:
             self.cache[slot] = POISON
 
     def fail(self, request: SequenceGroup) -> None:
-        """Logits that are not finite."""
+        """End a group because its logits are not finite."""
         self.spoil(request)
         self.scheduler.remove(request, corrupt=True)
 
     def compute(self, schedule: Schedule) -> None:
-        """Write each token's whole past into its slot, and check that the row finds its own past in the cache."""
+        """Write into each slot the text up to its token, and check that earlier slots hold the right text."""
         size, sources = self.block_size, set(schedule.sources)
         taken = {row.group for row in schedule.rows}
         assert sources <= taken
         for source, destination, first, end in schedule.copies:
             for offset in range(first, end):
                 self.cache[destination * size + offset] = self.cache.get(source * size + offset, ())
-                if source * size + offset in self.spoken_for:
-                    self.spoken_for.add(destination * size + offset)
+                if source * size + offset in self.verified_slots:
+                    self.verified_slots.add(destination * size + offset)
         written: set[int] = set()
         for row in schedule.rows:
             request, sequence = row.group, row.sequence
@@ -154,22 +155,22 @@ class Simulation:
             assert len(sequence.block_table) * size >= start + row.num_step_tokens
             for position in range(start):
                 slot = sequence.block_table[position // size] * size + position % size
-                assert self.cache[slot] == self.text(row, position), "a row lost its past"
+                assert self.cache[slot] == self.text(row, position), "a row finds wrong keys and values"
         for row in schedule.rows:
             request, sequence = row.group, row.sequence
             start = sequence.num_computed_tokens
             for position in range(start, start + row.num_step_tokens):
                 block = sequence.block_table[position // size]
                 assert self.scheduler.blocks.self_pool.references(block) == 1 or position < request.shared_tokens
-                assert not self.scheduler.blocks.self_pool.is_published(block), "what others may read is written again"
+                assert not self.scheduler.blocks.self_pool.is_published(block), "a published block is written"
                 slot = block * size + position % size
                 assert slot not in written, "two rows write one slot"
                 written.add(slot)
                 self.cache[slot] = self.text(row, position)
-        self.spoken_for -= written
+        self.verified_slots -= written
 
     def text(self, row: ScheduledRow, position: int) -> tuple:
-        """What the keys and values of a token depend on, and who may read them."""
+        """Salt of the client and all tokens up to a position: everything that keys and values depend on."""
         return self.salts.get(row.group, ""), *[*row.sequence.tokens, *row.sequence.draft][: position + 1]
 
     def choose(self, request: SequenceGroup) -> None:
@@ -180,13 +181,13 @@ class Simulation:
             tokens = tokens[: tokens.index(0) + 1 if 0 in tokens else None]
             self.accepted += len(tokens) - 1
             self.scheduler.append(request, tokens)
-            self.spoken_for |= self.slots(request)
+            self.verified_slots |= self.slots(request)
             row = request.sequences[0]
             assert len(row.block_table) == self.scheduler.blocks.self_pool.blocks_for(row.num_computed_tokens)
             if tokens[-1] == 0 or request.num_generated == request.max_new_tokens:
                 self.scheduler.remove(request)
             return
-        assert all(row.num_uncomputed_tokens == 0 for row in request.sequences), "beams decode together or not at all"
+        assert all(row.num_uncomputed_tokens == 0 for row in request.sequences), "beams must decode together"
         rows, width = len(request.sequences), request.beams.num_candidates
         seed = np.random.default_rng(self.rng.randrange(2**32))
         log_probs = -np.sort(seed.exponential(size=(rows, width))).astype(np.float32)
@@ -217,7 +218,9 @@ class Simulation:
         owned = [{block for row in request.sequences for block in row.block_table} for request in self.requests]
         for block, owners in Counter(block for blocks in owned for block in blocks).items():
             assert owners == 1 or scheduler.blocks.prefix_cache, "requests share a block"
-            assert owners == 1 or all(slot in self.spoken_for for slot in self.slots_of(block)), "shared too early"
+            assert owners == 1 or all(slot in self.verified_slots for slot in self.slots_of(block)), (
+                "an unverified block is shared"
+            )
         for request, blocks in zip(self.requests, owned, strict=True):
             assert request.status is not SequenceStatus.FINISHED or (not blocks and not request.cross_block_table)
         assert sum(request.max_rows for request in scheduler.running) <= scheduler.max_batch_rows
@@ -229,13 +232,13 @@ class Simulation:
         for _ in range(5000):
             if not self.step():
                 break
-        assert all(request.status is SequenceStatus.FINISHED for request in self.requests), "something never ended"
+        assert all(request.status is SequenceStatus.FINISHED for request in self.requests), "a group never ended"
         assert self.scheduler.blocks.self_pool.used_blocks == 0
         assert self.scheduler.blocks.cross_pool is None or self.scheduler.blocks.cross_pool.used_blocks == 0
 
 
 def queue(simulation: Simulation, prompt: int, max_new_tokens: int = 20) -> SequenceGroup:
-    """A single row with a prompt (a source, with an encoder) of so many tokens."""
+    """Queue a group without beams. prompt: number of tokens of its prompt, or of its source with an encoder."""
     cross = simulation.scheduler.blocks.cross_pool is not None
     message = one_row(0, "m", [5] * prompt, [1] if cross else [], max_new_tokens=max_new_tokens)
     request = SequenceGroup(message, message.rows[0], cross, 0.0)
@@ -245,14 +248,14 @@ def queue(simulation: Simulation, prompt: int, max_new_tokens: int = 20) -> Sequ
 
 
 def turn(simulation: Simulation) -> Schedule:
-    """One step in which every row that is ready makes a token that ends nothing."""
+    """One step in which every sequence with logits gets a token that is not an end token."""
     schedule = simulation.scheduler.schedule()
     assert schedule is not None
     simulation.compute(schedule)
     ready = {row.group for row in schedule.rows if row.needs_logits}
     simulation.scheduler.computed(schedule)
     for request in ready:
-        simulation.spoken_for |= simulation.slots(request)
+        simulation.verified_slots |= simulation.slots(request)
         simulation.scheduler.blocks.publish(request)
         request.sequences[0].tokens.append(7)
     return schedule

@@ -1,4 +1,4 @@
-"""Engines that guess ahead: by n-grams, or by a draft model that is the model itself, a shaken copy, or another one."""
+"""Engines with speculative decoding: drafts from n-grams, from the model itself, a perturbed copy, or another model."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tests.parity.checkpoints import load
 
 
 def speculating(pair: Pair, draft: LoadedCheckpoint | None = None, **options) -> Engine:
-    """Like `Pair.engine`; draft: the draft model, None for n-grams."""
+    """Like `Pair.engine`, with speculative decoding. draft: the draft model; None means n-grams."""
     settings = EngineOptions(**{"block_size": 4, "kv_cache_bytes": 1 << 22, **options})
     way = Speculation(draft_directory="somewhere") if draft is not None else Speculation()
     target = replace(pair.loaded, spec=msgspec.structs.replace(pair.loaded.spec, speculation=way))
@@ -34,8 +34,8 @@ def speculating(pair: Pair, draft: LoadedCheckpoint | None = None, **options) ->
     return made
 
 
-def shaken(loaded: LoadedCheckpoint, strength: float = 0.05) -> LoadedCheckpoint:
-    """A copy that is often right: every weight of the checkpoint is off by a little."""
+def perturbed(loaded: LoadedCheckpoint, strength: float = 0.05) -> LoadedCheckpoint:
+    """A copy with slightly changed weights, which often drafts the right token."""
     generator = torch.Generator().manual_seed(5)
     with TemporaryDirectory() as directory:
         shutil.copytree(loaded.spec.directory, directory, dirs_exist_ok=True)
@@ -49,19 +49,19 @@ def shaken(loaded: LoadedCheckpoint, strength: float = 0.05) -> LoadedCheckpoint
 
 
 def counts(engine: Engine) -> tuple[int, int]:
-    """Tokens guessed, and guessed right, by the only model."""
+    """Numbers of drafted and of accepted tokens of the only model."""
     (model,) = engine.models.values()
     return model.generation.num_drafted_tokens, model.generation.num_accepted_tokens
 
 
-def believing(choose):
-    """A planted bug for `selection.choose`: whatever was guessed is taken to be what the model chose."""
+def accepting_all_drafts(choose):
+    """A planted bug in `selection.choose`: every draft token is accepted."""
 
-    def gullible(logits, places, seen):
+    def accept_all(logits, places, seen):
         tokens, possible = choose(logits, places, seen)
         for index, (place, after) in enumerate(pairwise(places)):
             if after.group is place.group:
                 tokens[index] = after.tokens[-1]
         return tokens, possible
 
-    return gullible
+    return accept_all

@@ -1,4 +1,4 @@
-"""A model whose hidden states are logits already."""
+"""A model whose hidden states are already logits."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Requests with different adapters in one engine: each equals itself alone and peft's merged weights, every token."""
+"""Requests with different adapters in one engine give the tokens of merged weights (peft), alone and in a batch."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ PROMPTS = random_ids(97, [3, 17, 1, 9, 30, 5, 2, 12, 7, 21, 4, 11], seed=8)
 
 
 class Family:
-    """A checkpoint with three adapters: ours in one model, transformers' in four."""
+    """A checkpoint with three adapters: one model in the engine, four models with merged weights in transformers."""
 
     def __init__(self, name: str, home: Path, device, quantization=None) -> None:
         architecture, config = (GENERATING | ENCODERS)[name]
@@ -56,7 +56,7 @@ class Family:
         return Pair(BASE, self.pairs[BASE].oracle, self.loaded).engine(**options)
 
     def crowd(self, **settings) -> list:
-        """Greedy and beam requests that take turns among the base and its adapters."""
+        """Greedy and beam requests for the base model and each adapter in turn."""
         kinds = [{}, {"num_beams": 3, "num_return_sequences": 2}, {"min_new_tokens": 9}]
         return [
             generate(self.pairs[NAMES[i % 4]], i, prompt, max_new_tokens=8 + i, **(kinds[i % 3] | settings))
@@ -91,7 +91,7 @@ def alone(family):
     return {id_of(one): run(family.engine(), [one]).texts(id_of(one)) for one in family.crowd()}
 
 
-def test_alone_it_equals_merged_weights(family, alone):
+def test_an_adapter_alone_equals_merged_weights(family, alone):
     for request in family.crowd():
         params = request.params
         settings = {
@@ -129,8 +129,8 @@ def test_preempted_and_computed_again(family, alone):
     assert scheduler.num_preemptions > 0, "the pool is not small enough to show anything"
 
 
-def test_adapters_swapped_between_rows_show(family, alone, monkeypatch):
-    """Negative control: each row with the adapter of the row before it."""
+def test_swapped_adapters_change_the_tokens(family, alone, monkeypatch):
+    """Negative control: each row gets the adapter of the previous row."""
     plain = AdapterRows.__init__
 
     def swapped(self, names, counts, device):
@@ -141,14 +141,14 @@ def test_adapters_swapped_between_rows_show(family, alone, monkeypatch):
     assert sum(found[request_id] != alone[request_id] for request_id in alone) >= 6
 
 
-def test_the_adapters_say_different_things(family, alone):
+def test_the_adapters_give_different_tokens(family, alone):
     prompt = random_ids(97, [9], seed=4)[0]
     requests = [generate(family.pairs[name], i, prompt, end_token_ids=[]) for i, name in enumerate(NAMES)]
     assert len({str(text) for text in answers(run(family.engine(), requests)).values()}) == 4
 
 
 def one_after_the_other(family, names) -> tuple[list, list[int]]:
-    """The same long prompt for each of these, in one engine: texts, and how much of the prompt was in the cache."""
+    """Run one long prompt with each adapter in turn. Returns the texts and the cached tokens."""
     prompt, engine = random_ids(97, [41], seed=2)[0], family.engine()
     texts, cached = [], []
     for i, name in enumerate(names):
@@ -159,7 +159,7 @@ def one_after_the_other(family, names) -> tuple[list, list[int]]:
 
 
 def test_no_blocks_are_shared_between_adapters(families, monkeypatch):
-    """And, as a negative control, what comes of it if they are."""
+    """Includes a negative control: with shared blocks the texts are wrong."""
     family = families("llama")
     texts, cached = one_after_the_other(family, [*NAMES, *NAMES])
     assert cached == [0] * 4 + [40] * 4
@@ -170,7 +170,7 @@ def test_no_blocks_are_shared_between_adapters(families, monkeypatch):
     assert mixed[0] == texts[0] and mixed[1:] != texts[1:4]
 
 
-def test_guesses_change_no_text(families):
+def test_drafts_change_no_text(families):
     family = families("llama")
     engine = speculating(family.pairs[BASE])
     prompts = [text * 3 for text in PROMPTS]
@@ -197,7 +197,7 @@ def test_alignment_is_that_of_merged_weights(families):
         np.testing.assert_allclose(ours, said.cross_attentions[-1][0].mean(0).numpy(), atol=1e-4)
 
 
-def test_an_unknown_name_is_refused(families):
+def test_an_unknown_adapter_is_refused(families):
     family = families("llama")
     request = replace(generate(family.pairs[BASE], 0, [5, 6]), model="nobody")
     results = run(family.engine(), [request])
@@ -205,7 +205,7 @@ def test_an_unknown_name_is_refused(families):
 
 
 @pytest.mark.parametrize("name", ["bert", "classifier"])
-def test_texts_of_an_encoder(families, name):
+def test_encoder_vectors_with_adapters(families, name):
     family = families(name)
     task = "embed" if name == "bert" else "classify"
     requests = [
@@ -247,7 +247,7 @@ def test_tokens_and_masked_words_through_heads_with_adapters(families):
 
 
 @pytest.mark.parametrize("name", ["llama", "gpt2", "t5", "bart"])
-def test_over_a_rounded_base_the_adapter_is_as_exact_as_the_base(name, tmp_path, device):
+def test_an_adapter_over_an_int8_base_is_as_exact_as_the_base(name, tmp_path, device):
     exact = Family(name, tmp_path, device)
     paths = {adapter: tmp_path / adapter for adapter in ADAPTERS}
     rounded = load_model(tmp_path / BASE, torch.float32, device, quantization="int8", adapters=paths).transformer
@@ -269,13 +269,13 @@ def test_over_a_rounded_base_the_adapter_is_as_exact_as_the_base(name, tmp_path,
         assert spread(logits(rounded, adapter) - logits(rounded)) > 10 * error
 
 
-def test_a_rounded_base_alone_and_in_a_batch(tmp_path, device):
+def test_an_int8_base_alone_and_in_a_batch(tmp_path, device):
     family = Family("llama", tmp_path, device, quantization="int8")
     alone = {id_of(one): run(family.engine(), [one]).texts(id_of(one)) for one in family.crowd()}
     assert answers(run(family.engine(), family.crowd())) == alone
 
 
-def test_what_the_http_side_is_told(families):
+def test_model_info_of_adapters(families):
     family = families("llama")
     engine, base = build(family.loaded, EngineOptions(kv_cache_bytes=1 << 22), 1 << 22)
     infos = {info.name: info for info in adapter_infos(family.loaded, base)}
@@ -288,7 +288,7 @@ def test_what_the_http_side_is_told(families):
     assert base.adapter_of == ""
 
 
-def test_a_worker_warms_its_adapters_up(families):
+def test_a_worker_warms_up_its_adapters(families):
     spec = families("llama").spec
     options = EngineOptions(kv_cache_bytes=1 << 22, threads=1)
     engine, infos = start(Configure(0, "cpu", [spec], options), lambda progress: None)
@@ -296,7 +296,7 @@ def test_a_worker_warms_its_adapters_up(families):
     assert engine.stats().running == 0
 
 
-def test_an_adapter_that_cannot_be_loaded_is_one_line(families, tmp_path):
+def test_an_adapter_that_cannot_be_loaded_gives_a_one_line_error(families, tmp_path):
     spec = replace(families("llama").spec, adapters={"tone": str(tmp_path)})
     with pytest.raises(LoadError, match=r"^model 'base': adapter 'tone': the directory has no adapter_config.json$"):
         load(spec, torch.device("cpu"), lambda done, total: None)

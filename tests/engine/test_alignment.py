@@ -1,4 +1,4 @@
-"""`attention`: what each new token looked at in the source equals transformers' cross-attention, for beams as well."""
+"""The `attention` of an answer equals the cross-attention of transformers, also for beams."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def looked(hypothesis, source: list[int]) -> np.ndarray:
 
 @torch.inference_mode()
 def expected(pair, source: list[int], tokens: list[int]) -> np.ndarray:
-    """transformers reads the text in one pass: the row that made token i is that of the token before it."""
+    """Cross-attention of transformers for a whole text. The row of token i is that of the token before it."""
     output = pair.oracle(
         input_ids=torch.tensor([source]),
         decoder_input_ids=torch.tensor([pair.starts + tokens[:-1]]),
@@ -71,12 +71,12 @@ def test_equals_what_generate_saw_step_by_step(pairs):
     hypothesis = run(pair.engine(), [generate(pair, 0, source, attention=True)]).finished[0].hypotheses[0]
     assert hypothesis.token_ids == made.sequences[0, len(pair.starts) :].tolist()
     np.testing.assert_allclose(looked(hypothesis, source), torch.stack(steps).numpy(), atol=1e-5)
-    # Negative control: one token late is another matrix.
+    # Negative control: a shift by one token gives another matrix.
     assert np.abs(looked(hypothesis, source)[1:] - torch.stack(steps).numpy()[:-1]).max() > 1e-2
 
 
 @pytest.mark.parametrize("broken", ["raises", "not finite"])
-def test_what_cannot_be_computed_fails_alone(pairs, monkeypatch, broken):
+def test_an_attention_error_fails_its_request_alone(pairs, monkeypatch, broken):
     pair = pairs("t5")
     engine = pair.engine()
     model = engine.models[pair.name].generation.runner.model
@@ -93,6 +93,6 @@ def test_what_cannot_be_computed_fails_alone(pairs, monkeypatch, broken):
     assert results.finished.keys() == {0, 2} and results.texts(0) == results.texts(2)
 
 
-def test_a_decoder_has_none(pairs):
+def test_a_decoder_has_no_attention(pairs):
     pair = pairs("gpt2")
     assert "source text" in run(pair.engine(), [generate(pair, 0, [5, 6], attention=True)]).failed[0].message

@@ -1,4 +1,4 @@
-"""Beam search equals transformers' `generate` on 200 random cases, batched together in one engine beside plain rows."""
+"""Beam search equals transformers' `generate` on 200 random cases, batched with greedy requests in one engine."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import transformers
 from server.engine.beam_search import BeamSearch
 from server.engine.loading import LoadedCheckpoint
 from server.ipc.descriptions import ModelSpec
-from tests.engine.harness import Pair, generate, in_their_words, reference, run
+from tests.engine.harness import Pair, as_transformers_settings, generate, reference, run
 from tests.parity.checkpoints import load, save
 
 FAMILIES = ["gpt2", "llama", "t5", "bart", "marian", "mbart"]
@@ -21,7 +21,7 @@ FIRST = 3
 
 
 def random_case(chance: random.Random, name: str, vocab: int = 97) -> tuple[list[int], dict]:
-    """A prompt and settings: every setting of a search, and about half of the time each processor."""
+    """A random prompt with random beam search settings; each processor is used in about half of the cases."""
     ids = range(FIRST, vocab)
     prompt = chance.choices(ids, k=chance.randint(1, 20))
     beams = chance.randint(2, 8)
@@ -51,10 +51,10 @@ def random_case(chance: random.Random, name: str, vocab: int = 97) -> tuple[list
         settings["renormalize_logits"] = True
     if chance.random() < 0.3:
         settings["forced_eos_token_id"] = chance.choice(settings.get("end_token_ids") or [FIRST])
-    # The reference counts a decoder's prompt as a beginning: only where the text is new does it force one.
+    # For a decoder the reference forces the first token of the prompt, not the first new token.
     if chance.random() < 0.4 and name not in ("gpt2", "llama"):
         settings["forced_bos_token_id"] = chance.choice(ids)
-    # What is forced and forbidden at once leaves nothing; the order of that is shown elsewhere.
+    # A token that is both forced and banned would leave no token; `test_logits_processors` checks that order.
     forced = {settings.get("forced_bos_token_id"), settings.get("forced_eos_token_id")}
     settings["suppress_token_ids"] = [token for token in settings.get("suppress_token_ids", []) if token not in forced]
     return prompt, {name: value for name, value in settings.items() if value != []}
@@ -66,7 +66,7 @@ def random_cases(name: str, count: int) -> list[tuple[list[int], dict]]:
 
 
 def check(pair: Pair, cases: list[tuple[list[int], dict]]) -> list[int]:
-    """The cases in which we differ from the reference. Plain rows come and go beside them, and are right as well."""
+    """Returns the cases that differ from the reference. Greedy requests run beside them and must be right too."""
     requests = [generate(pair, i, prompt, **settings) for i, (prompt, settings) in enumerate(cases)]
     plain = [generate(pair, 10_000 + i, prompt) for i, (prompt, _) in enumerate(cases[:6])]
     results = run(pair.engine(kv_cache_bytes=1 << 21), [*plain[:3], *requests, *plain[3:]], every=2)
@@ -74,7 +74,7 @@ def check(pair: Pair, cases: list[tuple[list[int], dict]]) -> list[int]:
         assert results.texts(10_000 + i) == reference(pair, prompt, max_new_tokens=12)[0]
     wrong = []
     for i, (prompt, settings) in enumerate(cases):
-        texts, scores = possible(*reference(pair, prompt, **in_their_words(pair, prompt, settings)), settings)
+        texts, scores = possible(*reference(pair, prompt, **as_transformers_settings(pair, prompt, settings)), settings)
         ours = [hypothesis.score for hypothesis in results.finished[i].hypotheses]
         if results.texts(i) != texts or ours != pytest.approx(scores, rel=1e-5, abs=2e-4):
             wrong.append(i)
@@ -82,9 +82,9 @@ def check(pair: Pair, cases: list[tuple[list[int], dict]]) -> list[int]:
 
 
 def possible(texts, scores, settings) -> tuple[list[list[int]], list[float]]:
-    """Without what the reference fills up with where fewer texts are possible than are to be returned.
+    """The possible hypotheses of the reference, without the ones that fill up the requested number.
 
-    It begins all beams but one at a sum of -1e9, and returns them where nothing better comes.
+    The reference starts all beams but one with score -1e9, and returns them if there are no better ones.
     """
     power = settings.get("length_penalty", 1.0)
     real = [score * len(text) ** power > -1e8 for text, score in zip(texts, scores, strict=True)]
@@ -97,7 +97,7 @@ def test_equals_transformers(pairs, name):
     assert check(pairs(name), random_cases(name, -(-NUM_CASES // len(FAMILIES)))) == []
 
 
-def test_the_cases_reach_what_they_are_meant_to():
+def test_the_cases_cover_all_settings():
     cases = [settings for name in FAMILIES for _, settings in random_cases(name, -(-NUM_CASES // len(FAMILIES)))]
     assert len(cases) >= NUM_CASES
     assert {settings["num_beams"] for settings in cases} == set(range(2, 9))
@@ -110,7 +110,7 @@ def test_the_cases_reach_what_they_are_meant_to():
 
 @pytest.fixture(scope="module")
 def small(tmp_path_factory, device) -> Pair:
-    """Twelve tokens: fewer than sixteen beams look at candidates."""
+    """A model with 12 tokens: fewer than the candidates of 16 beams."""
     directory = tmp_path_factory.mktemp("small")
     config = transformers.LlamaConfig(
         vocab_size=12, hidden_size=32, intermediate_size=48, num_hidden_layers=2, num_attention_heads=4, eos_token_id=2
@@ -134,13 +134,13 @@ def test_sixteen_beams(pairs):
     assert check(pairs("bart"), cases) == []
 
 
-def test_a_search_that_stops_too_early_is_found_out(pairs, monkeypatch):
-    """Negative control: "never" treated as false."""
+def test_stopping_too_early_is_noticed(pairs, monkeypatch):
+    """Negative control: early_stopping "never" treated as False."""
     monkeypatch.setattr(BeamSearch, "_may_improve", _judged_at_the_present_length)
     assert check(pairs("bart"), random_cases("bart", 30)) != []
 
 
-def test_a_length_that_is_wrong_by_one_is_found_out(pairs, monkeypatch):
+def test_a_length_that_is_wrong_by_one_is_noticed(pairs, monkeypatch):
     """Negative control: the end token not counted."""
     penalty = BeamSearch._penalty
     monkeypatch.setattr(BeamSearch, "_penalty", lambda self, length: penalty(self, max(length - 1, 1)))

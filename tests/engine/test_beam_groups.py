@@ -1,4 +1,4 @@
-"""Diverse beam groups through the engine equal the published algorithm in plain loops; one group, transformers."""
+"""Diverse beam search equals the published algorithm (`diverse_oracle`), and transformers for one group."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import transformers
 
 from server.engine.beam_groups import GroupSearch
 from tests.engine.diverse_oracle import diverse_search
-from tests.engine.harness import generate, in_their_words, reference, run
+from tests.engine.harness import as_transformers_settings, generate, reference, run
 from tests.parity.checkpoints import random_ids
 
 PROMPTS = random_ids(97, [1, 5, 11], seed=3)
@@ -59,7 +59,7 @@ def compare(results, request_id, texts, scores):
 
 @pytest.mark.parametrize("name", ["gpt2", "llama", "t5", "marian"])
 def test_equals_the_published_algorithm(pairs, name):
-    """All variants and prompts in one crowd, with a plain row and an ordinary beam search beside each."""
+    """All variants and prompts in one batch, each with a greedy request and a plain beam search."""
     pair = pairs(name)
     cases = [(prompt, {"max_new_tokens": 8, **variant}) for variant in VARIANTS.values() for prompt in PROMPTS]
     requests = [generate(pair, i, prompt, **settings) for i, (prompt, settings) in enumerate(cases)]
@@ -73,18 +73,18 @@ def test_equals_the_published_algorithm(pairs, name):
 
 @pytest.mark.parametrize("early, penalty", [(True, 1.0), (False, -0.5), ("never", 2.0)])
 @pytest.mark.parametrize("name", ["llama", "bart"])
-def test_one_group_of_the_oracle_is_what_transformers_does(pairs, name, early, penalty):
+def test_the_oracle_with_one_group_equals_transformers(pairs, name, early, penalty):
     pair = pairs(name)
     settings = {"num_beams": 3, "max_new_tokens": 8, "length_penalty": penalty, "early_stopping": early}
     settings |= {"num_return_sequences": 3, "end_token_ids": ENDS}
     for prompt in PROMPTS:
-        theirs = reference(pair, prompt, **in_their_words(pair, prompt, settings))
+        theirs = reference(pair, prompt, **as_transformers_settings(pair, prompt, settings))
         ours = diverse_search(pair, prompt, num_beam_groups=1, diversity_penalty=0.0, **settings)
         assert (ours[0], ours[1]) == (theirs[0], pytest.approx(theirs[1], abs=1e-4))
 
 
-def test_without_a_penalty_every_group_finds_what_a_small_search_finds(pairs):
-    """And so the penalty is what tells groups apart."""
+def test_without_a_penalty_every_group_equals_a_small_search(pairs):
+    """So the differences between groups come from the penalty alone."""
     pair = pairs("llama")
     settings = {"num_beams": 6, "num_beam_groups": 3, "num_return_sequences": 6}
     results = run(pair.engine(), [generate(pair, i, prompt, **settings) for i, prompt in enumerate(PROMPTS)])
@@ -97,7 +97,7 @@ def test_without_a_penalty_every_group_finds_what_a_small_search_finds(pairs):
 
 @pytest.mark.parametrize("name", ["gpt2", "bart"])
 def test_with_processors(pairs, name):
-    """The penalty comes after them, and a forced token costs nothing."""
+    """The penalty is applied after the processors, and not to a forced token."""
     pair = pairs(name)
     skip = len(pair.starts) or len(PROMPTS[2])
     theirs = transformers.LogitsProcessorList(
@@ -116,8 +116,8 @@ def test_with_processors(pairs, name):
     compare(results, 0, *diverse_search(pair, PROMPTS[2], **search, processors=theirs))
 
 
-def test_groups_that_nothing_may_follow(pairs):
-    """Three tokens for eight beams: what is possible is found, and only that; all blocks are free again (`run`)."""
+def test_groups_with_fewer_tokens_than_beams(pairs):
+    """Three tokens for eight beams: exactly the possible hypotheses are found. `run` checks the blocks."""
     pair = pairs("llama")
     settings = {"num_beams": 8, "num_beam_groups": 4, "diversity_penalty": 1.0, "num_return_sequences": 8}
     settings |= {"allowed_token_ids": [2, 5, 6], "max_new_tokens": 2}
@@ -130,7 +130,7 @@ def test_groups_that_nothing_may_follow(pairs):
 
 
 def test_without_the_penalty_of_earlier_groups_the_test_fails(pairs, monkeypatch):
-    """Negative control: a search whose groups do not hear of each other is told from the oracle's."""
+    """Negative control: without the penalty the result differs from the oracle."""
     pair = pairs("llama")
     monkeypatch.setattr(GroupSearch, "_diverse", lambda self, values, ids, taken, n: (values[:, :n], ids[:, :n]))
     settings = {"max_new_tokens": 8, **VARIANTS["strong"]}
@@ -138,8 +138,8 @@ def test_without_the_penalty_of_earlier_groups_the_test_fails(pairs, monkeypatch
     assert results.texts(0) != diverse_search(pair, PROMPTS[1], **settings, end_token_ids=pair.ends)[0]
 
 
-def test_a_token_count_that_is_short_by_one_is_told(pairs, monkeypatch):
-    """Negative control: without room for the tokens that fall behind, candidates are lost."""
+def test_too_few_candidates_are_noticed(pairs, monkeypatch):
+    """Negative control: with too few candidates per row some are lost."""
     pair = pairs("llama")
     real = GroupSearch.__init__
 

@@ -1,4 +1,4 @@
-"""Beam search through the whole engine equals transformers' `generate`, token for token and score for score."""
+"""Beam search in the engine equals transformers' `generate`, token for token and score for score."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import pytest
 
-from tests.engine.harness import generate, in_their_words, reference, run
+from tests.engine.harness import as_transformers_settings, generate, reference, run
 from tests.engine.tiny_checkpoints import DECODERS, GENERATING, SEQ2SEQ
 from tests.parity.checkpoints import random_ids
 
@@ -63,7 +63,7 @@ def check(pair, variant, prompts, oracle=None, **more):
     requests = [generate(pair, i, prompt, **settings) for i, prompt in enumerate(prompts)]
     results = run(pair.engine(), requests)
     for i, prompt in enumerate(prompts):
-        texts, scores = reference(oracle or pair, prompt, **in_their_words(pair, prompt, settings))
+        texts, scores = reference(oracle or pair, prompt, **as_transformers_settings(pair, prompt, settings))
         assert results.texts(i) == texts
         assert [h.score for h in results.finished[i].hypotheses] == pytest.approx(scores, abs=1e-4)
 
@@ -71,7 +71,7 @@ def check(pair, variant, prompts, oracle=None, **more):
 @pytest.mark.parametrize("variant", VARIANTS)
 @pytest.mark.parametrize("name", ["llama", "marian"])
 def test_equals_transformers(pairs, name, variant):
-    """The oracle computes in float64: in float32 it would be as far from the truth as we may be."""
+    """The oracle computes in float64, because its float32 error would be as large as the tolerance."""
     pair = pairs(name)
     check(pair, VARIANTS[variant], PROMPTS, oracle=replace(pair, oracle=copy.deepcopy(pair.oracle).double()))
 
@@ -94,7 +94,7 @@ def test_long_texts_cross_many_blocks(pairs, name):
 
 @pytest.mark.parametrize("early, penalty", list(itertools.product([True, False, "never"], [1.0, -1.0])))
 @pytest.mark.parametrize("name", ["gpt2", "t5"])
-def test_what_was_streamed_is_how_the_answer_begins(pairs, name, early, penalty):
+def test_streamed_tokens_are_a_prefix_of_the_answer(pairs, name, early, penalty):
     pair = pairs(name)
     settings = {
         "num_beams": 4,
@@ -111,7 +111,7 @@ def test_what_was_streamed_is_how_the_answer_begins(pairs, name, early, penalty)
     engine = pair.engine()
     for request in requests:
         engine.add(request)
-    heard: dict[int, list[int]] = {}
+    streamed: dict[int, list[int]] = {}
     early_pieces = 0
     ends = {}
     while engine.has_work:
@@ -119,22 +119,22 @@ def test_what_was_streamed_is_how_the_answer_begins(pairs, name, early, penalty)
         if output is None:
             continue
         for event in output.tokens:
-            heard.setdefault(event.request_id, []).extend(event.token_ids)
+            streamed.setdefault(event.request_id, []).extend(event.token_ids)
             assert [entry.token_id for entry in event.logprobs] == event.token_ids
             early_pieces += event.request_id not in {end.request_id for end in output.finished}
         for end in output.finished:
             ends[end.request_id] = end
     for i in range(len(prompts)):
         best = ends[i].hypotheses[0]
-        assert heard[i] == best.token_ids
+        assert streamed[i] == best.token_ids
         assert [entry.token_id for entry in best.logprobs] == best.token_ids
-        # Nothing changes these log-probabilities here, so their sum is the score.
+        # No processor changes these log-probabilities, so their sum is the score.
         total = sum(entry.logprob for entry in best.logprobs)
         assert best.score == pytest.approx(total / len(best.token_ids) ** penalty, rel=1e-4)
     assert early_pieces > 0, "nothing was agreed on before the end"
 
 
-def test_a_beam_group_of_one_answer_does_not_stream_unless_asked(pairs):
+def test_beam_search_streams_only_if_requested(pairs):
     pair = pairs("gpt2")
     results = run(pair.engine(), [generate(pair, 0, [5, 6], num_beams=3)])
     assert results.tokens == {} and len(results.finished[0].hypotheses) == 1

@@ -1,4 +1,4 @@
-"""Stop strings with beams: a hypothesis ends where its text holds one, as in transformers with a stopping criterion."""
+"""Stop strings with beams: hypotheses end as in transformers with a stopping criterion."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class HoldsStop(transformers.StoppingCriteria):
 
 @pytest.mark.parametrize("name", ["llama", "t5", "bart"])
 def test_equals_transformers(pairs, name):
-    """In one crowd, streamed, beside beams and plain rows without any."""
+    """All cases in one batch, streamed, beside requests without stop strings."""
     pair, engine = pairs(name), pairs(name).engine()
     engine.set_vocabulary(Vocabulary(name, SPELLED))
     cases = [(prompt, dict(variant)) for variant in VARIANTS.values() for prompt in PROMPTS]
@@ -85,7 +85,7 @@ def test_equals_transformers(pairs, name):
 
 
 def cut(theirs, stops: list[bytes], drops_space: bool):
-    """The reference fills texts up to the longest; ours end with the token that completed a stop string."""
+    """Cut the padded texts of the reference after the token that completes a stop string."""
     texts = []
     for text in theirs[0]:
         lengths = range(1, len(text) + 1)
@@ -105,7 +105,10 @@ def test_groups_stop_as_well(pairs):
 
 
 def first_difference() -> int | None:
-    """Which of 2000 random texts is not ended where looking at the whole of it would; strings of 1 to 7 bytes."""
+    """First of 2000 random texts for which `StopTexts` and a search of the whole text differ, or None.
+
+    Stop strings have 1 to 7 bytes.
+    """
     chance = random.Random(5)
     for number in range(2000):
         stops = [bytes(chance.choices(b"ab c", k=chance.randint(1, 7))) for _ in range(chance.randint(1, 3))]
@@ -121,13 +124,13 @@ def first_difference() -> int | None:
     return None
 
 
-def test_every_text_is_ended_where_a_look_at_the_whole_would():
+def test_stop_strings_are_found_as_in_the_whole_text():
     assert first_difference() is None
 
 
 @pytest.mark.parametrize("bug", ["a byte short", "the first space kept"])
-def test_a_look_that_falls_short_is_found_out(monkeypatch, bug):
-    """Negative control."""
+def test_a_wrong_search_is_noticed(monkeypatch, bug):
+    """Negative control: a search that reads too few bytes, and one that keeps the leading space."""
     init = StopTexts.__init__
 
     def faulty(self, spelled, stops, drops_space):
@@ -138,7 +141,7 @@ def test_a_look_that_falls_short_is_found_out(monkeypatch, bug):
     assert first_difference() is not None
 
 
-def test_before_the_vocabulary_it_is_refused(pairs):
+def test_stop_strings_before_the_vocabulary_are_refused(pairs):
     pair, engine = pairs("llama"), pairs("llama").engine()
     engine.models["llama"].generation.grammar_masks = None
     results = run(engine, [generate(pair, 0, [5], num_beams=2, stop_texts=[b"a"])])

@@ -1,4 +1,4 @@
-"""What streaming beams say is never taken back, and joined it is the best answer: a property, over random models."""
+"""Streamed tokens of a beam search are never retracted, and joined they equal the best hypothesis."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def searches(draw) -> tuple[GenerationParams, int]:
 
 @st.composite
 def models(draw):
-    """From a text to the log-probabilities of what follows: sharp or flat, with impossible tokens and with ends."""
+    """A random model: maps a text to log-probabilities, sharp or flat, with impossible tokens and end tokens."""
     seed = draw(st.integers(0, 2**32 - 1))
     vocab = draw(st.sampled_from([2, 5, 9, 30]))
     spread = draw(st.sampled_from([0.3, 2.0, 8.0]))
@@ -48,42 +48,42 @@ def models(draw):
     return vocab, log_probs, frozenset(draw(st.sets(st.integers(0, vocab - 1), max_size=3)))
 
 
-def said_at_each_step(case: tuple[GenerationParams, int], model) -> tuple[list[list[int]], list[int]]:
-    """What is agreed on after every step, and the best answer; as `selection` and `Generation` run a search."""
+def agreed_after_each_step(case: tuple[GenerationParams, int], model) -> tuple[list[list[int]], list[int]]:
+    """The agreed prefix after every step, and the best hypothesis."""
     vocab, log_probs, ends = model
     search = make_search(*case, ends)
     assert search is not None
-    said = []
+    agreed = []
     while not search.done:
         rows = np.stack([log_probs(beam.tokens) for beam in search.running])
         if rows.max() == -np.inf:
             break
         tokens = np.argsort(-rows, axis=1, kind="stable")[:, : min(search.num_candidates, vocab)]
         search.advance(np.take_along_axis(rows, tokens, axis=1), tokens)
-        said.append(list(search.agreed_prefix()))
-    return said, search.hypotheses(1)[0].tokens
+        agreed.append(list(search.agreed_prefix()))
+    return agreed, search.hypotheses(1)[0].tokens
 
 
 def holds(case: tuple[GenerationParams, int], model) -> bool:
-    said, best = said_at_each_step(case, model)
-    grows = all(later[: len(earlier)] == earlier for earlier, later in pairwise(said))
-    return grows and all(best[: len(text)] == text for text in said)
+    agreed, best = agreed_after_each_step(case, model)
+    grows = all(later[: len(earlier)] == earlier for earlier, later in pairwise(agreed))
+    return grows and all(best[: len(text)] == text for text in agreed)
 
 
 @settings(max_examples=400, deadline=None, derandomize=True)
 @given(searches(), models())
-def test_nothing_is_taken_back(case, model):
+def test_streamed_tokens_are_never_retracted(case, model):
     assert holds(case, model)
-    said, best = said_at_each_step(case, model)
-    if len(said) == case[1]:
-        assert said[-1] == best
+    agreed, best = agreed_after_each_step(case, model)
+    if len(agreed) == case[1]:
+        assert agreed[-1] == best
 
 
 @pytest.mark.parametrize("bug", ["the best beam alone", "without the best finished one"])
-def test_a_hasty_prefix_is_found_out(monkeypatch, bug):
-    """Negative control: a prefix that forgets who can still win."""
+def test_a_prefix_that_is_too_long_is_noticed(monkeypatch, bug):
+    """Negative control: a prefix that ignores beams that can still win."""
 
-    def hasty(self) -> list[int]:
+    def too_long(self) -> list[int]:
         if self.done or not self.running:
             return self.finished[0].tokens if self.finished else []
         texts = [beam.tokens for beam in self.running if beam.score > -np.inf]
@@ -93,7 +93,7 @@ def test_a_hasty_prefix_is_found_out(monkeypatch, bug):
             common += 1
         return texts[0][:common] if texts else []
 
-    monkeypatch.setattr(BeamSearch, "agreed_prefix", hasty)
+    monkeypatch.setattr(BeamSearch, "agreed_prefix", too_long)
 
     @settings(max_examples=400, deadline=None, derandomize=True, database=None)
     @given(searches(), models())
@@ -128,19 +128,19 @@ def test_through_the_engine(pairs, name):
     assert min(lags) >= 0 < max(lags) and len(lags) > len(requests)
 
 
-def test_the_lag_counts_what_is_made_and_not_said(pairs):
+def test_the_lag_counts_generated_but_unreported_tokens(pairs):
     pair = pairs("llama")
     engine = pair.engine()
     engine.add(generate(pair, 0, [5, 6, 7], num_beams=4, max_new_tokens=8, stream=True))
     engine.add(generate(pair, 1, [5, 6, 7], num_beams=4, max_new_tokens=8))
     engine.add(generate(pair, 2, [5, 6, 7], max_new_tokens=8, stream=True))
-    said, expected = 0, []
+    agreed, expected = 0, []
     while engine.has_work:
         output = engine.step()
         for event in output.tokens if output is not None else []:
-            said += len(event.token_ids) if event.request_id == 0 else 0
+            agreed += len(event.token_ids) if event.request_id == 0 else 0
         running = engine.models[pair.name].generation.scheduler.running
-        expected += [one.beams.length - said for one in running if one.request_id == 0 and one.beams.length]
+        expected += [one.beams.length - agreed for one in running if one.request_id == 0 and one.beams.length]
     assert [lag for step in engine.stats().steps for lag in step.beam_lag_tokens] == expected
 
 

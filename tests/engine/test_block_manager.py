@@ -1,4 +1,4 @@
-"""Blocks are counted exactly, whatever is done with them."""
+"""The block manager counts references exactly and keeps free + used == total."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def test_blocks_for(tokens, blocks):
     assert BlockManager(4, 8).blocks_for(tokens) == blocks
 
 
-def test_writing_copies_what_others_still_read():
+def test_writing_copies_a_shared_block():
     pool = BlockManager(8, 4)
     first = pool.allocate(2)
     second, third = pool.share(first), pool.share(first)
@@ -60,7 +60,7 @@ def test_releasing_twice_is_a_bug():
         pool.release(blocks)
 
 
-def test_a_published_block_is_found_while_owned_and_after():
+def test_a_published_block_is_found_in_use_and_after_release():
     pool = BlockManager(4, 8)
     blocks = pool.allocate(2)
     for block, key in zip(blocks, (b"a", b"b"), strict=True):
@@ -81,7 +81,7 @@ def test_of_two_blocks_with_the_same_content_the_first_is_found():
     assert pool.find([b"a"]) == []
 
 
-def test_the_least_recently_used_are_evicted_first_and_of_a_text_its_end():
+def test_eviction_takes_the_least_recently_used_and_the_end_of_a_text_first():
     pool = BlockManager(5, 8)
     old, new = pool.allocate(2), pool.allocate(2)
     for block, key in zip(old + new, (b"a", b"b", b"c", b"d"), strict=True):
@@ -93,10 +93,10 @@ def test_the_least_recently_used_are_evicted_first_and_of_a_text_its_end():
     assert new[1] in taken and pool.free_blocks == 3
     with pytest.raises(OutOfBlocks, match="4 KV blocks requested, 3 of 5 are free"):
         pool.allocate(4)
-    assert pool.find([b"a", b"b"]) == old, "what cannot be had evicts nothing"
+    assert pool.find([b"a", b"b"]) == old, "a failed allocation evicts nothing"
 
 
-def test_a_free_block_that_nobody_published_cannot_be_shared():
+def test_a_free_unpublished_block_cannot_be_shared():
     pool = BlockManager(2, 4)
     blocks = pool.allocate(1)
     pool.release(blocks)

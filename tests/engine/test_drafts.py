@@ -1,4 +1,4 @@
-"""Who guesses what: n-grams of the text, and which draft models fit which models."""
+"""Drafts from n-grams, and the checks of draft models."""
 
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ def row(prompt: list[int], max_new_tokens: int = 20, source: list[int] | None = 
         ([4, 4, 4, 4], [4, 4, 4, 4]),
     ],
 )
-def test_what_followed_the_ending_the_last_time_is_proposed(text, draft):
-    """Longer endings before later ones. Built up token by token, the index says the same."""
+def test_the_continuation_of_the_last_equal_ngram_is_drafted(text, draft):
+    """Longer n-grams come first. An index that is built token by token gives the same drafts."""
     request = row(text)
     NgramDrafter(4).propose([request])
     assert request.sequences[0].draft == draft
@@ -54,13 +54,13 @@ def test_a_source_is_part_of_the_text():
 
 
 @pytest.mark.parametrize("left, drafted", [(1, 0), (2, 1), (4, 3), (5, 4), (6, 4)])
-def test_no_more_is_guessed_than_may_follow(left, drafted):
+def test_a_draft_is_at_most_as_long_as_the_remaining_tokens(left, drafted):
     request = row([1, 2, 3, 4, 5, 6, 1, 2], left)
     NgramDrafter(4).propose([request])
     assert len(request.sequences[0].draft) == drafted
 
 
-def test_an_index_goes_with_its_request():
+def test_the_index_is_dropped_with_its_request():
     request, drafter = row([1, 2, 1, 2]), NgramDrafter(4)
     drafter.propose([request])
     drafter.forget(request), drafter.forget(request)
@@ -86,7 +86,7 @@ def test_a_draft_model_must_fit(pairs):
         check_draft(gpt2, replace(gpt2, model=replace(gpt2.model, config=config)))
 
 
-def test_keys_that_depend_on_the_length_are_neither_guessed_ahead_nor_shared(pairs, monkeypatch):
+def test_keys_that_depend_on_the_length_exclude_drafts_and_the_prefix_cache(pairs, monkeypatch):
     pair = pairs("gpt2")
     assert pair.engine().models["gpt2"].generation.scheduler.blocks.prefix_cache
     monkeypatch.setattr(type(pair.loaded), "keys_depend_on_length", True)
@@ -97,7 +97,7 @@ def test_keys_that_depend_on_the_length_are_neither_guessed_ahead_nor_shared(pai
         check_draft(pair.loaded, pairs("llama").loaded)
 
 
-def test_drafts_are_found_by_name_or_read(pairs):
+def test_draft_models_are_found_by_name_or_loaded(pairs):
     def named(name: str, way: Speculation | None):
         return replace(pairs(name).loaded, spec=ModelSpec(name, name, "float32", speculation=way))
 

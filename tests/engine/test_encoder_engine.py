@@ -1,4 +1,4 @@
-"""Texts through an encoder: each equals itself alone and transformers, and a large list blocks nobody."""
+"""Texts through an encoder: each equals itself alone and transformers, and a large request does not block others."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ def test_token_logits_equal_transformers(pairs):
 
 
 @pytest.mark.parametrize("targets", [[], [9, 70, 33, 4]])
-def test_words_for_a_mask_equal_transformers(pairs, targets):
+def test_tokens_for_a_mask_equal_transformers(pairs, targets):
     pair = pairs("masked")
     items = [EncodeItem(text, mask_index=(3 * i) % len(text)) for i, text in enumerate(TEXTS)]
     ask = [Encode(k, "masked", "fill_mask", items, top_k=k, target_ids=targets) for k in (1, 6)]
@@ -101,7 +101,7 @@ def test_words_for_a_mask_equal_transformers(pairs, targets):
     assert len(results.encoded) == 3 * len(TEXTS) and not results.failed
 
 
-def test_masks_and_words_that_do_not_exist_are_refused(pairs):
+def test_invalid_masks_and_target_ids_are_refused(pairs):
     wrong = [
         Encode(0, "masked", "fill_mask", [EncodeItem([5, 6])]),
         Encode(1, "masked", "fill_mask", [EncodeItem([5, 6], mask_index=2)]),
@@ -167,7 +167,7 @@ def test_abort_and_deadline(pairs):
     assert one.step() is None and not one.has_work and one.stats().queue_tokens == 0
 
 
-def test_what_cannot_run_is_refused(pairs):
+def test_invalid_requests_are_refused(pairs):
     pair = pairs("bert")
     bad = [encode(0, [[5] * 129]), encode(1, [[97]]), encode(2, [[]]), encode(3, [])]
     bad += [Encode(4, "bert", "embed", [EncodeItem([5, 6], [0])]), encode(5, [[5]], name="other")]
@@ -193,8 +193,8 @@ def test_a_text_that_is_not_finite_fails_alone(pairs, monkeypatch):
     assert list(results.failed) == [2] and len(results.encoded) == 3
 
 
-def test_encoder_steps_are_short_while_somebody_decodes(pairs, monkeypatch):
-    # Turns so short that the encoder's comes long before the other's last token.
+def test_encoder_steps_are_short_while_a_decoder_runs(pairs, monkeypatch):
+    # Turns are short, so that the encoder's turn comes long before the last token of the other request.
     monkeypatch.setattr(engine_module, "DeficitRoundRobin", partial(DeficitRoundRobin, quantum_seconds=0.001))
     both = [pairs("bert"), pairs("gpt2")]
     one = engine(both, block_size=4, kv_cache_bytes=1 << 22, max_batch_tokens=160, max_encode_tokens=160)

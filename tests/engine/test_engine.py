@@ -1,4 +1,4 @@
-"""The engine's promises to one request: the right tokens, one end, and nothing left behind."""
+"""Generation in the engine: the tokens of transformers, exactly one end per request, and no blocks left."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from models.backends import interface as ops
 from server.engine import engine as engine_module
 from server.ipc.messages import Generate, GenerateRow
 from server.ipc.params import GenerationParams
-from tests.engine.harness import engine, generate, in_their_words, reference, run
+from tests.engine.harness import as_transformers_settings, engine, generate, reference, run
 from tests.engine.tiny_checkpoints import GENERATING
 from tests.ipc.one_row import one_row
 from tests.parity.checkpoints import random_ids
@@ -57,7 +57,7 @@ def test_processors_equal_transformers(pairs, name, settings):
     pair = pairs(name)
     results = run(pair.engine(), [generate(pair, i, prompt, **settings) for i, prompt in enumerate(PROMPTS)])
     for i, prompt in enumerate(PROMPTS):
-        texts, _ = reference(pair, prompt, max_new_tokens=12, **in_their_words(pair, prompt, settings))
+        texts, _ = reference(pair, prompt, max_new_tokens=12, **as_transformers_settings(pair, prompt, settings))
         assert results.texts(i) == texts
 
 
@@ -127,15 +127,15 @@ def test_prompt_logprobs_that_are_not_finite_fail_their_request_alone(pairs, mon
     honest = transformer.logits_top_k
     requests = [generate(pair, i, PROMPTS[2], prompt_logprobs=i == 1) for i in range(3)]
 
-    def spoiled(hidden, request):
-        """NaN for the prompt only, which alone has as many positions at once."""
+    def broken_prompt_logits(hidden, request):
+        """NaN for the prompt only: no other call has this many positions."""
         logits, top_k = honest(hidden, request)
         if len(hidden) == len(PROMPTS[2]) - 1:
             logits = logits * torch.nan
             top_k = ops.logits_top_k(logits, request.top_k, request.with_logsumexp)
         return logits, top_k
 
-    monkeypatch.setattr(transformer, "logits_top_k", spoiled)
+    monkeypatch.setattr(transformer, "logits_top_k", broken_prompt_logits)
     results = run(pair.engine(), requests)
     assert {i: end.code for i, end in results.failed.items()} == {1: "engine_error"}
     assert results.texts(0) == results.texts(2) == reference(pair, PROMPTS[2], max_new_tokens=12)[0]
@@ -147,7 +147,7 @@ def test_a_source_text_has_no_prompt_logprobs(pairs):
     assert "source" in results.failed[0].message
 
 
-def test_a_stop_token_of_the_client_ends_and_is_named(pairs):
+def test_a_stop_token_of_the_client_ends_the_text_and_is_reported(pairs):
     pair = pairs("gpt2")
     (text,), _ = reference(pair, PROMPTS[1], max_new_tokens=12)
     stop = text[4]
@@ -157,7 +157,7 @@ def test_a_stop_token_of_the_client_ends_and_is_named(pairs):
     assert (hypothesis.finish_reason, hypothesis.stop_token_id) == ("stop", stop)
 
 
-def test_abort_frees_everything_and_says_nothing(pairs):
+def test_abort_frees_all_blocks_without_an_event(pairs):
     for name in ("gpt2", "bart"):
         pair = pairs(name)
         one = pair.engine()
@@ -191,7 +191,7 @@ def test_a_deadline_while_waiting_fails_and_while_running_finishes(pairs, monkey
     assert not one.has_work and one.stats().kv_blocks_used == {"self": 0}
 
 
-def test_deadlines_of_what_has_ended_are_forgotten(pairs, monkeypatch):
+def test_deadlines_of_ended_requests_are_removed(pairs, monkeypatch):
     now = 100.0
     monkeypatch.setattr(engine_module, "time", SimpleNamespace(monotonic=lambda: now))
     one = pairs("gpt2").engine()
@@ -229,7 +229,7 @@ def test_times_add_up(pairs):
         ({"num_beams": 2, "do_sample": True}, "engine_error", "sampled"),
     ],
 )
-def test_what_cannot_run_is_refused_with_a_reason(pairs, change, code, words):
+def test_invalid_requests_are_refused_with_a_reason(pairs, change, code, words):
     pair = pairs("gpt2")
     rows = 8 if words == "rows" else 64
     one = pair.engine(kv_cache_bytes=1 << 18, max_batch_rows=rows)
@@ -274,12 +274,12 @@ def test_a_row_that_is_too_large_fails_alone_and_a_wrong_message_fails_whole(pai
     assert set(results.failed) == {0, 1}
 
 
-def test_no_new_tokens_is_an_answer(pairs):
+def test_zero_new_tokens_give_an_empty_answer(pairs):
     results = run(pairs("gpt2").engine(), [generate(pairs("gpt2"), 0, [5], max_new_tokens=0)])
     assert results.texts(0) == [[]] and results.finished[0].hypotheses[0].finish_reason == "length"
 
 
-def test_when_nothing_may_follow_the_answer_ends(pairs):
+def test_the_answer_ends_if_no_token_is_possible(pairs):
     pair = pairs("gpt2")
     everything = list(range(97))
     requests = [generate(pair, 0, [5], suppress_token_ids=everything)]
@@ -325,7 +325,7 @@ def test_a_step_that_raises_fails_its_requests_and_no_others(pairs, monkeypatch)
     assert one.stats().kv_blocks_used == {"self": 0}
 
 
-def test_stats_count_since_the_last_time(pairs):
+def test_stats_count_since_the_last_message(pairs):
     pair = pairs("gpt2")
     one = pair.engine(kv_cache_bytes=1 << 15, max_batch_tokens=16)
     for i in range(8):

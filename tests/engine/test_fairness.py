@@ -8,12 +8,12 @@ from server.engine.fairness import DeficitRoundRobin
 
 
 def share(costs: dict[str, float], steps: int, busy=None) -> Counter:
-    turns = DeficitRoundRobin(costs)
+    scheduler = DeficitRoundRobin(costs)
     seconds: Counter = Counter()
     for _ in range(steps):
-        name = turns.pick(busy or costs)
+        name = scheduler.pick(busy or costs)
         seconds[name] += costs[name]
-        turns.charge(name, costs[name])
+        scheduler.charge(name, costs[name])
     return seconds
 
 
@@ -23,18 +23,18 @@ def test_equal_time_for_unequal_steps():
     assert min(seconds.values()) > 5
 
 
-def test_the_idle_one_costs_nothing_and_saves_nothing():
-    turns = DeficitRoundRobin(["a", "b"])
+def test_an_idle_model_accumulates_no_time():
+    scheduler = DeficitRoundRobin(["a", "b"])
     for _ in range(1000):
-        assert turns.pick(["a"]) == "a"
-        turns.charge("a", 0.01)
+        assert scheduler.pick(["a"]) == "a"
+        scheduler.charge("a", 0.01)
     both: Counter = Counter()
     for _ in range(1000):
-        name = turns.pick(["a", "b"])
+        name = scheduler.pick(["a", "b"])
         both[name] += 1
-        turns.charge(name, 0.01)
+        scheduler.charge(name, 0.01)
     assert abs(both["a"] - both["b"]) < 10
 
 
-def test_nobody_busy():
+def test_no_busy_model():
     assert DeficitRoundRobin(["a"]).pick([]) is None

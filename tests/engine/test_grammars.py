@@ -1,7 +1,7 @@
-"""Answers that follow a grammar: all of them, whoever chooses the tokens; and nothing but them is changed.
+"""Answers with a grammar: every answer follows it, and other settings and requests are not affected.
 
-Logits are random, so that nothing but the mask keeps an answer in its grammar. Whether it is in it is for others to
-say: `jsonschema`, Python's `re`, and for beams `transformers` with a mask made by trying every token.
+Logits are random, so that only the mask keeps an answer within its grammar. Independent judges check the answers:
+`jsonschema`, Python's `re`, and for beams `transformers` with a mask made by trying every token.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def is_valid(text: str, schema: dict) -> bool:
 
 
 def ended(results, request_id: int) -> list[str]:
-    """The texts of a request, all of which have to have come to an end."""
+    """The texts of a request; checks that each of them ended with its grammar."""
     assert request_id not in results.failed, results.failed[request_id]
     hypotheses = results.finished[request_id].hypotheses
     assert all(one.finish_reason == "stop" and one.stop_token_id == END for one in hypotheses), hypotheses
@@ -61,7 +61,7 @@ def ended(results, request_id: int) -> list[str]:
 
 @pytest.mark.parametrize("name", SCHEMAS)
 def test_a_thousand_random_answers_over_twenty_schemas_are_all_valid(name):
-    """Fifty for each schema: sampled, filtered, greedy, and with beams, all in one batch."""
+    """Fifty answers for each schema: sampled, filtered, greedy and with beams, all in one batch."""
     assert len(SCHEMAS) * PER_SCHEMA == 1000
     schema = SCHEMAS[name]
     kinds = [{}, {"temperature": 2.0}, {"top_k": 5}, {"do_sample": False}, {"do_sample": False, "num_beams": 3}]
@@ -76,7 +76,7 @@ def test_a_thousand_random_answers_over_twenty_schemas_are_all_valid(name):
 
 
 @pytest.mark.parametrize("pattern", PATTERNS)
-def test_texts_of_a_pattern_match_it_whole(pattern):
+def test_texts_of_a_pattern_match_fully(pattern):
     requests = [throw(i, regex_grammar(pattern), num_beams=1 + i % 2, do_sample=not i % 2) for i in range(20)]
     results = run(dice_engine(), requests)
     for i in range(20):
@@ -85,7 +85,7 @@ def test_texts_of_a_pattern_match_it_whole(pattern):
 
 
 @pytest.mark.parametrize("choices", CHOICES, ids=len)
-def test_a_choice_is_one_of_them_and_any_of_them(choices):
+def test_each_choice_is_possible_and_nothing_else(choices):
     requests = [throw(i, choice_grammar(choices), temperature=4.0) for i in range(60)]
     texts = [text for i in range(60) for text in ended(run(dice_engine(), [requests[i]]), i)]
     assert set(texts) <= set(choices)
@@ -105,8 +105,8 @@ def test_any_json_object():
 
 
 @pytest.mark.parametrize("control", ["no grammar", "no mask"])
-def test_without_the_mask_hardly_an_answer_is_valid(control, monkeypatch):
-    """Negative control: the same dice, not held to anything, or held to it only in the books."""
+def test_without_the_mask_few_answers_are_valid(control, monkeypatch):
+    """Negative control: the same random logits without a grammar, and with masks that are not applied."""
     schema = SCHEMAS["flat object"]
     if control == "no mask":
         monkeypatch.setattr(logits_processors, "_keep_in_grammar", lambda logits, busy: None)
@@ -121,7 +121,7 @@ def test_without_the_mask_hardly_an_answer_is_valid(control, monkeypatch):
 
 
 def test_the_mask_is_exact():
-    """Against every token tried one by one: what keeps the text the beginning of a choice, and nothing else."""
+    """The mask equals the set of tokens, tried one by one, that keep the text a prefix of a choice."""
     choices = ["a", "ab", "the cat", " the dog", "日本", "日", '{"name": 1}', "}"]
     formats = GrammarMasks(TOKENS, VOCAB)
     texts = {choice.encode()[:n] for choice in choices for n in range(len(choice.encode()) + 1)}
@@ -143,7 +143,7 @@ def test_the_mask_is_exact():
 
 @pytest.mark.parametrize("vocab_size", [5, 31, 32, 33, 70])
 def test_the_vocabulary_may_be_longer_or_shorter_than_the_logits(vocab_size):
-    """And two tokens may be spelled alike: both are allowed, as far as they have a logit."""
+    """Two tokens may have the same bytes: both are allowed if they have a logit."""
     tokens = [b"", b"a", b"b", b"a", b"", *[b"c"] * 40, b"a"]
     one = GrammarState(choice_grammar(["a", "ab"]), 0)
     formats = GrammarMasks(tokens, vocab_size)
@@ -155,15 +155,15 @@ def test_the_vocabulary_may_be_longer_or_shorter_than_the_logits(vocab_size):
     assert np.flatnonzero(bits).tolist() == [0, 2]
 
 
-class Tried(LogitsProcessor):
-    """What may follow, by trying every token against every choice; and what a format changes about other settings."""
+class TriedTokens(LogitsProcessor):
+    """Oracle of allowed tokens: tries every token against every choice, and applies the format's effect on settings."""
 
     def __init__(
         self, vocabulary: list[bytes], choices: list[str], start: int, ends: list[int], settings: dict
     ) -> None:
         self.spelled = [token.decode() for token in vocabulary]
         self.choices, self.start, self.ends = choices, start, ends
-        # Theirs makes NaN of a beam that nothing may follow.
+        # transformers computes NaN for a beam without allowed tokens.
         self.again = settings.pop("renormalize_logits", False)
         self.min_new_tokens = settings.pop("min_new_tokens", 0)
         self.forced_at = (
@@ -229,7 +229,7 @@ def test_beams_equal_transformers_with_a_mask_made_by_trying(pairs, name, varian
     assert not results.failed
     for i, (prompt, choices) in enumerate(zip(prompts, wanted, strict=True)):
         theirs = dict(settings)
-        tried = Tried(LETTERS, choices, len(pair.starts) or len(prompt), pair.ends, theirs)
+        tried = TriedTokens(LETTERS, choices, len(pair.starts) or len(prompt), pair.ends, theirs)
         texts, scores = reference(pair, prompt, logits_processor=[tried], **theirs)
         ours = results.finished[i].hypotheses
         assert [one.token_ids for one in ours] == texts[: len(ours)]
@@ -240,7 +240,7 @@ def test_beams_equal_transformers_with_a_mask_made_by_trying(pairs, name, varian
             assert text in choices if one.finish_reason == "stop" else any(c.startswith(text) for c in choices)
 
 
-def test_where_only_the_end_is_left_too_few_tokens_are_no_reason_to_go_on():
+def test_min_new_tokens_does_not_extend_a_complete_text():
     for beams in (1, 3):
         request = throw(0, choice_grammar(["yes", "no"]), min_new_tokens=40, num_beams=beams, do_sample=False)
         assert ended(run(dice_engine(), [request]), 0)[0] in ("yes", "no")
@@ -249,33 +249,33 @@ def test_where_only_the_end_is_left_too_few_tokens_are_no_reason_to_go_on():
     assert len(answer.token_ids) > 9, "where something else is left, they are"
 
 
-def test_a_text_that_may_end_ends_without_a_token_to_say_so():
-    """A checkpoint without an end token, and one whose end token the client does not allow."""
+def test_a_complete_text_ends_without_an_end_token():
+    """For a checkpoint without an end token, and for a client that bans the end token."""
     for settings in ({"end_token_ids": []}, {"suppress_token_ids": [END]}):
         (answer,) = run(dice_engine(), [throw(0, choice_grammar(["yes"]), **settings)]).finished[0].hypotheses
         assert (spell(answer.token_ids), answer.finish_reason, answer.stop_token_id) == ("yes", "stop", None)
 
 
-def test_a_forced_end_does_not_make_half_a_text_look_whole():
+def test_no_end_token_is_forced_on_an_incomplete_text():
     request = throw(0, choice_grammar(["0123456789" * 3]), max_new_tokens=5, forced_eos_token_id=END)
     (answer,) = run(dice_engine(), [request]).finished[0].hypotheses
     assert answer.finish_reason == "length" and END not in answer.token_ids
 
 
-def test_a_forced_beginning_is_no_part_of_the_text():
+def test_a_forced_first_token_is_not_part_of_the_text():
     request = throw(0, choice_grammar(["yes", "no"]), forced_bos_token_id=2)
     (answer,) = run(dice_engine(), [request]).finished[0].hypotheses
     assert answer.token_ids[0] == 2 and spell(answer.token_ids[1:-1]) in ("yes", "no")
 
 
-def test_a_stop_id_ends_a_text_where_the_grammar_lets_it_stand():
+def test_a_stop_token_is_allowed_only_where_the_grammar_accepts():
     digit = TOKENS.index(b"7")
     request = throw(0, regex_grammar("[67]{3,9}"), stop_token_ids=[digit], max_new_tokens=50)
     (answer,) = run(dice_engine(), [request]).finished[0].hypotheses
     assert answer.stop_token_id in (digit, END) and set(spell(answer.token_ids)) <= set("67")
 
 
-def test_raw_logprobs_are_told_beside_a_grammar():
+def test_logprobs_with_a_grammar_are_raw():
     request = throw(0, choice_grammar(["yes", "no"]), logprobs=True, top_logprobs=3)
     (answer,) = run(engine := dice_engine(), [request]).finished[0].hypotheses
     runner = engine.models["dice"].generation.runner
@@ -287,7 +287,7 @@ def test_raw_logprobs_are_told_beside_a_grammar():
         tokens.append(entry.token_id)
 
 
-def test_a_grammar_that_grows_too_complex_fails_alone_and_is_forgotten(monkeypatch):
+def test_a_grammar_that_is_too_complex_fails_alone_and_leaves_the_cache(monkeypatch):
     monkeypatch.setattr(grammar_masks, "LIMITS", LLParserLimits(max_lexer_states=200, verbose_errors=False))
     others = [throw(i, choice_grammar(["yes", "no"])) for i in range(1, 5)] + [throw(5, "", max_new_tokens=9)]
     alone = run(dice_engine(), others)
@@ -300,7 +300,7 @@ def test_a_grammar_that_grows_too_complex_fails_alone_and_is_forgotten(monkeypat
         assert {i: results.texts(i) for i in range(1, 6)} == {i: alone.texts(i) for i in range(1, 6)}
 
 
-def test_what_the_vocabulary_cannot_spell_fails_alone():
+def test_a_text_without_tokens_in_the_vocabulary_fails_alone():
     engine = dice_engine()
     engine.set_vocabulary(Vocabulary("dice", [b"", b"", b"", b"a", b"b"]))
     requests = [throw(0, choice_grammar(["abc"])), throw(1, choice_grammar(["ab"])), throw(2, choice_grammar(["c"]))]
@@ -310,13 +310,13 @@ def test_what_the_vocabulary_cannot_spell_fails_alone():
     assert results.texts(1) == [[3, 4, END]] and results.texts(3) == [[3, 4, END]]
 
 
-def test_a_grammar_before_the_vocabulary_is_an_error_of_ours():
+def test_a_grammar_before_the_vocabulary_is_an_engine_error():
     engine = dice_engine()
     engine.models["dice"].generation.grammar_masks = None
     assert run(engine, [throw(0, choice_grammar(["a"]))]).failed[0].code == "engine_error"
 
 
-def test_more_grammars_than_are_kept():
+def test_more_grammars_than_the_cache_holds():
     requests = [throw(i, choice_grammar([f"n{i}"])) for i in range(3 * CACHED_GRAMMARS)]
     results = run(dice_engine(), requests)
     assert [ended(results, i) for i in range(len(requests))] == [[f"n{i}"] for i in range(len(requests))]

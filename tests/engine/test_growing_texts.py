@@ -1,5 +1,6 @@
-"""Rotations that change with the length of a text: answers equal transformers below, at and beyond the original length
-and while they cross it; chunks and preemption change nothing."""
+"""Rotary embeddings that depend on the text length: texts equal transformers below, at and beyond the original length,
+and while they cross it. Chunks and preemption change nothing.
+"""
 
 from __future__ import annotations
 
@@ -49,8 +50,8 @@ def test_preempted_texts_equal_transformers(pairs, name):
 
 
 @pytest.mark.parametrize("name", GROWING)
-def test_a_length_that_is_forgotten_shows(pairs, name, monkeypatch):
-    """Negative control: tokens rotated as far as their own step reaches, and none of them rotated anew."""
+def test_a_wrong_length_is_noticed(pairs, name, monkeypatch):
+    """Negative control: tokens are rotated for the length of their own step, and not computed again."""
     pair = pairs(name)
     model = pair.loaded.model.transformer
     decode = type(model).decode
@@ -65,8 +66,8 @@ def test_a_length_that_is_forgotten_shows(pairs, name, monkeypatch):
     assert found(pair, pair.engine(max_batch_tokens=7)) != expected(pair)
 
 
-def test_phi_3_without_its_restart_shows(pairs, monkeypatch):
-    """Negative control: the first keys of a text that has outgrown the short factors would stay as they were."""
+def test_phi_3_without_its_restart_is_noticed(pairs, monkeypatch):
+    """Negative control: without the restart, keys computed with the short factors stay in the cache."""
     pair = pairs("phi3-long")
     monkeypatch.setattr(Scheduler, "restart", lambda self, request: None)
     answers, theirs = found(pair, pair.engine()), expected(pair)

@@ -1,4 +1,4 @@
-"""What the worker asks of the system, seen from a process of its own."""
+"""Memory settings of the worker, tested in a separate process."""
 
 from __future__ import annotations
 

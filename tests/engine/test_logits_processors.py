@@ -1,6 +1,6 @@
-"""Each processor equals its counterpart in transformers, alone and with all the others in one mixed batch.
+"""Each processor equals its counterpart in transformers, alone and in one mixed batch with all the others.
 
-Presence and frequency penalties have none: they are held against the formula of the OpenAI API reference.
+transformers has no presence and frequency penalties; these are compared with the formula of the OpenAI API reference.
 """
 
 from __future__ import annotations
@@ -118,7 +118,7 @@ SETTINGS = {
 
 
 def rows_of(settings: dict, seed: int) -> list[ProcessorRow]:
-    """The same settings at many points of a text, from its first token to its last; few tokens, so much repeats."""
+    """The same settings at many positions of a text. The text has few different tokens, so that n-grams repeat."""
     chooser = random.Random(seed)
     params = GenerationParams(**settings)
     rows = []
@@ -150,7 +150,7 @@ def test_rows_with_different_settings_share_a_batch():
     torch.testing.assert_close(logits, expected, rtol=1e-6, atol=0)
 
 
-def test_tokens_beyond_the_logits_are_left_alone():
+def test_tokens_without_a_logit_are_ignored():
     beyond = VOCAB + 5
     params = GenerationParams(
         repetition_penalty=2.0,
@@ -176,7 +176,7 @@ def test_the_prompt_does_not_count_for_presence_and_frequency():
     assert logits[1].nonzero()[:, 0].tolist() == [4, 5] and logits[1, [4, 5]].tolist() == [-3.0, -2.0]
 
 
-def test_rows_that_ask_for_nothing_are_not_touched(monkeypatch):
+def test_rows_without_settings_are_not_changed(monkeypatch):
     params = GenerationParams()
     row = ProcessorRow(params, 8, [3, 3], 1, TokenTables.of(params, SOURCE))
     monkeypatch.setattr("server.engine.logits_processors.torch", None)

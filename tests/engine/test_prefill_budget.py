@@ -1,6 +1,6 @@
-"""What a step takes in besides those it decodes for follows from seconds, and from who waits for whom.
+"""The prefill budget limits the delay of running streams.
 
-Time is counted, not measured: a step takes 8 units, a row that decodes 0.25, a token that is added 0.5.
+Durations are computed, not measured: a step takes 8 units, plus 0.25 per decode token and 0.5 per prefill token.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ def seconds(decode_tokens: int, added_tokens: int) -> float:
 
 
 @pytest.fixture
-def pace() -> PrefillBudget:
-    """One that has seen steps of all kinds."""
+def budget() -> PrefillBudget:
+    """A budget that has observed all kinds of steps."""
     one = PrefillBudget()
     for rows in (1, 2, 4, 8, 16, 32):
         for _ in range(20):
@@ -33,7 +33,7 @@ def pace() -> PrefillBudget:
     return one
 
 
-def test_nothing_is_known_before_steps_of_both_kinds(pace):
+def test_no_limit_before_both_costs_are_measured(budget):
     new = PrefillBudget()
     new.observe(0, 50, 20.0)
     assert new.max_prefill_tokens(1, 0, 1, 1) is None
@@ -41,49 +41,49 @@ def test_nothing_is_known_before_steps_of_both_kinds(pace):
     assert new.max_prefill_tokens(1, 0, 1, 1) is None
     new.observe(0, 100, 58.0)
     assert new.max_prefill_tokens(1, 0, 1, 1) == MIN_PREFILL_TOKENS
-    assert pace.max_prefill_tokens(1, 0, 1, 1) is not None
+    assert budget.max_prefill_tokens(1, 0, 1, 1) is not None
 
 
 @pytest.mark.parametrize("rows", [1, 16, 32])
-def test_a_newcomer_makes_the_step_of_settled_ones_longer_by_three_quarters(pace, rows):
-    room = pace.max_prefill_tokens(rows, 0, 1, rows)
+def test_prefill_lengthens_a_decode_step_by_at_most_three_quarters(budget, rows):
+    limit = budget.max_prefill_tokens(rows, 0, 1, rows)
     longest = max(1.75 * seconds(rows, 0), seconds(rows, MIN_PREFILL_TOKENS))
-    assert seconds(rows, room) == pytest.approx(longest, abs=0.5)
+    assert seconds(rows, limit) == pytest.approx(longest, abs=0.5)
 
 
-def test_a_token_that_is_dear_leaves_less_room_and_never_none(pace):
-    before = pace.max_prefill_tokens(32, 0, 1, 32)
+def test_expensive_prefill_tokens_lower_the_limit_to_the_minimum(budget):
+    before = budget.max_prefill_tokens(32, 0, 1, 32)
     for _ in range(50):
-        pace.observe(32, 200, seconds(32, 0) + 200 * 0.6)
-    assert before > pace.max_prefill_tokens(32, 0, 1, 32) > MIN_PREFILL_TOKENS
+        budget.observe(32, 200, seconds(32, 0) + 200 * 0.6)
+    assert before > budget.max_prefill_tokens(32, 0, 1, 32) > MIN_PREFILL_TOKENS
     for _ in range(50):
-        pace.observe(32, 200, seconds(32, 0) + 200 * 5.0)
-    assert pace.max_prefill_tokens(32, 0, 1, 32) == MIN_PREFILL_TOKENS
+        budget.observe(32, 200, seconds(32, 0) + 200 * 5.0)
+    assert budget.max_prefill_tokens(32, 0, 1, 32) == MIN_PREFILL_TOKENS
 
 
-def test_a_step_that_was_held_up_changes_little(pace):
-    before = pace.max_prefill_tokens(16, 0, 1, 16)
-    pace.observe(16, 0, 1000 * seconds(16, 0))
-    assert pace.max_prefill_tokens(16, 0, 1, 16) <= 1.3 * before
+def test_a_delayed_step_changes_the_limit_little(budget):
+    before = budget.max_prefill_tokens(16, 0, 1, 16)
+    budget.observe(16, 0, 1000 * seconds(16, 0))
+    assert budget.max_prefill_tokens(16, 0, 1, 16) <= 1.3 * before
 
 
-def test_many_newcomers_outweigh_few_settled_ones(pace):
-    one = pace.max_prefill_tokens(16, 0, 1, 16)
-    assert pace.max_prefill_tokens(16, 0, 16, 16) == one
-    assert pace.max_prefill_tokens(16, 0, 160, 16) == pytest.approx(10 * one, rel=0.05)
+def test_many_waiting_groups_raise_the_limit(budget):
+    one = budget.max_prefill_tokens(16, 0, 1, 16)
+    assert budget.max_prefill_tokens(16, 0, 16, 16) == one
+    assert budget.max_prefill_tokens(16, 0, 160, 16) == pytest.approx(10 * one, rel=0.05)
 
 
-def test_beginners_wait_as_long_as_their_own_beginning_took(pace):
-    """Those that came with them, and were a moment late, are no more than they."""
-    pace.observe(0, 240, seconds(8, 240))
-    assert pace.max_prefill_tokens(0, 8, 8, 8) == pytest.approx(256, abs=10)
-    assert pace.max_prefill_tokens(0, 8, 24, 8) == pytest.approx(3 * 256, abs=30)
-    # One that has settled is not to wait for eight.
-    assert pace.max_prefill_tokens(1, 8, 1, 9) < 30
+def test_groups_that_just_started_wait_as_long_as_their_first_step_took(budget):
+    """Groups that arrive shortly after them may delay them by the duration of their own first step."""
+    budget.observe(0, 240, seconds(8, 240))
+    assert budget.max_prefill_tokens(0, 8, 8, 8) == pytest.approx(256, abs=10)
+    assert budget.max_prefill_tokens(0, 8, 24, 8) == pytest.approx(3 * 256, abs=30)
+    # One decoding group limits the delay, although eight have just started.
+    assert budget.max_prefill_tokens(1, 8, 1, 9) < 30
 
 
-class Line:
-    """Sentences for a translator, and a worker that takes what time the steps would. counted: tokens of each step."""
+class SimulatedModel:
+    """A translation model with simulated step durations. steps, seconds: schedules and durations of all steps."""
 
     def __init__(self, new_tokens: int, max_batch_tokens: int = 512) -> None:
         self.scheduler = Scheduler(BlockTables(BlockManager(400, 16), BlockManager(400, 16)), max_batch_tokens, 64)
@@ -117,7 +117,7 @@ class Line:
         return True
 
     def run(self) -> int:
-        """How many steps there were until nothing was left."""
+        """Run until all groups end. Returns the number of steps."""
         self.steps, self.seconds = [], []
         while self.step():
             pass
@@ -125,34 +125,34 @@ class Line:
 
 
 @pytest.mark.parametrize("first", [1, 4, 8, 16, 24])
-def test_a_burst_that_comes_in_two_parts_takes_nearly_as_few_steps(first):
-    line = Line(32)
-    line.add(8)
-    line.run()
-    line.add(first)
-    line.step()
-    line.add(32 - first)
-    # The first step is not counted: together they would take 31 more.
-    assert line.run() <= 34
+def test_a_burst_in_two_parts_takes_nearly_as_few_steps(first):
+    model = SimulatedModel(32)
+    model.add(8)
+    model.run()
+    model.add(first)
+    model.step()
+    model.add(32 - first)
+    # The first step is not counted. A single burst would take 31 more.
+    assert model.run() <= 34
 
 
-def test_without_a_pace_the_same_burst_takes_many_steps(monkeypatch):
+def test_without_measured_costs_the_same_burst_takes_many_steps(monkeypatch):
     monkeypatch.setattr(PrefillBudget, "max_prefill_tokens", lambda *args: None)
-    line = Line(32)
-    line.add(8)
-    line.step()
-    line.add(24)
-    assert line.run() > 36
+    model = SimulatedModel(32)
+    model.add(8)
+    model.step()
+    model.add(24)
+    assert model.run() > 36
 
 
-def test_a_newcomer_among_settled_ones_never_makes_a_step_three_times_as_long():
-    """As in a server where one ends and another comes: all steps after the beginning."""
-    line = Line(60)
-    line.add(16)
-    while line.count < 60:
-        line.step()
-        if line.lengths.random() < 0.2:
-            line.add(1)
-    line.run()
-    usual = sorted(line.seconds)[len(line.seconds) // 2]
-    assert max(line.seconds[5:]) < 3 * usual
+def test_arriving_groups_never_triple_the_step_time():
+    """Requests end and others arrive, as in a server. The first steps are not counted."""
+    model = SimulatedModel(60)
+    model.add(16)
+    while model.count < 60:
+        model.step()
+        if model.lengths.random() < 0.2:
+            model.add(1)
+    model.run()
+    usual = sorted(model.seconds)[len(model.seconds) // 2]
+    assert max(model.seconds[5:]) < 3 * usual

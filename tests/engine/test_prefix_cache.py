@@ -1,7 +1,7 @@
-"""Texts that begin alike are computed once: what is found, by whom, for how long, and what must never be found.
+"""The prefix cache: which blocks are found, by which groups, for how long, and which must never be found.
 
-The interleavings with hits, failures and evictions are in `test_scheduler`; here are the rules one by one, and planted
-bugs that those interleavings notice.
+Random interleavings with hits, failures and evictions are in `test_scheduler`. This file has the rules one by one, and
+planted bugs that the interleavings must notice.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def ask(simulation: Simulation, prompt: list[int], salt: str = "", **params) -> 
 
 
 def answer(simulation: Simulation, request: SequenceGroup) -> SequenceGroup:
-    """Step until a request has its first token."""
+    """Step until a group has its first token."""
     while not request.num_generated:
         turn(simulation)
     return request
@@ -58,19 +58,19 @@ def test_whole_blocks_are_found_and_the_last_token_is_always_computed(tokens, ca
     )
 
 
-def test_what_is_found_outlives_its_request_until_it_is_evicted():
+def test_cached_blocks_outlive_their_request_until_they_are_evicted():
     simulation = shared_simulation(blocks=10, block_size=4)
     for begin in (0, 20):
         simulation.scheduler.remove(answer(simulation, ask(simulation, list(range(begin, begin + 17)))))
     assert simulation.scheduler.blocks.self_pool.free_blocks == 10
     simulation.scheduler.remove(answer(simulation, ask(simulation, list(range(17)))))
-    # Nine blocks are wanted: those of the text that was asked for last are the last to go.
+    # Nine blocks are needed; the blocks of the most recently used text are evicted last.
     simulation.scheduler.remove(answer(simulation, ask(simulation, list(range(60, 73)))))
     assert answer(simulation, ask(simulation, list(range(20, 37)))).cached_tokens < 16
     assert answer(simulation, ask(simulation, list(range(17)))).cached_tokens > 0
 
 
-def test_another_key_never_finds_a_prompt():
+def test_a_request_with_another_salt_never_finds_a_prompt():
     simulation = shared_simulation()
     text = list(range(40))
     assert answer(simulation, ask(simulation, text, "one")).cached_tokens == 0
@@ -89,7 +89,7 @@ def test_rows_of_one_prompt_wait_for_the_first_and_find_it():
     assert sum(computed) < 40 + 3 * 4 + 4 * len(computed)
 
 
-def test_a_request_that_waits_for_another_goes_on_when_that_one_leaves():
+def test_a_request_that_waits_for_another_continues_when_that_one_is_aborted():
     simulation = shared_simulation(max_batch_tokens=8)
     first, second = [ask(simulation, list(range(40))) for _ in range(2)]
     assert [row.group for row in simulation.scheduler.schedule().rows] == [first]
@@ -110,7 +110,7 @@ def test_a_preempted_request_finds_its_own_blocks():
     assert new.sequences[0].num_computed_tokens == 16 and new.cached_tokens == 0
 
 
-def test_a_scored_prompt_is_computed_whole_but_may_be_found():
+def test_a_prompt_with_logprobs_is_computed_whole_and_can_be_found():
     simulation = shared_simulation()
     text = list(range(20))
     assert answer(simulation, ask(simulation, text, prompt_logprobs=True)).cached_tokens is None
@@ -148,7 +148,7 @@ def plant_no_salt(monkeypatch):
 
 
 def plant_too_early(monkeypatch):
-    """Blocks are told of when they are taken, not when they are computed."""
+    """Planted bug: blocks are published when they are allocated, not when they are computed."""
     honest = BlockTables.take
 
     def eager(self, request, found):
@@ -160,7 +160,7 @@ def plant_too_early(monkeypatch):
 
 
 def plant_failures_are_found(monkeypatch):
-    """What failed is published all the same."""
+    """Planted bug: blocks of a failed group stay published."""
     honest = Scheduler.remove
 
     def careless(self, request, corrupt=False):
@@ -175,7 +175,7 @@ honest_key = prefix_keys.block_key
 
 @pytest.mark.parametrize("bug", [plant_no_parent, plant_no_salt, plant_too_early, plant_failures_are_found])
 def test_planted_bugs_are_noticed(bug, monkeypatch):
-    """Negative control: each of these lets a request read what it must not."""
+    """Negative control: each planted bug lets a group read wrong blocks."""
     interleave(Simulation(random.Random(8), cross=False, prefix=True))
     bug(monkeypatch)
     with pytest.raises(AssertionError):

@@ -1,4 +1,4 @@
-"""Engines over models in int8: pools of bfloat16, which hold twice the tokens, and all that reads them."""
+"""Engines with int8 models: bfloat16 pools hold twice the tokens, and batching changes no token."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def rounded(pair):
 
 
 @pytest.mark.parametrize("name", ["gpt2", "marian"])
-def test_a_pool_is_as_large_as_it_is_said_to_be(pairs, name):
+def test_kv_bytes_equals_the_size_of_the_pools(pairs, name):
     blocks, share = {}, 1 << 16
     for one in (pairs(name), rounded(pairs(name))):
         engine, info = build(one.loaded, EngineOptions(block_size=4), share)
@@ -38,7 +38,7 @@ def test_a_pool_is_as_large_as_it_is_said_to_be(pairs, name):
 
 @pytest.mark.parametrize("settings", [{}, {"num_beams": 3}], ids=["greedy", "beams"])
 @pytest.mark.parametrize("name", ["gpt2", "marian"])
-def test_an_answer_is_the_same_alone_and_among_others(pairs, name, settings):
+def test_alone_equals_batched(pairs, name, settings):
     one = rounded(pairs(name))
     shown = {"attention": True} if name == "marian" else {}
     requests = [generate(one, i, text, max_new_tokens=12, **shown, **settings) for i, text in enumerate(PROMPTS)]
@@ -51,8 +51,8 @@ def test_an_answer_is_the_same_alone_and_among_others(pairs, name, settings):
             np.testing.assert_allclose(looked.sum(1), 1.0, atol=1e-5)
 
 
-def test_guesses_of_a_rounded_draft_model(pairs):
-    """Of the model itself every guess is right, and of the exact one's most."""
+def test_drafts_of_an_int8_draft_model(pairs):
+    """All drafts of the model itself are accepted, and most drafts of the float32 model."""
     one = rounded(pairs("gpt2"))
     wanted = run(one.engine(), [generate(one, 0, PROMPTS[0], max_new_tokens=21, end_token_ids=[])]).texts(0)
     for draft in (one.loaded, pairs("gpt2").loaded):

@@ -1,4 +1,4 @@
-"""The sampler against transformers' warpers, against the distribution it claims to draw from, and against itself."""
+"""The sampler compared with the warpers of transformers, with the target distribution, and with itself."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def oracle(logits: torch.Tensor, row: SamplerRow) -> torch.Tensor:
 
 @pytest.fixture(params=["torch", *(["cpu"] if cpu_ops.available() else [])])
 def survivors(request):
-    """From logits and settings to [rows, vocab]: what may be drawn, by the sampler's own filters and in either way."""
+    """[rows, vocab], bool: the tokens that can be drawn, by either implementation of the filters."""
 
     def kept(logits: torch.Tensor, rows: list[SamplerRow]) -> torch.Tensor:
         scaled = logits / torch.tensor([[row.temperature] for row in rows])
@@ -67,14 +67,14 @@ def test_filters_equal_transformers_in_one_mixed_batch(survivors, spread):
 
 
 def test_typical_tokens_need_not_be_the_likeliest(survivors):
-    """Meister et al., section 3: where one token is likelier than the entropy wants, it is the first to go."""
+    """Meister et al., section 3: a token far more probable than the entropy suggests is removed first."""
     logits = torch.tensor([[0.4, *[0.6 / 60] * 60]]).log()
     row = SamplerRow(1.0, typical_p=0.3)
     kept = survivors(logits, [row])[0]
     assert not kept[0] and kept[1:].all() and torch.equal(kept, oracle(logits[0], row))
 
 
-def test_typical_looks_at_what_the_bans_leave(survivors):
+def test_typical_p_ignores_banned_tokens(survivors):
     logits = torch.randn(3, 60, generator=torch.Generator().manual_seed(8)) * 2
     logits[:, 10:40] = -torch.inf
     rows = [SamplerRow(1.0, typical_p=p) for p in (0.1, 0.6, 0.999)]
@@ -84,20 +84,20 @@ def test_typical_looks_at_what_the_bans_leave(survivors):
         assert torch.equal(kept[index], oracle(logits[index], row))
 
 
-def test_a_nucleus_wider_than_the_guess_sorts_the_whole_row(survivors):
+def test_a_nucleus_wider_than_the_top_k_guess_sorts_the_whole_row(survivors):
     logits = torch.randn(2, VOCAB, generator=torch.Generator().manual_seed(2)) * 0.01
     for name in ("top_p", "typical_p"):
         rows = [SamplerRow(1.0, **{name: 0.95}), SamplerRow(1.0, **{name: 0.1})]
         kept = survivors(logits, rows)
         assert kept[0].sum() > 1024 > kept[1].sum() > 1
         for index, row in enumerate(rows):
-            # In double: their float32 is too coarse where all distances are nearly the same.
+            # In float64, because the float32 of transformers is too coarse if all distances are nearly equal.
             assert torch.equal(kept[index], oracle(logits[index].double(), row))
 
 
 @pytest.mark.parametrize("spread", [0.0, 0.003, 0.5, 1.0, 3.0, 9.0])
 def test_typical_tokens_are_those_of_sorting_the_whole_row(survivors, spread):
-    """Peaked and flat rows, with ties and with bans, by whichever way; and each of the two ways by itself."""
+    """Peaked and flat rows, with ties and bans, by both implementations, together and each alone."""
     generator = torch.Generator().manual_seed(4)
     probabilities = [0.001, 0.1, 0.5, 0.9, 0.95, 0.9999]
     logits = torch.randn(2 * len(probabilities), 5000, generator=generator) * spread
@@ -134,7 +134,7 @@ def test_tied_tokens_survive_together():
 
 
 @pytest.mark.parametrize("temperature", [1e-300, 1e-45, 1e-38, 1e-20])
-def test_next_to_no_temperature_is_greedy(temperature):
+def test_a_temperature_near_zero_is_greedy(temperature):
     logits = torch.randn(4, 100, generator=torch.Generator().manual_seed(6)) * 30
     logits[:, 50:60] = -torch.inf
     settings = [{}, {"top_p": 0.9}, {"typical_p": 0.9}, {"top_k": 7, "min_p": 0.1}]
@@ -192,7 +192,7 @@ def test_uniform_numbers_depend_on_seed_and_position_alone():
     assert ((together >= 0) & (together < 1)).all()
 
 
-def test_neighbouring_seeds_share_nothing():
+def test_neighbouring_seeds_give_different_numbers():
     first, second = uniform([1] * 2000, range(2000)), uniform([2] * 2000, range(2000))
     assert not set(first.tolist()) & set(second.tolist())
     assert abs(float(np.corrcoef(first, second)[0, 1])) < 0.1

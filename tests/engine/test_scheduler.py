@@ -1,6 +1,6 @@
-"""Thousands of interleavings of add, step, abort, failure and preemption: blocks always add up, and everything ends.
+"""Random interleavings of add, step, abort, failure and preemption: blocks always add up, and all groups end.
 
-What is checked after every event is in `tests/engine/simulation.py`.
+`tests/engine/simulation.py` has the checks after every event.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def test_any_interleaving(cross, prefix, drafts, chunk):
 
 
 def test_a_block_freed_twice_is_noticed():
-    """Negative control: the invariants are able to fail."""
+    """Negative control: the checks of the simulation can fail."""
     simulation = Simulation(random.Random(1), cross=False, blocks=40)
     request = simulation.add(num_beams=1, max_new_tokens=5)
     simulation.step()
@@ -64,7 +64,7 @@ def test_more_beams_than_rows_are_refused():
     assert simulation.add(num_beams=4, max_new_tokens=2) is None
 
 
-def test_decode_goes_on_while_a_long_prompt_is_read():
+def test_decoding_continues_during_a_long_prefill():
     simulation = Simulation(
         random.Random(2), cross=False, blocks=200, block_size=4, max_batch_tokens=8, max_batch_rows=8
     )
@@ -79,7 +79,7 @@ def test_decode_goes_on_while_a_long_prompt_is_read():
         assert schedule.phase == "mixed"
 
 
-def test_a_step_that_decodes_reads_only_a_little_of_a_prompt():
+def test_a_decoding_step_prefills_only_a_small_chunk():
     simulation = Simulation(
         random.Random(2), cross=False, blocks=200, block_size=4, max_batch_tokens=160, max_batch_rows=64
     )
@@ -117,7 +117,7 @@ def test_the_newest_request_is_preempted_and_comes_back_first():
     )
 
 
-def test_sources_are_encoded_whole_and_a_long_one_goes_when_no_other_prefill_does():
+def test_sources_are_encoded_whole_and_a_long_one_waits_for_a_step_of_its_own():
     simulation = Simulation(random.Random(4), cross=True, blocks=40, block_size=4, max_batch_tokens=4, max_batch_rows=8)
     simulation.scheduler.blocks.cross_pool = BlockManager(20, 4)
     for length in (3, 30, 3):
@@ -126,7 +126,7 @@ def test_sources_are_encoded_whole_and_a_long_one_goes_when_no_other_prefill_doe
     assert encoded == [[3], [30], [3]]
 
 
-def test_a_token_of_a_source_counts_half():
+def test_a_source_token_costs_half():
     simulation = Simulation(random.Random(4), cross=True, blocks=40, block_size=4, max_batch_tokens=9, max_batch_rows=8)
     simulation.scheduler.blocks.cross_pool = BlockManager(20, 4)
     for length in (6, 7, 6):
@@ -148,7 +148,7 @@ def test_a_source_stays_encoded_through_preemption():
     assert simulation.scheduler.num_preemptions > 0 and encodings == 3
 
 
-def test_a_prompt_preempted_half_way_leaves_suspect_blocks():
+def test_a_prompt_preempted_half_way_leaves_blocks_to_clear():
     simulation = Simulation(
         random.Random(5), cross=False, blocks=10, block_size=4, max_batch_tokens=3, max_batch_rows=8
     )
@@ -164,7 +164,7 @@ def test_a_prompt_preempted_half_way_leaves_suspect_blocks():
     ) == sorted(table)
 
 
-def test_blocks_that_no_finite_logits_spoke_for_are_suspect():
+def test_unverified_blocks_are_cleared():
     simulation = Simulation(
         random.Random(5), cross=False, blocks=40, block_size=4, max_batch_tokens=4, max_batch_rows=8
     )
@@ -176,8 +176,8 @@ def test_blocks_that_no_finite_logits_spoke_for_are_suspect():
     assert simulation.scheduler.blocks.take_blocks_to_clear() == ([], [])
 
 
-def part(simulation: Simulation) -> SequenceGroup:
-    """Two beams with five tokens in their first block of eight, of which the last differ; then both go on from one."""
+def two_beams_that_differ(simulation: Simulation) -> SequenceGroup:
+    """Two beams with five tokens in a block of eight that differ in the last one; then both continue the first beam."""
     request = simulation.add(num_beams=2, max_new_tokens=9)
     assert request is not None
     request.sequences[0].tokens[:] = request.sequences[0].tokens[:1]
@@ -199,10 +199,10 @@ def test_a_beam_takes_over_the_block_of_one_that_ended():
     simulation = Simulation(
         random.Random(1), cross=False, blocks=9, block_size=8, max_batch_tokens=64, max_batch_rows=6
     )
-    request = part(simulation)
+    request = two_beams_that_differ(simulation)
     first, second = (row.block_table[0] for row in request.sequences)
     assert simulation.scheduler.blocks.self_pool.used_blocks == 2
-    # The beams' last tokens alone were different: of four in use one slot is copied.
+    # Only the last tokens of the beams differ: one of four used slots is copied.
     assert request.copies == [(first, second, 3, 4)]
     schedule = simulation.scheduler.schedule()
     assert schedule.copies == [(first, second, 3, 4)] and not request.copies
@@ -210,11 +210,11 @@ def test_a_beam_takes_over_the_block_of_one_that_ended():
 
 
 @pytest.mark.parametrize("end", ["preempted", "removed"])
-def test_nothing_is_copied_into_blocks_given_back(end):
+def test_nothing_is_copied_into_freed_blocks(end):
     simulation = Simulation(
         random.Random(1), cross=False, blocks=9, block_size=8, max_batch_tokens=64, max_batch_rows=6
     )
-    request = part(simulation)
+    request = two_beams_that_differ(simulation)
     if end == "removed":
         simulation.scheduler.remove(request)
     else:
@@ -222,11 +222,11 @@ def test_nothing_is_copied_into_blocks_given_back(end):
     assert not request.copies and simulation.scheduler.blocks.self_pool.used_blocks == 0
 
 
-def test_a_slot_too_few_is_noticed(monkeypatch):
-    """Negative control: beams that take each other for more alike than they are lose their past."""
+def test_copying_too_few_slots_is_noticed(monkeypatch):
+    """Negative control: if too few slots are copied, a beam has wrong keys and values."""
     monkeypatch.setattr(block_tables, "common_length", lambda one, other, limit: limit)
     simulation = Simulation(
         random.Random(1), cross=False, blocks=9, block_size=8, max_batch_tokens=64, max_batch_rows=6
     )
-    with pytest.raises(AssertionError, match="a row lost its past"):
-        part(simulation)
+    with pytest.raises(AssertionError, match="a row finds wrong keys and values"):
+        two_beams_that_differ(simulation)

@@ -1,4 +1,4 @@
-"""Beams have the candidates of log-softmax, processors and top-k in that order; searches advance alone as together."""
+"""Beam candidates equal log-softmax, processors and top-k in that order, and searches advance together as alone."""
 
 from __future__ import annotations
 
@@ -38,8 +38,8 @@ SETTINGS = {
 }
 
 
-def under_way(number: int, settings: dict) -> SequenceGroup:
-    """A request whose beams have made a few tokens."""
+def group_with_tokens(number: int, settings: dict) -> SequenceGroup:
+    """A group whose beams have a few tokens."""
     params = {"max_new_tokens": 20, "num_beams": BEAMS, "end_token_ids": [2], **settings}
     message = one_row(number, "m", [5, 6], [1], **params)
     request = SequenceGroup(message, message.rows[0], True, 0.0)
@@ -78,23 +78,27 @@ def agree(requests: list[SequenceGroup]) -> bool:
 
 
 @pytest.mark.parametrize("name", SETTINGS)
-def test_candidates_are_those_of_the_plain_order(name):
-    assert agree([under_way(number, SETTINGS[name]) for number in range(3)])
+def test_candidates_equal_the_reference(name):
+    assert agree([group_with_tokens(number, SETTINGS[name]) for number in range(3)])
 
 
 def test_all_settings_in_one_batch():
-    assert agree([under_way(number, settings) for number, settings in enumerate(SETTINGS.values())])
+    assert agree([group_with_tokens(number, settings) for number, settings in enumerate(SETTINGS.values())])
 
 
 @pytest.mark.parametrize("name", ["repetition", "renormalized repetition", "forced end"])
-def test_logits_in_place_of_log_probabilities_are_found_out(monkeypatch, name):
-    """Negative control: what needs log-probabilities gets logits."""
+def test_logits_in_place_of_log_probabilities_are_noticed(monkeypatch, name):
+    """Negative control: processors that need log-probabilities get logits."""
     monkeypatch.setattr(selection, "takes_log_probs", lambda row: False)
-    assert not agree([under_way(number, SETTINGS[name]) for number in range(3)])
+    assert not agree([group_with_tokens(number, SETTINGS[name]) for number in range(3)])
 
 
-def test_what_is_reported_are_the_raw_log_probabilities():
-    requests = [under_way(0, {}), under_way(1, SETTINGS["reported"]), under_way(2, SETTINGS["bad words"])]
+def test_reported_log_probabilities_are_raw():
+    requests = [
+        group_with_tokens(0, {}),
+        group_with_tokens(1, SETTINGS["reported"]),
+        group_with_tokens(2, SETTINGS["bad words"]),
+    ]
     logits = torch.randn(BEAMS * 3, VOCAB, generator=torch.Generator().manual_seed(3)) * 4
     raw = logits.log_softmax(dim=-1)
     choices = {choice.group: choice for choice in selection.select(DecoderOutput(logits), StoredLogits(), requests)}
@@ -108,10 +112,10 @@ def test_what_is_reported_are_the_raw_log_probabilities():
 
 
 @pytest.mark.parametrize("rows", [1, 7, 8, 64])
-def test_logits_are_held_for_some_rows_at_a_time(rows):
-    """Whole requests, in order; what is chosen is the same."""
+def test_logits_are_computed_in_parts(rows):
+    """Groups are split into parts in order, and the chosen tokens are the same."""
     logits = torch.randn(BEAMS * len(SETTINGS), VOCAB, generator=torch.Generator().manual_seed(3)) * 4
-    at_once, in_parts = ([under_way(*each) for each in enumerate(SETTINGS.values())] for _ in range(2))
+    at_once, in_parts = ([group_with_tokens(*each) for each in enumerate(SETTINGS.values())] for _ in range(2))
     selection.select(DecoderOutput(logits), StoredLogits(len(logits)), at_once)
     held: list[int] = []
 
@@ -127,7 +131,7 @@ def test_logits_are_held_for_some_rows_at_a_time(rows):
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_searches_advance_together_as_they_do_alone(seed):
+def test_searches_advance_together_as_alone(seed):
     chance = np.random.default_rng(seed)
     beams, ends = int(chance.integers(2, 7)), frozenset(chance.integers(0, 60, 3).tolist())
     early = [True, False, "never"][seed % 3]
@@ -135,7 +139,7 @@ def test_searches_advance_together_as_they_do_alone(seed):
     while not all(search.done for search in alone):
         going = [index for index, search in enumerate(alone) if not search.done]
         logits = torch.from_numpy(chance.normal(size=(len(going), len(alone[going[0]].running), 60)).astype(np.float32))
-        # Halves, so that totals are tied.
+        # Multiples of 0.5, so that totals are equal.
         top_k = ops.logits_top_k(((logits * 4).round() / 2).flatten(0, 1), alone[0].num_candidates)
         values, tokens = (tensor.view(*logits.shape[:2], -1).numpy() for tensor in (top_k.values, top_k.ids))
         parents = [alone[index].advance(*own) for index, *own in zip(going, values, tokens, strict=True)]

@@ -1,4 +1,4 @@
-"""Guessing ahead: what is drafted and accepted, whose blocks it takes, and that samples keep their distribution."""
+"""Speculative decoding: drafted and accepted tokens, blocks, faults, and the distribution of samples."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from server.engine.block_tables import BlockTables
 from server.engine.scheduler import Schedule, Scheduler
 from tests.engine.harness import generate, reference, run
 from tests.engine.simulation import Simulation
-from tests.engine.speculative import believing, counts, shaken, speculating
+from tests.engine.speculative import accepting_all_drafts, counts, perturbed, speculating
 from tests.engine.test_prefix_cache import interleave
 from tests.ipc.one_row import id_of
 from tests.parity.checkpoints import random_ids
@@ -27,12 +27,12 @@ PROMPTS = random_ids(97, [1, 5, 11, 30], seed=3)
 # --------------------------------------------------------------------------------------------------------- exactness
 
 
-@pytest.mark.parametrize("kind", ["n-grams", "itself", "shaken", "another family"])
+@pytest.mark.parametrize("kind", ["n-grams", "itself", "perturbed", "another family"])
 @pytest.mark.parametrize("name", ["gpt2", "llama"])
 def test_greedy_equals_transformers(pairs, name, kind):
     pair = pairs(name)
     other = pairs({"gpt2": "llama", "llama": "gpt2"}[name]).loaded
-    draft = {"itself": pair.loaded, "shaken": shaken(pair.loaded), "another family": other}.get(kind)
+    draft = {"itself": pair.loaded, "perturbed": perturbed(pair.loaded), "another family": other}.get(kind)
     one = speculating(pair, draft)
     prompts = [*PROMPTS, PROMPTS[1] * 5]
     results = run(one, [generate(pair, i, prompt, max_new_tokens=40) for i, prompt in enumerate(prompts)])
@@ -48,7 +48,7 @@ def test_logprobs_and_events_are_those_of_plain_decoding(pairs):
     pair = pairs("llama")
     settings = {"logprobs": True, "top_logprobs": 2, "max_new_tokens": 30, "prompt_logprobs": True}
     requests = [generate(pair, i, prompt, **settings) for i, prompt in enumerate([PROMPTS[1] * 3, PROMPTS[2]])]
-    plain, guessed = run(pair.engine(), requests), run(speculating(pair, shaken(pair.loaded)), requests)
+    plain, guessed = run(pair.engine(), requests), run(speculating(pair, perturbed(pair.loaded)), requests)
     for i in range(2):
         ours, theirs = guessed.finished[i].hypotheses[0], plain.finished[i].hypotheses[0]
         assert [entry.token_id for entry in ours.logprobs] == ours.token_ids == theirs.token_ids
@@ -72,13 +72,13 @@ def test_logprobs_and_events_are_those_of_plain_decoding(pairs):
         {"do_sample": True, "seed": 4, "temperature": 0.7, "top_p": 0.8},
     ],
 )
-def test_settings_hold_for_every_guessed_token(pairs, settings):
+def test_settings_apply_to_every_draft_token(pairs, settings):
     pair = pairs("gpt2")
     requests = [
         generate(pair, i, prompt * 4, **{"max_new_tokens": 24, **settings}) for i, prompt in enumerate(PROMPTS[:3])
     ]
     plain = run(pair.engine(), requests)
-    for draft in (None, shaken(pair.loaded)):
+    for draft in (None, perturbed(pair.loaded)):
         results = run(speculating(pair, draft), requests)
         for i in range(len(requests)):
             assert results.finished[i].hypotheses == plain.finished[i].hypotheses
@@ -107,7 +107,7 @@ def chi_square(results, expected: dict, count: int) -> float:
 
 @pytest.mark.parametrize("kind", ["n-grams", "another family"])
 def test_samples_keep_their_distribution(pairs, kind):
-    """First two tokens together, of 3,000 seeds: 15 degrees of freedom, 37.7 is passed once in a thousand times."""
+    """Chi-square of the first two tokens of 3,000 seeds: 15 degrees of freedom, 99.9th percentile 37.7."""
     pair, requests, expected = tiny(pairs)
     one = speculating(pair, pairs("llama").loaded if kind == "another family" else None)
     results = run(one, requests)
@@ -116,18 +116,18 @@ def test_samples_keep_their_distribution(pairs, kind):
     assert [results.texts(i) for i in range(200)] == [run(pair.engine(), [r]).texts(id_of(r)) for r in requests[:200]]
 
 
-def test_a_guess_that_is_believed_changes_the_distribution(pairs, monkeypatch):
+def test_accepting_every_draft_changes_the_distribution(pairs, monkeypatch):
     """Negative control of the last test."""
     pair, requests, expected = tiny(pairs)
-    monkeypatch.setattr(selection, "choose", believing(selection.choose))
+    monkeypatch.setattr(selection, "choose", accepting_all_drafts(selection.choose))
     assert chi_square(run(speculating(pair), requests), expected, len(requests)) > 37.7
 
 
 # ------------------------------------------------------------------------------------------------------ blocks, faults
 
 
-class Sloppy:
-    """Drafts of any length, right or wrong."""
+class ConstantDrafter:
+    """Drafts of a fixed length that ignore the text."""
 
     pool = None
 
@@ -143,11 +143,11 @@ class Sloppy:
 
 
 @pytest.mark.parametrize("blocks", [12, 13, 200])
-def test_rejected_drafts_give_their_blocks_back(pairs, blocks):
+def test_rejected_drafts_free_their_blocks(pairs, blocks):
     pair = pairs("gpt2")
     one = pair.engine()
     generation = one.models["gpt2"].generation
-    generation.drafter = Sloppy(13)
+    generation.drafter = ConstantDrafter(13)
     scheduler: Scheduler = generation.scheduler
     scheduler.blocks.self_pool = type(scheduler.blocks.self_pool)(blocks, 4)
     requests = [generate(pair, i, PROMPTS[2], max_new_tokens=30) for i in range(3)]
@@ -174,7 +174,7 @@ def test_rejected_drafts_give_their_blocks_back(pairs, blocks):
 def test_drafts_stay_within_the_budget_of_a_step(pairs):
     one = pairs("gpt2").engine(max_batch_tokens=10)
     generation = one.models["gpt2"].generation
-    generation.drafter = Sloppy(8)
+    generation.drafter = ConstantDrafter(8)
     widths: list[int] = []
     honest = generation.runner.run
 
@@ -187,8 +187,8 @@ def test_drafts_stay_within_the_budget_of_a_step(pairs):
     assert max(widths) == 10
 
 
-def test_a_draft_that_spoils_what_follows_changes_nothing(pairs, monkeypatch):
-    """Numbers after a guessed token are not finite, that of the row itself are: computed again, without guesses."""
+def test_a_draft_with_non_finite_values_changes_nothing(pairs, monkeypatch):
+    """Values after a draft token are not finite, but those of the sequence are: it is computed again without drafts."""
     pair = pairs("gpt2")
     plain = run(
         pair.engine(), [generate(pair, i, PROMPTS[2], max_new_tokens=20, suppress_token_ids=[66]) for i in range(3)]
@@ -204,7 +204,7 @@ def test_a_draft_that_spoils_what_follows_changes_nothing(pairs, monkeypatch):
 
     monkeypatch.setattr(type(embedding), "forward", poisoned)
 
-    class Poisonous(Sloppy):
+    class Poisonous(ConstantDrafter):
         def propose(self, requests) -> None:
             for request in requests:
                 if request.request_id == 1 and request.num_generated == 4:
@@ -224,9 +224,9 @@ def test_a_draft_that_spoils_what_follows_changes_nothing(pairs, monkeypatch):
     assert all(torch.isfinite(tensor).all() for tensor in (*cache.keys, *cache.values))
 
 
-def test_a_drafter_that_fails_is_done_without(pairs, caplog):
+def test_a_failing_drafter_stops_drafting(pairs, caplog):
     pair = pairs("gpt2")
-    one = speculating(pair, shaken(pair.loaded))
+    one = speculating(pair, perturbed(pair.loaded))
     drafter = one.models["gpt2"].generation.drafter
 
     def broken(schedule):
@@ -238,9 +238,9 @@ def test_a_drafter_that_fails_is_done_without(pairs, caplog):
     assert "continue without drafts" in caplog.text and drafter.pool.used_blocks == 0
 
 
-def test_a_draft_model_that_is_not_finite_is_done_without(pairs):
+def test_a_draft_model_with_non_finite_logits_stops_drafting(pairs):
     pair = pairs("gpt2")
-    draft = shaken(pair.loaded)
+    draft = perturbed(pair.loaded)
     draft.model.transformer.decoder.layers[0].attention_norms.input.weight.data.fill_(torch.nan)
     one = speculating(pair, draft)
     results = run(one, [generate(pair, i, prompt, max_new_tokens=20) for i, prompt in enumerate(PROMPTS)])
@@ -261,14 +261,14 @@ def test_a_full_draft_pool_leaves_requests_without_drafts(pairs):
     assert 0 < counts(one)[0] < 6 * 15
 
 
-def test_beams_are_never_guessed(pairs):
+def test_beam_search_gets_no_drafts(pairs):
     pair = pairs("gpt2")
     one = speculating(pair)
     run(one, [generate(pair, i, PROMPTS[1] * 4, num_beams=2, max_new_tokens=30) for i in range(3)])
     assert counts(one) == (0, 0)
 
 
-def test_stats_tell_of_drafts_by_model(pairs):
+def test_stats_count_drafts_by_model(pairs):
     pair = pairs("gpt2")
     one = speculating(pair, pair.loaded)
     one.add(generate(pair, 0, PROMPTS[1], max_new_tokens=21, end_token_ids=[]))
@@ -282,7 +282,7 @@ def test_stats_tell_of_drafts_by_model(pairs):
     assert one.stats().drafts == {"gpt2": (0, 0)}
 
 
-def plant_wrong_guesses_count_as_computed(monkeypatch):
+def plant_rejected_drafts_count_as_computed(monkeypatch):
     honest = Scheduler.append
 
     def credulous(self, request, tokens):
@@ -293,12 +293,12 @@ def plant_wrong_guesses_count_as_computed(monkeypatch):
     monkeypatch.setattr(Scheduler, "append", credulous)
 
 
-def plant_spoiled_blocks_are_not_cleaned(monkeypatch):
+def plant_unverified_blocks_are_not_cleared(monkeypatch):
     honest = BlockTables._release_sequences
     monkeypatch.setattr(BlockTables, "_release_sequences", lambda self, request, suspect: honest(self, request, False))
 
 
-def plant_wrong_guesses_keep_their_blocks(monkeypatch):
+def plant_rejected_drafts_keep_their_blocks(monkeypatch):
     honest = BlockManager.release
     monkeypatch.setattr(BlockManager, "release", lambda self, blocks: honest(self, blocks) if len(blocks) > 1 else [])
 
@@ -306,9 +306,9 @@ def plant_wrong_guesses_keep_their_blocks(monkeypatch):
 @pytest.mark.parametrize(
     "bug",
     [
-        plant_wrong_guesses_count_as_computed,
-        plant_spoiled_blocks_are_not_cleaned,
-        plant_wrong_guesses_keep_their_blocks,
+        plant_rejected_drafts_count_as_computed,
+        plant_unverified_blocks_are_not_cleared,
+        plant_rejected_drafts_keep_their_blocks,
     ],
 )
 def test_planted_bugs_are_noticed(bug, monkeypatch):

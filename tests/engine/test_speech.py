@@ -1,4 +1,4 @@
-"""A speech model in the engine: the text of transformers, alone and in a crowd, beside text models; and frames."""
+"""A speech model in the engine: tokens and frames equal transformers, alone, batched and beside text models."""
 
 from __future__ import annotations
 
@@ -51,19 +51,19 @@ def make_speech_pair(name, directory, device) -> Pair:
     )
 
 
-def sounds(pair: Pair, count: int) -> list[torch.Tensor]:
+def random_frames(pair: Pair, count: int) -> list[torch.Tensor]:
     config = pair.oracle.config
     return frames_of(count, config.num_mel_bins, 2 * config.max_source_positions, seed=7)
 
 
-def listen(pair: Pair, request_id: int, frames: torch.Tensor, prefix=PREFIX, **params) -> Generate:
+def transcribe(pair: Pair, request_id: int, frames: torch.Tensor, prefix=PREFIX, **params) -> Generate:
     settings = {"max_new_tokens": 20, "end_token_ids": [END], **params}
     return one_row(request_id, pair.name, [], prefix, frames=frames.numpy().astype("<f4").tobytes(), **settings)
 
 
 @torch.inference_mode()
 def reference(pair: Pair, frames: torch.Tensor, prefix, **settings) -> list[list[int]]:
-    """What decoding itself makes of the frames, without what Whisper's own `generate` puts around it."""
+    """Tokens of plain decoding by transformers, without the long-form logic of Whisper's `generate`."""
     device = pair.oracle.device
     output = GenerationMixin.generate(
         pair.oracle,
@@ -83,24 +83,24 @@ def reference(pair: Pair, frames: torch.Tensor, prefix, **settings) -> list[list
     return texts
 
 
-def test_greedy_text_is_that_of_transformers(pair):
-    heard = sounds(pair, 6)
-    results = run(pair.engine(), [listen(pair, i, frames) for i, frames in enumerate(heard)])
+def test_greedy_text_equals_transformers(pair):
+    heard = random_frames(pair, 6)
+    results = run(pair.engine(), [transcribe(pair, i, frames) for i, frames in enumerate(heard)])
     texts = [results.texts(i) for i in range(6)]
     assert texts == [reference(pair, frames, PREFIX) for frames in heard]
     assert len({tuple(text[0]) for text in texts}) > 3
 
 
-def test_four_beams_are_those_of_transformers(pair):
-    heard = sounds(pair, 4)
+def test_four_beams_equal_transformers(pair):
+    heard = random_frames(pair, 4)
     settings = {"num_beams": 4, "num_return_sequences": 4}
-    results = run(pair.engine(), [listen(pair, i, frames, **settings) for i, frames in enumerate(heard)])
+    results = run(pair.engine(), [transcribe(pair, i, frames, **settings) for i, frames in enumerate(heard)])
     assert [results.texts(i) for i in range(4)] == [reference(pair, frames, PREFIX, **settings) for frames in heard]
 
 
 def crowd(pair: Pair) -> list[Generate]:
     requests = []
-    for i, frames in enumerate(sounds(pair, 15)):
+    for i, frames in enumerate(random_frames(pair, 15)):
         settings = [
             {},
             {"timestamps": TIMES, "suppress_token_ids": [NO_TIMESTAMPS]},
@@ -108,7 +108,7 @@ def crowd(pair: Pair) -> list[Generate]:
             {"do_sample": True, "seed": i, "temperature": 0.8, "timestamps": TIMES},
             {"num_beams": 2, "num_return_sequences": 2, "begin_suppress_token_ids": [5, END], "logprobs": True},
         ][i % 5]
-        requests.append(listen(pair, i, frames, max_new_tokens=8 + i, **settings))
+        requests.append(transcribe(pair, i, frames, max_new_tokens=8 + i, **settings))
     return requests
 
 
@@ -130,7 +130,7 @@ def test_alone_equals_batched(pair, alone, max_batch_tokens, block_size):
     assert answers(run(one, requests, every=2)) == alone
 
 
-def test_preempted_and_computed_again_without_hearing_twice(pair, alone, monkeypatch):
+def test_preempted_and_computed_again_without_encoding_twice(pair, alone, monkeypatch):
     one = pair.engine()
     model = one.models[pair.name].generation
     pool = model.scheduler.blocks.self_pool
@@ -143,7 +143,7 @@ def test_preempted_and_computed_again_without_hearing_twice(pair, alone, monkeyp
     assert len(heard) == 15 and set(heard) == {pair.oracle.config.max_source_positions}
 
 
-def test_a_source_counts_for_its_positions(pair):
+def test_an_audio_source_costs_its_positions(pair):
     positions = pair.oracle.config.max_source_positions
     one = pair.engine(max_batch_tokens=2 * -(-positions // SOURCE_TOKENS_PER_TOKEN) + 9)
     for request in crowd(pair)[:4]:
@@ -179,7 +179,7 @@ def test_beside_text_models(pair, alone, tmp_path, device):
     assert answers(run(together, mixed, every=1)) == alone | apart
 
 
-def test_frames_of_sound(pair, device):
+def test_log_mel_frames(pair, device):
     num_mels = pair.oracle.config.num_mel_bins
     pieces = [recording(0.025 + 0.07 * i, seed=i) for i in range(5)]
     items = [EncodeItem([], samples=piece.astype("<f4").tobytes()) for piece in pieces]
@@ -192,20 +192,20 @@ def test_frames_of_sound(pair, device):
 
 
 @pytest.mark.parametrize("size", [0, 4 * 399, 4 * 400 + 1, 4 * 160 * 200])
-def test_a_sound_of_a_wrong_size_is_refused(pair, size):
+def test_audio_of_a_wrong_size_is_refused(pair, size):
     results = run(pair.engine(), [Encode(1, pair.name, "log_mel", [EncodeItem([], samples=bytes(size))])])
     assert "bytes" in results.failed[1].message
 
 
-def test_what_the_http_side_should_never_let_through(pair, tmp_path, device):
-    (frames,) = sounds(pair, 1)
+def test_invalid_messages_are_refused(pair, tmp_path, device):
+    (frames,) = random_frames(pair, 1)
     text = make_pair("bart", tmp_path, device)
     wrong = [
-        listen(pair, 1, frames[:-1]),
+        transcribe(pair, 1, frames[:-1]),
         one_row(2, pair.name, [5, 6], PREFIX, max_new_tokens=5),
-        listen(pair, 3, frames, prefix=[]),
-        listen(pair, 4, frames, timestamps=TimestampRules(10_000)),
-        listen(pair, 5, frames, timestamps=TIMES, end_token_ids=[]),
+        transcribe(pair, 3, frames, prefix=[]),
+        transcribe(pair, 4, frames, timestamps=TimestampRules(10_000)),
+        transcribe(pair, 5, frames, timestamps=TIMES, end_token_ids=[]),
         one_row(6, "bart", [5], [2], max_new_tokens=5, frames=bytes(64)),
         Encode(7, pair.name, "embed", [EncodeItem([5])]),
     ]

@@ -1,4 +1,4 @@
-"""The rules of times equal those of transformers, on random logits after every kind of beginning."""
+"""The timestamp rules equal those of transformers, on random logits after every kind of prefix."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def crowd() -> list[ProcessorRow]:
 
 
 @pytest.mark.parametrize("spread", [0.3, 3.0])
-def test_all_rows_in_one_batch_are_as_transformers_has_them(device: torch.device, spread: float) -> None:
+def test_all_rows_in_one_batch_equal_transformers(device: torch.device, spread: float) -> None:
     rows = crowd()
     generator = torch.Generator().manual_seed(5)
     logits = (spread * torch.randn(len(rows), VOCAB, generator=generator)).to(device)
@@ -83,7 +83,7 @@ def test_all_rows_in_one_batch_are_as_transformers_has_them(device: torch.device
     assert 0 < only_times.sum() < len(rows)
 
 
-def test_rows_without_times_are_left_alone(device: torch.device) -> None:
+def test_rows_without_timestamps_are_not_changed(device: torch.device) -> None:
     plain = ProcessorRow(GenerationParams(), 5, [1], 0, TokenTables.of(GenerationParams(), []))
     logits = torch.randn(2, VOCAB, device=device)
     before = logits.clone()
@@ -91,8 +91,8 @@ def test_rows_without_times_are_left_alone(device: torch.device) -> None:
     assert torch.equal(logits[0], before[0]) and not torch.equal(logits[1], before[1])
 
 
-def test_going_back_in_time_would_show() -> None:
-    """Negative control: without the rule, the first time of all would be allowed again."""
+def test_decreasing_timestamps_are_noticed() -> None:
+    """Negative control: without the rule, the first timestamp would be allowed again."""
     after = TimestampRow(0, TimestampRules(FIRST), END, [FIRST, 5, FIRST + 3, FIRST + 3, 8])
     assert _allowed(after, VOCAB)[1] == FIRST + 4
     forgot = TimestampRow(0, TimestampRules(FIRST), END, [8])

@@ -1,4 +1,4 @@
-"""The worker as a process: the messages it sends, the frames it can take, and the ways it ends."""
+"""The worker process: the messages it sends, the frames it reads, and the ways it exits."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ DEVICE = os.environ.get("TRIPTYCH_TEST_DEVICE", "cpu")
 
 
 class Worker:
-    """The server's side of a worker, as plain as it gets: blocking reads, one message at a time."""
+    """A simple client of a worker: blocking reads, one message at a time."""
 
     def __init__(self) -> None:
         self.socket, theirs = socket.socketpair()
@@ -97,7 +97,7 @@ def worker():
     one.process.communicate()
 
 
-def test_a_life(pairs, worker):
+def test_a_worker_from_configure_to_shutdown(pairs, worker):
     gpt2, marian, bert = pairs("gpt2"), pairs("marian"), pairs("bert")
     worker.configure([gpt2, marian, bert], stats_interval_seconds=0.05)
     before: list = []
@@ -132,7 +132,7 @@ def test_a_life(pairs, worker):
     assert [finished[2].hypotheses[0].token_ids] == expected
     assert failed[5].code == "request_too_large" and sorted(encoded) == [0, 1, 2]
 
-    # A heartbeat comes also when there is nothing to do, and tells that nothing is left behind.
+    # A heartbeat is sent in idle time too, and reports that no blocks are in use.
     for _ in range(4):
         stats = worker.until(Stats)
     assert stats.running == stats.waiting == 0 and set(stats.kv_blocks_used.values()) == {0}
@@ -163,13 +163,13 @@ def test_a_bad_checkpoint_is_one_line_and_status_2(pairs, worker, tmp_path, chan
     assert worker.process.wait(HANG_SECONDS) == 2
 
 
-def test_too_little_memory_for_a_block_is_said(pairs, worker):
+def test_too_little_memory_for_a_block_is_reported(pairs, worker):
     worker.configure([pairs("gpt2")], kv_cache_bytes=100)
     assert "kv_cache_bytes" in worker.until(LoadFailed).message
     assert worker.process.wait(HANG_SECONDS) == 2
 
 
-def test_it_leaves_when_the_other_side_does(pairs, worker):
+def test_it_exits_when_the_connection_closes(pairs, worker):
     worker.configure([pairs("gpt2")])
     worker.until(Ready)
     for number in (signal.SIGINT, signal.SIGTERM):
@@ -182,8 +182,8 @@ def test_it_leaves_when_the_other_side_does(pairs, worker):
     assert worker.process.wait(HANG_SECONDS) == 0
 
 
-def test_it_dies_with_a_parent_that_was_killed(tmp_path):
-    """The parent holds the other end open in a child of its own, so that only its death can tell."""
+def test_it_exits_when_its_parent_is_killed(tmp_path):
+    """A child of the parent keeps the socket open, so that only the death of the parent can end the worker."""
     script = f"""
 import os, socket, subprocess, sys, time
 ours, theirs = socket.socketpair()

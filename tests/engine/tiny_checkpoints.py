@@ -1,4 +1,4 @@
-"""Tiny random checkpoints that engines run in tests: how transformers' classes are called, and their configurations."""
+"""Configurations of tiny random checkpoints for engine tests, and the transformers class of each."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Logits of a row are the same bits alone and among rows of other adapters: float32, bfloat16 and int8."""
+"""Logits of a row have the same bits alone and among rows of other adapters: float32, bfloat16 and int8."""
 
 from __future__ import annotations
 

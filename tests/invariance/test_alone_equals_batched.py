@@ -1,7 +1,7 @@
-"""What a request is answered does not depend on who else is there, or on how its tokens were cut into steps.
+"""The answer to a request does not depend on other requests or on how its tokens are divided into steps.
 
-Every request of a mixed crowd is first answered alone, in one piece; then the crowd is answered together, in chunks,
-preempted, with their beginnings in the cache, and in another order. The tokens are the same each time.
+Every request of a mixed batch is first answered alone. Then all are answered together: in chunks, preempted, with
+prefix cache hits, and in another order. The tokens are the same each time.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ def answers(results) -> dict:
     return {request_id: results.texts(request_id) for request_id in results.finished}
 
 
-def test_in_a_mixed_crowd(pair, alone):
+def test_in_a_mixed_batch(pair, alone):
     assert answers(run(pair.engine(), crowd(pair))) == alone
 
 
@@ -97,7 +97,7 @@ def test_preempted_and_computed_again(pair, alone, max_batch_tokens):
 
 @pytest.mark.parametrize("max_batch_tokens, block_size", [(512, 4), (24, 1), (5, 8)])
 def test_with_a_prefix_hit(pair, alone, max_batch_tokens, block_size):
-    """The crowd again in the same engine, and then each prompt with its answer as a longer prompt."""
+    """The same requests again in one engine, then each prompt followed by its answer as a longer prompt."""
     one = pair.engine(max_batch_tokens=max_batch_tokens, block_size=block_size)
     scheduler = one.models[pair.name].generation.scheduler
     run(one, crowd(pair))
@@ -121,7 +121,7 @@ def test_with_a_prefix_hit(pair, alone, max_batch_tokens, block_size):
 
 
 def test_without_the_cache_nothing_is_found(pair):
-    """Negative control of the numbers above."""
+    """Negative control of the cached tokens above."""
     one = pair.engine(prefix_cache=False)
     run(one, crowd(pair))
     assert not any(end.cached_tokens for end in run(one, crowd(pair)).finished.values())
@@ -129,7 +129,7 @@ def test_without_the_cache_nothing_is_found(pair):
     assert scheduler.blocks.num_prefix_queries == scheduler.blocks.num_prefix_hits == 0
 
 
-def test_a_seed_is_what_tells_samples_apart(pair):
+def test_different_seeds_give_different_samples(pair):
     """Negative control: other seeds give other answers."""
     prompts = random_ids(97, [6], seed=2) * 8
     settings = {"do_sample": True, "max_new_tokens": 20, "end_token_ids": []}

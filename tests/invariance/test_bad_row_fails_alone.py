@@ -1,4 +1,4 @@
-"""Numbers that are not finite end the request they belong to, and nobody else notices: not now, not in their blocks."""
+"""Non-finite values end only the request they belong to, at once and after its blocks are reused."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def crowd(pair, poisoned: int) -> list:
     prompts = random_ids(60, [9, 3, 20, 5, 14, 7, 30, 2, 11, 6, 4, 18, 25, 8, 13, 10], seed=4)
     prompts[poisoned] = [*prompts[poisoned][:-1], CANARY]
     kinds = [{}, {"do_sample": True}, {"num_beams": 2}]
-    # The poisoned token is never an answer of its own.
+    # The poisoned token is suppressed, so no other request generates it.
     return [
         generate(pair, i, prompt, seed=i, max_new_tokens=16, suppress_token_ids=[CANARY], **kinds[i % 3])
         for i, prompt in enumerate(prompts)
@@ -26,7 +26,7 @@ def crowd(pair, poisoned: int) -> list:
 
 @pytest.fixture
 def poison(monkeypatch):
-    """Make the hidden state of one token NaN from the start, so that its keys, values and logits are not finite."""
+    """Set the embedding of one token to NaN, so that its keys, values and logits are not finite."""
 
     def apply(pair):
         transformer = pair.loaded.model.transformer
@@ -59,7 +59,7 @@ def test_one_of_sixteen(pairs, poison, name, number):
     assert set(together.finished) == set(range(16)) - {number}
     for i in together.finished:
         assert together.texts(i) == clean.texts(i)
-    # The next users of its blocks, after the same engine has failed many such requests.
+    # The blocks are used again after the same engine has failed many such requests.
     for _ in range(3):
         again = run(one, requests, every=1)
         assert list(again.failed) == [number]
@@ -67,8 +67,8 @@ def test_one_of_sixteen(pairs, poison, name, number):
 
 
 @pytest.mark.parametrize("name", ["gpt2", "llama"])
-def test_blocks_are_clean_after_an_abort_in_the_middle_of_a_prompt(pairs, poison, name):
-    """No logits were ever seen of this request, so nothing but its being unfinished tells that its blocks are bad."""
+def test_blocks_are_cleared_after_an_abort_during_prefill(pairs, poison, name):
+    """The request never had logits, so its blocks must be cleared because it is unfinished."""
     pair = pairs(name)
     poison(pair)
     one = pair.engine(max_batch_tokens=16, kv_cache_bytes=1 << 16)

@@ -1,4 +1,4 @@
-"""Logits of a row are the same bits alone and among others: every generating family, float32, bfloat16 and int8."""
+"""Logits of a row have the same bits alone and in a batch: every generating family, float32, bfloat16 and int8."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def test_decoding_alone_and_together(tmp_path, name, case):
 @pytest.mark.parametrize("name", DECODERS)
 @torch.inference_mode()
 def test_a_prompt_in_chunks(tmp_path, name, case):
-    """Few queries or many, with others or alone: the last logits of a prompt are the same bits."""
+    """The last logits of a prompt have the same bits for any chunk size, alone and in a batch."""
     assert cpu_ops.available(), "build the kernels: pip install -e ."
     dtype, quantization = CASES[case]
     architecture, config = DECODERS[name]

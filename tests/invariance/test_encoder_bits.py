@@ -1,4 +1,4 @@
-"""Hidden states of a text are the same bits alone and among others: every encoder, float32, bfloat16 and int8."""
+"""Hidden states of a text have the same bits alone and in a batch: every encoder, float32, bfloat16 and int8."""
 
 from __future__ import annotations
 

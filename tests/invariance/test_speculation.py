@@ -1,6 +1,6 @@
-"""Guessed ahead or not, a request is answered the same: greedy and sampled, alone, in a crowd, in chunks, preempted.
+"""Speculative decoding changes no answer: greedy and sampled, alone, batched, in chunks and preempted.
 
-The crowd is that of `test_alone_equals_batched`, and what it is answered without any guesses is what counts.
+The requests are those of `test_alone_equals_batched`, and the reference is their answers without drafts.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from server.engine import selection
 from server.engine.loading import LoadError
 from server.engine.scheduler import Scheduler
 from tests.engine.harness import generate, run
-from tests.engine.speculative import believing, counts, shaken, speculating
+from tests.engine.speculative import accepting_all_drafts, counts, perturbed, speculating
 from tests.invariance.test_alone_equals_batched import alone, answers, crowd, pair
 from tests.ipc.one_row import id_of
 from tests.parity.checkpoints import random_ids
@@ -22,13 +22,12 @@ __all__ = ["alone", "pair"]
 WITH_DRAFT_MODELS = ["gpt2", "llama", "mistral", "gemma2", "bloom"]
 
 
-def squeeze(pair, one) -> Scheduler:
-    """Leave the pool as much as the largest request needs."""
+def shrink_pool(pair, one) -> Scheduler:
+    """Shrink the pool to the size of the largest request."""
     scheduler = one.models[pair.name].generation.scheduler
     size = scheduler.blocks.self_pool.block_size
     needed = max(
-        r.params.num_beams
-        * -(-(len(r.sequences[0].decoder_token_ids or r.prompts[0]) + r.sequences[0].max_new_tokens) // size)
+        r.params.num_beams * -(-(len(r.rows[0].decoder_token_ids or r.prompts[0]) + r.rows[0].max_new_tokens) // size)
         for r in crowd(pair)
     )
     scheduler.blocks.self_pool = type(scheduler.blocks.self_pool)(needed, size)
@@ -44,7 +43,7 @@ def test_by_n_grams(pair, alone, options):
     one = speculating(pair, **options)
     assert answers(run(one, crowd(pair), every=1 if options else 0)) == alone
     drafted, accepted = counts(one)
-    # Not every random model repeats itself.
+    # Not every random model repeats n-grams.
     assert drafted >= accepted and drafted > 0 and (accepted > 0 or pair.name not in WITH_DRAFT_MODELS)
 
 
@@ -58,8 +57,8 @@ def test_by_n_grams_preempted(pair, alone):
     if pair.loaded.keys_depend_on_length:
         return
     one = speculating(pair, max_batch_tokens=40)
-    scheduler = squeeze(pair, one)
-    # Not every random model repeats itself in this crowd; one more request always does.
+    scheduler = shrink_pool(pair, one)
+    # Not every random model repeats n-grams; the additional request always does.
     repeating = generate(pair, 1000, crowd(pair)[0].prompts[0][:3], max_new_tokens=12, allowed_token_ids=[7])
     expected = alone | answers(run(pair.engine(), [repeating]))
     assert answers(run(one, [repeating, *crowd(pair)])) == expected
@@ -67,34 +66,34 @@ def test_by_n_grams_preempted(pair, alone):
 
 
 @pytest.mark.parametrize("pair", WITH_DRAFT_MODELS, indirect=True)
-@pytest.mark.parametrize("kind", ["itself", "shaken"])
+@pytest.mark.parametrize("kind", ["itself", "perturbed"])
 @pytest.mark.parametrize("options", [{}, {"max_batch_tokens": 9, "block_size": 1}, {"speculative_tokens": 1}])
 def test_by_a_draft_model(pair, alone, kind, options):
-    one = speculating(pair, {"itself": pair.loaded, "shaken": shaken(pair.loaded)}[kind], **options)
+    one = speculating(pair, {"itself": pair.loaded, "perturbed": perturbed(pair.loaded)}[kind], **options)
     assert answers(run(one, crowd(pair), every=1 if options else 0)) == alone
     drafted, accepted = counts(one)
     assert drafted >= accepted > 40
-    # A guess after the end of a text is never accepted.
-    assert kind == "shaken" or accepted > 0.85 * drafted, "a model does not agree with itself"
+    # A draft token after the end of a text is never accepted.
+    assert kind == "perturbed" or accepted > 0.85 * drafted, "a model does not agree with itself"
 
 
 @pytest.mark.parametrize("pair", WITH_DRAFT_MODELS, indirect=True)
 def test_by_a_draft_model_preempted(pair, alone):
-    one = speculating(pair, shaken(pair.loaded), max_batch_tokens=40)
-    scheduler = squeeze(pair, one)
+    one = speculating(pair, perturbed(pair.loaded), max_batch_tokens=40)
+    scheduler = shrink_pool(pair, one)
     assert answers(run(one, crowd(pair))) == alone
     assert scheduler.num_preemptions > 0 and counts(one)[1] > 0
 
 
 @pytest.mark.parametrize("pair", WITH_DRAFT_MODELS, indirect=True)
-def test_a_wrong_guess_that_is_believed_is_noticed(pair, alone, monkeypatch):
-    """Negative control: a draft taken for granted gives other answers."""
-    monkeypatch.setattr(selection, "choose", believing(selection.choose))
+def test_accepting_wrong_drafts_is_noticed(pair, alone, monkeypatch):
+    """Negative control: accepting every draft gives other answers."""
+    monkeypatch.setattr(selection, "choose", accepting_all_drafts(selection.choose))
     assert answers(run(speculating(pair), crowd(pair))) != alone
 
 
 @pytest.mark.parametrize("pair", WITH_DRAFT_MODELS, indirect=True)
-def test_guesses_save_steps_where_a_text_repeats_itself(pair):
+def test_drafts_save_steps_for_repeating_texts(pair):
     prompt = random_ids(97, [5], seed=3)[0] * 4
     request = generate(pair, 0, prompt, max_new_tokens=40, end_token_ids=[], allowed_token_ids=[7])
     plain, guessed = run(pair.engine(), [request]), run(speculating(pair), [request])

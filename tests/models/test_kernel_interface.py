@@ -38,7 +38,7 @@ def test_a_library_of_another_version_is_refused(tmp_path, source):
         pytest.skip("no compiler")
     (tmp_path / "stale.c").write_text(source)
     subprocess.run([compiler, "-shared", "-fPIC", "-x", "c", "stale.c", "-o", "stale.so"], cwd=tmp_path, check=True)
-    with pytest.raises(library.StaleKernels, match="^[^\n]*another version of Triptych; install it again[^\n]*$"):
+    with pytest.raises(library.StaleKernels, match=r"^[^\n]*another version of Triptych; install it again[^\n]*$"):
         library.open_library(tmp_path / "stale.so")
 
 
@@ -47,7 +47,7 @@ def test_a_stale_library_stops_the_server_with_one_line(monkeypatch):
         raise library.StaleKernels("the compiled kernels are of another version")
 
     monkeypatch.setattr(library, "load", stale)
-    with pytest.raises(LoadError, match="^the compiled kernels are of another version$"):
+    with pytest.raises(LoadError, match=r"^the compiled kernels are of another version$"):
         start(Configure(0, [], "cpu", EngineOptions()), lambda message: None)
 
 
@@ -70,11 +70,11 @@ def test_int8_without_kernels_is_refused(tmp_path, dtype):
     """Products that copy their weights to float64 ran at 0.3 tokens per second where bfloat16 runs at 7.5."""
     architecture, config = DECODERS["llama"]
     save(tmp_path, config, architecture)
-    with ops.using("torch"), pytest.raises(ops.QuantizationUnavailable, match="^--quantize int8 needs a CPU[^\n]*$"):
+    with ops.using("torch"), pytest.raises(ops.QuantizationUnavailable, match=r"^--quantize int8 needs a CPU[^\n]*$"):
         load_model(tmp_path, dtype, torch.device("cpu"), quantization="int8")
 
 
 @pytest.mark.parametrize(("device", "dtype"), [("cuda", torch.bfloat16), ("cpu", torch.float16)])
 def test_int8_on_other_devices_and_dtypes_is_refused(device, dtype):
-    with pytest.raises(ops.QuantizationUnavailable, match="cuda|float16"):
+    with pytest.raises(ops.QuantizationUnavailable, match=r"cuda|float16"):
         ops.packer(dtype, torch.device(device), "int8")

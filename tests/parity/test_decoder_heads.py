@@ -14,7 +14,7 @@ import transformers
 from models.config import ClassificationHead
 from models.families import FAMILIES
 from models.layers.pooling import normalize, pool
-from tests.engine.harness import forget_longer_texts
+from tests.engine.harness import reset_dynamic_rope
 from tests.models.family_bases import BASES
 from tests.parity.checkpoints import edit_config, load, random_ids, save
 from tests.parity.decoder_cases import MORE_CASES
@@ -183,7 +183,7 @@ def test_embeddings_beyond_the_original_length(kind, tmp_path, device):
     assert loaded.context_tokens == 48
     expected = []
     for text in texts:
-        forget_longer_texts(oracle)
+        reset_dynamic_rope(oracle)
         expected.append(oracle(torch.tensor([text], device=device)).last_hidden_state[0])
     found = loaded.transformer.encode(encoder_batch(texts, device))
     torch.testing.assert_close(found, torch.cat(expected), atol=1e-4, rtol=1e-4)

@@ -16,7 +16,7 @@ from models.families import FAMILIES
 from server.engine.loading import LoadedCheckpoint
 from server.ipc.descriptions import ModelSpec
 from tests.engine import test_speech
-from tests.engine.harness import Pair, generate, in_their_words, reference, run
+from tests.engine.harness import Pair, as_transformers_settings, generate, reference, run
 from tests.engine.tiny_checkpoints import GENERATING
 from tests.parity import speech, test_native, test_text_of_picture_models
 from tests.parity.checkpoints import load, random_ids, save
@@ -103,6 +103,6 @@ def test_four_beams(family, tmp_path, device):
         settings["forced_eos_token_id"] = 2
     results = run(pair.engine(), [generate(pair, index, text, **settings) for index, text in enumerate(prompts)])
     for index, text in enumerate(prompts):
-        texts, scores = reference(pair, text, **in_their_words(pair, text, settings))
+        texts, scores = reference(pair, text, **as_transformers_settings(pair, text, settings))
         assert results.texts(index) == texts
         assert [one.score for one in results.finished[index].hypotheses] == pytest.approx(scores, abs=1e-4)

@@ -1,5 +1,7 @@
-"""Hidden states that are wanted are the same bits as where those of all tokens are: every family, float32, bfloat16 and
-int8, as programs and operation by operation."""
+"""Hidden states of the output rows have the same bits whether only they or all rows are computed.
+
+For every family, in float32, bfloat16 and int8, as programs and operation by operation.
+"""
 
 from __future__ import annotations
 
@@ -44,7 +46,7 @@ def found(model, sources, steps, adapters=()):
 
 
 def compare(model, sources=None, adapters=()):
-    """Every way of computing: wanted rows alone, against all of them."""
+    """Compare the output rows alone with all rows, for every executor."""
     everything = found(model, sources, [(counts, None) for counts, _ in STEPS], adapters)
     wanted = [count for _, counts in STEPS for count in counts.values()]
     for way in ({"name": "cpu"}, {"name": "cpu", "programs": False}):
@@ -80,7 +82,7 @@ def test_adapters(tmp_path, name):
 @pytest.mark.parametrize("name", ["llama", "mistral", "bloom", "t5"])
 @torch.inference_mode()
 def test_the_reference(tmp_path, name):
-    """Torch's products depend on the number of rows, in the last bits."""
+    """The last bits of torch's matrix products depend on the number of rows, so the comparison is approximate."""
     architecture, config = (DECODERS | SEQ2SEQ)[name]
     save(tmp_path, config, architecture)
     sources = [[9, 8, 7], [6], [5, 4, 3, 2], [8, 9]] if name in SEQ2SEQ else None
