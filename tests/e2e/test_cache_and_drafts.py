@@ -83,7 +83,7 @@ def test_a_prompt_is_remembered_for_its_own_key(guessing: RunningServer) -> None
         ("story=draft:mt", 1, "token 0 is"),
         ("story=draft:story", 2, "its own draft"),
         ("nobody=ngram", 2, "no model is named 'nobody'"),
-        ("mood=ngram", 1, "does not generate"),
+        ("mood=ngram", 1, "needs a model that generates text"),
     ],
 )
 def test_drafts_that_do_not_fit_are_one_line(ways: str, status: int, said: str) -> None:

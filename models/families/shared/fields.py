@@ -51,9 +51,9 @@ class Fields:
         for name in ("rope_scaling", "rope_parameters"):
             rope_type(name, hf.get(name))
 
-    def raw(self, name: str) -> Any:
-        """The value as the file has it, unchecked; None if the setting is absent."""
-        return self._hf.get(name)
+    def raw(self, name: str, absent: Any = None) -> Any:
+        """The value as the file has it, unchecked; `absent` if the file does not have the setting."""
+        return self._hf.get(name, absent)
 
     def integer(self, name: str, default: int | None = None, *, least: int = 1) -> int:
         value = self._present(name, default)
