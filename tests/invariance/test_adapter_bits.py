@@ -32,13 +32,13 @@ def test_decoding_alone_and_together(tmp_path, name, case):
     model = load_model(tmp_path / "base", dtype, CPU, quantization=quantization, adapters=paths).transformer
     sources = [text[::-1] for text in TEXTS] if name in SEQ2SEQ else None
 
-    def decode(rows_wanted):
-        texts = [TEXTS[row] for row in rows_wanted]
-        mine = None if sources is None else [sources[row] for row in rows_wanted]
-        rows = Rows(model, mine, adapters=tuple(WHO[row] for row in rows_wanted))
+    def decode(row_ids):
+        texts = [TEXTS[row] for row in row_ids]
+        mine = None if sources is None else [sources[row] for row in row_ids]
+        rows = Rows(model, mine, adapters=tuple(WHO[row] for row in row_ids))
         for position in range(4):
             rows.feed({row: [text[position % len(text)]] for row, text in enumerate(texts)})
-        fed = rows.feed({row: [50 + which] for row, which in enumerate(rows_wanted)})
+        fed = rows.feed({row: [50 + which] for row, which in enumerate(row_ids)})
         return [model.logits(hidden) for hidden in fed]
 
     together = decode(range(5))

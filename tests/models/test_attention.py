@@ -1,4 +1,4 @@
-"""Attention metadata and the reference attention, compared with the definition written out in loops."""
+"""Reference attention and attention metadata equal the definition of attention, written as plain loops."""
 
 from __future__ import annotations
 
@@ -17,7 +17,10 @@ CPU = torch.device("cpu")
 
 
 def by_definition(query, key, value, first_position, causal, window, bias, cap=None):
-    """One row. query: [q, heads, dim], key, value: [k, kv_heads, dim]; bias: [heads, 2 * length - 1] or None."""
+    """Attention of one row by plain loops: [q, heads, dim].
+
+    query: [q, heads, dim]. key, value: [k, kv_heads, dim]. bias: [heads, 2 * length - 1] by distance, or None.
+    """
     output = torch.zeros_like(query)
     for index in range(query.shape[0]):
         position = first_position + index
@@ -64,7 +67,7 @@ def test_ragged(causal, window, biased, cap):
         torch.testing.assert_close(ours, expected, atol=1e-5, rtol=1e-5)
 
 
-def test_ragged_cross_attention_with_other_lengths():
+def test_ragged_cross_attention_with_keys_of_other_lengths():
     query_lens, key_lens = (3, 1, 3), (4, 6, 4)
     queries, keys, values = random_rows(query_lens, key_lens)
     metadata = AttentionMetadata(query_lens, key_lens)
@@ -77,7 +80,7 @@ def test_ragged_cross_attention_with_other_lengths():
 @pytest.mark.parametrize("biased", [False, True])
 @pytest.mark.parametrize(("causal", "window"), [(False, None), (True, None), (True, 1), (True, 5), (True, 6)])
 def test_paged(causal, window, biased):
-    """Decode rows of many lengths, chunks in the middle and whole prompts, over shuffled blocks with NaN all around."""
+    """Decode rows, chunks of prompts and whole prompts in shuffled blocks. All other slots contain NaN or 7."""
     block_size = 4
     key_lens = (1, 4, 5, 17, 30, 9, 6, 13, 3, 8)
     query_lens = (1, 1, 1, 1, 1, 4, 6, 2, 3, 1)

@@ -1,4 +1,4 @@
-"""The compiled attention gives what the reference gives, and a query the same bits in any chunk, batch and layout."""
+"""Compiled attention equals the reference; a query has the same bits in any chunk, batch and layout."""
 
 from __future__ import annotations
 
@@ -36,13 +36,16 @@ pytestmark = pytest.mark.usefixtures("kernels")
 
 @pytest.fixture
 def kernels():
-    assert cpu_ops.available(), "build them: pip install -e ."
+    assert cpu_ops.available(), "build the kernels: pip install -e ."
     with ops.using("cpu"):
         yield
 
 
 class Case:
-    """Keys and values of rows with the longest key lengths of a test, and attention metadata for their queries."""
+    """Random queries, keys and values of several rows, stored both as ragged tensors and in a paged cache.
+
+    lengths: number of keys of each row. settings: one of `SETTINGS`.
+    """
 
     def __init__(self, dtype, shape, lengths, settings, block_size=4):
         self.heads, self.kv_heads, self.dim = shape
@@ -55,7 +58,7 @@ class Case:
             "distance": torch.randn(self.heads, 2 * longest - 1).to(dtype),
             "key": KeyBias(torch.randn(self.heads, longest + 3).to(dtype)),
         }[settings.get("bias")]
-        # One product of queries, keys and values, of which each is a slice of columns.
+        # Query, key and value are slices of one tensor, as after a merged projection.
         joined = torch.randn(sum(lengths), self.heads + 2 * self.kv_heads, self.dim).to(dtype)
         self.query, self.key, self.value = joined.split([self.heads, self.kv_heads, self.kv_heads], 1)
         counts = [-(-length // block_size) for length in lengths]
@@ -68,7 +71,10 @@ class Case:
                 cache.flatten(0, 1)[slots] = side.split(lengths)[row]
 
     def paged(self, rows, attention=ops.paged_attention):
-        """rows: (row, first query, end) -> [queries, heads, dim]; the row has keys up to the last query."""
+        """Paged attention of some queries: [queries, heads, dim].
+
+        rows: (row, first query, end). With a causal mask, the row has keys up to its last query only.
+        """
         metadata = AttentionMetadata(
             tuple(end - first for _, first, end in rows),
             tuple(end if self.causal else self.lengths[row] for row, _, end in rows),
@@ -83,7 +89,7 @@ class Case:
         return attention(query, *self.caches, metadata, self.scale, self.cap)
 
     def ragged(self, attention=ops.ragged_attention):
-        """All queries of all rows."""
+        """Ragged attention of all queries of all rows."""
         metadata = AttentionMetadata(self.lengths, self.lengths, self.causal, self.window, self.bias)
         return attention(self.query, self.key, self.value, metadata, self.scale, self.cap)
 
@@ -100,7 +106,7 @@ def close(found, expected):
 def test_paged(dtype, settings, shape):
     case = Case(dtype, shape, tuple(keys for keys, _ in ROWS), settings)
     rows = [(row, keys - queries, keys) for row, (keys, queries) in enumerate(ROWS)]
-    if not case.causal:  # the last queries of a row are meant
+    if not case.causal:  # Without a mask, the queries must be the last ones of their row.
         assert all(end == case.lengths[row] for row, _, end in rows)
     close(case.paged(rows), case.paged(rows, torch_ops.paged_attention))
 
@@ -123,13 +129,13 @@ def test_ragged_queries_of_other_lengths_than_keys(dtype):
 
 
 def chunks(length, rng):
-    """Cuts of a prompt, some of one query, some of more than a tile."""
+    """Random chunks (first, end) that cover a prompt: from one query to more than one tile."""
     ends = sorted({rng.randrange(1, length) for _ in range(rng.randrange(6))} | {length})
     return list(zip([0, *ends], ends, strict=False))
 
 
 def chunked(case, attention=ops.paged_attention, seed=0):
-    """Every query of every row once, in steps that take one chunk of each row."""
+    """Attention of all queries, computed in steps with at most one random chunk per row."""
     rng = random.Random(seed)
     cuts = [chunks(length, rng) for length in case.lengths]
     found = [[] for _ in case.lengths]
@@ -146,7 +152,7 @@ def chunked(case, attention=ops.paged_attention, seed=0):
 @pytest.mark.parametrize("dtype", BOUNDS)
 @pytest.mark.parametrize("settings", [settings for settings in SETTINGS if settings.get("causal", True)])
 @pytest.mark.parametrize("shape", SHAPES)
-def test_bits_of_a_query_are_the_same_in_any_chunk_and_batch(dtype, settings, shape):
+def test_a_query_has_the_same_bits_in_any_chunk_and_batch(dtype, settings, shape):
     case = Case(dtype, shape, (150, 7, 64, 90), settings)
     expected = case.ragged()
     offset = 0
@@ -159,8 +165,8 @@ def test_bits_of_a_query_are_the_same_in_any_chunk_and_batch(dtype, settings, sh
     assert torch.equal(case.paged([(row, 0, length) for row, length in enumerate(case.lengths)]), expected)
 
 
-def test_the_reference_has_other_bits_in_other_chunks():
-    """Negative control of the comparison: torch's own attention does not pass it."""
+def test_the_reference_has_different_bits_in_chunks():
+    """Negative control: the reference attention fails the comparison of bits."""
     case = Case(torch.float32, (6, 2, 64), (150, 7, 64, 90), {})
     assert not torch.equal(chunked(case, torch_ops.paged_attention), case.ragged(torch_ops.ragged_attention))
 
@@ -168,7 +174,7 @@ def test_the_reference_has_other_bits_in_other_chunks():
 @pytest.mark.parametrize("dtype", BOUNDS)
 @pytest.mark.parametrize("settings", [{"causal": False}, {"causal": False, "window": 9, "bias": "distance"}])
 @pytest.mark.parametrize("shape", SHAPES)
-def test_bits_of_a_text_are_the_same_alone(dtype, settings, shape):
+def test_a_text_has_the_same_bits_alone_and_in_a_batch(dtype, settings, shape):
     case = Case(dtype, shape, (150, 7, 64, 90), settings)
     together = case.ragged().split(case.lengths)
     sides = [side.split(case.lengths) for side in (case.query, case.key, case.value)]
@@ -191,8 +197,8 @@ def test_bits_are_the_same_with_any_number_of_threads(settings):
     assert all(torch.equal(one, found[0]) for one in found)
 
 
-def test_a_long_context_is_taken_in_parts():
-    """More keys than the scores of a whole tile have room for."""
+def test_a_long_context_is_computed_in_parts():
+    """The scores of all keys of a tile exceed the scratch memory."""
     case = Case(torch.float32, (2, 1, 32), (9000,), {}, block_size=64)
     close(case.paged([(0, 8900, 9000)]), case.paged([(0, 8900, 9000)], torch_ops.paged_attention))
     assert torch.equal(case.paged([(0, 8950, 8951)])[0], case.paged([(0, 8900, 9000)])[50])
@@ -203,16 +209,16 @@ def test_a_long_context_is_taken_in_parts():
 @pytest.mark.parametrize("place", [32, 33])
 @pytest.mark.parametrize("bad", [float("nan"), float("inf")])
 @pytest.mark.parametrize("side", ["key", "value"])
-def test_what_is_not_finite_stays_with_those_who_see_it(dtype, settings, place, bad, side):
-    """A broken key or value reaches neither other rows nor queries that see only its neighbour; 0 * inf would."""
+def test_non_finite_keys_and_values_change_only_queries_that_attend_to_them(dtype, settings, place, bad, side):
+    """A non-finite key or value changes only queries that attend to it. A masked product would give 0 * inf = NaN."""
     case = Case(dtype, (6, 2, 64), (40, 70, 20), settings)
     clean, key = case.ragged(), 40 + place
     end = min(110, key + settings.get("window", 70))
     getattr(case, side)[key, 1, 5] = bad
     broken = case.ragged()
-    seeing = torch.zeros(130, 6, dtype=torch.bool)
-    seeing[key:end, 3:] = True
-    assert torch.equal(broken[~seeing], clean[~seeing])
+    affected = torch.zeros(130, 6, dtype=torch.bool)
+    affected[key:end, 3:] = True
+    assert torch.equal(broken[~affected], clean[~affected])
     if side == "value":
         assert not broken[key:end, 3:, 5].isfinite().any()
     else:
@@ -221,22 +227,22 @@ def test_what_is_not_finite_stays_with_those_who_see_it(dtype, settings, place, 
 
 @pytest.mark.parametrize("settings", [{}, {"window": 6}, {"causal": False}, {"cap": 2.0}])
 @pytest.mark.parametrize("shape", SHAPES)
-def test_bfloat16_rounds_shares_and_results_and_nothing_else(settings, shape):
-    """Against float32: half a step of bfloat16 for what is returned, and for each share that values are taken by."""
+def test_bfloat16_rounds_only_attention_weights_and_results(settings, shape):
+    """The error against float32 is at most one bfloat16 rounding of each attention weight and of the result."""
     case = Case(torch.bfloat16, shape, (150, 7, 64, 90), settings)
     found = case.ragged().float()
     case.dtype = torch.float32
     case.query, case.key, case.value = case.query.float(), case.key.float(), case.value.float()
     exact = case.ragged(torch_ops.ragged_attention)
     case.value = case.value.abs()
-    taken = case.ragged(torch_ops.ragged_attention)
-    assert ((found - exact).abs() <= 2**-8 * (exact.abs() + taken) * 1.01 + 1e-5).all()
+    weighted_abs = case.ragged(torch_ops.ragged_attention)
+    assert ((found - exact).abs() <= 2**-8 * (exact.abs() + weighted_abs) * 1.01 + 1e-5).all()
 
 
 @pytest.mark.parametrize("dtype", BOUNDS)
 @pytest.mark.parametrize("settings", [{}, {"window": 6}])
 def test_bits_with_blocks_of_an_odd_size(dtype, settings):
-    """Neighbouring keys in different blocks."""
+    """Pairs of neighbouring keys can lie in different blocks."""
     case = Case(dtype, (6, 2, 64), (150, 7, 64, 90), settings, block_size=5)
     expected, offset = case.ragged(), 0
     for row, length in enumerate(case.lengths):
@@ -246,7 +252,7 @@ def test_bits_with_blocks_of_an_odd_size(dtype, settings):
     assert torch.equal(chunked(case), expected)
 
 
-def test_tiles_hold_every_query_once_and_end_with_the_row():
+def test_tiles_contain_every_query_once_and_end_with_the_row():
     lengths = (1, 200, 64, 65, 3)
     queries = AttentionMetadata(lengths, lengths, True).view(CpuAttentionView)
     tiles = sorted(queries.tiles.tolist())

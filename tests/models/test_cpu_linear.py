@@ -1,5 +1,8 @@
-"""Products with a packed weight, and all that follows them, equal the reference, on every isa of processors that
-this one runs; a row gives the same bits whatever rows are beside it, and fused steps the bits of single ones."""
+"""Matrix products with packed, dense and int8 weights, and their fused epilogues, equal the reference.
+
+Tested for every instruction set (isa) that this processor supports. A row has the same bits for any number of rows
+and threads, and a fused epilogue has the bits of separate operations.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +31,7 @@ SHAPES = [(8, 5), (1, 1), (33, 17), (24, 64), (63, 33), (576, 96), (1536, 70)]
 
 @pytest.fixture(autouse=True)
 def kernels():
-    assert cpu_ops.available(), "build them: pip install -e ."
+    assert cpu_ops.available(), "build the kernels: pip install -e ."
 
 
 @pytest.fixture(params=RUN)
@@ -45,7 +48,7 @@ def dtype(request):
 
 
 def make(kind, weight, bias):
-    """The product that is tested, and its reference."""
+    """The product under test, and its reference."""
     if kind == "int8":
         return cpu_linear.Int8Weight(weight, bias).multiply, ReferenceInt8Weight(weight, bias).multiply
     product = cpu_linear.FloatWeight(weight, bias, is_packed=kind == "packed")
@@ -83,8 +86,8 @@ def close(found, expected):
 @pytest.mark.parametrize(("width", "columns"), SHAPES)
 def test_products(isa, dtype, kind, width, columns):
     weight, bias = weights(dtype, width, columns)
-    for given in (bias, None):
-        product, reference = make(kind, weight, given)
+    for bias_or_none in (bias, None):
+        product, reference = make(kind, weight, bias_or_none)
         x = torch.randn(40, width).to(dtype)
         x[3] = 0
         close(product(x), reference(x))
@@ -92,7 +95,7 @@ def test_products(isa, dtype, kind, width, columns):
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_bits_do_not_depend_on_other_rows(isa, dtype, kind):
-    """Up to 40 rows, and so many that they are cut into blocks."""
+    """1 to 40 rows, compared with a product of 500 rows, which is computed in blocks of rows."""
     weight, bias = weights(dtype, 1100, 70)
     product, _ = make(kind, weight, bias)
     x = torch.randn(500, 1100).to(dtype)
@@ -117,21 +120,21 @@ def test_bits_do_not_depend_on_threads(dtype, kind):
 
 
 @pytest.mark.parametrize("packed", [True, False])
-def test_sums_that_are_written_as_they_are(isa, packed):
-    """Of a weight in bfloat16: nearer to the truth, and rounded they are what is written otherwise."""
+def test_bfloat16_weights_with_float32_output(isa, packed):
+    """With out_dtype float32, a bfloat16 weight gives unrounded sums; rounded, they equal its bfloat16 output."""
     for width, columns in SHAPES:
         weight, bias = weights(torch.bfloat16, width, columns)
         x = torch.randn(40, width).bfloat16()
-        for given in (bias, None):
-            narrow, wide = (cpu_linear.FloatWeight(weight, given, packed, to) for to in (None, torch.float32))
+        for bias_or_none in (bias, None):
+            narrow, wide = (cpu_linear.FloatWeight(weight, bias_or_none, packed, to) for to in (None, torch.float32))
             sums = wide.multiply(x)
-            close(sums, torch_ops.linear(x.double(), weight.double(), _double(given)).float())
+            close(sums, torch_ops.linear(x.double(), weight.double(), _double(bias_or_none)).float())
             assert torch.equal(sums.bfloat16(), narrow.multiply(x))
             assert torch.equal(wide.multiply(x[7:9]), sums[7:9])
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_memory_that_is_given(dtype, kind):
+def test_output_is_written_to_the_out_argument(dtype, kind):
     weight, bias = weights(dtype, 33, 70)
     for product in make(kind, weight, bias)[: 2 if kind == "int8" else 1]:
         x, out = torch.randn(23, 33).to(dtype), torch.full((40, 70), 7.0).to(dtype)
@@ -140,7 +143,7 @@ def test_memory_that_is_given(dtype, kind):
         assert (out[23:] == 7).all()
 
 
-def test_packed_and_not_give_the_same_bits(isa, dtype):
+def test_packed_and_dense_weights_give_the_same_bits(isa, dtype):
     for width, columns in SHAPES:
         weight, bias = weights(dtype, width, columns)
         packed, dense = (cpu_linear.FloatWeight(weight, bias, packed) for packed in (True, False))
@@ -149,7 +152,7 @@ def test_packed_and_not_give_the_same_bits(isa, dtype):
             assert torch.equal(packed.multiply(x[:rows]), dense.multiply(x[:rows]))
 
 
-def test_rows_of_a_packed_table(isa, dtype):
+def test_rows_read_from_packed_and_int8_tables(isa, dtype):
     for width, columns in SHAPES:
         weight, bias = weights(dtype, width, columns)
         packed = cpu_linear.FloatWeight(weight, bias)
@@ -166,14 +169,14 @@ def test_rows_of_a_packed_table(isa, dtype):
 
 
 def are_same(found, expected):
-    """Equal bits. Below the normal numbers the instruction that rounds to bfloat16 gives zero, torch what is near."""
+    """Compare bits, with subnormal numbers as zero: the bfloat16 instruction flushes them to zero, torch does not."""
     found, expected = (torch.where(x.abs() <= torch.finfo(x.dtype).tiny, 0, x) for x in (found, expected))
     return torch.equal(found, expected)
 
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("activation", [None, *ACTIVATIONS])
-def test_fused_steps_have_the_bits_of_single_ones(isa, dtype, kind, activation):
+def test_a_fused_epilogue_has_the_bits_of_separate_operations(isa, dtype, kind, activation):
     weight, bias = weights(dtype, 40, 70)
     product, _ = make(kind, weight, bias)
     x = torch.randn(14, 40).to(dtype) * 3
@@ -188,7 +191,7 @@ def test_fused_steps_have_the_bits_of_single_ones(isa, dtype, kind, activation):
 
 @pytest.mark.parametrize("activation", ACTIVATIONS)
 def test_activations(isa, activation):
-    """Against float64, over all that a float32 can be: a product by one passes x on."""
+    """Compare with float64 over the range of float32. The weight is 1, so that the activation gets x itself."""
     x = torch.cat([torch.linspace(-30, 30, 60001), torch.logspace(-30, 30, 2001), -torch.logspace(-30, 30, 2001)])
     product = cpu_linear.FloatWeight(torch.eye(1), None).multiply
     found = product(x[:, None], activation)[:, 0].double()
@@ -199,7 +202,7 @@ def test_activations(isa, activation):
 
 @pytest.mark.parametrize("activation", ACTIVATIONS)
 def test_activations_in_bfloat16(isa, activation):
-    """Hardly further from float64 than the nearest bfloat16, also where results are small; rows in pairs and alone."""
+    """The error against float64 is little more than bfloat16 rounding. Every x occurs in two neighbouring rows."""
     x = torch.cat([torch.linspace(-30, 30, 60001), torch.logspace(-30, 30, 2001), -torch.logspace(-30, 30, 2001)])
     x = x.bfloat16().unique().repeat_interleave(2)[1:]
     product = cpu_linear.FloatWeight(torch.eye(32)[:, :1].repeat(1, 2).bfloat16() * 0.5, None).multiply
@@ -210,8 +213,8 @@ def test_activations_in_bfloat16(isa, activation):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_rows_apart_and_transposed(isa, dtype, kind):
-    """x, a factor and a residual that are parts of wider tensors, or not contiguous in their rows."""
+def test_strided_and_transposed_inputs(isa, dtype, kind):
+    """x, multiplier and residual may be slices of wider tensors, and x and multiplier may be transposed."""
     weight, bias = weights(dtype, 24, 40)
     product, _ = make(kind, weight, bias)
     wide, sides = torch.randn(13, 60).to(dtype), torch.randn(2, 13, 99).to(dtype)
@@ -224,8 +227,8 @@ def test_rows_apart_and_transposed(isa, dtype, kind):
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("bad", [float("nan"), float("inf"), -float("inf")])
-def test_a_broken_row_stays_broken_and_alone(isa, dtype, kind, bad):
-    """With an odd width, where a row's last number has the next row's first one beside it."""
+def test_a_non_finite_row_changes_no_other_row(isa, dtype, kind, bad):
+    """With an odd width, the last number of a row and the first of the next row are neighbours in memory."""
     weight, _ = weights(dtype, 33, 40)
     product, _ = make(kind, weight, None)
     for place, activation in itertools.product((0, 32), (None, "silu", "gelu")):
@@ -235,8 +238,8 @@ def test_a_broken_row_stays_broken_and_alone(isa, dtype, kind, bad):
         assert finite.tolist() == [row != 4 for row in range(15)]
 
 
-def test_a_wrong_order_of_sums_would_show(dtype):
-    """The negative control of the tests on bits: a product in two halves of k is as right, and has other bits."""
+def test_another_order_of_summation_is_noticed(dtype):
+    """Negative control of the bit comparisons: a product summed in two halves is as exact, but has different bits."""
     weight, _ = weights(dtype, 576, 96)
     x = torch.randn(5, 576).to(dtype)
     whole = cpu_linear.FloatWeight(weight, None).multiply(x)

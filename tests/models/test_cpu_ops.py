@@ -1,8 +1,7 @@
-"""The compiled kernels give what the reference operations give, and each row what it gives alone.
+"""Compiled kernels equal the reference operations, and a row of a product has the same bits alone and in a batch.
 
-Attention is in `test_cpu_attention.py`.
-
-Where the kernels were not built these tests have nothing to compare; `test_they_are_built` says so where a compiler is.
+Attention is tested in `test_cpu_attention.py`. On a machine without a C++ compiler the kernels may be missing; then
+most of these tests compare the reference with itself.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ needs_kernels = pytest.mark.usefixtures("kernels")
 
 @pytest.fixture
 def kernels():
-    assert cpu_ops.available() or shutil.which("c++") is None, "build them: pip install -e ."
+    assert cpu_ops.available() or shutil.which("c++") is None, "build the kernels: pip install -e ."
     if cpu_ops.available():
         with ops.using("cpu"):
             yield
@@ -41,7 +40,7 @@ def close(found: torch.Tensor, expected: torch.Tensor) -> None:
     torch.testing.assert_close(found.float(), expected.float(), atol=bound, rtol=bound)
 
 
-def test_they_are_built():
+def test_kernels_are_built_if_a_compiler_exists():
     assert cpu_ops.available() or shutil.which("c++") is None
 
 
@@ -133,10 +132,13 @@ def test_linear_packed(dtype, quantized, width, columns):
     assert packer is not None
     x = torch.randn(130, width).to(dtype)
     x[3] = 0
-    for given in (bias, None):
-        packed = packer(weight, given)
+    for bias_or_none in (bias, None):
+        packed = packer(weight, bias_or_none)
         found = packed.multiply(x)
-        expected = ReferenceInt8Weight(weight, given).multiply(x) if quantized else torch_ops.linear(x, weight, given)
+        if quantized:
+            expected = ReferenceInt8Weight(weight, bias_or_none).multiply(x)
+        else:
+            expected = torch_ops.linear(x, weight, bias_or_none)
         close(found, expected)
         for start, end in ((0, 1), (5, 6), (0, 2), (3, 10), (100, 117), (0, 64), (1, 130)):
             assert torch.equal(packed.multiply(x[start:end]), found[start:end])
@@ -151,7 +153,7 @@ def test_linear_packed(dtype, quantized, width, columns):
 @needs_kernels
 @pytest.mark.parametrize("dtype", BOUNDS)
 @pytest.mark.parametrize("with_bias", [True, False])
-def test_slices_of_a_weight_give_its_columns(dtype, with_bias):
+def test_a_slice_of_a_weight_gives_its_columns(dtype, with_bias):
     weight, x = torch.randn(150, 37).to(dtype), torch.randn(7, 37).to(dtype)
     bias = torch.randn(150).to(dtype) if with_bias else None
     for kind in (cpu_linear.FloatWeight, cpu_linear.Int8Weight, ReferenceInt8Weight):
@@ -165,7 +167,7 @@ def test_slices_of_a_weight_give_its_columns(dtype, with_bias):
 @needs_kernels
 @pytest.mark.parametrize("dtype", BOUNDS)
 def test_int8_sums_are_exact_at_the_bounds(dtype):
-    """The largest products of the longest sums: anything that saturates or overflows shows."""
+    """Sums of the largest possible products: saturation or overflow would change the result."""
     width = 4096
     weight = torch.ones(40, width).to(dtype)
     weight[1::2] = -1
@@ -178,7 +180,7 @@ def test_int8_sums_are_exact_at_the_bounds(dtype):
 
 @needs_kernels
 @pytest.mark.parametrize("bad", [float("nan"), float("inf"), -float("inf")])
-def test_a_broken_row_stays_broken_and_alone(bad):
+def test_a_non_finite_row_changes_no_other_row(bad):
     x = torch.randn(9, 20)
     x[4, 7] = bad
     weight = torch.randn(33, 20)
@@ -188,7 +190,7 @@ def test_a_broken_row_stays_broken_and_alone(bad):
         assert finite.tolist() == [row != 4 for row in range(9)]
 
 
-def test_int8_reference_against_its_definition():
+def test_the_int8_reference_equals_its_definition():
     weight, x = torch.randn(7, 30), torch.randn(4, 30) * 5
     found = ReferenceInt8Weight(weight, None).multiply(x)
     for row in range(4):

@@ -176,6 +176,6 @@ def test_an_unsupported_setting_is_refused_by_name(said):
         read(said)
 
 
-def test_neutral_settings_pass():
+def test_settings_without_effect_are_accepted():
     neutral = {"num_beam_groups": 1, "diversity_penalty": 0.0, "guidance_scale": 1.0, "begin_suppress_tokens": []}
     assert read({**neutral, "do_sample": None}) == read({})

@@ -166,7 +166,7 @@ def test_led_refuses_unsupported_settings():
 
 @torch.inference_mode()
 def test_led_has_no_global_tokens_by_default(tmp_path, device):
-    """`generate` uses no global tokens unless they are given. With the first token global, the results differ."""
+    """`generate` uses no global tokens unless the caller passes them. With the first token global, results differ."""
     oracle = save(tmp_path, transformers.LEDConfig(**_LED), "LEDForConditionalGeneration").to(device)
     (text,) = random_ids(VOCAB, [60])
     ids = torch.tensor([text], device=device)
