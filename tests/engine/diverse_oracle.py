@@ -1,8 +1,8 @@
 """Reference implementation of diverse beam search with plain loops, the oracle of `test_beam_groups`.
 
 Source: Vijayakumar et al. 2018, arXiv:1610.02424, algorithm 1 with Hamming diversity. transformers 5 has no group beam
-search. Where the paper leaves a choice (end of a group, score of a hypothesis), this follows the beam search of
-transformers 5, which is the case of one group.
+search. The paper does not define when a group ends and how hypotheses are scored. Both follow the beam search of
+transformers 5, so that one group gives the same results.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ class Group:
 
 
 def log_probs(pair: Pair, prompt: list[int], texts: list[list[int]], processors) -> list[list[float]]:
-    """Log-probabilities of the next token of each text. Computes the whole text every time."""
+    """Log-probabilities of the next token of each text, computed from the whole text without a cache."""
     device = next(pair.oracle.parameters()).device
     ids = torch.tensor([(pair.starts or prompt) + text for text in texts], device=device)
     if pair.starts:
@@ -60,7 +60,7 @@ def diverse_search(
                 if last:
                     group.finished += [(total / length**length_penalty, text) for total, text in group.running]
                 group.finished = sorted(group.finished, key=lambda one: -one[0])[:size]
-                # Running beams have taken a token. At the length limit no beam runs, and the best candidates count.
+                # Later groups are penalised for these tokens: of running beams, or of all candidates in the last step.
                 taken += [text[-1] for _, text in (best if last else group.running)]
                 longest = max_new_tokens if early_stopping == "never" and length_penalty > 0 else length
                 group.done = last or (

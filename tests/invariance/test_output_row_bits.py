@@ -81,7 +81,7 @@ def test_adapters(tmp_path, name):
 
 @pytest.mark.parametrize("name", ["llama", "mistral", "bloom", "t5"])
 @torch.inference_mode()
-def test_the_reference(tmp_path, name):
+def test_the_torch_backend(tmp_path, name):
     """The comparison is approximate: the last bits of torch's matrix products depend on the number of rows."""
     architecture, config = (DECODERS | SEQ2SEQ)[name]
     save(tmp_path, config, architecture)
@@ -144,7 +144,7 @@ def test_texts_in_generating_families(tmp_path, name):
 
 @pytest.mark.parametrize("body", ["bert-small", "modernbert-small", "mpnet-wide", "deberta-small"])
 @torch.inference_mode()
-def test_the_reference_of_texts(tmp_path, body):
+def test_the_torch_backend_with_texts(tmp_path, body):
     family, options = BODIES[body]
     save(tmp_path, getattr(transformers, f"{family}Config")(**options), f"{family}Model")
     batch = encoder_batch(TEXTS, CPU)

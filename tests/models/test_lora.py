@@ -1,4 +1,4 @@
-"""LoRA adapters: supported files are read, all others are refused by name, and rows are selected by adapter."""
+"""LoRA adapters: supported files are loaded, others are refused by name, and rows are selected by adapter."""
 
 from __future__ import annotations
 
@@ -233,7 +233,7 @@ UNADAPTABLE = {
 
 @pytest.mark.parametrize("kind", UNADAPTABLE)
 def test_linear_that_is_not_applied_to_token_rows_is_refused(kind, tmp_path):
-    """Rows of distances, global tokens and summaries belong to no sequence's adapter. A gate is no `Linear`."""
+    """Rows of distances, global tokens and summaries belong to no single sequence. A gate is not a `Linear`."""
     architecture, settings, name = UNADAPTABLE[kind]
     config = getattr(transformers, architecture).config_class(**SHARED, **settings)
     base = save(tmp_path / "base", config, architecture)
