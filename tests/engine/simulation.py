@@ -73,7 +73,7 @@ class Simulation:
 
     def step(self) -> bool:
         if self.drafts:
-            self.guess()
+            self.propose_drafts()
         schedule = self.scheduler.schedule()
         if schedule is None:
             assert not self.scheduler.running and not self.scheduler.waiting, "groups are left, but no step"
@@ -93,7 +93,7 @@ class Simulation:
         for request in ready:
             if self.rng.random() < self.failures:
                 if request.sequences[0].draft:
-                    self.spoil(request)
+                    self.poison(request)
                     self.scheduler.retry_without_draft(request)
                 else:
                     self.fail(request)
@@ -113,14 +113,14 @@ class Simulation:
             for position in range(row.num_computed_tokens)
         }
 
-    def guess(self) -> None:
+    def propose_drafts(self) -> None:
         for request in self.scheduler.running:
             if request.accepts_drafts and request.is_ready_to_decode:
                 left = request.max_new_tokens - request.num_generated - 1
                 count = self.rng.randint(0, max(min(left, 9), 0))
                 request.sequences[0].draft = [self.rng.randrange(VOCAB) for _ in range(count)]
 
-    def spoil(self, request: SequenceGroup) -> None:
+    def poison(self, request: SequenceGroup) -> None:
         """Make all unverified slots of a group non-finite, including the slots of its draft."""
         for row in request.sequences:
             for position in range(row.num_computed_tokens, row.num_computed_tokens + len(row.draft)):
@@ -132,7 +132,7 @@ class Simulation:
 
     def fail(self, request: SequenceGroup) -> None:
         """End a group because its logits are not finite."""
-        self.spoil(request)
+        self.poison(request)
         self.scheduler.remove(request, corrupt=True)
 
     def compute(self, schedule: Schedule) -> None:

@@ -137,12 +137,14 @@ def test_preempted_and_computed_again_without_encoding_twice(pair, alone, monkey
     model = one.models[pair.name].generation
     pool = model.scheduler.blocks.self_pool
     model.scheduler.blocks.self_pool = type(pool)(3 * pool.blocks_for(len(PREFIX) + 22), pool.block_size)
-    recordings = []
+    encoded_lengths = []
     encode = model.runner.model.encode
-    monkeypatch.setattr(model.runner.model, "encode", lambda batch: recordings.extend(batch.lengths) or encode(batch))
+    monkeypatch.setattr(
+        model.runner.model, "encode", lambda batch: encoded_lengths.extend(batch.lengths) or encode(batch)
+    )
     assert answers(run(one, mixed_requests(pair))) == alone
     assert model.scheduler.num_preemptions > 0
-    assert len(recordings) == 15 and set(recordings) == {pair.oracle.config.max_source_positions}
+    assert len(encoded_lengths) == 15 and set(encoded_lengths) == {pair.oracle.config.max_source_positions}
 
 
 def test_an_audio_source_counts_as_its_positions(pair):

@@ -22,7 +22,7 @@ TARGETS = (11, 1, 18, 6, 9)
 
 
 def table(kind: str, width: int) -> torch.Tensor:
-    """The formula of the paper, for each element."""
+    """Sinusoidal position table, computed element by element with the formula of the paper."""
     rows = []
     for position in range(POSITIONS):
         angles = [position / 10000 ** (2 * (index // 2) / width) for index in range(width)]
@@ -94,7 +94,7 @@ class Plain(nn.Module):
 
     @torch.inference_mode()
     def states(self, ids: list[int], source: list[int] | None = None) -> torch.Tensor:
-        """Hidden states: [seq, hidden]. A decoder has a causal mask."""
+        """Final hidden states of one text: [seq, hidden]. Decoders use a causal mask."""
         device = next(self.parameters()).device
         x = torch.tensor([ids], device=device)
         later = nn.Transformer.generate_square_subsequent_mask(len(ids), device=device)
