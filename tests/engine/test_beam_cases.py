@@ -16,13 +16,13 @@ from tests.parity.checkpoints import load, save
 
 FAMILIES = ["gpt2", "llama", "t5", "bart", "marian", "mbart"]
 NUM_CASES = 200
-FIRST = 3
+FIRST_ID = 3
 """First id that is not a special token in any family."""
 
 
 def random_case(chance: random.Random, name: str, vocab: int = 97) -> tuple[list[int], dict]:
     """A random prompt with random beam search settings; each processor is used in about half of the cases."""
-    ids = range(FIRST, vocab)
+    ids = range(FIRST_ID, vocab)
     prompt = chance.choices(ids, k=chance.randint(1, 20))
     beams = chance.randint(2, 8)
     limit = chance.choice([1, 2, 5, 8, 10, 12, 16])
@@ -50,7 +50,7 @@ def random_case(chance: random.Random, name: str, vocab: int = 97) -> tuple[list
     if chance.random() < 0.3:
         settings["renormalize_logits"] = True
     if chance.random() < 0.3:
-        settings["forced_eos_token_id"] = chance.choice(settings.get("end_token_ids") or [FIRST])
+        settings["forced_eos_token_id"] = chance.choice(settings.get("end_token_ids") or [FIRST_ID])
     # For a decoder the reference forces the first token of the prompt, not the first new token.
     if chance.random() < 0.4 and name not in ("gpt2", "llama"):
         settings["forced_bos_token_id"] = chance.choice(ids)

@@ -130,7 +130,7 @@ def test_stop_strings_are_found_like_in_the_whole_text():
 
 @pytest.mark.parametrize("bug", ["a byte short", "the first space kept"])
 def test_a_wrong_search_is_noticed(monkeypatch, bug):
-    """Negative control: a search that reads too few bytes, and one that keeps the leading space."""
+    """Negative control: the search reads too few bytes, or keeps the leading space that is dropped."""
     init = StopTexts.__init__
 
     def faulty(self, spelled, stops, drops_space):

@@ -1,4 +1,4 @@
-"""Generation in the engine: the tokens of transformers, exactly one end per request, and no blocks left."""
+"""Generation in the engine: tokens equal transformers, each request ends exactly once, and all blocks are freed."""
 
 from __future__ import annotations
 

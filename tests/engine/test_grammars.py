@@ -106,7 +106,7 @@ def test_any_json_object():
 
 @pytest.mark.parametrize("control", ["no grammar", "no mask"])
 def test_without_the_mask_few_answers_are_valid(control, monkeypatch):
-    """Negative control: the same random logits without a grammar, and with masks that are not applied."""
+    """Negative control: without a grammar, or with masks that are not applied, answers are not valid."""
     schema = SCHEMAS["flat object"]
     if control == "no mask":
         monkeypatch.setattr(logits_processors, "_keep_in_grammar", lambda logits, busy: None)
@@ -121,7 +121,7 @@ def test_without_the_mask_few_answers_are_valid(control, monkeypatch):
 
 
 def test_the_mask_allows_exactly_the_valid_tokens():
-    """The mask equals the set of tokens, tried one by one, that keep the text a prefix of a choice."""
+    """The mask equals the tokens that keep the text a prefix of a choice, found by trying every token."""
     choices = ["a", "ab", "the cat", " the dog", "日本", "日", '{"name": 1}', "}"]
     formats = GrammarMasks(TOKENS, VOCAB)
     texts = {choice.encode()[:n] for choice in choices for n in range(len(choice.encode()) + 1)}
@@ -253,7 +253,7 @@ def test_min_new_tokens_does_not_extend_a_complete_text():
 
 
 def test_a_complete_text_ends_without_an_end_token():
-    """For a checkpoint without an end token, and for a client that bans the end token."""
+    """A complete text ends even if the checkpoint has no end token, or the client bans it."""
     for settings in ({"end_token_ids": []}, {"suppress_token_ids": [END]}):
         (answer,) = (
             run(random_engine(), [random_request(0, choice_grammar(["yes"]), **settings)]).finished[0].hypotheses

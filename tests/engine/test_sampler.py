@@ -46,7 +46,7 @@ def oracle(logits: torch.Tensor, row: SamplerRow) -> torch.Tensor:
 
 @pytest.fixture(params=["torch", *(["cpu"] if cpu_ops.available() else [])])
 def survivors(request):
-    """Function that returns the tokens that can be drawn: [rows, vocab], bool. For each backend."""
+    """Function that returns the tokens that a backend can draw: [rows, vocab], bool."""
 
     def kept(logits: torch.Tensor, rows: list[SamplerRow]) -> torch.Tensor:
         scaled = logits / torch.tensor([[row.temperature] for row in rows])

@@ -1,4 +1,4 @@
-"""The timestamp rules equal those of transformers, on random logits after every kind of prefix."""
+"""Timestamp rules equal those of transformers, for random logits after every kind of prefix."""
 
 from __future__ import annotations
 

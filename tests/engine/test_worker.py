@@ -1,4 +1,4 @@
-"""The worker process: the messages it sends, the frames it reads, and the ways it exits."""
+"""The worker process: messages, frames, and all reasons to exit."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ DEVICE = os.environ.get("TRIPTYCH_TEST_DEVICE", "cpu")
 
 
 class Worker:
-    """A simple client of a worker: blocking reads, one message at a time."""
+    """A simple client that starts a worker and reads its messages one by one, with blocking reads."""
 
     def __init__(self) -> None:
         self.socket, theirs = socket.socketpair()

@@ -1,6 +1,6 @@
-"""Hidden states of the output rows have the same bits whether only they or all rows are computed.
+"""Hidden states of output rows have the same bits with and without computing all other rows.
 
-For every family, in float32, bfloat16 and int8, as programs and operation by operation.
+Tested for every family in float32, bfloat16 and int8, with and without programs.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Registry of families: every family builds a configuration, reads tensor names of first releases, imports no torch."""
+"""Registry of families: families build configurations, map tensor names of first releases, and import no torch."""
 
 from __future__ import annotations
 

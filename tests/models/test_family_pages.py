@@ -29,7 +29,7 @@ def table() -> str:
     return "\n".join(rows)
 
 
-def test_the_table_of_families_is_the_registry() -> None:
+def test_the_table_of_families_equals_the_registry() -> None:
     _, _, rest = (ROOT / "docs" / "families.md").read_text().partition("<!-- families: begin -->\n")
     printed, _, _ = rest.partition("\n<!-- families: end -->")
     assert printed == table(), f"the table in docs/families.md should be:\n{table()}"

@@ -103,7 +103,7 @@ def test_settings_of_published_translators_and_summarizers():
     assert (talk.min_new_tokens, talk.encoder_no_repeat_ngram_size, talk.decoder_start_token_ids) == (19, 3, (1,))
 
 
-def test_special_tokens_fall_back_but_settings_do_not():
+def test_special_tokens_fall_back_to_config_json_but_settings_do_not():
     config = {**START, "eos_token_id": 5, "num_beams": 4, "forced_eos_token_id": 5}
     defaults = read({"temperature": 1.0}, config)
     assert defaults.end_token_ids == (5,) and defaults.num_beams is None and defaults.forced_eos_token_id is None
@@ -111,7 +111,7 @@ def test_special_tokens_fall_back_but_settings_do_not():
 
 
 @pytest.mark.parametrize("generation_config", [None, {}])
-def test_a_setting_that_no_file_names_has_no_value(generation_config):
+def test_a_missing_setting_has_no_value(generation_config):
     assert read(generation_config) == GenerationDefaults(decoder_start_token_ids=(3,))
 
 

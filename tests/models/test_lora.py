@@ -38,7 +38,11 @@ def served(home: Path, directory: Path):
 
 
 def changed(home: Path, directory: Path, settings=None, tensors=None) -> Path:
-    """Copy the valid adapter with other settings, after `tensors` has changed its tensors in place."""
+    """Copy the valid adapter with changes.
+
+    settings: settings that replace those of the file.
+    tensors: function that changes the tensors in place.
+    """
     directory.mkdir()
     config = json.loads((home / "tone" / "adapter_config.json").read_text()) | (settings or {})
     (directory / "adapter_config.json").write_text(json.dumps(config))

@@ -64,7 +64,7 @@ GENERATION = {
 
 def write(directory: Path, shape: str, seed: int = 0, **generation: object):
     """Write a checkpoint with `generation_config.json`. Returns the model that transformers loads from it."""
-    save(directory, SHAPES[shape], "WhisperForConditionalGeneration", seed=seed, change=_louder)
+    save(directory, SHAPES[shape], "WhisperForConditionalGeneration", seed=seed, change=_strengthen_audio)
     (directory / "generation_config.json").write_text(json.dumps(GENERATION | generation))
     cls = transformers.WhisperForConditionalGeneration
     return cls.from_pretrained(directory, attn_implementation="eager").eval()
@@ -85,7 +85,7 @@ def write_tokenizer(directory: Path) -> None:
     (directory / "tokenizer_config.json").write_text(json.dumps({"tokenizer_class": "PreTrainedTokenizerFast"} | ends))
 
 
-def _louder(model) -> None:
+def _strengthen_audio(model) -> None:
     """Scale weights so that audio and position influence the next token more, and recordings give different texts."""
     model.model.decoder.embed_positions.weight.mul_(5)
     for layer in model.model.decoder.layers:

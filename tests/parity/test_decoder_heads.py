@@ -53,7 +53,7 @@ def test_every_decoder_family_is_tested():
 
 
 @pytest.mark.parametrize("kind", STEMS)
-def test_default_pad_token_is_that_of_the_configuration_class(kind):
+def test_default_pad_token_equals_that_of_transformers(kind):
     """Files of older transformers versions have no pad token; then the default of the configuration class is used."""
     family, config = FAMILIES[kind], transformers.AutoConfig.for_model(kind).get_text_config()
     (architecture,) = (name for name in family.architectures if name.endswith("ForSequenceClassification"))
@@ -153,7 +153,7 @@ def test_span_logits(name, tmp_path, device):
 
 @torch.inference_mode()
 def test_counted_padding_is_detected(tmp_path, device):
-    """Negative control: if the logits are those of the last token, although it is padding, they differ."""
+    """Negative control: without a pad token id, padding is used as the last token, and the logits differ."""
     architecture, config = TEXTS["llama-mha"]
     oracle = save(tmp_path, _config(config, pad_token_id=7), architecture).to(device)
     texts = [[*text, 7] for text in random_ids(VOCAB, LENGTHS, low=8)]

@@ -125,7 +125,7 @@ def test_masked_token_logits(case, tmp_path, device):
 
 
 @every_case
-def test_classes(case, tmp_path, device):
+def test_class_logits(case, tmp_path, device):
     oracle, ours = make(case, "ForSequenceClassification", tmp_path, device, num_labels=5)
     texts = random_ids(VOCAB, LENGTHS)
     expected = [one.logits[0] for one in one_by_one(oracle, texts)]
@@ -219,7 +219,7 @@ BUGS = {
 
 @pytest.mark.parametrize("bug", BUGS)
 def test_planted_bug_is_detected(bug, tmp_path, device, monkeypatch):
-    """Negative control: the comparison above fails with each of these bugs."""
+    """Negative control: the comparison of class logits fails with each of these bugs."""
     name, planted = BUGS[bug]
     oracle, ours = make("longformer", "ForSequenceClassification", tmp_path, device)
     texts = random_ids(VOCAB, LENGTHS)
@@ -253,7 +253,7 @@ def test_memory_grows_linearly_with_the_length(case, tmp_path, device, monkeypat
 
 
 def test_quadratic_memory_is_detected(tmp_path, device, monkeypatch):
-    """Negative control: with full attention, the largest tensor has at least [seq, seq] elements."""
+    """Negative control: with full attention, the largest tensor has at least seq * seq elements."""
     family, options = CASES["longformer"]
     monkeypatch.setitem(CASES, "longformer", (family, {**options, "max_position_embeddings": LONG + 2}))
     monkeypatch.setattr("models.layers.layer.BandedAttention", Attention)
