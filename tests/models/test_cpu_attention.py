@@ -1,4 +1,4 @@
-"""Compiled attention equals the reference; a query has the same bits in any chunk, batch and layout."""
+"""The compiled attention equals the reference, and a query has the same bits in every chunk, batch and layout."""
 
 from __future__ import annotations
 
@@ -129,13 +129,13 @@ def test_ragged_queries_of_other_lengths_than_keys(dtype):
 
 
 def chunks(length, rng):
-    """Random chunks (first, end) that cover a prompt: from one query to more than one tile."""
+    """Random chunks of a prompt: some have one query, some more than a tile."""
     ends = sorted({rng.randrange(1, length) for _ in range(rng.randrange(6))} | {length})
     return list(zip([0, *ends], ends, strict=False))
 
 
 def chunked(case, attention=ops.paged_attention, seed=0):
-    """Attention of all queries, computed in steps with at most one random chunk per row."""
+    """Compute every query once, in steps with one chunk of some rows."""
     rng = random.Random(seed)
     cuts = [chunks(length, rng) for length in case.lengths]
     found = [[] for _ in case.lengths]
@@ -165,8 +165,8 @@ def test_a_query_has_the_same_bits_in_any_chunk_and_batch(dtype, settings, shape
     assert torch.equal(case.paged([(row, 0, length) for row, length in enumerate(case.lengths)]), expected)
 
 
-def test_the_reference_has_different_bits_in_chunks():
-    """Negative control: the reference attention fails the comparison of bits."""
+def test_the_reference_has_other_bits_in_other_chunks():
+    """Negative control: the attention of torch does not pass this comparison."""
     case = Case(torch.float32, (6, 2, 64), (150, 7, 64, 90), {})
     assert not torch.equal(chunked(case, torch_ops.paged_attention), case.ragged(torch_ops.ragged_attention))
 
@@ -197,8 +197,8 @@ def test_bits_are_the_same_with_any_number_of_threads(settings):
     assert all(torch.equal(one, found[0]) for one in found)
 
 
-def test_a_long_context_is_computed_in_parts():
-    """The scores of all keys of a tile exceed the scratch memory."""
+def test_a_long_context():
+    """More keys than the memory for the scores of one tile holds, so that the kernel computes them in parts."""
     case = Case(torch.float32, (2, 1, 32), (9000,), {}, block_size=64)
     close(case.paged([(0, 8900, 9000)]), case.paged([(0, 8900, 9000)], torch_ops.paged_attention))
     assert torch.equal(case.paged([(0, 8950, 8951)])[0], case.paged([(0, 8900, 9000)])[50])
@@ -209,8 +209,8 @@ def test_a_long_context_is_computed_in_parts():
 @pytest.mark.parametrize("place", [32, 33])
 @pytest.mark.parametrize("bad", [float("nan"), float("inf")])
 @pytest.mark.parametrize("side", ["key", "value"])
-def test_non_finite_keys_and_values_change_only_queries_that_attend_to_them(dtype, settings, place, bad, side):
-    """A non-finite key or value changes only queries that attend to it. A masked product would give 0 * inf = NaN."""
+def test_a_key_or_value_that_is_not_finite_affects_only_queries_that_see_it(dtype, settings, place, bad, side):
+    """Other rows, and queries that see only its neighbours, stay finite: the kernel multiplies no hidden value by 0."""
     case = Case(dtype, (6, 2, 64), (40, 70, 20), settings)
     clean, key = case.ragged(), 40 + place
     end = min(110, key + settings.get("window", 70))
@@ -227,8 +227,8 @@ def test_non_finite_keys_and_values_change_only_queries_that_attend_to_them(dtyp
 
 @pytest.mark.parametrize("settings", [{}, {"window": 6}, {"causal": False}, {"cap": 2.0}])
 @pytest.mark.parametrize("shape", SHAPES)
-def test_bfloat16_rounds_only_attention_weights_and_results(settings, shape):
-    """The error against float32 is at most one bfloat16 rounding of each attention weight and of the result."""
+def test_bfloat16_rounds_only_softmax_weights_and_results(settings, shape):
+    """The difference to float32 is at most half a bfloat16 step of the result and of each softmax weight."""
     case = Case(torch.bfloat16, shape, (150, 7, 64, 90), settings)
     found = case.ragged().float()
     case.dtype = torch.float32
@@ -242,7 +242,7 @@ def test_bfloat16_rounds_only_attention_weights_and_results(settings, shape):
 @pytest.mark.parametrize("dtype", BOUNDS)
 @pytest.mark.parametrize("settings", [{}, {"window": 6}])
 def test_bits_with_blocks_of_an_odd_size(dtype, settings):
-    """Pairs of neighbouring keys can lie in different blocks."""
+    """With an odd block size, keys that are loaded together lie in different blocks."""
     case = Case(dtype, (6, 2, 64), (150, 7, 64, 90), settings, block_size=5)
     expected, offset = case.ragged(), 0
     for row, length in enumerate(case.lengths):
