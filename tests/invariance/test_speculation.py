@@ -28,7 +28,7 @@ def shrink_pool(pair, one) -> Scheduler:
     size = scheduler.blocks.self_pool.block_size
     needed = max(
         r.params.num_beams * -(-(len(r.rows[0].decoder_token_ids or r.prompts[0]) + r.rows[0].max_new_tokens) // size)
-        for r in crowd(pair)
+        for r in mixed_requests(pair)
     )
     scheduler.blocks.self_pool = type(scheduler.blocks.self_pool)(needed, size)
     return scheduler

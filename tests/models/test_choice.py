@@ -26,7 +26,7 @@ def top_k(request):
 
 
 def rows_of_every_kind(width: int) -> torch.Tensor:
-    """Rows: random, all equal, with ties, all -inf but one, rising, falling, huge, and all -inf."""
+    """One row of each kind: random, equal, with ties, all -inf but one, rising, falling, huge, and all -inf."""
     generator = torch.Generator().manual_seed(width)
     logits = torch.randn(8, width, generator=generator) * 4
     logits[1] = -2.5

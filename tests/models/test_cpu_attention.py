@@ -198,7 +198,7 @@ def test_bits_are_the_same_with_any_number_of_threads(settings):
 
 
 def test_a_long_context():
-    """More keys than the memory for the scores of one tile holds, so that the kernel computes them in parts."""
+    """The scores of all keys exceed the scratch memory of a tile, so the kernel computes them in parts."""
     case = Case(torch.float32, (2, 1, 32), (9000,), {}, block_size=64)
     close(case.paged([(0, 8900, 9000)]), case.paged([(0, 8900, 9000)], torch_ops.paged_attention))
     assert torch.equal(case.paged([(0, 8950, 8951)])[0], case.paged([(0, 8900, 9000)])[50])

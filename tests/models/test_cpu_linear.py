@@ -120,7 +120,7 @@ def test_bits_do_not_depend_on_threads(dtype, kind):
 
 @pytest.mark.parametrize("packed", [True, False])
 def test_float32_sums_of_a_bfloat16_weight(isa, packed):
-    """They are more precise; rounded to bfloat16 they equal the usual result."""
+    """With out_dtype float32, the sums are not rounded; rounded to bfloat16, they equal the usual result."""
     for width, columns in SHAPES:
         weight, bias = weights(torch.bfloat16, width, columns)
         x = torch.randn(40, width).bfloat16()
@@ -201,7 +201,7 @@ def test_activations(isa, activation):
 
 @pytest.mark.parametrize("activation", ACTIVATIONS)
 def test_activations_in_bfloat16(isa, activation):
-    """Nearly as close to float64 as the nearest bfloat16, for small results too, for pairs of rows and single rows."""
+    """The error against float64 is little more than bfloat16 rounding, for pairs of rows and single rows."""
     x = torch.cat([torch.linspace(-30, 30, 60001), torch.logspace(-30, 30, 2001), -torch.logspace(-30, 30, 2001)])
     x = x.bfloat16().unique().repeat_interleave(2)[1:]
     product = cpu_linear.FloatWeight(torch.eye(32)[:, :1].repeat(1, 2).bfloat16() * 0.5, None).multiply
