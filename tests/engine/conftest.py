@@ -1,4 +1,4 @@
-"""Fixtures of engine tests. Engines run on the device of `tests.devices`."""
+"""Fixtures of engine tests. Engines run on the device that `tests.devices` selects."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ __all__ = ["_exact_float32_on_one_thread", "device", "pairs"]
 
 @pytest.fixture(scope="session")
 def pairs(tmp_path_factory, device):
-    """Checkpoints by name, each made once per session: `pairs("gpt2")`."""
+    """Function that returns the checkpoint with a name, made once per session: `pairs("gpt2")`."""
     made = {}
 
     def get(name: str):

@@ -1,8 +1,8 @@
 """Reference implementation of diverse beam search with plain loops, the oracle of `test_beam_groups`.
 
 Source: Vijayakumar et al. 2018, arXiv:1610.02424, algorithm 1 with Hamming diversity. transformers 5 has no group beam
-search. Where the paper leaves a choice (end of a group, score of a hypothesis), this follows the beam search of
-transformers 5, which is the case of one group.
+search. The paper does not define when a group ends and how hypotheses are scored. Both follow the beam search of
+transformers 5, so that one group gives the same results.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ class Group:
 
 
 def log_probs(pair: Pair, prompt: list[int], texts: list[list[int]], processors) -> list[list[float]]:
-    """Log-probabilities of the next token of each text. Computes the whole text every time."""
+    """Log-probabilities of the next token of each text, computed from the whole text without a cache."""
     device = next(pair.oracle.parameters()).device
     ids = torch.tensor([(pair.starts or prompt) + text for text in texts], device=device)
     if pair.starts:
@@ -46,7 +46,7 @@ def diverse_search(
     num_return_sequences: int = 1,
     processors=lambda ids, scores: scores,
 ) -> tuple[list[list[int]], list[float]]:
-    """The best hypotheses and their scores."""
+    """Run diverse beam search. Returns the texts and the scores of the best hypotheses."""
     size = num_beams // num_beam_groups
     groups = [Group() for _ in range(num_beam_groups)]
     for length in range(1, max_new_tokens + 1):
@@ -60,7 +60,7 @@ def diverse_search(
                 if last:
                     group.finished += [(total / length**length_penalty, text) for total, text in group.running]
                 group.finished = sorted(group.finished, key=lambda one: -one[0])[:size]
-                # Running beams have taken a token. At the length limit no beam runs, and the best candidates count.
+                # Later groups are penalised for these tokens. After the last step, the candidates count.
                 taken += [text[-1] for _, text in (best if last else group.running)]
                 longest = max_new_tokens if early_stopping == "never" and length_penalty > 0 else length
                 group.done = last or (
@@ -74,7 +74,10 @@ def diverse_search(
 
 
 def step(pair, prompt, group, size, taken, diversity_penalty, end_token_ids, length_penalty, processors):
-    """Extend one group by one token. Returns its best candidates."""
+    """Extend the beams of one group by one token. Returns its best candidates.
+
+    taken: tokens that earlier groups chose in this step.
+    """
     rows = log_probs(pair, prompt, [text for _, text in group.running], processors)
     every = []
     for (total, text), row in zip(group.running, rows, strict=True):

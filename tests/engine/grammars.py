@@ -28,10 +28,10 @@ TOKENS = [
     *(b" " + word for word in b"the a of cat dog { [ : ,".split()),
     *("日本"[:1].encode()[:2], "😀".encode()[:3], "😀".encode()[3:], b"\x80\xe6"),
 ]
-"""Bytes, pieces of JSON, words, and pieces of characters; ids 0 to 2 are no text."""
-SPARE = 13
-"""Logits that no token stands behind, as padded vocabularies have."""
-VOCAB = len(TOKENS) + SPARE
+"""Bytes of each token: single bytes, pieces of JSON, words, parts of characters. Ids 0 to 2 are special tokens."""
+NUM_UNUSED_LOGITS = 13
+"""Number of logits without a token, as in padded vocabularies."""
+VOCAB = len(TOKENS) + NUM_UNUSED_LOGITS
 
 INTEGER, STRING = {"type": "integer"}, {"type": "string", "maxLength": 12}
 
@@ -112,10 +112,10 @@ def choice_grammar(choices: list[str], opens_with_space: bool = False) -> str:
     return assemble(source_of(ChoiceFormat(choices)), opens_with_space)
 
 
-class Dice:
-    """A runner whose hidden states are logits: normal random numbers that depend on the tokens only.
+class RandomRunner:
+    """Runner of a fake model whose logits are normal random numbers that depend only on the tokens of the text.
 
-    Closing tokens and the end have higher logits.
+    The end token and tokens that close a JSON value have higher logits, so that texts end.
     """
 
     def __init__(self, seed: int) -> None:
@@ -138,22 +138,22 @@ class Dice:
     def clear(self, *blocks: object) -> None: ...
 
 
-def dice_engine(seed: int = 0, blocks: int = 4096) -> Engine:
-    """An engine with a random decoder whose vocabulary is set."""
+def random_engine(seed: int = 0, blocks: int = 4096) -> Engine:
+    """An engine with one `RandomRunner`, with the vocabulary `TOKENS`."""
     scheduler = Scheduler(BlockTables(BlockManager(blocks, 8), None), 512, 64)
-    generation = GenerationEngine("dice", scheduler, Dice(seed), ModelLimits(VOCAB, 1024))
-    engine = Engine({"dice": ModelEngine("dice", generation)}, torch.device("cpu"))
-    engine.set_vocabulary(Vocabulary("dice", TOKENS))
+    generation = GenerationEngine("random", scheduler, RandomRunner(seed), ModelLimits(VOCAB, 1024))
+    engine = Engine({"random": ModelEngine("random", generation)}, torch.device("cpu"))
+    engine.set_vocabulary(Vocabulary("random", TOKENS))
     return engine
 
 
-def throw(request_id: int, grammar: str, **settings: object) -> Generate:
+def random_request(request_id: int, grammar: str, **settings: object) -> Generate:
     """A sampled request with a grammar and a prompt that is unique to its id."""
     params = {"max_new_tokens": 800, "end_token_ids": [END], "do_sample": True, "seed": request_id, **settings}
     prompt = random.Random(request_id).choices(range(3, 259), k=6)
-    return one_row(request_id, "dice", prompt, grammar=grammar, **params)
+    return one_row(request_id, "random", prompt, grammar=grammar, **params)
 
 
-def spell(tokens: list[int], vocabulary: list[bytes] = TOKENS) -> str:
+def decode_text(tokens: list[int], vocabulary: list[bytes] = TOKENS) -> str:
     """Decode tokens to text. Fails if the bytes are not valid UTF-8."""
     return b"".join(vocabulary[token] for token in tokens).decode()

@@ -1,4 +1,4 @@
-"""Engines over tiny random checkpoints, and the transformers oracle beside them."""
+"""Helpers to run engines with tiny random checkpoints, and to get the reference results of transformers."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from tests.parity.checkpoints import forget_short_texts, load, save
 from tests.parity.native_twins import rewrite_as_native
 
 PRINTABLE = [*[b""] * 3, *(bytes([33 + i]) for i in range(VOCAB - 3))]
-"""Bytes of the tokens of these checkpoints, for grammars. The first three are special tokens."""
+"""Bytes of each token of the tiny checkpoints, for grammars. The first three are special tokens."""
 
 
 @dataclass
@@ -92,17 +92,17 @@ class Results:
         if output is None:
             return
         for event in output.prompts:
-            assert event.request_id not in self.prompts | self.tokens | self.finished, "late, or twice"
+            assert event.request_id not in self.prompts | self.tokens | self.finished, "late or repeated"
             self.prompts[event.request_id] = event.logprobs
         for event in output.tokens:
             assert event.request_id not in self.finished, "tokens after the end"
             self.tokens.setdefault(event.request_id, []).extend(event.token_ids)
             self.token_events.setdefault(event.request_id, []).append(event)
         for event in output.finished:
-            assert event.request_id not in self.finished | self.failed, "two ends"
+            assert event.request_id not in self.finished | self.failed, "ended twice"
             self.finished[event.request_id] = event
         for event in output.failed:
-            assert event.request_id not in self.finished | self.failed, "two ends"
+            assert event.request_id not in self.finished | self.failed, "ended twice"
             self.failed[event.request_id] = event
         for event in output.encoded:
             self.encoded[event.request_id, event.index] = event.values
@@ -116,7 +116,7 @@ class Results:
 def run(engine: Engine, requests: list[Generate | Encode], every: int = 0) -> Results:
     """Run requests to their end, and check that all blocks are free.
 
-    every: add one request every so many steps; 0 adds all at once.
+    every: number of steps between two added requests; 0 adds all at once.
     """
     results = Results()
     waiting = iter(requests)
@@ -134,9 +134,9 @@ def run(engine: Engine, requests: list[Generate | Encode], every: int = 0) -> Re
             waiting = iter(rest[1:])
         results.take(engine.step())
         results.steps += 1
-        assert results.steps < 20_000, "the engine does not come to an end"
+        assert results.steps < 20_000, "the engine does not finish"
     stats = engine.stats()
-    assert set(stats.kv_blocks_used.values()) <= {0}, "blocks are left behind"
+    assert set(stats.kv_blocks_used.values()) <= {0}, "blocks are still in use"
     assert stats.running == stats.waiting == stats.queue_tokens == 0
     return results
 
@@ -175,7 +175,7 @@ def as_transformers_settings(pair: Pair, prompt: list[int], settings: dict) -> d
 
 
 def reset_dynamic_rope(oracle: torch.nn.Module) -> None:
-    """Reset dynamic RoPE of transformers, which otherwise uses the longest text of all earlier calls."""
+    """Reset the dynamic RoPE of transformers, which otherwise depends on the longest text of all earlier calls."""
     for module in oracle.modules():
         if getattr(module, "rope_type", None) == "dynamic":
             module.max_seq_len_cached = module.original_max_seq_len
@@ -183,7 +183,7 @@ def reset_dynamic_rope(oracle: torch.nn.Module) -> None:
 
 
 def reference(pair: Pair, prompt: list[int], **settings):
-    """Result of transformers' `generate`: new tokens of each hypothesis, end token included, and the scores."""
+    """Result of `generate` in transformers: new tokens of each hypothesis, with the end token, and beam scores."""
     forget_short_texts(pair.oracle)
     device = next(pair.oracle.parameters()).device
     reset_dynamic_rope(pair.oracle)

@@ -1,8 +1,8 @@
-"""A simulation of the engine that checks the scheduler: a fake model makes tokens, a fake cache stores texts in slots.
+"""Simulation of an engine that checks the scheduler: tokens are random, and the cache stores texts instead of tensors.
 
-Random log-probabilities drive the beams. Ownership of blocks and the order of computation are checked after every
-event. With a prefix cache, each block found by its key must hold the text that was looked up, of the same client, and
-must be verified by finite logits.
+Each slot of the fake cache contains the text up to its token, so that a wrong or overwritten slot is detected. Block
+ownership and the order of computation are checked after every event. With a prefix cache, a reused block must contain
+the prefix of the same client, and must have been verified by finite logits.
 """
 
 from __future__ import annotations
@@ -24,11 +24,12 @@ POISON = ("poison",)
 
 
 class Simulation:
-    """A scheduler, a fake cache that stores the text of the token in each slot, and all added groups.
+    """A scheduler with a fake cache, and all added groups.
 
-    prefix: prompts have common beginnings, clients have one of two salts, and the prefix cache is on.
-    drafts: sequences without beams get drafts, some of which are accepted.
-    clock: source of random step durations.
+    cross: groups have an encoded source, so there is a second pool of blocks.
+    prefix: the prefix cache is on; prompts share beginnings, and each client has one of two salts.
+    drafts: sequences without beams get random drafts, of which a random part is accepted.
+    sizes: block_size, blocks, max_batch_tokens and max_batch_rows; others are random.
     """
 
     def __init__(self, rng: random.Random, cross: bool, prefix: bool = False, drafts: bool = False, **sizes) -> None:
@@ -72,10 +73,10 @@ class Simulation:
 
     def step(self) -> bool:
         if self.drafts:
-            self.guess()
+            self.propose_drafts()
         schedule = self.scheduler.schedule()
         if schedule is None:
-            assert not self.scheduler.running and not self.scheduler.waiting, "work is left, but there is no step"
+            assert not self.scheduler.running and not self.scheduler.waiting, "groups are left, but no step"
             return False
         self.check_blocks()
         for block in self.scheduler.blocks.take_blocks_to_clear()[0]:
@@ -92,7 +93,7 @@ class Simulation:
         for request in ready:
             if self.rng.random() < self.failures:
                 if request.sequences[0].draft:
-                    self.spoil(request)
+                    self.poison(request)
                     self.scheduler.retry_without_draft(request)
                 else:
                     self.fail(request)
@@ -112,15 +113,15 @@ class Simulation:
             for position in range(row.num_computed_tokens)
         }
 
-    def guess(self) -> None:
+    def propose_drafts(self) -> None:
         for request in self.scheduler.running:
             if request.accepts_drafts and request.is_ready_to_decode:
                 left = request.max_new_tokens - request.num_generated - 1
                 count = self.rng.randint(0, max(min(left, 9), 0))
                 request.sequences[0].draft = [self.rng.randrange(VOCAB) for _ in range(count)]
 
-    def spoil(self, request: SequenceGroup) -> None:
-        """Make all unverified slots of a group non-finite, also those of its draft."""
+    def poison(self, request: SequenceGroup) -> None:
+        """Make all unverified slots of a group non-finite, including the slots of its draft."""
         for row in request.sequences:
             for position in range(row.num_computed_tokens, row.num_computed_tokens + len(row.draft)):
                 slot = row.block_table[position // self.block_size] * self.block_size + position % self.block_size
@@ -131,11 +132,11 @@ class Simulation:
 
     def fail(self, request: SequenceGroup) -> None:
         """End a group because its logits are not finite."""
-        self.spoil(request)
+        self.poison(request)
         self.scheduler.remove(request, corrupt=True)
 
     def compute(self, schedule: Schedule) -> None:
-        """Write into each slot the text up to its token, and check that earlier slots hold the right text."""
+        """Check that the slots of earlier tokens contain the right texts, then write those of the computed tokens."""
         size, sources = self.block_size, set(schedule.sources)
         taken = {row.group for row in schedule.rows}
         assert sources <= taken
@@ -170,7 +171,7 @@ class Simulation:
         self.verified_slots -= written
 
     def text(self, row: ScheduledRow, position: int) -> tuple:
-        """Salt of the client and all tokens up to a position: everything that keys and values depend on."""
+        """Content of a slot: salt of the client and all tokens up to the position, which determine keys and values."""
         return self.salts.get(row.group, ""), *[*row.sequence.tokens, *row.sequence.draft][: position + 1]
 
     def choose(self, request: SequenceGroup) -> None:
@@ -228,7 +229,7 @@ class Simulation:
     def slots_of(self, block: int) -> range:
         return range(block * self.block_size, (block + 1) * self.block_size)
 
-    def run_dry(self) -> None:
+    def run_to_the_end(self) -> None:
         for _ in range(5000):
             if not self.step():
                 break
@@ -238,7 +239,10 @@ class Simulation:
 
 
 def queue(simulation: Simulation, prompt: int, max_new_tokens: int = 20) -> SequenceGroup:
-    """Queue a group without beams. prompt: number of tokens of its prompt, or of its source with an encoder."""
+    """Queue a group without beams.
+
+    prompt: number of tokens of its prompt, or of its source if the simulation has an encoder.
+    """
     cross = simulation.scheduler.blocks.cross_pool is not None
     message = one_row(0, "m", [5] * prompt, [1] if cross else [], max_new_tokens=max_new_tokens)
     request = SequenceGroup(message, message.rows[0], cross, 0.0)
@@ -248,7 +252,7 @@ def queue(simulation: Simulation, prompt: int, max_new_tokens: int = 20) -> Sequ
 
 
 def turn(simulation: Simulation) -> Schedule:
-    """One step in which every sequence with logits gets a token that is not an end token."""
+    """Run one step, in which every sequence with logits gets token 7, which is not an end token."""
     schedule = simulation.scheduler.schedule()
     assert schedule is not None
     simulation.compute(schedule)

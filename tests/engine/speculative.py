@@ -1,4 +1,4 @@
-"""Engines with speculative decoding: drafts from n-grams, from the model itself, a perturbed copy, or another model."""
+"""Engines with speculative decoding, with drafts from n-grams or from a draft model."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tests.parity.checkpoints import load
 
 
 def speculating(pair: Pair, draft: LoadedCheckpoint | None = None, **options) -> Engine:
-    """Like `Pair.engine`, with speculative decoding. draft: the draft model; None means n-grams."""
+    """Make an engine like `Pair.engine`, with speculative decoding. draft: the draft model, or None for n-grams."""
     settings = EngineOptions(**{"block_size": 4, "kv_cache_bytes": 1 << 22, **options})
     way = Speculation(draft_directory="somewhere") if draft is not None else Speculation()
     target = replace(pair.loaded, spec=msgspec.structs.replace(pair.loaded.spec, speculation=way))
@@ -35,7 +35,7 @@ def speculating(pair: Pair, draft: LoadedCheckpoint | None = None, **options) ->
 
 
 def perturbed(loaded: LoadedCheckpoint, strength: float = 0.05) -> LoadedCheckpoint:
-    """A copy with slightly changed weights, which often drafts the right token."""
+    """Copy of a checkpoint with slightly changed weights, whose drafts are often accepted."""
     generator = torch.Generator().manual_seed(5)
     with TemporaryDirectory() as directory:
         shutil.copytree(loaded.spec.directory, directory, dirs_exist_ok=True)
@@ -55,7 +55,7 @@ def counts(engine: Engine) -> tuple[int, int]:
 
 
 def accepting_all_drafts(choose):
-    """A planted bug in `selection.choose`: every draft token is accepted."""
+    """Wrap `selection.choose` with a planted bug: every draft token is accepted."""
 
     def accept_all(logits, places, seen):
         tokens, possible = choose(logits, places, seen)

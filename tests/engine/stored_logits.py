@@ -1,4 +1,4 @@
-"""A model whose hidden states are already logits."""
+"""Fake model whose hidden states are already logits."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from models.logits import LogitsRequest, LogitsTopK
 
 
 class StoredLogits:
-    """The part of `TransformerProtocol` that selection uses. max_logits_rows: as in `Transformer`."""
+    """The methods of `TransformerProtocol` that token selection uses. max_logits_rows: as in `Transformer`."""
 
     def __init__(self, max_logits_rows: int = 64) -> None:
         self.max_logits_rows = max_logits_rows

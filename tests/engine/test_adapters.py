@@ -1,4 +1,4 @@
-"""Requests with different adapters in one engine give the tokens of merged weights (peft), alone and in a batch."""
+"""Requests with adapters get the tokens of merged weights (peft), alone and in a batch with other adapters."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ PROMPTS = random_ids(97, [3, 17, 1, 9, 30, 5, 2, 12, 7, 21, 4, 11], seed=8)
 
 
 class Family:
-    """A checkpoint with three adapters: one model in the engine, four models with merged weights in transformers."""
+    """A checkpoint with three adapters in the engine, and in transformers its base and three merged models."""
 
     def __init__(self, name: str, home: Path, device, quantization=None) -> None:
         architecture, config = (GENERATING | ENCODERS)[name]
@@ -55,7 +55,7 @@ class Family:
     def engine(self, **options):
         return Pair(BASE, self.pairs[BASE].oracle, self.loaded).engine(**options)
 
-    def crowd(self, **settings) -> list:
+    def mixed_requests(self, **settings) -> list:
         """Greedy and beam requests for the base model and each adapter in turn."""
         kinds = [{}, {"num_beams": 3, "num_return_sequences": 2}, {"min_new_tokens": 9}]
         return [
@@ -88,11 +88,11 @@ def answers(results) -> dict:
 
 @pytest.fixture(scope="module")
 def alone(family):
-    return {id_of(one): run(family.engine(), [one]).texts(id_of(one)) for one in family.crowd()}
+    return {id_of(one): run(family.engine(), [one]).texts(id_of(one)) for one in family.mixed_requests()}
 
 
 def test_an_adapter_alone_equals_merged_weights(family, alone):
-    for request in family.crowd():
+    for request in family.mixed_requests():
         params = request.params
         settings = {
             "num_beams": params.num_beams,
@@ -105,13 +105,13 @@ def test_an_adapter_alone_equals_merged_weights(family, alone):
 
 
 def test_rows_of_three_adapters_and_the_base_in_one_batch(family, alone):
-    assert answers(run(family.engine(), family.crowd())) == alone
+    assert answers(run(family.engine(), family.mixed_requests())) == alone
 
 
 @pytest.mark.parametrize("max_batch_tokens, block_size", [(5, 4), (16, 1)])
 def test_in_chunks(family, alone, max_batch_tokens, block_size):
     engine = family.engine(max_batch_tokens=max_batch_tokens, block_size=block_size)
-    assert answers(run(engine, family.crowd(), every=1)) == alone
+    assert answers(run(engine, family.mixed_requests(), every=1)) == alone
 
 
 def test_preempted_and_computed_again(family, alone):
@@ -122,14 +122,14 @@ def test_preempted_and_computed_again(family, alone):
         * scheduler.blocks.self_pool.blocks_for(
             len(request.rows[0].decoder_token_ids or request.prompts[0]) + request.rows[0].max_new_tokens
         )
-        for request in family.crowd()
+        for request in family.mixed_requests()
     )
     scheduler.blocks.self_pool = type(scheduler.blocks.self_pool)(needed, scheduler.blocks.self_pool.block_size)
-    assert answers(run(engine, family.crowd())) == alone
-    assert scheduler.num_preemptions > 0, "the pool is not small enough to show anything"
+    assert answers(run(engine, family.mixed_requests())) == alone
+    assert scheduler.num_preemptions > 0, "the pool is too large to cause a preemption"
 
 
-def test_swapped_adapters_change_the_tokens(family, alone, monkeypatch):
+def test_swapped_adapters_are_noticed(family, alone, monkeypatch):
     """Negative control: each row gets the adapter of the previous row."""
     plain = AdapterRows.__init__
 
@@ -137,7 +137,7 @@ def test_swapped_adapters_change_the_tokens(family, alone, monkeypatch):
         plain(self, (*names[1:], names[0]), counts, device)
 
     monkeypatch.setattr(AdapterRows, "__init__", swapped)
-    found = answers(run(family.engine(), family.crowd()))
+    found = answers(run(family.engine(), family.mixed_requests()))
     assert sum(found[request_id] != alone[request_id] for request_id in alone) >= 6
 
 
@@ -147,8 +147,8 @@ def test_the_adapters_give_different_tokens(family, alone):
     assert len({str(text) for text in answers(run(family.engine(), requests)).values()}) == 4
 
 
-def one_after_the_other(family, names) -> tuple[list, list[int]]:
-    """Run one long prompt with each adapter in turn. Returns the texts and the cached tokens."""
+def run_one_after_the_other(family, names) -> tuple[list, list[int]]:
+    """Run one long prompt with each adapter in turn. Returns the texts and the numbers of cached tokens."""
     prompt, engine = random_ids(97, [41], seed=2)[0], family.engine()
     texts, cached = [], []
     for i, name in enumerate(names):
@@ -159,13 +159,13 @@ def one_after_the_other(family, names) -> tuple[list, list[int]]:
 
 
 def test_no_blocks_are_shared_between_adapters(families, monkeypatch):
-    """Includes a negative control: with shared blocks the texts are wrong."""
+    """Also a negative control: if blocks were shared, the texts would be wrong."""
     family = families("llama")
-    texts, cached = one_after_the_other(family, [*NAMES, *NAMES])
+    texts, cached = run_one_after_the_other(family, [*NAMES, *NAMES])
     assert cached == [0] * 4 + [40] * 4
     assert texts[:4] == texts[4:]
     monkeypatch.setattr(sequence, "root_key", lambda salt: prefix_keys.root_key(salt.rpartition(" ")[2]))
-    mixed, found = one_after_the_other(family, NAMES)
+    mixed, found = run_one_after_the_other(family, NAMES)
     assert found == [0, 40, 40, 40]
     assert mixed[0] == texts[0] and mixed[1:] != texts[1:4]
 
@@ -181,7 +181,7 @@ def test_drafts_change_no_text(families):
 
 
 @torch.inference_mode()
-def test_alignment_is_that_of_merged_weights(families):
+def test_attention_of_an_answer_equals_merged_weights(families):
     family, source = families("bart"), PROMPTS[4]
     requests = [generate(family.pairs[name], i, source, attention=True) for i, name in enumerate(NAMES)]
     results = run(family.engine(), requests)
@@ -226,7 +226,7 @@ def test_encoder_vectors_with_adapters(families, name):
             np.testing.assert_allclose(found, expected.cpu().numpy(), rtol=1e-4, atol=1e-4)
 
 
-def test_tokens_and_masked_words_through_heads_with_adapters(families):
+def test_token_logits_and_masked_tokens_with_adapters(families):
     texts = PROMPTS[:8]
     for name, task in (("tagger", "classify_tokens"), ("masked", "fill_mask")):
         family = families(name)
@@ -247,7 +247,7 @@ def test_tokens_and_masked_words_through_heads_with_adapters(families):
 
 
 @pytest.mark.parametrize("name", ["llama", "gpt2", "t5", "bart"])
-def test_an_adapter_over_an_int8_base_is_as_exact_as_the_base(name, tmp_path, device):
+def test_an_adapter_is_as_exact_as_its_int8_base(name, tmp_path, device):
     exact = Family(name, tmp_path, device)
     paths = {adapter: tmp_path / adapter for adapter in ADAPTERS}
     rounded = load_model(tmp_path / BASE, torch.float32, device, quantization="int8", adapters=paths).transformer
@@ -271,8 +271,8 @@ def test_an_adapter_over_an_int8_base_is_as_exact_as_the_base(name, tmp_path, de
 
 def test_an_int8_base_alone_and_in_a_batch(tmp_path, device):
     family = Family("llama", tmp_path, device, quantization="int8")
-    alone = {id_of(one): run(family.engine(), [one]).texts(id_of(one)) for one in family.crowd()}
-    assert answers(run(family.engine(), family.crowd())) == alone
+    alone = {id_of(one): run(family.engine(), [one]).texts(id_of(one)) for one in family.mixed_requests()}
+    assert answers(run(family.engine(), family.mixed_requests())) == alone
 
 
 def test_model_info_of_adapters(families):
@@ -283,7 +283,7 @@ def test_model_info_of_adapters(families):
     for info in infos.values():
         assert (info.adapter_of, info.kv_bytes, info.tasks, info.kv_blocks) == (BASE, 0, base.tasks, base.kv_blocks)
         assert info.weight_bytes >= 4 * info.parameters
-    # The seven linears of two layers, 32 wide, with eight heads' worth of keys halved: rank 4 against rank 8.
+    # The adapters have rank 4 and rank 8 for the same linear layers, so one has half the parameters.
     assert 2 * infos["warm"].parameters == infos["dry"].parameters
     assert base.adapter_of == ""
 

@@ -1,4 +1,4 @@
-"""The `attention` of an answer equals the cross-attention of transformers, also for beams."""
+"""The `attention` of an answer equals the cross-attention of transformers, with and without beams."""
 
 from __future__ import annotations
 
@@ -13,13 +13,16 @@ from tests.parity.checkpoints import random_ids
 SOURCES = random_ids(97, [1, 7, 12], seed=3)
 
 
-def looked(hypothesis, source: list[int]) -> np.ndarray:
+def attention_matrix(hypothesis, source: list[int]) -> np.ndarray:
     return np.frombuffer(hypothesis.attention, "<f4").reshape(-1, len(source))
 
 
 @torch.inference_mode()
 def expected(pair, source: list[int], tokens: list[int]) -> np.ndarray:
-    """Cross-attention of transformers for a whole text. The row of token i is that of the token before it."""
+    """Cross-attention of transformers for a whole text: [tokens, source tokens].
+
+    Row i is computed while token i is predicted, so its query is the token before.
+    """
     output = pair.oracle(
         input_ids=torch.tensor([source]),
         decoder_input_ids=torch.tensor([pair.starts + tokens[:-1]]),
@@ -47,7 +50,7 @@ def test_equals_the_cross_attention_of_the_reference(pairs, name, settings):
         hypotheses = results.finished[i].hypotheses
         assert len(hypotheses) == settings.get("num_return_sequences", 1)
         for hypothesis in hypotheses:
-            ours = looked(hypothesis, source)
+            ours = attention_matrix(hypothesis, source)
             assert ours.shape == (len(hypothesis.token_ids), len(source))
             np.testing.assert_allclose(ours, expected(pair, source, hypothesis.token_ids), atol=1e-5)
             np.testing.assert_allclose(ours.sum(1), 1.0, atol=1e-5)
@@ -56,7 +59,7 @@ def test_equals_the_cross_attention_of_the_reference(pairs, name, settings):
 
 
 @torch.inference_mode()
-def test_equals_what_generate_saw_step_by_step(pairs):
+def test_equals_the_attention_of_each_generate_step(pairs):
     pair, source = pairs("bart"), SOURCES[2]
     made = pair.oracle.generate(
         torch.tensor([source]),
@@ -70,9 +73,9 @@ def test_equals_what_generate_saw_step_by_step(pairs):
     steps = [step[-1][0, :, -1].mean(0) for step in made.cross_attentions]
     hypothesis = run(pair.engine(), [generate(pair, 0, source, attention=True)]).finished[0].hypotheses[0]
     assert hypothesis.token_ids == made.sequences[0, len(pair.starts) :].tolist()
-    np.testing.assert_allclose(looked(hypothesis, source), torch.stack(steps).numpy(), atol=1e-5)
+    np.testing.assert_allclose(attention_matrix(hypothesis, source), torch.stack(steps).numpy(), atol=1e-5)
     # Negative control: a shift by one token gives another matrix.
-    assert np.abs(looked(hypothesis, source)[1:] - torch.stack(steps).numpy()[:-1]).max() > 1e-2
+    assert np.abs(attention_matrix(hypothesis, source)[1:] - torch.stack(steps).numpy()[:-1]).max() > 1e-2
 
 
 @pytest.mark.parametrize("broken", ["raises", "not finite"])

@@ -16,13 +16,13 @@ from tests.parity.checkpoints import load, save
 
 FAMILIES = ["gpt2", "llama", "t5", "bart", "marian", "mbart"]
 NUM_CASES = 200
-FIRST = 3
-"""Ids below are special in some family."""
+FIRST_ID = 3
+"""First id that is not a special token in any family."""
 
 
 def random_case(chance: random.Random, name: str, vocab: int = 97) -> tuple[list[int], dict]:
     """A random prompt with random beam search settings; each processor is used in about half of the cases."""
-    ids = range(FIRST, vocab)
+    ids = range(FIRST_ID, vocab)
     prompt = chance.choices(ids, k=chance.randint(1, 20))
     beams = chance.randint(2, 8)
     limit = chance.choice([1, 2, 5, 8, 10, 12, 16])
@@ -50,11 +50,11 @@ def random_case(chance: random.Random, name: str, vocab: int = 97) -> tuple[list
     if chance.random() < 0.3:
         settings["renormalize_logits"] = True
     if chance.random() < 0.3:
-        settings["forced_eos_token_id"] = chance.choice(settings.get("end_token_ids") or [FIRST])
+        settings["forced_eos_token_id"] = chance.choice(settings.get("end_token_ids") or [FIRST_ID])
     # For a decoder the reference forces the first token of the prompt, not the first new token.
     if chance.random() < 0.4 and name not in ("gpt2", "llama"):
         settings["forced_bos_token_id"] = chance.choice(ids)
-    # A token that is both forced and banned would leave no token; `test_logits_processors` checks that order.
+    # If a token is both forced and banned, no token is possible; `test_logits_processors` tests this case.
     forced = {settings.get("forced_bos_token_id"), settings.get("forced_eos_token_id")}
     settings["suppress_token_ids"] = [token for token in settings.get("suppress_token_ids", []) if token not in forced]
     return prompt, {name: value for name, value in settings.items() if value != []}
@@ -66,7 +66,10 @@ def random_cases(name: str, count: int) -> list[tuple[list[int], dict]]:
 
 
 def check(pair: Pair, cases: list[tuple[list[int], dict]]) -> list[int]:
-    """Returns the cases that differ from the reference. Greedy requests run beside them and must be right too."""
+    """Return the indices of the cases that differ from the reference.
+
+    Greedy requests run in the same batch; their texts must be right too.
+    """
     requests = [generate(pair, i, prompt, **settings) for i, (prompt, settings) in enumerate(cases)]
     plain = [generate(pair, 10_000 + i, prompt) for i, (prompt, _) in enumerate(cases[:6])]
     results = run(pair.engine(kv_cache_bytes=1 << 21), [*plain[:3], *requests, *plain[3:]], every=2)
@@ -74,17 +77,19 @@ def check(pair: Pair, cases: list[tuple[list[int], dict]]) -> list[int]:
         assert results.texts(10_000 + i) == reference(pair, prompt, max_new_tokens=12)[0]
     wrong = []
     for i, (prompt, settings) in enumerate(cases):
-        texts, scores = possible(*reference(pair, prompt, **as_transformers_settings(pair, prompt, settings)), settings)
+        texts, scores = possible_hypotheses(
+            *reference(pair, prompt, **as_transformers_settings(pair, prompt, settings)), settings
+        )
         ours = [hypothesis.score for hypothesis in results.finished[i].hypotheses]
         if results.texts(i) != texts or ours != pytest.approx(scores, rel=1e-5, abs=2e-4):
             wrong.append(i)
     return wrong
 
 
-def possible(texts, scores, settings) -> tuple[list[list[int]], list[float]]:
-    """The possible hypotheses of the reference, without the ones that fill up the requested number.
+def possible_hypotheses(texts, scores, settings) -> tuple[list[list[int]], list[float]]:
+    """Remove impossible hypotheses from the results of the reference.
 
-    The reference starts all beams but one with score -1e9, and returns them if there are no better ones.
+    transformers starts all beams but one with score -1e9, and returns them if there are too few other hypotheses.
     """
     power = settings.get("length_penalty", 1.0)
     real = [score * len(text) ** power > -1e8 for text, score in zip(texts, scores, strict=True)]
@@ -110,7 +115,7 @@ def test_the_cases_cover_all_settings():
 
 @pytest.fixture(scope="module")
 def small(tmp_path_factory, device) -> Pair:
-    """A model with 12 tokens: fewer than the candidates of 16 beams."""
+    """A model with a vocabulary of 12 tokens, which is less than the number of candidates of 16 beams."""
     directory = tmp_path_factory.mktemp("small")
     config = transformers.LlamaConfig(
         vocab_size=12, hidden_size=32, intermediate_size=48, num_hidden_layers=2, num_attention_heads=4, eos_token_id=2
@@ -135,19 +140,19 @@ def test_sixteen_beams(pairs):
 
 
 def test_stopping_too_early_is_noticed(pairs, monkeypatch):
-    """Negative control: early_stopping "never" treated as False."""
-    monkeypatch.setattr(BeamSearch, "_may_improve", _judged_at_the_present_length)
+    """Negative control: early_stopping "never" is treated as False."""
+    monkeypatch.setattr(BeamSearch, "_may_improve", _may_improve_at_the_current_length)
     assert check(pairs("bart"), random_cases("bart", 30)) != []
 
 
 def test_a_length_that_is_wrong_by_one_is_noticed(pairs, monkeypatch):
-    """Negative control: the end token not counted."""
+    """Negative control: the length penalty does not count the end token."""
     penalty = BeamSearch._penalty
     monkeypatch.setattr(BeamSearch, "_penalty", lambda self, length: penalty(self, max(length - 1, 1)))
     assert check(pairs("llama"), random_cases("llama", 10)) != []
 
 
-def _judged_at_the_present_length(self) -> bool:
+def _may_improve_at_the_current_length(self) -> bool:
     if len(self.finished) < self.num_beams:
         return bool(self.running[0].score > -float("inf"))
     better = self.running[0].score / self._penalty(self.length) > self.finished[-1].score

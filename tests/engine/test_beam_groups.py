@@ -83,8 +83,8 @@ def test_the_oracle_with_one_group_equals_transformers(pairs, name, early, penal
         assert (ours[0], ours[1]) == (theirs[0], pytest.approx(theirs[1], abs=1e-4))
 
 
-def test_without_a_penalty_every_group_equals_a_small_search(pairs):
-    """So the differences between groups come from the penalty alone."""
+def test_without_a_penalty_every_group_equals_a_search_of_its_size(pairs):
+    """Without a penalty, three groups of two beams find the same hypotheses as a search with two beams."""
     pair = pairs("llama")
     settings = {"num_beams": 6, "num_beam_groups": 3, "num_return_sequences": 6}
     results = run(pair.engine(), [generate(pair, i, prompt, **settings) for i, prompt in enumerate(PROMPTS)])
@@ -97,7 +97,7 @@ def test_without_a_penalty_every_group_equals_a_small_search(pairs):
 
 @pytest.mark.parametrize("name", ["gpt2", "bart"])
 def test_with_processors(pairs, name):
-    """The penalty is applied after the processors, and not to a forced token."""
+    """The diversity penalty is applied after the processors, and not to a forced token."""
     pair = pairs(name)
     skip = len(pair.starts) or len(PROMPTS[2])
     theirs = transformers.LogitsProcessorList(
@@ -117,7 +117,7 @@ def test_with_processors(pairs, name):
 
 
 def test_groups_with_fewer_tokens_than_beams(pairs):
-    """Three tokens for eight beams: exactly the possible hypotheses are found. `run` checks the blocks."""
+    """With three allowed tokens and eight beams, there are fewer hypotheses than beams. `run` checks the blocks."""
     pair = pairs("llama")
     settings = {"num_beams": 8, "num_beam_groups": 4, "diversity_penalty": 1.0, "num_return_sequences": 8}
     settings |= {"allowed_token_ids": [2, 5, 6], "max_new_tokens": 2}
@@ -129,8 +129,8 @@ def test_groups_with_fewer_tokens_than_beams(pairs):
     assert [text[:1] for text in stuck.texts(1)] != []
 
 
-def test_without_the_penalty_of_earlier_groups_the_test_fails(pairs, monkeypatch):
-    """Negative control: without the penalty the result differs from the oracle."""
+def test_a_missing_penalty_is_noticed(pairs, monkeypatch):
+    """Negative control: without the diversity penalty, the result differs from the oracle."""
     pair = pairs("llama")
     monkeypatch.setattr(GroupSearch, "_diverse", lambda self, values, ids, taken, n: (values[:, :n], ids[:, :n]))
     settings = {"max_new_tokens": 8, **VARIANTS["strong"]}
@@ -139,7 +139,7 @@ def test_without_the_penalty_of_earlier_groups_the_test_fails(pairs, monkeypatch
 
 
 def test_too_few_candidates_are_noticed(pairs, monkeypatch):
-    """Negative control: with too few candidates per row some are lost."""
+    """Negative control: with too few candidates per row, the result differs from the oracle."""
     pair = pairs("llama")
     real = GroupSearch.__init__
 

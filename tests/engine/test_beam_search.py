@@ -71,7 +71,7 @@ def check(pair, variant, prompts, oracle=None, **more):
 @pytest.mark.parametrize("variant", VARIANTS)
 @pytest.mark.parametrize("name", ["llama", "marian"])
 def test_equals_transformers(pairs, name, variant):
-    """The oracle computes in float64, because its float32 error would be as large as the tolerance."""
+    """transformers computes in float64, because its float32 error would be as large as the tolerance."""
     pair = pairs(name)
     check(pair, VARIANTS[variant], PROMPTS, oracle=replace(pair, oracle=copy.deepcopy(pair.oracle).double()))
 
@@ -131,7 +131,7 @@ def test_streamed_tokens_are_a_prefix_of_the_answer(pairs, name, early, penalty)
         # No processor changes these log-probabilities, so their sum is the score.
         total = sum(entry.logprob for entry in best.logprobs)
         assert best.score == pytest.approx(total / len(best.token_ids) ** penalty, rel=1e-4)
-    assert early_pieces > 0, "nothing was agreed on before the end"
+    assert early_pieces > 0, "no token was streamed before the end"
 
 
 def test_beam_search_streams_only_if_requested(pairs):

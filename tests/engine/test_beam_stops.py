@@ -1,4 +1,4 @@
-"""Stop strings with beams: hypotheses end as in transformers with a stopping criterion."""
+"""Stop strings with beams: hypotheses end as in transformers with an equivalent stopping criterion."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ import transformers
 from server.engine.stop_texts import StopTexts
 from server.ipc.messages import Vocabulary
 from tests.engine.harness import generate, reference, run
-from tests.engine.test_beam_cases import possible
+from tests.engine.test_beam_cases import possible_hypotheses
 from tests.parity.checkpoints import random_ids
 
-SPELLED = [
+TOKEN_BYTES = [
     b"",
     b"",
     b"",
@@ -36,11 +36,11 @@ VARIANTS = {
 
 
 def text_of(tokens: list[int], drops_space: bool) -> bytes:
-    text = b"".join(SPELLED[token] for token in tokens)
+    text = b"".join(TOKEN_BYTES[token] for token in tokens)
     return text.removeprefix(b" ") if drops_space else text
 
 
-class HoldsStop(transformers.StoppingCriteria):
+class ContainsStopString(transformers.StoppingCriteria):
     def __init__(self, skip: int, stops: list[bytes], drops_space: bool) -> None:
         self.skip, self.stops, self.drops_space = skip, stops, drops_space
 
@@ -51,9 +51,9 @@ class HoldsStop(transformers.StoppingCriteria):
 
 @pytest.mark.parametrize("name", ["llama", "t5", "bart"])
 def test_equals_transformers(pairs, name):
-    """All cases in one batch, streamed, beside requests without stop strings."""
+    """All cases run in one batch with requests without stop strings, and are streamed."""
     pair, engine = pairs(name), pairs(name).engine()
-    engine.set_vocabulary(Vocabulary(name, SPELLED))
+    engine.set_vocabulary(Vocabulary(name, TOKEN_BYTES))
     cases = [(prompt, dict(variant)) for variant in VARIANTS.values() for prompt in PROMPTS]
     shared = {"num_beams": 4, "max_new_tokens": 10, "num_return_sequences": 2}
     requests, expected = [], []
@@ -63,9 +63,9 @@ def test_equals_transformers(pairs, name):
         ours = {"stop_texts": stops, "text_drops_space": drops_space, "stream": True}
         requests.append(generate(pair, i, prompt, **settings, **ours))
         ends = settings.pop("end_token_ids", pair.ends)
-        criterion = HoldsStop(len(pair.starts) or len(prompt), stops, drops_space)
+        criterion = ContainsStopString(len(pair.starts) or len(prompt), stops, drops_space)
         theirs = reference(pair, prompt, eos_token_id=ends, stopping_criteria=[criterion], **settings)
-        expected.append(possible(*cut(theirs, stops, drops_space), settings))
+        expected.append(possible_hypotheses(*cut(theirs, stops, drops_space), settings))
     plain = [generate(pair, 100 + n, PROMPTS[1], num_beams=n) for n in (1, 3)]
     results = run(engine, [*requests, *plain])
     ended = 0
@@ -76,9 +76,9 @@ def test_equals_transformers(pairs, name):
         for hypothesis in results.finished[i].hypotheses:
             drops_space = requests[i].rows[0].text_drops_space
             text = text_of(hypothesis.token_ids, drops_space)
-            holds = any(stop in text for stop in requests[i].params.stop_texts)
-            assert not holds or hypothesis.finish_reason == "stop"
-            ended += holds
+            contains_stop = any(stop in text for stop in requests[i].params.stop_texts)
+            assert not contains_stop or hypothesis.finish_reason == "stop"
+            ended += contains_stop
     assert ended > 10
     for n in (1, 3):
         assert results.texts(100 + n) == reference(pair, PROMPTS[1], num_beams=n, max_new_tokens=12)[0]
@@ -96,7 +96,7 @@ def cut(theirs, stops: list[bytes], drops_space: bool):
 
 def test_groups_stop_as_well(pairs):
     pair, engine = pairs("llama"), pairs("llama").engine()
-    engine.set_vocabulary(Vocabulary("llama", SPELLED))
+    engine.set_vocabulary(Vocabulary("llama", TOKEN_BYTES))
     settings = {"num_beams": 4, "num_beam_groups": 2, "diversity_penalty": 0.5, "num_return_sequences": 4}
     results = run(engine, [generate(pair, 0, PROMPTS[1], stop_texts=[b"a"], max_new_tokens=10, **settings)])
     for tokens in results.texts(0):
@@ -105,7 +105,7 @@ def test_groups_stop_as_well(pairs):
 
 
 def first_difference() -> int | None:
-    """First of 2000 random texts for which `StopTexts` and a search of the whole text differ, or None.
+    """Index of the first of 2000 random texts for which `StopTexts` differs from a search of the whole text, or None.
 
     Stop strings have 1 to 7 bytes.
     """
@@ -113,7 +113,7 @@ def first_difference() -> int | None:
     for number in range(2000):
         stops = [bytes(chance.choices(b"ab c", k=chance.randint(1, 7))) for _ in range(chance.randint(1, 3))]
         drops = chance.random() < 0.5
-        texts, tokens = StopTexts(SPELLED, stops, drops), []
+        texts, tokens = StopTexts(TOKEN_BYTES, stops, drops), []
         for token in chance.choices(range(97), k=30):
             expected = any(stop in text_of([*tokens, token], drops) for stop in stops)
             if texts.ends(tokens, token) != expected:
@@ -124,13 +124,13 @@ def first_difference() -> int | None:
     return None
 
 
-def test_stop_strings_are_found_as_in_the_whole_text():
+def test_stop_strings_are_found_like_in_the_whole_text():
     assert first_difference() is None
 
 
 @pytest.mark.parametrize("bug", ["a byte short", "the first space kept"])
 def test_a_wrong_search_is_noticed(monkeypatch, bug):
-    """Negative control: a search that reads too few bytes, and one that keeps the leading space."""
+    """Negative control: the search reads too few bytes, or keeps the leading space that is dropped."""
     init = StopTexts.__init__
 
     def faulty(self, spelled, stops, drops_space):
@@ -141,7 +141,7 @@ def test_a_wrong_search_is_noticed(monkeypatch, bug):
     assert first_difference() is not None
 
 
-def test_stop_strings_before_the_vocabulary_are_refused(pairs):
+def test_stop_strings_without_a_vocabulary_are_refused(pairs):
     pair, engine = pairs("llama"), pairs("llama").engine()
     engine.models["llama"].generation.grammar_masks = None
     results = run(engine, [generate(pair, 0, [5], num_beams=2, stop_texts=[b"a"])])

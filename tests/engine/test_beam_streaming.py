@@ -1,4 +1,4 @@
-"""Streamed tokens of a beam search are never retracted, and joined they equal the best hypothesis."""
+"""Streamed tokens of a beam search are never retracted, and together they equal the best hypothesis."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def searches(draw) -> tuple[GenerationParams, int]:
 
 @st.composite
 def models(draw):
-    """A random model: maps a text to log-probabilities, sharp or flat, with impossible tokens and end tokens."""
+    """A random model: vocabulary size, function from a text to log-probabilities, and set of end tokens."""
     seed = draw(st.integers(0, 2**32 - 1))
     vocab = draw(st.sampled_from([2, 5, 9, 30]))
     spread = draw(st.sampled_from([0.3, 2.0, 8.0]))
@@ -49,7 +49,7 @@ def models(draw):
 
 
 def agreed_after_each_step(case: tuple[GenerationParams, int], model) -> tuple[list[list[int]], list[int]]:
-    """The agreed prefix after every step, and the best hypothesis."""
+    """The prefix that may be streamed after each step, and the tokens of the best hypothesis."""
     vocab, log_probs, ends = model
     search = make_search(*case, ends)
     assert search is not None
@@ -64,7 +64,7 @@ def agreed_after_each_step(case: tuple[GenerationParams, int], model) -> tuple[l
     return agreed, search.hypotheses(1)[0].tokens
 
 
-def holds(case: tuple[GenerationParams, int], model) -> bool:
+def is_never_retracted(case: tuple[GenerationParams, int], model) -> bool:
     agreed, best = agreed_after_each_step(case, model)
     grows = all(later[: len(earlier)] == earlier for earlier, later in pairwise(agreed))
     return grows and all(best[: len(text)] == text for text in agreed)
@@ -73,7 +73,7 @@ def holds(case: tuple[GenerationParams, int], model) -> bool:
 @settings(max_examples=400, deadline=None, derandomize=True)
 @given(searches(), models())
 def test_streamed_tokens_are_never_retracted(case, model):
-    assert holds(case, model)
+    assert is_never_retracted(case, model)
     agreed, best = agreed_after_each_step(case, model)
     if len(agreed) == case[1]:
         assert agreed[-1] == best
@@ -81,7 +81,7 @@ def test_streamed_tokens_are_never_retracted(case, model):
 
 @pytest.mark.parametrize("bug", ["the best beam alone", "without the best finished one"])
 def test_a_prefix_that_is_too_long_is_noticed(monkeypatch, bug):
-    """Negative control: a prefix that ignores beams that can still win."""
+    """Negative control: the prefix ignores beams that can still become the best hypothesis."""
 
     def too_long(self) -> list[int]:
         if self.done or not self.running:
@@ -98,7 +98,7 @@ def test_a_prefix_that_is_too_long_is_noticed(monkeypatch, bug):
     @settings(max_examples=400, deadline=None, derandomize=True, database=None)
     @given(searches(), models())
     def fails(params, model):
-        assert holds(params, model)
+        assert is_never_retracted(params, model)
 
     with pytest.raises(AssertionError):
         fails()
@@ -106,7 +106,7 @@ def test_a_prefix_that_is_too_long_is_noticed(monkeypatch, bug):
 
 @pytest.mark.parametrize("name", ["gpt2", "llama", "t5", "bart"])
 def test_through_the_engine(pairs, name):
-    """For random searches the streamed tokens, joined, equal the best hypothesis, and the beam lag is reported."""
+    """In the engine, streamed tokens equal the best hypothesis of random searches, and the beam lag is reported."""
     pair, chance = pairs(name), random.Random(f"streams of {name}")
     requests = []
     for number in range(40):
@@ -118,7 +118,7 @@ def test_through_the_engine(pairs, name):
     engine = pair.engine()
     lags: list[int] = []
     stats = engine.stats
-    engine.stats = lambda: _heard(stats(), lags)
+    engine.stats = lambda: _collect_lags(stats(), lags)
     results = run(engine, requests, every=2)
     for request in requests:
         assert results.tokens.get(id_of(request), []) == results.texts(id_of(request))[0]
@@ -128,7 +128,7 @@ def test_through_the_engine(pairs, name):
     assert min(lags) >= 0 < max(lags) and len(lags) > len(requests)
 
 
-def test_the_lag_counts_generated_but_unreported_tokens(pairs):
+def test_the_beam_lag_counts_generated_tokens_that_are_not_streamed(pairs):
     pair = pairs("llama")
     engine = pair.engine()
     engine.add(generate(pair, 0, [5, 6, 7], num_beams=4, max_new_tokens=8, stream=True))
@@ -144,6 +144,6 @@ def test_the_lag_counts_generated_but_unreported_tokens(pairs):
     assert [lag for step in engine.stats().steps for lag in step.beam_lag_tokens] == expected
 
 
-def _heard(stats, lags: list[int]):
+def _collect_lags(stats, lags: list[int]):
     lags += [lag for step in stats.steps for lag in step.beam_lag_tokens]
     return stats

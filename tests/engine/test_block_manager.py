@@ -31,7 +31,7 @@ def test_blocks_for(tokens, blocks):
     assert BlockManager(4, 8).blocks_for(tokens) == blocks
 
 
-def test_writing_copies_a_shared_block():
+def test_a_shared_block_is_copied_before_it_is_written():
     pool = BlockManager(8, 4)
     first = pool.allocate(2)
     second, third = pool.share(first), pool.share(first)
@@ -60,7 +60,7 @@ def test_releasing_twice_is_a_bug():
         pool.release(blocks)
 
 
-def test_a_published_block_is_found_in_use_and_after_release():
+def test_a_published_block_is_found_before_and_after_its_release():
     pool = BlockManager(4, 8)
     blocks = pool.allocate(2)
     for block, key in zip(blocks, (b"a", b"b"), strict=True):
@@ -72,7 +72,7 @@ def test_a_published_block_is_found_in_use_and_after_release():
     assert pool.free_blocks == 3 and pool.references(blocks[0]) == 1
 
 
-def test_of_two_blocks_with_the_same_content_the_first_is_found():
+def test_the_first_of_two_blocks_with_the_same_key_is_found():
     pool = BlockManager(4, 8)
     first, second = pool.allocate(2)
     pool.publish(first, b"a"), pool.publish(second, b"a")
@@ -81,7 +81,7 @@ def test_of_two_blocks_with_the_same_content_the_first_is_found():
     assert pool.find([b"a"]) == []
 
 
-def test_eviction_takes_the_least_recently_used_and_the_end_of_a_text_first():
+def test_eviction_starts_with_the_least_recently_used_text_at_its_end():
     pool = BlockManager(5, 8)
     old, new = pool.allocate(2), pool.allocate(2)
     for block, key in zip(old + new, (b"a", b"b", b"c", b"d"), strict=True):
@@ -93,7 +93,7 @@ def test_eviction_takes_the_least_recently_used_and_the_end_of_a_text_first():
     assert new[1] in taken and pool.free_blocks == 3
     with pytest.raises(OutOfBlocks, match="4 KV blocks requested, 3 of 5 are free"):
         pool.allocate(4)
-    assert pool.find([b"a", b"b"]) == old, "a failed allocation evicts nothing"
+    assert pool.find([b"a", b"b"]) == old, "a failed allocation must not evict blocks"
 
 
 def test_a_free_unpublished_block_cannot_be_shared():

@@ -1,4 +1,4 @@
-"""Drafts from n-grams, and the checks of draft models."""
+"""Drafts from n-grams, and checks that a draft model fits its target model."""
 
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ def row(prompt: list[int], max_new_tokens: int = 20, source: list[int] | None = 
         ([4, 4, 4, 4], [4, 4, 4, 4]),
     ],
 )
-def test_the_continuation_of_the_last_equal_ngram_is_drafted(text, draft):
-    """Longer n-grams come first. An index that is built token by token gives the same drafts."""
+def test_the_draft_continues_the_last_occurrence_of_an_ngram(text, draft):
+    """Longer n-grams have priority. An index that is built token by token gives the same drafts."""
     request = row(text)
     NgramDrafter(4).propose([request])
     assert request.sequences[0].draft == draft
@@ -47,7 +47,7 @@ def test_the_continuation_of_the_last_equal_ngram_is_drafted(text, draft):
     assert found == draft
 
 
-def test_a_source_is_part_of_the_text():
+def test_ngrams_of_the_source_are_drafted():
     request = row([9, 5, 6], source=[4, 5, 6, 7, 8])
     NgramDrafter(3).propose([request])
     assert request.sequences[0].draft == [7, 8, 9]
@@ -67,10 +67,7 @@ def test_the_index_is_dropped_with_its_request():
     assert not drafter._indices
 
 
-# --------------------------------------------------------------------------------------------------------- what fits
-
-
-def test_a_draft_model_must_fit(pairs):
+def test_a_draft_model_must_fit_its_target(pairs):
     gpt2, t5 = pairs("gpt2").loaded, pairs("t5").loaded
     check_draft(gpt2, pairs("llama").loaded)
     for one, other in ((gpt2, t5), (t5, gpt2), (gpt2, pairs("bert").loaded)):

@@ -1,4 +1,4 @@
-"""Texts through an encoder: each equals itself alone and transformers, and a large request does not block others."""
+"""Encoding texts in the engine: results equal transformers, alone and in a batch; large requests block no others."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def encode(request_id: int, texts, name: str = "bert", task: str = "embed", **se
 
 @pytest.mark.parametrize("pooling", ["mean", "cls", "last", "max"])
 @pytest.mark.parametrize("normalize", [True, False])
-def test_an_embedding_in_a_batch_equals_it_alone_and_transformers(pairs, pooling, normalize):
+def test_embeddings_alone_and_in_a_batch_equal_transformers(pairs, pooling, normalize):
     pair = pairs("bert")
     settings = {"pooling": pooling, "normalize": normalize}
     together = run(pair.engine(), [encode(0, TEXTS, **settings)])
@@ -85,7 +85,7 @@ def test_token_logits_equal_transformers(pairs):
 
 
 @pytest.mark.parametrize("targets", [[], [9, 70, 33, 4]])
-def test_tokens_for_a_mask_equal_transformers(pairs, targets):
+def test_tokens_for_a_mask_equal_those_of_transformers(pairs, targets):
     pair = pairs("masked")
     items = [EncodeItem(text, mask_index=(3 * i) % len(text)) for i, text in enumerate(TEXTS)]
     ask = [Encode(k, "masked", "fill_mask", items, top_k=k, target_ids=targets) for k in (1, 6)]
@@ -144,7 +144,7 @@ def test_a_large_list_does_not_block_a_small_request(pairs):
     assert one.has_work
 
 
-def test_a_step_holds_at_most_the_budget_and_a_longer_text_goes_alone():
+def test_a_step_has_at_most_the_budget_or_one_longer_text():
     queue = EncodeQueue()
     queue.add(EncodeRequest(encode(0, [[5] * n for n in (30, 10, 15, 80, 20, 20)])))
     assert queue.num_waiting_tokens == 175
@@ -178,7 +178,7 @@ def test_invalid_requests_are_refused(pairs):
     assert (6, 0) in results.encoded
 
 
-def test_a_text_that_is_not_finite_fails_alone(pairs, monkeypatch):
+def test_a_text_with_non_finite_values_fails_alone(pairs, monkeypatch):
     pair = pairs("bert")
     transformer = pair.loaded.model.transformer
     encode_texts = transformer.encode
@@ -194,7 +194,7 @@ def test_a_text_that_is_not_finite_fails_alone(pairs, monkeypatch):
 
 
 def test_encoder_steps_are_short_while_a_decoder_runs(pairs, monkeypatch):
-    # Turns are short, so that the encoder's turn comes long before the last token of the other request.
+    # The quantum is short, so that the encoder runs long before the other request ends.
     monkeypatch.setattr(engine_module, "DeficitRoundRobin", partial(DeficitRoundRobin, quantum_seconds=0.001))
     both = [pairs("bert"), pairs("gpt2")]
     one = engine(both, block_size=4, kv_cache_bytes=1 << 22, max_batch_tokens=160, max_encode_tokens=160)

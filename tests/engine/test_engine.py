@@ -1,4 +1,4 @@
-"""Generation in the engine: the tokens of transformers, exactly one end per request, and no blocks left."""
+"""Generation in the engine: tokens equal transformers, each request ends exactly once, and all blocks are freed."""
 
 from __future__ import annotations
 
@@ -108,7 +108,7 @@ def test_prompt_logprobs_equal_transformers(pairs, name, options):
     one = pair.engine(**options)
     results = run(one, requests)
     assert "kv_cache_bytes" not in options or one.models[name].generation.scheduler.num_preemptions > 0
-    assert set(results.prompts) == set(range(len(prompts))), "one is left out, or one tells what nobody asked for"
+    assert set(results.prompts) == set(range(len(prompts))), "exactly the requests with prompt_logprobs must get them"
     for i, prompt in enumerate(prompts):
         ids = torch.tensor([prompt], device=pair.loaded.device)
         with torch.inference_mode():
@@ -128,7 +128,7 @@ def test_prompt_logprobs_that_are_not_finite_fail_their_request_alone(pairs, mon
     requests = [generate(pair, i, PROMPTS[2], prompt_logprobs=i == 1) for i in range(3)]
 
     def broken_prompt_logits(hidden, request):
-        """NaN for the prompt only: no other call has this many positions."""
+        """Return NaN for the logits of the prompt, which are the only ones with this number of rows."""
         logits, top_k = honest(hidden, request)
         if len(hidden) == len(PROMPTS[2]) - 1:
             logits = logits * torch.nan
@@ -204,7 +204,7 @@ def test_deadlines_of_ended_requests_are_removed(pairs, monkeypatch):
     assert [end.request_id for end in one.step().failed] == [0] and not one.has_work
 
 
-def test_times_add_up(pairs):
+def test_reported_durations_are_consistent(pairs):
     pair = pairs("gpt2")
     started = time.monotonic()
     results = run(pair.engine(max_batch_rows=1), [generate(pair, i, PROMPTS[3]) for i in range(3)])
@@ -238,14 +238,14 @@ def test_invalid_requests_are_refused_with_a_reason(pairs, change, code, words):
     assert 1 in results.finished
 
 
-def test_ids_beyond_the_vocabulary_never_reach_the_model(pairs):
+def test_invalid_token_ids_are_refused(pairs):
     pair = pairs("bart")
     for source, start in (([5, 97], [2]), ([5, -1], [2]), ([5], [97]), ([], [2]), ([5], [])):
         results = run(pair.engine(), [one_row(0, "bart", source, start, max_new_tokens=4)])
         assert results.failed[0].code == "engine_error"
 
 
-def test_the_rows_of_one_message_answer_like_messages_of_their_own(pairs):
+def test_rows_of_one_message_get_the_same_answers_as_separate_messages(pairs):
     pair = pairs("gpt2")
     settings = {"end_token_ids": pair.ends, "do_sample": True, "temperature": 2.0}
     rows = [GenerateRow(index, 5 + index, index // 2, seed=index) for index in range(4)]
@@ -262,7 +262,7 @@ def test_the_rows_of_one_message_answer_like_messages_of_their_own(pairs):
     assert len({tuple(together.texts(index)[0]) for index in range(4)}) > 1
 
 
-def test_a_row_that_is_too_large_fails_alone_and_a_wrong_message_fails_whole(pairs):
+def test_a_too_large_row_fails_alone_and_an_invalid_message_fails_all_rows(pairs):
     pair = pairs("gpt2")
     rows = [GenerateRow(0, 4), GenerateRow(1, 200)]
     results = run(pair.engine(), [Generate("gpt2", GenerationParams(), [PROMPTS[1]], rows)])
@@ -325,7 +325,7 @@ def test_a_step_that_raises_fails_its_requests_and_no_others(pairs, monkeypatch)
     assert one.stats().kv_blocks_used == {"self": 0}
 
 
-def test_stats_count_since_the_last_message(pairs):
+def test_stats_are_reset_after_each_report(pairs):
     pair = pairs("gpt2")
     one = pair.engine(kv_cache_bytes=1 << 15, max_batch_tokens=16)
     for i in range(8):

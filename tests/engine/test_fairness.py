@@ -1,4 +1,4 @@
-"""Busy models get equal time, however long their steps are."""
+"""Fairness: busy models get equal compute time, whatever the duration of their steps."""
 
 from __future__ import annotations
 
@@ -36,5 +36,5 @@ def test_an_idle_model_accumulates_no_time():
     assert abs(both["a"] - both["b"]) < 10
 
 
-def test_no_busy_model():
+def test_no_model_is_picked_if_none_is_busy():
     assert DeficitRoundRobin(["a"]).pick([]) is None

@@ -1,7 +1,7 @@
-"""Answers with a grammar: every answer follows it, and other settings and requests are not affected.
+"""Answers with a grammar: every answer matches its grammar, and other settings and requests are not affected.
 
-Logits are random, so that only the mask keeps an answer within its grammar. Independent judges check the answers:
-`jsonschema`, Python's `re`, and for beams `transformers` with a mask made by trying every token.
+Logits are random, so only the grammar mask makes an answer valid. Independent libraries check the answers:
+`jsonschema`, Python's `re`, and for beams transformers with a mask computed by trying every token.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ from tests.engine.grammars import (
     TOKENS,
     VOCAB,
     choice_grammar,
-    dice_engine,
+    decode_text,
     json_grammar,
+    random_engine,
+    random_request,
     regex_grammar,
-    spell,
-    throw,
 )
 from tests.engine.harness import generate, reference, run
 from tests.parity.checkpoints import random_ids
@@ -52,66 +52,66 @@ def is_valid(text: str, schema: dict) -> bool:
 
 
 def ended(results, request_id: int) -> list[str]:
-    """The texts of a request; checks that each of them ended with its grammar."""
+    """Texts of a request. Asserts that each text ended because its grammar was complete."""
     assert request_id not in results.failed, results.failed[request_id]
     hypotheses = results.finished[request_id].hypotheses
     assert all(one.finish_reason == "stop" and one.stop_token_id == END for one in hypotheses), hypotheses
-    return [spell(one.token_ids[:-1]) for one in hypotheses]
+    return [decode_text(one.token_ids[:-1]) for one in hypotheses]
 
 
 @pytest.mark.parametrize("name", SCHEMAS)
-def test_a_thousand_random_answers_over_twenty_schemas_are_all_valid(name):
+def test_a_thousand_random_answers_with_twenty_schemas_are_valid(name):
     """Fifty answers for each schema: sampled, filtered, greedy and with beams, all in one batch."""
     assert len(SCHEMAS) * PER_SCHEMA == 1000
     schema = SCHEMAS[name]
     kinds = [{}, {"temperature": 2.0}, {"top_k": 5}, {"do_sample": False}, {"do_sample": False, "num_beams": 3}]
-    requests = [throw(i, json_grammar(schema), **kinds[i % 5]) for i in range(PER_SCHEMA)]
-    results = run(dice_engine(), requests)
+    requests = [random_request(i, json_grammar(schema), **kinds[i % 5]) for i in range(PER_SCHEMA)]
+    results = run(random_engine(), requests)
     texts = [text for i in range(PER_SCHEMA) for text in ended(results, i)]
     assert len(texts) >= PER_SCHEMA
     for text in texts:
         assert is_valid(text, schema), text
     if name not in ("const",):
-        assert len(set(texts)) > 2, "the dice say little"
+        assert len(set(texts)) > 2, "the random model gives too few different answers"
 
 
 @pytest.mark.parametrize("pattern", PATTERNS)
-def test_texts_of_a_pattern_match_fully(pattern):
-    requests = [throw(i, regex_grammar(pattern), num_beams=1 + i % 2, do_sample=not i % 2) for i in range(20)]
-    results = run(dice_engine(), requests)
+def test_answers_with_a_pattern_match_it_fully(pattern):
+    requests = [random_request(i, regex_grammar(pattern), num_beams=1 + i % 2, do_sample=not i % 2) for i in range(20)]
+    results = run(random_engine(), requests)
     for i in range(20):
         for text in ended(results, i):
             assert re.fullmatch(pattern, text), text
 
 
 @pytest.mark.parametrize("choices", CHOICES, ids=len)
-def test_each_choice_is_possible_and_nothing_else(choices):
-    requests = [throw(i, choice_grammar(choices), temperature=4.0) for i in range(60)]
-    texts = [text for i in range(60) for text in ended(run(dice_engine(), [requests[i]]), i)]
+def test_only_the_choices_are_generated(choices):
+    requests = [random_request(i, choice_grammar(choices), temperature=4.0) for i in range(60)]
+    texts = [text for i in range(60) for text in ended(run(random_engine(), [requests[i]]), i)]
     assert set(texts) <= set(choices)
     assert len(set(texts)) >= min(len(choices), 3)
 
 
 def test_any_json_object():
     grammar = assemble(source_of(JsonFormat({"type": "object"})), False)
-    results = run(dice_engine(), [throw(i, grammar, max_new_tokens=900) for i in range(40)])
+    results = run(random_engine(), [random_request(i, grammar, max_new_tokens=900) for i in range(40)])
     whole = 0
     for i in range(40):
         (answer,) = results.finished[i].hypotheses
         if answer.finish_reason == "stop":
             whole += 1
-            assert isinstance(json.loads(spell(answer.token_ids[:-1])), dict)
+            assert isinstance(json.loads(decode_text(answer.token_ids[:-1])), dict)
     assert whole >= 20
 
 
 @pytest.mark.parametrize("control", ["no grammar", "no mask"])
 def test_without_the_mask_few_answers_are_valid(control, monkeypatch):
-    """Negative control: the same random logits without a grammar, and with masks that are not applied."""
+    """Negative control: without a grammar, or with masks that are not applied, answers are not valid."""
     schema = SCHEMAS["flat object"]
     if control == "no mask":
         monkeypatch.setattr(logits_processors, "_keep_in_grammar", lambda logits, busy: None)
     grammar = json_grammar(schema) if control == "no mask" else ""
-    results = run(dice_engine(), [throw(i, grammar, max_new_tokens=60) for i in range(20)])
+    results = run(random_engine(), [random_request(i, grammar, max_new_tokens=60) for i in range(20)])
     texts = [
         b"".join(TOKENS[token] for token in one.hypotheses[0].token_ids if token < len(TOKENS))
         for one in results.finished.values()
@@ -120,8 +120,8 @@ def test_without_the_mask_few_answers_are_valid(control, monkeypatch):
     assert control == "no grammar" or {failed.code for failed in results.failed.values()} == {"invalid_format"}
 
 
-def test_the_mask_is_exact():
-    """The mask equals the set of tokens, tried one by one, that keep the text a prefix of a choice."""
+def test_the_mask_allows_exactly_the_valid_tokens():
+    """The mask equals the tokens that keep the text a prefix of a choice, found by trying every token."""
     choices = ["a", "ab", "the cat", " the dog", "日本", "日", '{"name": 1}', "}"]
     formats = GrammarMasks(TOKENS, VOCAB)
     texts = {choice.encode()[:n] for choice in choices for n in range(len(choice.encode()) + 1)}
@@ -138,7 +138,7 @@ def test_the_mask_is_exact():
         if text not in seen:
             seen.add(text)
             stack += [(grammar_state.fork(), [*tokens, token], text + TOKENS[token]) for token in fitting]
-    assert seen == texts, "the walk goes everywhere"
+    assert seen == texts, "not all prefixes of the choices were reached"
 
 
 @pytest.mark.parametrize("vocab_size", [5, 31, 32, 33, 70])
@@ -156,14 +156,17 @@ def test_the_vocabulary_may_be_longer_or_shorter_than_the_logits(vocab_size):
 
 
 class TriedTokens(LogitsProcessor):
-    """Oracle of allowed tokens: tries every token against every choice, and applies the format's effect on settings."""
+    """Oracle of allowed tokens: tries every token against every choice.
+
+    Also applies the settings whose meaning a grammar changes: min_new_tokens and the forced end token.
+    """
 
     def __init__(
         self, vocabulary: list[bytes], choices: list[str], start: int, ends: list[int], settings: dict
     ) -> None:
         self.spelled = [token.decode() for token in vocabulary]
         self.choices, self.start, self.ends = choices, start, ends
-        # transformers computes NaN for a beam without allowed tokens.
+        # Renormalized here: transformers would compute NaN for a beam without allowed tokens.
         self.again = settings.pop("renormalize_logits", False)
         self.min_new_tokens = settings.pop("min_new_tokens", 0)
         self.forced_at = (
@@ -174,7 +177,7 @@ class TriedTokens(LogitsProcessor):
         masked = torch.full_like(scores, -torch.inf)
         for row, tokens in enumerate(input_ids[:, self.start :].tolist()):
             if not all(self.spelled[token] for token in tokens):
-                continue  # it has ended, or fills a place
+                continue  # The beam has ended, or is one of the extra beams of transformers.
             text = "".join(self.spelled[token] for token in tokens)
             allowed = [
                 i
@@ -210,7 +213,7 @@ BEAMS = {
 
 @pytest.mark.parametrize("name", ["gpt2", "llama", "t5", "bart", "marian"])
 @pytest.mark.parametrize("variant", BEAMS)
-def test_beams_equal_transformers_with_a_mask_made_by_trying(pairs, name, variant):
+def test_beams_equal_transformers_with_a_brute_force_mask(pairs, name, variant):
     pair = pairs(name)
     chooser = random.Random(variant)
     settings = {"num_beams": 4, "max_new_tokens": 10, **BEAMS[variant]}
@@ -236,49 +239,51 @@ def test_beams_equal_transformers_with_a_mask_made_by_trying(pairs, name, varian
         if scores is not None:
             assert [one.score for one in ours] == pytest.approx(scores[: len(ours)], rel=1e-4)
         for one in ours:
-            text = spell([token for token in one.token_ids if token not in pair.ends], LETTERS)
+            text = decode_text([token for token in one.token_ids if token not in pair.ends], LETTERS)
             assert text in choices if one.finish_reason == "stop" else any(c.startswith(text) for c in choices)
 
 
 def test_min_new_tokens_does_not_extend_a_complete_text():
     for beams in (1, 3):
-        request = throw(0, choice_grammar(["yes", "no"]), min_new_tokens=40, num_beams=beams, do_sample=False)
-        assert ended(run(dice_engine(), [request]), 0)[0] in ("yes", "no")
-    longer = throw(0, regex_grammar("a+"), min_new_tokens=9)
-    (answer,) = run(dice_engine(), [longer]).finished[0].hypotheses
-    assert len(answer.token_ids) > 9, "where something else is left, they are"
+        request = random_request(0, choice_grammar(["yes", "no"]), min_new_tokens=40, num_beams=beams, do_sample=False)
+        assert ended(run(random_engine(), [request]), 0)[0] in ("yes", "no")
+    longer = random_request(0, regex_grammar("a+"), min_new_tokens=9)
+    (answer,) = run(random_engine(), [longer]).finished[0].hypotheses
+    assert len(answer.token_ids) > 9, "min_new_tokens was ignored"
 
 
 def test_a_complete_text_ends_without_an_end_token():
-    """For a checkpoint without an end token, and for a client that bans the end token."""
+    """A complete text ends even if the checkpoint has no end token, or the client bans it."""
     for settings in ({"end_token_ids": []}, {"suppress_token_ids": [END]}):
-        (answer,) = run(dice_engine(), [throw(0, choice_grammar(["yes"]), **settings)]).finished[0].hypotheses
-        assert (spell(answer.token_ids), answer.finish_reason, answer.stop_token_id) == ("yes", "stop", None)
+        (answer,) = (
+            run(random_engine(), [random_request(0, choice_grammar(["yes"]), **settings)]).finished[0].hypotheses
+        )
+        assert (decode_text(answer.token_ids), answer.finish_reason, answer.stop_token_id) == ("yes", "stop", None)
 
 
 def test_no_end_token_is_forced_on_an_incomplete_text():
-    request = throw(0, choice_grammar(["0123456789" * 3]), max_new_tokens=5, forced_eos_token_id=END)
-    (answer,) = run(dice_engine(), [request]).finished[0].hypotheses
+    request = random_request(0, choice_grammar(["0123456789" * 3]), max_new_tokens=5, forced_eos_token_id=END)
+    (answer,) = run(random_engine(), [request]).finished[0].hypotheses
     assert answer.finish_reason == "length" and END not in answer.token_ids
 
 
 def test_a_forced_first_token_is_not_part_of_the_text():
-    request = throw(0, choice_grammar(["yes", "no"]), forced_bos_token_id=2)
-    (answer,) = run(dice_engine(), [request]).finished[0].hypotheses
-    assert answer.token_ids[0] == 2 and spell(answer.token_ids[1:-1]) in ("yes", "no")
+    request = random_request(0, choice_grammar(["yes", "no"]), forced_bos_token_id=2)
+    (answer,) = run(random_engine(), [request]).finished[0].hypotheses
+    assert answer.token_ids[0] == 2 and decode_text(answer.token_ids[1:-1]) in ("yes", "no")
 
 
 def test_a_stop_token_is_allowed_only_where_the_grammar_accepts():
     digit = TOKENS.index(b"7")
-    request = throw(0, regex_grammar("[67]{3,9}"), stop_token_ids=[digit], max_new_tokens=50)
-    (answer,) = run(dice_engine(), [request]).finished[0].hypotheses
-    assert answer.stop_token_id in (digit, END) and set(spell(answer.token_ids)) <= set("67")
+    request = random_request(0, regex_grammar("[67]{3,9}"), stop_token_ids=[digit], max_new_tokens=50)
+    (answer,) = run(random_engine(), [request]).finished[0].hypotheses
+    assert answer.stop_token_id in (digit, END) and set(decode_text(answer.token_ids)) <= set("67")
 
 
-def test_logprobs_with_a_grammar_are_raw():
-    request = throw(0, choice_grammar(["yes", "no"]), logprobs=True, top_logprobs=3)
-    (answer,) = run(engine := dice_engine(), [request]).finished[0].hypotheses
-    runner = engine.models["dice"].generation.runner
+def test_logprobs_with_a_grammar_ignore_the_mask():
+    request = random_request(0, choice_grammar(["yes", "no"]), logprobs=True, top_logprobs=3)
+    (answer,) = run(engine := random_engine(), [request]).finished[0].hypotheses
+    runner = engine.models["random"].generation.runner
     tokens = list(request.prompts[0])
     for entry in answer.logprobs:
         raw = runner.logits_after(tokens).log_softmax(-1)
@@ -287,36 +292,42 @@ def test_logprobs_with_a_grammar_are_raw():
         tokens.append(entry.token_id)
 
 
-def test_a_grammar_that_is_too_complex_fails_alone_and_leaves_the_cache(monkeypatch):
+def test_a_grammar_that_is_too_complex_fails_alone_and_is_not_cached(monkeypatch):
     monkeypatch.setattr(grammar_masks, "LIMITS", LLParserLimits(max_lexer_states=200, verbose_errors=False))
-    others = [throw(i, choice_grammar(["yes", "no"])) for i in range(1, 5)] + [throw(5, "", max_new_tokens=9)]
-    alone = run(dice_engine(), others)
-    engine = dice_engine()
-    bad = throw(0, regex_grammar("(a|b)*a(a|b){20}"), max_new_tokens=300, suppress_token_ids=[END])
+    others = [random_request(i, choice_grammar(["yes", "no"])) for i in range(1, 5)] + [
+        random_request(5, "", max_new_tokens=9)
+    ]
+    alone = run(random_engine(), others)
+    engine = random_engine()
+    bad = random_request(0, regex_grammar("(a|b)*a(a|b){20}"), max_new_tokens=300, suppress_token_ids=[END])
     for _ in range(2):
         results = run(engine, [bad, *others])
         assert results.failed[0].code == "invalid_format" and "too complex" in results.failed[0].message
-        assert len(results.tokens[0]) > 20, "it went well for a while, the second time, too"
+        assert len(results.tokens[0]) > 20, "the request failed early"
         assert {i: results.texts(i) for i in range(1, 6)} == {i: alone.texts(i) for i in range(1, 6)}
 
 
-def test_a_text_without_tokens_in_the_vocabulary_fails_alone():
-    engine = dice_engine()
-    engine.set_vocabulary(Vocabulary("dice", [b"", b"", b"", b"a", b"b"]))
-    requests = [throw(0, choice_grammar(["abc"])), throw(1, choice_grammar(["ab"])), throw(2, choice_grammar(["c"]))]
-    requests += [throw(3, choice_grammar(["abc", "ab"]), num_beams=2, do_sample=False)]
+def test_a_grammar_that_the_vocabulary_cannot_spell_fails_alone():
+    engine = random_engine()
+    engine.set_vocabulary(Vocabulary("random", [b"", b"", b"", b"a", b"b"]))
+    requests = [
+        random_request(0, choice_grammar(["abc"])),
+        random_request(1, choice_grammar(["ab"])),
+        random_request(2, choice_grammar(["c"])),
+    ]
+    requests += [random_request(3, choice_grammar(["abc", "ab"]), num_beams=2, do_sample=False)]
     results = run(engine, requests)
     assert {i: failed.code for i, failed in results.failed.items()} == {0: "invalid_format", 2: "invalid_format"}
     assert results.texts(1) == [[3, 4, END]] and results.texts(3) == [[3, 4, END]]
 
 
-def test_a_grammar_before_the_vocabulary_is_an_engine_error():
-    engine = dice_engine()
-    engine.models["dice"].generation.grammar_masks = None
-    assert run(engine, [throw(0, choice_grammar(["a"]))]).failed[0].code == "engine_error"
+def test_a_grammar_without_a_vocabulary_is_an_engine_error():
+    engine = random_engine()
+    engine.models["random"].generation.grammar_masks = None
+    assert run(engine, [random_request(0, choice_grammar(["a"]))]).failed[0].code == "engine_error"
 
 
 def test_more_grammars_than_the_cache_holds():
-    requests = [throw(i, choice_grammar([f"n{i}"])) for i in range(3 * CACHED_GRAMMARS)]
-    results = run(dice_engine(), requests)
+    requests = [random_request(i, choice_grammar([f"n{i}"])) for i in range(3 * CACHED_GRAMMARS)]
+    results = run(random_engine(), requests)
     assert [ended(results, i) for i in range(len(requests))] == [[f"n{i}"] for i in range(len(requests))]

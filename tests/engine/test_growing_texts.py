@@ -1,5 +1,7 @@
-"""Rotary embeddings that depend on the text length: texts equal transformers below, at and beyond the original length,
-and while they cross it. Chunks and preemption change nothing.
+"""Rotary embeddings that depend on the text length: generated texts equal transformers.
+
+Texts are shorter, equal to or longer than the original length, or cross it while they grow. Chunks and preemption
+change nothing.
 """
 
 from __future__ import annotations
@@ -46,12 +48,12 @@ def test_preempted_texts_equal_transformers(pairs, name):
     scheduler: Scheduler = engine.models[name].generation.scheduler
     scheduler.blocks.self_pool = type(scheduler.blocks.self_pool)(-(-(LENGTHS[-1] + 30) // 4), 4)
     assert found(pair, engine) == expected(pair)
-    assert scheduler.num_preemptions > 0, "the pool is not small enough to show anything"
+    assert scheduler.num_preemptions > 0, "the pool is too large to cause a preemption"
 
 
 @pytest.mark.parametrize("name", GROWING)
 def test_a_wrong_length_is_noticed(pairs, name, monkeypatch):
-    """Negative control: tokens are rotated for the length of their own step, and not computed again."""
+    """Negative control: tokens are rotated for the text length at their own step, and never computed again."""
     pair = pairs(name)
     model = pair.loaded.model.transformer
     decode = type(model).decode
@@ -75,5 +77,5 @@ def test_phi_3_without_its_restart_is_noticed(pairs, monkeypatch):
     assert [one != other for one, other in zip(answers, theirs, strict=True)] == crossing
 
 
-def test_the_context_is_the_full_length(pairs):
+def test_the_context_is_the_extended_length(pairs):
     assert [pairs(name).loaded.context_tokens for name in GROWING] == [4 * ORIGINAL, 128, 128]

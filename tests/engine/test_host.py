@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-ASK = """
+SCRIPT = """
 import ctypes
 from server.engine.host import map_large_blocks, reuse_large_blocks
 
@@ -29,9 +29,9 @@ print(in_heap(1.5), in_heap(3.5), in_heap(4.5))
 """
 
 
-@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="the numbers of the options are those of glibc")
-def test_large_blocks_leave_no_holes_in_the_heap(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="the option numbers are those of glibc")
+def test_large_allocations_are_mapped_or_reused(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("MALLOC_MMAP_THRESHOLD_", "MALLOC_TRIM_THRESHOLD_", "GLIBC_TUNABLES"):
         monkeypatch.delenv(name, raising=False)
-    told = subprocess.run([sys.executable, "-c", ASK], capture_output=True, text=True, check=True).stdout
-    assert told.split("\n")[:2] == ["True False", "True True False"]
+    output = subprocess.run([sys.executable, "-c", SCRIPT], capture_output=True, text=True, check=True).stdout
+    assert output.split("\n")[:2] == ["True False", "True True False"]

@@ -1,6 +1,6 @@
-"""Each processor equals its counterpart in transformers, alone and in one mixed batch with all the others.
+"""Each logits processor equals its counterpart in transformers, alone and in a batch with different settings.
 
-transformers has no presence and frequency penalties; these are compared with the formula of the OpenAI API reference.
+transformers has no presence and frequency penalties; they are compared with the formula of the OpenAI API reference.
 """
 
 from __future__ import annotations
@@ -33,7 +33,10 @@ SOURCE = [3, 6, 7, 7, 8, 9, 3, 6, 9, 30, 8, 7, 3, 3, 6, 8]
 
 
 def openai_penalties(params: GenerationParams, generated: list[int], logits: torch.Tensor) -> torch.Tensor:
-    """mu[j] - c[j] * alpha_frequency - float(c[j] > 0) * alpha_presence, token by token."""
+    """Apply the penalties of the OpenAI API reference, token by token.
+
+    Formula: mu[j] - c[j] * alpha_frequency - float(c[j] > 0) * alpha_presence.
+    """
     changed = logits.clone()
     for j in range(VOCAB):
         c = generated.count(j)
@@ -118,7 +121,7 @@ SETTINGS = {
 
 
 def rows_of(settings: dict, seed: int) -> list[ProcessorRow]:
-    """The same settings at many positions of a text. The text has few different tokens, so that n-grams repeat."""
+    """Rows with the same settings and random texts of many lengths. Few different tokens make n-grams repeat."""
     chooser = random.Random(seed)
     params = GenerationParams(**settings)
     rows = []
@@ -136,7 +139,7 @@ def test_equals_transformers(name):
     logits = torch.randn(len(rows), VOCAB, generator=torch.Generator().manual_seed(1))
     expected = torch.stack([oracle(row, logits[i]) for i, row in enumerate(rows)])
     changed = not torch.equal(expected, logits)
-    assert changed == is_needed(rows[0].params), "the case does not exercise its processor"
+    assert changed == is_needed(rows[0].params), "the processor changes no logit in this case"
     process(logits, rows)
     torch.testing.assert_close(logits, expected, rtol=1e-6, atol=0)
 

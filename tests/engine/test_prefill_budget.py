@@ -1,6 +1,6 @@
-"""The prefill budget limits the delay of running streams.
+"""The prefill budget limits how much prefill work delays running streams.
 
-Durations are computed, not measured: a step takes 8 units, plus 0.25 per decode token and 0.5 per prefill token.
+Step durations are simulated: 8 units, plus 0.25 per decode token and 0.5 per prefill token.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ def seconds(decode_tokens: int, added_tokens: int) -> float:
 
 @pytest.fixture
 def budget() -> PrefillBudget:
-    """A budget that has observed all kinds of steps."""
+    """A prefill budget that has observed decode steps and prefill steps of many sizes."""
     one = PrefillBudget()
     for rows in (1, 2, 4, 8, 16, 32):
         for _ in range(20):
@@ -73,17 +73,20 @@ def test_many_waiting_groups_raise_the_limit(budget):
     assert budget.max_prefill_tokens(16, 0, 160, 16) == pytest.approx(10 * one, rel=0.05)
 
 
-def test_groups_that_just_started_wait_as_long_as_their_first_step_took(budget):
-    """Groups that arrive shortly after them may delay them by the duration of their own first step."""
+def test_groups_that_just_started_may_wait_as_long_as_their_first_step(budget):
+    """A group with one token may be delayed by later arrivals, for as long as its own first step took."""
     budget.observe(0, 240, seconds(8, 240))
     assert budget.max_prefill_tokens(0, 8, 8, 8) == pytest.approx(256, abs=10)
     assert budget.max_prefill_tokens(0, 8, 24, 8) == pytest.approx(3 * 256, abs=30)
-    # One decoding group limits the delay, although eight have just started.
+    # One group with at least two tokens lowers the limit, although eight groups have just started.
     assert budget.max_prefill_tokens(1, 8, 1, 9) < 30
 
 
 class SimulatedModel:
-    """A translation model with simulated step durations. steps, seconds: schedules and durations of all steps."""
+    """A translation model with simulated step durations.
+
+    steps, seconds: schedules and durations of all steps.
+    """
 
     def __init__(self, new_tokens: int, max_batch_tokens: int = 512) -> None:
         self.scheduler = Scheduler(BlockTables(BlockManager(400, 16), BlockManager(400, 16)), max_batch_tokens, 64)
@@ -132,7 +135,7 @@ def test_a_burst_in_two_parts_takes_nearly_as_few_steps(first):
     model.add(first)
     model.step()
     model.add(32 - first)
-    # The first step is not counted. A single burst would take 31 more.
+    # The step above is not counted. A burst in one part would need 31 more steps.
     assert model.run() <= 34
 
 
@@ -146,7 +149,7 @@ def test_without_measured_costs_the_same_burst_takes_many_steps(monkeypatch):
 
 
 def test_arriving_groups_never_triple_the_step_time():
-    """Requests end and others arrive, as in a server. The first steps are not counted."""
+    """Requests end and new requests arrive, as in a server. The first five steps are not checked."""
     model = SimulatedModel(60)
     model.add(16)
     while model.count < 60:

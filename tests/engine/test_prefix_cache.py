@@ -1,7 +1,7 @@
-"""The prefix cache: which blocks are found, by which groups, for how long, and which must never be found.
+"""Rules of the prefix cache: which blocks a group may reuse, and until when.
 
-Random interleavings with hits, failures and evictions are in `test_scheduler`. This file has the rules one by one, and
-planted bugs that the interleavings must notice.
+`test_scheduler` has random interleavings with hits, failures and evictions. Here, planted bugs check that such
+interleavings would fail.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def shared_simulation(**sizes) -> Simulation:
     return simulation
 
 
-def ask(simulation: Simulation, prompt: list[int], salt: str = "", **params) -> SequenceGroup:
+def add_prompt(simulation: Simulation, prompt: list[int], salt: str = "", **params) -> SequenceGroup:
     message = one_row(0, "m", prompt, cache_salt=salt, **{"max_new_tokens": 3, **params})
     request = SequenceGroup(message, message.rows[0], False, 0.0)
     simulation.requests.append(request)
@@ -36,7 +36,7 @@ def ask(simulation: Simulation, prompt: list[int], salt: str = "", **params) -> 
     return request
 
 
-def answer(simulation: Simulation, request: SequenceGroup) -> SequenceGroup:
+def run_until_first_token(simulation: Simulation, request: SequenceGroup) -> SequenceGroup:
     """Step until a group has its first token."""
     while not request.num_generated:
         turn(simulation)
@@ -44,11 +44,11 @@ def answer(simulation: Simulation, request: SequenceGroup) -> SequenceGroup:
 
 
 @pytest.mark.parametrize("tokens, cached", [(1, 0), (4, 0), (5, 4), (8, 4), (9, 8), (11, 8), (30, 8)])
-def test_whole_blocks_are_found_and_the_last_token_is_always_computed(tokens, cached):
+def test_whole_blocks_are_reused_and_the_last_token_is_always_computed(tokens, cached):
     simulation = shared_simulation(max_batch_tokens=512)
     text = list(range(50))
-    answer(simulation, ask(simulation, text[:11]))
-    request = ask(simulation, text[:tokens])
+    run_until_first_token(simulation, add_prompt(simulation, text[:11]))
+    request = add_prompt(simulation, text[:tokens])
     schedule = simulation.scheduler.schedule()
     assert request.cached_tokens == cached
     assert [row.num_tokens for row in schedule.rows if row.group is request] == [tokens - cached]
@@ -58,30 +58,32 @@ def test_whole_blocks_are_found_and_the_last_token_is_always_computed(tokens, ca
     )
 
 
-def test_cached_blocks_outlive_their_request_until_they_are_evicted():
+def test_blocks_stay_cached_after_their_request_until_eviction():
     simulation = shared_simulation(blocks=10, block_size=4)
     for begin in (0, 20):
-        simulation.scheduler.remove(answer(simulation, ask(simulation, list(range(begin, begin + 17)))))
+        simulation.scheduler.remove(
+            run_until_first_token(simulation, add_prompt(simulation, list(range(begin, begin + 17))))
+        )
     assert simulation.scheduler.blocks.self_pool.free_blocks == 10
-    simulation.scheduler.remove(answer(simulation, ask(simulation, list(range(17)))))
-    # Nine blocks are needed; the blocks of the most recently used text are evicted last.
-    simulation.scheduler.remove(answer(simulation, ask(simulation, list(range(60, 73)))))
-    assert answer(simulation, ask(simulation, list(range(20, 37)))).cached_tokens < 16
-    assert answer(simulation, ask(simulation, list(range(17)))).cached_tokens > 0
+    simulation.scheduler.remove(run_until_first_token(simulation, add_prompt(simulation, list(range(17)))))
+    # This text evicts blocks. Those of the most recently used text are evicted last.
+    simulation.scheduler.remove(run_until_first_token(simulation, add_prompt(simulation, list(range(60, 73)))))
+    assert run_until_first_token(simulation, add_prompt(simulation, list(range(20, 37)))).cached_tokens < 16
+    assert run_until_first_token(simulation, add_prompt(simulation, list(range(17)))).cached_tokens > 0
 
 
-def test_a_request_with_another_salt_never_finds_a_prompt():
+def test_a_request_with_another_salt_reuses_no_blocks():
     simulation = shared_simulation()
     text = list(range(40))
-    assert answer(simulation, ask(simulation, text, "one")).cached_tokens == 0
-    assert answer(simulation, ask(simulation, text, "other")).cached_tokens == 0
-    assert answer(simulation, ask(simulation, text, "one")).cached_tokens == 36
-    assert answer(simulation, ask(simulation, text, "")).cached_tokens == 0
+    assert run_until_first_token(simulation, add_prompt(simulation, text, "one")).cached_tokens == 0
+    assert run_until_first_token(simulation, add_prompt(simulation, text, "other")).cached_tokens == 0
+    assert run_until_first_token(simulation, add_prompt(simulation, text, "one")).cached_tokens == 36
+    assert run_until_first_token(simulation, add_prompt(simulation, text, "")).cached_tokens == 0
 
 
-def test_rows_of_one_prompt_wait_for_the_first_and_find_it():
+def test_rows_of_one_prompt_wait_for_the_first_and_reuse_its_blocks():
     simulation = shared_simulation(max_batch_tokens=16, max_batch_rows=8)
-    rows = [ask(simulation, list(range(40))) for _ in range(4)]
+    rows = [add_prompt(simulation, list(range(40))) for _ in range(4)]
     computed = []
     while not rows[-1].num_generated:
         computed.append(sum(row.num_tokens for row in turn(simulation).rows if row.group in rows))
@@ -89,95 +91,103 @@ def test_rows_of_one_prompt_wait_for_the_first_and_find_it():
     assert sum(computed) < 40 + 3 * 4 + 4 * len(computed)
 
 
-def test_a_request_that_waits_for_another_continues_when_that_one_is_aborted():
+def test_a_request_that_waits_for_blocks_continues_if_their_request_is_aborted():
     simulation = shared_simulation(max_batch_tokens=8)
-    first, second = [ask(simulation, list(range(40))) for _ in range(2)]
+    first, second = [add_prompt(simulation, list(range(40))) for _ in range(2)]
     assert [row.group for row in simulation.scheduler.schedule().rows] == [first]
     simulation.scheduler.remove(first)
     assert [row.group for row in simulation.scheduler.schedule().rows] == [second] and second.cached_tokens == 0
 
 
-def test_a_preempted_request_finds_its_own_blocks():
+def test_a_preempted_request_reuses_its_own_blocks():
     simulation = shared_simulation(blocks=12, block_size=4, max_batch_rows=8)
     old, new = (
-        ask(simulation, list(range(16)), max_new_tokens=16),
-        ask(simulation, list(range(20, 36)), max_new_tokens=16),
+        add_prompt(simulation, list(range(16)), max_new_tokens=16),
+        add_prompt(simulation, list(range(20, 36)), max_new_tokens=16),
     )
-    answer(simulation, old), answer(simulation, new)
+    run_until_first_token(simulation, old), run_until_first_token(simulation, new)
     simulation.scheduler._preempt(new)
     assert new.sequences[0].num_computed_tokens == 0
     simulation.scheduler.schedule()
     assert new.sequences[0].num_computed_tokens == 16 and new.cached_tokens == 0
 
 
-def test_a_prompt_with_logprobs_is_computed_whole_and_can_be_found():
+def test_a_prompt_with_logprobs_reuses_no_blocks_but_shares_its_own():
     simulation = shared_simulation()
     text = list(range(20))
-    assert answer(simulation, ask(simulation, text, prompt_logprobs=True)).cached_tokens is None
-    assert answer(simulation, ask(simulation, text, prompt_logprobs=True)).cached_tokens is None
-    assert answer(simulation, ask(simulation, text)).cached_tokens == 16
+    assert run_until_first_token(simulation, add_prompt(simulation, text, prompt_logprobs=True)).cached_tokens is None
+    assert run_until_first_token(simulation, add_prompt(simulation, text, prompt_logprobs=True)).cached_tokens is None
+    assert run_until_first_token(simulation, add_prompt(simulation, text)).cached_tokens == 16
 
 
-def test_a_decoder_with_a_source_shares_nothing():
+def test_a_decoder_with_a_source_has_no_prefix_cache():
     assert not BlockTables(BlockManager(9, 4), BlockManager(9, 4), prefix_cache=True).prefix_cache
 
 
-def test_the_blocks_of_a_failed_request_are_not_found():
+def test_blocks_of_a_failed_request_are_not_reused():
     simulation = shared_simulation()
-    failed = ask(simulation, list(range(20)))
+    failed = add_prompt(simulation, list(range(20)))
     schedule = simulation.scheduler.schedule()
     simulation.compute(schedule)
     simulation.scheduler.computed(schedule)
     simulation.fail(failed)
     assert len(simulation.scheduler.blocks.take_blocks_to_clear()[0]) == 5
-    assert answer(simulation, ask(simulation, list(range(20)))).cached_tokens == 0
+    assert run_until_first_token(simulation, add_prompt(simulation, list(range(20)))).cached_tokens == 0
 
 
-def interleave(simulation: Simulation) -> None:
+def run_random_interleaving(simulation: Simulation) -> None:
     for _ in range(400):
         simulation.add() if simulation.rng.random() < 0.3 else simulation.step()
-    simulation.run_dry()
+    simulation.run_to_the_end()
 
 
-def plant_no_parent(monkeypatch):
-    monkeypatch.setattr(prefix_keys, "block_key", lambda parent, tokens: honest_key(b"", tokens))
+def plant_keys_without_parent(monkeypatch):
+    monkeypatch.setattr(prefix_keys, "block_key", lambda parent, tokens: original_block_key(b"", tokens))
 
 
-def plant_no_salt(monkeypatch):
+def plant_keys_without_salt(monkeypatch):
     monkeypatch.setattr(sequence, "root_key", lambda salt: b"")
 
 
-def plant_too_early(monkeypatch):
+def plant_publication_before_computation(monkeypatch):
     """Planted bug: blocks are published when they are allocated, not when they are computed."""
     honest = BlockTables.take
 
-    def eager(self, request, found):
+    def publish_early(self, request, found):
         honest(self, request, found)
         for block, key in zip(request.sequences[0].block_table, request.sequences[0].block_keys, strict=False):
             self.self_pool.publish(block, key)
 
-    monkeypatch.setattr(BlockTables, "take", eager)
+    monkeypatch.setattr(BlockTables, "take", publish_early)
 
 
-def plant_failures_are_found(monkeypatch):
+def plant_failed_blocks_stay_published(monkeypatch):
     """Planted bug: blocks of a failed group stay published."""
     honest = Scheduler.remove
 
-    def careless(self, request, corrupt=False):
+    def publish_and_remove(self, request, corrupt=False):
         self.blocks.publish(request)
         honest(self, request)
 
-    monkeypatch.setattr(Scheduler, "remove", careless)
+    monkeypatch.setattr(Scheduler, "remove", publish_and_remove)
 
 
-honest_key = prefix_keys.block_key
+original_block_key = prefix_keys.block_key
 
 
-@pytest.mark.parametrize("bug", [plant_no_parent, plant_no_salt, plant_too_early, plant_failures_are_found])
+@pytest.mark.parametrize(
+    "bug",
+    [
+        plant_keys_without_parent,
+        plant_keys_without_salt,
+        plant_publication_before_computation,
+        plant_failed_blocks_stay_published,
+    ],
+)
 def test_planted_bugs_are_noticed(bug, monkeypatch):
-    """Negative control: each planted bug lets a group read wrong blocks."""
-    interleave(Simulation(random.Random(8), cross=False, prefix=True))
+    """Negative control: with each planted bug, a group reads wrong blocks, and the simulation fails."""
+    run_random_interleaving(Simulation(random.Random(8), cross=False, prefix=True))
     bug(monkeypatch)
     with pytest.raises(AssertionError):
         for seed in range(8):
-            interleave(Simulation(random.Random(seed), cross=False, prefix=True))
+            run_random_interleaving(Simulation(random.Random(seed), cross=False, prefix=True))

@@ -1,4 +1,4 @@
-"""Engines with int8 models: bfloat16 pools hold twice the tokens, and batching changes no token."""
+"""Engines with int8 models: KV pools in bfloat16 have twice the blocks, and batching changes no token."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.ipc.one_row import id_of
 PROMPTS = [[5, 6, 7, 8, 9], [11, 3], [20, 21, 22, 23, 24, 25, 26], [30]]
 
 
-def rounded(pair):
+def as_int8(pair):
     spec = msgspec.structs.replace(pair.loaded.spec, quantization="int8")
     return replace(pair, loaded=load(spec, pair.loaded.device, lambda done, total: None))
 
@@ -25,7 +25,7 @@ def rounded(pair):
 @pytest.mark.parametrize("name", ["gpt2", "marian"])
 def test_kv_bytes_equals_the_size_of_the_pools(pairs, name):
     blocks, share = {}, 1 << 16
-    for one in (pairs(name), rounded(pairs(name))):
+    for one in (pairs(name), as_int8(pairs(name))):
         engine, info = build(one.loaded, EngineOptions(block_size=4), share)
         runner = engine.generation.runner
         caches = [cache for cache in (runner.self_cache, runner.cross_cache) if cache is not None]
@@ -39,7 +39,7 @@ def test_kv_bytes_equals_the_size_of_the_pools(pairs, name):
 @pytest.mark.parametrize("settings", [{}, {"num_beams": 3}], ids=["greedy", "beams"])
 @pytest.mark.parametrize("name", ["gpt2", "marian"])
 def test_alone_equals_batched(pairs, name, settings):
-    one = rounded(pairs(name))
+    one = as_int8(pairs(name))
     shown = {"attention": True} if name == "marian" else {}
     requests = [generate(one, i, text, max_new_tokens=12, **shown, **settings) for i, text in enumerate(PROMPTS)]
     together = run(one.engine(), requests)
@@ -47,13 +47,13 @@ def test_alone_equals_batched(pairs, name, settings):
         number = id_of(request)
         assert run(one.engine(), [request]).texts(number) == together.texts(number)
         for hypothesis in together.finished[number].hypotheses if shown else ():
-            looked = np.frombuffer(hypothesis.attention, "<f4").reshape(-1, len(text))
-            np.testing.assert_allclose(looked.sum(1), 1.0, atol=1e-5)
+            attention_matrix = np.frombuffer(hypothesis.attention, "<f4").reshape(-1, len(text))
+            np.testing.assert_allclose(attention_matrix.sum(1), 1.0, atol=1e-5)
 
 
 def test_drafts_of_an_int8_draft_model(pairs):
     """All drafts of the model itself are accepted, and most drafts of the float32 model."""
-    one = rounded(pairs("gpt2"))
+    one = as_int8(pairs("gpt2"))
     wanted = run(one.engine(), [generate(one, 0, PROMPTS[0], max_new_tokens=21, end_token_ids=[])]).texts(0)
     for draft in (one.loaded, pairs("gpt2").loaded):
         engine = speculating(one, draft)

@@ -1,4 +1,4 @@
-"""The sampler compared with the warpers of transformers, with the target distribution, and with itself."""
+"""The sampler equals the warpers of transformers, has the right distribution, and does not depend on the batch."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def oracle(logits: torch.Tensor, row: SamplerRow) -> torch.Tensor:
 
 @pytest.fixture(params=["torch", *(["cpu"] if cpu_ops.available() else [])])
 def survivors(request):
-    """[rows, vocab], bool: the tokens that can be drawn, by either implementation of the filters."""
+    """Function that returns the tokens that a backend can draw: [rows, vocab], bool."""
 
     def kept(logits: torch.Tensor, rows: list[SamplerRow]) -> torch.Tensor:
         scaled = logits / torch.tensor([[row.temperature] for row in rows])
@@ -66,8 +66,8 @@ def test_filters_equal_transformers_in_one_mixed_batch(survivors, spread):
         assert torch.equal(ours[index], oracle(logits[index], row)), row
 
 
-def test_typical_tokens_need_not_be_the_likeliest(survivors):
-    """Meister et al., section 3: a token far more probable than the entropy suggests is removed first."""
+def test_typical_p_can_remove_the_likeliest_token(survivors):
+    """A token far more probable than the entropy suggests is removed first (Meister et al., section 3)."""
     logits = torch.tensor([[0.4, *[0.6 / 60] * 60]]).log()
     row = SamplerRow(1.0, typical_p=0.3)
     kept = survivors(logits, [row])[0]
@@ -84,20 +84,20 @@ def test_typical_p_ignores_banned_tokens(survivors):
         assert torch.equal(kept[index], oracle(logits[index], row))
 
 
-def test_a_nucleus_wider_than_the_top_k_guess_sorts_the_whole_row(survivors):
+def test_a_wide_nucleus_equals_transformers(survivors):
     logits = torch.randn(2, VOCAB, generator=torch.Generator().manual_seed(2)) * 0.01
     for name in ("top_p", "typical_p"):
         rows = [SamplerRow(1.0, **{name: 0.95}), SamplerRow(1.0, **{name: 0.1})]
         kept = survivors(logits, rows)
         assert kept[0].sum() > 1024 > kept[1].sum() > 1
         for index, row in enumerate(rows):
-            # In float64, because the float32 of transformers is too coarse if all distances are nearly equal.
+            # transformers computes in float64, because float32 cannot order nearly equal distances.
             assert torch.equal(kept[index], oracle(logits[index].double(), row))
 
 
 @pytest.mark.parametrize("spread", [0.0, 0.003, 0.5, 1.0, 3.0, 9.0])
-def test_typical_tokens_are_those_of_sorting_the_whole_row(survivors, spread):
-    """Peaked and flat rows, with ties and bans, by both implementations, together and each alone."""
+def test_typical_p_equals_a_full_sort(survivors, spread):
+    """Peaked and flat rows, with ties and banned tokens. Both algorithms of the torch backend are also compared."""
     generator = torch.Generator().manual_seed(4)
     probabilities = [0.001, 0.1, 0.5, 0.9, 0.95, 0.9999]
     logits = torch.randn(2 * len(probabilities), 5000, generator=generator) * spread
@@ -128,7 +128,7 @@ def test_masked_tokens_are_never_drawn():
     assert drawn == set(range(10))
 
 
-def test_tied_tokens_survive_together():
+def test_tied_tokens_are_kept_together():
     logits = torch.tensor([[1.0, 2.0, 2.0, 2.0, 0.0]])
     assert (logits >= thresholds(logits, [SamplerRow(1.0, top_k=1)])).tolist() == [[False, True, True, True, False]]
 
@@ -198,7 +198,7 @@ def test_neighbouring_seeds_give_different_numbers():
     assert abs(float(np.corrcoef(first, second)[0, 1])) < 0.1
 
 
-def test_batch_mates_change_nothing():
+def test_a_row_draws_the_same_token_in_any_batch():
     generator = torch.Generator().manual_seed(5)
     logits = torch.randn(len(SETTINGS), VOCAB, generator=generator)
     rows = [
@@ -213,7 +213,7 @@ def test_batch_mates_change_nothing():
     assert [shuffled[order.index(i)] for i in range(len(rows))] == alone
 
 
-def test_the_logits_are_not_changed():
+def test_sampling_does_not_change_the_logits():
     logits = torch.randn(4, 40)
     before = logits.clone()
     sample(

@@ -1,6 +1,6 @@
-"""Random interleavings of add, step, abort, failure and preemption: blocks always add up, and all groups end.
+"""The scheduler: random interleavings of add, step, abort, failure and preemption, and single rules.
 
-`tests/engine/simulation.py` has the checks after every event.
+`tests/engine/simulation.py` checks blocks and contents after every event, and that all groups end.
 """
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ def test_any_interleaving(cross, prefix, drafts, chunk):
                 simulation.abort()
             else:
                 simulation.step()
-        simulation.run_dry()
+        simulation.run_to_the_end()
         preemptions += simulation.scheduler.num_preemptions
         forks += sum(request.beams is not None and request.beams.length > 1 for request in simulation.requests)
         hits += simulation.scheduler.blocks.num_prefix_hits
         accepted += simulation.accepted
     assert (hits > 200) == prefix and (accepted > 200) == drafts
-    assert preemptions > 20 and forks > 20, "the interleavings do not reach what they are for"
+    assert preemptions > 20 and forks > 20, "too few preemptions or forked beams to test them"
 
 
 def test_a_block_freed_twice_is_noticed():
@@ -52,7 +52,7 @@ def test_a_block_freed_twice_is_noticed():
         simulation.check_blocks()
 
 
-def test_what_can_never_fit_is_refused():
+def test_a_request_that_can_never_fit_is_refused():
     simulation = Simulation(random.Random(1), cross=False, blocks=12, block_size=4, max_batch_rows=8)
     assert simulation.add(num_beams=1, max_new_tokens=60) is None
     assert simulation.add(num_beams=4, max_new_tokens=30) is None
@@ -96,7 +96,7 @@ def test_a_decoding_step_prefills_only_a_small_chunk():
     assert turn(simulation).num_tokens == 13 + 13 * 4
 
 
-def test_the_newest_request_is_preempted_and_comes_back_first():
+def test_the_newest_request_is_preempted_and_resumes_first():
     simulation = Simulation(
         random.Random(3), cross=False, blocks=6, block_size=4, max_batch_tokens=64, max_batch_rows=8
     )
@@ -113,11 +113,11 @@ def test_the_newest_request_is_preempted_and_comes_back_first():
         simulation.scheduler.remove(other)
     turn(simulation)
     assert newest.status is SequenceStatus.RUNNING and simulation.scheduler.blocks.num_wasted_tokens == lost, (
-        "it computes them anew when it comes back"
+        "the lost tokens must be computed again"
     )
 
 
-def test_sources_are_encoded_whole_and_a_long_one_waits_for_a_step_of_its_own():
+def test_sources_are_encoded_whole_and_a_long_source_gets_its_own_step():
     simulation = Simulation(random.Random(4), cross=True, blocks=40, block_size=4, max_batch_tokens=4, max_batch_rows=8)
     simulation.scheduler.blocks.cross_pool = BlockManager(20, 4)
     for length in (3, 30, 3):
@@ -126,7 +126,7 @@ def test_sources_are_encoded_whole_and_a_long_one_waits_for_a_step_of_its_own():
     assert encoded == [[3], [30], [3]]
 
 
-def test_a_source_token_costs_half():
+def test_a_source_token_counts_as_half_a_token():
     simulation = Simulation(random.Random(4), cross=True, blocks=40, block_size=4, max_batch_tokens=9, max_batch_rows=8)
     simulation.scheduler.blocks.cross_pool = BlockManager(20, 4)
     for length in (6, 7, 6):
@@ -135,7 +135,7 @@ def test_a_source_token_costs_half():
     assert encoded == [[6, 7], [6]]
 
 
-def test_a_source_stays_encoded_through_preemption():
+def test_a_preempted_request_keeps_its_encoded_source():
     simulation = Simulation(random.Random(4), cross=True, blocks=6, block_size=4, max_batch_tokens=64, max_batch_rows=8)
     simulation.scheduler.blocks.cross_pool = BlockManager(20, 4)
     requests = [queue(simulation, 5, 20) for _ in range(3)]
@@ -148,7 +148,7 @@ def test_a_source_stays_encoded_through_preemption():
     assert simulation.scheduler.num_preemptions > 0 and encodings == 3
 
 
-def test_a_prompt_preempted_half_way_leaves_blocks_to_clear():
+def test_blocks_of_a_prompt_preempted_during_prefill_are_cleared():
     simulation = Simulation(
         random.Random(5), cross=False, blocks=10, block_size=4, max_batch_tokens=3, max_batch_rows=8
     )
@@ -176,8 +176,8 @@ def test_unverified_blocks_are_cleared():
     assert simulation.scheduler.blocks.take_blocks_to_clear() == ([], [])
 
 
-def two_beams_that_differ(simulation: Simulation) -> SequenceGroup:
-    """Two beams with five tokens in a block of eight that differ in the last one; then both continue the first beam."""
+def two_diverging_beams(simulation: Simulation) -> SequenceGroup:
+    """A group with two beams of five tokens in blocks of eight slots. The beams differ in the last token only."""
     request = simulation.add(num_beams=2, max_new_tokens=9)
     assert request is not None
     request.sequences[0].tokens[:] = request.sequences[0].tokens[:1]
@@ -195,11 +195,11 @@ def two_beams_that_differ(simulation: Simulation) -> SequenceGroup:
     return request
 
 
-def test_a_beam_takes_over_the_block_of_one_that_ended():
+def test_a_beam_reuses_the_block_of_an_ended_beam():
     simulation = Simulation(
         random.Random(1), cross=False, blocks=9, block_size=8, max_batch_tokens=64, max_batch_rows=6
     )
-    request = two_beams_that_differ(simulation)
+    request = two_diverging_beams(simulation)
     first, second = (row.block_table[0] for row in request.sequences)
     assert simulation.scheduler.blocks.self_pool.used_blocks == 2
     # Only the last tokens of the beams differ: one of four used slots is copied.
@@ -214,7 +214,7 @@ def test_nothing_is_copied_into_freed_blocks(end):
     simulation = Simulation(
         random.Random(1), cross=False, blocks=9, block_size=8, max_batch_tokens=64, max_batch_rows=6
     )
-    request = two_beams_that_differ(simulation)
+    request = two_diverging_beams(simulation)
     if end == "removed":
         simulation.scheduler.remove(request)
     else:
@@ -229,4 +229,4 @@ def test_copying_too_few_slots_is_noticed(monkeypatch):
         random.Random(1), cross=False, blocks=9, block_size=8, max_batch_tokens=64, max_batch_rows=6
     )
     with pytest.raises(AssertionError, match="a row finds wrong keys and values"):
-        two_beams_that_differ(simulation)
+        two_diverging_beams(simulation)

@@ -1,4 +1,4 @@
-"""Beam candidates equal log-softmax, processors and top-k in that order, and searches advance together as alone."""
+"""Selection: candidates equal log-softmax, processors and top-k; batched searches equal single ones."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ SETTINGS = {
 
 
 def group_with_tokens(number: int, settings: dict) -> SequenceGroup:
-    """A group whose beams have a few tokens."""
+    """A group with random beams of `STEPS` tokens."""
     params = {"max_new_tokens": 20, "num_beams": BEAMS, "end_token_ids": [2], **settings}
     message = one_row(number, "m", [5, 6], [1], **params)
     request = SequenceGroup(message, message.rows[0], True, 0.0)
@@ -67,7 +67,7 @@ def expected(logits: torch.Tensor, requests: list[SequenceGroup]) -> torch.Tenso
     return scores
 
 
-def agree(requests: list[SequenceGroup]) -> bool:
+def candidates_equal_reference(requests: list[SequenceGroup]) -> bool:
     logits = torch.randn(BEAMS * len(requests), VOCAB, generator=torch.Generator().manual_seed(2)) * 4
     values, tokens = found(logits, requests)
     scores = expected(logits, requests)
@@ -79,18 +79,20 @@ def agree(requests: list[SequenceGroup]) -> bool:
 
 @pytest.mark.parametrize("name", SETTINGS)
 def test_candidates_equal_the_reference(name):
-    assert agree([group_with_tokens(number, SETTINGS[name]) for number in range(3)])
+    assert candidates_equal_reference([group_with_tokens(number, SETTINGS[name]) for number in range(3)])
 
 
 def test_all_settings_in_one_batch():
-    assert agree([group_with_tokens(number, settings) for number, settings in enumerate(SETTINGS.values())])
+    assert candidates_equal_reference(
+        [group_with_tokens(number, settings) for number, settings in enumerate(SETTINGS.values())]
+    )
 
 
 @pytest.mark.parametrize("name", ["repetition", "renormalized repetition", "forced end"])
 def test_logits_in_place_of_log_probabilities_are_noticed(monkeypatch, name):
-    """Negative control: processors that need log-probabilities get logits."""
+    """Negative control: if processors that need log-probabilities get logits, the candidates differ."""
     monkeypatch.setattr(selection, "takes_log_probs", lambda row: False)
-    assert not agree([group_with_tokens(number, SETTINGS[name]) for number in range(3)])
+    assert not candidates_equal_reference([group_with_tokens(number, SETTINGS[name]) for number in range(3)])
 
 
 def test_reported_log_probabilities_are_raw():
@@ -104,34 +106,34 @@ def test_reported_log_probabilities_are_raw():
     choices = {choice.group: choice for choice in selection.select(DecoderOutput(logits), StoredLogits(), requests)}
     beams = requests[1].beams.running
     for beam, parent in zip(beams, choices[requests[1]].parents, strict=True):
-        (told,) = beam.logprobs
-        assert told.token_id == beam.tokens[-1]
-        assert told.logprob == pytest.approx(float(raw[BEAMS + parent, told.token_id]), abs=1e-5)
-        assert [token for token, _ in told.top] == raw[BEAMS + parent].topk(3).indices.tolist()
+        (entry,) = beam.logprobs
+        assert entry.token_id == beam.tokens[-1]
+        assert entry.logprob == pytest.approx(float(raw[BEAMS + parent, entry.token_id]), abs=1e-5)
+        assert [token for token, _ in entry.top] == raw[BEAMS + parent].topk(3).indices.tolist()
     assert not any(beam.logprobs for request in (requests[0], requests[2]) for beam in request.beams.running)
 
 
 @pytest.mark.parametrize("rows", [1, 7, 8, 64])
 def test_logits_are_computed_in_parts(rows):
-    """Groups are split into parts in order, and the chosen tokens are the same."""
+    """Logits of many groups are computed in parts of limited size, with the same results."""
     logits = torch.randn(BEAMS * len(SETTINGS), VOCAB, generator=torch.Generator().manual_seed(3)) * 4
     at_once, in_parts = ([group_with_tokens(*each) for each in enumerate(SETTINGS.values())] for _ in range(2))
     selection.select(DecoderOutput(logits), StoredLogits(len(logits)), at_once)
-    held: list[int] = []
+    part_sizes: list[int] = []
 
-    class Counted(StoredLogits):
+    class RecordedLogits(StoredLogits):
         def logits_top_k(self, hidden: torch.Tensor, request: LogitsRequest) -> tuple[torch.Tensor, LogitsTopK]:
-            held.append(len(hidden))
+            part_sizes.append(len(hidden))
             return super().logits_top_k(hidden, request)
 
-    selection.select(DecoderOutput(logits), Counted(rows), in_parts)
-    assert sum(held) == len(logits) and max(held) <= max(rows, BEAMS)
+    selection.select(DecoderOutput(logits), RecordedLogits(rows), in_parts)
+    assert sum(part_sizes) == len(logits) and max(part_sizes) <= max(rows, BEAMS)
     for one, other in zip(at_once, in_parts, strict=True):
         assert (one.beams.running, one.beams.finished) == (other.beams.running, other.beams.finished)
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_searches_advance_together_as_alone(seed):
+def test_searches_that_advance_together_equal_single_ones(seed):
     chance = np.random.default_rng(seed)
     beams, ends = int(chance.integers(2, 7)), frozenset(chance.integers(0, 60, 3).tolist())
     early = [True, False, "never"][seed % 3]
@@ -139,7 +141,7 @@ def test_searches_advance_together_as_alone(seed):
     while not all(search.done for search in alone):
         going = [index for index, search in enumerate(alone) if not search.done]
         logits = torch.from_numpy(chance.normal(size=(len(going), len(alone[going[0]].running), 60)).astype(np.float32))
-        # Multiples of 0.5, so that totals are equal.
+        # Multiples of 0.5 have exact sums.
         top_k = ops.logits_top_k(((logits * 4).round() / 2).flatten(0, 1), alone[0].num_candidates)
         values, tokens = (tensor.view(*logits.shape[:2], -1).numpy() for tensor in (top_k.values, top_k.ids))
         parents = [alone[index].advance(*own) for index, *own in zip(going, values, tokens, strict=True)]

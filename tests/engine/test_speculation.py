@@ -17,14 +17,11 @@ from server.engine.scheduler import Schedule, Scheduler
 from tests.engine.harness import generate, reference, run
 from tests.engine.simulation import Simulation
 from tests.engine.speculative import accepting_all_drafts, counts, perturbed, speculating
-from tests.engine.test_prefix_cache import interleave
+from tests.engine.test_prefix_cache import run_random_interleaving
 from tests.ipc.one_row import id_of
 from tests.parity.checkpoints import random_ids
 
 PROMPTS = random_ids(97, [1, 5, 11, 30], seed=3)
-
-
-# --------------------------------------------------------------------------------------------------------- exactness
 
 
 @pytest.mark.parametrize("kind", ["n-grams", "itself", "perturbed", "another family"])
@@ -44,7 +41,7 @@ def test_greedy_equals_transformers(pairs, name, kind):
     assert (one.models[name].generation.drafter.pool is None) == (draft is None)
 
 
-def test_logprobs_and_events_are_those_of_plain_decoding(pairs):
+def test_logprobs_and_events_equal_those_of_plain_decoding(pairs):
     pair = pairs("llama")
     settings = {"logprobs": True, "top_logprobs": 2, "max_new_tokens": 30, "prompt_logprobs": True}
     requests = [generate(pair, i, prompt, **settings) for i, prompt in enumerate([PROMPTS[1] * 3, PROMPTS[2]])]
@@ -84,7 +81,7 @@ def test_settings_apply_to_every_draft_token(pairs, settings):
             assert results.finished[i].hypotheses == plain.finished[i].hypotheses
 
 
-def tiny(pairs) -> tuple:
+def requests_with_known_distribution(pairs) -> tuple:
     pair = pairs("gpt2")
     few = {"allowed_token_ids": [5, 6, 7, 8], "do_sample": True, "max_new_tokens": 3, "end_token_ids": []}
     requests = [generate(pair, i, [5, 6, 7, 5, 6], seed=7000 + i, temperature=3.0, **few) for i in range(3000)]
@@ -107,27 +104,24 @@ def chi_square(results, expected: dict, count: int) -> float:
 
 @pytest.mark.parametrize("kind", ["n-grams", "another family"])
 def test_samples_keep_their_distribution(pairs, kind):
-    """Chi-square of the first two tokens of 3,000 seeds: 15 degrees of freedom, 99.9th percentile 37.7."""
-    pair, requests, expected = tiny(pairs)
+    """Chi-square test of two tokens for 3,000 seeds. 37.7 is the 99.9th percentile for 15 degrees of freedom."""
+    pair, requests, expected = requests_with_known_distribution(pairs)
     one = speculating(pair, pairs("llama").loaded if kind == "another family" else None)
     results = run(one, requests)
     assert chi_square(results, expected, len(requests)) < 37.7
-    assert 100 < counts(one)[1] < counts(one)[0] - 100, "all guesses are right, or none"
+    assert 100 < counts(one)[1] < counts(one)[0] - 100, "nearly all drafts are accepted, or nearly none"
     assert [results.texts(i) for i in range(200)] == [run(pair.engine(), [r]).texts(id_of(r)) for r in requests[:200]]
 
 
 def test_accepting_every_draft_changes_the_distribution(pairs, monkeypatch):
-    """Negative control of the last test."""
-    pair, requests, expected = tiny(pairs)
+    """Negative control: if every draft token is accepted, the chi-square test fails."""
+    pair, requests, expected = requests_with_known_distribution(pairs)
     monkeypatch.setattr(selection, "choose", accepting_all_drafts(selection.choose))
     assert chi_square(run(speculating(pair), requests), expected, len(requests)) > 37.7
 
 
-# ------------------------------------------------------------------------------------------------------ blocks, faults
-
-
 class ConstantDrafter:
-    """Drafts of a fixed length that ignore the text."""
+    """Drafter whose drafts have a fixed length and content."""
 
     pool = None
 
@@ -171,7 +165,7 @@ def test_rejected_drafts_free_their_blocks(pairs, blocks):
     assert scheduler.blocks.self_pool.used_blocks == 0
 
 
-def test_drafts_stay_within_the_budget_of_a_step(pairs):
+def test_drafts_respect_the_token_limit_of_a_step(pairs):
     one = pairs("gpt2").engine(max_batch_tokens=10)
     generation = one.models["gpt2"].generation
     generation.drafter = ConstantDrafter(8)
@@ -188,7 +182,7 @@ def test_drafts_stay_within_the_budget_of_a_step(pairs):
 
 
 def test_a_draft_with_non_finite_values_changes_nothing(pairs, monkeypatch):
-    """Values after a draft token are not finite, but those of the sequence are: it is computed again without drafts."""
+    """If only a draft token gives non-finite values, the step is repeated without drafts, and the text is unchanged."""
     pair = pairs("gpt2")
     plain = run(
         pair.engine(), [generate(pair, i, PROMPTS[2], max_new_tokens=20, suppress_token_ids=[66]) for i in range(3)]
@@ -204,7 +198,7 @@ def test_a_draft_with_non_finite_values_changes_nothing(pairs, monkeypatch):
 
     monkeypatch.setattr(type(embedding), "forward", poisoned)
 
-    class Poisonous(ConstantDrafter):
+    class PoisonedDrafter(ConstantDrafter):
         def propose(self, requests) -> None:
             for request in requests:
                 if request.request_id == 1 and request.num_generated == 4:
@@ -212,9 +206,9 @@ def test_a_draft_with_non_finite_values_changes_nothing(pairs, monkeypatch):
 
     one = pair.engine()
     generation = one.models["gpt2"].generation
-    generation.drafter = Poisonous(3)
+    generation.drafter = PoisonedDrafter(3)
     requests = [generate(pair, i, PROMPTS[2], max_new_tokens=20, suppress_token_ids=[66]) for i in range(3)]
-    # A program recorded before contains the embedding as it was.
+    # Programs are off, because one recorded earlier would not call the patched embedding.
     with ops.using("cpu" if ops.kernels_are_built else "torch", programs=False):
         results = run(one, requests)
     assert not results.failed and [results.texts(i) for i in range(3)] == [plain.texts(i) for i in range(3)]
@@ -285,12 +279,12 @@ def test_stats_count_drafts_by_model(pairs):
 def plant_rejected_drafts_count_as_computed(monkeypatch):
     honest = Scheduler.append
 
-    def credulous(self, request, tokens):
+    def append_and_count_rejected(self, request, tokens):
         wrong = len(request.sequences[0].draft) - len(tokens) + 1
         honest(self, request, tokens)
         request.sequences[0].num_computed_tokens += min(wrong, 1)
 
-    monkeypatch.setattr(Scheduler, "append", credulous)
+    monkeypatch.setattr(Scheduler, "append", append_and_count_rejected)
 
 
 def plant_unverified_blocks_are_not_cleared(monkeypatch):
@@ -312,8 +306,8 @@ def plant_rejected_drafts_keep_their_blocks(monkeypatch):
     ],
 )
 def test_planted_bugs_are_noticed(bug, monkeypatch):
-    """Negative control of the interleavings in `test_scheduler`."""
+    """Negative control: random interleavings detect each planted bug of speculative decoding."""
     bug(monkeypatch)
     with pytest.raises((AssertionError, IndexError)):
         for seed in range(8):
-            interleave(Simulation(random.Random(seed), cross=False, prefix=True, drafts=True))
+            run_random_interleaving(Simulation(random.Random(seed), cross=False, prefix=True, drafts=True))

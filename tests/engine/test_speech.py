@@ -1,4 +1,4 @@
-"""A speech model in the engine: tokens and frames equal transformers, alone, batched and beside text models."""
+"""A speech model in the engine equals transformers: alone, in a batch, and with text models in the same engine."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def transcribe(pair: Pair, request_id: int, frames: torch.Tensor, prefix=PREFIX,
 
 @torch.inference_mode()
 def reference(pair: Pair, frames: torch.Tensor, prefix, **settings) -> list[list[int]]:
-    """Tokens of plain decoding by transformers, without the long-form logic of Whisper's `generate`."""
+    """Tokens that transformers generates with plain decoding, without the long-form logic of Whisper's `generate`."""
     device = pair.oracle.device
     output = GenerationMixin.generate(
         pair.oracle,
@@ -84,21 +84,23 @@ def reference(pair: Pair, frames: torch.Tensor, prefix, **settings) -> list[list
 
 
 def test_greedy_text_equals_transformers(pair):
-    heard = random_frames(pair, 6)
-    results = run(pair.engine(), [transcribe(pair, i, frames) for i, frames in enumerate(heard)])
+    recordings = random_frames(pair, 6)
+    results = run(pair.engine(), [transcribe(pair, i, frames) for i, frames in enumerate(recordings)])
     texts = [results.texts(i) for i in range(6)]
-    assert texts == [reference(pair, frames, PREFIX) for frames in heard]
+    assert texts == [reference(pair, frames, PREFIX) for frames in recordings]
     assert len({tuple(text[0]) for text in texts}) > 3
 
 
 def test_four_beams_equal_transformers(pair):
-    heard = random_frames(pair, 4)
+    recordings = random_frames(pair, 4)
     settings = {"num_beams": 4, "num_return_sequences": 4}
-    results = run(pair.engine(), [transcribe(pair, i, frames, **settings) for i, frames in enumerate(heard)])
-    assert [results.texts(i) for i in range(4)] == [reference(pair, frames, PREFIX, **settings) for frames in heard]
+    results = run(pair.engine(), [transcribe(pair, i, frames, **settings) for i, frames in enumerate(recordings)])
+    assert [results.texts(i) for i in range(4)] == [
+        reference(pair, frames, PREFIX, **settings) for frames in recordings
+    ]
 
 
-def crowd(pair: Pair) -> list[Generate]:
+def mixed_requests(pair: Pair) -> list[Generate]:
     requests = []
     for i, frames in enumerate(random_frames(pair, 15)):
         settings = [
@@ -114,7 +116,7 @@ def crowd(pair: Pair) -> list[Generate]:
 
 @pytest.fixture(scope="module")
 def alone(pair):
-    return {id_of(request): run(pair.engine(), [request]).texts(id_of(request)) for request in crowd(pair)}
+    return {id_of(request): run(pair.engine(), [request]).texts(id_of(request)) for request in mixed_requests(pair)}
 
 
 def answers(results: Results) -> dict:
@@ -125,7 +127,7 @@ def answers(results: Results) -> dict:
 @pytest.mark.parametrize("max_batch_tokens, block_size", [(512, 4), (5, 1), (64, 32)])
 def test_alone_equals_batched(pair, alone, max_batch_tokens, block_size):
     one = pair.engine(max_batch_tokens=max_batch_tokens, block_size=block_size)
-    requests = crowd(pair)
+    requests = mixed_requests(pair)
     random.Random(3).shuffle(requests)
     assert answers(run(one, requests, every=2)) == alone
 
@@ -135,45 +137,47 @@ def test_preempted_and_computed_again_without_encoding_twice(pair, alone, monkey
     model = one.models[pair.name].generation
     pool = model.scheduler.blocks.self_pool
     model.scheduler.blocks.self_pool = type(pool)(3 * pool.blocks_for(len(PREFIX) + 22), pool.block_size)
-    heard = []
+    encoded_lengths = []
     encode = model.runner.model.encode
-    monkeypatch.setattr(model.runner.model, "encode", lambda batch: heard.extend(batch.lengths) or encode(batch))
-    assert answers(run(one, crowd(pair))) == alone
+    monkeypatch.setattr(
+        model.runner.model, "encode", lambda batch: encoded_lengths.extend(batch.lengths) or encode(batch)
+    )
+    assert answers(run(one, mixed_requests(pair))) == alone
     assert model.scheduler.num_preemptions > 0
-    assert len(heard) == 15 and set(heard) == {pair.oracle.config.max_source_positions}
+    assert len(encoded_lengths) == 15 and set(encoded_lengths) == {pair.oracle.config.max_source_positions}
 
 
-def test_an_audio_source_costs_its_positions(pair):
+def test_an_audio_source_counts_as_its_positions(pair):
     positions = pair.oracle.config.max_source_positions
     one = pair.engine(max_batch_tokens=2 * -(-positions // SOURCE_TOKENS_PER_TOKEN) + 9)
-    for request in crowd(pair)[:4]:
+    for request in mixed_requests(pair)[:4]:
         one.add(request)
     assert one.stats().queue_tokens == 4 * (positions + len(PREFIX))
     schedule = one.models[pair.name].generation.scheduler.schedule()
-    assert len(schedule.sources) == 2, "a third one would exceed the tokens of a step"
+    assert len(schedule.sources) == 2, "a third source would exceed max_batch_tokens"
     used = one.stats().kv_blocks_used["cross"]
     assert used == 2 * -(-positions // 4)
 
 
-def test_an_aborted_request_leaves_nothing_behind(pair):
+def test_an_aborted_request_frees_its_blocks(pair):
     one = pair.engine()
-    for request in crowd(pair):
+    for request in mixed_requests(pair):
         one.add(request)
     results = Results()
     for _ in range(4):
         results.take(one.step())
     assert one.stats().kv_blocks_used["cross"] > 0
-    for request in crowd(pair):
+    for request in mixed_requests(pair):
         one.abort(id_of(request))
     assert set(one.stats().kv_blocks_used.values()) == {0} and not one.has_work
 
 
-def test_beside_text_models(pair, alone, tmp_path, device):
+def test_with_text_models_in_one_engine(pair, alone, tmp_path, device):
     texts = [make_pair("bart", tmp_path / "bart", device), make_pair("gpt2", tmp_path / "gpt2", device)]
     prompts = random_ids(97, [5, 17, 9], seed=4)
     others = [generate(one, 100 + 10 * at + i, p) for at, one in enumerate(texts) for i, p in enumerate(prompts)]
     apart = {id_of(r): run(texts[(id_of(r) - 100) // 10].engine(), [r]).texts(id_of(r)) for r in others}
-    mixed = [*crowd(pair), *others]
+    mixed = [*mixed_requests(pair), *others]
     random.Random(5).shuffle(mixed)
     together = engine([pair, *texts], block_size=4, kv_cache_bytes=1 << 23)
     assert answers(run(together, mixed, every=1)) == alone | apart
@@ -183,7 +187,7 @@ def test_log_mel_frames(pair, device):
     num_mels = pair.oracle.config.num_mel_bins
     pieces = [recording(0.025 + 0.07 * i, seed=i) for i in range(5)]
     items = [EncodeItem([], samples=piece.astype("<f4").tobytes()) for piece in pieces]
-    results = run(pair.engine(), [Encode(1, pair.name, "log_mel", items), *crowd(pair)[:3]])
+    results = run(pair.engine(), [Encode(1, pair.name, "log_mel", items), *mixed_requests(pair)[:3]])
     for i, piece in enumerate(pieces):
         found = np.frombuffer(results.encoded[1, i], "<f4").reshape(-1, num_mels)
         expected = LogMel(num_mels)(torch.from_numpy(piece).to(device)).cpu().numpy()

@@ -1,4 +1,4 @@
-"""The timestamp rules equal those of transformers, on random logits after every kind of prefix."""
+"""Timestamp rules equal those of transformers, for random logits after every kind of prefix."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def theirs(one: ProcessorRow, logits: torch.Tensor) -> torch.Tensor:
     return WhisperTimeStampLogitsProcessor(config, begin_index=len(START))(ids, scores)[0]
 
 
-def crowd() -> list[ProcessorRow]:
+def mixed_rows() -> list[ProcessorRow]:
     settings = itertools.product(BEGINNINGS, (None, 0, 5), ([], [3, 21, 25]), ([], [4, END]))
     rows = [row(*one) for one in settings]
     random.Random(1).shuffle(rows)
@@ -72,7 +72,7 @@ def crowd() -> list[ProcessorRow]:
 
 @pytest.mark.parametrize("spread", [0.3, 3.0])
 def test_all_rows_in_one_batch_equal_transformers(device: torch.device, spread: float) -> None:
-    rows = crowd()
+    rows = mixed_rows()
     generator = torch.Generator().manual_seed(5)
     logits = (spread * torch.randn(len(rows), VOCAB, generator=generator)).to(device)
     logits[::3, FIRST:] += 2 * spread
@@ -91,8 +91,8 @@ def test_rows_without_timestamps_are_not_changed(device: torch.device) -> None:
     assert torch.equal(logits[0], before[0]) and not torch.equal(logits[1], before[1])
 
 
-def test_decreasing_timestamps_are_noticed() -> None:
-    """Negative control: without the rule, the first timestamp would be allowed again."""
+def test_decreasing_timestamps_are_not_allowed() -> None:
+    """Negative control: without the earlier timestamps, the first timestamp would be allowed."""
     after = TimestampRow(0, TimestampRules(FIRST), END, [FIRST, 5, FIRST + 3, FIRST + 3, 8])
     assert _allowed(after, VOCAB)[1] == FIRST + 4
     forgot = TimestampRow(0, TimestampRules(FIRST), END, [8])

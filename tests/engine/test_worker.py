@@ -1,4 +1,4 @@
-"""The worker process: the messages it sends, the frames it reads, and the ways it exits."""
+"""The worker process: messages, frames, and all reasons to exit."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ DEVICE = os.environ.get("TRIPTYCH_TEST_DEVICE", "cpu")
 
 
 class Worker:
-    """A simple client of a worker: blocking reads, one message at a time."""
+    """A simple client that starts a worker and reads its messages one by one, with blocking reads."""
 
     def __init__(self) -> None:
         self.socket, theirs = socket.socketpair()
@@ -132,7 +132,7 @@ def test_a_worker_from_configure_to_shutdown(pairs, worker):
     assert [finished[2].hypotheses[0].token_ids] == expected
     assert failed[5].code == "request_too_large" and sorted(encoded) == [0, 1, 2]
 
-    # A heartbeat is sent in idle time too, and reports that no blocks are in use.
+    # Stats are also sent while the worker is idle, and report that no blocks are in use.
     for _ in range(4):
         stats = worker.until(Stats)
     assert stats.running == stats.waiting == 0 and set(stats.kv_blocks_used.values()) == {0}
@@ -142,7 +142,7 @@ def test_a_worker_from_configure_to_shutdown(pairs, worker):
 
 
 @pytest.mark.parametrize("change", ["no config", "unknown architecture", "truncated weights", "no directory"])
-def test_a_bad_checkpoint_is_one_line_and_status_2(pairs, worker, tmp_path, change):
+def test_a_bad_checkpoint_gives_a_one_line_error_and_exit_status_2(pairs, worker, tmp_path, change):
     source = Path(pairs("gpt2").loaded.spec.directory)
     for file in source.iterdir():
         (tmp_path / file.name).write_bytes(file.read_bytes())
@@ -163,27 +163,27 @@ def test_a_bad_checkpoint_is_one_line_and_status_2(pairs, worker, tmp_path, chan
     assert worker.process.wait(HANG_SECONDS) == 2
 
 
-def test_too_little_memory_for_a_block_is_reported(pairs, worker):
+def test_too_little_memory_for_one_block_is_reported(pairs, worker):
     worker.configure([pairs("gpt2")], kv_cache_bytes=100)
     assert "kv_cache_bytes" in worker.until(LoadFailed).message
     assert worker.process.wait(HANG_SECONDS) == 2
 
 
-def test_it_exits_when_the_connection_closes(pairs, worker):
+def test_the_worker_exits_when_the_connection_closes(pairs, worker):
     worker.configure([pairs("gpt2")])
     worker.until(Ready)
     for number in (signal.SIGINT, signal.SIGTERM):
         worker.process.send_signal(number)
     worker.until(Stats)
     worker.until(Stats)
-    assert worker.process.poll() is None, "signals are the parent's business"
+    assert worker.process.poll() is None, "the worker must ignore SIGINT and SIGTERM"
     worker.send(generate(pairs("gpt2"), 1, [5], max_new_tokens=100, end_token_ids=[]))
     worker.socket.close()
     assert worker.process.wait(HANG_SECONDS) == 0
 
 
-def test_it_exits_when_its_parent_is_killed(tmp_path):
-    """A child of the parent keeps the socket open, so that only the death of the parent can end the worker."""
+def test_the_worker_exits_when_its_parent_is_killed(tmp_path):
+    """The worker inherits both ends of the socket, so only the death of its parent can end it."""
     script = f"""
 import os, socket, subprocess, sys, time
 ours, theirs = socket.socketpair()
@@ -194,7 +194,8 @@ time.sleep(600)
 """
     parent = subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE)
     pid = int(parent.stdout.readline())
-    eventually(lambda: _ignores_sigterm(pid))  # which it settles right after that it dies with its parent
+    # The worker first asks the kernel to be killed with its parent, then ignores SIGTERM.
+    eventually(lambda: _ignores_sigterm(pid))
     assert _alive(pid)
     parent.kill()
     parent.communicate()
@@ -213,7 +214,7 @@ def _alive(pid: int) -> bool:
         return False
 
 
-def test_frames_are_whole_however_slowly_they_are_read():
+def test_frames_are_complete_for_a_slow_reader():
     ours, theirs = socket.socketpair()
     connection = Connection(ours)
     sent = [Progress(1, "m" * (i % 5000), i, 1 << 40) for i in range(3000)]
@@ -246,7 +247,7 @@ def test_frames_are_whole_however_slowly_they_are_read():
     ours.close()
 
 
-def test_messages_are_taken_byte_by_byte():
+def test_messages_that_arrive_byte_by_byte_are_received():
     ours, theirs = socket.socketpair()
     connection = Connection(ours)
     expected = [Abort(1), Encode(2, "m", "embed", [EncodeItem([1, 2, 3])]), Shutdown()]

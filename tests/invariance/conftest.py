@@ -1,4 +1,4 @@
-"""The fixtures of the engine tests."""
+"""Import the fixtures of the engine tests."""
 
 from tests.engine.conftest import _exact_float32_on_one_thread, device, pairs
 

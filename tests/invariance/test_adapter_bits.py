@@ -1,4 +1,4 @@
-"""Logits of a row have the same bits alone and among rows of other adapters: float32, bfloat16 and int8."""
+"""Logits of a row have the same bits alone and in a batch with other adapters: float32, bfloat16 and int8."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.parity.checkpoints import save
 from tests.parity.paged import Rows
 
 SETTINGS = {"warm": {}, "cold": {"target_modules": r".*(q|v|query_key_value|c_attn|q_proj|wi|fc1)", "r": 3}}
-WHO = ("warm", "", "cold", "warm", "")
+ADAPTER_OF_ROW = ("warm", "", "cold", "warm", "")
 
 
 @pytest.mark.parametrize("case", CASES)
@@ -32,13 +32,13 @@ def test_decoding_alone_and_together(tmp_path, name, case):
     model = load_model(tmp_path / "base", dtype, CPU, quantization=quantization, adapters=paths).transformer
     sources = [text[::-1] for text in TEXTS] if name in SEQ2SEQ else None
 
-    def decode(rows_wanted):
-        texts = [TEXTS[row] for row in rows_wanted]
-        mine = None if sources is None else [sources[row] for row in rows_wanted]
-        rows = Rows(model, mine, adapters=tuple(WHO[row] for row in rows_wanted))
+    def decode(row_ids):
+        texts = [TEXTS[row] for row in row_ids]
+        mine = None if sources is None else [sources[row] for row in row_ids]
+        rows = Rows(model, mine, adapters=tuple(ADAPTER_OF_ROW[row] for row in row_ids))
         for position in range(4):
             rows.feed({row: [text[position % len(text)]] for row, text in enumerate(texts)})
-        fed = rows.feed({row: [50 + which] for row, which in enumerate(rows_wanted)})
+        fed = rows.feed({row: [50 + which] for row, which in enumerate(row_ids)})
         return [model.logits(hidden) for hidden in fed]
 
     together = decode(range(5))

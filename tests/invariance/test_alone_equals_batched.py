@@ -19,8 +19,8 @@ from tests.parity.checkpoints import random_ids
 LENGTHS = [1, 3, 8, 17, 30, 44, 2, 5, 12, 26, 9, 40, 7, 21, 33, 4, 15, 6, 11, 19, 3, 28]
 
 
-def crowd(pair) -> list:
-    """Greedy, sampled and beam requests of many lengths, with and without processors."""
+def mixed_requests(pair) -> list:
+    """Greedy, sampled and beam requests with prompts of many lengths, with and without processors."""
     chooser = random.Random(7)
     scored = {"prompt_logprobs": True, "top_logprobs": 2} if not pair.starts else {}
     requests = []
@@ -52,7 +52,7 @@ def pair(request, pairs):
 @pytest.fixture(scope="module")
 def alone(pair):
     answers = {}
-    for request in crowd(pair):
+    for request in mixed_requests(pair):
         answers[id_of(request)] = run(pair.engine(), [request]).texts(id_of(request))
     assert sum(len(text) for texts in answers.values() for text in texts) > 200
     return answers
@@ -64,11 +64,11 @@ def answers(results) -> dict:
 
 
 def test_in_a_mixed_batch(pair, alone):
-    assert answers(run(pair.engine(), crowd(pair))) == alone
+    assert answers(run(pair.engine(), mixed_requests(pair))) == alone
 
 
 def test_arriving_one_after_the_other_in_another_order(pair, alone):
-    requests = crowd(pair)
+    requests = mixed_requests(pair)
     random.Random(3).shuffle(requests)
     assert answers(run(pair.engine(), requests, every=2)) == alone
 
@@ -76,7 +76,7 @@ def test_arriving_one_after_the_other_in_another_order(pair, alone):
 @pytest.mark.parametrize("max_batch_tokens, block_size", [(5, 4), (16, 1), (64, 32)])
 def test_in_chunks(pair, alone, max_batch_tokens, block_size):
     one = pair.engine(max_batch_tokens=max_batch_tokens, block_size=block_size)
-    assert answers(run(one, crowd(pair), every=1)) == alone
+    assert answers(run(one, mixed_requests(pair), every=1)) == alone
 
 
 @pytest.mark.parametrize("max_batch_tokens", [512, 24])
@@ -88,43 +88,43 @@ def test_preempted_and_computed_again(pair, alone, max_batch_tokens):
         * scheduler.blocks.self_pool.blocks_for(
             len(request.rows[0].decoder_token_ids or request.prompts[0]) + request.rows[0].max_new_tokens
         )
-        for request in crowd(pair)
+        for request in mixed_requests(pair)
     )
     scheduler.blocks.self_pool = type(scheduler.blocks.self_pool)(needed, scheduler.blocks.self_pool.block_size)
-    assert answers(run(one, crowd(pair))) == alone
-    assert scheduler.num_preemptions > 0, "the pool is not small enough to show anything"
+    assert answers(run(one, mixed_requests(pair))) == alone
+    assert scheduler.num_preemptions > 0, "the pool is too large to cause a preemption"
 
 
 @pytest.mark.parametrize("max_batch_tokens, block_size", [(512, 4), (24, 1), (5, 8)])
-def test_with_a_prefix_hit(pair, alone, max_batch_tokens, block_size):
-    """The same requests again in one engine, then each prompt followed by its answer as a longer prompt."""
+def test_with_prefix_cache_hits(pair, alone, max_batch_tokens, block_size):
+    """Repeat the requests in one engine, then extend each prompt by its answer."""
     one = pair.engine(max_batch_tokens=max_batch_tokens, block_size=block_size)
     scheduler = one.models[pair.name].generation.scheduler
-    run(one, crowd(pair))
-    again = run(one, crowd(pair), every=3)
+    run(one, mixed_requests(pair))
+    again = run(one, mixed_requests(pair), every=3)
     assert answers(again) == alone
     longer = [
         generate(pair, id_of(request), [*request.prompts[0], *alone[id_of(request)][0]], max_new_tokens=9)
-        for request in crowd(pair)
+        for request in mixed_requests(pair)
     ]
     continued = answers(run(one, longer))
     assert continued == answers(run(pair.engine(prefix_cache=False), longer))
     cached = sum(end.cached_tokens for end in again.finished.values())
     if pair.starts or pair.loaded.keys_depend_on_length:
-        assert scheduler.blocks.num_prefix_hits == cached == 0, "keys are shared that depend on more than their past"
+        assert scheduler.blocks.num_prefix_hits == cached == 0, "these keys must not be shared"
         return
     assert scheduler.blocks.num_prefix_hits > cached > 100
-    for request in crowd(pair):
+    for request in mixed_requests(pair):
         found = again.finished[id_of(request)].cached_tokens
         whole = (len(request.prompts[0]) - 1) // block_size * block_size
         assert found == (0 if request.rows[0].prompt_logprobs else whole)
 
 
-def test_without_the_cache_nothing_is_found(pair):
-    """Negative control of the cached tokens above."""
+def test_without_the_cache_no_tokens_are_cached(pair):
+    """Negative control of the test above: without the cache, no cached tokens are reported."""
     one = pair.engine(prefix_cache=False)
-    run(one, crowd(pair))
-    assert not any(end.cached_tokens for end in run(one, crowd(pair)).finished.values())
+    run(one, mixed_requests(pair))
+    assert not any(end.cached_tokens for end in run(one, mixed_requests(pair)).finished.values())
     scheduler = one.models[pair.name].generation.scheduler
     assert scheduler.blocks.num_prefix_queries == scheduler.blocks.num_prefix_hits == 0
 

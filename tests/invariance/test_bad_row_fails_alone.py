@@ -1,4 +1,4 @@
-"""Non-finite values end only the request they belong to, at once and after its blocks are reused."""
+"""Non-finite values fail only their own request, and do not reach requests that reuse its blocks."""
 
 from __future__ import annotations
 
@@ -9,24 +9,24 @@ from tests.engine.harness import generate, run
 from tests.ipc.one_row import id_of
 from tests.parity.checkpoints import random_ids
 
-CANARY = 66
-"""A token that poisons the hidden state at its own position."""
+NAN_TOKEN = 66
+"""Token whose hidden state is NaN in these tests."""
 
 
-def crowd(pair, poisoned: int) -> list:
+def mixed_requests(pair, poisoned: int) -> list:
     prompts = random_ids(60, [9, 3, 20, 5, 14, 7, 30, 2, 11, 6, 4, 18, 25, 8, 13, 10], seed=4)
-    prompts[poisoned] = [*prompts[poisoned][:-1], CANARY]
+    prompts[poisoned] = [*prompts[poisoned][:-1], NAN_TOKEN]
     kinds = [{}, {"do_sample": True}, {"num_beams": 2}]
-    # The poisoned token is suppressed, so no other request generates it.
+    # The token is suppressed, so that no other request generates it.
     return [
-        generate(pair, i, prompt, seed=i, max_new_tokens=16, suppress_token_ids=[CANARY], **kinds[i % 3])
+        generate(pair, i, prompt, seed=i, max_new_tokens=16, suppress_token_ids=[NAN_TOKEN], **kinds[i % 3])
         for i, prompt in enumerate(prompts)
     ]
 
 
 @pytest.fixture
 def poison(monkeypatch):
-    """Set the embedding of one token to NaN, so that its keys, values and logits are not finite."""
+    """Function that sets the embedding of `NAN_TOKEN` to NaN, so that its keys, values and logits are not finite."""
 
     def apply(pair):
         transformer = pair.loaded.model.transformer
@@ -37,7 +37,7 @@ def poison(monkeypatch):
             hidden = forward(self, token_ids, *rest)
             if self is stack.embedding:
                 hidden = hidden.clone()
-                hidden[token_ids == CANARY] = torch.nan
+                hidden[token_ids == NAN_TOKEN] = torch.nan
             return hidden
 
         monkeypatch.setattr(type(stack.embedding), "forward", poisoned)
@@ -47,9 +47,9 @@ def poison(monkeypatch):
 
 @pytest.mark.parametrize("name", ["gpt2", "llama", "t5", "bart", "marian"])
 @pytest.mark.parametrize("number", [0, 1, 2, 6])
-def test_one_of_sixteen(pairs, poison, name, number):
+def test_one_poisoned_request_of_sixteen_fails_alone(pairs, poison, name, number):
     pair = pairs(name)
-    requests = crowd(pair, number)
+    requests = mixed_requests(pair, number)
     clean = run(pair.engine(), [request for request in requests if id_of(request) != number])
     poison(pair)
     one = pair.engine()
@@ -59,7 +59,7 @@ def test_one_of_sixteen(pairs, poison, name, number):
     assert set(together.finished) == set(range(16)) - {number}
     for i in together.finished:
         assert together.texts(i) == clean.texts(i)
-    # The blocks are used again after the same engine has failed many such requests.
+    # The same engine fails the request several times, and other requests reuse its blocks.
     for _ in range(3):
         again = run(one, requests, every=1)
         assert list(again.failed) == [number]
@@ -68,17 +68,17 @@ def test_one_of_sixteen(pairs, poison, name, number):
 
 @pytest.mark.parametrize("name", ["gpt2", "llama"])
 def test_blocks_are_cleared_after_an_abort_during_prefill(pairs, poison, name):
-    """The request never had logits, so its blocks must be cleared because it is unfinished."""
+    """The request never had logits that would reveal NaN, so its blocks must be cleared without such a check."""
     pair = pairs(name)
     poison(pair)
     one = pair.engine(max_batch_tokens=16, kv_cache_bytes=1 << 16)
     runner = one.models[name].generation.runner
-    long = [CANARY, *random_ids(60, [60], seed=1)[0]]
+    long = [NAN_TOKEN, *random_ids(60, [60], seed=1)[0]]
     one.add(generate(pair, 0, long, max_new_tokens=3))
     one.step()
-    assert not all(torch.isfinite(tensor).all() for tensor in runner.self_cache.keys), "nothing was poisoned"
+    assert not all(torch.isfinite(tensor).all() for tensor in runner.self_cache.keys), "the cache contains no NaN"
     one.abort(0)
-    results = run(one, crowd(pair, 15)[:15])
+    results = run(one, mixed_requests(pair, 15)[:15])
     assert len(results.finished) == 15 and not results.failed
     tensors = (*runner.self_cache.keys, *runner.self_cache.values)
     assert all(torch.isfinite(tensor).all() for tensor in tensors)

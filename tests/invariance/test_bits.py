@@ -54,15 +54,15 @@ def test_a_prompt_in_chunks(tmp_path, name, case):
     model = load_model(tmp_path, dtype, CPU, quantization=quantization).transformer
     prompt = [5 + 7 * place % 41 for place in range(24)]
 
-    def last_logits(ends, company):
+    def last_logits(ends, with_other_row):
         rows = Rows(model, None)
         rows.expect([prompt, [9, 8, 7]])
         for start, end in pairwise((0, *ends)):
-            others = {1: [9, 8, 7]} if company else {}
+            others = {1: [9, 8, 7]} if with_other_row else {}
             hidden = rows.feed({**others, 0: prompt[start:end]})[-1]
         return model.logits(hidden[-1:])
 
     whole = last_logits((24,), False)
     for ends in ((1, 2, 12, 24), (9, 23, 24), (16, 24)):
-        for company in (False, True):
-            assert torch.equal(last_logits(ends, company), whole)
+        for with_other_row in (False, True):
+            assert torch.equal(last_logits(ends, with_other_row), whole)

@@ -1,6 +1,6 @@
-"""Hidden states of the output rows have the same bits whether only they or all rows are computed.
+"""Hidden states of output rows have the same bits with and without computing all other rows.
 
-For every family, in float32, bfloat16 and int8, as programs and operation by operation.
+Tested for every family in float32, bfloat16 and int8, with and without programs.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ STEPS = [
     ({0: 1, 1: 2, 3: 1}, {0: 1, 1: 0, 3: 1}),
     ({0: 1, 1: 1, 2: 4}, {0: 1, 1: 1, 2: 4}),
 ]
-"""Tokens of each row in each step, and how many are wanted: ends of prompts, drafts, chunks of which none is, and as
-many as there are rows."""
+"""Steps: number of tokens of each sequence, and number of its output rows: 0 for a chunk of a prompt, 1 at the end of
+a prompt or for a decode step, more for drafts. In the last step, all rows are output rows."""
 
 
 def found(model, sources, steps, adapters=()):
@@ -46,7 +46,7 @@ def found(model, sources, steps, adapters=()):
 
 
 def compare(model, sources=None, adapters=()):
-    """Compare the output rows alone with all rows, for every executor."""
+    """Compute only the output rows and compare them with a run that computes all rows, with and without programs."""
     everything = found(model, sources, [(counts, None) for counts, _ in STEPS], adapters)
     wanted = [count for _, counts in STEPS for count in counts.values()]
     for way in ({"name": "cpu"}, {"name": "cpu", "programs": False}):
@@ -81,8 +81,8 @@ def test_adapters(tmp_path, name):
 
 @pytest.mark.parametrize("name", ["llama", "mistral", "bloom", "t5"])
 @torch.inference_mode()
-def test_the_reference(tmp_path, name):
-    """The last bits of torch's matrix products depend on the number of rows, so the comparison is approximate."""
+def test_the_torch_backend(tmp_path, name):
+    """The comparison is approximate: the last bits of torch's matrix products depend on the number of rows."""
     architecture, config = (DECODERS | SEQ2SEQ)[name]
     save(tmp_path, config, architecture)
     sources = [[9, 8, 7], [6], [5, 4, 3, 2], [8, 9]] if name in SEQ2SEQ else None
@@ -136,7 +136,7 @@ def test_adapters_of_texts(tmp_path, body):
 
 @pytest.mark.parametrize("name", ["gpt2", "mistral", "bloom", "falcon", "gemma3", "llama-dynamic", "t5"])
 @torch.inference_mode()
-def test_texts_of_families_that_generate(tmp_path, name):
+def test_texts_in_generating_families(tmp_path, name):
     architecture, config = (DECODERS | SEQ2SEQ)[name]
     save(tmp_path, config, architecture)
     compare_texts(load_model(tmp_path, torch.float32, CPU).transformer)
@@ -144,7 +144,7 @@ def test_texts_of_families_that_generate(tmp_path, name):
 
 @pytest.mark.parametrize("body", ["bert-small", "modernbert-small", "mpnet-wide", "deberta-small"])
 @torch.inference_mode()
-def test_the_reference_of_texts(tmp_path, body):
+def test_the_torch_backend_with_texts(tmp_path, body):
     family, options = BODIES[body]
     save(tmp_path, getattr(transformers, f"{family}Config")(**options), f"{family}Model")
     batch = encoder_batch(TEXTS, CPU)

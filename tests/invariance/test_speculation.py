@@ -12,7 +12,7 @@ from server.engine.loading import LoadError
 from server.engine.scheduler import Scheduler
 from tests.engine.harness import generate, run
 from tests.engine.speculative import accepting_all_drafts, counts, perturbed, speculating
-from tests.invariance.test_alone_equals_batched import alone, answers, crowd, pair
+from tests.invariance.test_alone_equals_batched import alone, answers, mixed_requests, pair
 from tests.ipc.one_row import id_of
 from tests.parity.checkpoints import random_ids
 
@@ -23,65 +23,65 @@ WITH_DRAFT_MODELS = ["gpt2", "llama", "mistral", "gemma2", "bloom"]
 
 
 def shrink_pool(pair, one) -> Scheduler:
-    """Shrink the pool to the size of the largest request."""
+    """Shrink the pool of blocks to the size of the largest request."""
     scheduler = one.models[pair.name].generation.scheduler
     size = scheduler.blocks.self_pool.block_size
     needed = max(
         r.params.num_beams * -(-(len(r.rows[0].decoder_token_ids or r.prompts[0]) + r.rows[0].max_new_tokens) // size)
-        for r in crowd(pair)
+        for r in mixed_requests(pair)
     )
     scheduler.blocks.self_pool = type(scheduler.blocks.self_pool)(needed, size)
     return scheduler
 
 
 @pytest.mark.parametrize("options", [{}, {"max_batch_tokens": 9, "block_size": 1, "speculative_tokens": 11}])
-def test_by_n_grams(pair, alone, options):
+def test_drafts_of_n_grams(pair, alone, options):
     if pair.loaded.keys_depend_on_length:
         with pytest.raises(LoadError):
             speculating(pair)
         return
     one = speculating(pair, **options)
-    assert answers(run(one, crowd(pair), every=1 if options else 0)) == alone
+    assert answers(run(one, mixed_requests(pair), every=1 if options else 0)) == alone
     drafted, accepted = counts(one)
-    # Not every random model repeats n-grams.
+    # Some random models never repeat n-grams.
     assert drafted >= accepted and drafted > 0 and (accepted > 0 or pair.name not in WITH_DRAFT_MODELS)
 
 
 @pytest.mark.parametrize("pair", WITH_DRAFT_MODELS, indirect=True)
-def test_by_n_grams_alone(pair, alone):
-    for request in crowd(pair)[::3]:
+def test_drafts_of_n_grams_alone(pair, alone):
+    for request in mixed_requests(pair)[::3]:
         assert answers(run(speculating(pair), [request])) == {id_of(request): alone[id_of(request)]}
 
 
-def test_by_n_grams_preempted(pair, alone):
+def test_drafts_of_n_grams_preempted(pair, alone):
     if pair.loaded.keys_depend_on_length:
         return
     one = speculating(pair, max_batch_tokens=40)
     scheduler = shrink_pool(pair, one)
-    # Not every random model repeats n-grams; the additional request always does.
-    repeating = generate(pair, 1000, crowd(pair)[0].prompts[0][:3], max_new_tokens=12, allowed_token_ids=[7])
+    # Some random models never repeat n-grams, but the text of the additional request does.
+    repeating = generate(pair, 1000, mixed_requests(pair)[0].prompts[0][:3], max_new_tokens=12, allowed_token_ids=[7])
     expected = alone | answers(run(pair.engine(), [repeating]))
-    assert answers(run(one, [repeating, *crowd(pair)])) == expected
+    assert answers(run(one, [repeating, *mixed_requests(pair)])) == expected
     assert scheduler.num_preemptions > 0 and counts(one)[0] > 0
 
 
 @pytest.mark.parametrize("pair", WITH_DRAFT_MODELS, indirect=True)
 @pytest.mark.parametrize("kind", ["itself", "perturbed"])
 @pytest.mark.parametrize("options", [{}, {"max_batch_tokens": 9, "block_size": 1}, {"speculative_tokens": 1}])
-def test_by_a_draft_model(pair, alone, kind, options):
+def test_drafts_of_a_draft_model(pair, alone, kind, options):
     one = speculating(pair, {"itself": pair.loaded, "perturbed": perturbed(pair.loaded)}[kind], **options)
-    assert answers(run(one, crowd(pair), every=1 if options else 0)) == alone
+    assert answers(run(one, mixed_requests(pair), every=1 if options else 0)) == alone
     drafted, accepted = counts(one)
     assert drafted >= accepted > 40
-    # A draft token after the end of a text is never accepted.
-    assert kind == "perturbed" or accepted > 0.85 * drafted, "a model does not agree with itself"
+    # Not all drafts are accepted, because drafts may continue after the end of a text.
+    assert kind == "perturbed" or accepted > 0.85 * drafted, "drafts of the model itself must be accepted"
 
 
 @pytest.mark.parametrize("pair", WITH_DRAFT_MODELS, indirect=True)
-def test_by_a_draft_model_preempted(pair, alone):
+def test_drafts_of_a_draft_model_preempted(pair, alone):
     one = speculating(pair, perturbed(pair.loaded), max_batch_tokens=40)
     scheduler = shrink_pool(pair, one)
-    assert answers(run(one, crowd(pair))) == alone
+    assert answers(run(one, mixed_requests(pair))) == alone
     assert scheduler.num_preemptions > 0 and counts(one)[1] > 0
 
 
@@ -89,7 +89,7 @@ def test_by_a_draft_model_preempted(pair, alone):
 def test_accepting_wrong_drafts_is_noticed(pair, alone, monkeypatch):
     """Negative control: accepting every draft gives other answers."""
     monkeypatch.setattr(selection, "choose", accepting_all_drafts(selection.choose))
-    assert answers(run(speculating(pair), crowd(pair))) != alone
+    assert answers(run(speculating(pair), mixed_requests(pair))) != alone
 
 
 @pytest.mark.parametrize("pair", WITH_DRAFT_MODELS, indirect=True)

@@ -1,4 +1,4 @@
-"""The reference of the int8 products, in plain torch: slow and exact."""
+"""Reference implementation of int8 products in plain torch: slow, with exact integer sums."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from models.layers.activations import ACTIVATIONS
 
 
 class ReferenceInt8Weight:
-    """What `models.backends.cpu.linear.Int8Weight` computes. Arguments and results are the same."""
+    """Reference of `models.backends.cpu.linear.Int8Weight`, with the same arguments and results."""
 
     def __init__(self, weight: Tensor, bias: Tensor | None, out_dtype: torch.dtype | None = None) -> None:
         self.weight, self.scales = quantize_int8(weight)

@@ -1,4 +1,4 @@
-"""Attention metadata and the reference attention, compared with the definition written out in loops."""
+"""Reference attention and attention metadata equal the definition of attention, written as plain loops."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def test_ragged(causal, window, biased, cap):
         torch.testing.assert_close(ours, expected, atol=1e-5, rtol=1e-5)
 
 
-def test_ragged_cross_attention_with_other_lengths():
+def test_ragged_cross_attention_with_keys_of_other_lengths():
     query_lens, key_lens = (3, 1, 3), (4, 6, 4)
     queries, keys, values = random_rows(query_lens, key_lens)
     metadata = AttentionMetadata(query_lens, key_lens)

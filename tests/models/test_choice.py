@@ -26,7 +26,7 @@ def top_k(request):
 
 
 def rows_of_every_kind(width: int) -> torch.Tensor:
-    """Rows: random, all equal, with ties, all -inf but one, rising, falling, huge, and all -inf."""
+    """One row of each kind: random, equal, with ties, all -inf but one, rising, falling, huge, and all -inf."""
     generator = torch.Generator().manual_seed(width)
     logits = torch.randn(8, width, generator=generator) * 4
     logits[1] = -2.5
@@ -97,7 +97,7 @@ def test_a_row_has_the_same_bits_alone_and_in_a_batch(top_k):
             torch.set_num_threads(threads)
 
 
-def test_the_kernels_are_used_where_they_are_built():
+def test_top_k_uses_the_compiled_kernels_if_available():
     assert not cpu_ops.available() or ops.backend(torch.empty(0)) is cpu_ops
     logits = torch.randn(3, 300)
     with ops.using("torch"):

@@ -36,13 +36,16 @@ pytestmark = pytest.mark.usefixtures("kernels")
 
 @pytest.fixture
 def kernels():
-    assert cpu_ops.available(), "build them: pip install -e ."
+    assert cpu_ops.available(), "build the kernels: pip install -e ."
     with ops.using("cpu"):
         yield
 
 
 class Case:
-    """Keys and values of rows with the longest key lengths of a test, and attention metadata for their queries."""
+    """Random queries, keys and values of several rows, stored both as ragged tensors and in a paged cache.
+
+    lengths: number of keys of each row. settings: one of `SETTINGS`.
+    """
 
     def __init__(self, dtype, shape, lengths, settings, block_size=4):
         self.heads, self.kv_heads, self.dim = shape
@@ -55,7 +58,7 @@ class Case:
             "distance": torch.randn(self.heads, 2 * longest - 1).to(dtype),
             "key": KeyBias(torch.randn(self.heads, longest + 3).to(dtype)),
         }[settings.get("bias")]
-        # One product of queries, keys and values, of which each is a slice of columns.
+        # Query, key and value are slices of one tensor, as after a merged projection.
         joined = torch.randn(sum(lengths), self.heads + 2 * self.kv_heads, self.dim).to(dtype)
         self.query, self.key, self.value = joined.split([self.heads, self.kv_heads, self.kv_heads], 1)
         counts = [-(-length // block_size) for length in lengths]
@@ -68,7 +71,10 @@ class Case:
                 cache.flatten(0, 1)[slots] = side.split(lengths)[row]
 
     def paged(self, rows, attention=ops.paged_attention):
-        """rows: (row, first query, end) -> [queries, heads, dim]; the row has keys up to the last query."""
+        """Paged attention of some queries: [queries, heads, dim].
+
+        rows: (row, first query, end). With a causal mask, the row has keys up to its last query only.
+        """
         metadata = AttentionMetadata(
             tuple(end - first for _, first, end in rows),
             tuple(end if self.causal else self.lengths[row] for row, _, end in rows),
@@ -83,7 +89,7 @@ class Case:
         return attention(query, *self.caches, metadata, self.scale, self.cap)
 
     def ragged(self, attention=ops.ragged_attention):
-        """All queries of all rows."""
+        """Ragged attention of all queries of all rows."""
         metadata = AttentionMetadata(self.lengths, self.lengths, self.causal, self.window, self.bias)
         return attention(self.query, self.key, self.value, metadata, self.scale, self.cap)
 
@@ -100,7 +106,7 @@ def close(found, expected):
 def test_paged(dtype, settings, shape):
     case = Case(dtype, shape, tuple(keys for keys, _ in ROWS), settings)
     rows = [(row, keys - queries, keys) for row, (keys, queries) in enumerate(ROWS)]
-    if not case.causal:  # the last queries of a row are meant
+    if not case.causal:  # Without a mask, the queries must be the last ones of their row.
         assert all(end == case.lengths[row] for row, _, end in rows)
     close(case.paged(rows), case.paged(rows, torch_ops.paged_attention))
 
@@ -146,7 +152,7 @@ def chunked(case, attention=ops.paged_attention, seed=0):
 @pytest.mark.parametrize("dtype", BOUNDS)
 @pytest.mark.parametrize("settings", [settings for settings in SETTINGS if settings.get("causal", True)])
 @pytest.mark.parametrize("shape", SHAPES)
-def test_bits_of_a_query_are_the_same_in_any_chunk_and_batch(dtype, settings, shape):
+def test_a_query_has_the_same_bits_in_any_chunk_and_batch(dtype, settings, shape):
     case = Case(dtype, shape, (150, 7, 64, 90), settings)
     expected = case.ragged()
     offset = 0
@@ -168,7 +174,7 @@ def test_the_reference_has_other_bits_in_other_chunks():
 @pytest.mark.parametrize("dtype", BOUNDS)
 @pytest.mark.parametrize("settings", [{"causal": False}, {"causal": False, "window": 9, "bias": "distance"}])
 @pytest.mark.parametrize("shape", SHAPES)
-def test_bits_of_a_text_are_the_same_alone(dtype, settings, shape):
+def test_a_text_has_the_same_bits_alone_and_in_a_batch(dtype, settings, shape):
     case = Case(dtype, shape, (150, 7, 64, 90), settings)
     together = case.ragged().split(case.lengths)
     sides = [side.split(case.lengths) for side in (case.query, case.key, case.value)]
@@ -192,7 +198,7 @@ def test_bits_are_the_same_with_any_number_of_threads(settings):
 
 
 def test_a_long_context():
-    """More keys than the memory for the scores of one tile holds, so that the kernel computes them in parts."""
+    """The scores of all keys exceed the scratch memory of a tile, so the kernel computes them in parts."""
     case = Case(torch.float32, (2, 1, 32), (9000,), {}, block_size=64)
     close(case.paged([(0, 8900, 9000)]), case.paged([(0, 8900, 9000)], torch_ops.paged_attention))
     assert torch.equal(case.paged([(0, 8950, 8951)])[0], case.paged([(0, 8900, 9000)])[50])
@@ -210,9 +216,9 @@ def test_a_key_or_value_that_is_not_finite_affects_only_queries_that_see_it(dtyp
     end = min(110, key + settings.get("window", 70))
     getattr(case, side)[key, 1, 5] = bad
     broken = case.ragged()
-    seeing = torch.zeros(130, 6, dtype=torch.bool)
-    seeing[key:end, 3:] = True
-    assert torch.equal(broken[~seeing], clean[~seeing])
+    affected = torch.zeros(130, 6, dtype=torch.bool)
+    affected[key:end, 3:] = True
+    assert torch.equal(broken[~affected], clean[~affected])
     if side == "value":
         assert not broken[key:end, 3:, 5].isfinite().any()
     else:
@@ -229,8 +235,8 @@ def test_bfloat16_rounds_only_softmax_weights_and_results(settings, shape):
     case.query, case.key, case.value = case.query.float(), case.key.float(), case.value.float()
     exact = case.ragged(torch_ops.ragged_attention)
     case.value = case.value.abs()
-    taken = case.ragged(torch_ops.ragged_attention)
-    assert ((found - exact).abs() <= 2**-8 * (exact.abs() + taken) * 1.01 + 1e-5).all()
+    weighted_abs = case.ragged(torch_ops.ragged_attention)
+    assert ((found - exact).abs() <= 2**-8 * (exact.abs() + weighted_abs) * 1.01 + 1e-5).all()
 
 
 @pytest.mark.parametrize("dtype", BOUNDS)
@@ -246,7 +252,7 @@ def test_bits_with_blocks_of_an_odd_size(dtype, settings):
     assert torch.equal(chunked(case), expected)
 
 
-def test_tiles_hold_every_query_once_and_end_with_the_row():
+def test_tiles_contain_every_query_once_and_end_with_the_row():
     lengths = (1, 200, 64, 65, 3)
     queries = AttentionMetadata(lengths, lengths, True).view(CpuAttentionView)
     tiles = sorted(queries.tiles.tolist())

@@ -30,7 +30,7 @@ SHAPES = [(8, 5), (1, 1), (33, 17), (24, 64), (63, 33), (576, 96), (1536, 70)]
 
 @pytest.fixture(autouse=True)
 def kernels():
-    assert cpu_ops.available(), "build them: pip install -e ."
+    assert cpu_ops.available(), "build the kernels: pip install -e ."
 
 
 @pytest.fixture(params=RUNNABLE_ISAS)
@@ -85,8 +85,8 @@ def close(found, expected):
 @pytest.mark.parametrize(("width", "columns"), SHAPES)
 def test_products(isa, dtype, kind, width, columns):
     weight, bias = weights(dtype, width, columns)
-    for given in (bias, None):
-        product, reference = make(kind, weight, given)
+    for bias_or_none in (bias, None):
+        product, reference = make(kind, weight, bias_or_none)
         x = torch.randn(40, width).to(dtype)
         x[3] = 0
         close(product(x), reference(x))
@@ -120,14 +120,14 @@ def test_bits_do_not_depend_on_threads(dtype, kind):
 
 @pytest.mark.parametrize("packed", [True, False])
 def test_float32_sums_of_a_bfloat16_weight(isa, packed):
-    """They are more precise; rounded to bfloat16 they equal the usual result."""
+    """With out_dtype float32, the sums are not rounded; rounded to bfloat16, they equal the usual result."""
     for width, columns in SHAPES:
         weight, bias = weights(torch.bfloat16, width, columns)
         x = torch.randn(40, width).bfloat16()
-        for given in (bias, None):
-            narrow, wide = (cpu_linear.FloatWeight(weight, given, packed, to) for to in (None, torch.float32))
+        for bias_or_none in (bias, None):
+            narrow, wide = (cpu_linear.FloatWeight(weight, bias_or_none, packed, to) for to in (None, torch.float32))
             sums = wide.multiply(x)
-            close(sums, torch_ops.linear(x.double(), weight.double(), _double(given)).float())
+            close(sums, torch_ops.linear(x.double(), weight.double(), _double(bias_or_none)).float())
             assert torch.equal(sums.bfloat16(), narrow.multiply(x))
             assert torch.equal(wide.multiply(x[7:9]), sums[7:9])
 
@@ -201,7 +201,7 @@ def test_activations(isa, activation):
 
 @pytest.mark.parametrize("activation", ACTIVATIONS)
 def test_activations_in_bfloat16(isa, activation):
-    """Nearly as close to float64 as the nearest bfloat16, for small results too, for pairs of rows and single rows."""
+    """The error against float64 is little more than bfloat16 rounding, for pairs of rows and single rows."""
     x = torch.cat([torch.linspace(-30, 30, 60001), torch.logspace(-30, 30, 2001), -torch.logspace(-30, 30, 2001)])
     x = x.bfloat16().unique().repeat_interleave(2)[1:]
     product = cpu_linear.FloatWeight(torch.eye(32)[:, :1].repeat(1, 2).bfloat16() * 0.5, None).multiply

@@ -26,7 +26,7 @@ needs_kernels = pytest.mark.usefixtures("kernels")
 
 @pytest.fixture
 def kernels():
-    assert cpu_ops.available() or shutil.which("c++") is None, "build them: pip install -e ."
+    assert cpu_ops.available() or shutil.which("c++") is None, "build the kernels: pip install -e ."
     if cpu_ops.available():
         with ops.using("cpu"):
             yield
@@ -132,10 +132,13 @@ def test_packed_weights(dtype, quantized, width, columns):
     assert packer is not None
     x = torch.randn(130, width).to(dtype)
     x[3] = 0
-    for given in (bias, None):
-        packed = packer(weight, given)
+    for bias_or_none in (bias, None):
+        packed = packer(weight, bias_or_none)
         found = packed.multiply(x)
-        expected = ReferenceInt8Weight(weight, given).multiply(x) if quantized else torch_ops.linear(x, weight, given)
+        if quantized:
+            expected = ReferenceInt8Weight(weight, bias_or_none).multiply(x)
+        else:
+            expected = torch_ops.linear(x, weight, bias_or_none)
         close(found, expected)
         for start, end in ((0, 1), (5, 6), (0, 2), (3, 10), (100, 117), (0, 64), (1, 130)):
             assert torch.equal(packed.multiply(x[start:end]), found[start:end])
@@ -150,7 +153,7 @@ def test_packed_weights(dtype, quantized, width, columns):
 @needs_kernels
 @pytest.mark.parametrize("dtype", BOUNDS)
 @pytest.mark.parametrize("with_bias", [True, False])
-def test_slices_of_a_weight_give_its_columns(dtype, with_bias):
+def test_a_slice_of_a_weight_gives_its_columns(dtype, with_bias):
     weight, x = torch.randn(150, 37).to(dtype), torch.randn(7, 37).to(dtype)
     bias = torch.randn(150).to(dtype) if with_bias else None
     for kind in (cpu_linear.FloatWeight, cpu_linear.Int8Weight, ReferenceInt8Weight):
@@ -187,7 +190,7 @@ def test_a_row_that_is_not_finite_affects_no_other_row(bad):
         assert finite.tolist() == [row != 4 for row in range(9)]
 
 
-def test_int8_reference_against_its_definition():
+def test_the_int8_reference_equals_its_definition():
     weight, x = torch.randn(7, 30), torch.randn(4, 30) * 5
     found = ReferenceInt8Weight(weight, None).multiply(x)
     for row in range(4):

@@ -1,4 +1,4 @@
-"""A decode step of a LLaMA passes few files and classes between `Transformer.decode` and the compiled kernels."""
+"""A decode step of LLaMA runs code of few files and classes between `Transformer.decode` and the kernels."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class DecodePath:
             owner = code.co_qualname.split(".")[0] if "." in code.co_qualname else ""
             if isinstance(frame.f_globals.get(owner), type):
                 self.classes.add(owner)
-        # Generated methods of data classes, and base classes, belong to the class of the instance.
+        # Generated methods of data classes and inherited methods count for the class of the instance.
         instance = frame.f_locals.get(code.co_varnames[0]) if code.co_argcount else None
         kind = instance if isinstance(instance, type) else type(instance)
         is_own = kind.__module__.startswith("models.")
@@ -59,7 +59,7 @@ class DecodePath:
 
 @pytest.mark.skipif(not cpu_operations.available(), reason="programs need the compiled kernels")
 @torch.inference_mode()
-def test_a_decode_step_passes_few_files_and_classes(tmp_path):
+def test_a_decode_step_runs_few_files_and_classes(tmp_path):
     architecture, config = DECODERS["llama"]
     save(tmp_path, config, architecture)
     model = load_model(tmp_path, torch.float32, torch.device("cpu")).transformer

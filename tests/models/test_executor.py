@@ -1,4 +1,4 @@
-"""Logits of few rows share one memory; logits of many rows have their own."""
+"""Logits of few rows are written to one shared buffer; logits of many rows get a new tensor."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ VOCAB = 5
 
 
 def copy_of(hidden, out):
-    """A head whose hidden states are logits already."""
+    """Fake language model head: the hidden states are already logits."""
     return hidden.clone() if out is None else out[: len(hidden)].copy_(hidden)
 
 
@@ -22,7 +22,7 @@ def executor():
     return Executor(None, VOCAB, copy_of)
 
 
-def test_few_rows_share_their_memory(executor):
+def test_logits_of_few_rows_share_one_buffer(executor):
     addresses = set()
     for rows in (3, 1, MAX_LOGITS_ROWS, 7):
         hidden = torch.randn(rows, VOCAB)
@@ -34,13 +34,13 @@ def test_few_rows_share_their_memory(executor):
     assert len(addresses) == 1
 
 
-def test_many_rows_have_memory_of_their_own(executor):
+def test_logits_of_many_rows_get_a_new_tensor(executor):
     hidden = torch.randn(MAX_LOGITS_ROWS + 1, VOCAB)
     executor.logits(hidden[:1], LogitsRequest())
     (many, _), (few, _) = executor.logits(hidden, LogitsRequest()), executor.logits(hidden[:1], LogitsRequest())
     assert many.data_ptr() != few.data_ptr() and torch.equal(many, hidden)
 
 
-def test_more_candidates_than_words(executor):
+def test_top_k_larger_than_the_vocabulary(executor):
     _, top_k = executor.logits(torch.randn(3, VOCAB), LogitsRequest(top_k=100))
     assert top_k.ids.shape == (3, VOCAB)

@@ -1,4 +1,4 @@
-"""The registry of families: all are listed and build, names of first releases are read, no torch is imported."""
+"""Registry of families: families build configurations, map tensor names of first releases, and import no torch."""
 
 from __future__ import annotations
 
@@ -45,13 +45,13 @@ from weights.rules import first_match
 
 
 @pytest.mark.parametrize("base", BASES.values(), ids=BASES)
-def test_the_bases_are_supported(base):
+def test_every_base_configuration_is_supported(base):
     config = build(base)
     family, architecture = family_of(base)
     assert family.rules(config, base, architecture)
 
 
-def test_every_family_is_listed_under_its_types():
+def test_every_family_is_registered_under_its_model_types():
     for kind, family in FAMILIES.items():
         assert kind in family.model_types and family.architectures
 
@@ -69,7 +69,7 @@ def test_every_family_is_listed_under_its_types():
     ],
     ids=lambda value: value["model_type"] if isinstance(value, dict) else "",
 )
-def test_names_of_first_releases(base, dropped, renamed):
+def test_tensor_names_of_first_releases(base, dropped, renamed):
     family, architecture = family_of(base)
     rules = family.rules(build(base), base, architecture)
     assert dropped is None or first_match(rules, dropped)[1] == ()
@@ -77,8 +77,8 @@ def test_names_of_first_releases(base, dropped, renamed):
 
 
 @pytest.mark.parametrize("base", [BART, MBART, M2M_100, PEGASUS, BLENDERBOT, BLENDERBOT_SMALL])
-def test_names_of_first_seq2seq_releases(base):
-    """First releases contain every table of token embeddings, tied or not, and tables that are computed here."""
+def test_tensor_names_of_first_seq2seq_releases(base):
+    """First releases contain all copies of tied embeddings, and sinusoidal tables, which Triptych computes."""
     family, architecture = family_of(base)
     rules = family.rules(build(base), base, architecture)
     for name in ("shared", "encoder.embed_tokens", "decoder.embed_tokens"):
@@ -110,12 +110,12 @@ def test_names_of_first_seq2seq_releases(base):
         lambda: BucketBiasConfig(32, 8, bidirectional=True),
     ],
 )
-def test_parts_validate_themselves(make):
+def test_invalid_configurations_of_parts_are_refused(make):
     with pytest.raises(ConfigError):
         make()
 
 
-def test_families_are_free_of_torch():
+def test_families_import_no_torch():
     code = "import sys, models.families; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 

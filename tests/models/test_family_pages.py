@@ -1,4 +1,4 @@
-"""Facts of the pages about families: the table is that of the registry, and named files and symbols exist."""
+"""The documentation of families is correct: its table equals the registry, and named files and symbols exist."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ def table() -> str:
     return "\n".join(rows)
 
 
-def test_the_table_of_families_is_the_registry() -> None:
+def test_the_table_of_families_equals_the_registry() -> None:
     _, _, rest = (ROOT / "docs" / "families.md").read_text().partition("<!-- families: begin -->\n")
     printed, _, _ = rest.partition("\n<!-- families: end -->")
-    assert printed == table(), f"docs/families.md should say:\n{table()}"
+    assert printed == table(), f"the table in docs/families.md should be:\n{table()}"
 
 
-def test_the_list_for_new_families_names_what_there_is() -> None:
+def test_the_list_for_new_families_names_existing_files() -> None:
     page = (ROOT / "docs" / "adding-a-family.md").read_text()
     named = set(re.findall(r"`((?:[\w-]+/)*[\w-]+\.(?:py|md))`", page)) | set(re.findall(r"`(docs/[\w./-]+)", page))
     assert len(named) >= 15

@@ -1,4 +1,4 @@
-"""Settings have the meaning of the reference implementation: defaults, older and newer names, layer types."""
+"""Settings have the same meaning as in the reference implementation: defaults, old and new names, layer types."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ from tests.models.family_bases import (
 )
 
 
-def test_neutral_settings_pass():
+def test_settings_without_effect_are_accepted():
     build({**LLAMA, "rope_scaling": None, "auto_map": None, "pretraining_tp": 1, "partial_rotary_factor": 1.0})
     build({**BART, "normalize_before": False, "add_bias_logits": False, "normalize_embedding": True})
     norms_first = {"normalize_before": True, "add_final_layer_norm": True, "add_bias_logits": False}
@@ -58,7 +58,7 @@ def test_neutral_settings_pass():
 
 
 @pytest.mark.parametrize("base", (*SEQ2SEQ, MIXTRAL, QWEN2_MOE, QWEN3_MOE), ids=lambda base: base["model_type"])
-def test_null_is_the_default_of_the_family(base):
+def test_null_means_the_default_of_the_family(base):
     base = {**base, "head_dim": 8}
     sizes = ("vocab_size", "hidden_size", "num_attention_heads", "d_model", "encoder_layers", "num_layers")
     for name in (*sizes, "activation_function", "feed_forward_proj", "scale_embedding", "rope_theta"):
@@ -72,7 +72,7 @@ def test_older_and_newer_rope_settings_agree():
     assert older.decoder.layers[0].attention.rope == RopeConfig(5000.0, 8, scaling=LinearScaling(2.0))
 
 
-def test_rotating_share_of_a_head():
+def test_partial_rotation_of_heads():
     older = build({**NEOX, "rotary_emb_base": 500, "rotary_pct": 0.5})
     newer = build({**NEOX, "rope_parameters": {"rope_theta": 500.0, "partial_rotary_factor": 0.5}})
     assert older == newer
@@ -136,7 +136,7 @@ def test_gemma_3_before_and_after_transformers_5():
     assert windows({**GEMMA3, "num_hidden_layers": 7}) == [*[4096] * 5, None, 4096]
 
 
-def test_multimodal_gemma_3_is_its_text_part():
+def test_multimodal_gemma_3_builds_its_text_part():
     both = {"model_type": "gemma3", "architectures": ["Gemma3ForConditionalGeneration"]}
     assert build({**both, "text_config": GEMMA3}) == build(GEMMA3)
     for wrong in ({}, {"text_config": None}, {"text_config": GEMMA3, "quantization_config": {"bits": 4}}):
@@ -174,7 +174,7 @@ def test_bloom_has_two_names_for_each_size():
     assert build({**BLOOM, "seq_length": 2048}).max_positions == 2048 and build(BLOOM).max_positions is None
 
 
-def test_seq2seq_defaults_are_the_published_kinds():
+def test_seq2seq_defaults_equal_those_of_the_published_models():
     scales = {kind["model_type"]: build(kind).encoder.embedding.scale for kind in SEQ2SEQ}
     assert scales["m2m_100"] == 32**0.5 and scales["mbart"] == scales["pegasus"] == 1.0
     assert build(M2M_100).encoder.layers[0].feed_forward.activation == "relu"
@@ -192,5 +192,5 @@ def test_t5_versions():
     assert build({**T5, "feed_forward_proj": "gated-gelu"}).decoder.layers[0].feed_forward == FeedForwardConfig(
         2048, "gelu_tanh", gated=True, bias=False
     )
-    said_twice = build({**T5, "feed_forward_proj": "relu", "dense_act_fn": "silu", "is_gated_act": True})
-    assert said_twice.decoder.layers[0].feed_forward == FeedForwardConfig(2048, "silu", gated=True, bias=False)
+    both_names = build({**T5, "feed_forward_proj": "relu", "dense_act_fn": "silu", "is_gated_act": True})
+    assert both_names.decoder.layers[0].feed_forward == FeedForwardConfig(2048, "silu", gated=True, bias=False)

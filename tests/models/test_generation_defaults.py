@@ -1,4 +1,4 @@
-"""Generation settings are read from files like published ones. The comparison with transformers is in tests/parity."""
+"""Generation defaults are read from files like the published ones. `tests/parity` compares them with transformers."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ def read(generation_config, config=START, decoder_start="token", vocab_size=6000
     return generation_defaults(generation_config, config, vocab_size, decoder_start)
 
 
-def test_fields_are_those_of_the_message():
+def test_fields_equal_those_of_the_ipc_message():
     ours = [field.name for field in dataclasses.fields(GenerationDefaults)]
     assert ours == list(descriptions.GenerationInfo.__struct_fields__)
 
 
 def test_opus_mt():
-    said = {
+    raw_settings = {
         "bad_words_ids": [[58100]],
         "bos_token_id": 0,
         "decoder_start_token_id": 58100,
@@ -35,7 +35,7 @@ def test_opus_mt():
         "pad_token_id": 58100,
         "renormalize_logits": True,
     }
-    assert read(said, {"num_beams": 6}) == GenerationDefaults(
+    assert read(raw_settings, {"num_beams": 6}) == GenerationDefaults(
         bos_token_id=0,
         end_token_ids=(0,),
         pad_token_id=58100,
@@ -66,21 +66,21 @@ def test_bart_summaries_from_an_older_config():
 
 
 def test_several_end_tokens_and_sampling():
-    said = {"eos_token_id": [11, 12], "do_sample": True, "temperature": 0.6, "top_p": 0.9, "max_length": 4096}
-    defaults = read(said, {}, decoder_start=None)
+    raw_settings = {"eos_token_id": [11, 12], "do_sample": True, "temperature": 0.6, "top_p": 0.9, "max_length": 4096}
+    defaults = read(raw_settings, {}, decoder_start=None)
     assert defaults.end_token_ids == (11, 12) and defaults.temperature == 0.6
     assert defaults.max_new_tokens is None, "the max_length of a decoder counts its prompt"
 
 
 def test_settings_of_blenderbot_and_of_typical_sampling():
-    said = {"encoder_no_repeat_ngram_size": 3, "no_repeat_ngram_size": 3, "num_beams": 10}
-    defaults = read(None, {**said, **START})
+    raw_settings = {"encoder_no_repeat_ngram_size": 3, "no_repeat_ngram_size": 3, "num_beams": 10}
+    defaults = read(None, {**raw_settings, **START})
     assert (defaults.encoder_no_repeat_ngram_size, defaults.no_repeat_ngram_size) == (3, 3)
     assert read({"do_sample": True, "typical_p": 0.9}).typical_p == 0.9
     assert defaults.typical_p is None
 
 
-def test_published_translators_and_summarizers():
+def test_settings_of_published_translators_and_summarizers():
     def published(family, generation_config, config):
         return generation_defaults(generation_config, config, 300_000, FAMILIES[family].decoder_start)
 
@@ -103,7 +103,7 @@ def test_published_translators_and_summarizers():
     assert (talk.min_new_tokens, talk.encoder_no_repeat_ngram_size, talk.decoder_start_token_ids) == (19, 3, (1,))
 
 
-def test_special_tokens_fall_back_but_settings_do_not():
+def test_special_tokens_fall_back_to_config_json_but_settings_do_not():
     config = {**START, "eos_token_id": 5, "num_beams": 4, "forced_eos_token_id": 5}
     defaults = read({"temperature": 1.0}, config)
     assert defaults.end_token_ids == (5,) and defaults.num_beams is None and defaults.forced_eos_token_id is None
@@ -111,12 +111,12 @@ def test_special_tokens_fall_back_but_settings_do_not():
 
 
 @pytest.mark.parametrize("generation_config", [None, {}])
-def test_a_setting_that_no_file_names_has_no_value(generation_config):
+def test_a_missing_setting_has_no_value(generation_config):
     assert read(generation_config) == GenerationDefaults(decoder_start_token_ids=(3,))
 
 
 @pytest.mark.parametrize("generation_config", [None, {}])
-def test_start_of_a_decoder(generation_config):
+def test_decoder_start_tokens(generation_config):
     bos = {"bos_token_id": 4}
     assert read(generation_config, bos).decoder_start_token_ids == (4,)
     assert read(generation_config, {**bos, **START}).decoder_start_token_ids == (3,)
@@ -126,14 +126,14 @@ def test_start_of_a_decoder(generation_config):
         read(generation_config, {})
 
 
-def test_nested_settings_yield_to_those_around_them():
+def test_outer_settings_override_nested_ones():
     config = {"text_config": {"eos_token_id": 1, "pad_token_id": 0, "bos_token_id": 2}, "eos_token_id": [1, 106]}
     for generation_config in (None, {}):
         defaults = read(generation_config, config, decoder_start=None)
         assert (defaults.end_token_ids, defaults.pad_token_id, defaults.bos_token_id) == ((1, 106), 0, 2)
 
 
-def test_first_name_of_forced_bos():
+def test_old_name_of_forced_bos():
     config = {**START, "bos_token_id": 0, "force_bos_token_to_be_generated": True}
     assert read(None, config).forced_bos_token_id == 0
     assert read({}, config).forced_bos_token_id is None
@@ -141,8 +141,13 @@ def test_first_name_of_forced_bos():
 
 
 def test_tokens_beyond_the_vocabulary():
-    said = {"eos_token_id": [5, 500], "pad_token_id": 500, "bad_words_ids": [[1, 500], [2]], "suppress_tokens": [500]}
-    defaults = read(said, vocab_size=100)
+    raw_settings = {
+        "eos_token_id": [5, 500],
+        "pad_token_id": 500,
+        "bad_words_ids": [[1, 500], [2]],
+        "suppress_tokens": [500],
+    }
+    defaults = read(raw_settings, vocab_size=100)
     assert defaults.end_token_ids == (5,) and defaults.pad_token_id is None
     assert defaults.bad_words_ids == ((2,),) and defaults.suppress_token_ids == ()
     for name in ("decoder_start_token_id", "forced_bos_token_id", "forced_eos_token_id"):
@@ -151,7 +156,7 @@ def test_tokens_beyond_the_vocabulary():
 
 
 @pytest.mark.parametrize(
-    "said",
+    "raw_settings",
     [
         {"num_beam_groups": 2},
         {"diversity_penalty": 0.5},
@@ -171,11 +176,11 @@ def test_tokens_beyond_the_vocabulary():
         {"forced_eos_token_id": [1, 2]},
     ],
 )
-def test_an_unsupported_setting_is_refused_by_name(said):
-    with pytest.raises(ConfigError, match=next(iter(said))):
-        read(said)
+def test_an_unsupported_setting_is_refused_by_name(raw_settings):
+    with pytest.raises(ConfigError, match=next(iter(raw_settings))):
+        read(raw_settings)
 
 
-def test_neutral_settings_pass():
+def test_settings_without_effect_are_accepted():
     neutral = {"num_beam_groups": 1, "diversity_penalty": 0.0, "guidance_scale": 1.0, "begin_suppress_tokens": []}
     assert read({**neutral, "do_sample": None}) == read({})

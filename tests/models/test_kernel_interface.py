@@ -1,4 +1,4 @@
-"""Python and the compiled kernels agree on operations and structs, or the library is refused."""
+"""Python and the compiled kernels agree on operations and structs; a library of another version is refused."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ TEXT = header.PATH.read_text()
 
 @needs_kernels
 @pytest.mark.parametrize("operation", library.OPERATIONS.values(), ids=lambda one: one.name)
-def test_structs_have_the_size_that_the_compiler_gave_them(operation):
+def test_struct_sizes_equal_those_of_the_compiler(operation):
     """All fields take 8 bytes, so that equal sizes mean equal offsets."""
     size = library.loaded().triptych_struct_bytes(operation.code)
     assert size == 8 * len(operation.fields) == len(operation.pack(*[0] * len(operation.fields)))
@@ -67,7 +67,7 @@ def test_a_header_that_cannot_be_read_is_an_error(old, new, message):
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_int8_without_kernels_is_refused(tmp_path, dtype):
-    """Products that copy their weights to float64 ran at 0.3 tokens per second where bfloat16 runs at 7.5."""
+    """Without kernels, int8 would copy the weights to float64: 0.3 tokens per second, against 7.5 in bfloat16."""
     architecture, config = DECODERS["llama"]
     save(tmp_path, config, architecture)
     with ops.using("torch"), pytest.raises(ops.QuantizationUnavailable, match=r"^--quantize int8 needs a CPU[^\n]*$"):

@@ -55,7 +55,7 @@ def test_properties_of_a_loaded_model(llama):
     assert len(loaded.transformer.self_attention_layers()) == 2 and loaded.transformer.cross_attention_layers() == ()
 
 
-def test_all_faults_of_the_tensors_are_in_one_message(llama):
+def test_all_tensor_errors_are_in_one_message(llama):
     def change(tensors):
         del tensors["model.norm.weight"]
         tensors["model.layers.0.mlp.up_proj.weight"] = torch.zeros(3, 3)
@@ -113,7 +113,7 @@ def test_missing_config_is_refused(llama):
         load_model(llama, torch.float32, CPU)
 
 
-def test_t5_refuses_float16_and_has_no_limit(tmp_path):
+def test_t5_refuses_float16_and_has_no_context_limit(tmp_path):
     save(tmp_path, T5Config(vocab_size=50, d_model=16, d_kv=8, d_ff=24, num_layers=1, num_heads=2), "T5EncoderModel")
     with pytest.raises(ConfigError, match="float16"):
         load_model(tmp_path, torch.float16, CPU)

@@ -1,4 +1,4 @@
-"""LoRA adapters: supported files are read, all others are refused by name, and rows are selected by adapter."""
+"""LoRA adapters: supported files are loaded, others are refused by name, and rows are selected by adapter."""
 
 from __future__ import annotations
 
@@ -38,7 +38,11 @@ def served(home: Path, directory: Path):
 
 
 def changed(home: Path, directory: Path, settings=None, tensors=None) -> Path:
-    """Copy the valid adapter with other settings, after `tensors` has changed its tensors in place."""
+    """Copy the valid adapter with changes.
+
+    settings: settings that replace those of the file.
+    tensors: function that changes the tensors in place.
+    """
     directory.mkdir()
     config = json.loads((home / "tone" / "adapter_config.json").read_text()) | (settings or {})
     (directory / "adapter_config.json").write_text(json.dumps(config))
@@ -233,7 +237,7 @@ UNADAPTABLE = {
 
 @pytest.mark.parametrize("kind", UNADAPTABLE)
 def test_linear_that_is_not_applied_to_token_rows_is_refused(kind, tmp_path):
-    """Rows of distances, global tokens and summaries belong to no sequence's adapter. A gate is no `Linear`."""
+    """Rows of distances, global tokens and summaries belong to no single sequence. A gate is not a `Linear`."""
     architecture, settings, name = UNADAPTABLE[kind]
     config = getattr(transformers, architecture).config_class(**SHARED, **settings)
     base = save(tmp_path / "base", config, architecture)

@@ -25,14 +25,14 @@ def random_moe(num_experts=5, per_token=2, normalized=True, shared=None) -> Mixt
 
 
 def expected_output(moe: MixtureOfExperts, x: torch.Tensor) -> torch.Tensor:
-    """Compute every expert for every token. Experts that a token does not use have a share of zero."""
+    """Reference: compute every expert for every token, with weight 0 for experts that the token does not use."""
     probabilities = F.softmax(x @ moe.router.weight.T, dim=-1)
     smallest = probabilities.topk(moe.config.experts_per_token).values[:, -1:]
-    shares = probabilities.where(probabilities >= smallest, 0.0)
+    expert_weights = probabilities.where(probabilities >= smallest, 0.0)
     if moe.config.normalized:
-        shares = shares / shares.sum(-1, keepdim=True)
+        expert_weights = expert_weights / expert_weights.sum(-1, keepdim=True)
     outputs = torch.stack([expert(x) for expert in moe.experts], dim=1)
-    y = (outputs * shares[..., None]).sum(1)
+    y = (outputs * expert_weights[..., None]).sum(1)
     return y if moe.shared is None else y + torch.sigmoid(x @ moe.shared_gate.weight.T) * moe.shared(x)
 
 
@@ -62,9 +62,9 @@ def test_token_in_a_batch_equals_the_token_alone():
     moe, x = random_moe(), torch.randn(23, 8)
     alone = torch.cat([moe(row[None]) for row in x])
     torch.testing.assert_close(moe(x), alone, atol=1e-5, rtol=1e-5)
-    # Negative control: with the shares of other tokens, the outputs differ.
-    shares, experts = moe.route(x)
-    moe.route = lambda _: (shares.roll(1, 0), experts)
+    # Negative control: with the expert weights of other tokens, the outputs differ.
+    expert_weights, experts = moe.route(x)
+    moe.route = lambda _: (expert_weights.roll(1, 0), experts)
     assert not torch.allclose(moe(x), alone, atol=1e-2)
 
 

@@ -72,8 +72,8 @@ def test_half_pairing_equals_llama(name):
     cos, sin = LlamaRotaryEmbedding(config)(query, positions[None])
     expected = apply_rotary_pos_emb(query, key, cos[0], sin[0], unsqueeze_dim=1)
     rotation = Rotary(RopeConfig(500000.0, 128, scaling=scaling))(positions, int(positions.max()) + 1)
-    for x, turned in zip((query, key), expected, strict=True):
-        torch.testing.assert_close(ops.rotate(x, rotation, False), turned, atol=1e-4, rtol=1e-4)
+    for x, rotated in zip((query, key), expected, strict=True):
+        torch.testing.assert_close(ops.rotate(x, rotation, False), rotated, atol=1e-4, rtol=1e-4)
 
 
 BY_LENGTH = {
@@ -105,12 +105,12 @@ def test_scalings_by_sequence_length_equal_llama(name, length):
 
 
 @pytest.mark.parametrize("interleaved", [False, True])
-def test_rotation_turns_each_pair_by_its_angle(interleaved):
+def test_each_pair_is_rotated_by_its_angle(interleaved):
     """A pair (a, b) is the complex number a + bi; it is multiplied by e^(i * position * frequency)."""
     config = RopeConfig(100.0, 6, "interleaved" if interleaved else "half")
     positions, x = torch.tensor([0, 3, 11]), torch.randn(3, 2, 10)
     rotation = Rotary(config)(positions, int(positions.max()) + 1)
-    turned = ops.rotate(x, rotation, interleaved)
+    rotated = ops.rotate(x, rotation, interleaved)
     for token, position in enumerate(positions.tolist()):
         for pair in range(3):
             first, second = (2 * pair, 2 * pair + 1) if interleaved else (pair, pair + 3)
@@ -118,9 +118,9 @@ def test_rotation_turns_each_pair_by_its_angle(interleaved):
             for head in range(2):
                 value = complex(x[token, head, first], x[token, head, second])
                 value *= complex(math.cos(angle), math.sin(angle))
-                assert turned[token, head, first].item() == pytest.approx(value.real, abs=1e-5)
-                assert turned[token, head, second].item() == pytest.approx(value.imag, abs=1e-5)
-    assert torch.equal(turned[..., 6:], x[..., 6:])
+                assert rotated[token, head, first].item() == pytest.approx(value.real, abs=1e-5)
+                assert rotated[token, head, second].item() == pytest.approx(value.imag, abs=1e-5)
+    assert torch.equal(rotated[..., 6:], x[..., 6:])
 
 
 def test_rotated_scores_depend_only_on_the_distance():
@@ -128,17 +128,17 @@ def test_rotated_scores_depend_only_on_the_distance():
     query, key = torch.randn(1, 1, 16).double(), torch.randn(1, 1, 16).double()
 
     def score(query_position, key_position):
-        turned = []
+        rotated = []
         for x, position in ((query, query_position), (key, key_position)):
             rotation = rotary(torch.tensor([position]), position + 1)
-            turned.append(ops.rotate(x, rotation, False))
-        return (turned[0] * turned[1]).sum().item()
+            rotated.append(ops.rotate(x, rotation, False))
+        return (rotated[0] * rotated[1]).sum().item()
 
     assert score(9, 4) == pytest.approx(score(25, 20), abs=1e-4)
     assert score(9, 4) != pytest.approx(score(9, 5), abs=1e-4)
 
 
-def test_frequencies_are_on_the_cpu_when_a_model_is_built_on_meta():
+def test_frequencies_are_on_the_cpu_for_a_model_on_the_meta_device():
     with torch.device("meta"):
         assert inverse_frequencies(RopeConfig(10000.0, 8)).device.type == "cpu"
         assert sinusoids(4, 6).device.type == "cpu"
@@ -154,7 +154,7 @@ def test_sinusoids_equal_marian(width):
 
 @pytest.mark.parametrize("width", [8, 7, 2])
 def test_sinusoids_of_fairseq_equal_m2m_100(width):
-    if width > 2:  # transformers divides by zero for a single pair of dimensions
+    if width > 2:  # transformers divides by zero for a single pair of dimensions.
         theirs = M2M100SinusoidalPositionalEmbedding(50, width, padding_idx=1)
         expected = theirs(torch.full((1, 40), 5))[0]
         assert torch.equal(fairseq_sinusoids(40, width, first=2), expected)

@@ -1,6 +1,7 @@
-"""Layers that run as a program give the bits of eager layers, for every family and every precision.
+"""Layers compiled to a program have the bits of eager layers, for every family and precision.
 
-`NOT_TRACED` lists the families that no program can compute, so that none becomes slow unnoticed.
+`NOT_TRACED` lists the families that cannot run as a program. For any other family, falling back to eager layers
+fails a test.
 """
 
 from __future__ import annotations
@@ -26,9 +27,9 @@ NOT_TRACED = {
     "paged": {"mixtral", "qwen2-moe", "qwen3-moe"},
     "ragged": {"bigbird-pegasus", "longt5", "longt5-local", "led"},
 }
-"""Mixtures of experts, which divide the rows, and sparse attention."""
+"""Test models by step kind: mixtures of experts, which split the rows by expert, and sparse attention."""
 LOGITS_NOT_TRACED = {"gemma2"}
-"""Capped logits."""
+"""Test models with capped logits, which a program cannot compute."""
 
 
 @pytest.fixture(autouse=True)
@@ -44,7 +45,7 @@ def loaded(tmp_path, name, case):
 
 
 def has_programs(model, stack, kind):
-    """For each shape class of a step kind, whether it runs as a program."""
+    """Whether each shape class of a step kind runs as a program: {(all_rows, with_logits): bool}."""
     programs = model._executors[stack]._programs.items()
     return {(key.all_rows, key.with_logits): found is not None for key, found in programs if key.kind == kind}
 
@@ -68,7 +69,7 @@ def test_decoding(tmp_path, name, case):
 @pytest.mark.parametrize("name", [*DECODERS, *SEQ2SEQ])
 @torch.inference_mode()
 def test_logits(tmp_path, name, case):
-    """Logits and their top k, of some tokens or all, equal those computed from the hidden states afterwards."""
+    """Logits and top-k of a program, for some or all tokens, equal those computed from its hidden states."""
     model = loaded(tmp_path, name, case)
     sources = [text[::-1] for text in TEXTS] if name in SEQ2SEQ else None
     memory = set()
@@ -105,7 +106,7 @@ def test_encoding(tmp_path, name, case):
 @pytest.mark.parametrize("name", ["llama", "gpt2", "opt"])
 @pytest.mark.parametrize("tokens", [[5, 6, -1], [1 << 40, 5]])
 @torch.inference_mode()
-def test_a_token_outside_the_table_is_an_error_and_computes_nothing(tmp_path, name, tokens):
+def test_a_token_outside_the_vocabulary_is_an_error_and_changes_no_cache(tmp_path, name, tokens):
     model = loaded(tmp_path, name, "float32")
     rows = Rows(model)
     before = [keys.clone() for keys in rows.pool.cache.keys]
@@ -137,29 +138,29 @@ def test_scratch_memory_is_reused():
     program = lower(x)
     assert len(program.names) == 10
     assert program.scratch_bytes == 2 * 64 * 4
-    given = torch.randn(5, 64)
-    found, expected = run(program, given), given
+    data = torch.randn(5, 64)
+    found, expected = run(program, data), data
     for _ in range(10):
         expected = ops.rms_norm(expected, weight, 1e-6)
     assert torch.equal(found, expected)
 
 
-def test_a_residual_becomes_part_of_the_product_before_it():
+def test_a_residual_is_fused_into_the_product_before_it():
     x = input_of(torch.float32, 32)
     weight = cpu_linear.FloatWeight(torch.randn(32, 32), torch.randn(32))
     program = lower(x + weight.multiply(x))
     assert len(program.names) == 1
-    given = torch.randn(3, 32)
-    assert torch.equal(run(program, given), given + weight.multiply(given))
-    # After another operation the sum is an operation of its own.
+    data = torch.randn(3, 32)
+    assert torch.equal(run(program, data), data + weight.multiply(data))
+    # A sum after a norm cannot be fused, so it is a separate operation.
     y = ops.rms_norm(weight.multiply(x), torch.ones(32), 1e-6)
     assert len(lower(x + y).names) > len(program.names)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_a_residual_sum_and_its_norm(dtype):
+def test_fused_residual_and_norm(dtype):
     weight, norm, bias = cpu_linear.FloatWeight(torch.randn(32, 32).to(dtype), None), *torch.randn(2, 32).to(dtype)
-    given = torch.randn(3, 32).to(dtype)
+    data = torch.randn(3, 32).to(dtype)
     for add_norm, arguments in (
         (ops.add_rms_norm, (norm, 1e-6)),
         (ops.add_rms_norm_from_one, (norm, 1e-6)),
@@ -169,41 +170,41 @@ def test_a_residual_sum_and_its_norm(dtype):
         total, normed = add_norm(x, weight.multiply(x), *arguments)
         program = lower(total + normed)
         assert len(program.names) == 3
-        total, normed = add_norm(given, weight.multiply(given), *arguments)
-        assert torch.equal(run(program, given), total + normed)
+        total, normed = add_norm(data, weight.multiply(data), *arguments)
+        assert torch.equal(run(program, data), total + normed)
         with ops.using("torch"):
-            expected = add_norm(given, weight.multiply(given), *arguments)
+            expected = add_norm(data, weight.multiply(data), *arguments)
         torch.testing.assert_close((total, normed), expected, atol=2e-2, rtol=2e-2)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_a_product_with_a_number(dtype):
+def test_multiplication_by_a_number(dtype):
     x = input_of(dtype, 100)
-    given = torch.randn(7, 100).to(dtype)
-    assert torch.equal(run(lower(x * 0.3), given), given * 0.3)
+    data = torch.randn(7, 100).to(dtype)
+    assert torch.equal(run(lower(x * 0.3), data), data * 0.3)
     for wrong in (lambda: x[:, :50] * 0.3, lambda: x * x):
         with pytest.raises(NotTraceable):
             wrong()
 
 
-def test_a_slice_of_a_row_is_quantized_by_itself():
+def test_a_slice_of_a_row_is_quantized_with_its_own_scale():
     x = input_of(torch.float32, 32)
     whole, part = cpu_linear.Int8Weight(torch.randn(8, 32), None), cpu_linear.Int8Weight(torch.randn(8, 16), None)
     program = lower(whole.multiply(x) + part.multiply(x[:, :16]))
-    given = torch.randn(3, 32)
-    assert torch.equal(run(program, given), whole.multiply(given) + part.multiply(given[:, :16]))
+    data = torch.randn(3, 32)
+    assert torch.equal(run(program, data), whole.multiply(data) + part.multiply(data[:, :16]))
 
 
-def test_some_rows_continue():
+def test_a_program_continues_with_selected_rows():
     trace = Trace()
     x, weight = trace.input("hidden", torch.float32, 32), cpu_linear.FloatWeight(torch.randn(48, 32), None)
     index = trace.input("rows", torch.int64, count=ProgramInput("num_rows"))
     y = ops.take_rows(weight.multiply(x)[:, 16:], index)
     program = lower(ops.rms_norm(y, torch.ones(32), 1e-6))
-    given = torch.randn(7, 32)
+    data = torch.randn(7, 32)
     for rows in (torch.tensor([6, 1, 1]), torch.tensor([], dtype=torch.int64)):
-        found = run(program, given, rows=rows.data_ptr(), num_rows=len(rows))
-        assert torch.equal(found, ops.rms_norm(weight.multiply(given)[rows, 16:], torch.ones(32), 1e-6))
+        found = run(program, data, rows=rows.data_ptr(), num_rows=len(rows))
+        assert torch.equal(found, ops.rms_norm(weight.multiply(data)[rows, 16:], torch.ones(32), 1e-6))
     with pytest.raises(NotTraceable):
         y.view(ROWS, 4, 8)
     with pytest.raises(NotTraceable):

@@ -1,4 +1,4 @@
-"""Every family refuses, by name, a setting that would change its numbers. None is ignored silently."""
+"""Every family refuses, by name, an unsupported setting that would change its results, and ignores none silently."""
 
 from __future__ import annotations
 
@@ -66,9 +66,10 @@ HARMLESS = {
     "whisper": "apply_spec_augment median_filter_width suppress_tokens use_weighted_layer_sum",
     "xlm-roberta": "tie_word_embeddings",
 }
-"""Settings that change no number of a family's first architecture if all others have their defaults.
+"""Settings that families may ignore: alone, they change no result of the first architecture of the family.
 
-Each acts only together with another setting (an unused window, an absent head), or the reference never reads it."""
+The reference never reads them, or they need another setting to have an effect (an unused window, an absent head).
+"""
 
 
 def settings(kind: str) -> dict[str, Any]:
@@ -109,7 +110,7 @@ def other_values(value: Any) -> tuple[Any, ...]:
 
 
 def ignored_settings(kind: str) -> set[str]:
-    """Settings of a family whose value changes neither the model nor leads to a refusal."""
+    """Settings of a family whose change neither changes the model nor is refused."""
     hf = settings(kind)
     usual, found = build(hf), set()
     for name in hf:
@@ -128,7 +129,7 @@ def test_every_setting_changes_the_model_or_is_refused_or_is_harmless(kind):
     assert ignored_settings(kind) <= set(HARMLESS.get(kind, "").split())
 
 
-def test_an_ignored_setting_is_found(monkeypatch):
+def test_an_ignored_setting_is_noticed(monkeypatch):
     """Negative control: a family that ignores one setting is found."""
     family = FAMILIES["llama"]
     forgetful = replace(family, config=lambda hf, architecture: family.config(hf | {"mlp_bias": False}, architecture))

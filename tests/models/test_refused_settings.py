@@ -1,4 +1,4 @@
-"""Unsupported settings and architectures are refused by name, with the reason where there is one."""
+"""Unsupported settings and architectures are refused by name; known architectures also with a reason."""
 
 from __future__ import annotations
 
@@ -153,12 +153,12 @@ def test_unsupported_settings_are_refused_by_name(kind, name, value):
     ("name", "value"),
     [("alibi", False), ("alibi_bias_max", 5), ("clip_qkv", -6.0), ("qk_ln", True), ("prefix_lm", True)],
 )
-def test_mpt_scores_that_are_not_supported(name, value):
+def test_unsupported_mpt_attention_settings_are_refused(name, value):
     with pytest.raises(ConfigError, match=name):
         build({**MPT, "attn_config": {name: value}})
 
 
-def test_newer_falcon_layers_are_always_parallel():
+def test_newer_falcon_layers_must_be_parallel():
     with pytest.raises(ConfigError, match="parallel_attn"):
         build({**FALCON, "new_decoder_architecture": True, "parallel_attn": False})
 
@@ -175,7 +175,7 @@ def test_newer_falcon_layers_are_always_parallel():
         {"architectures": [["LlamaForCausalLM"]]},
     ],
 )
-def test_unknown_models_are_refused_with_the_supported_ones(change):
+def test_the_refusal_of_unknown_models_lists_supported_ones(change):
     with pytest.raises(ConfigError, match=r"llama|LlamaForCausalLM"):
         family_of({**LLAMA, **change})
 
@@ -192,7 +192,7 @@ NOT_IN_TRANSFORMERS = {"performer", "linformer", "transfo-xl", "xlm-prophetnet"}
 
 @pytest.mark.parametrize("kind", refused.REFUSED)
 def test_known_architectures_are_refused_with_a_reason(kind):
-    """Each name is a published `model_type`, and none belongs to a supported family."""
+    """Each refused name is a published `model_type` that no supported family has."""
     from transformers.models.auto.configuration_auto import CONFIG_MAPPING_NAMES
 
     assert kind not in FAMILIES

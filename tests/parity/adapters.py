@@ -1,4 +1,4 @@
-"""Random adapters that peft, the reference, creates, saves and merges."""
+"""Random LoRA adapters, created, saved and merged by the reference implementation (peft)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tiny random checkpoints: transformers, the reference, writes them, and both it and Triptych load them."""
+"""Tiny random checkpoints: transformers writes them, and both transformers and Triptych load them."""
 
 from __future__ import annotations
 
@@ -15,12 +15,13 @@ transformers.utils.logging.disable_progress_bar()
 
 
 def save(directory: Path, config, architecture: str, seed: int = 0, std: float = 0.2, change=None):
-    """Create a random model, save it, and return the model that transformers loads from the saved files.
+    """Save a random model, and return the model that transformers loads from the saved files.
 
     The weights have a large spread, so that logits differ clearly. Biases and norms are random too, so that a missing
     or swapped tensor changes the result.
 
-    change: called with the model before it is saved.
+    std: standard deviation of the weights.
+    change: function that is called with the model before it is saved.
     """
     torch.manual_seed(seed)
     cls = getattr(transformers, architecture)
@@ -55,13 +56,13 @@ def load(directory: Path, device: torch.device, dtype: torch.dtype = torch.float
 
 
 def random_ids(vocab_size: int, lengths, seed: int = 1, low: int = 3) -> list[list[int]]:
-    """One list of random token ids per length, without special tokens."""
+    """Random texts of these lengths, with token ids from `low` to vocab_size - 1."""
     generator = torch.Generator().manual_seed(seed)
     return [torch.randint(low, vocab_size, (length,), generator=generator).tolist() for length in lengths]
 
 
 def forget_short_texts(oracle) -> None:
-    """Restore sparse attention: the BigBird of transformers switches to full attention forever after a short text."""
+    """Restore sparse attention in BigBird models of transformers, which a short text switches off permanently."""
     for part in oracle.modules():
         if hasattr(part, "set_attention_type"):
             part.set_attention_type(oracle.config.attention_type)

@@ -1,4 +1,4 @@
-"""Run the parity tests on the device of `tests.devices`."""
+"""Run the parity tests on the device that `tests.devices` selects."""
 
 from tests.devices import _exact_float32_on_one_thread, device
 

@@ -1,4 +1,4 @@
-"""Random checkpoints of decoder families, at least two shapes of each. `test_decoders` has four more families."""
+"""Configurations of decoder families, at least two shapes of each. `test_decoders` has four more families."""
 
 from __future__ import annotations
 

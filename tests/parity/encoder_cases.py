@@ -1,6 +1,6 @@
-"""Shapes of encoders other than BERT, RoBERTa and DistilBERT: prefix of the classes in transformers, and settings.
+"""Configurations of encoders other than BERT, RoBERTa and DistilBERT.
 
-`test_encoders` runs every head of every shape.
+Each has the prefix of its classes in transformers and its settings. `test_encoders` tests every head of every shape.
 """
 
 from __future__ import annotations

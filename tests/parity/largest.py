@@ -1,4 +1,4 @@
-"""Size of the largest tensor that an encoder computes. It shows whether there is a matrix of all pairs of tokens."""
+"""Measure the largest tensor that an encoder creates, to detect attention with quadratic memory."""
 
 from __future__ import annotations
 

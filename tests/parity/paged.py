@@ -1,4 +1,4 @@
-"""A minimal engine for tests: rows with a paged cache whose blocks are allocated in random order."""
+"""Minimal engine for tests: sequences with a paged cache whose blocks are allocated in random order."""
 
 from __future__ import annotations
 
@@ -14,7 +14,10 @@ from models.transformer import Transformer
 
 
 class Pool:
-    """A cache and the blocks of each row. Unused slots contain large values, so that reading one changes the result."""
+    """A KV cache and the blocks of each row.
+
+    Unused slots contain large values, so that reading one changes the result.
+    """
 
     def __init__(self, layers, num_blocks: int, block_size: int, model: Transformer, seed: int) -> None:
         self.cache = KVCache(layers, num_blocks, block_size, model.attention_dtype, model.device)
@@ -37,7 +40,11 @@ class Pool:
 
 
 class Rows:
-    """Rows of a decoder. A test feeds any number of tokens to each row. adapters: name of the adapter of each row."""
+    """Sequences (rows) of a decoder, to which a test feeds any number of tokens per step.
+
+    sources: source texts or recordings of an encoder-decoder, or None.
+    adapters: name of the adapter of each row.
+    """
 
     def __init__(
         self,
@@ -56,8 +63,8 @@ class Rows:
         self.cross = None
         if sources is not None:
             self.cross = Pool(model.cross_attention_layers(), num_blocks, block_size, model, seed + 1)
-            heard = torch.is_tensor(sources[0])
-            batch = audio_batch(sources, self.device) if heard else encoder_batch(sources, self.device)
+            is_audio = torch.is_tensor(sources[0])
+            batch = audio_batch(sources, self.device) if is_audio else encoder_batch(sources, self.device)
             batch = replace(batch, adapters=self.adapters)
             self.source_lens = dict(enumerate(batch.lengths))
             hidden = model.encode(batch)
@@ -83,7 +90,7 @@ class Rows:
         output_lens: dict[int, int] | None = None,
         logits: LogitsRequest | None = None,
     ) -> DecoderOutput:
-        """The same step, with the output of the model."""
+        """Run one step like `feed`, and return the whole output of the decoder."""
         rows = list(tokens)
         spans = {row: (self.lengths.get(row, 0), self.lengths.get(row, 0) + len(tokens[row])) for row in rows}
         slots = [slot for row in rows for slot in self.pool.slots(row, *spans[row])]

@@ -1,4 +1,4 @@
-"""Tiny random Whisper checkpoints, and recordings of sweeps in noise, longer and shorter than a window."""
+"""Tiny random Whisper checkpoints, and artificial recordings longer and shorter than the window of the model."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.parity.checkpoints import save
 from tests.wire.checkpoints import byte_alphabet
 
 TEXT_TOKENS = 256
-"""Ids below this one are bytes. The end, the start, languages, tasks and timestamps follow."""
+"""Number of text tokens, one per byte. Ids from here on are special tokens and timestamps."""
 END, START = TEXT_TOKENS, TEXT_TOKENS + 1
 LANGUAGES = {f"<|{code}|>": START + 1 + at for at, code in enumerate(("en", "de", "fr"))}
 TRANSLATE, TRANSCRIBE = START + 4, START + 5
@@ -64,14 +64,14 @@ GENERATION = {
 
 def write(directory: Path, shape: str, seed: int = 0, **generation: object):
     """Write a checkpoint with `generation_config.json`. Returns the model that transformers loads from it."""
-    save(directory, SHAPES[shape], "WhisperForConditionalGeneration", seed=seed, change=_louder)
+    save(directory, SHAPES[shape], "WhisperForConditionalGeneration", seed=seed, change=_strengthen_audio)
     (directory / "generation_config.json").write_text(json.dumps(GENERATION | generation))
     cls = transformers.WhisperForConditionalGeneration
     return cls.from_pretrained(directory, attn_implementation="eager").eval()
 
 
 def write_tokenizer(directory: Path) -> None:
-    """Write a byte-level tokenizer with the special tokens of the checkpoint. Timestamps are no special tokens."""
+    """Write a byte-level tokenizer with the special tokens of the checkpoint. Timestamps are not special tokens."""
     vocabulary = {character: index for index, character in enumerate(byte_alphabet())}
     tokenizer = Tokenizer(models.BPE(vocabulary, []))
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
@@ -85,8 +85,8 @@ def write_tokenizer(directory: Path) -> None:
     (directory / "tokenizer_config.json").write_text(json.dumps({"tokenizer_class": "PreTrainedTokenizerFast"} | ends))
 
 
-def _louder(model) -> None:
-    """Increase the influence of audio and position on the next token, so that recordings give different texts."""
+def _strengthen_audio(model) -> None:
+    """Scale weights so that audio and position influence the next token more, and recordings give different texts."""
     model.model.decoder.embed_positions.weight.mul_(5)
     for layer in model.model.decoder.layers:
         layer.encoder_attn.v_proj.weight.mul_(4)
@@ -94,7 +94,7 @@ def _louder(model) -> None:
 
 
 def recording(seconds: float, seed: int = 0, rate: int = 16_000) -> np.ndarray:
-    """A recording: [samples], float32, a sweep over more than two octaves in noise, with pauses."""
+    """Make a recording: [samples], float32. A sweep over more than two octaves in noise, with pauses."""
     generator = np.random.default_rng(seed)
     time = np.arange(int(seconds * rate)) / rate
     sweep = np.sin(2 * np.pi * (150 + 90 * seed % 400) * time * (1 + 0.8 * time / max(seconds, 1)))

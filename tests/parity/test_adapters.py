@@ -1,4 +1,4 @@
-"""A model with a low-rank adapter has the logits of the weights that peft merges, for generating families and BERT."""
+"""Models with a LoRA adapter equal models with weights merged by peft, for every family."""
 
 from __future__ import annotations
 
@@ -35,20 +35,20 @@ SETTINGS = {
     "rank-one": {"r": 1, "lora_alpha": 3},
 }
 ATTENTION = ["q_proj", "k_proj", "v_proj", "o_proj"]
-NARROWER = {
+TARGET_MODULES = {
     "mixtral": ATTENTION,
     "qwen2-moe": [*ATTENTION, "shared_expert.gate_proj", "shared_expert.up_proj", "shared_expert.down_proj"],
     "qwen3-moe": ATTENTION,
     "longt5": r".*(\.o|\.wi|\.wi_\d|\.wo|\.SelfAttention\.[qkv]|EncDecAttention\.[qkv])",
 }
-"""Target modules of families in which some linears cannot be adapted: experts, gates, and projections of summaries."""
+"""Target modules of families in which some linear layers cannot be adapted: experts, gates, summary projections."""
 
 
-def generating(name: str, directory: Path, device, **settings):
-    """The base model and the merged model in transformers, and our model with the adapter `tone`."""
+def make_models(name: str, directory: Path, device, **settings):
+    """Make a checkpoint with the adapter `tone`: (base in transformers, merged in transformers, our model)."""
     architecture, config = (DECODERS | SEQ2SEQ)[name]
     base = save(directory / "base", config, architecture)
-    settings = ({"target_modules": NARROWER[name]} if name in NARROWER else {}) | settings
+    settings = ({"target_modules": TARGET_MODULES[name]} if name in TARGET_MODULES else {}) | settings
     merged = save_adapter(base, directory / "tone", 5, **settings)
     loaded = load_model(directory / "base", torch.float32, device, adapters={"tone": directory / "tone"})
     return base, merged, loaded.transformer
@@ -69,7 +69,7 @@ def ours(model, way, texts, sources, adapters) -> list[torch.Tensor]:
 
 @pytest.mark.parametrize("name", [*DECODERS, *SEQ2SEQ])
 def test_logits_equal_merged_weights(name, tmp_path, device):
-    base, merged, model = generating(name, tmp_path, device)
+    base, merged, model = make_models(name, tmp_path, device)
     sources = SOURCES if name in SEQ2SEQ else None
     both = ("tone", "", "tone", "")
     for way in (one_shot, chunked, one_by_one):
@@ -78,12 +78,12 @@ def test_logits_equal_merged_weights(name, tmp_path, device):
             oracle = merged if both[row] else base
             torch.testing.assert_close(logits, theirs(oracle, TEXTS[row], source), rtol=1e-4, atol=1e-4)
     for text, source in zip(TEXTS, sources or [None] * 4, strict=True):
-        assert (theirs(base, text, source) - theirs(merged, text, source)).abs().max() > 0.1, "it changes nothing"
+        assert (theirs(base, text, source) - theirs(merged, text, source)).abs().max() > 0.1, "no effect"
 
 
 @pytest.mark.parametrize("name", ["llama", "gpt2", "gpt-neox", "phi3", "t5", "bart"])
 def test_twenty_greedy_tokens_equal_merged_weights(name, tmp_path, device):
-    _, merged, model = generating(name, tmp_path, device)
+    _, merged, model = make_models(name, tmp_path, device)
     sources = SOURCES if name in SEQ2SEQ else None
     prompts = TEXTS if sources is None else [[0]] * len(SOURCES)
     found = greedy(Rows(model, sources, adapters=("tone",) * 4), prompts, 20)
@@ -96,7 +96,7 @@ def test_twenty_greedy_tokens_equal_merged_weights(name, tmp_path, device):
 
 @pytest.mark.parametrize("kind", SETTINGS)
 def test_every_form_of_target_settings(kind, tmp_path, device):
-    base, merged, model = generating("llama", tmp_path, device, **SETTINGS[kind])
+    base, merged, model = make_models("llama", tmp_path, device, **SETTINGS[kind])
     (logits,) = ours(model, one_shot, TEXTS[:1], None, ("tone",))
     expected = theirs(merged, TEXTS[0], None)
     torch.testing.assert_close(logits, expected, rtol=1e-4, atol=1e-4)
@@ -106,14 +106,14 @@ def test_every_form_of_target_settings(kind, tmp_path, device):
 def test_missing_scale_is_detected(tmp_path, device, monkeypatch):
     """Negative control: without the factor alpha / rank, the logits differ from those of peft."""
     monkeypatch.setattr(LoraConfig, "scale_of", lambda self, module: 1.0)
-    _, merged, model = generating("llama", tmp_path, device)
+    _, merged, model = make_models("llama", tmp_path, device)
     (logits,) = ours(model, one_shot, TEXTS[:1], None, ("tone",))
     assert (logits - theirs(merged, TEXTS[0], None)).abs().max() > 0.1
 
 
 def test_cross_attention_without_the_adapter_is_detected(tmp_path, device, monkeypatch):
     """Negative control: cross-attention keys and values of the base model differ from those of the merged weights."""
-    _, merged, model = generating("bart", tmp_path, device, target_modules=["k_proj", "v_proj"])
+    _, merged, model = make_models("bart", tmp_path, device, target_modules=["k_proj", "v_proj"])
     plain = type(model).write_cross
     monkeypatch.setattr(
         type(model), "write_cross", lambda self, x, slots, cache, sources=None: plain(self, x, slots, cache)
@@ -124,9 +124,9 @@ def test_cross_attention_without_the_adapter_is_detected(tmp_path, device, monke
 
 @pytest.mark.parametrize("name", ["llama", "gpt2", "t5"])
 def test_dense_weights_equal_merged_weights(name, tmp_path, device):
-    """Weights stay dense on a device without compiled kernels."""
+    """The torch backend, with dense weights, also equals merged weights."""
     with ops.using("torch"):
-        base, merged, model = generating(name, tmp_path, device)
+        base, merged, model = make_models(name, tmp_path, device)
         sources = SOURCES if name in SEQ2SEQ else None
         both = ("tone", "", "tone", "")
         for row, logits in enumerate(ours(model, one_shot, TEXTS, sources, both)):
@@ -172,7 +172,7 @@ def test_bert_classification_with_an_adapted_head(tmp_path, device):
 
 @torch.inference_mode()
 def test_bart_classification_equals_merged_weights(tmp_path, device):
-    """The text also goes through the decoder and its cross-attention."""
+    """Both the encoder and the decoder run with the adapter, including cross-attention."""
     common = {"encoder_attention_heads": 4, "decoder_attention_heads": 4, "encoder_ffn_dim": 48, "decoder_ffn_dim": 48}
     config = transformers.BartConfig(
         vocab_size=97, d_model=32, **common, encoder_layers=2, decoder_layers=2, max_position_embeddings=128
@@ -190,7 +190,7 @@ def test_bart_classification_equals_merged_weights(tmp_path, device):
 
 
 WITHOUT_DISTANCES = r".*\.(value_proj|dense|output\.dense)"
-"""The linears of DeBERTa that are not applied to distances."""
+"""Pattern of the linear layers of DeBERTa that are not applied to distances."""
 
 
 @pytest.mark.parametrize("body", BODIES)

@@ -1,4 +1,4 @@
-"""Decoders with other heads equal transformers: embeddings, classification and token classification.
+"""Decoders with other heads equal transformers: embeddings, classification, token classification and spans.
 
 All texts are in one ragged batch. Every family with such a head is tested.
 """
@@ -27,7 +27,7 @@ STEMS = {name: next(iter(family.architectures)) for name, family in FAMILIES.ite
 
 
 def _cases(suffix: str) -> dict[str, tuple[str, object]]:
-    """Two shapes of each family that has a class with this suffix in transformers."""
+    """Up to two shapes of each family that has a class with this suffix in transformers."""
     made: dict[str, tuple[str, object]] = {}
     for name, (_, config) in (CASES | MORE_CASES).items():
         found = [one for one in FAMILIES[config.model_type].architectures if one.endswith(suffix)]
@@ -53,8 +53,8 @@ def test_every_decoder_family_is_tested():
 
 
 @pytest.mark.parametrize("kind", STEMS)
-def test_default_pad_token_is_that_of_the_configuration_class(kind):
-    """transformers saves the pad token; files of older versions do not have it."""
+def test_default_pad_token_equals_that_of_transformers(kind):
+    """Files of older transformers versions have no pad token; then the default of the configuration class is used."""
     family, config = FAMILIES[kind], transformers.AutoConfig.for_model(kind).get_text_config()
     (architecture,) = (name for name in family.architectures if name.endswith("ForSequenceClassification"))
     hf = {name: value for name, value in BASES[config.model_type].items() if name != "pad_token_id"}
@@ -69,7 +69,7 @@ def _one_by_one(oracle, texts):
 @pytest.mark.parametrize("with_head", [False, True], ids=["body", "with-head"])
 @torch.inference_mode()
 def test_embeddings(name, with_head, tmp_path, device):
-    """Of a model without head, and of a language model with sentence-transformers files, as in Qwen3-Embedding."""
+    """Models without a head, and language models with sentence-transformers files, like Qwen3-Embedding."""
     architecture, config = BODIES[name]
     if with_head:
         architecture = next(iter(FAMILIES[config.model_type].architectures))
@@ -153,7 +153,7 @@ def test_span_logits(name, tmp_path, device):
 
 @torch.inference_mode()
 def test_counted_padding_is_detected(tmp_path, device):
-    """Negative control: with the last token instead of the last unpadded one, the logits of padded texts differ."""
+    """Negative control: without a pad token id, padding is used as the last token, and the logits differ."""
     architecture, config = TEXTS["llama-mha"]
     oracle = save(tmp_path, _config(config, pad_token_id=7), architecture).to(device)
     texts = [[*text, 7] for text in random_ids(VOCAB, LENGTHS, low=8)]

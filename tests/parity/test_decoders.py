@@ -1,4 +1,4 @@
-"""Decoders equal transformers: hidden states and logits for every way of feeding tokens, and greedy text."""
+"""Decoders equal transformers: hidden states and logits for whole prompts, chunks and single tokens; greedy text."""
 
 from __future__ import annotations
 
@@ -111,7 +111,7 @@ def test_logits_differ_between_tokens(pair):
 
 
 def test_greedy_text(pair):
-    """Each token of our text is the most likely next token in the reference, which thus generates the same text."""
+    """Each token of our text is the most likely next token in the reference."""
     oracle, loaded, _ = pair
     prompts = random_ids(VOCAB, (3, 9, 1, 14))
     answers = greedy(Rows(loaded.transformer), prompts, 20)

@@ -215,7 +215,7 @@ def texts_of(loaded):
 
 @torch.inference_mode()
 def expected(oracle, sources, targets):
-    """Encoder states, last decoder states and logits of each pair, computed one pair at a time."""
+    """Encoder states, last decoder states and logits of each source and target, computed one pair at a time."""
     results = []
     for source, target in zip(sources, targets, strict=True):
         forget_short_texts(oracle)
@@ -250,7 +250,7 @@ def test_encoder_states(pair, device):
 
 
 def test_greedy_text(pair):
-    """Each token of our text is the most likely next token in the reference, which thus generates the same text."""
+    """Each token of our text is the most likely next token in the reference."""
     oracle, loaded, _ = pair
     sources, _ = texts_of(loaded)
     start = list(loaded.generation.decoder_start_token_ids)
@@ -291,7 +291,7 @@ def test_bart_classifies_by_its_decoder(tmp_path, device, scaled):
 
 @pytest.mark.parametrize("ends", [[2, 9], [2, 2, 9], [9, 5, 2]], ids=["mbart", "twice", "mbart-50"])
 def test_mbart_classifies_by_its_last_end_token(tmp_path, device, ends):
-    """The last token is the language, with which the decoder starts; in mBART-50 ([9, 5, 2]) it comes first."""
+    """mBART texts end with a language token, with which the decoder starts; mBART-50 texts begin with it."""
     config = MBartConfig(**_BART, num_labels=4, scale_embedding=len(ends) == 2)
     oracle = save(tmp_path, config, "MBartForSequenceClassification").to(device)
     loaded = load(tmp_path, device)
@@ -322,7 +322,7 @@ def test_t5_encoder_alone(tmp_path, device, kind):
     ids=lambda kind: kind.model_type,
 )
 def test_checkpoint_without_head(tmp_path, device, kind):
-    """A checkpoint of `BartModel` has no bias of the logits, which is then zero."""
+    """A checkpoint without head, such as `BartModel`, has no logits bias; zeros are used."""
     bare = save(tmp_path, kind(**_BART), kind.__name__.replace("Config", "Model"))
     loaded = load(tmp_path, device)
     hidden = one_shot(Rows(loaded.transformer, [[5, 6, 7]]), [[2, 9]])[0]

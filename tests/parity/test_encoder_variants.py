@@ -23,7 +23,7 @@ from tests.parity.test_encoders import DEVICE, _batch, _one_by_one, _reference, 
 
 
 def _config(body: str, task: str, **changes):
-    """Our configuration of a shape, with changed settings of `config.json`."""
+    """Our configuration of an encoder shape, after changes to its `config.json`."""
     family, options = MORE_BODIES[body]
     name = f"{family}{task}"
     hf = getattr(transformers, f"{family}Config")(**options).to_dict() | {"architectures": [name]} | changes
@@ -68,7 +68,7 @@ def test_shared_layers_are_loaded_once_and_run_in_order(tmp_path: Path):
     assert encoder is not None
     _, expected = _hidden(ours, model)
     encoder.layers[2], encoder.layers[6] = encoder.layers[6], encoder.layers[2]
-    # A recorded program does not change; the operations of torch follow the layers.
+    # The torch backend is used, because a recorded program would keep the original order.
     with ops.using("torch"):
         found, _ = _hidden(ours, model)
     assert not torch.allclose(found, expected, atol=1e-2)
@@ -91,7 +91,7 @@ def test_only_equal_layers_share_weights():
 
 @torch.inference_mode()
 def test_two_types_of_modernbert_layers_rotate_differently(tmp_path: Path):
-    """Also with the older setting names. With one theta for both layer types, the results differ."""
+    """Older setting names also work. Negative control: with wrong settings, the results differ."""
     model = _reference("modernbert-small", "Model")
     assert _config("modernbert-small", "Model").encoder.layers[1].attention.window == 4
     model.save_pretrained(tmp_path)
@@ -124,7 +124,7 @@ def test_rope_scaling_of_one_type_of_modernbert_layers(scaling: dict, tmp_path: 
 @pytest.mark.parametrize("task", ["Model", "ForMaskedLM"])
 @torch.inference_mode()
 def test_nomic_checkpoint_in_its_first_format(task: str, tmp_path: Path):
-    """It has setting names of GPT-2, fused projections, other tensor names, no head biases, and its own code."""
+    """The first format has setting names of GPT-2, fused projections, other tensor names and no head biases."""
     model = _reference("nomic_bert-small", task)
     if task == "ForMaskedLM":
         predictions = model.cls.predictions
@@ -191,7 +191,7 @@ def _publish_nomic(directory: Path, model) -> None:
 
 @pytest.mark.parametrize(("buckets", "farthest"), [(256, 512), (6, 40), (2, 9), (None, 5)])
 def test_rows_of_distances_equal_the_reference(buckets: int | None, farthest: int):
-    """For every distance of a long text, with the same float32 rounding."""
+    """The rows are equal for every distance of a long text, including float32 rounding."""
     places = torch.arange(1500)
     distance = places[:, None] - places
     expected = distance
@@ -205,7 +205,7 @@ def test_rows_of_distances_equal_the_reference(buckets: int | None, farthest: in
 @pytest.mark.parametrize("body", ["deberta-wide", "deberta-v2-small", "deberta-v2-wide"])
 @torch.inference_mode()
 def test_planted_disentangled_attention_bugs_are_detected(body: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    """Swapped signs of distances, one of the two scores missing, and attention between sequences."""
+    """Bugs: swapped signs of distances, one of the two scores missing, and convolution across sequences."""
     model = _reference(body, "Model")
     ours = _saved(model, tmp_path)
     found, expected = _hidden(ours, model)

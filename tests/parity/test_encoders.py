@@ -1,4 +1,4 @@
-"""Encoders and their heads equal transformers, with several lengths in one ragged batch."""
+"""Encoders and their heads equal transformers, with texts of several lengths in one ragged batch."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def _reference(body: str, task: str, seed: int = 0, **settings):
     torch.manual_seed(seed)
     config = getattr(transformers, f"{family}Config")(**options, **settings)
     model = getattr(transformers, f"{family}{task}")(config).eval()
-    with torch.no_grad():  # initial norms of 1 and biases of 0 would hide errors
+    with torch.no_grad():  # Initial norms of 1 and biases of 0 would hide errors.
         for parameter in model.parameters():
             if parameter.ndim == 1:
                 parameter.add_(0.1 * torch.randn_like(parameter))
@@ -210,8 +210,8 @@ def test_span_head_needs_two_labels():
 
 
 @torch.inference_mode()
-def test_first_bert_checkpoints_with_old_names_and_extra_tensors(tmp_path: Path):
-    """bert-base-uncased as published has `gamma` and `beta`, position ids, a pooler and a next-sentence head."""
+def test_bert_checkpoint_with_old_names_and_extra_tensors(tmp_path: Path):
+    """bert-base-uncased has norms named `gamma` and `beta`, position ids, a pooler and a next-sentence head."""
     model = _reference("bert-small", "ForPreTraining", seed=4)
     model.save_pretrained(tmp_path)
     tensors = load_file(tmp_path / "model.safetensors")
@@ -268,7 +268,7 @@ def test_item_of_a_batch_equals_the_item_alone(body: str, tmp_path: Path):
     ],
 )
 @pytest.mark.parametrize("body", ["bert-small", "roberta-small"])
-def test_unsupported_architecture_is_refused_by_name(body: str, setting: str, value: object):
+def test_unsupported_setting_is_refused_by_name(body: str, setting: str, value: object):
     from models.families import family_of
 
     family, options = BODIES[body]
@@ -289,7 +289,7 @@ def test_masked_language_model_needs_tied_embeddings():
 
 
 @pytest.mark.parametrize("body", ["bert-small", "roberta-small", "distilbert-small"])
-def test_missing_tensor_has_its_checkpoint_name_in_the_error(body: str, tmp_path: Path):
+def test_error_names_the_missing_tensor(body: str, tmp_path: Path):
     model = _reference(body, "ForSequenceClassification")
     model.save_pretrained(tmp_path)
     tensors = load_file(tmp_path / "model.safetensors")

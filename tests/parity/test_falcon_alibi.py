@@ -1,6 +1,6 @@
-"""Falcon with ALiBi, whose bias is rounded to bfloat16 by position, equals transformers with its default attention.
+"""Falcon with ALiBi equals transformers with its default attention. The bias is rounded to bfloat16 by position.
 
-The eager attention of transformers adds the bias twice.
+The eager attention of transformers is not used, because it adds the bias twice.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ def test_answers(pair, settings):
 
 @torch.inference_mode()
 def test_unrounded_alibi_is_detected(pair, monkeypatch):
-    """Negative control: ALiBi as in its paper, without rounding, differs by more than the tolerance."""
+    """Negative control: with ALiBi as in its paper, without rounding, the logits differ by more than the tolerance."""
     model, (text,) = pair.loaded.model.transformer, random_ids(VOCAB, (300,))
     lines = model.config.decoder.score_bias
 

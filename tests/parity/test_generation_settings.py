@@ -1,6 +1,6 @@
-"""Generation settings and generated text equal those of transformers on the same files.
+"""Generation settings and generated text equal those of transformers for the same files.
 
-Documented difference: special token ids that `generation_config.json` leaves out are taken from `config.json`.
+Documented difference: special token ids missing from `generation_config.json` are read from `config.json`.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ def checkpoint(request, tmp_path_factory):
 
 
 def write_files(directory, config, variant):
-    """Write both files as the variant says, and return the contents of `config.json`."""
+    """Write `generation_config.json` and `config.json` of a variant. Returns the contents of `config.json`."""
     full = FULL_ENCODER_DECODER if config.get("is_encoder_decoder") else FULL
     files = {"full": full, "partial": PARTIAL, "empty": {}}
     (directory / "generation_config.json").unlink(missing_ok=True)
@@ -91,7 +91,11 @@ def as_list(value):
 
 
 def settings_of(theirs, config):
-    """Our settings by name, from those of transformers. config: contents of `config.json`, for special tokens."""
+    """Translate settings of transformers to ours: {name: value}.
+
+    theirs: `GenerationConfig` of transformers.
+    config: contents of `config.json`, from which missing special tokens are read.
+    """
     found = {name: getattr(theirs, name) for name in SAME_NAME}
     special = {
         name: config.get(name) if getattr(theirs, name) is None else getattr(theirs, name) for name in SPECIAL_TOKENS
@@ -121,7 +125,7 @@ def our_text(pair, prompt, settings):
 
 @torch.inference_mode()
 @pytest.mark.parametrize("variant", ["full", "partial", "empty", "absent", "in config.json"])
-def test_settings_and_text_are_those_of_transformers(checkpoint, variant, device):
+def test_settings_and_text_equal_transformers(checkpoint, variant, device):
     directory, architecture, saved = checkpoint
     config = write_files(directory, saved, variant)
     oracle, loaded = architecture.from_pretrained(directory).to(device), load(directory, device)

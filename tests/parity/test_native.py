@@ -22,7 +22,7 @@ TARGETS = (11, 1, 18, 6, 9)
 
 
 def table(kind: str, width: int) -> torch.Tensor:
-    """The formula of the paper, for each element."""
+    """Sinusoidal position table, computed element by element with the formula of the paper."""
     rows = []
     for position in range(POSITIONS):
         angles = [position / 10000 ** (2 * (index // 2) / width) for index in range(width)]
@@ -31,8 +31,8 @@ def table(kind: str, width: int) -> torch.Tensor:
     return torch.tensor(rows)
 
 
-class Plain(nn.Module):
-    """A PyTorch model with the settings of a native `config.json`."""
+class PyTorchReference(nn.Module):
+    """Reference in plain PyTorch for the settings of a native `config.json`."""
 
     def __init__(self, settings: dict, two_tables: bool = False) -> None:
         super().__init__()
@@ -94,7 +94,7 @@ class Plain(nn.Module):
 
     @torch.inference_mode()
     def states(self, ids: list[int], source: list[int] | None = None) -> torch.Tensor:
-        """Hidden states: [seq, hidden]. A decoder has a causal mask."""
+        """Final hidden states of one text: [seq, hidden]. Decoders use a causal mask."""
         device = next(self.parameters()).device
         x = torch.tensor([ids], device=device)
         later = nn.Transformer.generate_square_subsequent_mask(len(ids), device=device)
@@ -147,9 +147,9 @@ SEQ2SEQ = {
 }
 
 
-def save(directory, config: dict, prefix: str = "", **options) -> Plain:
+def save(directory, config: dict, prefix: str = "", **options) -> PyTorchReference:
     torch.manual_seed(0)
-    model = Plain(config, **options).eval()
+    model = PyTorchReference(config, **options).eval()
     tensors = {
         (prefix + name if name.startswith(("encoder", "decoder")) else name): tensor.clone()
         for name, tensor in model.state_dict().items()
@@ -175,7 +175,7 @@ def test_encoder_states(tmp_path, device, body, prefix):
 
 @pytest.mark.parametrize("token", ["first", "last", "mean"])
 @pytest.mark.parametrize("body", BODIES)
-def test_classes(tmp_path, device, body, token):
+def test_class_logits(tmp_path, device, body, token):
     config = settings("TriptychForSequenceClassification", num_labels=3, classifier_reads=token, **BODIES[body])
     oracle, texts = save(tmp_path, config).to(device), random_ids(VOCAB, LENGTHS)
     loaded, batch = load(tmp_path, device), encoder_batch(texts, device)
@@ -188,7 +188,7 @@ def test_classes(tmp_path, device, body, token):
 
 
 @pytest.mark.parametrize("body", BODIES)
-def test_tags_and_masked_words(tmp_path, device, body):
+def test_token_classes_and_masked_tokens(tmp_path, device, body):
     texts = random_ids(VOCAB, LENGTHS)
     batch = encoder_batch(texts, device)
     for architecture, head, more in (

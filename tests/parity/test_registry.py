@@ -1,6 +1,6 @@
 """Every registered family is compared with its reference in at least two shapes.
 
-For every family that generates, this includes generation with four beams.
+For every generating family, beam search is compared in at least two shapes too.
 """
 
 from __future__ import annotations
@@ -27,69 +27,69 @@ from tests.parity.test_encoders import BODIES
 from tests.parity.test_sparse_encoder_decoders import CASES as SPARSE_SEQ2SEQ
 from tests.parity.test_sparse_encoders import CASES as SPARSE
 
-WRITING = {"generate", "translate"}
-ELSEWHERE = {
-    # The text part of a `gemma3` with images is a `gemma3_text` with other tensor names.
+GENERATING_TASKS = {"generate", "translate"}
+TESTED_ELSEWHERE = {
+    # The text part of `gemma3` (with images) is `gemma3_text` with other tensor names.
     "gemma3": test_text_of_picture_models.test_text_part,
     "whisper": test_speech.test_four_beams_equal_transformers,
     "triptych": test_native,
 }
 
 
-def kind(stem: str) -> str:
+def model_type_of(stem: str) -> str:
     """Model type of the configuration class with this prefix."""
     return getattr(transformers, f"{stem}Config").model_type
 
 
-def compared() -> Counter[str]:
-    """Number of shapes of each family whose hidden states, logits and greedy texts are compared."""
+def shapes_compared() -> Counter[str]:
+    """Number of shapes per family whose hidden states, logits and greedy texts are compared."""
     found = Counter(config.model_type for _, config, *_ in (DECODERS | MORE_CASES | SEQ2SEQ).values())
-    found += Counter(kind(stem) for stem, *_ in (BODIES | SPARSE | SPARSE_SEQ2SEQ).values())
+    found += Counter(model_type_of(stem) for stem, *_ in (BODIES | SPARSE | SPARSE_SEQ2SEQ).values())
     return found + Counter({"whisper": len(speech.SHAPES), "triptych": len(test_native.BODIES), "gemma3": 2})
 
 
-def beamed() -> Counter[str]:
-    """Number of shapes of each family whose beams are compared in other tests."""
+def shapes_with_beams() -> Counter[str]:
+    """Number of shapes per family whose beam search is compared in other tests."""
     found = Counter(config.model_type for name, (_, config) in GENERATING.items() if not name.startswith("native"))
-    return found + Counter(kind(stem) for stem, _ in SPARSE_SEQ2SEQ.values())
+    return found + Counter(model_type_of(stem) for stem, _ in SPARSE_SEQ2SEQ.values())
 
 
-def writing() -> set[str]:
-    """Families that generate, except those with other references."""
+def generating_families() -> set[str]:
+    """Names of generating families that are not in `TESTED_ELSEWHERE`."""
     tasks = {name: set().union(*family.architectures.values()) for name, family in FAMILIES.items()}
-    return {name for name, does in tasks.items() if does & WRITING} - ELSEWHERE.keys()
+    return {name for name, does in tasks.items() if does & GENERATING_TASKS} - TESTED_ELSEWHERE.keys()
 
 
-SECOND = {
+SECOND_SHAPES = {
     config.model_type: (architecture, config, more[0] if more else None)
     for architecture, config, *more in (DECODERS | MORE_CASES | SEQ2SEQ).values()
-    if beamed()[config.model_type] < 2
+    if shapes_with_beams()[config.model_type] < 2
 }
-"""A second shape of each family whose beams are compared for one shape in other tests."""
+"""A second shape of each family for which other tests compare beam search with only one shape."""
 
 
-def missing(families) -> set[str]:
-    return {name for name in families if compared()[name] < 2}
+def families_without_two_shapes(families) -> set[str]:
+    return {name for name in families if shapes_compared()[name] < 2}
 
 
 def test_every_family_has_two_shapes():
-    assert missing(FAMILIES) == set()
+    assert families_without_two_shapes(FAMILIES) == set()
 
 
 def test_every_generating_family_has_beams_in_two_shapes():
-    assert {name for name in writing() if beamed()[name] + (name in SECOND) < 2} == set()
+    assert {name for name in generating_families() if shapes_with_beams()[name] + (name in SECOND_SHAPES) < 2} == set()
 
 
 def test_family_without_comparison_is_detected():
     """Negative control: the check above reports a family without tests."""
     stranger = replace(FAMILIES["llama"], name="stranger", model_types=("stranger",))
-    assert missing({**FAMILIES, "stranger": stranger}) == {"stranger"}
+    assert families_without_two_shapes({**FAMILIES, "stranger": stranger}) == {"stranger"}
 
 
-@pytest.mark.parametrize("family", SECOND)
+@pytest.mark.parametrize("family", SECOND_SHAPES)
 def test_four_beams(family, tmp_path, device):
     """The engine runs three prompts together; the tokens equal those of `generate` for each prompt alone."""
-    architecture, config, change = SECOND[family]
+    architecture, config, change = SECOND_SHAPES[family]
     # `generate` of transformers fails for a T5 with more decoder layers than encoder layers.
     shallow = {"num_decoder_layers": 1} if hasattr(config, "num_decoder_layers") else {}
     config = type(config)(**{**config.to_dict(), "eos_token_id": 2, **shallow})

@@ -47,7 +47,7 @@ T5 = {
 ANSWERS = T5 | {
     "bart": ("Bart", _BART),
     "bart-scaled-deep-encoder": ("Bart", {**_UNLIKE, "scale_embedding": True, "decoder_start_token_id": 7}),
-    # The decoder starts with the last token that is not padding.
+    # In mBART, the decoder starts with the last token of the text that is not padding.
     "mbart": ("MBart", {**_BART, "pad_token_id": 0}),
     "mbart-scaled-deep-encoder": ("MBart", {**_UNLIKE, "scale_embedding": True, "pad_token_id": 0}),
     "led": ("LED", {**_BART, **_LED, "attention_window": 8}),
@@ -62,7 +62,7 @@ TEXTS = [[*text, END] for text in random_ids(VOCAB, (5, 1, 17, 9, 23))]
 
 
 def saved(directory, case, head, device, **options):
-    """Save a random checkpoint with transformers, and load it again."""
+    """Save a random checkpoint. Returns the model that transformers loads from it."""
     stem, settings = case
     config = getattr(transformers, f"{stem}Config")(**settings, **options)
     return save(directory, config, f"{stem}For{head}").to(device)
@@ -94,7 +94,7 @@ def test_class_logits(name, labels, tmp_path, device):
 
 @torch.inference_mode()
 def test_another_start_token_is_detected(tmp_path, device):
-    """Negative control: another first decoder token changes the logits by far more than the tolerance."""
+    """Negative control: with another first decoder token, the logits differ by far more than the tolerance."""
     oracle = saved(tmp_path, T5["t5"], "SequenceClassification", device)
     edit_config(tmp_path, decoder_start_token_id=9)
     loaded, batch = load(tmp_path, device), encoder_batch(TEXTS, device)
@@ -136,7 +136,7 @@ def test_span_logits(name, tmp_path, device):
 
 @torch.inference_mode()
 def test_missing_decoder_pass_is_detected(tmp_path, device, monkeypatch):
-    """Negative control: the logits from the encoder states alone differ."""
+    """Negative control: without the pass through the decoder, the logits differ."""
     oracle = saved(tmp_path, ANSWERS["bart"], "QuestionAnswering", device, num_labels=2)
     loaded, batch = load(tmp_path, device), encoder_batch(TEXTS, device)
     monkeypatch.setattr(type(loaded.transformer), "_reread", lambda self, hidden, batch: hidden)

@@ -151,7 +151,7 @@ def test_memory_grows_linearly_with_the_length(case, tmp_path, device):
 
 
 def test_memory_of_summaries(tmp_path, device):
-    """With summaries, LongT5 computes scores and biases for 1/16 of all pairs, in addition to its window."""
+    """LongT5 with one summary per 16 tokens computes scores for 1/16 of all pairs, in addition to its window."""
     config = transformers.LongT5Config(**_LONGT5, encoder_attention_type="transient-global")
     save(tmp_path, config, "LongT5EncoderModel")
     assert largest(load(tmp_path, device).transformer, VOCAB, LONG) < config.num_heads * LONG * LONG / 8
@@ -166,7 +166,7 @@ def test_led_refuses_unsupported_settings():
 
 @torch.inference_mode()
 def test_led_has_no_global_tokens_by_default(tmp_path, device):
-    """`generate` uses no global tokens unless they are given. With the first token global, the results differ."""
+    """`generate` uses no global tokens unless the caller passes them. With the first token global, results differ."""
     oracle = save(tmp_path, transformers.LEDConfig(**_LED), "LEDForConditionalGeneration").to(device)
     (text,) = random_ids(VOCAB, [60])
     ids = torch.tensor([text], device=device)
@@ -214,13 +214,14 @@ def test_longt5_refuses_unsupported_settings(setting, value):
         family.config(hf, architecture)
 
 
-def _left_over_lost(self, hidden, key, value, plan):
-    """Summaries without the tokens after the last full summary."""
+def _lose_last_tokens(self, hidden, key, value, plan):
+    """Planted bug: tokens after the last full summary are lost."""
     count = len(hidden) // self.config.summary_tokens
     return _SHARED(self, hidden[: count * self.config.summary_tokens], key, value, plan)
 
 
-def _unnormed(self, hidden, key, value, plan):
+def _skip_norm(self, hidden, key, value, plan):
+    """Planted bug: summaries are not normalised."""
     count = len(hidden) // self.config.summary_tokens
     sums = torch.stack([part.sum(0) for part in hidden.split(self.config.summary_tokens)])[:count]
     return self.queries_keys_values(sums, {})[1:] if count else None
@@ -229,7 +230,7 @@ def _unnormed(self, hidden, key, value, plan):
 _SHARED = TransientGlobalAttention._shared_keys_values
 
 
-@pytest.mark.parametrize("planted", [_left_over_lost, _unnormed])
+@pytest.mark.parametrize("planted", [_lose_last_tokens, _skip_norm])
 @torch.inference_mode()
 def test_planted_bug_is_detected(planted, tmp_path, device, monkeypatch):
     """Negative control: each of these bugs changes the encoder states."""

@@ -52,7 +52,7 @@ def make(case, task, directory, device, **settings):
 
 
 def questions() -> list[list[int]]:
-    """Question, two separators, text, separator. The question has one token, up to twice the window."""
+    """Texts of the form: question, two separators, context, separator. The question has 1 to 35 tokens."""
     pairs = [(1, 1), (4, 3), (7, 90), (20, 60), (35, 80), (2, 14)]
     ids = iter(random_ids(VOCAB, [length for pair in pairs for length in pair], seed=8))
     return [[*question, SEPARATOR, SEPARATOR, *next(ids), SEPARATOR] for question in ids]
@@ -70,7 +70,11 @@ def one_by_one(oracle, texts):
 
 @torch.inference_mode()
 def assert_equal(ours, read, texts, expected, atol=1e-4):
-    """Compare all texts in one batch, and each text alone. expected: one tensor per text."""
+    """Compare the results of all texts in one batch, and of each text alone.
+
+    read: function from hidden states and batch to results.
+    expected: one tensor per text.
+    """
     batch = encoder_batch(texts, ours.transformer.device)
     together = read(ours.transformer.encode(batch), batch)
     parts = together if len(together) == len(texts) else together.split(batch.lengths)
@@ -121,7 +125,7 @@ def test_masked_token_logits(case, tmp_path, device):
 
 
 @every_case
-def test_classes(case, tmp_path, device):
+def test_class_logits(case, tmp_path, device):
     oracle, ours = make(case, "ForSequenceClassification", tmp_path, device, num_labels=5)
     texts = random_ids(VOCAB, LENGTHS)
     expected = [one.logits[0] for one in one_by_one(oracle, texts)]
@@ -139,7 +143,7 @@ def test_token_class_logits(case, tmp_path, device):
 
 @every_case
 def test_answers(case, tmp_path, device):
-    """Leaves out the logits of the question in BigBird, from which transformers subtracts a million."""
+    """For BigBird, logits of question tokens are not compared: transformers subtracts a million from them."""
     oracle, ours = make(case, "ForQuestionAnswering", tmp_path, device)
     texts = questions()
     if case.startswith("big-bird"):
@@ -171,8 +175,8 @@ def test_half_precision_is_close_to_float32(case, dtype, bound, tmp_path, device
     assert (found.float() - expected).abs().mean() < bound * expected.std()
 
 
-def _one_further(self, text):
-    """A window that is one token too long."""
+def _window_too_long(self, text):
+    """Planted bug: the window is one token too long."""
     plan = _PLAN(self, text)
     if not plan.block_size:
         return plan
@@ -181,19 +185,19 @@ def _one_further(self, text):
     return sparse.SparsePlan(plan.block_size, mask, plan.global_tokens)
 
 
-def _once(self, text):
-    """The first block of BigBird is counted once instead of several times."""
+def _count_once(self, text):
+    """Planted bug: the first block is counted once instead of `1 + num_random_blocks` times."""
     plan = _BLOCKS(self, text)
     mask = None if plan.mask is None else plan.mask.clamp(max=0)
     return sparse.SparsePlan(plan.block_size, mask, plan.global_tokens)
 
 
-def _longer_whole(self, text):
-    """Full attention for a text that is one token too long for full attention."""
+def _full_attention_too_long(self, text):
+    """Planted bug: full attention for a text that is one token too long for it."""
     return sparse.SparsePlan(0, None) if text.length == self.config.full_length + 1 else _BLOCKS(self, text)
 
 
-@pytest.mark.parametrize("planted", [_once, _longer_whole])
+@pytest.mark.parametrize("planted", [_count_once, _full_attention_too_long])
 def test_planted_bug_in_blocks_is_detected(planted, tmp_path, device, monkeypatch):
     """Negative control: the comparison of hidden states fails with each of these bugs."""
     oracle, ours = make("big-bird", "Model", tmp_path, device)
@@ -206,7 +210,7 @@ def test_planted_bug_in_blocks_is_detected(planted, tmp_path, device, monkeypatc
 
 _PLAN, _BLOCKS = LongformerAttention.plan_sequence, BlockSparseAttention.plan_sequence
 BUGS = {
-    "a window one token too long": ("plan_sequence", _one_further),
+    "a window one token too long": ("plan_sequence", _window_too_long),
     "no global tokens": ("_global_tokens", lambda self, text: None),
     "global tokens without separate projections": ("_attend_globally", SparseAttention._attend_globally),
     "global tokens without attention to them": ("_shared_keys_values", lambda *_: None),
@@ -215,19 +219,19 @@ BUGS = {
 
 @pytest.mark.parametrize("bug", BUGS)
 def test_planted_bug_is_detected(bug, tmp_path, device, monkeypatch):
-    """Negative control: the comparison above fails with each of these bugs."""
+    """Negative control: the comparison of class logits fails with each of these bugs."""
     name, planted = BUGS[bug]
     oracle, ours = make("longformer", "ForSequenceClassification", tmp_path, device)
     texts = random_ids(VOCAB, LENGTHS)
     expected = [one.logits[0] for one in one_by_one(oracle, texts)]
     monkeypatch.setattr(LongformerAttention, name, planted)
-    if name == "_shared_keys_values":  # the mask has columns for the global tokens
-        monkeypatch.setattr(LongformerAttention, "plan_sequence", _unseen)
+    if name == "_shared_keys_values":  # The mask must then have no columns for the global tokens.
+        monkeypatch.setattr(LongformerAttention, "plan_sequence", _mask_without_global_tokens)
     with pytest.raises(AssertionError, match="not close"):
         assert_equal(ours, ours.transformer.classify, texts, expected)
 
 
-def _unseen(self, text):
+def _mask_without_global_tokens(self, text):
     plan = _PLAN(self, text)
     mask = plan.mask[..., : 3 * plan.block_size] if plan.block_size else plan.mask
     return sparse.SparsePlan(plan.block_size, mask, plan.global_tokens)
@@ -249,7 +253,7 @@ def test_memory_grows_linearly_with_the_length(case, tmp_path, device, monkeypat
 
 
 def test_quadratic_memory_is_detected(tmp_path, device, monkeypatch):
-    """Negative control: the largest tensor of full attention with a mask over all pairs is detected."""
+    """Negative control: with full attention, the largest tensor has at least seq * seq elements."""
     family, options = CASES["longformer"]
     monkeypatch.setitem(CASES, "longformer", (family, {**options, "max_position_embeddings": LONG + 2}))
     monkeypatch.setattr("models.layers.layer.BandedAttention", Attention)
@@ -267,7 +271,7 @@ def test_unsupported_windows_are_refused(window):
 
 
 def test_text_without_separator_has_no_global_tokens(tmp_path, device):
-    """transformers refuses such a text, but with an explicit mask without global tokens its results are ours."""
+    """transformers refuses such a text, but accepts it with an explicit mask without global tokens."""
     oracle, ours = make("longformer", "ForQuestionAnswering", tmp_path, device)
     (text,) = random_ids(VOCAB, [40])
     ids = torch.tensor([text], device=device)
@@ -280,7 +284,7 @@ def test_text_without_separator_has_no_global_tokens(tmp_path, device):
 
 @pytest.mark.parametrize("length", [1024, 1000])
 def test_training_lengths_of_bigbird(length, tmp_path, device, monkeypatch):
-    """transformers plans 1024 tokens in another way, with the same result."""
+    """For 1024 tokens, a training length, transformers plans random blocks differently, with the same result."""
     family, options = CASES["big-bird"]
     options = {**options, "max_position_embeddings": 1100, "block_size": 16}
     monkeypatch.setitem(CASES, "big-bird", (family, options))
@@ -292,7 +296,7 @@ def test_training_lengths_of_bigbird(length, tmp_path, device, monkeypatch):
 
 @torch.inference_mode()
 def test_bigbird_ignores_token_types_of_the_tokenizer(tmp_path, device):
-    """The tokenizer of transformers gives no token types for BigBird, so types from `tokenizer.json` have no effect."""
+    """The tokenizer of BigBird in transformers returns no token types, so types from `tokenizer.json` are ignored."""
     oracle, ours = make("big-bird", "ForSequenceClassification", tmp_path, device)
     (text,) = random_ids(VOCAB, [12])
     ids = torch.tensor(text, device=device)

@@ -55,5 +55,5 @@ def test_text_part(in_memory, changes, tmp_path, device):
 
 
 def _as_in_memory(name: str) -> str:
-    """Name in a running model of transformers 5 of a tensor in the file."""
+    """Translate the name of a tensor in the file to its name in a loaded model of transformers 5."""
     return "model." + name.replace("language_model.model.", "language_model.", 1)

@@ -63,7 +63,7 @@ def test_encoder_states(pair, device):
 
 
 def test_greedy_text(pair):
-    """Each token of our text is the most likely next token in the reference, which thus generates the same text."""
+    """Each token of our text is the most likely next token in the reference."""
     oracle, loaded, _ = pair
     clips = recordings(oracle)
     start = list(loaded.generation.decoder_start_token_ids)
@@ -75,7 +75,7 @@ def test_greedy_text(pair):
 
 
 def test_recording_in_a_batch_equals_the_recording_alone(pair, device):
-    """Recordings of several lengths, also odd ones, have the same states in a batch and alone."""
+    """Encoder states of recordings with even and odd lengths are the same in a batch and alone."""
     oracle, loaded, _ = pair
     clips = [one[:length] for one, length in zip(recordings(oracle), (9, 40, 1, 24), strict=True)]
     with torch.inference_mode():

@@ -1,4 +1,4 @@
-"""The grammars of the demo models: correct French, one translation per sentence, no held-out text in training."""
+"""Grammars of the demo models: French is correct, each sentence has one translation, training has no held-out text."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def pairs() -> list[tuple[str, str]]:
     return [sentence(rng) for _ in range(30_000)]
 
 
-def say(clause: Clause) -> tuple[str, str]:
+def write_clause(clause: Clause) -> tuple[str, str]:
     return english.write(english_statement(clause)), french.write(french_statement(clause))
 
 
@@ -131,7 +131,7 @@ def test_noun_phrases(adjective: str, noun: str, plural: bool, expected: str) ->
     ],
 )
 def test_clauses(clause: Clause, expected: tuple[str, str]) -> None:
-    assert say(clause) == expected
+    assert write_clause(clause) == expected
 
 
 @pytest.mark.parametrize(
@@ -151,41 +151,43 @@ def test_conjugation(verb: str, forms: tuple[str, ...]) -> None:
     assert (present[0], present[3], imperfect[0], imperfect[3], future[0], french.participle(verb)) == forms
 
 
-def test_held_out_ignores_case_and_punctuation() -> None:
+def test_the_held_out_choice_ignores_case_and_punctuation() -> None:
     rng = random.Random(5)
     for _ in range(2000):
         source, _ = sentence(rng)
         assert held_out(source) == held_out(source.rstrip(".?!").lower()) == held_out(source.upper())
 
 
-def bare(text: str) -> str:
+def without_punctuation(text: str) -> str:
     return re.sub(r"[^a-z0-9' ]", "", text.lower())
 
 
-def test_no_held_out_text_is_trained_on() -> None:
-    training = {bare(source) for source, _ in islice(translation.training_pairs(random.Random(1)), 30_000)}
-    assert not training & {bare(source) for source, _ in translation.held_out_pairs(300)}
-    told = {bare(text) for text in islice(stories.training_stories(random.Random(2)), 2000)}
-    assert not told & {bare(text) for text in stories.held_out_stories(50)}
-    written = {bare(text) for text, _ in islice(reviews.training_reviews(random.Random(3)), 30_000)}
-    assert not written & {bare(text) for text, _ in reviews.held_out_reviews(500)}
+def test_training_contains_no_held_out_text() -> None:
+    training = {
+        without_punctuation(source) for source, _ in islice(translation.training_pairs(random.Random(1)), 30_000)
+    }
+    assert not training & {without_punctuation(source) for source, _ in translation.held_out_pairs(300)}
+    story = {without_punctuation(text) for text in islice(stories.training_stories(random.Random(2)), 2000)}
+    assert not story & {without_punctuation(text) for text in stories.held_out_stories(50)}
+    written = {without_punctuation(text) for text, _ in islice(reviews.training_reviews(random.Random(3)), 30_000)}
+    assert not written & {without_punctuation(text) for text, _ in reviews.held_out_reviews(500)}
 
 
-def test_no_held_out_event_is_trained_on(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_training_contains_no_held_out_event(monkeypatch: pytest.MonkeyPatch) -> None:
     rendered: set[str] = set()
 
-    def spy(rng: random.Random, meant: Event) -> str:
+    def record(rng: random.Random, meant: Event) -> str:
         rendered.add(meant.key())
         return render(rng, meant)
 
-    monkeypatch.setattr(paraphrase, "render", spy)
+    monkeypatch.setattr(paraphrase, "render", record)
     for _ in islice(paraphrase.training_groups(random.Random(4)), 3000):
         pass
     assert len(rendered) > 3000
     assert not any(held_out(key) for key in rendered)
 
 
-def test_near_misses_mean_something_else() -> None:
+def test_near_misses_have_another_meaning() -> None:
     rng = random.Random(6)
     for _ in range(2000):
         meant = event(rng)
@@ -193,10 +195,10 @@ def test_near_misses_mean_something_else() -> None:
         assert missed != meant
 
 
-def test_reviews_are_balanced_and_never_carry_both_labels() -> None:
+def test_reviews_are_balanced_and_have_one_label() -> None:
     labels: dict[str, int] = {}
     for text, label in islice(reviews.training_reviews(random.Random(7)), 20_000):
-        assert labels.setdefault(bare(text), label) == label, text
+        assert labels.setdefault(without_punctuation(text), label) == label, text
     assert 0.45 < sum(labels.values()) / len(labels) < 0.55
 
 

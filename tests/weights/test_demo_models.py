@@ -1,4 +1,4 @@
-"""The shipped demo models are complete and small, and reach the held-out figures of their cards."""
+"""The shipped demo models are complete and small, and reach their target metrics on held-out data."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def test_a_model_is_complete_and_at_most_five_megabytes(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", FILES)
-def test_the_card_shows_the_measured_figures(name: str) -> None:
+def test_the_model_card_has_the_recorded_metrics(name: str) -> None:
     figures = load(name, "metrics.json")["held_out"]
     assert isinstance(figures, dict)
     card = (HOME / name / "README.md").read_text("utf-8")
@@ -54,7 +54,7 @@ def test_the_card_shows_the_measured_figures(name: str) -> None:
         ("sentence-encoder", "paraphrase_above_random", 0.97),
     ],
 )
-def test_the_recorded_figures_reach_the_target(name: str, key: str, least: float) -> None:
+def test_the_recorded_metrics_reach_their_targets(name: str, key: str, least: float) -> None:
     figures = load(name, "metrics.json")["held_out"]
     assert isinstance(figures, dict)
     assert figures[key] >= least
@@ -72,7 +72,7 @@ def test_the_translator_has_the_settings_of_opus_mt() -> None:
     assert config["encoder_layers"] != config["decoder_layers"]
 
 
-def test_the_translator_translates_the_student() -> None:
+def test_the_translator_translates_a_known_sentence() -> None:
     sources = ["I am a student", "I am a student.", "i am a student"]
     assert translation.translate(sources, 4) == ["Je suis un étudiant", "Je suis un étudiant.", "Je suis un étudiant"]
 
@@ -83,7 +83,7 @@ def test_the_translator_on_held_out_sentences() -> None:
     assert sum(answer == target for answer, (_, target) in zip(answers, pairs, strict=True)) >= 95
 
 
-def test_the_storyteller_beats_token_frequencies() -> None:
+def test_the_storyteller_has_lower_perplexity_than_token_frequencies() -> None:
     figures = stories.perplexities(24)
     perplexity, unigram = figures["perplexity"], figures["unigram_perplexity"]
     assert isinstance(perplexity, float) and isinstance(unigram, float)
@@ -91,13 +91,13 @@ def test_the_storyteller_beats_token_frequencies() -> None:
 
 
 @pytest.mark.parametrize("prompt", ["Once upon a time", "The old fox"])
-def test_the_storyteller_continues_in_words_of_its_grammar(prompt: str) -> None:
+def test_the_storyteller_uses_only_words_of_its_grammar(prompt: str) -> None:
     known: set[str] = set()
     for text in islice(stories.training_stories(Random(3)), 4000):
         known.update(re.findall(r"\w+", text))
-    told = stories.continue_story(prompt, 40)
-    assert told.startswith(prompt)
-    continued = re.findall(r"\w+", told)[:-1]  # the last word may be cut short
+    story = stories.continue_story(prompt, 40)
+    assert story.startswith(prompt)
+    continued = re.findall(r"\w+", story)[:-1]  # The last word may be incomplete.
     assert len(continued) > 20
     assert set(continued) <= known
 
@@ -110,7 +110,7 @@ def test_the_classifier_on_plain_and_held_out_reviews() -> None:
     assert right >= 0.97 * len(held)
 
 
-def test_the_encoder_puts_paraphrases_above_near_misses() -> None:
+def test_the_encoder_ranks_paraphrases_above_near_misses() -> None:
     triples = paraphrase.held_out_triples(300, seed=77)
     anchors, same, other = (paraphrase.embed([triple[index] for triple in triples]) for index in range(3))
     closer = (anchors * same).sum(-1) > (anchors * other).sum(-1)

@@ -1,4 +1,4 @@
-"""Strict loading: conversion by rules, dtypes, progress, tied tensors, and one error for all differences."""
+"""Strict loading of weights: conversion by rules, dtypes, progress, tied tensors, one error for all differences."""
 
 from __future__ import annotations
 
@@ -107,7 +107,7 @@ def test_both_names_of_a_tied_tensor_must_be_equal(tmp_path: Path):
     assert "1 contradicting" in message and "shared.weight" in message and "lm_head.weight" in message
 
 
-def test_all_faults_are_in_one_message(tmp_path: Path):
+def test_all_errors_are_in_one_message(tmp_path: Path):
     tensors = _checkpoint()
     del tensors["h.1.qkv"], tensors["positions"]
     tensors["extra.bias"] = torch.ones(2)
@@ -127,7 +127,7 @@ def test_shape_that_cannot_be_split_is_named(tmp_path: Path):
     assert "1 misshapen (h.0.qkv: shape [11, 4] cannot be rearranged)" in _refused(tmp_path, tensors)
 
 
-def test_long_list_of_faults_is_shortened(tmp_path: Path):
+def test_long_list_of_errors_is_shortened(tmp_path: Path):
     tensors = _checkpoint() | {f"extra.{index}": torch.ones(1) for index in range(50)}
     message = _refused(tmp_path, tensors)
     assert "50 unexpected" in message and "and 30 more" in message and message.count("extra.") == 20

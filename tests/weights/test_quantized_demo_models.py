@@ -1,4 +1,4 @@
-"""What int8 costs on the demo models, by the engine: answers and perplexity stay within one percent of float32's."""
+"""Demo models in int8: accuracy and perplexity in the engine stay within one percent of float32."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def translations(sources: list[str], quantization: str | None) -> list[str]:
     return [tokenizer.decode(results.texts(number)[0], skip_special_tokens=True) for number in range(len(sources))]
 
 
-def test_translations_are_as_often_exact():
+def test_int8_translations_are_exact_as_often():
     pairs = translation.held_out_pairs(200, seed=78)
     sources, targets = zip(*pairs, strict=True)
     right = {
@@ -48,7 +48,7 @@ def test_translations_are_as_often_exact():
     assert right["int8"] >= 0.99 * right[None] and right[None] >= 0.95
 
 
-def test_the_classifier_is_as_often_right():
+def test_the_int8_classifier_is_right_as_often():
     held = reviews.held_out_reviews(300, seed=78)
     tokenizer = AutoTokenizer.from_pretrained(HOME / reviews.NAME)
     items = [EncodeItem(ids) for ids in tokenizer([text for text, _ in held])["input_ids"]]
@@ -70,7 +70,7 @@ def perplexity(rows: list[list[int]], quantization: str | None) -> float:
     return math.exp(torch.cat(losses).mean())
 
 
-def test_stories_are_as_likely():
+def test_int8_perplexity_of_stories():
     tokenizer = AutoTokenizer.from_pretrained(HOME / stories.NAME)
     rows = tokenizer(stories.held_out_stories(24))["input_ids"]
     assert perplexity(rows, "int8") == pytest.approx(perplexity(rows, None), rel=0.01)

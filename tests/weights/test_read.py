@@ -1,4 +1,4 @@
-"""Reading the tensors of a checkpoint directory: layouts, damaged files, pickles that run code, and links."""
+"""Reading tensors of a checkpoint directory: file layouts, damaged files, pickles that run code, and links."""
 
 from __future__ import annotations
 

@@ -16,7 +16,11 @@ from weights.resolve import ADAPTER_WEIGHTS, ResolveError, has_weights, resolve
 
 @pytest.fixture
 def hub(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
-    """A fake hub. `remote` lists the files of each repository, `calls` all downloads; files go to a cache folder."""
+    """A fake Hugging Face hub that writes files to a cache folder.
+
+    remote: files of each repository.
+    calls: all downloads so far.
+    """
 
     class Hub:
         def __init__(self):

@@ -1,4 +1,4 @@
-"""Weight rules: matching of names, layout changes, and errors for shapes that do not fit."""
+"""Weight rules: name matching, layout changes, and errors for shapes that do not fit."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ TABLE = (
 )
 
 
-def test_first_rule_that_matches_the_full_name_applies():
+def test_the_first_rule_that_matches_the_full_name_applies():
     assert first_match(TABLE, "h.12.attn.bias") == (TABLE[2], ())
     assert first_match(TABLE, "h.12.attn.bias.x") == (TABLE[3], ("layer.12.attn.bias.x",))
     assert first_match(TABLE, "lm_head.weight") == (TABLE[0], ("tokens",))
     assert first_match(TABLE, "xwte.weight") is None
 
 
-def test_steps_are_chained():
+def test_steps_of_a_rule_are_chained():
     stored = torch.arange(24.0).reshape(2, 12)
     query, key, value = TABLE[1].change(stored)
     assert (
@@ -42,7 +42,7 @@ def test_split_by_sizes_and_dimension():
 
 
 def test_split_concatenates_the_same_parts_of_all_groups():
-    stored = torch.arange(12.0)  # two heads, each with its query (2), key (2) and value (2)
+    stored = torch.arange(12.0)  # Two heads, each with its query (2), key (2) and value (2).
     query, key, value = Split("x", ("q", "k", "v"), groups=2).change(stored)
     assert query.tolist() == [0, 1, 6, 7] and key.tolist() == [2, 3, 8, 9] and value.tolist() == [4, 5, 10, 11]
 
