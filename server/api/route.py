@@ -34,7 +34,7 @@ class AnswerBody(BaseModel):
 
 
 class Spec(Protocol):
-    """What an operation receives. `cost` bounds its work before any of it is done."""
+    """The input of an operation. `cost` bounds its work before any of it is done."""
 
     def cost(self, model: ServedModel) -> Cost: ...
 

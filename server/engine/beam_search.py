@@ -110,7 +110,7 @@ class BeamSearch:
 
     @property
     def shape(self) -> Hashable:
-        """Equal for searches that `advance_together` can advance together."""
+        """A value that is equal for searches that `advance_together` can advance together."""
         return len(self.running), self.num_beams, self.num_candidates, self.length == 0
 
     def _select(self, candidates: _Candidates, survivors: list[int], describe: Describe | None) -> list[int]:

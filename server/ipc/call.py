@@ -42,7 +42,7 @@ EventSink = Callable[[list[tuple[int, Event]]], bool]
 
 
 class SequenceClient(Protocol):
-    """The part of `EngineClient` that a call uses. `request_id` is the id of one sequence on the wire."""
+    """The part of `EngineClient` that a call uses. `request_id`: id of one sequence in the messages to the worker."""
 
     def submit(self, call: Call, message: Generate | Encode) -> list[int]: ...
 

@@ -66,8 +66,8 @@ class GenerateRow(msgspec.Struct, frozen=True, array_like=True):
     seed: seed of the random numbers of a sampled row, u64.
     prompt_logprobs: report the log-probabilities of the decoder's prompt, with `GenerationParams.top_logprobs`
         alternatives for each token.
-    text_drops_space: a leading space of the generated text is not part of it. `GenerationParams.stop_texts` are
-        compared with the text without that space.
+    text_drops_space: a space at the start of the generated tokens is not part of the text.
+        `GenerationParams.stop_texts` are compared with the text without that space.
     """
 
     request_id: int

@@ -1,6 +1,6 @@
-"""What a request asks for, without HTTP and JSON: a typed specification in, deltas and a result out.
+"""The operations of the server, without HTTP and JSON: from a typed specification to deltas and a result.
 
-| file                                  | what it is                                                                  |
+| file                                  | content                                                                     |
 |---------------------------------------|-----------------------------------------------------------------------------|
 | `generate`, `translate`               | text from a decoder or an encoder-decoder, as a run that can be streamed     |
 | `embed`, `classify`, `rerank`, ...    | one file per encoder operation                                              |

@@ -94,7 +94,7 @@ def max_new_tokens(info: ModelInfo, prompt: Sequence[int], start: Sequence[int],
     """Number of new tokens that the context has room for.
 
     prompt: token ids of the prompt or source text. start: token ids with which the decoder starts.
-    param: the field that the prompt came in.
+    param: the field of the prompt, which errors name.
     Raises InvalidRequest for an empty prompt, ContextLengthExceeded for one that leaves no room.
     """
     if not prompt:

@@ -16,7 +16,7 @@ class TopLogprob(AnswerBody):
 
 
 class TokenLogprobs(TopLogprob):
-    """Under the raw distribution: before temperature, penalties and masks."""
+    """Log-probabilities under the raw distribution: before temperature, penalties and masks."""
 
     top: list[TopLogprob]
 
@@ -29,7 +29,7 @@ class Usage(AnswerBody):
 
 
 class Timings(AnswerBody):
-    """Milliseconds of the slowest sequence in each phase; null if stop strings ended all sequences early."""
+    """Milliseconds that the slowest sequence spent in each phase; null if stop strings ended all sequences early."""
 
     queue_ms: float | None
     prefill_ms: float | None
@@ -56,7 +56,7 @@ class Choice(AnswerBody):
 
 
 class Alignment(AnswerBody):
-    """`matrix`: one row per target token, one number per source token. Each row adds up to 1."""
+    """Cross-attention weights. `matrix`: a row per target token, a number per source token. Each row adds up to 1."""
 
     source_tokens: list[str]
     target_tokens: list[str]
@@ -78,7 +78,10 @@ class Alternative(AnswerBody):
 
 
 class Translation(AnswerBody):
-    """`score`: sum of the segments' scores, null without beam search. `attention`: one entry per translated segment."""
+    """The translation of one text. `score`: sum of the segments' scores, null without beam search.
+
+    `attention`: one entry per translated segment.
+    """
 
     text: str
     source_lang: str | None
@@ -106,7 +109,7 @@ class Label(AnswerBody):
 
 
 class Token(AnswerBody):
-    """`start` and `end` are characters of the text; both are 0 for a special token."""
+    """A token of a text. `start` and `end`: its place in characters; both are 0 for a special token."""
 
     id: int
     text: str
@@ -132,7 +135,7 @@ class SimilarityAnswer(RootModel[list[float]]):
 
 
 class Ranked(AnswerBody):
-    """`index`: place of the text in the request."""
+    """A text with its score. `index`: place of the text in the request."""
 
     index: int
     score: float
@@ -144,7 +147,7 @@ class RerankAnswer(RootModel[list[Ranked]]):
 
 
 class Word(AnswerBody):
-    """`sequence`: the text with the word in place of the mask."""
+    """A word for the mask. `sequence`: the text with the word in place of the mask."""
 
     score: float
     token: int
@@ -157,7 +160,10 @@ class FillMaskAnswer(RootModel[list[Word] | list[list[Word]]]):
 
 
 class Entity(AnswerBody):
-    """`start` and `end` are characters of the text. Single tokens (aggregation "none") have `entity` and `index`."""
+    """An entity of a text. `start` and `end`: its place in characters.
+
+    Single tokens (aggregation "none") have `entity` and `index`; entities have `entity_group`.
+    """
 
     entity_group: str | None = None
     entity: str | None = None
@@ -173,7 +179,7 @@ class TokenClassifyAnswer(RootModel[list[Entity] | list[list[Entity]]]):
 
 
 class FoundAnswer(AnswerBody):
-    """`start` and `end` are characters of the context."""
+    """An answer. `start` and `end`: its place in the context, in characters."""
 
     answer: str
     score: float
