@@ -108,7 +108,7 @@ class RequestMiddleware:
 
 def error_response(error: RequestError, request_id: str, state: State, path: str = "") -> Response:
     """Render an error in the shape of the path's dialect, and count it by its code. path: of the request."""
-    if error.status != 499:  # a client that left is counted as cancelled
+    if error.status != 499:  # the request of a disconnected client is counted as cancelled
         state.runtime.metrics.rejected.labels(error.code).inc()
     headers = {}
     if error.status in (429, 503):

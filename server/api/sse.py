@@ -125,7 +125,7 @@ class EventStream(EventSourceResponse):
         super().__init__(
             self._events,
             headers=HEADERS,
-            ping=0,  # its own pings are sent even while events flow
+            ping=0,  # disable the pings of sse_starlette, which are sent even between frequent events
             sep="\n",
             send_timeout=STALL_SECONDS,
             client_close_handler_callable=self._on_disconnect,

@@ -1,8 +1,9 @@
 """The engine work of one HTTP request: submission, events, and every way to end it early.
 
 A `Call` is created when the request arrives, before its text is tokenized. Sequences are submitted through it, and
-their events arrive here. All cancellation passes through this class: the client left (`leave`), a stop string was
-found (`stop`), the deadline passed (timer), or the request handler ended (`close`). Imports no HTTP and no text code.
+their events arrive here. All cancellation passes through this class: the client disconnected (`leave`), a stop string
+was found (`stop`), the deadline passed (timer), or the request handler ended (`close`). Imports no HTTP and no text
+code.
 """
 
 from __future__ import annotations

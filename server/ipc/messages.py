@@ -258,7 +258,7 @@ class Encoded(msgspec.Struct, frozen=True, array_like=True):
     values: float32, little-endian, [rows, width].
         embed, classify: one row, as wide as the vector or the number of labels.
         embed_tokens, classify_tokens: a row for each token.
-        fill_mask: one row of falling probabilities.
+        fill_mask: one row of probabilities in descending order.
         log_mel: a row for each frame.
     rows: number of rows of `values`.
     token_ids: for `fill_mask`, the tokens of the probabilities.

@@ -64,7 +64,7 @@ class TranslatedText:
 
     source_lang, target_lang: as the checkpoint names them, else as the request does.
     score: sum of the segments' scores, with beam search.
-    alternatives: (text, score) of further translations, by falling score.
+    alternatives: (text, score) of further translations, by descending score.
     alignments: one per translated segment, if requested.
     """
 

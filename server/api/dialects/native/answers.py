@@ -127,7 +127,7 @@ class EmbedAllAnswer(RootModel[list[list[list[float]]]]):
 
 
 class ClassifyAnswer(RootModel[list[Label] | list[list[Label]]]):
-    """Labels by falling score; a list of such lists for a list of inputs."""
+    """Labels by descending score; a list of such lists for a list of inputs."""
 
 
 class SimilarityAnswer(RootModel[list[float]]):
@@ -143,7 +143,7 @@ class Ranked(AnswerBody):
 
 
 class RerankAnswer(RootModel[list[Ranked]]):
-    """Texts by falling score."""
+    """Texts by descending score."""
 
 
 class Word(AnswerBody):
@@ -156,7 +156,7 @@ class Word(AnswerBody):
 
 
 class FillMaskAnswer(RootModel[list[Word] | list[list[Word]]]):
-    """Words by falling probability; a list of such lists for a list of inputs."""
+    """Words by descending probability; a list of such lists for a list of inputs."""
 
 
 class Entity(AnswerBody):
@@ -188,7 +188,7 @@ class FoundAnswer(AnswerBody):
 
 
 class QuestionAnswerAnswer(RootModel[list[FoundAnswer]]):
-    """Answers by falling score."""
+    """Answers by descending score."""
 
 
 class TokenizeAnswer(RootModel[list[list[Token]]]):
