@@ -350,10 +350,10 @@ def encode_frame(message: Message) -> bytes:
 
 
 def decode_to_worker(body: bytes | memoryview) -> ToWorker:
-    """Raises msgspec.DecodeError (or ValidationError) for a body that is not a message to a worker."""
+    """Decode a message to a worker. Raises msgspec.DecodeError (or ValidationError) for any other body."""
     return _to_worker.decode(body)
 
 
 def decode_from_worker(body: bytes | memoryview) -> FromWorker:
-    """Raises msgspec.DecodeError (or ValidationError) for a body that is not a message from a worker."""
+    """Decode a message from a worker. Raises msgspec.DecodeError (or ValidationError) for any other body."""
     return _from_worker.decode(body)

@@ -57,7 +57,7 @@ def truncation_side(model: ServedModel) -> TruncationSide:
 
 
 def with_language_tokens(encoding: Encoding, language_prompt: TranslationPrompt) -> Encoding:
-    """A source text between the tokens that ask for its translation."""
+    """Token ids of a source text with the language tokens of its translation around it."""
     leading, trailing = language_prompt.leading_source_ids, language_prompt.trailing_source_ids or ()
     return Encoding(
         ids=[*leading, *encoding.ids, *trailing],
