@@ -1,10 +1,12 @@
-"""Tokens at random, in plain torch: the reference, on any device.
+"""Random choice of tokens, in plain torch: the reference, on any device.
 
-Filters are thresholds on a row's logits over its temperature, so that ties live or die together: top_k, the k-th
-largest (Fan et al. 2018, arXiv:1805.04833); top_p, the smallest of the likeliest that together reach top_p of what is
-left by top_k (Holtzman et al. 2020, arXiv:1904.09751); min_p, the largest plus log(min_p) (Nguyen et al. 2024,
-arXiv:2407.01082). Of what these leave, typical_p takes the tokens whose surprise is nearest to the entropy until they
-together reach typical_p: all from a smallest logit to a largest (Meister et al. 2023, arXiv:2202.00666).
+All filters are thresholds on a row's logits divided by its temperature. Equal logits are kept or dropped together:
+- top_k keeps logits from the k-th largest up (Fan et al. 2018, arXiv:1805.04833);
+- top_p keeps the smallest set of largest logits with probability top_p in what top_k keeps (Holtzman et al. 2020,
+  arXiv:1904.09751);
+- min_p keeps logits from the largest plus log(min_p) up (Nguyen et al. 2024, arXiv:2407.01082);
+- typical_p keeps, of the remaining tokens, those with information content nearest to the entropy, up to probability
+  typical_p: an interval of logits (Meister et al. 2023, arXiv:2202.00666).
 """
 
 from __future__ import annotations
@@ -20,18 +22,18 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 _NUCLEUS_GUESS = 1024
-"""How many of the first tokens are sorted before more is done for a row with top_p alone."""
+"""Largest logits that are sorted first for a row with top_p alone; more are sorted only where these do not suffice."""
 _TYPICAL_GUESS = 1024
-"""How many of the nearest tokens are sorted before more is done for a row with typical_p."""
+"""Nearest tokens that are sorted first for a row with typical_p; more work follows only where these do not suffice."""
 _BINS = 4096
-"""Into how many bins a flat row with typical_p goes, of which one is sorted."""
-_COLDEST = 1e-30
-"""A temperature below which nothing changes any more, except that logits divided by it would overflow."""
+"""Bins of a flat distribution with typical_p. Only the tokens of one bin are sorted."""
+_MIN_TEMPERATURE = 1e-30
+"""Lower temperatures give the same tokens, but logits divided by them would overflow."""
 
 
 @dataclass(frozen=True, slots=True)
 class Filters:
-    """Settings of one row that shape its distribution; the defaults filter nothing."""
+    """Sampling settings of one row. The defaults filter nothing."""
 
     temperature: float = 0.0
     top_k: int = 0
@@ -41,8 +43,11 @@ class Filters:
 
 
 class Drawn(NamedTuple):
-    """tokens: [rows], int64: one of each row. lowest, highest: [rows], float32: the bounds, themselves inside, of what
-    might have been drawn among its logits over the temperature."""
+    """Random tokens, and the interval of logits that they were drawn from.
+
+    tokens: [rows], int64.
+    lowest, highest: [rows], float32: inclusive bounds of the kept logits, divided by the temperature.
+    """
 
     tokens: Tensor
     lowest: Tensor
@@ -50,30 +55,26 @@ class Drawn(NamedTuple):
 
 
 def draw(logits: Tensor, rows: Sequence[Filters], uniforms: NDArray[np.float64]) -> Drawn:
-    """Draw a token of each row; any where all logits are -inf.
-
-    logits: [rows, vocab], float32, kept. uniforms: [rows], in [0, 1): which share of the distribution comes before the
-    token.
-    """
+    """See the interface."""
     scaled = logits / temperatures(rows)[:, None].to(logits.device)
     lowest = thresholds(scaled, rows)
     highest = torch.full_like(lowest, torch.inf)
     filtered = [index for index, row in enumerate(rows) if row.typical_p < 1.0]
     if filtered:
         where = torch.tensor(filtered, device=logits.device)
-        wanted = _column([rows[index].typical_p for index in filtered], scaled.double())
-        lowest[where], highest[where] = _typical(scaled[where], lowest[where], wanted)
+        typical_p = _column([rows[index].typical_p for index in filtered], scaled.double())
+        lowest[where], highest[where] = _typical(scaled[where], lowest[where], typical_p)
     outside = (scaled < lowest[:, None]) | (scaled > highest[:, None])
     return Drawn(invert(scaled, outside, torch.from_numpy(uniforms).to(logits.device)), lowest, highest)
 
 
 def temperatures(rows: Sequence[Filters]) -> Tensor:
-    """[rows], float32: none of them so small that a logit over it overflows."""
-    return torch.tensor([max(row.temperature, _COLDEST) for row in rows])
+    """Temperatures of the rows, [rows], float32, limited so that no logit divided by them overflows."""
+    return torch.tensor([max(row.temperature, _MIN_TEMPERATURE) for row in rows])
 
 
 def thresholds(scaled: Tensor, rows: Sequence[Filters]) -> Tensor:
-    """The smallest logit that survives in each row: [rows]. scaled: [rows, vocab], float32, after temperature."""
+    """The smallest kept logit of each row, [rows]. scaled: [rows, vocab], float32, divided by the temperature."""
     vocab = scaled.shape[1]
     lowest = torch.full_like(scaled[:, 0], -torch.inf)
     with_top_k = [i for i, row in enumerate(rows) if 0 < row.top_k < vocab]
@@ -86,7 +87,7 @@ def thresholds(scaled: Tensor, rows: Sequence[Filters]) -> Tensor:
             both = where[with_top_p]
             kept = scaled[both].masked_fill(scaled[both] < lowest[both, None], -torch.inf)
             top_p = [rows[with_top_k[n]].top_p for n in with_top_p]
-            # Beyond its own k a row's largest logits are not its own any more: they are filtered out.
+            # Rows have different k. Of the logits sorted for the largest k, each row uses its own k only.
             own = largest[with_top_p]
             own = own.masked_fill(own < lowest[both, None], -torch.inf)
             lowest[both] = torch.maximum(lowest[both], _nucleus(own, kept, top_p)[0])
@@ -104,67 +105,67 @@ def thresholds(scaled: Tensor, rows: Sequence[Filters]) -> Tensor:
 
 
 def _largest(scaled: Tensor, indices: Sequence[int], count: int) -> tuple[Tensor, Tensor]:
-    """Some rows' `count` largest logits, falling."""
+    """The `count` largest logits of some rows, in falling order, after the indices of these rows as a tensor."""
     where = torch.tensor(indices, device=scaled.device)
     return where, scaled[where].topk(count, dim=-1).values
 
 
 def _nucleus(largest: Tensor, kept: Tensor, top_p: Sequence[float]) -> tuple[Tensor, Tensor]:
-    """The smallest logit of each row's nucleus, and whether the largest logits were enough to tell.
+    """The smallest logit of each row's nucleus, and whether `largest` contains the whole nucleus.
 
-    largest: [rows, count], falling; kept: [rows, vocab], the whole distribution.
+    largest: [rows, count], in falling order. kept: [rows, vocab], all logits that top_k keeps.
     """
     total = kept.double().logsumexp(dim=-1, keepdim=True)
     probabilities = (largest.double() - total).exp()
     before = probabilities.cumsum(dim=-1) - probabilities
-    wanted = _column(top_p, before)
-    inside = before < wanted
+    inside = before < _column(top_p, before)
     inside[:, 0] = True
     last = inside.sum(dim=-1, keepdim=True) - 1
     return largest.gather(1, last)[:, 0], ~inside[:, -1]
 
 
-def _typical(scaled: Tensor, lowest: Tensor, wanted: Tensor) -> tuple[Tensor, Tensor]:
-    """The smallest and the largest logit of each row's typical tokens, of those that are not below `lowest`.
+def _typical(scaled: Tensor, lowest: Tensor, typical_p: Tensor) -> tuple[Tensor, Tensor]:
+    """The smallest and the largest logit of each row's typical tokens, among logits from `lowest` up.
 
-    scaled: [rows, vocab]; lowest: [rows]; wanted: [rows, 1], float64.
+    scaled: [rows, vocab]. lowest: [rows]. typical_p: [rows, 1], float64.
     """
     kept = scaled.masked_fill(scaled < lowest[:, None], -torch.inf)
     log_probs = kept.double().log_softmax(dim=-1)
     probabilities = log_probs.exp()
     entropy = torch.special.entr(probabilities).sum(dim=-1, keepdim=True)
     distances = (log_probs + entropy).abs()
-    # A distribution has about exp(entropy) typical tokens: where they are few, only few are sorted.
+    # A distribution has about exp(entropy) typical tokens. With few of them, sorting few tokens is enough.
     flat = entropy[:, 0] > math.log(_TYPICAL_GUESS / 4)
     if scaled.shape[1] <= _TYPICAL_GUESS:
         flat = torch.zeros_like(flat)
-    farthest = torch.empty_like(wanted)
+    farthest = torch.empty_like(typical_p)
     peaked = (~flat).nonzero()[:, 0]
     if len(peaked):
-        farthest[peaked], enough = _typical_few(distances[peaked], probabilities[peaked], wanted[peaked])
+        farthest[peaked], enough = _typical_few(distances[peaked], probabilities[peaked], typical_p[peaked])
         flat[peaked] = ~enough
     many = flat.nonzero()[:, 0]
     if len(many):
-        farthest[many] = _typical_many(distances[many], probabilities[many], wanted[many])
+        farthest[many] = _typical_many(distances[many], probabilities[many], typical_p[many])
     outside = ~(distances <= farthest)
     return kept.masked_fill(outside, torch.inf).amin(dim=-1), kept.masked_fill(outside, -torch.inf).amax(dim=-1)
 
 
-def _typical_few(distances: Tensor, probabilities: Tensor, wanted: Tensor) -> tuple[Tensor, Tensor]:
-    """The distance at which the nearest tokens reach `wanted`, by sorting the nearest; and whether those were enough.
+def _typical_few(distances: Tensor, probabilities: Tensor, typical_p: Tensor) -> tuple[Tensor, Tensor]:
+    """The distance up to which tokens reach probability typical_p, by sorting the nearest tokens only.
 
-    distances, probabilities: [rows, vocab], float64; wanted: [rows, 1].
+    distances, probabilities: [rows, vocab], float64. typical_p: [rows, 1], float64.
+    Returns the distances, [rows, 1], and whether the sorted tokens were enough, [rows].
     """
     width = min(_TYPICAL_GUESS, distances.shape[1])
     nearest, order = distances.topk(width, dim=-1, largest=False)
-    before = probabilities.gather(1, order).cumsum(dim=-1) < wanted
+    before = probabilities.gather(1, order).cumsum(dim=-1) < typical_p
     last = before.sum(dim=-1, keepdim=True).clamp_(max=width - 1)
     enough = ~before[:, -1] if width < distances.shape[1] else torch.ones_like(before[:, -1])
     return nearest.gather(1, last), enough
 
 
-def _typical_many(distances: Tensor, probabilities: Tensor, wanted: Tensor) -> Tensor:
-    """The same without sorting them all: probabilities summed in bins of distance tell which one bin to sort."""
+def _typical_many(distances: Tensor, probabilities: Tensor, typical_p: Tensor) -> Tensor:
+    """The same for flat distributions. Sums over bins of distance select the one bin whose tokens are sorted."""
     alive = probabilities > 0
     near = distances.amin(dim=-1, keepdim=True)
     span = distances.masked_fill(~alive, 0.0).amax(dim=-1, keepdim=True) - near
@@ -172,24 +173,26 @@ def _typical_many(distances: Tensor, probabilities: Tensor, wanted: Tensor) -> T
     bins = places.clamp_(max=_BINS - 1).long()
     sums = torch.zeros(len(bins), _BINS, dtype=distances.dtype, device=distances.device)
     reached = sums.scatter_add_(1, bins, probabilities).cumsum(dim=-1)
-    which = (reached < wanted).sum(dim=-1, keepdim=True).clamp_(max=_BINS - 1)
+    which = (reached < typical_p).sum(dim=-1, keepdim=True).clamp_(max=_BINS - 1)
     inside = (bins == which) & alive
     count = inside.sum(dim=-1, keepdim=True)
     nearest, order = distances.masked_fill(~inside, torch.inf).topk(int(count.max()), dim=-1, largest=False)
     start = reached.gather(1, (which - 1).clamp_(min=0)) * (which > 0)
     own = (probabilities * inside).gather(1, order).cumsum(dim=-1) + start
-    last = (own < wanted).sum(dim=-1, keepdim=True)
+    last = (own < typical_p).sum(dim=-1, keepdim=True)
     return nearest.gather(1, torch.minimum(last, count - 1))
 
 
 def invert(scaled: Tensor, outside: Tensor, uniforms: Tensor) -> Tensor:
-    """The tokens at which the running sums of the survivors' weights pass a share. outside: [rows, vocab], who is none.
-    uniforms: [rows], float64."""
+    """Invert the cumulative distribution of the kept tokens at `uniforms`: the drawn tokens, [rows], int64.
+
+    scaled: [rows, vocab], float32. outside: [rows, vocab], bool, dropped tokens. uniforms: [rows], float64, in [0, 1).
+    """
     weights = (scaled - scaled.amax(dim=-1, keepdim=True)).exp().masked_fill_(outside, 0.0)
     cumulative = weights.double().cumsum(dim=-1)
     total = cumulative[:, -1]
     target = torch.minimum(uniforms * total, torch.nextafter(total, torch.zeros_like(total)))
-    # Only where nothing survives at all does the search run past the end; the caller looks at the logit it gets.
+    # The search ends beyond the vocabulary only where no token is kept. The caller then sees a logit of -inf.
     return torch.searchsorted(cumulative, target[:, None], right=True)[:, 0].clamp_(max=scaled.shape[1] - 1)
 
 
