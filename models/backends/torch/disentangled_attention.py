@@ -24,7 +24,7 @@ def disentangled_attention(
     row_of = metadata.distances.row_of
     output = torch.empty_like(query)
     for group in metadata.view(TorchAttentionView, query.device, query.dtype).groups:
-        # One text at a time, with only its own distances: matrix products of other shapes would have other bits, and a
+        # Texts are computed one by one, each with its own distances. Matrix products of other shapes round differently, and a
         # text's result must not depend on the other texts of the batch.
         length = group.query_len
         positions = torch.arange(length, device=query.device)

@@ -1,10 +1,14 @@
-"""Tokens at random, in plain torch: the reference, on any device.
+"""The reference implementation of random sampling, in plain torch, on any device.
 
-Filters are thresholds on a row's logits over its temperature, so that ties live or die together: top_k, the k-th
-largest (Fan et al. 2018, arXiv:1805.04833); top_p, the smallest of the likeliest that together reach top_p of what is
-left by top_k (Holtzman et al. 2020, arXiv:1904.09751); min_p, the largest plus log(min_p) (Nguyen et al. 2024,
-arXiv:2407.01082). Of what these leave, typical_p takes the tokens whose surprise is nearest to the entropy until they
-together reach typical_p: all from a smallest logit to a largest (Meister et al. 2023, arXiv:2202.00666).
+A scaled logit is a logit divided by the temperature of its row. Filters are thresholds on scaled logits, so tokens with
+equal logits are all kept or all removed. The thresholds of a row:
+
+- top_k: the k-th largest scaled logit (Fan et al. 2018, arXiv:1805.04833).
+- top_p: the smallest scaled logit of the nucleus. The nucleus is the smallest set of most probable tokens, among those
+  that top_k keeps, whose probabilities add up to top_p (Holtzman et al. 2020, arXiv:1904.09751).
+- min_p: the largest scaled logit plus log(min_p) (Nguyen et al. 2024, arXiv:2407.01082).
+- typical_p: a lower and an upper threshold. Among the tokens that the other filters keep, it selects those whose surprise
+  is nearest to the entropy, until their probabilities add up to typical_p (Meister et al. 2023, arXiv:2202.00666).
 """
 
 from __future__ import annotations
@@ -20,13 +24,13 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 _NUCLEUS_GUESS = 1024
-"""How many of the first tokens are sorted before more is done for a row with top_p alone."""
+"""Number of largest logits that are sorted first for a row with top_p and no top_k. All are sorted if these are too few."""
 _TYPICAL_GUESS = 1024
-"""How many of the nearest tokens are sorted before more is done for a row with typical_p."""
+"""Number of tokens nearest to the entropy that are sorted first for a row with typical_p."""
 _BINS = 4096
-"""Into how many bins a flat row with typical_p goes, of which one is sorted."""
+"""Number of bins for the tokens of a flat row with typical_p. Only one bin is sorted."""
 _COLDEST = 1e-30
-"""A temperature below which nothing changes any more, except that logits divided by it would overflow."""
+"""Smallest temperature in use. A lower one gives the same tokens, but logits divided by it would overflow."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,8 +45,11 @@ class Filters:
 
 
 class Drawn(NamedTuple):
-    """tokens: [rows], int64: one of each row. lowest, highest: [rows], float32: the bounds, themselves inside, of what
-    might have been drawn among its logits over the temperature."""
+    """The result of `draw`.
+
+    tokens: [rows], int64: the drawn token of each row.
+    lowest, highest: [rows], float32: bounds, inclusive, of the scaled logits that could be drawn.
+    """
 
     tokens: Tensor
     lowest: Tensor
@@ -50,10 +57,10 @@ class Drawn(NamedTuple):
 
 
 def draw(logits: Tensor, rows: Sequence[Filters], uniforms: NDArray[np.float64]) -> Drawn:
-    """Draw a token of each row; any where all logits are -inf.
+    """Draw a token of each row from its filtered distribution. A row whose logits are all -inf gives an arbitrary token.
 
-    logits: [rows, vocab], float32, kept. uniforms: [rows], in [0, 1): which share of the distribution comes before the
-    token.
+    logits: [rows, vocab], float32, not modified.
+    uniforms: [rows], in [0, 1): share of the distribution before the drawn token.
     """
     scaled = logits / temperatures(rows)[:, None].to(logits.device)
     lowest = thresholds(scaled, rows)
@@ -61,19 +68,19 @@ def draw(logits: Tensor, rows: Sequence[Filters], uniforms: NDArray[np.float64])
     filtered = [index for index, row in enumerate(rows) if row.typical_p < 1.0]
     if filtered:
         where = torch.tensor(filtered, device=logits.device)
-        wanted = _column([rows[index].typical_p for index in filtered], scaled.double())
-        lowest[where], highest[where] = _typical(scaled[where], lowest[where], wanted)
+        mass = _column([rows[index].typical_p for index in filtered], scaled.double())
+        lowest[where], highest[where] = _typical(scaled[where], lowest[where], mass)
     outside = (scaled < lowest[:, None]) | (scaled > highest[:, None])
     return Drawn(invert(scaled, outside, torch.from_numpy(uniforms).to(logits.device)), lowest, highest)
 
 
 def temperatures(rows: Sequence[Filters]) -> Tensor:
-    """[rows], float32: none of them so small that a logit over it overflows."""
+    """Temperature of each row, at least `_COLDEST`: [rows], float32."""
     return torch.tensor([max(row.temperature, _COLDEST) for row in rows])
 
 
 def thresholds(scaled: Tensor, rows: Sequence[Filters]) -> Tensor:
-    """The smallest logit that survives in each row: [rows]. scaled: [rows, vocab], float32, after temperature."""
+    """The smallest scaled logit that top_k, top_p and min_p keep in each row: [rows]. scaled: [rows, vocab], float32."""
     vocab = scaled.shape[1]
     lowest = torch.full_like(scaled[:, 0], -torch.inf)
     with_top_k = [i for i, row in enumerate(rows) if 0 < row.top_k < vocab]
@@ -86,7 +93,7 @@ def thresholds(scaled: Tensor, rows: Sequence[Filters]) -> Tensor:
             both = where[with_top_p]
             kept = scaled[both].masked_fill(scaled[both] < lowest[both, None], -torch.inf)
             top_p = [rows[with_top_k[n]].top_p for n in with_top_p]
-            # Beyond its own k a row's largest logits are not its own any more: they are filtered out.
+            # `largest` has as many columns as the largest k of all rows. Logits beyond a row's own k are masked.
             own = largest[with_top_p]
             own = own.masked_fill(own < lowest[both, None], -torch.inf)
             lowest[both] = torch.maximum(lowest[both], _nucleus(own, kept, top_p)[0])
@@ -104,67 +111,77 @@ def thresholds(scaled: Tensor, rows: Sequence[Filters]) -> Tensor:
 
 
 def _largest(scaled: Tensor, indices: Sequence[int], count: int) -> tuple[Tensor, Tensor]:
-    """Some rows' `count` largest logits, falling."""
+    """Indices of these rows as a tensor, and their `count` largest scaled logits in descending order."""
     where = torch.tensor(indices, device=scaled.device)
     return where, scaled[where].topk(count, dim=-1).values
 
 
 def _nucleus(largest: Tensor, kept: Tensor, top_p: Sequence[float]) -> tuple[Tensor, Tensor]:
-    """The smallest logit of each row's nucleus, and whether the largest logits were enough to tell.
+    """The smallest scaled logit of each row's nucleus, and whether the nucleus ends within `largest`.
 
-    largest: [rows, count], falling; kept: [rows, vocab], the whole distribution.
+    largest: [rows, count], the largest scaled logits, in descending order.
+    kept: [rows, vocab], all scaled logits, -inf where top_k removed the token.
     """
     total = kept.double().logsumexp(dim=-1, keepdim=True)
     probabilities = (largest.double() - total).exp()
     before = probabilities.cumsum(dim=-1) - probabilities
-    wanted = _column(top_p, before)
-    inside = before < wanted
+    mass = _column(top_p, before)
+    inside = before < mass
     inside[:, 0] = True
     last = inside.sum(dim=-1, keepdim=True) - 1
     return largest.gather(1, last)[:, 0], ~inside[:, -1]
 
 
-def _typical(scaled: Tensor, lowest: Tensor, wanted: Tensor) -> tuple[Tensor, Tensor]:
-    """The smallest and the largest logit of each row's typical tokens, of those that are not below `lowest`.
+def _typical(scaled: Tensor, lowest: Tensor, mass: Tensor) -> tuple[Tensor, Tensor]:
+    """The smallest and the largest scaled logit of each row's typical tokens.
 
-    scaled: [rows, vocab]; lowest: [rows]; wanted: [rows, 1], float64.
+    scaled: [rows, vocab], float32.
+    lowest: [rows]: smaller logits were removed by the other filters.
+    mass: [rows, 1], float64: the probability that the typical tokens must reach together.
     """
     kept = scaled.masked_fill(scaled < lowest[:, None], -torch.inf)
     log_probs = kept.double().log_softmax(dim=-1)
     probabilities = log_probs.exp()
     entropy = torch.special.entr(probabilities).sum(dim=-1, keepdim=True)
     distances = (log_probs + entropy).abs()
-    # A distribution has about exp(entropy) typical tokens: where they are few, only few are sorted.
+    # A distribution has about exp(entropy) typical tokens. If there are few, it is enough to sort few.
     flat = entropy[:, 0] > math.log(_TYPICAL_GUESS / 4)
     if scaled.shape[1] <= _TYPICAL_GUESS:
         flat = torch.zeros_like(flat)
-    farthest = torch.empty_like(wanted)
+    farthest = torch.empty_like(mass)
     peaked = (~flat).nonzero()[:, 0]
     if len(peaked):
-        farthest[peaked], enough = _typical_few(distances[peaked], probabilities[peaked], wanted[peaked])
+        farthest[peaked], enough = _typical_few(distances[peaked], probabilities[peaked], mass[peaked])
         flat[peaked] = ~enough
     many = flat.nonzero()[:, 0]
     if len(many):
-        farthest[many] = _typical_many(distances[many], probabilities[many], wanted[many])
+        farthest[many] = _typical_many(distances[many], probabilities[many], mass[many])
     outside = ~(distances <= farthest)
     return kept.masked_fill(outside, torch.inf).amin(dim=-1), kept.masked_fill(outside, -torch.inf).amax(dim=-1)
 
 
-def _typical_few(distances: Tensor, probabilities: Tensor, wanted: Tensor) -> tuple[Tensor, Tensor]:
-    """The distance at which the nearest tokens reach `wanted`, by sorting the nearest; and whether those were enough.
+def _typical_few(distances: Tensor, probabilities: Tensor, mass: Tensor) -> tuple[Tensor, Tensor]:
+    """The distance at which the nearest tokens reach `mass`, and whether the sorted tokens were enough to reach it.
 
-    distances, probabilities: [rows, vocab], float64; wanted: [rows, 1].
+    Sorts at most `_TYPICAL_GUESS` nearest tokens of each row.
+
+    distances: [rows, vocab], float64: distance of each token's surprise from the entropy.
+    probabilities: [rows, vocab], float64.
+    mass: [rows, 1], float64.
     """
     width = min(_TYPICAL_GUESS, distances.shape[1])
     nearest, order = distances.topk(width, dim=-1, largest=False)
-    before = probabilities.gather(1, order).cumsum(dim=-1) < wanted
+    before = probabilities.gather(1, order).cumsum(dim=-1) < mass
     last = before.sum(dim=-1, keepdim=True).clamp_(max=width - 1)
     enough = ~before[:, -1] if width < distances.shape[1] else torch.ones_like(before[:, -1])
     return nearest.gather(1, last), enough
 
 
-def _typical_many(distances: Tensor, probabilities: Tensor, wanted: Tensor) -> Tensor:
-    """The same without sorting them all: probabilities summed in bins of distance tell which one bin to sort."""
+def _typical_many(distances: Tensor, probabilities: Tensor, mass: Tensor) -> Tensor:
+    """The distance of `_typical_few` for rows with many typical tokens.
+
+    Adds up the probabilities in bins of distance, and sorts only the bin in which the sum reaches `mass`.
+    """
     alive = probabilities > 0
     near = distances.amin(dim=-1, keepdim=True)
     span = distances.masked_fill(~alive, 0.0).amax(dim=-1, keepdim=True) - near
@@ -172,24 +189,29 @@ def _typical_many(distances: Tensor, probabilities: Tensor, wanted: Tensor) -> T
     bins = places.clamp_(max=_BINS - 1).long()
     sums = torch.zeros(len(bins), _BINS, dtype=distances.dtype, device=distances.device)
     reached = sums.scatter_add_(1, bins, probabilities).cumsum(dim=-1)
-    which = (reached < wanted).sum(dim=-1, keepdim=True).clamp_(max=_BINS - 1)
+    which = (reached < mass).sum(dim=-1, keepdim=True).clamp_(max=_BINS - 1)
     inside = (bins == which) & alive
     count = inside.sum(dim=-1, keepdim=True)
     nearest, order = distances.masked_fill(~inside, torch.inf).topk(int(count.max()), dim=-1, largest=False)
     start = reached.gather(1, (which - 1).clamp_(min=0)) * (which > 0)
     own = (probabilities * inside).gather(1, order).cumsum(dim=-1) + start
-    last = (own < wanted).sum(dim=-1, keepdim=True)
+    last = (own < mass).sum(dim=-1, keepdim=True)
     return nearest.gather(1, torch.minimum(last, count - 1))
 
 
 def invert(scaled: Tensor, outside: Tensor, uniforms: Tensor) -> Tensor:
-    """The tokens at which the running sums of the survivors' weights pass a share. outside: [rows, vocab], who is none.
-    uniforms: [rows], float64."""
+    """The token of each row at which the running sum of the kept weights exceeds its share of their total.
+
+    scaled: [rows, vocab], float32.
+    outside: [rows, vocab], bool: tokens that the filters removed.
+    uniforms: [rows], float64: the share.
+    Returns [rows], int64.
+    """
     weights = (scaled - scaled.amax(dim=-1, keepdim=True)).exp().masked_fill_(outside, 0.0)
     cumulative = weights.double().cumsum(dim=-1)
     total = cumulative[:, -1]
     target = torch.minimum(uniforms * total, torch.nextafter(total, torch.zeros_like(total)))
-    # Only where nothing survives at all does the search run past the end; the caller looks at the logit it gets.
+    # The search runs past the end only if the filters removed every token; the result is then an arbitrary token.
     return torch.searchsorted(cumulative, target[:, None], right=True)[:, 0].clamp_(max=scaled.shape[1] - 1)
 
 
