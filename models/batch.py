@@ -42,7 +42,7 @@ class EncoderBatch:
     def one_of_each(self, hidden: Tensor, positions: Sequence[int]) -> Tensor:
         """The hidden state of one token of each sequence: [batch, hidden].
 
-        hidden: output of `encode`: of all tokens, or of one token of each where the batch has `output_positions`.
+        hidden: output of `encode`: all tokens, or one token of each sequence if the batch has `output_positions`.
         """
         return hidden if self.output_positions is not None else hidden[self._tokens_at(positions)]
 

@@ -74,11 +74,11 @@ from models.step_inputs import PagedStepInputs, RaggedStepInputs, SourceStates
 
 
 class Transformer(nn.Module):
-    """The whole model: stacks, head, and how they run. Keys and values are in the caches that the caller passes.
+    """The whole model: its stacks and its head. The caller passes the caches for keys and values.
 
     Built on torch's meta device and filled by `models.loader`. For inference only.
 
-    attention_dtype: dtype of queries, keys and values, and so of caches; set by `pack_weights`.
+    attention_dtype: dtype of queries, keys, values and caches; set by `pack_weights`.
     """
 
     attention_dtype: torch.dtype
@@ -109,7 +109,7 @@ class Transformer(nn.Module):
         return next(self.parameters()).device
 
     def encode(self, batch: EncoderBatch | AudioBatch) -> Tensor:
-        """Hidden states of whole inputs, by the encoder, or by the decoder of a model without one.
+        """Compute the hidden states of whole inputs with the encoder, or with the decoder if the model has no encoder.
 
         Returns [tokens, hidden], model dtype; or [batch, hidden] where the batch has `output_positions`.
         """
@@ -158,7 +158,8 @@ class Transformer(nn.Module):
     def logits_top_k(self, hidden: Tensor, request: LogitsRequest) -> tuple[Tensor, LogitsTopK]:
         """Logits of hidden states of `decode`, [n, hidden], and their top k.
 
-        The next logits overwrite those of up to `max_logits_rows` rows; more rows have memory of their own.
+        Up to `max_logits_rows` rows use shared memory, which the next logits overwrite. More rows use newly allocated
+        memory.
         """
         assert self.decoder is not None, "the model has no decoder"
         return self._executors[self.decoder].logits(hidden, request)
@@ -166,14 +167,14 @@ class Transformer(nn.Module):
     def align(self, source: EncoderBatch, target: EncoderBatch) -> Tensor:
         """Cross-attention weights of the last layer: [tokens, source tokens], float32.
 
-        source, target: one text each. The target begins with the decoder start token and lacks its last token, which
-        no step has read.
+        source, target: one text each. The target begins with the decoder start token. It lacks the last generated token,
+        which no decoder step has read.
         """
         assert self.decoder is not None, "the model has no decoder"
         encodings = self.decoder.encodings(target.positions, max(target.lengths))
         source_states = SourceStates(self.encode(source), source.lengths)
         step = AlignmentStepInputs(target, encodings, len(self.decoder.layers), self.dtype, source_states)
-        # All rows, those of the source too, use the adapter of the one text.
+        # All rows of target and source use the adapter of the target text.
         with self.adapters.used(target.adapters, target.lengths):
             self._executors[self.decoder].run_tokens(target.token_ids, target.positions, step)
         return step.weights
@@ -190,11 +191,11 @@ class Transformer(nn.Module):
 
     @property
     def max_logits_rows(self) -> int:
-        """Most output rows of a `decode` with logits."""
+        """Largest number of output rows of a `decode` with logits."""
         return MAX_LOGITS_ROWS
 
     def logits(self, hidden: Tensor, adapters: Sequence[str] = ()) -> Tensor:
-        """Logits over the vocabulary, in memory of their own: [n, hidden], model dtype -> [n, vocab], float32.
+        """Logits over the vocabulary, in newly allocated memory: [n, hidden], model dtype -> [n, vocab], float32.
 
         adapters: name of each row's adapter, for a masked language model head; empty for none.
         """
@@ -209,7 +210,7 @@ class Transformer(nn.Module):
         return self.head(hidden, stack.tokens.weight, out)  # type: ignore[no-any-return]
 
     def output_positions(self, batch: EncoderBatch) -> tuple[int, ...] | None:
-        """Position of the one token of each text that `classify` reads; None if it reads more."""
+        """Position of the token of each text that `classify` reads; None if it reads several tokens."""
         assert isinstance(self.head, Classification), "the model has no classification head"
         return None if self.config.is_encoder_decoder else self.head.output_positions(batch)
 
@@ -265,7 +266,7 @@ class Transformer(nn.Module):
         return RaggedStepInputs(batch, encodings, len(stack.layers), self.dtype, source)
 
     def _reread(self, source: Tensor, batch: EncoderBatch) -> Tensor:
-        """Hidden states of the decoder for the encoded text itself. source: [tokens, hidden], encoder output."""
+        """Run the decoder on the encoded text itself, shifted right. source: [tokens, hidden], encoder output."""
         assert self.decoder is not None and isinstance(self.config.head, ClassificationHead | SpanHead)
         starts = torch.tensor(batch.offsets[:-1], device=batch.token_ids.device)
         token_ids, start = batch.token_ids.roll(1), self.config.head.start_token_id

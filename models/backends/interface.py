@@ -41,20 +41,21 @@ kernels_are_built = cpu_operations.available()
 """Whether this installation has compiled kernels; without them a CPU computes with torch."""
 
 programs_are_enabled = kernels_are_built
-"""Whether layers may run as programs; `using` changes it."""
+"""Whether layers may run as programs. `using` can switch this off."""
 
 _kernels = kernels_are_built
 
 
 class QuantizationUnavailable(ValueError):
-    """`--quantize` where no kernel computes the quantised products."""
+    """`--quantize` was requested, but no kernel computes quantised products on this device."""
 
 
 class RotaryAngles(Protocol):
-    """Angles of a step's tokens.
+    """Rotation angles of a step's tokens.
 
-    cos_table, sin_table: [positions, 1, dim / 2], float32. positions: [tokens], int64, their rows in the tables, or
-    None where token i has row i. cos, sin: [tokens, 1, dim / 2], float32: the tokens' own rows.
+    cos_table, sin_table: [positions, 1, dim / 2], float32.
+    positions: [tokens], int64, row of each token in the tables; None where token i has row i.
+    cos, sin: [tokens, 1, dim / 2], float32: the table rows of the tokens.
     """
 
     @property
@@ -409,9 +410,9 @@ def logits_top_k(logits: Tensor, k: int = 1, with_logsumexp: bool = False) -> Lo
 
 
 def draw(logits: Tensor, rows: Sequence[Filters], uniforms: NDArray[np.float64]) -> Drawn:
-    """Draw a token of each row from its filtered distribution; any token where all logits are -inf.
+    """Draw a token of each row from its filtered distribution. A row of -inf alone gives an arbitrary token.
 
-    logits: [rows, vocab], float32, kept.
+    logits: [rows, vocab], float32, not modified.
     uniforms: [rows], in [0, 1): share of the distribution before the drawn token.
     """
     if backend(logits) is torch_operations:

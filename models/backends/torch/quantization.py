@@ -10,7 +10,7 @@ ROUNDED_TOGETHER = 1 << 17
 
 
 def quantize_int8(x: Tensor) -> tuple[Tensor, Tensor]:
-    """Round each row to int8, with one step size per row.
+    """Round each row to integers from -127 to 127, with one step size per row.
 
     x: [rows, width], any float dtype.
     Returns int8 values of the same shape, and the step sizes, [rows], float32. A row with NaN or infinity has a step

@@ -7,8 +7,9 @@ equal logits are all kept or all removed. The thresholds of a row:
 - top_p: the smallest scaled logit of the nucleus. The nucleus is the smallest set of most probable tokens, among those
   that top_k keeps, whose probabilities add up to top_p (Holtzman et al. 2020, arXiv:1904.09751).
 - min_p: the largest scaled logit plus log(min_p) (Nguyen et al. 2024, arXiv:2407.01082).
-- typical_p: a lower and an upper threshold. Among the tokens that the other filters keep, it selects those whose surprise
-  is nearest to the entropy, until their probabilities add up to typical_p (Meister et al. 2023, arXiv:2202.00666).
+- typical_p: a lower and an upper threshold. Among the tokens that the other filters keep, it selects those whose
+  surprise is nearest to the entropy, until their probabilities add up to typical_p (Meister et al. 2023,
+  arXiv:2202.00666).
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 _NUCLEUS_GUESS = 1024
-"""Number of largest logits that are sorted first for a row with top_p and no top_k. All are sorted if these are too few."""
+"""Number of largest logits that are sorted first for a row with top_p alone. If they are too few, all are sorted."""
 _TYPICAL_GUESS = 1024
 """Number of tokens nearest to the entropy that are sorted first for a row with typical_p."""
 _BINS = 4096
@@ -57,7 +58,7 @@ class Drawn(NamedTuple):
 
 
 def draw(logits: Tensor, rows: Sequence[Filters], uniforms: NDArray[np.float64]) -> Drawn:
-    """Draw a token of each row from its filtered distribution. A row whose logits are all -inf gives an arbitrary token.
+    """Draw a token of each row from its filtered distribution. A row of -inf alone gives an arbitrary token.
 
     logits: [rows, vocab], float32, not modified.
     uniforms: [rows], in [0, 1): share of the distribution before the drawn token.
@@ -80,7 +81,7 @@ def temperatures(rows: Sequence[Filters]) -> Tensor:
 
 
 def thresholds(scaled: Tensor, rows: Sequence[Filters]) -> Tensor:
-    """The smallest scaled logit that top_k, top_p and min_p keep in each row: [rows]. scaled: [rows, vocab], float32."""
+    """The smallest scaled logit that top_k, top_p and min_p keep: [rows]. scaled: [rows, vocab], float32."""
     vocab = scaled.shape[1]
     lowest = torch.full_like(scaled[:, 0], -torch.inf)
     with_top_k = [i for i, row in enumerate(rows) if 0 < row.top_k < vocab]
