@@ -360,7 +360,7 @@ class SymbolicStepInputs(StepInputs):
         return ops.paged_attention(query, keys, values, metadata, attention.config.scale)
 
     def _caches(self, cache: str, layer: int, attention: Attention) -> tuple[Tensor, Tensor]:
-        """Keys and values of a layer: [slots, kv_heads, head_dim]. Their float32 is ignored: kernels use the query dtype."""
+        """Keys and values of a layer: [slots, kv_heads, head_dim]. Kernels ignore their dtype for the query's."""
         shape = attention.config.num_kv_heads, attention.config.head_dim
         keys, values = (self._trace.input((cache, side, layer), torch.float32, *shape) for side in ("keys", "values"))
         return cast(Tensor, keys), cast(Tensor, values)

@@ -167,8 +167,8 @@ class Transformer(nn.Module):
     def align(self, source: EncoderBatch, target: EncoderBatch) -> Tensor:
         """Cross-attention weights of the last layer: [tokens, source tokens], float32.
 
-        source, target: one text each. The target begins with the decoder start token. It lacks the last generated token,
-        which no decoder step has read.
+        source, target: one text each. The target begins with the decoder start token. It lacks the last token
+        of the text, which no decoder step has read.
         """
         assert self.decoder is not None, "the model has no decoder"
         encodings = self.decoder.encodings(target.positions, max(target.lengths))
