@@ -1,4 +1,4 @@
-"""Sparse self-attention for long texts: time and memory grow linearly with the length."""
+"""Configuration of sparse self-attention for long texts, whose time and memory grow linearly with the length."""
 
 from __future__ import annotations
 
@@ -91,5 +91,5 @@ class BlockSparseAttentionConfig(AttentionConfig):
 
     @property
     def full_length(self) -> int:
-        """Longest text with full attention: two global blocks, three neighbours, and the random ones twice."""
+        """Longest text with full attention: 2 global blocks, 3 neighbouring blocks, and 2 blocks per random block."""
         return (5 + 2 * self.num_random_blocks) * self.block_size

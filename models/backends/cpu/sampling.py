@@ -16,7 +16,7 @@ from models.logits import LogitsTopK
 
 
 def logits_top_k(logits: Tensor, k: Any, result: LogitsTopK) -> None:
-    """Write the top k of `logits` into `result`. With symbolic logits, k and the fields of `result` are program inputs."""
+    """Write the top k of `logits` into `result`. If logits are symbolic, k and result are program inputs."""
     if logits.stride(1) != 1:
         logits = logits.contiguous()
     run(

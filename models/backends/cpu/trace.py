@@ -176,7 +176,7 @@ class SymbolicTensor:
         return replace(self, address=address, row_shape=(end - start, *self.row_shape[1:]))
 
     def __add__(self, other: SymbolicTensor) -> SymbolicTensor:
-        """Record the sum. If `other` is the result of the latest product, `self` becomes the residual of that product."""
+        """Record the sum. If `other` is the result of the last product, `self` becomes the residual of that product."""
         if not isinstance(other, SymbolicTensor) or self.count is not other.count:
             raise NotTraceable("a sum of different rows")
         if (self.row_shape, self.dtype) != (other.row_shape, other.dtype):
