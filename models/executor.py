@@ -22,8 +22,8 @@ from models.stack import Stack
 from models.step_inputs import AttentionPattern, StepInputs, StepKind, SymbolicStepInputs
 
 MAX_LOGITS_ROWS = 64
-"""Rows whose logits have permanent memory. More rows would not make the product faster, and allocating the memory anew
-at each step would take as long as the product."""
+"""Number of rows for whose logits memory is kept between steps. Allocating it at each step would take as long as the
+product, and more rows would not make the product faster."""
 
 _TOP_K_INPUTS = LogitsTopK(*(cast(Tensor, ProgramInput(("top_k", name))) for name in LogitsTopK._fields))
 

@@ -9,8 +9,8 @@ configuration asks for one; linear weights are `[out, in]` as torch stores them)
 | `encoder.embedding.positions.weight`                        | [num_positions, hidden], learned positions only |
 | `encoder.embedding.token_types.weight`                      | [num_token_types, hidden]                       |
 | `encoder.embedding.{norm,token_norm}.{weight,bias}`         | [hidden]                                        |
-| `encoder.embedding.projection.{weight,bias}`                | [hidden, width], tables and norm then [width]   |
-| `encoder.embedding.tokens.projection.weight`                | [hidden, token width], `tokens` then that wide  |
+| `encoder.embedding.projection.{weight,bias}`                | [hidden, width]; tables and norm have `width`   |
+| `encoder.embedding.tokens.projection.weight`                | [hidden, width]; the token table has `width`    |
 | `encoder.embedding.convolution_{1,2}.{weight,bias}`         | [hidden, num_mels or hidden, 3], sound only     |
 | `encoder.layers.N.attention.query.{weight,bias}`            | [heads * head_dim, hidden]                      |
 | `encoder.layers.N.attention.{key,value}.{weight,bias}`      | [kv_heads * head_dim, hidden]                   |
@@ -23,14 +23,15 @@ configuration asks for one; linear weights are `[out, in]` as torch stores them)
 | `encoder.layers.N.attention_norms.{input,output,residual}.{weight,bias}` | [hidden]                           |
 | `encoder.layers.N.feed_forward.{up,gate}.{weight,bias}`     | [intermediate, hidden], gate only when gated    |
 | `encoder.layers.N.feed_forward.down.{weight,bias}`          | [hidden, intermediate]                          |
-| `encoder.layers.N.feed_forward.router.weight`                | [experts, hidden], mixture of experts, which    |
-| `encoder.layers.N.feed_forward.experts.E.{up,gate,down}.weight` | has an `up`, `gate` and `down` for each; and |
-| `encoder.layers.N.feed_forward.shared.{up,gate,down}.weight`, `.shared_gate.weight` | [1, hidden], where shared |
+| `encoder.layers.N.feed_forward.router.weight`               | [experts, hidden], mixture of experts only      |
+| `encoder.layers.N.feed_forward.experts.E.{up,gate,down}.weight` | as without `experts.E`, expert E of a mixture |
+| `encoder.layers.N.feed_forward.shared.{up,gate,down}.weight` | as without `shared`, shared expert only        |
+| `encoder.layers.N.feed_forward.shared_gate.weight`          | [1, hidden], shared expert only                 |
 | `encoder.layers.N.feed_forward_norms.{input,output,residual}.{weight,bias}` | [hidden]                        |
 | `encoder.score_bias.weight`                                 | [num_buckets, heads]                            |
 | `encoder.score_bias.layers.N.weight`                        | the same, where each layer has its own          |
 | `encoder.final_norm.{weight,bias}`                          | [hidden]                                        |
-| `encoder.output_projection.weight`                          | [output width, hidden]; heads are as wide then  |
+| `encoder.output_projection.weight`                          | [output width, hidden]; heads read this width   |
 | `encoder.distances.weight`                                  | [2 * span, hidden], disentangled attention only |
 | `encoder.distances.norm.{weight,bias}`                      | [hidden]                                        |
 | `encoder.layers.N.attention.position_{key,query}.{weight,bias}` | like `key` and `query`, disentangled only   |

@@ -100,9 +100,9 @@ class LinearWeight(Protocol):
 
 
 class LinearPacker(Protocol):
-    """Puts weights into a kernel's layout. out_dtype: dtype of the products.
+    """Function that packs a weight [out, in] and its bias, [out] or None, into a kernel's layout.
 
-    Called with a weight [out, in] and its bias [out] or None.
+    out_dtype: dtype of the products.
     """
 
     @property
@@ -288,7 +288,7 @@ def sum_of_rows(
     lookups: one to three pairs of an index [rows], int64, and a table [count, width], one dtype; summed in order. An
         index of None uses row 0 of its table for all rows.
     scale: factor of the first table's rows, where `onto` is None.
-    onto: [rows, width], initial value of the sum, or None; then the first lookup has an index.
+    onto: [rows, width], initial value of the sum, or None. Without it the first lookup must have an index.
     Returns [rows, width]. Raises IndexError for an index outside its table.
     """
     return backend(lookups[0][1] if onto is None else onto).sum_of_rows(lookups, scale, onto)  # type: ignore[no-any-return]
@@ -312,7 +312,7 @@ def rotate(x: Tensor, angles: RotaryAngles, interleaved: bool) -> Tensor:
     """Rotate query or key heads by their positions (rotary position embedding), in float32.
 
     x: [tokens, heads, head_dim], model dtype.
-    angles: of `dim / 2` pairs, dim <= head_dim; later dimensions do not change.
+    angles: angles of `dim / 2` pairs, dim <= head_dim. Dimensions from `dim` on do not change.
     interleaved: pairs are (0, 1), (2, 3)..., else (0, dim / 2), (1, dim / 2 + 1)...
     Returns a new tensor like x. Source: Su et al. 2021, arXiv:2104.09864, section 3.4.2.
     """

@@ -48,7 +48,7 @@ class LongformerAttentionConfig(BandedAttentionConfig):
 
 @dataclass(frozen=True, kw_only=True)
 class TransientGlobalAttentionConfig(BandedAttentionConfig):
-    """A window and summary tokens, which each layer computes anew (Guo et al. 2022, arXiv:2112.07916, section 3.2).
+    """A window and summary tokens, which each layer computes from its input (Guo et al. 2022, arXiv:2112.07916, 3.2).
 
     summary_tokens: number of tokens per summary.
     summary_norm_eps: epsilon of the RMS norm of the summaries.

@@ -21,8 +21,8 @@ FEW_QUERIES = 8
 class Group:
     """Rows of one shape, for one call of scaled dot-product attention.
 
-    queries: tokens, `rows * query_len`, row by row.
-    keys: tokens of ragged keys; or blocks of a paged cache, [rows, blocks], int64. A row uses its first `key_len` keys.
+    queries: indices of the `rows * query_len` query tokens, row by row.
+    keys: indices of ragged keys; or blocks of a paged cache, [rows, blocks], int64, whose first `key_len` keys count.
     mask: added to the scores, broadcastable to [rows, heads, query_len, key_len]; or None.
     is_causal: query i sees keys 0..i, and nothing else hides keys.
     """

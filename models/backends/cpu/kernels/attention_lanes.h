@@ -34,8 +34,7 @@ template <class T, int DIM> struct Lanes {
     static constexpr bool PAIRS = false;
 #endif
     static constexpr int64_t COUNT = PAIRS ? DIM / 2 : DIM;  // lanes of a head
-    // A score is the sum of CHAINS partial sums, added as a tree. Each partial sum runs over every CHAINS-th
-    // lane.
+    // A score is the sum of CHAINS partial sums, added as a tree. Each partial sum runs over every CHAINS-th lane.
     // Fewer chains are less work in the tiled kernel, especially for heads of few lanes, but more shuffles in the
     // direct one. With few registers, longer chains would be spilled to memory.
     static constexpr int64_t MIN_CHAINS = REGISTERS < 32 || DIM == 0 ? WIDTH : COUNT / 4;
