@@ -294,6 +294,7 @@ def _attend_in_blocks(
 def _with_neighbours(side: Tensor, size: int) -> Tensor:
     """Each block with the blocks before and after it, as views.
 
-    [seq, heads, head_dim] -> [blocks, 3 * size, heads, head_dim]."""
+    [seq, heads, head_dim] -> [blocks, 3 * size, heads, head_dim].
+    """
     padded = F.pad(side, (0, 0, 0, 0, size, size + -len(side) % size))
     return padded.unfold(0, 3 * size, size).movedim(-1, 1)
