@@ -107,8 +107,8 @@ def profile(shape: str, precision: str, workload: str, options: argparse.Namespa
             clock.seconds["output head"] + recorded_head[0],
             clock.head_floor(ITEM_BYTES[precision], bandwidth, operations) + recorded_head[1],
         ],
-        "attention": parts.pop("attention", 0.0),
-        "choice": clock.seconds["selection"] + parts.pop("survey", 0.0),
+        "attention": parts.pop("attend", 0.0),
+        "choice": clock.seconds["selection"] + parts.pop("logits_top_k", 0.0),
         "small": sum(parts.values()),
     }
 

@@ -147,7 +147,7 @@ class DenseWeight:
 
 def backend(x: Tensor) -> ModuleType:
     """The module with the operations for tensors like `x`."""
-    if isinstance(x, SymbolicTensor) or runs_kernels(x):
+    if (_kernels and cpu_operations.takes(x)) or isinstance(x, SymbolicTensor):
         return cpu_operations
     return torch_operations
 

@@ -1,4 +1,4 @@
-"""Recordings over HTTP: the text, the times and the language that transformers finds in the same files."""
+"""Recordings over HTTP: text, times and language equal those of transformers for the same files."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ LONG = {seed: recording(2.9 + 0.77 * seed, seed=seed) for seed in range(4)}
 
 
 class Oracle:
-    """transformers on the same checkpoint, and its own tokenizer."""
+    """transformers with the same checkpoint and its own tokenizer."""
 
     def __init__(self, directory: Path, model) -> None:
         self.directory = directory
@@ -78,14 +78,14 @@ def send(server: RunningServer, samples: np.ndarray | bytes, route: str = ROUTE,
     return httpx.post(server.url + route, files={"file": ("a.wav", data)}, data=fields, timeout=120)
 
 
-def heard(server: RunningServer, samples: np.ndarray | bytes, route: str = ROUTE, **fields) -> dict:
+def transcript(server: RunningServer, samples: np.ndarray | bytes, route: str = ROUTE, **fields) -> dict:
     response = send(server, samples, route, response_format="verbose_json", **fields)
     assert response.status_code == 200, response.text
     return response.json()
 
 
 def assert_same(ours: dict, theirs: list[dict], oracle: Oracle, seconds: float) -> None:
-    """Parts that hold words; of the others clients are told nothing."""
+    """Compare the parts that contain words. Answers leave out the others."""
     spoken = [one for one in theirs if oracle.words(one["tokens"].tolist()).strip()]
     assert [one["tokens"] for one in ours["segments"]] == [one["tokens"].tolist() for one in spoken]
     for mine, other in zip(ours["segments"], spoken, strict=True):
@@ -98,7 +98,7 @@ def assert_same(ours: dict, theirs: list[dict], oracle: Oracle, seconds: float) 
 @every_shape
 @pytest.mark.parametrize("seed", LONG)
 def test_a_long_recording_window_after_window(server, oracles, shape: str, seed: int) -> None:
-    ours = heard(server, LONG[seed], model=shape, language="de")
+    ours = transcript(server, LONG[seed], model=shape, language="de")
     theirs = oracles[shape].segments(LONG[seed], language="de")
     assert_same(ours, theirs, oracles[shape], len(LONG[seed]) / 16_000)
     assert len(theirs) > 3 and len({one["seek"] for one in ours["segments"]}) > 2
@@ -108,13 +108,13 @@ def test_a_long_recording_window_after_window(server, oracles, shape: str, seed:
 
 @every_shape
 def test_with_four_beams(server, oracles, shape: str) -> None:
-    ours = heard(server, LONG[1], model=shape, language="fr", num_beams=4)
+    ours = transcript(server, LONG[1], model=shape, language="fr", num_beams=4)
     assert_same(ours, oracles[shape].segments(LONG[1], language="fr", num_beams=4), oracles[shape], 3.67)
 
 
 @every_shape
-def test_the_language_is_heard(server, oracles, shape: str) -> None:
-    ours = heard(server, LONG[2], model=shape)
+def test_the_language_is_detected(server, oracles, shape: str) -> None:
+    ours = transcript(server, LONG[2], model=shape)
     oracle = oracles[shape]
     language = oracle.model.detect_language(oracle.frames(LONG[2]), num_segment_frames=oracle.window)
     name = {"<|en|>": "english", "<|de|>": "german", "<|fr|>": "french"}[oracle.tokenizer.decode(language)]
@@ -137,29 +137,29 @@ def test_after_a_prompt(server, oracles, shape: str) -> None:
     oracle = oracles[shape]
     said = oracle.tokenizer(" The garden", add_special_tokens=False).input_ids
     theirs = oracle.segments(LONG[0], language="en", prompt_ids=torch.tensor([START_OF_PREVIOUS, *said]))
-    ours = heard(server, LONG[0], model=shape, language="en", prompt="The garden ")
+    ours = transcript(server, LONG[0], model=shape, language="en", prompt="The garden ")
     assert_same(ours, theirs, oracle, len(LONG[0]) / 16_000)
-    assert ours["text"] != heard(server, LONG[0], model=shape, language="en")["text"]
+    assert ours["text"] != transcript(server, LONG[0], model=shape, language="en")["text"]
 
 
-def test_translations_are_asked_for_by_their_task(server, oracles) -> None:
+def test_translation_equals_the_translate_task(server, oracles) -> None:
     oracle = oracles["whisper"]
-    ours = heard(server, LONG[3], "/v1/audio/translations", model="whisper")
+    ours = transcript(server, LONG[3], "/v1/audio/translations", model="whisper")
     assert_same(ours, oracle.segments(LONG[3], task="translate"), oracle, len(LONG[3]) / 16_000)
     assert (ours["task"], ours["language"]) == ("translate", "english")
 
 
-def test_a_model_of_english_alone(server) -> None:
-    ours = heard(server, LONG[0], model="english")
+def test_a_model_for_english_only(server) -> None:
+    ours = transcript(server, LONG[0], model="english")
     assert ours["language"] == "english" and ours["segments"]
-    assert heard(server, LONG[0], model="english", language="en")["segments"] == ours["segments"]
+    assert transcript(server, LONG[0], model="english", language="en")["segments"] == ours["segments"]
     assert send(server, LONG[0], "/v1/audio/translations", model="english").status_code == 400
     assert send(server, LONG[0], model="english", language="de").json()["error"]["param"] == "language"
 
 
-def test_subtitles_say_what_the_segments_say(server) -> None:
+def test_subtitles_equal_the_segments(server) -> None:
     fields = {"model": "whisper", "language": "de"}
-    segments = heard(server, LONG[3], **fields)["segments"]
+    segments = transcript(server, LONG[3], **fields)["segments"]
     srt = send(server, LONG[3], response_format="srt", **fields)
     vtt = send(server, LONG[3], response_format="vtt", **fields)
     assert vtt.headers["content-type"].startswith("text/vtt") and vtt.text.startswith("WEBVTT\n\n")
@@ -172,35 +172,35 @@ def test_subtitles_say_what_the_segments_say(server) -> None:
     assert re.findall(r"^(\d+)\n\d\d:", srt.text, re.MULTILINE) == [str(1 + at) for at in range(len(segments))]
 
 
-def test_any_rate_width_and_number_of_channels(server) -> None:
+def test_sample_rates_widths_and_channels(server) -> None:
     stereo = np.stack([recording(1.4, seed=5, rate=44_100), recording(1.4, seed=6, rate=44_100)], axis=1)
     same = resample(stereo.mean(axis=1), 44_100, 16_000)
     fields = {"model": "whisper", "language": "en"}
-    expected = heard(server, same, **fields)
-    assert heard(server, wav(stereo, 44_100, bits=32, is_float=True), **fields) == expected
+    expected = transcript(server, same, **fields)
+    assert transcript(server, wav(stereo, 44_100, bits=32, is_float=True), **fields) == expected
     for bits in (16, 24, 32):
-        assert heard(server, wav(stereo, 44_100, bits=bits), **fields)["duration"] == expected["duration"] == 1.4
+        assert transcript(server, wav(stereo, 44_100, bits=bits), **fields)["duration"] == expected["duration"] == 1.4
 
 
 @pytest.mark.parametrize("samples", [1, 159, 161, 16_000, 16_001])
-def test_lengths_at_the_edges(server, samples: int) -> None:
-    ours = heard(server, recording(2.0, seed=1)[:samples], model="whisper", language="en")
+def test_recordings_of_boundary_lengths(server, samples: int) -> None:
+    ours = transcript(server, recording(2.0, seed=1)[:samples], model="whisper", language="en")
     assert ours["duration"] == round(samples / 16_000, 3)
     assert all(one["start"] <= one["end"] <= ours["duration"] + 5e-4 for one in ours["segments"])
 
 
 def test_sampled_by_seed(server) -> None:
     def text(**fields) -> str:
-        return heard(server, LONG[0], model="whisper", language="en", **fields)["text"]
+        return transcript(server, LONG[0], model="whisper", language="en", **fields)["text"]
 
     assert text(temperature=1.0, seed=4) == text(temperature=1.0, seed=4)
     assert len({text(temperature=1.0, seed=seed) for seed in range(4)}) > 1
     assert text(temperature=0) == text()
 
 
-def test_a_crowd_beside_a_text_model(server) -> None:
+def test_concurrent_requests_beside_a_text_model(server) -> None:
     def tokens(seed: int) -> list[list[int]]:
-        return [one["tokens"] for one in heard(server, LONG[seed], model="whisper", language="de")["segments"]]
+        return [one["tokens"] for one in transcript(server, LONG[seed], model="whisper", language="de")["segments"]]
 
     alone = [tokens(seed) for seed in LONG]
     story = {"model": "story", "prompt": "The old fox", "max_new_tokens": 60}
@@ -213,7 +213,7 @@ def test_a_crowd_beside_a_text_model(server) -> None:
 
 
 def test_a_client_that_leaves_frees_its_blocks(server) -> None:
-    """It leaves while its text is made. Where a busy machine has made all of it by then, another one tries."""
+    """The client leaves during generation. If a slow machine has generated everything by then, the test tries again."""
 
     def cancelled() -> float:
         return server.metric("triptych_requests_cancelled_total")
@@ -237,7 +237,7 @@ def test_a_client_that_leaves_frees_its_blocks(server) -> None:
     assert cancelled() == cancelled_before + 1
 
 
-def test_the_documented_command_works_with_another_path(server, tmp_path: Path) -> None:
+def test_the_documented_command(server, tmp_path: Path) -> None:
     (tmp_path / "speech.wav").write_bytes(wav(LONG[0]))
     block = re.search(r"```shell\n(curl .*?)```", (REPOSITORY / "docs" / "requests.md").read_text(), re.DOTALL)
     command = block[1].replace("\\\n", " ").replace("/path/speech.wav", str(tmp_path / "speech.wav"))
@@ -246,10 +246,10 @@ def test_the_documented_command_works_with_another_path(server, tmp_path: Path) 
     assert done.returncode == 0 and done.stdout.startswith("1\n00:00:0"), done.stdout
 
 
-def test_what_is_counted(server) -> None:
+def test_metrics_of_a_recording(server) -> None:
     before = server.metric("triptych_generated_tokens_total", model="whisper")
     answers = server.metric("triptych_requests_total", route=ROUTE, status="200")
-    heard(server, LONG[0], model="whisper", language="en")
+    transcript(server, LONG[0], model="whisper", language="en")
     assert server.metric("triptych_generated_tokens_total", model="whisper") > before
     assert server.metric("triptych_requests_total", route=ROUTE, status="200") == answers + 1
 
@@ -270,15 +270,15 @@ REFUSED = [
 
 
 @pytest.mark.parametrize(("fields", "param"), REFUSED, ids=[str(fields) for fields, _ in REFUSED])
-def test_fields_are_refused_by_name(server, fields: dict, param: str) -> None:
+def test_a_refusal_names_the_field(server, fields: dict, param: str) -> None:
     response = send(server, LONG[0], **({"model": "whisper"} | fields))
     error = response.json()["error"]
     assert response.status_code == 400 and error["param"] == param and error["code"] == "invalid_request"
 
 
-def test_segments_may_be_asked_for_by_name(server) -> None:
+def test_the_segment_granularity_is_the_default(server) -> None:
     fields = {"model": "whisper", "language": "en"}
-    assert heard(server, LONG[0], **fields, **{"timestamp_granularities[]": "segment"}) == heard(
+    assert transcript(server, LONG[0], **fields, **{"timestamp_granularities[]": "segment"}) == transcript(
         server, LONG[0], **fields
     )
 
@@ -291,23 +291,23 @@ BODIES = [
     ({"files": {"file": ("a.wav", wav(LONG[0])[:1000])}}, 400, "cut off"),
     ({"files": {"file": ("a.wav", bytes(MAX_BYTES))}}, 413, "more than"),
     ({"files": {"sound": ("a.wav", wav(LONG[0]))}}, 400, "file"),
-    ({"files": [("file", ("a.wav", wav(LONG[0]))), ("file", ("b.wav", wav(LONG[0])))]}, 400, "more than one file"),
+    ({"files": [("file", ("a.wav", wav(LONG[0]))), ("file", ("b.wav", wav(LONG[0])))]}, 400, "limit: 1 file"),
     ({"files": {"file": (None, "text")}}, 400, "file"),
     ({"files": {"model": (None, "whisper")}}, 400, "required"),
     ({"json": {"file": "AAAA"}}, 415, "multipart"),
-    ({"content": b"--x", "headers": {"content-type": "multipart/form-data"}}, 400, "damaged"),
-    ({"content": b"--y\r\n", "headers": {"content-type": "multipart/form-data; boundary=x"}}, 400, "damaged"),
+    ({"content": b"--x", "headers": {"content-type": "multipart/form-data"}}, 400, "malformed"),
+    ({"content": b"--y\r\n", "headers": {"content-type": "multipart/form-data; boundary=x"}}, 400, "malformed"),
 ]
 
 
 @pytest.mark.parametrize(("body", "status", "named"), BODIES, ids=range(len(BODIES)))
-def test_bodies_are_refused_with_the_reason(server, body: dict, status: int, named: str) -> None:
+def test_invalid_bodies_are_refused_with_the_reason(server, body: dict, status: int, named: str) -> None:
     response = httpx.post(server.url + ROUTE, timeout=60, **body)
     assert response.status_code == status and named in response.json()["error"]["message"]
 
 
-def test_a_body_is_counted_as_it_streams(server) -> None:
-    """Without a declared length; the limit for texts is another one, and is not the one that counts here."""
+def test_the_size_limit_applies_to_a_streamed_body(server) -> None:
+    """The body declares no length. The limit for JSON bodies does not apply."""
 
     def endless() -> Iterator[bytes]:
         for _ in range(4 * MAX_BYTES >> 16):
@@ -317,7 +317,7 @@ def test_a_body_is_counted_as_it_streams(server) -> None:
     assert httpx.post(server.url + ROUTE, content=endless(), headers=headers, timeout=60).status_code == 413
 
 
-def test_the_model_says_its_routes(server) -> None:
+def test_info_lists_the_routes_of_the_model(server) -> None:
     models = {one["name"]: one for one in server.get("/info").json()["models"]}
     assert models["whisper"]["routes"] == [ROUTE, "/v1/audio/translations"]
     assert models["english"]["routes"] == [ROUTE]

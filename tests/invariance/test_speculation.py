@@ -27,8 +27,7 @@ def shrink_pool(pair, one) -> Scheduler:
     scheduler = one.models[pair.name].generation.scheduler
     size = scheduler.blocks.self_pool.block_size
     needed = max(
-        r.params.num_beams
-        * -(-(len(r.sequences[0].decoder_token_ids or r.prompts[0]) + r.sequences[0].max_new_tokens) // size)
+        r.params.num_beams * -(-(len(r.rows[0].decoder_token_ids or r.prompts[0]) + r.rows[0].max_new_tokens) // size)
         for r in crowd(pair)
     )
     scheduler.blocks.self_pool = type(scheduler.blocks.self_pool)(needed, size)

@@ -17,7 +17,7 @@ CPU = torch.device("cpu")
 
 
 def by_definition(query, key, value, first_position, causal, window, bias, cap=None):
-    """One row. query: [q, heads, dim], key, value: [k, kv_heads, dim]; bias: [heads, 2 * length - 1] or None."""
+    """Attention of one row. query: [q, heads, dim]. key, value: [k, kv_heads, dim]. bias: [heads, 2 * length - 1]."""
     output = torch.zeros_like(query)
     for index in range(query.shape[0]):
         position = first_position + index
@@ -77,7 +77,7 @@ def test_ragged_cross_attention_with_other_lengths():
 @pytest.mark.parametrize("biased", [False, True])
 @pytest.mark.parametrize(("causal", "window"), [(False, None), (True, None), (True, 1), (True, 5), (True, 6)])
 def test_paged(causal, window, biased):
-    """Decode rows of many lengths, chunks in the middle and whole prompts, over shuffled blocks with NaN all around."""
+    """Decode rows, chunks and whole prompts of many lengths, in shuffled blocks; all other blocks contain NaN."""
     block_size = 4
     key_lens = (1, 4, 5, 17, 30, 9, 6, 13, 3, 8)
     query_lens = (1, 1, 1, 1, 1, 4, 6, 2, 3, 1)

@@ -26,7 +26,7 @@ def top_k(request):
 
 
 def rows_of_every_kind(width: int) -> torch.Tensor:
-    """Random, all equal, full of ties, banned but for one, rising, falling, huge, and nothing left."""
+    """Rows: random, all equal, with ties, all -inf but one, rising, falling, huge, and all -inf."""
     generator = torch.Generator().manual_seed(width)
     logits = torch.randn(8, width, generator=generator) * 4
     logits[1] = -2.5
@@ -40,7 +40,7 @@ def rows_of_every_kind(width: int) -> torch.Tensor:
 
 
 @pytest.mark.parametrize("width", WIDTHS)
-def test_the_largest_are_those_of_a_stable_sort(top_k, width):
+def test_top_k_equals_a_stable_sort(top_k, width):
     logits = rows_of_every_kind(width)
     values, ids = logits.sort(dim=-1, descending=True, stable=True)
     for count in {1, 2, 8, 64, width} & set(range(1, min(width, 1000) + 1)):
@@ -62,7 +62,7 @@ def test_log_probabilities(top_k, width):
 
 
 @pytest.mark.parametrize("bad", [torch.nan, torch.inf, -torch.inf])
-def test_a_row_that_is_not_finite_is_told_and_disturbs_no_other(top_k, bad):
+def test_a_row_that_is_not_finite_is_reported_and_affects_no_other(top_k, bad):
     for width in WIDTHS:
         clean = torch.randn(5, width, generator=torch.Generator().manual_seed(3))
         for place in {0, width // 2, width - 1}:
@@ -81,7 +81,7 @@ def test_zeros_of_both_signs_are_tied(top_k):
     assert found.ids.tolist() == [[1, 2, 3, 0]]
 
 
-def test_a_row_gives_the_same_bits_alone_in_a_batch_and_wherever_it_lies(top_k):
+def test_a_row_has_the_same_bits_alone_and_in_a_batch(top_k):
     wide = torch.randn(40, 7001, generator=torch.Generator().manual_seed(5)) * 3
     logits = wide[:, 1:]
     together = top_k(logits, 9, True)
@@ -140,7 +140,7 @@ def rows_to_draw_from(kind: str, width: int) -> torch.Tensor:
 @draws
 @pytest.mark.parametrize("width", [7, 256, 5003])
 @pytest.mark.parametrize("kind", ["plain", "flat", "tied", "equal", "banned", "all but three", "far apart", "close"])
-def test_what_may_be_drawn_and_what_is(draw, kind, width):
+def test_bounds_and_drawn_tokens_equal_the_reference(draw, kind, width):
     logits = rows_to_draw_from(kind, width)
     uniforms = np.random.default_rng(3).random(len(FILTERS))
     uniforms[:3] = 0.0, 1.0 - 2.0**-53, 0.5
@@ -151,7 +151,7 @@ def test_what_may_be_drawn_and_what_is(draw, kind, width):
 
 
 @draws
-def test_a_row_is_drawn_alone_as_among_others(draw):
+def test_a_row_draws_the_same_token_alone_and_in_a_batch(draw):
     logits = rows_to_draw_from("plain", 5003)
     uniforms = np.random.default_rng(3).random(len(FILTERS))
     together = draw(logits, FILTERS, uniforms)
@@ -162,7 +162,7 @@ def test_a_row_is_drawn_alone_as_among_others(draw):
 
 
 @draws
-def test_nothing_left_to_draw(draw):
+def test_rows_without_a_possible_token(draw):
     rows = [Filters(1.0), Filters(1.0, 5, 0.5, 0.1), Filters(1.0, typical_p=0.5)]
     tokens = draw(torch.full((3, 300), -torch.inf), rows, np.array([0.5, 0.5, 0.5])).tokens
     assert ((tokens >= 0) & (tokens < 300)).all()

@@ -1,4 +1,4 @@
-"""The compiled attention gives what the reference gives, and a query the same bits in any chunk, batch and layout."""
+"""The compiled attention equals the reference, and a query has the same bits in every chunk, batch and layout."""
 
 from __future__ import annotations
 
@@ -123,13 +123,13 @@ def test_ragged_queries_of_other_lengths_than_keys(dtype):
 
 
 def chunks(length, rng):
-    """Cuts of a prompt, some of one query, some of more than a tile."""
+    """Random chunks of a prompt: some have one query, some more than a tile."""
     ends = sorted({rng.randrange(1, length) for _ in range(rng.randrange(6))} | {length})
     return list(zip([0, *ends], ends, strict=False))
 
 
 def chunked(case, attention=ops.paged_attention, seed=0):
-    """Every query of every row once, in steps that take one chunk of each row."""
+    """Compute every query once, in steps with one chunk of some rows."""
     rng = random.Random(seed)
     cuts = [chunks(length, rng) for length in case.lengths]
     found = [[] for _ in case.lengths]
@@ -160,7 +160,7 @@ def test_bits_of_a_query_are_the_same_in_any_chunk_and_batch(dtype, settings, sh
 
 
 def test_the_reference_has_other_bits_in_other_chunks():
-    """Negative control of the comparison: torch's own attention does not pass it."""
+    """Negative control: the attention of torch does not pass this comparison."""
     case = Case(torch.float32, (6, 2, 64), (150, 7, 64, 90), {})
     assert not torch.equal(chunked(case, torch_ops.paged_attention), case.ragged(torch_ops.ragged_attention))
 
@@ -191,8 +191,8 @@ def test_bits_are_the_same_with_any_number_of_threads(settings):
     assert all(torch.equal(one, found[0]) for one in found)
 
 
-def test_a_long_context_is_taken_in_parts():
-    """More keys than the scores of a whole tile have room for."""
+def test_a_long_context():
+    """More keys than the memory for the scores of one tile holds, so that the kernel computes them in parts."""
     case = Case(torch.float32, (2, 1, 32), (9000,), {}, block_size=64)
     close(case.paged([(0, 8900, 9000)]), case.paged([(0, 8900, 9000)], torch_ops.paged_attention))
     assert torch.equal(case.paged([(0, 8950, 8951)])[0], case.paged([(0, 8900, 9000)])[50])
@@ -203,8 +203,8 @@ def test_a_long_context_is_taken_in_parts():
 @pytest.mark.parametrize("place", [32, 33])
 @pytest.mark.parametrize("bad", [float("nan"), float("inf")])
 @pytest.mark.parametrize("side", ["key", "value"])
-def test_what_is_not_finite_stays_with_those_who_see_it(dtype, settings, place, bad, side):
-    """A broken key or value reaches neither other rows nor queries that see only its neighbour; 0 * inf would."""
+def test_a_key_or_value_that_is_not_finite_affects_only_queries_that_see_it(dtype, settings, place, bad, side):
+    """Other rows, and queries that see only its neighbours, stay finite: the kernel multiplies no hidden value by 0."""
     case = Case(dtype, (6, 2, 64), (40, 70, 20), settings)
     clean, key = case.ragged(), 40 + place
     end = min(110, key + settings.get("window", 70))
@@ -221,8 +221,8 @@ def test_what_is_not_finite_stays_with_those_who_see_it(dtype, settings, place, 
 
 @pytest.mark.parametrize("settings", [{}, {"window": 6}, {"causal": False}, {"cap": 2.0}])
 @pytest.mark.parametrize("shape", SHAPES)
-def test_bfloat16_rounds_shares_and_results_and_nothing_else(settings, shape):
-    """Against float32: half a step of bfloat16 for what is returned, and for each share that values are taken by."""
+def test_bfloat16_rounds_only_softmax_weights_and_results(settings, shape):
+    """The difference to float32 is at most half a bfloat16 step of the result and of each softmax weight."""
     case = Case(torch.bfloat16, shape, (150, 7, 64, 90), settings)
     found = case.ragged().float()
     case.dtype = torch.float32
@@ -236,7 +236,7 @@ def test_bfloat16_rounds_shares_and_results_and_nothing_else(settings, shape):
 @pytest.mark.parametrize("dtype", BOUNDS)
 @pytest.mark.parametrize("settings", [{}, {"window": 6}])
 def test_bits_with_blocks_of_an_odd_size(dtype, settings):
-    """Neighbouring keys in different blocks."""
+    """With an odd block size, keys that are loaded together lie in different blocks."""
     case = Case(dtype, (6, 2, 64), (150, 7, 64, 90), settings, block_size=5)
     expected, offset = case.ragged(), 0
     for row, length in enumerate(case.lengths):

@@ -1,5 +1,7 @@
-"""Products with a packed weight, and all that follows them, equal the reference, on every isa of processors that
-this one runs; a row gives the same bits whatever rows are beside it, and fused steps the bits of single ones."""
+"""Products of the compiled kernels, on every instruction set that the processor runs.
+
+They equal the reference, a row has the same bits for every number of rows, and an epilogue has the bits of its steps.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,7 @@ from tests.models.int8_reference import ReferenceInt8Weight
 BOUNDS = {torch.float32: 1e-5, torch.bfloat16: 2e-2}
 KINDS = ("packed", "dense", "int8")
 ISAS = ("baseline", "v3", "v4", "v4_vnni", "v4_bf16")
-RUN = [name for name in ISAS if cpu_ops.available() and library.choose_isa(name)]
+RUNNABLE_ISAS = [name for name in ISAS if cpu_ops.available() and library.choose_isa(name)]
 SHAPES = [(8, 5), (1, 1), (33, 17), (24, 64), (63, 33), (576, 96), (1536, 70)]
 
 
@@ -31,12 +33,12 @@ def kernels():
     assert cpu_ops.available(), "build them: pip install -e ."
 
 
-@pytest.fixture(params=RUN)
+@pytest.fixture(params=RUNNABLE_ISAS)
 def isa(request):
     assert library.choose_isa(request.param)
     with ops.using("cpu"):
         yield request.param
-    assert library.choose_isa(RUN[-1])
+    assert library.choose_isa(RUNNABLE_ISAS[-1])
 
 
 @pytest.fixture(params=BOUNDS, ids=str)
@@ -45,7 +47,7 @@ def dtype(request):
 
 
 def make(kind, weight, bias):
-    """The product that is tested, and its reference."""
+    """The tested product and its reference."""
     if kind == "int8":
         return cpu_linear.Int8Weight(weight, bias).multiply, ReferenceInt8Weight(weight, bias).multiply
     product = cpu_linear.FloatWeight(weight, bias, is_packed=kind == "packed")
@@ -92,7 +94,7 @@ def test_products(isa, dtype, kind, width, columns):
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_bits_do_not_depend_on_other_rows(isa, dtype, kind):
-    """Up to 40 rows, and so many that they are cut into blocks."""
+    """With up to 40 rows, and with so many that the kernel divides them into blocks."""
     weight, bias = weights(dtype, 1100, 70)
     product, _ = make(kind, weight, bias)
     x = torch.randn(500, 1100).to(dtype)
@@ -117,8 +119,8 @@ def test_bits_do_not_depend_on_threads(dtype, kind):
 
 
 @pytest.mark.parametrize("packed", [True, False])
-def test_sums_that_are_written_as_they_are(isa, packed):
-    """Of a weight in bfloat16: nearer to the truth, and rounded they are what is written otherwise."""
+def test_float32_sums_of_a_bfloat16_weight(isa, packed):
+    """They are more precise; rounded to bfloat16 they equal the usual result."""
     for width, columns in SHAPES:
         weight, bias = weights(torch.bfloat16, width, columns)
         x = torch.randn(40, width).bfloat16()
@@ -131,7 +133,7 @@ def test_sums_that_are_written_as_they_are(isa, packed):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_memory_that_is_given(dtype, kind):
+def test_a_result_in_given_memory(dtype, kind):
     weight, bias = weights(dtype, 33, 70)
     for product in make(kind, weight, bias)[: 2 if kind == "int8" else 1]:
         x, out = torch.randn(23, 33).to(dtype), torch.full((40, 70), 7.0).to(dtype)
@@ -140,7 +142,7 @@ def test_memory_that_is_given(dtype, kind):
         assert (out[23:] == 7).all()
 
 
-def test_packed_and_not_give_the_same_bits(isa, dtype):
+def test_packed_and_dense_weights_give_the_same_bits(isa, dtype):
     for width, columns in SHAPES:
         weight, bias = weights(dtype, width, columns)
         packed, dense = (cpu_linear.FloatWeight(weight, bias, packed) for packed in (True, False))
@@ -149,7 +151,7 @@ def test_packed_and_not_give_the_same_bits(isa, dtype):
             assert torch.equal(packed.multiply(x[:rows]), dense.multiply(x[:rows]))
 
 
-def test_rows_of_a_packed_table(isa, dtype):
+def test_rows_of_a_packed_weight(isa, dtype):
     for width, columns in SHAPES:
         weight, bias = weights(dtype, width, columns)
         packed = cpu_linear.FloatWeight(weight, bias)
@@ -166,14 +168,14 @@ def test_rows_of_a_packed_table(isa, dtype):
 
 
 def are_same(found, expected):
-    """Equal bits. Below the normal numbers the instruction that rounds to bfloat16 gives zero, torch what is near."""
+    """Equal bits, except subnormal numbers: the bfloat16 instruction rounds them to zero, torch does not."""
     found, expected = (torch.where(x.abs() <= torch.finfo(x.dtype).tiny, 0, x) for x in (found, expected))
     return torch.equal(found, expected)
 
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("activation", [None, *ACTIVATIONS])
-def test_fused_steps_have_the_bits_of_single_ones(isa, dtype, kind, activation):
+def test_an_epilogue_has_the_bits_of_its_steps(isa, dtype, kind, activation):
     weight, bias = weights(dtype, 40, 70)
     product, _ = make(kind, weight, bias)
     x = torch.randn(14, 40).to(dtype) * 3
@@ -188,7 +190,7 @@ def test_fused_steps_have_the_bits_of_single_ones(isa, dtype, kind, activation):
 
 @pytest.mark.parametrize("activation", ACTIVATIONS)
 def test_activations(isa, activation):
-    """Against float64, over all that a float32 can be: a product by one passes x on."""
+    """Compared with float64 over the range of float32. The weight is one, so that the activation reads x itself."""
     x = torch.cat([torch.linspace(-30, 30, 60001), torch.logspace(-30, 30, 2001), -torch.logspace(-30, 30, 2001)])
     product = cpu_linear.FloatWeight(torch.eye(1), None).multiply
     found = product(x[:, None], activation)[:, 0].double()
@@ -199,7 +201,7 @@ def test_activations(isa, activation):
 
 @pytest.mark.parametrize("activation", ACTIVATIONS)
 def test_activations_in_bfloat16(isa, activation):
-    """Hardly further from float64 than the nearest bfloat16, also where results are small; rows in pairs and alone."""
+    """Nearly as close to float64 as the nearest bfloat16, for small results too, for pairs of rows and single rows."""
     x = torch.cat([torch.linspace(-30, 30, 60001), torch.logspace(-30, 30, 2001), -torch.logspace(-30, 30, 2001)])
     x = x.bfloat16().unique().repeat_interleave(2)[1:]
     product = cpu_linear.FloatWeight(torch.eye(32)[:, :1].repeat(1, 2).bfloat16() * 0.5, None).multiply
@@ -210,8 +212,8 @@ def test_activations_in_bfloat16(isa, activation):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_rows_apart_and_transposed(isa, dtype, kind):
-    """x, a factor and a residual that are parts of wider tensors, or not contiguous in their rows."""
+def test_slices_and_transposed_tensors(isa, dtype, kind):
+    """x, multiplier and residual are slices of wider tensors, or their rows are not contiguous."""
     weight, bias = weights(dtype, 24, 40)
     product, _ = make(kind, weight, bias)
     wide, sides = torch.randn(13, 60).to(dtype), torch.randn(2, 13, 99).to(dtype)
@@ -224,8 +226,8 @@ def test_rows_apart_and_transposed(isa, dtype, kind):
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("bad", [float("nan"), float("inf"), -float("inf")])
-def test_a_broken_row_stays_broken_and_alone(isa, dtype, kind, bad):
-    """With an odd width, where a row's last number has the next row's first one beside it."""
+def test_a_row_that_is_not_finite_affects_no_other_row(isa, dtype, kind, bad):
+    """The width is odd, so that the last number of a row is adjacent to the first one of the next row."""
     weight, _ = weights(dtype, 33, 40)
     product, _ = make(kind, weight, None)
     for place, activation in itertools.product((0, 32), (None, "silu", "gelu")):
@@ -235,8 +237,8 @@ def test_a_broken_row_stays_broken_and_alone(isa, dtype, kind, bad):
         assert finite.tolist() == [row != 4 for row in range(15)]
 
 
-def test_a_wrong_order_of_sums_would_show(dtype):
-    """The negative control of the tests on bits: a product in two halves of k is as right, and has other bits."""
+def test_another_order_of_summation_has_other_bits(dtype):
+    """Negative control of the tests on bits: a product computed in two halves is as precise, and has other bits."""
     weight, _ = weights(dtype, 576, 96)
     x = torch.randn(5, 576).to(dtype)
     whole = cpu_linear.FloatWeight(weight, None).multiply(x)

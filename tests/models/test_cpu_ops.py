@@ -1,8 +1,7 @@
-"""The compiled kernels give what the reference operations give, and each row what it gives alone.
+"""The compiled kernels give the results of the reference, and a row has the same bits alone and among others.
 
-Attention is in `test_cpu_attention.py`.
-
-Where the kernels were not built these tests have nothing to compare; `test_they_are_built` says so where a compiler is.
+Attention is in `test_cpu_attention.py`. Without compiled kernels these tests compare nothing; `test_kernels_are_built`
+fails then on a machine with a compiler.
 """
 
 from __future__ import annotations
@@ -41,7 +40,7 @@ def close(found: torch.Tensor, expected: torch.Tensor) -> None:
     torch.testing.assert_close(found.float(), expected.float(), atol=bound, rtol=bound)
 
 
-def test_they_are_built():
+def test_kernels_are_built():
     assert cpu_ops.available() or shutil.which("c++") is None
 
 
@@ -127,7 +126,7 @@ def test_copy_blocks(dtype):
 @pytest.mark.parametrize("dtype", BOUNDS)
 @pytest.mark.parametrize("quantized", [False, True])
 @pytest.mark.parametrize(("width", "columns"), [(8, 5), (24, 40), (33, 17), (64, 256), (576, 1536), (1536, 576)])
-def test_linear_packed(dtype, quantized, width, columns):
+def test_packed_weights(dtype, quantized, width, columns):
     weight, bias = torch.randn(columns, width).to(dtype) * width**-0.5, torch.randn(columns).to(dtype)
     packer = ops.packer(dtype, CPU, "int8" if quantized else None)
     assert packer is not None
@@ -164,8 +163,8 @@ def test_slices_of_a_weight_give_its_columns(dtype, with_bias):
 
 @needs_kernels
 @pytest.mark.parametrize("dtype", BOUNDS)
-def test_int8_sums_are_exact_at_the_bounds(dtype):
-    """The largest products of the longest sums: anything that saturates or overflows shows."""
+def test_int8_sums_are_exact_for_the_largest_values(dtype):
+    """Large products in long sums, which would saturate or overflow a narrower accumulator."""
     width = 4096
     weight = torch.ones(40, width).to(dtype)
     weight[1::2] = -1
@@ -178,7 +177,7 @@ def test_int8_sums_are_exact_at_the_bounds(dtype):
 
 @needs_kernels
 @pytest.mark.parametrize("bad", [float("nan"), float("inf"), -float("inf")])
-def test_a_broken_row_stays_broken_and_alone(bad):
+def test_a_row_that_is_not_finite_affects_no_other_row(bad):
     x = torch.randn(9, 20)
     x[4, 7] = bad
     weight = torch.randn(33, 20)

@@ -1,4 +1,4 @@
-"""A model in int8 attends in bfloat16: that costs next to nothing beside what rounding to int8 costs."""
+"""int8 models attend in bfloat16, which loses little precision compared with the rounding to int8."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tests.parity.paged import Rows, encoder_batch, one_shot
 
 CPU = torch.device("cpu")
 NAMES = ["gpt2", "llama", "qwen3", "olmo2", "stablelm", "bloom", "falcon", "gemma3", "bart", "marian", "t5", "bert"]
-"""Among them norms of queries and keys of every kind, both biases by distance and the one by key, and a cap."""
+"""They cover all query and key norms, both biases by distance, the bias by key, and capped scores."""
 TEXTS = [[5 + 7 * place % 53 for place in range(length)] for length in (24, 13, 24, 7)]
 
 
@@ -31,7 +31,7 @@ def kernels():
 
 @contextmanager
 def int8_reference(monkeypatch):
-    """Compute with torch alone, where int8 products are those of the reference."""
+    """Use the torch backend, with the reference for int8 products."""
     with ops.using("torch"), monkeypatch.context() as patch:
         patch.setattr(
             ops,
@@ -50,7 +50,7 @@ def saved(directory, name):
 
 @torch.inference_mode()
 def numbers(directory, name, quantization="int8"):
-    """Logits of the texts, or of an encoder their hidden states."""
+    """Logits of the texts; hidden states for an encoder."""
     model = load_model(directory, torch.float32, CPU, quantization=quantization).transformer
     if name in ENCODERS:
         return model.encode(encoder_batch(TEXTS, CPU))
@@ -63,7 +63,7 @@ def spread(difference) -> float:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_it_costs_little_beside_int8(tmp_path, name, monkeypatch):
+def test_bfloat16_attention_loses_less_than_int8(tmp_path, name, monkeypatch):
     saved(tmp_path, name)
     exact, found = numbers(tmp_path, name, None), numbers(tmp_path, name)
     monkeypatch.setattr(ops, "attention_dtype", lambda dtype, quantization: dtype)
@@ -75,7 +75,7 @@ def test_it_costs_little_beside_int8(tmp_path, name, monkeypatch):
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_the_kernels_and_the_reference_differ_by_less_than_int8_costs(tmp_path, name, monkeypatch):
+def test_kernels_and_reference_differ_by_less_than_int8_loses(tmp_path, name, monkeypatch):
     saved(tmp_path, name)
     exact, found = numbers(tmp_path, name, None), numbers(tmp_path, name)
     with int8_reference(monkeypatch):
@@ -87,7 +87,7 @@ def test_the_kernels_and_the_reference_differ_by_less_than_int8_costs(tmp_path, 
 @pytest.mark.parametrize("way", ["torch", "cpu"])
 @pytest.mark.parametrize("name", ["qwen3", "stablelm", "bart", "led", "mpt"])
 @torch.inference_mode()
-def test_what_is_bfloat16(tmp_path, name, way, monkeypatch):
+def test_dtypes_around_attention(tmp_path, name, way, monkeypatch):
     saved(tmp_path, name)
     with int8_reference(monkeypatch) if way == "torch" else ops.using("cpu"):
         model = load_model(tmp_path, torch.float32, CPU, quantization="int8").transformer
@@ -106,14 +106,14 @@ def test_what_is_bfloat16(tmp_path, name, way, monkeypatch):
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
-def test_a_model_in_half_precision_attends_as_it_is(dtype):
+def test_attention_keeps_half_precision(dtype):
     assert ops.attention_dtype(dtype, "int8") == ops.attention_dtype(dtype, None) == dtype
     assert ops.attention_dtype(torch.float32, None) == torch.float32
 
 
 @pytest.mark.parametrize("reads", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("out_dtype", [torch.float32, torch.bfloat16])
-def test_products_of_another_dtype(reads, out_dtype):
+def test_products_with_another_output_dtype(reads, out_dtype):
     weight, bias, x = torch.randn(70, 33), torch.randn(70), torch.randn(40, 33).to(reads)
     products = [kind(weight, bias, out_dtype) for kind in (cpu_linear.Int8Weight, ReferenceInt8Weight)]
     found, expected = (product.multiply(x) for product in products)

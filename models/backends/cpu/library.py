@@ -10,6 +10,7 @@ import ctypes
 from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
+from typing import cast
 
 import torch
 
@@ -17,10 +18,10 @@ from models.backends.cpu import header
 from models.config import Activation
 
 __all__ = [
+    "ACTIVATION_CODES",
     "DTYPE_CODES",
     "OPERATIONS",
     "StaleKernels",
-    "activation_code",
     "choose_isa",
     "load",
     "loaded",
@@ -38,7 +39,11 @@ DTYPE_CODES: Mapping[torch.dtype, int] = {
 }
 """Codes of the dtypes that the kernels compute in."""
 
-_ACTIVATION_CODES = header.read_codes(_TEXT, "Activation")
+ACTIVATION_CODES: Mapping[Activation | None, int] = {
+    None if name == "NONE" else cast(Activation, name.lower()): code
+    for name, code in header.read_codes(_TEXT, "Activation").items()
+}
+"""Codes of the activations that a product can apply; None for no activation."""
 
 _POINTER, _INT64, _INT32 = ctypes.c_void_p, ctypes.c_int64, ctypes.c_int32
 
@@ -55,11 +60,6 @@ _SIGNATURES = {
 
 class StaleKernels(RuntimeError):
     """The library was built from another `kernels.h` than the one that Python reads."""
-
-
-def activation_code(activation: Activation | None) -> int:
-    """The number of an activation in `kernels.h`. activation: None for no activation."""
-    return _ACTIVATION_CODES["NONE" if activation is None else activation.upper()]
 
 
 @cache

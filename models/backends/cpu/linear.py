@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from copy import copy
+from functools import cached_property
 from typing import Any, Self
 
 import torch
@@ -60,26 +61,38 @@ class CpuWeight(ABC):
         else:
             y = out if isinstance(out, SymbolicTensor) else out[:rows]
             assert y.stride(0) == self._columns == y.shape[1] and y.dtype == self._out_dtype
-        epilogue = {
+        fields = self._constant_fields.copy()
+        if multiplier is not None:
+            fields["multiplier"], fields["multiplier_stride"] = multiplier, multiplier.stride(0)
+        if activation is not None:
+            fields["activation"] = library.ACTIVATION_CODES[activation]
+        fields["out"], fields["rows"] = y, rows
+        self._multiply(x, fields)
+        return y
+
+    @cached_property
+    def _constant_fields(self) -> dict[str, Any]:
+        """Fields of the product's struct that are the same in every call, and the defaults of the optional ones."""
+        return {
+            "weight": self._weight,
             "bias": self._bias,
-            "multiplier": multiplier,
-            "multiplier_stride": 0 if multiplier is None else multiplier.stride(0),
+            "multiplier": None,
+            "multiplier_stride": 0,
             # A trace sets the residual when it fuses a sum into this product.
             "residual": None,
             "residual_stride": 0,
-            "out": y,
             "out_stride": self._columns,
             "columns": self._columns,
-            "activation": library.activation_code(activation),
+            "activation": library.ACTIVATION_CODES[None],
+            **self._layout_fields(),
         }
-        self._multiply(x, epilogue)
-        return y
 
     def slice(self, first: int, end: int) -> Self | None:
         """See `LinearWeight`. None where `first` is inside a panel."""
         if first % _PANEL:
             return None
         found = copy(self)
+        vars(found).pop("_constant_fields", None)
         found._columns, found._weight = end - first, self._weight[first * self._padded :]
         found._bias = None if self._bias is None else self._bias[first:end]
         return found
@@ -102,8 +115,12 @@ class CpuWeight(ABC):
         return out
 
     @abstractmethod
-    def _multiply(self, x: Tensor, epilogue: dict[str, Any]) -> None:
-        """Run the product. x: [rows, in], numbers of a row contiguous. epilogue: fields of `struct Epilogue`."""
+    def _layout_fields(self) -> dict[str, Any]:
+        """The constant fields of this layout."""
+
+    @abstractmethod
+    def _multiply(self, x: Tensor, fields: dict[str, Any]) -> None:
+        """Run the product. x: [rows, in], numbers of a row contiguous. fields: all but those of x."""
 
     @abstractmethod
     def rows(self, index: Tensor) -> Tensor:
@@ -138,21 +155,16 @@ class FloatWeight(CpuWeight):
         assert self._is_packed
         return self._rows("unpack_rows", index, None)
 
-    def _multiply(self, x: Tensor, epilogue: dict[str, Any]) -> None:
-        run(
-            "float_linear",
-            x.dtype,
-            x,
-            x=x,
-            stride=x.stride(0),
-            rows=x.shape[0],
-            width=self._width,
-            row_bytes=self._width * x.element_size(),
-            weight=self._weight,
-            is_packed=self._is_packed,
-            out_dtype=library.DTYPE_CODES[self._out_dtype],
-            **epilogue,
-        )
+    def _layout_fields(self) -> dict[str, Any]:
+        return {
+            "width": self._width,
+            "row_bytes": self._width * self._dtype.itemsize,
+            "is_packed": self._is_packed,
+            "out_dtype": library.DTYPE_CODES[self._out_dtype],
+        }
+
+    def _multiply(self, x: Tensor, fields: dict[str, Any]) -> None:
+        run("float_linear", x.dtype, x, x=x, stride=x.stride(0), **fields)
 
 
 class Int8Weight(CpuWeight):
@@ -181,25 +193,16 @@ class Int8Weight(CpuWeight):
     def rows(self, index: Tensor) -> Tensor:
         return self._rows("unpack_int8_rows", index, self._scales)
 
-    def _multiply(self, x: Tensor, epilogue: dict[str, Any]) -> None:
+    def _layout_fields(self) -> dict[str, Any]:
+        return {"padded": self._padded, "weight_scales": self._scales, "offsets": self._offsets}
+
+    def _multiply(self, x: Tensor, fields: dict[str, Any]) -> None:
         if isinstance(x, SymbolicTensor):
             # A program rounds a tensor once for all products that read it.
             rounded, scales = x.trace.once((x.address, self._width), lambda: self._quantize(x))
         else:
             rounded, scales = self._quantize(x)
-        run(
-            "int8_linear",
-            self._out_dtype,
-            x,
-            x=rounded,
-            row_scales=scales,
-            rows=x.shape[0],
-            padded=self._padded,
-            weight=self._weight,
-            weight_scales=self._scales,
-            offsets=self._offsets,
-            **epilogue,
-        )
+        run("int8_linear", self._out_dtype, x, x=rounded, row_scales=scales, **fields)
 
     def _quantize(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """Round x to int8. Returns the values plus 128, [rows, padded], uint8, and row scales, [rows, 1], float32."""

@@ -19,6 +19,7 @@ from torch import Tensor
 from models.attention_metadata import AttentionMetadata
 from models.backends.cpu import library
 from models.backends.cpu.attention_view import CpuAttentionView
+from models.backends.cpu.library import DTYPE_CODES, OPERATIONS
 from models.backends.cpu.trace import SymbolicTensor
 from models.backends.torch import operations as torch_operations
 
@@ -42,7 +43,7 @@ def available() -> bool:
 
 def takes(x: Tensor) -> bool:
     """Whether the kernels compute with such a tensor."""
-    return x.is_cpu and x.dtype in library.DTYPE_CODES
+    return x.is_cpu and x.dtype in DTYPE_CODES
 
 
 def run(name: str, dtype: torch.dtype, like: Tensor, /, **fields: Any) -> None:
@@ -53,12 +54,14 @@ def run(name: str, dtype: torch.dtype, like: Tensor, /, **fields: Any) -> None:
     fields: fields of the operation's struct: a number, a tensor, which is passed as its address, or None for null.
     Raises IndexError for an index outside its table.
     """
-    operation = library.OPERATIONS[name]
+    operation = OPERATIONS[name]
     if isinstance(like, SymbolicTensor):
         return like.trace.append(operation, dtype, fields)
     values = operation.values_of(fields)
-    packed = operation.pack(*[one or 0 if type(one) in _NUMBERS else one.data_ptr() for one in values])
-    if not library.loaded().triptych_run_operation(operation.code, library.DTYPE_CODES[dtype], packed):
+    packed = operation.pack(
+        *[one if type(one) is int else one or 0 if type(one) in _NUMBERS else one.data_ptr() for one in values]
+    )
+    if not library.loaded().triptych_run_operation(operation.code, DTYPE_CODES[dtype], packed):
         raise IndexError(f"{name}: an index lies outside its table")
     return None
 
@@ -76,20 +79,21 @@ def layer_norm(x: Tensor, weight: Tensor, bias: Tensor | None, eps: float) -> Te
 
 
 def _norm(name: str, x: Tensor, weight: Tensor, bias: Tensor | None, eps: float) -> Tensor:
-    shape, width = x.shape, x.shape[-1]
-    if x.dim() not in (2, 3) or not _has_dense_rows(x):
+    shape = tuple(x.shape)
+    width, is_vector = shape[-1], len(shape) == 1
+    if len(shape) not in (2, 3) or not _has_dense_rows(x):
         x = x.contiguous()
-    out = x.new_empty(tuple(shape))
+    out = x.new_empty(shape)
     run(
         name,
         x.dtype,
         x,
         x=x,
-        stride=x.stride(0) if len(shape) > 1 else width,
+        stride=width if is_vector else x.stride(0),
         weight=weight,
         bias=bias,
         out=out,
-        rows=shape[0] if len(shape) > 1 else 1,
+        rows=1 if is_vector else shape[0],
         parts=prod(shape[1:-1]),
         width=width,
         eps=eps,
@@ -189,7 +193,8 @@ def rotate(x: Tensor, angles: RotaryAngles, interleaved: bool) -> Tensor:
 def write_slots(key_cache: Tensor, value_cache: Tensor, slots: Tensor, key: Tensor, value: Tensor) -> None:
     if key.shape[1:] != value.shape[1:]:
         return torch_operations.write_slots(key_cache, value_cache, slots, key, value)
-    key, value = (side if _has_dense_rows(side) else side.contiguous() for side in (key, value))
+    key = key if _has_dense_rows(key) else key.contiguous()
+    value = value if _has_dense_rows(value) else value.contiguous()
     size = key.element_size()
     return run(
         "write_slots",
@@ -272,6 +277,4 @@ def _attend(
 
 def _has_dense_rows(x: Tensor) -> bool:
     """Whether the numbers of each row are contiguous. x: [rows, width] or [rows, heads, head_dim]."""
-    if x.dim() == 2:
-        return x.stride(1) == 1
-    return x.stride(2) == 1 and x.stride(1) == x.shape[2]
+    return x.stride(-1) == 1 and (x.dim() == 2 or x.stride(1) == x.shape[2])

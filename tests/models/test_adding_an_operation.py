@@ -1,0 +1,32 @@
+"""docs/adding-an-operation.md names the six places of an operation, and there are no others."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+PAGE = (ROOT / "docs/adding-an-operation.md").read_text()
+PLACES = re.findall(r"^\| (\d) \| (.*?) \| `(.*?)` \|$", PAGE, re.MULTILINE)
+
+
+def test_each_place_has_what_the_page_says():
+    assert [int(number) for number, _, _ in PLACES] == [1, 2, 3, 4, 5, 6]
+    path = ""
+    for _, place, text in PLACES:
+        named = re.search(r"`(models/.*?)`", place)
+        path = named[1] if named else path
+        assert any(text in file.read_text() for file in ROOT.glob(path)), f"{path} has no {text!r}"
+
+
+def test_there_are_no_other_places():
+    """Sources outside layers and tests that name the operation. `add_rms_norm` and `rms_norm_from_one` are others."""
+    sources = [path for path in (ROOT / "models/backends").rglob("*") if path.suffix in (".py", ".h", ".cpp")]
+    naming = {path for path in sources if re.search(r"(?<!add_)\brms_norm\b", path.read_text())}
+    assert {str(path.relative_to(ROOT / "models/backends")) for path in naming} == {
+        "interface.py",
+        "torch/operations.py",
+        "cpu/operations.py",
+        "cpu/kernels/kernels.h",
+        "cpu/kernels/norms.h",
+    }
