@@ -40,7 +40,7 @@ def curve(model: LoadedModel, rows: int, contexts: tuple[int, ...], steps: int) 
         for context in contexts:
             batch = decode_batch(rows, context, BLOCK_SIZE, device, model.config.vocab_size)
             started = time.perf_counter()
-            transformer.logits(transformer.decode(batch, cache)).argmax(-1)
+            transformer.logits(transformer.decode(batch, cache).hidden).argmax(-1)
             if number:
                 times[context].append(time.perf_counter() - started)
     medians = [statistics.median(times[context]) for context in contexts]
