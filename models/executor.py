@@ -78,9 +78,12 @@ class Executor:
         """
         like = self._stack.tokens.weight
         found = self._program(like, step, reads_tokens=True, with_logits=request is not None)
+        if found is None and request is not None:
+            # A head that cannot be traced (capped logits) runs eagerly after the program of its layers.
+            hidden = self.run_tokens(token_ids, positions, step).hidden
+            return DecoderOutput(hidden, *self.logits(hidden, request))
         if found is None:
-            hidden = self._stack.run_layers(self._stack.embedding(token_ids, positions), step)
-            return DecoderOutput(hidden) if request is None else DecoderOutput(hidden, *self.logits(hidden, request))
+            return DecoderOutput(self.run_hidden(self._stack.embedding(token_ids, positions), step))
         program, patterns = found
         inputs = step.dynamic_inputs(patterns)
         token_ids, positions = token_ids.contiguous(), positions.contiguous()
