@@ -18,7 +18,7 @@ from benchmarks import vocabulary
 class Shape:
     """A checkpoint to create.
 
-    kind: of model.
+    kind: kind of model.
     architecture, config: names of the model class and the configuration class in transformers.
     settings: arguments of the configuration class.
     """
@@ -108,7 +108,7 @@ def make(name: str, root: Path) -> Path:
 
 
 def _write_pooling(directory: Path, hidden_size: int) -> None:
-    """Write the files of sentence-transformers: mean over tokens, unit length."""
+    """Write the files of sentence-transformers for mean pooling and normalization to unit length."""
     parts = [("", "Transformer"), ("1_Pooling", "Pooling"), ("2_Normalize", "Normalize")]
     modules = [
         {"idx": index, "name": str(index), "path": path, "type": f"sentence_transformers.models.{kind}"}

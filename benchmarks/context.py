@@ -1,6 +1,7 @@
-"""Measure the time of a decode step over its context: `python -m benchmarks.context --checkpoint DIR`.
+"""Measure the time of a decode step by context length: `python -m benchmarks.context --checkpoint DIR`.
 
-Prints JSON: for each number of rows, milliseconds per context, and the largest distance from a straight line.
+Prints JSON: for each number of rows, the milliseconds of a step at each context, and their largest distance from a
+straight line.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ def load(checkpoint: Path, precision: str) -> LoadedModel:
 
 @torch.inference_mode()
 def curve(model: LoadedModel, rows: int, contexts: tuple[int, ...], steps: int) -> dict[str, Any]:
-    """Median step time at each context. The contexts alternate, so that other load affects all of them."""
+    """Median step time at each context. The contexts alternate, so that other load affects all equally."""
     transformer, device = model.transformer, torch.device("cpu")
     blocks = rows * -(-contexts[-1] // BLOCK_SIZE)
     cache = KVCache(transformer.self_attention_layers(), blocks, BLOCK_SIZE, transformer.attention_dtype, device)
@@ -40,7 +41,7 @@ def curve(model: LoadedModel, rows: int, contexts: tuple[int, ...], steps: int) 
         for context in contexts:
             batch = decode_batch(rows, context, BLOCK_SIZE, device, model.config.vocab_size)
             started = time.perf_counter()
-            transformer.logits(transformer.decode(batch, cache)).argmax(-1)
+            transformer.logits(transformer.decode(batch, cache).hidden).argmax(-1)
             if number:
                 times[context].append(time.perf_counter() - started)
     medians = [statistics.median(times[context]) for context in contexts]

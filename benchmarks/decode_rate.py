@@ -111,7 +111,7 @@ def measure(arguments: argparse.Namespace) -> list[dict[str, float]]:
 
         def step(cache: KVCache = cache, rows: int = rows) -> torch.Tensor:
             batch = decode_batch(rows, arguments.context, arguments.block_size, device)
-            return model.logits(model.decode(batch, cache)).argmax(-1).cpu()
+            return model.logits(model.decode(batch, cache).hidden).argmax(-1).cpu()
 
         seconds = seconds_per_call(step, arguments.steps, device)
         floor = (weight_bytes + kv_bytes) / speed

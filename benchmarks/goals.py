@@ -1,4 +1,4 @@
-"""The table of goals: compares every goal with the measured value."""
+"""The table of goals, which compares every goal with the measured value."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from benchmarks.plan import STREAMS
 from benchmarks.summary import Summary
 
 MEMORY_MARGIN_BYTES = 300 << 20
-"""Memory of a worker beyond its weights and KV pool."""
+"""Largest memory of a worker beyond its weights and KV pool."""
 MIN_THROUGHPUT_RATIO = 0.97
-"""Throughput with more streams, divided by throughput with fewer. Repeated runs differ by up to 3%."""
+"""Smallest ratio of the throughput with more streams to that with fewer. Repeated runs differ by up to 3%."""
 MAX_DEVIATION = 0.10
-"""Largest distance of a step time from a straight line over the context, as a share of the step time."""
+"""Largest distance of a step time from the straight line through the step times, as a share of the step time."""
 
 
 @dataclass(frozen=True)
 class Line:
-    """A row of the table.
+    """A row of the table of goals.
 
     ratio: measured value over goal, or the reverse where lower is better; None without a measurement.
     """
@@ -37,7 +37,7 @@ class Line:
 
 
 def lines(summary: Summary) -> list[Line]:
-    """All rows, in the order of the page."""
+    """All rows of the table, in the order of the result page."""
     return [
         *_against_peers(summary, ("gpt2-124m", "llama-135m"), ("B", "B-mixed"), 1.25),
         *_against_peers(summary, ("gpt2-124m", "llama-135m"), ("A",), 1.0),

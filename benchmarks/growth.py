@@ -1,4 +1,4 @@
-"""Measure the steps of Triptych in detail: over the context length, and by operation. Each part is a process."""
+"""Measure the steps of Triptych in detail: by context length and by operation. Each measurement runs in a process."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ SECTIONS = ("context", "profile")
 
 
 def run(sections: list[str], options: Options, results: Results, say: Callable[[str], None]) -> None:
-    """Run the selected parts. The failure of a part is printed, and the part is left out of the page.
+    """Run the selected measurements. If one fails, its error is printed, and the result page omits it.
 
     sections: names from `SECTIONS`.
     """

@@ -1,7 +1,7 @@
 """A small HTTP/1.1 client for many connections. It does little work, because it shares the cores with the server.
 
-It does not decode chunked bodies: it counts events by their first line, and parses responses only after the last one.
-After each wake-up it waits 0.5 ms, so that it wakes up once for all events of a step.
+It does not decode chunked bodies. It counts events by their first line, and parses all responses after the last one has
+arrived. After each wake-up it waits 0.5 ms, so that it wakes up once for all events of a step.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ _BUFFER = memoryview(bytearray(1 << 18))
 
 @dataclass
 class Response:
-    """One response. Times are those of time.perf_counter().
+    """One response. Times are from time.perf_counter().
 
-    started: when the request was sent.
-    ended: when the response was complete.
-    times: when each token event was received, with a precision of 0.5 ms.
-    body: the complete body, or the end of a stream.
+    started: time at which the request was sent.
+    ended: time at which the response was complete.
+    times: time at which each token event was received, with a precision of 0.5 ms.
+    body: the complete body; for a stream, its end.
     """
 
     started: float

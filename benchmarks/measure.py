@@ -1,6 +1,7 @@
-"""Run the contests: all contestants load the model, then run each workload in turns, one at a time, in rounds.
+"""Run the contests. All contestants load the model. In each round of a workload they then run it one after the other.
 
-The workloads of a contest share its time, so that short workloads have more rounds and short disturbances cancel out.
+The workloads of a contest share its time, so a short workload has more rounds. Many rounds cancel out short
+disturbances.
 Results are written after every run, so that an interrupted benchmark keeps its results.
 """
 
@@ -59,10 +60,10 @@ class Options:
 class Results:
     """All results, and the file that contains them.
 
-    path: of the file.
+    path: path of the file.
     about: description of the machine, versions and scale.
-    entries: by shape, precision, workload and contestant: `runs` or `error`.
-    loads: by shape, precision and contestant: the properties of the loaded model.
+    entries: one per shape, precision, workload and contestant, with its `runs`, and `error` if it failed.
+    loads: one per shape, precision and contestant, with the properties of the loaded model.
     sections: results of `benchmarks.growth` by section.
     """
 
@@ -98,7 +99,7 @@ class Results:
         ]
 
     def write(self) -> None:
-        """Write the file. It is replaced in one step."""
+        """Write the file atomically."""
         content = {"about": self.about, "entries": self.entries, "loads": self.loads, "sections": self.sections}
         partial = self.path.with_suffix(".partial")
         partial.write_text(json.dumps(content, indent=1))
@@ -107,7 +108,7 @@ class Results:
 
 @dataclass
 class Turns:
-    """Time of one workload so far.
+    """Rounds of one workload so far, and the time that they took.
 
     rounds: number of rounds.
     seconds: duration of all rounds.
@@ -164,7 +165,7 @@ def _contest(contest: Contest, options: Options, results: Results, seconds: floa
 
 @dataclass(frozen=True)
 class _Loaded:
-    """A contest whose contestants have loaded the model."""
+    """A contest whose contestants have loaded the model, ready to run rounds."""
 
     contest: Contest
     processes: dict[str, ContestantProcess]
@@ -173,7 +174,7 @@ class _Loaded:
     say: Callable[[str], None]
 
     def round(self, workload: str, number: int) -> None:
-        """One run of each contestant that takes part, has not failed, and is not too slow. number: 0 for the first."""
+        """Run each contestant that takes part, has not failed, and is not too slow. number: 0 for the first round."""
         work = workloads.job(workload, self.contest.shape, self.options.scale, seed=number + 1)
         names = [name for name in self.processes if self.contest.takes_part(name, workload)]
         entries = {name: self.results.entry(self.contest, workload, name) for name in names}
@@ -199,7 +200,7 @@ class _Loaded:
 
 
 def fast_enough(entries: dict[str, dict[str, Any]]) -> list[str]:
-    """Triptych, and the peers with at least `MIN_PEER_RATE` of the best peer's rate in the first round."""
+    """Names of Triptych, and of peers with at least `MIN_PEER_RATE` of the best peer's rate in the first round."""
     rates = {
         name: entry["runs"][0]["units"] / entry["runs"][0]["seconds"]
         for name, entry in entries.items()

@@ -18,7 +18,7 @@ class Contest:
     """One model in one precision: all contestants load it once and run each workload in rounds.
 
     shape: name in `checkpoints.SHAPES`.
-    restricted: workloads that only some contestants run, each with these contestants.
+    restricted: workloads that only some contestants run, each with the names of these contestants.
     """
 
     shape: str

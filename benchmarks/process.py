@@ -23,7 +23,7 @@ class Failed(Exception):
 class ContestantProcess:
     """The process of a contestant. The constructor starts it; it loads a model on request.
 
-    name: of the contestant.
+    name: name of the contestant.
     python: interpreter of its environment.
     threads: number of threads for its computations.
     """

@@ -33,7 +33,7 @@ SHAPES = ("llama-135m", "gpt2-124m", "marian-74m", "minilm-22m", "bert-base")
 
 
 class Clock:
-    """Seconds of each part, by name. No time counts in two parts."""
+    """Measures the seconds of each part of a run, by name. Times of different parts do not overlap."""
 
     def __init__(self) -> None:
         self.seconds: dict[str, float] = defaultdict(float)
@@ -45,13 +45,13 @@ class Clock:
 
         def head(call: Callable[..., Any], owner: LanguageModel, hidden: torch.Tensor, *others: Any) -> Any:
             if not isinstance(hidden, torch.Tensor):
-                return call(owner, hidden, *others)  # the head is recorded, not computed
+                return call(owner, hidden, *others)  # a trace records the head without computing it
             logits = self._timed("output head", call, owner, hidden, *others)
             self._heads.append((logits.shape[1] * hidden.shape[1], hidden.shape[0]))
             return logits
 
         def select(*call: Any) -> Any:
-            # The selection of tokens may compute the logits.
+            # The selection of tokens may compute logits; that time counts for the output head only.
             before = self.seconds["output head"]
             tokens = self._timed("selection", *call)
             self.seconds["selection"] -= self.seconds["output head"] - before
@@ -79,14 +79,14 @@ class Clock:
 
 
 def profile(shape: str, precision: str, workload: str, options: argparse.Namespace) -> dict[str, Any]:
-    """Seconds of a workload by part, and the floor of its products.
+    """Measure the seconds of a workload by part, and the floor of its products.
 
     options: `directory` of the checkpoints, `threads`, `scale`, and `peaks` (operations per second by precision).
     """
     entry = Entry()
     entry.load(Subject(shape, precision, str(options.directory / shape), "", options.threads, None))
     work = workloads.job(workload, shape, options.scale, seed=1)
-    # The warm-up has other ids, because the timed ones must not be in the prefix cache.
+    # The warm-up uses other token ids, because those of the timed run must not be in the prefix cache.
     entry.run(workloads.shortened(workloads.job(workload, shape, options.scale, seed=0)))
     clock = Clock()
     before = machine.usual_bandwidth()
@@ -151,7 +151,7 @@ def _tiny() -> Iterator[tuple[str, str, str]]:
 
 
 def rest(found: dict[str, Any]) -> float:
-    """Seconds of a workload that are in no other part."""
+    """Seconds of a workload that no part contains."""
     known = found["products"][0] + found["head"][0] + found["attention"] + found["choice"] + found["small"]
     return float(found["seconds"] - known)
 

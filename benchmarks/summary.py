@@ -12,7 +12,7 @@ from benchmarks.contestants import OURS
 ITEM_BYTES = {"float32": 4, "bfloat16": 2, "int8": 1}
 
 Key = tuple[str, str, str, str]
-"""Shape, precision, workload, contestant."""
+"""Key of an entry: shape, precision, workload, contestant."""
 
 
 class Summary:
@@ -40,12 +40,12 @@ class Summary:
         return None
 
     def rate(self, shape: str, precision: str, workload: str, contestant: str) -> float | None:
-        """Median rate over the rounds, or None without a round."""
+        """Median rate over the rounds, or None if there is no round."""
         rates = self._rates(shape, precision, workload, contestant)
         return statistics.median(rates) if rates else None
 
     def ratio(self, over: Key, under: Key) -> float | None:
-        """Median over the rounds of the ratio of two rates, or None where no round has both.
+        """Median over the rounds of the ratio of two rates, or None if no round has both.
 
         A change in the speed of the machine between rounds affects both rates of a round.
         """
@@ -64,7 +64,7 @@ class Summary:
         return [run["units"] / run["seconds"] for run in entry["runs"]] if entry else []
 
     def median(self, shape: str, precision: str, workload: str, contestant: str, name: str) -> float | None:
-        """Median of a value of the runs, or of one of their extra values."""
+        """Median over the runs of the value with this name, which may be an extra value; None if no run has it."""
         entry = self.entry(shape, precision, workload, contestant)
         found = [run.get(name, run["extra"].get(name)) for run in entry["runs"]] if entry else []
         values = [value for value in found if value is not None]
@@ -98,7 +98,10 @@ class Summary:
         return [name for name in ITEM_BYTES if name in found]
 
     def bandwidth_share(self, shape: str, precision: str) -> float | None:
-        """Bytes of the weights per token of A in process, divided by the bandwidth measured around that run."""
+        """Share of the memory bandwidth that workload A uses in process to read the weights; None if not measured.
+
+        Each token reads all weights once. The bandwidth was measured just before and after each run.
+        """
         entry, parameters = self.entry(shape, precision, "A", "ours"), self.load(shape, precision, "ours", "parameters")
         if entry is None or parameters is None:
             return None

@@ -1,6 +1,6 @@
 """The workloads. Every contestant gets the same token ids and lengths, which are drawn from one seed.
 
-A job is plain data that can be sent to a process. Its ids are words of the vocabulary, not special tokens.
+A job is plain data that can be sent to a process. Its token ids are words of the vocabulary, not special tokens.
 """
 
 from __future__ import annotations
@@ -75,9 +75,9 @@ TINY = Scale(
 def job(name: str, shape: str, scale: Scale = FULL, seed: int = 0) -> Job:
     """Create a workload.
 
-    name: of the workload; `docs/benchmarks.md` describes each.
-    shape: of the checkpoint.
-    seed: of the token ids. Rounds have different ids of the same lengths, so that a prefix cache does not help.
+    name: name of the workload; `docs/benchmarks.md` describes each.
+    shape: name of the checkpoint's shape.
+    seed: seed of the token ids. Rounds have different ids of the same lengths, so that a prefix cache does not help.
     """
     length_rng, id_rng = random.Random(7), random.Random(seed)
     vocab_size = SHAPES[shape].vocab_size

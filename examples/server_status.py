@@ -1,4 +1,4 @@
-"""GET /health, /ready, /info and /metrics: what a load balancer, an operator and Prometheus ask a server."""
+"""GET /health, /ready, /info and /metrics: the state of a server, for load balancers, operators and Prometheus."""
 
 import os
 

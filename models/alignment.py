@@ -1,7 +1,7 @@
-"""Cross-attention weights of a translation, computed in a forward pass of their own.
+"""Compute the cross-attention weights of a translation, in a separate forward pass.
 
-Those of the last layer, averaged over its heads, as Bahdanau et al. 2015 (arXiv:1409.0473, figure 3) draw them for a
-model with one layer and one head.
+The weights are those of the last layer, averaged over its heads. Bahdanau et al. 2015 (arXiv:1409.0473, figure 3) show
+such weights for a model with one layer and one head.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from models.step_inputs import RaggedStepInputs
 
 
 class AlignmentStepInputs(RaggedStepInputs):
-    """Inputs for one whole text, which keep the cross-attention weights of the last layer.
+    """Step inputs for one whole text that also store the cross-attention weights of the last layer.
 
-    weights: [tokens, source tokens], float32, each row with sum one; set once the last layer has run.
+    weights: [tokens, source tokens], float32; each row adds up to 1. Set when the last layer has run.
     """
 
     kind = None

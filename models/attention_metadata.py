@@ -1,8 +1,7 @@
-"""The facts of one step's attention, the same for every device: lengths, pattern, score bias and block tables.
+"""Describe the attention of one step, independent of the device: lengths, pattern, score bias and block tables.
 
-Each backend derives the form that its kernels need, its view, from these facts: the torch reference in
-`backends/torch/attention_view.py`, the CPU kernels in `backends/cpu/attention_view.py`. A CUDA view will stand beside
-them.
+Each backend converts this metadata into a view, the form that its kernels read. `backends/torch/attention_view.py` has
+the view of the torch reference, `backends/cpu/attention_view.py` the view of the CPU kernels.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ from torch import Tensor
 
 
 class AttentionView(Protocol):
-    """A backend's form of attention metadata. reads_bias: whether it contains values of the score bias."""
+    """Attention metadata in the form that a backend's kernels read. reads_bias: whether it contains bias values."""
 
     reads_bias: ClassVar[bool]
 
@@ -32,10 +31,10 @@ class KeyBias:
 
 @dataclass(frozen=True)
 class Distances:
-    """Vectors of distances, `query position - key position`, for attention that multiplies with them.
+    """Vectors of distances, `query position - key position`, for disentangled attention.
 
     vectors: [rows, hidden], model dtype.
-    row_of: [2 * length - 1], int64: the row of distance d is at index `d + length - 1`.
+    row_of: [2 * length - 1], int64: index `d + length - 1` holds the row of distance d in `vectors`.
     """
 
     vectors: Tensor
@@ -46,10 +45,11 @@ class Distances:
 class AttentionMetadata:
     """Which keys each query of a step sees, and where the keys are. Shared by all layers of one pattern.
 
-    query_lens, key_lens: tokens of each row. With `causal` the queries of a row are its last positions. A row may have
-        no queries.
+    query_lens, key_lens: number of queries and of keys of each row. With `causal` the queries of a row are its last
+        positions. A row may have no queries.
     causal: queries see no later keys.
-    window: a query sees its own position and the `window - 1` before it; without `causal` as many after it. None: all.
+    window: a query sees its own position and the `window - 1` before it; without `causal` also the `window - 1` after
+        it. None: all.
     score_bias: [heads, 2 * length - 1], model dtype: bias of distance `key - query` at index `distance + length - 1`;
         or a KeyBias; or None.
     block_tables: [rows, blocks], int64: blocks of each row in a paged cache; None for ragged keys.
@@ -71,7 +71,7 @@ class AttentionMetadata:
     _shared_views: dict[type, Any] = field(default_factory=dict, repr=False)
 
     def view(self, kind: type[View], *arguments: Any) -> View:
-        """A backend's view, `kind(self, *arguments)`, made at the first call and kept with the step."""
+        """A backend's view, `kind(self, *arguments)`, which is created at the first call and then kept."""
         views = self._views if kind.reads_bias else self._shared_views
         if kind not in views:
             views[kind] = kind(self, *arguments)  # type: ignore[call-arg]
@@ -79,7 +79,7 @@ class AttentionMetadata:
         return view
 
     def with_bias(self, score_bias: Tensor) -> AttentionMetadata:
-        """The same facts with another bias of the same shape. Views that do not read the bias are shared."""
+        """The same metadata with another bias of the same shape. Views that do not read the bias are shared."""
         return replace(self, score_bias=score_bias, _views={})
 
     @cached_property
@@ -90,6 +90,6 @@ class AttentionMetadata:
 
     @cached_property
     def bias_float32(self) -> Tensor | None:
-        """[heads, distances or keys], float32, contiguous; or None."""
+        """The score bias: [heads, distances or keys], float32, contiguous; or None."""
         bias = self.score_bias.values if isinstance(self.score_bias, KeyBias) else self.score_bias
         return None if bias is None else bias.float().contiguous()

@@ -36,13 +36,13 @@ class EncoderBatch:
 
     @cached_property
     def output_rows(self) -> Tensor | None:
-        """[batch], int64: tokens whose hidden states are computed; None for all."""
+        """Indices of the tokens whose hidden states are computed: [batch], int64; None for all tokens."""
         return None if self.output_positions is None else self._tokens_at(self.output_positions)
 
     def one_of_each(self, hidden: Tensor, positions: Sequence[int]) -> Tensor:
         """The hidden state of one token of each sequence: [batch, hidden].
 
-        hidden: output of `encode`: of all tokens, or of one token of each where the batch has `output_positions`.
+        hidden: output of `encode`: all tokens, or one token of each sequence if the batch has `output_positions`.
         """
         return hidden if self.output_positions is not None else hidden[self._tokens_at(positions)]
 
@@ -52,13 +52,13 @@ class EncoderBatch:
 
     @cached_property
     def positions(self) -> Tensor:
-        """[tokens], int64: 0, 1, 2... within each sequence."""
+        """Position of each token in its sequence, from 0: [tokens], int64."""
         positions = np.concatenate([np.arange(length, dtype=np.int64) for length in self.lengths])
         return torch.from_numpy(positions).to(self.token_ids.device)
 
     @cached_property
     def rope_lengths(self) -> Tensor:
-        """[tokens], int64: the length of each token's sequence."""
+        """Length of the sequence of each token: [tokens], int64."""
         lengths = torch.tensor(self.lengths)
         return lengths.repeat_interleave(lengths).to(self.token_ids.device)
 
@@ -83,7 +83,7 @@ class AudioBatch:
 
     @cached_property
     def positions(self) -> Tensor:
-        """[tokens], int64: 0, 1, 2... within each recording."""
+        """Position of each token in its recording, from 0: [tokens], int64."""
         return torch.cat([torch.arange(length) for length in self.lengths]).to(self.frames.device)
 
 
@@ -101,9 +101,9 @@ class DecoderBatch:
     source_lens, source_block_tables: the same for the read-only cross-attention cache; empty and None without encoder.
     adapters: name of each row's adapter, "" for none; empty where no row has one.
     rope_lengths: [tokens], int64: text length that each token's rotation uses: the length of the prompt, or the token's
-        position + 1 if that is larger. It depends on request and position only, not on how steps cut the tokens. None
-        for models whose rotation does not depend on the text length.
-    output_lens: number of tokens of each row, its last ones, whose hidden states are computed; None for all.
+        position + 1 if that is larger. It depends on request and position only, not on how a prompt is split into
+        steps. None for models whose rotation does not depend on the text length.
+    output_lens: for each row, how many of its last tokens have their hidden states computed; None for all tokens.
     """
 
     token_ids: Tensor
@@ -120,7 +120,7 @@ class DecoderBatch:
 
     @cached_property
     def output_rows(self) -> Tensor | None:
-        """[n], int64: tokens whose hidden states are computed; None for all."""
+        """Indices of the tokens whose hidden states are computed: [n], int64; None for all tokens."""
         if self.output_lens is None:
             return None
         spans = [range(end - count, end) for end, count in zip(self.offsets[1:], self.output_lens, strict=True)]

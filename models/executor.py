@@ -1,8 +1,7 @@
-"""How the layers of a stack run: eagerly, or as a program of the compiled kernels.
+"""Run the layers of a stack, either eagerly or as a program of the compiled kernels.
 
-This is the one place that chooses. A program is traced at the first step of its kind and used for all later ones.
-Stacks that cannot be traced, steps with adapters, and devices without programs run eagerly. A CUDA graph will be one
-more choice here.
+Only this file chooses between the two. A program is traced at the first step of its kind and used for all later steps
+of that kind. Stacks that cannot be traced, steps with adapters, and devices without programs run eagerly.
 """
 
 from __future__ import annotations
@@ -23,17 +22,19 @@ from models.stack import Stack
 from models.step_inputs import AttentionPattern, StepInputs, StepKind, SymbolicStepInputs
 
 MAX_LOGITS_ROWS = 64
-"""Rows whose logits have permanent memory. More rows would not make the product faster, and allocating the memory anew
-at each step would take as long as the product."""
+"""Number of rows for whose logits memory is kept between steps. Allocating it at each step would take as long as the
+product, and more rows would not make the product faster."""
 
 _TOP_K_INPUTS = LogitsTopK(*(cast(Tensor, ProgramInput(("top_k", name))) for name in LogitsTopK._fields))
 
 
 class ProgramKey(NamedTuple):
-    """Steps that run the same program.
+    """Key of a program: steps with equal keys run the same program.
 
-    reads_tokens: whether it begins with token ids, not hidden states. all_rows: whether all rows are output rows.
-    dtype: of the hidden states. with_logits: whether it ends with logits and their top k.
+    reads_tokens: whether the program's input is token ids; otherwise it is hidden states.
+    all_rows: whether all rows are output rows.
+    dtype: dtype of the hidden states.
+    with_logits: whether the program also computes logits and their top k.
     """
 
     kind: StepKind
@@ -46,8 +47,8 @@ class ProgramKey(NamedTuple):
 class Executor:
     """Runs one stack and, for a language model, its head.
 
-    head: hidden states [n, hidden] and memory [n or more, vocab], float32, or None -> logits [n, vocab] in that memory
-        or new memory. None for a stack without a head.
+    head: function from hidden states [n, hidden] and memory [n or more, vocab], float32, to logits [n, vocab] in that
+        memory. Without memory (None) it allocates its result. None for a stack without a head.
     """
 
     def __init__(
@@ -58,7 +59,7 @@ class Executor:
         self._programs: dict[ProgramKey, tuple[Program, tuple[AttentionPattern, ...]] | None] = {}
 
     def run_hidden(self, x: Tensor, step: StepInputs) -> Tensor:
-        """Run the layers. x: [tokens, hidden], output of the embedding -> [n, hidden], of the output rows."""
+        """Run the layers on the output of the embedding. x: [tokens, hidden]. Returns [n, hidden], the output rows."""
         found = self._program(x, step, reads_tokens=False, with_logits=False)
         if found is None:
             return self._stack.run_layers(x, step)
@@ -97,9 +98,9 @@ class Executor:
         return DecoderOutput(program.run(rows, inputs, step.static_inputs), logits, top_k)
 
     def logits(self, hidden: Tensor, request: LogitsRequest) -> tuple[Tensor, LogitsTopK]:
-        """Logits of some hidden states, [n, hidden], and their top k.
+        """Logits of hidden states, [n, hidden], and their top k.
 
-        The next logits overwrite those of up to MAX_LOGITS_ROWS rows; more rows have memory of their own.
+        Up to MAX_LOGITS_ROWS rows use shared memory, which the next logits overwrite. More rows use new memory.
         """
         assert self._head is not None
         fits = hidden.shape[0] <= MAX_LOGITS_ROWS
@@ -114,8 +115,10 @@ class Executor:
     def _program(
         self, like: Tensor, step: StepInputs, reads_tokens: bool, with_logits: bool
     ) -> tuple[Program, tuple[AttentionPattern, ...]] | None:
-        """The program of a step and its attention patterns, or None where the step runs eagerly. like: has the dtype
-        and the device of the hidden states."""
+        """The program of a step and its attention patterns, or None where the step runs eagerly.
+
+        like: a tensor with the dtype and device of the hidden states.
+        """
         if step.kind is None or not ops.programs_are_enabled:
             return None
         key = ProgramKey(step.kind, reads_tokens, step.output_rows is None, like.dtype, with_logits)
@@ -126,7 +129,7 @@ class Executor:
     def _trace(self, key: ProgramKey, width: int) -> tuple[Program, tuple[AttentionPattern, ...]] | None:
         """Record the stack, or return None where it cannot be traced.
 
-        width: of the hidden states, where they are the input.
+        width: width of the hidden states, if they are the input.
         """
         try:
             return self._record(key, width)

@@ -21,7 +21,7 @@ class GenerationDefaults:
     end_token_ids: each of them ends a text.
     decoder_start_token_ids: first tokens of the decoder of an encoder-decoder.
     begin_suppress_token_ids: never chosen as the first new token.
-    max_new_tokens, min_new_tokens: without the start tokens.
+    max_new_tokens, min_new_tokens: numbers of new tokens; start tokens do not count.
     The other fields have the names and meanings of transformers' `GenerationConfig`.
     """
 
@@ -96,7 +96,7 @@ _NEUTRAL: Mapping[str, tuple[Any, ...]] = {
     "epsilon_cutoff": (0.0,),
     "eta_cutoff": (0.0,),
 }
-"""Unsupported settings that change the generated text, with the values (besides null) that change nothing."""
+"""Unsupported settings that can change the generated text, and their values (besides null) without effect."""
 
 
 def generation_defaults(
@@ -109,7 +109,7 @@ def generation_defaults(
 
     generation_config: contents of `generation_config.json`, or None if the checkpoint has no such file.
     config: contents of `config.json`.
-    vocab_size: number of logits. Token ids outside of it are dropped, except ids that must be generated.
+    vocab_size: number of logits. Larger token ids are dropped, unless they must be generated, which is an error.
     decoder_start: kind of start token of an encoder-decoder (see `Family`); None for other models.
     Raises ConfigError for a setting that is unsupported, has the wrong type, or needs a token outside the vocabulary,
     and if the decoder needs a start token and the files name none.
@@ -150,7 +150,7 @@ def generation_defaults(
 def _settings(generation_config: Mapping[str, Any] | None, config: Mapping[str, Any]) -> dict[str, Any]:
     """The settings of both files as one. A null is the same as an absent setting.
 
-    Settings that `config.json` does not have itself may stand in its `text_config`.
+    A setting that `config.json` lacks at its top level is read from its `text_config`.
     """
     text_config = config.get("text_config")
     layers = [text_config if isinstance(text_config, dict) else {}, config]
@@ -159,13 +159,13 @@ def _settings(generation_config: Mapping[str, Any] | None, config: Mapping[str, 
         special_tokens = {name: merged[name] for name in _SPECIAL_TOKENS if name in merged}
         return {**special_tokens, **{name: value for name, value in generation_config.items() if value is not None}}
     if merged.get("force_bos_token_to_be_generated"):
-        # The setting of the first BART checkpoints, before `forced_bos_token_id`.
+        # The first BART checkpoints have this setting in place of `forced_bos_token_id`.
         merged["forced_bos_token_id"] = merged.get("bos_token_id")
     return merged
 
 
 def _within(defaults: GenerationDefaults, vocab_size: int) -> GenerationDefaults:
-    """Drop the token ids that have no logit. Raises ConfigError for one that must be generated."""
+    """Drop token ids outside the vocabulary. Raises ConfigError if such a token must be generated."""
     needed = (*defaults.decoder_start_token_ids, defaults.forced_bos_token_id, defaults.forced_eos_token_id)
     for token in needed:
         if token is not None and not 0 <= token < vocab_size:

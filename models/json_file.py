@@ -11,10 +11,10 @@ from weights.resolve import file_in
 
 
 def json_object(directory: Path, name: str) -> dict[str, Any] | None:
-    """Content of a JSON file of a checkpoint, or None without that file.
+    """Content of a JSON file of a checkpoint, or None if the checkpoint has no such file.
 
-    directory: of the checkpoint.
-    name: path of the file in it.
+    directory: the checkpoint directory.
+    name: path of the file inside the directory.
 
     Raises ConfigError for a file that is not a JSON object, and ResolveError for one outside the directory.
     """

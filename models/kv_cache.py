@@ -17,8 +17,8 @@ class KVCache:
     Per layer one tensor for keys and one for values: [blocks, block_size, kv_heads, head_dim].
     Zeroed at the start and again by `clear`, so that no masked slot ever holds a NaN.
 
-    addresses: the memory of each tensor as program inputs, by the role of the cache, "self" or "cross"; then by
-        (role, "keys" or "values", layer).
+    addresses: for each role of the cache, "self" or "cross", the program inputs: the memory address of each tensor, by
+        the name (role, "keys" or "values", layer).
     """
 
     def __init__(
@@ -53,13 +53,14 @@ class KVCache:
     def copy_blocks(self, copies: Sequence[tuple[int, int, int, int]]) -> None:
         """Copy slots between blocks in every layer, for a copy on write.
 
-        copies: (source block, destination block, first slot, end). Earlier slots are equal already, later ones unused.
+        copies: (source block, destination block, first slot, end). Slots before the first are already equal in both
+            blocks; slots from `end` on are unused.
         """
         if copies:
             ops.copy_blocks((*self.keys, *self.values), copies)
 
     def clear(self, blocks: Sequence[int]) -> None:
-        """Zero blocks that may hold numbers that are not finite."""
+        """Fill blocks with zeros, because they may hold NaN or infinity."""
         if not blocks:
             return
         index = torch.tensor(blocks, device=self.keys[0].device)

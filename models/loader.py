@@ -91,7 +91,7 @@ def load_model(
 ) -> LoadedModel:
     """Load a checkpoint.
 
-    dtype: of the weights and hidden states. Adapters are computed in it even when the weights are quantised.
+    dtype: dtype of weights and hidden states. Adapters are computed in this dtype even if the weights are quantised.
     progress: called with (bytes read so far, total bytes).
     quantization: see `pack_weights`.
     adapters: directory of each low-rank adapter, as peft saves it, by name.

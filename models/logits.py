@@ -1,4 +1,4 @@
-"""Logits of a decoder step, and their top k: the request and the results."""
+"""The request for the logits of a decoder step, and the results: logits and their top k."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from torch import Tensor
 
 
 class LogitsRequest(NamedTuple):
-    """What a step computes from the output rows besides their hidden states: the logits and their top k.
+    """Asks a step for the logits of its output rows and their top k, in addition to the hidden states.
 
     top_k: number of largest logits per row, at least 1; limited to the vocabulary.
     with_logsumexp: whether log-probabilities are needed.
@@ -21,10 +21,10 @@ class LogitsRequest(NamedTuple):
 
 
 class LogitsTopK(NamedTuple):
-    """The k largest logits of each row, and what turns logits into log-probabilities.
+    """The k largest logits of each row, and the numbers that convert logits to log-probabilities.
 
-    values, ids: [rows, k], float32 and int64, in falling order; of equal logits the lower id comes first.
-    logsumexp: [rows], float32: log of the sum of exp(logit - largest logit), or None. NaN in a row of -inf only.
+    values, ids: [rows, k], float32 and int64, in descending order; of equal logits the lower id comes first.
+    logsumexp: [rows], float32: log of the sum of exp(logit - largest logit), or None. NaN for a row of -inf alone.
     is_finite: [rows], bool: whether all logits of the row are finite.
     """
 
@@ -35,7 +35,7 @@ class LogitsTopK(NamedTuple):
 
     @classmethod
     def empty(cls, rows: int, k: int, with_logsumexp: bool) -> LogitsTopK:
-        """Memory for a result, on the CPU."""
+        """Allocate uninitialised memory for a result, on the CPU."""
         ids, logsumexp = torch.empty(rows, k, dtype=torch.int64), torch.empty(rows) if with_logsumexp else None
         return cls(torch.empty(rows, k), ids, logsumexp, torch.empty(rows, dtype=torch.bool))
 

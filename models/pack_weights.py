@@ -14,7 +14,7 @@ from models.transformer import Transformer
 
 
 class CountingPacker:
-    """A `LinearPacker` that counts the memory of the weights it packs. packed_bytes: their memory."""
+    """A `LinearPacker` that counts memory. packed_bytes: memory of all weights that it has packed."""
 
     def __init__(self, pack: Callable[[Tensor, Tensor | None], ops.LinearWeight], out_dtype: torch.dtype) -> None:
         self._pack, self.out_dtype, self.packed_bytes = pack, out_dtype, 0
@@ -49,7 +49,7 @@ def pack_weights(model: Transformer, quantization: ops.Quantization | None = Non
 
 
 def _pack(module: nn.Module, packer: ops.LinearPacker, projection_packer: ops.LinearPacker) -> None:
-    """projection_packer: for the queries, keys and values of plain attention."""
+    """Pack all linears below a module. projection_packer: packs query, key and value projections of plain attention."""
     for name, child in module.named_children():
         if isinstance(child, Attention):
             child.pack(packer, projection_packer, one_input=name != "cross_attention")

@@ -31,7 +31,7 @@ from models.step_inputs import StepInputs
 class Stack(nn.Module):
     """An encoder or a decoder: embedding, layers, final norm, and optionally a projection to another width.
 
-    tokens: token table to share with another stack, or None for an own one.
+    tokens: token table to share with another stack, or None to create one.
     `models.executor` runs the parts of a stack.
     """
 
@@ -76,7 +76,7 @@ class Stack(nn.Module):
         return None if self.score_bias is None else self.score_bias(length)
 
     def run_layers(self, x: Tensor, step: StepInputs) -> Tensor:
-        """Everything after the embedding: [tokens, hidden] -> [n, hidden or output width], of the output rows."""
+        """Run layers, final norm and projection: [tokens, hidden] -> [n, hidden or output width], the output rows."""
         for layer in self.layers:
             x = layer(x, step)
         x = x if self.final_norm is None else self.final_norm(x)

@@ -47,10 +47,11 @@ class StepInputs(ABC):
     """Everything a stack's attention needs for one forward pass.
 
     Only some rows of the last layer may be needed (the last token of each sequence, or a pooled token). The last layer
-    then computes keys and values for all rows and everything after them for those rows only. With adapters all layers
-    compute all rows, because adapters select their rows of the whole step; the other rows are dropped at the end.
+    then computes keys and values for all rows, and all later operations for the needed rows only. In a step with
+    adapters all layers compute all rows, because an adapter finds its rows by their index in the whole step. Rows that
+    are not needed are then dropped after the last layer.
 
-    encodings: positions of the tokens.
+    encodings: position encodings of the tokens.
     output_rows: [n], int64, rows whose outputs the caller needs, or None for all.
     adapters: name of each sequence's adapter; empty for none.
 
@@ -75,7 +76,7 @@ class StepInputs(ABC):
         self._metadata: dict[AttentionPattern, AttentionMetadata] = {}
 
     def select_rows(self, layer: int, x: Tensor) -> Tensor:
-        """The rows of `x` that continue after the attention of a layer; all but in the last layer.
+        """The rows of `x` that a layer computes after its attention: the output rows in the last layer, else all rows.
 
         layer: index of the layer, or the number of layers for the output of the stack.
         x: [tokens, ...].
@@ -87,7 +88,7 @@ class StepInputs(ABC):
     def dynamic_inputs(self, patterns: Iterable[AttentionPattern]) -> dict[Hashable, int]:
         """Program inputs of this step: addresses and numbers, by the names that `SymbolicStepInputs` uses.
 
-        patterns: those of the program's attention.
+        patterns: the attention patterns of the program.
         """
         inputs: dict[Hashable, int] = {}
         for rope, rotation in self.rotations.items():
@@ -124,7 +125,7 @@ class StepInputs(ABC):
         return bias.float().contiguous()
 
     def self_attention(self, layer: int, attention: Attention, hidden: Tensor) -> Tensor:
-        """Attend within each sequence. hidden: [tokens, hidden] -> [n, hidden], of the rows that continue."""
+        """Attend within each sequence. hidden: [tokens, hidden]. Returns [n, hidden], see `select_rows`."""
         pattern = self._pattern(layer, causal=attention.config.causal, window=attention.config.window)
         if pattern.output_rows_only and attention.separable:
             query = attention.queries(self.select_rows(layer, hidden), self._output_rotations)
@@ -138,7 +139,7 @@ class StepInputs(ABC):
         return attention.project_output(self._attend(layer, attention, query, key, value, metadata))
 
     def cross_attention(self, layer: int, attention: Attention, hidden: Tensor) -> Tensor:
-        """Attend to the encoder output. hidden: [n, hidden], of the rows that continue -> [n, hidden]."""
+        """Attend to the encoder output. hidden: [n, hidden], see `select_rows`. Returns [n, hidden]."""
         metadata = self._metadata_of(self._pattern(layer, cross=True))
         query = attention.queries(hidden, {})
         return attention.project_output(self._attend_source(layer, attention, query, metadata))
@@ -178,7 +179,9 @@ class SourceStates(NamedTuple):
 class RaggedStepInputs(StepInputs):
     """Inputs for whole sequences that lie one after the other.
 
-    dtype: of the hidden states. source: what cross-attention attends to, or None. lengths: tokens of each sequence.
+    dtype: dtype of the hidden states.
+    source: encoder output for cross-attention, or None.
+    lengths: tokens of each sequence.
     """
 
     kind: StepKind | None = "ragged"
@@ -239,7 +242,7 @@ class RaggedStepInputs(StepInputs):
 class PagedStepInputs(StepInputs):
     """Inputs for the next tokens of rows. Their keys and values are written to the cache, then all queries attend.
 
-    cross_cache: keys and values of each row's source, filled before; or None.
+    cross_cache: keys and values of the encoder output of each row, already written; or None.
     """
 
     kind: StepKind | None = "paged"
@@ -296,9 +299,9 @@ class PagedStepInputs(StepInputs):
 
 
 class SymbolicStepInputs(StepInputs):
-    """Takes the place of all steps of one kind while a program is traced: its tensors are program inputs.
+    """Step inputs for tracing a program, which then runs all steps of one kind. Its tensors are program inputs.
 
-    all_rows: whether such steps return all rows; else the rows that they select.
+    all_rows: whether the steps return all rows; otherwise they return their output rows.
     """
 
     def __init__(self, trace: Trace, config: StackConfig, kind: StepKind, all_rows: bool) -> None:
@@ -317,7 +320,7 @@ class SymbolicStepInputs(StepInputs):
         return self._symbolic_rotations("output positions")
 
     def _symbolic_rotations(self, positions: str) -> dict[RopeConfig, Rotation]:
-        """positions: name of the input with the tokens' positions."""
+        """Rotations by configuration, as program inputs. positions: name of the input with the tokens' positions."""
         rotations = {}
         for rope in {layer.attention.rope for layer in self._config.layers} - {None}:
             assert rope is not None
@@ -357,7 +360,7 @@ class SymbolicStepInputs(StepInputs):
         return ops.paged_attention(query, keys, values, metadata, attention.config.scale)
 
     def _caches(self, cache: str, layer: int, attention: Attention) -> tuple[Tensor, Tensor]:
-        """Keys and values of a layer: [slots, kv_heads, head_dim]. Operations read the dtype of the query instead."""
+        """Keys and values of a layer: [slots, kv_heads, head_dim]. Kernels ignore their dtype for the query's."""
         shape = attention.config.num_kv_heads, attention.config.head_dim
         keys, values = (self._trace.input((cache, side, layer), torch.float32, *shape) for side in ("keys", "values"))
         return cast(Tensor, keys), cast(Tensor, values)

@@ -9,8 +9,8 @@ configuration asks for one; linear weights are `[out, in]` as torch stores them)
 | `encoder.embedding.positions.weight`                        | [num_positions, hidden], learned positions only |
 | `encoder.embedding.token_types.weight`                      | [num_token_types, hidden]                       |
 | `encoder.embedding.{norm,token_norm}.{weight,bias}`         | [hidden]                                        |
-| `encoder.embedding.projection.{weight,bias}`                | [hidden, width], tables and norm then [width]   |
-| `encoder.embedding.tokens.projection.weight`                | [hidden, token width], `tokens` then that wide  |
+| `encoder.embedding.projection.{weight,bias}`                | [hidden, width]; tables and norm have `width`   |
+| `encoder.embedding.tokens.projection.weight`                | [hidden, width]; the token table has `width`    |
 | `encoder.embedding.convolution_{1,2}.{weight,bias}`         | [hidden, num_mels or hidden, 3], sound only     |
 | `encoder.layers.N.attention.query.{weight,bias}`            | [heads * head_dim, hidden]                      |
 | `encoder.layers.N.attention.{key,value}.{weight,bias}`      | [kv_heads * head_dim, hidden]                   |
@@ -23,14 +23,15 @@ configuration asks for one; linear weights are `[out, in]` as torch stores them)
 | `encoder.layers.N.attention_norms.{input,output,residual}.{weight,bias}` | [hidden]                           |
 | `encoder.layers.N.feed_forward.{up,gate}.{weight,bias}`     | [intermediate, hidden], gate only when gated    |
 | `encoder.layers.N.feed_forward.down.{weight,bias}`          | [hidden, intermediate]                          |
-| `encoder.layers.N.feed_forward.router.weight`                | [experts, hidden], mixture of experts, which    |
-| `encoder.layers.N.feed_forward.experts.E.{up,gate,down}.weight` | has an `up`, `gate` and `down` for each; and |
-| `encoder.layers.N.feed_forward.shared.{up,gate,down}.weight`, `.shared_gate.weight` | [1, hidden], where shared |
+| `encoder.layers.N.feed_forward.router.weight`               | [experts, hidden], mixture of experts only      |
+| `encoder.layers.N.feed_forward.experts.E.{up,gate,down}.weight` | as without `experts.E`, expert E of a mixture |
+| `encoder.layers.N.feed_forward.shared.{up,gate,down}.weight` | as without `shared`, shared expert only        |
+| `encoder.layers.N.feed_forward.shared_gate.weight`          | [1, hidden], shared expert only                 |
 | `encoder.layers.N.feed_forward_norms.{input,output,residual}.{weight,bias}` | [hidden]                        |
 | `encoder.score_bias.weight`                                 | [num_buckets, heads]                            |
 | `encoder.score_bias.layers.N.weight`                        | the same, where each layer has its own          |
 | `encoder.final_norm.{weight,bias}`                          | [hidden]                                        |
-| `encoder.output_projection.weight`                          | [output width, hidden]; heads are as wide then  |
+| `encoder.output_projection.weight`                          | [output width, hidden]; heads read this width   |
 | `encoder.distances.weight`                                  | [2 * span, hidden], disentangled attention only |
 | `encoder.distances.norm.{weight,bias}`                      | [hidden]                                        |
 | `encoder.layers.N.attention.position_{key,query}.{weight,bias}` | like `key` and `query`, disentangled only   |
@@ -74,11 +75,11 @@ from models.step_inputs import PagedStepInputs, RaggedStepInputs, SourceStates
 
 
 class Transformer(nn.Module):
-    """The whole model: stacks, head, and how they run. Keys and values are in the caches that the caller passes.
+    """The whole model: its stacks and its head. The caller passes the caches for keys and values.
 
     Built on torch's meta device and filled by `models.loader`. For inference only.
 
-    attention_dtype: dtype of queries, keys and values, and so of caches; set by `pack_weights`.
+    attention_dtype: dtype of queries, keys, values and caches; set by `pack_weights`.
     """
 
     attention_dtype: torch.dtype
@@ -109,7 +110,7 @@ class Transformer(nn.Module):
         return next(self.parameters()).device
 
     def encode(self, batch: EncoderBatch | AudioBatch) -> Tensor:
-        """Hidden states of whole inputs, by the encoder, or by the decoder of a model without one.
+        """Compute the hidden states of whole inputs with the encoder, or with the decoder if the model has no encoder.
 
         Returns [tokens, hidden], model dtype; or [batch, hidden] where the batch has `output_positions`.
         """
@@ -158,7 +159,8 @@ class Transformer(nn.Module):
     def logits_top_k(self, hidden: Tensor, request: LogitsRequest) -> tuple[Tensor, LogitsTopK]:
         """Logits of hidden states of `decode`, [n, hidden], and their top k.
 
-        The next logits overwrite those of up to `max_logits_rows` rows; more rows have memory of their own.
+        Up to `max_logits_rows` rows use shared memory, which the next logits overwrite. More rows use newly allocated
+        memory.
         """
         assert self.decoder is not None, "the model has no decoder"
         return self._executors[self.decoder].logits(hidden, request)
@@ -166,14 +168,14 @@ class Transformer(nn.Module):
     def align(self, source: EncoderBatch, target: EncoderBatch) -> Tensor:
         """Cross-attention weights of the last layer: [tokens, source tokens], float32.
 
-        source, target: one text each. The target begins with the decoder start token and lacks its last token, which
-        no step has read.
+        source, target: one text each. The target begins with the decoder start token. It lacks the last token
+        of the text, which no decoder step has read.
         """
         assert self.decoder is not None, "the model has no decoder"
         encodings = self.decoder.encodings(target.positions, max(target.lengths))
         source_states = SourceStates(self.encode(source), source.lengths)
         step = AlignmentStepInputs(target, encodings, len(self.decoder.layers), self.dtype, source_states)
-        # All rows, those of the source too, use the adapter of the one text.
+        # All rows of target and source use the adapter of the target text.
         with self.adapters.used(target.adapters, target.lengths):
             self._executors[self.decoder].run_tokens(target.token_ids, target.positions, step)
         return step.weights
@@ -190,11 +192,11 @@ class Transformer(nn.Module):
 
     @property
     def max_logits_rows(self) -> int:
-        """Most output rows of a `decode` with logits."""
+        """Largest number of output rows of a `decode` with logits."""
         return MAX_LOGITS_ROWS
 
     def logits(self, hidden: Tensor, adapters: Sequence[str] = ()) -> Tensor:
-        """Logits over the vocabulary, in memory of their own: [n, hidden], model dtype -> [n, vocab], float32.
+        """Logits over the vocabulary, in newly allocated memory: [n, hidden], model dtype -> [n, vocab], float32.
 
         adapters: name of each row's adapter, for a masked language model head; empty for none.
         """
@@ -209,7 +211,7 @@ class Transformer(nn.Module):
         return self.head(hidden, stack.tokens.weight, out)  # type: ignore[no-any-return]
 
     def output_positions(self, batch: EncoderBatch) -> tuple[int, ...] | None:
-        """Position of the one token of each text that `classify` reads; None if it reads more."""
+        """Position of the token of each text that `classify` reads; None if it reads several tokens."""
         assert isinstance(self.head, Classification), "the model has no classification head"
         return None if self.config.is_encoder_decoder else self.head.output_positions(batch)
 
@@ -265,7 +267,7 @@ class Transformer(nn.Module):
         return RaggedStepInputs(batch, encodings, len(stack.layers), self.dtype, source)
 
     def _reread(self, source: Tensor, batch: EncoderBatch) -> Tensor:
-        """Hidden states of the decoder for the encoded text itself. source: [tokens, hidden], encoder output."""
+        """Run the decoder on the encoded text itself, shifted right. source: [tokens, hidden], encoder output."""
         assert self.decoder is not None and isinstance(self.config.head, ClassificationHead | SpanHead)
         starts = torch.tensor(batch.offsets[:-1], device=batch.token_ids.device)
         token_ids, start = batch.token_ids.roll(1), self.config.head.start_token_id

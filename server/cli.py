@@ -33,7 +33,7 @@ GROUPS = {
     "max_batch_tokens": "engine",
     "grace_seconds": "operation",
 }
-"""Headings of the help, by the setting that each begins with."""
+"""Headings of the help text. Each key is the first setting below its heading."""
 
 
 class _Parser(argparse.ArgumentParser):

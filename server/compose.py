@@ -1,6 +1,6 @@
 """Build a server from its settings: find the models, and create the supervisor, the client and the application.
 
-Together with `server.cli`, the only module that imports all parts of the server.
+Only this module and `server.cli` import all parts of the server.
 """
 
 from __future__ import annotations
@@ -50,8 +50,9 @@ _LARGE_BYTES = 256 << 20
 
 
 class Server:
-    """A server. Raises StartError or CheckpointError for models that cannot be found.
+    """A server with its supervisor, engine client and application.
 
+    Raises StartError or CheckpointError for models that cannot be found.
     worker: command that starts a worker process.
     """
 
@@ -220,7 +221,7 @@ def find_adapters(settings: Settings, models: Sequence[str]) -> list[AdapterSour
 
 
 def find_speculations(settings: Settings, directories: Mapping[str, Path]) -> dict[str, Speculation]:
-    """The speculative decoding of each model that has it. A draft model is a served model or a checkpoint.
+    """The `--speculative` settings, by name of the target model. A draft model is a served model or another checkpoint.
 
     Raises StartError for a model that is not served or that is its own draft, CheckpointError for a draft model that
     cannot be found.

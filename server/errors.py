@@ -130,7 +130,7 @@ class BodyTimeout(RequestError):
 
 
 class BodyTooLarge(RequestError):
-    """The body has more bytes than the limit, by its header or as received."""
+    """The body has more bytes than the limit. Its `Content-Length` is checked, and the received bytes are counted."""
 
     status = 413
     kind = "invalid_request_error"

@@ -223,7 +223,7 @@ class Settings(BaseSettings):
         return self
 
     def keys(self) -> tuple[bytes, ...]:
-        """All API keys, of `api_keys` and of the file. Raises StartError for an unreadable file or one without keys."""
+        """All API keys, from `api_keys` and the key file. Raises StartError for an unreadable or empty file."""
         keys = [key.get_secret_value() for key in self.api_keys]
         if self.api_key_file is not None:
             try:
@@ -309,7 +309,7 @@ def is_loopback(host: str) -> bool:
 
 
 def key_matches(key: bytes, keys: tuple[bytes, ...]) -> bool:
-    """Whether `key` is one of `keys`. The time does not depend on the result or on how many characters are right.
+    """Whether `key` is one of `keys`. The time does not depend on the result or on the number of correct characters.
 
     Digests are compared, so that the time does not depend on the lengths either.
     """

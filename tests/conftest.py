@@ -1,4 +1,4 @@
-"""What holds for all tests."""
+"""Settings of all tests: a hypothesis profile without time limits, and a fixed random seed."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ import pytest
 import torch
 from hypothesis import HealthCheck, settings
 
-# Without its clocks: a machine that stands still for a moment makes an example slow, not wrong.
+# No time limits for examples, because a test machine may stall.
 settings.register_profile("triptych", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("triptych")
 
 
 @pytest.fixture(autouse=True)
 def seed() -> None:
-    """What a test draws is the same in every run, whichever tests ran before it."""
+    """Seed torch before each test, so that its random numbers do not depend on the tests that ran before it."""
     torch.manual_seed(20261122)

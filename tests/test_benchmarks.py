@@ -110,7 +110,7 @@ def test_slow_peers_run_once() -> None:
     assert fast_enough(entries) == ["ours", "openvino", "ctranslate2"]
 
 
-def test_text_has_the_token_ids_it_was_made_from(tmp_path: Path) -> None:
+def test_text_of_token_ids_is_tokenized_to_the_same_ids(tmp_path: Path) -> None:
     vocabulary.write(tmp_path, 1000, wrap=True)
     ids = [vocabulary.FIRST_WORD, 300, 500, 999]
     (encoding,) = load_tokenizer(tmp_path).encode([vocabulary.text(ids)])

@@ -1,4 +1,4 @@
-"""`docs/decoding.md` tells of every field that `/generate` takes."""
+"""The table in `docs/decoding.md` has every field of `/generate`, and names test files that test the field."""
 
 from __future__ import annotations
 
@@ -33,13 +33,13 @@ def names(cell: str) -> list[str]:
     return re.findall(r"`(\w+)`", cell)
 
 
-def test_every_field_has_its_row():
+def test_the_table_has_every_field_once():
     assert sorted(name for row in ROWS for name in names(row[0])) == sorted(GenerateBody.model_fields)
 
 
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: row[0].strip())
-def test_a_field_is_tested_where_the_table_says(row):
-    """The file names the field, or for what it is called in the engine and the oracle."""
+def test_the_listed_test_files_contain_the_field(row):
+    """A test file must contain the name of the field, or its name in the engine."""
     engine_names = {
         "bad_words": "bad_words_ids",
         "suppress_tokens": "suppress_token_ids",

@@ -1,4 +1,4 @@
-"""What is deployed names only what exists: metrics on the dashboard, settings in the images."""
+"""The files for deployment use only existing names: metrics on the dashboard, settings in the images."""
 
 from __future__ import annotations
 
@@ -14,21 +14,21 @@ from server.settings import Settings
 REPOSITORY = Path(__file__).resolve().parents[1]
 
 
-def test_the_dashboard_asks_for_metrics_that_exist() -> None:
+def test_the_dashboard_uses_metrics_that_exist() -> None:
     exposed = set(re.findall(r"^# TYPE (\w+) (\w+)", Metrics().render().decode(), re.MULTILINE))
     names = {name for name, kind in exposed if kind != "histogram"}
     names |= {
         name + suffix for name, kind in exposed if kind == "histogram" for suffix in ("_bucket", "_sum", "_count")
     }
     dashboard = json.loads((REPOSITORY / "deploy/grafana/dashboards/triptych.json").read_text())
-    asked = {
+    queried = {
         name
         for panel in dashboard["panels"]
         for target in panel["targets"]
         for name in re.findall(r"triptych_\w+", target["expr"])
     }
-    assert len(asked) > 15
-    assert asked <= names, asked - names
+    assert len(queried) > 15
+    assert queried <= names, queried - names
 
 
 def test_images_and_compose_use_settings_that_exist() -> None:
@@ -38,7 +38,7 @@ def test_images_and_compose_use_settings_that_exist() -> None:
     assert {name.lower() for name in used - {"TARGET"}} <= Settings.model_fields.keys()
 
 
-def test_compose_publishes_on_this_machine_alone() -> None:
+def test_compose_publishes_only_on_loopback() -> None:
     services = yaml.safe_load((REPOSITORY / "docker-compose.yml").read_text())["services"]
     assert set(services) == {"triptych", "prometheus", "grafana"}
     ports = [port for service in services.values() for port in service["ports"]]

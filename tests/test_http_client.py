@@ -1,4 +1,4 @@
-"""The HTTP client of the benchmarks, against a server that splits its responses at any byte."""
+"""The HTTP client of the benchmarks, against a server that sends its responses in pieces of any size."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The kernels compile with every supported compiler that is installed, and a build that fails says why at run time."""
+"""The kernels compile with each installed compiler of a supported version. A failed build is explained to the user."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def test_the_kernels_compile_with_each_installed_compiler(command: str) -> None:
 
 
 def fake_compiler(folder: Path, name: str, macros: dict[str, int]) -> Path:
-    """A program of that name that prints the predefined macros of a compiler, as `-dM -E` does."""
+    """Write a program that prints the predefined macros of a compiler, as `-dM -E` does. name: name of the program."""
     lines = "".join(f"echo '#define {macro} {value}'\n" for macro, value in macros.items())
     path = folder / name
     path.write_text(f"#!/bin/sh\n{lines}")
@@ -85,7 +85,7 @@ def test_the_first_compiler_that_is_new_enough_is_used(tmp_path: Path) -> None:
 
 
 def built_wheel(folder: Path, compiler: Path | str) -> zipfile.ZipFile:
-    """The wheel of a copy of the repository without models to serve, built with CXX=compiler."""
+    """Build a wheel with CXX=compiler, from a copy of the repository without the demo models."""
     source = folder / "source"
     source.mkdir()
     for name in ("pyproject.toml", "setup.py", "README.md"):
@@ -122,18 +122,18 @@ def test_a_failed_compilation_reports_the_first_error_and_removes_the_old_librar
     assert reason.startswith("g++ 11.3 could not compile the kernels (x.h:1: fatal error: no x). Install g++ 11")
 
 
-def test_a_package_with_neither_library_nor_report_is_to_be_installed(tmp_path: Path) -> None:
+def test_without_library_and_report_the_message_says_how_to_install(tmp_path: Path) -> None:
     assert "Install Triptych with pip" in why_kernels_are_missing(tmp_path)
 
 
-def test_a_library_of_another_processor_is_named(tmp_path: Path) -> None:
+def test_the_message_names_a_library_for_another_processor(tmp_path: Path) -> None:
     header = bytearray(Path("/proc/self/exe").read_bytes()[:64])
     header[18:20] = b"\xff\xff"
     (tmp_path / "_kernels.so").write_bytes(header)
     assert "_kernels.so was built for another processor" in why_kernels_are_missing(tmp_path)
 
 
-def test_a_library_that_does_not_load_gives_the_loaders_message(tmp_path: Path) -> None:
+def test_the_message_of_the_loader_is_reported(tmp_path: Path) -> None:
     (tmp_path / "_kernels.so").write_bytes(Path("/proc/self/exe").read_bytes()[:64])
     assert re.search(r"_kernels.so does not load: .*_kernels.so: .* Install", why_kernels_are_missing(tmp_path))
 

@@ -1,4 +1,4 @@
-"""Helpers that wait for a condition instead of a time, and a client that disconnects when the test says so."""
+"""Helpers that wait for a condition instead of a time, and a client that disconnects at a point in the test."""
 
 from __future__ import annotations
 

@@ -37,9 +37,9 @@ class LoadReport:
 
 @dataclass(frozen=True)
 class _TensorSource:
-    """Where one tensor of the model comes from: result `index` of applying `rule` to a tensor of the checkpoint.
+    """Source of one tensor of the model: result `index` of applying `rule` to a tensor of the checkpoint.
 
-    name: of the tensor in the checkpoint.
+    name: name of the tensor in the checkpoint.
     """
 
     name: str
@@ -92,11 +92,11 @@ def load_weights(
 ) -> LoadReport:
     """Load every tensor of a model and pass it to `assign` once.
 
-    directory: of the checkpoint.
+    directory: directory of the checkpoint.
     rules: convert names and layouts of the checkpoint to those of the model.
     expected: shape of each tensor of the model, by its name. A tied tensor has one name, even if the checkpoint has
         several copies of it.
-    dtype, device: of the loaded tensors. They are contiguous and share no memory with the file.
+    dtype, device: dtype and device of the loaded tensors. They are contiguous and share no memory with the file.
     assign: called with the name in the model and the tensor.
     progress: called with (bytes read so far, total bytes), counted in the dtypes of the checkpoint.
     keep_float32: whether the tensor with this name in the model is float32 for every `dtype`.
@@ -186,7 +186,7 @@ def _bit_equal(one: Tensor, other: Tensor) -> bool:
 def _checkpoint_name(missing: str, stored_names: Mapping[str, str]) -> str:
     """Name that a missing tensor should have in the checkpoint.
 
-    It is derived from the same tensor of another layer. Without one, the result is the name in the model.
+    The name is derived from the same tensor of another layer. Without such a tensor, it is the name in the model.
     """
     numbers = re.findall(r"\d+", missing)
     shape = re.sub(r"\d+", "#", missing)

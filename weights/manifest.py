@@ -38,7 +38,7 @@ def check_manifest(directory: Path) -> int:
 
 
 def write_manifest(directory: Path, names: list[str]) -> None:
-    """Write the manifest of a directory. names: of the files to list."""
+    """Write the manifest of a directory. names: names of the files to list."""
     lines = [f"{_digest(directory / name)}  {name}\n" for name in sorted(names)]
     (directory / NAME).write_text("".join(lines), encoding="utf-8")
 

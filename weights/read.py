@@ -43,7 +43,7 @@ class WeightsError(ValueError):
 class StoredTensor:
     """A tensor in the file of a checkpoint.
 
-    dtype: of the file, or None for one that Triptych does not read.
+    dtype: dtype in the file, or None for a dtype that Triptych does not read.
     file: name of the file.
     """
 
@@ -54,7 +54,7 @@ class StoredTensor:
 
     @property
     def nbytes(self) -> int:
-        """Bytes in the file."""
+        """Size in the file, in bytes."""
         return torch.Size(self.shape).numel() * (self.dtype.itemsize if self.dtype else 1)
 
     def read(self) -> Tensor:
@@ -69,7 +69,7 @@ class StoredTensor:
 def open_checkpoint(directory: Path, folder: str = "") -> Iterator[Mapping[str, StoredTensor]]:
     """Open the tensors of a checkpoint, by name, in the order of the files.
 
-    directory: of the checkpoint.
+    directory: directory of the checkpoint.
     folder: subdirectory of the weight files; empty for the directory itself.
 
     Raises WeightsError for a missing, truncated or damaged file, a missing shard, a pickle of other objects than

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 OURS = ("ours", "http")
-"""Triptych. Runs in the environment of the server; the other contestants run in the environment of the peers."""
+"""The contestants that run Triptych, in the server's environment. The others run in the environment of the peers."""
 
 PEERS = (
     "ctranslate2",

@@ -18,8 +18,8 @@ class Subject:
 
     shape: name in `checkpoints.SHAPES`.
     precision: float32, bfloat16 or int8.
-    directory: of the checkpoint.
-    made: directory for the converted models of contestants.
+    directory: directory of the checkpoint.
+    made: directory for models that contestants convert from the checkpoint.
     threads: number of threads for computations.
     program: path of the contestant's executable, if it is not a Python package; or None.
     """
@@ -36,13 +36,13 @@ class Subject:
 class Outcome:
     """The result of one run of a job.
 
-    seconds: from the first request to the last answer.
+    seconds: time from the first request to the last answer.
     tokens: number of new tokens received.
     texts: number of vectors received.
     first_seconds: time to first token of each request.
     gaps: seconds between successive tokens of a request, for all requests; empty for a contestant that does not stream.
     latencies: seconds of each request of `embed`.
-    extra: further values of the contestant.
+    extra: further values that the contestant reports.
     """
 
     seconds: float
@@ -69,7 +69,7 @@ def percentile(ordered: list[float], share: float) -> float:
 
 
 class Refused(Exception):
-    """The contestant does not support this model or precision. The message is one line of the result page."""
+    """The contestant does not support this model or precision. The message is one line, for the result page."""
 
 
 class Contestant(Protocol):

@@ -65,7 +65,7 @@ class Entry:
         return outcome
 
     def _calls(self, job: Job) -> Iterator[tuple[str, bytes, int]]:
-        """Route and body of each call, and the number of texts or prompts in it."""
+        """Route, body, and number of texts or prompts of each call."""
         if job.kind == "embed":
             for start in range(0, len(job.inputs), job.batch):
                 texts = job.inputs[start : start + job.batch]

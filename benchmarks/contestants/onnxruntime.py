@@ -70,7 +70,7 @@ def _export(subject: Subject, path: Path) -> None:
             self.model = cls.from_pretrained(subject.directory, attn_implementation="eager").eval()
 
         def forward(self, input_ids: torch.Tensor, attention_mask: torch.Tensor) -> torch.Tensor:
-            # The model computes the same bias from a mask; it is added to the scores.
+            # This is the bias that the model itself computes from a mask and adds to the scores.
             bias = (1.0 - attention_mask[:, None, None, :].float()) * torch.finfo(torch.float32).min
             return self.model(input_ids=input_ids, attention_mask=bias).last_hidden_state  # type: ignore[no-any-return]
 

@@ -16,7 +16,7 @@ EXPORTER = "export/bin/optimum-cli"
 
 
 def exported(subject: Subject) -> Path:
-    """Directory of the converted model. The first call converts it. Raises Refused without the tool."""
+    """Directory of the converted model. The first call converts it. Raises Refused if the tool is not installed."""
     weights = "int8" if subject.precision == "int8" else "fp32"
     directory = Path(subject.made) / f"openvino-{weights}"
     if (directory / "openvino_model.xml").exists():
@@ -36,7 +36,7 @@ def exported(subject: Subject) -> Path:
 
 
 def properties(subject: Subject) -> dict[str, Any]:
-    """Settings for low latency and the given precision. For int8, OpenVINO chooses the precision of activations."""
+    """Settings for low latency and the subject's precision. For int8, OpenVINO chooses the precision of activations."""
     settings: dict[str, Any] = {"INFERENCE_NUM_THREADS": subject.threads, "PERFORMANCE_HINT": "LATENCY"}
     precision = {"float32": "f32", "bfloat16": "bf16"}.get(subject.precision)
     if precision is None:

@@ -1,7 +1,8 @@
-"""OpenVINO GenAI with continuous batching. The loop here calls `step`, so that the time of every token is known.
+"""OpenVINO GenAI with continuous batching. This module calls `step` itself, to record the time of every token.
 
-optimum-intel converts the model, in an environment of its own, because it needs other package versions. For float32 and
-bfloat16, computation and cache have that dtype. For int8, the weights are int8, and the library chooses the rest.
+optimum-intel converts the model in a separate environment, because it needs other package versions. For float32 and
+bfloat16, computation and cache have that dtype. For int8, the weights are int8, and the library chooses the other
+dtypes.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from benchmarks.workloads import Job
 
 
 class Entry:
-    """A ContinuousBatchingPipeline without prefix caching, with a cache of 1 GB, as Triptych has here."""
+    """A ContinuousBatchingPipeline without prefix caching, with a cache of 1 GB like Triptych in these benchmarks."""
 
     def load(self, subject: Subject) -> dict[str, Any]:
         if SHAPES[subject.shape].kind != "decoder":
@@ -66,6 +67,6 @@ class Entry:
 
 
 def _add_times(outcome: Outcome, times: list[float]) -> None:
-    """Add the latencies of a request. times: when it was sent, then when each token arrived, in seconds."""
+    """Add the latencies of a request. times: time of sending, then time of each token, in seconds."""
     outcome.first_seconds += [moment - times[0] for moment in times[1:2]]
     outcome.gaps += [after - before for before, after in itertools.pairwise(times[1:])]

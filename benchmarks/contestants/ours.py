@@ -117,7 +117,7 @@ def _add_times(
     """Add the latencies of `count` tokens that a request received at the same time.
 
     now: time of the tokens, in seconds.
-    sent: time at which each request was sent.
+    sent: time at which each request was sent, in seconds.
     latest: time of the latest token of each request; updated.
     """
     if request not in latest:

@@ -1,4 +1,4 @@
-"""Padding and mean pooling, for contestants whose models return hidden states."""
+"""Padding and mean pooling, for contestants whose libraries return hidden states."""
 
 from __future__ import annotations
 

@@ -41,20 +41,21 @@ kernels_are_built = cpu_operations.available()
 """Whether this installation has compiled kernels; without them a CPU computes with torch."""
 
 programs_are_enabled = kernels_are_built
-"""Whether layers may run as programs; `using` changes it."""
+"""Whether layers may run as programs. `using` can switch this off."""
 
 _kernels = kernels_are_built
 
 
 class QuantizationUnavailable(ValueError):
-    """`--quantize` where no kernel computes the quantised products."""
+    """`--quantize` was requested, but no kernel computes quantised products on this device."""
 
 
 class RotaryAngles(Protocol):
-    """Angles of a step's tokens.
+    """Rotation angles of a step's tokens.
 
-    cos_table, sin_table: [positions, 1, dim / 2], float32. positions: [tokens], int64, their rows in the tables, or
-    None where token i has row i. cos, sin: [tokens, 1, dim / 2], float32: the tokens' own rows.
+    cos_table, sin_table: [positions, 1, dim / 2], float32.
+    positions: [tokens], int64, row of each token in the tables; None where token i has row i.
+    cos, sin: [tokens, 1, dim / 2], float32: the table rows of the tokens.
     """
 
     @property
@@ -99,9 +100,9 @@ class LinearWeight(Protocol):
 
 
 class LinearPacker(Protocol):
-    """Puts weights into a kernel's layout. out_dtype: dtype of the products.
+    """Function that packs a weight [out, in] and its bias, [out] or None, into a kernel's layout.
 
-    Called with a weight [out, in] and its bias [out] or None.
+    out_dtype: dtype of the products.
     """
 
     @property
@@ -287,7 +288,7 @@ def sum_of_rows(
     lookups: one to three pairs of an index [rows], int64, and a table [count, width], one dtype; summed in order. An
         index of None uses row 0 of its table for all rows.
     scale: factor of the first table's rows, where `onto` is None.
-    onto: [rows, width], initial value of the sum, or None; then the first lookup has an index.
+    onto: [rows, width], initial value of the sum, or None. Without it the first lookup must have an index.
     Returns [rows, width]. Raises IndexError for an index outside its table.
     """
     return backend(lookups[0][1] if onto is None else onto).sum_of_rows(lookups, scale, onto)  # type: ignore[no-any-return]
@@ -311,7 +312,7 @@ def rotate(x: Tensor, angles: RotaryAngles, interleaved: bool) -> Tensor:
     """Rotate query or key heads by their positions (rotary position embedding), in float32.
 
     x: [tokens, heads, head_dim], model dtype.
-    angles: of `dim / 2` pairs, dim <= head_dim; later dimensions do not change.
+    angles: angles of `dim / 2` pairs, dim <= head_dim. Dimensions from `dim` on do not change.
     interleaved: pairs are (0, 1), (2, 3)..., else (0, dim / 2), (1, dim / 2 + 1)...
     Returns a new tensor like x. Source: Su et al. 2021, arXiv:2104.09864, section 3.4.2.
     """
@@ -409,9 +410,9 @@ def logits_top_k(logits: Tensor, k: int = 1, with_logsumexp: bool = False) -> Lo
 
 
 def draw(logits: Tensor, rows: Sequence[Filters], uniforms: NDArray[np.float64]) -> Drawn:
-    """Draw a token of each row from its filtered distribution; any token where all logits are -inf.
+    """Draw a token of each row from its filtered distribution. A row of -inf alone gives an arbitrary token.
 
-    logits: [rows, vocab], float32, kept.
+    logits: [rows, vocab], float32, not modified.
     uniforms: [rows], in [0, 1): share of the distribution before the drawn token.
     """
     if backend(logits) is torch_operations:

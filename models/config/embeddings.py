@@ -41,7 +41,7 @@ class EmbeddingConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class QuestionTypesEmbeddingConfig(EmbeddingConfig):
-    """Embeddings with token types that are computed from the text instead of given by a tokenizer.
+    """Embeddings with token types that the model computes from the token ids, without the tokenizer.
 
     separator_id: tokens up to and including the first one with this id (a question) have type 0, later ones type 1.
         None: all tokens have type 0.

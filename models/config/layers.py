@@ -74,7 +74,7 @@ class LayerConfig:
 
 @dataclass(frozen=True)
 class ConvolutionLayerConfig(LayerConfig):
-    """A layer and a convolution of the same input: `norm(layer(x) + act(conv(x)))` (first layer of DeBERTa-v2)."""
+    """A layer and a convolution with the same input: `norm(layer(x) + act(conv(x)))` (first layer of DeBERTa-v2)."""
 
     kernel_size: int = 3
     groups: int = 1

@@ -17,11 +17,12 @@ from models.config.positions import AlibiConfig, BucketBiasConfig, KeyAlibiConfi
 class StackConfig:
     """An encoder or a decoder: embeddings, layers and an optional final norm.
 
-    score_bias: bias of the attention scores by relative position, shared by all layers unless it says otherwise.
+    score_bias: bias of the attention scores by relative position, shared by all layers unless it is
+        `per_layer`.
     sharing: for each layer, the number of the layer whose weights it uses, its own or an earlier one (Lan et al. 2020,
         arXiv:1909.11942, section 3.1). Empty: every layer has its own weights.
     distances: vectors of distances, for layers with disentangled attention.
-    output_width: a last matrix projects the hidden states to this width (OPT-350m). None for no such matrix.
+    output_width: width to which a matrix projects the final hidden states (OPT-350m). None for no such matrix.
     """
 
     embedding: EmbeddingConfig | ConvolutionalEmbeddingConfig

@@ -1,5 +1,4 @@
-"""From the hidden states of a text to its vector, as in sentence-transformers (Reimers and Gurevych 2019,
-arXiv:1908.10084)."""
+"""Configuration of sentence embeddings, as in sentence-transformers (Reimers and Gurevych 2019, arXiv:1908.10084)."""
 
 from __future__ import annotations
 
@@ -15,7 +14,7 @@ Pooling = Literal["mean", "cls", "last", "max", "mean_sqrt", "weighted_mean"]
 class DenseConfig:
     """A linear layer on the vector of a text, and an optional activation: `activation(W x + b)`.
 
-    folder: folder of its weights, below the checkpoint.
+    folder: folder of its weights inside the checkpoint directory.
     """
 
     folder: str
@@ -29,8 +28,8 @@ class DenseConfig:
 class SentenceConfig:
     """How the hidden states of a text become one vector.
 
-    pooling: pooled vectors, which are concatenated in this order.
-    include_prompt: whether the tokens of a prompt count in them.
+    pooling: pooling methods; their vectors are concatenated in this order.
+    include_prompt: whether the pooling includes the tokens of a prompt.
     dense: linear layers after the pooling.
     normalize: scale the result to unit length.
     max_tokens: longest text, None for no limit.

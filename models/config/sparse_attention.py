@@ -1,4 +1,4 @@
-"""Sparse self-attention for long texts: time and memory grow linearly with the length."""
+"""Configuration of sparse self-attention for long texts, whose time and memory grow linearly with the length."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class LongformerAttentionConfig(BandedAttentionConfig):
 
 @dataclass(frozen=True, kw_only=True)
 class TransientGlobalAttentionConfig(BandedAttentionConfig):
-    """A window and summary tokens, which each layer computes anew (Guo et al. 2022, arXiv:2112.07916, section 3.2).
+    """A window and summary tokens, which each layer computes from its input (Guo et al. 2022, arXiv:2112.07916, 3.2).
 
     summary_tokens: number of tokens per summary.
     summary_norm_eps: epsilon of the RMS norm of the summaries.
@@ -91,5 +91,5 @@ class BlockSparseAttentionConfig(AttentionConfig):
 
     @property
     def full_length(self) -> int:
-        """Longest text with full attention: two global blocks, three neighbours, and the random ones twice."""
+        """Longest text with full attention: 2 global blocks, 3 neighbouring blocks, and 2 blocks per random block."""
         return (5 + 2 * self.num_random_blocks) * self.block_size

@@ -23,7 +23,7 @@ from models.families.shared.rotary_decoder import (
 
 
 def config(hf: Mapping[str, Any], architecture: str) -> ModelConfig:
-    # Files of the first release say `gelu`, but the models were trained with its tanh approximation.
+    # Files of the first release have `gelu` here, but the models were trained with its tanh approximation.
     gate = "gelu_pytorch_tanh" if hf.get("hidden_act") in (None, "gelu") else hf["hidden_act"]
     fields = Fields({**hf, "hidden_act": gate})
     fields.refuse_unless("hidden_activation", gate)

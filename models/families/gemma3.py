@@ -78,9 +78,9 @@ def _text_settings(hf: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _with_rope_of(hf: Mapping[str, Any], layer_type: str) -> dict[str, Any]:
-    """`config.json` with the rotary positions of one layer type in the settings that `rope_config` reads.
+    """Copy `config.json`, with the rotary settings of one layer type where `rope_config` reads them.
 
-    transformers 5 writes `rope_parameters` per layer type. Before, `rope_scaling` was that of the full layers.
+    transformers 5 writes `rope_parameters` per layer type. In older files `rope_scaling` is for full attention only.
     """
     by_type = hf.get("rope_parameters") or {}
     own = by_type.get(layer_type) or {} if isinstance(by_type, dict) else None
@@ -105,7 +105,7 @@ def rules(model: ModelConfig, hf: Mapping[str, Any], architecture: str) -> Seque
     text = rotary_rules(model, hf, architecture)
     if architecture != _MULTIMODAL:
         return text
-    # Files have the names of transformers 4, in which the text part was a separate language model.
+    # Files use the tensor names of transformers 4, where the text part is a separate language model.
     body = renamed(text, r"model\.", r"(?:model\.language_model|language_model\.model)\.")
     return (
         *renamed(body, "lm_head", r"(?:language_model\.)?lm_head"),

@@ -47,15 +47,18 @@ def _windows(hf: Mapping[str, Any], fields: Fields, num_layers: int) -> list[int
         every = fields.integer("global_attn_every_n_layers", 3)
         kinds = ["sliding_attention" if index % every else "full_attention" for index in range(num_layers)]
     one_side = fields.integer("local_attention", 128) // 2
-    # transformers writes half of `local_attention` here. Of two different values it uses this one.
+    # transformers writes half of `local_attention` to `sliding_window`. If the two settings disagree, it uses
+    # `sliding_window`; such files are refused here.
     fields.refuse_unless("sliding_window", one_side)
     return typed_windows(kinds, num_layers, one_side + 1)
 
 
 def _rope(hf: Mapping[str, Any], head_dim: int, kind: str, old_name: str, theta: float) -> RopeConfig:
-    """Rotary positions of one layer type, from `rope_parameters`, or from `old_name`, its base in older files.
+    """Rotary positions of one layer type, from `rope_parameters`; in older files, from the setting `old_name`.
 
-    kind: `full_attention` or `sliding_attention`. theta: default base.
+    kind: `full_attention` or `sliding_attention`.
+    old_name: setting with the base of this layer type.
+    theta: default base.
     """
     both, scaling = hf.get("rope_parameters") or {}, hf.get("rope_scaling") or {}
     if not isinstance(both, dict) or not all(isinstance(one or {}, dict) for one in both.values()):

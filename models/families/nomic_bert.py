@@ -1,7 +1,8 @@
 """NomicBERT (Nussbaum et al. 2024, arXiv:2402.01613): BERT with rotary positions, gated feed-forward and few biases.
 
-Its first checkpoints have their own code and GPT-2's setting names. Both names are read; if a file has both, they must
-agree. Other options of that code (pre-norm, experts, partial rotation) are refused.
+Its first checkpoints come with their own code and use the setting names of GPT-2. The names of transformers are read as
+well. If a file has both names of a setting, their values must agree. Other options of that code (pre-norm, experts,
+partial rotation) are refused.
 """
 
 from __future__ import annotations

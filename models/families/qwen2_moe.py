@@ -63,9 +63,9 @@ def config(hf: Mapping[str, Any], architecture: str) -> ModelConfig:
 
 
 def _windows(fields: Fields) -> list[int | None]:
-    """A window in every other layer below `max_window_layers`, or as `layer_types` says.
+    """Windows: in the layers that `layer_types` names, else in every other layer below `max_window_layers`.
 
-    `use_sliding_window` switches all windows on.
+    There are no windows unless `use_sliding_window` is true.
     """
     layers, window = fields.integer("num_hidden_layers"), switched_window(fields)
     if fields.raw("layer_types") is None:

@@ -1,4 +1,4 @@
-"""T5 versions 1.0 and 1.1 (Raffel et al. 2020, arXiv:1910.10683), including FLAN, UL2 and ByT5."""
+"""T5 versions 1.0 and 1.1 (Raffel et al. 2020, arXiv:1910.10683), including FLAN-T5, UL2 and ByT5."""
 
 from __future__ import annotations
 

@@ -12,7 +12,7 @@ from models.families.shared.t5_layers import t5_model
 
 
 def _head(fields: Fields) -> LanguageModelHead:
-    """Logits with a table of their own, scaled if `tie_word_embeddings` is true. Published checkpoints say false.
+    """Logits with a table of their own, scaled if `tie_word_embeddings` is true. It is false in published checkpoints.
 
     transformers 5 reads false as true and always scales; see docs/decisions/0013.
     """

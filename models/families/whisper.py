@@ -23,7 +23,7 @@ _PREFIX = r"model\."
 def config(hf: Mapping[str, Any], architecture: str) -> ModelConfig:
     fields = bart_fields(hf, vocab_size=51865, d_model=384, layers=4, attention_heads=6, ffn_dim=1536)
     fields.refuse_unless("tie_word_embeddings", True)
-    # Published checkpoints say false, and the published code ignores the setting.
+    # The setting is false in published checkpoints, and the published code ignores it.
     fields.refuse_unless("scale_embedding", False)
     max_source = fields.integer("max_source_positions", 1500)
     audio = ConvolutionalEmbeddingConfig(fields.integer("num_mel_bins", 80), max_source)

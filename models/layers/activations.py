@@ -27,8 +27,8 @@ ACTIVATIONS: Mapping[Activation, Callable[[Tensor], Tensor]] = {
 
 
 _VECTOR_WIDTH = 64
-"""A multiple of the number of elements that torch's CPU vector loops process at once. torch computes the last elements
-of a tensor of another size with scalar code, whose results can differ in the last bit."""
+"""A multiple of the number of elements that torch's CPU vector loops process at once. In a tensor of another
+size, torch computes the last elements with scalar code, whose results can differ in the last bit."""
 
 
 def activate(x: Tensor, name: Activation) -> Tensor:

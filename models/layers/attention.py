@@ -17,9 +17,9 @@ Norm = LayerNorm | RMSNorm | PerHeadNorm
 
 
 class Attention(nn.Module):
-    """Projections of multi-head or grouped-query attention. The caller attends, and owns the keys and values.
+    """Projections of multi-head or grouped-query attention. The caller attends and stores keys and values.
 
-    separable: whether queries can be computed without keys and values, and the reverse.
+    separable: whether queries can be computed without keys and values, and keys and values without queries.
     merged: weight of the query, key and value projections as one product, after `pack`; or None.
     unadaptable: names of the child modules that adapters cannot change, because they are not applied to the tokens of a
         step in their order.

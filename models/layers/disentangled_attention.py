@@ -1,4 +1,4 @@
-"""DeBERTa's attention, whose scores compare contents with contents and contents with relative distances.
+"""DeBERTa's attention: scores are sums of a content-to-content term and of terms for the relative distance.
 
 Source: He et al. 2021, arXiv:2006.03654, section 3.1.
 """
@@ -24,7 +24,8 @@ def row_of_distance(distance: Tensor, config: DistanceConfig) -> Tensor:
     """Row of each distance in a `DistanceTable`, where distance is `query position - key position`.
 
     distance: any shape, int64.
-    Returns rows of the same shape, int64. Row `span` is distance zero; distances beyond the first or last row use it.
+    Returns rows of the same shape, int64. Distance zero has row `span`. Distances beyond the first or the last row use
+    that row.
     With buckets, distances up to half of `num_buckets` have one row each; the range of later rows grows logarithmically
     up to `max_distance`. The logarithm is float32 and rounded up, as in the published code.
     """
@@ -50,7 +51,7 @@ class DistanceTable(nn.Module):
         self.norm = make_norm(config.norm, hidden_size)
 
     def forward(self, length: int) -> Distances:
-        """The vectors of all distances below `length`. Other rows are left out, so that short sequences cost less."""
+        """The vectors of all distances below `length`. Omits other rows, so that short sequences take less time."""
         rows = row_of_distance(torch.arange(1 - length, length, device="cpu"), self.config)
         first, last = int(rows[0]), int(rows[-1])
         vectors = self.weight[first : last + 1]
@@ -73,7 +74,7 @@ class DisentangledAttention(FullSequenceAttention[AttentionMetadata]):
             self.position_query = Linear(hidden_size, width, bias=True) if to_content else None
 
     def make_plan(self, batch: EncoderBatch, encodings: PositionEncodings, dtype: torch.dtype) -> AttentionMetadata:
-        """Every token attends to every token of its sequence."""
+        """Metadata with which every token attends to every token of its sequence."""
         return AttentionMetadata(batch.lengths, batch.lengths, distances=encodings.distances)
 
     def forward(self, hidden: Tensor, rotations: Mapping[RopeConfig, Rotation], plan: AttentionMetadata) -> Tensor:

@@ -29,7 +29,7 @@ class EmbeddingTable(nn.Module):
         return (self.packed or ops.DenseWeight(self.weight, None)).rows(index)
 
     def share(self, packed: ops.LinearWeight) -> None:
-        """Read the rows from the packed weight of the tied output head from here on, and free `weight`."""
+        """Free `weight`, and read rows from the packed weight of the tied output head instead."""
         self.packed = packed
         self.weight = nn.Parameter(self.weight[:0].clone(), requires_grad=False)
 

@@ -21,7 +21,7 @@ PlanT = TypeVar("PlanT")
 
 
 class FullSequenceAttention(Attention, ABC, Generic[PlanT]):
-    """Attention that chooses by itself which keys a query attends to.
+    """Attention whose class determines which keys a query attends to, by a plan for each step.
 
     It is never part of a compiled program, and its projections keep the dtype of the model.
     """
@@ -30,7 +30,7 @@ class FullSequenceAttention(Attention, ABC, Generic[PlanT]):
     def make_plan(self, batch: EncoderBatch, encodings: PositionEncodings, dtype: torch.dtype) -> PlanT:
         """Prepare the data of a step that all layers of this configuration share.
 
-        dtype: of the hidden states.
+        dtype: dtype of the hidden states.
         """
 
     @abstractmethod

@@ -90,7 +90,7 @@ class MaskedLanguageModel(nn.Module):
 
 
 def _float32_product(weight: ops.LinearWeight, hidden: Tensor, out: Tensor | None) -> Tensor:
-    """Multiply, and convert the product of a dense half-precision weight to float32. out: float32 memory, or None."""
+    """The product in float32. A dense half-precision product is converted. out: float32 memory, or None."""
     logits = weight.multiply(hidden, out=out)
     return logits if logits.dtype == torch.float32 else logits.float()
 

@@ -24,7 +24,7 @@ _LOG_STEP_PER_MEL = math.log(6.4) / 27
 
 
 class LogMel:
-    """Compute log-mel frames. Has no parameters; the window and the filters move to the device of the samples.
+    """Computes log-mel frames. Has no parameters. The window and the filters move to the device of the samples.
 
     num_mels: number of mel bands between 0 and 8000 Hz.
     """

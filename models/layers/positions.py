@@ -52,12 +52,12 @@ class Rotation:
 
     @cached_property
     def cos(self) -> Tensor:
-        """[tokens, 1, dim / 2], float32."""
+        """Cosines of the tokens' angles: [tokens, 1, dim / 2], float32."""
         return self.cos_table if self.positions is None else self.cos_table[self.positions]
 
     @cached_property
     def sin(self) -> Tensor:
-        """[tokens, 1, dim / 2], float32."""
+        """Sines of the tokens' angles: [tokens, 1, dim / 2], float32."""
         return self.sin_table if self.positions is None else self.sin_table[self.positions]
 
 
@@ -66,8 +66,8 @@ class PositionEncodings:
     """Everything that positions contribute to the attention of a stack in one step.
 
     rotations: rotations of queries and keys, by configuration.
-    score_bias: bias by distance, model dtype, [heads, 2 * length - 1] for all layers or
-        [layers, heads, 2 * length - 1] for one each; or a bias by key; or None.
+    score_bias: bias by distance, model dtype, [heads, 2 * length - 1] if all layers share it, else
+        [layers, heads, 2 * length - 1]; or a bias by key; or None.
     distances: vectors of distances for disentangled attention, or None.
     """
 
@@ -108,7 +108,7 @@ def _yarn(frequencies: Tensor, config: RopeConfig, scaling: YarnScaling) -> Tens
     """Keep the first frequencies, divide the last ones by the factor, and interpolate from `first` to `last`."""
 
     def dimension(turns: float) -> float:
-        """The dimension that makes this number of full turns over the original length."""
+        """Index of the dimension whose angle makes this number of full turns over the original length."""
         span = scaling.original_max_positions / (turns * 2 * math.pi)
         return config.dim * math.log(span) / (2 * math.log(config.theta))
 
@@ -125,7 +125,7 @@ class Rotary:
     """Compute the rotation of a step for one rotary configuration.
 
     Has no parameters; frequencies and tables move to the device of the positions.
-    Angles that depend on the position alone are kept for all positions up to the longest sequence so far.
+    Angles that depend on the position alone are cached, for all positions up to the longest sequence so far.
     """
 
     def __init__(self, config: RopeConfig) -> None:

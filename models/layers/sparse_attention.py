@@ -40,7 +40,7 @@ class SequenceSlice:
     tokens: range of the sequence among the tokens of the step.
     token_ids: [seq], int64.
     score_bias: [heads, 2 * length - 1], model dtype, bias by distance for this length or a longer one; or None.
-    dtype: of the hidden states.
+    dtype: dtype of the hidden states.
     """
 
     tokens: slice
@@ -112,7 +112,7 @@ class SparseAttention(FullSequenceAttention[Sequence[tuple[SequenceSlice, Sparse
     def _shared_keys_values(
         self, hidden: Tensor, key: Tensor, value: Tensor, plan: SparsePlan
     ) -> tuple[Tensor, Tensor] | None:
-        """Keys and values that every block attends to, besides its neighbours: two of [shared, heads, head_dim]."""
+        """Keys and values that all blocks attend to: two tensors [shared, heads, head_dim], or None."""
         if plan.global_tokens is None or not plan.block_size:
             return None
         return key[plan.global_tokens], value[plan.global_tokens]
@@ -292,7 +292,9 @@ def _attend_in_blocks(
 
 
 def _with_neighbours(side: Tensor, size: int) -> Tensor:
-    """Each block with the block before and after it, as views: [seq, heads, head_dim] to
-    [blocks, 3 * size, heads, head_dim]."""
+    """Each block with the blocks before and after it, as views.
+
+    [seq, heads, head_dim] -> [blocks, 3 * size, heads, head_dim].
+    """
     padded = F.pad(side, (0, 0, 0, 0, size, size + -len(side) % size))
     return padded.unfold(0, 3 * size, size).movedim(-1, 1)

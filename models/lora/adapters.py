@@ -27,7 +27,7 @@ _MERGED = ("query", "key", "value")
 
 @dataclass(frozen=True)
 class LowRankUpdate:
-    """What an adapter adds to the output of a linear: `x down^T up^T`.
+    """An adapter's update of one linear, which adds `x down^T up^T` to its output.
 
     down: [rank, in], any float dtype.
     up: [out, rank], same dtype, already multiplied by the adapter's scale (alpha / rank).
@@ -44,7 +44,7 @@ class AdapterSelection:
 
     rows: [n], int64, row indices; or a slice of all rows in their order.
     parts: name of each adapter with its range in `rows`.
-    rest: [m], int64, indices of the other rows; or None without any.
+    rest: [m], int64, indices of the other rows; None if there are none.
     """
 
     rows: slice | Tensor
@@ -57,7 +57,7 @@ class AdapterRows:
 
     names: name of each sequence's adapter, empty for none.
     counts: number of rows of each sequence.
-    device: of the row indices.
+    device: device of the row indices.
     """
 
     def __init__(self, names: Sequence[str], counts: Sequence[int], device: torch.device) -> None:
@@ -69,7 +69,7 @@ class AdapterRows:
         self._selections: dict[frozenset[str], AdapterSelection | None] = {}
 
     def select(self, names: frozenset[str]) -> AdapterSelection | None:
-        """The rows that use one of these adapters, or None without any. The selection is kept for later linears."""
+        """The rows that use one of these adapters; None if there are none. Cached for later linears."""
         if names not in self._selections:
             self._selections[names] = self._select(names)
         return self._selections[names]
@@ -89,7 +89,7 @@ class AdapterRows:
         return AdapterSelection(rows, parts, rest)
 
     def _rows_of(self, names: Iterable[str]) -> Tensor | None:
-        """Row indices of these adapters, one adapter after the other: [n], int64; or None without any."""
+        """Row indices of these adapters, one adapter after the other: [n], int64; None if there are none."""
         rows = [np.arange(*span) for name in names for span in self._spans[name]]
         return torch.from_numpy(np.concatenate(rows)).to(self._device, non_blocking=True) if rows else None
 
@@ -97,7 +97,7 @@ class AdapterRows:
 class AdapterSet:
     """The adapters of one model.
 
-    rows: adapter of each row of the current forward pass; None outside of a pass and where no row uses an adapter.
+    rows: adapter of each row of the current forward pass; None outside a pass, or if no row uses an adapter.
     """
 
     def __init__(self) -> None:
@@ -105,7 +105,7 @@ class AdapterSet:
         self._device = torch.device("cpu")
 
     def used(self, names: Sequence[str], counts: Sequence[int]) -> AbstractContextManager[None]:
-        """Context of a forward pass over the rows of these sequences.
+        """Context manager around a forward pass over the rows of these sequences.
 
         names, counts: as in `AdapterRows`. No names means no adapters.
         """
@@ -122,9 +122,9 @@ class AdapterSet:
     def attach(self, model: nn.Module, name: str, updates: Mapping[str, LowRankUpdate], dtype: torch.dtype) -> int:
         """Add an adapter to the weights of a model, after they are packed.
 
-        name: of the adapter.
-        updates: by path of the linear in the model.
-        dtype: in which the updates are computed.
+        name: name of the adapter.
+        updates: update of each linear, by the linear's path in the model.
+        dtype: dtype in which the updates are computed.
         Returns the memory of the adapter, in bytes.
         """
         merged: dict[str, dict[str, LowRankUpdate]] = {}
@@ -154,8 +154,8 @@ class AdapterSet:
 class AdaptedWeight:
     """A weight with the low-rank updates of several adapters, applied to the rows that use them.
 
-    Each row gives the same bits as in a batch of its own. A row without an adapter gives those of the base weight, and
-    an adapter's product is computed over the rows of this adapter only.
+    Each row gives the same bits as in a batch of its own. A row without an adapter gives the bits of the base weight.
+    The product of an adapter is computed for the rows of this adapter only.
     """
 
     def __init__(self, base: ops.LinearWeight, adapters: AdapterSet) -> None:
@@ -179,7 +179,7 @@ class AdaptedWeight:
         return self._base.rows(index)
 
     def slice(self, first: int, end: int) -> ops.LinearWeight | None:
-        """Adapters are added after the weights are cut."""
+        """None, because weights are sliced before adapters are added to them."""
         return None
 
     def multiply(
@@ -201,7 +201,7 @@ class AdaptedWeight:
             y = self._base.multiply(x)
             adapted = self._add_updates(y[selection.rows], selected, selection)
         else:
-            # The update comes before the activation, so these rows cannot use the activation inside the base product.
+            # The update is added before the activation, so the base product of these rows must not include it.
             adapted = self._add_updates(self._base.multiply(selected), selected, selection)
             if activation is not None:
                 adapted = activate(adapted, activation)

@@ -35,7 +35,7 @@ _IGNORED = frozenset(
         "task_type",
     }
 )
-"""Settings that no output depends on: the origin of the adapter, its training, and the memory layout of its base."""
+"""Settings without effect on outputs: the origin of the adapter, its training, and the memory layout of its base."""
 
 _READ = frozenset(
     {
@@ -68,7 +68,7 @@ class LoraConfig:
     rslora: divide alpha by the square root of the rank instead of the rank.
     targets: module names or their last parts; or one regular expression for full names; or `all-linear`.
     excluded: like `targets`; empty for none.
-    layers: layer numbers to which `targets` as names are restricted; empty for all layers.
+    layers: layers whose modules may be targets, by number, if `targets` is a list of names; empty for all layers.
     layers_pattern: names of the module lists that hold the layers; empty for any.
     rank_pattern, alpha_pattern: pairs of a pattern and a value, for modules whose names end with the pattern.
     """

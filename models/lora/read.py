@@ -58,12 +58,12 @@ def read_lora(
 ) -> dict[str, LowRankUpdate]:
     """Read the update of each linear, float32, by the path of the linear.
 
-    directory: of the adapter.
+    directory: directory of the adapter.
     settings: content of `adapter_config.json`.
     rules: weight rules of the base model's family.
     linears: see `adaptable`.
     base_names: names of the tensors in the base model's checkpoint, to find targets that the adapter lacks.
-    device: of the tensors.
+    device: device of the returned tensors.
 
     Raises ConfigError or WeightsError, with a message of one line, for unsupported settings, and for tensors that are
     missing, unexpected, or of other shapes than in the base model.

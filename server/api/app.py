@@ -29,7 +29,7 @@ Lifespan = Callable[[], AbstractAsyncContextManager[None]]
 def create_api(state: State, lifespan: Lifespan = nullcontext) -> ASGIApp:
     """Create the ASGI application.
 
-    state: what the routes share.
+    state: shared by all routes.
     lifespan: returns the context manager that is entered when the ASGI server starts and left when it stops.
     """
     return RequestMiddleware(create_routes(state, lifespan), state)

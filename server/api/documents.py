@@ -44,7 +44,7 @@ class ErrorObject(AnswerBody):
 
 
 class ErrorAnswer(AnswerBody):
-    """Every failure."""
+    """The body of every error response."""
 
     error: ErrorObject
 
@@ -72,7 +72,7 @@ def describe(route: Route[Any, Any, Any]) -> dict[str, Any]:
 
 
 def describe_status(name: str, answer: type[BaseModel] | None = None, example: Any = None) -> dict[str, Any]:
-    """The same for a `GET` route. answer: schema of the JSON answer, or None for plain text."""
+    """Arguments of `FastAPI.add_api_route` for a `GET` route. answer: schema of JSON, or None for plain text."""
     content: dict[str, Any] = {"text/plain": {"schema": {"type": "string"}}}
     if answer is not None:
         content = {"application/json": {"schema": _reference(answer)} | ({"example": example} if example else {})}

@@ -23,7 +23,7 @@ Schema = TypeVar("Schema", bound=BaseModel)
 
 
 class _MemoryParser(MultiPartParser):
-    """Keeps files in memory. The size of the whole body was checked before."""
+    """Multipart parser that keeps files in memory. The size of the whole body was checked before."""
 
     spool_max_size = 1 << 40
 

@@ -57,7 +57,7 @@ class Lifecycle:
 
     @contextlib.asynccontextmanager
     async def unattended_lifespan(self) -> AsyncIterator[None]:
-        """The lifespan under an ASGI server that is not `server.api.serve`: logs what `serve` would report."""
+        """The lifespan under any other ASGI server than `server.api.serve`. Logs a load failure."""
         log.info("running under another ASGI server: no direct writes, so events use ASGI")
         async with self.lifespan():
             reporting = asyncio.create_task(self._report_load_failure(), name="report load failure")

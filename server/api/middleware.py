@@ -26,7 +26,7 @@ log = logging.getLogger("triptych.access")
 PUBLIC_PATHS = frozenset({"/health", "/ready", *docs_page.FILES})
 """Paths that need no API key."""
 OPERATIONS_PATHS = PUBLIC_PATHS | {"/info", "/metrics", "/openapi.json"}
-"""Paths that are answered while the server drains. They do not delay its end."""
+"""Paths that are answered while the server drains. Requests to them do not delay its shutdown."""
 
 _REQUEST_ID = re.compile(r"[\x21-\x7e]{1,128}")
 
@@ -71,7 +71,7 @@ class RequestMiddleware:
             else:
                 await self.app(scope, receive, send_with_id)
         except Exception:
-            # With a status sent, the application has logged the error; returning closes the connection.
+            # If a status was sent, the application has logged the error, and returning closes the connection.
             if not status:
                 raise
         finally:
@@ -95,7 +95,7 @@ class RequestMiddleware:
         return salt
 
     def _record(self, scope: Scope, status: int, seconds: float, request_id: str) -> None:
-        """Count the request and log it. Status 499 stands for a client that left before any status was sent."""
+        """Count the request and log it. Status 499 means that the client disconnected before a status was sent."""
         path = scope["path"]
         route = getattr(scope.get("route"), "path", path if path in OPERATIONS_PATHS else "unmatched")
         metrics = self.state.runtime.metrics
@@ -108,7 +108,7 @@ class RequestMiddleware:
 
 def error_response(error: RequestError, request_id: str, state: State, path: str = "") -> Response:
     """Render an error in the shape of the path's dialect, and count it by its code. path: of the request."""
-    if error.status != 499:  # a client that left is counted as cancelled
+    if error.status != 499:  # the request of a disconnected client is counted as cancelled
         state.runtime.metrics.rejected.labels(error.code).inc()
     headers = {}
     if error.status in (429, 503):

@@ -88,8 +88,8 @@ class UvicornConnection:
     def write(self, body: bytes) -> bool:
         """Write a chunk of at least one byte and return True, or return False and write nothing.
 
-        False before the response head, after the end of the response, without a client, and while the client reads
-        more slowly than the server writes.
+        Returns False before the response head, after the end of the response, after the client has disconnected, and
+        while the client reads more slowly than the server writes.
         """
         cycle = self._cycle
         if not cycle.chunked_encoding or cycle.flow.write_paused or cycle.disconnected or cycle.response_complete:
@@ -150,7 +150,7 @@ async def _direct_writes_work(protocol_class: type[LimitedHttpProtocol]) -> bool
 
 
 class _NoConnection:
-    """Stands for the connection that a protocol did not add to the scope."""
+    """A connection that accepts no writes, for a protocol that added no connection to the scope."""
 
     def write(self, body: bytes) -> bool:
         return False

@@ -34,7 +34,7 @@ class AnswerBody(BaseModel):
 
 
 class Spec(Protocol):
-    """What an operation receives. `cost` bounds its work before any of it is done."""
+    """The input of an operation. `cost` bounds its work before any of it is done."""
 
     def cost(self, model: ServedModel) -> Cost: ...
 
@@ -109,7 +109,7 @@ class Route(ABC, Generic[BodyT, SpecT, ResultT]):
 class JsonRoute(Route[BodyT, SpecT, ResultT]):
     """A route that answers with one JSON document.
 
-    parse: the specification that a body asks for. Raises InvalidRequest.
+    parse: converts a body to a specification. Raises InvalidRequest.
     render: the JSON value of a result.
     large_answers: build the JSON in a thread, because it takes long.
     """
@@ -164,7 +164,7 @@ class StreamingRoute(
     Nothing is sent before the first deltas, so that a failure until then still gets its HTTP status. A failure after
     the first byte is one error event, and the stream ends without its end event.
 
-    parse: the specification that a body asks for. Raises InvalidRequest.
+    parse: converts a body to a specification. Raises InvalidRequest.
     renderer: creates the renderer of one request.
     """
 

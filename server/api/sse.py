@@ -105,8 +105,9 @@ class EventWriter:
 class EventStream(EventSourceResponse):
     """Streams events to a client: with sse_starlette, or without it where the connection allows direct writes.
 
-    events: generator of the stream's bytes. It receives the writer for direct writes and yields what ASGI has to send.
-        An exception ends the connection without a further event, so it handles the failures that clients should see.
+    events: generator of the stream's bytes. It receives the writer for direct writes and yields the bytes that
+        ASGI has to send. An exception ends the connection without a further event, so the generator reports
+        failures to the client.
     leave: called at once when the client disconnects, and at the end.
     ping_seconds: time without any event before a comment is sent.
     """
@@ -124,7 +125,7 @@ class EventStream(EventSourceResponse):
         super().__init__(
             self._events,
             headers=HEADERS,
-            ping=0,  # its own pings are sent even while events flow
+            ping=0,  # disable the pings of sse_starlette, which are sent even between frequent events
             sep="\n",
             send_timeout=STALL_SECONDS,
             client_close_handler_callable=self._on_disconnect,
@@ -147,7 +148,7 @@ class EventStream(EventSourceResponse):
             self._leave()
 
     async def _run_with_connection(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """The same response without the task group of sse_starlette, which costs seven times as much per stream."""
+        """Send the response without the task group of sse_starlette, which costs seven times as much per stream."""
         await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
         helpers = [
             asyncio.create_task(watch_disconnect(receive, self._leave)),

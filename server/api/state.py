@@ -25,7 +25,7 @@ class State:
     fresh: whether the worker is ready and has sent a heartbeat recently.
     failed: whether the supervisor has given up on the worker.
     started: all models have been loaded once. draining: new requests are refused.
-    answering: requests in progress. recordings: those of them that hold a recording in memory.
+    answering: number of requests in progress. recordings: number of requests with a recording in memory.
     secret: key of the hash that turns API keys into cache salts; different in every process.
     """
 

@@ -22,9 +22,9 @@ _HALF_WINDOW = 200
 _DYNAMIC_RANGE = 8.0
 
 Samples = NDArray[np.float32]
-"""[samples], mono, from -1 to 1."""
+"""Mono audio: [samples], float32, from -1 to 1."""
 Frames = NDArray[np.float32]
-"""[frames, num_mels]."""
+"""Log-mel frames: [frames, num_mels], float32."""
 
 
 def split_samples(samples: Samples, window_frames: int) -> list[Samples]:

@@ -1,6 +1,6 @@
 """Read WAV files: PCM of 8 to 32 bits or floats, up to eight channels mixed to one.
 
-An error for any other file names its format where its first bytes are known.
+The error for any other file names its format if its first bytes identify it.
 Sources: Microsoft and IBM 1991, Multimedia Programming Interface and Data Specifications 1.0, chapter 3; Microsoft,
 "Multiple Channel Audio Data and WAVE Files", for the extensible format.
 """

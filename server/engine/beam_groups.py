@@ -65,7 +65,7 @@ class GroupSearch(BeamSearch):
 
     @property
     def shape(self) -> Hashable:
-        """Unique, so that no other search is advanced together with this one: its groups run one after the other."""
+        """A unique value: `advance_together` must not join this search with others, because its groups run in order."""
         return id(self)
 
     def advance(self, log_probs: Float32s, token_ids: Ids, describe: Describe | None = None) -> list[int]:

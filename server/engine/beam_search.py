@@ -100,8 +100,8 @@ class BeamSearch:
     def advance(self, log_probs: Float32s, token_ids: Ids, describe: Describe | None = None) -> list[int]:
         """Advance the search by one token.
 
-        log_probs: [rows, candidates], float32, falling in each row: best continuations of each running beam, after
-            logits processors. One row in the first step, `num_beams` later.
+        log_probs: [rows, candidates], float32: best continuations of each running beam after logits processors, best
+            first. One row in the first step, `num_beams` later.
         token_ids: [rows, candidates], int64: tokens of the candidates.
         describe: called for each surviving token if log-probabilities are reported, else None.
         Returns the parent row of each running beam; its new token is the last of `running[i].tokens`.
@@ -110,7 +110,7 @@ class BeamSearch:
 
     @property
     def shape(self) -> Hashable:
-        """Equal for searches that `advance_together` can advance together."""
+        """A value that is equal for searches that `advance_together` can advance together."""
         return len(self.running), self.num_beams, self.num_candidates, self.length == 0
 
     def _select(self, candidates: _Candidates, survivors: list[int], describe: Describe | None) -> list[int]:

@@ -56,7 +56,7 @@ def encoder_outputs(
 
 
 def _settings_key(message: Encode) -> Hashable:
-    """Equal for requests whose outputs are computed together."""
+    """A key that is equal for requests whose outputs are computed together."""
     match message.task:
         case "embed":
             return message.task, message.pooling, message.normalize

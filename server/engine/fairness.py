@@ -36,7 +36,7 @@ class DeficitRoundRobin:
             if name in busy and self._deficit[name] > 0:
                 return name
             self._ring.rotate(-1)
-            # The next model's turn begins. A model that owes more than a quantum is skipped until it is paid.
+            # The next model's turn begins. A model that owes more than a quantum is skipped until its debt is paid.
             following = self._ring[0]
             if following in busy:
                 self._deficit[following] = min(self._deficit[following] + self._quantum, self._quantum)

@@ -93,7 +93,10 @@ class GenerationEngine:
         return group
 
     def _invalid_reason(self, message: Generate) -> str | None:
-        """Why a message is invalid, or None. The HTTP process checks all of it too; an invalid id crashes a GPU."""
+        """Why a message is invalid, or None.
+
+        Repeats the checks of the HTTP process, because an invalid id crashes a GPU.
+        """
         params = message.params
         if len(message.frames) != self.limits.frame_bytes:
             return (

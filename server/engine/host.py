@@ -14,7 +14,7 @@ _PR_SET_PDEATHSIG = 1
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
 
 _LOADING_BYTES, _SERVING_BYTES = 1 << 20, 4 << 20
-"""Size from which malloc maps a block by itself instead of taking it from the heap: while loading, while serving."""
+"""Smallest block that malloc maps separately instead of taking it from the heap: while loading, and while serving."""
 
 _KEPT_BYTES = 8 << 20
 """Free bytes that the heap keeps at its end while steps run."""

@@ -89,7 +89,7 @@ class LoadedCheckpoint:
 
     @property
     def keys_depend_on_length(self) -> bool:
-        """Keys depend on the text length, so that the prefix cache and speculative decoding are impossible."""
+        """Whether keys depend on the text length, which makes the prefix cache and speculative decoding impossible."""
         return self.model.config.keys_depend_on_length
 
     @property

@@ -231,7 +231,7 @@ def _candidates(logits: Tensor, top_k: LogitsTopK, groups: Sequence[SequenceGrou
     """The best continuations of each beam after processing.
 
     logits: [rows, vocab], float32, raw. top_k: their top-k with log-sum-exp.
-    Returns log-probabilities [rows, candidates], float32, falling, and token ids [rows, candidates], int64.
+    Returns log-probabilities [rows, candidates], float32, in descending order, and token ids [rows, candidates], int64.
     Most processors give the same result if a constant is added to a row. For these rows the log-sum-exp is subtracted
     from the few candidates only. For the others (`takes_log_probs`) it is subtracted from the whole row first.
     """

@@ -43,7 +43,11 @@ def find_drafts(
 
 
 def check_draft(model: LoadedCheckpoint, draft: LoadedCheckpoint) -> None:
-    """Raises LoadError if the draft model is not a decoder or has another vocabulary than the target model."""
+    """Raise LoadError if the draft model cannot be used.
+
+    Both models must be decoders with equal vocabulary size and special tokens. Keys of the draft model must not depend
+    on the length of the text.
+    """
     name, other = model.spec.name, draft.spec.name
     for one in (model, draft):
         if not one.generates or one.model.config.is_encoder_decoder:

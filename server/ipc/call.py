@@ -1,8 +1,9 @@
 """The engine work of one HTTP request: submission, events, and every way to end it early.
 
 A `Call` is created when the request arrives, before its text is tokenized. Sequences are submitted through it, and
-their events arrive here. All cancellation passes through this class: the client left (`leave`), a stop string was
-found (`stop`), the deadline passed (timer), or the request handler ended (`close`). Imports no HTTP and no text code.
+their events arrive here. All cancellation passes through this class: the client disconnected (`leave`), a stop string
+was found (`stop`), the deadline passed (timer), or the request handler ended (`close`). Imports no HTTP and no text
+code.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ EventSink = Callable[[list[tuple[int, Event]]], bool]
 
 
 class SequenceClient(Protocol):
-    """The part of `EngineClient` that a call uses. `request_id` is the id of one sequence on the wire."""
+    """The part of `EngineClient` that a call uses. `request_id`: id of one sequence in the messages to the worker."""
 
     def submit(self, call: Call, message: Generate | Encode) -> list[int]: ...
 

@@ -37,7 +37,7 @@ TokenCounts = dict[tuple[str, int, float | None], int]
 
 
 class Observer(Protocol):
-    """Receives what the client sees, for metrics.
+    """Receives the events of the engine client, for metrics.
 
     on_tokens: `count` new tokens in each of `sequences` sequences, `seconds` after their last ones (None: the first).
     on_finished: event is None for a sequence that a stop string ended in this process.
@@ -65,12 +65,12 @@ class Observer(Protocol):
 
 @dataclass(slots=True)
 class _Sequence:
-    """An open sequence of the wire.
+    """A sequence that was sent to the worker and has not ended.
 
-    call, index: where its events go.
-    tokens: what it counts for in the queue.
-    answers: events that are still missing before it ends; more than one for an `Encode` of several items.
-    waiting: whether it still counts for the queue limits, because no output has arrived.
+    call, index: the call that receives its events, and its index in that call.
+    tokens: its tokens, for the limit of the queue.
+    answers: number of results still to come before it ends; more than one for an `Encode` of several items.
+    waiting: whether it still counts towards the queue limits, because no output has arrived.
     """
 
     call: Call
@@ -311,7 +311,7 @@ def _count_tokens(
 
 
 def _source_size(message: Generate, row: GenerateRow, info: ModelInfo) -> int:
-    """Tokens of the prompt or source. Sound always has the full source length of its model."""
+    """Tokens of the prompt or source. Audio always has the full source length of its model."""
     return info.source_tokens if message.frames else len(message.prompts[row.prompt])
 
 
@@ -336,7 +336,7 @@ def check_fit(info: ModelInfo, message: Generate, row: GenerateRow) -> None:
 
 
 def _work(message: Generate, row: GenerateRow, info: ModelInfo, pool: str) -> str:
-    """The tokens of a row that one KV pool would hold, in words."""
+    """Describe the tokens of a row that one KV pool would hold, for an error message."""
     if pool == "cross":
         return f"{_source_size(message, row, info):,} source tokens"
     prefix = len(row.decoder_token_ids) if info.is_encoder_decoder else len(message.prompts[row.prompt])

@@ -66,8 +66,8 @@ class GenerateRow(msgspec.Struct, frozen=True, array_like=True):
     seed: seed of the random numbers of a sampled row, u64.
     prompt_logprobs: report the log-probabilities of the decoder's prompt, with `GenerationParams.top_logprobs`
         alternatives for each token.
-    text_drops_space: a leading space of the generated text is not part of it. `GenerationParams.stop_texts` are
-        compared with the text without that space.
+    text_drops_space: a space at the start of the generated tokens is not part of the text.
+        `GenerationParams.stop_texts` are compared with the text without that space.
     """
 
     request_id: int
@@ -258,7 +258,7 @@ class Encoded(msgspec.Struct, frozen=True, array_like=True):
     values: float32, little-endian, [rows, width].
         embed, classify: one row, as wide as the vector or the number of labels.
         embed_tokens, classify_tokens: a row for each token.
-        fill_mask: one row of falling probabilities.
+        fill_mask: one row of probabilities in descending order.
         log_mel: a row for each frame.
     rows: number of rows of `values`.
     token_ids: for `fill_mask`, the tokens of the probabilities.
@@ -350,10 +350,10 @@ def encode_frame(message: Message) -> bytes:
 
 
 def decode_to_worker(body: bytes | memoryview) -> ToWorker:
-    """Raises msgspec.DecodeError (or ValidationError) for a body that is not a message to a worker."""
+    """Decode a message to a worker. Raises msgspec.DecodeError (or ValidationError) for any other body."""
     return _to_worker.decode(body)
 
 
 def decode_from_worker(body: bytes | memoryview) -> FromWorker:
-    """Raises msgspec.DecodeError (or ValidationError) for a body that is not a message from a worker."""
+    """Decode a message from a worker. Raises msgspec.DecodeError (or ValidationError) for any other body."""
     return _from_worker.decode(body)

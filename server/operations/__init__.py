@@ -1,6 +1,6 @@
-"""What a request asks for, without HTTP and JSON: a typed specification in, deltas and a result out.
+"""The operations of the server, without HTTP and JSON: from a typed specification to deltas and a result.
 
-| file                                  | what it is                                                                  |
+| file                                  | content                                                                     |
 |---------------------------------------|-----------------------------------------------------------------------------|
 | `generate`, `translate`               | text from a decoder or an encoder-decoder, as a run that can be streamed     |
 | `embed`, `classify`, `rerank`, ...    | one file per encoder operation                                              |
@@ -8,7 +8,7 @@
 | `cost`                                | upper bounds of a specification's work, before any of it is done            |
 | `runtime`                             | loaded models, the engine client, tokenizer threads                         |
 | `encode`                              | shared by encoder operations: texts to engine items, numbers back           |
-| `generation_options`                  | decoding options of a request, and the combinations that contradict          |
+| `generation_options`                  | decoding options of a request, and the check for contradictions              |
 | `generation_params`                   | options and checkpoint defaults to engine parameters                        |
 | `prompts`                             | token ids of prompts and decoder starts, and the room that the context has   |
 | `grammar`                             | text formats (JSON schema, regular expression, choice) to grammars          |

@@ -27,7 +27,7 @@ class ClassifySpec:
     inputs: texts as (text,), pairs as (first, second).
     function: how logits become scores; None for the function that fits the checkpoint.
     raw_scores: return logits.
-    top_k: return only this many classes, by falling score.
+    top_k: return only this many classes, by descending score.
     """
 
     inputs: Sequence[tuple[str, ...]]
@@ -53,7 +53,7 @@ class LabelScore:
 
 
 async def classify(runtime: Runtime, call: Call, spec: ClassifySpec) -> list[list[LabelScore]]:
-    """The classes of each input, by falling score."""
+    """The classes of each input, by descending score."""
     model = runtime.candidates(spec.model, "classify")[0]
     if spec.raw_scores and spec.function not in (None, "none"):
         raise InvalidRequest("`raw_scores` cannot be combined with `function_to_apply`", "raw_scores")

@@ -47,7 +47,7 @@ class EmbedAllSpec:
 
 @dataclass(frozen=True)
 class EmbedSpec(EmbedAllSpec):
-    """Ask for one vector per input. pooling: how token vectors become one; None for the checkpoint's own way."""
+    """Ask for one vector per input. pooling: how token vectors become one vector; None: as the checkpoint does."""
 
     pooling: Literal["mean", "cls", "last", "max"] | None = None
 

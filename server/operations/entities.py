@@ -97,7 +97,7 @@ def entities(
 
 
 def without_overlaps(found: Sequence[NamedEntity]) -> list[NamedEntity]:
-    """Entities of overlapping windows: of two at one place the longer one, or of equal lengths the higher score."""
+    """Remove overlapping entities. The longer of two is kept, or of equal lengths the one with the higher score."""
     kept: list[NamedEntity] = []
     for entity in sorted(found, key=lambda one: one.start):
         if not kept or not kept[-1].start <= entity.start < kept[-1].end:

@@ -53,7 +53,7 @@ class FilledMask:
 
 
 async def fill_mask(runtime: Runtime, call: Call, spec: FillMaskSpec) -> list[list[FilledMask]]:
-    """The words for the mask of each text, by falling probability."""
+    """The words for the mask of each text, by descending probability."""
     model = runtime.candidates(spec.model, "fill_mask")[0]
     items = await _items(runtime, model, spec.inputs)
     message = Encode(

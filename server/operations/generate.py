@@ -169,7 +169,7 @@ async def generate(runtime: Runtime, call: Call, spec: GenerateSpec) -> Generate
 
 
 def text_options(options: GenerationOptions, token_bytes: TokenBytes | None) -> TextOptions:
-    """How the answers of a request become text."""
+    """Options for turning the tokens of an answer into text."""
     return TextOptions(options.skip_special_tokens, tuple(options.stop), options.include_stop, token_bytes)
 
 

@@ -1,4 +1,4 @@
-"""How a client wants text to be generated, with the combinations that contradict themselves."""
+"""Decoding options of a request, and the check for options that contradict each other."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ class GenerationOptions:
     text_format: TextFormat | None = None
 
     def sampler(self, neutral: bool = False) -> str | None:
-        """Name of the first sampler option that changes the distribution; with `neutral`, of the first one given."""
+        """Name of the first sampler option that changes the distribution, or with `neutral` of the first one set."""
         for name, values in SAMPLER_NEUTRAL.items():
             value = getattr(self, name)
             if value is not None and (neutral or value not in values):

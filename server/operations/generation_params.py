@@ -51,7 +51,7 @@ def resolve(
 ) -> ResolvedOptions:
     """Parameters of all sequences of a request.
 
-    language_prompt: how the checkpoint is asked for the target language.
+    language_prompt: the checkpoint's prompt for the target language.
     min_beams: beams that the requested alternatives need, if the request does not set `num_beams`.
     grammar: compiled `text_format`, or an empty string.
     Raises InvalidRequest that names the option, for a contradiction or an id outside the vocabulary.
@@ -130,7 +130,7 @@ def check_family(options: GenerationOptions, info: ModelInfo) -> None:
 
 
 def _logit_bias(options: GenerationOptions, info: ModelInfo) -> dict[int, float]:
-    """Biases by token id, without those of zero, which have no effect."""
+    """Biases by token id. Biases of zero have no effect and are left out."""
     check_ids(list(options.logit_bias), info, "logit_bias")
     return {token: bias for token, bias in options.logit_bias.items() if bias}
 
@@ -157,7 +157,10 @@ def _forced_bos(options: GenerationOptions, model: ServedModel, language_prompt:
 
 
 def _check_minimum(options: GenerationOptions, max_new_tokens: int) -> None:
-    """A minimum of the checkpoint is no error; the engine applies it as far as `max_new_tokens` allows."""
+    """Raise InvalidRequest if the request's minimum exceeds `max_new_tokens`.
+
+    A minimum of the checkpoint is not checked: the engine applies it as far as `max_new_tokens` allows.
+    """
     if options.min_new_tokens is not None and options.min_new_tokens > max_new_tokens:
         raise InvalidRequest(
             f"`min_new_tokens` {options.min_new_tokens} is more than `max_new_tokens` {max_new_tokens}",

@@ -26,9 +26,11 @@ class Run(Protocol[Delta, ResultOut]):
         """Wait for the first deltas. Raises the request's error if a sequence fails before."""
 
     async def forward(self, sink: Callable[[list[Delta]], bool]) -> bool:
-        """Pass deltas to `sink` as they arrive, until it returns False (returns True) or the run ends (returns False).
+        """Pass deltas to `sink` as they arrive.
 
-        Raises the request's error if a sequence fails, and ClientGone if the client leaves.
+        Returns True after `sink` has returned False, and False when the run has ended.
+
+        Raises the request's error if a sequence fails, and ClientGone if the client disconnects.
         """
 
     async def complete(self) -> None:

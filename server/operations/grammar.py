@@ -35,7 +35,7 @@ _JSON_OPTIONS: JsonCompileOptions = {
     "lenient": False,
     "coerce_one_of": False,
 }
-"""All options that a schema could set for itself under `x-guidance`; given here, the schema's own are ignored."""
+"""All options that a schema can set under `x-guidance`. The values here override those of the schema."""
 
 
 @dataclass(frozen=True)
@@ -118,7 +118,7 @@ def source_of(text_format: TextFormat) -> str:
 
 
 def assemble(source: str, opens_with_space: bool) -> str:
-    """The whole grammar: the text, after a space if a first word's token begins with one.
+    """The grammar of the whole answer: the text, after a space if the first token of a text begins with a space.
 
     `no_forcing` allows every token sequence that spells the text, not only the tokenizer's own segmentation.
     """

@@ -57,7 +57,7 @@ def truncation_side(model: ServedModel) -> TruncationSide:
 
 
 def with_language_tokens(encoding: Encoding, language_prompt: TranslationPrompt) -> Encoding:
-    """A source text between the tokens that ask for its translation."""
+    """Token ids of a source text with the language tokens of its translation around it."""
     leading, trailing = language_prompt.leading_source_ids, language_prompt.trailing_source_ids or ()
     return Encoding(
         ids=[*leading, *encoding.ids, *trailing],
@@ -94,7 +94,7 @@ def max_new_tokens(info: ModelInfo, prompt: Sequence[int], start: Sequence[int],
     """Number of new tokens that the context has room for.
 
     prompt: token ids of the prompt or source text. start: token ids with which the decoder starts.
-    param: the field that the prompt came in.
+    param: the field of the prompt, which errors name.
     Raises InvalidRequest for an empty prompt, ContextLengthExceeded for one that leaves no room.
     """
     if not prompt:

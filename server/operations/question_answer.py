@@ -50,7 +50,7 @@ class ContextAnswer:
 
 
 async def question_answer(runtime: Runtime, call: Call, spec: QuestionAnswerSpec) -> list[ContextAnswer]:
-    """The likeliest answers, by falling score."""
+    """The likeliest answers, by descending score."""
     model = runtime.candidates(spec.model, "question_answer")[0]
     encoding, run = await _encode(runtime, model, spec)
     limit = min(model.max_input_tokens, WINDOW_TOKENS)

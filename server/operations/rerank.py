@@ -45,7 +45,7 @@ class RankedText:
 
 
 async def rerank(runtime: Runtime, call: Call, spec: RerankSpec) -> list[RankedText]:
-    """The texts by falling score; equal ones keep their order."""
+    """The texts by descending score; equal ones keep their order."""
     model = runtime.candidates(spec.model, "rerank")[0]
     queries = [spec.query] * len(spec.texts)
     items = await pair_items(runtime, model, queries, spec.texts, spec.truncation, "texts")

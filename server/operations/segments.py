@@ -136,7 +136,7 @@ def split(text: str, target: str | None, fits: Callable[[str], bool]) -> list[Se
 
 
 def _cut(sentence: Sentence, fits: Callable[[str], bool]) -> list[Sentence]:
-    """A sentence that does not fit, cut at the pause nearest to its middle (else in its middle), recursively."""
+    """Cut a sentence until each part `fits`: at the pause nearest to its middle, or else in its middle."""
     if not sentence.text or fits(sentence.text):
         return [sentence]
     text = sentence.text

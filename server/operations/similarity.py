@@ -17,7 +17,7 @@ from server.text.truncation import TruncationSide
 
 @dataclass(frozen=True)
 class SimilaritySpec:
-    """Ask for the similarity of one sentence with each of others. prompt_name: as in `EmbedSpec`."""
+    """Ask for the similarity of one sentence to each of several others. prompt_name: as in `EmbedSpec`."""
 
     source: str
     sentences: Sequence[str]

@@ -36,7 +36,7 @@ def best_spans(
     cls_id: int | None,
     top_k: int,
 ) -> list[AnswerSpan]:
-    """The likeliest answers over all windows, each place once, by falling score. Answers are whole words.
+    """The likeliest answers over all windows, each place once, by descending score. Answers are whole words.
 
     run: (start, end) of the context's tokens in the encoding.
     parts: each window with its logits [tokens of the window, 2].
@@ -72,7 +72,7 @@ def _word_places(encoding: Encoding, run: tuple[int, int]) -> dict[int, tuple[in
 def _token_spans(
     encoding: Encoding, run: tuple[int, int], window: Window, logits: Numbers, cls_id: int | None
 ) -> Iterator[tuple[float, int, int]]:
-    """(score, first token, last token) by falling score. Tokens are indices of the encoding."""
+    """(score, first token, last token) by descending score. Tokens are indices of the encoding."""
     in_context = np.array([run[0] <= index < run[1] for index in window])
     counted = in_context | np.array([encoding.special[i] and encoding.ids[i] == cls_id for i in window])
     begins, ends = (_softmax(logits[:, side], counted)[in_context] for side in (0, 1))

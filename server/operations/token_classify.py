@@ -75,7 +75,7 @@ def _entities(
 
 
 def _windows(model: ServedModel, encoding: Encoding, stride: int | None) -> list[Window]:
-    """Raises InvalidRequest for a stride that is not less than the text tokens of a window."""
+    """Windows over the text. Raises InvalidRequest for a stride that is not less than the text tokens of a window."""
     limit = model.max_input_tokens
     runs = text_runs(encoding) or [(0, 0)]
     run = (runs[0][0], runs[-1][1])

@@ -223,7 +223,7 @@ def _transcript(
     tokens: SpeechTokens,
     tokenizer: Tokenizer,
 ) -> Transcript:
-    """parts: (part, first frame of its window, mean log-probability of its window)."""
+    """Join the parts. parts: (part, first frame of its window, mean log-probability of its window)."""
 
     def text_of(token_ids: list[int]) -> str:
         """The text without time tokens and other special tokens."""

@@ -27,7 +27,7 @@ class TranslateSpec:
     """Ask for translations of texts. The languages are in `options`.
 
     num_alternatives: further translations per text, from beam search.
-    split_sentences: translate sentence by sentence. None: yes, unless a text format is given.
+    split_sentences: translate sentence by sentence. None: yes, unless `text_format` is set.
     model: name of the model, or None for the first one that offers the pair of languages.
     """
 
@@ -64,7 +64,7 @@ class TranslatedText:
 
     source_lang, target_lang: as the checkpoint names them, else as the request does.
     score: sum of the segments' scores, with beam search.
-    alternatives: (text, score) of further translations, by falling score.
+    alternatives: (text, score) of further translations, by descending score.
     alignments: one per translated segment, if requested.
     """
 
@@ -232,7 +232,7 @@ def _choose(runtime: Runtime, spec: TranslateSpec) -> tuple[ServedModel, Transla
 
 
 def _language_prompt(spec: TranslateSpec, model: ServedModel) -> TranslationPrompt:
-    """How the checkpoint is asked for this translation. Raises InvalidRequest if it does not offer the pair."""
+    """The checkpoint's prompt for this translation. Raises InvalidRequest if it does not offer the pair."""
     try:
         return model.text.languages.match(spec.options.source_lang, spec.options.target_lang)
     except UnknownPair as error:

@@ -47,7 +47,7 @@ class ZeroShotClassifySpec:
 
 
 async def zero_shot_classify(runtime: Runtime, call: Call, spec: ZeroShotClassifySpec) -> list[list[LabelScore]]:
-    """The labels of each text, by falling score."""
+    """The labels of each text, by descending score."""
     model = runtime.candidates(spec.model, "zero_shot_classify")[0]
     classes = entailment(model.info.labels)
     assert classes is not None, "a model that supports the operation has an entailment class"

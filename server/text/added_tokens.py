@@ -28,7 +28,7 @@ class AddedTokenSplitter:
         for match in self._pattern.finditer(text):
             start, end, token = match.start(), match.end(), self._settings.get(match[0])
             if start < position:
-                continue  # inside white space that the previous token consumed
+                continue  # this match is inside white space that the previous token consumed
             before = text[position:start]
             yield (before.rstrip() if token and token.lstrip else before), position, False
             yield match[0], start, True

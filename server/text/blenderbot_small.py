@@ -1,4 +1,6 @@
-"""The tokenizer of Blenderbot-small: byte-pair merges of lower-case words. A piece that continues ends in `@@`.
+"""The tokenizer of Blenderbot-small: byte-pair merges of lower-case words.
+
+A piece ends in `@@` unless it is the last of its word.
 
 Sources: Sennrich et al. 2016, arXiv:1508.07909; ParlAI's implementation (Roller et al. 2020, arXiv:2004.13637). No
 special tokens are added around a text.

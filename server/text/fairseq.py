@@ -92,6 +92,6 @@ def set_source_language(backend: LibraryTokenizer, files: TokenizerFiles) -> Non
     code, end = str(files.config.get("src_lang") or DEFAULT_SOURCE[files.kind]), files.roles["eos"].content
     code = f"__{code}__" if files.kind == "m2m100" else code
     if backend.token_to_id(code) is None or backend.token_to_id(end) is None:
-        return  # a vocabulary that was reduced to some languages
+        return  # the vocabulary was reduced and lacks a token of the template
     before, after = ([], [end, code]) if _is_suffix(files.kind, files) else ([code], [end])
     set_template(backend, [*before, "$A", *after], [*before, "$A", "$B", *after], (code, end))

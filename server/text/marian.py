@@ -186,7 +186,7 @@ class PieceStream:
         else:
             self._window.append(token)
             if self._is_byte(token):
-                return ""  # a run of byte tokens is decoded as a whole
+                return ""  # hold back: a run of byte tokens is decoded as a whole
             text = self._rest()
             if text:
                 self._window = [token]

@@ -161,7 +161,7 @@ class MapLastToken:
 
 
 class DecodeByteFallback:
-    """Byte tokens (`<0xE2>`) to text: a run of them is UTF-8, or else one U+FFFD for each byte of the run."""
+    """Decodes each run of byte tokens (`<0xE2>`) as UTF-8, or if it is invalid, to one U+FFFD per byte."""
 
     def __init__(self) -> None:
         self._run = b""
@@ -190,7 +190,7 @@ def byte_of(token: str) -> int | None:
 
 
 class DecodeByteLevel:
-    """GPT-2's byte alphabet to text (Radford et al. 2019, section 2.2)."""
+    """Decodes tokens in GPT-2's byte alphabet to text (Radford et al. 2019, section 2.2)."""
 
     def __init__(self) -> None:
         self._incomplete = b""

@@ -12,8 +12,8 @@ class SubtitleLine:
     """One part of a transcript.
 
     start, end: seconds of the recording.
-    text: with the space that it begins with.
-    token_ids: with the time tokens.
+    text: its text, including a leading space.
+    token_ids: its tokens, including timestamp tokens.
     window_frame: first frame (of 10 ms) of the window that the part was decoded from.
     mean_logprob: mean log-probability of all tokens of that window, if computed.
     """

@@ -66,7 +66,7 @@ class Tokenizer(Protocol):
 
     @property
     def max_length(self) -> int | None:
-        """Maximum number of tokens by the tokenizer's files, special tokens included; None without a usable limit."""
+        """Maximum number of tokens by the tokenizer's files, with special tokens; None without a usable limit."""
 
     def encode(
         self,

@@ -49,7 +49,7 @@ async def test_the_page_and_all_its_files_come_from_this_server_without_a_key(gu
         assert file.status_code == 200 and file.content == (DIRECTORY / FILES[address.path]).read_bytes()
 
 
-async def test_the_browser_is_told_to_load_nothing_from_other_hosts(guarded: httpx.AsyncClient) -> None:
+async def test_the_security_policy_forbids_other_hosts(guarded: httpx.AsyncClient) -> None:
     for path in FILES:
         policy = (await guarded.get(path)).headers["content-security-policy"]
         assert "default-src 'none'" in policy and "http" not in policy and "*" not in policy

@@ -100,14 +100,14 @@ async def test_direct_writes_work_with_the_installed_uvicorn(caplog: pytest.LogC
 
 
 class WithoutConnection(DirectHttpProtocol):
-    """As if uvicorn had renamed the method that `DirectHttpProtocol` overrides."""
+    """Behaves as if uvicorn had renamed the method that `DirectHttpProtocol` overrides."""
 
     def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:
         LimitedHttpProtocol._start_asgi_task(self, cycle, app)
 
 
 class WrongBytes(DirectHttpProtocol):
-    """As if uvicorn kept the connection of a request elsewhere."""
+    """Loses written bytes, as if uvicorn stored the connection of a request elsewhere."""
 
     def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:
         cycle.scope[DIRECT_CONNECTION] = SimpleNamespace(write=lambda body: True)
@@ -115,7 +115,7 @@ class WrongBytes(DirectHttpProtocol):
 
 
 class Fault(DirectHttpProtocol):
-    """As if the signature of a method had changed."""
+    """Raises an exception, as if uvicorn had changed the signature of a method."""
 
     def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:
         raise TypeError("unexpected argument")

@@ -44,7 +44,7 @@ def test_bytes_of_an_event() -> None:
 
 
 class AsgiServer:
-    """The ASGI server's side of one response: the messages sent, and a client that disconnects when the test says so.
+    """The ASGI server's side of one response: the messages sent, and a client that disconnects at a point in the test.
 
     blocked: whether sending a body never ends.
     """

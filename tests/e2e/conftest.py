@@ -1,4 +1,4 @@
-"""A real `triptych serve` on the demo models, in a process of its own, as a user starts it."""
+"""Fixtures that run `triptych serve` with the demo models in a separate process."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ REPOSITORY = Path(__file__).resolve().parents[2]
 
 @dataclass
 class RunningServer:
-    """url: once it is ready."""
+    """A server process. log: file with its output. url: empty until the server is ready."""
 
     process: subprocess.Popen[bytes]
     log: Path
@@ -36,14 +36,14 @@ class RunningServer:
         return httpx.post(self.url + path, timeout=HANG_SECONDS, **more)
 
     def metric(self, name: str, **labels: str) -> float:
-        """Sum over the samples of a metric that carry these labels; 0 while a declared metric has none yet."""
+        """Sum of all samples of a metric with these labels; 0 for a declared metric without samples."""
         page = self.get("/metrics").text
         assert f"# TYPE {name} " in page, f"no metric {name}"
         total = 0.0
         for line in page.splitlines():
             sample, _, value = line.rpartition(" ")
             named = sample == name or sample.startswith(name + "{")
-            if named and all(f'{label}="{wanted}"' in sample for label, wanted in labels.items()):
+            if named and all(f'{label}="{text}"' in sample for label, text in labels.items()):
                 total += float(value)
         return total
 
@@ -57,9 +57,9 @@ class RunningServer:
         eventually(self._is_ready)
 
     def _is_ready(self) -> bool:
-        said = self.log.read_text()
-        assert self.process.poll() is None, f"the server left with {self.process.returncode}: {said}"
-        if not self.url and (found := re.search(r"ready on (http://\S+) ", said)):
+        log = self.log.read_text()
+        assert self.process.poll() is None, f"the server exited with {self.process.returncode}: {log}"
+        if not self.url and (found := re.search(r"ready on (http://\S+) ", log)):
             self.url = found[1]
         return bool(self.url) and self.get("/ready").status_code == 200
 
@@ -76,9 +76,9 @@ class RunningServer:
 
 @contextmanager
 def serving(log: Path, *arguments: str) -> Iterator[RunningServer]:
-    """A server from when it is ready to the end of the block.
+    """Start a server, wait until it is ready, and stop it at the end of the block.
 
-    It takes a free port itself: one that was looked for before might be another's by then.
+    `--port 0` lets the server choose a free port. A port chosen before could be taken by another process.
     """
     with log.open("wb") as output:
         process = subprocess.Popen(
@@ -97,13 +97,13 @@ def serving(log: Path, *arguments: str) -> Iterator[RunningServer]:
 
 @pytest.fixture(scope="session")
 def demo_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningServer]:
-    """The demo models, shared by tests that leave the server as they found it."""
+    """One server for all tests that leave it unchanged."""
     with serving(tmp_path_factory.mktemp("server") / "log") as server:
         yield server
 
 
 @pytest.fixture
 def own_server(tmp_path: Path) -> Iterator[RunningServer]:
-    """The demo models, for a test that breaks things."""
+    """A server for one test that kills processes or sends signals."""
     with serving(tmp_path / "log") as server:
         yield server

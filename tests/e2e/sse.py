@@ -1,4 +1,4 @@
-"""Reading a server-sent event stream, by the book and nothing else (WHATWG HTML, section 9.2)."""
+"""Read server-sent events as the standard defines them (WHATWG HTML, section 9.2)."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import httpx
 
 
 def events(response: httpx.Response) -> Iterator[tuple[str, Any]]:
-    """(event, data) pairs. Splits on newlines only: httpx's own `iter_lines` also splits on U+2028."""
+    """Yield (event, data) pairs. Splits at newlines only: httpx's own `iter_lines` also splits at U+2028."""
     buffer = ""
     for chunk in response.iter_text():
         buffer += chunk

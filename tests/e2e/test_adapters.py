@@ -1,4 +1,4 @@
-"""Adapters saved by peft and served by the real server: chosen by name, together, each equal to merged weights."""
+"""Requests choose adapters saved by peft by name, also in one batch. Results equal those of merged weights."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def oracles(home: Path) -> dict:
-    """The demo model and, with random adapters in its weights, two others; a classifier and one beside it."""
+    """Reference models by name: two demo models, and copies with random adapters merged into the weights."""
     base = AutoModelForCausalLM.from_pretrained(DEMO / "story")
-    made = {"story": base}
+    generated = {"story": base}
     for seed, name in enumerate(("grim", "merry")):
-        made[name] = save_adapter(base, home / name, seed, **STORIES[name])
+        generated[name] = save_adapter(base, home / name, seed, **STORIES[name])
     mood = AutoModelForSequenceClassification.from_pretrained(DEMO / "sentiment")
-    made |= {"sentiment": mood, "gloom": save_adapter(mood, home / "gloom", 3, target_modules=["query", "dense"])}
-    return made
+    generated |= {"sentiment": mood, "gloom": save_adapter(mood, home / "gloom", 3, target_modules=["query", "dense"])}
+    return generated
 
 
 @pytest.fixture(scope="module")
@@ -51,7 +51,7 @@ def server(oracles: dict, home: Path) -> Iterator[RunningServer]:
 
 @torch.inference_mode()
 @pytest.mark.parametrize("num_beams", [1, 3])
-def test_stories_of_a_model_and_its_adapters_at_once(server: RunningServer, oracles: dict, num_beams: int) -> None:
+def test_concurrent_stories_of_a_model_and_its_adapters(server: RunningServer, oracles: dict, num_beams: int) -> None:
     tokenizer = AutoTokenizer.from_pretrained(DEMO / "story")
     jobs = [(name, prompt) for name in STORIES for prompt in PROMPTS]
     body = {"max_new_tokens": 40, "num_beams": num_beams}
@@ -62,8 +62,8 @@ def test_stories_of_a_model_and_its_adapters_at_once(server: RunningServer, orac
     texts = {}
     for (name, prompt), answer in zip(jobs, answers, strict=True):
         inputs = tokenizer(prompt, return_tensors="pt")
-        made = oracles[name].generate(**inputs, max_new_tokens=40, num_beams=num_beams, do_sample=False)[0]
-        texts[name, prompt] = tokenizer.decode(made, skip_special_tokens=True)
+        generated = oracles[name].generate(**inputs, max_new_tokens=40, num_beams=num_beams, do_sample=False)[0]
+        texts[name, prompt] = tokenizer.decode(generated, skip_special_tokens=True)
         assert answer["model"] == name
         assert prompt + answer["choices"][0]["text"] == texts[name, prompt]
     assert len(set(texts.values())) == len(jobs), "the adapters change nothing"
@@ -76,13 +76,13 @@ def test_classes(server: RunningServer, oracles: dict) -> None:
     for name in ("sentiment", "gloom"):
         found = post(server, "/classify", {"model": name, "inputs": texts, "top_k": None})
         logits = oracles[name](**tokenizer(texts, return_tensors="pt", padding=True)).logits
-        for said, scores in zip(found, logits.softmax(-1), strict=True):
-            by_label = {one["label"]: one["score"] for one in said}
+        for labels, scores in zip(found, logits.softmax(-1), strict=True):
+            by_label = {one["label"]: one["score"] for one in labels}
             for index, label in oracles["sentiment"].config.id2label.items():
                 assert by_label[label] == pytest.approx(float(scores[index]), abs=1e-4)
 
 
-def test_they_are_listed_and_counted_as_models(server: RunningServer) -> None:
+def test_info_and_metrics_treat_adapters_as_models(server: RunningServer) -> None:
     models = {model["name"]: model for model in server.get("/info").json()["models"]}
     assert {name: model["adapter_of"] for name, model in models.items() if model["adapter_of"]} == {
         "grim": "story",
@@ -105,7 +105,7 @@ def test_an_adapter_follows_a_grammar(server: RunningServer) -> None:
     assert post(server, "/generate", body)["choices"][0]["text"] in (" ran", " sat")
 
 
-def test_without_a_name_the_model_itself_answers(server: RunningServer) -> None:
+def test_requests_without_a_model_never_use_an_adapter(server: RunningServer) -> None:
     answer = post(server, "/generate", {"prompt": "The old fox", "max_new_tokens": 2})
     assert answer["model"] == "story"
     unknown = server.post("/generate", json={"model": "sad", "prompt": "The old fox"})
@@ -125,7 +125,7 @@ def test_without_a_name_the_model_itself_answers(server: RunningServer) -> None:
     ],
 )
 @pytest.mark.usefixtures("oracles")
-def test_what_cannot_be_served_is_one_line(home: Path, setting: str, status: int, words: str) -> None:
+def test_the_error_for_an_invalid_adapter_is_one_line(home: Path, setting: str, status: int, words: str) -> None:
     done = triptych("serve", "--port", "0", "--adapter", setting.format(home=home), "--log-level", "error")
     assert done.returncode == status
     (line,) = [line for line in done.stderr.splitlines() if line.startswith("triptych:")]

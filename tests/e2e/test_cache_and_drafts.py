@@ -1,4 +1,4 @@
-"""A server that guesses ahead and remembers prompts gives the same texts, says what it saved, and keeps keys apart."""
+"""Speculative decoding and the prefix cache change no text, are counted, and share nothing between API keys."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ PROMPT = "The old man and his daughter lived in a small house by the river. One 
 
 
 @pytest.fixture(scope="module")
-def guessing(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningServer]:
-    """The story model three times: guessed by a twin that is served, by n-grams, and by a model on disk."""
+def speculative_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningServer]:
+    """The story model three times, with drafts from a served model, from n-grams, and from a directory."""
     other = shutil.copytree(DEMO / "story", tmp_path_factory.mktemp("other") / "story")
     with pytest.MonkeyPatch.context() as environment:
         environment.setenv("TRIPTYCH_API_KEYS", "first-key,second-key")
@@ -45,52 +45,57 @@ def ask(url: str, key: str = "", **fields) -> dict:
 
 
 @pytest.mark.parametrize("model", ["twin", "repeats", "reads"])
-def test_the_texts_are_those_of_a_plain_server(demo_server: RunningServer, guessing: RunningServer, model: str) -> None:
+def test_drafts_do_not_change_the_texts(
+    demo_server: RunningServer, speculative_server: RunningServer, model: str
+) -> None:
     for fields in ({}, {"do_sample": True, "seed": 5}, {"repetition_penalty": 1.2}, {"stop": ["."]}, {"num_beams": 2}):
         plain = ask(demo_server.url, model="story", **fields)
-        guessed = ask(guessing.url, "first-key", model=model, **fields)
-        assert [c["text"] for c in guessed["choices"]] == [c["text"] for c in plain["choices"]]
-        assert guessed["usage"]["completion_tokens"] == plain["usage"]["completion_tokens"]
+        with_drafts = ask(speculative_server.url, "first-key", model=model, **fields)
+        assert [c["text"] for c in with_drafts["choices"]] == [c["text"] for c in plain["choices"]]
+        assert with_drafts["usage"]["completion_tokens"] == plain["usage"]["completion_tokens"]
 
     def counted() -> tuple[float, float]:
-        page = guessing.get("/metrics", headers={"authorization": "Bearer first-key"}).text
+        page = speculative_server.get("/metrics", headers={"authorization": "Bearer first-key"}).text
         values = dict(line.split(" ") for line in page.splitlines() if not line.startswith("#"))
         names = [f'triptych_speculative_{kind}_tokens_total{{model="{model}"}}' for kind in ("drafted", "accepted")]
         return tuple(float(values.get(name, 0)) for name in names)
 
-    eventually(lambda: counted()[1] > 0)  # the worker tells four times a second
+    eventually(lambda: counted()[1] > 0)  # the worker sends statistics four times a second
     drafted, accepted = counted()
     assert drafted >= accepted
 
 
-def test_a_prompt_is_remembered_for_its_own_key(guessing: RunningServer) -> None:
+def test_a_prompt_is_cached_only_for_its_key_and_model(speculative_server: RunningServer) -> None:
     fresh = f"Somebody else's secret. {PROMPT}"
-    first = ask(guessing.url, "first-key", prompt=fresh, model="repeats", max_new_tokens=4)
+    first = ask(speculative_server.url, "first-key", prompt=fresh, model="repeats", max_new_tokens=4)
     assert first["usage"]["cached_tokens"] == 0
-    again = ask(guessing.url, "first-key", prompt=fresh, model="repeats", max_new_tokens=4)
+    again = ask(speculative_server.url, "first-key", prompt=fresh, model="repeats", max_new_tokens=4)
     whole = (again["usage"]["prompt_tokens"] - 1) // 32 * 32
     assert again["usage"]["cached_tokens"] == whole > 0 and again["choices"] == first["choices"]
     for other in (("second-key", "repeats"), ("first-key", "twin")):
         assert (
-            ask(guessing.url, other[0], prompt=fresh, model=other[1], max_new_tokens=4)["usage"]["cached_tokens"] == 0
+            ask(speculative_server.url, other[0], prompt=fresh, model=other[1], max_new_tokens=4)["usage"][
+                "cached_tokens"
+            ]
+            == 0
         )
 
 
 @pytest.mark.parametrize(
-    ("ways", "status", "said"),
+    ("setting", "status", "words"),
     [
         ("story=draft:mood", 1, "token 0 is"),
         ("story=draft:mt", 1, "token 0 is"),
         ("story=draft:story", 2, "its own draft"),
         ("nobody=ngram", 2, "no model is named 'nobody'"),
-        ("mood=ngram", 1, "does not generate"),
+        ("mood=ngram", 1, "needs a model that generates text"),
     ],
 )
-def test_drafts_that_do_not_fit_are_one_line(ways: str, status: int, said: str) -> None:
+def test_the_error_for_an_invalid_draft_is_one_line(setting: str, status: int, words: str) -> None:
     models = {"story": "story", "mt": "translator-en-fr", "mood": "sentiment"}
     named = [f"{name}={DEMO / Path(directory)}" for name, directory in models.items()]
-    command = [sys.executable, "-m", "server.cli", "serve", *named, "--speculative", ways, "--log-level", "error"]
+    command = [sys.executable, "-m", "server.cli", "serve", *named, "--speculative", setting, "--log-level", "error"]
     done = subprocess.run([*command, "--port", "0"], cwd=REPOSITORY, capture_output=True, text=True, timeout=120)
     assert done.returncode == status
     (line,) = [line for line in done.stderr.splitlines() if line.startswith("triptych:")]
-    assert said in line and "Traceback" not in done.stderr
+    assert words in line and "Traceback" not in done.stderr

@@ -1,5 +1,4 @@
-"""Decoders that read instead of write: what /embed, /classify, /rerank and /token_classify answer over HTTP is what
-sentence-transformers and transformers make of the same files."""
+"""Decoders as encoders: /embed, /classify, /rerank and /token_classify equal sentence-transformers and transformers."""
 
 from __future__ import annotations
 
@@ -41,7 +40,7 @@ MODELS = {
     "body": ("MixtralModel", transformers.MixtralConfig(**_SIZES, num_local_experts=4)),
     "classify": (
         "LlamaForSequenceClassification",
-        # As many are trained: what ends a text is also what fills it up.
+        # The end token is also the padding token, as in many published checkpoints.
         transformers.LlamaConfig(**_SIZES, num_labels=5, pad_token_id=2, eos_token_id=2),
     ),
     "rank": ("Gemma2ForSequenceClassification", transformers.Gemma2Config(**_SIZES, num_labels=1, head_dim=12)),
@@ -50,7 +49,7 @@ MODELS = {
 
 
 def write_decoder(directory: Path, name: str) -> Path:
-    """A checkpoint with a tokenizer that ends every text with `</s>`."""
+    """Write a checkpoint with a tokenizer that puts `</s>` at the end of every text."""
     architecture, config = MODELS[name]
     write_llama(directory)
     path = directory / "tokenizer.json"
@@ -67,7 +66,7 @@ def write_decoder(directory: Path, name: str) -> Path:
 
 
 def write_sentence_files(directory: Path) -> None:
-    """As Qwen3-Embedding ships them."""
+    """Write the sentence-transformers files of Qwen3-Embedding: last-token pooling, then normalization."""
     kinds = {"": "Transformer", "1_Pooling": "Pooling", "2_Normalize": "Normalize"}
     modules = [
         {"idx": at, "name": str(at), "path": path, "type": f"sentence_transformers.models.{kind}"}
@@ -94,7 +93,7 @@ def server(checkpoints: dict[str, Path], tmp_path_factory: pytest.TempPathFactor
         yield running
 
 
-def reader(directory: Path):
+def reference_tokenizer(directory: Path):
     return transformers.AutoTokenizer.from_pretrained(directory, model_max_length=LONGEST)
 
 
@@ -111,9 +110,9 @@ def test_vectors_of_a_directory_of_sentence_transformers(server: RunningServer, 
 
 
 @torch.inference_mode()
-def test_vectors_of_layers_alone(server: RunningServer, checkpoints: dict[str, Path]) -> None:
+def test_vectors_of_a_checkpoint_without_an_output_head(server: RunningServer, checkpoints: dict[str, Path]) -> None:
     model = transformers.AutoModel.from_pretrained(checkpoints["body"])
-    tokenizer = reader(checkpoints["body"])
+    tokenizer = reference_tokenizer(checkpoints["body"])
     last = [model(**tokenizer(text, return_tensors="pt")).last_hidden_state[0, -1] for text in TEXTS]
     expected = torch.nn.functional.normalize(torch.stack(last), dim=-1)
     found = post(server, "/embed", {"model": "body", "inputs": TEXTS})
@@ -123,11 +122,11 @@ def test_vectors_of_layers_alone(server: RunningServer, checkpoints: dict[str, P
 @torch.inference_mode()
 def test_classes(server: RunningServer, checkpoints: dict[str, Path]) -> None:
     model = transformers.AutoModelForSequenceClassification.from_pretrained(checkpoints["classify"])
-    tokenizer = reader(checkpoints["classify"])
+    tokenizer = reference_tokenizer(checkpoints["classify"])
     for text, found in zip(TEXTS, post(server, "/classify", {"model": "classify", "inputs": TEXTS}), strict=True):
-        given = tokenizer(text, return_tensors="pt")["input_ids"]
-        assert given[0, -1] == model.config.pad_token_id, "the text must end as padding would"
-        scores = model(given).logits[0].softmax(-1)
+        ids = tokenizer(text, return_tensors="pt")["input_ids"]
+        assert ids[0, -1] == model.config.pad_token_id, "the text must end as padding would"
+        scores = model(ids).logits[0].softmax(-1)
         assert {one["label"]: one["score"] for one in found} == pytest.approx(
             {f"LABEL_{at}": float(score) for at, score in enumerate(scores)}, abs=1e-5
         )
@@ -136,7 +135,7 @@ def test_classes(server: RunningServer, checkpoints: dict[str, Path]) -> None:
 @torch.inference_mode()
 def test_ranks(server: RunningServer, checkpoints: dict[str, Path]) -> None:
     model = transformers.AutoModelForSequenceClassification.from_pretrained(checkpoints["rank"])
-    tokenizer = reader(checkpoints["rank"])
+    tokenizer = reference_tokenizer(checkpoints["rank"])
     pairs = [tokenizer("Nobody?", text, return_tensors="pt")["input_ids"] for text in TEXTS]
     expected = [float(model(pair).logits) for pair in pairs]
     body = {"model": "rank", "query": "Nobody?", "texts": TEXTS, "raw_scores": True}
@@ -150,7 +149,7 @@ def test_entities(server: RunningServer, checkpoints: dict[str, Path]) -> None:
     oracle = transformers.pipeline(
         "token-classification",
         str(directory),
-        tokenizer=reader(directory),
+        tokenizer=reference_tokenizer(directory),
         device="cpu",
         aggregation_strategy="simple",
     )

@@ -1,4 +1,4 @@
-"""Load, leaving clients and a killed worker, on the whole server."""
+"""The whole server under load, with clients that disconnect, and with a killed worker."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from tests.e2e.sse import events, stream
 from tests.waiting import HANG_SECONDS, eventually, is_gone, open_request
 
 LONG = {"prompt": "Once upon a time", "n": 16, "max_new_tokens": 480, "ignore_eos": True, "stream": True}
-"""Eight of these are as many rows as a step may have, and keep the worker busy for longer than any test looks."""
+"""Eight of these requests fill the rows of a step, and keep the worker busy longer than any test needs."""
 
 
 def mixed_request(server: RunningServer, i: int) -> tuple[int, object]:
-    """Request number i of a mixture over all demo models; its kind, and an answer that a repetition must equal."""
+    """Send request number i of a mix over all demo models. Returns its kind, and the part of the answer to compare."""
     kind = i % 6
     prompt = ["The old fox", "Once upon a time", "A little girl", "The king"][i // 6 % 4]
     route, body = [
@@ -42,7 +42,7 @@ def mixed_request(server: RunningServer, i: int) -> tuple[int, object]:
     return kind, answer
 
 
-def test_64_mixed_requests_at_once_answer_as_they_do_alone(demo_server: RunningServer) -> None:
+def test_64_concurrent_requests_get_the_same_answers_as_alone(demo_server: RunningServer) -> None:
     with ThreadPoolExecutor(64) as pool:
         together = list(pool.map(lambda i: mixed_request(demo_server, i), range(64)))
     for i in range(0, 64, 5):

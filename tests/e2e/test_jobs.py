@@ -21,7 +21,7 @@ def post(server: RunningServer, route: str, body: dict) -> dict:
     return response.json()
 
 
-def test_translates_the_sentence_everyone_tries(demo_server: RunningServer) -> None:
+def test_translates_a_sentence(demo_server: RunningServer) -> None:
     answer = post(demo_server, "/translate", {"inputs": "I am a student", "source_lang": "en", "target_lang": "fr"})
     assert [t["text"] for t in answer["translations"]] == ["Je suis un étudiant"]
 
@@ -33,7 +33,7 @@ def test_continues_a_story(demo_server: RunningServer) -> None:
     assert answer["usage"]["completion_tokens"] <= 40
 
 
-def test_embeds_unit_vectors_that_know_a_paraphrase(demo_server: RunningServer) -> None:
+def test_vectors_have_length_1_and_a_paraphrase_is_nearest(demo_server: RunningServer) -> None:
     sentences = ["The dog chased the cat.", "The cat was chased by the dog.", "The king bought a red boat."]
     a, b, c = (np.array(v) for v in post(demo_server, "/embed", {"inputs": sentences}))
     assert np.allclose([a @ a, b @ b, c @ c], 1, atol=1e-5)
@@ -53,7 +53,7 @@ def test_classifies(demo_server: RunningServer, review: str, label: str) -> None
     [{}, {"temperature": 0.9, "top_p": 0.95, "seed": 7}, {"num_beams": 4}],
     ids=["greedy", "seeded", "beams"],
 )
-def test_a_streamed_story_is_the_unstreamed_one(demo_server: RunningServer, sampling: dict) -> None:
+def test_a_streamed_story_equals_the_whole_answer(demo_server: RunningServer, sampling: dict) -> None:
     body = {"prompt": "The old fox", "max_new_tokens": 48, **sampling}
     whole = post(demo_server, "/generate", body)["choices"][0]
     received = stream(demo_server.url + "/generate", {**body, "stream": True})
@@ -63,7 +63,7 @@ def test_a_streamed_story_is_the_unstreamed_one(demo_server: RunningServer, samp
     assert len(received) > 3 or sampling.get("num_beams")
 
 
-def test_a_streamed_translation_is_the_unstreamed_one(demo_server: RunningServer) -> None:
+def test_a_streamed_translation_equals_the_whole_answer(demo_server: RunningServer) -> None:
     body = {
         "inputs": ["I am a student. The big dog sleeps.", "She reads a book."],
         "source_lang": "en",
@@ -136,7 +136,7 @@ def test_metrics_pass_promtool(demo_server: RunningServer) -> None:
 
 
 def test_fewer_answers_than_beams_when_no_more_are_possible(demo_server: RunningServer) -> None:
-    """A forced token and a forced end leave one answer, however many were asked for."""
+    """A forced first token and a forced end token allow a single answer, although the request asks for four."""
     forced = {"forced_bos_token": "▁le", "max_new_tokens": 2}
     body = {
         "model": "translator-en-fr",

@@ -1,4 +1,4 @@
-"""The example of docs/native-checkpoints.md, run as it stands: the server's tokens and scores are the model's own."""
+"""The unchanged example of docs/native-checkpoints.md: tokens and scores of the server equal those of the model."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def run_example(directory: Path, monkeypatch: pytest.MonkeyPatch) -> dict:
 
 @torch.inference_mode()
 def greedy(model, source: list[int], count: int) -> tuple[list[int], list[float]]:
-    """Token by token with the whole text read again each time: (tokens, log-probabilities)."""
+    """Tokens and log-probabilities of greedy search without a KV cache."""
     target, scores = [1], []
     while len(target) <= count and target[-1] != 2:
         logits = model(torch.tensor([source]), torch.tensor([target]))[0, -1]
@@ -34,12 +34,12 @@ def greedy(model, source: list[int], count: int) -> tuple[list[int], list[float]
     return target[1:], scores
 
 
-def test_the_example_is_served_exactly(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_answers_equal_the_model_of_the_example(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     example = run_example(tmp_path, monkeypatch)
     model, tokenizer = example["model"], example["tokenizer"]
     with serving(tmp_path / "log", str(tmp_path / "translator"), "--dtype", "float32", "--device", "cpu") as server:
-        asked = {"prompt": TEXTS, "max_new_tokens": 20, "return_token_ids": True, "logprobs": True}
-        answer = httpx.post(f"{server.url}/generate", json=asked, timeout=60).json()
+        body = {"prompt": TEXTS, "max_new_tokens": 20, "return_token_ids": True, "logprobs": True}
+        answer = httpx.post(f"{server.url}/generate", json=body, timeout=60).json()
         translated = httpx.post(f"{server.url}/translate", json={"inputs": TEXTS[0], "max_new_tokens": 8}, timeout=60)
     for text, choice in zip(TEXTS, answer["choices"], strict=True):
         tokens, scores = greedy(model, tokenizer.encode(text).ids, 20)

@@ -1,4 +1,4 @@
-"""What the server answers over HTTP is what transformers makes of the same files."""
+"""Answers of the server over HTTP equal those of transformers on the same checkpoint files."""
 
 from __future__ import annotations
 
@@ -45,8 +45,8 @@ def test_stories(demo_server: RunningServer, num_beams: int) -> None:
     expected = []
     for prompt in PROMPTS:
         inputs = tokenizer(prompt, return_tensors="pt")
-        made = model.generate(**inputs, max_new_tokens=60, num_beams=num_beams, do_sample=False)[0]
-        expected.append(tokenizer.decode(made, skip_special_tokens=True))
+        generated = model.generate(**inputs, max_new_tokens=60, num_beams=num_beams, do_sample=False)[0]
+        expected.append(tokenizer.decode(generated, skip_special_tokens=True))
     answer = post(demo_server, "/generate", {"prompt": PROMPTS, "max_new_tokens": 60, "num_beams": num_beams})
     assert [p + c["text"] for p, c in zip(PROMPTS, answer["choices"], strict=True)] == expected
 
@@ -75,15 +75,15 @@ def test_processors(demo_server: RunningServer, ours: dict, theirs: dict) -> Non
     choices = post(demo_server, "/generate", {**body, **ours})["choices"]
     for prompt, choice in zip(PROMPTS, choices, strict=True):
         inputs = tokenizer(prompt, return_tensors="pt")
-        made = model.generate(**inputs, max_new_tokens=30, do_sample=False, **theirs)[0]
-        assert choice["token_ids"] == made[inputs["input_ids"].shape[1] :].tolist()
+        generated = model.generate(**inputs, max_new_tokens=30, do_sample=False, **theirs)[0]
+        assert choice["token_ids"] == generated[inputs["input_ids"].shape[1] :].tolist()
     assert [choice["token_ids"] for choice in choices] != plain
 
 
 @torch.inference_mode()
 @torch.inference_mode()
 def test_beams_end_at_stop_strings(demo_server: RunningServer) -> None:
-    """As with transformers' `stop_strings`: the same texts up to the string, and scores; streamed as well."""
+    """Texts before the stop string and scores equal transformers' with `stop_strings`, also in a stream."""
     tokenizer = AutoTokenizer.from_pretrained(DEMO / "story")
     model = AutoModelForCausalLM.from_pretrained(DEMO / "story")
     stops = [" and", "er", "."]
@@ -91,7 +91,7 @@ def test_beams_end_at_stop_strings(demo_server: RunningServer) -> None:
     reasons = []
     for prompt in PROMPTS:
         inputs = tokenizer(prompt, return_tensors="pt")
-        made = model.generate(
+        generated = model.generate(
             **inputs,
             max_new_tokens=40,
             num_beams=4,
@@ -102,19 +102,19 @@ def test_beams_end_at_stop_strings(demo_server: RunningServer) -> None:
             return_dict_in_generate=True,
             output_scores=True,
         )
-        texts = tokenizer.batch_decode(made.sequences[:, inputs["input_ids"].shape[1] :], skip_special_tokens=True)
+        texts = tokenizer.batch_decode(generated.sequences[:, inputs["input_ids"].shape[1] :], skip_special_tokens=True)
         choices = post(demo_server, "/generate", {"prompt": prompt, **body})["choices"]
         any_stop = "|".join(map(re.escape, stops))
         assert [choice["text"] for choice in choices] == [re.split(any_stop, text)[0] for text in texts]
-        assert [choice["score"] for choice in choices] == pytest.approx(made.sequences_scores.tolist(), abs=1e-4)
+        assert [choice["score"] for choice in choices] == pytest.approx(generated.sequences_scores.tolist(), abs=1e-4)
         reasons += [choice["stop_reason"] for choice in choices]
         events = sse.stream(f"{demo_server.url}/generate", {"prompt": prompt, **body, "stream": True})
-        said = [event["text"] for kind, event in events if kind == "token" and event["index"] == 0]
-        assert "".join(said) == events[-1][1]["choices"][0]["text"] == choices[0]["text"]
+        streamed = [event["text"] for kind, event in events if kind == "token" and event["index"] == 0]
+        assert "".join(streamed) == events[-1][1]["choices"][0]["text"] == choices[0]["text"]
     assert set(reasons) & set(stops)
 
 
-def test_best_of_is_by_log_probability_per_token(demo_server: RunningServer) -> None:
+def test_best_of_ranks_by_log_probability_per_token(demo_server: RunningServer) -> None:
     tokenizer = AutoTokenizer.from_pretrained(DEMO / "story")
     model = AutoModelForCausalLM.from_pretrained(DEMO / "story")
     body = {"prompt": PROMPTS[0], "max_new_tokens": 90, "temperature": 1.3, "seed": 3, "return_token_ids": True}
@@ -128,7 +128,7 @@ def test_best_of_is_by_log_probability_per_token(demo_server: RunningServer) -> 
     every = [choice["token_ids"] for choice in post(demo_server, "/generate", {**body, "n": 6})["choices"]]
     best = [choice["token_ids"] for choice in post(demo_server, "/generate", {**body, "n": 3, "best_of": 6})["choices"]]
     assert best == sorted(every, key=lambda tokens: -sums(tokens)[0])[:3]
-    # Negative controls: they do not just come in order, and their sums would choose others.
+    # Negative controls: neither the order of generation nor the sum of log-probabilities gives the same choice.
     assert best != every[:3] and best != sorted(every, key=lambda tokens: -sums(tokens)[1])[:3]
 
 
@@ -139,8 +139,8 @@ def test_a_prompt_is_scored_and_echoed(demo_server: RunningServer) -> None:
     body = {"prompt": PROMPTS, "max_new_tokens": 20, "prompt_logprobs": True, "top_logprobs": 2, "echo": True}
     for prompt, choice in zip(PROMPTS, post(demo_server, "/generate", body)["choices"], strict=True):
         inputs = tokenizer(prompt, return_tensors="pt")
-        made = model.generate(**inputs, max_new_tokens=20, do_sample=False)[0]
-        assert choice["text"] == tokenizer.decode(made, skip_special_tokens=True)
+        generated = model.generate(**inputs, max_new_tokens=20, do_sample=False)[0]
+        assert choice["text"] == tokenizer.decode(generated, skip_special_tokens=True)
         log_probs = model(**inputs).logits[0].log_softmax(-1)
         ids = inputs["input_ids"][0].tolist()
         assert choice["prompt_logprobs"][0] is None and len(choice["prompt_logprobs"]) == len(ids)
@@ -150,17 +150,17 @@ def test_a_prompt_is_scored_and_echoed(demo_server: RunningServer) -> None:
 
 
 @torch.inference_mode()
-def test_translations_with_the_beams_the_checkpoint_asks_for(demo_server: RunningServer) -> None:
+def test_translations_with_the_default_beams_of_the_checkpoint(demo_server: RunningServer) -> None:
     folder = DEMO / "translator-en-fr"
     tokenizer, model = AutoTokenizer.from_pretrained(folder), AutoModelForSeq2SeqLM.from_pretrained(folder)
     assert model.generation_config.num_beams > 1
     expected = []
     for sentence in SENTENCES:
-        made = model.generate(
+        generated = model.generate(
             **tokenizer(sentence, return_tensors="pt"), return_dict_in_generate=True, output_scores=True
         )
         expected.append(
-            (tokenizer.decode(made.sequences[0], skip_special_tokens=True), float(made.sequences_scores[0]))
+            (tokenizer.decode(generated.sequences[0], skip_special_tokens=True), float(generated.sequences_scores[0]))
         )
     body = {"inputs": SENTENCES, "split_sentences": False}
     translations = post(demo_server, "/translate", body)["translations"]
@@ -226,7 +226,7 @@ NOTE = {
     "settings", [{}, {"num_beams": 4, "num_return_sequences": 2}, {"temperature": 1.3, "seed": 5, "n": 4}]
 )
 def test_stories_in_a_format(demo_server: RunningServer, settings: dict) -> None:
-    """Valid, the same streamed, and without the format not even JSON."""
+    """Texts match the schema, and are the same in a stream. Control: without the format they are not JSON."""
     body = {"prompt": PROMPTS, "max_new_tokens": 200, "response_format": {"type": "json_schema", "schema": NOTE}}
     answer = post(demo_server, "/generate", body | settings)
     for choice in answer["choices"]:
@@ -245,35 +245,35 @@ def test_stories_in_a_format(demo_server: RunningServer, settings: dict) -> None
 
 @torch.inference_mode()
 @pytest.mark.parametrize("num_beams", [1, 4])
-def test_translations_out_of_a_choice(demo_server: RunningServer, num_beams: int) -> None:
-    """SentencePiece begins a text with a space that is not the text's; what is chosen is what the model likes best."""
+def test_translations_limited_to_choices(demo_server: RunningServer, num_beams: int) -> None:
+    """The answer is the same choice as with transformers. SentencePiece puts a space before each choice."""
     folder = DEMO / "translator-en-fr"
     tokenizer, model = AutoTokenizer.from_pretrained(folder), AutoModelForSeq2SeqLM.from_pretrained(folder)
     choices = ["Le chat ne dort pas.", "Le jardin est petit.", "Je suis un élève", "Je suis étudiant."]
     spelled = [piece.replace("▁", " ") for piece in tokenizer.convert_ids_to_tokens(range(model.config.vocab_size))]
     end, pad = model.config.eos_token_id, model.config.pad_token_id
 
-    def fitting(batch: int, ids: torch.Tensor) -> list[int]:
-        made = ids[1:].tolist()
-        text = "".join(spelled[token] for token in made)
-        wanted = [" " + choice for choice in choices]
-        allowed = [i for i, piece in enumerate(spelled) if any(one.startswith(text + piece) for one in wanted)]
-        return [token for token in allowed if token not in (end, pad)] + ([end] if text in wanted else []) or [end]
+    def allowed_tokens(batch: int, ids: torch.Tensor) -> list[int]:
+        generated = ids[1:].tolist()
+        text = "".join(spelled[token] for token in generated)
+        targets = [" " + choice for choice in choices]
+        allowed = [i for i, piece in enumerate(spelled) if any(one.startswith(text + piece) for one in targets)]
+        return [token for token in allowed if token not in (end, pad)] + ([end] if text in targets else []) or [end]
 
     body = {"response_format": {"type": "choice", "choices": choices}, "num_beams": num_beams}
     for sentence in SENTENCES:
-        made = model.generate(
-            **tokenizer(sentence, return_tensors="pt"), num_beams=num_beams, prefix_allowed_tokens_fn=fitting
+        generated = model.generate(
+            **tokenizer(sentence, return_tensors="pt"), num_beams=num_beams, prefix_allowed_tokens_fn=allowed_tokens
         )
         for more in ({}, {"split_sentences": False, "num_alternatives": num_beams - 1}):
             (ours,) = post(demo_server, "/translate", {"inputs": sentence} | body | more)["translations"]
-            assert ours["text"] == tokenizer.decode(made[0], skip_special_tokens=True)
+            assert ours["text"] == tokenizer.decode(generated[0], skip_special_tokens=True)
             assert {ours["text"], *(one["text"] for one in ours["alternatives"])} <= set(choices)
             assert ours["finish_reason"] == "stop"
 
 
-def test_a_format_that_the_vocabulary_cannot_spell(demo_server: RunningServer) -> None:
-    """This translator has no braces. The request is told, and nothing else happens."""
+def test_a_format_that_the_vocabulary_cannot_spell_is_refused(demo_server: RunningServer) -> None:
+    """The vocabulary of this translator has no braces. The request fails, and the next request succeeds."""
     body = {"inputs": SENTENCES[0], "response_format": {"type": "json_object"}}
     response = demo_server.post("/translate", json=body)
     error = response.json()["error"]

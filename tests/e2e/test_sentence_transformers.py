@@ -109,16 +109,16 @@ def test_vectors(server: RunningServer, oracles, name: str, prompt: str | None) 
     if name == "real" and prompt:
         prompt = None
     texts = [*TEXTS, "x" * 40 if name == "real" else " ".join(CORPUS)]
-    asked = {} if prompt is None else {"prompt_name": prompt}
-    found = np.array(post(server, "/embed", model=name, inputs=texts, normalize=False, **asked))
+    prompt_fields = {} if prompt is None else {"prompt_name": prompt}
+    found = np.array(post(server, "/embed", model=name, inputs=texts, normalize=False, **prompt_fields))
     together = np.array(oracle.encode(texts, prompt_name=prompt, batch_size=2))
     if name in ("real", "mean-two-dense-normalize", "mean-without-prompt"):  # these models end in a `Normalize` module
         found = found / np.linalg.norm(found, axis=1, keepdims=True)
     assert found.shape == together.shape
     np.testing.assert_allclose(found, together, atol=1e-5, rtol=1e-5)
-    unit = np.array(post(server, "/embed", model=name, inputs=texts, **asked))
+    unit = np.array(post(server, "/embed", model=name, inputs=texts, **prompt_fields))
     np.testing.assert_allclose(unit, together / np.linalg.norm(together, axis=1, keepdims=True), atol=1e-5)
-    alone = np.array([post(server, "/embed", model=name, inputs=text, **asked)[0] for text in texts])
+    alone = np.array([post(server, "/embed", model=name, inputs=text, **prompt_fields)[0] for text in texts])
     np.testing.assert_allclose(alone, unit, atol=1e-5)
 
 

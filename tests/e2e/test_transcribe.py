@@ -85,7 +85,7 @@ def transcript(server: RunningServer, samples: np.ndarray | bytes, route: str = 
 
 
 def assert_same(ours: dict, theirs: list[dict], oracle: Oracle, seconds: float) -> None:
-    """Compare the parts that contain words. Answers leave out the others."""
+    """Compare an answer with the segments of transformers. The server leaves out segments without words."""
     spoken = [one for one in theirs if oracle.words(one["tokens"].tolist()).strip()]
     assert [one["tokens"] for one in ours["segments"]] == [one["tokens"].tolist() for one in spoken]
     for mine, other in zip(ours["segments"], spoken, strict=True):
@@ -97,7 +97,7 @@ def assert_same(ours: dict, theirs: list[dict], oracle: Oracle, seconds: float) 
 
 @every_shape
 @pytest.mark.parametrize("seed", LONG)
-def test_a_long_recording_window_after_window(server, oracles, shape: str, seed: int) -> None:
+def test_a_recording_of_several_windows(server, oracles, shape: str, seed: int) -> None:
     ours = transcript(server, LONG[seed], model=shape, language="de")
     theirs = oracles[shape].segments(LONG[seed], language="de")
     assert_same(ours, theirs, oracles[shape], len(LONG[seed]) / 16_000)
@@ -133,7 +133,7 @@ def test_a_short_recording_without_times(server, oracles, shape: str) -> None:
 
 
 @every_shape
-def test_after_a_prompt(server, oracles, shape: str) -> None:
+def test_a_prompt_changes_the_text_as_in_transformers(server, oracles, shape: str) -> None:
     oracle = oracles[shape]
     said = oracle.tokenizer(" The garden", add_special_tokens=False).input_ids
     theirs = oracle.segments(LONG[0], language="en", prompt_ids=torch.tensor([START_OF_PREVIOUS, *said]))
@@ -189,7 +189,7 @@ def test_recordings_of_boundary_lengths(server, samples: int) -> None:
     assert all(one["start"] <= one["end"] <= ours["duration"] + 5e-4 for one in ours["segments"])
 
 
-def test_sampled_by_seed(server) -> None:
+def test_sampling_depends_on_the_seed(server) -> None:
     def text(**fields) -> str:
         return transcript(server, LONG[0], model="whisper", language="en", **fields)["text"]
 
@@ -326,6 +326,6 @@ def test_info_lists_the_routes_of_the_model(server) -> None:
     assert refused.status_code == 422 and ROUTE in refused.json()["error"]["message"]
 
 
-def test_a_deadline(server) -> None:
+def test_a_request_past_its_deadline_gets_504(server) -> None:
     response = send(server, recording(15.0), model="whisper", timeout_ms="30")
     assert response.status_code == 504 and response.json()["error"]["code"] == "timeout"

@@ -1,4 +1,4 @@
-"""Translations over HTTP are what transformers makes of them, for every kind of checkpoint that is told languages."""
+"""Translations over HTTP equal those of transformers, for every kind of checkpoint with a choice of languages."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ EXPECTED_PAIRS = {"marian": "en-fra", "mbart50": "ar_AR-mul", "nllb": "mul-zul_L
 
 
 def write(directory: Path, kind: str) -> Path:
-    """A tiny random checkpoint with a tokenizer of its kind."""
+    """Write a tiny random checkpoint with the tokenizer of its kind."""
     writers = {
         "marian": text_checkpoints.write_marian,
         "mbart50": lambda where: text_checkpoints.write_mbart(where, "MBart50"),
@@ -100,7 +100,10 @@ def server(directories: dict[str, Path], tmp_path_factory: pytest.TempPathFactor
 
 @torch.inference_mode()
 def reference(directory: Path, kind: str, words: str, text: str, **settings: object) -> tuple[str, float | None]:
-    """transformers' translation, asked for as its documentation of the kind says, and its score."""
+    """The translation by transformers and its score (None without beams).
+
+    words: Marian: token of the target language. T5: prefix of the source text. Others: source and target codes.
+    """
     model = AutoModelForSeq2SeqLM.from_pretrained(directory)
     if kind in ("marian", "t5"):
         tokenizer = AutoTokenizer.from_pretrained(directory)
@@ -111,15 +114,15 @@ def reference(directory: Path, kind: str, words: str, text: str, **settings: obj
         inputs = tokenizer(text, return_tensors="pt")
         target_id = tokenizer.convert_tokens_to_ids(f"__{target}__" if kind == "m2m" else target)
         settings["decoder_start_token_id" if kind == "mbart" else "forced_bos_token_id"] = target_id
-    made = model.generate(
+    generated = model.generate(
         **inputs, max_new_tokens=16, do_sample=False, return_dict_in_generate=True, output_scores=True, **settings
     )
-    score = float(made.sequences_scores[0]) if settings.get("num_beams", 1) != 1 else None
-    return tokenizer.decode(made.sequences[0], skip_special_tokens=True), score
+    score = float(generated.sequences_scores[0]) if settings.get("num_beams", 1) != 1 else None
+    return tokenizer.decode(generated.sequences[0], skip_special_tokens=True), score
 
 
 @pytest.mark.parametrize("num_beams", [1, 4])
-def test_mixed_pairs_side_by_side_equal_the_reference(
+def test_concurrent_requests_with_mixed_pairs_equal_the_reference(
     server: RunningServer, directories: dict[str, Path], num_beams: int
 ) -> None:
     """All pairs and texts at once, so that the pairs of a model share its batches."""
@@ -139,7 +142,7 @@ def test_mixed_pairs_side_by_side_equal_the_reference(
         assert answer["score"] == (None if score is None else pytest.approx(score, abs=1e-4))
         if name not in ("marian", "t5"):
             assert [answer["source_lang"], answer["target_lang"]] == words.split()
-    # Negative control: the languages are heard.
+    # Negative control: other languages give another translation.
     by_pair = {
         (job[0], job[3]): answer["text"] for job, answer in zip(jobs, answers, strict=True) if job[4] == TEXTS[0]
     }
@@ -148,15 +151,15 @@ def test_mixed_pairs_side_by_side_equal_the_reference(
         assert first != second
 
 
-def test_the_pair_chooses_among_all_kinds(server: RunningServer) -> None:
-    def chosen(**body: object) -> str:
+def test_the_language_pair_selects_the_model(server: RunningServer) -> None:
+    def model_for(**body: object) -> str:
         return str(post(server, "/translate", {"inputs": "The old sailor", "max_new_tokens": 4, **body})["model"])
 
-    assert chosen(source_lang="en", target_lang="fr") == chosen(target_lang="fra_Latn") == "marian"
-    assert chosen(source_lang="de", target_lang="fr") == "mbart50"
-    assert chosen(source_lang="en", target_lang="zul_Latn") == "nllb"
-    assert chosen(source_lang="cy_GB", target_lang="zh-TW") == "m2m"
-    assert chosen(source_lang="en", target_lang="mi") == "t5"
+    assert model_for(source_lang="en", target_lang="fr") == model_for(target_lang="fra_Latn") == "marian"
+    assert model_for(source_lang="de", target_lang="fr") == "mbart50"
+    assert model_for(source_lang="en", target_lang="zul_Latn") == "nllb"
+    assert model_for(source_lang="cy_GB", target_lang="zh-TW") == "m2m"
+    assert model_for(source_lang="en", target_lang="mi") == "t5"
 
 
 def test_an_unknown_pair_lists_what_every_model_offers(server: RunningServer) -> None:
@@ -171,24 +174,24 @@ def test_an_unknown_pair_lists_what_every_model_offers(server: RunningServer) ->
     assert len(offered["m2m"]) == 200
 
 
-def test_a_start_of_the_answer_follows_its_language(server: RunningServer, directories: dict[str, Path]) -> None:
+def test_a_decoder_prefix_follows_the_language_token(server: RunningServer, directories: dict[str, Path]) -> None:
     body = {"model": "mbart", "inputs": TEXTS[0], "source_lang": "en", "target_lang": "ro", "num_beams": 1}
     answer = post(server, "/translate", {**body, "decoder_prefix": "The old", "max_new_tokens": 8})["translations"][0]
     assert answer["text"].startswith("The old")
     tokenizer = AutoTokenizer.from_pretrained(directories["mbart"], src_lang="en_XX")
     model = AutoModelForSeq2SeqLM.from_pretrained(directories["mbart"])
     start = [tokenizer.convert_tokens_to_ids("ro_RO"), *tokenizer("The old", add_special_tokens=False).input_ids]
-    made = model.generate(
+    generated = model.generate(
         **tokenizer(TEXTS[0], return_tensors="pt"),
         decoder_input_ids=torch.tensor([start]),
         decoder_start_token_id=start[0],
         max_new_tokens=8,
         do_sample=False,
     )
-    assert answer["text"] == tokenizer.decode(made[0], skip_special_tokens=True)
+    assert answer["text"] == tokenizer.decode(generated[0], skip_special_tokens=True)
 
 
-def test_generate_takes_languages_too_and_mbart_needs_one(server: RunningServer, directories: dict[str, Path]) -> None:
+def test_generate_accepts_languages_and_mbart_requires_one(server: RunningServer, directories: dict[str, Path]) -> None:
     body = {"model": "nllb", "prompt": TEXTS[0], "num_beams": 1, "max_new_tokens": 16}
     pair = {"source_lang": "zu", "target_lang": "fra"}
     expected, _ = reference(directories["nllb"], "nllb", "zul_Latn fra_Latn", TEXTS[0])
@@ -203,18 +206,18 @@ def test_generate_takes_languages_too_and_mbart_needs_one(server: RunningServer,
 
 @torch.inference_mode()
 def test_attention_of_every_segment(server: RunningServer, directories: dict[str, Path]) -> None:
-    """`return_attention`: a row for each new token, a column for each token that the encoder read."""
+    """`return_attention` gives a matrix per sentence: a row per new token, a column per token of the encoder input."""
     body = {"model": "nllb", "inputs": f"{TEXTS[0]} {TEXTS[1]}", "source_lang": "en", "target_lang": "zu"}
     body |= {"return_attention": True, "return_token_ids": True, "num_beams": 4, "max_new_tokens": 12}
     translation = post(server, "/translate", body)["translations"][0]
     tokenizer = AutoTokenizer.from_pretrained(directories["nllb"], src_lang="eng_Latn")
     model = AutoModelForSeq2SeqLM.from_pretrained(directories["nllb"], attn_implementation="eager")
     assert len(translation["attention"]) == 2
-    made = translation["token_ids"]
+    generated = translation["token_ids"]
     for text, alignment in zip(TEXTS, translation["attention"], strict=False):
         inputs = tokenizer(text, return_tensors="pt")
         assert alignment["source_tokens"] == tokenizer.convert_ids_to_tokens(inputs["input_ids"][0].tolist())
-        tokens, made = made[: len(alignment["target_tokens"])], made[len(alignment["target_tokens"]) :]
+        tokens, generated = generated[: len(alignment["target_tokens"])], generated[len(alignment["target_tokens"]) :]
         assert alignment["target_tokens"] == tokenizer.convert_ids_to_tokens(tokens)
         seen = model(**inputs, decoder_input_ids=torch.tensor([[2, *tokens[:-1]]]), output_attentions=True)
         expected = seen.cross_attentions[-1][0].mean(0)

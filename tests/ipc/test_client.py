@@ -236,7 +236,7 @@ async def test_the_client_ends_requests_whose_deadline_the_worker_ignored(monkey
     assert bench.aborted == [1]
 
 
-async def test_the_observer_is_told_of_all_events() -> None:
+async def test_the_observer_receives_all_events() -> None:
     bench = Bench()
     bench.submit()
     bench.output(tokens=[Tokens(1, [7])])
@@ -259,9 +259,9 @@ async def test_forward_delivers_a_step_at_once_and_as_a_whole() -> None:
 
     forwarding = asyncio.create_task(call.forward(take))
     await asyncio.sleep(0)
-    assert taken == [[0]]  # what was there before
+    assert taken == [[0]]  # events from before `forward`
     bench.output(tokens=[Tokens(1, [8]), Tokens(2, [9])])
-    assert taken == [[0], [0, 1]]  # without a turn of the loop
+    assert taken == [[0], [0, 1]]  # in the call that delivers them
     bench.output(finished=[finished(2, 9)], tokens=[Tokens(1, [8])])
     bench.output(finished=[finished(1, 7, 8, 8)])
     assert taken == [[0], [0, 1], [0, 1], [0]]

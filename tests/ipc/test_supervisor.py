@@ -35,7 +35,7 @@ LIMITS = SupervisorLimits(stale_seconds=60.0, hang_seconds=120.0, first_pause_se
 
 
 async def eventually(condition: Callable[[], bool]) -> None:
-    """Wait for a condition; the bound only ends a test that would hang."""
+    """Wait until a condition is true. The time limit only ends a test that would hang."""
     end = time.monotonic() + 120.0
     while not condition():
         assert time.monotonic() < end, "the condition never came true"

@@ -150,7 +150,7 @@ async def test_best_of_makes_rows_with_logprobs(bench: Bench, http: httpx.AsyncC
     assert [row.seed for row in plain.rows] == [4, 5] and not plain.params.logprobs
 
 
-async def test_rows_have_their_own_seed_and_the_room_of_their_prompt(bench: Bench, http: httpx.AsyncClient) -> None:
+async def test_rows_have_their_own_seed_and_token_limit(bench: Bench, http: httpx.AsyncClient) -> None:
     bench.become_ready()
     message = await sent_request(
         bench, http, prompt=["a" * 500, "b"], n=2, seed=2**64 - 1, max_new_tokens=20, min_new_tokens=15

@@ -164,7 +164,7 @@ def write_bigbird_pegasus(directory: Path) -> Path:
 
 
 def write_blenderbot_small(directory: Path) -> Path:
-    """`vocab.json` and `merges.txt` of lower-case words; a piece that continues ends in `@@`."""
+    """`vocab.json` and `merges.txt` of lower-case words; a piece ends in `@@` unless it is the last of its word."""
     kind = {"model_type": "blenderbot-small"}
     _write(directory, tokenizer_config={"tokenizer_class": "BlenderbotSmallTokenizer"}, config=kind)
     backend = Tokenizer(models.BPE(end_of_word_suffix="</w>"))

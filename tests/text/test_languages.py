@@ -1,3 +1,5 @@
+"""Language codes, and the translations that Marian, T5 and BART checkpoints offer."""
+
 from __future__ import annotations
 
 import json

@@ -16,9 +16,9 @@ def byte_alphabet() -> list[str]:
 
 
 def write_checkpoint(directory: Path, *, ends: bool = False, mask: bool = False) -> Path:
-    """A byte-level tokenizer (ids 3..258 are the bytes) and an empty config.
+    """Write a byte-level tokenizer (ids 3..258 are the bytes) and an empty config.
 
-    ends: puts `</s>` after every text. mask: knows `<mask>`, id 259.
+    ends: put `</s>` after every text. mask: add the token `<mask>`, id 259.
     """
     directory.mkdir(parents=True, exist_ok=True)
     vocabulary = {"<s>": 0, "</s>": 1, "<pad>": 2}

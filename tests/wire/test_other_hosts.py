@@ -67,7 +67,7 @@ def test_a_signal_lets_streams_finish_and_ends_the_worker(start: Callable[..., P
     assert "Application shutdown complete" in server.output and "Traceback" not in server.output
 
 
-def test_a_checkpoint_that_does_not_load_turns_health_red(start: Callable[..., Process], tmp_path: Path) -> None:
+def test_a_checkpoint_that_does_not_load_makes_health_answer_503(start: Callable[..., Process], tmp_path: Path) -> None:
     directory = write_checkpoint(tmp_path / "decoder")
     (directory / "tokenizer.json").write_text("{")
     server = start([f"decoder={directory}"])

@@ -1,4 +1,4 @@
-"""The CPU kernels' view of attention metadata: the visible keys of each query, and tiles of queries."""
+"""Attention metadata in the form that the CPU kernels read: visible keys of each query, and tiles of queries."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ TILE_QUERIES = 64
 """Most queries of a causal tile: they share the loading of a key. More tiles keep more threads busy."""
 
 TILE_TOKENS = 256
-"""Most queries of a tile that is not causal: a batch has many texts, and a tile loads the keys of each once."""
+"""Most queries of a tile that is not causal. A batch has many texts, and a tile loads the keys of its text once."""
 
 ENDLESS = 1 << 40
 """Block size of ragged keys, which the kernels read as a cache of one block."""
@@ -28,7 +28,7 @@ _FIELDS = ("tables", "table_width", "block_size", "rows", "starts", "ends", "ori
 
 
 class CpuAttentionView:
-    """Fields of `struct Attention` (`kernels/kernels.h`) that depend on the step alone.
+    """Fields of `struct Attention` (`kernels/kernels.h`) that are equal for all layers of a step.
 
     fields: addresses and numbers by field name. The memory of the addresses lives as long as the view.
     """
@@ -65,7 +65,7 @@ class CpuAttentionView:
 
     @staticmethod
     def fields_of(metadata: AttentionMetadata | SymbolicMetadata) -> dict[str, Any]:
-        """All fields of a step that attention takes from its metadata, those of a symbolic step as program inputs."""
+        """All fields of `struct Attention` that come from the metadata; for symbolic metadata, program inputs."""
         if isinstance(metadata, SymbolicMetadata):
             fields: dict[str, Any] = {name: metadata.input(name) for name in _FIELDS}
             if metadata.bias_name is None:
@@ -77,10 +77,11 @@ class CpuAttentionView:
 
 
 def _columns(metadata: AttentionMetadata) -> tuple[NDArray[np.int32], int]:
-    """Columns of `count` numbers each, then the tiles, [tiles, 3]; and `count`, the number of queries.
+    """One array with four columns and the tiles, one after the other; and the number of queries.
 
-    The columns: row of the query, whose blocks it reads (0 for ragged keys); start and end of its visible keys;
-    origin, the key at which its bias has the number `bias_zero`. Ragged keys count from the step's first key.
+    Each column has one number per query. The columns are: the row whose blocks the query reads (0 for ragged keys); the
+    start and the end of its visible keys; and its origin, the key whose bias has the index `bias_zero`. Ragged keys are
+    counted from the first key of the step. The tiles are [tiles, 3].
     """
     count = len(metadata.query_lens)
     if metadata.block_tables is not None and metadata.query_lens.count(1) == count:
@@ -107,7 +108,7 @@ def _columns(metadata: AttentionMetadata) -> tuple[NDArray[np.int32], int]:
 
 
 def _decode_columns(metadata: AttentionMetadata) -> NDArray[np.int32]:
-    """The same for one query per row. A decode step is short: lists cost less than arrays for its few numbers."""
+    """The array of `_columns` for one query per row. For so few numbers, lists are faster than arrays."""
     ends, count, window = metadata.key_lens, len(metadata.key_lens), metadata.window
     starts = [0] * count if window is None else [max(end - window, 0) for end in ends]
     origins = [0] * count if isinstance(metadata.score_bias, KeyBias) else [end - 1 for end in ends]
@@ -121,7 +122,10 @@ def _within(counts: NDArray[np.int64]) -> NDArray[np.int64]:
 
 
 def _tiles(counts: NDArray[np.int64], most: int) -> NDArray[np.int64]:
-    """[tiles, 3]: first query, number of queries, up to `most`, and zero. counts: queries of each row."""
+    """Cut rows into tiles of at most `most` queries. counts: queries of each row.
+
+    Returns [tiles, 3]: first query, number of queries, and 0.
+    """
     tiles = -(-counts // most)
     within = _within(tiles) * most
     firsts = np.repeat(np.cumsum(counts) - counts, tiles) + within

@@ -39,7 +39,7 @@ class Operation:
 
 
 def interface_hash() -> str:
-    """SHA-256 of the header; `setup.py` compiles the same into the library."""
+    """SHA-256 of the header. `setup.py` compiles the same hash into the library."""
     return hashlib.sha256(PATH.read_bytes()).hexdigest()
 
 
@@ -70,7 +70,7 @@ def read_codes(text: str, enumeration: str) -> Mapping[str, int]:
 
 
 def _fields(name: str, body: str, structs: Mapping[str, list[tuple[str, str]]]) -> list[tuple[str, str]]:
-    """Names and `struct` codes of the fields of one struct. structs: those defined before it."""
+    """Names and `struct` codes of the fields of one struct. structs: the structs that are defined before it."""
     found: list[tuple[str, str]] = []
     for statement in re.sub(r"//.*", "", body).split(";")[:-1]:
         field = _FIELD.match(statement.strip())

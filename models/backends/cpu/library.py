@@ -1,7 +1,7 @@
-"""Load the compiled kernels, plain C functions called through ctypes.
+"""Load the compiled kernels, which are plain C functions called through ctypes.
 
-`setup.py` builds them from `models/backends/cpu/kernels`. They use the OpenMP runtime that torch has loaded, and so its
-threads; torch is therefore imported first.
+`setup.py` builds them from `models/backends/cpu/kernels`. They share the OpenMP runtime and the threads of torch, so
+torch must be imported first.
 """
 
 from __future__ import annotations
@@ -95,7 +95,7 @@ def open_library(path: Path) -> ctypes.CDLL:
 
 
 def loaded() -> ctypes.CDLL:
-    """The library, where the caller has checked that it exists."""
+    """The library. The caller has checked that it exists."""
     library = load()
     assert library is not None
     return library

@@ -25,11 +25,11 @@ _PANEL = 32
 
 
 class CpuWeight(ABC):
-    """What the layouts share: the epilogue of a product, and slices. See `LinearWeight` of the interface.
+    """Base class of the layouts: the epilogue of a product, and slices. See `LinearWeight` of the interface.
 
-    columns, width: output and input features. padded: numbers of a channel in memory.
-    weight: channels in panels, or as torch stores them. bias: [columns] or None.
-    dtype: of the original weight. out_dtype: of results, multipliers and residuals.
+    weight: [out, in], the original weight. bias: [out] or None.
+    padded: numbers of one output channel in memory.
+    out_dtype: dtype of results, multipliers and residuals; None for the dtype of the weight.
     """
 
     def __init__(self, weight: Tensor, bias: Tensor | None, padded: int, out_dtype: torch.dtype | None) -> None:
@@ -78,7 +78,7 @@ class CpuWeight(ABC):
             "bias": self._bias,
             "multiplier": None,
             "multiplier_stride": 0,
-            # Set where a trace fuses a sum into this product.
+            # A trace sets the residual when it fuses a sum into this product.
             "residual": None,
             "residual_stride": 0,
             "out_stride": self._columns,
@@ -131,7 +131,7 @@ class FloatWeight(CpuWeight):
     """A weight in panels of channels (`kernels/float_linear.h`), or in torch's layout, shared with its owner.
 
     weight: [out, in], float32 or bfloat16. bias: [out] or None. is_packed: False keeps torch's layout.
-    out_dtype: the weight's where None, or float32: unrounded sums. Both layouts give the same bits.
+    out_dtype: float32 for unrounded sums; None for the dtype of the weight. Both layouts give the same bits.
     """
 
     def __init__(
@@ -170,7 +170,8 @@ class FloatWeight(CpuWeight):
 class Int8Weight(CpuWeight):
     """int8 weights with a scale per output channel; each row of x is rounded with its own scale. Sums are exact.
 
-    weight: [out, in], any float dtype. bias: [out] or None. out_dtype: float32 or bfloat16, the weight's where None.
+    weight: [out, in], any float dtype. bias: [out] or None.
+    out_dtype: float32 or bfloat16; None for the dtype of the weight.
     Source: Dettmers et al. 2022, arXiv:2208.07339, section 2 (vector-wise quantisation).
     """
 
@@ -197,14 +198,14 @@ class Int8Weight(CpuWeight):
 
     def _multiply(self, x: Tensor, fields: dict[str, Any]) -> None:
         if isinstance(x, SymbolicTensor):
-            # All products that read the same tensor share its rounding.
+            # A program rounds a tensor once for all products that read it.
             rounded, scales = x.trace.once((x.address, self._width), lambda: self._quantize(x))
         else:
             rounded, scales = self._quantize(x)
         run("int8_linear", self._out_dtype, x, x=rounded, row_scales=scales, **fields)
 
     def _quantize(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """x in int8, 128 added, and the scale of each row: [rows, padded], uint8 and [rows, 1], float32."""
+        """Round x to int8. Returns the values plus 128, [rows, padded], uint8, and row scales, [rows, 1], float32."""
         rows = x.shape[0]
         rounded = x.new_empty((rows, self._padded), dtype=torch.uint8)
         scales = x.new_empty((rows, 1), dtype=torch.float32)
@@ -224,7 +225,7 @@ class Int8Weight(CpuWeight):
 
 
 def linear(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-    """See the interface. The weight keeps its layout: for tables and matrices that are read elsewhere too."""
+    """See the interface. The weight keeps torch's layout, because other operations may read it as well."""
     if x.dim() != 2 or weight.dtype != x.dtype:
         return torch_operations.linear(x, weight, bias)
     return FloatWeight(weight, bias, is_packed=False).multiply(x)

@@ -25,7 +25,7 @@ HEADER_WORDS = 3
 
 
 def lower(output: SymbolicTensor) -> Program:
-    """The program of all operations in the trace of `output`, which it returns. Raises NotTraceable."""
+    """Build a program that runs the trace of `output` and returns `output`. Raises NotTraceable."""
     address = output.address
     if not isinstance(address, ScratchAddress) or address.offset or output.shape[1:] != (output.row_stride,):
         raise NotTraceable("an output that is part of another tensor")
@@ -36,7 +36,7 @@ def lower(output: SymbolicTensor) -> Program:
 
 
 class _Words:
-    """The words written so far, and the ones to fill in before each run."""
+    """Builder of a program: its words so far, and which of them each run must fill in."""
 
     def __init__(self) -> None:
         self._words: list[int] = []
@@ -57,7 +57,7 @@ class _Words:
         self._works.append(_work(traced))
 
     def program(self, output: SymbolicTensor, result: Buffer) -> Program:
-        """result: the buffer of the output, which is no scratch memory: each run allocates its own."""
+        """Create the program. result: buffer of the output; it is not in scratch memory, each run allocates it."""
         scratch: dict[int, list[Fill]] = {}
         offsets, size = _lay_out([address.buffer for _, address in self._addresses if address.buffer is not result])
         for index, address in self._addresses:
@@ -80,7 +80,7 @@ class _Words:
         )
 
     def _value(self, index: int, value: Any) -> Any:
-        """The number of a field, or 0 for one that is filled in later. index: of the field's word."""
+        """The number of a field, or 0 if each run fills it in. index: index of the field's word."""
         if isinstance(value, SymbolicTensor):
             value = value.address
         if isinstance(value, ProgramInput):
@@ -100,7 +100,7 @@ class _Words:
 
 
 def _name(traced: TracedOperation) -> str:
-    """What reports call an operation: products by their size, and the output head."""
+    """Name of an operation in reports. Products are named by their size, and the product of the head "output head"."""
     fields = traced.fields
     if "activation" not in fields:
         return traced.operation.name
@@ -121,7 +121,7 @@ def _width(fields: dict[str, Any]) -> int:
 
 
 def _lay_out(buffers: list[Buffer]) -> tuple[dict[Buffer, int], int]:
-    """Where each buffer begins, and the size of all: buffers in use at the same time do not overlap."""
+    """Place buffers so that those in use at the same time do not overlap. Returns their offsets and the total size."""
     starts: dict[Buffer, int] = {}
     for buffer in sorted(set(buffers), key=lambda one: (one.first, -one.row_bytes)):
         at = 0

@@ -1,4 +1,4 @@
-"""Say why this installation has no compiled kernels. Imports no torch."""
+"""Find out why this installation has no compiled kernels. Imports no torch."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ REPORT = "_kernels_missing.txt"
 
 
 def why_kernels_are_missing(directory: Path = Path(__file__).parent) -> str:
-    """One line that says why `library.load` found no usable kernels, and what to do.
+    """One line with the reason why `library.load` found no usable kernels, and the remedy.
 
-    directory: where the library and the report of the build are.
+    directory: directory of the library and the build report.
     """
     report = directory / REPORT
     if report.exists():
@@ -29,7 +29,7 @@ def why_kernels_are_missing(directory: Path = Path(__file__).parent) -> str:
 
 
 def _processor(path: Path) -> tuple[bytes, bytes]:
-    """Word size and byte order, then processor, of a program or library: fields of its ELF header."""
+    """Two fields of the ELF header of a program or library: word size with byte order, and processor."""
     with path.open("rb") as file:
         header = file.read(20)
     return header[4:6], header[18:20]

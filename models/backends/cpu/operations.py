@@ -27,14 +27,14 @@ if TYPE_CHECKING:
     from models.backends.interface import RotaryAngles
 
 _NUMBERS = frozenset((int, float, bool, NoneType))
-"""Types of fields that are no tensors."""
+"""Types of field values that are not tensors."""
 
 MAX_TABLES = 3
-"""Tables that one `sum_of_rows` reads: tokens, positions, token types."""
+"""Largest number of tables in one `sum_of_rows`: tokens, positions, token types."""
 
 
 def available() -> bool:
-    """Whether the library was built, and of this version. `library.load` says what is wrong otherwise."""
+    """Whether a library of this version was built."""
     try:
         return library.load() is not None
     except library.StaleKernels:
@@ -49,8 +49,9 @@ def takes(x: Tensor) -> bool:
 def run(name: str, dtype: torch.dtype, like: Tensor, /, **fields: Any) -> None:
     """Run one operation of `kernels.h`, or record it where `like` is symbolic.
 
-    dtype: what the kernel computes in. like: any tensor argument. fields: the fields of the operation's struct: tensors
-    (their addresses), numbers, or None for null.
+    dtype: dtype in which the kernel computes.
+    like: any tensor argument.
+    fields: fields of the operation's struct: a number, a tensor, which is passed as its address, or None for null.
     Raises IndexError for an index outside its table.
     """
     operation = OPERATIONS[name]
@@ -212,7 +213,7 @@ def write_slots(key_cache: Tensor, value_cache: Tensor, slots: Tensor, key: Tens
 
 
 def copy_blocks(caches: Sequence[Tensor], copies: Sequence[tuple[int, int, int, int]]) -> None:
-    """Like the reference, and copies no other slots."""
+    """Copy the slots as the reference does. Copies no other slots of the blocks."""
     pointers = np.array([cache.data_ptr() for cache in caches], dtype=np.int64)
     slot_bytes = np.array([cache.stride(1) * cache.element_size() for cache in caches], dtype=np.int64)
     table = np.array(copies, dtype=np.int64)
@@ -247,7 +248,10 @@ def paged_attention(
 def _attend(
     query: Tensor, keys: Tensor, values: Tensor, metadata: AttentionMetadata, scale: float, cap: float | None
 ) -> Tensor:
-    """keys, values: [tokens, kv_heads, head_dim], or [blocks, block_size, kv_heads, head_dim] with block tables."""
+    """Attend to ragged or paged keys.
+
+    keys, values: [tokens, kv_heads, head_dim], or [blocks, block_size, kv_heads, head_dim] with block tables.
+    """
     query = query if _has_dense_rows(query) else query.contiguous()
     out = query.new_empty(tuple(query.shape))
     run(

@@ -1,6 +1,6 @@
-"""Programs: operations that were recorded once and are run many times, each run one call of the compiled library.
+"""Programs: operations that are recorded once and run many times. A run is one call of the compiled library.
 
-A program is a list of 64-bit words (`kernels/program.h`). Some are filled in before each run: row counts, inputs, and
+A program is a list of 64-bit words (`kernels/program.h`). Each run first fills in some words: row counts, inputs, and
 addresses in scratch memory.
 """
 
@@ -21,7 +21,7 @@ from models.backends.cpu.trace import LINE_BYTES
 
 @dataclass(frozen=True)
 class Fill:
-    """A word to fill in before a run. index: place among the words. offset: bytes added to the value."""
+    """A word to fill in before a run. index: index of the word. offset: bytes added to the value."""
 
     index: int
     offset: int = 0
@@ -29,10 +29,11 @@ class Fill:
 
 @dataclass(frozen=True)
 class Work:
-    """The least work of an operation, for comparison with the measured time.
+    """The least work of an operation, from which its shortest possible time is computed.
 
-    bytes: of weights that it reads. operations_per_row: additions and multiplications of one row.
-    all_rows: whether it computes all input rows, not only the output rows.
+    bytes: bytes of the weights that the operation reads.
+    operations_per_row: additions and multiplications of one row.
+    all_rows: whether the operation computes all input rows; otherwise it computes the output rows.
     """
 
     bytes: int = 0
@@ -43,14 +44,15 @@ class Work:
 class Program:
     """Computes [rows, width] outputs, for any number of input rows.
 
-    words: all operations. names, works: of each operation, for reports.
+    words: all operations.
+    names, works: name and work of each operation, for reports.
     row_counts: indices of words that hold the number of rows.
     inputs: words that hold program inputs, by input name.
-    scratch: words that hold scratch addresses, by the offset of their buffer for one row. With n rows a buffer begins
-        n times as far.
+    scratch: words that hold scratch addresses, by the offset of their buffer in a run of one row. In a run of n rows
+        the offset is n times as large.
     scratch_bytes: scratch memory of one row.
-    width, dtype: of the output.
-    output_rows: name of the input with the number of output rows, at most `rows`; None where all rows come out.
+    width, dtype: width and dtype of the output.
+    output_rows: name of the input with the number of output rows; None if all input rows are output rows.
     constants: tensors whose addresses are among the words.
     """
 
@@ -86,17 +88,19 @@ class Program:
         inputs: dict[Hashable, int],
         static_inputs: tuple[Mapping[Hashable, int], ...] = (),
     ) -> Tensor:
-        """The output, [rows or inputs[output_rows], width]. Raises IndexError for an index outside its table.
+        """Run the program on `rows` input rows. Returns [rows or inputs[output_rows], width].
 
-        inputs: addresses and numbers by input name; `out` is added. static_inputs: more of them, which most runs share.
-        The memory of all addresses must live until this returns.
+        inputs: addresses and numbers by input name. This method adds `out`.
+        static_inputs: further inputs, which are equal in most runs.
+        The caller keeps the memory of all addresses alive during the call.
+        Raises IndexError for an index outside its table.
         """
         out = torch.empty(
             rows if self._output_rows is None else inputs[self._output_rows], self._width, dtype=self._dtype
         )
         scratch = _scratch(rows * self.scratch_bytes)
         words, values = self._words, self._values
-        # Values that are the same as in the last run are in place already.
+        # Words that are equal in the previous run are not written again.
         if static_inputs != self._static_inputs:
             self._set_static(static_inputs)
         if (rows, scratch) != self._layout:
@@ -112,7 +116,7 @@ class Program:
         return out
 
     def _set_static(self, static_inputs: tuple[Mapping[Hashable, int], ...]) -> None:
-        """Put these values in place; later runs look up the other names only."""
+        """Store the values of static inputs. Later runs look up the other inputs only."""
         self._static_inputs, known = (
             static_inputs,
             {name: value for part in static_inputs for name, value in part.items()},
@@ -131,14 +135,14 @@ class Measurement:
         self._rows: dict[Program, list[tuple[int, int]]] = defaultdict(list)
 
     def seconds_of(self, program: Program, rows: int, output_rows: int) -> np.ndarray:
-        """[operations], float64: sums over the runs so far, to which a run of `rows` input rows will add."""
+        """Register a run of `rows` input rows. Returns the seconds so far, [operations], float64, to add to."""
         self._rows[program].append((output_rows, rows))
         return self._seconds.setdefault(program, np.zeros(len(program.names)))
 
     def by_name(self, bytes_per_second: float, operations_per_second: float) -> dict[str, tuple[float, float]]:
-        """By operation name: measured seconds, and the least seconds of a machine with these rates.
+        """By operation name: measured seconds, and the shortest possible seconds on a machine with these rates.
 
-        The least of one run is the longer of the time for its weights and the time for its arithmetic.
+        The shortest time of one run is the time to read its weights or the time of its arithmetic, if that is longer.
         """
         found: dict[str, tuple[float, float]] = defaultdict(lambda: (0.0, 0.0))
         for program, seconds in self._seconds.items():
@@ -177,7 +181,7 @@ _memory: Tensor = torch.empty(0, dtype=torch.uint8)
 
 
 def _scratch(size: int) -> int:
-    """Address of `size` bytes at a cache line. All programs share them: a worker runs one program at a time."""
+    """Address of `size` bytes, aligned to a cache line. Programs share this memory, because only one runs at a time."""
     global _memory
     if _memory.nbytes < size + LINE_BYTES:
         _memory = torch.empty(size + LINE_BYTES, dtype=torch.uint8)

@@ -1,4 +1,4 @@
-"""Top-k and random choice of logits by compiled kernels: float32 on a CPU."""
+"""Top-k logits and random sampling by compiled kernels: float32 on a CPU."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from models.logits import LogitsTopK
 
 
 def logits_top_k(logits: Tensor, k: Any, result: LogitsTopK) -> None:
-    """Write the top k of `logits` into `result`. logits: symbolic too; then k and the fields are program inputs."""
+    """Write the top k of `logits` into `result`. If logits are symbolic, k and result are program inputs."""
     if logits.stride(1) != 1:
         logits = logits.contiguous()
     run(

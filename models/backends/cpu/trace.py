@@ -1,7 +1,7 @@
 """Symbolic tensors: calling a model with them records its operations instead of computing them.
 
-Each operation of `operations.py` appends itself to the `Trace` of its arguments. A step without a description raises
-NotTraceable; the model then runs eagerly.
+Each operation of `operations.py` appends itself to the `Trace` of its arguments. An operation that cannot be recorded
+raises NotTraceable; the model then runs eagerly.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ LINE_BYTES = 64
 
 
 class NotTraceable(Exception):
-    """The model does something that no program can do."""
+    """The model uses an operation that a program cannot contain."""
 
 
 class RowCount:
-    """The number of rows of a program's input, unknown until it runs."""
+    """Stands for the number of rows of a program's input, which is not known before a run."""
 
 
 ROWS = RowCount()
@@ -45,7 +45,8 @@ class ProgramInput:
 class Buffer:
     """Scratch memory of a program.
 
-    row_bytes: bytes of one row. first, last: first and last operation that uses it.
+    row_bytes: bytes of one row.
+    first, last: indices of the first and the last operation that use the buffer.
     """
 
     row_bytes: int
@@ -63,7 +64,7 @@ class ScratchAddress:
 
 @dataclass(frozen=True)
 class SymbolicMetadata:
-    """Takes the place of `AttentionMetadata`: names the attention facts of a step that is not known yet.
+    """`AttentionMetadata` of a trace: names the program inputs that hold the metadata of each later step.
 
     pattern: the `AttentionPattern`, part of every name. bias_name: program input with the score bias, or None.
     """
@@ -77,10 +78,10 @@ class SymbolicMetadata:
 
 @dataclass
 class TracedOperation:
-    """One recorded call.
+    """One recorded operation.
 
-    dtype: what the kernel computes in. fields: by name: a number, a tensor (a constant), a SymbolicTensor, a
-    ProgramInput, ROWS or None.
+    dtype: dtype in which the kernel computes.
+    fields: value of each field: a number, a tensor (a constant), a SymbolicTensor, a ProgramInput, ROWS or None.
     """
 
     operation: Operation
@@ -111,7 +112,7 @@ class Trace:
 
 @dataclass(frozen=True, eq=False)
 class SymbolicTensor:
-    """Takes the place of a tensor [count, *row_shape], with the few tensor methods that operations use.
+    """Stands for a tensor [count, *row_shape] in a trace. Has the few tensor methods that operations use.
 
     Numbers of one row are contiguous; rows are `row_stride` numbers apart. count: ROWS or a ProgramInput.
     """
@@ -175,7 +176,7 @@ class SymbolicTensor:
         return replace(self, address=address, row_shape=(end - start, *self.row_shape[1:]))
 
     def __add__(self, other: SymbolicTensor) -> SymbolicTensor:
-        """The sum. Where `other` is the result of the last product, the sum becomes part of that product."""
+        """Record the sum. If `other` is the result of the last product, `self` becomes the residual of that product."""
         if not isinstance(other, SymbolicTensor) or self.count is not other.count:
             raise NotTraceable("a sum of different rows")
         if (self.row_shape, self.dtype) != (other.row_shape, other.dtype):

@@ -21,8 +21,8 @@ FEW_QUERIES = 8
 class Group:
     """Rows of one shape, for one call of scaled dot-product attention.
 
-    queries: tokens, `rows * query_len`, row by row.
-    keys: tokens of ragged keys; or blocks of a paged cache, [rows, blocks], int64. A row uses its first `key_len` keys.
+    queries: indices of the `rows * query_len` query tokens, row by row.
+    keys: indices of ragged keys; or blocks of a paged cache, [rows, blocks], int64, whose first `key_len` keys count.
     mask: added to the scores, broadcastable to [rows, heads, query_len, key_len]; or None.
     is_causal: query i sees keys 0..i, and nothing else hides keys.
     """
@@ -37,7 +37,7 @@ class Group:
 
 
 class TorchAttentionView:
-    """Groups of rows, made for queries of one device and dtype. device, dtype: of the masks."""
+    """Groups of rows for queries of one device and dtype. device, dtype: device and dtype of the masks."""
 
     reads_bias: ClassVar[bool] = True
 
@@ -66,10 +66,11 @@ class TorchAttentionView:
         return keys, values
 
     def _rows_of_one_shape(self, rows: Sequence[int]) -> Iterator[list[int]]:
-        """Rows that one group computes together.
+        """Divide rows into groups that are computed together.
 
-        Ragged keys: rows of equal lengths. Paged keys: rows with equally many, few queries whose block counts have the
-        same number of binary digits, so that less than half of the gathered keys is padding; other rows one by one.
+        Ragged keys: a group has rows of equal lengths. Paged keys: rows with more than FEW_QUERIES queries are computed
+        one by one. Shorter rows form a group if they have equally many queries, and block counts with the same number
+        of binary digits. Less than half of the gathered keys is then padding.
         """
         shapes: dict[tuple[int, int, int], list[int]] = {}
         for row in rows:
@@ -139,9 +140,9 @@ class TorchAttentionView:
         return (starts[:, None] + torch.arange(lens[rows[0]], device=self._device)).flatten()
 
     def _mask(self, first_key: Tensor, key_len: int, query_len: int, rows: Sequence[int]) -> tuple[Tensor | None, bool]:
-        """The mask of a group, and whether the group is plainly causal. first_key: [rows, 1], a position."""
+        """The mask of a group, and its `is_causal`. first_key: [rows, 1], position of each row's first gathered key."""
         ends = [self._facts.key_lens[row] for row in rows]
-        # The keys of a single row are exactly its own; several rows may have padding.
+        # A single row has no padded keys; several rows may have some.
         exact = len(rows) == 1
         in_window = self._facts.window is None or max(ends) <= self._facts.window
         if self._facts.score_bias is None and exact and in_window:

@@ -24,8 +24,8 @@ def disentangled_attention(
     row_of = metadata.distances.row_of
     output = torch.empty_like(query)
     for group in metadata.view(TorchAttentionView, query.device, query.dtype).groups:
-        # One text at a time, with only its own distances: matrix products of other shapes would have other bits, and a
-        # text's result must not depend on the other texts of the batch.
+        # Texts are computed one by one, each with its own distances. Matrix products of other shapes round
+        # differently, and a text's result must not depend on the other texts of the batch.
         length = group.query_len
         positions = torch.arange(length, device=query.device)
         within = row_of[len(row_of) // 2 - length + 1 : len(row_of) // 2 + length]

@@ -11,7 +11,7 @@ import math
 def bloom_slopes(heads: int) -> tuple[float, ...]:
     """Slopes of BLOOM and of the paper's code.
 
-    The slopes for the largest power of two up to `heads`, then every other slope for the next power of two.
+    They are the slopes for the largest power of two up to `heads`, then every other slope for the next power of two.
     """
     below: int = 2 ** math.floor(math.log2(heads))
     between = _geometric(2 * below)[::2]
@@ -19,7 +19,7 @@ def bloom_slopes(heads: int) -> tuple[float, ...]:
 
 
 def mpt_slopes(heads: int) -> tuple[float, ...]:
-    """Slopes of MPT: of the slopes for the next power of two, the even-numbered, then the odd-numbered ones."""
+    """Slopes of MPT: the slopes for the next power of two, first those with even numbers, then those with odd ones."""
     above = _geometric(2 ** math.ceil(math.log2(heads)))
     return above if len(above) == heads else (*above[1::2], *above[::2])[:heads]
 

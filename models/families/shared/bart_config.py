@@ -43,8 +43,8 @@ _STACK_DEFAULTS: Mapping[str, Any] = {"layers": 12, "attention_heads": 16, "ffn_
 def bart_fields(hf: Mapping[str, Any], **defaults: Any) -> Fields:
     """The settings of a `config.json`.
 
-    defaults: the family's, where they differ from those of BART. `layers`, `attention_heads` and `ffn_dim` stand for
-        the settings of both stacks.
+    defaults: defaults of the family, where they differ from those of BART. `layers`, `attention_heads` and `ffn_dim`
+        set the defaults of both stacks.
     """
     sizes = {name: defaults.pop(name, default) for name, default in _STACK_DEFAULTS.items()}
     both = {f"{side}_{name}": value for side in ("encoder", "decoder") for name, value in sizes.items()}
@@ -74,7 +74,7 @@ def bart_embedding(
     norm: NormConfig | None = None,
     vocab_size: int | None = None,
 ) -> EmbeddingConfig:
-    """Token embeddings, scaled if `scale_embedding` says so, with positions. vocab_size: None for that of the file."""
+    """Token embeddings, scaled if `scale_embedding` is true, with positions. vocab_size: None for the setting."""
     scale = float(fields.integer("d_model") ** 0.5) if fields.flag("scale_embedding") else 1.0
     return EmbeddingConfig(vocab_size or fields.integer("vocab_size"), scale, positions, norm=norm)
 

@@ -46,7 +46,7 @@ _DEFAULTS: Mapping[str, Any] = {
 
 
 def encoder_fields(hf: Mapping[str, Any], **defaults: Any) -> Fields:
-    """The settings of an encoder. defaults: the family's, where they differ from those of BERT.
+    """The settings of an encoder. defaults: defaults of the family, where they differ from those of BERT.
 
     Raises ConfigError if the settings ask for a decoder or for relative positions.
     """
@@ -183,7 +183,7 @@ def encoder_head(
 
     masked: the head of `...ForMaskedLM`.
     dense: activation of the dense layer of the classification head.
-    token_dense: arguments of the heads that classify each token, for their dense layer.
+    token_dense: settings of the dense layer in heads that classify each token; empty for no dense layer.
     Raises ConfigError for a masked language model whose logits are not tied to the token embeddings, and for question
     answering with a number of labels other than two (start and end).
     """

@@ -1,7 +1,8 @@
-"""Families of decoders: the language model, and the other heads of transformers (embeddings, labels, answers).
+"""Build families of decoders: the language model, and the heads for embeddings, classification and question answering.
 
-transformers builds the other heads alike for every family: the layers and one matrix, `score` for the
-last token that is not padding, or `score`, `classifier` or `qa_outputs` for every token.
+In transformers these other heads are the same in every family: one matrix after the layers. Sequence classification
+applies `score` to the last token that is not padding. The others apply `score`, `classifier` or `qa_outputs` to every
+token.
 """
 
 from __future__ import annotations
@@ -45,17 +46,17 @@ def decoder_family(
     pad_token_id: int | None = None,
     refused_dtypes: Mapping[str, str] = MappingProxyType({}),
 ) -> Family:
-    """A family of decoders with all heads that transformers has for it.
+    """Build a family of decoders with all heads that transformers has for it.
 
     name: name of the family.
     stem: start of its class names in transformers.
-    config, rules: of the model with the language model head; see `Family`.
+    config, rules: functions for the model with the language model head; see `Family`.
     model_types: values of `model_type`, if they are not the name.
     generating: class names with the language model head, if they are not `<stem>ForCausalLM`.
     tokens: whether transformers has a token classification head for it.
     answers: whether transformers has a question answering head for it.
-    prefix: regular expression, prefix of the layers in `rules`. Files of the layers alone do not have it.
-    body: class name of the layers alone, if it is not `<stem>Model`.
+    prefix: regular expression, prefix of the layers in `rules`. Checkpoints without a head do not have it.
+    body: class name of the model without a head, if it is not `<stem>Model`.
     pad_token_id: default of the family's configuration class. The classification head reads the last token that is not
         padding.
     refused_dtypes: see `Family`.

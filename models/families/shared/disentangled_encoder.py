@@ -60,7 +60,7 @@ def config(
 
     default_vocab: default of `vocab_size`.
     default_sizes: default hidden size, number of layers, number of heads, and intermediate size.
-    convolution: whether the first layer has a convolution beside it.
+    convolution: whether the first layer has a convolution in parallel.
     The other arguments: see `DisentangledConfig` and `DistanceConfig`.
     """
     fields = Fields(hf)
@@ -141,7 +141,8 @@ def rules(model: ModelConfig, hf: Mapping[str, Any], attention: Sequence[Rule]) 
         linear(rf"{LAYER}output\.dense", f"{OURS}feed_forward.down"),
         *norm(rf"{LAYER}output\.LayerNorm", f"{OURS}feed_forward_norms.residual"),
     )
-    # The head has two names. A checkpoint that says which one it uses may also contain the other, untrained.
+    # The head is named `cls` or `lm_predictions`. A checkpoint with `legacy` false uses the second name, and may also
+    # contain an untrained `cls` head.
     heads = {"cls": r"cls\.predictions\.", "lm_predictions": r"lm_predictions\.lm_head\."}
     dead = Drop(r"(pooler|cls|lm_predictions)\..*")
     match model.head:

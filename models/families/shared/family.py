@@ -39,8 +39,8 @@ class Family:
     zero_if_absent: names of our parameters that are zero if a checkpoint does not have them.
     tied_if_absent: names of our parameters that are tied to another one if a checkpoint does not have them.
     refused_dtypes: dtypes that give wrong numbers in this family, with the reason.
-    body: the architecture without a head, as which a sentence-transformers checkpoint is served. None if every
-        architecture can be served as it is.
+    body: architecture without a head. A sentence-transformers checkpoint is loaded as this architecture. None if every
+        architecture can be loaded as it is.
     """
 
     name: str

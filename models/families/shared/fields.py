@@ -1,4 +1,4 @@
-"""Strict reading of `config.json`: an absent setting has a default, a wrong or unsupported value is refused by name."""
+"""Strict reading of `config.json`: absent settings have defaults, and errors name the setting with the wrong value."""
 
 from __future__ import annotations
 
@@ -47,13 +47,13 @@ class Fields:
             raise ConfigError("'auto_map': running code from the checkpoint is not supported")
         if hf.get("quantization_config"):
             raise ConfigError("'quantization_config': quantized checkpoints are not supported")
-        # Checked for every family: with an unknown type the intended positions are unknown, too.
+        # Checked for every family, because an unknown type means that the positions of the model are unknown.
         for name in ("rope_scaling", "rope_parameters"):
             rope_type(name, hf.get(name))
 
-    def raw(self, name: str) -> Any:
-        """The value as the file has it, unchecked; None if the setting is absent."""
-        return self._hf.get(name)
+    def raw(self, name: str, absent: Any = None) -> Any:
+        """The value as the file has it, unchecked; `absent` if the file does not have the setting."""
+        return self._hf.get(name, absent)
 
     def integer(self, name: str, default: int | None = None, *, least: int = 1) -> int:
         value = self._present(name, default)
@@ -62,7 +62,7 @@ class Fields:
         return value
 
     def optional_integer(self, name: str, absent: int | None = None) -> int | None:
-        """None if the setting is null, `absent` if the file does not have it."""
+        """The setting as an integer: None if it is null, `absent` if the file does not have it."""
         value = self._hf.get(name, absent)
         return None if value is None else self.integer(name, value)
 
@@ -79,7 +79,7 @@ class Fields:
         return value
 
     def optional_positive(self, name: str) -> float | None:
-        """None if the setting is null or absent."""
+        """The setting as a positive number: None if it is null or absent."""
         return None if self._hf.get(name) is None else self.positive(name)
 
     def flag(self, name: str, default: bool | None = None) -> bool:
@@ -118,9 +118,10 @@ class Fields:
 
 
 def rope_type(name: str, settings: Any) -> str:
-    """The type of scaling in a description of rotary positions; `default` for none.
+    """The type of scaling of rotary positions; `default` for none.
 
-    name: setting that holds the description, for messages. settings: its value, of any type.
+    name: name of the setting, for messages.
+    settings: its value, of any type.
     """
     described = settings if isinstance(settings, dict) else {}
     kind = described.get("rope_type", described.get("type", "default"))

@@ -23,8 +23,8 @@ def longformer_attentions(
     full: full attention, whose sizes are taken over. global_tokens: None for no global tokens.
     Raises ConfigError if `attention_window` is not an even number or one for each layer.
     """
-    windows = fields.raw("attention_window")
-    windows = windows if isinstance(windows, list) else [512 if windows is None else windows] * num_layers
+    windows = fields.raw("attention_window", absent=512)
+    windows = windows if isinstance(windows, list) else [windows] * num_layers
     if len(windows) != num_layers:
         raise ConfigError(f"'attention_window' has {len(windows)} numbers for {num_layers} layers")
 

@@ -26,7 +26,7 @@ def rope_config(
     *,
     restarts: bool = False,
 ) -> RopeConfig:
-    """Read `rope_theta` and `rope_scaling`, or `rope_parameters`, in which transformers 5 has both.
+    """Read `rope_theta` and `rope_scaling`, or `rope_parameters`, with which transformers 5 replaces both.
 
     default_share: share of each head that rotates if `partial_rotary_factor` is absent. None for a family whose heads
         rotate as a whole; the setting is then refused.
@@ -61,7 +61,9 @@ def scaled_max_positions(rope: RopeConfig, unscaled: int) -> int:
 def _scaling(kind: str, fields: Fields, inner: Fields, dim: int, restarts: bool) -> Scaling | None:
     """The scaling of one type, None for `default`.
 
-    fields: the whole `config.json`. inner: the description of rotary positions. dim: rotating dimensions of a head.
+    fields: the whole `config.json`.
+    inner: the rotary settings in it.
+    dim: number of rotating dimensions of a head.
     """
     match kind:
         case "linear":
@@ -83,7 +85,7 @@ def _scaling(kind: str, fields: Fields, inner: Fields, dim: int, restarts: bool)
 
 
 def _original_positions(fields: Fields, inner: Fields) -> int:
-    """Longest text before scaling. Phi-3 has it beside the description, others in it; else it is the present limit."""
+    """Longest text before scaling: a top-level setting (Phi-3), one of the rotary settings, or the present limit."""
     name = "original_max_position_embeddings"
     original = (
         fields.optional_integer(name) or inner.optional_integer(name) or fields.integer("max_position_embeddings")
@@ -111,7 +113,7 @@ def _yarn(fields: Fields, inner: Fields) -> YarnScaling:
 
 
 def _magnitude(factor: float, weight: float) -> float:
-    """Peng et al. 2023, arXiv:2309.00071, equation 22, with the weight of the published code."""
+    """Factor of cosines and sines (Peng et al. 2023, arXiv:2309.00071, equation 22; weight: published code)."""
     return 1.0 if factor <= 1 else 0.1 * weight * math.log(factor) + 1.0
 
 

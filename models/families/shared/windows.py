@@ -1,4 +1,4 @@
-"""Sliding windows of the layers of a decoder, where not all layers are alike."""
+"""Sliding windows of the layers of a decoder, for models in which only some layers have a window."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from models.families.shared.fields import Fields
 
 
 def upper_windows(fields: Fields) -> list[int | None]:
-    """Windows of Qwen2 and Qwen3: from layer `max_window_layers` up, or as `layer_types` says.
+    """Windows of Qwen2 and Qwen3: in the layers that `layer_types` names, else from layer `max_window_layers` on.
 
-    None in the list stands for full attention. `use_sliding_window` switches all windows on.
+    None in the list stands for full attention. There are no windows unless `use_sliding_window` is true.
     """
     layers, window = fields.integer("num_hidden_layers", 32), switched_window(fields)
     if fields.raw("layer_types") is None:
@@ -19,7 +19,7 @@ def upper_windows(fields: Fields) -> list[int | None]:
 
 
 def switched_window(fields: Fields, absent: int | None = 4096) -> int | None:
-    """The window that `use_sliding_window` switches on. absent: its width if the file names none."""
+    """The window, or None if `use_sliding_window` is false. absent: its width if the file has no `sliding_window`."""
     return fields.optional_integer("sliding_window", absent) if fields.flag("use_sliding_window", False) else None
 
 

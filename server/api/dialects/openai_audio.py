@@ -40,7 +40,10 @@ class TranslationForm(BaseModel):
     timeout_ms: Annotated[int | None, Field(ge=1, description="milliseconds; default 60000")] = None
 
     def spec(self, wav: bytes, max_seconds: float) -> TranscribeSpec:
-        """wav: the bytes of the part `file`. max_seconds: the server's limit. Raises InvalidRequest."""
+        """Convert the form to a specification. Raises InvalidRequest.
+
+        wav: the bytes of the part `file`. max_seconds: longest recording that the server accepts.
+        """
         return self._spec(wav, max_seconds, "translate", None)
 
     def _spec(self, wav: bytes, max_seconds: float, task: SpeechTask, language: str | None) -> TranscribeSpec:

@@ -16,7 +16,7 @@ MODELS: dict[str, ModuleType] = {module.NAME: module for module in (translation,
 
 
 def measure(name: str) -> cards.Figures:
-    """Compute and print the held-out figures of the shipped weights."""
+    """Measure the shipped weights on held-out texts, and print the figures."""
     figures: cards.Figures = MODELS[name].evaluate()
     print(f"{name}, held out:")
     for key, value in figures.items():

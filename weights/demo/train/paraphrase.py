@@ -1,4 +1,4 @@
-"""The sentence encoder: a small BERT-type model; mean-pooled, normalized vectors of similar meaning are close."""
+"""The sentence encoder: a small BERT-type model with mean-pooled, normalized vectors; similar texts are close."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def _paraphrases(rng: random.Random, meant: Event) -> tuple[str, str]:
 
 
 def training_groups(rng: random.Random) -> Iterator[list[str]]:
-    """Infinite stream of rows: a sentence, its paraphrase and near misses, without held-out events."""
+    """Infinite stream of groups: a sentence, its paraphrase and its near misses, without held-out events."""
     for meant in _events(rng):
         wrong: list[str] = []
         while len(wrong) < _NEAR_MISSES:
@@ -89,7 +89,7 @@ def _batches(tokenizer: PreTrainedTokenizerBase, seed: int) -> Iterator[Batch]:
     groups = training_groups(random.Random(seed))
     while True:
         batch = list(islice(groups, _EVENTS))
-        # The rows are anchors, then paraphrases, then near misses. A paraphrase has the row number of its anchor.
+        # The rows are all sentences, then all paraphrases, then all near misses, each in the order of the groups.
         texts = [group[index] for index in range(2 + _NEAR_MISSES) for group in batch]
         inputs = pad(tokenizer(texts)["input_ids"], 0)
         yield {"input_ids": inputs, "attention_mask": (inputs != 0).long()}
@@ -106,7 +106,7 @@ def _loss(model: BertModel, batch: Batch) -> torch.Tensor:
 
 
 def _save_sentence_transformers_layout(folder: Path) -> None:
-    """Write the files that tell sentence-transformers the pooling and the normalization."""
+    """Write the files from which sentence-transformers reads the pooling and the normalization."""
     kinds = [("", "Transformer"), ("1_Pooling", "Pooling"), ("2_Normalize", "Normalize")]
     modules = [
         {"idx": index, "name": str(index), "path": path, "type": f"sentence_transformers.models.{kind}"}

@@ -39,7 +39,7 @@ def training_reviews(rng: random.Random) -> Iterator[tuple[str, int]]:
 
 
 def held_out_reviews(count: int, seed: int = 20_000) -> list[tuple[str, int]]:
-    """Distinct held-out reviews, which training does not see in any spelling."""
+    """Distinct held-out reviews. The training data contains no spelling variant of them."""
     rng = random.Random(seed)
     found: dict[str, int] = {}
     while len(found) < count:

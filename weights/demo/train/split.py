@@ -9,6 +9,6 @@ _PERCENT = 4
 
 
 def held_out(text: str) -> bool:
-    """Whether a text is held out. Case and punctuation are ignored, so that no variant gets into training."""
+    """Whether a text is held out. Ignores case and punctuation, so that no variant of a held-out text is trained on."""
     words = re.sub(r"[^a-z0-9' ]", "", text.lower())
     return hashlib.sha256(" ".join(words.split()).encode()).digest()[0] * 100 < _PERCENT * 256

@@ -35,7 +35,7 @@ def training_pairs(rng: random.Random) -> Iterator[Pair]:
 
 
 def held_out_pairs(count: int, seed: int = 20_000) -> list[Pair]:
-    """Distinct held-out pairs, which training does not see in any spelling."""
+    """Distinct held-out pairs. The training data contains no spelling variant of them."""
     rng = random.Random(seed)
     known = {bare(source) for source, _ in PHRASEBOOK}
     found: dict[str, str] = {}

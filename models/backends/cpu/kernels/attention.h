@@ -3,9 +3,9 @@
 //
 // One work item is one tile and one key-value head: consecutive queries of one batch row, with all query heads that
 // share the key-value head. Sums and softmax are float32. A query gives the same bits in every tile, alone or in a
-// batch, and in whatever chunk of a prompt.
+// batch, and for every division of a prompt into chunks.
 
-// Memory kept from call to call. Page faults of fresh memory would take longer than the attention itself.
+// Memory that is reused by later calls. Page faults of new memory would take longer than the attention itself.
 struct ScratchBuffer {
     // Aligned, because a vector that crosses two cache lines takes twice as long to load.
     struct alignas(64) Line {
@@ -37,7 +37,7 @@ template <class T> KvView<T> kv_view(const Attention& p, const void* tokens, int
     return {static_cast<const T*>(tokens), stride, p.block_size, p.tables + p.rows[query] * p.table_width};
 }
 
-// Keys that the work items from `item` on read first. `item` is the first item of a tile.
+// First keys that the work items from `item` on read. `item` is the first item of a tile.
 template <class T> NextKeys<T> next_keys(const Attention& p, int64_t item, int64_t end) {
     if (item >= end) return {};
     const int64_t query = p.tiles[item / p.kv_heads * 3];

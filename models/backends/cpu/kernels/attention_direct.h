@@ -1,7 +1,7 @@
-// Attention of one query over keys in their stored order, for few queries: keys are read once and come from memory.
+// Attention of one query over keys in their stored order. For few queries, which read each key from memory once.
 //
-// The result of a query and head depends only on the query, its keys and its values, each in their order.
-// `attention_tiled.h` forms the same sums in the same order for many queries at once.
+// The result of a query and head depends only on the query and on its keys and values in their order.
+// `attention_tiled.h` computes the same sums in the same order for many queries at once.
 
 // Scores of ROWS query heads against sixteen keys. sum<KEY, STEP> adds the keys KEY, KEY + STEP, KEY + 2 * STEP...
 template <class T, int DIM, int ROWS> struct DirectScores {
@@ -71,7 +71,7 @@ template <class T, int DIM, int ROWS> struct DirectScores {
         }
         return result;
     }
-    // One stage of adding up lanes: adds the halves of each piece of 2 * STEP lanes.
+    // One stage of a sum over lanes: adds the two halves of each group of 2 * STEP lanes.
     template <int STEP> static INLINE Floats halve(Floats a, Floats b) {
         if constexpr (STEP == 8) return first_8(a, b) + second_8(a, b);
         if constexpr (STEP == 4) return first_4(a, b) + second_4(a, b);
@@ -129,7 +129,7 @@ INLINE void add_values_of_any_dim(const float* weights, int64_t pitch, const T* 
 
 constexpr int64_t MAX_PREFETCHED_BYTES = 256 << 10;
 
-// Keys that the following work item reads first, and how many numbers of each.
+// First keys that the next work item reads. numbers: how many numbers of each key it reads.
 template <class T> struct NextKeys {
     KvView<T> keys;
     int64_t first, last, numbers;
@@ -178,7 +178,7 @@ INLINE void add_stored_values(const KvView<T>& values, int64_t first, int64_t la
 // them.
 //
 // Blocks are scattered in memory, so the hardware prefetcher cannot predict them. While keys are read, their values
-// and the following keys are prefetched; while values are read, the keys of the next query.
+// and the following keys are prefetched. While values are read, the keys of the next query are prefetched.
 template <class T, int DIM>
 void attend_query(const Attention& p, const KvView<T>& keys, const KvView<T>& values, int64_t query, int64_t row_first,
                   int64_t kv_head, int64_t width, const NextKeys<T>& next, Scratch& scratch) {

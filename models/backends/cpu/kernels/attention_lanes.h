@@ -14,7 +14,7 @@ template <class T> struct KvView {
     }
     // Number of keys from `key` on that are adjacent in memory.
     INLINE int64_t run(int64_t key, int64_t last) const { return std::min(block_size - key % block_size, last - key); }
-    // Number of keys that the direct kernel processes at a time.
+    // Number of keys from `key` on that the direct kernel processes together.
     INLINE int64_t step(int64_t key, int64_t last) const { return std::min(WIDTH, run(key, last)); }
     // Prefetches `numbers` numbers of each key of the step that begins at `key`.
     INLINE void fetch(int64_t key, int64_t last, int64_t numbers) const {
@@ -34,8 +34,7 @@ template <class T, int DIM> struct Lanes {
     static constexpr bool PAIRS = false;
 #endif
     static constexpr int64_t COUNT = PAIRS ? DIM / 2 : DIM;  // lanes of a head
-    // A score is the sum of CHAINS partial sums, added as a tree. Each partial sum runs over every CHAINS-th
-    // lane.
+    // A score is the sum of CHAINS partial sums, added as a tree. Each partial sum runs over every CHAINS-th lane.
     // Fewer chains are less work in the tiled kernel, especially for heads of few lanes, but more shuffles in the
     // direct one. With few registers, longer chains would be spilled to memory.
     static constexpr int64_t MIN_CHAINS = REGISTERS < 32 || DIM == 0 ? WIDTH : COUNT / 4;
@@ -90,7 +89,7 @@ template <class T, int DIM> struct Lanes {
     }
 };
 
-// A head of zeros. Stands for the missing value of an incomplete pair.
+// A head of zeros, used as the missing value of an incomplete pair.
 template <class T, int DIM> INLINE const T* zero_head() {
     alignas(64) static const T zeros[DIM] = {};
     return zeros;
@@ -128,8 +127,8 @@ INLINE float scale_query_scores(const Attention& p, int64_t head, int64_t query,
 
 // Softmax weights of a head and query, from the scores of `scale_query_scores`.
 //
-// weights: may overlap `scores`. With pairs, the neighbour of the first key (if `odd`) or of the last may be
-// invisible to the query; it gets the weight zero.
+// weights: may overlap `scores`. With pairs, the key before the first (if `odd`) and the key after the last may be
+// invisible to the query; both get the weight zero.
 // Returns the normalisation factor, see `softmax`.
 template <class T, int DIM>
 INLINE float softmax_weights(const Attention& p, int64_t query, float max_score, bool odd, const float* scores,

@@ -11,11 +11,11 @@ INLINE Floats exponential_of(Floats power, const float*) { return power_of_two(p
 
 INLINE Floats exponential_of(Floats power, const bfloat16*) { return approximate_power_of_two(power); }
 
-// Whether scores are only scaled. The scale is then applied inside the exponent.
+// Whether scores are only scaled, without cap and bias. The scale is then applied inside the exponent.
 INLINE bool only_scaled(const float* bias, float cap) { return bias == nullptr && !(cap > 0.0f); }
 
-// Applies scale, cap and bias to scores, unless they are only scaled. Fills the last vector with -inf. Returns the
-// maximum.
+// Applies scale, cap and bias to scores; without cap and bias it leaves them unscaled (see `only_scaled`). Fills the
+// last vector with -inf. Returns the maximum.
 INLINE float scale_scores(float* scores, int64_t count, float scale, const float* bias, float cap) {
     if (cap > 0.0f) {
         for (int64_t i = 0; i < count; i += WIDTH) store(scores + i, soft_capped(load(scores + i) * scale, cap));

@@ -1,8 +1,8 @@
 // Attention of many queries of one batch row. Gives the same bits as `attention_direct.h` gives for each query.
 //
 // In this file a row is one query with one query head; all rows share a key-value head. Keys are transposed in
-// panels, so that a vector holds the same lane of sixteen keys and a score needs no sum across lanes. The lanes that
-// the direct kernel adds up across a vector are separate sums here, added in the order of its tree.
+// panels, so that a vector holds the same lane of sixteen keys and a score needs no sum across lanes. The direct
+// kernel adds the lanes of a vector in a tree. Here these lanes are separate sums, which are added in the same order.
 
 // Rows, and groups of sixteen keys, whose scores are computed together. A tile has at least SCORE_ROWS rows.
 constexpr int64_t SCORE_ROWS = REGISTERS < 32 ? 2 : 6, SCORE_GROUPS = REGISTERS < 32 ? 1 : 2;
@@ -69,7 +69,7 @@ template <class T, int DIM> INLINE void fetch_next_head(const T* head) {
     for (int64_t d = DIM; d < 2 * DIM; d += 64 / sizeof(T)) __builtin_prefetch(head + d, 0, 2);
 }
 
-// Transposes keys first..last-1 in groups of sixteen, filled up to whole multiples of SCORE_KEYS. Keys before
+// Transposes keys first..last-1 in groups of sixteen, padded to whole multiples of SCORE_KEYS. Keys before
 // `lowest` or after the last are replaced by others; their scores are not used.
 template <class T, int DIM>
 void transpose_keys(const KvView<T>& keys, int64_t lowest, int64_t first, int64_t last, float* transposed) {
@@ -190,8 +190,8 @@ void add_row_range(const RowBlock& b, const float* panel, int64_t row, int64_t f
     }
 }
 
-// Adds values from..to-1 of the panel to the sums of all rows. Each row adds its values in order. In the middle are the
-// values visible to all rows of a group, which are added together; before and after them each row is added alone.
+// Adds values from..to-1 of the panel to the sums of all rows. Each row adds its values in order. Values that
+// all rows of a group see are added for all these rows together; the values before and after them, for each row alone.
 template <class T, int DIM> void add_panel(const RowBlock& b, const float* panel, int64_t from, int64_t to) {
     constexpr int64_t KEYS = Lanes<T, DIM>::KEYS;
     for_tiles(0, b.rows, VALUE_ROWS<T, DIM>, [&](int64_t first, int64_t count, int64_t, int64_t) {
@@ -210,11 +210,11 @@ template <class T, int DIM> void add_panel(const RowBlock& b, const float* panel
     });
 }
 
-// Up to MAX_KEPT_NUMBERS numbers, the keys and values of a tile are transposed and gathered once. Rows are then
+// If a tile has at most MAX_KEPT_NUMBERS numbers, its keys and values are transposed and gathered once. Rows are then
 // processed in blocks of at least MIN_BLOCK_SCORES scores.
 constexpr int64_t MAX_KEPT_NUMBERS = 65536, MIN_BLOCK_SCORES = 16384, BLOCK_ROWS = 12;
-// For longer tiles they are transposed again for every block of rows. Scores then fill half of a usual second-level
-// cache, and a block has at least MIN_UNKEPT_ROWS rows, so that transposing again pays.
+// In larger tiles they are transposed again for every block of rows. The scores of a block then fill half of a usual
+// second-level cache, and a block has at least MIN_UNKEPT_ROWS rows, so that it repays the transposition.
 constexpr int64_t MAX_BLOCK_SCORES = 131072, MIN_UNKEPT_ROWS = 36;
 
 INLINE int64_t block_rows(int64_t seen, bool kept) {
@@ -260,7 +260,7 @@ void attend_tile(const Attention& p, const KvView<T>& keys, const KvView<T>& val
             if (!kept || to > keys_end) transpose_keys<T, DIM>(keys, b.lowest, from, keys_end = to, panel);
             score_panel<T, DIM>(b, panel, from, to);
         }
-        // All maxima first. A softmax needs the maximum of its row; the maxima of other rows fill the wait.
+        // All maxima are computed before the first softmax, so that a softmax does not wait for its own maximum.
         b.each([&](int64_t row, int64_t query, int64_t head) {
             float* scores = b.scores + row * b.pitch + b.starts[query] - b.begin;
             factors[row] = scale_query_scores(p, first_head + head, first + query, scores);

@@ -1,6 +1,6 @@
 // Products of softmax weights and values, added value by value or pair by pair, in the order of the keys.
 
-// Values in their stored place: one key, or a pair of keys, per lane.
+// Values read from where they are stored. A lane holds one key or a pair of keys.
 template <class T, int DIM> struct StoredValues {
     const T *even, *odd;
     int64_t stride;

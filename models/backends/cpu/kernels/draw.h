@@ -1,6 +1,6 @@
 // Draw one token per row at random. The filters (top-k, top-p, min-p, typical) are thresholds on the scaled logits,
 // as in the reference implementation in torch. The token is the one at which the running sum of the remaining weights
-// passes a given share of their total.
+// exceeds a share of their total, `uniforms`.
 //
 // Rows are not sorted. The k-th largest number, the end of the nucleus and the least typical token are found by
 // counting into bins; only one bin is sorted.
@@ -11,8 +11,8 @@ template <class Number> struct Weighted {
     Number value, weight;
 };
 
-// Largest value v such that all entries >= v together have at least the given weight, or the smallest value if
-// rounding leaves none. The list must not be empty. Entries that cannot be the answer are removed from it.
+// Largest value v such that all entries >= v together weigh at least `min_weight`. If rounding leaves no such value,
+// the smallest value. The list must not be empty. Entries that cannot be the result are removed from it.
 template <class Number> Number threshold_of_weight(std::vector<Weighted<Number>>& list, double min_weight) {
     using One = Weighted<Number>;
     while (static_cast<int64_t>(list.size()) > MAX_SORTED) {
@@ -52,7 +52,7 @@ template <class Number> Number threshold_of_weight(std::vector<Weighted<Number>>
     return list.back().value;
 }
 
-// Memory kept from row to row. chunks: the maximum of each chunk of the row.
+// Memory that all rows reuse. chunks: the maximum of each chunk of the row.
 struct DrawScratch {
     std::vector<float> scaled, chunks;
     std::vector<double> sums;
@@ -175,7 +175,7 @@ inline int64_t draw_row(DrawScratch& scratch, int64_t width, float row_max, Boun
             if (reached > target) return token;
         }
     }
-    // Rounding made the sum of a chunk larger than the sum in this order: return the last token with a weight.
+    // Rounding made the sum of the chunk larger than the sum in this order. Return the last token with a weight.
     return token;
 }
 

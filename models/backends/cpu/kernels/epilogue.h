@@ -78,8 +78,8 @@ template <class T> INLINE void prefetch_epilogue(const Epilogue& f, int64_t row,
     fetch(f.out, f.out_stride, std::true_type{});
 }
 
-// Epilogue of `rows` rows of one panel. sums: [rows][PANEL], float32. Stores to rows row.. and columns column.. of
-// the output.
+// Epilogue of `rows` rows of one panel. sums: [rows][PANEL], float32. The output starts at row `row` and column
+// `column`.
 template <class T>
 INLINE void apply_epilogue(const float* sums, const Epilogue& f, int64_t row, int64_t rows, int64_t column) {
     constexpr int ROWS_AT_ONCE = REGISTERS < 32 ? 1 : 2;

@@ -104,7 +104,7 @@ EXPORT void triptych_copy_blocks(char* const* caches, const int64_t* slot_bytes,
     });
 }
 
-// Uses the kernels of the named isa from here on: for tests. Returns false where the processor cannot run them.
+// Selects the kernels of the named isa for all later calls, for tests. Returns false if the processor cannot run them.
 EXPORT int32_t triptych_choose_isa(const char* name) {
     for (const Isa& one : isas) {
         if (std::strcmp(one.name, name) == 0 && one.runs()) {

@@ -1,4 +1,4 @@
-// All kernels, compiled for one instruction set. Each isa_*.cpp includes this file once, after it has defined
+// All kernels, compiled for one instruction set. Each isa_*.cpp includes this file once, after defining these macros:
 //
 // ISA_KERNELS: name of the resulting table of kernels.
 // ISA_FEATURES: string of processor features to compile for; undefined for the compiler's default.
@@ -9,7 +9,7 @@
 #include <immintrin.h>
 #endif
 
-// The pragma stands after the headers above. Their templates, for example of std::vector, are shared by all isa_*.cpp
+// The pragma comes after the headers above. Their templates, for example of std::vector, are shared by all isa_*.cpp
 // in the linked library and must run on every processor. A -march option for the whole file would break that.
 #ifdef ISA_FEATURES
 #define PRAGMA(...) _Pragma(#__VA_ARGS__)

@@ -1,8 +1,8 @@
 // Runs a program: a list of operations, in order, by one team of threads. An operation begins when all pieces of the
-// previous one are done, by whichever thread. A thread that lost its core to another process delays no other thread.
+// previous one are done. Any thread may take any piece, so a thread that waits for a core does not delay the others.
 //
-// An operation is a record of 64-bit words: its code (`Operation`), its DType, the number of words of its parameters, then
-// the parameters, a struct of kernels.h.
+// An operation is a record of 64-bit words: its code (`Operation`), its DType, the number of words of its parameters,
+// then the parameters, a struct of kernels.h.
 
 // Progress of one operation: the next piece to take, and the number of finished pieces.
 struct alignas(64) Progress {
@@ -14,7 +14,7 @@ class Team {
 public:
     Team(int64_t threads, Progress* progress) : threads_(threads), progress_(progress) {}
 
-    // body(begin, end) over pieces of 0..count, at least `grain` items each; returns when all pieces are done.
+    // Calls body(begin, end) for pieces of 0..count-1, of at least `grain` items each. Returns when all are done.
     template <class Body> void share(int64_t count, int64_t grain, const Body& body) {
         const int64_t pieces = std::max<int64_t>(1, std::min(4 * threads_, count / std::max<int64_t>(1, grain)));
         int64_t done = 0;
@@ -23,7 +23,7 @@ public:
         }
         if (done > 0) progress_->done.fetch_add(done, std::memory_order_acq_rel);
         for (int64_t turns = 0; progress_->done.load(std::memory_order_acquire) < pieces; turns++) {
-            // A thread that is not running needs the core that the others would spin on.
+            // Yields the core, because the thread with the missing piece may be waiting for it.
             turns < SPINS ? pause() : static_cast<void>(sched_yield());
         }
         progress_++;

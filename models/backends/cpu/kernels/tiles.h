@@ -1,7 +1,7 @@
 // Tiling of matrix products: rows in tiles whose sums fill the registers, output columns in panels of 32.
 //
-// The sum for a row and column is formed in one order over all of k, whatever the size of the tile. A row therefore
-// gives the same bits in every batch.
+// The sum for a row and column adds all of k in one order, for every size of the tile. A row therefore gives the same
+// bits in every batch.
 
 // LANES: 32-bit numbers per register. TILE_ROWS: rows whose sums fill the registers, with SPAN registers of columns
 // each.
@@ -21,7 +21,7 @@ using Units = uint32_t __attribute__((vector_size(LANES * 4)));
 typedef uint32_t UnalignedUnits __attribute__((vector_size(LANES * 4), aligned(1), may_alias));
 static_assert(alignof(UnalignedSums) == 4 && alignof(UnalignedUnits) == 1);
 
-// A tile of at most this many rows is the only one of its block (see `for_tiles`). Its weights are not read again.
+// A tile of at most this many rows is the only tile of its block (see `for_tiles`), so its weights are read once.
 constexpr int MAX_FEW_ROWS = TILE_ROWS / 2 - 1;
 
 // Prefetches weights in equal steps while a tile is computed. A tile of few rows is limited by memory: it prefetches

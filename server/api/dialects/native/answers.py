@@ -16,7 +16,7 @@ class TopLogprob(AnswerBody):
 
 
 class TokenLogprobs(TopLogprob):
-    """Under the raw distribution: before temperature, penalties and masks."""
+    """Log-probabilities under the raw distribution: before temperature, penalties and masks."""
 
     top: list[TopLogprob]
 
@@ -29,7 +29,7 @@ class Usage(AnswerBody):
 
 
 class Timings(AnswerBody):
-    """Milliseconds of the slowest sequence in each phase; null if stop strings ended all sequences early."""
+    """Milliseconds that the slowest sequence spent in each phase; null if stop strings ended all sequences early."""
 
     queue_ms: float | None
     prefill_ms: float | None
@@ -56,7 +56,7 @@ class Choice(AnswerBody):
 
 
 class Alignment(AnswerBody):
-    """`matrix`: one row per target token, one number per source token. Each row adds up to 1."""
+    """Cross-attention weights. `matrix`: a row per target token, a number per source token. Each row adds up to 1."""
 
     source_tokens: list[str]
     target_tokens: list[str]
@@ -78,7 +78,10 @@ class Alternative(AnswerBody):
 
 
 class Translation(AnswerBody):
-    """`score`: sum of the segments' scores, null without beam search. `attention`: one entry per translated segment."""
+    """The translation of one text. `score`: sum of the segments' scores, null without beam search.
+
+    `attention`: one entry per translated segment.
+    """
 
     text: str
     source_lang: str | None
@@ -106,7 +109,7 @@ class Label(AnswerBody):
 
 
 class Token(AnswerBody):
-    """`start` and `end` are characters of the text; both are 0 for a special token."""
+    """A token of a text. `start` and `end`: its place in characters; both are 0 for a special token."""
 
     id: int
     text: str
@@ -124,7 +127,7 @@ class EmbedAllAnswer(RootModel[list[list[list[float]]]]):
 
 
 class ClassifyAnswer(RootModel[list[Label] | list[list[Label]]]):
-    """Labels by falling score; a list of such lists for a list of inputs."""
+    """Labels by descending score; a list of such lists for a list of inputs."""
 
 
 class SimilarityAnswer(RootModel[list[float]]):
@@ -132,7 +135,7 @@ class SimilarityAnswer(RootModel[list[float]]):
 
 
 class Ranked(AnswerBody):
-    """`index`: place of the text in the request."""
+    """A text with its score. `index`: place of the text in the request."""
 
     index: int
     score: float
@@ -140,11 +143,11 @@ class Ranked(AnswerBody):
 
 
 class RerankAnswer(RootModel[list[Ranked]]):
-    """Texts by falling score."""
+    """Texts by descending score."""
 
 
 class Word(AnswerBody):
-    """`sequence`: the text with the word in place of the mask."""
+    """A word for the mask. `sequence`: the text with the word in place of the mask."""
 
     score: float
     token: int
@@ -153,11 +156,14 @@ class Word(AnswerBody):
 
 
 class FillMaskAnswer(RootModel[list[Word] | list[list[Word]]]):
-    """Words by falling probability; a list of such lists for a list of inputs."""
+    """Words by descending probability; a list of such lists for a list of inputs."""
 
 
 class Entity(AnswerBody):
-    """`start` and `end` are characters of the text. Single tokens (aggregation "none") have `entity` and `index`."""
+    """An entity of a text. `start` and `end`: its place in characters.
+
+    Single tokens (aggregation "none") have `entity` and `index`; entities have `entity_group`.
+    """
 
     entity_group: str | None = None
     entity: str | None = None
@@ -173,7 +179,7 @@ class TokenClassifyAnswer(RootModel[list[Entity] | list[list[Entity]]]):
 
 
 class FoundAnswer(AnswerBody):
-    """`start` and `end` are characters of the context."""
+    """An answer. `start` and `end`: its place in the context, in characters."""
 
     answer: str
     score: float
@@ -182,7 +188,7 @@ class FoundAnswer(AnswerBody):
 
 
 class QuestionAnswerAnswer(RootModel[list[FoundAnswer]]):
-    """Answers by falling score."""
+    """Answers by descending score."""
 
 
 class TokenizeAnswer(RootModel[list[list[Token]]]):

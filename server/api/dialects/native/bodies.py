@@ -1,4 +1,4 @@
-"""Request bodies of the native dialect (API.md sections 3 to 5), each with the specification that it asks for."""
+"""Request bodies of the native dialect (API.md sections 3 to 5), and their conversion to specifications."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ class EmbedBody(EmbedAllBody):
 
 
 class ClassifyBody(TruncatedBody):
-    """`POST /classify`. A list of strings is several texts; a pair is a list inside the list."""
+    """`POST /classify`. A list of strings is a list of texts. A pair is a list of two strings inside the list."""
 
     inputs: TextsOrPairs
     top_k: Annotated[int | None, Field(ge=1)] = None

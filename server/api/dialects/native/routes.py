@@ -118,7 +118,7 @@ ROUTES: tuple[Route[Any, Any, Any], ...] = (
     JsonRoute(
         path="/classify",
         operation="classify",
-        description="Labels by falling score, for a text, a pair of texts, or a list of either.",
+        description="Labels by descending score, for a text, a pair of texts, or a list of either.",
         body=bodies.ClassifyBody,
         answer=answers.ClassifyAnswer,
         example=EXAMPLES["classify"],
@@ -141,7 +141,7 @@ ROUTES: tuple[Route[Any, Any, Any], ...] = (
     JsonRoute(
         path="/rerank",
         operation="rerank",
-        description="Texts by falling relevance to a query: scores from 0 to 1, or logits with `raw_scores`.",
+        description="Texts by descending relevance to a query: scores from 0 to 1, or logits with `raw_scores`.",
         body=bodies.RerankBody,
         answer=answers.RerankAnswer,
         example=EXAMPLES["rerank"],
@@ -152,7 +152,7 @@ ROUTES: tuple[Route[Any, Any, Any], ...] = (
     JsonRoute(
         path="/fill_mask",
         operation="fill_mask",
-        description="Words for the mask of each text, by falling probability; nested for a list of texts.",
+        description="Words for the mask of each text, by descending probability; nested for a list of texts.",
         body=bodies.FillMaskBody,
         answer=answers.FillMaskAnswer,
         example=EXAMPLES["fill_mask"],
@@ -175,7 +175,7 @@ ROUTES: tuple[Route[Any, Any, Any], ...] = (
     JsonRoute(
         path="/question_answer",
         operation="question_answer",
-        description="The likeliest answers by falling score, with their places in the context.",
+        description="The likeliest answers by descending score, with their places in the context.",
         body=bodies.QuestionAnswerBody,
         answer=answers.QuestionAnswerAnswer,
         example=EXAMPLES["question_answer"],
@@ -186,7 +186,7 @@ ROUTES: tuple[Route[Any, Any, Any], ...] = (
     JsonRoute(
         path="/zero_shot_classify",
         operation="zero_shot_classify",
-        description="Labels by falling score: over all labels together, or each alone with `multi_label`.",
+        description="Labels by descending score: over all labels together, or each alone with `multi_label`.",
         body=bodies.ZeroShotClassifyBody,
         answer=answers.ClassifyAnswer,
         example=EXAMPLES["zero_shot_classify"],

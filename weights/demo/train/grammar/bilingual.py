@@ -128,7 +128,7 @@ def _transitive(rng: Random, who: Phrase) -> Clause:
 
 
 def _generic(rng: Random, verb: Verb) -> Phrase:
-    """An object in general: I like cats, j'aime les chats."""
+    """An object that stands for its whole class: I like cats, j'aime les chats."""
     kinds = [kind for kind in verb.kinds if kind not in ("person", "job")] or ["animal"]
     noun = rng.choice(words.BY_KIND[rng.choice(kinds)])
     plural = noun.kind not in ("stuff", "drink")
@@ -310,7 +310,7 @@ def bare(text: str) -> str:
 
 
 def informal(rng: Random, pair: Pair) -> Pair:
-    """Sometimes the same pair without final punctuation or without capital."""
+    """The same pair, sometimes without final punctuation or without capital."""
     source, target = pair
     draw = rng.random()
     if draw < 0.12 or draw > 0.94:

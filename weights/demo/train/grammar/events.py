@@ -196,7 +196,7 @@ def _phrase(rng: Random, thing: Thing) -> tuple[str, bool]:
 
 
 def render(rng: Random, meant: Event) -> str:
-    """One rendering of this event."""
+    """A random sentence that expresses this event."""
     agent, many = _phrase(rng, meant.agent)
     if meant.kind == "state":
         core = _state(rng, meant, agent, many)

@@ -39,11 +39,12 @@ class Phrase:
 
     @property
     def nominal(self) -> bool:
-        """Whether it is a noun or a name, so that a pronoun can stand for it later."""
+        """Whether the phrase is a noun or a name, which a pronoun can replace later."""
         return self.kind != "pronoun"
 
 
-# English has no polite form and no gender here: you is always vous to one man, I, we and they are masculine.
+# English you has no polite form, and pronouns no gender. Here you is always vous, said to one man; I, we and they
+# are masculine.
 PRONOUNS = [
     Phrase("I", ("je",), french.JE, kind="pronoun"),
     Phrase("you", ("vous",), french.VOUS, kind="pronoun"),
@@ -55,7 +56,7 @@ PRONOUNS = [
 
 
 def pronoun_for(phrase: Phrase) -> Phrase:
-    """The subject pronoun for a person mentioned before: the girls ... they is elles."""
+    """The subject pronoun for a person mentioned before: for the girls it is they and elles."""
     if not phrase.nominal:
         return phrase
     if phrase.plural:
@@ -65,7 +66,7 @@ def pronoun_for(phrase: Phrase) -> Phrase:
 
 
 def _determiner(rng: Random, noun: Noun, plural: bool, allowed: str) -> tuple[str, str]:
-    """English and French determiner; `a` in English is fixed once the next word is known."""
+    """English and French determiner. The English `a` may become `an` later, when the next word is known."""
     mass = noun.kind in ("stuff", "drink")
     choice = rng.choices(("the", "a", "own", "this", "number"), (40, 26, 20, 8, 6))[0]
     if choice not in allowed.split():
@@ -121,7 +122,7 @@ def describe(noun: Noun, adjective: Adjective | None, plural: bool, det: tuple[s
 def noun_phrase(
     rng: Random, kinds: tuple[str, ...], allowed: str = "the a own this number", simple: bool = False
 ) -> Phrase:
-    """A random noun phrase of one of these kinds; `simple` keeps it free of complements."""
+    """A random noun phrase of one of these kinds. simple: without a possessor such as the doctor's."""
     kind = rng.choice(kinds)
     if kind in PEOPLE and rng.random() < 0.22:
         return name(rng)
@@ -136,7 +137,7 @@ def noun_phrase(
 
 
 def _owned(rng: Random, noun: Noun, plural: bool) -> Phrase:
-    """The doctor's car: la voiture du médecin."""
+    """A noun phrase with a possessor: the doctor's car, la voiture du médecin."""
     owner = noun_phrase(rng, PEOPLE, "the own", simple=True)
     en, fr = noun.forms(plural)
     article = "les" if plural else "la" if noun.feminine else "le"
@@ -156,7 +157,7 @@ def name(rng: Random) -> Phrase:
 
 
 def both(first: Phrase, second: Phrase) -> Phrase:
-    """Two people joined by and; masculine if one of them is."""
+    """Two people joined by and; masculine if one of them is masculine."""
     feminine = first.feminine and second.feminine
     return Phrase(
         f"{first.en} and {second.en}", (*first.fr, "et", *second.fr), french.ILS, feminine, True, kind="person"

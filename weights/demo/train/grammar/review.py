@@ -13,7 +13,7 @@ from weights.demo.train.grammar.template import expand, tidy
 
 NEGATIVE, POSITIVE = 0, 1
 
-# domain: things reviewed; aspects with singular verbs; aspects with plural verbs; verbs for using it
+# domain: reviewed things; aspects with singular verbs; aspects with plural verbs; verbs for using such a thing
 _DOMAINS = {
     "film": ("film,movie,documentary,comedy,thriller,drama", "acting,plot,story,soundtrack,ending,photography,dialogue",
              "actors,characters,special effects,songs", "watched,saw"),
@@ -141,7 +141,7 @@ class _Reviewer:
         return rng.choice(patterns)
 
     def contrast(self, label: int) -> str:
-        """A contrast of both polarities, in which the second decides."""
+        """A contrast of both polarities, in which the second one decides the label."""
         rng = self.rng
         patterns = [
             f"{self.aspect(1 - label)}, but {self.whole_short(label)}",

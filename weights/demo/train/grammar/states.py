@@ -18,7 +18,7 @@ _BE = {
 
 
 def being(rng: Random, who: Phrase) -> tuple[list[str], list[str], list[str], list[str]]:
-    """A clause with be: English subject, the rest with the verb first, then the French subject and the rest."""
+    """A clause with be: English subject, English predicate with the verb first, French subject, French predicate."""
     tense = rng.choices(list(_BE), (60, 22, 12, 6))[0]
     english_be, table = _BE[tense]
     if tense == "past" and who.english_be == "are":
@@ -135,7 +135,7 @@ def having(rng: Random) -> Parts:
 
 
 def where_is(rng: Random) -> Parts:
-    """Where is the station? How many apples are there?"""
+    """A question such as: Where is the station? How many apples are there?"""
     if rng.random() < 0.35:
         noun = rng.choice(words.BY_KIND[rng.choice(("animal", "thing", "food", "person"))])
         en, fr = noun.forms(True)
@@ -146,7 +146,7 @@ def where_is(rng: Random) -> Parts:
 
 
 def named(rng: Random) -> Parts:
-    """My name is Marie: je m'appelle Marie."""
+    """A sentence with a name: my name is Marie, je m'appelle Marie."""
     owner, fr_owner = rng.choice([("my", "je me"), ("his", "il se"), ("her", "elle se")])
     who = name(rng)
     form = french.present("appeler")[french.JE if owner == "my" else french.IL]

@@ -37,7 +37,7 @@ class Adjective:
 
 @dataclass(frozen=True)
 class Verb:
-    """A verb: only the first word is conjugated, the rest follows. `kinds` are those of its objects."""
+    """A verb. Only its first word is conjugated. `kinds`: kinds of nouns that can be its object."""
 
     en: str
     fr: str
@@ -51,7 +51,7 @@ class Verb:
 
     @property
     def french_parts(self) -> tuple[str, str]:
-        """The French infinitive without se, and what follows it."""
+        """The French infinitive without se, and the words after it."""
         head, _, tail = self.fr.removeprefix("se ").partition(" ")
         return head, tail
 
@@ -103,7 +103,7 @@ idea: question=question*, answer=réponse*, problem=problème, idea=idée*, song
 idea: game=jeu, movie=film, exercise=exercice, language=langue*, exam=examen, secret=secret, dream=rêve, plan=projet
 """
 
-# kinds | english=french; french adjectives marked with < stand before the noun
+# kinds | english=french; French adjectives marked with < precede the noun
 _ADJECTIVES = """
 person job animal furniture thing clothes vehicle opening place nature | big=grand<, small=petit<
 person job animal place nature thing clothes vehicle furniture | old=vieux<, beautiful=beau<
