@@ -1,4 +1,4 @@
-"""docs/adding-an-operation.md names the six places of an operation, and there are no others."""
+"""The six places that `docs/adding-an-operation.md` names are all places in the backends that mention an operation."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def test_each_place_has_what_the_page_says():
 
 
 def test_there_are_no_other_places():
-    """Sources outside layers and tests that name the operation. `add_rms_norm` and `rms_norm_from_one` are others."""
+    """No other source of the backends names `rms_norm`. `add_rms_norm` and `rms_norm_from_one` are other operations."""
     sources = [path for path in (ROOT / "models/backends").rglob("*") if path.suffix in (".py", ".h", ".cpp")]
     naming = {path for path in sources if re.search(r"(?<!add_)\brms_norm\b", path.read_text())}
     assert {str(path.relative_to(ROOT / "models/backends")) for path in naming} == {
