@@ -7,7 +7,8 @@ from typing import Any
 
 from fastapi import FastAPI
 
-from server.api.dialects import native, openai_audio
+from server.api.dialects import openai_audio
+from server.api.dialects.native import routes as native
 from server.api.documents import describe
 from server.api.route import ErrorShape, Route
 from server.errors import InvalidRequest, RequestError
