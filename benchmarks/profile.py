@@ -41,7 +41,7 @@ class Clock:
 
     @contextmanager
     def watching(self) -> Iterator[None]:
-        """Time output heads and the selection of tokens."""
+        """Context manager that measures the time of output heads and of the selection of tokens."""
 
         def head(call: Callable[..., Any], owner: LanguageModel, hidden: torch.Tensor, *others: Any) -> Any:
             if not isinstance(hidden, torch.Tensor):

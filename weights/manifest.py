@@ -20,9 +20,9 @@ class ManifestError(ValueError):
 
 
 def check_manifest(directory: Path) -> int:
-    """Compare every file in the manifest of a directory. Returns their number; 0 without a manifest.
+    """Compare the files of a directory with their digests in its manifest. Returns the number of files compared.
 
-    Raises ManifestError naming all missing and changed files.
+    A directory without a manifest gives 0. Raises ManifestError naming all missing and changed files.
     """
     try:
         manifest = file_in(directory, NAME)

@@ -12,7 +12,7 @@ from benchmarks.checkpoints import SHAPES
 from benchmarks.contestants.contract import Refused, Subject
 
 EXPORTER = "export/bin/optimum-cli"
-"""The conversion tool, in an environment inside the environment of the peers."""
+"""Path of the conversion tool. Its virtual environment, `export`, lies inside the environment of the peers."""
 
 
 def exported(subject: Subject) -> Path:

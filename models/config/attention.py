@@ -100,5 +100,5 @@ class DistanceConfig:
 
     @property
     def span(self) -> int:
-        """Number of vectors on each side of distance zero."""
+        """Number of distance vectors for keys on one side of the query: before it, or after it."""
         return self.num_buckets or self.max_distance

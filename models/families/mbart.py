@@ -54,6 +54,6 @@ FAMILY = Family(
     config=config,
     rules=rules,
     zero_if_absent=frozenset({"head.bias"}),
-    # In mBART-50 it is the end token, which the checkpoints set as `decoder_start_token_id`.
+    # mBART-50 starts with the end token instead. Its checkpoints set `decoder_start_token_id` to that token.
     decoder_start="language",
 )

@@ -63,9 +63,9 @@ def config(hf: Mapping[str, Any], architecture: str) -> ModelConfig:
 
 
 def _windows(fields: Fields) -> list[int | None]:
-    """Windows: in the layers that `layer_types` names, else in every other layer below `max_window_layers`.
+    """Window of each layer, or None for full attention. There are no windows unless `use_sliding_window` is true.
 
-    There are no windows unless `use_sliding_window` is true.
+    `layer_types` names the layers with a window. Without it, these are the even layers below `max_window_layers`.
     """
     layers, window = fields.integer("num_hidden_layers"), switched_window(fields)
     if fields.raw("layer_types") is None:

@@ -64,7 +64,7 @@ def _check_choices(choices: list[str]) -> list[str]:
 
 
 class ResponseFormatChoice(_Format):
-    """One of these texts."""
+    """An answer that equals one of the given texts."""
 
     type: Literal["choice"]
     choices: Annotated[

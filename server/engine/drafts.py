@@ -51,9 +51,9 @@ class _NgramIndex:
 
 
 class NgramDrafter:
-    """Drafts the tokens that followed the last occurrence of the text's last n-gram.
+    """Drafts the tokens that followed the previous occurrence of the n-gram at the end of the text.
 
-    The text is the source of an encoder-decoder, the prompt and the generated tokens.
+    The text consists of the source (of an encoder-decoder), the prompt and the generated tokens, in this order.
     num_tokens: longest draft.
     Source: Yang et al. 2023, arXiv:2304.04487.
     """

@@ -108,7 +108,7 @@ class _OutputGroup:
                 return None
 
     def compute(self, hidden: Tensor, batch: EncoderBatch) -> list[EncoderOutput]:
-        """Results of the texts in `mine`. hidden: output of `encode` for the batch, model dtype."""
+        """Results of the texts of this group, in order. hidden: output of `encode` for the batch, model dtype."""
         message, mine = self.message, self.mine
         match message.task:
             case "embed":
@@ -140,11 +140,11 @@ class _OutputGroup:
         return tuple(item.mask_index or 0 for item in self.items)
 
     def _tokens(self, values: Tensor, batch: EncoderBatch) -> Tensor:
-        """Rows of the texts in `mine`. values: [tokens of the batch, ...]."""
+        """The values of this group's tokens. values: [tokens of the batch, ...]."""
         return torch.cat([values[batch.offsets[index] : batch.offsets[index + 1]] for index in self.mine])
 
     def _spans(self, values: Tensor, batch: EncoderBatch) -> list[EncoderOutput]:
-        """Split by text. values: [tokens of the texts in `mine`, width]."""
+        """One result per text of this group. values: [tokens of these texts, width]."""
         ends = np.cumsum([batch.lengths[index] for index in self.mine])
         return [EncoderOutput(part) for part in np.split(values.float().cpu().numpy(), ends[:-1])]
 

@@ -145,7 +145,7 @@ class GenerationEngine:
             return f"a source of {source} tokens exceeds the limit of {self.limits.source_tokens}"
         return None
 
-    # --------------------------------------------------------------------------------------------------- a step
+    # ------------------------------------------------------------------------------------------------ one step
 
     @torch.inference_mode()
     def step(self, events: EngineEvents) -> StepTiming | None:
@@ -300,7 +300,7 @@ class GenerationEngine:
         if limit is not None and group.rope_length <= limit < group.num_tokens:
             self.scheduler.restart(group)
 
-    # --------------------------------------------------------------------------------------------------- the end
+    # ------------------------------------------------------------------------------------------- end of a group
 
     def finish(
         self,

@@ -33,7 +33,7 @@ from server.ipc.messages import (
 
 Stage = Literal["waiting", "running"]
 TokenCounts = dict[tuple[str, int, float | None], int]
-"""Number of sequences by model, number of new tokens and time of the last tokens."""
+"""Number of sequences by model, number of new tokens, and time of their previous tokens (None: no previous ones)."""
 
 
 class Observer(Protocol):
@@ -68,7 +68,7 @@ class _Sequence:
     """A sequence that was sent to the worker and has not ended.
 
     call, index: the call that receives its events, and its index in that call.
-    tokens: its tokens, for the limit of the queue.
+    tokens: its size in tokens, which counts towards the limit of the queue.
     answers: number of results still to come before it ends; more than one for an `Encode` of several items.
     waiting: whether it still counts towards the queue limits, because no output has arrived.
     """
@@ -130,7 +130,7 @@ class EngineClient:
 
     @contextmanager
     def preparing(self) -> Iterator[None]:
-        """While inside, a request is being tokenized, so that requests to an idle worker wait for it."""
+        """Context manager around the tokenization of a request. Requests to an idle worker wait until it exits."""
         worker = self._worker
         if worker is None:
             yield
@@ -302,7 +302,10 @@ class EngineClient:
 def _count_tokens(
     sequence: _Sequence, count: int, now: float, token_counts: dict[tuple[str, int, float | None], int]
 ) -> None:
-    """Count new tokens of a sequence together with sequences that received as many tokens in the same two steps."""
+    """Count one step's new tokens of a sequence in `token_counts`, and remember when they arrived.
+
+    Sequences share an entry if they have the same model, number of new tokens and time of previous tokens.
+    """
     if count > 0:
         key = sequence.model, count, sequence.last_seconds
         token_counts[key] = token_counts.get(key, 0) + 1

@@ -54,7 +54,7 @@ class RegexFormat:
 
 @dataclass(frozen=True)
 class ChoiceFormat:
-    """One of these texts."""
+    """An answer that equals one of the given texts."""
 
     choices: Sequence[str]
 
@@ -67,7 +67,7 @@ async def prepare(
 ) -> tuple[str, TokenBytes | None]:
     """The grammar of one request and the bytes of the model's tokens; `("", None)` without a format.
 
-    Sends the token bytes to the worker if the worker does not have it yet.
+    Sends the token bytes to the worker if the worker does not have them yet.
     continues: the answer continues a text (a decoder's prompt, a forced prefix) instead of beginning one.
     Raises InvalidRequest with the library's reason.
     """
@@ -84,7 +84,7 @@ async def prepare(
 
 
 async def token_bytes_for_stops(runtime: Runtime, model: ServedModel) -> TokenBytes:
-    """The bytes of the model's tokens, for beam search with stop strings. Sends it to the worker.
+    """The bytes of the model's tokens, for beam search with stop strings. Sends them to the worker.
 
     Raises InvalidRequest if a token's bytes depend on other tokens.
     """

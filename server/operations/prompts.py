@@ -16,7 +16,7 @@ from server.text.tokenizer import Encoding
 from server.text.truncation import TruncationSide, truncate
 
 MAX_ATTENTION_NUMBERS = 1 << 22
-"""Most numbers in the attention matrices of one request: 16 MiB from the worker."""
+"""Maximum of numbers in the attention matrices of one request. The worker sends them as 16 MiB of float32."""
 
 
 def translation_prompt(options: GenerationOptions, model: ServedModel) -> TranslationPrompt:

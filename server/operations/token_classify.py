@@ -86,5 +86,5 @@ def _windows(model: ServedModel, encoding: Encoding, stride: int | None) -> list
 
 
 def default_stride(width: int) -> int:
-    """Text tokens that windows of `width` text tokens have in common."""
+    """Default overlap, in text tokens, of neighbouring windows of `width` text tokens."""
     return min(DEFAULT_STRIDE_TOKENS, width // 2)

@@ -184,7 +184,10 @@ def _language(spec: TranscribeSpec, tokens: SpeechTokens, model: ServedModel) ->
 
 
 async def _prompt_ids(runtime: Runtime, model: ServedModel, tokens: SpeechTokens, text: str) -> list[int]:
-    """Token ids of the prompt's end. The prompt and the token before it take at most half of the context."""
+    """Token ids of the request's `prompt`, without the first ones if it is too long.
+
+    The ids and the special token that precedes them take at most half of the context.
+    """
     if not text.strip():
         return []
     if tokens.previous is None:
@@ -223,7 +226,10 @@ def _transcript(
     tokens: SpeechTokens,
     tokenizer: Tokenizer,
 ) -> Transcript:
-    """Join the parts. parts: (part, first frame of its window, mean log-probability of its window)."""
+    """Join the segments of all windows.
+
+    parts: (segment, first frame of its window, mean log-probability of its window).
+    """
 
     def text_of(token_ids: list[int]) -> str:
         """The text without time tokens and other special tokens."""

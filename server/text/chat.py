@@ -103,7 +103,7 @@ def chat_context(
     add_generation_prompt: bool = True,
     extra_variables: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
-    """The variables of a template, the same as in `apply_chat_template` of transformers. JSON values only.
+    """Variables for a template, the same as in `apply_chat_template` of transformers. JSON values only.
 
     messages: chat messages; keys whose value is None are left out.
     extra_variables: further variables, for example the switch `enable_thinking` of some templates.
@@ -140,7 +140,7 @@ class ChatRenderer:
         self._process: subprocess.Popen[bytes] | None = None
 
     def render(self, source: str, context: Mapping[str, Any], max_characters: int) -> str:
-        """The text of a template.
+        """Render a template to text.
 
         source: the template.
         context: its variables (`chat_context`).

@@ -23,8 +23,8 @@ class FastTokenizer:
     """A tokenizer of the `tokenizers` library with the settings of a checkpoint.
 
     backend: the library's tokenizer; owned and changed by this object.
-    files: the JSON files around it.
-    Raises TokenizerError for a decoder without an incremental version.
+    files: contents of the other tokenizer files of the checkpoint, such as `tokenizer_config.json`.
+    Raises TokenizerError for a decoder (token ids to text) that cannot run incrementally.
     """
 
     def __init__(self, backend: LibraryTokenizer, files: TokenizerFiles) -> None:

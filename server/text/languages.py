@@ -83,7 +83,7 @@ class _Offer:
 
     @property
     def is_all_to_all(self) -> bool:
-        """Whether the sources are the targets."""
+        """Whether the model translates between any two of its languages: sources and targets are the same list."""
         return len(self.targets) > 1 and [one.name for one in self.sources] == [one.name for one in self.targets]
 
     def pairs(self) -> list[tuple[str, str]]:
@@ -97,7 +97,7 @@ class TranslationLanguages:
     """The translations of one checkpoint.
 
     offers: the translations with their prompts.
-    by_name: whether the model takes any two languages, by their English names.
+    by_name: whether the model translates between any two languages, which the prompt names in English.
     """
 
     def __init__(self, offers: Iterable[_Offer], by_name: bool = False) -> None:
@@ -261,7 +261,7 @@ def _marian_offers(directory: Path, tokenizer: Tokenizer) -> list[_Offer]:
 
 
 def _opus_name(directory: Path) -> tuple[str, str] | None:
-    """The language pair in the name of the directory, or of the hub repository that the directory is a snapshot of."""
+    """Language pair in the name of the directory, or of its repository if it is a snapshot in the hub cache."""
     home = directory.resolve()
     for name in (home.name, home.parent.parent.name.rpartition("--")[2]):
         match = _OPUS_NAME.fullmatch(name)
@@ -280,7 +280,7 @@ def _sources(stated: str) -> list[tuple[str | None, Language | None]]:
 def _targets(stated: str, tokenizer: Tokenizer) -> list[tuple[str, Language, tuple[int, ...]]]:
     """(name, language, tokens before the source text) of each target language.
 
-    The languages with a token, else the stated ones.
+    These are the languages with a token `>>code<<`. A vocabulary without such tokens gives the stated languages.
     """
     tokens = ((tokenizer.id_to_token(token_id) or "", token_id) for token_id in range(tokenizer.vocab_size))
     found: list[tuple[str, Language, tuple[int, ...]]] = []

@@ -27,7 +27,7 @@ _LANGUAGE_TOKEN = re.compile(r">>.*?<<", re.DOTALL)
 
 
 class PieceTokenizer(PythonTokenizer):
-    """Tokenizer of a SentencePiece model whose ids come from a separate vocabulary.
+    """Tokenizer that splits texts with a SentencePiece model and takes the ids from a separate vocabulary.
 
     source: SentencePiece model that splits texts into pieces.
     target: SentencePiece model that joins pieces to text.
@@ -126,7 +126,10 @@ class PieceTokenizer(PythonTokenizer):
 
 
 class MarianTokenizer(PieceTokenizer):
-    """Reads `source.spm`, `vocab.json`, and with separate vocabularies also `target.spm` and `target_vocab.json`."""
+    """Tokenizer of a Marian checkpoint.
+
+    Reads `source.spm` and `vocab.json`, and with separate vocabularies also `target.spm` and `target_vocab.json`.
+    """
 
     def __init__(self, directory: Path, files: TokenizerFiles) -> None:
         vocabulary = read_json(directory, "vocab.json")

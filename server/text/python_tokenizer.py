@@ -1,4 +1,4 @@
-"""Base class of the tokenizers that are written in Python because the `tokenizers` library does not run them."""
+"""Base class of the tokenizers that are written in Python, because the `tokenizers` library cannot run them."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class TokenSpan(NamedTuple):
 
 
 class PythonTokenizer(ABC):
-    """Encoding and decoding of whole texts, from the spans and the stream that a subclass provides."""
+    """Base class that encodes and decodes whole texts. A subclass implements `spans` and `stream`."""
 
     marks_subwords = False
 

@@ -252,7 +252,7 @@ def _unigram(
     """A Unigram model that writes spaces as `▁` and puts one before the text.
 
     steps: normalisers, in order.
-    split_first: whether to split at all white space first, so that none but spaces between words remains.
+    split_first: whether to split the text at white space of any kind first. Each run of it then counts as one space.
     """
     backend = LibraryTokenizer(models.Unigram(list(pieces), unk_id=unk_id, byte_fallback=False))
     backend.normalizer = normalizers.Sequence(steps)
@@ -267,7 +267,10 @@ def _scored(tokens: Iterable[str], score: float = 0.0) -> list[tuple[str, float]
 
 
 def _add_tokens(backend: LibraryTokenizer, model: SentencePieceModel, files: TokenizerFiles) -> None:
-    """Add the tokens that are found in a text before it is split, with the settings of the JSON files if they exist."""
+    """Add the tokens that are matched in a text before the text is split into pieces.
+
+    Settings of a token in the JSON files take precedence over those in the SentencePiece file.
+    """
     described = {token.content: token for token in (*files.added.values(), *files.roles.values())}
     for token in (*files.roles.values(), *model.added):
         if backend.token_to_id(token.content) is None:

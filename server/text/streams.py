@@ -38,9 +38,9 @@ class TokenStream(Protocol):
 
 
 class TokenStep(Protocol):
-    """A step over tokens that are not concatenated yet. Each call returns the parts that are now certain.
+    """One step of a decoder that takes and gives tokens. Each call returns the tokens that later ones cannot change.
 
-    A step, of tokens or text, replaces its state instead of changing it in place. A shallow copy is a fork.
+    Steps assign new state to their attributes and never change it in place, so that a shallow copy is independent.
     """
 
     def push(self, token: str) -> list[str]: ...
@@ -49,7 +49,7 @@ class TokenStep(Protocol):
 
 
 class TextStep(Protocol):
-    """A step over text."""
+    """One step of a decoder that takes and gives text, after the tokens are concatenated."""
 
     def push(self, text: str) -> str: ...
 
@@ -161,7 +161,7 @@ class MapLastToken:
 
 
 class DecodeByteFallback:
-    """Decodes each run of byte tokens (`<0xE2>`) as UTF-8, or if it is invalid, to one U+FFFD per byte."""
+    """Decodes each run of byte tokens (`<0xE2>`) as UTF-8. A run that is not UTF-8 gives one U+FFFD per byte."""
 
     def __init__(self) -> None:
         self._run = b""
@@ -208,7 +208,7 @@ class DecodeByteLevel:
 
 @lru_cache(1 << 14)
 def byte_level(token: str) -> bytes:
-    """The bytes of a token written in `byte_alphabet`. A token with other characters (an added token) is UTF-8."""
+    """The bytes of a token in `byte_alphabet`. A token with other characters (an added token) gives its UTF-8 bytes."""
     alphabet = byte_alphabet()
     try:
         return bytes([alphabet[character] for character in token])

@@ -107,7 +107,7 @@ class WithoutConnection(DirectHttpProtocol):
 
 
 class WrongBytes(DirectHttpProtocol):
-    """Loses written bytes, as if uvicorn stored the connection of a request elsewhere."""
+    """Loses direct writes, as if uvicorn stored the connection of a request in another attribute."""
 
     def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:
         cycle.scope[DIRECT_CONNECTION] = SimpleNamespace(write=lambda body: True)

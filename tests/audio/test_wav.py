@@ -29,7 +29,7 @@ def test_written_samples_are_read_back(bits: int, is_float: bool, extensible: bo
 
 @pytest.mark.parametrize("bits", [8, 16, 24, 32])
 def test_files_of_the_wave_module_are_read_exactly(bits: int) -> None:
-    """Written by an independent writer: the extremes and the middle of each width."""
+    """Python's `wave` module writes files with the extreme and the middle sample values of each width."""
     width = bits // 8
     values = [-(2 ** (bits - 1)), -1, 0, 1, 2 ** (bits - 1) - 1]
     file = io.BytesIO()

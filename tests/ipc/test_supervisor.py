@@ -64,7 +64,7 @@ def endless(client: EngineClient, text: str = "a&") -> Generate:
 
 
 def endless_all(client: EngineClient, texts: list[str]) -> Generate:
-    """A request with a row for each text."""
+    """A request that never ends, with one row for each text. Each text contains `&`, where the fake engine stops."""
     prompts = [[FIRST_BYTE + ord(letter) for letter in text] for text in texts]
     rows = [GenerateRow(client.next_id(), 400, index) for index in range(len(texts))]
     return Generate("decoder", GenerationParams(), prompts, rows)

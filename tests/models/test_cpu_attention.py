@@ -135,7 +135,7 @@ def chunks(length, rng):
 
 
 def chunked(case, attention=ops.paged_attention, seed=0):
-    """Compute every query once, in steps with one chunk of some rows."""
+    """Paged attention of all queries of all rows. Each call computes the next chunk of a random subset of the rows."""
     rng = random.Random(seed)
     cuts = [chunks(length, rng) for length in case.lengths]
     found = [[] for _ in case.lengths]

@@ -45,7 +45,10 @@ def loaded(tmp_path, name, case):
 
 
 def has_programs(model, stack, kind):
-    """Whether each shape class of a step kind runs as a program: {(all_rows, with_logits): bool}."""
+    """Whether the steps of a kind ran as programs: {(all_rows, with_logits): bool}.
+
+    all_rows: the step computed all rows of the last layer. with_logits: it computed logits.
+    """
     programs = model._executors[stack]._programs.items()
     return {(key.all_rows, key.with_logits): found is not None for key, found in programs if key.kind == kind}
 

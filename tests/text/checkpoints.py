@@ -180,7 +180,7 @@ def write_blenderbot_small(directory: Path) -> Path:
 
 
 def write_byt5(directory: Path) -> Path:
-    """No vocabulary; the tokenizer class is enough."""
+    """Configuration files only: a ByT5 tokenizer has no vocabulary file."""
     return _write(directory, tokenizer_config={"tokenizer_class": "ByT5Tokenizer"}, config={"model_type": "t5"})
 
 

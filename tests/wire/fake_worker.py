@@ -94,7 +94,10 @@ def describe(spec: ModelSpec) -> ModelInfo:
 
 
 def tag(token: int, count: float) -> list[float]:
-    """Logits of O, B-UP and I-UP: `A` begins an entity, other capitals continue one. The logit is the token count."""
+    """Logits of the labels O, B-UP and I-UP. The label of the token has the logit `count`, the others 0.
+
+    `A` is labelled B-UP (begin of an entity), other capital letters I-UP (continuation), other tokens O.
+    """
     letter = token - FIRST_BYTE
     if not ord("A") <= letter <= ord("Z"):
         return [count, 0.0, 0.0]

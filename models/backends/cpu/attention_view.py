@@ -77,7 +77,7 @@ class CpuAttentionView:
 
 
 def _columns(metadata: AttentionMetadata) -> tuple[NDArray[np.int32], int]:
-    """One array with four columns and the tiles, one after the other; and the number of queries.
+    """Four columns and the tiles, concatenated: [4 * queries + 3 * tiles], int32. Also returns the number of queries.
 
     Each column has one number per query. The columns are: the row whose blocks the query reads (0 for ragged keys); the
     start and the end of its visible keys; and its origin, the key whose bias has the index `bias_zero`. Ragged keys are

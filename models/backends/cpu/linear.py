@@ -25,10 +25,12 @@ _PANEL = 32
 
 
 class CpuWeight(ABC):
-    """Base class of the layouts: the epilogue of a product, and slices. See `LinearWeight` of the interface.
+    """Base class of the weight layouts: runs products with their epilogue, and slices output channels.
+
+    Implements `LinearWeight` of the interface.
 
     weight: [out, in], the original weight. bias: [out] or None.
-    padded: numbers of one output channel in memory.
+    padded: number of values that one output channel takes in memory, padding included.
     out_dtype: dtype of results, multipliers and residuals; None for the dtype of the weight.
     """
 

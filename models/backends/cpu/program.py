@@ -128,7 +128,7 @@ class Program:
 
 
 class Measurement:
-    """Time that the operations of all programs take inside `measuring`."""
+    """Run time of each operation of the programs that run in a `with measuring():` block."""
 
     def __init__(self) -> None:
         self._seconds: dict[Program, np.ndarray] = {}
@@ -161,7 +161,7 @@ _measurement: Measurement | None = None
 
 @contextmanager
 def measuring() -> Iterator[Measurement]:
-    """Measure each operation of every program that runs inside."""
+    """Context manager that measures each operation of every program that runs in its `with` block."""
     global _measurement
     before, _measurement = _measurement, Measurement()
     try:

@@ -47,7 +47,7 @@ class TorchAttentionView:
 
     @cached_property
     def groups(self) -> tuple[Group, ...]:
-        """All rows that have queries."""
+        """All rows with at least one query, divided into groups that are computed together."""
         make = self._ragged_group if self._facts.block_tables is None else self._paged_group
         rows = [row for row, count in enumerate(self._facts.query_lens) if count > 0]
         return tuple(make(one) for one in self._rows_of_one_shape(rows))

@@ -105,15 +105,15 @@ def thresholds(scaled: Tensor, rows: Sequence[Filters]) -> Tensor:
 
 
 def _largest(scaled: Tensor, indices: Sequence[int], count: int) -> tuple[Tensor, Tensor]:
-    """The `count` largest logits of some rows, in falling order, after the indices of these rows as a tensor."""
+    """Returns the indices of some rows as a tensor, and the `count` largest logits of each, in descending order."""
     where = torch.tensor(indices, device=scaled.device)
     return where, scaled[where].topk(count, dim=-1).values
 
 
 def _nucleus(largest: Tensor, kept: Tensor, top_p: Sequence[float]) -> tuple[Tensor, Tensor]:
-    """The smallest logit of each row's nucleus, and whether `largest` contains the whole nucleus.
+    """The smallest logit of each row's nucleus (the top-p tokens), and whether `largest` contains the whole nucleus.
 
-    largest: [rows, count], in falling order. kept: [rows, vocab], all logits that top_k keeps.
+    largest: [rows, count], in descending order. kept: [rows, vocab], all logits that top_k keeps.
     """
     total = kept.double().logsumexp(dim=-1, keepdim=True)
     probabilities = (largest.double() - total).exp()
@@ -165,7 +165,7 @@ def _typical_few(distances: Tensor, probabilities: Tensor, typical_p: Tensor) ->
 
 
 def _typical_many(distances: Tensor, probabilities: Tensor, typical_p: Tensor) -> Tensor:
-    """The same for flat distributions. Sums over bins of distance select the one bin whose tokens are sorted."""
+    """As `_typical_few`, for flat distributions. Sums over bins of distance select the one bin to sort."""
     alive = probabilities > 0
     near = distances.amin(dim=-1, keepdim=True)
     span = distances.masked_fill(~alive, 0.0).amax(dim=-1, keepdim=True) - near
@@ -184,8 +184,9 @@ def _typical_many(distances: Tensor, probabilities: Tensor, typical_p: Tensor) -
 
 
 def invert(scaled: Tensor, outside: Tensor, uniforms: Tensor) -> Tensor:
-    """Invert the cumulative distribution of the kept tokens at `uniforms`: the drawn tokens, [rows], int64.
+    """Draw one kept token per row: invert the cumulative distribution of the kept tokens at `uniforms`.
 
+    Returns the tokens, [rows], int64.
     scaled: [rows, vocab], float32. outside: [rows, vocab], bool, dropped tokens. uniforms: [rows], float64, in [0, 1).
     """
     weights = (scaled - scaled.amax(dim=-1, keepdim=True)).exp().masked_fill_(outside, 0.0)

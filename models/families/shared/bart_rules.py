@@ -14,7 +14,7 @@ _LINEAR = r"\.(weight|bias)"
 
 
 def layer_rules(prefix: str = PREFIX, norms: Literal["input", "residual"] = "residual") -> tuple[Rule, ...]:
-    """Layers of both stacks. norms: slot of the norms."""
+    """Rules for the layers of both stacks. norms: slot of the norms."""
     layer, ours = prefix + r"(encoder|decoder)\.layers\.(\d+)\.", r"\1.layers.\2."
     return (
         *(
@@ -31,12 +31,12 @@ def layer_rules(prefix: str = PREFIX, norms: Literal["input", "residual"] = "res
 
 
 def final_norm_rules(prefix: str = PREFIX) -> tuple[Rule, ...]:
-    """Norms after the last layers."""
+    """Rules for the norms after the last layers."""
     return (Rename(prefix + r"(encoder|decoder)\.layer_norm" + _LINEAR, r"\1.final_norm.\2"),)
 
 
 def token_rules(prefix: str = PREFIX) -> tuple[Rule, ...]:
-    """The table of token embeddings, to which the logits are tied."""
+    """Rules for the table of token embeddings, to which the logits are tied."""
     return (
         Rename(rf"{prefix}shared\.weight", TOKENS),
         Rename(rf"{prefix}(?:encoder|decoder)\.embed_tokens\.weight", TOKENS),
@@ -45,7 +45,7 @@ def token_rules(prefix: str = PREFIX) -> tuple[Rule, ...]:
 
 
 def head_rules() -> tuple[Rule, ...]:
-    """Bias of the logits, and the other heads. Drops tensors that are not used."""
+    """Rules for the bias of the logits and for the other heads. They drop tensors that are not used."""
     return (
         Rule("final_logits_bias", ("head.bias",), (_flatten,)),
         Rename(r"classification_head\.dense" + _LINEAR, r"head.dense.\1"),
@@ -55,7 +55,7 @@ def head_rules() -> tuple[Rule, ...]:
 
 
 def pre_norm_rules() -> tuple[Rule, ...]:
-    """All tensors of a pre-norm checkpoint except positions."""
+    """Rules for all tensors of a pre-norm checkpoint except positions."""
     return (*token_rules(), *final_norm_rules(), *layer_rules(norms="input"), *head_rules())
 
 

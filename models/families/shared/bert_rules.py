@@ -33,7 +33,7 @@ def norm(pattern: str, name: str) -> tuple[Rule, Rule]:
 
 
 def embedding_rules(embeddings: str, first_position: int = 0) -> tuple[Rule, ...]:
-    """Embeddings of BERT.
+    """Rules for the embeddings of BERT.
 
     embeddings: regular expression, their prefix in the checkpoint.
     first_position: number of leading rows of the position table that are never used and not loaded.
@@ -49,7 +49,7 @@ def embedding_rules(embeddings: str, first_position: int = 0) -> tuple[Rule, ...
 
 
 def layer_rules(names: Mapping[str, str]) -> tuple[Rule, ...]:
-    """Tensors of the layers.
+    """Rules for the tensors of the layers.
 
     names: regular expressions for `query`, `key`, `value`, `output`, `attention_norm`, `up`, `down` and
         `feed_forward_norm`. Each has one group, the number of the layer.
@@ -77,7 +77,7 @@ def bert_layer_names(prefix: str) -> dict[str, str]:
 
 
 def masked_rules(dense: str, dense_norm: str, logits: str) -> tuple[Rule, ...]:
-    """Masked language model head. The arguments are the names of its dense layer, its norm and its tied logits."""
+    """Rules for a masked language model head. Arguments: names of its dense layer, its norm and its tied logits."""
     return (
         linear(dense, "head.dense"),
         *norm(dense_norm, "head.norm"),
@@ -87,7 +87,7 @@ def masked_rules(dense: str, dense_norm: str, logits: str) -> tuple[Rule, ...]:
 
 
 def output_rules(head: HeadConfig) -> tuple[Rule, ...]:
-    """Output layer of the heads for token classification and question answering; no rules for other heads."""
+    """Rules for the output layer of token classification and question answering heads; none for other heads."""
     match head:
         case TokenClassificationHead():
             return (linear("classifier", "head.output"),)
@@ -98,12 +98,12 @@ def output_rules(head: HeadConfig) -> tuple[Rule, ...]:
 
 
 def roberta_class_rules() -> tuple[Rule, ...]:
-    """Classification head of RoBERTa."""
+    """Rules for the classification head of RoBERTa."""
     return (linear(r"classifier\.dense", "head.dense"), linear(r"classifier\.out_proj", "head.output"))
 
 
 def roberta_head_rules(head: HeadConfig) -> tuple[Rule, ...]:
-    """All heads of RoBERTa."""
+    """Rules for all heads of RoBERTa."""
     match head:
         case ClassificationHead():
             return roberta_class_rules()

@@ -121,7 +121,7 @@ def config(
 
 
 def rules(model: ModelConfig, hf: Mapping[str, Any], attention: Sequence[Rule]) -> Sequence[Rule]:
-    """Tensor names of the whole model. attention: rules of the projections of queries, keys, values and distances."""
+    """Rules for the whole model. attention: rules for the projections of queries, keys, values and distances."""
     encoder = model.encoder
     assert encoder is not None and isinstance(encoder.embedding, EmbeddingConfig)
     unused = [r"mask_predictions\..*"]

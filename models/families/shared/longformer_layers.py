@@ -42,7 +42,7 @@ def longformer_attentions(
 
 
 def global_rules(attention: str, attention_config: AttentionConfig) -> tuple[Rule, ...]:
-    """Tensor names of the projections of global tokens, which are dropped if no token is global.
+    """Rules for the projections of global tokens. The tensors are dropped if no token is global.
 
     attention: regular expression, name of the self-attention, with the layer number as its group.
     """

@@ -21,9 +21,9 @@ def sparse_layers(fields: Fields) -> list[bool]:
 
 
 def expert_rules(model: ModelConfig, part: str, gate: str, up: str, down: str) -> Sequence[Rule]:
-    """Tensor names of the router and the experts, in both layouts.
+    """Rules for the tensors of the router and the experts, in both layouts of a checkpoint.
 
-    part: regular expression, name of the mixture in a layer.
+    part: regular expression for the name of a layer's mixture-of-experts module.
     gate, up, down: names of the three matrices of one expert, in files with one tensor per matrix. transformers also
         writes one tensor for all gate and up matrices and one for all down matrices.
     """

@@ -54,7 +54,7 @@ def roberta_config(
 def roberta_rules(
     model: ModelConfig, hf: Mapping[str, Any], architecture: str, *, prefix: str = r"(?:roberta\.)?"
 ) -> Sequence[Rule]:
-    """Tensor names of the whole model. prefix: regular expression, start of the encoder's names."""
+    """Rules for the whole model. prefix: regular expression for the start of the encoder's tensor names."""
     return (
         *embedding_rules(rf"{prefix}embeddings", _first_position(hf)),
         Drop(rf"{prefix}pooler\..*"),

@@ -107,7 +107,7 @@ def rotary_decoder(
 
 
 def rotary_rules(model: ModelConfig, hf: Mapping[str, Any], architecture: str) -> Sequence[Rule]:
-    """Tensor names of LLaMA, which most later decoders share.
+    """Rules for the tensor names of LLaMA, which most later decoders share.
 
     `post_attention_layernorm` has two meanings: the norm of the attention output in families with output norms
     (Gemma 2, OLMo 2), else the norm before the feed-forward.

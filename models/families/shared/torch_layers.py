@@ -77,7 +77,7 @@ def choice(fields: Fields, name: str, allowed: Sequence[str]) -> str:
 
 
 def embedding_rules(prefix: str, *sides: str) -> tuple[Rule, ...]:
-    """Embeddings of one stack, or of both stacks, if they share tokens, positions and norms.
+    """Rules for the embeddings of one stack, or of both stacks if they share tokens, positions and norms.
 
     prefix: prefix of the names. sides: the stacks, `encoder` or `decoder`.
     """
@@ -95,7 +95,7 @@ def embedding_rules(prefix: str, *sides: str) -> tuple[Rule, ...]:
 
 
 def stack_rules(prefix: str, side: str, slot: str, sublayers: Sequence[str]) -> tuple[Rule, ...]:
-    """A `TransformerEncoder` or `TransformerDecoder`.
+    """Rules for the layers and the final norm of a `TransformerEncoder` or `TransformerDecoder`.
 
     slot: slot of the norms. sublayers: our names of the sublayers, in the order in which torch numbers their norms.
     """

@@ -16,7 +16,7 @@ template <class T> struct KvView {
     INLINE int64_t run(int64_t key, int64_t last) const { return std::min(block_size - key % block_size, last - key); }
     // Number of keys from `key` on that the direct kernel processes together.
     INLINE int64_t step(int64_t key, int64_t last) const { return std::min(WIDTH, run(key, last)); }
-    // Prefetches `numbers` numbers of each key of the step that begins at `key`.
+    // Prefetches the first `numbers` elements of each key of the step that begins at `key`.
     INLINE void fetch(int64_t key, int64_t last, int64_t numbers) const {
         if (key >= last) return;
         const T* line = at(key);
@@ -95,7 +95,7 @@ template <class T, int DIM> INLINE const T* zero_head() {
     return zeros;
 }
 
-// Copies `count` numbers of query heads into lanes.
+// Copies the first `count` elements of query heads into lanes.
 template <class T, int DIM> INLINE void copy_heads(const T* heads, int64_t count, float* lanes) {
     if constexpr (Lanes<T, DIM>::PAIRS) {
         std::memcpy(lanes, heads, count * sizeof(T));

@@ -175,7 +175,8 @@ inline int64_t draw_row(DrawScratch& scratch, int64_t width, float row_max, Boun
             if (reached > target) return token;
         }
     }
-    // Rounding made the sum of the chunk larger than the sum in this order. Return the last token with a weight.
+    // `weigh` adds the weights in another order, and rounding can make its sum larger than `reached`. The target then
+    // lies above all weights: return the last token whose weight is not zero.
     return token;
 }
 
