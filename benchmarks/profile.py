@@ -151,7 +151,7 @@ def _tiny() -> Iterator[tuple[str, str, str]]:
 
 
 def rest(found: dict[str, Any]) -> float:
-    """Seconds of a workload that no part contains."""
+    """Seconds of a workload that belong to none of the measured parts."""
     known = found["products"][0] + found["head"][0] + found["attention"] + found["choice"] + found["small"]
     return float(found["seconds"] - known)
 

@@ -97,7 +97,7 @@ def inverse_frequencies(config: RopeConfig) -> Tensor:
 
 
 def _llama3(frequencies: Tensor, scaling: Llama3Scaling) -> Tensor:
-    """Keep short wavelengths, divide the frequencies of long ones by the factor, and interpolate between them."""
+    """Keep the high frequencies, divide the low ones by the factor, and interpolate between them."""
     turns = scaling.original_max_positions * frequencies / (2 * math.pi)
     share = (turns - scaling.low_freq_factor) / (scaling.high_freq_factor - scaling.low_freq_factor)
     share = share.clamp(0, 1)
@@ -105,7 +105,7 @@ def _llama3(frequencies: Tensor, scaling: Llama3Scaling) -> Tensor:
 
 
 def _yarn(frequencies: Tensor, config: RopeConfig, scaling: YarnScaling) -> Tensor:
-    """Keep the first frequencies, divide the last ones by the factor, and interpolate from `first` to `last`."""
+    """Keep the high frequencies, divide the low ones by the factor, and interpolate between them."""
 
     def dimension(turns: float) -> float:
         """Index of the dimension whose angle makes this number of full turns over the original length."""

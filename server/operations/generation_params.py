@@ -169,7 +169,10 @@ def _check_minimum(options: GenerationOptions, max_new_tokens: int) -> None:
 
 
 def _check_ends(model: ServedModel, params: GenerationParams) -> None:
-    """Raise InvalidRequest for a constrained text that could not end, or that would begin with an unrelated token."""
+    """Raise InvalidRequest for two settings that cannot be combined with a grammar.
+
+    These are beam search without an end token, and a forced first token that adds text.
+    """
     if not params.grammar:
         return
     if params.num_beams > 1 and not (params.end_token_ids or params.stop_token_ids):

@@ -19,8 +19,8 @@ class IncrementalDetokenizer:
     """The detokenizer of one completion.
 
     tokenizer: tokenizer of the model.
-    prompt_ids: prompt that the completion continues, so that a space between them is kept. Empty for a completion on
-        its own, whose text is `tokenizer.decode(ids)`.
+    prompt_ids: prompt that the completion continues, so that a space between them is kept. Empty for a completion
+        without a prompt, whose text is `tokenizer.decode(ids)`.
     skip_special_tokens: whether special tokens add no text.
     stop: strings that end the completion.
     include_stop: whether to keep the stop string in the text.
@@ -82,9 +82,10 @@ class IncrementalDetokenizer:
 
 
 def _context(prompt_ids: Sequence[int], tokenizer: Tokenizer) -> Sequence[int]:
-    """The last tokens of a prompt, at least 16 that are not special where there are as many.
+    """The end of a prompt: its last 16 tokens that are not special, and all tokens between them.
 
-    The first of them is not a byte token, because byte tokens can only be decoded as a whole run.
+    Starts earlier if it would start with a byte token, because byte tokens can only be decoded as a whole run. Returns
+    the whole prompt if it is shorter.
     """
     num_text_tokens = 0
     for index in range(len(prompt_ids) - 1, -1, -1):
@@ -96,7 +97,7 @@ def _context(prompt_ids: Sequence[int], tokenizer: Tokenizer) -> Sequence[int]:
 
 
 class StopStrings:
-    """Passes text through up to the first complete stop string. Of two that end at one place, the longer counts.
+    """Passes text through up to the first complete stop string. Of two that end at the same place, the longer counts.
 
     Each string is matched character by character with the algorithm of Knuth, Morris and Pratt (1977). The work per
     character does not grow with the text, and the length of a possible beginning of a stop string is always known.

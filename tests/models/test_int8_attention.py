@@ -20,7 +20,7 @@ from tests.parity.paged import Rows, encoder_batch, one_shot
 
 CPU = torch.device("cpu")
 NAMES = ["gpt2", "llama", "qwen3", "olmo2", "stablelm", "bloom", "falcon", "gemma3", "bart", "marian", "t5", "bert"]
-"""They cover all query and key norms, both biases by distance, the bias by key, and capped scores."""
+"""Test models. They cover all query and key norms, both score biases by distance, the one by key, and capped scores."""
 TEXTS = [[5 + 7 * place % 53 for place in range(length)] for length in (24, 13, 24, 7)]
 
 

@@ -130,7 +130,9 @@ class CpuWeight(ABC):
 
 
 class FloatWeight(CpuWeight):
-    """A weight in panels of channels (`kernels/float_linear.h`), or in torch's layout, shared with its owner.
+    """A weight in panels of channels (`kernels/float_linear.h`), or in torch's layout.
+
+    In torch's layout it shares the memory of `weight` if that is contiguous.
 
     weight: [out, in], float32 or bfloat16. bias: [out] or None. is_packed: False keeps torch's layout.
     out_dtype: float32 for unrounded sums; None for the dtype of the weight. Both layouts give the same bits.

@@ -17,7 +17,10 @@ def logits_top_k(logits: Tensor, k: int, with_logsumexp: bool) -> LogitsTopK:
 
 
 def _sort_keys(logits: Tensor) -> Tensor:
-    """[rows, vocab], int64, all different: ordered by logit, then by lower id. NaN is the lowest."""
+    """Integer keys that sort like the logits: [rows, vocab], int64. Of equal logits, the lower id has the larger key.
+
+    The keys of a row are all different. NaN has the lowest keys.
+    """
     # Adding zero gives -0.0 and 0.0 the same bits.
     bits = (logits + 0.0).view(torch.int32).long()
     rising = torch.where(bits < 0, bits ^ 0x7FFFFFFF, bits).masked_fill(logits.isnan(), 1 - (1 << 31))

@@ -1,9 +1,10 @@
-// Attention of one query over keys in their stored order. For few queries, which read each key from memory once.
+// Attention of one query over keys in their stored order. Used for few queries, which read each key only once.
 //
 // The result of a query and head depends only on the query and on its keys and values in their order.
 // `attention_tiled.h` computes the same sums in the same order for many queries at once.
 
-// Scores of ROWS query heads against sixteen keys. sum<KEY, STEP> adds the keys KEY, KEY + STEP, KEY + 2 * STEP...
+// Scores of ROWS query heads against sixteen keys. sum<KEY, STEP> computes those of keys KEY, KEY + STEP,
+// KEY + 2 * STEP...
 template <class T, int DIM, int ROWS> struct DirectScores {
     using L = Lanes<T, DIM>;
     static constexpr int64_t VECTORS = L::COUNT / WIDTH;
@@ -129,7 +130,7 @@ INLINE void add_values_of_any_dim(const float* weights, int64_t pitch, const T* 
 
 constexpr int64_t MAX_PREFETCHED_BYTES = 256 << 10;
 
-// First keys that the next work item reads. numbers: how many numbers of each key it reads.
+// The first keys that the next work item reads. numbers: number of elements that it reads of each key.
 template <class T> struct NextKeys {
     KvView<T> keys;
     int64_t first, last, numbers;
@@ -139,10 +140,10 @@ template <class T> struct NextKeys {
 
 // sums += weights * values, for values first..last-1 in their stored order.
 //
-// width: number of adjacent key-value heads; each has `group` rows.
-// weights: softmax weights, rows `pitch` lanes apart. The first belongs to key `first`, or to the key before it if
-// `odd`.
-// fetch: called as fetch(values added so far), to prefetch other memory.
+// width: number of adjacent key-value heads. group: number of query heads, and rows of weights and sums, of each.
+// weights: softmax weights, rows `pitch` lanes apart. The first weight of a row belongs to key `first`, or if `odd` to
+// the key before it.
+// fetch: called as fetch(number of values added so far), to prefetch other memory.
 template <class T, int DIM, class Fetch>
 INLINE void add_stored_values(const KvView<T>& values, int64_t first, int64_t last, int64_t odd, int64_t width,
                               int64_t group, int64_t dim, const float* weights, int64_t pitch, float* sums,
