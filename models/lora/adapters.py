@@ -95,7 +95,7 @@ class AdapterRows:
 
 
 class AdapterSet:
-    """The adapters of one model.
+    """All LoRA adapters loaded beside one model, and which of them each row of a batch uses.
 
     rows: adapter of each row of the current forward pass; None outside a pass, or if no row uses an adapter.
     """

@@ -53,7 +53,7 @@ def test_preempted_texts_equal_transformers(pairs, name):
 
 @pytest.mark.parametrize("name", GROWING)
 def test_a_wrong_length_is_noticed(pairs, name, monkeypatch):
-    """Negative control: tokens are rotated for the text length at their own step, and never computed again."""
+    """Negative control: with rotary lengths taken at each token's own step, the texts differ from transformers."""
     pair = pairs(name)
     model = pair.loaded.model.transformer
     decode = type(model).decode

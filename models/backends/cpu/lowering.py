@@ -80,7 +80,10 @@ class _Words:
         )
 
     def _value(self, index: int, value: Any) -> Any:
-        """The number of a field, or 0 if each run fills it in. index: index of the field's word."""
+        """Number to store in a field of an operation's record; 0 if every run of the program sets it.
+
+        index: index of the field's word.
+        """
         if isinstance(value, SymbolicTensor):
             value = value.address
         if isinstance(value, ProgramInput):

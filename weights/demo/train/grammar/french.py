@@ -224,7 +224,7 @@ _PLURALS = {
 
 @cache
 def plural_noun(word: str) -> str:
-    """The plural of a noun."""
+    """Plural form of a French noun."""
     if word in _PLURALS:
         return _PLURALS[word]
     head, space, rest = word.partition(" ")
