@@ -14,7 +14,7 @@ from starlette.responses import Response
 from starlette.types import ASGIApp
 
 from server.api import docs_page, status_routes
-from server.api.dialects.registry import ROUTES, add_routes, with_paths
+from server.api.dialects.registry import GET_ROUTES, ROUTES, add_routes, error_shape, with_paths
 from server.api.documents import DESCRIPTION, document
 from server.api.middleware import RequestMiddleware, error_response
 from server.api.state import State
@@ -51,8 +51,8 @@ def create_routes(state: State, lifespan: Lifespan = nullcontext) -> FastAPI:
     app.include_router(docs_page.router)
 
     def answer(request: Request, error: RequestError) -> Response:
-        path = request.scope["path"]
-        return error_response(with_paths(error, path), request.scope["triptych.request_id"], state, path)
+        named = with_paths(error, request.scope["path"])
+        return error_response(named, request.scope["triptych.request_id"], state, error_shape(request))
 
     async def on_request_error(request: Request, error: Exception) -> Response:
         assert isinstance(error, RequestError)
@@ -71,5 +71,6 @@ def create_routes(state: State, lifespan: Lifespan = nullcontext) -> FastAPI:
     app.add_exception_handler(RequestError, on_request_error)
     app.add_exception_handler(HTTPException, on_http_error)
     app.add_exception_handler(Exception, on_fault)
-    app.openapi = cache(lambda: document(app, ROUTES, (status_routes.Status, status_routes.InfoAnswer)))  # type: ignore[method-assign]
+    status_answers = (status_routes.Status, status_routes.InfoAnswer)
+    app.openapi = cache(lambda: document(app, ROUTES, GET_ROUTES, status_answers))  # type: ignore[method-assign]
     return app

@@ -20,6 +20,9 @@ MAX_DEPTH = 32
 THREAD_BYTES = 1 << 16
 """Bodies of at least this size are parsed in a thread, so that they do not block the event loop."""
 
+_BODY = "triptych.body"
+_BODY_BYTES = "triptych.body_bytes"
+"""Keys of the scope for a parsed body and its size."""
 _FIELD_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,63}")
 
 Schema = TypeVar("Schema", bound=BaseModel)
@@ -28,18 +31,33 @@ Schema = TypeVar("Schema", bound=BaseModel)
 async def read(request: Request, schema: type[Schema], max_bytes: int, timeout_seconds: float) -> Schema:
     """Receive a JSON body and validate it.
 
-    schema: the pydantic model to return.
+    schema: the pydantic model to return. Path parameters are fields of the body too.
     max_bytes: largest body.
     timeout_seconds: time for receiving the whole body.
+    Raises the exceptions of `read_json`.
+    """
+    value = await read_json(request, max_bytes, timeout_seconds)
+    if request.path_params and isinstance(value, dict):
+        value = value | request.path_params
+    if request.scope[_BODY_BYTES] < THREAD_BYTES:
+        return validate(value, schema)
+    return await asyncio.to_thread(lambda: validate(value, schema))
+
+
+async def read_json(request: Request, max_bytes: int, timeout_seconds: float) -> Any:
+    """Receive a JSON body and parse it. A second call for the same request returns the same value.
+
     Raises UnsupportedMediaType, BodyTooLarge, BodyTimeout, InvalidRequest, or ClientGone after a disconnect.
     """
-    content_type = request.headers.get("content-type", "").partition(";")[0].strip().lower()
-    if content_type != "application/json" and not content_type.endswith("+json"):
-        raise UnsupportedMediaType("send JSON with the header `Content-Type: application/json`", "content-type")
-    raw = await receive(request, max_bytes, timeout_seconds)
-    if len(raw) < THREAD_BYTES:
-        return validate(parse(raw), schema)
-    return await asyncio.to_thread(lambda: validate(parse(raw), schema))
+    if _BODY not in request.scope:
+        content_type = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+        if content_type != "application/json" and not content_type.endswith("+json"):
+            raise UnsupportedMediaType("send JSON with the header `Content-Type: application/json`", "content-type")
+        raw = await receive(request, max_bytes, timeout_seconds)
+        large = len(raw) >= THREAD_BYTES
+        request.scope[_BODY] = await asyncio.to_thread(parse, raw) if large else parse(raw)
+        request.scope[_BODY_BYTES] = len(raw)
+    return request.scope[_BODY]
 
 
 async def receive(request: Request, max_bytes: int, timeout_seconds: float) -> bytes:

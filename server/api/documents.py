@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from typing import Any, Literal
 
@@ -10,7 +11,8 @@ from fastapi.openapi.utils import get_openapi
 from pydantic import BaseModel
 from pydantic.json_schema import models_json_schema
 
-from server.api.route import AnswerBody, Route, StreamingRoute
+from server.api.error_shape import NATIVE_ERRORS, ErrorAnswer, ErrorShape
+from server.api.route import GetRoute, Route, StreamingRoute
 
 DESCRIPTION = (
     "One inference server for the three transformer families: encoders (BERT), decoders (GPT-2, LLaMA) and "
@@ -35,20 +37,6 @@ _STREAM = (
 _FILE = {"type": "string", "format": "binary", "description": "a WAV file"}
 
 
-class ErrorObject(AnswerBody):
-    message: str
-    type: str
-    param: str | None
-    code: str
-    request_id: str
-
-
-class ErrorAnswer(AnswerBody):
-    """The body of every error response."""
-
-    error: ErrorObject
-
-
 def describe(route: Route[Any, Any, Any]) -> dict[str, Any]:
     """Arguments of `FastAPI.add_api_route`: operation id, body, and every possible answer."""
     example, answer = route.example
@@ -58,17 +46,64 @@ def describe(route: Route[Any, Any, Any]) -> dict[str, Any]:
         success["content"] |= {"text/plain": {"schema": {"type": "string"}}, "text/vtt": {"schema": {"type": "string"}}}
     if isinstance(route, StreamingRoute):
         success["description"] = f"the answer. {_STREAM}"
-        success["content"]["text/event-stream"] = {"schema": {"type": "string"}}
+        success["content"][route.format.media_type.partition(";")[0]] = {"schema": {"type": "string"}}
     responses: dict[int | str, dict[str, Any]] = {200: success}
     errors = {route.errors.statuses.get(status, status): text for status, text in _ERRORS.items()}
-    responses |= {status: _error_response(errors[status]) for status in sorted(errors)}
+    responses |= {status: _error_response(errors[status], route.errors) for status in sorted(errors)}
     media = {"schema": _reference(route.body), "example": example}
+    described: dict[str, Any] = {"requestBody": {"required": True, "content": {route.media_type: media}}}
+    if "{" in route.path:
+        described["parameters"] = _path_parameters(route.path)
     return {
         "operation_id": route.operation_id,
         "description": route.description,
         "responses": responses,
-        "openapi_extra": {"requestBody": {"required": True, "content": {route.media_type: media}}},
+        "openapi_extra": described,
     }
+
+
+def describe_shared(routes: Sequence[Route[Any, Any, Any]]) -> dict[str, Any]:
+    """As `describe`, for a path of several dialects: the bodies and answers of any of them."""
+    merged = describe(routes[0])
+    merged["description"] = " ".join(
+        [routes[0].description, *(f"A body with `{route.field}`: {route.description}" for route in routes[1:])]
+    )
+    for other in map(describe, routes[1:]):
+        _add_alternatives(merged["openapi_extra"]["requestBody"], other["openapi_extra"]["requestBody"])
+        for status, response in other["responses"].items():
+            _add_alternatives(merged["responses"].setdefault(status, response), response)
+    return merged
+
+
+def _add_alternatives(described: dict[str, Any], other: dict[str, Any]) -> None:
+    """Add the schemas of another request body or response, per media type."""
+    for media_type, content in other["content"].items():
+        mine = described["content"].setdefault(media_type, content)
+        if mine["schema"] != content["schema"]:
+            alternatives = mine["schema"].get("anyOf", [mine["schema"]])
+            if content["schema"] not in alternatives:
+                mine["schema"] = {"anyOf": [*alternatives, content["schema"]]}
+
+
+def describe_get(route: GetRoute) -> dict[str, Any]:
+    """Arguments of `FastAPI.add_api_route` for a `GetRoute`."""
+    content = {"application/json": {"schema": _reference(route.answer), "example": route.example}}
+    responses: dict[int | str, dict[str, Any]] = {200: {"description": "the answer", "content": content}}
+    errors = {route.errors.statuses.get(status, status): _ERRORS[status] for status in (401, 404, 500, 503)}
+    responses |= {status: _error_response(errors[status], route.errors) for status in sorted(errors)}
+    return {
+        "operation_id": route.name,
+        "description": route.description,
+        "responses": responses,
+        "openapi_extra": {"parameters": _path_parameters(route.path)},
+    }
+
+
+def _path_parameters(path: str) -> list[dict[str, Any]]:
+    return [
+        {"name": name.partition(":")[0], "in": "path", "required": True, "schema": {"type": "string"}}
+        for name in re.findall(r"{([^}]*)}", path)
+    ]
 
 
 def describe_status(name: str, answer: type[BaseModel] | None = None, example: Any = None) -> dict[str, Any]:
@@ -78,20 +113,23 @@ def describe_status(name: str, answer: type[BaseModel] | None = None, example: A
         content = {"application/json": {"schema": _reference(answer)} | ({"example": example} if example else {})}
     errors = (503,) if name in ("health", "ready") else (401, 500)
     responses: dict[int | str, dict[str, Any]] = {200: {"description": "the answer", "content": content}}
-    responses |= {status: _error_response(_ERRORS[status]) for status in errors}
+    responses |= {status: _error_response(_ERRORS[status], NATIVE_ERRORS) for status in errors}
     return {"operation_id": name, "responses": responses}
 
 
 def document(
-    app: FastAPI, routes: Sequence[Route[Any, Any, Any]], status_answers: Sequence[type[BaseModel]]
+    app: FastAPI,
+    routes: Sequence[Route[Any, Any, Any]],
+    get_routes: Sequence[GetRoute],
+    status_answers: Sequence[type[BaseModel]],
 ) -> dict[str, Any]:
-    """The whole OpenAPI document of an application. status_answers: answer schemas of the `GET` routes."""
+    """The whole OpenAPI document of an application. status_answers: answer schemas of the native `GET` routes."""
     described = get_openapi(title=app.title, version=app.version, description=app.description, routes=app.routes)
-    answers: dict[type[BaseModel], None] = dict.fromkeys(
-        [*(route.answer for route in routes), *status_answers, ErrorAnswer]
-    )
+    dialect_routes: list[Route[Any, Any, Any] | GetRoute] = [*routes, *get_routes]
+    dialect_answers = [answer for route in dialect_routes for answer in (route.answer, route.errors.answer)]
+    answers: dict[type[BaseModel], None] = dict.fromkeys([*dialect_answers, *status_answers, ErrorAnswer])
     modes: list[tuple[type[BaseModel], Literal["validation", "serialization"]]] = []
-    modes += [(route.body, "validation") for route in routes]
+    modes += [(body, "validation") for body in dict.fromkeys(route.body for route in routes)]
     modes += [(answer, "serialization") for answer in answers]
     _, definitions = models_json_schema(modes, ref_template="#/components/schemas/{model}")
     schemas = definitions["$defs"]
@@ -111,5 +149,5 @@ def _reference(model: type[BaseModel]) -> dict[str, str]:
     return {"$ref": f"#/components/schemas/{model.__name__}"}
 
 
-def _error_response(text: str) -> dict[str, Any]:
-    return {"description": text, "content": {"application/json": {"schema": _reference(ErrorAnswer)}}}
+def _error_response(text: str, shape: ErrorShape) -> dict[str, Any]:
+    return {"description": text, "content": {"application/json": {"schema": _reference(shape.answer)}}}

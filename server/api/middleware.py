@@ -11,11 +11,13 @@ import time
 import uuid
 
 from starlette.datastructures import Headers, MutableHeaders
+from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from server.api import docs_page
 from server.api.dialects.registry import error_shape
+from server.api.error_shape import ErrorShape
 from server.api.sse import dumps
 from server.api.state import State
 from server.errors import NotReady, RequestError, Unauthorized
@@ -28,6 +30,8 @@ PUBLIC_PATHS = frozenset({"/health", "/ready", *docs_page.FILES})
 OPERATIONS_PATHS = PUBLIC_PATHS | {"/info", "/metrics", "/openapi.json"}
 """Paths that are answered while the server drains. Requests to them do not delay its shutdown."""
 
+_KEY_SCHEMES = frozenset({"bearer", "deepl-auth-key"})
+"""Schemes of the header `Authorization` whose value is the API key."""
 _REQUEST_ID = re.compile(r"[\x21-\x7e]{1,128}")
 
 
@@ -67,7 +71,8 @@ class RequestMiddleware:
             try:
                 scope["triptych.cache_salt"] = self._check(scope["path"], headers)
             except RequestError as error:
-                await error_response(error, request_id, self.state)(scope, receive, send_with_id)
+                shape = error_shape(Request(scope))
+                await error_response(error, request_id, self.state, shape)(scope, receive, send_with_id)
             else:
                 await self.app(scope, receive, send_with_id)
         except Exception:
@@ -85,11 +90,10 @@ class RequestMiddleware:
         """
         salt = ""
         if path not in PUBLIC_PATHS and self.state.keys:
-            scheme, _, key = headers.get("authorization", "").partition(" ")
-            sent_key = key.strip().encode("utf-8", "replace")
-            if scheme.lower() != "bearer" or not key_matches(sent_key, self.state.keys):
-                raise Unauthorized("send a valid API key as `Authorization: Bearer KEY`")
-            salt = self.state.cache_salt(sent_key)
+            key = _sent_key(headers)
+            if not key_matches(key, self.state.keys):
+                raise Unauthorized("send a valid API key as `Authorization: Bearer KEY` or `x-api-key: KEY`")
+            salt = self.state.cache_salt(key)
         if self.state.draining and path not in OPERATIONS_PATHS:
             raise NotReady("the server is shutting down", retry_after=5)
         return salt
@@ -106,8 +110,16 @@ class RequestMiddleware:
             log.log(level, "%s %s %d %.1fms %s", scope["method"][:8], route, status or 499, seconds * 1000, request_id)
 
 
-def error_response(error: RequestError, request_id: str, state: State, path: str = "") -> Response:
-    """Render an error in the shape of the path's dialect, and count it by its code. path: of the request."""
+def _sent_key(headers: Headers) -> bytes:
+    """The API key of a request, in any of the headers that clients use; empty without one."""
+    scheme, _, key = headers.get("authorization", "").partition(" ")
+    if scheme.lower() not in _KEY_SCHEMES:
+        key = headers.get("x-api-key", "")
+    return key.strip().encode("utf-8", "replace")
+
+
+def error_response(error: RequestError, request_id: str, state: State, shape: ErrorShape) -> Response:
+    """Render an error in the shape of a dialect, and count it by its code."""
     if error.status != 499:  # the request of a disconnected client is counted as cancelled
         state.runtime.metrics.rejected.labels(error.code).inc()
     headers = {}
@@ -117,5 +129,4 @@ def error_response(error: RequestError, request_id: str, state: State, path: str
         headers["connection"] = "close"
     if error.status == 401:
         headers["www-authenticate"] = "Bearer"
-    shape = error_shape(path)
     return Response(dumps(shape.body(error, request_id)), shape.status(error), headers, "application/json")

@@ -1,6 +1,7 @@
 """One record per route: request schema, parsing, operation, rendering and error shape. Every dialect is a list of them.
 
 `respond` is the same for all routes: read the body, parse it, run the operation while watching the connection, render.
+A `GetRoute` describes the server or its models and runs no operation. A `SharedPath` is one path of several dialects.
 """
 
 from __future__ import annotations
@@ -8,29 +9,24 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from abc import ABC, abstractmethod
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, ClassVar, Generic, Protocol, TypeVar
 
 import orjson
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel
 from starlette.requests import Request
 from starlette.responses import Response
 
-from server.api.body import read
-from server.api.sse import EventStream, EventWriter, watch_disconnect
+from server.api.body import read, read_json
+from server.api.error_shape import NATIVE_ERRORS, ErrorShape
+from server.api.sse import SERVER_SENT_EVENTS, EventStream, EventWriter, StreamFormat, watch_disconnect
 from server.api.state import State, arrival, cache_salt, of
-from server.errors import ClientGone, RequestError
+from server.errors import ClientGone, InvalidRequest, RequestError
 from server.ipc.call import Call
 from server.operations.cost import Cost
 from server.operations.generation_run import Run
 from server.operations.runtime import Runtime, ServedModel
-
-
-class AnswerBody(BaseModel):
-    """Base of every answer schema: fields that are not documented are an error."""
-
-    model_config = ConfigDict(extra="forbid", protected_namespaces=())
 
 
 class Spec(Protocol):
@@ -39,6 +35,9 @@ class Spec(Protocol):
     def cost(self, model: ServedModel) -> Cost: ...
 
 
+ERROR_SHAPE = "triptych.error_shape"
+"""Key of the scope for the error shape of a request whose path belongs to several dialects."""
+
 BodyT = TypeVar("BodyT", bound=BaseModel)
 SpecT = TypeVar("SpecT", bound=Spec)
 ResultT = TypeVar("ResultT")
@@ -46,27 +45,14 @@ DeltaT = TypeVar("DeltaT")
 RenderedT = TypeVar("RenderedT", contravariant=True)
 
 
-@dataclass(frozen=True)
-class ErrorShape:
-    """How a dialect reports errors.
-
-    statuses: HTTP statuses that differ from those of `server.errors`.
-    body: the JSON body, from the error and the request id.
-    """
-
-    statuses: Mapping[int, int] = field(default_factory=dict)
-    body: Callable[[RequestError, str], Any] = lambda error, request_id: error.body(request_id)
-
-    def status(self, error: RequestError) -> int:
-        return self.statuses.get(error.status, error.status)
-
-
 @dataclass(frozen=True, kw_only=True)
 class Route(ABC, Generic[BodyT, SpecT, ResultT]):
     """A route that runs one operation.
 
+    path: may contain parameters, as in `/models/{model}`. They are fields of the body.
     operation: name of the operation, as in `ServedModel.operations`.
     name: operation id in the OpenAPI document, if it differs from `operation`.
+    field: a field that only bodies of this dialect have, if several dialects share the path.
     description: for the OpenAPI document.
     body, answer: schemas of the request and of the answer.
     example: a valid request and its answer, for the OpenAPI document.
@@ -76,15 +62,17 @@ class Route(ABC, Generic[BodyT, SpecT, ResultT]):
     """
 
     path: str
+    method: ClassVar[str] = "POST"
     operation: str
     name: str = ""
+    field: str = ""
     description: str
     body: type[BodyT]
     answer: type[BaseModel]
     example: tuple[Mapping[str, Any], Any]
     run: Callable[[Runtime, Call, SpecT], Awaitable[ResultT]]
     aliases: tuple[str, ...] = ()
-    errors: ErrorShape = ErrorShape()
+    errors: ErrorShape = NATIVE_ERRORS
     media_type: ClassVar[str] = "application/json"
 
     @property
@@ -166,10 +154,12 @@ class StreamingRoute(
 
     parse: converts a body to a specification. Raises InvalidRequest.
     renderer: creates the renderer of one request.
+    format: media type and pings of the stream.
     """
 
     parse: Callable[[BodyT], StreamingSpecT]
     renderer: Callable[[BodyT], Renderer[DeltaT, ResultT]]
+    format: StreamFormat = SERVER_SENT_EVENTS
 
     async def respond(self, request: Request) -> Response:
         state = of(request)
@@ -187,7 +177,7 @@ class StreamingRoute(
             call.close()
             raise
         stream = _Stream(state, call, run, self.renderer(body), first, request.scope["triptych.request_id"])
-        return EventStream(stream.events, call.leave)
+        return EventStream(stream.events, call.leave, self.format)
 
 
 @dataclass
@@ -224,6 +214,57 @@ class _Stream(Generic[DeltaT, ResultT]):
             yield renderer.error(error, self.request_id)
         finally:
             metrics.streams_open.dec()
+
+
+@dataclass(frozen=True, kw_only=True)
+class GetRoute:
+    """A `GET` route of a dialect that describes the server or its models.
+
+    render: the JSON value of the answer, from the state and the path parameters. Raises RequestError.
+    The other fields are those of `Route`.
+    """
+
+    path: str
+    method: ClassVar[str] = "GET"
+    name: str
+    description: str
+    answer: type[BaseModel]
+    example: Any
+    render: Callable[[State, Mapping[str, str]], Any]
+    errors: ErrorShape = NATIVE_ERRORS
+    aliases: tuple[str, ...] = ()
+
+    @property
+    def operation_id(self) -> str:
+        return self.name
+
+    async def respond(self, request: Request) -> Response:
+        """Answer one request. Raises RequestError."""
+        return json_response(self.render(of(request), request.path_params))
+
+
+@dataclass(frozen=True)
+class SharedPath:
+    """Several dialects on one path. A body's dialect is the one whose `field` it has.
+
+    routes: in order of precedence; the first one answers bodies without any of the fields.
+    """
+
+    routes: Sequence[Route[Any, Any, Any]]
+
+    async def respond(self, request: Request) -> Response:
+        """Answer one request in its dialect. Raises RequestError, InvalidRequest for fields of two dialects."""
+        state = of(request)
+        body = await read_json(request, state.settings.max_body_bytes, state.settings.body_timeout_seconds)
+        found = [route for route in self.routes if isinstance(body, dict) and route.field in body]
+        if len(found) > 1:
+            names = " and ".join(f"`{route.field}`" for route in found)
+            raise InvalidRequest(
+                f"{names} belong to different dialects of this route; send one of them", found[1].field
+            )
+        route = found[0] if found else self.routes[0]
+        request.scope[ERROR_SHAPE] = route.errors
+        return await route.respond(request)
 
 
 def json_response(value: Any) -> Response:

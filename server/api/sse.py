@@ -13,6 +13,7 @@ import logging
 import re
 import time
 from collections.abc import AsyncGenerator, Callable
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, Protocol
 
@@ -25,15 +26,26 @@ from server.errors import ClientGone
 
 PING_SECONDS = 15.0
 """Time without any event before a comment is sent, which keeps proxies from closing the connection."""
-PING = b": ping\n\n"
 STALL_SECONDS = 30.0
 """A client that accepts no byte for this time is disconnected."""
 
-HEADERS = {
-    "content-type": "text/event-stream; charset=utf-8",
-    "cache-control": "no-cache",
-    "x-accel-buffering": "no",
-}
+HEADERS = {"cache-control": "no-cache", "x-accel-buffering": "no"}
+
+
+@dataclass(frozen=True)
+class StreamFormat:
+    """The bytes of a stream besides its events.
+
+    media_type: value of the header `Content-Type`.
+    ping: bytes that clients skip, sent after `PING_SECONDS` without any event; empty where the format has none.
+    """
+
+    media_type: str
+    ping: bytes
+
+
+SERVER_SENT_EVENTS = StreamFormat("text/event-stream; charset=utf-8", b": ping\n\n")
+JSON_LINES = StreamFormat("application/x-ndjson", b"")
 
 _NON_ASCII = re.compile(r"[^\x00-\x7e]+")
 
@@ -59,6 +71,16 @@ def _escape(match: re.Match[str]) -> str:
 def frame(name: str, value: Any) -> bytes:
     """One event with its name and data, including the empty line at its end."""
     return b"event: %s\ndata: %s\n\n" % (name.encode(), dumps(value))
+
+
+def data_frame(value: Any) -> bytes:
+    """One event without a name."""
+    return b"data: %s\n\n" % dumps(value)
+
+
+def json_line(value: Any) -> bytes:
+    """One line of a stream of JSON objects."""
+    return dumps(value) + b"\n"
 
 
 class DirectConnection(Protocol):
@@ -109,6 +131,7 @@ class EventStream(EventSourceResponse):
         ASGI has to send. An exception ends the connection without a further event, so the generator reports
         failures to the client.
     leave: called at once when the client disconnects, and at the end.
+    format: media type and pings.
     ping_seconds: time without any event before a comment is sent.
     """
 
@@ -116,15 +139,17 @@ class EventStream(EventSourceResponse):
         self,
         events: Callable[[EventWriter], AsyncGenerator[bytes, None]],
         leave: Callable[[], None],
+        format: StreamFormat = SERVER_SENT_EVENTS,
         ping_seconds: float = PING_SECONDS,
     ) -> None:
         self._writer = EventWriter()
         self._events = events(self._writer)
         self._leave = leave
+        self._ping_bytes = format.ping
         self._ping_seconds = ping_seconds
         super().__init__(
             self._events,
-            headers=HEADERS,
+            headers=HEADERS | {"content-type": format.media_type},
             ping=0,  # disable the pings of sse_starlette, which are sent even between frequent events
             sep="\n",
             send_timeout=STALL_SECONDS,
@@ -165,12 +190,12 @@ class EventStream(EventSourceResponse):
             await asyncio.gather(*helpers, return_exceptions=True)
 
     async def _send_pings(self, send: Send) -> None:
-        while True:
+        while self._ping_bytes:
             idle_seconds = time.monotonic() - self._writer.last_sent
             if idle_seconds < self._ping_seconds:
                 await asyncio.sleep(self._ping_seconds - idle_seconds)
                 continue
-            await _send_body(send, PING)
+            await _send_body(send, self._ping_bytes)
 
     async def _on_disconnect(self, message: Message) -> None:
         self._leave()

@@ -8,8 +8,9 @@ from starlette.responses import Response
 
 from server.api.dialects.registry import paths_of
 from server.api.documents import describe_status
+from server.api.error_shape import AnswerBody
 from server.api.fields import MAX_ITEMS
-from server.api.route import AnswerBody, json_response
+from server.api.route import json_response
 from server.api.state import of
 from server.api.telemetry import version
 from server.errors import NotReady

@@ -14,6 +14,7 @@ from server.ipc.client import EngineClient
 from server.ipc.descriptions import ModelInfo, Task
 from server.metrics import Metrics
 from server.operations.entailment import entailment
+from server.text.chat import ChatRenderer
 from server.text.checkpoint_text import CheckpointText
 from server.text.tokenizer import Encoding, Tokenizer
 
@@ -30,8 +31,8 @@ _OPERATIONS: Mapping[Task, tuple[str, ...]] = {
     "question_answer": ("question_answer",),
     "transcribe": ("transcribe",),
 }
-"""Operations that a model of each task supports. `translate_speech` and `zero_shot_classify` depend on the checkpoint
-too."""
+"""Operations that a model of each task supports. `translate_speech`, `chat` and `zero_shot_classify` depend on the
+checkpoint too."""
 
 Result = TypeVar("Result")
 
@@ -83,6 +84,8 @@ class ServedModel:
         names = [name for task in self.info.tasks for name in _OPERATIONS[task]]
         if self.text.speech is not None and self.text.speech.translates:
             names.append("translate_speech")
+        if "generate" in self.info.tasks and self.text.chat_templates.by_name:
+            names.append("chat")
         if "classify" in self.info.tasks and entailment(self.info.labels) is not None:
             names.append("zero_shot_classify")
         return names
@@ -94,6 +97,7 @@ class Runtime:
 
     texts: tokenizer, languages and templates of each checkpoint, by model name.
     max_text_characters: a longer text is refused before it is tokenized.
+    chat_renderer: renders chat templates.
     threads: run tokenizers, at most `TOKENIZER_THREADS` at once.
     """
 
@@ -101,6 +105,7 @@ class Runtime:
     metrics: Metrics
     texts: Mapping[str, CheckpointText]
     max_text_characters: int
+    chat_renderer: ChatRenderer = field(default_factory=ChatRenderer)
     threads: ThreadPoolExecutor = field(
         default_factory=lambda: ThreadPoolExecutor(TOKENIZER_THREADS, thread_name_prefix="tokenizer")
     )

@@ -125,6 +125,24 @@ def _with_reasoning(message: dict[str, Any]) -> dict[str, Any]:
     return message if reasoning is None else {"thinking": reasoning, **message, "reasoning_content": reasoning}
 
 
+def continued_text(text: str, message: Mapping[str, Any]) -> str:
+    """A rendered prompt up to the end of its last message's content, so that the model continues that message.
+
+    message: the last message. Raises ChatError if its text is empty or not found in the prompt.
+    """
+    content = message.get("content")
+    if isinstance(content, list):
+        content = next((part["text"] for part in reversed(content) if part.get("type") == "text"), None)
+    stripped = content.strip() if isinstance(content, str) else ""
+    start = text.rfind(stripped)
+    if not stripped or start < 0:
+        raise ChatError("the last message has no text that can be continued")
+    assert isinstance(content, str)
+    whole = content.lstrip()  # templates may strip the text; trailing spaces stay where the template keeps them
+    kept = whole if text.startswith(whole, start) else stripped
+    return text[: start + len(kept)]
+
+
 class ChatRenderer:
     """Renders templates in a separate process, one text at a time. Safe to use from several threads.
 

@@ -12,9 +12,10 @@ from pydantic import BaseModel, ConfigDict, Field
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 
+from server.api.error_shape import AnswerBody, ErrorShape
 from server.api.fields import Finite, Language, ModelName
 from server.api.form import read_form
-from server.api.route import AnswerBody, ErrorShape, Route, json_response, leaving_on_disconnect
+from server.api.route import Route, json_response, leaving_on_disconnect
 from server.api.state import of
 from server.errors import InvalidRequest, Overloaded
 from server.operations.transcribe import TranscribeSpec, Transcript, transcribe

@@ -1,35 +1,65 @@
-"""All routes that run an operation, over all dialects."""
+"""All routes of all dialects."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from fastapi import FastAPI
+from starlette.requests import Request
+from starlette.routing import compile_path
 
 from server.api.dialects import openai_audio
 from server.api.dialects.native import routes as native
-from server.api.documents import describe
-from server.api.route import ErrorShape, Route
+from server.api.documents import describe, describe_get, describe_shared
+from server.api.error_shape import NATIVE_ERRORS, ErrorShape
+from server.api.route import ERROR_SHAPE, GetRoute, Route, SharedPath
 from server.errors import InvalidRequest, RequestError
 from server.operations.runtime import OperationNotSupported, ServedModel
 
 ROUTES: tuple[Route[Any, Any, Any], ...] = (*native.ROUTES, *openai_audio.ROUTES)
+"""Routes that run an operation. Of the dialects on one path, the first one answers bodies that fit none of them."""
+GET_ROUTES: tuple[GetRoute, ...] = ()
+"""Routes that describe the server or its models."""
 
-_ERROR_SHAPES = {path: route.errors for route in ROUTES for path in (route.path, *route.aliases)}
+
+def _by_path() -> Mapping[str, list[Route[Any, Any, Any]]]:
+    found: dict[str, list[Route[Any, Any, Any]]] = {}
+    for route in ROUTES:
+        for path in (route.path, *route.aliases):
+            found.setdefault(path, []).append(route)
+    return found
+
+
+_ROUTES_BY_PATH = _by_path()
+_ERROR_SHAPES = [
+    *((compile_path(path)[0], routes[0].errors) for path, routes in _ROUTES_BY_PATH.items()),
+    *((compile_path(path)[0], route.errors) for route in GET_ROUTES for path in (route.path, *route.aliases)),
+]
 
 
 def add_routes(app: FastAPI) -> None:
     """Register all routes with the application."""
-    for route in ROUTES:
-        app.add_api_route(route.path, route.respond, methods=["POST"], name=route.name, **describe(route))
+    for path, routes in _ROUTES_BY_PATH.items():
+        first = routes[0]
+        respond = first.respond if len(routes) == 1 else SharedPath(routes).respond
+        described = describe(first) if len(routes) == 1 else describe_shared(routes)
+        in_schema: dict[str, Any] = described if path == first.path else {"include_in_schema": False}
+        app.add_api_route(path, respond, methods=["POST"], name=first.operation_id, **in_schema)
+    for route in GET_ROUTES:
+        app.add_api_route(route.path, route.respond, methods=["GET"], name=route.name, **describe_get(route))
         for alias in route.aliases:
-            app.add_api_route(alias, route.respond, methods=["POST"], name=route.name, include_in_schema=False)
+            app.add_api_route(alias, route.respond, methods=["GET"], name=route.name, include_in_schema=False)
 
 
-def error_shape(path: str) -> ErrorShape:
-    """How errors are reported on this path."""
-    return _ERROR_SHAPES.get(path, ErrorShape())
+def error_shape(request: Request) -> ErrorShape:
+    """How errors of a request are reported: by its body's dialect once that is known, before it by the path."""
+    chosen = request.scope.get(ERROR_SHAPE)
+    if chosen is not None:
+        assert isinstance(chosen, ErrorShape)
+        return chosen
+    path = request.scope["path"]
+    return next((shape for pattern, shape in _ERROR_SHAPES if pattern.match(path)), NATIVE_ERRORS)
 
 
 def with_paths(error: RequestError, path: str) -> RequestError:

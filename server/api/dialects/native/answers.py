@@ -6,7 +6,7 @@ from typing import Literal
 
 from pydantic import RootModel
 
-from server.api.route import AnswerBody
+from server.api.error_shape import AnswerBody
 
 
 class TopLogprob(AnswerBody):

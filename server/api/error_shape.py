@@ -1,0 +1,51 @@
+"""How a dialect reports errors: HTTP statuses, JSON body, and the schema of that body."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict
+
+from server.errors import RequestError
+
+
+class AnswerBody(BaseModel):
+    """Base of every answer schema: fields that are not documented are an error."""
+
+    model_config = ConfigDict(extra="forbid", protected_namespaces=())
+
+
+class ErrorObject(AnswerBody):
+    message: str
+    type: str
+    param: str | None
+    code: str
+    request_id: str
+
+
+class ErrorAnswer(AnswerBody):
+    """The body of every error response of the native and OpenAI dialects."""
+
+    error: ErrorObject
+
+
+@dataclass(frozen=True)
+class ErrorShape:
+    """How a dialect reports errors.
+
+    statuses: HTTP statuses that differ from those of `server.errors`.
+    body: the JSON body, from the error and the request id.
+    answer: schema of the body.
+    """
+
+    statuses: Mapping[int, int] = field(default_factory=dict)
+    body: Callable[[RequestError, str], Any] = lambda error, request_id: error.body(request_id)
+    answer: type[BaseModel] = ErrorAnswer
+
+    def status(self, error: RequestError) -> int:
+        return self.statuses.get(error.status, error.status)
+
+
+NATIVE_ERRORS = ErrorShape()
