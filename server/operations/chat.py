@@ -145,7 +145,7 @@ class ChatRun:
     run: GenerateRun
 
     @property
-    def model(self) -> str:
+    def model_name(self) -> str:
         return self.run.model.name
 
     def usage(self) -> TokenUsage:

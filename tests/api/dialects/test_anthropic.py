@@ -30,7 +30,7 @@ DELTAS = [
 
 @dataclass
 class MadeUpRun:
-    model: str = "llm"
+    model_name: str = "llm"
 
     def usage(self) -> TokenUsage:
         return TokenUsage(10, 0, 4)

@@ -96,7 +96,7 @@ ERRORS = ErrorShape(
     statuses={422: 400, 503: 529},
     body=_error,
     answer=AnthropicErrorAnswer,
-    names={"max_new_tokens": "max_tokens", "stop": "stop_sequences", "response_format": "output_config"},
+    fields={"max_new_tokens": "max_tokens", "stop": "stop_sequences", "response_format": "output_config"},
 )
 
 
@@ -157,7 +157,7 @@ class MessageRenderer:
             "id": self.id,
             "type": "message",
             "role": "assistant",
-            "model": self.run.model,
+            "model": self.run.model_name,
             "content": content,
             "stop_reason": None,
             "stop_sequence": None,
