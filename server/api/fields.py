@@ -9,6 +9,7 @@ from collections.abc import Callable
 from dataclasses import fields
 from typing import Annotated, Any, Literal
 
+import orjson
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSchema
 
 from server.api.response_format import ResponseFormat
@@ -29,6 +30,23 @@ ShortText = Annotated[str, Field(min_length=1, max_length=MAX_STOP_CHARACTERS)]
 Language = Annotated[str, Field(min_length=2, max_length=32)]
 IdText = Annotated[str, Field(pattern=r"^(0|[1-9][0-9]{0,8})$")]
 Finite = Annotated[float, Field(allow_inf_nan=False)]
+AnswerCount = Annotated[int, Field(ge=1, le=16)]
+NoEffect = Annotated[Any, Field(description="accepted without effect")]
+
+
+def only(*neutral: Any) -> AfterValidator:
+    """A validator for a field that the server does not support: null and the values that ask for nothing pass."""
+
+    def check(value: Any) -> Any:
+        if value is None or any(type(value) is type(one) and value == one for one in neutral):
+            return value
+        choice = " or ".join(orjson.dumps(one).decode() for one in neutral)
+        raise ValueError(f"is not supported, except as {choice}" if neutral else "is not supported")
+
+    return AfterValidator(check)
+
+
+Unsupported = Annotated[Any, only(), Field(description="not supported: must be null or absent")]
 
 _TEXT = {"type": "string"}
 _IDS = {"type": "array", "items": {"type": "integer", "minimum": 0}, "minItems": 1}
