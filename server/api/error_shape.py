@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
+from copy import copy
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -36,16 +38,27 @@ class ErrorShape:
     """How a dialect reports errors.
 
     statuses: HTTP statuses that differ from those of `server.errors`.
+    fields: names of fields in errors of operations, and what the dialect calls these fields.
     body: the JSON body, from the error and the request id.
     answer: schema of the body.
     """
 
     statuses: Mapping[int, int] = field(default_factory=dict)
+    fields: Mapping[str, str] = field(default_factory=dict)
     body: Callable[[RequestError, str], Any] = lambda error, request_id: error.body(request_id)
     answer: type[BaseModel] = ErrorAnswer
 
     def status(self, error: RequestError) -> int:
         return self.statuses.get(error.status, error.status)
+
+    def render(self, error: RequestError, request_id: str) -> Any:
+        """The JSON body of an error, with the dialect's own names of fields."""
+        if self.fields:
+            error = copy(error)
+            error.param = self.fields.get(error.param or "", error.param)
+            names = "|".join(self.fields)
+            error.message = re.sub(rf"\b({names})\b", lambda match: self.fields[match[0]], error.message)
+        return self.body(error, request_id)
 
 
 NATIVE_ERRORS = ErrorShape()
