@@ -57,8 +57,17 @@ class EmbedSpec(EmbedAllSpec):
         return replace(cost, answer_numbers=cost.sequences * _vector_size(self, model))
 
 
-async def embed(runtime: Runtime, call: Call, spec: EmbedSpec) -> Numbers:
-    """Vectors of all inputs: float32 [inputs, size]."""
+@dataclass(frozen=True)
+class EmbedResult:
+    """Vectors of all inputs: float32 [inputs, size]. prompt_tokens: tokens that the model has read."""
+
+    model: str
+    vectors: Numbers
+    prompt_tokens: int
+
+
+async def embed(runtime: Runtime, call: Call, spec: EmbedSpec) -> EmbedResult:
+    """One vector per input."""
     model = runtime.candidates(spec.model, "embed")[0]
     _check_dimensions(spec, _vector_size(spec, model))
     message = Encode(
@@ -70,7 +79,8 @@ async def embed(runtime: Runtime, call: Call, spec: EmbedSpec) -> Numbers:
         normalize=spec.normalize and spec.dimensions is None,
         deadline=call.deadline,
     )
-    return _cut(await vectors(call, message), spec)
+    read = sum(item.num_tokens for item in message.items)
+    return EmbedResult(model.name, _cut(await vectors(call, message), spec), read)
 
 
 async def embed_all(runtime: Runtime, call: Call, spec: EmbedAllSpec) -> list[Numbers]:

@@ -79,7 +79,7 @@ class OllamaBody(TimedBody):
 
     @property
     def num_ctx(self) -> int | None:
-        return self.options and self.options.num_ctx
+        return None if self.options is None else self.options.num_ctx
 
 
 class OllamaTextBody(OllamaBody):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any
 
@@ -105,8 +105,8 @@ ERRORS = ErrorShape(
         "thinking": "think",
     },
 )
-EMBED_ERRORS = ErrorShape(ERRORS.statuses, ERRORS.body, ERRORS.answer, {"inputs": "input"})
-EMBEDDINGS_ERRORS = ErrorShape(ERRORS.statuses, ERRORS.body, ERRORS.answer, {"inputs": "prompt"})
+EMBED_ERRORS = replace(ERRORS, fields={"inputs": "input"})
+EMBEDDINGS_ERRORS = replace(ERRORS, fields={"inputs": "prompt"})
 
 
 @dataclass
@@ -144,7 +144,7 @@ def _check_context(num_ctx: int | None, model: ServedModel) -> None:
     """Raise InvalidRequest for a context that is longer than the model's."""
     if num_ctx is not None and num_ctx > model.max_input_tokens:
         raise InvalidRequest(
-            f"`options`: `num_ctx` {num_ctx} is more than the {model.max_input_tokens} tokens that `{model.name}` reads",
+            f"`options`: `num_ctx` {num_ctx} is more than the {model.max_input_tokens} tokens of `{model.name}`",
             "options",
         )
 
@@ -305,7 +305,7 @@ ROUTES: tuple[Route[Any, Any, Any], ...] = (
         path="/api/generate",
         operation="generate",
         name="ollama_generate",
-        description="Answer a prompt (Ollama), with the chat template where the checkpoint has one. Streams as `/api/chat`.",
+        description="Answer a prompt (Ollama), with the chat template if there is one. Streams as `/api/chat`.",
         body=bodies.OllamaGenerateBody,
         answer=OllamaGenerateAnswer,
         example=(
