@@ -34,6 +34,8 @@ def _by_path() -> Mapping[str, list[Route[Any, Any, Any]]]:
 
 
 _ROUTES_BY_PATH = _by_path()
+_SHAPES_BY_PREFIX = {"/api/": ollama.ERRORS}
+"""Error shapes of paths that no route has, by the beginning of the path."""
 _ERROR_SHAPES = [
     *((compile_path(path)[0], routes[0].errors) for path, routes in _ROUTES_BY_PATH.items()),
     *((compile_path(path)[0], route.errors) for route in GET_ROUTES for path in (route.path, *route.aliases)),
@@ -61,7 +63,9 @@ def error_shape(request: Request) -> ErrorShape:
         assert isinstance(chosen, ErrorShape)
         return chosen
     path = request.scope["path"]
-    return next((shape for pattern, shape in _ERROR_SHAPES if pattern.match(path)), NATIVE_ERRORS)
+    found = [shape for pattern, shape in _ERROR_SHAPES if pattern.match(path)]
+    found += [shape for prefix, shape in _SHAPES_BY_PREFIX.items() if path.startswith(prefix)]
+    return found[0] if found else NATIVE_ERRORS
 
 
 def with_paths(error: RequestError, path: str) -> RequestError:
