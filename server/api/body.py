@@ -135,4 +135,19 @@ def validate(value: Any, schema: type[Schema]) -> Schema:
     if first["type"] == "union_tag_not_found":
         raise InvalidRequest(f"`{param}` needs the field `type`", param)
     text = first["msg"].removeprefix("Value error, ").removeprefix("Input ")
-    raise InvalidRequest(f"`{param}` {text}" if param else text, param)
+    raise InvalidRequest(f"`{_place(param, first['loc'][1:])}` {text}" if param else text, param)
+
+
+def _place(param: str, inside: tuple[int | str, ...]) -> str:
+    """The path of a field in a list of objects, for example `messages[2].content`; else the field itself."""
+    if not inside or not isinstance(inside[0], int):
+        return param
+    path = param
+    for part in inside:
+        if isinstance(part, int):
+            path += f"[{part}]"
+        elif _FIELD_NAME.fullmatch(part):
+            path += f".{part}"
+        else:
+            break
+    return path
