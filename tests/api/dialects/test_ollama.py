@@ -42,7 +42,7 @@ def lines(data: bytes) -> list[dict[str, Any]]:
 
 def test_the_lines_of_a_stream_add_up_to_the_whole_answer() -> None:
     choice = ChatChoice("I look.", "Two cities.", CALLS, "tool_calls", None, [1] * 6, None)
-    renderer = TextRenderer(body(), MadeUpRun(), is_chat=True)
+    renderer = TextRenderer(MadeUpRun(), is_chat=True)
     whole = renderer.whole(result(choice))
     OllamaChatAnswer.model_validate(whole)
     sent = lines(b"".join([*map(renderer.deltas, DELTAS), renderer.end(result(choice))]))
@@ -67,13 +67,13 @@ def test_the_lines_of_a_stream_add_up_to_the_whole_answer() -> None:
 
 def test_unknown_durations_are_left_out() -> None:
     choice = ChatChoice("I", "", [], "timeout", None, [1], None)
-    answer = TextRenderer(body(), MadeUpRun(), is_chat=True).whole(result(choice, decode_seconds=None))
+    answer = TextRenderer(MadeUpRun(), is_chat=True).whole(result(choice, decode_seconds=None))
     OllamaChatAnswer.model_validate(answer)
     assert "eval_duration" not in answer and answer["done_reason"] == "timeout"
 
 
 def test_a_fault_within_a_stream_is_a_line() -> None:
-    renderer = TextRenderer(body(), MadeUpRun(), is_chat=True)
+    renderer = TextRenderer(MadeUpRun(), is_chat=True)
     data = renderer.deltas([ChatDelta(0, "I")]) + renderer.error(EngineFailure("a fault"), "req_1")
     assert lines(data)[-1] == {"error": "a fault"}
 
