@@ -12,6 +12,9 @@ from pydantic import BaseModel, ConfigDict
 
 from server.errors import RequestError
 
+_FIELD = re.compile(r"`(\w+)`")
+"""A field as error messages name it."""
+
 
 class AnswerBody(BaseModel):
     """Base of every answer schema: fields that are not documented are an error."""
@@ -56,8 +59,7 @@ class ErrorShape:
         if self.fields:
             error = copy(error)
             error.param = self.fields.get(error.param or "", error.param)
-            names = "|".join(self.fields)
-            error.message = re.sub(rf"\b({names})\b", lambda match: self.fields[match[0]], error.message)
+            error.message = _FIELD.sub(lambda found: f"`{self.fields.get(found[1], found[1])}`", error.message)
         return self.body(error, request_id)
 
 

@@ -153,12 +153,12 @@ class StreamingRoute(
     the first byte is one error event, and the stream ends without its end event.
 
     parse: converts a body to a specification. Raises InvalidRequest.
-    renderer: creates the renderer of one request, from the body and the name of the model that answers.
+    renderer: creates the renderer of one request, from its body and its submitted run.
     format: media type and pings of the stream.
     """
 
     parse: Callable[[BodyT], StreamingSpecT]
-    renderer: Callable[[BodyT, str], Renderer[DeltaT, ResultT]]
+    renderer: Callable[[BodyT, Any], Renderer[DeltaT, ResultT]]
     format: StreamFormat = SERVER_SENT_EVENTS
 
     async def respond(self, request: Request) -> Response:
@@ -169,7 +169,7 @@ class StreamingRoute(
             spec = self.parse(body)
             async with leaving_on_disconnect(request, call):
                 run = await self.run(state.runtime, call, spec)
-                renderer = self.renderer(body, run.model_name)
+                renderer = self.renderer(body, run)
                 if not spec.stream:
                     await run.complete()
                     return json_response(renderer.whole(run.result()))
