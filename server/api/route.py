@@ -159,12 +159,12 @@ class StreamingRoute(
     the first byte is one error event, and the stream ends without its end event.
 
     parse: converts a body to a specification. Raises InvalidRequest.
-    renderer: creates the renderer of one request.
+    renderer: creates the renderer of one request, from its body and its submitted run.
     format: media type and pings of the stream.
     """
 
     parse: Callable[[BodyT], StreamingSpecT]
-    renderer: Callable[[BodyT], Renderer[DeltaT, ResultT]]
+    renderer: Callable[[BodyT, Any], Renderer[DeltaT, ResultT]]
     format: StreamFormat = SERVER_SENT_EVENTS
 
     async def respond(self, request: Request) -> Response:
@@ -177,12 +177,12 @@ class StreamingRoute(
                 run = await self.run(state.runtime, call, spec)
                 if not spec.stream:
                     await run.complete()
-                    return json_response(self.renderer(body).whole(run.result()))
+                    return json_response(self.renderer(body, run).whole(run.result()))
                 first = await run.begin()
         except BaseException:
             call.close()
             raise
-        stream = _Stream(state, call, run, self.renderer(body), first, request.scope["triptych.request_id"])
+        stream = _Stream(state, call, run, self.renderer(body, run), first, request.scope["triptych.request_id"])
         return EventStream(stream.events, call.leave, self.format)
 
 

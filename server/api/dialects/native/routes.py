@@ -98,7 +98,7 @@ ROUTES: tuple[Route[Any, Any, Any], ...] = (
         example=EXAMPLES["generate"],
         parse=bodies.GenerateBody.spec,
         run=generate,
-        renderer=GenerateRenderer,
+        renderer=lambda body, run: GenerateRenderer(body),
     ),
     StreamingRoute(
         path="/translate",
@@ -109,7 +109,7 @@ ROUTES: tuple[Route[Any, Any, Any], ...] = (
         example=EXAMPLES["translate"],
         parse=bodies.TranslateBody.spec,
         run=translate,
-        renderer=TranslateRenderer,
+        renderer=lambda body, run: TranslateRenderer(body),
     ),
     JsonRoute(
         path="/embed",
