@@ -92,7 +92,7 @@ def _parser() -> argparse.ArgumentParser:
         epilog="Every flag of serve can also be set as TRIPTYCH_NAME in the environment or in --config. "
         "triptych COMMAND --help describes a command, with examples.",
     )
-    parser.add_argument("--version", action=_Version, help="show the version and exit")
+    parser.add_argument("--version", action=_Version, nargs=0, help="show the version and exit")
     commands = parser.add_subparsers(title="commands", required=True, metavar="COMMAND", parser_class=_Parser)
     for name, (text, fill) in COMMANDS.items():
         command = commands.add_parser(name, help=text, description=f"{text[0].upper()}{text[1:]}.", fill=fill)
@@ -101,9 +101,6 @@ def _parser() -> argparse.ArgumentParser:
 
 
 class _Version(argparse.Action):
-    def __init__(self, *positional: Any, **named: Any) -> None:
-        super().__init__(*positional, nargs=0, **named)
-
     def __call__(self, parser: argparse.ArgumentParser, *more: Any) -> NoReturn:
         from server.api.telemetry import version
 

@@ -45,7 +45,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.usage = "triptych chat [FLAGS] [TEXT]"
     parser.epilog = HELP_END
-    parser.add_argument("text", nargs="?", metavar="TEXT", help="one message; without it, a conversation or standard input")
+    parser.add_argument(
+        "text", nargs="?", metavar="TEXT", help="one message; without it, a conversation or standard input"
+    )
     add_target_flags(parser)
     parser.add_argument("--system", metavar="TEXT", help="the system message")
     parser.add_argument("-i", "--input", type=Path, metavar="FILE", help="read one message from a file")

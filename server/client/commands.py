@@ -68,7 +68,9 @@ def add_arguments(parser: argparse.ArgumentParser, name: str) -> None:
     )
     files.add_argument("-o", "--output", type=Path, metavar="FILE", help="write to a file; *.jsonl gets JSON lines")
     files.add_argument("--json", action="store_true", help="write JSON lines with the server's whole answers")
-    files.add_argument("--resume", action="store_true", help="continue an output file: only send what has no answer yet")
+    files.add_argument(
+        "--resume", action="store_true", help="continue an output file: only send what has no answer yet"
+    )
     files.add_argument("--overwrite", action="store_true", help="replace an output file")
     files.add_argument("-q", "--quiet", action="store_true", help="no progress bar and no summary")
     files.add_argument("--concurrency", type=_positive, default=8, metavar="N", help="requests at a time (default: 8)")
@@ -159,7 +161,12 @@ def _check_output(run: Run) -> Path | None:
         raise CommandError("--resume needs --output with the name of a .jsonl file")
     if arguments.resume and arguments.overwrite:
         raise CommandError("--resume continues the output and --overwrite replaces it: choose one")
-    if output is not None and output.exists() and output.stat().st_size and not (arguments.resume or arguments.overwrite):
+    if (
+        output is not None
+        and output.exists()
+        and output.stat().st_size
+        and not (arguments.resume or arguments.overwrite)
+    ):
         hint = "--resume continues it, --overwrite replaces it" if run.as_json else "--overwrite replaces it"
         raise CommandError(f"{output} exists: {hint}")
     return output
@@ -197,7 +204,10 @@ async def _send_all(connection: Connection, run: Run, file: TextIO) -> None:
     started = time.monotonic()
     try:
         await run_batch(
-            groups(run.records, size), lambda group: send(connection, task, group, run.body), on_outcome, arguments.concurrency
+            groups(run.records, size),
+            lambda group: send(connection, task, group, run.body),
+            on_outcome,
+            arguments.concurrency,
         )
     except (CommandError, asyncio.CancelledError):
         bar.close()
@@ -240,8 +250,8 @@ async def _stream(connection: Connection, run: Run) -> None:
                 raise RequestFailed(error_message(data.get("error")) or "the server failed", 200)
             complete = complete or event.name == "done"
     finally:
-        if not written.endswith("\n"):
-            print(flush=True)
+        if complete or written:
+            print(end="" if written.endswith("\n") else "\n", flush=True)
     if not complete:
         raise RequestFailed("the answer broke off", 200)
 

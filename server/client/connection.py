@@ -7,6 +7,7 @@ import contextlib
 import email.utils
 import ipaddress
 import json
+import os
 import random
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -102,11 +103,12 @@ class Connection:
     async def post(self, path: str, body: Any) -> Any:
         """Send a JSON request and return the JSON answer. Raises RequestFailed, Unreachable."""
         async with self._answer(path, body) as response:
-            text = await response.aread()
-        try:
-            return json.loads(text)
-        except ValueError:
-            raise RequestFailed(f"{self.target.url}{path} did not answer in JSON", response.status_code) from None
+            return await _json(response)
+
+    async def get(self, path: str) -> Any:
+        """Request a JSON document. Raises RequestFailed, Unreachable."""
+        async with self._answer(path, None) as response:
+            return await _json(response)
 
     async def events(self, path: str, body: Any) -> AsyncIterator[Event]:
         """Send a JSON request and yield the server-sent events of the answer. Raises RequestFailed, Unreachable.
@@ -115,18 +117,21 @@ class Connection:
         """
         async with self._answer(path, body) as response:
             try:
-                async for event in read_events(response.aiter_lines()):
+                async for event in read_events(response.aiter_bytes()):
                     yield event
-            except httpx.TransportError as error:
+            except (httpx.NetworkError, httpx.RemoteProtocolError) as error:
                 raise RequestFailed(f"the answer broke off ({_reason(error)})", response.status_code) from None
 
     @contextlib.asynccontextmanager
     async def _answer(self, path: str, body: Any) -> AsyncIterator[httpx.Response]:
-        """The response to a request whose status is 200, after retries. Its body is not read yet."""
+        """The response to a request whose status is 200, after retries. Its body is not read yet.
+
+        body: None for a GET request.
+        """
         attempt = 0
         while True:
             last = attempt >= self.target.retries
-            request = self._client.build_request("POST", path, json=body)
+            request = self._client.build_request("GET" if body is None else "POST", path, json=body)
             try:
                 response = await self._client.send(request, stream=True)
             except httpx.TransportError as error:
@@ -146,6 +151,8 @@ class Connection:
             attempt += 1
         try:
             yield response
+        except httpx.ReadTimeout as error:
+            raise self._unreachable(error) from None
         except httpx.TransportError as error:
             raise Unreachable(f"{self.target.url} closed the connection ({_reason(error)})") from None
         finally:
@@ -153,27 +160,31 @@ class Connection:
 
     def _unreachable(self, error: httpx.TransportError) -> Unreachable:
         if isinstance(error, httpx.ReadTimeout):
-            return Unreachable(f"{self.target.url} sent nothing for {self._patience_seconds:g} s")
+            return Unreachable(f"{self.target.url} sent nothing for {self._patience_seconds:g} s", timed_out=True)
         return Unreachable(
             f"no server answers on {self.target.url} ({_reason(error)}): start one with `triptych serve`, name "
             f"another with --url, or load a model without a server with --load PATH"
         )
 
 
-async def read_events(lines: AsyncIterator[str]) -> AsyncIterator[Event]:
-    """Parse server-sent events. Source: WHATWG HTML Living Standard, section 9.2.6."""
-    name, data = "", list[str]()
-    async for line in lines:
-        field, _, value = line.partition(":")
-        value = value.removeprefix(" ")
-        if not line:
-            if data:
-                yield Event(name, "\n".join(data))
-            name, data = "", []
-        elif field == "event":
-            name = value
-        elif field == "data":
-            data.append(value)
+async def read_events(chunks: AsyncIterator[bytes]) -> AsyncIterator[Event]:
+    """Parse server-sent events whose lines end in LF or CRLF. Source: WHATWG HTML Living Standard, section 9.2.6.
+
+    Lines are divided as bytes: httpx would also divide them at U+2028, which JSON may contain.
+    """
+    name, data, rest = "", list[str](), b""
+    async for chunk in chunks:
+        *lines, rest = (rest + chunk).split(b"\n")
+        for line in lines:
+            field, _, value = line.removesuffix(b"\r").decode(errors="replace").partition(":")
+            if field == "event":
+                name = value.removeprefix(" ")
+            elif field == "data":
+                data.append(value.removeprefix(" "))
+            elif not field and not value:
+                if data:
+                    yield Event(name, "\n".join(data))
+                name, data = "", []
 
 
 def pause_seconds(retry_after: str | None, attempt: int) -> float:
@@ -190,6 +201,14 @@ def pause_seconds(retry_after: str | None, attempt: int) -> float:
             return min(max(seconds, 0.0), MAX_PAUSE_SECONDS)
     # Clients that failed together should not return together.
     return float(min(0.25 * 2**attempt, MAX_PAUSE_SECONDS) * random.uniform(0.5, 1.0))
+
+
+async def _json(response: httpx.Response) -> Any:
+    data = await response.aread()
+    try:
+        return json.loads(data)
+    except ValueError:
+        raise RequestFailed(f"{response.url} did not answer in JSON", response.status_code) from None
 
 
 async def _failure(response: httpx.Response) -> RequestFailed:
@@ -215,8 +234,8 @@ def error_message(error: object) -> str:
 def _reason(error: httpx.TransportError) -> str:
     cause: BaseException | None = error
     while cause is not None:
-        if isinstance(cause, OSError) and cause.strerror:
-            return cause.strerror.lower()
+        if isinstance(cause, OSError) and cause.errno:
+            return os.strerror(cause.errno).lower()
         cause = cause.__cause__ or cause.__context__
     return str(error).lower() or type(error).__name__
 

@@ -1,8 +1,8 @@
 """Errors of the client commands. Each message is one line for the terminal, and each class has an exit code.
 
-    CommandError         2   the command or its input is wrong
-    ├── Unreachable      2   no server answers
-    └── RequestFailed    1   the server refused the request, or its answer is incomplete
+CommandError         2   the command or its input is wrong
+├── Unreachable      2   no server answers
+└── RequestFailed    1   the server refused the request, or its answer is incomplete
 """
 
 from __future__ import annotations
@@ -19,7 +19,11 @@ class CommandError(TriptychError):
 
 
 class Unreachable(CommandError):
-    """No server answers on the URL, or it closes the connection."""
+    """No server answers on the URL, or it closes the connection. timed_out: it sent nothing for too long."""
+
+    def __init__(self, message: str, timed_out: bool = False) -> None:
+        super().__init__(message)
+        self.timed_out = timed_out
 
 
 class RequestFailed(CommandError):

@@ -52,7 +52,9 @@ class Outcome:
     error: Any = None
 
 
-def read_records(texts: Sequence[str], source: Path | None, format: Format | None, default: Format, field: str) -> list[Record]:
+def read_records(
+    texts: Sequence[str], source: Path | None, format: Format | None, default: Format, field: str
+) -> list[Record]:
     """The inputs of a command: its arguments, else a file, else standard input.
 
     source: the file; `-` is standard input.
@@ -109,7 +111,10 @@ def _parse(name: str, number: int, line: str, field: str) -> Record:
         raise CommandError(f"{name} line {number}: `id` must be a string or an integer")
     names = [one for one in (field, "text") if one in fields]
     if len(names) != 1:
-        raise CommandError(f"{name} line {number}: write the text as `{field}`" + (", or as `text`" if not names else " or as `text`, not both"))
+        raise CommandError(
+            f"{name} line {number}: write the text as `{field}`"
+            + (", or as `text`" if not names else " or as `text`, not both")
+        )
     item = fields.pop(names[0])
     for refused in NOT_IN_BATCHES:
         if refused in fields:
@@ -163,7 +168,9 @@ def remaining(records: Sequence[Record], output: Path) -> list[Record]:
                 break
             raise CommandError(f"{output} line {number}: not an answer of an earlier run") from None
         if key not in keys or key in done:
-            raise CommandError(f"{output} line {number}: {key[0]} {key[1]!r} is not in the input; is it another input's?")
+            raise CommandError(
+                f"{output} line {number}: {key[0]} {key[1]!r} is not in the input; is it another input's?"
+            )
         if answered:
             done.add(key)
             kept.append(line if line.endswith(b"\n") else line + b"\n")

@@ -39,9 +39,11 @@ def add_target_flags(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "-m", "--model", metavar="NAME", help=f"model on the server (default: ${environment.MODEL}, else the server's)"
     )
-    group.add_argument("--retries", type=int, default=8, metavar="N", help="attempts while the server is busy (default: 8)")
     group.add_argument(
-        "--timeout", type=_seconds, metavar="SECONDS", help="time limit of a request (default: the server's, 60)"
+        "--retries", type=int, default=8, metavar="N", help="attempts while the server is busy (default: 8)"
+    )
+    group.add_argument(
+        "--timeout", type=seconds, metavar="SECONDS", help="time limit of a request (default: the server's, 60)"
     )
     local = parser.add_argument_group("without a server")
     local.add_argument(
@@ -51,14 +53,15 @@ def add_target_flags(parser: argparse.ArgumentParser) -> None:
         local.add_argument("--" + name.replace("_", "-"), metavar=name.rpartition("_")[2].upper(), help=text)
 
 
-def _seconds(text: str) -> float:
+def seconds(text: str) -> float:
+    """Parse a positive number of a flag. Raises ArgumentTypeError."""
     try:
-        seconds = float(text)
+        value = float(text)
     except ValueError:
-        seconds = 0.0
-    if not 0 < seconds < float("inf"):
-        raise argparse.ArgumentTypeError(f"write a number of seconds above 0, not {text!r}")
-    return seconds
+        value = 0.0
+    if not 0 < value < float("inf"):
+        raise argparse.ArgumentTypeError(f"write a number above 0, not {text!r}")
+    return value
 
 
 @contextlib.contextmanager
@@ -68,7 +71,9 @@ def target(arguments: argparse.Namespace, start: StartServer) -> Iterator[tuple[
     limits = {"retries": arguments.retries, "timeout_seconds": arguments.timeout}
     if arguments.load is None:
         if settings:
-            raise CommandError(f"--{next(iter(settings)).replace('_', '-')} needs --load: a server has its own settings")
+            raise CommandError(
+                f"--{next(iter(settings)).replace('_', '-')} needs --load: a server has its own settings"
+            )
         url = arguments.url or os.environ.get(environment.URL) or DEFAULT_URL
         model = arguments.model or os.environ.get(environment.MODEL)
         yield Target(url.rstrip("/"), api_key(arguments.api_key_file), **limits), model

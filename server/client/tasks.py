@@ -72,7 +72,9 @@ TASKS = {
             lambda answer: list(answer["translations"]),
             _translated,
         ),
-        Task("embed", "/embed", "inputs", EMBEDDING, False, 32, "lines", list, lambda answer, record: json.dumps(answer)),
+        Task(
+            "embed", "/embed", "inputs", EMBEDDING, False, 32, "lines", list, lambda answer, record: json.dumps(answer)
+        ),
         Task("classify", "/classify", "inputs", CLASSIFICATION, False, 32, "lines", list, _labels),
     )
 }
