@@ -1,8 +1,8 @@
 """The `triptych` command. It serves, checks and lists models, and runs the client commands of `server.client`.
 
-Flags of serve and check are built from `server.settings`, so that help, environment and configuration file agree. An error is
-one line on stderr. The exit code is 1 for a checkpoint that cannot be loaded or a request that failed, and 2 for any
-other error. A command imports what it needs when it is used, so that `triptych --help` and the client commands start fast.
+Flags of serve and check are built from `server.settings`, so that help, environment and configuration file agree. An
+error is one line on stderr. The exit code is 1 for a checkpoint that cannot be loaded or a request that failed, and 2
+for any other error. A command imports what it needs when it is used, so that help and client commands start fast.
 """
 
 from __future__ import annotations

@@ -71,9 +71,9 @@ class Conversation:
         return first[0]["content"] if first and first[0]["role"] == "system" else None
 
     async def answer(self, connection: Connection, text: str, options: dict[str, Any]) -> None:
-        """Send a message and write the answer as it arrives. What fails before any text leaves the conversation as it was.
+        """Send a message and write the answer as it arrives.
 
-        An answer that is stopped stays in the conversation as far as it was written.
+        A failure before any text leaves the conversation as it was. An answer that is stopped stays as far as written.
         """
         self.messages.append({"role": "user", "content": text})
         written: list[str] = []

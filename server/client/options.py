@@ -97,9 +97,9 @@ GENERATION = (
     Option("frequency_penalty", "repetition", float, "subtracted from tokens once per occurrence"),
     Option("no_repeat_ngram_size", "repetition", int, "no N tokens in a row occur twice"),
     Option("encoder_no_repeat_ngram_size", "repetition", int, "no N tokens in a row of the source occur"),
-    Option("logit_bias", "repetition", _bias, "add a number to the logit of a token; repeatable", "ID=X", repeated=True),
+    Option("logit_bias", "repetition", _bias, "number to add to a token's logit; repeatable", "ID=X", repeated=True),
     Option("bad_words", "repetition", str, "text that must not occur; repeatable", repeated=True),
-    Option("allowed_token_ids", "repetition", _ids, "the only tokens allowed, separated by commas", "IDS", repeated=True),
+    Option("allowed_token_ids", "repetition", _ids, "the only tokens, separated by commas", "IDS", repeated=True),
     Option("suppress_tokens", "repetition", _ids, "tokens not allowed, separated by commas", "IDS", repeated=True),
     Option("num_beams", "beam search", int, "number of beams"),
     Option("num_return_sequences", "beam search", int, "number of beams to return"),
@@ -187,7 +187,7 @@ def fields(arguments: argparse.Namespace, options: Sequence[Option]) -> dict[str
 
 
 def response_format(arguments: argparse.Namespace) -> dict[str, Any]:
-    """The field `response_format` of the flags that were given, or nothing. Raises CommandError for an unreadable file."""
+    """The field `response_format` if a flag sets it, else nothing. Raises CommandError for an unreadable file."""
     if arguments.schema is not None:
         try:
             schema = json.loads(arguments.schema.read_text(encoding="utf-8"))

@@ -33,9 +33,9 @@ HELP_END = f"""
 examples:
 {EXAMPLES}
 
-With --rate, requests arrive at random times at that mean rate, however slow the answers are, and latencies count from the
-arrival. With --concurrency, each answer is followed by the next request. Inter-token times are those between parts of an
-answer; a part may hold several tokens. Failed requests count as errors and are not sent again.
+With --rate, requests arrive at random times at that mean rate, however slow the answers are, and latencies count from
+the arrival. With --concurrency, each answer is followed by the next request. Inter-token times are those between parts
+of an answer; a part may hold several tokens. Failed requests count as errors and are not sent again.
 Exit code: 0 measured, 1 no request succeeded, 2 wrong command or no server, 130 Ctrl-C.
 """
 

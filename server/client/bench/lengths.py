@@ -9,13 +9,14 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-WORDS = (
-    "time year people way day man thing woman life child world school state family student group country problem hand part "
-    "place case week company system program question work government number night point home water room mother area money "
-    "story fact month lot right study book eye job word business issue side kind head house service friend father power hour "
-    "game line end member law car city community name president team minute idea body information back parent face others "
-    "level office door health person art war history party result change morning reason research girl guy moment air teacher"
-).split()
+WORDS = """
+time year people way day man thing woman life child world school state family student group country problem hand
+part place case week company system program question work government number night point home water room mother area
+money story fact month lot right study book eye job word business issue side kind head house service friend father
+power hour game line end member law car city community name president team minute idea body information back parent
+face others level office door health person art war history party result change morning reason research girl guy
+moment air teacher
+""".split()  # noqa: SIM905, a list literal would take a line per word
 """Common English words of one or two tokens in most vocabularies."""
 
 MAX_MEDIAN, MAX_SIGMA = 1_000_000, 3

@@ -1,7 +1,7 @@
 """Offer load to a server: at fixed arrival times (open loop), or a fixed number of requests at a time (closed loop).
 
-In an open loop a request is due at its arrival time, however late earlier answers are, and its latencies count from that
-time. A client that waited for answers instead would hide the time that requests spend in a queue (coordinated omission).
+In an open loop a request is due at its arrival time, however late earlier answers are, and its latencies count from
+that time. A client that waited for answers would hide the time that requests spend in a queue (coordinated omission).
 """
 
 from __future__ import annotations

@@ -130,14 +130,13 @@ def table(levels: Sequence[Level]) -> str:
 def _notes(levels: Sequence[Level]) -> list[str]:
     notes = []
     for level in levels:
-        if level.errors:
-            notes.append(
-                f"{level.load}: failed: " + ", ".join(f"{count} {name}" for name, count in level.errors.items())
-            )
+        for name, count in level.errors.items():
+            said = next((one.message for one in level.samples if one.error == name and one.message), "")
+            notes.append(f"{level.load}: {count} failed: {said or name}")
         late = percentile(level.late_seconds(), 99)
         if late > 0.01:
             notes.append(
-                f"{level.load}: this client sent requests up to {late * 1000:,.0f} ms late (p99); it may be the bottleneck"
+                f"{level.load}: requests were sent up to {late * 1000:,.0f} ms late (p99): this client is slow"
             )
         if level.output_tokens() and level.counted_by == "events":
             notes.append(f"{level.load}: the server sent no usage; output tokens are events")
