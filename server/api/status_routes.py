@@ -42,6 +42,7 @@ class ModelDescription(AnswerBody):
     source_tokens: int | None
     labels: list[str]
     languages: list[str]
+    mask_token: str | None
 
 
 class ServerLimits(AnswerBody):
@@ -127,6 +128,7 @@ def _describe(model: ServedModel) -> dict[str, object]:
         "source_tokens": about.source_tokens or None,
         "labels": about.labels,
         "languages": model.languages(),
+        "mask_token": model.mask_token,
     }
 
 
