@@ -55,7 +55,7 @@ class ErrorShape:
         return self.statuses.get(error.status, error.status)
 
     def render(self, error: RequestError, request_id: str) -> Any:
-        """The JSON body of an error, with the dialect's names of fields."""
+        """The JSON body of an error, with the dialect's own names of fields."""
         if self.fields:
             error = copy(error)
             error.param = self.fields.get(error.param or "", error.param)

@@ -35,6 +35,8 @@ class Spec(Protocol):
     def cost(self, model: ServedModel) -> Cost: ...
 
 
+TRUNCATED_INPUTS = "X-Truncated-Inputs"
+"""Response header: places, in the request, of the inputs that lost tokens because they were too long."""
 ERROR_SHAPE = "triptych.error_shape"
 """Key of the scope for the error shape of a request whose path belongs to several dialects."""
 
@@ -113,8 +115,12 @@ class JsonRoute(Route[BodyT, SpecT, ResultT]):
             async with leaving_on_disconnect(request, call):
                 result = await self.run(state.runtime, call, self.parse(body))
         if self.large_answers:
-            return await state.runtime.in_thread(lambda: json_response(self.render(body, result)))
-        return json_response(self.render(body, result))
+            response = await state.runtime.in_thread(lambda: json_response(self.render(body, result)))
+        else:
+            response = json_response(self.render(body, result))
+        if call.truncated_inputs:
+            response.headers[TRUNCATED_INPUTS] = ",".join(map(str, call.truncated_inputs))
+        return response
 
 
 class Renderer(Protocol[DeltaT, RenderedT]):

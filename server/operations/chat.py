@@ -145,7 +145,7 @@ class ChatRun:
 
     @property
     def model_name(self) -> str:
-        return self.run.model_name
+        return self.run.model.name
 
     def usage(self) -> TokenUsage:
         """Token counts so far. The cached tokens are known with the first deltas."""

@@ -144,7 +144,7 @@ def _check_context(num_ctx: int | None, model: ServedModel) -> None:
     """Raise InvalidRequest for a context that is longer than the model's."""
     if num_ctx is not None and num_ctx > model.max_input_tokens:
         raise InvalidRequest(
-            f"`options`: `num_ctx` {num_ctx} is more than the {model.max_input_tokens} tokens of `{model.name}`",
+            f"`options`: `num_ctx` {num_ctx} exceeds the {model.max_input_tokens} tokens of `{model.name}`",
             "options",
         )
 
