@@ -112,8 +112,10 @@ class JsonRoute(Route[BodyT, SpecT, ResultT]):
         state = of(request)
         body = await self.read(request, state)
         with self.call(request, state, body) as call:
-            async with leaving_on_disconnect(request, call):
-                result = await self.run(state.runtime, call, self.parse(body))
+            spec = self.parse(body)
+            with self.errors.renaming():
+                async with leaving_on_disconnect(request, call):
+                    result = await self.run(state.runtime, call, spec)
         if self.large_answers:
             response = await state.runtime.in_thread(lambda: json_response(self.render(body, result)))
         else:
@@ -173,13 +175,14 @@ class StreamingRoute(
         call = self.call(request, state, body)
         try:
             spec = self.parse(body)
-            async with leaving_on_disconnect(request, call):
-                run = await self.run(state.runtime, call, spec)
-                renderer = self.renderer(body, run)
-                if not spec.stream:
-                    await run.complete()
-                    return json_response(renderer.whole(run.result()))
-                first = await run.begin()
+            with self.errors.renaming():
+                async with leaving_on_disconnect(request, call):
+                    run = await self.run(state.runtime, call, spec)
+                    renderer = self.renderer(body, run)
+                    if not spec.stream:
+                        await run.complete()
+                        return json_response(renderer.whole(run.result()))
+                    first = await run.begin()
         except BaseException:
             call.close()
             raise

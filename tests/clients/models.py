@@ -6,6 +6,7 @@ the model that they use, because the first fitting model may change with the lis
 
 from __future__ import annotations
 
+import json
 import shutil
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -47,6 +48,14 @@ def write_story(directory: Path, template: str) -> Path:
     return directory
 
 
+def _write_prompted_encoder(directory: Path) -> Path:
+    """Write the demo sentence encoder with a prompt for queries and one for passages."""
+    shutil.copytree(DEMO / "sentence-encoder", directory)
+    prompts = {"prompts": {"query": "query: ", "passage": "passage: "}, "default_prompt_name": None}
+    (directory / "config_sentence_transformers.json").write_text(json.dumps(prompts))
+    return directory
+
+
 def _write_recognizer(directory: Path) -> Path:
     write_whisper(directory, "whisper")
     write_tokenizer(directory)
@@ -55,6 +64,7 @@ def _write_recognizer(directory: Path) -> Path:
 
 WRITERS: Mapping[str, Callable[[Path], Path]] = {
     "caller": lambda directory: write_story(directory, HERMES_TEMPLATE),
+    "prompted-encoder": _write_prompted_encoder,
     "ner": lambda directory: write_encoder(directory, "bert", "TokenClassification"),
     "mlm": lambda directory: write_encoder(directory, "bert", "MaskedLM"),
     "qa": lambda directory: write_encoder(directory, "bert", "QuestionAnswering"),

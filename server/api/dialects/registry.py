@@ -10,6 +10,7 @@ from starlette.requests import Request
 from starlette.routing import compile_path
 
 from server.api.dialects.anthropic import routes as anthropic
+from server.api.dialects.cohere import routes as cohere
 from server.api.dialects.native import routes as native
 from server.api.dialects.ollama import routes as ollama
 from server.api.dialects.openai import routes as openai
@@ -19,7 +20,13 @@ from server.api.route import ERROR_SHAPE, GetRoute, Route, SharedPath
 from server.errors import InvalidRequest, RequestError
 from server.operations.runtime import OperationNotSupported, ServedModel
 
-ROUTES: tuple[Route[Any, Any, Any], ...] = (*native.ROUTES, *openai.ROUTES, *anthropic.ROUTES, *ollama.ROUTES)
+ROUTES: tuple[Route[Any, Any, Any], ...] = (
+    *native.ROUTES,
+    *openai.ROUTES,
+    *anthropic.ROUTES,
+    *ollama.ROUTES,
+    *cohere.ROUTES,
+)
 """Routes that run an operation. Of the dialects on one path, the first one answers bodies that fit none of them."""
 GET_ROUTES: tuple[GetRoute, ...] = (*openai.GET_ROUTES, *ollama.GET_ROUTES)
 """Routes that describe the server or its models."""
