@@ -140,6 +140,60 @@ def test_a_wrong_field_is_named(server: ClientServer, path: str, body: dict[str,
     assert set(error) == {"id", "message"} and named in error["message"]
 
 
+CHAT: dict[str, Any] = {"model": "caller", "messages": [{"role": "user", "content": "Once upon a time"}]}
+
+
+def test_a_chat_and_its_stream_are_equal(client: cohere.ClientV2) -> None:
+    whole = client.chat(**CHAT, max_tokens=16, temperature=0, logprobs=True)
+    assert whole.finish_reason == "MAX_TOKENS" and whole.usage.tokens.output_tokens == 16
+    assert len(whole.logprobs) == 16 and all(one.logprobs[0] <= 0 for one in whole.logprobs)
+    events = list(client.chat_stream(**CHAT, max_tokens=16, temperature=0))
+    kinds = [event.type for event in events]
+    assert kinds[:2] == ["message-start", "content-start"] and kinds[-2:] == ["content-end", "message-end"]
+    text = "".join(event.delta.message.content.text for event in events if event.type == "content-delta")
+    assert text == whole.message.content[0].text
+    assert events[-1].delta.finish_reason == "MAX_TOKENS"
+    assert events[-1].delta.usage.tokens.input_tokens == whole.usage.tokens.input_tokens
+
+
+def test_options_of_a_chat(client: cohere.ClientV2) -> None:
+    text = client.chat(**CHAT, max_tokens=16, temperature=0).message.content[0].text
+    stop = text.split()[2]
+    stopped = client.chat(**CHAT, max_tokens=16, temperature=0, stop_sequences=[stop])
+    assert stopped.finish_reason == "STOP_SEQUENCE" and stopped.message.content[0].text == text[: text.index(stop)]
+    schema = {"type": "object", "properties": {"ok": {"type": "boolean"}}, "required": ["ok"]}
+    schema["additionalProperties"] = False
+    answer = client.chat(**CHAT, response_format={"type": "json_object", "json_schema": schema})
+    assert answer.message.content[0].text.replace(" ", "") in ('{"ok":true}', '{"ok":false}')
+    seeds = [
+        client.chat(**CHAT, max_tokens=16, temperature=1.5, k=50, p=0.99, seed=seed).message.content[0].text
+        for seed in (1, 1, 2)
+    ]
+    assert seeds[0] == seeds[1] != seeds[2]
+    lengths = [
+        client.chat(**CHAT, max_tokens=1, thinking={"type": kind}).usage.tokens.input_tokens
+        for kind in ("disabled", "enabled")
+    ]
+    assert lengths[0] < lengths[1]
+
+
+@pytest.mark.parametrize(
+    ("field", "named"),
+    [
+        ({"documents": ["a"]}, "`documents` is not supported"),
+        ({"safety_mode": "STRICT"}, "`safety_mode` is not supported"),
+        ({"thinking": {"type": "enabled", "token_budget": 9}}, "`thinking` has an unknown field `token_budget`"),
+        ({"tool_choice": "REQUIRED"}, "`tool_choice`"),
+        ({"k": -1}, "`k`"),
+        ({"response_format": {"type": "text", "json_schema": {}}}, "`json_schema`"),
+    ],
+)
+def test_a_wrong_field_of_a_chat_is_named(client: cohere.ClientV2, field: dict[str, Any], named: str) -> None:
+    with pytest.raises(cohere.BadRequestError) as caught:
+        client.chat(**CHAT, **field)
+    assert named in caught.value.body["message"]
+
+
 def test_errors_have_the_classes_of_the_client(client: cohere.ClientV2, server: ClientServer) -> None:
     with pytest.raises(cohere.NotFoundError) as unknown:
         client.embed(model="no-such-model", texts=TEXTS, input_type="clustering", request_options=ONCE)

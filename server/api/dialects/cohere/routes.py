@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from server.api.dialects.cohere import embed, rerank
+from server.api.dialects.cohere import chat, embed, rerank
 from server.api.route import Route
 
-ROUTES: tuple[Route[Any, Any, Any], ...] = (embed.ROUTE, *rerank.ROUTES)
+ROUTES: tuple[Route[Any, Any, Any], ...] = (chat.ROUTE, embed.ROUTE, *rerank.ROUTES)
