@@ -40,6 +40,7 @@ class ErrorShape:
     """How a dialect reports errors.
 
     statuses: HTTP statuses that differ from those of `server.errors`.
+    codes: HTTP statuses of single error codes; they precede `statuses`.
     body: the JSON body, from the error and the request id.
     answer: schema of the body.
     names: the dialect's name of a field, by the name that operations use in their errors.
@@ -49,9 +50,10 @@ class ErrorShape:
     body: Callable[[RequestError, str], Any] = lambda error, request_id: error.body(request_id)
     answer: type[BaseModel] = ErrorAnswer
     names: Mapping[str, str] = field(default_factory=dict)
+    codes: Mapping[str, int] = field(default_factory=dict)
 
     def status(self, error: RequestError) -> int:
-        return self.statuses.get(error.status, error.status)
+        return self.codes.get(error.code) or self.statuses.get(error.status, error.status)
 
     def render(self, error: RequestError, request_id: str) -> Any:
         """The JSON body of an error, with the dialect's names of fields."""

@@ -9,6 +9,7 @@ import logging
 import re
 import time
 import uuid
+from typing import get_args
 
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.requests import Request
@@ -18,10 +19,11 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from server.api import docs_page
 from server.api.dialects.registry import error_shape
 from server.api.error_shape import ErrorShape
+from server.api.route import ERROR_FORMAT
 from server.api.sse import dumps
 from server.api.state import State
-from server.errors import NotReady, RequestError, Unauthorized
-from server.settings import key_matches
+from server.errors import InvalidRequest, NotReady, RequestError, Unauthorized
+from server.settings import ErrorDialect, key_matches
 
 log = logging.getLogger("triptych.access")
 
@@ -69,9 +71,9 @@ class RequestMiddleware:
         self.state.answering += delays_shutdown
         try:
             try:
-                scope["triptych.cache_salt"] = self._check(scope["path"], headers)
+                scope["triptych.cache_salt"] = self._check(scope["method"], scope["path"], headers)
             except RequestError as error:
-                shape = error_shape(Request(scope))
+                shape = error_shape(Request(scope), self.state.settings.dialect_errors)
                 await error_response(error, request_id, self.state, shape)(scope, receive, send_with_id)
             else:
                 await self.app(scope, receive, send_with_id)
@@ -83,13 +85,17 @@ class RequestMiddleware:
             self.state.answering -= delays_shutdown
             self._record(scope, status, time.monotonic() - started, request_id)
 
-    def _check(self, path: str, headers: Headers) -> str:
+    def _check(self, method: str, path: str, headers: Headers) -> str:
         """Check the API key and the drain state; return the cache salt of the key.
 
-        Raises Unauthorized without a valid key, NotReady while the server drains.
+        Raises Unauthorized without a valid key, NotReady while the server drains, InvalidRequest for an unknown error
+        format.
         """
+        if headers.get(ERROR_FORMAT, "native") not in get_args(ErrorDialect):
+            raise InvalidRequest("the header X-Error-Format must be native or tei", ERROR_FORMAT)
         salt = ""
-        if path not in PUBLIC_PATHS and self.state.keys:
+        is_public = path in PUBLIC_PATHS and method in ("GET", "HEAD")
+        if self.state.keys and not is_public:
             key = _sent_key(headers)
             if not key_matches(key, self.state.keys):
                 raise Unauthorized("send a valid API key as `Authorization: Bearer KEY` or `x-api-key: KEY`")

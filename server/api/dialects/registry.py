@@ -9,17 +9,26 @@ from fastapi import FastAPI
 from starlette.requests import Request
 from starlette.routing import compile_path
 
-from server.api.dialects import openai_audio
+from server.api.dialects import lm_eval, openai_audio
+from server.api.dialects.huggingface import hub, info, tei, tgi
 from server.api.dialects.native import routes as native
 from server.api.documents import describe, describe_get, describe_shared
 from server.api.error_shape import NATIVE_ERRORS, ErrorShape
-from server.api.route import ERROR_SHAPE, GetRoute, Route, SharedPath
+from server.api.route import ERROR_FORMAT, ERROR_SHAPE, GetRoute, Route, SharedPath
 from server.errors import InvalidRequest, RequestError
 from server.operations.runtime import OperationNotSupported, ServedModel
+from server.settings import ErrorDialect
 
-ROUTES: tuple[Route[Any, Any, Any], ...] = (*native.ROUTES, *openai_audio.ROUTES)
+ROUTES: tuple[Route[Any, Any, Any], ...] = (
+    *native.ROUTES,
+    *tgi.ROUTES,
+    *tei.ROUTES,
+    *hub.ROUTES,
+    *lm_eval.ROUTES,
+    *openai_audio.ROUTES,
+)
 """Routes that run an operation. Of the dialects on one path, the first one answers bodies that fit none of them."""
-GET_ROUTES: tuple[GetRoute, ...] = ()
+GET_ROUTES: tuple[GetRoute, ...] = (*info.GET_ROUTES, *lm_eval.GET_ROUTES)
 """Routes that describe the server or its models."""
 
 
@@ -52,14 +61,18 @@ def add_routes(app: FastAPI) -> None:
             app.add_api_route(alias, route.respond, methods=["GET"], name=route.name, include_in_schema=False)
 
 
-def error_shape(request: Request) -> ErrorShape:
-    """How errors of a request are reported: by its body's dialect once that is known, before it by the path."""
-    chosen = request.scope.get(ERROR_SHAPE)
-    if chosen is not None:
-        assert isinstance(chosen, ErrorShape)
-        return chosen
+def error_shape(request: Request, dialect: ErrorDialect) -> ErrorShape:
+    """How errors of a request are reported: by its body's dialect once that is known, before it by the path.
+
+    dialect: errors of routes that the native dialect shares with text-embeddings-inference, unless a header says so.
+    """
     path = request.scope["path"]
-    return next((shape for pattern, shape in _ERROR_SHAPES if pattern.match(path)), NATIVE_ERRORS)
+    shape: ErrorShape = request.scope.get(ERROR_SHAPE) or next(
+        (shape for pattern, shape in _ERROR_SHAPES if pattern.match(path)), NATIVE_ERRORS
+    )
+    if shape is NATIVE_ERRORS and request.headers.get(ERROR_FORMAT, dialect) == "tei":
+        return tei.TEI_ERRORS
+    return shape
 
 
 def with_paths(error: RequestError, path: str) -> RequestError:
