@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import re
-from typing import Any, TypeVar
+from collections.abc import Sequence
+from typing import Any, TypeVar, get_args
 
 import orjson
 from pydantic import BaseModel, ValidationError
@@ -135,4 +136,16 @@ def validate(value: Any, schema: type[Schema]) -> Schema:
     if first["type"] == "union_tag_not_found":
         raise InvalidRequest(f"`{param}` needs the field `type`", param)
     text = first["msg"].removeprefix("Value error, ").removeprefix("Input ")
-    raise InvalidRequest(f"`{param}` {text}" if param else text, param)
+    raise InvalidRequest(f"`{_field_path(first['loc'], schema)}` {text}" if param else text, param)
+
+
+def _field_path(location: Sequence[int | str], schema: type[BaseModel]) -> str:
+    """The names of the fields down to an invalid value, such as `parameters.top_k`. Types of unions are left out."""
+    names = [str(location[0])]
+    inner: Any = schema.model_fields[names[0]].annotation if names[0] in schema.model_fields else None
+    for part in location[1:]:
+        model = next((one for one in (inner, *get_args(inner)) if part in getattr(one, "model_fields", {})), None)
+        if model is not None:
+            names.append(str(part))
+            inner = model.model_fields[part].annotation
+    return ".".join(names)

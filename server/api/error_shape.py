@@ -15,6 +15,11 @@ _FIELD = re.compile(r"`(\w+)`")
 """A field as error messages name it."""
 
 
+def named_message(error: RequestError) -> str:
+    """The message of an error, for shapes that have no place for the name of the field."""
+    return error.message if error.param is None or error.param in error.message else f"`{error.param}`: {error.message}"
+
+
 class AnswerBody(BaseModel):
     """Base of every answer schema: fields that are not documented are an error."""
 

@@ -26,7 +26,7 @@ class Status(AnswerBody):
 
 
 class ModelDescription(AnswerBody):
-    """`max_input_tokens`: longest input text. A longer one is refused, or shortened with the header `X-Truncated-Inputs`.
+    """`max_input_tokens`: longest input text. A longer one is refused, or shortened and named in a header.
 
     `context_tokens`: longest sequence of the decoder, or of an encoder without one. `source_tokens`: of the encoder.
     """

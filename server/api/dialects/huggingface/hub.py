@@ -17,8 +17,9 @@ from starlette.responses import Response
 from server.api.body import read_json
 from server.api.dialects.huggingface import hub_bodies as bodies
 from server.api.dialects.huggingface.hub_answers import HubAnswer, HubErrorAnswer
-from server.api.dialects.huggingface.tgi import TGI_ERRORS, TgiAnswer, TgiParameters, TgiRenderer
-from server.api.error_shape import ErrorShape
+from server.api.dialects.huggingface.tgi import TGI_ERRORS, TgiAnswer, TgiRenderer
+from server.api.dialects.huggingface.tgi_bodies import TgiParameters
+from server.api.error_shape import ErrorShape, named_message
 from server.api.route import ERROR_SHAPE, JsonRoute, Route, StreamingRoute
 from server.api.state import of
 from server.errors import InvalidRequest
@@ -39,7 +40,7 @@ Item = TypeVar("Item")
 
 
 HUB_ERRORS = ErrorShape(
-    body=lambda error, request_id: {"error": error.message},
+    body=lambda error, request_id: {"error": named_message(error)},
     answer=HubErrorAnswer,
     names={"source_lang": "src_lang", "target_lang": "tgt_lang", "prompt": "inputs"},
 )

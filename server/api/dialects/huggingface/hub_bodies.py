@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, RootModel
 
-from server.api.dialects.huggingface.tgi import TgiBody
+from server.api.dialects.huggingface.tgi_bodies import TgiBody
 from server.api.fields import MAX_ITEMS, MAX_WORDS, Count, Finite, Language, ShortText, Side, Texts, TimedBody
 from server.operations.classify import ClassifySpec
 from server.operations.embed import EmbedSpec

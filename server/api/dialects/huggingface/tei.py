@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, RootModel, WithJsonSchema
 
-from server.api.error_shape import AnswerBody, ErrorShape
+from server.api.error_shape import AnswerBody, ErrorShape, named_message
 from server.api.fields import MAX_ITEMS, Side, TimedBody
 from server.api.route import JsonRoute, Route
 from server.errors import RequestError
@@ -26,7 +26,7 @@ class TeiErrorAnswer(AnswerBody):
 
 
 def _error(error: RequestError, request_id: str) -> dict[str, str]:
-    return {"error": error.message, "error_type": _ERROR_TYPES.get(error.status, "Validation")}
+    return {"error": named_message(error), "error_type": _ERROR_TYPES.get(error.status, "Validation")}
 
 
 TEI_ERRORS = ErrorShape(
