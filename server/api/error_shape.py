@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
+from copy import copy
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -46,25 +47,26 @@ class ErrorShape:
 
     statuses: HTTP statuses that differ from those of `server.errors`.
     codes: HTTP statuses of single error codes; they precede `statuses`.
+    fields: names of fields in errors of operations, and what the dialect calls these fields.
     body: the JSON body, from the error and the request id.
     answer: schema of the body.
-    names: the dialect's name of a field, by the name that operations use in their errors.
     """
 
     statuses: Mapping[int, int] = field(default_factory=dict)
+    fields: Mapping[str, str] = field(default_factory=dict)
     body: Callable[[RequestError, str], Any] = lambda error, request_id: error.body(request_id)
     answer: type[BaseModel] = ErrorAnswer
-    names: Mapping[str, str] = field(default_factory=dict)
     codes: Mapping[str, int] = field(default_factory=dict)
 
     def status(self, error: RequestError) -> int:
         return self.codes.get(error.code) or self.statuses.get(error.status, error.status)
 
     def render(self, error: RequestError, request_id: str) -> Any:
-        """The JSON body of an error, with the dialect's names of fields."""
-        if self.names:
-            error.param = self.names.get(error.param or "", error.param)
-            error.message = _FIELD.sub(lambda found: f"`{self.names.get(found[1], found[1])}`", error.message)
+        """The JSON body of an error, with the dialect's own names of fields."""
+        if self.fields:
+            error = copy(error)
+            error.param = self.fields.get(error.param or "", error.param)
+            error.message = _FIELD.sub(lambda found: f"`{self.fields.get(found[1], found[1])}`", error.message)
         return self.body(error, request_id)
 
 

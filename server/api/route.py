@@ -177,14 +177,15 @@ class StreamingRoute(
             spec = self.parse(body)
             async with leaving_on_disconnect(request, call):
                 run = await self.run(state.runtime, call, spec)
+                renderer = self.renderer(body, run)
                 if not spec.stream:
                     await run.complete()
-                    return json_response(self.renderer(body, run).whole(run.result()))
+                    return json_response(renderer.whole(run.result()))
                 first = await run.begin()
         except BaseException:
             call.close()
             raise
-        stream = _Stream(state, call, run, self.renderer(body, run), first, request.scope["triptych.request_id"])
+        stream = _Stream(state, call, run, renderer, first, request.scope["triptych.request_id"])
         return EventStream(stream.events, call.leave, self.format)
 
 

@@ -49,6 +49,8 @@ class SequenceClient(Protocol):
 
     def next_id(self) -> int: ...
 
+    def withdraw(self, call: Call) -> None: ...
+
     def abort(self, request_id: int) -> None: ...
 
     def cancelled(self, request_id: int) -> None: ...
@@ -98,7 +100,7 @@ class Call:
         return self._client.next_id()
 
     def submit(self, message: Generate | Encode) -> None:
-        """Admit and send a message, with all its rows or not at all. Events name a sequence by its row.
+        """Admit a message and send it, a large one in parts. Events name a row by its index, and are 0 for an `Encode`.
 
         Earlier sequences of this call must have ended.
         Raises ClientGone after `leave`, and the errors of `EngineClient.submit`.
@@ -175,11 +177,13 @@ class Call:
     def close(self) -> None:
         """Abort all unfinished sequences. May be called more than once."""
         self._stop_timer()
+        self._client.withdraw(self)
         for request_id in list(self._open):
             self._abort(request_id)
 
     def fail(self, code: FailureCode, message: str) -> None:
         """End every open sequence with a failure that was detected in this process."""
+        self._client.withdraw(self)
         for index, request_id in enumerate(self._ids):
             if request_id in self._open:
                 self._abort(request_id)

@@ -94,6 +94,7 @@ class Generate(Message, frozen=True):
         frames is fixed: two for each of `ModelInfo.source_tokens`.
     cache_salt: requests find each other's prompts in the prefix cache only if their salts are equal. The salt is
         opaque and does not identify the client.
+    call_id: rows of one call take turns with those of other calls. 0: each row is a call of its own.
     """
 
     model: str
@@ -103,6 +104,7 @@ class Generate(Message, frozen=True):
     deadline: float | None = None
     frames: bytes = b""
     cache_salt: str = ""
+    call_id: int = 0
 
 
 SAMPLES_PER_TOKEN = 320
@@ -145,6 +147,7 @@ class Encode(Message, frozen=True):
     top_k: number of tokens to return for `fill_mask`.
     target_ids: if not empty, the only tokens that `fill_mask` considers.
     deadline: time at which unfinished items fail with `timeout`, or None.
+    call_id: items of one call take turns with those of other calls. 0: this message is a call of its own.
     """
 
     request_id: int
@@ -156,6 +159,7 @@ class Encode(Message, frozen=True):
     top_k: int = 5
     target_ids: list[int] = []
     deadline: float | None = None
+    call_id: int = 0
 
 
 class Abort(Message, frozen=True):

@@ -10,7 +10,6 @@ import orjson
 
 from server.errors import InvalidRequest
 from server.ipc.call import Call
-from server.ipc.messages import TokenLogprob
 from server.operations.cost import Cost, max_tokens
 from server.operations.generate import GeneratedChoice, GenerateRun, GenerateSpec, generate, generation_cost
 from server.operations.generated_text import ScoredToken, TextDelta
@@ -105,7 +104,7 @@ class ChatDelta:
     reasoning: str = ""
     tool_calls: list[ToolCallDelta] = field(default_factory=list)
     token_ids: list[int] = field(default_factory=list)
-    logprobs: list[TokenLogprob] = field(default_factory=list)
+    logprobs: list[ScoredToken] = field(default_factory=list)
 
 
 @dataclass(frozen=True)
@@ -145,7 +144,7 @@ class ChatRun:
     run: GenerateRun
 
     @property
-    def model(self) -> str:
+    def model_name(self) -> str:
         return self.run.model.name
 
     def usage(self) -> TokenUsage:
@@ -168,7 +167,12 @@ class ChatRun:
 
     def _deltas(self, deltas: list[TextDelta]) -> list[ChatDelta]:
         return [
-            ChatDelta(delta.answer.index, delta.text, token_ids=delta.token_ids, logprobs=delta.logprobs)
+            ChatDelta(
+                delta.answer.index,
+                delta.text,
+                token_ids=delta.token_ids,
+                logprobs=[delta.answer.scored(entry) for entry in delta.logprobs],
+            )
             for delta in deltas
             if delta.text or delta.token_ids
         ]

@@ -70,8 +70,17 @@ class EmbedSpec(EmbedAllSpec):
         return replace(cost, answer_numbers=cost.sequences * _vector_size(self, model))
 
 
-async def embed(runtime: Runtime, call: Call, spec: EmbedSpec) -> Numbers:
-    """Vectors of all inputs: float32 [inputs, size]."""
+@dataclass(frozen=True)
+class EmbedResult:
+    """Vectors of all inputs: float32 [inputs, size]. prompt_tokens: tokens that the model has read."""
+
+    model: str
+    vectors: Numbers
+    prompt_tokens: int
+
+
+async def embed(runtime: Runtime, call: Call, spec: EmbedSpec) -> EmbedResult:
+    """One vector per input."""
     model = runtime.candidates(spec.model, "embed")[0]
     check_dimensions(spec.dimensions, _vector_size(spec, model))
     found = await input_items(runtime, model, spec)
@@ -85,7 +94,8 @@ async def embed(runtime: Runtime, call: Call, spec: EmbedSpec) -> Numbers:
         normalize=spec.normalize and spec.dimensions is None,
         deadline=call.deadline,
     )
-    return cut_vectors(await vectors(call, message), spec.dimensions, spec.normalize)
+    found_vectors = cut_vectors(await vectors(call, message), spec.dimensions, spec.normalize)
+    return EmbedResult(model.name, found_vectors, sum(item.num_tokens for item in message.items))
 
 
 async def embed_all(runtime: Runtime, call: Call, spec: EmbedAllSpec) -> list[Numbers]:

@@ -71,6 +71,12 @@ class ServedModel:
         """Longest text that the encoder (or, without an encoder, the decoder) reads, in tokens."""
         return (self.info.source_tokens if self.info.is_encoder_decoder else 0) or self.info.context_tokens
 
+    @property
+    def mask_token(self) -> str | None:
+        """The text that stands for a gap, or None for a tokenizer without one."""
+        mask = self.tokenizer.special.mask
+        return None if mask is None else self.tokenizer.id_to_token(mask)
+
     def languages(self) -> list[str]:
         """Translations as `source-target`; for a speech model, the languages that it transcribes."""
         if self.text.speech is not None:

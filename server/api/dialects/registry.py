@@ -10,8 +10,10 @@ from starlette.requests import Request
 from starlette.routing import compile_path
 
 from server.api.dialects import lm_eval, openai_audio
+from server.api.dialects.anthropic import routes as anthropic
 from server.api.dialects.huggingface import hub, info, tei, tgi
 from server.api.dialects.native import routes as native
+from server.api.dialects.ollama import routes as ollama
 from server.api.documents import describe, describe_get, describe_shared
 from server.api.error_shape import NATIVE_ERRORS, ErrorShape
 from server.api.route import ERROR_FORMAT, ERROR_SHAPE, GetRoute, Route, SharedPath
@@ -26,9 +28,11 @@ ROUTES: tuple[Route[Any, Any, Any], ...] = (
     *hub.ROUTES,
     *lm_eval.ROUTES,
     *openai_audio.ROUTES,
+    *anthropic.ROUTES,
+    *ollama.ROUTES,
 )
 """Routes that run an operation. Of the dialects on one path, the first one answers bodies that fit none of them."""
-GET_ROUTES: tuple[GetRoute, ...] = (*info.GET_ROUTES, *lm_eval.GET_ROUTES)
+GET_ROUTES: tuple[GetRoute, ...] = (*info.GET_ROUTES, *lm_eval.GET_ROUTES, *ollama.GET_ROUTES)
 """Routes that describe the server or its models."""
 
 

@@ -42,7 +42,7 @@ Item = TypeVar("Item")
 HUB_ERRORS = ErrorShape(
     body=lambda error, request_id: {"error": named_message(error)},
     answer=HubErrorAnswer,
-    names={"source_lang": "src_lang", "target_lang": "tgt_lang", "prompt": "inputs"},
+    fields={"source_lang": "src_lang", "target_lang": "tgt_lang", "prompt": "inputs"},
 )
 
 

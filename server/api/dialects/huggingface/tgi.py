@@ -75,7 +75,7 @@ TGI_ERRORS = ErrorShape(
     statuses={500: 424, 504: 500},
     body=_error,
     answer=TgiErrorAnswer,
-    names={
+    fields={
         "prompt": "inputs",
         "n": "best_of",
         "top_logprobs": "top_n_tokens",

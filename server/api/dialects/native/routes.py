@@ -121,7 +121,7 @@ ROUTES: tuple[Route[Any, Any, Any], ...] = (
         example=EXAMPLES["embed"],
         parse=bodies.EmbedBody.spec,
         run=embed,
-        render=lambda body, vectors: vectors,
+        render=lambda body, result: result.vectors,
     ),
     JsonRoute(
         path="/embed",
