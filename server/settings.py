@@ -75,6 +75,7 @@ def _adapter_entries(value: object) -> object:
     return _split_commas(value)
 
 
+ErrorDialect = Literal["native", "tei"]
 Size = Annotated[int, BeforeValidator(_parse_bytes), Field(ge=0)]
 Count = Annotated[int, Field(ge=1)]
 Seconds = Annotated[float, Field(gt=0, allow_inf_nan=False)]
@@ -137,6 +138,12 @@ class Settings(BaseSettings):
         default=None, description="File with one API key per line. Lines that begin with # are comments."
     )
     insecure_no_auth: bool = Field(default=False, description="Allow a public address without any API key.")
+
+    dialect_errors: ErrorDialect = Field(
+        default="native",
+        description="Shape of errors on the routes that text-embeddings-inference (tei) has too. The request header "
+        "X-Error-Format chooses it for one request.",
+    )
 
     max_body_bytes: Size = Field(default=2 << 20, description="Maximum size of a request body.")
     body_timeout_seconds: Seconds = Field(default=10.0, description="Time limit for receiving a request body.")
