@@ -17,38 +17,159 @@ MAX_DEPTH = 256
 """Limits of one document."""
 
 BLOCK_TAGS = frozenset(
-    """
-    address article aside blockquote body br button caption center col colgroup dd details dialog dir div dl dt fieldset
-    figcaption figure footer form frame frameset h1 h2 h3 h4 h5 h6 head header hgroup hr html iframe legend li link
-    listing main menu meta nav noembed noframes noscript ol optgroup option p param plaintext pre script search section
-    select source style summary table tbody td template textarea tfoot th thead title tr track ul xmp
-    """.split()
+    [
+        "address",
+        "article",
+        "aside",
+        "blockquote",
+        "body",
+        "br",
+        "button",
+        "caption",
+        "center",
+        "col",
+        "colgroup",
+        "dd",
+        "details",
+        "dialog",
+        "dir",
+        "div",
+        "dl",
+        "dt",
+        "fieldset",
+        "figcaption",
+        "figure",
+        "footer",
+        "form",
+        "frame",
+        "frameset",
+        "h1",
+        "h2",
+        "h3",
+        "h4",
+        "h5",
+        "h6",
+        "head",
+        "header",
+        "hgroup",
+        "hr",
+        "html",
+        "iframe",
+        "legend",
+        "li",
+        "link",
+        "listing",
+        "main",
+        "menu",
+        "meta",
+        "nav",
+        "noembed",
+        "noframes",
+        "noscript",
+        "ol",
+        "optgroup",
+        "option",
+        "p",
+        "param",
+        "plaintext",
+        "pre",
+        "script",
+        "search",
+        "section",
+        "select",
+        "source",
+        "style",
+        "summary",
+        "table",
+        "tbody",
+        "td",
+        "template",
+        "textarea",
+        "tfoot",
+        "th",
+        "thead",
+        "title",
+        "tr",
+        "track",
+        "ul",
+        "xmp",
+    ]
 )
 """HTML elements that end a sentence. Mostly `display: block` of the HTML Living Standard, section 15.3."""
 UNTRANSLATED_TAGS = frozenset(
-    """
-    audio canvas code iframe kbd math noembed noframes object plaintext pre samp script style svg template textarea var
-    video xmp
-    """.split()
+    [
+        "audio",
+        "canvas",
+        "code",
+        "iframe",
+        "kbd",
+        "math",
+        "noembed",
+        "noframes",
+        "object",
+        "plaintext",
+        "pre",
+        "samp",
+        "script",
+        "style",
+        "svg",
+        "template",
+        "textarea",
+        "var",
+        "video",
+        "xmp",
+    ]
 )
 """HTML elements whose text is code, data or a fallback."""
-_OPAQUE_TAGS = frozenset("audio canvas math object svg video".split())
+_OPAQUE_TAGS = frozenset(["audio", "canvas", "math", "object", "svg", "video"])
 """Untranslated inline elements whose text is no part of the sentence."""
 _CLOSED_BY = {
     "p": frozenset(
-        """
-        address article aside blockquote center details dialog dir div dl fieldset figcaption figure footer form h1 h2
-        h3 h4 h5 h6 header hgroup hr main menu nav ol p pre search section table ul
-        """.split()
+        [
+            "address",
+            "article",
+            "aside",
+            "blockquote",
+            "center",
+            "details",
+            "dialog",
+            "dir",
+            "div",
+            "dl",
+            "fieldset",
+            "figcaption",
+            "figure",
+            "footer",
+            "form",
+            "h1",
+            "h2",
+            "h3",
+            "h4",
+            "h5",
+            "h6",
+            "header",
+            "hgroup",
+            "hr",
+            "main",
+            "menu",
+            "nav",
+            "ol",
+            "p",
+            "pre",
+            "search",
+            "section",
+            "table",
+            "ul",
+        ]
     ),
     "li": frozenset(["li"]),
     "dt": frozenset(["dt", "dd"]),
     "dd": frozenset(["dt", "dd"]),
     "option": frozenset(["option", "optgroup"]),
     "optgroup": frozenset(["optgroup"]),
-    "td": frozenset("td th tr tbody tfoot thead".split()),
-    "th": frozenset("td th tr tbody tfoot thead".split()),
-    "tr": frozenset("tr tbody tfoot thead".split()),
+    "td": frozenset(["td", "th", "tr", "tbody", "tfoot", "thead"]),
+    "th": frozenset(["td", "th", "tr", "tbody", "tfoot", "thead"]),
+    "tr": frozenset(["tr", "tbody", "tfoot", "thead"]),
     "thead": frozenset(["tbody", "tfoot"]),
     "tbody": frozenset(["tbody", "tfoot"]),
 }

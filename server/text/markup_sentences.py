@@ -166,7 +166,9 @@ class _RunSentences:
         self._slots[id(element)] = 2 * sentence + 1
         places, text = self._places[sentence], self._run.text
         start, end = (places[at - self._starts[sentence]] for at in (element.start, element.end))
-        between_spaces = element.start == element.end and _SPACE.match(text, start) and text[element.start - 1].isspace()
+        between_spaces = (
+            element.start == element.end and _SPACE.match(text, start) and text[element.start - 1].isspace()
+        )
         opening = element.opening + " " if between_spaces else element.opening
         children = [self._inline_tag(child, sentence) for child in element.children]
         return InlineTag(start, end, opening, element.closing, element.is_atom, children)

@@ -15,7 +15,9 @@ from xml.parsers import expat
 MarkupKind = Literal["html", "xml"]
 TokenKind = Literal["text", "start", "end", "void", "comment", "other"]
 
-VOID_TAGS = frozenset("area base br col embed hr img input link meta param source track wbr".split())
+VOID_TAGS = frozenset(
+    ["area", "base", "br", "col", "embed", "hr", "img", "input", "link", "meta", "param", "source", "track", "wbr"]
+)
 """HTML elements without content (HTML Living Standard, section 13.1.2)."""
 _XML_DECLARATION = re.compile(r"\s*<\?xml\s[^>]*\?>")
 _ROOT, _END_ROOT = "<document>", "</document>"
@@ -123,7 +125,9 @@ def _xml(document: str) -> Iterator[MarkupToken]:
         yield MarkupToken("other", prolog)
     content = document[len(prolog) :].encode()
     events = [*_xml_events(content, prolog), (len(content), MarkupToken("other", ""))]
-    for (start, token), (end, following), (after, _) in zip(events, events[1:], [*events[2:], events[-1]], strict=False):
+    for (start, token), (end, following), (after, _) in zip(
+        events, events[1:], [*events[2:], events[-1]], strict=False
+    ):
         raw = content[start:end].decode()
         is_empty_element = token.kind == "start" and following.kind == "end" and end == after
         if raw:  # the end of an empty element `<a/>` has no characters of its own
