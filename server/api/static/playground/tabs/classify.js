@@ -4,7 +4,7 @@ import { ask, bars } from "../answers.js";
 import { number, select, textArea } from "../fields.js";
 
 const FUNCTIONS = [
-  ["", "of the checkpoint"],
+  ["", "default"],
   ["softmax", "softmax"],
   ["sigmoid", "sigmoid"],
 ];

@@ -13,7 +13,7 @@ const SENTENCES = [
   "The old teacher sleeps.",
 ];
 const POOLING = [
-  ["", "of the checkpoint"],
+  ["", "default"],
   ["mean", "mean"],
   ["cls", "first token"],
   ["last", "last token"],
