@@ -10,7 +10,7 @@ import logging
 import re
 import socket
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,7 +20,7 @@ from starlette.types import ASGIApp
 from server import settings as configuration
 from server.api.app import create_api
 from server.api.lifecycle import Lifecycle
-from server.api.serve import serve
+from server.api.serve import serve, stop_on_signals
 from server.api.state import State
 from server.api.telemetry import Telemetry
 from server.errors import CheckpointError, StartError
@@ -33,7 +33,9 @@ from server.ipc.descriptions import (
     Speculation,
 )
 from server.ipc.messages import Progress
+from server.ipc.queue import default_limits
 from server.ipc.supervisor import WORKER_COMMAND, Supervisor, SupervisorLimits
+from server.memory import usable_memory_bytes
 from server.metrics import Metrics
 from server.operations.runtime import Runtime
 from server.settings import Settings
@@ -62,8 +64,12 @@ class Server:
         self.speculations = find_speculations(settings, self.directories)
         self.adapters = find_adapters(settings, list(self.directories))
         metrics = Metrics()
+        sequences, tokens = default_limits(usable_memory_bytes())
         client = EngineClient(
-            Telemetry(metrics, _LoadReport()), settings.max_queue_requests, settings.max_queue_tokens, COALESCE_SECONDS
+            Telemetry(metrics, _LoadReport()),
+            settings.max_queue_requests or sequences,
+            settings.max_queue_tokens or tokens,
+            COALESCE_SECONDS,
         )
         self.supervisor = _supervisor(self.directories, settings, client, worker, self.speculations, self.adapters)
         self.texts: dict[str, CheckpointText] = {}
@@ -76,13 +82,19 @@ class Server:
         )
         self.lifecycle = Lifecycle(self.state, self.supervisor, self._load_texts)
 
-    async def serve(self, listener: socket.socket) -> None:
-        """Serve on a socket until a signal stops the process."""
+    async def serve_until_signal(self, listener: socket.socket) -> None:
+        """Serve on a socket until a signal stops the process. Prints an example request when the models are loaded."""
+        stop = asyncio.Event()
+        stop_on_signals(stop, self.lifecycle)
+        await self.serve(listener, stop, self._greet)
+
+    async def serve(self, listener: socket.socket, stop: asyncio.Event, on_ready: Callable[[str], None]) -> None:
+        """Serve on a socket until `stop` is set. on_ready: called with the URL when the models are loaded."""
         log.info("loading %s", ", ".join(self.directories))
         host, port = listener.getsockname()[:2]
         url = f"http://{f'[{host}]' if ':' in host else host}:{port}"
         app = create_api(self.state, self.lifecycle.lifespan)
-        await serve(app, self.lifecycle, listener, lambda: self._greet(url))
+        await serve(app, self.lifecycle, listener, stop, lambda: on_ready(url))
 
     async def _load_texts(self) -> None:
         for name, directory in self.directories.items():

@@ -19,6 +19,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BeforeValidator, Field, SecretStr, ValidationError, model_validator
 from pydantic_settings import BaseSettings, InitSettingsSource, NoDecode, PydanticBaseSettingsSource, SettingsConfigDict
 
+from server.client.environment import VARIABLES as CLIENT_VARIABLES
 from server.errors import StartError
 
 PREFIX = "TRIPTYCH_"
@@ -150,11 +151,15 @@ class Settings(BaseSettings):
     audio_timeout_seconds: Seconds = Field(
         default=60.0, description="Time limit for receiving a request body with an audio file."
     )
-    max_queue_requests: Count = Field(
-        default=256, description="Maximum number of sequences that wait for their first step, over all models."
+    max_queue_requests: Count | None = Field(
+        default=None,
+        description="Maximum number of sequences (texts) that wait for their first step, over all models; by default "
+        "as many as a part of the memory holds, at least 4096.",
     )
-    max_queue_tokens: Count = Field(
-        default=524_288, description="Maximum number of tokens in all sequences that wait for their first step."
+    max_queue_tokens: Count | None = Field(
+        default=None,
+        description="Maximum number of tokens in all sequences that wait for their first step; by default as many as a "
+        "part of the memory holds, at least 524288.",
     )
     max_timeout_seconds: Seconds = Field(default=600.0, description="Longest timeout that a request may set.")
 
@@ -272,7 +277,7 @@ def load(flags: Mapping[str, Any], config: Path | None = None) -> Settings:
     """
     for name in os.environ:
         field = name.removeprefix(PREFIX).lower()
-        if name.startswith(PREFIX) and field not in Settings.model_fields:
+        if name.startswith(PREFIX) and field not in Settings.model_fields and name not in CLIENT_VARIABLES:
             raise StartError(f"environment: {name} is not a setting of Triptych")
     try:
         return _with_file(_read_table(config) if config is not None else {})(**flags)

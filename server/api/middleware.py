@@ -134,4 +134,4 @@ def error_response(error: RequestError, request_id: str, state: State, shape: Er
         headers["connection"] = "close"
     if error.status == 401:
         headers["www-authenticate"] = "Bearer"
-    return Response(dumps(shape.body(error, request_id)), shape.status(error), headers, "application/json")
+    return Response(dumps(shape.render(error, request_id)), shape.status(error), headers, "application/json")

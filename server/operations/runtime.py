@@ -26,7 +26,7 @@ _OPERATIONS: Mapping[Task, tuple[str, ...]] = {
     "embed": ("embed", "embed_all", "similarity"),
     "classify": ("classify",),
     "rerank": ("rerank",),
-    "fill_mask": ("fill_mask",),
+    "fill_mask": ("fill_mask", "embed_sparse"),
     "token_classify": ("token_classify",),
     "question_answer": ("question_answer",),
     "transcribe": ("transcribe",),
