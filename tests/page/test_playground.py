@@ -137,15 +137,33 @@ def test_embed(playground: Playground) -> None:
     assert output.locator(".closest q").all_inner_texts() == [sentences[at] for at in pair]
 
 
+def test_cut_inputs_are_told(playground: Playground) -> None:
+    panel = playground.tab("Embed")
+    assert "too long and cut" not in playground.numbers(panel)
+    panel.get_by_label("Sentences").fill("The cat sleeps.\n" + "The dog sleeps. " * 100)
+    playground.run(panel)
+    assert playground.numbers(panel)["too long and cut"] == "1 of the inputs"
+
+
 @pytest.mark.parametrize(
     ("tab", "path"),
-    [("Classify", "/classify"), ("Zero-shot", "/zero_shot_classify"), ("Fill mask", "/fill_mask"), ("Rerank", "/rerank")],
+    [
+        ("Classify", "/classify"),
+        ("Zero-shot", "/zero_shot_classify"),
+        ("Fill mask", "/fill_mask"),
+        ("Rerank", "/rerank"),
+    ],
 )
 def test_bars(playground: Playground, tab: str, path: str) -> None:
     panel = playground.tab(tab)
     output = playground.run(panel)
     body = playground.body(panel)
     expected = playground.server.post(path, body)
+    if path == "/zero_shot_classify":
+        expected = [
+            {"label": label, "score": score}
+            for label, score in zip(expected["labels"], expected["scores"], strict=True)
+        ]
     labels = {
         "/rerank": lambda one: body["texts"][one["index"]],
         "/fill_mask": lambda one: one["sequence"],

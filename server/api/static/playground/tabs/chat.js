@@ -50,7 +50,7 @@ export const chat = {
       panel.update();
       panel.draft.control.focus();
     });
-    panel.draft = textArea("draft", "Message", "Tell me a story about a fox.", { rows: 3 });
+    panel.draft = textArea("draft", "Message", "Once upon a time, there was a little fox.", { rows: 3 });
     panel.draft.control.addEventListener("keydown", (event) => {
       if (event.key === "Enter" && !event.shiftKey && !event.isComposing && !event.ctrlKey && !event.metaKey) {
         event.preventDefault();

@@ -28,6 +28,7 @@ export const classify = {
   },
 
   async run(panel, signal) {
-    panel.show(bars(await ask(panel, signal)));
+    const { answer: labels } = await ask(panel, signal);
+    panel.show(bars(labels));
   },
 };
