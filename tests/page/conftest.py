@@ -86,7 +86,7 @@ class Playground:
     @classmethod
     def in_context(cls, server: PageServer, context: BrowserContext) -> Playground:
         page = context.new_page()
-        page.set_default_timeout(HANG_SECONDS * 1000)
+        page.set_default_timeout(30_000)
         made = cls(server, page)
         page.on("console", lambda message: made._on_console(message.type, message.text))
         page.on("pageerror", lambda error: made.problems.append(str(error)))

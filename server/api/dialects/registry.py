@@ -9,19 +9,19 @@ from fastapi import FastAPI
 from starlette.requests import Request
 from starlette.routing import compile_path
 
-from server.api.dialects import openai_audio
 from server.api.dialects.anthropic import routes as anthropic
 from server.api.dialects.native import routes as native
 from server.api.dialects.ollama import routes as ollama
+from server.api.dialects.openai import routes as openai
 from server.api.documents import describe, describe_get, describe_shared
 from server.api.error_shape import NATIVE_ERRORS, ErrorShape
 from server.api.route import ERROR_SHAPE, GetRoute, Route, SharedPath
 from server.errors import InvalidRequest, RequestError
 from server.operations.runtime import OperationNotSupported, ServedModel
 
-ROUTES: tuple[Route[Any, Any, Any], ...] = (*native.ROUTES, *openai_audio.ROUTES, *anthropic.ROUTES, *ollama.ROUTES)
+ROUTES: tuple[Route[Any, Any, Any], ...] = (*native.ROUTES, *openai.ROUTES, *anthropic.ROUTES, *ollama.ROUTES)
 """Routes that run an operation. Of the dialects on one path, the first one answers bodies that fit none of them."""
-GET_ROUTES: tuple[GetRoute, ...] = ollama.GET_ROUTES
+GET_ROUTES: tuple[GetRoute, ...] = (*openai.GET_ROUTES, *ollama.GET_ROUTES)
 """Routes that describe the server or its models."""
 
 
@@ -34,6 +34,8 @@ def _by_path() -> Mapping[str, list[Route[Any, Any, Any]]]:
 
 
 _ROUTES_BY_PATH = _by_path()
+_SHAPES_BY_PREFIX = {"/api/": ollama.ERRORS}
+"""Error shapes of paths that no route has, by the beginning of the path."""
 _ERROR_SHAPES = [
     *((compile_path(path)[0], routes[0].errors) for path, routes in _ROUTES_BY_PATH.items()),
     *((compile_path(path)[0], route.errors) for route in GET_ROUTES for path in (route.path, *route.aliases)),
@@ -61,7 +63,9 @@ def error_shape(request: Request) -> ErrorShape:
         assert isinstance(chosen, ErrorShape)
         return chosen
     path = request.scope["path"]
-    return next((shape for pattern, shape in _ERROR_SHAPES if pattern.match(path)), NATIVE_ERRORS)
+    found = [shape for pattern, shape in _ERROR_SHAPES if pattern.match(path)]
+    found += [shape for prefix, shape in _SHAPES_BY_PREFIX.items() if path.startswith(prefix)]
+    return found[0] if found else NATIVE_ERRORS
 
 
 def with_paths(error: RequestError, path: str) -> RequestError:
