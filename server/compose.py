@@ -32,7 +32,9 @@ from server.ipc.descriptions import (
     Speculation,
 )
 from server.ipc.messages import Progress
+from server.ipc.queue import default_limits
 from server.ipc.supervisor import WORKER_COMMAND, Supervisor, SupervisorLimits
+from server.memory import usable_memory_bytes
 from server.metrics import Metrics
 from server.operations.runtime import Runtime
 from server.settings import Settings
@@ -61,8 +63,12 @@ class Server:
         self.speculations = find_speculations(settings, self.directories)
         self.adapters = find_adapters(settings, list(self.directories))
         metrics = Metrics()
+        sequences, tokens = default_limits(usable_memory_bytes())
         client = EngineClient(
-            Telemetry(metrics, _LoadReport()), settings.max_queue_requests, settings.max_queue_tokens, COALESCE_SECONDS
+            Telemetry(metrics, _LoadReport()),
+            settings.max_queue_requests or sequences,
+            settings.max_queue_tokens or tokens,
+            COALESCE_SECONDS,
         )
         self.supervisor = _supervisor(self.directories, settings, client, worker, self.speculations, self.adapters)
         self.texts: dict[str, CheckpointText] = {}

@@ -166,11 +166,15 @@ class Settings(BaseSettings):
     audio_timeout_seconds: Seconds = Field(
         default=60.0, description="Time limit for receiving a request body with an audio file."
     )
-    max_queue_requests: Count = Field(
-        default=256, description="Maximum number of sequences that wait for their first step, over all models."
+    max_queue_requests: Count | None = Field(
+        default=None,
+        description="Maximum number of sequences (texts) that wait for their first step, over all models; by default "
+        "as many as a part of the memory holds, at least 4096.",
     )
-    max_queue_tokens: Count = Field(
-        default=524_288, description="Maximum number of tokens in all sequences that wait for their first step."
+    max_queue_tokens: Count | None = Field(
+        default=None,
+        description="Maximum number of tokens in all sequences that wait for their first step; by default as many as a "
+        "part of the memory holds, at least 524288.",
     )
     max_timeout_seconds: Seconds = Field(default=600.0, description="Longest timeout that a request may set.")
 

@@ -42,6 +42,7 @@ class ModelDescription(AnswerBody):
     source_tokens: int | None
     labels: list[str]
     languages: list[str]
+    mask_token: str | None
 
 
 class ServerLimits(AnswerBody):
@@ -99,8 +100,8 @@ async def info(request: Request) -> Response:
                 "max_audio_seconds": settings.max_audio_seconds,
                 "max_text_characters": settings.max_text_characters,
                 "max_items": MAX_ITEMS,
-                "max_queue_requests": settings.max_queue_requests,
-                "max_queue_tokens": settings.max_queue_tokens,
+                "max_queue_requests": state.runtime.client.queue.max_requests,
+                "max_queue_tokens": state.runtime.client.queue.max_tokens,
                 "max_timeout_ms": int(settings.max_timeout_seconds * 1000),
             },
         }
@@ -127,6 +128,7 @@ def _describe(model: ServedModel) -> dict[str, object]:
         "source_tokens": about.source_tokens or None,
         "labels": about.labels,
         "languages": model.languages(),
+        "mask_token": model.mask_token,
     }
 
 
