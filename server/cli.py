@@ -188,6 +188,7 @@ def _serve(arguments: argparse.Namespace, worker: Sequence[str]) -> None:
 
 def _check(arguments: argparse.Namespace, worker: Sequence[str]) -> None:
     from server.compose import inspect
+    from server.ipc.fit import shortage
 
     settings = _load_settings(arguments)
     _start_logging("error")
@@ -206,6 +207,8 @@ def _check(arguments: argparse.Namespace, worker: Sequence[str]) -> None:
     if info.kv_blocks:
         pools = ", ".join(f"{pool} {blocks} blocks" for pool, blocks in info.kv_blocks.items())
         rows.append(("KV cache", f"{info.kv_bytes / 2**20:,.1f} MiB ({pools} of {info.block_size} tokens)"))
+    if (text := shortage(info)) is not None:
+        rows.append(("warning", text))
     if info.labels:
         rows.append(("labels", ", ".join(info.labels[:8]) + (" ..." if len(info.labels) > 8 else "")))
     rows.append(("loaded in", f"{info.load_seconds:.2f} s"))

@@ -32,6 +32,7 @@ from server.ipc.descriptions import (
     ModelSpec,
     Speculation,
 )
+from server.ipc.fit import shortage
 from server.ipc.messages import Progress
 from server.ipc.queue import default_limits
 from server.ipc.supervisor import WORKER_COMMAND, Supervisor, SupervisorLimits
@@ -103,6 +104,9 @@ class Server:
 
     def _greet(self, url: str) -> None:
         models = self.state.runtime.loaded()
+        for model in models:
+            if (text := shortage(model.info)) is not None:
+                log.warning("%s", text)
         width = max(len(model.name) for model in models)
         lines = [f"Triptych is ready on {url} ({self.state.runtime.client.device})"]
         lines += [f"  {model.name:<{width}}  {', '.join(model.info.tasks)}" for model in models]

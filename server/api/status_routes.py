@@ -39,7 +39,9 @@ class ModelDescription(AnswerBody):
     vocab_size: int
     hidden_size: int
     context_tokens: int
+    usable_tokens: int
     source_tokens: int | None
+    usable_source_tokens: int | None
     labels: list[str]
     languages: list[str]
 
@@ -124,7 +126,9 @@ def _describe(model: ServedModel) -> dict[str, object]:
         "vocab_size": about.vocab_size,
         "hidden_size": about.hidden_size,
         "context_tokens": about.context_tokens,
+        "usable_tokens": about.usable_tokens,
         "source_tokens": about.source_tokens or None,
+        "usable_source_tokens": about.usable_source_tokens or None,
         "labels": about.labels,
         "languages": model.languages(),
     }

@@ -14,9 +14,7 @@ from tests.engine.simulation import Simulation, turn
 def call(simulation: Simulation, call_id: int, rows: int) -> list[SequenceGroup]:
     """Queue the rows of one call, each with a prompt of 3 tokens and up to 20 new ones."""
     ids = range(len(simulation.requests) + 1, len(simulation.requests) + rows + 1)
-    message = Generate(
-        "m", GenerationParams(), [[5] * 3], [GenerateRow(one, 20) for one in ids], call_id=call_id
-    )
+    message = Generate("m", GenerationParams(), [[5] * 3], [GenerateRow(one, 20) for one in ids], call_id=call_id)
     groups = [SequenceGroup(message, row, False, 0.0) for row in message.rows]
     for group in groups:
         simulation.requests.append(group)
