@@ -10,7 +10,7 @@ import logging
 import re
 import socket
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,7 +20,7 @@ from starlette.types import ASGIApp
 from server import settings as configuration
 from server.api.app import create_api
 from server.api.lifecycle import Lifecycle
-from server.api.serve import serve
+from server.api.serve import serve, stop_on_signals
 from server.api.state import State
 from server.api.telemetry import Telemetry
 from server.errors import CheckpointError, StartError
@@ -83,13 +83,19 @@ class Server:
         )
         self.lifecycle = Lifecycle(self.state, self.supervisor, self._load_texts)
 
-    async def serve(self, listener: socket.socket) -> None:
-        """Serve on a socket until a signal stops the process."""
+    async def serve_until_signal(self, listener: socket.socket) -> None:
+        """Serve on a socket until a signal stops the process. Prints an example request when the models are loaded."""
+        stop = asyncio.Event()
+        stop_on_signals(stop, self.lifecycle)
+        await self.serve(listener, stop, self._greet)
+
+    async def serve(self, listener: socket.socket, stop: asyncio.Event, on_ready: Callable[[str], None]) -> None:
+        """Serve on a socket until `stop` is set. on_ready: called with the URL when the models are loaded."""
         log.info("loading %s", ", ".join(self.directories))
         host, port = listener.getsockname()[:2]
         url = f"http://{f'[{host}]' if ':' in host else host}:{port}"
         app = create_api(self.state, self.lifecycle.lifespan)
-        await serve(app, self.lifecycle, listener, lambda: self._greet(url))
+        await serve(app, self.lifecycle, listener, stop, lambda: on_ready(url))
 
     async def _load_texts(self) -> None:
         for name, directory in self.directories.items():

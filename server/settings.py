@@ -19,6 +19,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BeforeValidator, Field, SecretStr, ValidationError, model_validator
 from pydantic_settings import BaseSettings, InitSettingsSource, NoDecode, PydanticBaseSettingsSource, SettingsConfigDict
 
+from server.client.environment import VARIABLES as CLIENT_VARIABLES
 from server.errors import StartError
 
 PREFIX = "TRIPTYCH_"
@@ -276,7 +277,7 @@ def load(flags: Mapping[str, Any], config: Path | None = None) -> Settings:
     """
     for name in os.environ:
         field = name.removeprefix(PREFIX).lower()
-        if name.startswith(PREFIX) and field not in Settings.model_fields:
+        if name.startswith(PREFIX) and field not in Settings.model_fields and name not in CLIENT_VARIABLES:
             raise StartError(f"environment: {name} is not a setting of Triptych")
     try:
         return _with_file(_read_table(config) if config is not None else {})(**flags)

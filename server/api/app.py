@@ -13,7 +13,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import ASGIApp
 
-from server.api import docs_page, status_routes
+from server.api import docs_page, playground_page, status_routes
 from server.api.dialects.registry import GET_ROUTES, ROUTES, add_routes, error_shape, with_paths
 from server.api.documents import DESCRIPTION, document
 from server.api.middleware import RequestMiddleware, error_response
@@ -49,6 +49,7 @@ def create_routes(state: State, lifespan: Lifespan = nullcontext) -> FastAPI:
     add_routes(app)
     app.include_router(status_routes.router)
     app.include_router(docs_page.router)
+    app.include_router(playground_page.router)
 
     def answer(request: Request, error: RequestError) -> Response:
         named = with_paths(error, request.scope["path"])

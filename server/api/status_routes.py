@@ -44,6 +44,7 @@ class ModelDescription(AnswerBody):
     usable_source_tokens: int | None
     labels: list[str]
     languages: list[str]
+    mask_token: str | None
 
 
 class ServerLimits(AnswerBody):
@@ -131,6 +132,7 @@ def _describe(model: ServedModel) -> dict[str, object]:
         "usable_source_tokens": about.usable_source_tokens or None,
         "labels": about.labels,
         "languages": model.languages(),
+        "mask_token": model.mask_token,
     }
 
 

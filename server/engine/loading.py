@@ -252,6 +252,7 @@ def _info(loaded: LoadedCheckpoint, options: EngineOptions, blocks: dict[str, in
         labels=list(model.labels),
         problem_type=model.problem_type,
         normalize=sentence.normalize,
+        pooling=list(sentence.pooling),
         include_prompt=sentence.include_prompt,
         embedding_size=sentence.width(model.config.output_size),
         load_seconds=loaded.seconds,

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from types import TracebackType
 from typing import Protocol
 
@@ -67,6 +67,7 @@ class Call:
     deadline: time of `time.monotonic()` at which sequences finish with reason `timeout`, or None.
     arrival: time of `time.monotonic()` at which the request arrived.
     cache_salt: separates the prefix cache entries of different API keys.
+    truncated_inputs: places, in the request, of the inputs that lost tokens. The operation sets them.
     """
 
     def __init__(
@@ -76,6 +77,7 @@ class Call:
         self.arrival = arrival
         self.cache_salt = cache_salt
         self.submitted = 0.0
+        self.truncated_inputs: Sequence[int] = ()
         self._client = client
         self._ids: list[int] = []
         self._open: set[int] = set()

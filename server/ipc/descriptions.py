@@ -131,6 +131,7 @@ class ModelInfo(msgspec.Struct, frozen=True):
     labels: class names by index.
     problem_type: kind of classification: `single_label_classification`, `multi_label_classification`, `regression`.
     normalize: vectors are scaled to length 1 by default.
+    pooling: pooling methods of the vector of a text; several vectors are concatenated.
     include_prompt: the tokens of a prompt count in the vector of a text.
     embedding_size: size of the vector of a text; 0 means hidden_size.
     load_seconds: time to load the model.
@@ -159,6 +160,7 @@ class ModelInfo(msgspec.Struct, frozen=True):
     labels: list[str] = []
     problem_type: str | None = None
     normalize: bool = True
+    pooling: list[Pooling] = ["mean"]
     include_prompt: bool = True
     embedding_size: int = 0
     load_seconds: float = 0.0

@@ -10,7 +10,6 @@ import orjson
 
 from server.errors import InvalidRequest
 from server.ipc.call import Call
-from server.ipc.messages import TokenLogprob
 from server.operations.cost import Cost, max_tokens
 from server.operations.generate import GeneratedChoice, GenerateRun, GenerateSpec, generate, generation_cost
 from server.operations.generated_text import ScoredToken, TextDelta
@@ -46,7 +45,9 @@ class ChatSpec:
     parallel_tool_calls: whether an answer may contain several calls.
     add_generation_prompt: end the prompt with the beginning of an assistant message.
     continue_final_message: continue the last message instead of starting a new one.
-    template_variables: further variables of the template, for example `enable_thinking`.
+    thinking: whether the model reasons before it answers, as the template's variable `enable_thinking`; None leaves it
+        to the template.
+    template_variables: further variables of the template.
     documents: texts that some templates put into the prompt.
     """
 
@@ -58,6 +59,7 @@ class ChatSpec:
     parallel_tool_calls: bool = True
     add_generation_prompt: bool = True
     continue_final_message: bool = False
+    thinking: bool | None = None
     template_variables: Mapping[str, Any] = field(default_factory=dict)
     documents: Sequence[Mapping[str, Any]] = ()
 
@@ -102,7 +104,7 @@ class ChatDelta:
     reasoning: str = ""
     tool_calls: list[ToolCallDelta] = field(default_factory=list)
     token_ids: list[int] = field(default_factory=list)
-    logprobs: list[TokenLogprob] = field(default_factory=list)
+    logprobs: list[ScoredToken] = field(default_factory=list)
 
 
 @dataclass(frozen=True)
@@ -141,6 +143,14 @@ class ChatRun:
 
     run: GenerateRun
 
+    @property
+    def model_name(self) -> str:
+        return self.run.model.name
+
+    def usage(self) -> TokenUsage:
+        """Token counts so far. The cached tokens are known with the first deltas."""
+        return self.run.usage()
+
     async def begin(self) -> list[ChatDelta]:
         return self._deltas(await self.run.begin())
 
@@ -157,7 +167,12 @@ class ChatRun:
 
     def _deltas(self, deltas: list[TextDelta]) -> list[ChatDelta]:
         return [
-            ChatDelta(delta.answer.index, delta.text, token_ids=delta.token_ids, logprobs=delta.logprobs)
+            ChatDelta(
+                delta.answer.index,
+                delta.text,
+                token_ids=delta.token_ids,
+                logprobs=[delta.answer.scored(entry) for entry in delta.logprobs],
+            )
             for delta in deltas
             if delta.text or delta.token_ids
         ]
@@ -208,17 +223,33 @@ def _prompt_text(runtime: Runtime, model: ServedModel, spec: ChatSpec) -> str:
     if spec.continue_final_message and spec.add_generation_prompt:
         spec = replace(spec, add_generation_prompt=False)
     templates = model.text.chat_templates
-    context = chat_context(
-        templates,
-        spec.messages,
-        tools=list(spec.tools) or None,
-        documents=list(spec.documents) or None,
-        add_generation_prompt=spec.add_generation_prompt,
-        extra_variables=spec.template_variables,
-    )
     try:
         source = templates.choose(with_tools=bool(spec.tools))
+        context = chat_context(
+            templates,
+            spec.messages,
+            tools=list(spec.tools) or None,
+            documents=list(spec.documents) or None,
+            add_generation_prompt=spec.add_generation_prompt,
+            extra_variables={**_thinking_variable(spec.thinking, source), **spec.template_variables},
+        )
         text = runtime.chat_renderer.render(source, context, runtime.max_text_characters)
         return continued_text(text, spec.messages[-1]) if spec.continue_final_message else text
     except ChatError as error:
         raise InvalidRequest(f"`messages`: {error}", "messages") from None
+
+
+def _thinking_variable(thinking: bool | None, source: str) -> dict[str, Any]:
+    """The template variable that turns reasoning on or off. Raises InvalidRequest where the template has none.
+
+    A template that mentions no reasoning needs no variable to turn it off.
+    """
+    if thinking is None:
+        return {}
+    if "enable_thinking" in source:
+        return {"enable_thinking": thinking}
+    if thinking or "think" in source or "reasoning" in source:
+        raise InvalidRequest(
+            "`thinking` cannot be chosen: the model's chat template has no variable `enable_thinking`", "thinking"
+        )
+    return {}

@@ -9,12 +9,13 @@ import math
 import sys
 from array import array
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 
 from server.ipc.messages import Hypothesis, TokenLogprob
 from server.ipc.params import GenerationParams
 from server.text.detokenizer import IncrementalDetokenizer
-from server.text.token_bytes import TokenBytes
+from server.text.token_bytes import NoTokenBytes, TokenBytes
 from server.text.tokenizer import Tokenizer
 
 
@@ -37,13 +38,23 @@ class TextOptions:
 
 
 @dataclass(frozen=True)
-class ScoredToken:
-    """A token and its log-probability under the raw distribution. top: (id, token, logprob) of likeliest tokens."""
+class SpelledToken:
+    """A token as text.
+
+    data: the bytes that it adds to a text, none for a special token; those of `token` where the tokenizer cannot tell.
+    """
 
     token_id: int
     token: str
+    data: bytes
+
+
+@dataclass(frozen=True)
+class ScoredToken(SpelledToken):
+    """A token and its log-probability under the raw distribution. top: the likeliest tokens."""
+
     logprob: float
-    top: list[tuple[int, str, float]]
+    top: list[ScoredToken] = field(default_factory=list)
 
 
 @dataclass(frozen=True)
@@ -65,6 +76,12 @@ class TextDelta:
     logprobs: list[TokenLogprob] = field(default_factory=list)
 
 
+def load_token_bytes(tokenizer: Tokenizer) -> None:
+    """Compute the table that spelling of tokens reads, once per tokenizer. Slow for a large vocabulary."""
+    with suppress(NoTokenBytes):
+        _ = tokenizer.token_bytes
+
+
 class GeneratedText:
     """One answer of a sequence, growing while its tokens arrive.
 
@@ -72,6 +89,7 @@ class GeneratedText:
     index: place of the answer in the request's result.
     continues: token ids that the answer continues (a decoder's prompt, a forced prefix), if any.
     echo: text that is put before the generated text.
+    is_empty: drop all tokens. The engine generates at least one, also for a request for none.
     """
 
     def __init__(
@@ -83,6 +101,7 @@ class GeneratedText:
         options: TextOptions,
         continues: Sequence[int] = (),
         echo: str = "",
+        is_empty: bool = False,
     ) -> None:
         self.row = row
         self.rank = rank
@@ -97,6 +116,7 @@ class GeneratedText:
         self.is_beam = params.num_beams > 1
         self._attention: bytes | None = None
         self._echo = echo
+        self._is_empty = is_empty
         ends = () if options.include_stop else (*params.end_token_ids, *params.stop_token_ids)
         self._hidden_ids = frozenset(ends)
         self._stop_ids = frozenset(params.stop_token_ids)
@@ -118,7 +138,7 @@ class GeneratedText:
         """Add new tokens. Tokens after a completed stop string are dropped, and the answer is done."""
         text, self._echo = self._echo, ""
         taken = 0
-        for token_id in token_ids:
+        for token_id in () if self._is_empty else token_ids:
             if self.finish_reason is not None:
                 break
             taken += 1
@@ -141,7 +161,7 @@ class GeneratedText:
             rest = self._detokenizer.finish()
             delta.text += rest
             self.text += rest
-            self.finish_reason = hypothesis.finish_reason
+            self.finish_reason = "length" if self._is_empty else hypothesis.finish_reason
             if self._detokenizer.stopped is not None:
                 self.finish_reason, self.stop_reason = "stop", self._detokenizer.stopped
             elif hypothesis.stop_token_id in self._stop_ids:
@@ -158,8 +178,21 @@ class GeneratedText:
 
     def scored(self, entry: TokenLogprob) -> ScoredToken:
         """A log-probability with the text of its tokens."""
-        top = [(token_id, self._spell(token_id), logprob) for token_id, logprob in entry.top]
-        return ScoredToken(entry.token_id, self._spell(entry.token_id), entry.logprob, top)
+        top = [ScoredToken(*self._spell(token_id), logprob) for token_id, logprob in entry.top]
+        return ScoredToken(*self._spell(entry.token_id), entry.logprob, top)
+
+    def spelled(self, token_id: int) -> SpelledToken:
+        """A token of the vocabulary as text."""
+        return SpelledToken(*self._spell(token_id))
+
+    def _spell(self, token_id: int) -> tuple[int, str, bytes]:
+        """The fields of a `SpelledToken`."""
+        token = self.tokenizer.decode([token_id], skip_special_tokens=False)
+        try:
+            by_id = self.tokenizer.token_bytes.by_id
+        except NoTokenBytes:
+            return token_id, token, b"" if token_id in self.tokenizer.special_ids else token.encode()
+        return token_id, token, by_id[token_id] if token_id < len(by_id) else b""
 
     def alignment(self, source_ids: Sequence[int]) -> AttentionMatrix:
         """Attention of the answer's tokens over the source tokens."""
@@ -173,6 +206,3 @@ class GeneratedText:
             [self.tokenizer.id_to_token(token_id) or "" for token_id in self.token_ids],
             [numbers[row * width : (row + 1) * width].tolist() for row in rows],
         )
-
-    def _spell(self, token_id: int) -> str:
-        return self.tokenizer.decode([token_id], skip_special_tokens=False)

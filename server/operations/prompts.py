@@ -117,6 +117,12 @@ def max_new_tokens(info: ModelInfo, prompt: Sequence[int], start: Sequence[int],
     return info.context_tokens - used
 
 
+def tokens_left_in_pool(info: ModelInfo, prompt: Sequence[int], num_beams: int) -> int:
+    """New tokens for which an empty KV pool has room, at least 1. prompt: tokens before them in the decoder."""
+    pool_tokens = info.kv_blocks["self"] // num_beams * info.block_size if info.block_size else info.context_tokens
+    return max(1, pool_tokens - len(prompt))
+
+
 def check_attention_size(message: Generate) -> None:
     """Raise InvalidRequest if the attention matrices of all answers together may be too large to send."""
     each = [len(message.prompts[row.prompt]) * row.max_new_tokens for row in message.rows]

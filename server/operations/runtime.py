@@ -26,7 +26,7 @@ _OPERATIONS: Mapping[Task, tuple[str, ...]] = {
     "embed": ("embed", "embed_all", "similarity"),
     "classify": ("classify",),
     "rerank": ("rerank",),
-    "fill_mask": ("fill_mask",),
+    "fill_mask": ("fill_mask", "embed_sparse"),
     "token_classify": ("token_classify",),
     "question_answer": ("question_answer",),
     "transcribe": ("transcribe",),
@@ -70,6 +70,12 @@ class ServedModel:
     def max_input_tokens(self) -> int:
         """Longest text that the encoder (or, without an encoder, the decoder) reads, in tokens."""
         return (self.info.source_tokens if self.info.is_encoder_decoder else 0) or self.info.context_tokens
+
+    @property
+    def mask_token(self) -> str | None:
+        """The text that stands for a gap, or None for a tokenizer without one."""
+        mask = self.tokenizer.special.mask
+        return None if mask is None else self.tokenizer.id_to_token(mask)
 
     def languages(self) -> list[str]:
         """Translations as `source-target`; for a speech model, the languages that it transcribes."""

@@ -108,6 +108,10 @@ class TranslateRun:
     places: list[tuple[SegmentedText, int]]
     sources: list[list[int]]
 
+    @property
+    def model_name(self) -> str:
+        return self.model.name
+
     async def begin(self) -> list[SegmentDelta]:
         return self._in_order(await self.run.begin())
 

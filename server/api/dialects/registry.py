@@ -10,16 +10,18 @@ from starlette.requests import Request
 from starlette.routing import compile_path
 
 from server.api.dialects import openai_audio
+from server.api.dialects.anthropic import routes as anthropic
 from server.api.dialects.native import routes as native
+from server.api.dialects.ollama import routes as ollama
 from server.api.documents import describe, describe_get, describe_shared
 from server.api.error_shape import NATIVE_ERRORS, ErrorShape
 from server.api.route import ERROR_SHAPE, GetRoute, Route, SharedPath
 from server.errors import InvalidRequest, RequestError
 from server.operations.runtime import OperationNotSupported, ServedModel
 
-ROUTES: tuple[Route[Any, Any, Any], ...] = (*native.ROUTES, *openai_audio.ROUTES)
+ROUTES: tuple[Route[Any, Any, Any], ...] = (*native.ROUTES, *openai_audio.ROUTES, *anthropic.ROUTES, *ollama.ROUTES)
 """Routes that run an operation. Of the dialects on one path, the first one answers bodies that fit none of them."""
-GET_ROUTES: tuple[GetRoute, ...] = ()
+GET_ROUTES: tuple[GetRoute, ...] = ollama.GET_ROUTES
 """Routes that describe the server or its models."""
 
 
