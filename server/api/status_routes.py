@@ -6,7 +6,7 @@ from fastapi import APIRouter
 from starlette.requests import Request
 from starlette.responses import Response
 
-from server.api.dialects.registry import paths_of
+from server.api.dialects.registry import default_models, paths_of
 from server.api.documents import describe_status
 from server.api.error_shape import AnswerBody
 from server.api.fields import MAX_ITEMS
@@ -59,10 +59,13 @@ class ServerLimits(AnswerBody):
 
 
 class InfoAnswer(AnswerBody):
+    """What is running. `defaults`: for each route, the model that answers requests without `model`."""
+
     name: str
     version: str
     device: str
     models: list[ModelDescription]
+    defaults: dict[str, str]
     limits: ServerLimits
 
 
@@ -96,6 +99,7 @@ async def info(request: Request) -> Response:
             "version": version(),
             "device": state.runtime.client.device,
             "models": [_describe(model) for model in state.runtime.loaded()],
+            "defaults": default_models(state.runtime),
             "limits": {
                 "max_body_bytes": settings.max_body_bytes,
                 "max_audio_bytes": settings.max_audio_bytes,

@@ -205,7 +205,7 @@ def test_every_route_but_probes_and_the_page_needs_a_key(start: Callable[..., Pr
             {"authorization": "Bearer"},
         ):
             response = httpx.request(method, server.url + path, headers=key, timeout=HANG_SECONDS)
-            if path in PUBLIC_PATHS and (method == "get" or path == "/" and method == "head"):
+            if path in PUBLIC_PATHS and (method == "get" or (path == "/" and method == "head")):
                 assert response.status_code == 200
                 continue
             assert response.status_code == 401, (method, path)
