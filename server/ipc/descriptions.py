@@ -160,7 +160,7 @@ class ModelInfo(msgspec.Struct, frozen=True):
     labels: list[str] = []
     problem_type: str | None = None
     normalize: bool = True
-    pooling: list[Pooling] = ["mean"]
+    pooling: list[Pooling] = msgspec.field(default_factory=lambda: ["mean"])
     include_prompt: bool = True
     embedding_size: int = 0
     load_seconds: float = 0.0

@@ -87,12 +87,12 @@ def test_unknown_names_in_file_and_environment(tmp_path: Path, monkeypatch: pyte
 
 
 def test_keys_from_environment_and_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("TRIPTYCH_API_KEYS", "one, two")
+    monkeypatch.setenv("TRIPTYCH_API_KEYS", "first-key, second-key")
     file = tmp_path / "keys"
     file.write_text("# comment\nthree\n\n four \n")
     settings = load({"api_key_file": str(file)})
-    assert settings.keys() == (b"one", b"two", b"three", b"four")
-    assert "one" not in repr(settings)
+    assert settings.keys() == (b"first-key", b"second-key", b"three", b"four")
+    assert "first-key" not in repr(settings)
     file.write_text("\n# nothing\n")
     with pytest.raises(StartError, match="no key"):
         settings.keys()
