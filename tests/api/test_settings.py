@@ -55,7 +55,10 @@ def test_sizes(text: str, size: int) -> None:
         ({"models": ["a=x", "a=y"]}, "twice"),
         ({"models": ["a="]}, "models: 'a=' has no path"),
         ({"models": ["/"]}, "models: cannot name a model after '/': write NAME=PATH, for example llm=/"),
-        ({"models": ["/data/run=3"]}, "cannot name a model after '/data/run=3': write NAME=PATH, for example llm=/data"),
+        (
+            {"models": ["/data/run=3"]},
+            "cannot name a model after '/data/run=3': write NAME=PATH, for example llm=/data",
+        ),
         ({"models": [".=x"]}, "'.' cannot be the name of a model"),
         ({"adapter": ["a=x"]}, "adapter: write NAME=PATH_OR_HUB_ID@MODEL"),
         ({"adapter": ["a=x@b", "a=y@b"]}, "adapter: the name 'a' is used twice"),

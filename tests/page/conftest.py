@@ -16,7 +16,6 @@ from playwright.sync_api import Browser, BrowserContext, Locator, Page, sync_pla
 
 from tests.e2e.conftest import RunningServer, serving
 from tests.page.checkpoints import write_models
-from tests.waiting import HANG_SECONDS
 
 KEY = "a-key-of-the-page-tests"
 NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")

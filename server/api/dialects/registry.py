@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -18,8 +19,8 @@ from server.api.dialects.openai import routes as openai
 from server.api.documents import describe, describe_get, describe_shared
 from server.api.error_shape import NATIVE_ERRORS, ErrorShape
 from server.api.route import ERROR_FORMAT, ERROR_SHAPE, GetRoute, Route, SharedPath
-from server.errors import InvalidRequest, RequestError
-from server.operations.runtime import OperationNotSupported, ServedModel
+from server.errors import InvalidRequest, NotReady, RequestError
+from server.operations.runtime import OperationNotSupported, Runtime, ServedModel
 from server.settings import ErrorDialect
 
 ROUTES: tuple[Route[Any, Any, Any], ...] = (
@@ -101,6 +102,18 @@ def with_paths(error: RequestError, path: str) -> RequestError:
 def paths_of(model: ServedModel) -> list[str]:
     """The routes that a model answers, one per operation."""
     return _paths(model.operations())
+
+
+def default_models(runtime: Runtime) -> dict[str, str]:
+    """For each route that a request may leave without a model, the model that answers then."""
+    defaults: dict[str, str] = {}
+    for route in ROUTES:
+        model = route.body.model_fields.get("model")
+        if model is None or model.is_required() or "{" in route.path or route.path in defaults:
+            continue
+        with contextlib.suppress(OperationNotSupported, NotReady):
+            defaults[route.path] = runtime.candidates(None, route.operation)[0].name
+    return defaults
 
 
 def _paths(operations: Iterable[str]) -> list[str]:
