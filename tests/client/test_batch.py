@@ -203,7 +203,7 @@ def test_resume_sends_what_has_no_answer(tmp_path: Path) -> None:
 def test_the_output_of_another_input_is_not_continued(tmp_path: Path, text: str) -> None:
     output = tmp_path / "out.jsonl"
     output.write_text(text)
-    with pytest.raises(CommandError, match="out.jsonl line"):
+    with pytest.raises(CommandError, match=r"out\.jsonl line"):
         remaining([Record(1, "a"), Record(2, "b")], output)
     assert output.read_text() == text
 
