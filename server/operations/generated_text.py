@@ -23,12 +23,14 @@ class TextOptions:
     """How tokens become text.
 
     token_bytes: bytes of each token, for answers that a grammar or beam search with stop strings decided byte by byte.
+    marker_ids: special tokens to report as `TextDelta.marks` instead of as text.
     """
 
     skip_special_tokens: bool = True
     stop: tuple[str, ...] = ()
     include_stop: bool = False
     token_bytes: TokenBytes | None = None
+    marker_ids: frozenset[int] = frozenset()
 
     @property
     def drops_space(self) -> bool:
@@ -57,12 +59,23 @@ class AttentionMatrix:
 
 @dataclass(slots=True)
 class TextDelta:
-    """New text and tokens of one answer. The text is final: later tokens cannot change it."""
+    """New text and tokens of one answer. The text is final: later tokens cannot change it.
+
+    marks: reported special tokens, each with its place in `text`.
+    """
 
     answer: GeneratedText
     text: str = ""
     token_ids: list[int] = field(default_factory=list)
     logprobs: list[TokenLogprob] = field(default_factory=list)
+    marks: list[tuple[int, int]] = field(default_factory=list)
+
+    def extend(self, later: TextDelta) -> None:
+        """Append the next delta of the same answer."""
+        self.marks += [(len(self.text) + place, token_id) for place, token_id in later.marks]
+        self.text += later.text
+        self.token_ids += later.token_ids
+        self.logprobs += later.logprobs
 
 
 class GeneratedText:
@@ -99,6 +112,7 @@ class GeneratedText:
         self._echo = echo
         ends = () if options.include_stop else (*params.end_token_ids, *params.stop_token_ids)
         self._hidden_ids = frozenset(ends)
+        self._marker_ids = options.marker_ids - self._hidden_ids
         self._stop_ids = frozenset(params.stop_token_ids)
         self._detokenizer = IncrementalDetokenizer(
             tokenizer,
@@ -117,16 +131,21 @@ class GeneratedText:
     def push(self, token_ids: Sequence[int], logprobs: Sequence[TokenLogprob] | None) -> TextDelta:
         """Add new tokens. Tokens after a completed stop string are dropped, and the answer is done."""
         text, self._echo = self._echo, ""
+        marks: list[tuple[int, int]] = []
         taken = 0
         for token_id in token_ids:
             if self.finish_reason is not None:
                 break
             taken += 1
-            if token_id not in self._hidden_ids:
+            if token_id in self._marker_ids:
+                text += self._detokenizer.flush()
+                if self._detokenizer.stopped is None:
+                    marks.append((len(text), token_id))
+            elif token_id not in self._hidden_ids:
                 text += self._detokenizer.push_one(token_id)
-                if self._detokenizer.stopped is not None:
-                    self.finish_reason, self.stop_reason = "stop", self._detokenizer.stopped
-        delta = TextDelta(self, text, list(token_ids[:taken]), list(logprobs[:taken]) if logprobs else [])
+            if self._detokenizer.stopped is not None:
+                self.finish_reason, self.stop_reason = "stop", self._detokenizer.stopped
+        delta = TextDelta(self, text, list(token_ids[:taken]), list(logprobs[:taken]) if logprobs else [], marks)
         self.text += delta.text
         self.token_ids += delta.token_ids
         self.logprobs += delta.logprobs

@@ -153,11 +153,11 @@ async def translate(runtime: Runtime, call: Call, spec: TranslateSpec) -> Transl
     model, language_prompt = _choose(runtime, spec)
     options = spec.options
     _check(spec)
-    rules, token_bytes = await grammar.prepare(
+    sections, token_bytes = await grammar.prepare(
         runtime, model, options.text_format, continues=options.decoder_prefix is not None
     )
     ranks = spec.num_alternatives + 1
-    resolved = resolve(options, model, language_prompt, min_beams=ranks, grammar=rules)
+    resolved = resolve(options, model, language_prompt, min_beams=ranks, sections=sections)
     params = resolved.params
     if params.num_beams < ranks:
         raise InvalidRequest(

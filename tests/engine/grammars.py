@@ -15,7 +15,7 @@ from server.engine.model_limits import ModelLimits
 from server.engine.scheduler import Schedule, Scheduler
 from server.ipc.messages import Generate, Vocabulary
 from server.ipc.sections import AnswerSection
-from server.operations.grammar import ChoiceFormat, JsonFormat, RegexFormat, assemble, source_of
+from server.operations.grammar import ChoiceFormat, JsonFormat, RegexFormat, TextFormat, answer_rule, assemble, source_of
 from tests.engine.stored_logits import StoredLogits
 from tests.ipc.one_row import one_row
 
@@ -101,16 +101,20 @@ CHOICES = [
 ]
 
 
+def grammar_of(text_format: TextFormat, opens_with_space: bool = False) -> str:
+    return assemble(answer_rule(opens_with_space), {"text": source_of(text_format)})
+
+
 def json_grammar(schema: dict) -> str:
-    return assemble(source_of(JsonFormat(schema)), False)
+    return grammar_of(JsonFormat(schema))
 
 
 def regex_grammar(pattern: str, opens_with_space: bool = False) -> str:
-    return assemble(source_of(RegexFormat(pattern)), opens_with_space)
+    return grammar_of(RegexFormat(pattern), opens_with_space)
 
 
 def choice_grammar(choices: list[str], opens_with_space: bool = False) -> str:
-    return assemble(source_of(ChoiceFormat(choices)), opens_with_space)
+    return grammar_of(ChoiceFormat(choices), opens_with_space)
 
 
 class RandomRunner:

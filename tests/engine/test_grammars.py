@@ -23,7 +23,6 @@ from server.engine.grammar_masks import CACHED_GRAMMARS, GrammarMasks
 from server.engine.grammar_state import GrammarState
 from server.ipc.messages import Vocabulary
 from server.ipc.sections import AnswerSection
-from server.operations.grammar import JsonFormat, assemble, source_of
 from tests.engine.grammars import (
     CHOICES,
     END,
@@ -95,7 +94,7 @@ def test_only_the_choices_are_generated(choices):
 
 
 def test_any_json_object():
-    grammar = assemble(source_of(JsonFormat({"type": "object"})), False)
+    grammar = json_grammar({"type": "object"})
     results = run(random_engine(), [random_request(i, grammar, max_new_tokens=900) for i in range(40)])
     whole = 0
     for i in range(40):
