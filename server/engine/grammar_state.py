@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from copy import copy
 
 import llguidance
 import numpy as np
+from msgspec.structs import replace
 from numpy.typing import NDArray
 
-from server.ipc.sections import AnswerSection, MarkerScanner
+from server.ipc.sections import AnswerSection, Marker, MarkerScanner
 
 Bits = NDArray[np.uint32]
 
@@ -16,7 +18,7 @@ Bits = NDArray[np.uint32]
 class GrammarState:
     """Position of one sequence in the sections of its answer, and in the grammar of the current section.
 
-    sections: sections of the answer.
+    sections: sections of the answer. Texts of markers are compared as bytes, written as Latin-1 text.
     start: number of tokens before the answer.
     index: index of the current section.
     num_consumed: number of tokens that have been read.
@@ -30,7 +32,7 @@ class GrammarState:
     """
 
     def __init__(self, sections: Sequence[AnswerSection], start: int) -> None:
-        self.sections = sections
+        self.sections = [replace(one, markers=[_in_bytes(marker) for marker in one.markers]) for one in sections]
         self.num_consumed = start
         self.bits: Bits | None = None
         self.accepts = False
@@ -51,12 +53,14 @@ class GrammarState:
 
     def fork(self) -> GrammarState:
         """A copy for another beam."""
-        copy = GrammarState(self.sections, self.num_consumed)
-        copy.index, copy.scanner = self.index, self.scanner.fork()
-        copy.matcher = self.matcher.deep_copy() if self.matcher is not None else None
-        copy.failure = self.failure
-        copy.free_masks = self.free_masks
-        return copy
+        other = copy(self)
+        other.scanner = self.scanner.fork()
+        other.matcher = self.matcher.deep_copy() if self.matcher is not None else None
+        return other
+
+
+def _in_bytes(marker: Marker) -> Marker:
+    return replace(marker, text=marker.text.encode().decode("latin-1"))
 
 
 def fork(

@@ -25,17 +25,17 @@ class MarkerTokens:
     def candidates(self, scanner: MarkerScanner, texts: Sequence[str]) -> set[int]:
         """All tokens that may complete a marker before their last byte; some of them do not.
 
-        scanner: position in a section. texts: the texts of its markers that count anywhere.
+        scanner: position in a section. texts: the texts of its markers that count anywhere. All texts are bytes as Latin-1.
         """
         found: set[int] = set()
         held = scanner.held.encode("latin-1")
-        for marker in (text.encode() for text in texts):
+        for marker in (text.encode("latin-1") for text in texts):
             found.update(self._with(marker))
             for size in range(1, len(marker)):
                 if held.endswith(marker[:size]):
                     found.update(_beginning(self._sorted, marker[size:]))
         for _, rest in scanner.start_markers:
-            found.update(_beginning(self._sorted_without_space, rest.encode()))
+            found.update(_beginning(self._sorted_without_space, rest.encode("latin-1")))
         return found
 
     def _with(self, marker: bytes) -> list[int]:

@@ -18,7 +18,7 @@ class Marker(msgspec.Struct, frozen=True, array_like=True):
     """A text or special token that ends a section.
 
     section: index of the section that follows.
-    text: the text, ASCII; empty for a special token.
+    text: the text; empty for a special token.
     token_id: id of the special token, or None for a text.
     at_start: the marker counts only as the first text of its section. White space before and inside it is ignored.
     """

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 import orjson
@@ -11,27 +12,33 @@ import orjson
 from server.errors import InvalidRequest
 from server.ipc.call import Call
 from server.ipc.messages import TokenLogprob
+from server.operations.answer_parser import AnswerParser, ToolCall, ToolCallDelta
+from server.operations.answer_plan import AnswerPlan, AnswerPlanner, Reasoning
+from server.operations.chat_prompt import reasoning_of, render_prompt
 from server.operations.cost import Cost, max_tokens
 from server.operations.generate import GeneratedChoice, GenerateRun, GenerateSpec, generate, generation_cost
 from server.operations.generated_text import ScoredToken, TextDelta
 from server.operations.generation_options import GenerationOptions
 from server.operations.generation_run import PhaseSeconds, TokenUsage
+from server.operations.grammar import source_of
 from server.operations.runtime import Runtime, ServedModel
-from server.text.chat import ChatError, chat_context, continued_text
+from server.operations.template_tools import template_tools
+from server.operations.tool_grammar import CallGrammar, Function, ToolChoice, callable_functions, special_tokens
+from server.text.tool_formats import TemplateTools
 
 FinishReason = Literal["stop", "length", "tool_calls", "timeout"]
-
-
-@dataclass(frozen=True)
-class ToolChoice:
-    """Whether the answer calls tools.
-
-    mode: `none` forbids calls, `auto` allows them, `required` demands at least one.
-    name: the only function that may be called; None for any. Only with `required`.
-    """
-
-    mode: Literal["none", "auto", "required"] = "auto"
-    name: str | None = None
+__all__ = [
+    "ChatChoice",
+    "ChatDelta",
+    "ChatResult",
+    "ChatRun",
+    "ChatSpec",
+    "ToolCall",
+    "ToolCallDelta",
+    "ToolChoice",
+    "chat",
+    "count_prompt_tokens",
+]
 
 
 @dataclass(frozen=True)
@@ -39,10 +46,11 @@ class ChatSpec:
     """Ask for an answer to chat messages.
 
     messages: as chat templates take them: `role`, `content` (text, or a list of `{"type": "text", "text"}`), and
-        optionally `tool_calls` (`{"id", "type": "function", "function": {"name", "arguments": object}}`),
+        optionally `tool_calls` (`{"id", "type": "function", "function": {"name", "arguments": object or JSON text}}`),
         `tool_call_id`, `name`, `reasoning_content`.
     model: name of the model, or None for the first one with a chat template.
-    tools: `{"type": "function", "function": {"name", "description", "parameters": JSON schema}}`.
+    tools: `{"type": "function", "function": {"name", "description", "parameters": JSON schema}}`. With the choice
+        `none` they are not shown to the model.
     parallel_tool_calls: whether an answer may contain several calls.
     add_generation_prompt: end the prompt with the beginning of an assistant message.
     continue_final_message: continue the last message instead of starting a new one.
@@ -67,30 +75,13 @@ class ChatSpec:
 
     def cost(self, model: ServedModel) -> Cost:
         """Upper bounds of the work; see `Cost`. A template may repeat its own text for every message."""
-        given = len(orjson.dumps([list(self.messages), list(self.tools), list(self.documents)]))
+        given = len(
+            orjson.dumps([list(self.messages), list(self.tools), list(self.documents), dict(self.template_variables)])
+        )
         templates = model.text.chat_templates.by_name.values()
         characters = given + max(map(len, templates), default=0) * (len(self.messages) + len(self.tools) + 1)
         tokens = [max_tokens(characters, model.max_input_tokens)]
         return generation_cost(self.options, model, characters, tokens, self.options.candidates)
-
-
-@dataclass(frozen=True)
-class ToolCall:
-    """A complete call of a function. arguments: JSON text of an object."""
-
-    id: str
-    name: str
-    arguments: str
-
-
-@dataclass(slots=True)
-class ToolCallDelta:
-    """New text of one call. index: place of the call in the answer. id, name: only in the call's first delta."""
-
-    index: int
-    id: str | None = None
-    name: str | None = None
-    arguments: str = ""
 
 
 @dataclass(slots=True)
@@ -135,20 +126,23 @@ class ChatResult:
     timings: PhaseSeconds
 
 
-@dataclass
 class ChatRun:
-    """A submitted `ChatSpec`."""
+    """A submitted `ChatSpec`. plan: how its answers consist of reasoning, content and calls."""
 
-    run: GenerateRun
+    def __init__(self, run: GenerateRun, plan: AnswerPlan) -> None:
+        self.run = run
+        self._parsers = {text.index: AnswerParser(plan) for row in run.texts for text in row}
 
     async def begin(self) -> list[ChatDelta]:
-        return self._deltas(await self.run.begin())
+        with _naming_fields():
+            return self._deltas(await self.run.begin())
 
     async def forward(self, sink: Callable[[list[ChatDelta]], bool]) -> bool:
-        return await self.run.forward(lambda deltas: sink(self._deltas(deltas)))
+        with _naming_fields():
+            return await self.run.forward(lambda deltas: sink(self._deltas(deltas)))
 
     async def complete(self) -> None:
-        await self.run.complete()
+        await self.forward(lambda _: True)
 
     def result(self) -> ChatResult:
         result = self.run.result()
@@ -156,35 +150,53 @@ class ChatRun:
         return ChatResult(result.model, choices, result.usage, result.seed, result.timings)
 
     def _deltas(self, deltas: list[TextDelta]) -> list[ChatDelta]:
-        return [
-            ChatDelta(delta.answer.index, delta.text, token_ids=delta.token_ids, logprobs=delta.logprobs)
-            for delta in deltas
-            if delta.text or delta.token_ids
-        ]
+        return [self._delta(delta) for delta in deltas if delta.text or delta.token_ids or delta.answer.done]
+
+    def _delta(self, delta: TextDelta) -> ChatDelta:
+        parser = self._parsers[delta.answer.index]
+        new = parser.push(delta.text, delta.marks)
+        if delta.answer.done:
+            new.extend(parser.finish())
+        return ChatDelta(
+            delta.answer.index, new.content, new.reasoning, new.tool_calls, delta.token_ids, delta.logprobs
+        )
 
     def _choice(self, choice: GeneratedChoice) -> ChatChoice:
+        parser = self._parsers[choice.index]
         reason: Any = choice.finish_reason
-        return ChatChoice(choice.text, "", [], reason, choice.stop_reason, choice.token_ids, choice.logprobs)
+        if reason == "stop" and parser.has_complete_calls:
+            reason = "tool_calls"
+        return ChatChoice(
+            parser.parts.content,
+            parser.parts.reasoning,
+            parser.tool_calls,
+            reason,
+            choice.stop_reason,
+            choice.token_ids,
+            choice.logprobs,
+        )
 
 
 async def chat(runtime: Runtime, call: Call, spec: ChatSpec) -> ChatRun:
     """Render the template, tokenize and submit. Raises InvalidRequest that names the field at fault."""
     model = _model(runtime, spec)
-    prompt_ids = await _prompt_ids(runtime, model, spec)
-    try:
-        run = await generate(runtime, call, GenerateSpec([prompt_ids], spec.options, model.name))
-    except InvalidRequest as error:
-        if error.param == "prompt":
-            error.param = "messages"
-            error.message = error.message.replace("`prompt`", "`messages`")
-        raise
-    return ChatRun(run)
+    functions = await _functions(runtime, spec)
+    template_tools = await _template_tools(runtime, model, spec, call.deadline)
+    prompt = await _prompt(runtime, model, spec, template_tools, call.deadline)
+    plan = await runtime.in_thread(lambda: _plan(model, spec, functions, template_tools, prompt))
+    prompt_ids = await _encode(runtime, model, prompt)
+    sections = plan.sections if plan.kinds != ["content"] else ()
+    with _naming_fields():
+        run = await generate(runtime, call, GenerateSpec([prompt_ids], spec.options, model.name, sections))
+    return ChatRun(run, plan)
 
 
 async def count_prompt_tokens(runtime: Runtime, spec: ChatSpec) -> tuple[str, int]:
     """Name of the model and number of tokens of the prompt, without generating. Raises InvalidRequest as `chat`."""
     model = _model(runtime, spec)
-    return model.name, len(await _prompt_ids(runtime, model, spec))
+    await _functions(runtime, spec)
+    prompt = await _prompt(runtime, model, spec, await _template_tools(runtime, model, spec, None), None)
+    return model.name, len(await _encode(runtime, model, prompt))
 
 
 def _model(runtime: Runtime, spec: ChatSpec) -> ServedModel:
@@ -197,28 +209,99 @@ def _model(runtime: Runtime, spec: ChatSpec) -> ServedModel:
     raise InvalidRequest(f"{names}: the checkpoint has no chat template; use the completion routes", "model")
 
 
-async def _prompt_ids(runtime: Runtime, model: ServedModel, spec: ChatSpec) -> list[int]:
-    text = await runtime.in_thread(lambda: _prompt_text(runtime, model, spec))
-    encodings = await runtime.encode(model.tokenizer, [text], param="messages", add_special_tokens=False)
+async def _functions(runtime: Runtime, spec: ChatSpec) -> list[Function]:
+    """The functions that an answer may call. Raises InvalidRequest for bad tools."""
+    if not spec.tools and spec.tool_choice.mode == "auto":
+        return []
+    functions = await runtime.in_thread(lambda: callable_functions(spec.tools, spec.tool_choice))
+    if functions and spec.options.ignore_eos:
+        raise InvalidRequest(
+            "`ignore_eos` cannot be combined with `tools`, which decide where the text ends", "ignore_eos"
+        )
+    return functions
+
+
+async def _template_tools(
+    runtime: Runtime, model: ServedModel, spec: ChatSpec, deadline: float | None
+) -> TemplateTools | None:
+    """What the template does with tools, if the request has any. Raises InvalidRequest if it ignores them."""
+    shows_tools = bool(spec.tools) and spec.tool_choice.mode != "none"
+    if not shows_tools and not any("tool_calls" in one or one.get("role") == "tool" for one in spec.messages):
+        return None
+    found = await template_tools(runtime, model, deadline)
+    if shows_tools and found.format is None:
+        raise InvalidRequest(
+            f"`tools` are not supported by `{model.name}`: its chat template ignores them, so it has no tool format",
+            "tools",
+        )
+    return found
+
+
+async def _prompt(
+    runtime: Runtime, model: ServedModel, spec: ChatSpec, tools: TemplateTools | None, deadline: float | None
+) -> str:
+    return await render_prompt(
+        runtime,
+        model,
+        messages=spec.messages,
+        tools=spec.tools if spec.tool_choice.mode != "none" else (),
+        documents=spec.documents,
+        variables=spec.template_variables,
+        add_generation_prompt=spec.add_generation_prompt,
+        continues_message=spec.continue_final_message,
+        template_tools=tools,
+        deadline=deadline,
+    )
+
+
+async def _encode(runtime: Runtime, model: ServedModel, prompt: str) -> list[int]:
+    encodings = await runtime.encode(model.tokenizer, [prompt], param="messages", add_special_tokens=False)
     return encodings[0].ids
 
 
-def _prompt_text(runtime: Runtime, model: ServedModel, spec: ChatSpec) -> str:
-    """The prompt as the template writes it. Raises InvalidRequest if the template fails or rejects the messages."""
-    if spec.continue_final_message and spec.add_generation_prompt:
-        spec = replace(spec, add_generation_prompt=False)
-    templates = model.text.chat_templates
-    context = chat_context(
-        templates,
-        spec.messages,
-        tools=list(spec.tools) or None,
-        documents=list(spec.documents) or None,
-        add_generation_prompt=spec.add_generation_prompt,
-        extra_variables=spec.template_variables,
-    )
+def _plan(
+    model: ServedModel,
+    spec: ChatSpec,
+    functions: Sequence[Function],
+    tools: TemplateTools | None,
+    prompt: str,
+) -> AnswerPlan:
+    """The sections of the answers. Raises InvalidRequest for a format that cannot be followed."""
+    template = model.text.chat_templates.choose(with_tools=tools is not None)
+    reasoning = reasoning_of(template, prompt, spec.messages, spec.continue_final_message)
+    row = tools.format if tools is not None and functions else None
+    if reasoning is None and row is None:
+        return AnswerPlanner().plan()
+    text_format = spec.options.text_format
+    if text_format is not None and row is not None and row.at_start and spec.tool_choice.mode == "auto":
+        raise InvalidRequest(
+            f"`response_format` cannot be combined with `tools` for `{model.name}`, whose calls look like other JSON; "
+            "set `tool_choice` to `none` or `required`",
+            "response_format",
+        )
+    special = special_tokens(model.tokenizer, [*(row.texts if row is not None else ()), *_texts(reasoning)])
+    several = spec.parallel_tool_calls and spec.tool_choice.name is None
+    return AnswerPlanner(
+        calls=CallGrammar(row, functions, special, several and row.parallel) if row is not None else None,
+        is_required=spec.tool_choice.mode == "required",
+        at_start=not spec.continue_final_message,
+        text_source=source_of(text_format) if text_format is not None else None,
+        reasoning=reasoning,
+        special=special,
+    ).plan()
+
+
+def _texts(reasoning: Reasoning | None) -> list[str]:
+    return [reasoning.begin, reasoning.end] if reasoning is not None else []
+
+
+@contextmanager
+def _naming_fields() -> Iterator[None]:
+    """Name the fields of a chat in errors of the generation."""
     try:
-        source = templates.choose(with_tools=bool(spec.tools))
-        text = runtime.chat_renderer.render(source, context, runtime.max_text_characters)
-        return continued_text(text, spec.messages[-1]) if spec.continue_final_message else text
-    except ChatError as error:
-        raise InvalidRequest(f"`messages`: {error}", "messages") from None
+        yield
+    except InvalidRequest as error:
+        if error.param == "prompt":
+            error.param = "messages"
+            error.message = error.message.replace("`prompt`", "`messages`")
+        raise

@@ -149,9 +149,7 @@ async def generate(runtime: Runtime, call: Call, spec: GenerateSpec) -> Generate
     prefix = prompts.decoder_prefix(options, model)
     start = prompts.decoder_start(model, language_prompt) + prefix
     markers = (marker.token_id for section in spec.sections for marker in section.markers)
-    shown = replace(
-        text_options(options, token_bytes), marker_ids=frozenset(one for one in markers if one is not None)
-    )
+    shown = replace(text_options(options, token_bytes), marker_ids=frozenset(one for one in markers if one is not None))
     rows: list[GenerateRow] = []
     texts: list[list[GeneratedText]] = []
     for origin, (prompt, echo) in enumerate(zip(prompt_ids, echoes, strict=True)):

@@ -178,9 +178,7 @@ def _check_ends(model: ServedModel, params: GenerationParams, param: str) -> Non
     if not params.sections:
         return
     if params.num_beams > 1 and not (params.end_token_ids or params.stop_token_ids):
-        raise InvalidRequest(
-            f"`{param}` with beam search requires an end token; `{model.name}` has none", param
-        )
+        raise InvalidRequest(f"`{param}` with beam search requires an end token; `{model.name}` has none", param)
     if params.forced_bos_token_id is not None and model.tokenizer.token_bytes.by_id[params.forced_bos_token_id]:
         raise InvalidRequest(
             f"`forced_bos_token` adds text to the answer, so it cannot be combined with `{param}`",
