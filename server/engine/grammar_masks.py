@@ -79,7 +79,7 @@ class GrammarMasks:
     def _consume(
         self, grammar_state: GrammarState, tokens: Sequence[int], ends: Sequence[int], other_ends: Sequence[int]
     ) -> bool:
-        """Read new tokens. Returns whether the grammar's mask is needed: a section with a grammar that has not failed."""
+        """Read new tokens. Returns whether a mask of a grammar is needed: there is one and it has not failed."""
         grammar_state.accepts = grammar_state.is_complete = False
         grammar_state.bits = np.zeros(self._words, dtype=np.uint32)
         if grammar_state.failure:

@@ -23,8 +23,8 @@ class GrammarState:
     index: index of the current section.
     num_consumed: number of tokens that have been read.
     matcher: position in the section's grammar, or None before the first use.
-    bits: mask of the next token: [words], uint32. Token i is allowed if bit i % 32 of word i // 32 is set. None if every
-        token is allowed.
+    bits: mask of the next token: [words], uint32, or None if every token is allowed. Token i is allowed if bit i % 32
+        of word i // 32 is set.
     accepts: the text may end here. is_complete: the text can only end here.
     failure: error message if no token is allowed, else empty.
     free_masks: masks in sections without a grammar, by section, held text, and whether a marker at the start of the

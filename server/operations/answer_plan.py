@@ -20,13 +20,16 @@ class AnswerPlan:
     """The sections of an answer, and how to read its calls.
 
     kinds: what the text of each section is.
-    before_name, before_arguments: texts around the name of a call, as characters and special tokens without white space.
+    before_name, before_arguments: texts around the name of a call, as characters and special tokens. White space is
+        left out.
+    special_ids: special tokens in the sections and between them.
     """
 
     sections: Sequence[AnswerSection]
     kinds: Sequence[SectionKind]
     before_name: Sequence[str | int] = ()
     before_arguments: Sequence[str | int] = ()
+    special_ids: frozenset[int] = frozenset()
 
 
 @dataclass(frozen=True)
@@ -90,12 +93,13 @@ class AnswerPlanner:
             built = [section.build() for section in sections]
         else:
             sections, built = self._with_reasoning(sections, self.reasoning)
-        kinds = [section.kind for section in sections]
-        if self.calls is None:
-            return AnswerPlan(built, kinds)
-        row = self.calls.row
+        row = self.calls.row if self.calls is not None else None
         return AnswerPlan(
-            built, kinds, symbols(row.before_name, self.special), symbols(row.before_arguments, self.special)
+            built,
+            [section.kind for section in sections],
+            symbols(row.before_name, self.special) if row is not None else (),
+            symbols(row.before_arguments, self.special) if row is not None else (),
+            frozenset(self.special.values()),
         )
 
     def _with_reasoning(

@@ -62,7 +62,7 @@ class ChatSpec:
     options: GenerationOptions = field(default_factory=GenerationOptions)
     model: str | None = None
     tools: Sequence[Mapping[str, Any]] = ()
-    tool_choice: ToolChoice = ToolChoice()
+    tool_choice: ToolChoice = field(default_factory=ToolChoice)
     parallel_tool_calls: bool = True
     add_generation_prompt: bool = True
     continue_final_message: bool = False
@@ -187,7 +187,8 @@ async def chat(runtime: Runtime, call: Call, spec: ChatSpec) -> ChatRun:
     prompt_ids = await _encode(runtime, model, prompt)
     sections = plan.sections if plan.kinds != ["content"] else ()
     with _naming_fields():
-        run = await generate(runtime, call, GenerateSpec([prompt_ids], spec.options, model.name, sections))
+        generation = GenerateSpec([prompt_ids], spec.options, model.name, sections, plan.special_ids)
+        run = await generate(runtime, call, generation)
     return ChatRun(run, plan)
 
 

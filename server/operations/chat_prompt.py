@@ -110,7 +110,7 @@ def _call(call: Mapping[str, Any], tools: TemplateTools, place: str) -> dict[str
 
 
 def _id(call_id: str, tools: TemplateTools) -> str:
-    """An id in the length that the template accepts: its last letters and digits, the same for a call and its result."""
+    """An id in the length that the template accepts: its last letters and digits."""
     length = tools.format.id_characters if tools.format is not None else None
     if length is None:
         return call_id

@@ -31,12 +31,14 @@ class GenerateSpec:
     prompts: texts, or lists of token ids.
     model: name of the model, or None for the first one that generates.
     sections: sections of the answer. Where they are given, they replace `options.text_format`.
+    marker_ids: special tokens to report as `TextDelta.marks`.
     """
 
     prompts: Sequence[str] | Sequence[list[int]]
     options: GenerationOptions = field(default_factory=GenerationOptions)
     model: str | None = None
     sections: Sequence[AnswerSection] = ()
+    marker_ids: frozenset[int] = frozenset()
 
     @property
     def stream(self) -> bool:
@@ -148,8 +150,7 @@ async def generate(runtime: Runtime, call: Call, spec: GenerateSpec) -> Generate
     echoes = _echoes(model, spec, prompt_ids)
     prefix = prompts.decoder_prefix(options, model)
     start = prompts.decoder_start(model, language_prompt) + prefix
-    markers = (marker.token_id for section in spec.sections for marker in section.markers)
-    shown = replace(text_options(options, token_bytes), marker_ids=frozenset(one for one in markers if one is not None))
+    shown = replace(text_options(options, token_bytes), marker_ids=spec.marker_ids)
     rows: list[GenerateRow] = []
     texts: list[list[GeneratedText]] = []
     for origin, (prompt, echo) in enumerate(zip(prompt_ids, echoes, strict=True)):

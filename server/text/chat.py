@@ -29,7 +29,7 @@ _MEMORY_BYTES = 512 << 20
 _INHERITED_VARIABLES = ("PATH", "PYTHONPATH", "PYTHONHOME", "SYSTEMROOT", "TZ", "LANG", "LC_ALL")
 _REASONING_KEYS = ("reasoning_content", "thinking", "reasoning")
 CONTINUED = "CONTINUE_FINAL_MESSAGE_TAG "
-"""Put after the text to continue. The space shows whether the template keeps white space; transformers does the same."""
+"""Put after the text to continue, as transformers does. The space shows whether the template keeps white space."""
 _NOT_CONTINUED = "the last message has no text that can be continued"
 
 Result = TypeVar("Result")

@@ -15,7 +15,15 @@ from server.engine.model_limits import ModelLimits
 from server.engine.scheduler import Schedule, Scheduler
 from server.ipc.messages import Generate, Vocabulary
 from server.ipc.sections import AnswerSection
-from server.operations.grammar import ChoiceFormat, JsonFormat, RegexFormat, TextFormat, answer_rule, assemble, source_of
+from server.operations.grammar import (
+    ChoiceFormat,
+    JsonFormat,
+    RegexFormat,
+    TextFormat,
+    answer_rule,
+    assemble,
+    source_of,
+)
 from tests.engine.stored_logits import StoredLogits
 from tests.ipc.one_row import one_row
 
