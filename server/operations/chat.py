@@ -131,14 +131,15 @@ class ChatRun:
 
     def __init__(self, run: GenerateRun, plan: AnswerPlan) -> None:
         self.run = run
+        self._names = _field_names(run.spec)
         self._parsers = {text.index: AnswerParser(plan) for row in run.texts for text in row}
 
     async def begin(self) -> list[ChatDelta]:
-        with _naming_fields():
+        with _naming_fields(self._names):
             return self._deltas(await self.run.begin())
 
     async def forward(self, sink: Callable[[list[ChatDelta]], bool]) -> bool:
-        with _naming_fields():
+        with _naming_fields(self._names):
             return await self.run.forward(lambda deltas: sink(self._deltas(deltas)))
 
     async def complete(self) -> None:
@@ -186,8 +187,8 @@ async def chat(runtime: Runtime, call: Call, spec: ChatSpec) -> ChatRun:
     plan = await runtime.in_thread(lambda: _plan(model, spec, functions, template_tools, prompt))
     prompt_ids = await _encode(runtime, model, prompt)
     sections = plan.sections if plan.kinds != ["content"] else ()
-    with _naming_fields():
-        generation = GenerateSpec([prompt_ids], spec.options, model.name, sections, plan.special_ids)
+    generation = GenerateSpec([prompt_ids], spec.options, model.name, sections, plan.special_ids)
+    with _naming_fields(_field_names(generation)):
         run = await generate(runtime, call, generation)
     return ChatRun(run, plan)
 
@@ -227,7 +228,7 @@ async def _template_tools(
 ) -> TemplateTools | None:
     """What the template does with tools, if the request has any. Raises InvalidRequest if it ignores them."""
     shows_tools = bool(spec.tools) and spec.tool_choice.mode != "none"
-    if not shows_tools and not any("tool_calls" in one or one.get("role") == "tool" for one in spec.messages):
+    if not shows_tools and not any(one.get("tool_calls") or one.get("role") == "tool" for one in spec.messages):
         return None
     found = await template_tools(runtime, model, deadline)
     if shows_tools and found.format is None:
@@ -296,13 +297,20 @@ def _texts(reasoning: Reasoning | None) -> list[str]:
     return [reasoning.begin, reasoning.end] if reasoning is not None else []
 
 
+def _field_names(generation: GenerateSpec) -> dict[str, str]:
+    """The fields of a chat, by the fields that errors of its generation name."""
+    constrained_by_tools = generation.sections and generation.options.text_format is None
+    return {"prompt": "messages"} | ({"response_format": "tools"} if constrained_by_tools else {})
+
+
 @contextmanager
-def _naming_fields() -> Iterator[None]:
-    """Name the fields of a chat in errors of the generation."""
+def _naming_fields(names: Mapping[str, str]) -> Iterator[None]:
+    """Replace names of fields in errors."""
     try:
         yield
     except InvalidRequest as error:
-        if error.param == "prompt":
-            error.param = "messages"
-            error.message = error.message.replace("`prompt`", "`messages`")
+        name = names.get(error.param or "")
+        if name is not None:
+            error.message = error.message.replace(f"`{error.param}`", f"`{name}`")
+            error.param = name
         raise

@@ -40,6 +40,8 @@ async def render_prompt(
     fixed = next((name for name in _FIXED_VARIABLES if name in variables), None)
     if fixed is not None:
         raise InvalidRequest(f"`chat_template_kwargs` must not contain `{fixed}`", "chat_template_kwargs")
+    if not messages:
+        raise InvalidRequest("`messages` is empty", "messages")
     templates = model.text.chat_templates
     prepared = template_messages(messages, template_tools or _NO_TOOLS, model.name)
 

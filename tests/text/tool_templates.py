@@ -89,7 +89,8 @@ _DEEPSEEK = """{{- bos_token }}
 {%- if add_generation_prompt %}{{- '<｜Assistant｜>' }}{%- endif %}"""
 DEEPSEEK = _DEEPSEEK.replace(
     "CALL{%",
-    """{{- ('' if loop.first else '\\n') + '<｜tool▁call▁begin｜>' + call.type }}{{- '<｜tool▁sep｜>' + call.function.name }}
+    """{{- ('' if loop.first else '\\n') + '<｜tool▁call▁begin｜>' + call.type }}
+{{- '<｜tool▁sep｜>' + call.function.name }}
 {{- '\\n```json\\n' + call.function.arguments + '\\n```<｜tool▁call▁end｜>' }}{%""",
 )
 DEEPSEEK_NAMES = _DEEPSEEK.replace(
