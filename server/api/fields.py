@@ -9,10 +9,12 @@ from collections.abc import Callable
 from dataclasses import fields
 from typing import Annotated, Any, Literal
 
+import orjson
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSchema
 
 from server.api.response_format import ResponseFormat
 from server.operations.generation_options import GenerationOptions
+from server.text.truncation import TruncationSide
 
 MAX_ITEMS = 1024
 MAX_WORDS = 256
@@ -29,6 +31,23 @@ ShortText = Annotated[str, Field(min_length=1, max_length=MAX_STOP_CHARACTERS)]
 Language = Annotated[str, Field(min_length=2, max_length=32)]
 IdText = Annotated[str, Field(pattern=r"^(0|[1-9][0-9]{0,8})$")]
 Finite = Annotated[float, Field(allow_inf_nan=False)]
+AnswerCount = Annotated[int, Field(ge=1, le=16)]
+NoEffect = Annotated[Any, Field(description="accepted without effect")]
+
+
+def only(*neutral: Any) -> AfterValidator:
+    """A validator for a field that the server does not support: null and the values that ask for nothing pass."""
+
+    def check(value: Any) -> Any:
+        if value is None or any(type(value) is type(one) and value == one for one in neutral):
+            return value
+        choice = " or ".join(orjson.dumps(one).decode() for one in neutral)
+        raise ValueError(f"is not supported, except as {choice}" if neutral else "is not supported")
+
+    return AfterValidator(check)
+
+
+Unsupported = Annotated[Any, only(), Field(description="not supported: must be null or absent")]
 
 _TEXT = {"type": "string"}
 _IDS = {"type": "array", "items": {"type": "integer", "minimum": 0}, "minItems": 1}
@@ -113,6 +132,11 @@ IdLists = Annotated[
     _one_or_list(_is_ids, lambda v: v == [] or _is_ids(v), "token ids, or a list of lists of token ids"),
     WithJsonSchema({"anyOf": [_IDS, _list_of({"type": "array", "items": {"type": "integer", "minimum": 0}})]}),
 ]
+Side = Annotated[
+    TruncationSide,
+    BeforeValidator(lambda side: side.lower() if isinstance(side, str) else side),
+    Field(description="left or right, in any case"),
+]
 Stops = Annotated[list[ShortText], BeforeValidator(one_or_many), Field(max_length=MAX_STOPS)]
 
 
@@ -130,11 +154,10 @@ class TimedBody(Body):
     timeout_ms: Annotated[int | None, Field(ge=1, description="milliseconds; default 60000")] = None
 
 
-class GenerationFields(TimedBody):
-    """Decoding options of API.md section 3, for every route that generates text."""
+class SamplingFields(TimedBody):
+    """Decoding options of API.md section 3 that every generating route of every dialect can accept."""
 
     stream: bool | None = None
-    max_new_tokens: Annotated[int | None, Field(ge=1, le=1 << 20)] = None
     min_new_tokens: Count | None = None
     do_sample: bool | None = None
     temperature: Annotated[Finite | None, Field(ge=0, le=100)] = None
@@ -155,19 +178,37 @@ class GenerationFields(TimedBody):
     allowed_token_ids: Annotated[TokenIds | None, Field(min_length=1)] = None
     suppress_tokens: TokenIds | None = None
     seed: Annotated[int | None, Field(ge=0, lt=1 << 64)] = None
-    n: Annotated[int | None, Field(ge=1, le=16)] = None
-    best_of: Annotated[int | None, Field(ge=1, le=16)] = None
-    num_beams: Annotated[int | None, Field(ge=1, le=16)] = None
-    num_return_sequences: Annotated[int | None, Field(ge=1, le=16)] = None
+    num_beams: AnswerCount | None = None
     length_penalty: Annotated[Finite | None, Field(ge=-100, le=100)] = None
     early_stopping: bool | Literal["never"] | None = None
-    num_beam_groups: Annotated[int | None, Field(ge=1, le=16)] = None
+    num_beam_groups: AnswerCount | None = None
     diversity_penalty: Annotated[Finite | None, Field(ge=0, le=100)] = None
     stop: Stops | None = None
     stop_token_ids: Annotated[TokenIds | None, Field(max_length=64)] = None
     include_stop: bool | None = None
     ignore_eos: bool | None = None
     skip_special_tokens: bool | None = None
+    user: NoEffect = None
+    metadata: NoEffect = None
+
+    def options(self, **renamed: Any) -> GenerationOptions:
+        """The options that the client sent.
+
+        renamed: options that the dialect spells differently; None for those that were not sent.
+        """
+        sent = {name: getattr(self, name) for name in _OPTION_NAMES & type(self).model_fields.keys()} | renamed
+        if self.logit_bias is not None:
+            sent["logit_bias"] = {int(token): bias for token, bias in self.logit_bias.items()}
+        return GenerationOptions(**{name: value for name, value in sent.items() if value is not None})
+
+
+class GenerationFields(SamplingFields):
+    """All decoding options of API.md section 3."""
+
+    max_new_tokens: Annotated[int | None, Field(ge=1, le=1 << 20)] = None
+    n: AnswerCount | None = None
+    best_of: AnswerCount | None = None
+    num_return_sequences: AnswerCount | None = None
     logprobs: bool | None = None
     top_logprobs: Annotated[int | None, Field(ge=0, le=20)] = None
     prompt_logprobs: bool | None = None
@@ -180,18 +221,11 @@ class GenerationFields(TimedBody):
     source_lang: Language | None = None
     target_lang: Language | None = None
     response_format: ResponseFormat | None = None
-    user: Any = None
-    metadata: Any = None
-    store: Any = None
+    store: NoEffect = None
 
-    def options(self) -> GenerationOptions:
-        """The options that the client sent, without those that have no effect (`user`, `metadata`, `store`)."""
-        sent = {name: value for name in _OPTION_NAMES if (value := getattr(self, name)) is not None}
-        if self.logit_bias is not None:
-            sent["logit_bias"] = {int(token): bias for token, bias in self.logit_bias.items()}
-        if self.response_format is not None:
-            sent["text_format"] = self.response_format.text_format()
-        return GenerationOptions(**sent)
+    def options(self, **renamed: Any) -> GenerationOptions:
+        text_format = self.response_format and self.response_format.text_format()
+        return super().options(text_format=text_format, **renamed)
 
 
-_OPTION_NAMES = {field.name for field in fields(GenerationOptions)} & GenerationFields.model_fields.keys()
+_OPTION_NAMES = {field.name for field in fields(GenerationOptions)}

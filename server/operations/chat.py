@@ -7,18 +7,14 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-import orjson
-
 from server.errors import InvalidRequest
 from server.ipc.call import Call
-from server.ipc.messages import TokenLogprob
 from server.operations.answer_parser import AnswerParser, ToolCall, ToolCallDelta
 from server.operations.answer_plan import AnswerPlan, AnswerPlanner, Reasoning
 from server.operations.chat_prompt import reasoning_of, render_prompt
-from server.operations.cost import Cost, max_tokens
-from server.operations.generate import GeneratedChoice, GenerateRun, GenerateSpec, generate, generation_cost
+from server.operations.chat_spec import ChatSpec
+from server.operations.generate import GeneratedChoice, GenerateRun, GenerateSpec, generate
 from server.operations.generated_text import ScoredToken, TextDelta
-from server.operations.generation_options import GenerationOptions
 from server.operations.generation_run import PhaseSeconds, TokenUsage
 from server.operations.grammar import source_of
 from server.operations.runtime import Runtime, ServedModel
@@ -41,49 +37,6 @@ __all__ = [
 ]
 
 
-@dataclass(frozen=True)
-class ChatSpec:
-    """Ask for an answer to chat messages.
-
-    messages: as chat templates take them: `role`, `content` (text, or a list of `{"type": "text", "text"}`), and
-        optionally `tool_calls` (`{"id", "type": "function", "function": {"name", "arguments": object or JSON text}}`),
-        `tool_call_id`, `name`, `reasoning_content`.
-    model: name of the model, or None for the first one with a chat template.
-    tools: `{"type": "function", "function": {"name", "description", "parameters": JSON schema}}`. With the choice
-        `none` they are not shown to the model.
-    parallel_tool_calls: whether an answer may contain several calls.
-    add_generation_prompt: end the prompt with the beginning of an assistant message.
-    continue_final_message: continue the last message instead of starting a new one.
-    template_variables: further variables of the template, for example `enable_thinking`.
-    documents: texts that some templates put into the prompt.
-    """
-
-    messages: Sequence[Mapping[str, Any]]
-    options: GenerationOptions = field(default_factory=GenerationOptions)
-    model: str | None = None
-    tools: Sequence[Mapping[str, Any]] = ()
-    tool_choice: ToolChoice = field(default_factory=ToolChoice)
-    parallel_tool_calls: bool = True
-    add_generation_prompt: bool = True
-    continue_final_message: bool = False
-    template_variables: Mapping[str, Any] = field(default_factory=dict)
-    documents: Sequence[Mapping[str, Any]] = ()
-
-    @property
-    def stream(self) -> bool:
-        return self.options.stream
-
-    def cost(self, model: ServedModel) -> Cost:
-        """Upper bounds of the work; see `Cost`. A template may repeat its own text for every message."""
-        given = len(
-            orjson.dumps([list(self.messages), list(self.tools), list(self.documents), dict(self.template_variables)])
-        )
-        templates = model.text.chat_templates.by_name.values()
-        characters = given + max(map(len, templates), default=0) * (len(self.messages) + len(self.tools) + 1)
-        tokens = [max_tokens(characters, model.max_input_tokens)]
-        return generation_cost(self.options, model, characters, tokens, self.options.candidates)
-
-
 @dataclass(slots=True)
 class ChatDelta:
     """New parts of one answer. index: place of the answer among the choices. Deltas concatenate to the answer."""
@@ -93,7 +46,7 @@ class ChatDelta:
     reasoning: str = ""
     tool_calls: list[ToolCallDelta] = field(default_factory=list)
     token_ids: list[int] = field(default_factory=list)
-    logprobs: list[TokenLogprob] = field(default_factory=list)
+    logprobs: list[ScoredToken] = field(default_factory=list)
 
 
 @dataclass(frozen=True)
@@ -134,6 +87,14 @@ class ChatRun:
         self._names = _field_names(run.spec)
         self._parsers = {text.index: AnswerParser(plan) for row in run.texts for text in row}
 
+    @property
+    def model_name(self) -> str:
+        return self.run.model.name
+
+    def usage(self) -> TokenUsage:
+        """Token counts so far. The cached tokens are known with the first deltas."""
+        return self.run.usage()
+
     async def begin(self) -> list[ChatDelta]:
         with _naming_fields(self._names):
             return self._deltas(await self.run.begin())
@@ -151,16 +112,16 @@ class ChatRun:
         return ChatResult(result.model, choices, result.usage, result.seed, result.timings)
 
     def _deltas(self, deltas: list[TextDelta]) -> list[ChatDelta]:
-        return [self._delta(delta) for delta in deltas if delta.text or delta.token_ids or delta.answer.done]
+        new = [self._delta(delta) for delta in deltas]
+        return [one for one in new if one.content or one.reasoning or one.tool_calls or one.token_ids]
 
     def _delta(self, delta: TextDelta) -> ChatDelta:
         parser = self._parsers[delta.answer.index]
         new = parser.push(delta.text, delta.marks)
         if delta.answer.done:
             new.extend(parser.finish())
-        return ChatDelta(
-            delta.answer.index, new.content, new.reasoning, new.tool_calls, delta.token_ids, delta.logprobs
-        )
+        logprobs = [delta.answer.scored(entry) for entry in delta.logprobs]
+        return ChatDelta(delta.answer.index, new.content, new.reasoning, new.tool_calls, delta.token_ids, logprobs)
 
     def _choice(self, choice: GeneratedChoice) -> ChatChoice:
         parser = self._parsers[choice.index]
@@ -182,9 +143,9 @@ async def chat(runtime: Runtime, call: Call, spec: ChatSpec) -> ChatRun:
     """Render the template, tokenize and submit. Raises InvalidRequest that names the field at fault."""
     model = _model(runtime, spec)
     functions = await _functions(runtime, spec)
-    template_tools = await _template_tools(runtime, model, spec, call.deadline)
-    prompt = await _prompt(runtime, model, spec, template_tools, call.deadline)
-    plan = await runtime.in_thread(lambda: _plan(model, spec, functions, template_tools, prompt))
+    tools = await _template_tools(runtime, model, spec, call.deadline)
+    prompt = await render_prompt(runtime, model, spec, tools, call.deadline)
+    plan = await runtime.in_thread(lambda: _plan(model, spec, functions, tools, prompt))
     prompt_ids = await _encode(runtime, model, prompt)
     sections = plan.sections if plan.kinds != ["content"] else ()
     generation = GenerateSpec([prompt_ids], spec.options, model.name, sections, plan.special_ids)
@@ -197,7 +158,7 @@ async def count_prompt_tokens(runtime: Runtime, spec: ChatSpec) -> tuple[str, in
     """Name of the model and number of tokens of the prompt, without generating. Raises InvalidRequest as `chat`."""
     model = _model(runtime, spec)
     await _functions(runtime, spec)
-    prompt = await _prompt(runtime, model, spec, await _template_tools(runtime, model, spec, None), None)
+    prompt = await render_prompt(runtime, model, spec, await _template_tools(runtime, model, spec, None), None)
     return model.name, len(await _encode(runtime, model, prompt))
 
 
@@ -237,23 +198,6 @@ async def _template_tools(
             "tools",
         )
     return found
-
-
-async def _prompt(
-    runtime: Runtime, model: ServedModel, spec: ChatSpec, tools: TemplateTools | None, deadline: float | None
-) -> str:
-    return await render_prompt(
-        runtime,
-        model,
-        messages=spec.messages,
-        tools=spec.tools if spec.tool_choice.mode != "none" else (),
-        documents=spec.documents,
-        variables=spec.template_variables,
-        add_generation_prompt=spec.add_generation_prompt,
-        continues_message=spec.continue_final_message,
-        template_tools=tools,
-        deadline=deadline,
-    )
 
 
 async def _encode(runtime: Runtime, model: ServedModel, prompt: str) -> list[int]:

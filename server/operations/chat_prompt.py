@@ -9,6 +9,7 @@ from typing import Any
 
 from server.errors import InvalidRequest
 from server.operations.answer_plan import Reasoning
+from server.operations.chat_spec import ChatSpec
 from server.operations.runtime import Runtime, ServedModel
 from server.text.chat import ChatError, chat_context, continued_text, with_continued
 from server.text.tool_formats import TemplateTools, reasoning_markers
@@ -18,52 +19,59 @@ _NO_TOOLS = TemplateTools()
 
 
 async def render_prompt(
-    runtime: Runtime,
-    model: ServedModel,
-    *,
-    messages: Sequence[Mapping[str, Any]],
-    tools: Sequence[Mapping[str, Any]],
-    documents: Sequence[Mapping[str, Any]],
-    variables: Mapping[str, Any],
-    add_generation_prompt: bool,
-    continues_message: bool,
-    template_tools: TemplateTools | None,
-    deadline: float | None,
+    runtime: Runtime, model: ServedModel, spec: ChatSpec, tools: TemplateTools | None, deadline: float | None
 ) -> str:
     """The prompt as the template writes it.
 
-    continues_message: the prompt ends inside the last message.
-    template_tools: what the template does with tools, if the request has any.
+    tools: what the template does with tools, if the request has any.
     deadline: time of `time.monotonic()`, or None.
     Raises InvalidRequest if the template fails or rejects the messages, and DeadlineExceeded.
     """
-    fixed = next((name for name in _FIXED_VARIABLES if name in variables), None)
+    fixed = next((name for name in _FIXED_VARIABLES if name in spec.template_variables), None)
     if fixed is not None:
         raise InvalidRequest(f"`chat_template_kwargs` must not contain `{fixed}`", "chat_template_kwargs")
-    if not messages:
+    if not spec.messages:
         raise InvalidRequest("`messages` is empty", "messages")
     templates = model.text.chat_templates
-    prepared = template_messages(messages, template_tools or _NO_TOOLS, model.name)
+    messages = template_messages(spec.messages, tools or _NO_TOOLS, model.name)
+    shown = list(spec.tools) if spec.tool_choice.mode != "none" else []
 
     def render() -> str:
-        continued, text = with_continued(prepared[-1]) if continues_message else (prepared[-1], "")
+        source, text = templates.choose(with_tools=tools is not None), ""
+        if spec.continue_final_message:
+            messages[-1], text = with_continued(messages[-1])
         context = chat_context(
             templates,
-            [*prepared[:-1], continued],
-            tools=list(tools) or None,
-            documents=list(documents) or None,
+            messages,
+            tools=shown or None,
+            documents=list(spec.documents) or None,
             null_content=True,
-            add_generation_prompt=add_generation_prompt and not continues_message,
-            extra_variables=variables,
+            add_generation_prompt=spec.add_generation_prompt and not spec.continue_final_message,
+            extra_variables={**_thinking_variable(spec.thinking, source), **spec.template_variables},
         )
-        source = templates.choose(with_tools=template_tools is not None)
         rendered = runtime.chat_renderer.render(source, context, runtime.max_text_characters, deadline)
-        return continued_text(rendered, text) if continues_message else rendered
+        return continued_text(rendered, text) if spec.continue_final_message else rendered
 
     try:
         return await runtime.in_template_thread(render, deadline)
     except ChatError as error:
         raise InvalidRequest(f"`messages`: {error}", "messages") from None
+
+
+def _thinking_variable(thinking: bool | None, source: str) -> dict[str, Any]:
+    """The template variable that turns reasoning on or off. Raises InvalidRequest where the template has none.
+
+    A template that mentions no reasoning needs no variable to turn it off.
+    """
+    if thinking is None:
+        return {}
+    if "enable_thinking" in source:
+        return {"enable_thinking": thinking}
+    if thinking or "think" in source or "reasoning" in source:
+        raise InvalidRequest(
+            "`thinking` cannot be chosen: the model's chat template has no variable `enable_thinking`", "thinking"
+        )
+    return {}
 
 
 def template_messages(messages: Sequence[Mapping[str, Any]], tools: TemplateTools, model: str) -> list[dict[str, Any]]:

@@ -13,9 +13,16 @@ from server.ipc.sections import AnswerSection
 from server.operations import grammar, prompts
 from server.operations.cost import MAX_ADDED_TOKENS, Cost, characters_of, max_tokens
 from server.operations.encode import check_ids
-from server.operations.generated_text import AttentionMatrix, GeneratedText, ScoredToken, TextOptions
+from server.operations.generated_text import (
+    AttentionMatrix,
+    GeneratedText,
+    ScoredToken,
+    SpelledToken,
+    TextOptions,
+    load_token_bytes,
+)
 from server.operations.generation_options import GenerationOptions
-from server.operations.generation_params import DEFAULT_NEW_TOKENS, resolve
+from server.operations.generation_params import max_tokens_of, resolve
 from server.operations.generation_run import PhaseSeconds, TextRun, TokenUsage
 from server.operations.runtime import Runtime, ServedModel
 from server.text.languages import TranslationPrompt
@@ -64,6 +71,7 @@ class GeneratedChoice:
     score: length-penalized sum of log-probabilities, with beam search.
     logprobs: one entry per generated token, if requested.
     prompt_logprobs: one entry per prompt token, None for the first, if requested.
+    first_prompt_token: the token of that first entry.
     """
 
     prompt_index: int
@@ -75,6 +83,7 @@ class GeneratedChoice:
     score: float | None
     logprobs: list[ScoredToken] | None
     prompt_logprobs: list[ScoredToken | None] | None
+    first_prompt_token: SpelledToken | None
     attention: AttentionMatrix | None
 
 
@@ -98,6 +107,10 @@ class GenerateRun(TextRun):
     seed: int
     prompts: list[list[int]]
 
+    @property
+    def model_name(self) -> str:
+        return self.model.name
+
     def result(self) -> GenerateResult:
         options = self.spec.options
         flat = [text for row in self.texts for text in row]
@@ -105,19 +118,24 @@ class GenerateRun(TextRun):
         return GenerateResult(
             self.model.name,
             [self._choice(text) for text in kept],
-            TokenUsage(
-                sum(map(len, self.prompts)), self.completion_tokens(), self.cached_prompt_tokens(options.candidates)
-            ),
+            self.usage(),
             self.seed,
             self.timings(),
         )
+
+    def usage(self) -> TokenUsage:
+        """Token counts so far. The cached tokens are known with the first deltas."""
+        cached = self.cached_prompt_tokens(self.spec.options.candidates)
+        return TokenUsage(sum(map(len, self.prompts)), self.completion_tokens(), cached)
 
     def _choice(self, text: GeneratedText) -> GeneratedChoice:
         options = self.spec.options
         prompt_index = text.row // options.candidates
         assert text.finish_reason is not None, "the run has ended"
         prompt_logprobs: list[ScoredToken | None] | None = None
+        first_prompt_token: SpelledToken | None = None
         if options.prompt_logprobs:
+            first_prompt_token = text.spelled(self.prompts[prompt_index][0])
             entries = self.prompt_logprobs[prompt_index * options.candidates]
             prompt_logprobs = [None, *(text.scored(entry) for entry in entries)]
         return GeneratedChoice(
@@ -130,6 +148,7 @@ class GenerateRun(TextRun):
             text.score,
             text.scored_tokens() if options.logprobs else None,
             prompt_logprobs,
+            first_prompt_token,
             text.alignment(self.prompts[prompt_index]) if options.return_attention else None,
         )
 
@@ -146,6 +165,8 @@ async def generate(runtime: Runtime, call: Call, spec: GenerateSpec) -> Generate
     params = resolved.params
     if params.stop_texts and token_bytes is None:
         token_bytes = await grammar.token_bytes_for_stops(runtime, model)
+    if options.logprobs or options.prompt_logprobs:
+        await runtime.in_thread(lambda: load_token_bytes(model.tokenizer))
     prompt_ids = await _prompt_ids(runtime, model, spec, language_prompt)
     echoes = _echoes(model, spec, prompt_ids)
     prefix = prompts.decoder_prefix(options, model)
@@ -155,13 +176,15 @@ async def generate(runtime: Runtime, call: Call, spec: GenerateSpec) -> Generate
     texts: list[list[GeneratedText]] = []
     for origin, (prompt, echo) in enumerate(zip(prompt_ids, echoes, strict=True)):
         room = prompts.max_new_tokens(model.info, prompt, start, "prompt")
+        if options.fill_context:
+            room = min(room, prompts.tokens_left_in_pool(model.info, start or prompt, params.num_beams))
         continued = prefix if is_seq2seq else prompt
         for index in range(options.candidates):
-            texts.append(hypotheses(model, params, len(rows), shown, continued, echo))
+            texts.append(hypotheses(model, params, len(rows), shown, continued, echo, not resolved.max_new_tokens))
             rows.append(
                 GenerateRow(
                     call.next_id(),
-                    min(resolved.max_new_tokens, room),
+                    max(1, min(resolved.max_new_tokens, room)),
                     origin,
                     start,
                     seed=(resolved.seed + index) % SEED_LIMIT,
@@ -204,10 +227,11 @@ def hypotheses(
     options: TextOptions,
     continues: Sequence[int],
     echo: str = "",
+    is_empty: bool = False,
 ) -> list[GeneratedText]:
     """One text for each answer that a sequence returns, best first."""
     return [
-        GeneratedText(model.tokenizer, params, row, rank, options, continues, echo)
+        GeneratedText(model.tokenizer, params, row, rank, options, continues, echo, is_empty)
         for rank in range(params.num_return_sequences)
     ]
 
@@ -227,7 +251,7 @@ def generation_cost(
 ) -> Cost:
     """Cost of generating from inputs of at most `input_tokens[i]` tokens, `candidates` sequences per input."""
     defaults = model.info.generation
-    new_tokens = min(options.max_new_tokens or defaults.max_new_tokens or DEFAULT_NEW_TOKENS, model.info.context_tokens)
+    new_tokens = min(max_tokens_of(options, model.info), model.info.context_tokens)
     beams = options.num_beams or max(defaults.num_beams or 1, options.num_return_sequences)
     sequences = len(input_tokens) * candidates * beams
     answers = len(input_tokens) * candidates * options.num_return_sequences

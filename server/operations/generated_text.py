@@ -8,13 +8,16 @@ from __future__ import annotations
 import math
 import sys
 from array import array
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
+from itertools import pairwise
 
 from server.ipc.messages import Hypothesis, TokenLogprob
 from server.ipc.params import GenerationParams
 from server.text.detokenizer import IncrementalDetokenizer
-from server.text.token_bytes import TokenBytes
+from server.text.token_bytes import NoTokenBytes, TokenBytes
 from server.text.tokenizer import Tokenizer
 
 
@@ -39,13 +42,23 @@ class TextOptions:
 
 
 @dataclass(frozen=True)
-class ScoredToken:
-    """A token and its log-probability under the raw distribution. top: (id, token, logprob) of likeliest tokens."""
+class SpelledToken:
+    """A token as text.
+
+    data: the bytes that it adds to a text, none for a special token; those of `token` where the tokenizer cannot tell.
+    """
 
     token_id: int
     token: str
+    data: bytes
+
+
+@dataclass(frozen=True)
+class ScoredToken(SpelledToken):
+    """A token and its log-probability under the raw distribution. top: the likeliest tokens."""
+
     logprob: float
-    top: list[tuple[int, str, float]]
+    top: list[ScoredToken] = field(default_factory=list)
 
 
 @dataclass(frozen=True)
@@ -62,11 +75,13 @@ class TextDelta:
     """New text and tokens of one answer. The text is final: later tokens cannot change it.
 
     marks: reported special tokens, each with its place in `text`.
+    pieces: text that each token adds. The text may begin with an echo and end with text that tokens held back.
     """
 
     answer: GeneratedText
     text: str = ""
     token_ids: list[int] = field(default_factory=list)
+    pieces: list[str] = field(default_factory=list)
     logprobs: list[TokenLogprob] = field(default_factory=list)
     marks: list[tuple[int, int]] = field(default_factory=list)
 
@@ -75,7 +90,14 @@ class TextDelta:
         self.marks += [(len(self.text) + place, token_id) for place, token_id in later.marks]
         self.text += later.text
         self.token_ids += later.token_ids
+        self.pieces += later.pieces
         self.logprobs += later.logprobs
+
+
+def load_token_bytes(tokenizer: Tokenizer) -> None:
+    """Compute the table that spelling of tokens reads, once per tokenizer. Slow for a large vocabulary."""
+    with suppress(NoTokenBytes):
+        _ = tokenizer.token_bytes
 
 
 class GeneratedText:
@@ -85,6 +107,7 @@ class GeneratedText:
     index: place of the answer in the request's result.
     continues: token ids that the answer continues (a decoder's prompt, a forced prefix), if any.
     echo: text that is put before the generated text.
+    is_empty: drop all tokens. The engine generates at least one, also for a request for none.
     """
 
     def __init__(
@@ -96,6 +119,7 @@ class GeneratedText:
         options: TextOptions,
         continues: Sequence[int] = (),
         echo: str = "",
+        is_empty: bool = False,
     ) -> None:
         self.row = row
         self.rank = rank
@@ -103,6 +127,7 @@ class GeneratedText:
         self.tokenizer = tokenizer
         self.text = ""
         self.token_ids: list[int] = []
+        self.pieces: list[str] = []
         self.logprobs: list[TokenLogprob] = []
         self.finish_reason: str | None = None
         self.stop_reason: str | int | None = None
@@ -110,11 +135,13 @@ class GeneratedText:
         self.is_beam = params.num_beams > 1
         self._attention: bytes | None = None
         self._echo = echo
+        self._is_empty = is_empty
         ends = () if options.include_stop else (*params.end_token_ids, *params.stop_token_ids)
         self._hidden_ids = frozenset(ends)
         self._marker_ids = options.marker_ids - self._hidden_ids
         self._stop_ids = frozenset(params.stop_token_ids)
-        self._detokenizer = IncrementalDetokenizer(
+        self._new_detokenizer: Callable[[], IncrementalDetokenizer] = partial(
+            IncrementalDetokenizer,
             tokenizer,
             prompt_ids=continues,
             skip_special_tokens=options.skip_special_tokens,
@@ -123,6 +150,7 @@ class GeneratedText:
             token_bytes=options.token_bytes,
             show_names=not params.stop_texts,
         )
+        self._detokenizer = self._new_detokenizer()
 
     @property
     def done(self) -> bool:
@@ -131,23 +159,28 @@ class GeneratedText:
     def push(self, token_ids: Sequence[int], logprobs: Sequence[TokenLogprob] | None) -> TextDelta:
         """Add new tokens. Tokens after a completed stop string are dropped, and the answer is done."""
         text, self._echo = self._echo, ""
+        pieces: list[str] = []
         marks: list[tuple[int, int]] = []
-        taken = 0
-        for token_id in token_ids:
+        for token_id in () if self._is_empty else token_ids:
             if self.finish_reason is not None:
                 break
-            taken += 1
+            piece = ""
             if token_id in self._marker_ids:
-                text += self._detokenizer.flush()
-                if self._detokenizer.stopped is None:
-                    marks.append((len(text), token_id))
+                piece = self._detokenizer.flush()
             elif token_id not in self._hidden_ids:
-                text += self._detokenizer.push_one(token_id)
+                piece = self._detokenizer.push_one(token_id)
+            pieces.append(piece)
+            text += piece
             if self._detokenizer.stopped is not None:
                 self.finish_reason, self.stop_reason = "stop", self._detokenizer.stopped
-        delta = TextDelta(self, text, list(token_ids[:taken]), list(logprobs[:taken]) if logprobs else [], marks)
+            elif token_id in self._marker_ids:
+                marks.append((len(text), token_id))
+        count = len(pieces)
+        own = list(logprobs[:count]) if logprobs else []
+        delta = TextDelta(self, text, list(token_ids[:count]), pieces, own, marks)
         self.text += delta.text
         self.token_ids += delta.token_ids
+        self.pieces += pieces
         self.logprobs += delta.logprobs
         return delta
 
@@ -160,7 +193,7 @@ class GeneratedText:
             rest = self._detokenizer.finish()
             delta.text += rest
             self.text += rest
-            self.finish_reason = hypothesis.finish_reason
+            self.finish_reason = "length" if self._is_empty else hypothesis.finish_reason
             if self._detokenizer.stopped is not None:
                 self.finish_reason, self.stop_reason = "stop", self._detokenizer.stopped
             elif hypothesis.stop_token_id in self._stop_ids:
@@ -177,8 +210,30 @@ class GeneratedText:
 
     def scored(self, entry: TokenLogprob) -> ScoredToken:
         """A log-probability with the text of its tokens."""
-        top = [(token_id, self._spell(token_id), logprob) for token_id, logprob in entry.top]
-        return ScoredToken(entry.token_id, self._spell(entry.token_id), entry.logprob, top)
+        top = [ScoredToken(*self._spell(token_id), logprob) for token_id, logprob in entry.top]
+        return ScoredToken(*self._spell(entry.token_id), entry.logprob, top)
+
+    def spelled(self, token_id: int) -> SpelledToken:
+        """A token of the vocabulary as text."""
+        return SpelledToken(*self._spell(token_id))
+
+    def _spell(self, token_id: int) -> tuple[int, str, bytes]:
+        """The fields of a `SpelledToken`."""
+        token = self.tokenizer.decode([token_id], skip_special_tokens=False)
+        try:
+            by_id = self.tokenizer.token_bytes.by_id
+        except NoTokenBytes:
+            return token_id, token, b"" if token_id in self.tokenizer.special_ids else token.encode()
+        return token_id, token, by_id[token_id] if token_id < len(by_id) else b""
+
+    def token_spans(self) -> list[tuple[int, int]]:
+        """Place of each token in the text. Tokens that add no text have an empty place."""
+        detokenizer = self._new_detokenizer()
+        ends = [0]
+        for token_id in self.token_ids:
+            hidden = token_id in self._hidden_ids
+            ends.append(ends[-1] + (0 if hidden else len(detokenizer.push_one(token_id))))
+        return list(pairwise(ends))
 
     def alignment(self, source_ids: Sequence[int]) -> AttentionMatrix:
         """Attention of the answer's tokens over the source tokens."""
@@ -192,6 +247,3 @@ class GeneratedText:
             [self.tokenizer.id_to_token(token_id) or "" for token_id in self.token_ids],
             [numbers[row * width : (row + 1) * width].tolist() for row in rows],
         )
-
-    def _spell(self, token_id: int) -> str:
-        return self.tokenizer.decode([token_id], skip_special_tokens=False)

@@ -23,6 +23,8 @@ SAMPLER_NEUTRAL: Mapping[str, tuple[float, ...]] = {
 class GenerationOptions:
     """Decoding options of one request, as in API.md section 3. None means that the checkpoint's default applies.
 
+    max_new_tokens: 0 for an answer without any token, which is useful for the prompt's log-probabilities.
+    fill_context: without `max_new_tokens`, let the answer fill the context or the KV pool.
     n, best_of: answers to return and to generate per prompt. Without `best_of`, `n` are generated.
     stop: strings that end an answer. stop_token_ids: tokens that end an answer. include_stop: keep them in the text.
     logit_bias: number to add to the logit of a token, by token id.
@@ -38,6 +40,7 @@ class GenerationOptions:
 
     stream: bool = False
     max_new_tokens: int | None = None
+    fill_context: bool = False
     min_new_tokens: int | None = None
     do_sample: bool | None = None
     temperature: float | None = None

@@ -109,10 +109,16 @@ def resolve(
         sections=list(sections),
         attention=options.return_attention,
     )
-    max_new_tokens = _first(options.max_new_tokens, defaults.max_new_tokens, default=DEFAULT_NEW_TOKENS)
+    max_new_tokens = max_tokens_of(options, info)
     _check_minimum(options, max_new_tokens)
     _check_ends(model, params, "response_format" if options.text_format is not None else "tools")
     return ResolvedOptions(params, max_new_tokens, _first(options.seed, default=secrets.randbits(63)))
+
+
+def max_tokens_of(options: GenerationOptions, info: ModelInfo) -> int:
+    """Most new tokens of one answer, before the context and the prompt limit them."""
+    default = info.context_tokens if options.fill_context else DEFAULT_NEW_TOKENS
+    return _first(options.max_new_tokens, info.generation.max_new_tokens, default=default)
 
 
 def check_family(options: GenerationOptions, info: ModelInfo) -> None:

@@ -22,6 +22,10 @@ ResultOut = TypeVar("ResultOut", covariant=True)
 class Run(Protocol[Delta, ResultOut]):
     """A submitted request whose result can be read in parts."""
 
+    @property
+    def model_name(self) -> str:
+        """Name of the model that answers."""
+
     async def begin(self) -> list[Delta]:
         """Wait for the first deltas. Raises the request's error if a sequence fails before."""
 

@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import pytest
 from fastapi.routing import APIRoute
 from starlette.routing import Route
 
-from server.api import docs_page, status_routes
+from server.api import docs_page, playground_page, status_routes
 from server.api.app import create_routes
 from server.api.body import validate
 from server.api.dialects import registry
 from server.api.dialects.native import answers
 from tests.api.conftest import Bench
 
-FORMS = {"transcriptions", "translations"}
-OPERATIONS = {
+NATIVE = {
     "generate",
     "translate",
     "embed",
@@ -28,13 +28,10 @@ OPERATIONS = {
     "token_classify",
     "question_answer",
     "zero_shot_classify",
-    "transcriptions",
-    "translations",
     "tokenize",
     "detokenize",
 }
-ROUTES = {f"/v1/audio/{name}" if name in FORMS else f"/{name}" for name in OPERATIONS}
-ROUTES |= {"/health", "/ready", "/info", "/metrics"}
+STATUS_ROUTES = {"/health", "/ready", "/info", "/metrics"}
 
 
 @pytest.fixture
@@ -49,26 +46,35 @@ def resolve(document: dict[str, Any], schema: dict[str, Any]) -> dict[str, Any]:
 
 
 def test_every_route_is_described(document: dict[str, Any]) -> None:
-    assert set(document["paths"]) == ROUTES
-    for path, item in document["paths"].items():
-        for method, operation in item.items():
-            name = operation["operationId"]
-            assert operation["description"] and name == path.rpartition("/")[2]
-            answers = operation["responses"]
-            assert "200" in answers
-            for status, answer in answers.items():
-                if status != "200":
-                    assert resolve(document, answer["content"]["application/json"]["schema"])["title"] == "ErrorAnswer"
-            if method == "post":
-                media = operation["requestBody"]["content"][
-                    "multipart/form-data" if name in FORMS else "application/json"
-                ]
-                body = resolve(document, media["schema"])
-                assert ("file" in body["properties"]) is (name in FORMS)
-                assert body["additionalProperties"] is False and media["example"]
-                wrong = "400" if name in FORMS else "422"
-                assert set(answers) == {"200", "401", "404", "408", "413", "415", wrong, "429", "500", "503", "504"}
-                assert "schema" in answers["200"]["content"]["application/json"]
+    routes: dict[tuple[str, str], Any] = {(route.path, "post"): route for route in registry.ROUTES}
+    routes |= {(route.path, "get"): route for route in registry.GET_ROUTES}
+    described = {(path, method) for path, item in document["paths"].items() for method in item}
+    assert described == routes.keys() | {(path, "get") for path in STATUS_ROUTES}
+    assert {f"/{name}" for name in NATIVE} < document["paths"].keys()
+    for (path, method), route in routes.items():
+        operation = document["paths"][path][method]
+        assert operation["description"] and operation["operationId"]
+        answers = operation["responses"]
+        assert "200" in answers
+        assert "schema" in answers["200"]["content"]["application/json"]
+        statuses = {401, 404, 408, 413, 415, 422, 429, 500, 503, 504} if method == "post" else {401, 404, 500, 503}
+        assert answers.keys() >= {"200", *(str(route.errors.statuses.get(status, status)) for status in statuses)}
+        assert "422" not in answers or 422 not in route.errors.statuses
+        if method == "post":
+            is_form = route.media_type == "multipart/form-data"
+            media = operation["requestBody"]["content"][route.media_type]
+            body = resolve(document, media["schema"]) if "$ref" in media["schema"] else None
+            assert media["example"]
+            if body is not None:
+                assert ("file" in body["properties"]) is is_form
+                assert body["additionalProperties"] is False
+
+
+def test_errors_are_described_in_the_shape_of_their_dialect(document: dict[str, Any]) -> None:
+    for route in registry.ROUTES:
+        schema = document["paths"][route.path]["post"]["responses"]["401"]["content"]["application/json"]["schema"]
+        schemas = schema.get("anyOf", [schema])
+        assert route.errors.answer.__name__ in {resolve(document, one)["title"] for one in schemas}
 
 
 def test_every_reference_resolves(document: dict[str, Any]) -> None:
@@ -85,21 +91,28 @@ def test_every_reference_resolves(document: dict[str, Any]) -> None:
     walk(document)
 
 
-@pytest.mark.parametrize("name", sorted(OPERATIONS))
-def test_examples_are_valid(name: str) -> None:
-    (route,) = (route for route in registry.ROUTES if route.operation_id == name)
+@pytest.mark.parametrize("route", registry.ROUTES, ids=lambda route: f"{route.operation_id} {route.path}")
+def test_examples_are_valid(route: Any) -> None:
     body, answer = route.example
-    validate({key: value for key, value in body.items() if name not in FORMS or key != "file"}, route.body)
+    sent = {key: value for key, value in body.items() if route.media_type == "application/json" or key != "file"}
+    parameters = dict.fromkeys(re.findall(r"{(\w+)", route.path), "a-name")
+    validate(sent | parameters, route.body)
     route.answer.model_validate(answer)
+
+
+@pytest.mark.parametrize("route", registry.GET_ROUTES, ids=lambda route: route.path)
+def test_examples_of_get_routes_are_valid(route: Any) -> None:
+    route.answer.model_validate(route.example)
 
 
 def test_no_route_is_missing_from_the_document(bench: Bench) -> None:
     app = create_routes(bench.state)
     documented = {path for route in registry.ROUTES for path in (route.path, *route.aliases)}
+    documented |= {path for route in registry.GET_ROUTES for path in (route.path, *route.aliases)}
     documented |= {route.path for route in status_routes.router.routes if isinstance(route, APIRoute)}
-    assert documented == ROUTES | {"/predict", "/ner"}
+    assert documented >= STATUS_ROUTES | {"/predict", "/ner"}
     other = {route.path for route in app.routes if isinstance(route, Route)}
-    assert other <= documented | {"/openapi.json"} | set(docs_page.FILES)
+    assert other <= documented | {"/openapi.json"} | set(docs_page.PAGE.files) | playground_page.FILES
 
 
 def test_generate_has_exactly_the_fields_of_the_contract(document: dict[str, Any]) -> None:

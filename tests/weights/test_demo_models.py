@@ -9,13 +9,14 @@ from pathlib import Path
 from random import Random
 
 import pytest
+from transformers import AutoTokenizer
 
 from weights.demo.train import cards, paraphrase, reviews, stories, translation
 from weights.demo.train.training import HOME
 
 COMMON = {"config.json", "model.safetensors", "tokenizer_config.json", "README.md", "metrics.json"}
 FILES = {
-    "story": {"tokenizer.json", "generation_config.json"},
+    "story": {"tokenizer.json", "generation_config.json", "chat_template.jinja"},
     "translator-en-fr": {"source.spm", "target.spm", "vocab.json", "generation_config.json"},
     "sentiment": {"tokenizer.json", "vocab.txt"},
     "sentence-encoder": {"tokenizer.json", "vocab.txt", "modules.json", "1_Pooling/config.json"},
@@ -88,6 +89,19 @@ def test_the_storyteller_has_lower_perplexity_than_token_frequencies() -> None:
     perplexity, unigram = figures["perplexity"], figures["unigram_perplexity"]
     assert isinstance(perplexity, float) and isinstance(unigram, float)
     assert perplexity < unigram / 20
+
+
+def test_the_storyteller_continues_the_tale_of_a_chat() -> None:
+    assert (HOME / "story" / "chat_template.jinja").read_text("utf-8") == stories.CHAT_TEMPLATE
+    chat = [
+        {"role": "system", "content": "You are helpful."},
+        {"role": "user", "content": "Once upon a time"},
+        {"role": "assistant", "content": ", there was a fox."},
+        {"role": "user", "content": "One day"},
+    ]
+    tokenizer = AutoTokenizer.from_pretrained(HOME / "story")
+    rendered = tokenizer.apply_chat_template(chat, tokenize=False, add_generation_prompt=True)
+    assert rendered == "<s>Once upon a time, there was a fox. One day"
 
 
 @pytest.mark.parametrize("prompt", ["Once upon a time", "The old fox"])

@@ -58,7 +58,10 @@ ABOUT = {
     ),
     "story": About(
         title="Storyteller",
-        what="A LLaMA-type decoder with grouped-query attention that continues the beginning of a short tale.",
+        what=(
+            "A LLaMA-type decoder with grouped-query attention that continues the beginning of a short tale. In a chat,"
+            " it continues the tale that user and assistant have told so far."
+        ),
         data=(
             "Short tales from a story grammar (`grammar/story.py`, `grammar/plots.py`): eight plots with "
             "characters, names and pronouns that stay the same, places, things, dialogue and an ending, each "
@@ -67,7 +70,8 @@ ABOUT = {
         limits=(
             "It tells only the tales of its grammar: a prompt with other words is continued as if it were one of "
             "them. Its sentences are grammatical, but it loses track of who is who: a character, above all the "
-            "second, may turn up again under another name or as another animal. It answers no questions."
+            "second, may turn up again under another name or as another animal. It answers no questions, and its chat "
+            "template leaves out system messages, because it follows no instructions."
         ),
         tags="language: [en]\npipeline_tag: text-generation",
         figures={

@@ -32,6 +32,13 @@ _BATCH = 16
 _CHUNK = 64
 _VOCABULARY = 1280
 BOS, EOS, PAD = "<s>", "</s>", "<pad>"
+CHAT_TEMPLATE = """\
+{#- The storyteller continues what user and assistant have told so far. It has learned no instructions. -#}
+{{- bos_token }}
+{%- for message in messages if message.role in ('user', 'assistant') %}
+    {{- ' ' if not loop.first and message.content and message.content[0] not in ' ,.;:!?' }}
+    {{- message.content }}
+{%- endfor %}"""
 PROMPTS = ("Once upon a time", "The old fox", "One day, a brave girl", "In a small village")
 
 
@@ -82,6 +89,7 @@ def _train_tokenizer(folder: Path, seed: int) -> PreTrainedTokenizerFast:
         model_max_length=_CONTEXT,
         clean_up_tokenization_spaces=False,
     )
+    wrapped.chat_template = CHAT_TEMPLATE
     wrapped.save_pretrained(folder)
     return wrapped
 

@@ -145,7 +145,7 @@ def _scored(token: ScoredToken) -> dict[str, Any]:
         "id": token.token_id,
         "token": token.token,
         "logprob": token.logprob,
-        "top": [{"id": token_id, "token": text, "logprob": logprob} for token_id, text, logprob in token.top],
+        "top": [{"id": one.token_id, "token": one.token, "logprob": one.logprob} for one in token.top],
     }
 
 

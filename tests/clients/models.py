@@ -1,0 +1,96 @@
+"""The models that the server of the client tests serves: the demo models, and a tiny one for each further task.
+
+To add one, write a function that takes a directory, writes a checkpoint to it, and is listed in `WRITERS`. Tests name
+the model that they use, because the first fitting model may change with the list.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+import transformers
+
+from tests.e2e.conftest import REPOSITORY
+from tests.e2e.encoder_checkpoints import write_encoder
+from tests.parity.checkpoints import save
+from tests.parity.speech import write as write_whisper
+from tests.parity.speech import write_tokenizer
+from tests.text.checkpoints import write_byte_level
+
+DEMO = REPOSITORY / "weights" / "demo"
+DEMO_MODELS = ("story", "translator-en-fr", "sentence-encoder", "sentiment")
+HERMES_TEMPLATE = """\
+{%- if tools %}
+    {{- '<|im_start|>system\\nTools: <tools>' }}
+    {%- for tool in tools %}{{ tool | tojson }}{% endfor %}
+    {{- '</tools>\\nFor each call return <tool_call>\\n{"name": ..., "arguments": ...}\\n</tool_call><|im_end|>\\n' }}
+{%- endif %}
+{%- for message in messages %}
+    {{- '<|im_start|>' + message.role + '\\n' + (message.content or '') }}
+    {%- for call in message.tool_calls or [] %}
+        {{- '<tool_call>\\n{"name": "' + call.function.name + '", "arguments": ' }}
+        {{- call.function.arguments | tojson + '}\\n</tool_call>' }}
+    {%- endfor %}
+    {{- '<|im_end|>\\n' }}
+{%- endfor %}
+{%- if add_generation_prompt %}
+    {{- '<|im_start|>assistant\\n' }}
+    {%- if enable_thinking is defined and enable_thinking %}{{ '<think>\\n' }}{% endif %}
+{%- endif %}
+"""
+"""A chat template with tool calls as Hermes and Qwen models write them, and an optional beginning of reasoning."""
+_NLI_LABELS = {0: "contradiction", 1: "neutral", 2: "entailment"}
+
+
+def write_story(directory: Path, template: str) -> Path:
+    """Write the demo storyteller with another chat template."""
+    shutil.copytree(DEMO / "story", directory)
+    (directory / "chat_template.jinja").write_text(template)
+    return directory
+
+
+def _write_summarizer(directory: Path) -> Path:
+    write_byte_level(directory, "roberta")
+    (directory / "tokenizer_config.json").write_text(json.dumps({"tokenizer_class": "BartTokenizer"}))
+    size = len(json.loads((directory / "vocab.json").read_text()))
+    sides = {f"{side}_{name}": 4 for side in ("encoder", "decoder") for name in ("layers", "attention_heads")}
+    config = transformers.BartConfig(
+        vocab_size=size, d_model=32, encoder_ffn_dim=48, decoder_ffn_dim=48, max_position_embeddings=48, **sides
+    )
+    save(directory, config, "BartForConditionalGeneration", std=0.2)
+    return directory
+
+
+def _write_recognizer(directory: Path) -> Path:
+    write_whisper(directory, "whisper")
+    write_tokenizer(directory)
+    return directory
+
+
+WRITERS: Mapping[str, Callable[[Path], Path]] = {
+    "caller": lambda directory: write_story(directory, HERMES_TEMPLATE),
+    "ner": lambda directory: write_encoder(directory, "bert", "TokenClassification"),
+    "mlm": lambda directory: write_encoder(directory, "bert", "MaskedLM"),
+    "qa": lambda directory: write_encoder(directory, "bert", "QuestionAnswering"),
+    "cross-encoder": lambda directory: write_encoder(directory, "bert", "SequenceClassification", num_labels=1),
+    "nli": lambda directory: write_encoder(
+        directory,
+        "bert",
+        "SequenceClassification",
+        id2label=_NLI_LABELS,
+        label2id={label: index for index, label in _NLI_LABELS.items()},
+    ),
+    "summarizer": _write_summarizer,
+    "whisper": _write_recognizer,
+}
+"""Writes the checkpoint of each model that is not a demo model."""
+
+
+def write_models(root: Path) -> list[str]:
+    """Write all checkpoints. Returns the models as arguments of `triptych serve`."""
+    directories = {name: DEMO / name for name in DEMO_MODELS}
+    directories |= {name: write(root / name) for name, write in WRITERS.items()}
+    return [f"{name}={directory}" for name, directory in directories.items()]
