@@ -9,14 +9,15 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import TypeVar
 
-from server.errors import ContextLengthExceeded, InvalidRequest, ModelNotFound, NotReady
+from server.errors import ContextLengthExceeded, DeadlineExceeded, InvalidRequest, ModelNotFound, NotReady
 from server.ipc.client import EngineClient
 from server.ipc.descriptions import ModelInfo, Task
 from server.metrics import Metrics
 from server.operations.entailment import entailment
-from server.text.chat import ChatRenderer
+from server.text.chat import ChatError, ChatRenderer
 from server.text.checkpoint_text import CheckpointText
 from server.text.tokenizer import Encoding, Tokenizer
+from server.text.tool_formats import TemplateTools
 
 TOKENIZER_THREADS = 2
 
@@ -107,6 +108,7 @@ class Runtime:
     texts: tokenizer, languages and templates of each checkpoint, by model name.
     max_text_characters: a longer text is refused before it is tokenized.
     chat_renderer: renders chat templates.
+    template_tools: what each chat template does with tools, by its source; filled by `template_tools.template_tools`.
     threads: run tokenizers, at most `TOKENIZER_THREADS` at once.
     """
 
@@ -115,6 +117,7 @@ class Runtime:
     texts: Mapping[str, CheckpointText]
     max_text_characters: int
     chat_renderer: ChatRenderer = field(default_factory=ChatRenderer)
+    template_tools: dict[str, TemplateTools] = field(default_factory=dict)
     threads: ThreadPoolExecutor = field(
         default_factory=lambda: ThreadPoolExecutor(TOKENIZER_THREADS, thread_name_prefix="tokenizer")
     )
@@ -165,6 +168,20 @@ class Runtime:
     async def in_thread(self, work: Callable[[], Result]) -> Result:
         """Run text work in a tokenizer thread, so that it does not block the event loop."""
         return await asyncio.get_running_loop().run_in_executor(self.threads, work)
+
+    async def in_template_thread(self, work: Callable[[], Result], deadline: float | None = None) -> Result:
+        """Run work with chat templates in the thread that all of them share.
+
+        deadline: time of `time.monotonic()`, or None. Raises DeadlineExceeded when it has passed.
+        """
+        left = None if deadline is None else max(deadline - time.monotonic(), 0.0)
+        try:
+            async with asyncio.timeout(left):
+                return await asyncio.wrap_future(self.chat_renderer.submit(work))
+        except (TimeoutError, ChatError):
+            if deadline is not None and time.monotonic() >= deadline:
+                raise DeadlineExceeded("the deadline passed before the chat template was rendered") from None
+            raise
 
     def check_characters(self, texts: Sequence[str], param: str) -> None:
         """Raises ContextLengthExceeded for a text that is too long to tokenize. param: the field with the texts."""
