@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import json
 from typing import Any
 
 import cohere
@@ -175,6 +176,20 @@ def test_options_of_a_chat(client: cohere.ClientV2) -> None:
         for kind in ("disabled", "enabled")
     ]
     assert lengths[0] < lengths[1]
+
+
+def test_a_call_is_forced_and_streamed(client: cohere.ClientV2) -> None:
+    cities = {"type": "object", "properties": {"city": {"enum": ["Paris", "Rome"]}}, "required": ["city"]}
+    function = {"name": "weather", "parameters": cities | {"additionalProperties": False}}
+    arguments = CHAT | {"tools": [{"type": "function", "function": function}], "tool_choice": "REQUIRED"}
+    answer = client.chat(**arguments, max_tokens=200)
+    assert answer.finish_reason in ("TOOL_CALL", "MAX_TOKENS")
+    call = answer.message.tool_calls[0]
+    assert call.function.name == "weather" and json.loads(call.function.arguments)["city"] in ("Paris", "Rome")
+    events = list(client.chat_stream(**arguments, max_tokens=200))
+    deltas = [event for event in events if event.type == "tool-call-delta" and event.index == 0]
+    streamed = "".join(event.delta.message.tool_calls.function.arguments for event in deltas)
+    assert streamed == call.function.arguments
 
 
 @pytest.mark.parametrize(

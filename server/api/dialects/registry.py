@@ -16,6 +16,7 @@ from server.api.dialects.cohere import routes as cohere
 from server.api.dialects.huggingface import hub, info, tei, tgi
 from server.api.dialects.native import routes as native
 from server.api.dialects.ollama import routes as ollama
+from server.api.dialects.ollama.answers import ERRORS as OLLAMA_ERRORS
 from server.api.dialects.openai import routes as openai
 from server.api.documents import describe, describe_get, describe_shared
 from server.api.error_shape import NATIVE_ERRORS, ErrorShape
@@ -54,7 +55,7 @@ def _by_path() -> Mapping[str, list[Route[Any, Any, Any]]]:
 
 
 _ROUTES_BY_PATH = _by_path()
-_SHAPES_BY_PREFIX = {"/api/": ollama.ERRORS}
+_SHAPES_BY_PREFIX = {"/api/": OLLAMA_ERRORS}
 """Error shapes of paths that no route has, by the beginning of the path."""
 _ERROR_SHAPES = [
     *((compile_path(path)[0], routes[0].errors) for path, routes in _ROUTES_BY_PATH.items()),
