@@ -146,8 +146,6 @@ def _place(param: str, inside: tuple[int | str, ...]) -> str:
     for part in inside:
         if isinstance(part, int):
             path += f"[{part}]"
-        elif _FIELD_NAME.fullmatch(part):
+        elif _FIELD_NAME.fullmatch(part):  # other names are those of the members of a union
             path += f".{part}"
-        else:
-            break
     return path
