@@ -5,10 +5,11 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from benchmarks import goals, plot, profile
+from benchmarks import goals, profile
 from benchmarks.contestants import LABELS
 from benchmarks.plan import STREAMS
 from benchmarks.summary import Summary
+from server.client.bench import chart
 
 WORKLOADS = """\
 - **A**: one stream with {prompt} prompt tokens and {new} new tokens.
@@ -134,8 +135,8 @@ def _cell(summary: Summary, shape: str, precision: str, workload: str, name: str
 
 
 def _charts(summary: Summary, folder: Path, page_folder: Path) -> str:
-    rates: dict[str, plot.Points] = {}
-    gaps: dict[str, plot.Points] = {}
+    rates: dict[str, chart.Points] = {}
+    gaps: dict[str, chart.Points] = {}
     for precision in summary.precisions("llama-135m"):
         for name in ("http", "ours", "openvino-genai"):
             points = [
@@ -165,7 +166,7 @@ def _charts(summary: Summary, folder: Path, page_folder: Path) -> str:
     parts = ["## Scaling"]
     for name, title, x_name, y_name, series in drawn:
         if any(series.values()):
-            (folder / f"{name}.svg").write_text(plot.chart(title, x_name, y_name, series))
+            (folder / f"{name}.svg").write_text(chart.chart(title, x_name, y_name, series))
             parts.append(f"![{title}]({(folder / f'{name}.svg').relative_to(page_folder).as_posix()})")
     return "\n\n".join(parts) if len(parts) > 1 else ""
 

@@ -1,25 +1,28 @@
-"""The commands `triptych serve`, `triptych check` and `triptych models`.
+"""The `triptych` command. It serves, checks and lists models, and runs the client commands of `server.client`.
 
-Flags are built from `server.settings`, so that help, environment and configuration file agree. An error is one line on
-stderr. The exit code is 1 for a checkpoint that cannot be loaded and 2 for any other error.
+Flags of serve and check are built from `server.settings`, so that help, environment and configuration file agree. An
+error is one line on stderr. The exit code is 1 for a checkpoint that cannot be loaded or a request that failed, and 2
+for any other error. A command imports what it needs when it is used, so that help and client commands start fast.
 """
 
 from __future__ import annotations
 
 import argparse
-import asyncio
-import logging
+import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import Any, Literal, NoReturn, get_args, get_origin
+from typing import TYPE_CHECKING, Any, Literal, NoReturn, get_args, get_origin
 
-from pydantic.fields import FieldInfo
-
-from server import settings as configuration
 from server.errors import CheckpointError, StartError
-from server.ipc.supervisor import WORKER_COMMAND
-from server.settings import Settings
+
+if TYPE_CHECKING:
+    import asyncio
+
+    from pydantic.fields import FieldInfo
+
+    from server.settings import Settings
 
 NOT_FLAGS = frozenset({"models", "api_keys"})
 """Models are positional arguments. Keys on a command line would be visible in process lists."""
@@ -37,6 +40,18 @@ GROUPS = {
 
 
 class _Parser(argparse.ArgumentParser):
+    """A parser whose errors are one line. fill: adds the arguments when the parser is used for the first time."""
+
+    def __init__(self, *positional: Any, fill: Callable[[_Parser], None] | None = None, **named: Any) -> None:
+        super().__init__(*positional, **named)
+        self._fill = fill
+
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
+        if self._fill is not None:
+            fill, self._fill = self._fill, None
+            fill(self)
+        return super().parse_known_args(args, namespace)
+
     def error(self, message: str) -> NoReturn:
         _fail(f"{message} (see {self.prog} --help)", 2)
 
@@ -46,56 +61,114 @@ def _fail(message: str, status: int) -> NoReturn:
     raise SystemExit(status)
 
 
-def main(argv: Sequence[str] | None = None, worker: Sequence[str] = WORKER_COMMAND) -> None:
-    """Run one command. worker: command that starts a worker process."""
+def main(argv: Sequence[str] | None = None, worker: Sequence[str] | None = None) -> None:
+    """Run one command. worker: command that starts a worker process, by default that of `server.ipc.supervisor`."""
+    from server.client.errors import CommandError
+
     arguments, unknown = _parser().parse_known_args(argv)
     if unknown:
         # `parse_args` would refer to the main help, which does not list the flags of the command.
         arguments.parser.error(f"unrecognized arguments: {' '.join(unknown)}")
     try:
         arguments.run(arguments, worker)
+    except CommandError as error:
+        _fail(str(error), error.exit_code)
     except CheckpointError as error:
         _fail(str(error), 1)
     except StartError as error:
         _fail(str(error), 2)
     except KeyboardInterrupt:
         raise SystemExit(130) from None
+    except BrokenPipeError:
+        # The reader of our output has ended, as in `triptych translate | head`. Python would complain again at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        raise SystemExit(141) from None
 
 
 def _parser() -> argparse.ArgumentParser:
-    from server.api.telemetry import version
-
     parser = _Parser(
         prog="triptych",
         description="HTTP inference server for encoder, decoder and encoder-decoder transformers.",
-        epilog=f"Every flag of serve can also be set as {configuration.PREFIX}NAME in the environment or in --config.",
+        epilog="Every flag of serve can also be set as TRIPTYCH_NAME in the environment or in --config. "
+        "triptych COMMAND --help describes a command, with examples.",
     )
-    parser.add_argument("--version", action="version", version=f"triptych {version()}")
+    parser.add_argument("--version", action=_Version, nargs=0, help="show the version and exit")
     commands = parser.add_subparsers(title="commands", required=True, metavar="COMMAND", parser_class=_Parser)
-
-    serve = commands.add_parser(
-        "serve",
-        help="serve models over HTTP",
-        description="Serve models over HTTP.",
-        usage="triptych serve [FLAGS] [[NAME=]PATH_OR_HUB_ID ...]",
-    )
-    serve.add_argument("models", nargs="*", metavar="[NAME=]PATH_OR_HUB_ID", help=_help("models", with_default=False))
-    _add_flags(serve, [name for name in Settings.model_fields if name not in NOT_FLAGS])
-    serve.set_defaults(run=_serve, parser=serve)
-
-    check = commands.add_parser(
-        "check", help="load a checkpoint and describe it", description="Load and verify a checkpoint, and describe it."
-    )
-    check.add_argument("path", metavar="PATH_OR_HUB_ID", help="Directory or Hugging Face Hub id of the checkpoint.")
-    _add_flags(check, ["device", "dtype", "quantize", "kv_cache_memory", "threads"])
-    check.set_defaults(run=_check, parser=check)
-
-    models = commands.add_parser("models", help="list the model families", description="List the model families.")
-    models.set_defaults(run=_models, parser=models)
+    for name, (text, fill) in COMMANDS.items():
+        command = commands.add_parser(name, help=text, description=f"{text[0].upper()}{text[1:]}.", fill=fill)
+        command.set_defaults(parser=command)
     return parser
 
 
+class _Version(argparse.Action):
+    def __call__(self, parser: argparse.ArgumentParser, *more: Any) -> NoReturn:
+        from server.api.telemetry import version
+
+        print(f"triptych {version()}")
+        raise SystemExit(0)
+
+
+def _fill_serve(parser: _Parser) -> None:
+    from server.settings import Settings
+
+    parser.usage = "triptych serve [FLAGS] [[NAME=]PATH_OR_HUB_ID ...]"
+    parser.add_argument("models", nargs="*", metavar="[NAME=]PATH_OR_HUB_ID", help=_help("models", with_default=False))
+    _add_flags(parser, [name for name in Settings.model_fields if name not in NOT_FLAGS])
+    parser.set_defaults(run=_serve)
+
+
+def _fill_check(parser: _Parser) -> None:
+    parser.add_argument(
+        "path", metavar="[NAME=]PATH_OR_HUB_ID", help="Directory or Hugging Face Hub id of the checkpoint."
+    )
+    _add_flags(parser, ["device", "dtype", "quantize", "kv_cache_memory", "threads"])
+    parser.set_defaults(run=_check)
+
+
+def _fill_models(parser: _Parser) -> None:
+    parser.set_defaults(run=_models)
+
+
+def _fill_task(name: str) -> Callable[[_Parser], None]:
+    def fill(parser: _Parser) -> None:
+        from server.client import commands
+
+        commands.add_arguments(parser, name)
+        parser.set_defaults(run=lambda arguments, worker: commands.run(arguments, name, _server_starter(worker)))
+
+    return fill
+
+
+def _fill_chat(parser: _Parser) -> None:
+    from server.client import chat
+
+    chat.add_arguments(parser)
+    parser.set_defaults(run=lambda arguments, worker: chat.run(arguments, _server_starter(worker)))
+
+
+def _fill_bench(parser: _Parser) -> None:
+    from server.client.bench import command
+
+    command.add_arguments(parser)
+    parser.set_defaults(run=lambda arguments, worker: command.run(arguments))
+
+
+COMMANDS: dict[str, tuple[str, Callable[[_Parser], None]]] = {
+    "serve": ("serve models over HTTP", _fill_serve),
+    "check": ("load and verify a checkpoint, and describe it", _fill_check),
+    "models": ("list the model families", _fill_models),
+    "generate": ("continue prompts with a decoder or an encoder-decoder", _fill_task("generate")),
+    "chat": ("talk with a model in the terminal", _fill_chat),
+    "translate": ("translate texts", _fill_task("translate")),
+    "embed": ("turn texts into vectors", _fill_task("embed")),
+    "classify": ("label texts", _fill_task("classify")),
+    "bench": ("measure a server under load: latencies, throughput, errors", _fill_bench),
+}
+
+
 def _add_flags(parser: argparse.ArgumentParser, names: Sequence[str]) -> None:
+    from server.settings import Settings
+
     parser.add_argument(
         "--config", type=Path, metavar="FILE", help="TOML file with settings; its keys are the flags with _ for -."
     )
@@ -124,6 +197,8 @@ def _metavar(name: str) -> str:
 
 
 def _help(name: str, with_default: bool = True) -> str:
+    from server.settings import Settings
+
     field = Settings.model_fields[name]
     text = (field.description or "").replace("%", "%%")
     if not with_default or field.default in (None, "", []):
@@ -142,20 +217,17 @@ def _default_text(name: str, value: Any) -> str:
 
 
 def _load_settings(arguments: argparse.Namespace) -> Settings:
-    flags = {name: value for name, value in vars(arguments).items() if name in Settings.model_fields and value != []}
+    from server import settings as configuration
+
+    known = configuration.Settings.model_fields
+    flags = {name: value for name, value in vars(arguments).items() if name in known and value != []}
     return configuration.load(flags, arguments.config)
-
-
-def _start_logging(level: str) -> None:
-    logging.basicConfig(
-        level=level.upper(), stream=sys.stderr, format="%(asctime)s %(levelname)-7s %(name)s %(message)s"
-    )
-    for noisy in ("uvicorn", "asyncio", "httpx", "huggingface_hub", "filelock"):
-        logging.getLogger(noisy).setLevel(max(logging.WARNING, logging.getLogger().level))
 
 
 def _run(main: Callable[[], Any]) -> Any:
     """Run a coroutine function on uvloop where the platform has it."""
+    import asyncio
+
     factory: Callable[[], asyncio.AbstractEventLoop] = asyncio.new_event_loop
     if sys.platform != "win32":
         import uvloop
@@ -165,20 +237,43 @@ def _run(main: Callable[[], Any]) -> Any:
         return runner.run(main())
 
 
+def _worker(worker: Sequence[str] | None) -> Sequence[str]:
+    from server.ipc.supervisor import WORKER_COMMAND
+
+    return WORKER_COMMAND if worker is None else worker
+
+
+def _server_starter(
+    worker: Sequence[str] | None,
+) -> Callable[[str, Mapping[str, str]], AbstractContextManager[tuple[str, str]]]:
+    """Starts a server in this process for a client command."""
+
+    def start(model: str, flags: Mapping[str, str]) -> AbstractContextManager[tuple[str, str]]:
+        from server.in_process import serve_in_process
+        from server.log_format import start_logging
+
+        start_logging("critical", "text")  # a failure is the error of the command already
+        return serve_in_process(model, flags, _worker(worker))
+
+    return start
+
+
 # --------------------------------------------------------------------------------------------------------------- serve
 
 
-def _serve(arguments: argparse.Namespace, worker: Sequence[str]) -> None:
+def _serve(arguments: argparse.Namespace, worker: Sequence[str] | None) -> None:
     from server.api.serve import listen
     from server.compose import Server
+    from server.log_format import ENVIRONMENT, start_logging
 
     settings = _load_settings(arguments)
-    _start_logging(settings.log_level)
+    os.environ[ENVIRONMENT] = settings.log_format
+    start_logging(settings.log_level, settings.log_format)
     settings.check_exposure()
     listener = listen(settings.host, settings.port)
     try:
-        server = Server(settings, worker)
-        _run(lambda: server.serve(listener))
+        server = Server(settings, _worker(worker))
+        _run(lambda: server.serve_until_signal(listener))
     finally:
         listener.close()
 
@@ -186,12 +281,14 @@ def _serve(arguments: argparse.Namespace, worker: Sequence[str]) -> None:
 # --------------------------------------------------------------------------------------------------------------- check
 
 
-def _check(arguments: argparse.Namespace, worker: Sequence[str]) -> None:
+def _check(arguments: argparse.Namespace, worker: Sequence[str] | None) -> None:
     from server.compose import inspect
+    from server.ipc.fit import shortage
+    from server.log_format import start_logging
 
     settings = _load_settings(arguments)
-    _start_logging("error")
-    info, device = _run(lambda: inspect(arguments.path, settings, worker))
+    start_logging("error", "text")
+    info, device = _run(lambda: inspect(arguments.path, settings, _worker(worker)))
     context = f"{info.context_tokens} tokens"
     if info.is_encoder_decoder:
         context += f", source {info.source_tokens or 'unlimited'}"
@@ -206,6 +303,8 @@ def _check(arguments: argparse.Namespace, worker: Sequence[str]) -> None:
     if info.kv_blocks:
         pools = ", ".join(f"{pool} {blocks} blocks" for pool, blocks in info.kv_blocks.items())
         rows.append(("KV cache", f"{info.kv_bytes / 2**20:,.1f} MiB ({pools} of {info.block_size} tokens)"))
+    if (text := shortage(info)) is not None:
+        rows.append(("warning", text))
     if info.labels:
         rows.append(("labels", ", ".join(info.labels[:8]) + (" ..." if len(info.labels) > 8 else "")))
     rows.append(("loaded in", f"{info.load_seconds:.2f} s"))
@@ -215,7 +314,7 @@ def _check(arguments: argparse.Namespace, worker: Sequence[str]) -> None:
 # -------------------------------------------------------------------------------------------------------------- models
 
 
-def _models(arguments: argparse.Namespace, worker: Sequence[str]) -> None:
+def _models(arguments: argparse.Namespace, worker: Sequence[str] | None) -> None:
     from server.compose import families
 
     _table(families())

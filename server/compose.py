@@ -7,10 +7,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import re
 import socket
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,10 +19,11 @@ from starlette.types import ASGIApp
 from server import settings as configuration
 from server.api.app import create_api
 from server.api.lifecycle import Lifecycle
-from server.api.serve import serve
+from server.api.serve import serve, stop_on_signals
 from server.api.state import State
 from server.api.telemetry import Telemetry
 from server.errors import CheckpointError, StartError
+from server.greeting import greeting
 from server.ipc.client import EngineClient
 from server.ipc.descriptions import (
     Device,
@@ -32,8 +32,11 @@ from server.ipc.descriptions import (
     ModelSpec,
     Speculation,
 )
+from server.ipc.fit import shortage
 from server.ipc.messages import Progress
+from server.ipc.queue import default_limits
 from server.ipc.supervisor import WORKER_COMMAND, Supervisor, SupervisorLimits
+from server.memory import usable_memory_bytes
 from server.metrics import Metrics
 from server.operations.runtime import Runtime
 from server.settings import Settings
@@ -62,8 +65,12 @@ class Server:
         self.speculations = find_speculations(settings, self.directories)
         self.adapters = find_adapters(settings, list(self.directories))
         metrics = Metrics()
+        sequences, tokens = default_limits(usable_memory_bytes())
         client = EngineClient(
-            Telemetry(metrics, _LoadReport()), settings.max_queue_requests, settings.max_queue_tokens, COALESCE_SECONDS
+            Telemetry(metrics, _LoadReport()),
+            settings.max_queue_requests or sequences,
+            settings.max_queue_tokens or tokens,
+            COALESCE_SECONDS,
         )
         self.supervisor = _supervisor(self.directories, settings, client, worker, self.speculations, self.adapters)
         self.texts: dict[str, CheckpointText] = {}
@@ -76,13 +83,20 @@ class Server:
         )
         self.lifecycle = Lifecycle(self.state, self.supervisor, self._load_texts)
 
-    async def serve(self, listener: socket.socket) -> None:
-        """Serve on a socket until a signal stops the process."""
+    async def serve_until_signal(self, listener: socket.socket) -> None:
+        """Serve on a socket until a signal stops the process. Prints when it is ready, and when it has stopped."""
+        stop = asyncio.Event()
+        stop_on_signals(stop, self.lifecycle)
+        await self.serve(listener, stop, self._greet)
+        print("Triptych has stopped", flush=True)
+
+    async def serve(self, listener: socket.socket, stop: asyncio.Event, on_ready: Callable[[str], None]) -> None:
+        """Serve on a socket until `stop` is set. on_ready: called with the URL when the models are loaded."""
         log.info("loading %s", ", ".join(self.directories))
         host, port = listener.getsockname()[:2]
         url = f"http://{f'[{host}]' if ':' in host else host}:{port}"
         app = create_api(self.state, self.lifecycle.lifespan)
-        await serve(app, self.lifecycle, listener, lambda: self._greet(url))
+        await serve(app, self.lifecycle, listener, stop, lambda: on_ready(url))
 
     async def _load_texts(self) -> None:
         for name, directory in self.directories.items():
@@ -96,13 +110,10 @@ class Server:
                 checkpoint_text.check_same_tokens(name, self.texts[name], draft)
 
     def _greet(self, url: str) -> None:
-        models = self.state.runtime.loaded()
-        width = max(len(model.name) for model in models)
-        lines = [f"Triptych is ready on {url} ({self.state.runtime.client.device})"]
-        lines += [f"  {model.name:<{width}}  {', '.join(model.info.tasks)}" for model in models]
-        shown = next((model for model in models if "generate" in model.info.tasks), models[0])
-        lines += ["", "Try it:", f"  {_example(url, shown.info)}", ""]
-        print("\n".join(lines), flush=True)
+        for model in self.state.runtime.loaded():
+            if (text := shortage(model.info)) is not None:
+                log.warning("%s", text)
+        print(greeting(url, self.state.runtime, bool(self.state.keys)), flush=True)
 
 
 def create_app(settings: Settings | None = None, worker: Sequence[str] = WORKER_COMMAND) -> ASGIApp:
@@ -115,25 +126,6 @@ def create_app(settings: Settings | None = None, worker: Sequence[str] = WORKER_
     """
     server = Server(configuration.load({}) if settings is None else settings, worker)
     return create_api(server.state, server.lifecycle.unattended_lifespan)
-
-
-def _example(url: str, info: ModelInfo) -> str:
-    bodies = {
-        "generate": ("generate", '{"prompt": "The old man", "max_new_tokens": 24}'),
-        "translate": ("translate", '{"inputs": "The garden is small."}'),
-        "embed": ("embed", '{"inputs": "a first text"}'),
-        "classify": ("classify", '{"inputs": "I liked this film."}'),
-        "token_classify": ("token_classify", '{"inputs": "Ada Lovelace lived in London."}'),
-        "question_answer": (
-            "question_answer",
-            '{"question": "Where did Ada live?", "context": "Ada Lovelace lived in London."}',
-        ),
-    }
-    if "transcribe" in info.tasks:
-        return f"curl {url}/v1/audio/transcriptions -F model={info.name} -F file=@recording.wav"
-    route, body = next((bodies[task] for task in info.tasks if task in bodies), ("tokenize", '{"inputs": "a text"}'))
-    body = body.replace("{", f'{{"model": "{info.name}", ', 1)
-    return f"curl {url}/{route} -H 'Content-Type: application/json' -d '{body}'"
 
 
 class _LoadReport:
@@ -296,9 +288,16 @@ def _quantized_models(entries: Sequence[str], names: Sequence[str]) -> set[str]:
 
 
 async def inspect(source: str, settings: Settings, worker: Sequence[str]) -> tuple[ModelInfo, Device]:
-    """Load a checkpoint in a worker and return its description and device. Raises CheckpointError."""
+    """Load a checkpoint in a worker and return its description and device.
+
+    source: `[NAME=]PATH_OR_HUB_ID`.
+    Raises CheckpointError.
+    """
+    try:
+        name, source = configuration.split_entry(source)
+    except ValueError:  # the name of the directory is not needed to describe a single checkpoint
+        name = "model"
     directory = _resolve(source)
-    name = re.sub(r"[^A-Za-z0-9._-]", "-", directory.resolve().name) or "model"
     checkpoint_text.load(name, directory)
     client = EngineClient(Telemetry(Metrics(), _LoadReport()), 1, 1)
     supervisor = _supervisor({name: directory}, settings, client, worker, {})

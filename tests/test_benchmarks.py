@@ -10,12 +10,13 @@ from pathlib import Path
 import pytest
 
 from benchmarks import __main__ as command
-from benchmarks import checkpoints, goals, plan, plot, vocabulary, workloads
+from benchmarks import checkpoints, goals, plan, vocabulary, workloads
 from benchmarks.context import deviation
 from benchmarks.measure import Options, Results, Turns, fast_enough, next_workload, run
 from benchmarks.plan import Contest
 from benchmarks.process import REPOSITORY, ContestantProcess
 from benchmarks.summary import Summary
+from server.client.bench import chart
 from server.text.load import load_tokenizer
 
 
@@ -190,7 +191,7 @@ def test_deviation_of_a_line_and_a_curve() -> None:
 
 
 def test_chart_draws_every_series() -> None:
-    drawn = plot.chart("a < b", "streams", "tokens/s", {"one": [(1, 10), (2, 30)], "two": [(1, 5)], "none": []})
+    drawn = chart.chart("a < b", "streams", "tokens/s", {"one": [(1, 10), (2, 30)], "two": [(1, 5)], "none": []})
     assert drawn.count("<polyline") == 2 and "a &lt; b" in drawn and "none" not in drawn.replace('fill="none"', "")
 
 

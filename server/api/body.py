@@ -135,17 +135,15 @@ def validate(value: Any, schema: type[Schema]) -> Schema:
     if first["type"] == "union_tag_not_found":
         raise InvalidRequest(f"`{param}` needs the field `type`", param)
     text = first["msg"].removeprefix("Value error, ").removeprefix("Input ")
-    raise InvalidRequest(f"`{_place(param, first['loc'][1:])}` {text}" if param else text, param)
+    raise InvalidRequest(f"`{_place(value, first['loc'])}` {text}" if param else text, param)
 
 
-def _place(param: str, inside: tuple[int | str, ...]) -> str:
-    """The path of a field in a list of objects, for example `messages[2].content`; else the field itself."""
-    if not inside or not isinstance(inside[0], int):
-        return param
-    path = param
-    for part in inside:
-        if isinstance(part, int):
-            path += f"[{part}]"
-        elif _FIELD_NAME.fullmatch(part):  # other names are those of the members of a union
-            path += f".{part}"
-    return path
+def _place(value: Any, location: tuple[int | str, ...]) -> str:
+    """A field of the body as `messages[0].role`. Parts of the location that are no keys of the body are left out."""
+    place = ""
+    for part in location:
+        if isinstance(value, dict) and isinstance(part, str) and part in value and _FIELD_NAME.fullmatch(part):
+            place, value = f"{place}.{part}" if place else part, value[part]
+        elif isinstance(value, list) and isinstance(part, int) and part < len(value):
+            place, value = f"{place}[{part}]", value[part]
+    return place

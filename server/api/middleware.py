@@ -9,26 +9,27 @@ import logging
 import re
 import time
 import uuid
+from typing import get_args
 
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from server.api import docs_page
+from server.api import docs_page, playground_page
+from server.api.access_log import log_request
 from server.api.dialects.registry import error_shape
 from server.api.error_shape import ErrorShape
+from server.api.route import ERROR_FORMAT
 from server.api.sse import dumps
 from server.api.state import State
-from server.errors import NotReady, RequestError, Unauthorized
-from server.settings import key_matches
+from server.errors import InvalidRequest, NotReady, RequestError, Unauthorized
+from server.settings import ErrorDialect, key_matches
 
-log = logging.getLogger("triptych.access")
-
-PUBLIC_PATHS = frozenset({"/health", "/ready", *docs_page.FILES})
-"""Paths that need no API key."""
+PUBLIC_PATHS = frozenset({"/health", "/ready", *docs_page.PAGE.files, *playground_page.FILES})
+"""Paths that need no API key for `GET` and `HEAD`."""
 OPERATIONS_PATHS = PUBLIC_PATHS | {"/info", "/metrics", "/openapi.json"}
-"""Paths that are answered while the server drains. Requests to them do not delay its shutdown."""
+"""Paths that are answered while the server drains, for `GET` and `HEAD`. Requests to them do not delay its shutdown."""
 
 _KEY_SCHEMES = frozenset({"bearer", "deepl-auth-key"})
 """Schemes of the header `Authorization` whose value is the API key."""
@@ -51,6 +52,7 @@ class RequestMiddleware:
             await self.app(scope, receive, send)
             return
         started = time.monotonic()
+        scope["path"] = _without_slash(scope["path"])
         headers = Headers(scope=scope)
         sent_id = headers.get("x-request-id", "")
         request_id = sent_id if _REQUEST_ID.fullmatch(sent_id) else uuid.uuid4().hex
@@ -65,13 +67,13 @@ class RequestMiddleware:
                 MutableHeaders(scope=message)["x-request-id"] = request_id
             await send(message)
 
-        delays_shutdown = scope["path"] not in OPERATIONS_PATHS
+        delays_shutdown = not _reads(scope, OPERATIONS_PATHS)
         self.state.answering += delays_shutdown
         try:
             try:
-                scope["triptych.cache_salt"] = self._check(scope["path"], headers)
+                scope["triptych.cache_salt"] = self._check(scope, headers)
             except RequestError as error:
-                shape = error_shape(Request(scope))
+                shape = error_shape(Request(scope), self.state.settings.dialect_errors)
                 await error_response(error, request_id, self.state, shape)(scope, receive, send_with_id)
             else:
                 await self.app(scope, receive, send_with_id)
@@ -83,18 +85,21 @@ class RequestMiddleware:
             self.state.answering -= delays_shutdown
             self._record(scope, status, time.monotonic() - started, request_id)
 
-    def _check(self, path: str, headers: Headers) -> str:
+    def _check(self, scope: Scope, headers: Headers) -> str:
         """Check the API key and the drain state; return the cache salt of the key.
 
-        Raises Unauthorized without a valid key, NotReady while the server drains.
+        Raises Unauthorized without a valid key, NotReady while the server drains, InvalidRequest for an unknown error
+        format.
         """
+        if headers.get(ERROR_FORMAT, "native") not in get_args(ErrorDialect):
+            raise InvalidRequest("the header X-Error-Format must be native or tei", ERROR_FORMAT)
         salt = ""
-        if path not in PUBLIC_PATHS and self.state.keys:
+        if self.state.keys and not _reads(scope, PUBLIC_PATHS):
             key = _sent_key(headers)
             if not key_matches(key, self.state.keys):
                 raise Unauthorized("send a valid API key as `Authorization: Bearer KEY` or `x-api-key: KEY`")
             salt = self.state.cache_salt(key)
-        if self.state.draining and path not in OPERATIONS_PATHS:
+        if self.state.draining and not _reads(scope, OPERATIONS_PATHS):
             raise NotReady("the server is shutting down", retry_after=5)
         return salt
 
@@ -106,8 +111,18 @@ class RequestMiddleware:
         metrics.requests.labels(route, str(status or 499)).inc()
         metrics.request_seconds.labels(route).observe(seconds)
         if self.state.settings.access_log:
-            level = logging.DEBUG if route in OPERATIONS_PATHS else logging.INFO
-            log.log(level, "%s %s %d %.1fms %s", scope["method"][:8], route, status or 499, seconds * 1000, request_id)
+            level = logging.DEBUG if _reads(scope, OPERATIONS_PATHS) else logging.INFO
+            log_request(scope, level, status or 499, seconds, request_id)
+
+
+def _without_slash(path: str) -> str:
+    """The path without the slash that some clients add. Pages keep it, because their links are relative."""
+    return path[:-1] if path.endswith("/") and path[:-1] not in ("", *docs_page.PAGE.files) else path
+
+
+def _reads(scope: Scope, paths: frozenset[str]) -> bool:
+    """Whether a request only reads one of these paths. `GET /` is a page, `POST /` may run a model."""
+    return scope["path"] in paths and scope["method"] in ("GET", "HEAD")
 
 
 def _sent_key(headers: Headers) -> bytes:

@@ -18,6 +18,7 @@ from pydantic import BaseModel
 from starlette.requests import Request
 from starlette.responses import Response
 
+from server.api.access_log import CALL
 from server.api.body import read, read_json
 from server.api.error_shape import NATIVE_ERRORS, ErrorShape
 from server.api.sse import SERVER_SENT_EVENTS, EventStream, EventWriter, StreamFormat, watch_disconnect
@@ -35,6 +36,10 @@ class Spec(Protocol):
     def cost(self, model: ServedModel) -> Cost: ...
 
 
+TRUNCATED_INPUTS = "X-Truncated-Inputs"
+"""Response header: places, in the request, of the inputs that lost tokens because they were too long."""
+ERROR_FORMAT = "x-error-format"
+"""Request header: `native` or `tei`, the shape of errors on routes of both dialects."""
 ERROR_SHAPE = "triptych.error_shape"
 """Key of the scope for the error shape of a request whose path belongs to several dialects."""
 
@@ -90,7 +95,9 @@ class Route(ABC, Generic[BodyT, SpecT, ResultT]):
     def call(self, request: Request, state: State, body: BodyT) -> Call:
         """The engine work of a request, with its deadline."""
         deadline = state.deadline(request, getattr(body, "timeout_ms", None))
-        return Call(state.runtime.client, deadline, arrival(request), cache_salt(request))
+        call = Call(state.runtime.client, deadline, arrival(request), cache_salt(request))
+        request.scope[CALL] = call
+        return call
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -113,8 +120,12 @@ class JsonRoute(Route[BodyT, SpecT, ResultT]):
             async with leaving_on_disconnect(request, call):
                 result = await self.run(state.runtime, call, self.parse(body))
         if self.large_answers:
-            return await state.runtime.in_thread(lambda: json_response(self.render(body, result)))
-        return json_response(self.render(body, result))
+            response = await state.runtime.in_thread(lambda: json_response(self.render(body, result)))
+        else:
+            response = json_response(self.render(body, result))
+        if call.truncated_inputs:
+            response.headers[TRUNCATED_INPUTS] = ",".join(map(str, call.truncated_inputs))
+        return response
 
 
 class Renderer(Protocol[DeltaT, RenderedT]):
@@ -153,12 +164,12 @@ class StreamingRoute(
     the first byte is one error event, and the stream ends without its end event.
 
     parse: converts a body to a specification. Raises InvalidRequest.
-    renderer: creates the renderer of one request, from the body and the name of the model that answers.
+    renderer: creates the renderer of one request, from its body and its submitted run.
     format: media type and pings of the stream.
     """
 
     parse: Callable[[BodyT], StreamingSpecT]
-    renderer: Callable[[BodyT, str], Renderer[DeltaT, ResultT]]
+    renderer: Callable[[BodyT, Any], Renderer[DeltaT, ResultT]]
     format: StreamFormat = SERVER_SENT_EVENTS
 
     async def respond(self, request: Request) -> Response:
@@ -169,7 +180,7 @@ class StreamingRoute(
             spec = self.parse(body)
             async with leaving_on_disconnect(request, call):
                 run = await self.run(state.runtime, call, spec)
-                renderer = self.renderer(body, run.model_name)
+                renderer = self.renderer(body, run)
                 if not spec.stream:
                     await run.complete()
                     return json_response(renderer.whole(run.result()))

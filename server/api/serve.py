@@ -54,8 +54,10 @@ class _UvicornServer(uvicorn.Server):
         yield
 
 
-async def serve(app: ASGIApp, lifecycle: Lifecycle, listener: socket.socket, on_ready: Callable[[], None]) -> None:
-    """Serve until a signal, then drain and stop.
+async def serve(
+    app: ASGIApp, lifecycle: Lifecycle, listener: socket.socket, stop: asyncio.Event, on_ready: Callable[[], None]
+) -> None:
+    """Serve until `stop` is set, then drain and stop.
 
     app: the application, whose lifespan is that of `lifecycle`.
     on_ready: called once, when everything is loaded.
@@ -73,10 +75,8 @@ async def serve(app: ASGIApp, lifecycle: Lifecycle, listener: socket.socket, on_
         timeout_graceful_shutdown=2,
     )
     server = _UvicornServer(config)
-    signalled = asyncio.Event()
-    _handle_signals(signalled, lifecycle)
     serving = asyncio.create_task(server.serve(sockets=[listener]), name="http")
-    stopping = asyncio.create_task(signalled.wait(), name="signal")
+    stopping = asyncio.create_task(stop.wait(), name="stop")
     loading = asyncio.create_task(lifecycle.wait_loaded(), name="wait for loading")
     try:
         await asyncio.wait({serving, stopping, loading}, return_when=asyncio.FIRST_COMPLETED)
@@ -95,13 +95,15 @@ async def serve(app: ASGIApp, lifecycle: Lifecycle, listener: socket.socket, on_
         await asyncio.gather(serving, loading, return_exceptions=True)
 
 
-def _handle_signals(signalled: asyncio.Event, lifecycle: Lifecycle) -> None:
+def stop_on_signals(stop: asyncio.Event, lifecycle: Lifecycle) -> None:
+    """Set `stop` at the first SIGTERM or SIGINT, and end the process at the second one."""
+
     def on_signal() -> None:
-        if signalled.is_set():
+        if stop.is_set():
             log.warning("second signal: stopping without waiting for running requests")
             lifecycle.supervisor.kill()
             os._exit(130)
-        signalled.set()
+        stop.set()
 
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):

@@ -1,4 +1,4 @@
-"""Update the metrics from the events of the engine client (`server.ipc.client.Observer`)."""
+"""Update the metrics from the events of the engine client (`server.ipc.observer.Observer`)."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from collections.abc import Callable
 from prometheus_client import Histogram
 
 from server.fast_metrics import FastCounterSeries, FastHistogramSeries
-from server.ipc.client import Stage
 from server.ipc.descriptions import Device, ModelInfo
 from server.ipc.messages import (
     Encoded,
@@ -17,6 +16,7 @@ from server.ipc.messages import (
     Progress,
     Stats,
 )
+from server.ipc.observer import Stage
 from server.metrics import Metrics
 
 

@@ -1,15 +1,15 @@
-"""Queue of encoder texts. Requests take turns text by text, so that a large request does not block a small one."""
+"""Queue of encoder texts. Calls take turns text by text, so that a large request does not block a small one."""
 
 from __future__ import annotations
 
-from collections import deque
-
+from server.engine.turns import Turns
 from server.ipc.messages import Encode, EncodeItem
 
 
 class EncodeRequest:
     """One `Encode` in the engine.
 
+    call_id: items of one call take turns with those of other calls.
     adapter: name of the adapter, empty for none.
     next_item: index of the first item that waits.
     unanswered: number of items without a result.
@@ -17,6 +17,7 @@ class EncodeRequest:
 
     def __init__(self, message: Encode, adapter: str = "") -> None:
         self.request_id = message.request_id
+        self.call_id = message.call_id or message.request_id
         self.message = message
         self.adapter = adapter
         self.next_item = 0
@@ -36,27 +37,27 @@ class EncodeQueue:
     """Waiting requests in the order of their turns. num_waiting_tokens: tokens of all waiting items."""
 
     def __init__(self) -> None:
-        self._requests: deque[EncodeRequest] = deque()
+        self._requests: Turns[EncodeRequest] = Turns()
         self.num_waiting_tokens = 0
 
     def __len__(self) -> int:
         return len(self._requests)
 
     def add(self, request: EncodeRequest) -> None:
-        self._requests.append(request)
+        self._requests.add(request.call_id, request)
         self.num_waiting_tokens += sum(item.num_tokens for item in request.waiting_items)
 
     def remove(self, request: EncodeRequest) -> None:
         """Remove the waiting items of a request, if it has any."""
         if request in self._requests:
-            self._requests.remove(request)
+            self._requests.remove(request.call_id, request)
             self.num_waiting_tokens -= sum(item.num_tokens for item in request.waiting_items)
 
     def take(self, budget: int) -> list[QueuedItem]:
         """Take the items of the next step, shortest first: at most `budget` tokens, or a single longer item."""
         taken: list[QueuedItem] = []
         while self._requests:
-            request = self._requests[0]
+            request = self._requests.next()
             index = request.next_item
             tokens = request.message.items[index].num_tokens
             if taken and tokens > budget:
@@ -65,7 +66,5 @@ class EncodeQueue:
             budget -= tokens
             self.num_waiting_tokens -= tokens
             request.next_item += 1
-            self._requests.popleft()
-            if request.next_item < len(request.message.items):
-                self._requests.append(request)
+            self._requests.end_turn(keep=request.next_item < len(request.message.items))
         return sorted(taken, key=lambda item: item[0].message.items[item[1]].num_tokens)

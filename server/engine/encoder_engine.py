@@ -19,6 +19,7 @@ from server.ipc.descriptions import EngineOptions
 from server.ipc.messages import (
     Encode,
     Encoded,
+    EncodeItem,
     Failed,
     FailureCode,
     StepTiming,
@@ -74,6 +75,8 @@ class EncoderEngine:
                 return "engine_error", "the number of token types differs from the number of tokens"
             if message.task == "fill_mask" and item.mask_index not in range(len(item.token_ids)):
                 return "engine_error", "mask_index is outside of the text"
+            if message.task == "embed_spans" and not _are_spans(item):
+                return "engine_error", "a span is empty or outside of the text, or there are none"
             if len(item.token_ids) > self.limits.source_tokens:
                 tokens, limit = len(item.token_ids), self.limits.source_tokens
                 return "request_too_large", f"a text of {tokens} tokens exceeds the limit of {limit}"
@@ -137,3 +140,8 @@ class EncoderEngine:
             events.failed.append(Failed(request.request_id, "timeout", TIMED_OUT))
         elif reason == "engine_error":
             events.failed.append(Failed(request.request_id, "engine_error", message))
+
+
+def _are_spans(item: EncodeItem) -> bool:
+    """Whether an item has spans, each of at least one token."""
+    return bool(item.spans) and all(0 <= first < end <= len(item.token_ids) for first, end in item.spans)

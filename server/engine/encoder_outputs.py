@@ -13,16 +13,20 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from models.backends import interface as ops
 from models.batch import EncoderBatch
 from models.layers.pooling import normalize, output_positions, pool
 from models.layers.sentence_head import SentenceHead
 from server.engine.runner import TransformerProtocol
 from server.ipc.messages import Encode, EncodeItem
 
+MAX_LOGITS_ROWS = 64
+"""Tokens whose logits over the vocabulary are in memory at once, for `embed_sparse`."""
+
 
 @dataclass(frozen=True, slots=True)
 class EncoderOutput:
-    """Result of one item. values: [rows, width], float32. token_ids: for `fill_mask`, tokens of the probabilities."""
+    """Result of one item. values: [rows, width], float32. token_ids: tokens of the columns, as in `Encoded`."""
 
     values: NDArray[np.float32]
     token_ids: list[int] = field(default_factory=list)
@@ -58,11 +62,11 @@ def encoder_outputs(
 def _settings_key(message: Encode) -> Hashable:
     """A key that is equal for requests whose outputs are computed together."""
     match message.task:
-        case "embed":
+        case "embed" | "embed_spans":
             return message.task, message.pooling, message.normalize
         case "embed_tokens":
             return message.task, message.normalize
-        case "classify" | "classify_tokens" | "log_mel":
+        case "embed_sparse" | "classify" | "classify_tokens" | "log_mel":
             return message.task
         case "fill_mask":
             return message.task, message.top_k, tuple(message.target_ids)
@@ -121,6 +125,10 @@ class _OutputGroup:
             case "embed_tokens":
                 tokens = self._tokens(hidden, batch).float()
                 return self._spans(normalize(tokens) if message.normalize else tokens, batch)
+            case "embed_spans":
+                return self._span_vectors(hidden, batch)
+            case "embed_sparse":
+                return [self._vocabulary_weights(hidden, batch, index) for index in mine]
             case "classify":
                 return _rows(self.model.classify(hidden, batch)[mine])
             case "classify_tokens":
@@ -142,6 +150,37 @@ class _OutputGroup:
     def _tokens(self, values: Tensor, batch: EncoderBatch) -> Tensor:
         """The values of this group's tokens. values: [tokens of the batch, ...]."""
         return torch.cat([values[batch.offsets[index] : batch.offsets[index + 1]] for index in self.mine])
+
+    def _span_vectors(self, hidden: Tensor, batch: EncoderBatch) -> list[EncoderOutput]:
+        """Mean of each span of each text of this group, then the dense layers of the checkpoint's own pooling.
+
+        Source: Guenther et al. 2024, arXiv:2409.04701 (late chunking).
+        """
+        starts = [(batch.offsets[index], self.items[index].spans) for index in self.mine]
+        vectors = ops.means_of_spans(hidden, [(start + a, start + b) for start, spans in starts for a, b in spans])
+        if self.message.pooling is None and self.sentence is not None:
+            vectors = self.sentence.dense(vectors)
+        vectors = normalize(vectors) if self.message.normalize else vectors
+        ends = np.cumsum([len(spans) for _, spans in starts])
+        return [EncoderOutput(part) for part in np.split(vectors.float().cpu().numpy(), ends[:-1])]
+
+    def _vocabulary_weights(self, hidden: Tensor, batch: EncoderBatch, index: int) -> EncoderOutput:
+        """The weights above zero of one text: log(1 + max(0, logit)), the largest over the text's tokens.
+
+        Logits are computed for a few tokens at a time, because those of a whole batch take gigabytes.
+        Source: Formal et al. 2021, arXiv:2109.10086 (SPLADE v2).
+        """
+        adapter = batch.adapters[index] if batch.adapters else ""
+        largest: Tensor | None = None
+        for rows in torch.split(hidden[batch.offsets[index] : batch.offsets[index + 1]], MAX_LOGITS_ROWS):
+            most = self.model.logits(rows, [adapter] * len(rows) if adapter else []).amax(0)
+            largest = most if largest is None else torch.maximum(largest, most)
+        assert largest is not None, "a text has at least one token"
+        if not torch.isfinite(largest).all():
+            return EncoderOutput(np.full((1, 1), np.nan, np.float32))
+        weights = torch.log1p(torch.relu(largest)).cpu().numpy()
+        (found,) = np.nonzero(weights)
+        return EncoderOutput(weights[found][None], found.tolist())
 
     def _spans(self, values: Tensor, batch: EncoderBatch) -> list[EncoderOutput]:
         """One result per text of this group. values: [tokens of these texts, width]."""

@@ -2,7 +2,7 @@
 
 A step can mix prefill and decoding. Each sequence has tokens, some of them computed, and each step computes more of
 them under a token budget: first sequences that lack one token (they decode, and the budget does not limit them), then
-chunks of sequences that lack more, then new groups in the order of arrival. A group is admitted if its present tokens
+chunks of sequences that lack more, then new groups, whose calls take turns. A group is admitted if its present tokens
 fit the pool. If a decoding sequence finds no free block, the newest admitted group is preempted: it frees its blocks
 and is computed again later (docs/decisions/0003-admission-and-preemption.md).
 
@@ -12,13 +12,13 @@ allow, and the blocks of rejected tokens are freed (docs/decisions/0018-speculat
 
 from __future__ import annotations
 
-from collections import deque
 from dataclasses import dataclass, field
 from typing import Literal
 
 from server.engine.block_tables import BlockTables
 from server.engine.prefill_budget import PrefillBudget
 from server.engine.sequence import CachedSequence, SequenceGroup, SequenceStatus
+from server.engine.turns import WaitingGroups
 
 PREFILL_PER_DECODE = 4
 """Prefill tokens per decoding row of a step, as long as no step times were measured."""
@@ -114,7 +114,7 @@ class Scheduler:
         self.max_batch_tokens = max_batch_tokens
         self.max_batch_rows = max_batch_rows
         self.prefill_budget = PrefillBudget()
-        self.waiting: deque[SequenceGroup] = deque()
+        self.waiting = WaitingGroups()
         self.running: list[SequenceGroup] = []
         self.num_preemptions = 0
 
@@ -126,7 +126,7 @@ class Scheduler:
 
     def add(self, group: SequenceGroup) -> None:
         """Queue a group that `refusal` accepts."""
-        self.waiting.append(group)
+        self.waiting.add(group)
 
     def remove(self, group: SequenceGroup, corrupt: bool = False) -> None:
         """Remove a group and free its blocks.
@@ -244,7 +244,7 @@ class Scheduler:
         rows = sum(group.max_rows for group in self.running)
         prefills = any(row.num_tokens > 1 for row in schedule.rows)
         while self.waiting and budget > 0:
-            group = self.waiting[0]
+            group = self.waiting.next()
             rows += group.max_rows
             if rows > self.max_batch_rows:
                 return
@@ -255,7 +255,7 @@ class Scheduler:
             # A source is encoded whole. One that exceeds the budget waits for a step without other prefill.
             if source > budget and prefills:
                 return
-            self.waiting.popleft()
+            self.waiting.pop()
             group.status = SequenceStatus.RUNNING
             self.running.append(group)
             self.blocks.take(group, found)
@@ -275,4 +275,4 @@ class Scheduler:
         self.blocks.release_for_recompute(group)
         self.running.remove(group)
         group.status = SequenceStatus.WAITING
-        self.waiting.appendleft(group)
+        self.waiting.resume_first(group)

@@ -54,6 +54,7 @@ class CachedSequence:
 class SequenceGroup:
     """One row of a `Generate` message, from admission to its end.
 
+    call_id: groups of one call take turns with those of other calls.
     sequences: one sequence, and after the first token one for each beam. All have the same number of tokens.
     source_token_ids: source text of an encoder-decoder, else empty.
     source_frames: audio source in place of text, see `Generate.frames`.
@@ -86,6 +87,7 @@ class SequenceGroup:
     ) -> None:
         params = message.params
         self.request_id = row.request_id
+        self.call_id = message.call_id or row.request_id
         self.params: GenerationParams = params
         self.max_new_tokens = row.max_new_tokens
         self.seed = row.seed

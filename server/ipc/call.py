@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from types import TracebackType
 from typing import Protocol
 
@@ -49,6 +49,8 @@ class SequenceClient(Protocol):
 
     def next_id(self) -> int: ...
 
+    def withdraw(self, call: Call) -> None: ...
+
     def abort(self, request_id: int) -> None: ...
 
     def cancelled(self, request_id: int) -> None: ...
@@ -65,6 +67,8 @@ class Call:
     deadline: time of `time.monotonic()` at which sequences finish with reason `timeout`, or None.
     arrival: time of `time.monotonic()` at which the request arrived.
     cache_salt: separates the prefix cache entries of different API keys.
+    truncated_inputs: places, in the request, of the inputs that lost tokens. The operation sets them.
+    model, prompt_tokens, completion_tokens: of all messages so far, for the log.
     """
 
     def __init__(
@@ -74,6 +78,10 @@ class Call:
         self.arrival = arrival
         self.cache_salt = cache_salt
         self.submitted = 0.0
+        self.model = ""
+        self.prompt_tokens = 0
+        self.completion_tokens = 0
+        self.truncated_inputs: Sequence[int] = ()
         self._client = client
         self._ids: list[int] = []
         self._open: set[int] = set()
@@ -96,7 +104,7 @@ class Call:
         return self._client.next_id()
 
     def submit(self, message: Generate | Encode) -> None:
-        """Admit and send a message, with all its rows or not at all. Events name a sequence by its row.
+        """Admit a message and send it, a large one in parts. Events name a row by its index, and are 0 for an `Encode`.
 
         Earlier sequences of this call must have ended.
         Raises ClientGone after `leave`, and the errors of `EngineClient.submit`.
@@ -106,6 +114,8 @@ class Call:
             raise ClientGone("the client closed the connection")
         self.submitted = time.monotonic()
         self._ids = self._client.submit(self, message)
+        self.model = message.model
+        self.prompt_tokens += message.num_tokens
         self._open = set(self._ids)
         self._stop_timer()
         if self.deadline is not None:
@@ -173,11 +183,13 @@ class Call:
     def close(self) -> None:
         """Abort all unfinished sequences. May be called more than once."""
         self._stop_timer()
+        self._client.withdraw(self)
         for request_id in list(self._open):
             self._abort(request_id)
 
     def fail(self, code: FailureCode, message: str) -> None:
         """End every open sequence with a failure that was detected in this process."""
+        self._client.withdraw(self)
         for index, request_id in enumerate(self._ids):
             if request_id in self._open:
                 self._abort(request_id)

@@ -10,12 +10,14 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Literal, Protocol
 
-from server.errors import NotReady, Overloaded, RequestTooLarge
+import msgspec
+
+from server.errors import NotReady, RequestTooLarge
 from server.ipc.call import Call
 from server.ipc.coalescing import MessageCoalescer, Send
 from server.ipc.descriptions import Device, ModelInfo
+from server.ipc.fit import check_fit, sequence_sizes
 from server.ipc.messages import (
     Abort,
     Encode,
@@ -24,70 +26,55 @@ from server.ipc.messages import (
     FailureCode,
     Finished,
     Generate,
-    GenerateRow,
     Progress,
     Stats,
     StepOutput,
     Vocabulary,
 )
+from server.ipc.observer import Observer
+from server.ipc.queue import Queue
+from server.ipc.submission import Part, Submission, split
 
-Stage = Literal["waiting", "running"]
 TokenCounts = dict[tuple[str, int, float | None], int]
 """Number of sequences by model, number of new tokens, and time of their previous tokens (None: no previous ones)."""
 
 
-class Observer(Protocol):
-    """Receives the events of the engine client, for metrics.
-
-    on_tokens: `count` new tokens in each of `sequences` sequences, `seconds` after their last ones (None: the first).
-    on_finished: event is None for a sequence that a stop string ended in this process.
-    on_cancelled: the client of a sequence disconnected.
-    """
-
-    def on_progress(self, progress: Progress) -> None: ...
-
-    def on_ready(self, models: list[ModelInfo], device: Device) -> None: ...
-
-    def on_lost(self) -> None: ...
-
-    def on_stats(self, stats: Stats) -> None: ...
-
-    def on_admitted(self, model: str, tokens: int) -> None: ...
-
-    def on_first_output(self, model: str, seconds: float) -> None: ...
-
-    def on_tokens(self, model: str, count: int, seconds: float | None, sequences: int) -> None: ...
-
-    def on_finished(self, model: str, event: Finished | Encoded | Failed | None) -> None: ...
-
-    def on_cancelled(self, stage: Stage) -> None: ...
-
-
 @dataclass(slots=True)
 class _Sequence:
-    """A sequence that was sent to the worker and has not ended.
+    """A row, or an `Encode` with its items, that was sent to the worker and has not ended.
 
-    call, index: the call that receives its events, and its index in that call.
-    tokens: its size in tokens, which counts towards the limit of the queue.
+    submission: the message that it belongs to.
+    index: index of the row, or of the first item, in the whole message.
+    sizes: tokens of the row, or of each item.
     answers: number of results still to come before it ends; more than one for an `Encode` of several items.
-    waiting: whether it still counts towards the queue limits, because no output has arrived.
+    started: an output has arrived.
+    waiting_sequences, waiting_tokens: what still counts in the queue: of a row until it starts, of an item until it is
+        answered.
     """
 
-    call: Call
+    submission: Submission
     index: int
     model: str
-    tokens: int
+    sizes: list[int]
     answers: int
-    waiting: bool = True
+    waiting_sequences: int
+    waiting_tokens: int
+    started: bool = False
     seen_tokens: int = 0
     last_seconds: float | None = None
 
+    @property
+    def call(self) -> Call:
+        return self.submission.call
+
 
 class EngineClient:
-    """Sends requests to the worker. The number of requests and tokens that wait for their first step is limited.
+    """Sends requests to the worker. The number of sequences and tokens that wait for their first step is limited.
+
+    A large request is sent in parts, which begin to wait as earlier ones start (`server.ipc.submission`).
 
     observer: receives counts for the metrics.
-    max_queue_requests, max_queue_tokens: limits over all models. An `Encode` counts as one request.
+    max_queue_requests, max_queue_tokens: limits of `queue` over all models. Each item of an `Encode` counts.
     coalesce_seconds: longest time that a request to an idle worker is held back for others of the same burst.
     """
 
@@ -96,14 +83,12 @@ class EngineClient:
     ) -> None:
         self.models: dict[str, ModelInfo] = {}
         self.device: Device = "cpu"
-        self.max_queue_requests = max_queue_requests
-        self.max_queue_tokens = max_queue_tokens
-        self.waiting_requests = 0
-        self.waiting_tokens = 0
+        self.queue = Queue(max_queue_requests, max_queue_tokens)
         self._observer = observer
         self._coalesce_seconds = coalesce_seconds
         self._worker: MessageCoalescer | None = None
         self._sequences: dict[int, _Sequence] = {}
+        self._unsent: dict[Call, Submission] = {}
         self._vocabularies: dict[str, Vocabulary] = {}
         self._ids = itertools.count(1)
 
@@ -114,7 +99,7 @@ class EngineClient:
 
     @property
     def open_requests(self) -> int:
-        """Sequences that have not ended."""
+        """Sequences that have not ended, without those of unsent parts."""
         return len(self._sequences)
 
     def next_id(self) -> int:
@@ -142,69 +127,91 @@ class EngineClient:
             worker.preparing -= 1
 
     def submit(self, call: Call, message: Generate | Encode) -> list[int]:
-        """Admit a call's request with all its rows and send it. Returns the ids of its sequences.
+        """Admit a call's request and send it, or its first part. Returns the ids of its rows, or of its parts.
 
-        An `Encode` counts as one sequence. A `Generate` without rows is not sent.
+        A `Generate` without rows is not sent.
 
         Raises:
             NotReady: no worker is ready.
-            RequestTooLarge: the sequences exceed the queue or the KV pools even on an idle server.
+            RequestTooLarge: a sequence exceeds the queue or the KV pools even on an idle server.
             Overloaded: the queue is full.
         """
         if self._worker is None:
             raise NotReady("the engine is starting; try again soon", retry_after=2)
-        answers = 1
+        info = self.models[message.model]
+        sizes = sequence_sizes(message, info)
+        if max(sizes, default=0) > self.queue.max_tokens:
+            raise RequestTooLarge(
+                f"a text of {max(sizes):,} tokens; the limit is {self.queue.max_tokens:,} (--max-queue-tokens)"
+            )
         if isinstance(message, Generate):
-            info = self.models[message.model]
-            ids = [row.request_id for row in message.rows]
-            sizes = [_source_size(message, row, info) + len(row.decoder_token_ids) for row in message.rows]
             for row in message.rows:
                 check_fit(info, message, row)
-        else:
-            ids, sizes = [message.request_id], [sum(item.num_tokens for item in message.items)]
-            answers = len(message.items)
-        self._admit(len(ids), sum(sizes))
-        idle = not self._sequences
-        for index, (request_id, tokens) in enumerate(zip(ids, sizes, strict=True)):
-            self._sequences[request_id] = _Sequence(call, index, message.model, tokens, answers)
-            self._observer.on_admitted(message.model, tokens)
-        if ids:
-            self._worker.post(message, idle)
-        return ids
+        if not sizes:
+            return []
+        submission = Submission(call, split(message, sizes, self.queue.request_share, self.next_id))
+        first = submission.parts[0]
+        self.queue.enter(len(first.sizes), sum(first.sizes))
+        self._send(submission)
+        if submission.parts:
+            self._unsent[call] = submission
+            self._send_parts()
+        return submission.request_ids
 
-    def _admit(self, requests: int, tokens: int) -> None:
-        if requests > self.max_queue_requests:
-            raise RequestTooLarge(f"{requests} sequences in one request; the limit is {self.max_queue_requests}")
-        if tokens > self.max_queue_tokens:
-            raise RequestTooLarge(f"{tokens} tokens in one request; the limit is {self.max_queue_tokens}")
-        if self.waiting_requests + requests > self.max_queue_requests:
-            raise Overloaded(
-                f"the queue is full: {self.waiting_requests} sequences are waiting (limit {self.max_queue_requests}); "
-                "try again in 1 s",
-                retry_after=1,
-            )
-        if self.waiting_tokens + tokens > self.max_queue_tokens:
-            raise Overloaded(
-                f"the queue is full: {self.waiting_tokens} tokens are waiting (limit {self.max_queue_tokens}); "
-                "try again in 1 s",
-                retry_after=1,
-            )
-        self.waiting_requests += requests
-        self.waiting_tokens += tokens
+    def _send(self, submission: Submission) -> None:
+        """Send the next part, which has entered the queue."""
+        assert self._worker is not None
+        part = submission.parts.popleft()
+        message = msgspec.structs.replace(part.message, call_id=submission.request_ids[0])
+        idle = not self._sequences
+        for request_id, sequence in _sequences(submission, part):
+            self._sequences[request_id] = sequence
+            self._observer.on_admitted(message.model, sequence.waiting_tokens)
+        submission.waiting_sequences += len(part.sizes)
+        submission.waiting_tokens += sum(part.sizes)
+        self._worker.post(message, idle)
+
+    def _send_parts(self) -> None:
+        """Send further parts of large requests, as far as the queue and the share of each request have room."""
+        if self._worker is None:
+            return
+        for call, submission in list(self._unsent.items()):
+            while submission.parts and self._has_room(submission):
+                part = submission.parts[0]
+                self.queue.enter(len(part.sizes), sum(part.sizes))
+                self._send(submission)
+                # The others come first when the queue has room again.
+                del self._unsent[call]
+                self._unsent[call] = submission
+            if not submission.parts:
+                del self._unsent[call]
+
+    def _has_room(self, submission: Submission) -> bool:
+        sequences, tokens = len(submission.parts[0].sizes), sum(submission.parts[0].sizes)
+        max_sequences, max_tokens = self.queue.request_share
+        own_room = not submission.waiting_sequences or (
+            submission.waiting_sequences + sequences <= max_sequences
+            and submission.waiting_tokens + tokens <= max_tokens
+        )
+        return own_room and self.queue.has_room(sequences, tokens)
+
+    def withdraw(self, call: Call) -> None:
+        """Forget the parts of a call that were not sent."""
+        self._unsent.pop(call, None)
 
     def abort(self, request_id: int) -> None:
         """Tell the worker to drop a sequence. Events that arrive afterwards are ignored."""
         sequence = self._sequences.pop(request_id, None)
         if sequence is not None:
-            self._started(sequence)
+            self._leave_queue(sequence, sequence.waiting_sequences, sequence.waiting_tokens)
             if self._worker is not None:
                 self._worker.post(Abort(request_id), idle=False)
+            self._send_parts()
 
     def cancelled(self, request_id: int) -> None:
-        """Count a sequence whose client disconnected."""
+        """Count an open sequence whose client disconnected."""
         sequence = self._sequences.get(request_id)
-        if sequence is not None:
-            self._observer.on_cancelled("waiting" if sequence.waiting else "running")
+        self._observer.on_cancelled("running" if sequence is not None and sequence.started else "waiting")
 
     def completed(self, request_id: int) -> None:
         """Count a sequence that a stop string ended in this process."""
@@ -214,7 +221,9 @@ class EngineClient:
 
     def fail_all(self, code: FailureCode, message: str) -> None:
         """End every open sequence with a failure: the worker died, or the grace time is over."""
-        for call in dict.fromkeys(sequence.call for sequence in self._sequences.values()):
+        calls = [*self._unsent, *(sequence.call for sequence in self._sequences.values())]
+        self._unsent.clear()
+        for call in dict.fromkeys(calls):
             call.fail(code, message)
 
     # ------------------------------------------------------------------------------------- from the supervisor
@@ -236,6 +245,11 @@ class EngineClient:
         self.fail_all("engine_error", "the engine stopped working on this request")
 
     def on_stats(self, stats: Stats) -> None:
+        unsent = [part.sizes for submission in self._unsent.values() for part in submission.parts]
+        if unsent:
+            waiting = stats.waiting + sum(map(len, unsent))
+            tokens = stats.queue_tokens + sum(map(sum, unsent))
+            stats = msgspec.structs.replace(stats, waiting=waiting, queue_tokens=tokens)
         self._observer.on_stats(stats)
 
     def on_output(self, output: StepOutput) -> None:
@@ -251,7 +265,7 @@ class EngineClient:
         for tokens in output.tokens:
             sequence = self._sequences.get(tokens.request_id)
             if sequence is not None:
-                if sequence.waiting:
+                if not sequence.started:
                     self._first_output(sequence, now)
                 _count_tokens(sequence, len(tokens.token_ids), now, token_counts)
                 sequence.call.put(sequence.index, tokens)
@@ -261,9 +275,12 @@ class EngineClient:
             if sequence is not None:
                 self._first_output(sequence, now)
                 sequence.answers -= 1
+                self._leave_queue(sequence, 1, sequence.sizes[encoded.index])
                 if sequence.answers == 0:
                     self._end(encoded.request_id, sequence, encoded)
-                sequence.call.put(sequence.index, encoded)
+                if sequence.index:
+                    encoded = msgspec.structs.replace(encoded, index=sequence.index + encoded.index)
+                sequence.call.put(0, encoded)
                 calls[sequence.call] = None
         endings: tuple[Finished | Failed, ...] = (*output.finished, *output.failed)
         for event in endings:
@@ -273,6 +290,7 @@ class EngineClient:
                     self._first_output(sequence, now)
                     generated = len(event.hypotheses[0].token_ids) if event.hypotheses else 0
                     _count_tokens(sequence, generated - sequence.seen_tokens, now, token_counts)
+                    sequence.call.completion_tokens += sum(len(other.token_ids) for other in event.hypotheses[1:])
                 self._end(event.request_id, sequence, event)
                 sequence.call.put(sequence.index, event)
                 calls[sequence.call] = None
@@ -280,23 +298,43 @@ class EngineClient:
             self._observer.on_tokens(model, count, None if earlier is None else now - earlier, sequences)
         for call in calls:
             call.deliver()
+        self._send_parts()
 
     def _first_output(self, sequence: _Sequence, now: float) -> None:
-        if sequence.waiting:
-            self._started(sequence)
+        if not sequence.started:
+            sequence.started = True
+            if sequence.answers == 1:
+                self._leave_queue(sequence, sequence.waiting_sequences, sequence.waiting_tokens)
             self._observer.on_first_output(sequence.model, now - sequence.call.submitted)
 
-    def _started(self, sequence: _Sequence) -> None:
-        if sequence.waiting:
-            sequence.waiting = False
-            self.waiting_requests -= 1
-            self.waiting_tokens -= sequence.tokens
+    def _leave_queue(self, sequence: _Sequence, sequences: int, tokens: int) -> None:
+        """Count sequences of one `_Sequence` that wait no longer."""
+        sequences, tokens = min(sequences, sequence.waiting_sequences), min(tokens, sequence.waiting_tokens)
+        if sequences:
+            sequence.waiting_sequences -= sequences
+            sequence.waiting_tokens -= tokens
+            sequence.submission.waiting_sequences -= sequences
+            sequence.submission.waiting_tokens -= tokens
+            self.queue.leave(sequences, tokens)
 
     def _end(self, request_id: int, sequence: _Sequence, event: Finished | Encoded | Failed) -> None:
-        self._started(sequence)
+        self._leave_queue(sequence, sequence.waiting_sequences, sequence.waiting_tokens)
         del self._sequences[request_id]
         sequence.call.ended(request_id)
         self._observer.on_finished(sequence.model, event)
+
+
+def _sequences(submission: Submission, part: Part) -> list[tuple[int, _Sequence]]:
+    """The entries of a part that is about to be sent, by request id: one per row, or one for all items."""
+    message = part.message
+    if isinstance(message, Encode):
+        count, tokens = len(part.sizes), sum(part.sizes)
+        whole = _Sequence(submission, part.first, message.model, part.sizes, count, count, tokens)
+        return [(message.request_id, whole)]
+    return [
+        (row.request_id, _Sequence(submission, part.first + index, message.model, [size], 1, 1, size))
+        for index, (row, size) in enumerate(zip(message.rows, part.sizes, strict=True))
+    ]
 
 
 def _count_tokens(
@@ -310,40 +348,5 @@ def _count_tokens(
         key = sequence.model, count, sequence.last_seconds
         token_counts[key] = token_counts.get(key, 0) + 1
         sequence.seen_tokens += count
+        sequence.call.completion_tokens += count
         sequence.last_seconds = now
-
-
-def _source_size(message: Generate, row: GenerateRow, info: ModelInfo) -> int:
-    """Tokens of the prompt or source. Audio always has the full source length of its model."""
-    return info.source_tokens if message.frames else len(message.prompts[row.prompt])
-
-
-def check_fit(info: ModelInfo, message: Generate, row: GenerateRow) -> None:
-    """Raise RequestTooLarge for a sequence, or a group of beams, that the KV pools could not hold even alone."""
-    if info.block_size == 0:
-        return
-    beams = message.params.num_beams
-    prefix = len(row.decoder_token_ids) if info.is_encoder_decoder else len(message.prompts[row.prompt])
-    needs = {"self": beams * -(-(prefix + row.max_new_tokens) // info.block_size)}
-    if info.is_encoder_decoder:
-        needs["cross"] = -(-_source_size(message, row, info) // info.block_size)
-    for pool, blocks in needs.items():
-        if pool in info.kv_blocks and blocks > info.kv_blocks[pool]:
-            available = info.kv_blocks[pool]
-            raise RequestTooLarge(
-                f"{_work(message, row, info, pool)} need {blocks:,} KV blocks, but the {pool} pool of model "
-                f'"{info.name}" has {available:,} ({available * info.block_size:,} tokens). Lower max_new_tokens, or '
-                "start the server with a larger --kv-cache-memory.",
-                "max_new_tokens",
-            )
-
-
-def _work(message: Generate, row: GenerateRow, info: ModelInfo, pool: str) -> str:
-    """Describe the tokens of a row that one KV pool would hold, for an error message."""
-    if pool == "cross":
-        return f"{_source_size(message, row, info):,} source tokens"
-    prefix = len(row.decoder_token_ids) if info.is_encoder_decoder else len(message.prompts[row.prompt])
-    kind = "decoder" if info.is_encoder_decoder else "prompt"
-    tokens = f"{prefix:,} {kind} token{'s' * (prefix != 1)} + {row.max_new_tokens:,} new tokens"
-    beams = message.params.num_beams
-    return f"{tokens} with {beams} beams" if beams > 1 else tokens

@@ -18,8 +18,11 @@ import msgspec
 from server.ipc.descriptions import Device, DeviceChoice, EngineOptions, ModelInfo, ModelSpec, Pooling
 from server.ipc.params import GenerationParams
 
-EncodeTask = Literal["embed", "embed_tokens", "classify", "classify_tokens", "fill_mask", "log_mel"]
-"""Result of an `Encode`: a vector or class logits of each text or of each token, or the best tokens for a mask.
+EncodeTask = Literal[
+    "embed", "embed_tokens", "embed_spans", "embed_sparse", "classify", "classify_tokens", "fill_mask", "log_mel"
+]
+"""Result of an `Encode`: a vector or class logits of each text or of each token, a vector of each span of tokens, the
+weights of a text's vocabulary entries, or the best tokens for a mask.
 
 `log_mel` runs no encoder: it computes the log-mel frames of audio samples.
 """
@@ -91,6 +94,7 @@ class Generate(Message, frozen=True):
         frames is fixed: two for each of `ModelInfo.source_tokens`.
     cache_salt: requests find each other's prompts in the prefix cache only if their salts are equal. The salt is
         opaque and does not identify the client.
+    call_id: rows of one call take turns with those of other calls. 0: each row is a call of its own.
     """
 
     model: str
@@ -100,6 +104,12 @@ class Generate(Message, frozen=True):
     deadline: float | None = None
     frames: bytes = b""
     cache_salt: str = ""
+    call_id: int = 0
+
+    @property
+    def num_tokens(self) -> int:
+        """Tokens of all prompts, each counted once."""
+        return sum(map(len, self.prompts))
 
 
 SAMPLES_PER_TOKEN = 320
@@ -114,6 +124,7 @@ class EncodeItem(msgspec.Struct, frozen=True, array_like=True):
     mask_index: index of the mask token, for `fill_mask`.
     samples: audio in place of a text, for `log_mel`: float32, little-endian, mono, 16 kHz, padded by reflection.
     prompt_tokens: number of leading tokens that do not count in the vector of the text.
+    spans: (first token, end) of each span, for `embed_spans`.
     """
 
     token_ids: list[int]
@@ -121,6 +132,7 @@ class EncodeItem(msgspec.Struct, frozen=True, array_like=True):
     mask_index: int | None = None
     samples: bytes = b""
     prompt_tokens: int = 0
+    spans: list[tuple[int, int]] = []
 
     @property
     def num_tokens(self) -> int:
@@ -134,11 +146,13 @@ class Encode(Message, frozen=True):
     model: name of a model, or of one of its adapters.
     task: the result to compute. Logits are returned raw.
     items: the texts.
-    pooling: pooling of `embed`; None means the checkpoint's own, dense layers included.
-    normalize: scale the vectors of `embed` and `embed_tokens` to length 1.
+    pooling: pooling of `embed`; None means the checkpoint's own, dense layers included. With "mean", `embed_spans`
+        leaves out the dense layers.
+    normalize: scale the vectors of `embed`, `embed_tokens` and `embed_spans` to length 1.
     top_k: number of tokens to return for `fill_mask`.
     target_ids: if not empty, the only tokens that `fill_mask` considers.
     deadline: time at which unfinished items fail with `timeout`, or None.
+    call_id: items of one call take turns with those of other calls. 0: this message is a call of its own.
     """
 
     request_id: int
@@ -150,6 +164,12 @@ class Encode(Message, frozen=True):
     top_k: int = 5
     target_ids: list[int] = []
     deadline: float | None = None
+    call_id: int = 0
+
+    @property
+    def num_tokens(self) -> int:
+        """Tokens of all items."""
+        return sum(item.num_tokens for item in self.items)
 
 
 class Abort(Message, frozen=True):
@@ -258,10 +278,12 @@ class Encoded(msgspec.Struct, frozen=True, array_like=True):
     values: float32, little-endian, [rows, width].
         embed, classify: one row, as wide as the vector or the number of labels.
         embed_tokens, classify_tokens: a row for each token.
+        embed_spans: a row for each span.
+        embed_sparse: one row with the weights above zero, in the order of the vocabulary.
         fill_mask: one row of probabilities in descending order.
         log_mel: a row for each frame.
     rows: number of rows of `values`.
-    token_ids: for `fill_mask`, the tokens of the probabilities.
+    token_ids: the tokens of the probabilities (`fill_mask`) or weights (`embed_sparse`).
     """
 
     request_id: int

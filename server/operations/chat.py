@@ -45,7 +45,9 @@ class ChatSpec:
     parallel_tool_calls: whether an answer may contain several calls.
     add_generation_prompt: end the prompt with the beginning of an assistant message.
     continue_final_message: continue the last message instead of starting a new one.
-    template_variables: further variables of the template, for example `enable_thinking`.
+    thinking: whether the model reasons before it answers, as the template's variable `enable_thinking`; None leaves it
+        to the template.
+    template_variables: further variables of the template.
     documents: texts that some templates put into the prompt.
     """
 
@@ -57,6 +59,7 @@ class ChatSpec:
     parallel_tool_calls: bool = True
     add_generation_prompt: bool = True
     continue_final_message: bool = False
+    thinking: bool | None = None
     template_variables: Mapping[str, Any] = field(default_factory=dict)
     documents: Sequence[Mapping[str, Any]] = ()
 
@@ -142,7 +145,11 @@ class ChatRun:
 
     @property
     def model_name(self) -> str:
-        return self.run.model_name
+        return self.run.model.name
+
+    def usage(self) -> TokenUsage:
+        """Token counts so far. The cached tokens are known with the first deltas."""
+        return self.run.usage()
 
     async def begin(self) -> list[ChatDelta]:
         return self._deltas(await self.run.begin())
@@ -216,17 +223,33 @@ def _prompt_text(runtime: Runtime, model: ServedModel, spec: ChatSpec) -> str:
     if spec.continue_final_message and spec.add_generation_prompt:
         spec = replace(spec, add_generation_prompt=False)
     templates = model.text.chat_templates
-    context = chat_context(
-        templates,
-        spec.messages,
-        tools=list(spec.tools) or None,
-        documents=list(spec.documents) or None,
-        add_generation_prompt=spec.add_generation_prompt,
-        extra_variables=spec.template_variables,
-    )
     try:
         source = templates.choose(with_tools=bool(spec.tools))
+        context = chat_context(
+            templates,
+            spec.messages,
+            tools=list(spec.tools) or None,
+            documents=list(spec.documents) or None,
+            add_generation_prompt=spec.add_generation_prompt,
+            extra_variables={**_thinking_variable(spec.thinking, source), **spec.template_variables},
+        )
         text = runtime.chat_renderer.render(source, context, runtime.max_text_characters)
         return continued_text(text, spec.messages[-1]) if spec.continue_final_message else text
     except ChatError as error:
         raise InvalidRequest(f"`messages`: {error}", "messages") from None
+
+
+def _thinking_variable(thinking: bool | None, source: str) -> dict[str, Any]:
+    """The template variable that turns reasoning on or off. Raises InvalidRequest where the template has none.
+
+    A template that mentions no reasoning needs no variable to turn it off.
+    """
+    if thinking is None:
+        return {}
+    if "enable_thinking" in source:
+        return {"enable_thinking": thinking}
+    if thinking or "think" in source or "reasoning" in source:
+        raise InvalidRequest(
+            "`thinking` cannot be chosen: the model's chat template has no variable `enable_thinking`", "thinking"
+        )
+    return {}

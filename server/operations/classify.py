@@ -11,9 +11,9 @@ import numpy as np
 from server.errors import InvalidRequest
 from server.ipc.call import Call
 from server.ipc.descriptions import ModelInfo
-from server.ipc.messages import Encode, EncodeItem
+from server.ipc.messages import Encode
 from server.operations.cost import Cost, max_tokens
-from server.operations.encode import Numbers, pair_items, sigmoid, text_items, vectors
+from server.operations.encode import InputItems, Numbers, pair_items, sigmoid, text_items, vectors
 from server.operations.runtime import Runtime, ServedModel
 from server.text.truncation import TruncationSide
 
@@ -57,8 +57,9 @@ async def classify(runtime: Runtime, call: Call, spec: ClassifySpec) -> list[lis
     model = runtime.candidates(spec.model, "classify")[0]
     if spec.raw_scores and spec.function not in (None, "none"):
         raise InvalidRequest("`raw_scores` cannot be combined with `function_to_apply`", "raw_scores")
-    items = await _items(runtime, model, spec)
-    logits = await vectors(call, Encode(call.next_id(), model.name, "classify", items, deadline=call.deadline))
+    found = await _items(runtime, model, spec)
+    call.truncated_inputs = found.truncated
+    logits = await vectors(call, Encode(call.next_id(), model.name, "classify", found.items, deadline=call.deadline))
     function = "none" if spec.raw_scores else spec.function or _default_function(model.info)
     return [by_falling_score(row, model.info.labels)[: spec.top_k] for row in _apply(function, logits)]
 
@@ -69,14 +70,18 @@ def by_falling_score(scores: Numbers, labels: Sequence[str]) -> list[LabelScore]
     return [LabelScore(labels[index], float(scores[index])) for index in order]
 
 
-async def _items(runtime: Runtime, model: ServedModel, spec: ClassifySpec) -> list[EncodeItem]:
+async def _items(runtime: Runtime, model: ServedModel, spec: ClassifySpec) -> InputItems:
     """One item per input, in order. Texts and pairs are tokenized in separate calls, as the tokenizer requires."""
-    singles = [one[0] for one in spec.inputs if len(one) == 1]
-    firsts = [one[0] for one in spec.inputs if len(one) == 2]
-    seconds = [one[1] for one in spec.inputs if len(one) == 2]
-    single = iter(await text_items(runtime, model, singles, spec.truncation, "inputs"))
-    paired = iter(await pair_items(runtime, model, firsts, seconds, spec.truncation, "inputs"))
-    return [next(single if len(one) == 1 else paired) for one in spec.inputs]
+    places = {count: [i for i, one in enumerate(spec.inputs) if len(one) == count] for count in (1, 2)}
+    singles = [spec.inputs[i][0] for i in places[1]]
+    firsts, seconds = ([spec.inputs[i][side] for i in places[2]] for side in (0, 1))
+    found = {
+        1: await text_items(runtime, model, singles, spec.truncation, "inputs"),
+        2: await pair_items(runtime, model, firsts, seconds, spec.truncation, "inputs"),
+    }
+    items = {count: iter(one.items) for count, one in found.items()}
+    truncated = sorted(places[count][i] for count, one in found.items() for i in one.truncated)
+    return InputItems([next(items[len(one)]) for one in spec.inputs], truncated)
 
 
 def _default_function(info: ModelInfo) -> ScoreFunction:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Literal, Protocol
 
 import numpy as np
 
@@ -12,12 +12,25 @@ from server.errors import InvalidRequest, RequestTooLarge
 from server.ipc.call import Call
 from server.ipc.messages import Encode, EncodeItem
 from server.operations.cost import Cost, max_tokens
-from server.operations.encode import Numbers, check_tokens, matrices, prompted_items, vectors
+from server.operations.encode import InputItems, Numbers, check_tokens, matrices, prompted_items, vectors
 from server.operations.runtime import Runtime, ServedModel
 from server.text.truncation import TruncationSide
 
 MAX_NUMBERS = 1 << 24
 """Most numbers in one `embed_all` result: 64 MiB from the worker, and about three times that as JSON."""
+
+
+class EmbedInputs(Protocol):
+    """The part of a specification that says which inputs are embedded. Fields as in `EmbedAllSpec`."""
+
+    @property
+    def inputs(self) -> Sequence[str | list[int]]: ...
+
+    @property
+    def truncation(self) -> TruncationSide | None: ...
+
+    @property
+    def prompt_name(self) -> str | None: ...
 
 
 @dataclass(frozen=True)
@@ -41,7 +54,7 @@ class EmbedAllSpec:
 
     def cost(self, model: ServedModel) -> Cost:
         """Upper bounds of the work; see `Cost`."""
-        cost = _input_cost(self, model)
+        cost = input_cost(self, model)
         return replace(cost, answer_numbers=cost.input_tokens * model.info.hidden_size)
 
 
@@ -53,7 +66,7 @@ class EmbedSpec(EmbedAllSpec):
 
     def cost(self, model: ServedModel) -> Cost:
         """Upper bounds of the work; see `Cost`."""
-        cost = _input_cost(self, model)
+        cost = input_cost(self, model)
         return replace(cost, answer_numbers=cost.sequences * _vector_size(self, model))
 
 
@@ -69,18 +82,20 @@ class EmbedResult:
 async def embed(runtime: Runtime, call: Call, spec: EmbedSpec) -> EmbedResult:
     """One vector per input."""
     model = runtime.candidates(spec.model, "embed")[0]
-    _check_dimensions(spec, _vector_size(spec, model))
+    check_dimensions(spec.dimensions, _vector_size(spec, model))
+    found = await input_items(runtime, model, spec)
+    call.truncated_inputs = found.truncated
     message = Encode(
         call.next_id(),
         model.name,
         "embed",
-        await _items(runtime, model, spec),
+        found.items,
         pooling=spec.pooling,
         normalize=spec.normalize and spec.dimensions is None,
         deadline=call.deadline,
     )
-    read = sum(item.num_tokens for item in message.items)
-    return EmbedResult(model.name, _cut(await vectors(call, message), spec), read)
+    found_vectors = cut_vectors(await vectors(call, message), spec.dimensions, spec.normalize)
+    return EmbedResult(model.name, found_vectors, sum(item.num_tokens for item in message.items))
 
 
 async def embed_all(runtime: Runtime, call: Call, spec: EmbedAllSpec) -> list[Numbers]:
@@ -89,9 +104,10 @@ async def embed_all(runtime: Runtime, call: Call, spec: EmbedAllSpec) -> list[Nu
     Raises RequestTooLarge for a result of more than `MAX_NUMBERS` numbers.
     """
     model = runtime.candidates(spec.model, "embed_all")[0]
-    _check_dimensions(spec, model.info.hidden_size)
-    items = await _items(runtime, model, spec)
-    numbers = sum(len(item.token_ids) for item in items) * model.info.hidden_size
+    check_dimensions(spec.dimensions, model.info.hidden_size)
+    found = await input_items(runtime, model, spec)
+    call.truncated_inputs = found.truncated
+    numbers = sum(len(item.token_ids) for item in found.items) * model.info.hidden_size
     if numbers > MAX_NUMBERS:
         raise RequestTooLarge(
             f"`inputs` asks for {numbers} numbers; the limit of one answer is {MAX_NUMBERS}", "inputs"
@@ -100,14 +116,14 @@ async def embed_all(runtime: Runtime, call: Call, spec: EmbedAllSpec) -> list[Nu
         call.next_id(),
         model.name,
         "embed_tokens",
-        items,
+        found.items,
         normalize=spec.normalize and spec.dimensions is None,
         deadline=call.deadline,
     )
-    return [_cut(matrix, spec) for matrix in await matrices(call, message)]
+    return [cut_vectors(matrix, spec.dimensions, spec.normalize) for matrix in await matrices(call, message)]
 
 
-def _input_cost(spec: EmbedAllSpec, model: ServedModel) -> Cost:
+def input_cost(spec: EmbedInputs, model: ServedModel) -> Cost:
     """The part of the cost that depends on the inputs alone."""
     prompt = len(model.text.prompt(spec.prompt_name))
     texts = [len(one) + prompt for one in spec.inputs if isinstance(one, str)]
@@ -123,39 +139,46 @@ def _vector_size(spec: EmbedSpec, model: ServedModel) -> int:
     return own_size or model.info.hidden_size
 
 
-def _check_dimensions(spec: EmbedAllSpec, size: int) -> None:
-    if spec.dimensions is not None and spec.dimensions > size:
-        raise InvalidRequest(f"`dimensions` {spec.dimensions} is more than the model's {size}", "dimensions")
+def check_dimensions(dimensions: int | None, size: int) -> None:
+    """Raise InvalidRequest for more components than the model's vectors have."""
+    if dimensions is not None and dimensions > size:
+        raise InvalidRequest(f"`dimensions` {dimensions} is more than the model's {size}", "dimensions")
 
 
-async def _items(runtime: Runtime, model: ServedModel, spec: EmbedAllSpec) -> list[EncodeItem]:
+async def input_items(runtime: Runtime, model: ServedModel, spec: EmbedInputs) -> InputItems:
     """One item per input: texts after the named prompt, token ids unchanged."""
     prompt = model.text.prompt(spec.prompt_name)
     if spec.prompt_name is not None and any(not isinstance(one, str) for one in spec.inputs):
         raise InvalidRequest("`prompt_name` cannot be combined with token ids", "prompt_name")
+    places = [index for index, one in enumerate(spec.inputs) if isinstance(one, str)]
     texts = [prompt + one for one in spec.inputs if isinstance(one, str)]
-    text_items = iter(await prompted_items(runtime, model, texts, prompt, spec.truncation, "inputs"))
-    return [
-        next(text_items)
-        if isinstance(one, str)
-        else EncodeItem(check_tokens(_shorten(one, model, spec), model, "inputs"))
-        for one in spec.inputs
-    ]
+    of_texts = await prompted_items(runtime, model, texts, prompt, spec.truncation, "inputs")
+    text_items = iter(of_texts.items)
+    truncated = [places[index] for index in of_texts.truncated]
+    items = []
+    for index, one in enumerate(spec.inputs):
+        if isinstance(one, str):
+            items.append(next(text_items))
+            continue
+        items.append(EncodeItem(check_tokens(_shorten(one, model, spec.truncation), model, "inputs")))
+        if len(one) > model.max_input_tokens:
+            truncated.append(index)
+    return InputItems(items, sorted(truncated))
 
 
-def _shorten(token_ids: list[int], model: ServedModel, spec: EmbedAllSpec) -> list[int]:
+def _shorten(token_ids: list[int], model: ServedModel, side: TruncationSide | None) -> list[int]:
     limit = model.max_input_tokens
-    if spec.truncation is None:
+    if side is None:
         return token_ids
-    return token_ids[:limit] if spec.truncation == "right" else token_ids[-limit:]
+    return token_ids[:limit] if side == "right" else token_ids[-limit:]
 
 
-def _cut(rows: Numbers, spec: EmbedAllSpec) -> Numbers:
+def cut_vectors(rows: Numbers, dimensions: int | None, normalize: bool) -> Numbers:
     """The first `dimensions` components of each row, normalized again if the request asks for unit length."""
-    if spec.dimensions is None:
+    if dimensions is None:
         return rows
-    rows = rows[:, : spec.dimensions]
-    if spec.normalize:
+    rows = rows[:, :dimensions]
+    if normalize:
         norms = np.linalg.norm(rows, axis=1, keepdims=True)
         rows = rows / np.maximum(norms, np.finfo(np.float32).tiny)
     return np.ascontiguousarray(rows)

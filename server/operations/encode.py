@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,9 +20,17 @@ from server.text.windows import Window
 Numbers = NDArray[np.float32]
 
 
+@dataclass(frozen=True)
+class InputItems:
+    """Engine items of texts, in their order. truncated: places of the texts that lost tokens."""
+
+    items: list[EncodeItem]
+    truncated: list[int]
+
+
 async def text_items(
     runtime: Runtime, model: ServedModel, texts: Sequence[str], truncation: TruncationSide | None, param: str
-) -> list[EncodeItem]:
+) -> InputItems:
     """One item per text.
 
     truncation: side on which a long text loses tokens, or None to refuse it.
@@ -29,7 +38,7 @@ async def text_items(
     Raises the errors of `encode_item`.
     """
     encodings = await runtime.encode(model.tokenizer, texts, param=param) if texts else []
-    return [encode_item(encoding, model, truncation, param) for encoding in encodings]
+    return _input_items(encodings, model, truncation, param)
 
 
 async def prompted_items(
@@ -39,21 +48,22 @@ async def prompted_items(
     prompt: str,
     truncation: TruncationSide | None,
     param: str,
-) -> list[EncodeItem]:
+) -> InputItems:
     """`text_items` of texts that begin with `prompt`. Some checkpoints exclude the prompt's tokens from the pooling."""
-    items = await text_items(runtime, model, texts, truncation, param)
-    if not items or not prompt or model.info.include_prompt:
-        return items
+    found = await text_items(runtime, model, texts, truncation, param)
+    if not texts or not prompt or model.info.include_prompt:
+        return found
     (alone,) = await runtime.encode(model.tokenizer, [prompt], param=param)
     ends = bool(alone.ids) and alone.ids[-1] in model.tokenizer.special_ids
     count = len(alone.ids) - ends
-    if truncation == "left" and any(len(one.token_ids) == model.max_input_tokens for one in items):
+    if truncation == "left" and found.truncated:
         raise InvalidRequest(
             f"`truncation_direction` left would cut the prompt, whose {count} tokens `{model.name}` excludes from the "
             "vector",
             "truncation_direction",
         )
-    return [EncodeItem(one.token_ids, one.token_type_ids, prompt_tokens=count) for one in items]
+    items = [EncodeItem(one.token_ids, one.token_type_ids, prompt_tokens=count) for one in found.items]
+    return InputItems(items, found.truncated)
 
 
 async def pair_items(
@@ -63,10 +73,17 @@ async def pair_items(
     seconds: Sequence[str],
     truncation: TruncationSide | None,
     param: str,
-) -> list[EncodeItem]:
+) -> InputItems:
     """One item per pair of texts. In a pair that is too long, the longer text loses tokens first."""
     encodings = await runtime.encode(model.tokenizer, firsts, pairs=seconds, param=param) if firsts else []
-    return [encode_item(encoding, model, truncation, param) for encoding in encodings]
+    return _input_items(encodings, model, truncation, param)
+
+
+def _input_items(
+    encodings: Sequence[Encoding], model: ServedModel, truncation: TruncationSide | None, param: str
+) -> InputItems:
+    items = [encode_item(encoding, model, truncation, param) for encoding in encodings]
+    return InputItems(items, [i for i, one in enumerate(encodings) if len(one.ids) > model.max_input_tokens])
 
 
 def encode_item(encoding: Encoding, model: ServedModel, truncation: TruncationSide | None, param: str) -> EncodeItem:

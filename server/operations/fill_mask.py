@@ -77,7 +77,7 @@ async def _items(runtime: Runtime, model: ServedModel, texts: Sequence[str]) -> 
     if mask is None:
         raise InvalidRequest(f"the tokenizer of `{model.name}` has no mask token", "model")
     items = []
-    for item in await text_items(runtime, model, texts, None, "inputs"):
+    for item in (await text_items(runtime, model, texts, None, "inputs")).items:
         count = item.token_ids.count(mask)
         if count != 1:
             spelling = model.tokenizer.id_to_token(mask)

@@ -111,12 +111,15 @@ class GenerateRun(TextRun):
         return GenerateResult(
             self.model.name,
             [self._choice(text) for text in kept],
-            TokenUsage(
-                sum(map(len, self.prompts)), self.completion_tokens(), self.cached_prompt_tokens(options.candidates)
-            ),
+            self.usage(),
             self.seed,
             self.timings(),
         )
+
+    def usage(self) -> TokenUsage:
+        """Token counts so far. The cached tokens are known with the first deltas."""
+        cached = self.cached_prompt_tokens(self.spec.options.candidates)
+        return TokenUsage(sum(map(len, self.prompts)), self.completion_tokens(), cached)
 
     def _choice(self, text: GeneratedText) -> GeneratedChoice:
         options = self.spec.options

@@ -48,8 +48,9 @@ async def rerank(runtime: Runtime, call: Call, spec: RerankSpec) -> list[RankedT
     """The texts by descending score; equal ones keep their order."""
     model = runtime.candidates(spec.model, "rerank")[0]
     queries = [spec.query] * len(spec.texts)
-    items = await pair_items(runtime, model, queries, spec.texts, spec.truncation, "texts")
-    message = Encode(call.next_id(), model.name, "classify", items, deadline=call.deadline)
+    found = await pair_items(runtime, model, queries, spec.texts, spec.truncation, "texts")
+    call.truncated_inputs = found.truncated
+    message = Encode(call.next_id(), model.name, "classify", found.items, deadline=call.deadline)
     logits = (await vectors(call, message))[:, 0]
     scores = logits if spec.raw_scores else sigmoid(logits)
     order = np.argsort(-logits, kind="stable").tolist()

@@ -26,13 +26,16 @@ _OPERATIONS: Mapping[Task, tuple[str, ...]] = {
     "embed": ("embed", "embed_all", "similarity"),
     "classify": ("classify",),
     "rerank": ("rerank",),
-    "fill_mask": ("fill_mask",),
+    "fill_mask": ("fill_mask", "embed_sparse"),
     "token_classify": ("token_classify",),
     "question_answer": ("question_answer",),
     "transcribe": ("transcribe",),
 }
 """Operations that a model of each task supports. `translate_speech`, `chat` and `zero_shot_classify` depend on the
 checkpoint too."""
+
+_TEXT_OPERATIONS = ("tokenize", "detokenize")
+"""Operations that need a tokenizer alone, so that every model supports them."""
 
 Result = TypeVar("Result")
 
@@ -70,6 +73,12 @@ class ServedModel:
     def max_input_tokens(self) -> int:
         """Longest text that the encoder (or, without an encoder, the decoder) reads, in tokens."""
         return (self.info.source_tokens if self.info.is_encoder_decoder else 0) or self.info.context_tokens
+
+    @property
+    def mask_token(self) -> str | None:
+        """The text that stands for a gap, or None for a tokenizer without one."""
+        mask = self.tokenizer.special.mask
+        return None if mask is None else self.tokenizer.id_to_token(mask)
 
     def languages(self) -> list[str]:
         """Translations as `source-target`; for a speech model, the languages that it transcribes."""
@@ -116,7 +125,10 @@ class Runtime:
         return [ServedModel(infos[name], text) for name, text in self.texts.items() if name in infos]
 
     def candidates(self, name: str | None, operation: str) -> list[ServedModel]:
-        """The models that may run an operation: the named one, or all that support it. Adapters must be named.
+        """The models that may run an operation: the named one, or all that support it, the default first.
+
+        Models keep the order of the command line, except that encoder-decoders come last for generation: a prompt
+        without a model is continued rather than translated. Adapters must be named.
 
         Raises:
             NotReady: the models are loading.
@@ -125,22 +137,26 @@ class Runtime:
         """
         if name is not None:
             model = self.model(name)
-            if operation not in model.operations():
+            if operation not in (*model.operations(), *_TEXT_OPERATIONS):
                 raise OperationNotSupported(operation, model.name, model.operations())
             return [model]
-        fitting = [m for m in self._ready() if operation in m.operations() and not m.info.adapter_of]
+        fitting = [m for m in self.ready() if operation in (*m.operations(), *_TEXT_OPERATIONS)]
+        fitting = [model for model in fitting if not model.info.adapter_of]
         if not fitting:
             raise OperationNotSupported(operation)
+        if operation in ("generate", "chat"):
+            fitting.sort(key=lambda model: model.info.is_encoder_decoder)
         return fitting
 
-    def model(self, name: str | None) -> ServedModel:
-        """The named model, or the first one. Raises NotReady while loading and ModelNotFound for an unknown name."""
-        for model in self._ready():
-            if name is None or model.name == name:
+    def model(self, name: str) -> ServedModel:
+        """The named model. Raises NotReady while loading and ModelNotFound for an unknown name."""
+        for model in self.ready():
+            if model.name == name:
                 return model
         raise ModelNotFound("no loaded model has this name; `GET /info` lists the models", "model")
 
-    def _ready(self) -> list[ServedModel]:
+    def ready(self) -> list[ServedModel]:
+        """As `loaded`. Raises NotReady while the models are loading."""
         models = self.loaded()
         if not models:
             raise NotReady("the models are loading; try again soon", retry_after=2)

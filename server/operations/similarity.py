@@ -34,11 +34,15 @@ class SimilaritySpec:
 
 
 async def similarity(runtime: Runtime, call: Call, spec: SimilaritySpec) -> list[float]:
-    """The cosine between the source and each sentence, from -1 to 1, in the order of the sentences."""
+    """The cosine between the source and each sentence, from -1 to 1, in the order of the sentences.
+
+    Of the truncated inputs, 0 is the source, and the sentences follow.
+    """
     model = runtime.candidates(spec.model, "similarity")[0]
     prompt = model.text.prompt(spec.prompt_name)
     texts = [prompt + text for text in (spec.source, *spec.sentences)]
-    items = await prompted_items(runtime, model, texts, prompt, spec.truncation, "inputs")
-    message = Encode(call.next_id(), model.name, "embed", items, normalize=True, deadline=call.deadline)
+    found = await prompted_items(runtime, model, texts, prompt, spec.truncation, "inputs")
+    call.truncated_inputs = found.truncated
+    message = Encode(call.next_id(), model.name, "embed", found.items, normalize=True, deadline=call.deadline)
     source, *others = (await vectors(call, message)).astype(np.float64)
     return [min(1.0, max(-1.0, float(source @ other))) for other in others]

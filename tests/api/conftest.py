@@ -35,7 +35,9 @@ class Bench:
         self.sent: list[Message] = []
         self.alive = True
         self.metrics = Metrics()
-        self.client = EngineClient(Telemetry(self.metrics), settings.max_queue_requests, settings.max_queue_tokens)
+        self.client = EngineClient(
+            Telemetry(self.metrics), settings.max_queue_requests or 256, settings.max_queue_tokens or 524_288
+        )
         directories = dict(entry.split("=", 1) for entry in write_all(root))
         texts = {name: checkpoint_text.load(name, Path(directory)) for name, directory in directories.items()}
         self.runtime = Runtime(self.client, self.metrics, texts, settings.max_text_characters)

@@ -9,10 +9,11 @@ from pathlib import Path
 import httpx
 import pytest
 
-from server.api.docs_page import DIRECTORY, FILES
+from server.api.docs_page import PAGE
 from server.settings import Settings
 from tests.api.conftest import Bench
 
+DIRECTORY, FILES = PAGE.directory, PAGE.files
 KEY = {"authorization": "Bearer the-key"}
 
 

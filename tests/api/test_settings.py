@@ -54,7 +54,12 @@ def test_sizes(text: str, size: int) -> None:
         ({"models": ["a b=x"]}, "models"),
         ({"models": ["a=x", "a=y"]}, "twice"),
         ({"models": ["a="]}, "models: 'a=' has no path"),
-        ({"models": ["."]}, "'.' cannot be the name of a model"),
+        ({"models": ["/"]}, "models: cannot name a model after '/': write NAME=PATH, for example llm=/"),
+        (
+            {"models": ["/data/run=3"]},
+            "cannot name a model after '/data/run=3': write NAME=PATH, for example llm=/data",
+        ),
+        ({"models": [".=x"]}, "'.' cannot be the name of a model"),
         ({"adapter": ["a=x"]}, "adapter: write NAME=PATH_OR_HUB_ID@MODEL"),
         ({"adapter": ["a=x@b", "a=y@b"]}, "adapter: the name 'a' is used twice"),
         ({"models": ["a=x"], "adapter": ["a=y@a"]}, "adapter: the name 'a' is used twice"),
@@ -87,12 +92,12 @@ def test_unknown_names_in_file_and_environment(tmp_path: Path, monkeypatch: pyte
 
 
 def test_keys_from_environment_and_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("TRIPTYCH_API_KEYS", "one, two")
+    monkeypatch.setenv("TRIPTYCH_API_KEYS", "first-key, second-key")
     file = tmp_path / "keys"
     file.write_text("# comment\nthree\n\n four \n")
     settings = load({"api_key_file": str(file)})
-    assert settings.keys() == (b"one", b"two", b"three", b"four")
-    assert "one" not in repr(settings)
+    assert settings.keys() == (b"first-key", b"second-key", b"three", b"four")
+    assert "first-key" not in repr(settings)
     file.write_text("\n# nothing\n")
     with pytest.raises(StartError, match="no key"):
         settings.keys()

@@ -103,7 +103,7 @@ def test_the_newest_request_is_preempted_and_resumes_first():
     oldest, middle, newest = [queue(simulation, 7, 16) for _ in range(3)]
     while not simulation.scheduler.num_preemptions:
         turn(simulation)
-    assert newest.status is SequenceStatus.WAITING and simulation.scheduler.waiting[0] is newest
+    assert newest.status is SequenceStatus.WAITING and simulation.scheduler.waiting.next() is newest
     assert oldest.status is middle.status is SequenceStatus.RUNNING
     lost = newest.preempted_tokens
     assert (

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from server.ipc.call import Call
-from server.ipc.client import EngineClient, Stage
+from server.ipc.client import EngineClient
 from server.ipc.descriptions import Device, ModelInfo
 from server.ipc.messages import (
     Encode,
@@ -14,6 +14,7 @@ from server.ipc.messages import (
     Progress,
     Stats,
 )
+from server.ipc.observer import Stage
 
 
 class Recorder:

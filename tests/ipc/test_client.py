@@ -53,7 +53,7 @@ ENCODER = ModelInfo("encoder", "fake", "F", ["embed"], "float32", 1, 4, 100, 8, 
 
 
 class Bench:
-    def __init__(self, requests: int = 4, tokens: int = 100) -> None:
+    def __init__(self, requests: int = 8, tokens: int = 400) -> None:
         self.recorder = Recorder()
         self.client = EngineClient(self.recorder, requests, tokens)
         self.sent: list[Message] = []
@@ -75,7 +75,7 @@ class Bench:
 
     @property
     def waiting(self) -> tuple[int, int]:
-        return self.client.waiting_requests, self.client.waiting_tokens
+        return self.client.queue.requests, self.client.queue.tokens
 
     @property
     def aborted(self) -> list[int]:
@@ -87,7 +87,7 @@ def finished(request_id: int, *tokens: int) -> Finished:
 
 
 async def test_admission_counts_sequences_before_their_first_step() -> None:
-    bench = Bench()
+    bench = Bench(requests=4, tokens=100)
     calls = [bench.submit() for _ in range(4)]
     assert bench.waiting == (4, 40)
     with pytest.raises(Overloaded) as refused:
@@ -106,20 +106,19 @@ async def test_admission_counts_sequences_before_their_first_step() -> None:
 
 async def test_admission_counts_tokens_and_admits_requests_as_a_whole() -> None:
     bench = Bench()
-    bench.submit(bench.generate(60))
-    with pytest.raises(Overloaded):
+    for _ in range(3):
+        bench.submit(bench.generate(120))
+    with pytest.raises(Overloaded, match=r"360 tokens.*400, --max-queue-tokens"):
         bench.submit(bench.generate_all([20, 21]))
-    assert bench.waiting == (1, 60)
+    assert bench.waiting == (3, 360)
     bench.submit(bench.generate_all([20, 20]))
-    assert bench.waiting == (3, 100)
+    assert bench.waiting == (5, 400)
 
 
-async def test_requests_above_the_queue_limits_are_too_large() -> None:
+async def test_a_text_above_the_queue_limit_is_too_large() -> None:
     bench = Bench()
-    with pytest.raises(RequestTooLarge, match=r"5 sequences.*4"):
-        bench.submit(bench.generate_all([1] * 5))
-    with pytest.raises(RequestTooLarge, match=r"101 tokens.*100"):
-        bench.submit(Encode(bench.client.next_id(), "encoder", "embed", [EncodeItem([1] * 101)]))
+    with pytest.raises(RequestTooLarge, match=r"401 tokens.*400.*--max-queue-tokens"):
+        bench.submit(Encode(bench.client.next_id(), "encoder", "embed", [EncodeItem([1] * 401)]))
     assert bench.waiting == (0, 0) and bench.sent == []
 
 
@@ -163,9 +162,10 @@ async def test_an_encode_request_ends_with_its_last_item() -> None:
     bench = Bench()
     items = [EncodeItem([1, 2]), EncodeItem([3])]
     call = bench.submit(Encode(bench.client.next_id(), "encoder", "embed", items))
-    assert bench.waiting == (1, 3)
+    assert bench.waiting == (2, 3)
     bench.output(encoded=[Encoded(1, 1, b"")])
     assert [event for _, event in await call.events()] == [Encoded(1, 1, b"")]
+    assert bench.waiting == (1, 2)
     assert bench.client.open_requests == 1
     bench.output(encoded=[Encoded(1, 0, b"")])
     assert len(await call.events()) == 1

@@ -11,7 +11,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from server.api import docs_page
+from server.api.middleware import PUBLIC_PATHS
 from tests.waiting import HANG_SECONDS, eventually, is_gone, open_request
 from tests.wire.conftest import Process, parse_events
 
@@ -188,7 +188,10 @@ def test_every_route_but_probes_and_the_page_needs_a_key(start: Callable[..., Pr
     routes += [
         ("post", "/predict"),
         ("get", "/openapi.json"),
-        *(("get", path) for path in docs_page.FILES),
+        *(("get", path) for path in PUBLIC_PATHS),
+        *(("post", path) for path in PUBLIC_PATHS),
+        ("head", "/"),
+        ("head", "/info"),
         ("get", "/docs/"),
         ("get", "/nowhere"),
         ("get", "//health"),
@@ -202,12 +205,13 @@ def test_every_route_but_probes_and_the_page_needs_a_key(start: Callable[..., Pr
             {"authorization": "Bearer"},
         ):
             response = httpx.request(method, server.url + path, headers=key, timeout=HANG_SECONDS)
-            if path in ("/health", "/ready", *docs_page.FILES):
+            if path in PUBLIC_PATHS and (method == "get" or (path == "/" and method == "head")):
                 assert response.status_code == 200
-            else:
-                assert response.status_code == 401, (method, path)
+                continue
+            assert response.status_code == 401, (method, path)
+            if method != "head":
                 assert response.json()["error"]["code"] == "unauthorized"
-                assert response.headers["www-authenticate"] == "Bearer"
+            assert response.headers["www-authenticate"] == "Bearer"
     for key in ("first-key", "second-key"):
         assert server.get("/info", headers={"authorization": f"Bearer {key}"}).status_code == 200
     assert "first-key" not in server.output

@@ -109,17 +109,44 @@ class Label(AnswerBody):
 
 
 class Token(AnswerBody):
-    """A token of a text. `start` and `end`: its place in characters; both are 0 for a special token."""
+    """A token of a text. `start` and `end`: its place in characters; both are 0 for a special token.
+
+    `stop`: the same as `end`, as text-embeddings-inference names it; null for a special token.
+    """
 
     id: int
     text: str
     start: int
     end: int
     special: bool
+    stop: int | None
 
 
 class EmbedAnswer(RootModel[list[list[float]]]):
     """One vector per input, also for a single input."""
+
+
+class ChunkAnswer(AnswerBody):
+    """A part of a text with its vector. `start` and `end`: its place in characters."""
+
+    start: int
+    end: int
+    embedding: list[float]
+
+
+class EmbedChunksAnswer(RootModel[list[ChunkAnswer]]):
+    """One vector per part, in the order of the request or of the text."""
+
+
+class SparseWeight(AnswerBody):
+    """The weight of a vocabulary entry. `index`: its token id."""
+
+    index: int
+    value: float
+
+
+class EmbedSparseAnswer(RootModel[list[list[SparseWeight]]]):
+    """The weights above zero of each input, by ascending index."""
 
 
 class EmbedAllAnswer(RootModel[list[list[list[float]]]]):
@@ -128,6 +155,17 @@ class EmbedAllAnswer(RootModel[list[list[list[float]]]]):
 
 class ClassifyAnswer(RootModel[list[Label] | list[list[Label]]]):
     """Labels by descending score; a list of such lists for a list of inputs."""
+
+
+class RankedLabels(AnswerBody):
+    """The labels of a request by descending score. `scores`: in the order of `labels`."""
+
+    labels: list[str]
+    scores: list[float]
+
+
+class ZeroShotClassifyAnswer(RootModel[RankedLabels | list[RankedLabels]]):
+    """Labels and scores; a list of such answers for a list of inputs."""
 
 
 class SimilarityAnswer(RootModel[list[float]]):

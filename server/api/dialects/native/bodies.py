@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSchema
 
 from server.api.fields import (
     MAX_ITEMS,
@@ -15,16 +15,20 @@ from server.api.fields import (
     IdLists,
     Prompt,
     ShortText,
+    Side,
     Texts,
     TextsOrIds,
     TextsOrPairs,
     TimedBody,
     one_or_many,
 )
+from server.errors import InvalidRequest
 from server.operations.classify import ClassifySpec
 from server.operations.embed import EmbedAllSpec, EmbedSpec
+from server.operations.embed_sparse import EmbedSparseSpec
 from server.operations.fill_mask import DEFAULT_TOP_K, FillMaskSpec
 from server.operations.generate import GenerateSpec
+from server.operations.late_chunking import MAX_CHUNKS, EmbedChunksSpec
 from server.operations.question_answer import QuestionAnswerSpec
 from server.operations.rerank import RerankSpec
 from server.operations.similarity import SimilaritySpec
@@ -33,6 +37,8 @@ from server.operations.tokenize import DetokenizeSpec, TokenizeSpec
 from server.operations.translate import TranslateSpec
 from server.operations.zero_shot_classify import DEFAULT_TEMPLATE, ZeroShotClassifySpec
 from server.text.truncation import TruncationSide
+
+CHUNK_SCHEMA = {"type": "array", "items": {"type": "integer", "minimum": 0}, "minItems": 2, "maxItems": 2}
 
 
 def is_one(inputs: object) -> bool:
@@ -48,8 +54,10 @@ def as_list(inputs: Any) -> list[Any]:
 class TruncatedBody(TimedBody):
     """Base of request bodies whose long texts are shortened unless `truncate` is false."""
 
-    truncate: bool | None = None
-    truncation_direction: TruncationSide | None = None
+    truncate: Annotated[
+        bool | None, Field(description="false refuses a long text; default: it is shortened, and a header says so")
+    ] = None
+    truncation_direction: Side | None = None
 
     def truncation(self) -> TruncationSide | None:
         return None if self.truncate is False else self.truncation_direction or "right"
@@ -101,6 +109,55 @@ class EmbedBody(EmbedAllBody):
         return EmbedSpec(**vars(super().spec()), pooling=self.pooling)
 
 
+def _are_chunks(value: Any) -> Any:
+    """Parts of a text as pairs. Raises ValueError for any other value."""
+    if value == "sentences":
+        return value
+    pairs = isinstance(value, list) and all(isinstance(one, list) and len(one) == 2 for one in value)
+    if not pairs or not value or not all(type(place) is int and place >= 0 for one in value for place in one):
+        raise ValueError('must be "sentences", or a list of pairs: first character and end of each part')
+    if len(value) > MAX_CHUNKS:
+        raise ValueError(f"has {len(value)} parts; the limit is {MAX_CHUNKS}")
+    return [(start, end) for start, end in value]
+
+
+class EmbedChunksBody(TimedBody):
+    """`POST /embed` with `chunks`: parts of one long text, pooled after one pass over the whole text."""
+
+    inputs: Annotated[str, Field(min_length=1)]
+    chunks: Annotated[
+        Any,
+        BeforeValidator(_are_chunks),
+        WithJsonSchema({"anyOf": [{"const": "sentences"}, {"type": "array", "items": CHUNK_SCHEMA, "minItems": 1}]}),
+    ]
+    normalize: bool | None = None
+    dimensions: Annotated[int | None, Field(ge=1)] = None
+    prompt_name: Annotated[str | None, Field(max_length=64)] = None
+    pooling: Annotated[Literal["mean"] | None, Field(description="needed where the checkpoint pools otherwise")] = None
+    truncate: Annotated[Literal[False] | None, Field(description="true would lose parts, so it is refused")] = None
+
+    def spec(self) -> EmbedChunksSpec:
+        return EmbedChunksSpec(
+            self.inputs,
+            None if self.chunks == "sentences" else self.chunks,
+            self.model,
+            self.normalize is not False,
+            self.dimensions,
+            self.prompt_name,
+            self.pooling,
+        )
+
+
+class EmbedSparseBody(TruncatedBody):
+    """`POST /embed_sparse`."""
+
+    inputs: TextsOrIds
+    prompt_name: Annotated[str | None, Field(max_length=64)] = None
+
+    def spec(self) -> EmbedSparseSpec:
+        return EmbedSparseSpec(as_list(self.inputs), self.model, self.truncation(), self.prompt_name)
+
+
 class ClassifyBody(TruncatedBody):
     """`POST /classify`. A list of strings is a list of texts. A pair is a list of two strings inside the list."""
 
@@ -130,14 +187,30 @@ class Sentences(BaseModel):
     sentences: Annotated[list[str], Field(min_length=1, max_length=MAX_ITEMS)]
 
 
+class SimilarityParameters(BaseModel):
+    """Settings of `/similarity` as text-embeddings-inference takes them, one level down."""
+
+    model_config = ConfigDict(strict=True, extra="forbid")
+
+    truncate: bool | None = None
+    truncation_direction: Side | None = None
+    prompt_name: Annotated[str | None, Field(max_length=64)] = None
+
+
 class SimilarityBody(TruncatedBody):
-    """`POST /similarity`."""
+    """`POST /similarity`. The settings stand in the body, or in `parameters`."""
 
     inputs: Sentences
     prompt_name: Annotated[str | None, Field(max_length=64)] = None
+    parameters: SimilarityParameters | None = None
 
     def spec(self) -> SimilaritySpec:
         inputs = self.inputs
+        given = self.parameters.model_dump(exclude_none=True) if self.parameters else {}
+        for name, value in given.items():
+            if getattr(self, name) is not None:
+                raise InvalidRequest(f"`{name}` stands both in the body and in `parameters`", name)
+            setattr(self, name, value)
         return SimilaritySpec(inputs.source_sentence, inputs.sentences, self.model, self.truncation(), self.prompt_name)
 
 

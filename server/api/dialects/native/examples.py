@@ -38,6 +38,14 @@ EXAMPLES: Mapping[str, tuple[Mapping[str, Any], Any]] = {
         },
     ),
     "embed": ({"inputs": ["a first text", "a second one"]}, [[0.6, 0.8], [0.8, 0.6]]),
+    "embed_chunks": (
+        {"inputs": "The fox sleeps. It is old.", "chunks": "sentences"},
+        [
+            {"start": 0, "end": 15, "embedding": [0.6, 0.8]},
+            {"start": 16, "end": 26, "embedding": [0.8, 0.6]},
+        ],
+    ),
+    "embed_sparse": ({"inputs": "a text"}, [[{"index": 64, "value": 1.25}, {"index": 2420, "value": 0.5}]]),
     "embed_all": ({"inputs": ["a text"]}, [[[0.6, 0.8], [0.8, 0.6], [1.0, 0.0]]]),
     "classify": (
         {"inputs": "I liked this film."},
@@ -68,11 +76,11 @@ EXAMPLES: Mapping[str, tuple[Mapping[str, Any], Any]] = {
     ),
     "zero_shot_classify": (
         {"inputs": "The match ended two all.", "candidate_labels": ["sport", "cooking"]},
-        [{"label": "sport", "score": 0.98}, {"label": "cooking", "score": 0.02}],
+        {"labels": ["sport", "cooking"], "scores": [0.98, 0.02]},
     ),
     "tokenize": (
         {"inputs": "a text"},
-        [[{"id": 64, "text": "a", "start": 0, "end": 1, "special": False}]],
+        [[{"id": 64, "text": "a", "start": 0, "end": 1, "special": False, "stop": 1}]],
     ),
     "detokenize": ({"ids": [64, 2420]}, ["a text"]),
 }

@@ -19,7 +19,7 @@ from server.operations.translate import TranslatedText, TranslateResult
 class GenerateRenderer:
     """Answers of `POST /generate`. Events: `token` for new text, then `done` with the whole answer, or `error`."""
 
-    def __init__(self, body: GenerateBody, model: str) -> None:
+    def __init__(self, body: GenerateBody) -> None:
         self.body = body
         self.id = f"gen-{uuid.uuid4().hex}"
 
@@ -78,7 +78,7 @@ class GenerateRenderer:
 class TranslateRenderer:
     """Answers of `POST /translate`. Events: `token` for new text in the order of the text, then `done`, or `error`."""
 
-    def __init__(self, body: TranslateBody, model: str) -> None:
+    def __init__(self, body: TranslateBody) -> None:
         self.body = body
         self.id = f"tr-{uuid.uuid4().hex}"
 

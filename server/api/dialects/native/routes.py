@@ -12,9 +12,11 @@ from server.api.dialects.native.generation import GenerateRenderer, TranslateRen
 from server.api.route import JsonRoute, Route, StreamingRoute
 from server.operations.classify import LabelScore, classify
 from server.operations.embed import embed, embed_all
+from server.operations.embed_sparse import SparseVector, embed_sparse
 from server.operations.entities import NamedEntity
 from server.operations.fill_mask import FilledMask, fill_mask
 from server.operations.generate import generate
+from server.operations.late_chunking import ChunkVector, embed_chunks
 from server.operations.question_answer import question_answer
 from server.operations.rerank import RankedText, rerank
 from server.operations.similarity import similarity
@@ -59,6 +61,22 @@ def _entity(entity: NamedEntity) -> dict[str, Any]:
     return name | {"word": entity.word, "start": entity.start, "end": entity.end}
 
 
+def _ranked_labels(
+    body: bodies.ZeroShotClassifyBody, results: list[list[LabelScore]]
+) -> dict[str, Any] | list[dict[str, Any]]:
+    """Labels and scores per input; for a single input, not in a list."""
+    rendered = [{"labels": [one.label for one in found], "scores": [one.score for one in found]} for found in results]
+    return rendered[0] if isinstance(body.inputs, str) else rendered
+
+
+def _weights(vector: SparseVector) -> list[dict[str, Any]]:
+    return [{"index": index, "value": weight} for index, weight in zip(vector.indices, vector.weights, strict=True)]
+
+
+def _chunk(chunk: ChunkVector) -> dict[str, Any]:
+    return {"start": chunk.start, "end": chunk.end, "embedding": chunk.vector}
+
+
 def _token(token: TextToken) -> dict[str, Any]:
     return {
         "id": token.token_id,
@@ -66,12 +84,14 @@ def _token(token: TextToken) -> dict[str, Any]:
         "start": token.start,
         "end": token.end,
         "special": token.special,
+        "stop": None if token.special else token.end,
     }
 
 
 ROUTES: tuple[Route[Any, Any, Any], ...] = (
     StreamingRoute(
         path="/generate",
+        field="prompt",
         operation="generate",
         description="Continue prompts with a decoder, or answer source texts with an encoder-decoder.",
         body=bodies.GenerateBody,
@@ -79,7 +99,7 @@ ROUTES: tuple[Route[Any, Any, Any], ...] = (
         example=EXAMPLES["generate"],
         parse=bodies.GenerateBody.spec,
         run=generate,
-        renderer=GenerateRenderer,
+        renderer=lambda body, run: GenerateRenderer(body),
     ),
     StreamingRoute(
         path="/translate",
@@ -90,7 +110,7 @@ ROUTES: tuple[Route[Any, Any, Any], ...] = (
         example=EXAMPLES["translate"],
         parse=bodies.TranslateBody.spec,
         run=translate,
-        renderer=TranslateRenderer,
+        renderer=lambda body, run: TranslateRenderer(body),
     ),
     JsonRoute(
         path="/embed",
@@ -102,6 +122,32 @@ ROUTES: tuple[Route[Any, Any, Any], ...] = (
         parse=bodies.EmbedBody.spec,
         run=embed,
         render=lambda body, result: result.vectors,
+    ),
+    JsonRoute(
+        path="/embed",
+        operation="embed",
+        name="embed_chunks",
+        field="chunks",
+        description="One vector for each part of a text, pooled after one pass over the whole text (late chunking).",
+        body=bodies.EmbedChunksBody,
+        answer=answers.EmbedChunksAnswer,
+        example=EXAMPLES["embed_chunks"],
+        parse=bodies.EmbedChunksBody.spec,
+        run=embed_chunks,
+        render=lambda body, chunks: [_chunk(chunk) for chunk in chunks],
+        large_answers=True,
+    ),
+    JsonRoute(
+        path="/embed_sparse",
+        operation="embed_sparse",
+        description="The weight of each vocabulary entry in each input (SPLADE), above zero, by ascending index.",
+        body=bodies.EmbedSparseBody,
+        answer=answers.EmbedSparseAnswer,
+        example=EXAMPLES["embed_sparse"],
+        parse=bodies.EmbedSparseBody.spec,
+        run=embed_sparse,
+        render=lambda body, vectors: [_weights(vector) for vector in vectors],
+        large_answers=True,
     ),
     JsonRoute(
         path="/embed_all",
@@ -125,7 +171,6 @@ ROUTES: tuple[Route[Any, Any, Any], ...] = (
         parse=bodies.ClassifyBody.spec,
         run=classify,
         render=lambda body, labels: _nested(body, labels, _label),
-        aliases=("/predict",),
     ),
     JsonRoute(
         path="/similarity",
@@ -188,11 +233,11 @@ ROUTES: tuple[Route[Any, Any, Any], ...] = (
         operation="zero_shot_classify",
         description="Labels by descending score: over all labels together, or each alone with `multi_label`.",
         body=bodies.ZeroShotClassifyBody,
-        answer=answers.ClassifyAnswer,
+        answer=answers.ZeroShotClassifyAnswer,
         example=EXAMPLES["zero_shot_classify"],
         parse=bodies.ZeroShotClassifyBody.spec,
         run=zero_shot_classify,
-        render=lambda body, labels: _nested(body, labels, _label),
+        render=_ranked_labels,
     ),
     JsonRoute(
         path="/tokenize",
@@ -203,6 +248,7 @@ ROUTES: tuple[Route[Any, Any, Any], ...] = (
         example=EXAMPLES["tokenize"],
         parse=bodies.TokenizeBody.spec,
         run=tokenize,
+        field="inputs",
         render=lambda body, texts: [[_token(token) for token in tokens] for tokens in texts],
     ),
     JsonRoute(
@@ -215,5 +261,7 @@ ROUTES: tuple[Route[Any, Any, Any], ...] = (
         parse=bodies.DetokenizeBody.spec,
         run=detokenize,
         render=lambda body, texts: texts,
+        field="ids",
+        aliases=("/decode",),
     ),
 )

@@ -205,6 +205,6 @@ ROUTE = StreamingRoute(
     example=EXAMPLE,
     parse=ChatCompletionBody.spec,
     run=chat,
-    renderer=ChatRenderer,
+    renderer=lambda body, run: ChatRenderer(body, run.model_name),
     errors=ERRORS,
 )

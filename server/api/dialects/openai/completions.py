@@ -199,6 +199,6 @@ ROUTE = StreamingRoute(
     example=EXAMPLE,
     parse=CompletionBody.spec,
     run=generate,
-    renderer=CompletionRenderer,
+    renderer=lambda body, run: CompletionRenderer(body, run.model_name),
     errors=ERRORS,
 )

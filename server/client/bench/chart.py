@@ -1,4 +1,4 @@
-"""Line charts as SVG, without a plotting library."""
+"""Charts as SVG, without a plotting library."""
 
 from __future__ import annotations
 
@@ -13,20 +13,25 @@ COLOURS = ("#0b6e99", "#d9730d", "#0f7b6c", "#ad1a72", "#6940a5", "#64473a", "#e
 Points = Sequence[tuple[float, float]]
 
 
-def chart(title: str, x_name: str, y_name: str, series: Mapping[str, Points]) -> str:
-    """Draw a line chart. The x axis is logarithmic; the y axis starts at zero.
+def chart(title: str, x_name: str, y_name: str, series: Mapping[str, Points], scatter: bool = False) -> str:
+    """Draw a line chart with a logarithmic x axis, or single points over a linear one. The y axis starts at zero.
 
-    series: points (x, y) of each line, by the name of the line.
+    series: points (x, y) of each line, by the name of the line. At least one has points.
+    scatter: draw points without lines; the x axis starts at zero.
     Returns the SVG document.
     """
     drawn = {name: points for name, points in series.items() if points}
     xs = sorted({x for points in drawn.values() for x, _ in points})
+    if scatter:
+        x_step = _round_step(xs[-1] / 5)
+        xs = [number * x_step for number in range(math.ceil(xs[-1] / x_step) + 1)]
     step = _round_step(max(y for points in drawn.values() for _, y in points) / 5)
     highest = step * math.ceil(max(y for points in drawn.values() for _, y in points) / step)
-    low, high = math.log2(xs[0]), math.log2(xs[-1])
+    scale = float if scatter else math.log2
+    low, high = scale(xs[0]), scale(xs[-1])
 
     def across(x: float) -> float:
-        return LEFT + (math.log2(x) - low) / ((high - low) or 1) * (WIDTH - LEFT - RIGHT)
+        return LEFT + (scale(x) - low) / ((high - low) or 1) * (WIDTH - LEFT - RIGHT)
 
     def up(y: float) -> float:
         return HEIGHT - BOTTOM - y / highest * (HEIGHT - TOP - BOTTOM)
@@ -46,7 +51,8 @@ def chart(title: str, x_name: str, y_name: str, series: Mapping[str, Points]) ->
     for number, (name, points) in enumerate(drawn.items()):
         colour = COLOURS[number % len(COLOURS)]
         line = " ".join(f"{across(x):.1f},{up(y):.1f}" for x, y in points)
-        parts.append(f'<polyline points="{line}" fill="none" stroke="{colour}" stroke-width="2"/>')
+        if not scatter:
+            parts.append(f'<polyline points="{line}" fill="none" stroke="{colour}" stroke-width="2"/>')
         parts += [f'<circle cx="{across(x):.1f}" cy="{up(y):.1f}" r="2.5" fill="{colour}"/>' for x, y in points]
         y = TOP + 8 + 18 * number
         parts.append(f'<path d="M{WIDTH - RIGHT + 12} {y}h16" stroke="{colour}" stroke-width="2"/>')

@@ -1,0 +1,208 @@
+"""The routes of the Ollama dialect that describe models: `/api/tags`, `/api/ps`, `/api/show`, `/api/version`."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Annotated, Any
+
+from pydantic import ConfigDict, Field
+
+from server.api.error_shape import AnswerBody
+from server.api.fields import Body, Unsupported, only
+from server.api.state import State
+from server.errors import InvalidRequest
+from server.ipc.call import Call
+from server.operations.cost import Cost
+from server.operations.runtime import Runtime, ServedModel
+
+API_VERSION = "0.13.0"
+"""Version of Ollama whose API this dialect follows. Clients compare it with the version that they need."""
+_NEVER = "9999-12-31T23:59:59Z"
+_CAPABILITIES = {"generate": "completion", "embed": "embedding"}
+
+
+class OllamaDetails(AnswerBody):
+    """`parent_model`: for an adapter, the model that it adapts."""
+
+    parent_model: str
+    format: str
+    family: str
+    families: list[str]
+    parameter_size: str
+    quantization_level: str
+
+
+class OllamaModel(AnswerBody):
+    """`digest`: identifies the loaded model; it is not a hash of its files."""
+
+    name: str
+    model: str
+    modified_at: str
+    size: int
+    digest: str
+    details: OllamaDetails
+
+
+class OllamaTagsAnswer(AnswerBody):
+    models: list[OllamaModel]
+
+
+class OllamaRunningModel(AnswerBody):
+    name: str
+    model: str
+    size: int
+    digest: str
+    details: OllamaDetails
+    expires_at: str
+    size_vram: int
+    context_length: int
+
+
+class OllamaPsAnswer(AnswerBody):
+    models: list[OllamaRunningModel]
+
+
+class OllamaVersionAnswer(AnswerBody):
+    version: str
+
+
+class OllamaShowAnswer(AnswerBody):
+    """`template`: the chat template (Jinja), empty without one."""
+
+    model_config = ConfigDict(protected_namespaces=())
+
+    modelfile: str
+    parameters: str
+    template: str
+    details: OllamaDetails
+    model_info: dict[str, Any]
+    capabilities: list[str]
+    modified_at: str
+
+
+class OllamaShowBody(Body):
+    """`POST /api/show`. `name`: the former name of `model`."""
+
+    name: Annotated[str | None, Field(min_length=1, max_length=256)] = None
+    verbose: Annotated[bool | None, only(False)] = None
+    system: Unsupported = None
+    template: Unsupported = None
+    options: Unsupported = None
+
+
+@dataclass(frozen=True)
+class ModelNameSpec:
+    """Ask for the description of a model."""
+
+    name: str
+
+    def cost(self, model: ServedModel) -> Cost:
+        """Upper bounds of the work; see `Cost`. The engine does nothing."""
+        return Cost(0, 0, 0)
+
+
+def parse_show(body: OllamaShowBody) -> ModelNameSpec:
+    """Convert the body. Raises InvalidRequest for a body without a name."""
+    name = body.model or body.name
+    if name is None:
+        raise InvalidRequest("the field `model` is required", "model")
+    return ModelNameSpec(name.removesuffix(":latest"))
+
+
+async def find_model(runtime: Runtime, call: Call, spec: ModelNameSpec) -> ServedModel:
+    """The named model. Raises ModelNotFound."""
+    return runtime.model(spec.name)
+
+
+def show(body: OllamaShowBody, model: ServedModel) -> dict[str, Any]:
+    """The answer of `/api/show`."""
+    info, template = model.info, model.text.chat_templates.by_name.get("default", "")
+    return {
+        "modelfile": f"FROM {info.name}",
+        "parameters": "",
+        "template": template,
+        "details": _details(model),
+        "model_info": {
+            "general.architecture": info.family,
+            "general.parameter_count": info.parameters,
+            f"{info.family}.context_length": model.max_input_tokens,
+            f"{info.family}.embedding_length": info.hidden_size,
+        },
+        "capabilities": _capabilities(model, template),
+        "modified_at": _modified_at(model),
+    }
+
+
+def tags(state: State, path: Mapping[str, str]) -> dict[str, Any]:
+    """The answer of `/api/tags`: all loaded models."""
+    return {"models": [_model(model) | {"modified_at": _modified_at(model)} for model in state.runtime.loaded()]}
+
+
+def running(state: State, path: Mapping[str, str]) -> dict[str, Any]:
+    """The answer of `/api/ps`: all loaded models, which stay in memory."""
+    on_gpu = state.runtime.client.device != "cpu"
+    return {
+        "models": [
+            _model(model)
+            | {
+                "expires_at": _NEVER,
+                "size_vram": model.info.weight_bytes + model.info.kv_bytes if on_gpu else 0,
+                "context_length": model.max_input_tokens,
+            }
+            for model in state.runtime.loaded()
+        ]
+    }
+
+
+def version(state: State, path: Mapping[str, str]) -> dict[str, str]:
+    """The answer of `/api/version`."""
+    return {"version": API_VERSION}
+
+
+def _model(model: ServedModel) -> dict[str, Any]:
+    info = model.info
+    identity = f"{info.name} {info.architecture} {info.parameters} {info.weight_bytes} {info.dtype} {info.quantization}"
+    name = info.name if ":" in info.name else f"{info.name}:latest"
+    return {
+        "name": name,
+        "model": name,
+        "size": info.weight_bytes,
+        "digest": hashlib.sha256(identity.encode()).hexdigest(),
+        "details": _details(model),
+    }
+
+
+def _details(model: ServedModel) -> dict[str, Any]:
+    info = model.info
+    return {
+        "parent_model": info.adapter_of,
+        "format": "",
+        "family": info.family,
+        "families": [info.family],
+        "parameter_size": _parameter_size(info.parameters),
+        "quantization_level": info.quantization or info.dtype,
+    }
+
+
+def _parameter_size(parameters: int) -> str:
+    for unit, name in ((10**9, "B"), (10**6, "M"), (10**3, "K")):
+        if parameters >= unit:
+            return f"{parameters / unit:.1f}{name}"
+    return str(parameters)
+
+
+def _capabilities(model: ServedModel, template: str) -> list[str]:
+    operations = model.operations()
+    found = [name for operation, name in _CAPABILITIES.items() if operation in operations]
+    if "chat" in operations:
+        found += [
+            name for name, variable in (("tools", "tools"), ("thinking", "enable_thinking")) if variable in template
+        ]
+    return found
+
+
+def _modified_at(model: ServedModel) -> str:
+    return datetime.fromtimestamp(model.text.directory.stat().st_mtime, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")

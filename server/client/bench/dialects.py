@@ -1,0 +1,111 @@
+"""The routes that a server is measured with: the request for a job, and how tokens are read from its answer."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from server.client.bench.load import Clock, Job, Sample
+from server.client.connection import Connection, Event
+from server.client.errors import RequestFailed, Unreachable
+
+
+@dataclass(frozen=True)
+class Measured:
+    """One route.
+
+    body: the request for a job.
+    streams: whether the answer is a stream of events.
+    """
+
+    path: str
+    body: Callable[[Job], dict[str, Any]]
+    streams: bool = True
+
+
+_STREAM = {"stream": True, "stream_options": {"include_usage": True}}
+
+ROUTES: dict[tuple[str, str], Measured] = {
+    ("openai", "generate"): Measured(
+        "/v1/completions", lambda job: {"prompt": job.prompt, "max_tokens": job.max_tokens, **_STREAM}
+    ),
+    ("openai", "chat"): Measured(
+        "/v1/chat/completions",
+        lambda job: {"messages": [{"role": "user", "content": job.prompt}], "max_tokens": job.max_tokens, **_STREAM},
+    ),
+    ("openai", "embed"): Measured("/v1/embeddings", lambda job: {"input": job.prompt}, streams=False),
+    ("native", "generate"): Measured(
+        "/generate", lambda job: {"prompt": job.prompt, "max_new_tokens": job.max_tokens, "stream": True}
+    ),
+    ("native", "translate"): Measured(
+        "/translate", lambda job: {"inputs": job.prompt, "max_new_tokens": job.max_tokens, "stream": True}
+    ),
+    ("native", "embed"): Measured("/embed", lambda job: {"inputs": job.prompt}, streams=False),
+    ("native", "classify"): Measured("/classify", lambda job: {"inputs": job.prompt}, streams=False),
+}
+"""Routes by dialect and task."""
+
+
+async def measure(
+    connection: Connection, route: Measured, job: Job, due: float, more: dict[str, Any], clock: Clock
+) -> Sample:
+    """Send one request and note when its parts arrive. more: fields to add to the request."""
+    sample = Sample(due, clock.now())
+    received: list[tuple[float, Event]] = []
+    answer: Any = None
+    try:
+        if route.streams:
+            async for event in connection.events(route.path, route.body(job) | more):
+                received.append((clock.now(), event))
+        else:
+            answer = (await connection.post(route.path, route.body(job) | more)).value
+    except RequestFailed as error:
+        sample.error = "broken stream" if error.status == 200 else f"HTTP {error.status}"
+        sample.message = str(error)
+    except Unreachable as error:
+        sample.error = "timeout" if error.timed_out else "connection"
+    sample.ended = clock.now()
+    # Parsing after the last event keeps the client out of the times it measures.
+    if sample.error is None:
+        if route.streams:
+            _read_events(sample, received)
+        else:
+            _read_usage(sample, answer.get("usage") if isinstance(answer, dict) else None)
+    return sample
+
+
+def _read_events(sample: Sample, received: Sequence[tuple[float, Event]]) -> None:
+    """Fill a sample from the events of an answer, in the dialect of OpenAI or of Triptych."""
+    complete = False
+    for seconds, event in received:
+        if event.data == "[DONE]":
+            complete = True
+            continue
+        data = json.loads(event.data)
+        if event.name == "error" or "error" in data:
+            sample.error = "error event"
+            return
+        complete = complete or event.name == "done"
+        _read_usage(sample, data.get("usage"))
+        if event.name == "token" or any(
+            _has_text(choice) for choice in data.get("choices") or () if event.name != "done"
+        ):
+            sample.times.append(seconds)
+    if not complete:
+        sample.error = "broken stream"
+
+
+def _has_text(choice: dict[str, Any]) -> bool:
+    """Whether a chunk of OpenAI's streams carries tokens: not the first chunk of a chat, nor the last one."""
+    delta = choice.get("delta")
+    if delta is None:
+        return bool(choice.get("text"))
+    return any(delta.get(name) for name in ("content", "reasoning_content", "tool_calls"))
+
+
+def _read_usage(sample: Sample, usage: Any) -> None:
+    if isinstance(usage, dict):
+        sample.prompt_tokens = usage.get("prompt_tokens", sample.prompt_tokens)
+        sample.completion_tokens = usage.get("completion_tokens", sample.completion_tokens)

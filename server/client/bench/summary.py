@@ -1,0 +1,143 @@
+"""Statistics of the samples of one load level, and the table of all levels."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from server.client.bench.load import Sample, span_seconds
+
+PERCENTILES = (50, 90, 99)
+
+
+@dataclass(frozen=True)
+class Level:
+    """The result of one load level. Seconds throughout.
+
+    load: the offered load, such as `4 requests/s` or `16 at a time`.
+    samples: all requests, without those of the warm-up.
+    """
+
+    load: str
+    samples: Sequence[Sample]
+
+    @property
+    def succeeded(self) -> list[Sample]:
+        return [sample for sample in self.samples if sample.error is None]
+
+    @property
+    def errors(self) -> dict[str, int]:
+        """Number of failed requests by class."""
+        return dict(Counter(sample.error for sample in self.samples if sample.error is not None).most_common())
+
+    @property
+    def counted_by(self) -> str:
+        """Where the number of output tokens comes from: `usage`, or `events` if an answer had no usage."""
+        return "events" if any(one.completion_tokens is None for one in self.succeeded) else "usage"
+
+    def output_tokens(self) -> int:
+        """Output tokens of all complete answers. An answer without usage counts one token per event."""
+        return sum(len(one.times) if one.completion_tokens is None else one.completion_tokens for one in self.succeeded)
+
+    def prompt_tokens(self) -> int:
+        return sum(one.prompt_tokens or 0 for one in self.succeeded)
+
+    def first_token_seconds(self) -> list[float]:
+        return [one.times[0] - one.due for one in self.succeeded if one.times]
+
+    def gap_seconds(self) -> list[float]:
+        """Times between one part of an answer and the next."""
+        return [
+            after - before for one in self.succeeded for before, after in zip(one.times, one.times[1:], strict=False)
+        ]
+
+    def latency_seconds(self) -> list[float]:
+        return [one.ended - one.due for one in self.succeeded]
+
+    def late_seconds(self) -> list[float]:
+        """How late the client sent its requests. Large values mean that the client was the bottleneck."""
+        return [one.sent - one.due for one in self.samples]
+
+    def as_json(self) -> dict[str, Any]:
+        seconds = span_seconds(self.samples)
+        return {
+            "load": self.load,
+            "seconds": seconds,
+            "requests": len(self.samples),
+            "succeeded": len(self.succeeded),
+            "errors": self.errors,
+            "requests_per_second": len(self.succeeded) / seconds,
+            "output_tokens_per_second": self.output_tokens() / seconds,
+            "prompt_tokens": self.prompt_tokens(),
+            "output_tokens": self.output_tokens(),
+            "output_tokens_counted_by": self.counted_by,
+            "first_token_seconds": spread(self.first_token_seconds()),
+            "inter_token_seconds": spread(self.gap_seconds()),
+            "latency_seconds": spread(self.latency_seconds()),
+            "sent_late_seconds": spread(self.late_seconds()),
+        }
+
+
+def percentile(values: Sequence[float], percent: float) -> float:
+    """The value below which `percent` of the values lie, interpolated between neighbours."""
+    ordered = sorted(values)
+    place = (len(ordered) - 1) * percent / 100
+    low = int(place)
+    high = min(low + 1, len(ordered) - 1)
+    return ordered[low] + (ordered[high] - ordered[low]) * (place - low)
+
+
+def spread(values: Sequence[float]) -> dict[str, float] | None:
+    """Mean and percentiles, or None without values."""
+    if not values:
+        return None
+    named = {f"p{percent}": percentile(values, percent) for percent in PERCENTILES}
+    return {"mean": sum(values) / len(values), **named, "max": max(values)}
+
+
+def table(levels: Sequence[Level]) -> str:
+    """The results as text, one column per load level. Latencies in milliseconds."""
+    rows: list[tuple[str, list[str]]] = [("load", []), ("requests", []), ("failed", []), ("requests/s", [])]
+    rows += [("output tokens/s", []), ("output tokens per answer", [])]
+    for name in ("first token", "inter-token", "whole answer"):
+        rows += [(f"{name}, ms, p{percent}", []) for percent in PERCENTILES]
+    for level in levels:
+        seconds = span_seconds(level.samples)
+        succeeded, tokens = len(level.succeeded), level.output_tokens()
+        cells = [
+            level.load,
+            str(len(level.samples)),
+            str(len(level.samples) - succeeded),
+            f"{succeeded / seconds:,.2f}",
+        ]
+        cells += [f"{tokens / seconds:,.1f}", f"{tokens / succeeded:,.1f}"] if tokens else ["-", "-"]
+        for values in (level.first_token_seconds(), level.gap_seconds(), level.latency_seconds()):
+            cells += [f"{percentile(values, one) * 1000:,.1f}" if values else "-" for one in PERCENTILES]
+        for (_, row), cell in zip(rows, cells, strict=True):
+            row.append(cell)
+    shown = [(name, cells) for name, cells in rows if set(cells) != {"-"}]
+    first = max(len(name) for name, _ in shown)
+    widths = [max(len(cells[column]) for _, cells in shown) for column in range(len(levels))]
+    lines = [
+        f"{name:<{first}}  " + "  ".join(f"{cell:>{width}}" for cell, width in zip(cells, widths, strict=True))
+        for name, cells in shown
+    ]
+    return "\n".join([*lines, *_notes(levels)])
+
+
+def _notes(levels: Sequence[Level]) -> list[str]:
+    notes = []
+    for level in levels:
+        for name, count in level.errors.items():
+            said = next((one.message for one in level.samples if one.error == name and one.message), "")
+            notes.append(f"{level.load}: {count} failed: {said or name}")
+        late = percentile(level.late_seconds(), 99)
+        if late > 0.01:
+            notes.append(
+                f"{level.load}: requests were sent up to {late * 1000:,.0f} ms late (p99): this client is slow"
+            )
+        if level.output_tokens() and level.counted_by == "events":
+            notes.append(f"{level.load}: the server sent no usage; output tokens are events")
+    return notes

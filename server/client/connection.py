@@ -1,0 +1,255 @@
+"""An HTTP connection to one server: JSON requests, event streams, and retries while the server is busy."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import email.utils
+import ipaddress
+import json
+import os
+import random
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+from dataclasses import dataclass
+from typing import Any, Self
+
+import httpx
+
+from server.client import environment
+from server.client.errors import CommandError, RequestFailed, Unreachable
+
+DEFAULT_URL = "http://127.0.0.1:8000"
+RETRIED_STATUSES = frozenset({429, 502, 503})
+MAX_PAUSE_SECONDS = 30.0
+"""Longest pause before a retry, also where the server asks for a longer one."""
+CONNECT_SECONDS = 10.0
+SERVER_TIMEOUT_SECONDS = 60.0
+"""Time limit that the server sets by default."""
+LATE_SECONDS = 30.0
+"""Time after the limit of a request until the client stops waiting for the server's own error."""
+
+
+@dataclass(frozen=True)
+class Target:
+    """Where to send requests.
+
+    url: address of the server, without a path.
+    key: API key; empty if the server needs none.
+    retries: number of further attempts while the server is overloaded, not ready, or not reachable.
+    timeout_seconds: time limit of a request; None leaves it to the server.
+    """
+
+    url: str = DEFAULT_URL
+    key: str = ""
+    retries: int = 8
+    timeout_seconds: float | None = None
+
+
+@dataclass(frozen=True)
+class Answer:
+    """The JSON value of an answer. truncated: places of the inputs that were cut to fit the model."""
+
+    value: Any
+    truncated: frozenset[int] = frozenset()
+
+
+@dataclass(frozen=True)
+class Event:
+    """One server-sent event. name: empty for an event that has only data."""
+
+    name: str
+    data: str
+
+
+class Connection:
+    """Sends requests to a server. Use it as an asynchronous context manager.
+
+    transport: replaces the network in tests.
+    sleep: waits before a retry.
+    """
+
+    def __init__(
+        self,
+        target: Target,
+        transport: httpx.AsyncBaseTransport | None = None,
+        sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
+    ) -> None:
+        self.target = target
+        self._sleep = sleep
+        try:
+            address = httpx.URL(target.url)
+        except httpx.InvalidURL:
+            address = httpx.URL("")
+        if address.scheme not in ("http", "https") or not address.host:
+            raise CommandError(f"{target.url!r} is not the URL of a server: write it as {DEFAULT_URL}")
+        self._client = httpx.AsyncClient(
+            base_url=address,
+            headers=self._headers(),
+            timeout=httpx.Timeout(self._patience_seconds, connect=CONNECT_SECONDS, pool=None),
+            limits=httpx.Limits(max_connections=None, max_keepalive_connections=None),
+            transport=transport,
+            trust_env=not _is_loopback(address.host),
+        )
+
+    @property
+    def _patience_seconds(self) -> float:
+        return (self.target.timeout_seconds or SERVER_TIMEOUT_SECONDS) + LATE_SECONDS
+
+    def _headers(self) -> dict[str, str]:
+        headers = {"Authorization": f"Bearer {self.target.key}"} if self.target.key else {}
+        if self.target.timeout_seconds is not None:
+            headers["X-Timeout-Ms"] = str(max(1, round(self.target.timeout_seconds * 1000)))
+        return headers
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *error: object) -> None:
+        await self._client.aclose()
+
+    async def post(self, path: str, body: Any) -> Answer:
+        """Send a JSON request and return the JSON answer. Raises RequestFailed, Unreachable."""
+        async with self._answer(path, body) as response:
+            places = response.headers.get("x-truncated-inputs", "").split(",")
+            return Answer(await _json(response), frozenset(int(place) for place in places if place.isdigit()))
+
+    async def get(self, path: str) -> Any:
+        """Request a JSON document. Raises RequestFailed, Unreachable."""
+        async with self._answer(path, None) as response:
+            return await _json(response)
+
+    async def events(self, path: str, body: Any) -> AsyncIterator[Event]:
+        """Send a JSON request and yield the server-sent events of the answer. Raises RequestFailed, Unreachable.
+
+        Nothing is retried after the answer has begun.
+        """
+        async with self._answer(path, body) as response:
+            try:
+                async for event in read_events(response.aiter_bytes()):
+                    yield event
+            except (httpx.NetworkError, httpx.RemoteProtocolError) as error:
+                raise RequestFailed(f"the answer broke off ({_reason(error)})", response.status_code) from None
+
+    @contextlib.asynccontextmanager
+    async def _answer(self, path: str, body: Any) -> AsyncIterator[httpx.Response]:
+        """The response to a request whose status is 200, after retries. Its body is not read yet.
+
+        body: None for a GET request.
+        """
+        attempt = 0
+        while True:
+            last = attempt >= self.target.retries
+            request = self._client.build_request("GET" if body is None else "POST", path, json=body)
+            try:
+                response = await self._client.send(request, stream=True)
+            except httpx.TransportError as error:
+                if last or isinstance(error, httpx.TimeoutException | httpx.UnsupportedProtocol):
+                    raise self._unreachable(error) from None
+                if attempt == 0 and isinstance(error, httpx.ConnectError):
+                    raise self._unreachable(error) from None
+                pause = pause_seconds(None, attempt)
+            else:
+                if response.status_code == 200:
+                    break
+                failure = await _failure(response)
+                if last or response.status_code not in RETRIED_STATUSES:
+                    raise failure
+                pause = pause_seconds(response.headers.get("retry-after"), attempt)
+            await self._sleep(pause)
+            attempt += 1
+        try:
+            yield response
+        except httpx.ReadTimeout as error:
+            raise self._unreachable(error) from None
+        except httpx.TransportError as error:
+            raise Unreachable(f"{self.target.url} closed the connection ({_reason(error)})") from None
+        finally:
+            await response.aclose()
+
+    def _unreachable(self, error: httpx.TransportError) -> Unreachable:
+        if isinstance(error, httpx.ReadTimeout):
+            return Unreachable(f"{self.target.url} sent nothing for {self._patience_seconds:g} s", timed_out=True)
+        return Unreachable(
+            f"no server answers on {self.target.url} ({_reason(error)}): start one with `triptych serve`, name "
+            f"another with --url, or load a model without a server with --load PATH"
+        )
+
+
+async def read_events(chunks: AsyncIterator[bytes]) -> AsyncIterator[Event]:
+    """Parse server-sent events whose lines end in LF or CRLF. Source: WHATWG HTML Living Standard, section 9.2.6.
+
+    Lines are divided as bytes: httpx would also divide them at U+2028, which JSON may contain.
+    """
+    name, data, rest = "", list[str](), b""
+    async for chunk in chunks:
+        *lines, rest = (rest + chunk).split(b"\n")
+        for line in lines:
+            field, _, value = line.removesuffix(b"\r").decode(errors="replace").partition(":")
+            if field == "event":
+                name = value.removeprefix(" ")
+            elif field == "data":
+                data.append(value.removeprefix(" "))
+            elif not field and not value:
+                if data:
+                    yield Event(name, "\n".join(data))
+                name, data = "", []
+
+
+def pause_seconds(retry_after: str | None, attempt: int) -> float:
+    """Time to wait before the next attempt.
+
+    retry_after: value of the header `Retry-After`, a number of seconds or a date.
+    attempt: number of attempts that failed before, from 0. Without the header, the pause doubles with each one.
+    """
+    if retry_after is not None:
+        with contextlib.suppress(ValueError):
+            return min(max(float(retry_after), 0.0), MAX_PAUSE_SECONDS)
+        with contextlib.suppress(ValueError):
+            seconds = email.utils.parsedate_to_datetime(retry_after).timestamp() - time.time()
+            return min(max(seconds, 0.0), MAX_PAUSE_SECONDS)
+    # Clients that failed together should not return together.
+    return float(min(0.25 * 2**attempt, MAX_PAUSE_SECONDS) * random.uniform(0.5, 1.0))
+
+
+async def _json(response: httpx.Response) -> Any:
+    data = await response.aread()
+    try:
+        return json.loads(data)
+    except ValueError:
+        raise RequestFailed(f"{response.url} did not answer in JSON", response.status_code) from None
+
+
+async def _failure(response: httpx.Response) -> RequestFailed:
+    """The error of an answer whose status is not 200."""
+    try:
+        error = json.loads(await response.aread()).get("error")
+    except (ValueError, AttributeError, httpx.TransportError):
+        error = None
+    finally:
+        await response.aclose()
+    message = error_message(error) or response.reason_phrase or "no reason given"
+    if response.status_code == 401:
+        message += f": set {environment.API_KEY} or --api-key-file"
+    return RequestFailed(f"{message} (HTTP {response.status_code})", response.status_code, error)
+
+
+def error_message(error: object) -> str:
+    """The text of an error in an answer: an object with a `message`, or a string. One line."""
+    text = error.get("message") if isinstance(error, dict) else error
+    return " ".join(text.split()) if isinstance(text, str) else ""
+
+
+def _reason(error: httpx.TransportError) -> str:
+    cause: BaseException | None = error
+    while cause is not None:
+        if isinstance(cause, OSError) and cause.errno:
+            return os.strerror(cause.errno).lower()
+        cause = cause.__cause__ or cause.__context__
+    return str(error).lower() or type(error).__name__
+
+
+def _is_loopback(host: str) -> bool:
+    with contextlib.suppress(ValueError):
+        return ipaddress.ip_address(host).is_loopback
+    return host == "localhost"

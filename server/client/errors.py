@@ -1,0 +1,41 @@
+"""Errors of the client commands. Each message is one line for the terminal, and each class has an exit code.
+
+CommandError         2   the command or its input is wrong
+├── Unreachable      2   no server answers
+└── RequestFailed    1   the server refused the request, or its answer is incomplete
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from server.errors import TriptychError
+
+
+class CommandError(TriptychError):
+    """A command cannot do what it was asked to do."""
+
+    exit_code: ClassVar[int] = 2
+
+
+class Unreachable(CommandError):
+    """No server answers on the URL, or it closes the connection. timed_out: it sent nothing for too long."""
+
+    def __init__(self, message: str, timed_out: bool = False) -> None:
+        super().__init__(message)
+        self.timed_out = timed_out
+
+
+class RequestFailed(CommandError):
+    """The server answered with an error.
+
+    status: HTTP status; 200 for an answer that failed after its beginning.
+    error: the error of the answer as JSON, if it has one.
+    """
+
+    exit_code = 1
+
+    def __init__(self, message: str, status: int, error: object = None) -> None:
+        super().__init__(message)
+        self.status = status
+        self.error = error

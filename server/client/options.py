@@ -1,0 +1,215 @@
+"""The fields of request bodies that are flags, one table row each. The server checks their values.
+
+`tests/client/test_options.py` compares the table with the bodies of the server.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from server.client.errors import CommandError
+
+Group = Literal["length", "sampling", "repetition", "beam search", "format", "answer", "languages", "inputs"]
+
+
+def _ids(text: str) -> list[int]:
+    try:
+        return [int(part) for part in text.split(",")]
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"write token ids separated by commas, not {text!r}") from None
+
+
+def _bias(text: str) -> dict[str, float]:
+    token, _, bias = text.partition("=")
+    try:
+        return {str(int(token)): float(bias)}
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"write TOKEN_ID=BIAS, for example 42=-1.5, not {text!r}") from None
+
+
+def _early_stopping(text: str) -> bool | str:
+    values: dict[str, bool | str] = {"true": True, "false": False, "never": "never"}
+    if text not in values:
+        raise argparse.ArgumentTypeError(f"write true, false or never, not {text!r}")
+    return values[text]
+
+
+def _token(text: str) -> int | str:
+    return int(text) if text.isdigit() else text
+
+
+def json_object(text: str) -> dict[str, Any]:
+    """Parse a JSON object of a flag. Raises ArgumentTypeError."""
+    try:
+        value = json.loads(text)
+    except ValueError:
+        value = None
+    if not isinstance(value, dict):
+        raise argparse.ArgumentTypeError(f"write a JSON object, not {text!r}")
+    return value
+
+
+@dataclass(frozen=True)
+class Option:
+    """One field of a request body as a flag.
+
+    name: name of the field; the flag has `-` for `_`.
+    convert: text of the flag to the value of the field; bool stands for a flag and its opposite `--no-...`.
+    metavar: name of the value in the help text.
+    choices: all values of a field that has few.
+    repeated: whether the flag may be given several times. The values are joined.
+    """
+
+    name: str
+    group: Group
+    convert: Callable[[str], Any] | type[bool]
+    help: str
+    metavar: str = ""
+    choices: tuple[str, ...] = ()
+    repeated: bool = False
+
+    def add(self, parser: argparse._ActionsContainer) -> None:
+        """Add the flag to a parser. Its value is None if it is not given."""
+        flag = "--" + self.name.replace("_", "-")
+        if self.convert is bool:
+            parser.add_argument(flag, action=argparse.BooleanOptionalAction, help=self.help)
+        elif self.choices:
+            parser.add_argument(flag, choices=self.choices, help=self.help)
+        else:
+            metavar = self.metavar or {float: "X", int: "N"}.get(self.convert, "TEXT")  # type: ignore[call-overload]
+            action = "append" if self.repeated else "store"
+            parser.add_argument(flag, type=self.convert, metavar=metavar, help=self.help, action=action)
+
+
+GENERATION = (
+    Option("max_new_tokens", "length", int, "most tokens to generate"),
+    Option("min_new_tokens", "length", int, "fewest tokens to generate"),
+    Option("truncate", "length", int, "keep at most this many tokens of the prompt"),
+    Option("stop", "length", str, "text that ends the answer; repeatable", repeated=True),
+    Option("stop_token_ids", "length", _ids, "tokens that end the answer, separated by commas", "IDS", repeated=True),
+    Option("include_stop", "length", bool, "keep the stop text in the answer"),
+    Option("ignore_eos", "length", bool, "continue after the end-of-text token"),
+    Option("do_sample", "sampling", bool, "draw tokens at random; implied by the flags below"),
+    Option("temperature", "sampling", float, "divides the logits; 0 is greedy search"),
+    Option("top_k", "sampling", int, "draw from the N most likely tokens"),
+    Option("top_p", "sampling", float, "draw from the most likely tokens with this total probability"),
+    Option("min_p", "sampling", float, "draw from tokens at least X times as likely as the most likely one"),
+    Option("typical_p", "sampling", float, "locally typical sampling with this total probability"),
+    Option("seed", "sampling", int, "makes the random choices repeatable"),
+    Option("n", "sampling", int, "number of answers"),
+    Option("best_of", "sampling", int, "generate N answers and return the most likely ones"),
+    Option("repetition_penalty", "repetition", float, "above 1: lowers tokens that occurred before"),
+    Option("presence_penalty", "repetition", float, "subtracted from tokens that occurred before"),
+    Option("frequency_penalty", "repetition", float, "subtracted from tokens once per occurrence"),
+    Option("no_repeat_ngram_size", "repetition", int, "no N tokens in a row occur twice"),
+    Option("encoder_no_repeat_ngram_size", "repetition", int, "no N tokens in a row of the source occur"),
+    Option("logit_bias", "repetition", _bias, "number to add to a token's logit; repeatable", "ID=X", repeated=True),
+    Option("bad_words", "repetition", str, "text that must not occur; repeatable", repeated=True),
+    Option("allowed_token_ids", "repetition", _ids, "the only tokens, separated by commas", "IDS", repeated=True),
+    Option("suppress_tokens", "repetition", _ids, "tokens not allowed, separated by commas", "IDS", repeated=True),
+    Option("num_beams", "beam search", int, "number of beams"),
+    Option("num_return_sequences", "beam search", int, "number of beams to return"),
+    Option("length_penalty", "beam search", float, "exponent of the length that divides a beam's score"),
+    Option("early_stopping", "beam search", _early_stopping, "when beam search ends", "true|false|never"),
+    Option("num_beam_groups", "beam search", int, "groups of beams that differ from each other"),
+    Option("diversity_penalty", "beam search", float, "how much the groups differ"),
+    Option("echo", "answer", bool, "put the prompt before the answer"),
+    Option("skip_special_tokens", "answer", bool, "leave special tokens out of the text"),
+    Option("logprobs", "answer", bool, "log-probability of every token; see --json"),
+    Option("top_logprobs", "answer", int, "also of the N most likely tokens at each position"),
+    Option("prompt_logprobs", "answer", bool, "also of the tokens of the prompt"),
+    Option("return_token_ids", "answer", bool, "also return token ids; see --json"),
+    Option("return_attention", "answer", bool, "also return cross-attention; see --json"),
+    Option("source_lang", "languages", str, "language of the source text", "CODE"),
+    Option("target_lang", "languages", str, "language of the answer", "CODE"),
+    Option("forced_bos_token", "languages", _token, "first token of the answer, or its id", "TOKEN"),
+    Option("decoder_prefix", "languages", str, "text with which the answer begins"),
+)  # fmt: skip
+"""Fields of `/generate` and `/translate`; `response_format` has flags of its own."""
+
+CHAT = tuple(
+    row
+    for row in GENERATION
+    if row.group in ("length", "sampling", "repetition", "beam search")
+    and row.name not in ("truncate", "n", "best_of", "num_return_sequences")
+)
+"""Fields of `/v1/chat/completions`; `max_new_tokens` is `max_completion_tokens` there."""
+
+TRANSLATION = (
+    Option("num_alternatives", "answer", int, "number of further translations"),
+    Option("split_sentences", "inputs", bool, "translate sentence by sentence (default: yes)"),
+)
+
+_TRUNCATION = (
+    Option("truncate", "inputs", bool, "shorten texts that do not fit the model (default: yes)"),
+    Option("truncation_direction", "inputs", str, "side that is cut", choices=("left", "right")),
+)
+
+EMBEDDING = (
+    Option("normalize", "answer", bool, "scale vectors to length 1 (default: yes)"),
+    Option("pooling", "answer", str, "how token vectors become one", choices=("mean", "cls", "last", "max")),
+    Option("dimensions", "answer", int, "keep the first N numbers of each vector"),
+    Option("prompt_name", "inputs", str, "prompt of the checkpoint to put before each text", "NAME"),
+    *_TRUNCATION,
+)
+
+CLASSIFICATION = (
+    Option("top_k", "answer", int, "number of labels per text (default: 1, with --json all)"),
+    Option("function_to_apply", "answer", str, "turns logits into scores", choices=("softmax", "sigmoid", "none")),
+    Option("raw_scores", "answer", bool, "logits instead of scores"),
+    *_TRUNCATION,
+)
+
+
+def add_flags(parser: argparse.ArgumentParser, options: Sequence[Option]) -> None:
+    """Add the flags, one heading per group."""
+    groups: dict[str, argparse._ActionsContainer] = {}
+    for option in options:
+        if option.group not in groups:
+            groups[option.group] = parser.add_argument_group(option.group)
+        option.add(groups[option.group])
+
+
+def add_format_flags(parser: argparse.ArgumentParser) -> None:
+    """Add the flags for `response_format`."""
+    group = parser.add_argument_group("format of the answer").add_mutually_exclusive_group()
+    group.add_argument("--schema", type=Path, metavar="FILE", help="JSON that matches the JSON schema in a file")
+    group.add_argument("--regex", metavar="PATTERN", help="text that matches a regular expression")
+    group.add_argument("--choice", action="append", metavar="TEXT", help="one of these texts; repeat the flag")
+
+
+def fields(arguments: argparse.Namespace, options: Sequence[Option]) -> dict[str, Any]:
+    """The fields of the flags that were given."""
+    sent: dict[str, Any] = {}
+    for option in options:
+        value = getattr(arguments, option.name)
+        if value is None:
+            continue
+        if option.repeated and isinstance(value[0], list):
+            value = [item for part in value for item in part]
+        elif option.repeated and isinstance(value[0], dict):
+            value = {token: bias for part in value for token, bias in part.items()}
+        sent[option.name] = value
+    return sent
+
+
+def response_format(arguments: argparse.Namespace) -> dict[str, Any]:
+    """The field `response_format` if a flag sets it, else nothing. Raises CommandError for an unreadable file."""
+    if arguments.schema is not None:
+        try:
+            schema = json.loads(arguments.schema.read_text(encoding="utf-8"))
+        except OSError as error:
+            raise CommandError(f"--schema: cannot read {arguments.schema}: {error.strerror}") from None
+        except ValueError:
+            raise CommandError(f"--schema: {arguments.schema} is not JSON") from None
+        return {"response_format": {"type": "json_schema", "schema": schema}}
+    if arguments.regex is not None:
+        return {"response_format": {"type": "regex", "pattern": arguments.regex}}
+    if arguments.choice is not None:
+        return {"response_format": {"type": "choice", "choices": arguments.choice}}
+    return {}

@@ -1,0 +1,197 @@
+"""Inputs and outputs of a batch: texts, lines, or JSON lines.
+
+A line of JSON is a text in quotes, or an object with the text and with any fields of the request, which replace those
+of the flags. `id` names the line in the output. The output has one object per line: `line`, `id` if there was one,
+`answer` or `error`, and `truncated` if the text was cut to fit the model.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal, TextIO
+
+from server.client.errors import CommandError
+
+Format = Literal["text", "lines", "jsonl"]
+JSON_SUFFIXES = (".jsonl", ".ndjson")
+NOT_IN_BATCHES = ("stream",)
+
+
+@dataclass(frozen=True)
+class Record:
+    """One input.
+
+    line: number of its line, from 1.
+    item: a text, or what else the request takes in its place (token ids, a pair of texts).
+    id: value of the field `id`, or None.
+    fields: fields of the request that replace those of the flags.
+    """
+
+    line: int
+    item: Any
+    id: str | int | None = None
+    fields: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def key(self) -> tuple[str, str | int]:
+        """Finds the answer to this input in the output of an earlier run."""
+        return ("line", self.line) if self.id is None else ("id", self.id)
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What became of one input.
+
+    error: the error of the server's answer as JSON, with at least a `message`; None for an answer.
+    truncated: whether the text was cut to fit the model.
+    """
+
+    record: Record
+    answer: Any = None
+    error: Any = None
+    truncated: bool = False
+
+
+def read_records(
+    texts: Sequence[str], source: Path | None, format: Format | None, default: Format, field: str
+) -> list[Record]:
+    """The inputs of a command: its arguments, else a file, else standard input.
+
+    source: the file; `-` is standard input.
+    format: None chooses JSON lines by the name of the file, and `default` otherwise.
+    field: field of the request that holds the text.
+    Raises CommandError for an input that cannot be read.
+    """
+    if texts and texts != ["-"]:
+        if source is not None:
+            raise CommandError("give texts or --input, not both")
+        return [Record(line, text) for line, text in enumerate(texts, 1)]
+    name, text = _read(source)
+    if format is None:
+        format = "jsonl" if source is not None and source.suffix in JSON_SUFFIXES else default
+    if format == "text":
+        return [Record(1, text.removesuffix("\n"))]
+    lines = text.splitlines() if format == "lines" else text.split("\n")
+    if format == "lines":
+        return [Record(number, line) for number, line in enumerate(lines, 1)]
+    records = [_parse(name, number, line, field) for number, line in enumerate(lines, 1) if line.strip()]
+    _check_unique(name, records)
+    return records
+
+
+def _read(source: Path | None) -> tuple[str, str]:
+    """The name and the text of a file, or of standard input."""
+    if source is None or str(source) == "-":
+        if sys.stdin.isatty():
+            raise CommandError("no text: write it after the command, pipe it in, or name a file with --input")
+        source, name = None, "standard input"
+    else:
+        name = str(source)
+    try:
+        data = sys.stdin.buffer.read() if source is None else source.read_bytes()
+        return name, data.decode("utf-8-sig")
+    except OSError as error:
+        raise CommandError(f"cannot read {name}: {error.strerror}") from None
+    except UnicodeDecodeError as error:
+        raise CommandError(f"{name} is not UTF-8 text (byte {error.start})") from None
+
+
+def _parse(name: str, number: int, line: str, field: str) -> Record:
+    try:
+        value = json.loads(line)
+    except ValueError:
+        raise CommandError(f"{name} line {number}: not JSON") from None
+    if isinstance(value, str):
+        return Record(number, value)
+    if not isinstance(value, dict):
+        raise CommandError(f"{name} line {number}: write a string, or an object with `{field}`")
+    fields = dict(value)
+    id = fields.pop("id", None)
+    if id is not None and (isinstance(id, bool) or not isinstance(id, str | int)):
+        raise CommandError(f"{name} line {number}: `id` must be a string or an integer")
+    names = [one for one in (field, "text") if one in fields]
+    if len(names) != 1:
+        raise CommandError(
+            f"{name} line {number}: write the text as `{field}`"
+            + (", or as `text`" if not names else " or as `text`, not both")
+        )
+    item = fields.pop(names[0])
+    for refused in NOT_IN_BATCHES:
+        if refused in fields:
+            raise CommandError(f"{name} line {number}: `{refused}` cannot be set in a batch")
+    return Record(number, item, id, fields)
+
+
+def _check_unique(name: str, records: Iterable[Record]) -> None:
+    seen: dict[tuple[str, str | int], int] = {}
+    for record in records:
+        if record.key in seen:
+            raise CommandError(f"{name} line {record.line}: `id` {record.id!r} is that of line {seen[record.key]} too")
+        seen[record.key] = record.line
+
+
+class JsonLines:
+    """Writes outcomes as JSON lines. Each line is complete in the file before the next one begins."""
+
+    def __init__(self, file: TextIO) -> None:
+        self._file = file
+
+    def write(self, outcome: Outcome) -> None:
+        line: dict[str, Any] = {"line": outcome.record.line}
+        if outcome.record.id is not None:
+            line["id"] = outcome.record.id
+        line |= {"answer": outcome.answer} if outcome.error is None else {"error": outcome.error}
+        if outcome.truncated:
+            line["truncated"] = True
+        self._file.write(json.dumps(line, ensure_ascii=False) + "\n")
+        self._file.flush()
+
+
+def remaining(records: Sequence[Record], output: Path) -> list[Record]:
+    """The inputs without an answer in the output of an earlier run.
+
+    Removes from that output what the next run writes again: errors, and the unfinished last line of a run that was
+    killed. Raises CommandError for a file that is not the output of these inputs.
+    """
+    keys = {record.key for record in records}
+    done: set[tuple[str, str | int]] = set()
+    kept: list[bytes] = []
+    try:
+        whole = output.read_bytes()
+    except OSError as error:
+        raise CommandError(f"cannot read {output}: {error.strerror}") from None
+    for number, line in enumerate(whole.splitlines(keepends=True), 1):
+        try:
+            value = json.loads(line)
+            key = ("id", value["id"]) if "id" in value else ("line", value["line"])
+            answered = "answer" in value
+        except (ValueError, LookupError, TypeError):
+            if not line.endswith(b"\n"):
+                break
+            raise CommandError(f"{output} line {number}: not an answer of an earlier run") from None
+        if key not in keys or key in done:
+            raise CommandError(
+                f"{output} line {number}: {key[0]} {key[1]!r} is not in the input; is it another input's?"
+            )
+        if answered:
+            done.add(key)
+            kept.append(line if line.endswith(b"\n") else line + b"\n")
+    _replace(output, b"".join(kept), whole)
+    return [record for record in records if record.key not in done]
+
+
+def _replace(path: Path, data: bytes, earlier: bytes) -> None:
+    """Replace the content of a file at once, so that an interruption leaves the old or the new content."""
+    if data == earlier:
+        return
+    temporary = path.with_name(path.name + ".tmp")
+    try:
+        temporary.write_bytes(data)
+        os.replace(temporary, path)
+    except OSError as error:
+        raise CommandError(f"cannot write {path}: {error.strerror}") from None

@@ -1,0 +1,99 @@
+"""The server that a command talks to: one on a URL, or one that runs in this process for the time of the command."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import os
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager
+from pathlib import Path
+
+from server.client import environment
+from server.client.connection import DEFAULT_URL, Target
+from server.client.errors import CommandError
+
+StartServer = Callable[[str, Mapping[str, str]], AbstractContextManager[tuple[str, str]]]
+"""Starts a server in this process and returns its URL and its API key.
+
+Arguments: the model, as `[NAME=]PATH_OR_HUB_ID`, and settings of the server by name.
+"""
+
+LOAD_SETTINGS = {
+    "device": "auto, cpu or cuda",
+    "dtype": "auto, float32, bfloat16 or float16",
+    "quantize": "int8: round the weights to 8 bits",
+    "kv_cache_memory": "memory for keys and values, such as 512M",
+    "threads": "number of torch threads",
+}
+"""Settings of the server that are flags beside --load."""
+
+
+def add_target_flags(parser: argparse.ArgumentParser) -> None:
+    """Add the flags that choose a server and a model."""
+    group = parser.add_argument_group("server")
+    group.add_argument("--url", help=f"URL of the server (default: ${environment.URL}, else {DEFAULT_URL})")
+    group.add_argument(
+        "--api-key-file", type=Path, metavar="FILE", help=f"file with the API key (default: ${environment.API_KEY})"
+    )
+    group.add_argument(
+        "-m", "--model", metavar="NAME", help=f"model on the server (default: ${environment.MODEL}, else the server's)"
+    )
+    group.add_argument(
+        "--retries", type=int, default=8, metavar="N", help="attempts while the server is busy (default: 8)"
+    )
+    group.add_argument(
+        "--timeout", type=seconds, metavar="SECONDS", help="time limit of a request (default: the server's, 60)"
+    )
+    local = parser.add_argument_group("without a server")
+    local.add_argument(
+        "--load", metavar="PATH_OR_HUB_ID", help="load a model in this process instead, for the time of the command"
+    )
+    for name, text in LOAD_SETTINGS.items():
+        local.add_argument("--" + name.replace("_", "-"), metavar=name.rpartition("_")[2].upper(), help=text)
+
+
+def seconds(text: str) -> float:
+    """Parse a positive number of a flag. Raises ArgumentTypeError."""
+    try:
+        value = float(text)
+    except ValueError:
+        value = 0.0
+    if not 0 < value < float("inf"):
+        raise argparse.ArgumentTypeError(f"write a number above 0, not {text!r}")
+    return value
+
+
+@contextlib.contextmanager
+def target(arguments: argparse.Namespace, start: StartServer) -> Iterator[tuple[Target, str | None]]:
+    """The server of a command, and the name of its model or None. A server of this process stops at the end."""
+    settings = {name: value for name in LOAD_SETTINGS if (value := getattr(arguments, name)) is not None}
+    limits = {"retries": arguments.retries, "timeout_seconds": arguments.timeout}
+    if arguments.load is None:
+        if settings:
+            raise CommandError(
+                f"--{next(iter(settings)).replace('_', '-')} needs --load: a server has its own settings"
+            )
+        url = arguments.url or os.environ.get(environment.URL) or DEFAULT_URL
+        model = arguments.model or os.environ.get(environment.MODEL)
+        yield Target(url.rstrip("/"), api_key(arguments.api_key_file), **limits), model
+        return
+    for name in ("url", "model", "api_key_file"):
+        if getattr(arguments, name) is not None:
+            raise CommandError(f"--load runs without a server: leave out --{name.replace('_', '-')}")
+    with start(arguments.load, settings) as (url, key):
+        yield Target(url, key, **limits), None
+
+
+def api_key(file: Path | None) -> str:
+    """The API key: the first line of the file that is no comment, else that of the environment, else empty."""
+    if file is None:
+        return os.environ.get(environment.API_KEY, "").strip()
+    try:
+        lines = [line.strip() for line in file.read_text(encoding="utf-8").splitlines()]
+    except OSError as error:
+        raise CommandError(f"--api-key-file: cannot read {file}: {error.strerror}") from None
+    keys = [line for line in lines if line and not line.startswith("#")]
+    if not keys:
+        raise CommandError(f"--api-key-file: {file} contains no key")
+    return keys[0]

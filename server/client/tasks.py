@@ -1,0 +1,121 @@
+"""The four tasks that take texts: where each request goes, what its answer is, and how the answer reads as text."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from server.client.connection import Connection
+from server.client.errors import RequestFailed
+from server.client.options import CLASSIFICATION, EMBEDDING, GENERATION, TRANSLATION, Option
+from server.client.records import Format, Outcome, Record
+
+FATAL_STATUSES = frozenset({401, 403, 404, 405, 429, 502, 503})
+"""Failures that further inputs would share: a wrong key, route or model, and a server that stayed busy."""
+
+
+@dataclass(frozen=True)
+class Task:
+    """A command that sends texts to one route.
+
+    path: the route. field: its field for the text. options: its other fields.
+    generates: whether the answer is text, which can be streamed and constrained.
+    group_size: number of texts in a request by default; 1 for a route that is not given lists.
+    format: how a file or standard input is read.
+    split: the answers to the texts of a request, in order.
+    text: an answer as text, from the answer and its input.
+    """
+
+    name: str
+    path: str
+    field: str
+    options: tuple[Option, ...]
+    generates: bool
+    group_size: int
+    format: Format
+    split: Callable[[Any], list[Any]]
+    text: Callable[[Any, Record], str]
+
+    def body(self, items: Sequence[Record], fields: dict[str, Any]) -> dict[str, Any]:
+        """The request for some inputs, which have the same fields."""
+        inputs: Any = items[0].item if self.group_size == 1 else [item.item for item in items]
+        return {self.field: inputs} | fields | items[0].fields
+
+
+def _generated(answer: Any, record: Record) -> str:
+    return "\n".join(choice["text"] for choice in answer["choices"])
+
+
+def _translated(answer: Any, record: Record) -> str:
+    return "\n".join([answer["text"], *(one["text"] for one in answer["alternatives"])])
+
+
+def _labels(answer: Any, record: Record) -> str:
+    text = record.item if isinstance(record.item, str) else json.dumps(record.item, ensure_ascii=False)
+    return "\n".join(f"{one['label']}\t{one['score']:.4f}\t{text}" for one in answer)
+
+
+TASKS = {
+    task.name: task
+    for task in (
+        Task("generate", "/generate", "prompt", GENERATION, True, 1, "text", lambda answer: [answer], _generated),
+        Task(
+            "translate",
+            "/translate",
+            "inputs",
+            GENERATION + TRANSLATION,
+            True,
+            8,
+            "lines",
+            lambda answer: list(answer["translations"]),
+            _translated,
+        ),
+        Task(
+            "embed", "/embed", "inputs", EMBEDDING, False, 32, "lines", list, lambda answer, record: json.dumps(answer)
+        ),
+        Task("classify", "/classify", "inputs", CLASSIFICATION, False, 32, "lines", list, _labels),
+    )
+}
+
+
+def groups(records: Sequence[Record], size: int) -> list[list[Record]]:
+    """Divide inputs into requests: neighbours with the same fields, `size` at most."""
+    divided: list[list[Record]] = []
+    for record in records:
+        if divided and len(divided[-1]) < size and divided[-1][0].fields == record.fields:
+            divided[-1].append(record)
+        else:
+            divided.append([record])
+    return divided
+
+
+async def send(connection: Connection, task: Task, group: Sequence[Record], fields: dict[str, Any]) -> list[Outcome]:
+    """Send some inputs in one request. If the server refuses it, each input is sent alone, so that each fails alone.
+
+    Raises RequestFailed for a failure that further inputs would share, Unreachable without a server.
+    """
+    try:
+        answer = await connection.post(task.path, task.body(group, fields))
+        answers = _split(task, answer.value, len(group))
+    except RequestFailed as error:
+        if error.status in FATAL_STATUSES:
+            raise
+        if len(group) > 1:
+            return [outcome for record in group for outcome in await send(connection, task, [record], fields)]
+        return [Outcome(group[0], error=error.error or {"message": str(error)})]
+    return [
+        Outcome(record, one, truncated=place in answer.truncated)
+        for place, (record, one) in enumerate(zip(group, answers, strict=True))
+    ]
+
+
+def _split(task: Task, answer: Any, count: int) -> list[Any]:
+    try:
+        answers = task.split(answer)
+    except (LookupError, TypeError):
+        answers = []
+    if len(answers) != count:
+        raise RequestFailed(f"{task.path} did not answer as Triptych does; is it another server?", 404)
+    return answers

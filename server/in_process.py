@@ -1,0 +1,57 @@
+"""Run the server in a thread of this process, for commands that load a model themselves.
+
+The worker is a child process as always; it ends with the server.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import secrets
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import Future
+
+from server import settings as configuration
+from server.api.serve import listen
+from server.compose import Server
+
+
+@contextlib.contextmanager
+def serve_in_process(model: str, flags: Mapping[str, str], worker: Sequence[str]) -> Iterator[tuple[str, str]]:
+    """Serve a model on a free loopback port inside the `with` block. Yields the URL and an API key.
+
+    The key keeps other users of the machine out.
+
+    model: `[NAME=]PATH_OR_HUB_ID`.
+    flags: further settings by name.
+    worker: command that starts the worker process.
+    Raises StartError, or CheckpointError for a bad checkpoint.
+    """
+    key = secrets.token_urlsafe(24)
+    settings = configuration.load({**flags, "models": [model], "api_keys": [key], "access_log": False})
+    server = Server(settings, worker)
+    ready: Future[str] = Future()
+    loop = asyncio.new_event_loop()
+    stop = asyncio.Event()
+    with contextlib.closing(listen("127.0.0.1", 0)) as listener:
+
+        def run() -> None:
+            try:
+                loop.run_until_complete(server.serve(listener, stop, ready.set_result))
+            except BaseException as error:  # a fault belongs to the thread that waits
+                if not ready.done():
+                    ready.set_exception(error)
+            finally:
+                if not ready.done():
+                    ready.cancel()
+                loop.close()
+
+        thread = threading.Thread(target=run, name="server")
+        thread.start()
+        try:
+            yield ready.result(), key
+        finally:
+            with contextlib.suppress(RuntimeError):  # the loop is closed if the server ended by itself
+                loop.call_soon_threadsafe(stop.set)
+            thread.join()

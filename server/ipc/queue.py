@@ -1,0 +1,93 @@
+"""Limits of the queue: sequences and tokens that wait for their first step, over all models and requests.
+
+A request larger than a quarter of the queue is sent in parts (`server.ipc.submission`), so that it leaves room for
+others.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections import deque
+
+from server.errors import Overloaded
+
+REQUEST_SHARE = 4
+"""One request may fill at most this fraction of the queue: a quarter."""
+MAX_RETRY_SECONDS = 60
+_WINDOW_SECONDS = 10.0
+_BUCKET_SECONDS = 0.25
+
+_MEMORY_SHARE = 32
+"""The queue may fill this fraction of the memory: a thirty-second."""
+_SEQUENCE_BYTES = 16 << 10
+_TOKEN_BYTES = 128
+"""Memory of a waiting sequence and of one of its tokens, in both processes together, rounded up."""
+_MIN_SEQUENCES, _MAX_SEQUENCES = 4096, 65_536
+_MIN_TOKENS, _MAX_TOKENS = 1 << 19, 1 << 24
+
+
+def default_limits(memory_bytes: int) -> tuple[int, int]:
+    """Maximum numbers of waiting sequences and tokens for a machine with this memory."""
+    half = memory_bytes // _MEMORY_SHARE // 2
+    sequences = min(max(half // _SEQUENCE_BYTES, _MIN_SEQUENCES), _MAX_SEQUENCES)
+    tokens = min(max(half // _TOKEN_BYTES, _MIN_TOKENS), _MAX_TOKENS)
+    return sequences, tokens
+
+
+class Queue:
+    """Counts what waits. max_requests: limit of waiting sequences. max_tokens: limit of their tokens."""
+
+    def __init__(self, max_requests: int, max_tokens: int) -> None:
+        self.max_requests = max_requests
+        self.max_tokens = max_tokens
+        self.requests = 0
+        self.tokens = 0
+        self._left: deque[tuple[float, int, int]] = deque()
+
+    @property
+    def request_share(self) -> tuple[int, int]:
+        """Most sequences and tokens of one request that may wait at once."""
+        return max(self.max_requests // REQUEST_SHARE, 1), max(self.max_tokens // REQUEST_SHARE, 1)
+
+    def has_room(self, requests: int, tokens: int) -> bool:
+        return self.requests + requests <= self.max_requests and self.tokens + tokens <= self.max_tokens
+
+    def enter(self, requests: int, tokens: int) -> None:
+        """Count sequences and tokens that begin to wait. Raises Overloaded without room for all of them."""
+        if not self.has_room(requests, tokens):
+            full_of_requests = self.requests + requests > self.max_requests
+            waiting = (
+                f"{self.requests:,} sequences are waiting (limit {self.max_requests:,}, --max-queue-requests)"
+                if full_of_requests
+                else f"{self.tokens:,} tokens are waiting (limit {self.max_tokens:,}, --max-queue-tokens)"
+            )
+            seconds = self._seconds_until_room(requests, tokens)
+            raise Overloaded(f"the queue is full: {waiting}; try again in {seconds} s", retry_after=seconds)
+        self.requests += requests
+        self.tokens += tokens
+
+    def leave(self, requests: int, tokens: int) -> None:
+        """Count sequences and tokens that wait no longer."""
+        self.requests -= requests
+        self.tokens -= tokens
+        now = time.monotonic()
+        if self._left and now - self._left[-1][0] < _BUCKET_SECONDS:
+            began, earlier_requests, earlier_tokens = self._left.pop()
+            self._left.append((began, earlier_requests + requests, earlier_tokens + tokens))
+        else:
+            self._left.append((now, requests, tokens))
+        while now - self._left[0][0] > _WINDOW_SECONDS:
+            self._left.popleft()
+
+    def _seconds_until_room(self, requests: int, tokens: int) -> int:
+        """Estimated time until a request has room, from the rate at which the queue became shorter lately."""
+        if not self._left:
+            return 1
+        elapsed = max(time.monotonic() - self._left[0][0], _BUCKET_SECONDS)
+        request_rate = sum(entry[1] for entry in self._left) / elapsed
+        token_rate = sum(entry[2] for entry in self._left) / elapsed
+        lacking_requests = self.requests + requests - self.max_requests
+        lacking_tokens = self.tokens + tokens - self.max_tokens
+        seconds = max(lacking_requests / max(request_rate, 1e-9), lacking_tokens / max(token_rate, 1e-9))
+        return min(max(math.ceil(seconds), 1), MAX_RETRY_SECONDS)

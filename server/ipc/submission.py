@@ -1,0 +1,91 @@
+"""A message on its way to the worker: whole if it is small, else in parts that are sent as earlier ones start.
+
+The sequences of a `Generate` are its rows, those of an `Encode` its items.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+
+import msgspec
+
+from server.ipc.call import Call
+from server.ipc.messages import Encode, Generate
+
+
+@dataclass(frozen=True)
+class Part:
+    """Some sequences of a message, as a message of their own.
+
+    first: index of its first sequence in the whole message.
+    sizes: tokens of each sequence.
+    """
+
+    message: Generate | Encode
+    first: int
+    sizes: list[int]
+
+    @property
+    def request_ids(self) -> list[int]:
+        if isinstance(self.message, Generate):
+            return [row.request_id for row in self.message.rows]
+        return [self.message.request_id]
+
+
+@dataclass(eq=False)
+class Submission:
+    """The parts of a call's message.
+
+    parts: those that were not sent yet.
+    waiting_sequences, waiting_tokens: of the parts that were sent, those that wait for their first step.
+    """
+
+    call: Call
+    parts: deque[Part]
+    waiting_sequences: int = 0
+    waiting_tokens: int = 0
+    request_ids: list[int] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.request_ids = [request_id for part in self.parts for request_id in part.request_ids]
+
+
+def split(
+    message: Generate | Encode, sizes: list[int], share: tuple[int, int], next_id: Callable[[], int]
+) -> deque[Part]:
+    """The parts of a message: one within `share`, else several of at most half of it.
+
+    sizes: tokens of each sequence.
+    share: maximum of sequences and tokens of one request that wait at once. A longer sequence is a part of its own.
+    next_id: creates the id of each further part of an `Encode`.
+    """
+    max_sequences, max_tokens = share
+    if len(sizes) <= max_sequences and sum(sizes) <= max_tokens:
+        return deque([Part(message, 0, sizes)])
+    parts: deque[Part] = deque()
+    for start, end in _ranges(sizes, max(max_sequences // 2, 1), max(max_tokens // 2, 1)):
+        parts.append(Part(_cut(message, start, end, next_id), start, sizes[start:end]))
+    return parts
+
+
+def _ranges(sizes: list[int], max_sequences: int, max_tokens: int) -> Iterator[tuple[int, int]]:
+    start = tokens = 0
+    for index, size in enumerate(sizes):
+        if index > start and (index - start == max_sequences or tokens + size > max_tokens):
+            yield start, index
+            start, tokens = index, 0
+        tokens += size
+    yield start, len(sizes)
+
+
+def _cut(message: Generate | Encode, start: int, end: int, next_id: Callable[[], int]) -> Generate | Encode:
+    if isinstance(message, Encode):
+        request_id = message.request_id if start == 0 else next_id()
+        return msgspec.structs.replace(message, request_id=request_id, items=message.items[start:end])
+    rows = message.rows[start:end]
+    used = {row.prompt: index for index, row in enumerate({row.prompt: row for row in rows}.values())}
+    prompts = [message.prompts[prompt] for prompt in used] if message.prompts else []
+    rows = [msgspec.structs.replace(row, prompt=used[row.prompt]) for row in rows]
+    return msgspec.structs.replace(message, prompts=prompts, rows=rows)

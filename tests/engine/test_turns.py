@@ -1,0 +1,64 @@
+"""Calls take turns: one with many rows or texts does not hold up one with a single row or text."""
+
+from __future__ import annotations
+
+import random
+
+from server.engine.encode_queue import EncodeQueue, EncodeRequest
+from server.engine.sequence import SequenceGroup, SequenceStatus
+from server.ipc.messages import Encode, EncodeItem, Generate, GenerateRow
+from server.ipc.params import GenerationParams
+from tests.engine.simulation import Simulation, turn
+
+
+def call(simulation: Simulation, call_id: int, rows: int) -> list[SequenceGroup]:
+    """Queue the rows of one call, each with a prompt of 3 tokens and up to 20 new ones."""
+    ids = range(len(simulation.requests) + 1, len(simulation.requests) + rows + 1)
+    message = Generate("m", GenerationParams(), [[5] * 3], [GenerateRow(one, 20) for one in ids], call_id=call_id)
+    groups = [SequenceGroup(message, row, False, 0.0) for row in message.rows]
+    for group in groups:
+        simulation.requests.append(group)
+        simulation.scheduler.add(group)
+    return groups
+
+
+def test_a_late_call_gets_the_next_free_rows() -> None:
+    simulation = Simulation(random.Random(1), cross=False, max_batch_rows=2, max_batch_tokens=64, blocks=400)
+    large = call(simulation, 1, 6)
+    turn(simulation)
+    small = call(simulation, 9, 2)
+    assert [group.status for group in large[:3]] == [SequenceStatus.RUNNING] * 2 + [SequenceStatus.WAITING]
+    order = []
+    while simulation.scheduler.waiting:
+        order.append(simulation.scheduler.waiting.next())
+        simulation.scheduler.waiting.pop()
+    assert order == [large[2], small[0], large[3], small[1], large[4], large[5]]
+
+
+def test_a_preempted_group_comes_before_all_calls() -> None:
+    simulation = Simulation(random.Random(1), cross=False, max_batch_rows=1, max_batch_tokens=64, blocks=400)
+    first, second = call(simulation, 1, 2)
+    turn(simulation)
+    (other,) = call(simulation, 9, 1)
+    simulation.scheduler.restart(first)
+    assert list(simulation.scheduler.waiting) == [first, second, other]
+    simulation.scheduler.remove(second)
+    assert list(simulation.scheduler.waiting) == [first, other] and len(simulation.scheduler.waiting) == 2
+
+
+def test_parts_of_one_encode_call_share_its_turns() -> None:
+    def encode(request_id: int, call_id: int, texts: int) -> EncodeRequest:
+        return EncodeRequest(Encode(request_id, "m", "embed", [EncodeItem([1])] * texts, call_id=call_id))
+
+    queue = EncodeQueue()
+    first, second, other = encode(1, 1, 2), encode(2, 1, 2), encode(3, 3, 2)
+    for request in (first, second, other):
+        queue.add(request)
+    taken = [queue.take(1)[0][0] for _ in range(6)]
+    assert taken == [first, other, first, other, second, second]
+    assert len(queue) == queue.num_waiting_tokens == 0
+    for request in (first, other):
+        request.next_item = 1
+        queue.add(request)
+    queue.remove(first)
+    assert queue.take(5) == [(other, 1)]

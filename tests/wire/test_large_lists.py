@@ -1,0 +1,76 @@
+"""Lists up to `max_items`, whatever the queue limits are: the server splits them, and other requests are answered."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from tests.waiting import eventually
+from tests.wire.conftest import Process, parse_events
+
+
+@pytest.fixture(scope="module")
+def narrow(checkpoints: list[str]) -> Iterator[Process]:
+    """A server whose queue is much smaller than the longest list."""
+    server = Process(*checkpoints, "--max-queue-requests", "64", "--max-queue-tokens", "2000")
+    try:
+        yield server.wait_ready()
+    finally:
+        server.stop()
+
+
+def texts(count: int) -> list[str]:
+    return [f"text {number}" for number in range(count)]
+
+
+def test_500_translations_in_one_request(narrow: Process) -> None:
+    answer = narrow.post("/translate", json={"inputs": texts(500)})
+    assert answer.status_code == 200, answer.text
+    assert [one["text"] for one in answer.json()["translations"]] == texts(500)
+
+
+def test_a_streamed_list_is_complete_and_in_order(narrow: Process) -> None:
+    answer = narrow.post("/generate", json={"model": "decoder", "prompt": texts(200), "stream": True})
+    events = parse_events(answer.text)
+    assert events[-1][0] == "done"
+    found = dict.fromkeys(range(200), "")
+    for name, data in events[:-1]:
+        assert name == "token"
+        found[data["index"]] += data["text"]
+    assert [*found.values()] == texts(200) == [one["text"] for one in events[-1][1]["choices"]]
+
+
+def test_1024_embeddings_in_one_request(narrow: Process) -> None:
+    one_by_one = [narrow.post("/embed", json={"model": "embedder", "inputs": text}).json()[0] for text in texts(12)]
+    together = narrow.post("/embed", json={"model": "embedder", "inputs": texts(1024)})
+    assert together.status_code == 200 and len(together.json()) == 1024
+    assert together.json()[:12] == one_by_one
+
+
+def test_other_requests_are_answered_beside_a_large_list(narrow: Process) -> None:
+    body = {"model": "decoder", "prompt": [f"{text}&" for text in texts(300)]}
+    with ThreadPoolExecutor() as pool:
+        large = pool.submit(narrow.post, "/generate", json=body)
+        eventually(lambda: narrow.metric("triptych_requests_waiting") >= 200)
+        answers = [narrow.post("/generate", json={"model": "decoder", "prompt": "abc"}) for _ in range(5)]
+        assert [answer.status_code for answer in answers] == [200] * 5
+        narrow.worker().send_signal(signal.SIGUSR1)
+        assert len(large.result().json()["choices"]) == 300
+
+
+def test_the_limits_that_apply_are_told(narrow: Process, start: Callable[..., Process]) -> None:
+    limits = narrow.get("/info").json()["limits"]
+    assert (limits["max_items"], limits["max_queue_requests"], limits["max_queue_tokens"]) == (1024, 64, 2000)
+    by_default = start().wait_ready().get("/info").json()["limits"]
+    assert by_default["max_queue_requests"] >= 4096 and by_default["max_queue_tokens"] >= 1 << 19
+
+
+def test_a_burst_of_200_clients_with_16_prompts_each_waits(start: Callable[..., Process]) -> None:
+    server = start().wait_ready()
+    body = {"model": "decoder", "prompt": ["a short prompt"] * 16, "max_new_tokens": 4}
+    with ThreadPoolExecutor(200) as pool:
+        answers = list(pool.map(lambda _: server.post("/generate", json=body), range(200)))
+    assert [answer.status_code for answer in answers] == [200] * 200
