@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Sequence
-from typing import Any, TypeVar, get_args
+from typing import Any, TypeVar
 
 import orjson
 from pydantic import BaseModel, ValidationError
@@ -131,7 +130,7 @@ def validate(value: Any, schema: type[Schema]) -> Schema:
         raise InvalidRequest(f"unknown field `{param}`" if param else "a field with an invalid name is unknown", param)
     if first["type"] == "missing":
         raise InvalidRequest(f"the field `{param}` is required", param)
-    path = _field_path(first["loc"], schema) if param else None
+    path = _place(value, first["loc"]) if param else None
     if first["type"] == "union_tag_invalid":
         raise InvalidRequest(f"the `type` of `{path}` has to be one of{first['msg'].rpartition(':')[2]}", param)
     if first["type"] == "union_tag_not_found":
@@ -140,13 +139,12 @@ def validate(value: Any, schema: type[Schema]) -> Schema:
     raise InvalidRequest(f"`{path}` {text}" if path else text, param)
 
 
-def _field_path(location: Sequence[int | str], schema: type[BaseModel]) -> str:
-    """The names of the fields down to an invalid value, such as `parameters.top_k`. Types of unions are left out."""
-    names = [str(location[0])]
-    inner: Any = schema.model_fields[names[0]].annotation if names[0] in schema.model_fields else None
-    for part in location[1:]:
-        model = next((one for one in (inner, *get_args(inner)) if part in getattr(one, "model_fields", {})), None)
-        if model is not None:
-            names.append(str(part))
-            inner = model.model_fields[part].annotation
-    return ".".join(names)
+def _place(value: Any, location: tuple[int | str, ...]) -> str:
+    """A field of the body as `messages[0].role`. Parts of the location that are no keys of the body are left out."""
+    place = ""
+    for part in location:
+        if isinstance(value, dict) and isinstance(part, str) and part in value and _FIELD_NAME.fullmatch(part):
+            place, value = f"{place}.{part}" if place else part, value[part]
+        elif isinstance(value, list) and isinstance(part, int) and part < len(value):
+            place, value = f"{place}[{part}]", value[part]
+    return place

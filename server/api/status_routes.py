@@ -7,7 +7,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from server.api.dialects.huggingface.info import HubInfo, hub_info
-from server.api.dialects.registry import paths_of
+from server.api.dialects.registry import default_models, paths_of
 from server.api.documents import describe_status
 from server.api.error_shape import AnswerBody
 from server.api.fields import MAX_ITEMS
@@ -46,7 +46,9 @@ class ModelDescription(AnswerBody):
     hidden_size: int
     max_input_tokens: int
     context_tokens: int
+    usable_tokens: int
     source_tokens: int | None
+    usable_source_tokens: int | None
     labels: list[str]
     languages: list[str]
     mask_token: str | None
@@ -64,12 +66,16 @@ class ServerLimits(AnswerBody):
 
 
 class InfoAnswer(HubInfo):
-    """The server and its models. The fields of `HubInfo` are about the first model, and absent while models load."""
+    """The server and its models. The fields of `HubInfo` are about the first model, and absent while models load.
+
+    `defaults`: for each route, the model that answers requests without `model`.
+    """
 
     name: str
     version: str
     device: str
     models: list[ModelDescription]
+    defaults: dict[str, str]
     limits: ServerLimits
 
 
@@ -105,6 +111,7 @@ async def info(request: Request) -> Response:
             "version": version(),
             "device": state.runtime.client.device,
             "models": [_describe(model) for model in models],
+            "defaults": default_models(state.runtime),
             "limits": {
                 "max_body_bytes": settings.max_body_bytes,
                 "max_audio_bytes": settings.max_audio_bytes,
@@ -137,7 +144,9 @@ def _describe(model: ServedModel) -> dict[str, object]:
         "hidden_size": about.hidden_size,
         "max_input_tokens": model.max_input_tokens,
         "context_tokens": about.context_tokens,
+        "usable_tokens": about.usable_tokens,
         "source_tokens": about.source_tokens or None,
+        "usable_source_tokens": about.usable_source_tokens or None,
         "labels": about.labels,
         "languages": model.languages(),
         "mask_token": model.mask_token,

@@ -8,9 +8,11 @@ from __future__ import annotations
 import math
 import sys
 from array import array
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
+from itertools import pairwise
 
 from server.ipc.messages import Hypothesis, TokenLogprob
 from server.ipc.params import GenerationParams
@@ -125,7 +127,8 @@ class GeneratedText:
         ends = () if options.include_stop else (*params.end_token_ids, *params.stop_token_ids)
         self._hidden_ids = frozenset(ends)
         self._stop_ids = frozenset(params.stop_token_ids)
-        self._detokenizer = IncrementalDetokenizer(
+        self._new_detokenizer: Callable[[], IncrementalDetokenizer] = partial(
+            IncrementalDetokenizer,
             tokenizer,
             prompt_ids=continues,
             skip_special_tokens=options.skip_special_tokens,
@@ -134,6 +137,7 @@ class GeneratedText:
             token_bytes=options.token_bytes,
             show_names=not params.stop_texts,
         )
+        self._detokenizer = self._new_detokenizer()
 
     @property
     def done(self) -> bool:
@@ -202,6 +206,15 @@ class GeneratedText:
         except NoTokenBytes:
             return token_id, token, b"" if token_id in self.tokenizer.special_ids else token.encode()
         return token_id, token, by_id[token_id] if token_id < len(by_id) else b""
+
+    def token_spans(self) -> list[tuple[int, int]]:
+        """Place of each token in the text. Tokens that add no text have an empty place."""
+        detokenizer = self._new_detokenizer()
+        ends = [0]
+        for token_id in self.token_ids:
+            hidden = token_id in self._hidden_ids
+            ends.append(ends[-1] + (0 if hidden else len(detokenizer.push_one(token_id))))
+        return list(pairwise(ends))
 
     def alignment(self, source_ids: Sequence[int]) -> AttentionMatrix:
         """Attention of the answer's tokens over the source tokens."""
