@@ -93,6 +93,23 @@ TemplateVariables = Annotated[
 ]
 
 
+def tool_choice(named: type[BaseModel], form: str) -> AfterValidator:
+    """A validator for `tool_choice`. named: schema of the choice of one function; form: how an error describes it."""
+
+    def check(value: Any) -> Any:
+        if isinstance(value, str) and value in ("none", "auto", "required"):
+            return value
+        try:
+            return named.model_validate(value)
+        except ValueError:
+            raise ValueError(f'must be "none", "auto", "required" or {form}') from None
+
+    return AfterValidator(check)
+
+
+TOOL_CHOICE = WithJsonSchema({"anyOf": [{"enum": ["none", "auto", "required"]}, {"type": "object"}]})
+
+
 def function_tool(name: str, description: str | None, parameters: Mapping[str, Any] | None) -> dict[str, Any]:
     """A function as chat templates and `ChatSpec` take it. Without parameters, it takes none."""
     function: dict[str, Any] = {"name": name}
