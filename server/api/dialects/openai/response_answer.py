@@ -59,10 +59,17 @@ class ResponseInputDetails(AnswerBody):
     cached_tokens: int
 
 
+class ResponseOutputDetails(AnswerBody):
+    """`reasoning_tokens`: null for an answer with reasoning, whose tokens are not counted separately."""
+
+    reasoning_tokens: int | None
+
+
 class ResponseUsage(AnswerBody):
     input_tokens: int
     input_tokens_details: ResponseInputDetails
     output_tokens: int
+    output_tokens_details: ResponseOutputDetails
     total_tokens: int
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import uuid
+from collections.abc import Sequence
 from typing import Any
 
 from server.api.dialects.openai.common import STATUSES, logprobs, now
@@ -14,6 +15,7 @@ from server.api.route import StreamingRoute
 from server.api.sse import frame
 from server.errors import RequestError
 from server.operations.chat import ChatDelta, ChatResult, chat
+from server.operations.generated_text import ScoredToken
 from server.operations.generation_run import TokenUsage
 
 ERRORS = ErrorShape(
@@ -41,7 +43,7 @@ class ResponsesRenderer:
             self._open(ReasoningItem).text = choice.reasoning
         if choice.content or not choice.tool_calls:
             message = self._open(MessageItem)
-            message.text, message.logprobs = choice.content, logprobs(choice.logprobs or [])
+            message.text, message.logprobs = choice.content, _logprobs(choice.logprobs or [])
         for call in choice.tool_calls:
             item = self._open(CallItem)
             item.call_id, item.name, item.text = call.id, call.name, call.arguments
@@ -73,7 +75,7 @@ class ResponsesRenderer:
             "incomplete_details": {"reason": "max_output_tokens"} if status == "incomplete" else None,
             "model": self.model,
             "output": output,
-            "usage": usage and _usage(usage),
+            "usage": usage and _usage(usage, any(isinstance(item, ReasoningItem) for item in self.items)),
             "instructions": body.instructions,
             "max_output_tokens": body.max_output_tokens,
             "metadata": body.metadata or {},
@@ -98,7 +100,7 @@ class ResponsesRenderer:
         if delta.reasoning:
             frames += self._add(ReasoningItem, delta.reasoning)
         if delta.content or delta.logprobs:
-            frames += self._add(MessageItem, delta.content, logprobs(delta.logprobs))
+            frames += self._add(MessageItem, delta.content, _logprobs(delta.logprobs))
         for call in delta.tool_calls:
             if call.index not in self.calls:
                 frames += self._close_last()
@@ -154,11 +156,21 @@ def _sent(value: Any) -> Any:
     return value if dump is None else dump(by_alias=True, exclude_none=True)
 
 
-def _usage(usage: TokenUsage) -> dict[str, Any]:
+def _logprobs(tokens: Sequence[ScoredToken]) -> list[dict[str, Any]]:
+    """Log-probabilities as in chat answers, but with an empty list as the bytes of a token that adds no text."""
+    rendered = logprobs(tokens)
+    for token in rendered:
+        for one in (token, *token["top_logprobs"]):
+            one["bytes"] = one["bytes"] or []
+    return rendered
+
+
+def _usage(usage: TokenUsage, has_reasoning: bool) -> dict[str, Any]:
     return {
         "input_tokens": usage.prompt_tokens,
         "input_tokens_details": {"cached_tokens": usage.cached_tokens},
         "output_tokens": usage.completion_tokens,
+        "output_tokens_details": {"reasoning_tokens": None if has_reasoning else 0},
         "total_tokens": usage.total_tokens,
     }
 
@@ -193,6 +205,7 @@ _EXAMPLE = (
             "input_tokens": 14,
             "input_tokens_details": {"cached_tokens": 0},
             "output_tokens": 8,
+            "output_tokens_details": {"reasoning_tokens": 0},
             "total_tokens": 22,
         },
         "instructions": "Be brief.",
@@ -220,6 +233,6 @@ ROUTE = StreamingRoute(
     example=_EXAMPLE,
     parse=ResponsesBody.spec,
     run=chat,
-    renderer=ResponsesRenderer,
+    renderer=lambda body, run: ResponsesRenderer(body, run.model_name),
     errors=ERRORS,
 )
