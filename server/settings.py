@@ -161,8 +161,8 @@ class Settings(BaseSettings):
 
     dialect_errors: ErrorDialect = Field(
         default="native",
-        description="Shape of errors on the routes that text-embeddings-inference (tei) has too. The request header "
-        "X-Error-Format chooses it for one request.",
+        description="Shape of errors on the native routes: native, or tei for clients of Text Embeddings Inference. A "
+        "request header chooses it for one request.",
     )
 
     max_body_bytes: Size = Field(default=2 << 20, description="Maximum size of a request body.")

@@ -130,12 +130,13 @@ def validate(value: Any, schema: type[Schema]) -> Schema:
         raise InvalidRequest(f"unknown field `{param}`" if param else "a field with an invalid name is unknown", param)
     if first["type"] == "missing":
         raise InvalidRequest(f"the field `{param}` is required", param)
+    path = _place(value, first["loc"]) if param else None
     if first["type"] == "union_tag_invalid":
-        raise InvalidRequest(f"the `type` of `{param}` has to be one of{first['msg'].rpartition(':')[2]}", param)
+        raise InvalidRequest(f"the `type` of `{path}` has to be one of{first['msg'].rpartition(':')[2]}", param)
     if first["type"] == "union_tag_not_found":
-        raise InvalidRequest(f"`{param}` needs the field `type`", param)
+        raise InvalidRequest(f"`{path}` needs the field `type`", param)
     text = first["msg"].removeprefix("Value error, ").removeprefix("Input ")
-    raise InvalidRequest(f"`{_place(value, first['loc'])}` {text}" if param else text, param)
+    raise InvalidRequest(f"`{path}` {text}" if path else text, param)
 
 
 def _place(value: Any, location: tuple[int | str, ...]) -> str:

@@ -20,6 +20,8 @@ from server.text.tokenizer import Encoding, Tokenizer
 from server.text.tool_formats import TemplateTools
 
 TOKENIZER_THREADS = 2
+PLACEHOLDER_NAMES = frozenset({"dummy", "tgi"})
+"""Names that clients of Hugging Face send instead of none. They mean the default model, unless a model has the name."""
 
 _OPERATIONS: Mapping[Task, tuple[str, ...]] = {
     "generate": ("generate",),
@@ -138,7 +140,7 @@ class Runtime:
             ModelNotFound: no model has this name.
             OperationNotSupported: the named model, or every loaded model, lacks the operation.
         """
-        if name is not None:
+        if name is not None and not self._is_placeholder(name):
             model = self.model(name)
             if operation not in (*model.operations(), *_TEXT_OPERATIONS):
                 raise OperationNotSupported(operation, model.name, model.operations())
@@ -157,6 +159,9 @@ class Runtime:
             if model.name == name:
                 return model
         raise ModelNotFound("no loaded model has this name; `GET /info` lists the models", "model")
+
+    def _is_placeholder(self, name: str) -> bool:
+        return name in PLACEHOLDER_NAMES and name not in (model.name for model in self.ready())
 
     def ready(self) -> list[ServedModel]:
         """As `loaded`. Raises NotReady while the models are loading."""
