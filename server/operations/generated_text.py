@@ -8,9 +8,10 @@ from __future__ import annotations
 import math
 import sys
 from array import array
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from itertools import pairwise
 
 from server.ipc.messages import Hypothesis, TokenLogprob
 from server.ipc.params import GenerationParams
@@ -120,7 +121,7 @@ class GeneratedText:
         ends = () if options.include_stop else (*params.end_token_ids, *params.stop_token_ids)
         self._hidden_ids = frozenset(ends)
         self._stop_ids = frozenset(params.stop_token_ids)
-        self._new_detokenizer = lambda: IncrementalDetokenizer(
+        self._new_detokenizer: Callable[[], IncrementalDetokenizer] = lambda: IncrementalDetokenizer(
             tokenizer,
             prompt_ids=continues,
             skip_special_tokens=options.skip_special_tokens,
@@ -202,7 +203,7 @@ class GeneratedText:
         for token_id in self.token_ids:
             hidden = token_id in self._hidden_ids
             ends.append(ends[-1] + (0 if hidden else len(detokenizer.push_one(token_id))))
-        return list(zip(ends, ends[1:], strict=False))
+        return list(pairwise(ends))
 
     def alignment(self, source_ids: Sequence[int]) -> AttentionMatrix:
         """Attention of the answer's tokens over the source tokens."""

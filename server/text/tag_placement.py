@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 
 import numpy as np
 import numpy.typing as npt
@@ -178,7 +179,7 @@ def _units(text: str, token_starts: Sequence[int]) -> Iterator[Span]:
     for match in _UNIT.finditer(text):
         inside = [cut for cut in cuts if match.start() < cut < match.end()] if cuts else []
         edges = [match.start(), *inside, match.end()]
-        yield from zip(edges, edges[1:], strict=False)
+        yield from pairwise(edges)
 
 
 def _cumulative_mass(
