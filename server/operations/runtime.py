@@ -16,13 +16,14 @@ from server.metrics import Metrics
 from server.operations.entailment import entailment
 from server.text.chat import ChatRenderer
 from server.text.checkpoint_text import CheckpointText
+from server.text.detect import LanguageDetector
 from server.text.tokenizer import Encoding, Tokenizer
 
 TOKENIZER_THREADS = 2
 
 _OPERATIONS: Mapping[Task, tuple[str, ...]] = {
     "generate": ("generate",),
-    "translate": ("translate",),
+    "translate": ("translate", "detect_language"),
     "embed": ("embed", "embed_all", "similarity"),
     "classify": ("classify",),
     "rerank": ("rerank",),
@@ -88,6 +89,9 @@ class ServedModel:
     def operations(self) -> list[str]:
         """Names of the operations that this model supports, without `tokenize` and `detokenize`."""
         names = [name for task in self.info.tasks for name in _OPERATIONS[task]]
+        if not self.text.languages.known and "translate" in names:
+            names.remove("translate")
+            names.remove("detect_language")
         if self.text.speech is not None and self.text.speech.translates:
             names.append("translate_speech")
         if "generate" in self.info.tasks and self.text.chat_templates.by_name:
@@ -104,6 +108,7 @@ class Runtime:
     texts: tokenizer, languages and templates of each checkpoint, by model name.
     max_text_characters: a longer text is refused before it is tokenized.
     chat_renderer: renders chat templates.
+    language_detector: detects the languages of texts.
     threads: run tokenizers, at most `TOKENIZER_THREADS` at once.
     """
 
@@ -112,6 +117,7 @@ class Runtime:
     texts: Mapping[str, CheckpointText]
     max_text_characters: int
     chat_renderer: ChatRenderer = field(default_factory=ChatRenderer)
+    language_detector: LanguageDetector = field(default_factory=LanguageDetector)
     threads: ThreadPoolExecutor = field(
         default_factory=lambda: ThreadPoolExecutor(TOKENIZER_THREADS, thread_name_prefix="tokenizer")
     )

@@ -134,6 +134,11 @@ def parse(document: str, options: MarkupOptions) -> list[str | Run]:
     return [part for part in parts if part]
 
 
+def plain_text(document: str, options: MarkupOptions) -> str:
+    """The text that is to be translated, without tags. Raises MarkupError."""
+    return "\n".join([part.text for part in parse(document, options) if isinstance(part, Run)])
+
+
 def _pieces(found: Sequence[MarkupToken], options: MarkupOptions) -> Iterator[Piece]:
     """Pieces of all tokens. Consecutive tokens that are not translated become one atom, or one block."""
     is_block = _html_blocks(found, options) if options.kind == "html" else _xml_blocks(found, options)

@@ -35,6 +35,7 @@ from server.operations.token_classify import TokenClassifySpec
 from server.operations.tokenize import DetokenizeSpec, TokenizeSpec
 from server.operations.translate import TranslateSpec
 from server.operations.zero_shot_classify import DEFAULT_TEMPLATE, ZeroShotClassifySpec
+from server.text.markup import MarkupOptions
 from server.text.truncation import TruncationSide
 
 CHUNK_SCHEMA = {"type": "array", "items": {"type": "integer", "minimum": 0}, "minItems": 2, "maxItems": 2}
@@ -80,10 +81,18 @@ class TranslateBody(GenerationFields):
     inputs: Texts
     num_alternatives: Annotated[int | None, Field(ge=0, le=15)] = None
     split_sentences: bool | None = None
+    format: Annotated[
+        Literal["text", "html", "xml"] | None, Field(description="html and xml: the tags of the inputs stay in place")
+    ] = None
 
     def spec(self) -> TranslateSpec:
         return TranslateSpec(
-            as_list(self.inputs), self.options(), self.num_alternatives or 0, self.split_sentences, self.model
+            as_list(self.inputs),
+            self.options(),
+            self.num_alternatives or 0,
+            self.split_sentences,
+            self.model,
+            markup=MarkupOptions(self.format) if self.format in ("html", "xml") else None,
         )
 
 
