@@ -28,7 +28,7 @@ NOT_FLAGS = frozenset({"models", "api_keys"})
 """Models are positional arguments. Keys on a command line would be visible in process lists."""
 REPEATED = frozenset({"adapter"})
 """Flags that may be given more than once."""
-METAVARS = {"adapter": "NAME=PATH_OR_HUB_ID@MODEL", "quantize": "[NAME=]int8", "speculative": "NAME=METHOD"}
+METAVARS = {"adapter": "NAME=PATH_OR_HUB_ID@MODEL", "quantize": "[NAME=]int8", "speculative": "NAME=METHOD", "languages": "[NAME=]SOURCE-TARGET"}
 GROUPS = {
     "device": "models",
     "host": "network",

@@ -49,15 +49,24 @@ async def read_json(request: Request, max_bytes: int, timeout_seconds: float) ->
 
     Raises UnsupportedMediaType, BodyTooLarge, BodyTimeout, InvalidRequest, or ClientGone after a disconnect.
     """
-    if _BODY not in request.scope:
+    if not is_kept(request):
         content_type = request.headers.get("content-type", "").partition(";")[0].strip().lower()
         if content_type != "application/json" and not content_type.endswith("+json"):
             raise UnsupportedMediaType("send JSON with the header `Content-Type: application/json`", "content-type")
         raw = await receive(request, max_bytes, timeout_seconds)
         large = len(raw) >= THREAD_BYTES
-        request.scope[_BODY] = await asyncio.to_thread(parse, raw) if large else parse(raw)
-        request.scope[_BODY_BYTES] = len(raw)
+        keep(request, await asyncio.to_thread(parse, raw) if large else parse(raw), len(raw))
     return request.scope[_BODY]
+
+
+def keep(request: Request, value: Any, num_bytes: int) -> None:
+    """Store a parsed body of this size for `read_json`."""
+    request.scope[_BODY], request.scope[_BODY_BYTES] = value, num_bytes
+
+
+def is_kept(request: Request) -> bool:
+    """Whether the body was read and parsed before."""
+    return _BODY in request.scope
 
 
 async def receive(request: Request, max_bytes: int, timeout_seconds: float) -> bytes:
