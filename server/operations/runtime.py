@@ -17,6 +17,7 @@ from server.operations.entailment import entailment
 from server.text.chat import ChatRenderer
 from server.text.checkpoint_text import CheckpointText
 from server.text.detect import LanguageDetector
+from server.text.language_offers import PAIR_FAMILIES
 from server.text.tokenizer import Encoding, Tokenizer
 
 TOKENIZER_THREADS = 2
@@ -81,20 +82,32 @@ class ServedModel:
         mask = self.tokenizer.special.mask
         return None if mask is None else self.tokenizer.id_to_token(mask)
 
+    @property
+    def tasks(self) -> list[Task]:
+        """The tasks of the checkpoint, without translation if its languages are not known."""
+        return [task for task in self.info.tasks if task != "translate" or self.text.languages.known]
+
+    @property
+    def language_problem(self) -> str | None:
+        """Why a translation checkpoint cannot translate, and the setting that helps; None if there is no problem."""
+        if self.tasks == self.info.tasks:
+            return None
+        problem = f"{self.name}: the checkpoint does not say which languages it translates, so /translate is off"
+        if self.info.family in PAIR_FAMILIES:
+            problem += f"; set them with --languages {self.name}=SOURCE-TARGET, for example {self.name}=en-de"
+        return problem
+
     def languages(self) -> list[str]:
         """Translations as `source-target`; for a speech model, the languages that it transcribes."""
         if self.text.speech is not None:
             return list(self.text.speech.languages) or ["en"]
-        if "translate" not in self.info.tasks:
+        if "translate" not in self.tasks:
             return []
         return [f"{source}-{target}" for source, target in self.text.languages.pairs()]
 
     def operations(self) -> list[str]:
         """Names of the operations that this model supports, without `tokenize` and `detokenize`."""
-        names = [name for task in self.info.tasks for name in _OPERATIONS[task]]
-        if not self.text.languages.known and "translate" in names:
-            names.remove("translate")
-            names.remove("detect_language")
+        names = [name for task in self.tasks for name in _OPERATIONS[task]]
         if self.text.speech is not None and self.text.speech.translates:
             names.append("translate_speech")
         if "generate" in self.info.tasks and self.text.chat_templates.by_name:
