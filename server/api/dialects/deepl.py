@@ -46,9 +46,8 @@ def _tags(value: object) -> object:
 
 
 Flag = Annotated[bool | None, BeforeValidator(_flag)]
-Tags = Annotated[
-    list[Annotated[str, Field(min_length=1, max_length=64)]] | None, BeforeValidator(_tags), Field(max_length=256)
-]
+TagName = Annotated[str, Field(min_length=1, max_length=64)]
+Tags = Annotated[Annotated[list[TagName], Field(max_length=256)] | None, BeforeValidator(_tags)]
 
 
 class DeeplTranslateBody(Body):

@@ -37,7 +37,7 @@ class LibreTranslateBody(Body):
     source: Language
     target: Language
     format: Annotated[Literal["text", "html"] | None, BeforeValidator(lambda value: value or None)] = None
-    alternatives: Annotated[int | None, BeforeValidator(form_value), Field(ge=0, le=15)] = None
+    alternatives: Annotated[Annotated[int, Field(ge=0, le=15)] | None, BeforeValidator(form_value)] = None
     api_key: _KEY = None
 
     def spec(self) -> TranslateSpec:

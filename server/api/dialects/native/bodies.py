@@ -241,7 +241,7 @@ class FillMaskBody(TimedBody):
     inputs: Texts
     top_k: Annotated[int | None, Field(ge=1, le=MAX_WORDS)] = None
     targets: Annotated[
-        list[ShortText] | None, BeforeValidator(one_or_many), Field(min_length=1, max_length=MAX_WORDS)
+        Annotated[list[ShortText], Field(min_length=1, max_length=MAX_WORDS)] | None, BeforeValidator(one_or_many)
     ] = None
 
     def spec(self) -> FillMaskSpec:
