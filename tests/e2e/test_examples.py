@@ -12,10 +12,7 @@ from pathlib import Path
 import pytest
 
 from server.api.dialects.native import routes as native
-<<<<<<< HEAD
 from server.api.dialects.openai import audio
-=======
->>>>>>> hf
 from tests.audio.wavs import wav
 from tests.e2e.conftest import REPOSITORY, RunningServer, serving
 from tests.e2e.encoder_checkpoints import write_encoder
@@ -119,16 +116,9 @@ def test_the_example_runs(server: RunningServer, script: Path, tmp_path: Path) -
     assert re.match(PRINTED[script.stem], printed), printed
 
 
-<<<<<<< HEAD
 def test_every_native_route_has_an_example(server: RunningServer) -> None:
     routes = {route.path for route in (*native.ROUTES, *audio.ROUTES)} | {"/health", "/ready", "/info", "/metrics"}
     assert routes <= server.get("/openapi.json").json()["paths"].keys()
-=======
-def test_every_route_has_an_example(server: RunningServer) -> None:
-    """Of the native dialect. Other dialects have a script for each client."""
-    documented = server.get("/openapi.json").json()["paths"].keys()
-    routes = ({route.path for route in native.ROUTES} | {"/health", "/ready", "/info", "/metrics"}) & documented
->>>>>>> hf
     shown = {route for script in EXAMPLES for route in re.findall(r"(?:POST|GET|,|and) (/[\w/]+)", script.read_text())}
     assert len(routes) >= 18
     assert routes <= shown, routes - shown

@@ -105,6 +105,7 @@ ROUTES: tuple[Route[Any, Any, Any], ...] = (
     StreamingRoute(
         path="/translate",
         operation="translate",
+        field="inputs",
         description="Translate texts, sentence by sentence unless `split_sentences` is false.",
         body=bodies.TranslateBody,
         answer=answers.TranslateAnswer,
