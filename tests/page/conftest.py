@@ -8,7 +8,6 @@ import re
 import shutil
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -16,10 +15,11 @@ from playwright.sync_api import Browser, BrowserContext, Locator, Page, sync_pla
 
 from tests.e2e.conftest import RunningServer, serving
 from tests.page.checkpoints import write_models
-from tests.waiting import HANG_SECONDS
 
 KEY = "a-key-of-the-page-tests"
 NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
+TABS = ["Chat", "Generate", "Translate", "Transcribe", "Embed", "Classify"]
+TABS += ["Zero-shot", "Entities", "Fill mask", "Question", "Rerank"]
 _FAILED_REQUEST = re.compile(r"the server responded with a status of (\d+)")
 
 
@@ -163,10 +163,3 @@ def closed_playground(server: PageServer, context: BrowserContext) -> Iterator[P
     made = Playground.in_context(server, context)
     yield made
     assert not made.problems
-
-
-@pytest.fixture(scope="session")
-def images() -> Path | None:
-    """Folder for the screenshots of the documentation, or None if they are not to be made."""
-    named = os.environ.get("TRIPTYCH_SCREENSHOTS")
-    return Path(named) if named else None
