@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import re
 import socket
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -24,6 +23,7 @@ from server.api.serve import serve, stop_on_signals
 from server.api.state import State
 from server.api.telemetry import Telemetry
 from server.errors import CheckpointError, StartError
+from server.greeting import greeting
 from server.ipc.client import EngineClient
 from server.ipc.descriptions import (
     Device,
@@ -32,6 +32,7 @@ from server.ipc.descriptions import (
     ModelSpec,
     Speculation,
 )
+from server.ipc.fit import shortage
 from server.ipc.messages import Progress
 from server.ipc.queue import default_limits
 from server.ipc.supervisor import WORKER_COMMAND, Supervisor, SupervisorLimits
@@ -83,10 +84,11 @@ class Server:
         self.lifecycle = Lifecycle(self.state, self.supervisor, self._load_texts)
 
     async def serve_until_signal(self, listener: socket.socket) -> None:
-        """Serve on a socket until a signal stops the process. Prints an example request when the models are loaded."""
+        """Serve on a socket until a signal stops the process. Prints when it is ready, and when it has stopped."""
         stop = asyncio.Event()
         stop_on_signals(stop, self.lifecycle)
         await self.serve(listener, stop, self._greet)
+        print("Triptych has stopped", flush=True)
 
     async def serve(self, listener: socket.socket, stop: asyncio.Event, on_ready: Callable[[str], None]) -> None:
         """Serve on a socket until `stop` is set. on_ready: called with the URL when the models are loaded."""
@@ -108,13 +110,10 @@ class Server:
                 checkpoint_text.check_same_tokens(name, self.texts[name], draft)
 
     def _greet(self, url: str) -> None:
-        models = self.state.runtime.loaded()
-        width = max(len(model.name) for model in models)
-        lines = [f"Triptych is ready on {url} ({self.state.runtime.client.device})"]
-        lines += [f"  {model.name:<{width}}  {', '.join(model.info.tasks)}" for model in models]
-        shown = next((model for model in models if "generate" in model.info.tasks), models[0])
-        lines += ["", "Try it:", f"  {_example(url, shown.info)}", ""]
-        print("\n".join(lines), flush=True)
+        for model in self.state.runtime.loaded():
+            if (text := shortage(model.info)) is not None:
+                log.warning("%s", text)
+        print(greeting(url, self.state.runtime, bool(self.state.keys)), flush=True)
 
 
 def create_app(settings: Settings | None = None, worker: Sequence[str] = WORKER_COMMAND) -> ASGIApp:
@@ -127,25 +126,6 @@ def create_app(settings: Settings | None = None, worker: Sequence[str] = WORKER_
     """
     server = Server(configuration.load({}) if settings is None else settings, worker)
     return create_api(server.state, server.lifecycle.unattended_lifespan)
-
-
-def _example(url: str, info: ModelInfo) -> str:
-    bodies = {
-        "generate": ("generate", '{"prompt": "The old man", "max_new_tokens": 24}'),
-        "translate": ("translate", '{"inputs": "The garden is small."}'),
-        "embed": ("embed", '{"inputs": "a first text"}'),
-        "classify": ("classify", '{"inputs": "I liked this film."}'),
-        "token_classify": ("token_classify", '{"inputs": "Ada Lovelace lived in London."}'),
-        "question_answer": (
-            "question_answer",
-            '{"question": "Where did Ada live?", "context": "Ada Lovelace lived in London."}',
-        ),
-    }
-    if "transcribe" in info.tasks:
-        return f"curl {url}/v1/audio/transcriptions -F model={info.name} -F file=@recording.wav"
-    route, body = next((bodies[task] for task in info.tasks if task in bodies), ("tokenize", '{"inputs": "a text"}'))
-    body = body.replace("{", f'{{"model": "{info.name}", ', 1)
-    return f"curl {url}/{route} -H 'Content-Type: application/json' -d '{body}'"
 
 
 class _LoadReport:
@@ -308,9 +288,16 @@ def _quantized_models(entries: Sequence[str], names: Sequence[str]) -> set[str]:
 
 
 async def inspect(source: str, settings: Settings, worker: Sequence[str]) -> tuple[ModelInfo, Device]:
-    """Load a checkpoint in a worker and return its description and device. Raises CheckpointError."""
+    """Load a checkpoint in a worker and return its description and device.
+
+    source: `[NAME=]PATH_OR_HUB_ID`.
+    Raises CheckpointError.
+    """
+    try:
+        name, source = configuration.split_entry(source)
+    except ValueError:  # the name of the directory is not needed to describe a single checkpoint
+        name = "model"
     directory = _resolve(source)
-    name = re.sub(r"[^A-Za-z0-9._-]", "-", directory.resolve().name) or "model"
     checkpoint_text.load(name, directory)
     client = EngineClient(Telemetry(Metrics(), _LoadReport()), 1, 1)
     supervisor = _supervisor({name: directory}, settings, client, worker, {})

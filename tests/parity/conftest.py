@@ -17,8 +17,8 @@ __all__ = ["_exact_float32_on_one_thread", "device"]
 RARE_FILES = frozenset({"test_falcon_alibi", "test_sparse_encoder_decoders", "test_sparse_encoders"})
 """Files of rare families only."""
 RARE_IDS = re.compile(
-    r"albert|bigbird|big_bird|big bird|blenderbot|bloom|camembert|electra|falcon|gemma\b|gpt[-_ ]?neo|gptj|led\b|longformer|longt5|mpt|mt5"
-    r"|nomic|olmo2|openai|opt\b|phi\b|smollm3|stablelm|starcoder2|ul2|umt5"
+    r"albert|bigbird|big_bird|big bird|blenderbot|bloom|camembert|electra|falcon|gemma\b|gpt[-_ ]?neo|gptj|led\b"
+    r"|longformer|longt5|mpt|mt5|nomic|olmo2|openai|opt\b|phi\b|smollm3|stablelm|starcoder2|ul2|umt5"
 )
 """Beginnings of the parameters of tests of rare families."""
 

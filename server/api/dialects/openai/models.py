@@ -38,8 +38,7 @@ def _describe(state: State, model: ServedModel) -> dict[str, Any]:
 
 
 def _list(state: State, parameters: Mapping[str, str]) -> dict[str, Any]:
-    state.runtime.model(None)  # raises NotReady while the models are loading
-    return {"object": "list", "data": [_describe(state, model) for model in state.runtime.loaded()]}
+    return {"object": "list", "data": [_describe(state, model) for model in state.runtime.ready()]}
 
 
 def _one(state: State, parameters: Mapping[str, str]) -> dict[str, Any]:
