@@ -84,7 +84,7 @@ $(PEERS)/.installed: benchmarks/peers.txt constraints.txt
 	@touch $@
 
 page-screenshots: $(DEV)  ## Write the pictures of docs/playground.md (needs Chromium)
-	@TRIPTYCH_SCREENSHOTS=docs/images $(BIN)/python -m pytest tests/page/test_screenshots.py $(ARGS)
+	@PLAYGROUND_SCREENSHOTS=docs/images $(BIN)/python -m pytest tests/page/test_screenshots.py $(ARGS)
 
 bench: $(RUNTIME) $(PEERS)/.installed  ## Compare with the peers and write docs/benchmarks.md (ARGS="--only B --minutes 30")
 	@$(BIN)/python -m benchmarks --peers $(PEERS)/bin/python $(ARGS)

@@ -61,7 +61,7 @@ def server(
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
     """Module scope, because the event loop of playwright must not run beside the loops of other tests."""
-    named = os.environ.get("TRIPTYCH_TEST_CHROMIUM") or next(filter(None, map(shutil.which, NAMES)), None)
+    named = os.environ.get("PLAYGROUND_CHROMIUM") or next(filter(None, map(shutil.which, NAMES)), None)
     if named is None:
         pytest.skip(f"no Chromium on this machine: none of {', '.join(NAMES)} in PATH")
     with sync_playwright() as playwright:
