@@ -74,7 +74,14 @@ export const chat = {
         panel.run();
       }
     });
-    panel.draft.element.append(el("p", { class: "hint" }, "Enter sends, Shift+Enter begins a new line. An empty message asks for another answer."), conversation.clearButton);
+    panel.draft.element.append(
+      el(
+        "p",
+        { class: "hint" },
+        "Enter sends, Shift+Enter begins a new line. An empty message asks for another answer.",
+      ),
+      conversation.clearButton,
+    );
     const system = textLine("system", "System message", "", { placeholder: "none" });
     return { main: [panel.draft], settings, more: [system, ...more] };
   },
@@ -88,7 +95,11 @@ export const chat = {
     ];
     const tops = logprobs ? { logprobs, top_logprobs: TOP_LOGPROBS } : {};
     const stream = { stream: true, stream_options: { include_usage: true } };
-    return { path: "/v1/chat/completions", body: { model, messages, ...options, ...tops, ...stream }, stream: "openai" };
+    return {
+      path: "/v1/chat/completions",
+      body: { model, messages, ...options, ...tops, ...stream },
+      stream: "openai",
+    };
   },
 
   openai({ body }) {
@@ -140,7 +151,9 @@ export const chat = {
       if (!finish) {
         throw new PageError("The answer is incomplete: the stream ended early.");
       }
-      const tokens = usage ? { tokens: String(usage.completion_tokens), "prompt tokens": String(usage.prompt_tokens) } : {};
+      const tokens = usage
+        ? { tokens: String(usage.completion_tokens), "prompt tokens": String(usage.prompt_tokens) }
+        : {};
       panel.showNumbers({ ...watch.numbers(), ...tokens, end: finish });
     } finally {
       if (text.element.textContent || finish) {
