@@ -34,7 +34,7 @@ def _pointer(source: str, directory: Path) -> str | None:
     for path in sorted(directory.iterdir()):
         if path.is_file() and path.stat().st_size <= MAX_POINTER_BYTES and path.read_bytes().startswith(POINTER):
             return (
-                f"{path.name!r} in {source!r} is a Git LFS pointer of {path.stat().st_size} bytes, not the file itself: "
+                f"{path.name!r} in {source!r} is a Git LFS pointer of {path.stat().st_size} bytes, not the file: "
                 f"run `git lfs pull` in that directory"
             )
     return None
@@ -66,7 +66,7 @@ def _not_a_model(source: str, directory: Path) -> str | None:
     if cached:
         return f"{source!r} is the hub cache: write a hub id, for example {cached[0]}"
     if next(directory.glob("*.gguf"), None) is not None:
-        return f"{source!r} has GGUF files, which are not supported: use the checkpoint in safetensors they were made of"
+        return f"{source!r} has GGUF files, which are not supported: use the safetensors checkpoint they were made of"
     return f"{source!r} is not a checkpoint: it has no config.json"
 
 
