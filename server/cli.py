@@ -224,16 +224,6 @@ def _load_settings(arguments: argparse.Namespace) -> Settings:
     return configuration.load(flags, arguments.config)
 
 
-def _start_logging(level: str) -> None:
-    import logging
-
-    logging.basicConfig(
-        level=level.upper(), stream=sys.stderr, format="%(asctime)s %(levelname)-7s %(name)s %(message)s"
-    )
-    for noisy in ("uvicorn", "asyncio", "httpx", "huggingface_hub", "filelock"):
-        logging.getLogger(noisy).setLevel(max(logging.WARNING, logging.getLogger().level))
-
-
 def _run(main: Callable[[], Any]) -> Any:
     """Run a coroutine function on uvloop where the platform has it."""
     import asyncio
@@ -260,8 +250,9 @@ def _server_starter(
 
     def start(model: str, flags: Mapping[str, str]) -> AbstractContextManager[tuple[str, str]]:
         from server.in_process import serve_in_process
+        from server.log_format import start_logging
 
-        _start_logging("critical")  # a failure is the error of the command already
+        start_logging("critical", "text")  # a failure is the error of the command already
         return serve_in_process(model, flags, _worker(worker))
 
     return start
@@ -273,9 +264,11 @@ def _server_starter(
 def _serve(arguments: argparse.Namespace, worker: Sequence[str] | None) -> None:
     from server.api.serve import listen
     from server.compose import Server
+    from server.log_format import ENVIRONMENT, start_logging
 
     settings = _load_settings(arguments)
-    _start_logging(settings.log_level)
+    os.environ[ENVIRONMENT] = settings.log_format
+    start_logging(settings.log_level, settings.log_format)
     settings.check_exposure()
     listener = listen(settings.host, settings.port)
     try:
@@ -290,9 +283,11 @@ def _serve(arguments: argparse.Namespace, worker: Sequence[str] | None) -> None:
 
 def _check(arguments: argparse.Namespace, worker: Sequence[str] | None) -> None:
     from server.compose import inspect
+    from server.ipc.fit import shortage
+    from server.log_format import start_logging
 
     settings = _load_settings(arguments)
-    _start_logging("error")
+    start_logging("error", "text")
     info, device = _run(lambda: inspect(arguments.path, settings, _worker(worker)))
     context = f"{info.context_tokens} tokens"
     if info.is_encoder_decoder:
@@ -308,6 +303,8 @@ def _check(arguments: argparse.Namespace, worker: Sequence[str] | None) -> None:
     if info.kv_blocks:
         pools = ", ".join(f"{pool} {blocks} blocks" for pool, blocks in info.kv_blocks.items())
         rows.append(("KV cache", f"{info.kv_bytes / 2**20:,.1f} MiB ({pools} of {info.block_size} tokens)"))
+    if (text := shortage(info)) is not None:
+        rows.append(("warning", text))
     if info.labels:
         rows.append(("labels", ", ".join(info.labels[:8]) + (" ..." if len(info.labels) > 8 else "")))
     rows.append(("loaded in", f"{info.load_seconds:.2f} s"))

@@ -23,6 +23,7 @@ from server.api.serve import serve, stop_on_signals
 from server.api.state import State
 from server.api.telemetry import Telemetry
 from server.errors import CheckpointError, StartError
+from server.greeting import greeting
 from server.ipc.client import EngineClient
 from server.ipc.descriptions import (
     Device,
@@ -31,6 +32,7 @@ from server.ipc.descriptions import (
     ModelSpec,
     Speculation,
 )
+from server.ipc.fit import shortage
 from server.ipc.messages import Progress
 from server.ipc.queue import default_limits
 from server.ipc.supervisor import WORKER_COMMAND, Supervisor, SupervisorLimits
@@ -108,13 +110,10 @@ class Server:
                 checkpoint_text.check_same_tokens(name, self.texts[name], draft)
 
     def _greet(self, url: str) -> None:
-        models = self.state.runtime.loaded()
-        width = max(len(model.name) for model in models)
-        lines = [f"Triptych is ready on {url} ({self.state.runtime.client.device})"]
-        lines += [f"  {model.name:<{width}}  {', '.join(model.info.tasks)}" for model in models]
-        shown = next((model for model in models if "generate" in model.info.tasks), models[0])
-        lines += ["", "Try it:", f"  {_example(url, shown.info)}", ""]
-        print("\n".join(lines), flush=True)
+        for model in self.state.runtime.loaded():
+            if (text := shortage(model.info)) is not None:
+                log.warning("%s", text)
+        print(greeting(url, self.state.runtime, bool(self.state.keys)), flush=True)
 
 
 def create_app(settings: Settings | None = None, worker: Sequence[str] = WORKER_COMMAND) -> ASGIApp:
@@ -127,25 +126,6 @@ def create_app(settings: Settings | None = None, worker: Sequence[str] = WORKER_
     """
     server = Server(configuration.load({}) if settings is None else settings, worker)
     return create_api(server.state, server.lifecycle.unattended_lifespan)
-
-
-def _example(url: str, info: ModelInfo) -> str:
-    bodies = {
-        "generate": ("generate", '{"prompt": "The old man", "max_new_tokens": 24}'),
-        "translate": ("translate", '{"inputs": "The garden is small."}'),
-        "embed": ("embed", '{"inputs": "a first text"}'),
-        "classify": ("classify", '{"inputs": "I liked this film."}'),
-        "token_classify": ("token_classify", '{"inputs": "Ada Lovelace lived in London."}'),
-        "question_answer": (
-            "question_answer",
-            '{"question": "Where did Ada live?", "context": "Ada Lovelace lived in London."}',
-        ),
-    }
-    if "transcribe" in info.tasks:
-        return f"curl {url}/v1/audio/transcriptions -F model={info.name} -F file=@recording.wav"
-    route, body = next((bodies[task] for task in info.tasks if task in bodies), ("tokenize", '{"inputs": "a text"}'))
-    body = body.replace("{", f'{{"model": "{info.name}", ', 1)
-    return f"curl {url}/{route} -H 'Content-Type: application/json' -d '{body}'"
 
 
 class _LoadReport:

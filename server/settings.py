@@ -90,6 +90,7 @@ def _adapter_entries(value: object) -> object:
     return _split_commas(value)
 
 
+ErrorDialect = Literal["native", "tei"]
 Size = Annotated[int, BeforeValidator(_parse_bytes), Field(ge=0)]
 Count = Annotated[int, Field(ge=1)]
 Seconds = Annotated[float, Field(gt=0, allow_inf_nan=False)]
@@ -151,7 +152,18 @@ class Settings(BaseSettings):
     api_key_file: Path | None = Field(
         default=None, description="File with one API key per line. Lines that begin with # are comments."
     )
+    cors_origins: Names = Field(
+        default=[],
+        description="Origins whose pages may call the server from a browser, such as https://example.com, separated by "
+        "commas; * allows all.",
+    )
     insecure_no_auth: bool = Field(default=False, description="Allow a public address without any API key.")
+
+    dialect_errors: ErrorDialect = Field(
+        default="native",
+        description="Shape of errors on the routes that text-embeddings-inference (tei) has too. The request header "
+        "X-Error-Format chooses it for one request.",
+    )
 
     max_body_bytes: Size = Field(default=2 << 20, description="Maximum size of a request body.")
     body_timeout_seconds: Seconds = Field(default=10.0, description="Time limit for receiving a request body.")
@@ -203,6 +215,9 @@ class Settings(BaseSettings):
     log_level: Literal["debug", "info", "warning", "error"] = Field(
         default="info", description="Lowest level of the log messages to write."
     )
+    log_format: Literal["text", "json"] = Field(
+        default="text", description="Format of the log: lines of text, or one JSON object per line."
+    )
     access_log: bool = Field(default=True, description="Write one log line per request.")
 
     @model_validator(mode="after")
@@ -227,6 +242,11 @@ class Settings(BaseSettings):
         for entry in self.speculative:
             if not re.fullmatch("[^=]+=(ngram|draft:.+)", entry):
                 raise ValueError(f"speculative: write NAME=ngram or NAME=draft:MODEL_OR_PATH, not {entry!r}")
+        for origin in self.cors_origins:
+            if not re.fullmatch(r"\*|https?://[^/\s?#@]+", origin):
+                raise ValueError(
+                    f"cors_origins: write origins as https://example.com or http://localhost:3000, not {origin!r}"
+                )
         models, adapters, speculative = (
             [entry.partition("=")[0] for entry in entries] for entries in (self.models, self.adapter, self.speculative)
         )

@@ -9,6 +9,7 @@ from functools import cache
 
 from fastapi import FastAPI
 from starlette.exceptions import HTTPException
+from starlette.middleware.cors import CORSMiddleware
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import ASGIApp
@@ -16,6 +17,7 @@ from starlette.types import ASGIApp
 from server.api import docs_page, playground_page, status_routes
 from server.api.dialects.registry import GET_ROUTES, ROUTES, add_routes, error_shape, with_paths
 from server.api.documents import DESCRIPTION, document
+from server.api.head import HeadMiddleware
 from server.api.middleware import RequestMiddleware, error_response
 from server.api.state import State
 from server.api.telemetry import version
@@ -32,7 +34,11 @@ def create_api(state: State, lifespan: Lifespan = nullcontext) -> ASGIApp:
     state: shared by all routes.
     lifespan: returns the context manager that is entered when the ASGI server starts and left when it stops.
     """
-    return RequestMiddleware(create_routes(state, lifespan), state)
+    app: ASGIApp = RequestMiddleware(HeadMiddleware(create_routes(state, lifespan)), state)
+    if origins := state.settings.cors_origins:
+        # Outside of the key check: a browser sends a preflight request without any key.
+        app = CORSMiddleware(app, origins, ("GET", "HEAD", "POST", "DELETE"), ("*",), expose_headers=("*",))
+    return app
 
 
 def create_routes(state: State, lifespan: Lifespan = nullcontext) -> FastAPI:
@@ -53,7 +59,9 @@ def create_routes(state: State, lifespan: Lifespan = nullcontext) -> FastAPI:
 
     def answer(request: Request, error: RequestError) -> Response:
         named = with_paths(error, request.scope["path"])
-        return error_response(named, request.scope["triptych.request_id"], state, error_shape(request))
+        return error_response(
+            named, request.scope["triptych.request_id"], state, error_shape(request, state.settings.dialect_errors)
+        )
 
     async def on_request_error(request: Request, error: Exception) -> Response:
         assert isinstance(error, RequestError)
@@ -62,7 +70,9 @@ def create_routes(state: State, lifespan: Lifespan = nullcontext) -> FastAPI:
     async def on_http_error(request: Request, error: Exception) -> Response:
         assert isinstance(error, HTTPException)
         if error.status_code == 405:
-            return answer(request, MethodNotAllowed("this route does not take this method"))
+            response = answer(request, MethodNotAllowed("this route does not take this method"))
+            response.headers.update(error.headers or {})
+            return response
         return answer(request, NotFound("there is no such route"))
 
     async def on_fault(request: Request, error: Exception) -> Response:

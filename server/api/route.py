@@ -18,6 +18,7 @@ from pydantic import BaseModel
 from starlette.requests import Request
 from starlette.responses import Response
 
+from server.api.access_log import CALL
 from server.api.body import read, read_json
 from server.api.error_shape import NATIVE_ERRORS, ErrorShape
 from server.api.sse import SERVER_SENT_EVENTS, EventStream, EventWriter, StreamFormat, watch_disconnect
@@ -37,6 +38,8 @@ class Spec(Protocol):
 
 TRUNCATED_INPUTS = "X-Truncated-Inputs"
 """Response header: places, in the request, of the inputs that lost tokens because they were too long."""
+ERROR_FORMAT = "x-error-format"
+"""Request header: `native` or `tei`, the shape of errors on routes of both dialects."""
 ERROR_SHAPE = "triptych.error_shape"
 """Key of the scope for the error shape of a request whose path belongs to several dialects."""
 
@@ -92,7 +95,9 @@ class Route(ABC, Generic[BodyT, SpecT, ResultT]):
     def call(self, request: Request, state: State, body: BodyT) -> Call:
         """The engine work of a request, with its deadline."""
         deadline = state.deadline(request, getattr(body, "timeout_ms", None))
-        return Call(state.runtime.client, deadline, arrival(request), cache_salt(request))
+        call = Call(state.runtime.client, deadline, arrival(request), cache_salt(request))
+        request.scope[CALL] = call
+        return call
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -6,7 +6,8 @@ from fastapi import APIRouter
 from starlette.requests import Request
 from starlette.responses import Response
 
-from server.api.dialects.registry import paths_of
+from server.api.dialects.huggingface.info import HubInfo, hub_info
+from server.api.dialects.registry import default_models, paths_of
 from server.api.documents import describe_status
 from server.api.error_shape import AnswerBody
 from server.api.fields import MAX_ITEMS
@@ -25,6 +26,11 @@ class Status(AnswerBody):
 
 
 class ModelDescription(AnswerBody):
+    """`max_input_tokens`: longest input text. A longer one is refused, or shortened and named in a header.
+
+    `context_tokens`: longest sequence of the decoder, or of an encoder without one. `source_tokens`: of the encoder.
+    """
+
     name: str
     family: str
     architecture: str
@@ -38,8 +44,11 @@ class ModelDescription(AnswerBody):
     kv_bytes: int
     vocab_size: int
     hidden_size: int
+    max_input_tokens: int
     context_tokens: int
+    usable_tokens: int
     source_tokens: int | None
+    usable_source_tokens: int | None
     labels: list[str]
     languages: list[str]
     mask_token: str | None
@@ -56,11 +65,17 @@ class ServerLimits(AnswerBody):
     max_timeout_ms: int
 
 
-class InfoAnswer(AnswerBody):
+class InfoAnswer(HubInfo):
+    """The server and its models. The fields of `HubInfo` are about the first model, and absent while models load.
+
+    `defaults`: for each route, the model that answers requests without `model`.
+    """
+
     name: str
     version: str
     device: str
     models: list[ModelDescription]
+    defaults: dict[str, str]
     limits: ServerLimits
 
 
@@ -88,12 +103,15 @@ async def info(request: Request) -> Response:
     """What is running: version, device, models, limits."""
     state = of(request)
     settings = state.settings
+    models = state.runtime.loaded()
     return json_response(
-        {
+        (hub_info(state, models[0]) if models else {})
+        | {
             "name": "triptych",
             "version": version(),
             "device": state.runtime.client.device,
-            "models": [_describe(model) for model in state.runtime.loaded()],
+            "models": [_describe(model) for model in models],
+            "defaults": default_models(state.runtime),
             "limits": {
                 "max_body_bytes": settings.max_body_bytes,
                 "max_audio_bytes": settings.max_audio_bytes,
@@ -124,8 +142,11 @@ def _describe(model: ServedModel) -> dict[str, object]:
         "kv_bytes": about.kv_bytes,
         "vocab_size": about.vocab_size,
         "hidden_size": about.hidden_size,
+        "max_input_tokens": model.max_input_tokens,
         "context_tokens": about.context_tokens,
+        "usable_tokens": about.usable_tokens,
         "source_tokens": about.source_tokens or None,
+        "usable_source_tokens": about.usable_source_tokens or None,
         "labels": about.labels,
         "languages": model.languages(),
         "mask_token": model.mask_token,

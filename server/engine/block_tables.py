@@ -39,12 +39,14 @@ class BlockTables:
         if worst > self.self_pool.num_blocks:
             return (
                 f"{group.max_rows} x {tokens} tokens need {worst} KV blocks of {self.self_pool.block_size} tokens; "
-                f"there are {self.self_pool.num_blocks}"
+                f"there are {self.self_pool.num_blocks} (--kv-cache-memory)"
             )
         if self.cross_pool is not None:
             source = self.cross_pool.blocks_for(group.num_source_tokens)
             if source > self.cross_pool.num_blocks:
-                return f"the source needs {source} KV blocks; there are {self.cross_pool.num_blocks}"
+                return (
+                    f"the source needs {source} KV blocks; there are {self.cross_pool.num_blocks} (--kv-cache-memory)"
+                )
         return None
 
     # --------------------------------------------------------------------------------------------- admission

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -11,7 +11,7 @@ import torch
 from msgspec.structs import replace
 
 from models.backends import interface as ops
-from models.config import AttentionConfig, ConfigError, ConvolutionalEmbeddingConfig
+from models.config import ConfigError, ConvolutionalEmbeddingConfig
 from models.kv_cache import KVCache
 from models.loader import LoadedModel, load_model
 from server.engine.audio_encoder import AudioRunner, LogMelEngine
@@ -21,6 +21,7 @@ from server.engine.drafts import Drafter
 from server.engine.encoder_engine import EncoderEngine
 from server.engine.engine import ModelEngine
 from server.engine.generation_engine import GenerationEngine
+from server.engine.kv_memory import PoolNeed, pool_blocks, pool_need
 from server.engine.model_limits import ModelLimits
 from server.engine.runner import Runner
 from server.engine.scheduler import Scheduler
@@ -111,6 +112,20 @@ class LoadedCheckpoint:
         limit = self.model.source_tokens if self.model.config.is_encoder_decoder else self.model.context_tokens
         return limit or UNLIMITED_TOKENS
 
+    def pool_needs(self, options: EngineOptions) -> dict[str, PoolNeed]:
+        """Memory needs of the KV pools `self` and, with cross-attention, `cross`; empty without generation."""
+        if not self.generates:
+            return {}
+        transformer, rows, size = self.model.transformer, options.max_batch_rows, options.block_size
+        beams = self.model.generation.num_beams or 1
+        pools = {"self": (transformer.self_attention_layers(), self.context_tokens, beams)}
+        if cross := transformer.cross_attention_layers():
+            pools["cross"] = (cross, self.source_tokens, 1)
+        return {
+            name: pool_need(layers, self.kv_dtype, size, length, beams, rows)
+            for name, (layers, length, beams) in pools.items()
+        }
+
 
 def load(spec: ModelSpec, device: torch.device, progress: ProgressCallback) -> LoadedCheckpoint:
     """Load a checkpoint. progress: called with the bytes read so far and in total. Raises LoadError."""
@@ -129,36 +144,6 @@ def load(spec: ModelSpec, device: torch.device, progress: ProgressCallback) -> L
     return LoadedCheckpoint(spec, model, dtype, device, time.monotonic() - started)
 
 
-def pool_sizes(
-    self_layers: Sequence[AttentionConfig],
-    cross_layers: Sequence[AttentionConfig],
-    dtype: torch.dtype,
-    options: EngineOptions,
-    share_bytes: int,
-    context_tokens: int,
-    source_tokens: int,
-) -> dict[str, int]:
-    """Number of blocks of the pool `self`, and of the pool `cross` if the model has cross-attention.
-
-    self_layers, cross_layers: attention of each layer. dtype: dtype of keys and values.
-    options: block size and maximum number of rows.
-    share_bytes: memory for both pools, in bytes.
-    context_tokens, source_tokens: longest sequence and longest source.
-    No pool is larger than `max_batch_rows` sequences of maximum length need; the rest goes to the other pool.
-    """
-    layers = {"self": self_layers, "cross": cross_layers}
-    longest = {"self": context_tokens, "cross": source_tokens}
-    sizes = {name: KVCache.block_bytes(kind, options.block_size, dtype) for name, kind in layers.items() if kind}
-    blocks: dict[str, int] = {}
-    left = share_bytes
-    most = {name: options.max_batch_rows * -(-longest[name] // options.block_size) for name in sizes}
-    for name in sorted(sizes, key=lambda name: most[name] * sizes[name]):
-        fair = left // (len(sizes) - len(blocks))
-        blocks[name] = min(most[name], fair // sizes[name])
-        left -= blocks[name] * sizes[name]
-    return blocks
-
-
 def build(
     loaded: LoadedCheckpoint, options: EngineOptions, share_bytes: int, drafter: Drafter | None = None
 ) -> tuple[ModelEngine, ModelInfo]:
@@ -175,24 +160,22 @@ def build(
     caches: dict[str, KVCache] = {}
     if loaded.generates:
         layers = {"self": transformer.self_attention_layers(), "cross": transformer.cross_attention_layers()}
-        blocks = pool_sizes(
-            layers["self"],
-            layers["cross"],
-            loaded.kv_dtype,
-            options,
-            share_bytes,
-            loaded.context_tokens,
-            loaded.source_tokens,
-        )
+        blocks = pool_blocks(loaded.pool_needs(options), share_bytes)
         if min(blocks.values()) == 0:
-            raise LoadError(f"model {spec.name!r}: {share_bytes} bytes of kv_cache_bytes are less than one KV block")
+            raise LoadError(
+                f"model {spec.name!r}: {share_bytes:,} bytes of the KV cache are less than one block; use a larger "
+                "--kv-cache-memory"
+            )
         try:
             caches = {
                 name: KVCache(layers[name], count, options.block_size, loaded.kv_dtype, loaded.device)
                 for name, count in blocks.items()
             }
         except (torch.OutOfMemoryError, RuntimeError) as error:
-            raise LoadError(f"model {spec.name!r}: cannot allocate {share_bytes} bytes for its KV pools") from error
+            raise LoadError(
+                f"model {spec.name!r}: cannot allocate {share_bytes:,} bytes for its KV cache; use a smaller "
+                "--kv-cache-memory"
+            ) from error
     reader = config.encoder if config.encoder is not None else config.decoder
     limits = ModelLimits(
         vocab_size=config.decoder.embedding.vocab_size if config.decoder is not None else 0,
@@ -239,11 +222,8 @@ def adapter_infos(loaded: LoadedCheckpoint, base: ModelInfo) -> list[ModelInfo]:
 
 def _info(loaded: LoadedCheckpoint, options: EngineOptions, blocks: dict[str, int]) -> ModelInfo:
     model = loaded.model
-    transformer, sentence = model.transformer, model.sentence.config
-    layers = {"self": transformer.self_attention_layers(), "cross": transformer.cross_attention_layers()}
-    kv_bytes = sum(
-        count * KVCache.block_bytes(layers[name], options.block_size, loaded.kv_dtype) for name, count in blocks.items()
-    )
+    sentence = model.sentence.config
+    needs = loaded.pool_needs(options)
     defaults = asdict(model.generation)
     defaults |= {name: _plain(value) for name, value in defaults.items() if isinstance(value, tuple)}
     dtypes: dict[torch.dtype, DType] = {
@@ -265,7 +245,8 @@ def _info(loaded: LoadedCheckpoint, options: EngineOptions, blocks: dict[str, in
         source_tokens=loaded.source_tokens if model.config.is_encoder_decoder else 0,
         block_size=options.block_size if blocks else 0,
         kv_blocks=blocks,
-        kv_bytes=kv_bytes,
+        kv_bytes=sum(count * needs[name].block_bytes for name, count in blocks.items()),
+        kv_context_bytes=sum(need.bytes for need in needs.values()),
         is_encoder_decoder=model.config.is_encoder_decoder,
         generation=GenerationInfo(**defaults),
         labels=list(model.labels),

@@ -19,7 +19,7 @@ from server.engine.connection import Connection
 from server.engine.engine import Engine
 from server.engine.host import map_large_blocks, reuse_large_blocks, usable_cores
 from server.engine.loading import LoadedCheckpoint, LoadError, adapter_infos, build, load
-from server.engine.speculation import find_drafts, make_drafter
+from server.engine.speculation import find_drafts, kv_shares, make_drafter
 from server.ipc.descriptions import ModelInfo, ModelSpec
 from server.ipc.messages import (
     Abort,
@@ -89,10 +89,9 @@ def start(configure: Configure, send: Callable[[Progress], None]) -> tuple[Engin
         return load(spec, device, _reporter(configure.epoch, spec.name, send))
 
     loaded = [read(spec) for spec in configure.models]
-    share = options.kv_cache_bytes // max(sum(model.generates for model in loaded), 1)
     drafts = find_drafts(loaded, read)
     built = []
-    for model in loaded:
+    for model, share in zip(loaded, kv_shares(loaded, drafts, options), strict=True):
         own_share, drafter = make_drafter(model, drafts.get(model.spec.name), options, share)
         built.append(build(model, options, own_share, drafter))
     engine = Engine({model.name: model for model, _ in built}, device, configure.epoch)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import torch
 
@@ -10,7 +10,8 @@ from models.kv_cache import KVCache
 from server.engine.block_manager import BlockManager
 from server.engine.draft_model import ModelDrafter
 from server.engine.drafts import Drafter, NgramDrafter
-from server.engine.loading import LoadedCheckpoint, LoadError, pool_sizes
+from server.engine.kv_memory import PoolNeed, divide_by_need, pool_blocks, pool_need
+from server.engine.loading import LoadedCheckpoint, LoadError
 from server.engine.runner import Runner
 from server.ipc.descriptions import EngineOptions, ModelSpec
 
@@ -77,12 +78,15 @@ def make_drafter(
         return share_bytes, None
     if draft is None:
         return share_bytes, NgramDrafter(options.speculative_tokens)
-    sizes = [_block_bytes(one, options.block_size) for one in (model, draft)]
-    own_bytes = share_bytes * sizes[1] // sum(sizes)
-    layers = draft.model.transformer.self_attention_layers()
-    blocks = pool_sizes(layers, (), draft.kv_dtype, options, own_bytes, draft.context_tokens, 0)["self"]
+    need = _draft_need(draft, options)
+    own_bytes = share_bytes * need.block_bytes // (need.block_bytes + model.pool_needs(options)["self"].block_bytes)
+    blocks = pool_blocks({"self": need}, own_bytes)["self"]
     if blocks == 0:
-        raise LoadError(f"model {model.spec.name!r}: kv_cache_bytes leaves its draft model less than a block")
+        raise LoadError(
+            f"model {model.spec.name!r}: {own_bytes:,} bytes of the KV cache are less than one block of its draft "
+            "model; use a larger --kv-cache-memory"
+        )
+    layers = draft.model.transformer.self_attention_layers()
     try:
         cache = KVCache(layers, blocks, options.block_size, draft.kv_dtype, draft.device)
     except (torch.OutOfMemoryError, RuntimeError) as error:
@@ -90,8 +94,25 @@ def make_drafter(
     runner = Runner(draft.model.transformer, draft.device, cache, None)
     pool = BlockManager(blocks, options.block_size)
     drafter = ModelDrafter(runner, pool, options.speculative_tokens, options.max_batch_tokens, draft.context_tokens)
-    return share_bytes - blocks * sizes[1], drafter
+    return share_bytes - blocks * need.block_bytes, drafter
 
 
-def _block_bytes(model: LoadedCheckpoint, block_size: int) -> int:
-    return KVCache.block_bytes(model.model.transformer.self_attention_layers(), block_size, model.kv_dtype)
+def kv_shares(
+    loaded: Sequence[LoadedCheckpoint], drafts: Mapping[str, LoadedCheckpoint], options: EngineOptions
+) -> list[int]:
+    """Bytes of the KV cache of each model, draft model included; 0 for a model that does not generate."""
+    needs = [list(model.pool_needs(options).values()) for model in loaded]
+    for model, own in zip(loaded, needs, strict=True):
+        if model.spec.name in drafts:
+            own.append(_draft_need(drafts[model.spec.name], options))
+    return divide_by_need(
+        options.kv_cache_bytes,
+        [sum(need.bytes for need in own) for own in needs],
+        [sum(need.max_bytes for need in own) for own in needs],
+    )
+
+
+def _draft_need(draft: LoadedCheckpoint, options: EngineOptions) -> PoolNeed:
+    layers = draft.model.transformer.self_attention_layers()
+    size, rows = options.block_size, options.max_batch_rows
+    return pool_need(layers, draft.kv_dtype, size, draft.context_tokens, 1, rows)

@@ -7,12 +7,13 @@ settings are made before torch is imported, because the import takes seconds and
 from __future__ import annotations
 
 import argparse
-import logging
+import os
 import socket
 import sys
 
 from server.engine.connection import Connection, ConnectionClosed
 from server.engine.host import die_with_parent, leave_signals_to_parent, let_threads_sleep
+from server.log_format import ENVIRONMENT, start_logging
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -25,7 +26,7 @@ def main(arguments: list[str] | None = None) -> int:
     die_with_parent()
     leave_signals_to_parent()
     let_threads_sleep()
-    logging.basicConfig(level=logging.WARNING, format="%(levelname)s %(name)s: %(message)s")
+    start_logging("warning", os.environ.get(ENVIRONMENT, "text"))
     try:
         connection = Connection(socket.socket(fileno=descriptor))
     except OSError:

@@ -68,6 +68,7 @@ class Call:
     arrival: time of `time.monotonic()` at which the request arrived.
     cache_salt: separates the prefix cache entries of different API keys.
     truncated_inputs: places, in the request, of the inputs that lost tokens. The operation sets them.
+    model, prompt_tokens, completion_tokens: of all messages so far, for the log.
     """
 
     def __init__(
@@ -77,6 +78,9 @@ class Call:
         self.arrival = arrival
         self.cache_salt = cache_salt
         self.submitted = 0.0
+        self.model = ""
+        self.prompt_tokens = 0
+        self.completion_tokens = 0
         self.truncated_inputs: Sequence[int] = ()
         self._client = client
         self._ids: list[int] = []
@@ -110,6 +114,8 @@ class Call:
             raise ClientGone("the client closed the connection")
         self.submitted = time.monotonic()
         self._ids = self._client.submit(self, message)
+        self.model = message.model
+        self.prompt_tokens += message.num_tokens
         self._open = set(self._ids)
         self._stop_timer()
         if self.deadline is not None:

@@ -290,6 +290,7 @@ class EngineClient:
                     self._first_output(sequence, now)
                     generated = len(event.hypotheses[0].token_ids) if event.hypotheses else 0
                     _count_tokens(sequence, generated - sequence.seen_tokens, now, token_counts)
+                    sequence.call.completion_tokens += sum(len(other.token_ids) for other in event.hypotheses[1:])
                 self._end(event.request_id, sequence, event)
                 sequence.call.put(sequence.index, event)
                 calls[sequence.call] = None
@@ -347,4 +348,5 @@ def _count_tokens(
         key = sequence.model, count, sequence.last_seconds
         token_counts[key] = token_counts.get(key, 0) + 1
         sequence.seen_tokens += count
+        sequence.call.completion_tokens += count
         sequence.last_seconds = now

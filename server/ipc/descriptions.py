@@ -69,7 +69,7 @@ class EngineOptions(msgspec.Struct, frozen=True):
     max_encode_tokens: tokens of one encoder step while no decoder runs. A longer text runs alone.
     max_batch_rows: decoder rows of one step, per model.
     block_size: tokens per KV block.
-    kv_cache_bytes: bytes of all KV pools of the device; divided evenly among the generating models.
+    kv_cache_bytes: bytes of all KV pools of the device; divided by need among the generating models.
     threads: number of torch threads; 0 means the number of usable cores.
     stats_interval_seconds: time between two `Stats` messages.
     prefix_cache: requests share keys and values of common prompt beginnings.
@@ -126,6 +126,7 @@ class ModelInfo(msgspec.Struct, frozen=True):
     context_tokens: longest sequence. Decoder: prompt and new tokens. Encoder: the text. Encoder-decoder: new tokens.
     source_tokens: longest source of an encoder-decoder, else 0.
     kv_blocks: number of blocks of each pool (`self`, and `cross` with an encoder); empty without generation.
+    kv_bytes: memory of all blocks. kv_context_bytes: memory of one sequence of full length with the default beams.
     generation: special tokens and generation defaults of the checkpoint.
     labels: class names by index.
     problem_type: kind of classification: `single_label_classification`, `multi_label_classification`, `regression`.
@@ -153,6 +154,7 @@ class ModelInfo(msgspec.Struct, frozen=True):
     block_size: int = 0
     kv_blocks: dict[str, int] = {}
     kv_bytes: int = 0
+    kv_context_bytes: int = 0
     is_encoder_decoder: bool = False
     generation: GenerationInfo = GenerationInfo()
     labels: list[str] = []
@@ -165,3 +167,18 @@ class ModelInfo(msgspec.Struct, frozen=True):
     quantization: Quantization | None = None
     num_mels: int = 0
     adapter_of: str = ""
+
+    @property
+    def usable_tokens(self) -> int:
+        """Longest sequence that the KV cache holds, with the default beams; at most `context_tokens`."""
+        if "self" not in self.kv_blocks:
+            return self.context_tokens
+        blocks = self.kv_blocks["self"] // (self.generation.num_beams or 1)
+        return min(self.context_tokens, blocks * self.block_size)
+
+    @property
+    def usable_source_tokens(self) -> int:
+        """Longest source that the KV cache holds; at most `source_tokens`."""
+        if "cross" not in self.kv_blocks:
+            return self.source_tokens
+        return min(self.source_tokens, self.kv_blocks["cross"] * self.block_size)

@@ -48,3 +48,20 @@ def _work(message: Generate, row: GenerateRow, info: ModelInfo, pool: str) -> st
     tokens = f"{prefix:,} {kind} token{'s' * (prefix != 1)} + {row.max_new_tokens:,} new tokens"
     beams = message.params.num_beams
     return f"{tokens} with {beams} beams" if beams > 1 else tokens
+
+
+def shortage(info: ModelInfo) -> str | None:
+    """One line for the operator if the KV cache of a model is too small for its longest sequence, else None."""
+    parts = []
+    if info.usable_tokens < info.context_tokens:
+        beams = info.generation.num_beams or 1
+        with_beams = f" with {beams} beams" if beams > 1 else ""
+        parts.append(f"{info.usable_tokens:,} of {info.context_tokens:,} tokens{with_beams}")
+    if info.usable_source_tokens < info.source_tokens:
+        parts.append(f"{info.usable_source_tokens:,} of {info.source_tokens:,} source tokens")
+    if not parts or info.adapter_of:
+        return None
+    return (
+        f'the KV cache of model "{info.name}" holds {" and ".join(parts)}; longer requests are refused. A sequence of '
+        f"full length needs {info.kv_context_bytes / 2**20:,.1f} MiB (--kv-cache-memory)"
+    )

@@ -106,6 +106,11 @@ class Generate(Message, frozen=True):
     cache_salt: str = ""
     call_id: int = 0
 
+    @property
+    def num_tokens(self) -> int:
+        """Tokens of all prompts, each counted once."""
+        return sum(map(len, self.prompts))
+
 
 SAMPLES_PER_TOKEN = 320
 """Audio samples of one source token of a speech model: 20 ms at 16 kHz."""
@@ -160,6 +165,11 @@ class Encode(Message, frozen=True):
     target_ids: list[int] = []
     deadline: float | None = None
     call_id: int = 0
+
+    @property
+    def num_tokens(self) -> int:
+        """Tokens of all items."""
+        return sum(item.num_tokens for item in self.items)
 
 
 class Abort(Message, frozen=True):

@@ -12,16 +12,15 @@ import asyncio
 import contextlib
 import logging
 import os
+import signal
 import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal, Protocol, cast
-
-import msgspec
+from typing import Literal, Protocol
 
 from server.errors import CheckpointError, StartError
 from server.ipc.coalescing import Send
@@ -33,24 +32,20 @@ from server.ipc.descriptions import (
     ModelSpec,
 )
 from server.ipc.messages import (
-    FRAME_HEADER,
     Configure,
     FromWorker,
     LoadFailed,
-    Message,
     Progress,
     Ready,
     Shutdown,
     Stats,
     StepOutput,
-    decode_from_worker,
-    encode_frame,
 )
+from server.ipc.worker_connection import WorkerConnection
 
 log = logging.getLogger("triptych.supervisor")
 
 WORKER_COMMAND = (sys.executable, "-P", "-m", "server.engine.worker")
-MAX_FRAME_BYTES = 1 << 30
 
 SupervisorState = Literal["starting", "ready", "restarting", "failed", "stopped"]
 
@@ -88,58 +83,6 @@ class SupervisorLimits:
     max_failures: int = 6
 
 
-class _WorkerConnection(asyncio.Protocol):
-    """Reads and writes message frames on the socket of one worker."""
-
-    def __init__(self, on_message: Callable[[FromWorker], None]) -> None:
-        self._on_message = on_message
-        self._buffer = bytearray()
-        self._transport: asyncio.Transport | None = None
-        self.closed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self.broken = False
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._transport = cast(asyncio.Transport, transport)
-
-    def data_received(self, data: bytes) -> None:
-        buffer = self._buffer
-        buffer += data
-        start = 0
-        while len(buffer) - start >= FRAME_HEADER.size:
-            (length,) = FRAME_HEADER.unpack_from(buffer, start)
-            end = start + FRAME_HEADER.size + length
-            if length > MAX_FRAME_BYTES:
-                self._break(f"a frame of {length:,} bytes, limit {MAX_FRAME_BYTES:,}")
-                return
-            if len(buffer) < end:
-                break
-            try:
-                message = decode_from_worker(bytes(buffer[start + FRAME_HEADER.size : end]))
-            except msgspec.MsgspecError as error:
-                self._break(str(error))
-                return
-            self._on_message(message)
-            start = end
-        del buffer[:start]
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        if not self.closed.done():
-            self.closed.set_result(None)
-
-    def send(self, *messages: Message) -> None:
-        if self._transport is not None and not self._transport.is_closing():
-            self._transport.write(b"".join([encode_frame(message) for message in messages]))
-
-    def close(self) -> None:
-        if self._transport is not None:
-            self._transport.abort()
-
-    def _break(self, reason: str) -> None:
-        log.error("the worker sent an invalid message (%s); replacing it", reason)
-        self.broken = True
-        self.close()
-
-
 class Supervisor:
     """Keeps one worker running from `start` to `stop`. All methods must be called on one event loop.
 
@@ -167,9 +110,12 @@ class Supervisor:
         self._limits = limits or SupervisorLimits()
         self._command = tuple(command)
         self._last_message_seconds = 0.0
-        self._connection: _WorkerConnection | None = None
+        self._connection: WorkerConnection | None = None
         self._process: asyncio.subprocess.Process | None = None
         self._load_failure: str | None = None
+        self._ending = ""
+        self._killed = False
+        self._started_seconds = 0.0
         self._task: asyncio.Task[None] | None = None
         self._first_ready: asyncio.Future[None] | None = None
 
@@ -208,6 +154,7 @@ class Supervisor:
     def kill(self) -> None:
         """Kill the worker without waiting."""
         if self._process is not None and self._process.returncode is None:
+            self._killed = True
             self._process.kill()
 
     async def _run(self) -> None:
@@ -226,14 +173,15 @@ class Supervisor:
                     return
                 if failures >= self._limits.max_failures:
                     self.state = "failed"
-                    log.error("the worker failed %d times in a row; giving up", failures)
-                    if not self._first_ready.done():
+                    if self._first_ready.done():
+                        log.error("the worker failed %d times in a row; giving up", failures)
+                    else:
                         self._first_ready.set_exception(
                             StartError(f"the worker process failed to start {failures} times; see its output above")
                         )
                     return
                 pause = min(self._limits.first_pause_seconds * 2 ** (failures - 1), self._limits.longest_pause_seconds)
-                log.warning("worker %d ended; starting the next one in %.1f s", self.epoch, pause)
+                log.warning("worker %d %s; starting the next one in %.1f s", self.epoch, self._ending, pause)
                 await asyncio.sleep(pause)
         finally:
             if not self._first_ready.done():
@@ -247,12 +195,15 @@ class Supervisor:
         """Run one worker from spawn to the end of its process. Returns whether it was ready."""
         ours, theirs = socket.socketpair()
         self._load_failure = None
-        connection: _WorkerConnection | None = None
+        self._ending = "did not start"
+        self._killed = False
+        self._started_seconds = time.monotonic()
+        connection: WorkerConnection | None = None
         process: asyncio.subprocess.Process | None = None
         try:
             try:
                 _, connection = await asyncio.get_running_loop().create_connection(
-                    lambda: _WorkerConnection(self._on_message), sock=ours
+                    lambda: WorkerConnection(self._on_message), sock=ours
                 )
                 process = await asyncio.create_subprocess_exec(
                     *self._command,
@@ -284,9 +235,10 @@ class Supervisor:
                 self._listener.on_lost()
             if process is not None:
                 await _reap(process, self._limits.stop_seconds)
+                self._ending = _describe_ending(process.pid, process.returncode, self._killed)
             self._process = None
 
-    async def _watch(self, connection: _WorkerConnection) -> None:
+    async def _watch(self, connection: WorkerConnection) -> None:
         """Return when the worker's socket is closed, or after killing a worker that sent nothing for `hang_seconds`.
 
         The time limit must be exceeded in two consecutive checks. After this process itself was suspended (a laptop
@@ -319,12 +271,17 @@ class Supervisor:
             self._on_ready(message)
         elif isinstance(message, LoadFailed):
             self._load_failure = message.message
-            log.error("%s", message.message)
+            if self._first_ready is None or self._first_ready.done():
+                # Before the first worker is ready, `start` raises the failure, and its caller reports it.
+                log.error("%s", message.message)
 
     def _on_ready(self, message: Ready) -> None:
         if self.state == "stopped" or self._connection is None:
             return
         self.state = "ready"
+        if self.epoch > 1:
+            seconds = time.monotonic() - self._started_seconds
+            log.warning("worker %d is ready after %.1f s; requests are answered again", self.epoch, seconds)
         self._listener.on_ready(message.models, message.device, self._connection.send)
         if self._first_ready is not None and not self._first_ready.done():
             self._first_ready.set_result(None)
@@ -335,6 +292,22 @@ def _environment() -> dict[str, str]:
     root = str(Path(__file__).resolve().parents[2])
     earlier = os.environ.get("PYTHONPATH")
     return os.environ | {"PYTHONPATH": root + os.pathsep + earlier if earlier else root}
+
+
+def _describe_ending(pid: int, status: int | None, killed: bool) -> str:
+    """How a process ended.
+
+    status: exit status, or the negative number of the signal that killed it.
+    killed: the supervisor killed it.
+    """
+    if status is None or status >= 0:
+        return f"(process {pid}) ended with status {status}"
+    try:
+        name = signal.Signals(-status).name
+    except ValueError:
+        name = f"signal {-status}"
+    hint = ", perhaps because the machine ran out of memory" if name == "SIGKILL" and not killed else ""
+    return f"(process {pid}) was killed by {name}{hint}"
 
 
 async def _reap(process: asyncio.subprocess.Process, timeout_seconds: float) -> None:

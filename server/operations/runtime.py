@@ -34,6 +34,9 @@ _OPERATIONS: Mapping[Task, tuple[str, ...]] = {
 """Operations that a model of each task supports. `translate_speech`, `chat` and `zero_shot_classify` depend on the
 checkpoint too."""
 
+_TEXT_OPERATIONS = ("tokenize", "detokenize")
+"""Operations that need a tokenizer alone, so that every model supports them."""
+
 Result = TypeVar("Result")
 
 
@@ -122,7 +125,10 @@ class Runtime:
         return [ServedModel(infos[name], text) for name, text in self.texts.items() if name in infos]
 
     def candidates(self, name: str | None, operation: str) -> list[ServedModel]:
-        """The models that may run an operation: the named one, or all that support it. Adapters must be named.
+        """The models that may run an operation: the named one, or all that support it, the default first.
+
+        Models keep the order of the command line, except that encoder-decoders come last for generation: a prompt
+        without a model is continued rather than translated. Adapters must be named.
 
         Raises:
             NotReady: the models are loading.
@@ -131,22 +137,26 @@ class Runtime:
         """
         if name is not None:
             model = self.model(name)
-            if operation not in model.operations():
+            if operation not in (*model.operations(), *_TEXT_OPERATIONS):
                 raise OperationNotSupported(operation, model.name, model.operations())
             return [model]
-        fitting = [m for m in self._ready() if operation in m.operations() and not m.info.adapter_of]
+        fitting = [m for m in self.ready() if operation in (*m.operations(), *_TEXT_OPERATIONS)]
+        fitting = [model for model in fitting if not model.info.adapter_of]
         if not fitting:
             raise OperationNotSupported(operation)
+        if operation in ("generate", "chat"):
+            fitting.sort(key=lambda model: model.info.is_encoder_decoder)
         return fitting
 
-    def model(self, name: str | None) -> ServedModel:
-        """The named model, or the first one. Raises NotReady while loading and ModelNotFound for an unknown name."""
-        for model in self._ready():
-            if name is None or model.name == name:
+    def model(self, name: str) -> ServedModel:
+        """The named model. Raises NotReady while loading and ModelNotFound for an unknown name."""
+        for model in self.ready():
+            if model.name == name:
                 return model
         raise ModelNotFound("no loaded model has this name; `GET /info` lists the models", "model")
 
-    def _ready(self) -> list[ServedModel]:
+    def ready(self) -> list[ServedModel]:
+        """As `loaded`. Raises NotReady while the models are loading."""
         models = self.loaded()
         if not models:
             raise NotReady("the models are loading; try again soon", retry_after=2)

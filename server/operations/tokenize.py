@@ -52,7 +52,7 @@ class TextToken:
 async def tokenize(runtime: Runtime, call: Call, spec: TokenizeSpec) -> list[list[TextToken]]:
     """The tokens of each text."""
     encodings = await runtime.encode(
-        runtime.model(spec.model).tokenizer,
+        runtime.candidates(spec.model, "tokenize")[0].tokenizer,
         spec.inputs,
         param="inputs",
         add_special_tokens=spec.add_special_tokens,
@@ -65,7 +65,7 @@ async def tokenize(runtime: Runtime, call: Call, spec: TokenizeSpec) -> list[lis
 
 async def detokenize(runtime: Runtime, call: Call, spec: DetokenizeSpec) -> list[str]:
     """The text of each list of ids. Raises InvalidRequest for an id outside the vocabulary."""
-    model = runtime.model(spec.model)
+    model = runtime.candidates(spec.model, "detokenize")[0]
     for ids in spec.ids:
         check_ids(ids, model.info, "ids")
     return await runtime.in_thread(lambda: [model.tokenizer.decode(ids, spec.skip_special_tokens) for ids in spec.ids])

@@ -65,7 +65,7 @@ def test_the_error_for_an_invalid_checkpoint_is_one_line(story: Path, damage, co
     done = triptych(command, f"tale={story}" if command == "serve" else str(story), *more)
     assert done.returncode == 1
     (line,) = [line for line in done.stderr.splitlines() if line.startswith("triptych:")]
-    assert named in line
+    assert named in line and done.stderr.count(named) == 1
     assert "Traceback" not in done.stdout + done.stderr
     assert str(story.parent) not in line
 
@@ -85,6 +85,23 @@ def test_check_describes_a_checkpoint() -> None:
     table = dict(line.split("  ", 1) for line in done.stdout.splitlines())
     assert table["family"].strip() == "marian (MarianMTModel)"
     assert "translate" in table["serves"]
+
+
+def test_check_and_serve_tell_a_kv_cache_too_small_for_the_context(tmp_path: Path) -> None:
+    done = triptych("check", str(DEMO / "story"), "--kv-cache-memory", "1M")
+    assert done.returncode == 0
+    table = dict(line.split("  ", 1) for line in done.stdout.splitlines())
+    assert "384 of 512 tokens" in table["warning"] and "--kv-cache-memory" in table["warning"]
+    assert "warning" not in triptych("check", str(DEMO / "story")).stdout
+    log = tmp_path / "log"
+    with serving(log, f"tale={DEMO / 'story'}", "--kv-cache-memory", "1M") as server:
+        (model,) = server.get("/info").json()["models"]
+        assert (model["usable_tokens"], model["context_tokens"]) == (384, 512)
+        body = {"prompt": "Once upon a time", "max_new_tokens": 500}
+        refused = server.post("/generate", json=body)
+        assert refused.status_code == 422 and "--kv-cache-memory" in refused.json()["error"]["message"]
+    (line,) = [line for line in log.read_text().splitlines() if "384 of 512 tokens" in line]
+    assert "WARNING" in line
 
 
 def test_several_models_by_name_in_bfloat16(tmp_path: Path) -> None:

@@ -165,7 +165,7 @@ def test_a_bad_checkpoint_gives_a_one_line_error_and_exit_status_2(pairs, worker
 
 def test_too_little_memory_for_one_block_is_reported(pairs, worker):
     worker.configure([pairs("gpt2")], kv_cache_bytes=100)
-    assert "kv_cache_bytes" in worker.until(LoadFailed).message
+    assert "--kv-cache-memory" in worker.until(LoadFailed).message
     assert worker.process.wait(HANG_SECONDS) == 2
 
 

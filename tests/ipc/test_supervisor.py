@@ -131,6 +131,39 @@ async def test_a_dead_worker_fails_its_requests_at_once_and_is_replaced(director
             assert isinstance((await call.events())[0][1], Tokens)
 
 
+async def test_the_log_says_how_a_worker_ended_and_when_the_next_is_ready(
+    directory: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with supervised(directory) as (supervisor, _, _):
+        first = supervisor.pid
+        assert first is not None and not caplog.messages
+        psutil.Process(first).kill()
+        await eventually(lambda: supervisor.epoch == 2 and supervisor.fresh)
+        ended, ready = caplog.messages
+        assert ended.startswith(f"worker 1 (process {first}) was killed by SIGKILL, perhaps") and "next" in ended
+        assert ready.startswith("worker 2 is ready after ")
+        caplog.clear()
+        supervisor.kill()
+        await eventually(lambda: supervisor.epoch == 3 and supervisor.fresh)
+        assert "was killed by SIGKILL;" in caplog.messages[0], "the supervisor knows that it killed this one"
+
+
+async def test_a_load_failure_is_logged_only_where_nobody_else_reports_it(
+    directory: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with supervised(directory) as (supervisor, _, _):
+        (directory / "config.json").unlink()
+        assert supervisor.pid is not None
+        psutil.Process(supervisor.pid).kill()
+        await eventually(lambda: supervisor.state == "failed")
+        assert "decoder: config.json is missing" in caplog.messages
+    caplog.clear()
+    async with supervised(directory, start=False) as (supervisor, _, _):
+        with pytest.raises(CheckpointError, match=r"config\.json is missing"):
+            await supervisor.start()
+        assert not caplog.messages
+
+
 async def test_a_hung_worker_is_not_fresh_and_then_killed(directory: Path) -> None:
     limits = replace(LIMITS, stale_seconds=0.5, hang_seconds=2.0)
     async with supervised(directory, limits=limits) as (supervisor, _, recorder):

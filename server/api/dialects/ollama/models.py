@@ -97,7 +97,7 @@ class OllamaShowBody(Body):
 class ModelNameSpec:
     """Ask for the description of a model."""
 
-    name: str | None
+    name: str
 
     def cost(self, model: ServedModel) -> Cost:
         """Upper bounds of the work; see `Cost`. The engine does nothing."""

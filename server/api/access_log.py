@@ -1,0 +1,48 @@
+"""One log record per request: client, path, status, duration, model and tokens. Never a prompt, a key or a query."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+from urllib.parse import quote
+
+from starlette.types import Scope
+
+from server.ipc.call import Call
+
+log = logging.getLogger("triptych.access")
+
+CALL = "triptych.call"
+"""Key of the scope for the engine work of a request. Absent if the request never reached an operation."""
+_MAX_PATH_CHARACTERS = 256
+
+
+def log_request(scope: Scope, level: int, status: int, seconds: float, request_id: str) -> None:
+    """Log a request that has ended. status: 499 if the client disconnected before a status was sent."""
+    if not log.isEnabledFor(level):
+        return
+    client = scope.get("client")
+    fields: dict[str, Any] = {
+        "client": client[0] if client else None,
+        "method": scope["method"][:8],
+        # Quoted, so that a path cannot forge a line of the log.
+        "path": quote(scope["path"][:_MAX_PATH_CHARACTERS], safe="/:@!$&'()*+,;=~"),
+        "status": status,
+        "milliseconds": round(seconds * 1000, 1),
+    }
+    call = scope.get(CALL)
+    if isinstance(call, Call) and call.model:
+        fields |= {
+            "model": call.model,
+            "prompt_tokens": call.prompt_tokens,
+            "completion_tokens": call.completion_tokens,
+        }
+    fields["request_id"] = request_id
+    log.log(level, "%s", _text(fields), extra={"fields": fields})
+
+
+def _text(fields: dict[str, Any]) -> str:
+    text = "{client} {method} {path} {status} {milliseconds}ms".format_map(fields | {"client": fields["client"] or "-"})
+    if "model" in fields:
+        text += " model={model} tokens={prompt_tokens}+{completion_tokens}".format_map(fields)
+    return f"{text} {fields['request_id']}"

@@ -1,0 +1,62 @@
+"""The lines that `triptych serve` prints when it is ready: address, models, and a request to try."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+from server.operations.runtime import OperationNotSupported, Runtime, ServedModel
+
+_BODIES: dict[str, dict[str, Any]] = {
+    "embed": {"inputs": "a first text"},
+    "classify": {"inputs": "I liked this film."},
+    "token_classify": {"inputs": "Ada Lovelace lived in London."},
+    "question_answer": {"question": "Where did Ada live?", "context": "Ada Lovelace lived in London."},
+    "tokenize": {"inputs": "a text"},
+}
+
+
+def greeting(url: str, runtime: Runtime, needs_key: bool) -> str:
+    """needs_key: clients must send an API key."""
+    models = runtime.loaded()
+    width = max(len(model.name) for model in models)
+    lines = [f"Triptych is ready on {url} ({runtime.client.device})"]
+    lines += [f"  {model.name:<{width}}  {', '.join(model.info.tasks)}" for model in models]
+    return "\n".join([*lines, "", "Try it:", f"  {_example(url, runtime, needs_key)}", ""])
+
+
+def _example(url: str, runtime: Runtime, needs_key: bool) -> str:
+    """A `curl` command for the first operation of `_requests` that a loaded model supports."""
+    key = ' -H "Authorization: Bearer $TRIPTYCH_API_KEY"' if needs_key else ""
+    operation, model, body = next(_requests(runtime))
+    if operation == "transcribe":
+        return f"curl {url}/v1/audio/transcriptions{key} -F model={model.name} -F file=@recording.wav"
+    data = json.dumps({"model": model.name} | body)
+    return f"curl {url}/{operation}{key} -H 'Content-Type: application/json' -d '{data}'"
+
+
+def _requests(runtime: Runtime) -> Iterator[tuple[str, ServedModel, dict[str, Any]]]:
+    """Operations with their default models and a body: text generation, translation, then the others."""
+    generating = _default(runtime, "generate")
+    prompt = {"prompt": "The old man", "max_new_tokens": 24}
+    if generating is not None and not generating.info.is_encoder_decoder:
+        yield "generate", generating, prompt
+    translator = _default(runtime, "translate")
+    pairs = [] if translator is None else translator.text.languages.pairs()
+    if translator is not None and pairs:
+        source, target = pairs[0]
+        yield "translate", translator, {"inputs": "I am a student", "source_lang": source, "target_lang": target}
+    if generating is not None:
+        yield "generate", generating, prompt
+    for operation, body in {"transcribe": {}, **_BODIES}.items():
+        model = _default(runtime, operation)
+        if model is not None:
+            yield operation, model, body
+
+
+def _default(runtime: Runtime, operation: str) -> ServedModel | None:
+    try:
+        return runtime.candidates(None, operation)[0]
+    except OperationNotSupported:
+        return None

@@ -1,0 +1,105 @@
+"""The access log: who asked what of which model, and never the prompt."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+from collections.abc import Callable
+from typing import Any
+
+import httpx
+import pytest
+
+from server.ipc.messages import Finished, Hypothesis, Tokens
+from server.log_format import JsonFormatter
+from tests.api.conftest import Bench
+
+Records = Callable[[], list[logging.LogRecord]]
+
+
+@pytest.fixture
+def records(caplog: pytest.LogCaptureFixture) -> Records:
+    """Function that returns the records of the access log so far."""
+    caplog.set_level(logging.INFO, "triptych.access")
+    return lambda: [record for record in caplog.records if record.name == "triptych.access"]
+
+
+def fields(record: logging.LogRecord) -> dict[str, Any]:
+    found: dict[str, Any] = record.__dict__["fields"]
+    return found
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_model_and_tokens_of_a_request(
+    bench: Bench, http: httpx.AsyncClient, records: Records, stream: bool
+) -> None:
+    bench.become_ready()
+    body = {"prompt": ["secret one", "two"], "n": 2, "stream": stream, "model": "decoder"}
+    posted = asyncio.create_task(http.post("/generate?api_key=hidden", json=body, headers={"x-request-id": "mine"}))
+    message = await bench.sent_generate()
+    for row in message.rows:
+        bench.output(tokens=[Tokens(row.request_id, [100, 101])])
+        bench.output(finished=[Finished(row.request_id, [Hypothesis([100, 101, 102], "stop")], 0.0, 0.0, 0.0)])
+    answer = await posted
+    (record,) = records()
+    logged = fields(record)
+    assert logged.pop("milliseconds") > 0
+    prompts = sum(map(len, message.prompts))
+    assert logged == {
+        "client": "127.0.0.1",
+        "method": "POST",
+        "path": "/generate",
+        "status": 200,
+        "model": "decoder",
+        "prompt_tokens": prompts,
+        "completion_tokens": 12,
+        "request_id": "mine",
+    }
+    if not stream:
+        assert answer.json()["usage"]["prompt_tokens"] == prompts
+        assert answer.json()["usage"]["completion_tokens"] == 12
+    line = record.getMessage()
+    assert line.startswith("127.0.0.1 POST /generate 200 ") and f" model=decoder tokens={prompts}+12 mine" in line
+    assert "secret" not in str(record.__dict__) and "hidden" not in str(record.__dict__)
+
+
+async def test_the_tokens_of_all_hypotheses_count(bench: Bench, http: httpx.AsyncClient, records: Records) -> None:
+    bench.become_ready()
+    body = {"prompt": "ab", "num_beams": 2, "num_return_sequences": 2, "model": "decoder"}
+    posted = asyncio.create_task(http.post("/generate", json=body))
+    (row,) = await bench.sent_rows()
+    hypotheses = [Hypothesis([100, 101], "stop", None, -1.0), Hypothesis([100, 101, 102], "stop", None, -2.0)]
+    bench.output(finished=[Finished(row.request_id, hypotheses, 0.0, 0.0, 0.0)])
+    assert (await posted).json()["usage"]["completion_tokens"] == 5
+    assert fields(records()[-1])["completion_tokens"] == 5
+
+
+async def test_a_path_cannot_forge_a_line(http: httpx.AsyncClient, records: Records) -> None:
+    await http.get(httpx.URL("http://test", raw_path=b"/x%0a2026%20ERROR%20forged" + b"y" * 1000))
+    line = records()[-1].getMessage()
+    assert "\n" not in line and "/x%0A2026%20ERROR%20forged" in line and len(line) < 400
+    assert "model" not in fields(records()[-1])
+
+
+async def test_a_refused_request_is_logged_with_its_status(
+    bench: Bench, http: httpx.AsyncClient, records: Records
+) -> None:
+    bench.become_ready()
+    await http.post("/generate", json={"prompt": "ab", "temperature": "hot secret"})
+    assert fields(records()[-1])["status"] == 422 and "secret" not in str(records()[-1].__dict__)
+
+
+def test_a_json_record_is_one_line_with_its_exception() -> None:
+    record = logging.LogRecord("triptych.x", logging.WARNING, "f", 1, "a %s", ("b\nc",), None)
+    record.fields = {"path": "/embed"}
+    text = JsonFormatter().format(record)
+    assert "\n" not in text
+    value = json.loads(text)
+    assert (value["level"], value["logger"], value["message"], value["path"]) == (
+        "warning",
+        "triptych.x",
+        "a b\nc",
+        "/embed",
+    )
+    assert value["time"].endswith("+00:00")
