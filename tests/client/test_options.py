@@ -12,7 +12,9 @@ import pytest
 from pydantic import BaseModel, ValidationError
 
 from server.api.dialects.native.bodies import ClassifyBody, EmbedBody, GenerateBody, TranslateBody
+from server.api.dialects.openai.chat_body import ChatCompletionBody
 from server.client import environment, target
+from server.client.chat import chat_fields
 from server.client.errors import CommandError
 from server.client.options import CHAT, Option, add_flags, add_format_flags, fields, response_format
 from server.client.tasks import TASKS
@@ -161,3 +163,12 @@ def test_no_flag_takes_a_key() -> None:
     target.add_target_flags(parser)
     flags = [flag for action in parser._actions for flag in action.option_strings]
     assert [flag for flag in flags if "key" in flag] == ["--api-key-file"]
+
+
+def test_every_flag_of_chat_sends_what_openai_routes_read() -> None:
+    for option in CHAT:
+        parser = argparse.ArgumentParser()
+        add_flags(parser, CHAT)
+        sent = chat_fields(parser.parse_args(given(option)))
+        assert len(sent) == 1
+        ChatCompletionBody.model_validate({"messages": [{"role": "user", "content": "a"}], **sent})

@@ -83,6 +83,28 @@ def test_errors_of_the_server_are_one_line(demo_server: RunningServer) -> None:
     assert done.returncode == 1 and done.stderr.count("\n") == 1 and "HTTP 404" in done.stderr
 
 
+def test_chat(demo_server: RunningServer) -> None:
+    body = {"model": "story", "messages": [{"role": "user", "content": "Hello"}], "max_tokens": 12}
+    expected = demo_server.post("/v1/chat/completions", json=body).json()["choices"][0]["message"]["content"]
+    argv = ["chat", "--url", demo_server.url, "-m", "story"]
+    assert output(*argv, "--max-new-tokens", "12", "Hello") == expected.removesuffix("\n") + "\n"
+    assert output(*argv, "--choice", "yes", "--choice", "no", input="Yes or no?") in ("yes\n", "no\n")
+    done = triptych("chat", "--url", demo_server.url, "-m", "sentiment", "Hello")
+    assert done.returncode == 1 and done.stderr.count("\n") == 1 and "(HTTP 4" in done.stderr
+
+
+@pytest.mark.parametrize("task", ["generate", "chat", "embed"])
+def test_bench_as_a_client_of_openai(demo_server: RunningServer, task: str, tmp_path: Path) -> None:
+    model = "sentence-encoder" if task == "embed" else "story"
+    argv = ["bench", demo_server.url, "--task", task, "-m", model, "--rate", "40", "--requests", "6"]
+    argv += ["--output-tokens", "8", "--prompt-words", "5", "--json", str(tmp_path / "results.json")]
+    output(*argv, *([] if task == "embed" else ["--ignore-eos"]))
+    (level,) = json.loads((tmp_path / "results.json").read_text())["levels"]
+    assert level["succeeded"] == 6 and level["prompt_tokens"] > 6
+    assert task == "embed" or (level["output_tokens"] == 48 and level["output_tokens_counted_by"] == "usage")
+    assert (level["first_token_seconds"] is None) is (task == "embed")
+
+
 def test_bench(demo_server: RunningServer, tmp_path: Path) -> None:
     argv = ["bench", demo_server.url, "--dialect", "native", "-m", "story", "--requests", "6", "--concurrency", "2"]
     argv += ["--output-tokens", "8", "--ignore-eos", "--prompt-words", "5", "--json", str(tmp_path / "results.json")]
