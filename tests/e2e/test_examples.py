@@ -43,6 +43,7 @@ MODEL_OF = {
     "transcribe": "whisper",
     "translate_speech": "whisper",
     "server_status": "",
+    "batch_jobs": "",
 }
 PRINTED = {
     "generate": r"greedy: .+\nsample 0: .+\nsample 1: .+\nusage: ",
@@ -60,6 +61,7 @@ PRINTED = {
     "zero_shot_classify": r"(0\.\d+: (music|sport|law)\n){3}",
     "transcribe": r"\d+\.\d seconds of speech in language .+\n( +\d+\.\d\d to +\d+\.\d\d: .*\n)+",
     "translate_speech": r"English: .+",
+    "batch_jobs": r"5000 vectors of \d+ numbers\n500 translations: Je suis un étudiant \.\.\. Le chien .+",
     "server_status": r"/health: 200\n/ready: 200\nversion: .+\n(.+ parameters, routes /.+\n)+triptych_kv_blocks_total",
 }
 
