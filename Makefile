@@ -1,4 +1,4 @@
-# Two commands for users: `make serve` and `make test`. CI runs `make check test`.
+# Two commands for users: `make serve` and `make test`. CI runs `make check test test-families`.
 PYTHON ?= python3
 PORT ?= 8000
 HOST ?= 127.0.0.1
@@ -12,7 +12,7 @@ DEV := $(VENV)/.dev
 PEERS := .venv-bench
 
 .DEFAULT_GOAL := help
-.PHONY: help serve test check format demo bench bench-quick bench-cuda clean
+.PHONY: help serve test test-families check format demo bench bench-quick bench-cuda clean
 
 help:  ## Say what the targets do
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -46,8 +46,11 @@ $(DEV): $(RUNTIME)
 serve: $(RUNTIME)  ## Install if needed, then serve the demo models (PORT=8000, ARGS="name=/path ...")
 	@$(BIN)/triptych serve --host $(HOST) --port $(PORT) $(ARGS)
 
-test: $(DEV)  ## Run the tests
-	@$(BIN)/python -m pytest -n 2 --dist worksteal $(ARGS)
+test: $(DEV)  ## Run the tests, except those of rare model families
+	@$(BIN)/python -m pytest -n 2 --dist worksteal -m "not rare_family" $(ARGS)
+
+test-families: $(DEV)  ## Run the tests of rare model families
+	@$(BIN)/python -m pytest -n 2 --dist worksteal -m rare_family tests/parity $(ARGS)
 
 check: $(DEV)  ## Lint, types, import contracts
 	@$(BIN)/ruff check .

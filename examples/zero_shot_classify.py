@@ -8,5 +8,6 @@ url = os.environ.get("TRIPTYCH_URL", "http://127.0.0.1:8000")
 model = os.environ.get("TRIPTYCH_MODEL")  # None: the first loaded classifier with an entailment label
 
 body = {"model": model, "inputs": "The band played until midnight.", "candidate_labels": ["music", "sport", "law"]}
-for found in httpx.post(f"{url}/zero_shot_classify", json=body, timeout=60).raise_for_status().json():
-    print(f"{found['score']:.3f}: {found['label']}")
+answer = httpx.post(f"{url}/zero_shot_classify", json=body, timeout=60).raise_for_status().json()
+for label, score in zip(answer["labels"], answer["scores"], strict=True):
+    print(f"{score:.3f}: {label}")

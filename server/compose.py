@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import re
 import socket
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -85,10 +84,11 @@ class Server:
         self.lifecycle = Lifecycle(self.state, self.supervisor, self._load_texts)
 
     async def serve_until_signal(self, listener: socket.socket) -> None:
-        """Serve on a socket until a signal stops the process. Prints an example request when the models are loaded."""
+        """Serve on a socket until a signal stops the process. Prints when it is ready, and when it has stopped."""
         stop = asyncio.Event()
         stop_on_signals(stop, self.lifecycle)
         await self.serve(listener, stop, self._greet)
+        print("Triptych has stopped", flush=True)
 
     async def serve(self, listener: socket.socket, stop: asyncio.Event, on_ready: Callable[[str], None]) -> None:
         """Serve on a socket until `stop` is set. on_ready: called with the URL when the models are loaded."""
@@ -288,9 +288,16 @@ def _quantized_models(entries: Sequence[str], names: Sequence[str]) -> set[str]:
 
 
 async def inspect(source: str, settings: Settings, worker: Sequence[str]) -> tuple[ModelInfo, Device]:
-    """Load a checkpoint in a worker and return its description and device. Raises CheckpointError."""
+    """Load a checkpoint in a worker and return its description and device.
+
+    source: `[NAME=]PATH_OR_HUB_ID`.
+    Raises CheckpointError.
+    """
+    try:
+        name, source = configuration.split_entry(source)
+    except ValueError:  # the name of the directory is not needed to describe a single checkpoint
+        name = "model"
     directory = _resolve(source)
-    name = re.sub(r"[^A-Za-z0-9._-]", "-", directory.resolve().name) or "model"
     checkpoint_text.load(name, directory)
     client = EngineClient(Telemetry(Metrics(), _LoadReport()), 1, 1)
     supervisor = _supervisor({name: directory}, settings, client, worker, {})

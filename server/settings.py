@@ -45,12 +45,27 @@ def _model_entries(value: object) -> object:
     return [_with_name(entry) for entry in entries] if isinstance(entries, list) else entries
 
 
+def split_entry(entry: str) -> tuple[str, str]:
+    """The name and the source of `[NAME=]SOURCE`.
+
+    A missing name is the last part of the source: `name` for `org/name` and for `/some/where/name`. A path may contain
+    `=` itself: it has no name if there is a slash before, or if it is a directory as it stands.
+    Raises ValueError for a source whose last part cannot be a name.
+    """
+    name, found, source = entry.partition("=")
+    is_path = "/" in name or (Path(entry).is_dir() and not Path(source).is_dir())
+    if found and not is_path:
+        return name, source
+    name = entry.partition("@")[0].rstrip("/").rpartition("/")[2]
+    if name in ("", ".", "..", "~"):
+        name = Path(entry).expanduser().resolve().name
+    if not MODEL_NAME.fullmatch(name):
+        raise ValueError(f"cannot name a model after {entry!r}: write NAME=PATH, for example llm={entry}")
+    return name, entry
+
+
 def _with_name(entry: object) -> object:
-    """Add a missing name, which is the last part of the source: `name` for `org/name` and for `/some/where/name`."""
-    if isinstance(entry, str) and "=" not in entry:
-        name = entry.partition("@")[0].rstrip("/").rpartition("/")[2]
-        return f"{name}={entry}"
-    return entry
+    return "=".join(split_entry(entry)) if isinstance(entry, str) else entry
 
 
 def _speculative_entries(value: object) -> object:
@@ -75,6 +90,7 @@ def _adapter_entries(value: object) -> object:
     return _split_commas(value)
 
 
+ErrorDialect = Literal["native", "tei"]
 Size = Annotated[int, BeforeValidator(_parse_bytes), Field(ge=0)]
 Count = Annotated[int, Field(ge=1)]
 Seconds = Annotated[float, Field(gt=0, allow_inf_nan=False)]
@@ -142,6 +158,12 @@ class Settings(BaseSettings):
         "commas; * allows all.",
     )
     insecure_no_auth: bool = Field(default=False, description="Allow a public address without any API key.")
+
+    dialect_errors: ErrorDialect = Field(
+        default="native",
+        description="Shape of errors on the routes that text-embeddings-inference (tei) has too. The request header "
+        "X-Error-Format chooses it for one request.",
+    )
 
     max_body_bytes: Size = Field(default=2 << 20, description="Maximum size of a request body.")
     body_timeout_seconds: Seconds = Field(default=10.0, description="Time limit for receiving a request body.")

@@ -10,6 +10,8 @@ import re
 from collections.abc import Sequence
 from pathlib import Path, PurePath
 
+from weights.mistakes import missing, mistake
+
 _HUB_ID = re.compile(r"(?P<repo>[\w.-]+(/[\w.-]+)?)(@(?P<revision>[\w./-]+))?")
 _TEXT_FILES = ("*.json", "*.txt", "*.model", "*.spm", "*.jinja", "SHA256SUMS")
 _SAFE_WEIGHTS = ("*.safetensors",)
@@ -45,14 +47,19 @@ def resolve(source: str, weights: Sequence[str] = MODEL_WEIGHTS) -> Path:
     source: a directory, or a hub id `org/name`, with `@revision` for a branch, tag or commit.
     weights: file names of the weights; a checkpoint with one of them is complete.
 
-    Raises ResolveError, whose message lists the places that were tried.
+    Raises ResolveError, whose message lists the places that were tried, or says what the directory is instead.
     """
     directory = Path(source).expanduser()
     if source and directory.is_dir():
+        wrong = mistake(source, directory, tuple(weights) == ADAPTER_WEIGHTS)
+        if wrong is not None:
+            raise ResolveError(wrong)
         return directory
     if source and directory.exists():
-        raise ResolveError(f"{directory.name!r} is a file, not a checkpoint directory")
+        raise ResolveError(f"{directory.name!r} is a file, not a checkpoint directory: write the directory it is in")
     match = _HUB_ID.fullmatch(source)
+    if match is None and "/" in source:
+        raise ResolveError(missing(source))
     if match is None:
         raise ResolveError(f"{source!r} is neither a directory nor a hub id of the form org/name[@revision]")
     return _from_hub(source, match["repo"], match["revision"], weights)

@@ -59,7 +59,9 @@ def create_routes(state: State, lifespan: Lifespan = nullcontext) -> FastAPI:
 
     def answer(request: Request, error: RequestError) -> Response:
         named = with_paths(error, request.scope["path"])
-        return error_response(named, request.scope["triptych.request_id"], state, error_shape(request))
+        return error_response(
+            named, request.scope["triptych.request_id"], state, error_shape(request, state.settings.dialect_errors)
+        )
 
     async def on_request_error(request: Request, error: Exception) -> Response:
         assert isinstance(error, RequestError)

@@ -135,4 +135,15 @@ def validate(value: Any, schema: type[Schema]) -> Schema:
     if first["type"] == "union_tag_not_found":
         raise InvalidRequest(f"`{param}` needs the field `type`", param)
     text = first["msg"].removeprefix("Value error, ").removeprefix("Input ")
-    raise InvalidRequest(f"`{param}` {text}" if param else text, param)
+    raise InvalidRequest(f"`{_place(value, first['loc'])}` {text}" if param else text, param)
+
+
+def _place(value: Any, location: tuple[int | str, ...]) -> str:
+    """A field of the body as `messages[0].role`. Parts of the location that are no keys of the body are left out."""
+    place = ""
+    for part in location:
+        if isinstance(value, dict) and isinstance(part, str) and part in value and _FIELD_NAME.fullmatch(part):
+            place, value = f"{place}.{part}" if place else part, value[part]
+        elif isinstance(value, list) and isinstance(part, int) and part < len(value):
+            place, value = f"{place}[{part}]", value[part]
+    return place

@@ -16,6 +16,11 @@ _FIELD = re.compile(r"`(\w+)`")
 """A field as error messages name it."""
 
 
+def named_message(error: RequestError) -> str:
+    """The message of an error, for shapes that have no place for the name of the field."""
+    return error.message if error.param is None or error.param in error.message else f"`{error.param}`: {error.message}"
+
+
 class AnswerBody(BaseModel):
     """Base of every answer schema: fields that are not documented are an error."""
 
@@ -41,6 +46,7 @@ class ErrorShape:
     """How a dialect reports errors.
 
     statuses: HTTP statuses that differ from those of `server.errors`.
+    codes: HTTP statuses of single error codes; they precede `statuses`.
     fields: names of fields in errors of operations, and what the dialect calls these fields.
     body: the JSON body, from the error and the request id.
     answer: schema of the body.
@@ -50,9 +56,10 @@ class ErrorShape:
     fields: Mapping[str, str] = field(default_factory=dict)
     body: Callable[[RequestError, str], Any] = lambda error, request_id: error.body(request_id)
     answer: type[BaseModel] = ErrorAnswer
+    codes: Mapping[str, int] = field(default_factory=dict)
 
     def status(self, error: RequestError) -> int:
-        return self.statuses.get(error.status, error.status)
+        return self.codes.get(error.code) or self.statuses.get(error.status, error.status)
 
     def render(self, error: RequestError, request_id: str) -> Any:
         """The JSON body of an error, with the dialect's own names of fields."""

@@ -14,6 +14,7 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Fie
 
 from server.api.response_format import ResponseFormat
 from server.operations.generation_options import GenerationOptions
+from server.text.truncation import TruncationSide
 
 MAX_ITEMS = 1024
 MAX_WORDS = 256
@@ -130,6 +131,11 @@ IdLists = Annotated[
     Any,
     _one_or_list(_is_ids, lambda v: v == [] or _is_ids(v), "token ids, or a list of lists of token ids"),
     WithJsonSchema({"anyOf": [_IDS, _list_of({"type": "array", "items": {"type": "integer", "minimum": 0}})]}),
+]
+Side = Annotated[
+    TruncationSide,
+    BeforeValidator(lambda side: side.lower() if isinstance(side, str) else side),
+    Field(description="left or right, in any case"),
 ]
 Stops = Annotated[list[ShortText], BeforeValidator(one_or_many), Field(max_length=MAX_STOPS)]
 

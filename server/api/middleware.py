@@ -9,6 +9,7 @@ import logging
 import re
 import time
 import uuid
+from typing import get_args
 
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.requests import Request
@@ -19,10 +20,11 @@ from server.api import docs_page, playground_page
 from server.api.access_log import log_request
 from server.api.dialects.registry import error_shape
 from server.api.error_shape import ErrorShape
+from server.api.route import ERROR_FORMAT
 from server.api.sse import dumps
 from server.api.state import State
-from server.errors import NotReady, RequestError, Unauthorized
-from server.settings import key_matches
+from server.errors import InvalidRequest, NotReady, RequestError, Unauthorized
+from server.settings import ErrorDialect, key_matches
 
 PUBLIC_PATHS = frozenset({"/health", "/ready", *docs_page.PAGE.files, *playground_page.FILES})
 """Paths that need no API key for `GET` and `HEAD`."""
@@ -71,7 +73,7 @@ class RequestMiddleware:
             try:
                 scope["triptych.cache_salt"] = self._check(scope, headers)
             except RequestError as error:
-                shape = error_shape(Request(scope))
+                shape = error_shape(Request(scope), self.state.settings.dialect_errors)
                 await error_response(error, request_id, self.state, shape)(scope, receive, send_with_id)
             else:
                 await self.app(scope, receive, send_with_id)
@@ -86,8 +88,11 @@ class RequestMiddleware:
     def _check(self, scope: Scope, headers: Headers) -> str:
         """Check the API key and the drain state; return the cache salt of the key.
 
-        Raises Unauthorized without a valid key, NotReady while the server drains.
+        Raises Unauthorized without a valid key, NotReady while the server drains, InvalidRequest for an unknown error
+        format.
         """
+        if headers.get(ERROR_FORMAT, "native") not in get_args(ErrorDialect):
+            raise InvalidRequest("the header X-Error-Format must be native or tei", ERROR_FORMAT)
         salt = ""
         if self.state.keys and not _reads(scope, PUBLIC_PATHS):
             key = _sent_key(headers)

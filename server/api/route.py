@@ -38,6 +38,8 @@ class Spec(Protocol):
 
 TRUNCATED_INPUTS = "X-Truncated-Inputs"
 """Response header: places, in the request, of the inputs that lost tokens because they were too long."""
+ERROR_FORMAT = "x-error-format"
+"""Request header: `native` or `tei`, the shape of errors on routes of both dialects."""
 ERROR_SHAPE = "triptych.error_shape"
 """Key of the scope for the error shape of a request whose path belongs to several dialects."""
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import hmac
 import secrets
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
@@ -26,6 +27,7 @@ class State:
     failed: whether the supervisor has given up on the worker.
     started: all models have been loaded once. draining: new requests are refused.
     answering: number of requests in progress. recordings: number of requests with a recording in memory.
+    start_time: when the server started, in seconds since 1970.
     secret: key of the hash that turns API keys into cache salts; different in every process.
     """
 
@@ -38,6 +40,7 @@ class State:
     draining: bool = False
     answering: int = 0
     recordings: int = 0
+    start_time: float = field(default_factory=time.time)
     secret: bytes = field(default_factory=lambda: secrets.token_bytes(32), repr=False)
 
     @property

@@ -1,4 +1,4 @@
-"""Serve pages from files of this package: fixed routes, a security policy, and 304 for unchanged files."""
+"""Pages from files of this package: a fixed table of routes, a security policy, and 304 for unchanged files."""
 
 from __future__ import annotations
 

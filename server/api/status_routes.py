@@ -6,6 +6,7 @@ from fastapi import APIRouter
 from starlette.requests import Request
 from starlette.responses import Response
 
+from server.api.dialects.huggingface.info import HubInfo, hub_info
 from server.api.dialects.registry import default_models, paths_of
 from server.api.documents import describe_status
 from server.api.error_shape import AnswerBody
@@ -25,6 +26,11 @@ class Status(AnswerBody):
 
 
 class ModelDescription(AnswerBody):
+    """`max_input_tokens`: longest input text. A longer one is refused, or shortened and named in a header.
+
+    `context_tokens`: longest sequence of the decoder, or of an encoder without one. `source_tokens`: of the encoder.
+    """
+
     name: str
     family: str
     architecture: str
@@ -38,6 +44,7 @@ class ModelDescription(AnswerBody):
     kv_bytes: int
     vocab_size: int
     hidden_size: int
+    max_input_tokens: int
     context_tokens: int
     usable_tokens: int
     source_tokens: int | None
@@ -58,8 +65,11 @@ class ServerLimits(AnswerBody):
     max_timeout_ms: int
 
 
-class InfoAnswer(AnswerBody):
-    """What is running. `defaults`: for each route, the model that answers requests without `model`."""
+class InfoAnswer(HubInfo):
+    """The server and its models. The fields of `HubInfo` are about the first model, and absent while models load.
+
+    `defaults`: for each route, the model that answers requests without `model`.
+    """
 
     name: str
     version: str
@@ -93,12 +103,14 @@ async def info(request: Request) -> Response:
     """What is running: version, device, models, limits."""
     state = of(request)
     settings = state.settings
+    models = state.runtime.loaded()
     return json_response(
-        {
+        (hub_info(state, models[0]) if models else {})
+        | {
             "name": "triptych",
             "version": version(),
             "device": state.runtime.client.device,
-            "models": [_describe(model) for model in state.runtime.loaded()],
+            "models": [_describe(model) for model in models],
             "defaults": default_models(state.runtime),
             "limits": {
                 "max_body_bytes": settings.max_body_bytes,
@@ -130,6 +142,7 @@ def _describe(model: ServedModel) -> dict[str, object]:
         "kv_bytes": about.kv_bytes,
         "vocab_size": about.vocab_size,
         "hidden_size": about.hidden_size,
+        "max_input_tokens": model.max_input_tokens,
         "context_tokens": about.context_tokens,
         "usable_tokens": about.usable_tokens,
         "source_tokens": about.source_tokens or None,

@@ -12,7 +12,7 @@ from typing import Any
 
 from server.client.connection import Connection, error_message
 from server.client.errors import CommandError, RequestFailed
-from server.client.options import CHAT, add_flags, fields
+from server.client.options import CHAT, add_flags, add_format_flags, fields, json_object, response_format
 from server.client.records import read_records
 from server.client.target import StartServer, add_target_flags, target
 
@@ -51,7 +51,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_target_flags(parser)
     parser.add_argument("--system", metavar="TEXT", help="the system message")
     parser.add_argument("-i", "--input", type=Path, metavar="FILE", help="read one message from a file")
+    parser.add_argument(
+        "--chat-template-kwargs", type=json_object, metavar="JSON", help="variables of the model's chat template"
+    )
     add_flags(parser, CHAT)
+    add_format_flags(parser)
 
 
 class Conversation:
@@ -117,7 +121,12 @@ async def _write_answer(connection: Connection, body: dict[str, Any], written: l
 
 def run(arguments: argparse.Namespace, start: StartServer) -> None:
     """Run the command. Raises CommandError."""
-    options = fields(arguments, CHAT)
+    options = fields(arguments, CHAT) | response_format(arguments)
+    format = options.get("response_format", {})
+    if "schema" in format:
+        format["json_schema"] = {"name": "answer", "schema": format.pop("schema")}
+    if arguments.chat_template_kwargs is not None:
+        options["chat_template_kwargs"] = arguments.chat_template_kwargs
     if "max_new_tokens" in options:
         options["max_completion_tokens"] = options.pop("max_new_tokens")
     interactive = arguments.text is None and arguments.input is None and sys.stdin.isatty()

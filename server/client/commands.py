@@ -108,6 +108,7 @@ class Run:
     body: dict[str, Any]
     failed: int = 0
     done: int = 0
+    truncated: int = 0
 
     @property
     def as_json(self) -> bool:
@@ -198,6 +199,7 @@ async def _send_all(connection: Connection, run: Run, file: TextIO) -> None:
         write(outcome)
         run.done += 1
         run.failed += outcome.error is not None
+        run.truncated += outcome.truncated
         bar.update()
 
     size = getattr(arguments, "batch_size", 1)
@@ -216,6 +218,8 @@ async def _send_all(connection: Connection, run: Run, file: TextIO) -> None:
             _say(arguments, f"stopped after {run.done:,} of {len(run.records):,} texts{again}")
         raise
     bar.close()
+    if run.truncated:
+        _say(arguments, f"{run.truncated:,} texts were cut to fit the model; --no-truncate refuses them instead")
     if file is not sys.stdout:
         answers = run.done - run.failed
         _say(arguments, f"{answers:,} answers in {time.monotonic() - started:.1f} s, in {arguments.output}")

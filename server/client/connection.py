@@ -47,6 +47,14 @@ class Target:
 
 
 @dataclass(frozen=True)
+class Answer:
+    """The JSON value of an answer. truncated: places of the inputs that were cut to fit the model."""
+
+    value: Any
+    truncated: frozenset[int] = frozenset()
+
+
+@dataclass(frozen=True)
 class Event:
     """One server-sent event. name: empty for an event that has only data."""
 
@@ -100,10 +108,11 @@ class Connection:
     async def __aexit__(self, *error: object) -> None:
         await self._client.aclose()
 
-    async def post(self, path: str, body: Any) -> Any:
+    async def post(self, path: str, body: Any) -> Answer:
         """Send a JSON request and return the JSON answer. Raises RequestFailed, Unreachable."""
         async with self._answer(path, body) as response:
-            return await _json(response)
+            places = response.headers.get("x-truncated-inputs", "").split(",")
+            return Answer(await _json(response), frozenset(int(place) for place in places if place.isdigit()))
 
     async def get(self, path: str) -> Any:
         """Request a JSON document. Raises RequestFailed, Unreachable."""

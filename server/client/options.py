@@ -43,6 +43,17 @@ def _token(text: str) -> int | str:
     return int(text) if text.isdigit() else text
 
 
+def json_object(text: str) -> dict[str, Any]:
+    """Parse a JSON object of a flag. Raises ArgumentTypeError."""
+    try:
+        value = json.loads(text)
+    except ValueError:
+        value = None
+    if not isinstance(value, dict):
+        raise argparse.ArgumentTypeError(f"write a JSON object, not {text!r}")
+    return value
+
+
 @dataclass(frozen=True)
 class Option:
     """One field of a request body as a flag.
@@ -124,7 +135,8 @@ GENERATION = (
 CHAT = tuple(
     row
     for row in GENERATION
-    if row.group in ("length", "sampling", "repetition") and row.name not in ("truncate", "n", "best_of")
+    if row.group in ("length", "sampling", "repetition", "beam search")
+    and row.name not in ("truncate", "n", "best_of", "num_return_sequences")
 )
 """Fields of `/v1/chat/completions`; `max_new_tokens` is `max_completion_tokens` there."""
 

@@ -1,8 +1,8 @@
 """Inputs and outputs of a batch: texts, lines, or JSON lines.
 
 A line of JSON is a text in quotes, or an object with the text and with any fields of the request, which replace those
-of the flags. `id` names the line in the output. The output has one object per line: `line`, `id` if there was one, and
-`answer` or `error`.
+of the flags. `id` names the line in the output. The output has one object per line: `line`, `id` if there was one,
+`answer` or `error`, and `truncated` if the text was cut to fit the model.
 """
 
 from __future__ import annotations
@@ -45,11 +45,16 @@ class Record:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What became of one input. error: a message, or the error of the server's answer as JSON; None for an answer."""
+    """What became of one input.
+
+    error: the error of the server's answer as JSON, with at least a `message`; None for an answer.
+    truncated: whether the text was cut to fit the model.
+    """
 
     record: Record
     answer: Any = None
     error: Any = None
+    truncated: bool = False
 
 
 def read_records(
@@ -141,6 +146,8 @@ class JsonLines:
         if outcome.record.id is not None:
             line["id"] = outcome.record.id
         line |= {"answer": outcome.answer} if outcome.error is None else {"error": outcome.error}
+        if outcome.truncated:
+            line["truncated"] = True
         self._file.write(json.dumps(line, ensure_ascii=False) + "\n")
         self._file.flush()
 

@@ -98,14 +98,17 @@ async def send(connection: Connection, task: Task, group: Sequence[Record], fiel
     """
     try:
         answer = await connection.post(task.path, task.body(group, fields))
-        answers = _split(task, answer, len(group))
+        answers = _split(task, answer.value, len(group))
     except RequestFailed as error:
         if error.status in FATAL_STATUSES:
             raise
         if len(group) > 1:
             return [outcome for record in group for outcome in await send(connection, task, [record], fields)]
         return [Outcome(group[0], error=error.error or {"message": str(error)})]
-    return [Outcome(record, one) for record, one in zip(group, answers, strict=True)]
+    return [
+        Outcome(record, one, truncated=place in answer.truncated)
+        for place, (record, one) in enumerate(zip(group, answers, strict=True))
+    ]
 
 
 def _split(task: Task, answer: Any, count: int) -> list[Any]:

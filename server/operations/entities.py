@@ -7,7 +7,7 @@ arXiv:cmp-lg/9505040.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -79,9 +79,13 @@ def text_tokens(
 
 
 def entities(
-    tokens: Sequence[ScoredTextToken], aggregation: Aggregation, labels: Sequence[str], tokenizer: Tokenizer
+    tokens: Sequence[ScoredTextToken],
+    aggregation: Aggregation,
+    labels: Sequence[str],
+    tokenizer: Tokenizer,
+    ignored_labels: Collection[str] = (OUTSIDE,),
 ) -> list[NamedEntity]:
-    """The entities of one window, in the order of the text.
+    """The entities of one window, in the order of the text, without those of ignored labels.
 
     aggregation: `none` returns single tokens; `simple` joins neighbours of the same label. The others first give each
     word one label: that of its `first` token, of the `average` of its tokens, or of its highest-scoring token (`max`).
@@ -91,9 +95,9 @@ def entities(
     else:
         labelled = [_word(word, aggregation, labels, tokenizer) for word in _words(tokens)]
     if aggregation == "none":
-        return [token for token in labelled if token.label != OUTSIDE]
+        return [token for token in labelled if token.label not in ignored_labels]
     groups = [_joined(group, tokenizer) for group in _groups(labelled)]
-    return [group for group in groups if group.label != OUTSIDE]
+    return [group for group in groups if group.label not in ignored_labels]
 
 
 def without_overlaps(found: Sequence[NamedEntity]) -> list[NamedEntity]:

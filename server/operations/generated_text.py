@@ -8,9 +8,11 @@ from __future__ import annotations
 import math
 import sys
 from array import array
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
+from itertools import pairwise
 
 from server.ipc.messages import Hypothesis, TokenLogprob
 from server.ipc.params import GenerationParams
@@ -68,11 +70,15 @@ class AttentionMatrix:
 
 @dataclass(slots=True)
 class TextDelta:
-    """New text and tokens of one answer. The text is final: later tokens cannot change it."""
+    """New text and tokens of one answer. The text is final: later tokens cannot change it.
+
+    pieces: text that each token adds. The text may begin with an echo and end with text that tokens held back.
+    """
 
     answer: GeneratedText
     text: str = ""
     token_ids: list[int] = field(default_factory=list)
+    pieces: list[str] = field(default_factory=list)
     logprobs: list[TokenLogprob] = field(default_factory=list)
 
 
@@ -109,6 +115,7 @@ class GeneratedText:
         self.tokenizer = tokenizer
         self.text = ""
         self.token_ids: list[int] = []
+        self.pieces: list[str] = []
         self.logprobs: list[TokenLogprob] = []
         self.finish_reason: str | None = None
         self.stop_reason: str | int | None = None
@@ -120,7 +127,8 @@ class GeneratedText:
         ends = () if options.include_stop else (*params.end_token_ids, *params.stop_token_ids)
         self._hidden_ids = frozenset(ends)
         self._stop_ids = frozenset(params.stop_token_ids)
-        self._detokenizer = IncrementalDetokenizer(
+        self._new_detokenizer: Callable[[], IncrementalDetokenizer] = partial(
+            IncrementalDetokenizer,
             tokenizer,
             prompt_ids=continues,
             skip_special_tokens=options.skip_special_tokens,
@@ -129,6 +137,7 @@ class GeneratedText:
             token_bytes=options.token_bytes,
             show_names=not params.stop_texts,
         )
+        self._detokenizer = self._new_detokenizer()
 
     @property
     def done(self) -> bool:
@@ -137,18 +146,22 @@ class GeneratedText:
     def push(self, token_ids: Sequence[int], logprobs: Sequence[TokenLogprob] | None) -> TextDelta:
         """Add new tokens. Tokens after a completed stop string are dropped, and the answer is done."""
         text, self._echo = self._echo, ""
-        taken = 0
+        pieces: list[str] = []
         for token_id in () if self._is_empty else token_ids:
             if self.finish_reason is not None:
                 break
-            taken += 1
+            piece = ""
             if token_id not in self._hidden_ids:
-                text += self._detokenizer.push_one(token_id)
+                piece = self._detokenizer.push_one(token_id)
+                text += piece
                 if self._detokenizer.stopped is not None:
                     self.finish_reason, self.stop_reason = "stop", self._detokenizer.stopped
-        delta = TextDelta(self, text, list(token_ids[:taken]), list(logprobs[:taken]) if logprobs else [])
+            pieces.append(piece)
+        taken = len(pieces)
+        delta = TextDelta(self, text, list(token_ids[:taken]), pieces, list(logprobs[:taken]) if logprobs else [])
         self.text += delta.text
         self.token_ids += delta.token_ids
+        self.pieces += pieces
         self.logprobs += delta.logprobs
         return delta
 
@@ -193,6 +206,15 @@ class GeneratedText:
         except NoTokenBytes:
             return token_id, token, b"" if token_id in self.tokenizer.special_ids else token.encode()
         return token_id, token, by_id[token_id] if token_id < len(by_id) else b""
+
+    def token_spans(self) -> list[tuple[int, int]]:
+        """Place of each token in the text. Tokens that add no text have an empty place."""
+        detokenizer = self._new_detokenizer()
+        ends = [0]
+        for token_id in self.token_ids:
+            hidden = token_id in self._hidden_ids
+            ends.append(ends[-1] + (0 if hidden else len(detokenizer.push_one(token_id))))
+        return list(pairwise(ends))
 
     def alignment(self, source_ids: Sequence[int]) -> AttentionMatrix:
         """Attention of the answer's tokens over the source tokens."""

@@ -123,6 +123,7 @@ class TextRun:
                 if earlier is not delta:
                     earlier.text += delta.text
                     earlier.token_ids += delta.token_ids
+                    earlier.pieces += delta.pieces
                     earlier.logprobs += delta.logprobs
         return list(merged.values())
 

@@ -27,7 +27,7 @@ def translation_prompt(options: GenerationOptions, model: ServedModel) -> Transl
     try:
         return model.text.languages.match(options.source_lang, options.target_lang)
     except UnknownPair as error:
-        raise InvalidRequest(str(error), "target_lang") from None
+        raise InvalidRequest(str(error), error.param) from None
 
 
 async def encode_texts(
@@ -123,13 +123,17 @@ def tokens_left_in_pool(info: ModelInfo, prompt: Sequence[int], num_beams: int) 
     return max(1, pool_tokens - len(prompt))
 
 
-def check_attention_size(message: Generate) -> None:
-    """Raise InvalidRequest if the attention matrices of all answers together may be too large to send."""
+def check_attention_size(message: Generate, reason: str = "") -> None:
+    """Raise InvalidRequest if the attention matrices of all answers together may be too large to send.
+
+    reason: what needs them, if it is not the option `return_attention`.
+    """
     each = [len(message.prompts[row.prompt]) * row.max_new_tokens for row in message.rows]
     numbers = sum(each) * message.params.num_return_sequences
     if message.params.attention and numbers > MAX_ATTENTION_NUMBERS:
+        subject = f"{reason} may need" if reason else "`return_attention` may return"
         raise InvalidRequest(
-            f"`return_attention` may return {numbers} numbers (source tokens times `max_new_tokens` of every answer); "
+            f"{subject} {numbers} numbers (source tokens times `max_new_tokens` of every answer); "
             f"the limit is {MAX_ATTENTION_NUMBERS}",
-            "return_attention",
+            "inputs" if reason else "return_attention",
         )

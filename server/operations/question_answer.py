@@ -10,7 +10,7 @@ from server.ipc.messages import Encode
 from server.operations.cost import Cost, max_tokens, max_windows
 from server.operations.encode import matrices, window_item
 from server.operations.runtime import Runtime, ServedModel
-from server.operations.spans import best_spans
+from server.operations.spans import MAX_ANSWER_TOKENS, best_spans
 from server.text.tokenizer import Encoding
 from server.text.truncation import text_runs
 from server.text.windows import window_room, windows
@@ -23,12 +23,13 @@ STRIDE_TOKENS = 128
 
 @dataclass(frozen=True)
 class QuestionAnswerSpec:
-    """Ask for the `top_k` likeliest answers to a question."""
+    """Ask for the `top_k` likeliest answers to a question, of at most `max_answer_tokens` tokens."""
 
     question: str
     context: str
     model: str | None = None
     top_k: int = 1
+    max_answer_tokens: int = MAX_ANSWER_TOKENS
 
     def cost(self, model: ServedModel) -> Cost:
         """Upper bounds of the work; see `Cost`. The question is repeated in every window."""
@@ -65,7 +66,9 @@ async def question_answer(runtime: Runtime, call: Call, spec: QuestionAnswerSpec
     message = Encode(call.next_id(), model.name, "classify_tokens", items, deadline=call.deadline)
     parts = list(zip(cut, await matrices(call, message), strict=True))
     cls_id = model.tokenizer.special.cls
-    spans = await runtime.in_thread(lambda: best_spans(encoding, run, parts, cls_id, spec.top_k))
+    spans = await runtime.in_thread(
+        lambda: best_spans(encoding, run, parts, cls_id, spec.top_k, spec.max_answer_tokens)
+    )
     return [ContextAnswer(spec.context[span.start : span.end], span.score, span.start, span.end) for span in spans]
 
 

@@ -140,7 +140,7 @@ class Runtime:
             if operation not in (*model.operations(), *_TEXT_OPERATIONS):
                 raise OperationNotSupported(operation, model.name, model.operations())
             return [model]
-        fitting = [m for m in self._ready() if operation in (*m.operations(), *_TEXT_OPERATIONS)]
+        fitting = [m for m in self.ready() if operation in (*m.operations(), *_TEXT_OPERATIONS)]
         fitting = [model for model in fitting if not model.info.adapter_of]
         if not fitting:
             raise OperationNotSupported(operation)
@@ -150,12 +150,13 @@ class Runtime:
 
     def model(self, name: str) -> ServedModel:
         """The named model. Raises NotReady while loading and ModelNotFound for an unknown name."""
-        for model in self._ready():
+        for model in self.ready():
             if model.name == name:
                 return model
         raise ModelNotFound("no loaded model has this name; `GET /info` lists the models", "model")
 
-    def _ready(self) -> list[ServedModel]:
+    def ready(self) -> list[ServedModel]:
+        """As `loaded`. Raises NotReady while the models are loading."""
         models = self.loaded()
         if not models:
             raise NotReady("the models are loading; try again soon", retry_after=2)

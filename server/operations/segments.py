@@ -18,6 +18,7 @@ from server.text.sentences import Sentence, split_sentences
 UNSPACED = frozenset({"zh", "ja", "th", "lo", "km", "my", "yue"})
 """Languages that put no space between sentences; ISO 639-1 codes where they exist."""
 
+_NEWLINE = re.compile(r"[\r\n]")
 _PAUSE = re.compile(r"[,;:،、，；]\s*|\s+")
 
 
@@ -120,19 +121,32 @@ def whole(text: str) -> list[Segment]:
     return [Segment(text, "") if text.strip() else Segment("", text)]
 
 
-def split(text: str, target: str | None, fits: Callable[[str], bool]) -> list[Segment]:
+def split(text: str, target: str | None, fits: Callable[[str], bool], at_newlines: bool = True) -> list[Segment]:
     """A text as its sentences, cut further until each one `fits`.
+
+    at_newlines: a line break ends a sentence. Else it counts as a space inside a sentence.
 
     target: language of the translation. Sentences without white space between them get a space in the translation,
     unless the target language puts none between sentences.
     """
     language = parse_language(target or "")
     spaced = language is None or language.language not in UNSPACED
-    sentences = split_sentences(text)
+    sentences = split_sentences(text) if at_newlines else _across_lines(text)
     for index, sentence in enumerate(sentences[:-1]):
         if sentence.text and not sentence.separator and spaced:
             sentences[index] = Sentence(sentence.text, " ")
     return [Segment(part.text, part.separator) for sentence in sentences for part in _cut(sentence, fits)]
+
+
+def _across_lines(text: str) -> list[Sentence]:
+    """The sentences of a text whose line breaks are inside sentences. White space between sentences stays as it is."""
+    found: list[Sentence] = []
+    at = 0
+    for sentence in split_sentences(_NEWLINE.sub(" ", text)):
+        start = at + len(sentence.text)
+        at = start + len(sentence.separator)
+        found.append(Sentence(sentence.text, text[start:at]))
+    return found
 
 
 def _cut(sentence: Sentence, fits: Callable[[str], bool]) -> list[Sentence]:

@@ -35,18 +35,20 @@ def best_spans(
     parts: list[tuple[Window, Numbers]],
     cls_id: int | None,
     top_k: int,
+    max_answer_tokens: int = MAX_ANSWER_TOKENS,
 ) -> list[AnswerSpan]:
     """The likeliest answers over all windows, each place once, by descending score. Answers are whole words.
 
     run: (start, end) of the context's tokens in the encoding.
     parts: each window with its logits [tokens of the window, 2].
     cls_id: id of the classifier token, if the tokenizer has one.
+    max_answer_tokens: longest answer.
     """
     words = _word_places(encoding, run)
     best: dict[tuple[int, int], AnswerSpan] = {}
     for window, logits in parts:
         found: set[tuple[int, int]] = set()
-        for score, first, last in _token_spans(encoding, run, window, logits, cls_id):
+        for score, first, last in _token_spans(encoding, run, window, logits, cls_id, max_answer_tokens):
             place = words[first][0], words[last][1]
             found.add(place)
             if place not in best or score > best[place].score:
@@ -70,7 +72,12 @@ def _word_places(encoding: Encoding, run: tuple[int, int]) -> dict[int, tuple[in
 
 
 def _token_spans(
-    encoding: Encoding, run: tuple[int, int], window: Window, logits: Numbers, cls_id: int | None
+    encoding: Encoding,
+    run: tuple[int, int],
+    window: Window,
+    logits: Numbers,
+    cls_id: int | None,
+    max_answer_tokens: int,
 ) -> Iterator[tuple[float, int, int]]:
     """(score, first token, last token) by descending score. Tokens are indices of the encoding."""
     in_context = np.array([run[0] <= index < run[1] for index in window])
@@ -78,7 +85,7 @@ def _token_spans(
     begins, ends = (_softmax(logits[:, side], counted)[in_context] for side in (0, 1))
     tokens = [index for index, inside in zip(window, in_context, strict=True) if inside]
     scores = np.outer(begins, ends)
-    firsts, lasts = np.nonzero(np.tril(np.triu(np.ones_like(scores)), MAX_ANSWER_TOKENS - 1))
+    firsts, lasts = np.nonzero(np.tril(np.triu(np.ones_like(scores)), max_answer_tokens - 1))
     for place in np.argsort(-scores[firsts, lasts], kind="stable").tolist():
         first, last = int(firsts[place]), int(lasts[place])
         yield float(scores[first, last]), tokens[first], tokens[last]

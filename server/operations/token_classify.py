@@ -11,7 +11,7 @@ from server.ipc.call import Call
 from server.ipc.messages import Encode
 from server.operations.cost import MAX_ADDED_TOKENS, Cost, characters_of, max_windows
 from server.operations.encode import Numbers, matrices, window_item
-from server.operations.entities import Aggregation, NamedEntity, entities, text_tokens, without_overlaps
+from server.operations.entities import OUTSIDE, Aggregation, NamedEntity, entities, text_tokens, without_overlaps
 from server.operations.runtime import Runtime, ServedModel
 from server.text.tokenizer import Encoding
 from server.text.truncation import text_runs
@@ -25,6 +25,7 @@ class TokenClassifySpec:
     """Ask for the entities of texts.
 
     aggregation: how token scores become entities; see `entities`.
+    ignored_labels: labels whose entities are left out.
     stride_tokens: text tokens that a window has in common with the one before it; None for 64, or half of a window.
     """
 
@@ -32,6 +33,7 @@ class TokenClassifySpec:
     model: str | None = None
     aggregation: Aggregation = "simple"
     stride_tokens: int | None = None
+    ignored_labels: Sequence[str] = (OUTSIDE,)
 
     def cost(self, model: ServedModel) -> Cost:
         """Upper bounds of the work; see `Cost`."""
@@ -70,7 +72,10 @@ def _entities(
     logits: list[Numbers],
 ) -> list[NamedEntity]:
     tokens = [text_tokens(text, encoding, *one, model.tokenizer) for one in zip(of_text, logits, strict=True)]
-    found = chain.from_iterable(entities(one, spec.aggregation, model.info.labels, model.tokenizer) for one in tokens)
+    labels = model.info.labels
+    found = chain.from_iterable(
+        entities(one, spec.aggregation, labels, model.tokenizer, spec.ignored_labels) for one in tokens
+    )
     return without_overlaps(list(found)) if len(of_text) > 1 else list(found)
 
 

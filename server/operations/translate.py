@@ -17,9 +17,11 @@ from server.operations.generated_text import AttentionMatrix, GeneratedText, Sco
 from server.operations.generation_options import GenerationOptions
 from server.operations.generation_params import resolve
 from server.operations.generation_run import PhaseSeconds, TextRun, TokenUsage
+from server.operations.marked_segments import MarkedSegment, locate_tokens, split_markup
 from server.operations.runtime import Runtime, ServedModel
 from server.operations.segments import Segment, SegmentDelta, SegmentedText
 from server.text.languages import TranslationPrompt, UnknownPair
+from server.text.markup import MarkupOptions
 
 
 @dataclass(frozen=True)
@@ -28,7 +30,9 @@ class TranslateSpec:
 
     num_alternatives: further translations per text, from beam search.
     split_sentences: translate sentence by sentence. None: yes, unless `text_format` is set.
+    split_at_newlines: a line break ends a sentence. For markup, `markup` says it.
     model: name of the model, or None for the first one that offers the pair of languages.
+    markup: the texts are HTML or XML, whose tags stay in place; None for plain text.
     """
 
     inputs: Sequence[str]
@@ -36,6 +40,8 @@ class TranslateSpec:
     num_alternatives: int = 0
     split_sentences: bool | None = None
     model: str | None = None
+    split_at_newlines: bool = True
+    markup: MarkupOptions | None = None
 
     @property
     def splits(self) -> bool:
@@ -48,14 +54,20 @@ class TranslateSpec:
     def cost(self, model: ServedModel) -> Cost:
         """Upper bounds of the work; see `Cost`. There are at most as many segments as characters.
 
-        A segment is encoded up to twice: once to see whether it fits the model, once to translate it.
+        A segment is encoded up to twice: once to see whether it fits the model, once to translate it. One with inline
+        tags is encoded once more, to see where its tokens are.
         """
         language_prompt = _language_prompt(self, model)
-        lengths = [1] * characters_of(self.inputs) if self.splits else [len(text) for text in self.inputs]
+        by_parts = self.splits or self.markup is not None
+        lengths = [1] * characters_of(self.inputs) if by_parts else [len(text) for text in self.inputs]
         lengths = [len(language_prompt.prefix) + length for length in lengths]
         tokens = [max_tokens(length, model.max_input_tokens) for length in lengths]
-        options = replace(self.options, num_return_sequences=1 + self.num_alternatives)
-        return generation_cost(options, model, 2 * sum(lengths), tokens, candidates=1)
+        options = replace(
+            self.options,
+            num_return_sequences=1 + self.num_alternatives,
+            return_attention=self.options.return_attention or self.markup is not None,
+        )
+        return generation_cost(options, model, (3 if self.markup else 2) * sum(lengths), tokens, candidates=1)
 
 
 @dataclass(frozen=True)
@@ -161,7 +173,10 @@ async def translate(runtime: Runtime, call: Call, spec: TranslateSpec) -> Transl
         runtime, model, options.text_format, continues=options.decoder_prefix is not None
     )
     ranks = spec.num_alternatives + 1
-    resolved = resolve(options, model, language_prompt, min_beams=ranks, grammar=rules)
+    inputs = [SegmentedText(i, parts) for i, parts in enumerate(await _split(runtime, model, spec, language_prompt))]
+    tagged = [one for text in inputs for one in text.segments if isinstance(one, MarkedSegment) and one.sentence.tags]
+    aligned = replace(options, return_attention=options.return_attention or bool(tagged))
+    resolved = resolve(aligned, model, language_prompt, min_beams=ranks, grammar=rules)
     params = resolved.params
     if params.num_beams < ranks:
         raise InvalidRequest(
@@ -170,10 +185,10 @@ async def translate(runtime: Runtime, call: Call, spec: TranslateSpec) -> Transl
     params = msgspec.structs.replace(params, num_return_sequences=ranks)
     if params.stop_texts and token_bytes is None:
         token_bytes = await grammar.token_bytes_for_stops(runtime, model)
-    inputs = [SegmentedText(i, parts) for i, parts in enumerate(await _split(runtime, model, spec, language_prompt))]
     places = [(one, index) for one in inputs for index, segment in enumerate(one.segments) if segment.text.strip()]
     texts = [one.segments[index].text for one, index in places]
     sources = await prompts.encode_texts(runtime, model, texts, language_prompt, options, "inputs") if texts else []
+    await locate_tokens(runtime, model, tagged, language_prompt)
     start = prompts.decoder_start(model, language_prompt)
     prefix = prompts.decoder_prefix(options, model)
     shown = text_options(options, token_bytes)
@@ -182,6 +197,8 @@ async def translate(runtime: Runtime, call: Call, spec: TranslateSpec) -> Transl
     prefixed: set[int] = set()
     for (one, index), source in zip(places, sources, strict=True):
         segment = one.segments[index]
+        if isinstance(segment, MarkedSegment):
+            segment.source_ids = source
         own_prefix: list[int] = []
         if one.index not in prefixed:
             prefixed.add(one.index)
@@ -200,14 +217,22 @@ async def translate(runtime: Runtime, call: Call, spec: TranslateSpec) -> Transl
             )
         )
     message = Generate(model.name, params, sources, rows, call.deadline)
-    prompts.check_attention_size(message)
+    prompts.check_attention_size(message, "" if options.return_attention else "aligning the inline tags of `inputs`")
     call.submit(message)
     return TranslateRun(TextRun(call, answers), spec, model, language_prompt, resolved.seed, inputs, places, sources)
 
 
 def _check(spec: TranslateSpec) -> None:
-    """Raise InvalidRequest for generation options that have no meaning for translations."""
+    """Raise InvalidRequest for generation options that have no meaning for translations, or for markup."""
     options = spec.options
+    if spec.markup is not None:
+        for name in ("stream", "stop", "decoder_prefix"):
+            if getattr(options, name):
+                raise InvalidRequest(f"`{name}` cannot be combined with markup, whose tags are placed at the end", name)
+        if options.text_format is not None:
+            raise InvalidRequest(
+                "`response_format` applies to whole texts, so it cannot be combined with markup", "response_format"
+            )
     if options.n != 1:
         raise InvalidRequest("`n` is not supported for translations; use `num_alternatives`", "n")
     if spec.split_sentences and options.text_format is not None:
@@ -225,14 +250,25 @@ def _check(spec: TranslateSpec) -> None:
 
 def _choose(runtime: Runtime, spec: TranslateSpec) -> tuple[ServedModel, TranslationPrompt]:
     """The first model that offers the pair of languages. Raises InvalidRequest that lists the pairs on offer."""
-    refusals = []
+    refusals: list[tuple[str, UnknownPair]] = []
     for model in runtime.candidates(spec.model, "translate"):
         try:
-            return model, _language_prompt(spec, model)
-        except InvalidRequest as error:
-            refusals.append((model.name, error.message))
-    text = refusals[0][1] if len(refusals) == 1 else "; ".join(f"{name}: {reason}" for name, reason in refusals)
-    raise InvalidRequest(text, "target_lang")
+            return model, model.text.languages.match(spec.options.source_lang, spec.options.target_lang)
+        except UnknownPair as error:
+            refusals.append((model.name, error))
+    first = refusals[0][1]
+    if len(refusals) == 1:
+        raise InvalidRequest(str(first), first.param)
+    problems = {error.problem: error for _, error in refusals}
+    missing = [name for name in ("source_lang", "target_lang") if getattr(spec.options, name) is None]
+    problem, param = first.problem, first.param
+    if len(problems) > 1:
+        problem = (
+            f"send {' and '.join(f'`{name}`' for name in missing)}" if missing else "this translation is not offered"
+        )
+        param = missing[0] if missing else "target_lang"
+    listings = "; ".join(f"{name}: {error.listing}" for name, error in refusals)
+    raise InvalidRequest(f"{problem}; {listings}", param)
 
 
 def _language_prompt(spec: TranslateSpec, model: ServedModel) -> TranslationPrompt:
@@ -240,14 +276,14 @@ def _language_prompt(spec: TranslateSpec, model: ServedModel) -> TranslationProm
     try:
         return model.text.languages.match(spec.options.source_lang, spec.options.target_lang)
     except UnknownPair as error:
-        raise InvalidRequest(str(error), "target_lang") from None
+        raise InvalidRequest(str(error), error.param) from None
 
 
 async def _split(
     runtime: Runtime, model: ServedModel, spec: TranslateSpec, language_prompt: TranslationPrompt
 ) -> list[list[Segment]]:
-    """The segments of each input, each short enough for the model."""
-    if not spec.splits:
+    """The segments of each input, each short enough for the model. Raises InvalidRequest for bad markup."""
+    if not spec.splits and spec.markup is None:
         return [segments.whole(text) for text in spec.inputs]
     runtime.check_characters(spec.inputs, "inputs")
     limit = model.info.source_tokens
@@ -262,4 +298,13 @@ async def _split(
         return len(prompts.with_language_tokens(encoded, language_prompt).ids) <= limit
 
     target = language_prompt.target_lang or spec.options.target_lang
-    return await runtime.in_thread(lambda: [segments.split(text, target, fits) for text in spec.inputs])
+
+    def split(text: str) -> list[Segment]:
+        return segments.split(text, target, fits, spec.split_at_newlines) if spec.splits else segments.whole(text)
+
+    def split_all() -> list[list[Segment]]:
+        if spec.markup is None:
+            return [split(text) for text in spec.inputs]
+        return [split_markup(text, spec.markup, split, fits) for text in spec.inputs]
+
+    return await runtime.in_thread(split_all)

@@ -7,24 +7,20 @@ limits on time, memory and output length, so that a template can neither block n
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from server.text.line_process import LineProcess
 from server.text.tokenizer import TokenizerError
 from server.text.tokenizer_files import TokenizerFiles
 from weights.resolve import file_in
 
 MAX_TEMPLATE_CHARACTERS = 1 << 20
 _PROCESS_FILE = Path(__file__).with_name("chat_process.py")
-_START_SECONDS = 30.0
 _MEMORY_BYTES = 512 << 20
-_INHERITED_VARIABLES = ("PATH", "PYTHONPATH", "PYTHONHOME", "SYSTEMROOT", "TZ", "LANG", "LC_ALL")
 _REASONING_KEYS = ("reasoning_content", "thinking", "reasoning")
 
 
@@ -155,7 +151,7 @@ class ChatRenderer:
     def __init__(self, seconds: float = 2.0, memory_bytes: int = _MEMORY_BYTES) -> None:
         self._seconds, self._memory_bytes = seconds, memory_bytes
         self._lock = threading.Lock()
-        self._process: subprocess.Popen[bytes] | None = None
+        self._process = LineProcess(_PROCESS_FILE, [str(memory_bytes)])
 
     def render(self, source: str, context: Mapping[str, Any], max_characters: int) -> str:
         """Render a template to text.
@@ -167,9 +163,10 @@ class ChatRenderer:
         """
         request = {"source": source, "context": context, "max_characters": max_characters}
         with self._lock:
-            if self._process is None or self._process.poll() is not None:
-                self._start()
-            line = self._exchange(json.dumps(request).encode() + b"\n", self._seconds)
+            try:
+                line = self._process.exchange(json.dumps(request).encode() + b"\n", self._seconds)
+            except TimeoutError as error:
+                raise ChatError(f"the process that renders chat templates {error}") from None
         if not line:
             raise ChatError(
                 f"the chat template was stopped: it took more than {self._seconds:g} s or "
@@ -187,42 +184,4 @@ class ChatRenderer:
     def close(self) -> None:
         """Stop the process if it is running."""
         with self._lock:
-            self._stop()
-
-    def _start(self) -> None:
-        self._stop()
-        # -P and a path instead of -m: the working directory must not shadow modules.
-        self._process = subprocess.Popen(
-            [sys.executable, "-P", str(_PROCESS_FILE), str(self._memory_bytes)],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            env={name: os.environ[name] for name in _INHERITED_VARIABLES if name in os.environ},
-        )
-        if not self._exchange(b"", _START_SECONDS):
-            raise ChatError(f"the process that renders chat templates did not start within {_START_SECONDS:g} s")
-
-    def _exchange(self, line: bytes, seconds: float) -> bytes:
-        """Send a line and return the reply. Without a reply in time the process is killed and b"" returned."""
-        process = self._process
-        assert process is not None and process.stdin is not None and process.stdout is not None
-        alarm = threading.Timer(seconds, process.kill)
-        alarm.start()
-        try:
-            process.stdin.write(line)
-            process.stdin.flush()
-            reply = process.stdout.readline()
-        except OSError:
-            reply = b""
-        finally:
-            alarm.cancel()
-        if not reply.endswith(b"\n"):
-            self._stop()
-            return b""
-        return reply
-
-    def _stop(self) -> None:
-        process, self._process = self._process, None
-        if process is not None:
-            process.kill()
-            process.communicate()
+            self._process.stop()

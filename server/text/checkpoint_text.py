@@ -9,6 +9,7 @@ from pathlib import Path
 
 from server.errors import CheckpointError, InvalidRequest
 from server.text.chat import ChatTemplates, read_templates
+from server.text.language_offers import LanguagesError
 from server.text.languages import TranslationLanguages
 from server.text.load import load_tokenizer
 from server.text.speech import SpeechTokens
@@ -62,19 +63,23 @@ class CheckpointText:
         return self.prompts.by_name[name]
 
 
-def load(name: str, directory: Path) -> CheckpointText:
+def load(name: str, directory: Path, languages: str = "") -> CheckpointText:
     """Read the text parts of a checkpoint.
 
     name: name of the model, for error messages.
+    languages: the operator's language pair, for a translation checkpoint that does not name its own.
     Raises CheckpointError, one line, for files that cannot be read.
     """
     try:
         tokenizer = load_tokenizer(directory)
         family = str(read_json(directory, "config.json").get("model_type", ""))
-        languages = TranslationLanguages.from_checkpoint(directory, family, tokenizer)
+        try:
+            offered = TranslationLanguages.from_checkpoint(directory, family, tokenizer, languages)
+        except LanguagesError as error:
+            raise CheckpointError(f"{name}: languages: {error}") from None
         speech = SpeechTokens.from_checkpoint(directory, tokenizer) if family in SPEECH_FAMILIES else None
         templates = read_templates(directory, read_tokenizer_files(directory))
-        return CheckpointText(directory, tokenizer, languages, _prompts(directory), speech, templates)
+        return CheckpointText(directory, tokenizer, offered, _prompts(directory), speech, templates)
     except (TokenizerError, ResolveError) as error:
         raise CheckpointError(f"{name}: {error}") from None
 

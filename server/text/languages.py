@@ -10,24 +10,38 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
-from server.text.fairseq import language_tokens
-from server.text.language_codes import Language, english_name, is_collective, parse_language
+from server.text.language_codes import Language, english_name, parse_language
+from server.text.language_offers import (
+    PAIR_FAMILIES,
+    LanguagesError,
+    Offer,
+    Source,
+    Target,
+    fairseq_offers,
+    marian_offers,
+    task_offers,
+)
 from server.text.tokenizer import Tokenizer
-from server.text.tokenizer_files import read_json, read_tokenizer_files
+from server.text.tokenizer_files import read_json
 
 _MAX_LISTED = 30
-_OPUS_NAME = re.compile(r"opus-mt-(?:tc-(?:[a-z]+-)*?(?:base|big|tiny)-|tc-)?([\w+]+)-([\w+]+)$")
-_TASK = re.compile(r"translation_(\w+)_to_(\w+)")
+_ANY_BY_NAME = "this model takes languages with a two-letter code such as de"
 
 
 class UnknownPair(ValueError):
-    """The checkpoint does not offer this translation. The message lists the translations it offers."""
+    """The checkpoint does not offer this translation.
+
+    problem: what is wrong. listing: the translations that the checkpoint offers.
+    param: the language at fault, `source_lang` or `target_lang`.
+    """
+
+    def __init__(self, problem: str, listing: str, param: str) -> None:
+        super().__init__(f"{problem}: {listing}")
+        self.problem, self.listing, self.param = problem, listing, param
 
 
 @dataclass(frozen=True)
@@ -52,47 +66,6 @@ class TranslationPrompt:
     target_lang: str | None = None
 
 
-@dataclass(frozen=True)
-class _Source:
-    """A source language and its part of the prompt. name and language are None for a group of languages."""
-
-    name: str | None
-    language: Language | None
-    prefix: str = ""
-    leading: tuple[int, ...] = ()
-    trailing: tuple[int, ...] | None = None
-
-
-@dataclass(frozen=True)
-class _Target:
-    """A target language and its part of the prompt."""
-
-    name: str
-    language: Language
-    leading: tuple[int, ...] = ()
-    forced_bos_id: int | None = None
-    decoder_start_ids: tuple[int, ...] | None = None
-
-
-@dataclass(frozen=True)
-class _Offer:
-    """Translations from each source to each target language, except to itself."""
-
-    sources: tuple[_Source, ...]
-    targets: tuple[_Target, ...]
-
-    @property
-    def is_all_to_all(self) -> bool:
-        """Whether the model translates between any two of its languages: sources and targets are the same list."""
-        return len(self.targets) > 1 and [one.name for one in self.sources] == [one.name for one in self.targets]
-
-    def pairs(self) -> list[tuple[str, str]]:
-        if self.is_all_to_all:
-            names = [target.name for target in self.targets]
-            return [*((name, "mul") for name in names), *(("mul", name) for name in names)]
-        return [(source.name or "mul", target.name) for source in self.sources for target in self.targets]
-
-
 class TranslationLanguages:
     """The translations of one checkpoint.
 
@@ -100,20 +73,50 @@ class TranslationLanguages:
     by_name: whether the model translates between any two languages, which the prompt names in English.
     """
 
-    def __init__(self, offers: Iterable[_Offer], by_name: bool = False) -> None:
+    def __init__(self, offers: Iterable[Offer], by_name: bool = False) -> None:
         self._offers = tuple(offers)
         self._by_name = by_name
 
     @classmethod
-    def from_checkpoint(cls, directory: Path, family: str, tokenizer: Tokenizer) -> TranslationLanguages:
-        """Read the languages of a checkpoint. family: value of `model_type` (`marian`, `t5`, `bart`)."""
-        if family in ("marian", "triptych"):
-            return cls(_marian_offers(directory, tokenizer))
+    def from_checkpoint(
+        cls, directory: Path, family: str, tokenizer: Tokenizer, stated: str = ""
+    ) -> TranslationLanguages:
+        """Read the languages of a checkpoint.
+
+        family: value of `model_type` (`marian`, `t5`, `bart`).
+        stated: the operator's language pair (`en-de`, `en+fr-de`), for a checkpoint that may leave it out.
+        Raises LanguagesError for a pair that is no pair of codes, or a family that takes none.
+        """
+        if stated and family not in PAIR_FAMILIES:
+            raise LanguagesError("only a Marian checkpoint takes a language pair; others name their languages")
+        if family in PAIR_FAMILIES:
+            return cls(marian_offers(directory, tokenizer, stated))
         config = read_json(directory, "config.json")
         if family in ("mbart", "m2m_100"):
-            return cls(_fairseq_offers(directory, config, tokenizer))
-        offers = _task_offers(config)
+            return cls(fairseq_offers(directory, config, tokenizer))
+        offers = task_offers(config)
         return cls(offers, by_name=family == "t5" and not offers)
+
+    @property
+    def known(self) -> bool:
+        """Whether the checkpoint offers any translation."""
+        return self._by_name or bool(self._offers)
+
+    def sources(self, target: str | None = None) -> frozenset[str] | None:
+        """Codes (ISO 639-1 where one exists) of the languages that can be translated; None for any language.
+
+        target: only languages with a translation to this one.
+        """
+        requested = parse_language(target) if target else None
+        found: set[str] = set()
+        for offer in self._offers:
+            targets = [one for one in offer.targets if requested is None or requested.fits(one.language)]
+            for source in offer.sources if targets else ():
+                if source.language is None:
+                    return None
+                if any(one.name != source.name for one in targets):
+                    found.add(source.language.language)
+        return None if self._by_name else frozenset(found)
 
     def pairs(self) -> list[tuple[str, str]]:
         """(source, target) codes of all translations, in the checkpoint's codes; `mul` for a group of sources.
@@ -131,8 +134,7 @@ class TranslationLanguages:
         requested = [None if code is None else parse_language(code) for code in (source, target)]
         for name, code, language in zip(("source_lang", "target_lang"), (source, target), requested, strict=True):
             if code is not None and language is None:
-                hint = "use a code such as de or deu_Latn" if self._by_name else self._listing()
-                raise UnknownPair(f"{name} is not a language code: {hint}")
+                raise UnknownPair(f"`{name}` is not a language code", self._listing(), name)
         source_language, target_language = requested
         if self._by_name:
             return _prompt_by_name(source_language, target_language)
@@ -146,14 +148,19 @@ class TranslationLanguages:
             missing.append("target_lang")
         if missing:
             verb = "is" if len(missing) == 1 else "are"
-            raise UnknownPair(f"{' and '.join(missing)} {verb} required: {self._listing()}")
+            names = " and ".join([f"`{name}`" for name in missing])
+            raise UnknownPair(f"{names} {verb} required", self._listing(), missing[0])
         prompts = (_prompt(one, other) for offer in found for one in offer.sources for other in offer.targets)
         prompt = next((prompt for prompt in prompts if prompt.source_lang != prompt.target_lang), None)
         if prompt is None:
-            raise UnknownPair(f"this translation is not offered: {self._listing()}")
+            reads_source = any(_closest(offer, source_language, None)[0] for offer in self._offers)
+            at_fault = "target_lang" if target_language is not None and reads_source else "source_lang"
+            raise UnknownPair("this translation is not offered", self._listing(), at_fault)
         return prompt
 
     def _listing(self) -> str:
+        if self._by_name:
+            return _ANY_BY_NAME
         if not self._offers:
             return "this model has no list of languages"
         offer = next((offer for offer in self._offers if offer.is_all_to_all), None)
@@ -167,19 +174,19 @@ def _first_few(names: list[str]) -> str:
     return ", ".join(names[:_MAX_LISTED] + more)
 
 
-def _closest(offer: _Offer, source: Language | None, target: Language | None) -> tuple[int, _Offer]:
+def _closest(offer: Offer, source: Language | None, target: Language | None) -> tuple[int, Offer]:
     """Score of an offer, 0 for no match, and the offer reduced to its best languages. None matches any language."""
     sources = [1 if source is None or one.language is None else source.fits(one.language) for one in offer.sources]
     targets = [1 if target is None else target.fits(one.language) for one in offer.targets]
     from_source, to_target = max(sources, default=0), max(targets, default=0)
-    closest = _Offer(
+    closest = Offer(
         tuple(one for one, score in zip(offer.sources, sources, strict=True) if score == from_source),
         tuple(one for one, score in zip(offer.targets, targets, strict=True) if score == to_target),
     )
     return (from_source * 16 + to_target if from_source and to_target else 0), closest
 
 
-def _prompt(source: _Source, target: _Target) -> TranslationPrompt:
+def _prompt(source: Source, target: Target) -> TranslationPrompt:
     return TranslationPrompt(
         prefix=source.prefix,
         leading_source_ids=(*target.leading, *source.leading),
@@ -194,109 +201,7 @@ def _prompt(source: _Source, target: _Target) -> TranslationPrompt:
 def _prompt_by_name(source: Language | None, target: Language | None) -> TranslationPrompt:
     names = [language and english_name(language) for language in (source, target)]
     if not all(names):
-        raise UnknownPair("source_lang and target_lang are required, both as languages with a two-letter code")
+        at_fault = "target_lang" if names[0] else "source_lang"
+        raise UnknownPair("`source_lang` and `target_lang` are required", _ANY_BY_NAME, at_fault)
     prefix = f"translate {names[0]} to {names[1]}: "
     return TranslationPrompt(prefix, source_lang=str(source), target_lang=str(target))
-
-
-def _task_offers(config: Mapping[str, Any]) -> list[_Offer]:
-    """The translations in `task_specific_params` that have a prefix."""
-    tasks = config.get("task_specific_params")
-    offers = []
-    for task, settings in tasks.items() if isinstance(tasks, dict) else ():
-        match = _TASK.fullmatch(task)
-        prefix = settings.get("prefix") if isinstance(settings, dict) else None
-        if match is None or not isinstance(prefix, str):
-            continue
-        source, target = parse_language(match[1]), parse_language(match[2])
-        if source and target:
-            offers.append(_Offer((_Source(match[1], source, prefix),), (_Target(match[2], target),)))
-    return offers
-
-
-def _fairseq_offers(directory: Path, config: Mapping[str, Any], tokenizer: Tokenizer) -> list[_Offer]:
-    """Translations from every language to every other.
-
-    The decoder prompt of mBART is the target language's token; for the other families it is the first new token. A
-    checkpoint whose configuration sets this token translates to that language only.
-    """
-    tokens, end = language_tokens(tokenizer, read_tokenizer_files(directory)), tokenizer.special.eos
-    if tokens is None or end is None:
-        return []
-    languages = {code: language for code in tokens.ids if (language := parse_language(code)) is not None}
-    sources = []
-    for code, language in languages.items():
-        leading, trailing = tokens.around(code, end)
-        sources.append(_Source(code, language, "", leading, trailing))
-    is_decoder_start = tokens.kind == "mbart"
-    name = "decoder_start_token_id" if is_decoder_start else "forced_bos_token_id"
-    generation = read_json(directory, "generation_config.json")
-    configured = config.get(name) if generation.get(name) is None else generation[name]
-    targets = []
-    for code, language in languages.items():
-        token_id = tokens.ids[code]
-        if configured == token_id or configured not in tokens.ids.values():
-            if is_decoder_start:
-                targets.append(_Target(code, language, decoder_start_ids=(token_id,)))
-            else:
-                targets.append(_Target(code, language, forced_bos_id=token_id))
-    return [_Offer(tuple(sources), tuple(targets))]
-
-
-def _marian_offers(directory: Path, tokenizer: Tokenizer) -> list[_Offer]:
-    tokenizer_config = read_json(directory, "tokenizer_config.json")
-    stated = [tokenizer_config.get(f"{side}_lang") for side in ("source", "target")]
-    if not all(isinstance(code, str) and code for code in stated):
-        named = _opus_name(directory)
-        if named is None:
-            return []
-        stated = [mine if isinstance(mine, str) and mine else other for mine, other in zip(stated, named, strict=True)]
-    sources, targets = (str(code) for code in stated)
-    return [
-        _Offer(
-            tuple(_Source(name, language) for name, language in _sources(sources)),
-            tuple(_Target(name, language, leading) for name, language, leading in _targets(targets, tokenizer)),
-        )
-    ]
-
-
-def _opus_name(directory: Path) -> tuple[str, str] | None:
-    """Language pair in the name of the directory, or of its repository if it is a snapshot in the hub cache."""
-    home = directory.resolve()
-    for name in (home.name, home.parent.parent.name.rpartition("--")[2]):
-        match = _OPUS_NAME.fullmatch(name)
-        if match is not None:
-            return match[1], match[2]
-    return None
-
-
-def _sources(stated: str) -> list[tuple[str | None, Language | None]]:
-    found = [(code, parse_language(code)) for code in _codes(stated)]
-    if any(language is None or is_collective(code) for code, language in found):
-        return [(None, None)]
-    return list(found)
-
-
-def _targets(stated: str, tokenizer: Tokenizer) -> list[tuple[str, Language, tuple[int, ...]]]:
-    """(name, language, tokens before the source text) of each target language.
-
-    These are the languages with a token `>>code<<`. A vocabulary without such tokens gives the stated languages.
-    """
-    tokens = ((tokenizer.id_to_token(token_id) or "", token_id) for token_id in range(tokenizer.vocab_size))
-    found: list[tuple[str, Language, tuple[int, ...]]] = []
-    for token, token_id in tokens:
-        if token.startswith(">>") and token.endswith("<<"):
-            language = parse_language(token[2:-2])
-            if language is not None:
-                found.append((token[2:-2], language, (token_id,)))
-    if found:
-        return found
-    languages = ((code, parse_language(code)) for code in _codes(stated))
-    return [(code, language, ()) for code, language in languages if language is not None and not is_collective(code)]
-
-
-def _codes(stated: str) -> list[str]:
-    """Split codes that are joined by `+` or `_`. A code that contains `_` itself is not split."""
-    if parse_language(stated) is not None or is_collective(stated):
-        return [stated]
-    return re.split(r"[+_]", stated)

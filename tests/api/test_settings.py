@@ -54,7 +54,12 @@ def test_sizes(text: str, size: int) -> None:
         ({"models": ["a b=x"]}, "models"),
         ({"models": ["a=x", "a=y"]}, "twice"),
         ({"models": ["a="]}, "models: 'a=' has no path"),
-        ({"models": ["."]}, "'.' cannot be the name of a model"),
+        ({"models": ["/"]}, "models: cannot name a model after '/': write NAME=PATH, for example llm=/"),
+        (
+            {"models": ["/data/run=3"]},
+            "cannot name a model after '/data/run=3': write NAME=PATH, for example llm=/data",
+        ),
+        ({"models": [".=x"]}, "'.' cannot be the name of a model"),
         ({"adapter": ["a=x"]}, "adapter: write NAME=PATH_OR_HUB_ID@MODEL"),
         ({"adapter": ["a=x@b", "a=y@b"]}, "adapter: the name 'a' is used twice"),
         ({"models": ["a=x"], "adapter": ["a=y@a"]}, "adapter: the name 'a' is used twice"),

@@ -6,14 +6,19 @@ the model that they use, because the first fitting model may change with the lis
 
 from __future__ import annotations
 
+import json
 import shutil
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
+import transformers
+
 from tests.e2e.conftest import REPOSITORY
 from tests.e2e.encoder_checkpoints import write_encoder
+from tests.parity.checkpoints import save
 from tests.parity.speech import write as write_whisper
 from tests.parity.speech import write_tokenizer
+from tests.text.checkpoints import write_byte_level
 
 DEMO = REPOSITORY / "weights" / "demo"
 DEMO_MODELS = ("story", "translator-en-fr", "sentence-encoder", "sentiment")
@@ -47,6 +52,18 @@ def write_story(directory: Path, template: str) -> Path:
     return directory
 
 
+def _write_summarizer(directory: Path) -> Path:
+    write_byte_level(directory, "roberta")
+    (directory / "tokenizer_config.json").write_text(json.dumps({"tokenizer_class": "BartTokenizer"}))
+    size = len(json.loads((directory / "vocab.json").read_text()))
+    sides = {f"{side}_{name}": 4 for side in ("encoder", "decoder") for name in ("layers", "attention_heads")}
+    config = transformers.BartConfig(
+        vocab_size=size, d_model=32, encoder_ffn_dim=48, decoder_ffn_dim=48, max_position_embeddings=48, **sides
+    )
+    save(directory, config, "BartForConditionalGeneration", std=0.2)
+    return directory
+
+
 def _write_recognizer(directory: Path) -> Path:
     write_whisper(directory, "whisper")
     write_tokenizer(directory)
@@ -66,6 +83,7 @@ WRITERS: Mapping[str, Callable[[Path], Path]] = {
         id2label=_NLI_LABELS,
         label2id={label: index for index, label in _NLI_LABELS.items()},
     ),
+    "summarizer": _write_summarizer,
     "whisper": _write_recognizer,
 }
 """Writes the checkpoint of each model that is not a demo model."""

@@ -124,12 +124,14 @@ REFUSED = {
     "`max_tokens`": {"max_tokens": 0},
     "`temperature`": {"extra_body": {"temperature": 1.5}},
     "`messages`": {"messages": []},
+    "`messages[1].role`": {"messages": [*MESSAGES, {"role": "tool", "content": "x"}]},
+    "`messages[0].content[0].text`": {"messages": [{"role": "user", "content": [{"type": "text", "text": 1}]}]},
     "image": {"messages": [{"role": "user", "content": [{"type": "image", "source": {"type": "url", "url": "x"}}]}]},
     "`tool_result`": {"messages": [{"role": "user", "content": [{"type": "tool_result", "tool_use_id": "x"}]}]},
     "`tool_use`": {
         "messages": [{"role": "user", "content": [{"type": "tool_use", "id": "x", "name": "y", "input": {}}]}]
     },
-    "`tools`": {"tools": [{"type": "bash_20250124", "name": "bash"}]},
+    "`tools[0].type`": {"tools": [{"type": "bash_20250124", "name": "bash"}]},
     "`tool_choice`": {"tools": [WEATHER], "tool_choice": {"type": "tool"}},
     "`speed`": {"speed": "fast"},
     "`container`": {"extra_body": {"container": {"id": "x"}}},

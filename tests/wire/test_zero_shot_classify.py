@@ -13,7 +13,7 @@ import httpx
 import numpy as np
 import pytest
 
-from server.api.dialects.native.answers import ClassifyAnswer
+from server.api.dialects.native.answers import ZeroShotClassifyAnswer
 from tests.wire.test_encode import post, refused
 
 LABELS = ["ab", "abcd", "c"]
@@ -21,19 +21,19 @@ LABELS = ["ab", "abcd", "c"]
 
 def test_scores_of_all_labels_add_up_to_one(client: httpx.Client) -> None:
     found = post(client, "/zero_shot_classify", inputs="text", candidate_labels=LABELS)
-    ClassifyAnswer.model_validate(found)
+    ZeroShotClassifyAnswer.model_validate(found)
     powers = np.exp([2.0, 4.0, 1.0])
-    assert [one["label"] for one in found] == ["abcd", "ab", "c"]
-    assert [one["score"] for one in found] == pytest.approx(sorted(powers / powers.sum(), reverse=True), rel=1e-5)
+    assert found["labels"] == ["abcd", "ab", "c"]
+    assert found["scores"] == pytest.approx(sorted(powers / powers.sum(), reverse=True), rel=1e-5)
 
 
 def test_multi_label_scores_each_label_separately(client: httpx.Client) -> None:
     """Entailment exceeds contradiction by the tokens of the first text and its end token, which no label changes."""
     found = post(client, "/zero_shot_classify", inputs="text", candidate_labels=LABELS, multi_label=True)
-    first = [one["score"] for one in found]
-    assert [one["label"] for one in found] == LABELS and len(set(first)) == 1 and 0.98 < first[0] < 1
-    (single,) = post(client, "/zero_shot_classify", inputs="text", candidate_labels=["ab"])
-    assert single["score"] == pytest.approx(first[0])
+    first = found["scores"]
+    assert found["labels"] == LABELS and len(set(first)) == 1 and 0.98 < first[0] < 1
+    single = post(client, "/zero_shot_classify", inputs="text", candidate_labels=["ab"])
+    assert single == {"labels": ["ab"], "scores": [pytest.approx(first[0])]}
 
 
 def test_lists_of_texts_and_templates(client: httpx.Client) -> None:
@@ -43,19 +43,19 @@ def test_lists_of_texts_and_templates(client: httpx.Client) -> None:
         post(client, "/zero_shot_classify", inputs=text, candidate_labels=LABELS, hypothesis_template="{}")
         for text in texts
     ]
-    ClassifyAnswer.model_validate(found)
+    ZeroShotClassifyAnswer.model_validate(found)
     long = post(
         client, "/zero_shot_classify", inputs="text", candidate_labels=["a"], hypothesis_template="{}" + "b" * 90
     )
-    assert len(long) == 1
+    assert len(long["scores"]) == 1
 
 
 def test_a_long_text_is_truncated_but_never_the_hypothesis(client: httpx.Client) -> None:
     body = {"candidate_labels": ["a", "ab"], "multi_label": True}
     found = post(client, "/zero_shot_classify", inputs="x" * 5000, **body)
     hypothesis = {label: len("This example is .") + len(label) + 1 for label in ("a", "ab")}
-    for one in found:
-        assert one["score"] == pytest.approx(1 / (1 + math.exp(hypothesis[one["label"]] - 512)))
+    for label, score in zip(found["labels"], found["scores"], strict=True):
+        assert score == pytest.approx(1 / (1 + math.exp(hypothesis[label] - 512)))
     code = "context_length_exceeded"
     body = {"candidate_labels": ["a"], "hypothesis_template": "{}" + "b" * 600, "inputs": "text"}
     refused(client, "/zero_shot_classify", "candidate_labels", code, **body)

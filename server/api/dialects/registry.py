@@ -10,19 +10,36 @@ from fastapi import FastAPI
 from starlette.requests import Request
 from starlette.routing import compile_path
 
-from server.api.dialects import openai_audio
+from server.api.dialects import lm_eval
 from server.api.dialects.anthropic import routes as anthropic
+from server.api.dialects.huggingface import hub, info, tei, tgi
 from server.api.dialects.native import routes as native
 from server.api.dialects.ollama import routes as ollama
+from server.api.dialects.openai import routes as openai
 from server.api.documents import describe, describe_get, describe_shared
 from server.api.error_shape import NATIVE_ERRORS, ErrorShape
-from server.api.route import ERROR_SHAPE, GetRoute, Route, SharedPath
+from server.api.route import ERROR_FORMAT, ERROR_SHAPE, GetRoute, Route, SharedPath
 from server.errors import InvalidRequest, NotReady, RequestError
 from server.operations.runtime import OperationNotSupported, Runtime, ServedModel
+from server.settings import ErrorDialect
 
-ROUTES: tuple[Route[Any, Any, Any], ...] = (*native.ROUTES, *openai_audio.ROUTES, *anthropic.ROUTES, *ollama.ROUTES)
+ROUTES: tuple[Route[Any, Any, Any], ...] = (
+    *native.ROUTES,
+    *tgi.ROUTES,
+    *tei.ROUTES,
+    *hub.ROUTES,
+    *lm_eval.ROUTES,
+    *openai.ROUTES,
+    *anthropic.ROUTES,
+    *ollama.ROUTES,
+)
 """Routes that run an operation. Of the dialects on one path, the first one answers bodies that fit none of them."""
-GET_ROUTES: tuple[GetRoute, ...] = ollama.GET_ROUTES
+GET_ROUTES: tuple[GetRoute, ...] = (
+    *info.GET_ROUTES,
+    *lm_eval.GET_ROUTES,
+    *openai.GET_ROUTES,
+    *ollama.GET_ROUTES,
+)
 """Routes that describe the server or its models."""
 
 
@@ -35,6 +52,8 @@ def _by_path() -> Mapping[str, list[Route[Any, Any, Any]]]:
 
 
 _ROUTES_BY_PATH = _by_path()
+_SHAPES_BY_PREFIX = {"/api/": ollama.ERRORS}
+"""Error shapes of paths that no route has, by the beginning of the path."""
 _ERROR_SHAPES = [
     *((compile_path(path)[0], routes[0].errors) for path, routes in _ROUTES_BY_PATH.items()),
     *((compile_path(path)[0], route.errors) for route in GET_ROUTES for path in (route.path, *route.aliases)),
@@ -55,14 +74,19 @@ def add_routes(app: FastAPI) -> None:
             app.add_api_route(alias, route.respond, methods=["GET"], name=route.name, include_in_schema=False)
 
 
-def error_shape(request: Request) -> ErrorShape:
-    """How errors of a request are reported: by its body's dialect once that is known, before it by the path."""
-    chosen = request.scope.get(ERROR_SHAPE)
-    if chosen is not None:
-        assert isinstance(chosen, ErrorShape)
-        return chosen
+def error_shape(request: Request, dialect: ErrorDialect) -> ErrorShape:
+    """How errors of a request are reported: by its body's dialect once that is known, before it by the path.
+
+    dialect: errors of routes that the native dialect shares with text-embeddings-inference, unless a header says so.
+    """
     path = request.scope["path"]
-    return next((shape for pattern, shape in _ERROR_SHAPES if pattern.match(path)), NATIVE_ERRORS)
+    found = [request.scope[ERROR_SHAPE]] if ERROR_SHAPE in request.scope else []
+    found += [shape for pattern, shape in _ERROR_SHAPES if pattern.match(path)]
+    found += [shape for prefix, shape in _SHAPES_BY_PREFIX.items() if path.startswith(prefix)]
+    shape: ErrorShape = found[0] if found else NATIVE_ERRORS
+    if shape is NATIVE_ERRORS and request.headers.get(ERROR_FORMAT, dialect) == "tei":
+        return tei.TEI_ERRORS
+    return shape
 
 
 def with_paths(error: RequestError, path: str) -> RequestError:

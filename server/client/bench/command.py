@@ -21,6 +21,7 @@ from server.client.bench.load import Job, MonotonicClock, Sample, closed_loop, o
 from server.client.bench.summary import PERCENTILES, Level, percentile, table
 from server.client.connection import Connection, Target
 from server.client.errors import CommandError, RequestFailed
+from server.client.options import json_object
 from server.client.target import api_key, seconds
 
 EXAMPLES = """\
@@ -63,7 +64,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--output-tokens", type=parse_lengths, default="64", metavar="LENGTHS", help="the same (default: 64)"
     )
     what.add_argument("--ignore-eos", action="store_true", help="send ignore_eos, so that answers have full length")
-    what.add_argument("--extra", type=_json_object, default={}, metavar="JSON", help="fields to add to each request")
+    what.add_argument("--extra", type=json_object, default={}, metavar="JSON", help="fields to add to each request")
     load = parser.add_argument_group("load")
     how = load.add_mutually_exclusive_group()
     how.add_argument("--rate", type=_rates, metavar="R[,R...]", help="requests per second (open loop)")
@@ -80,16 +81,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     output.add_argument("--json", type=Path, metavar="FILE", help="write the results as JSON; - is standard output")
     output.add_argument("--plot", type=Path, metavar="FILE", help="write a chart as SVG")
     output.add_argument("-q", "--quiet", action="store_true", help="no progress bar")
-
-
-def _json_object(text: str) -> dict[str, Any]:
-    try:
-        value = json.loads(text)
-    except ValueError:
-        value = None
-    if not isinstance(value, dict):
-        raise argparse.ArgumentTypeError(f"write a JSON object, not {text!r}")
-    return value
 
 
 def _rates(text: str) -> list[float]:

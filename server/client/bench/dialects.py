@@ -60,7 +60,7 @@ async def measure(
             async for event in connection.events(route.path, route.body(job) | more):
                 received.append((clock.now(), event))
         else:
-            answer = await connection.post(route.path, route.body(job) | more)
+            answer = (await connection.post(route.path, route.body(job) | more)).value
     except RequestFailed as error:
         sample.error = "broken stream" if error.status == 200 else f"HTTP {error.status}"
         sample.message = str(error)

@@ -6,8 +6,9 @@ from collections.abc import Iterator, Sequence
 from itertools import groupby
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic import BeforeValidator, Field
 
+from server.api.chat_fields import ChatObject, JsonSchema, check_tool_choice, function_call, function_tool
 from server.api.fields import MAX_STOPS, Count, Finite, ShortText, TimedBody
 from server.api.response_format import ResponseFormatJsonSchema
 from server.errors import InvalidRequest
@@ -34,18 +35,14 @@ def _as_blocks(value: Any) -> Any:
     return value
 
 
-class _Part(BaseModel):
-    model_config = ConfigDict(strict=True, extra="forbid", allow_inf_nan=False)
-
-
-class AnthropicCacheControl(_Part):
+class AnthropicCacheControl(ChatObject):
     """A hint without effect: the server caches every prompt."""
 
     type: Literal["ephemeral"]
     ttl: Literal["5m", "1h"] | None = None
 
 
-class AnthropicText(_Part):
+class AnthropicText(ChatObject):
     type: Literal["text"]
     text: str
     citations: None = None
@@ -55,7 +52,7 @@ class AnthropicText(_Part):
 Texts = Annotated[list[AnthropicText], BeforeValidator(_as_blocks, json_schema_input_type=str | list[AnthropicText])]
 
 
-class AnthropicThinking(_Part):
+class AnthropicThinking(ChatObject):
     """Reasoning of an earlier answer. `signature`: accepted and not checked."""
 
     type: Literal["thinking"]
@@ -63,7 +60,7 @@ class AnthropicThinking(_Part):
     signature: str = ""
 
 
-class AnthropicToolUse(_Part):
+class AnthropicToolUse(ChatObject):
     type: Literal["tool_use"]
     id: Annotated[str, Field(min_length=1, max_length=256)]
     name: Annotated[str, Field(min_length=1, max_length=128)]
@@ -71,7 +68,7 @@ class AnthropicToolUse(_Part):
     cache_control: AnthropicCacheControl | None = None
 
 
-class AnthropicToolResult(_Part):
+class AnthropicToolResult(ChatObject):
     """`is_error`: the text that the model reads then begins with `Error: `."""
 
     type: Literal["tool_result"]
@@ -86,34 +83,30 @@ Block = Annotated[
 ]
 
 
-class AnthropicTurn(_Part):
+class AnthropicTurn(ChatObject):
     role: Literal["user", "assistant", "system"]
     content: Annotated[list[Block], BeforeValidator(_as_blocks, json_schema_input_type=str | list[Block])]
 
 
-class AnthropicTool(_Part):
+class AnthropicTool(ChatObject):
     """`strict`, `eager_input_streaming`: without effect; arguments always match the schema and are always streamed."""
 
     type: Literal["custom"] | None = None
     name: Annotated[str, Field(pattern=r"^[a-zA-Z0-9_-]{1,128}$")]
     description: str | None = None
-    input_schema: dict[str, Any]
+    input_schema: JsonSchema
     strict: bool | None = None
     eager_input_streaming: bool | None = None
     cache_control: AnthropicCacheControl | None = None
 
-    def function(self) -> dict[str, Any]:
-        described = {} if self.description is None else {"description": self.description}
-        return {"type": "function", "function": {"name": self.name, **described, "parameters": self.input_schema}}
 
-
-class AnthropicToolChoice(_Part):
+class AnthropicToolChoice(ChatObject):
     type: Literal["auto", "any", "tool", "none"]
     name: str | None = None
     disable_parallel_tool_use: bool | None = None
 
 
-class AnthropicThinkingConfig(_Part):
+class AnthropicThinkingConfig(ChatObject):
     """`adaptive`: the chat template's default. `budget_tokens`: a target of the caller; `max_tokens` is the limit."""
 
     type: Literal["enabled", "disabled", "adaptive"]
@@ -121,11 +114,11 @@ class AnthropicThinkingConfig(_Part):
     display: Literal["summarized"] | None = None
 
 
-class AnthropicOutputConfig(_Part):
+class AnthropicOutputConfig(ChatObject):
     format: ResponseFormatJsonSchema | None = None
 
 
-class AnthropicMetadata(_Part):
+class AnthropicMetadata(ChatObject):
     user_id: str | None = None
 
 
@@ -146,6 +139,9 @@ class AnthropicCountBody(TimedBody):
         choice = self.tool_choice or AnthropicToolChoice(type="auto")
         if (choice.type == "tool") != (choice.name is not None):
             raise InvalidRequest("`tool_choice` has a `name` exactly if its `type` is tool", "tool_choice")
+        tools = [function_tool(tool.name, tool.description, tool.input_schema) for tool in self.tools or ()]
+        tool_choice = ToolChoice(_MODES[choice.type], choice.name)
+        check_tool_choice(tool_choice, tools)
         messages = [{"role": "system", "content": _joined(self.system)}] if self.system else []
         messages += _messages(self.messages)
         continues = self.messages[-1].role == "assistant"
@@ -155,8 +151,8 @@ class AnthropicCountBody(TimedBody):
             messages,
             self.options(),
             self.model,
-            tools=[tool.function() for tool in self.tools or ()],
-            tool_choice=ToolChoice(_MODES[choice.type], choice.name),
+            tools=tools,
+            tool_choice=tool_choice,
             parallel_tool_calls=not choice.disable_parallel_tool_use,
             continue_final_message=continues,
             thinking=self._thinking(),
@@ -225,8 +221,7 @@ def _messages(turns: Sequence[AnthropicTurn]) -> Iterator[dict[str, Any]]:
                     thoughts.append(block.thinking)
                 else:
                     names[block.id] = block.name
-                    call = {"name": block.name, "arguments": block.input}
-                    calls.append({"id": block.id, "type": "function", "function": call})
+                    calls.append(function_call(block.id, block.name, block.input))
         if texts or not has_results:
             message: dict[str, Any] = {"role": role, "content": _joined(texts)}
             message |= {"reasoning_content": "\n".join(thoughts)} if thoughts else {}

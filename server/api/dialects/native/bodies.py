@@ -15,6 +15,7 @@ from server.api.fields import (
     IdLists,
     Prompt,
     ShortText,
+    Side,
     Texts,
     TextsOrIds,
     TextsOrPairs,
@@ -48,9 +49,6 @@ def is_one(inputs: object) -> bool:
 def as_list(inputs: Any) -> list[Any]:
     """The inputs of a request, one or many, as a list."""
     return [inputs] if is_one(inputs) else inputs
-
-
-Side = Annotated[TruncationSide, BeforeValidator(lambda side: side.lower() if isinstance(side, str) else side)]
 
 
 class TruncatedBody(TimedBody):

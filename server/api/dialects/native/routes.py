@@ -91,6 +91,7 @@ def _token(token: TextToken) -> dict[str, Any]:
 ROUTES: tuple[Route[Any, Any, Any], ...] = (
     StreamingRoute(
         path="/generate",
+        field="prompt",
         operation="generate",
         description="Continue prompts with a decoder, or answer source texts with an encoder-decoder.",
         body=bodies.GenerateBody,
@@ -170,7 +171,6 @@ ROUTES: tuple[Route[Any, Any, Any], ...] = (
         parse=bodies.ClassifyBody.spec,
         run=classify,
         render=lambda body, labels: _nested(body, labels, _label),
-        aliases=("/predict",),
     ),
     JsonRoute(
         path="/similarity",
@@ -248,6 +248,7 @@ ROUTES: tuple[Route[Any, Any, Any], ...] = (
         example=EXAMPLES["tokenize"],
         parse=bodies.TokenizeBody.spec,
         run=tokenize,
+        field="inputs",
         render=lambda body, texts: [[_token(token) for token in tokens] for tokens in texts],
     ),
     JsonRoute(
@@ -260,5 +261,7 @@ ROUTES: tuple[Route[Any, Any, Any], ...] = (
         parse=bodies.DetokenizeBody.spec,
         run=detokenize,
         render=lambda body, texts: texts,
+        field="ids",
+        aliases=("/decode",),
     ),
 )

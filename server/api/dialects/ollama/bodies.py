@@ -5,8 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator
+from pydantic import Field, field_validator
 
+from server.api.chat_fields import ChatObject, JsonSchema, function_call, function_tool
 from server.api.fields import Count, Finite, NoEffect, Stops, Texts, TimedBody, Unsupported, only
 from server.errors import InvalidRequest
 from server.operations.chat import ChatSpec
@@ -20,11 +21,7 @@ from server.operations.runtime import ServedModel
 MAX_TOOLS = 128
 
 
-class _Part(BaseModel):
-    model_config = ConfigDict(strict=True, extra="forbid", allow_inf_nan=False)
-
-
-class OllamaOptions(_Part):
+class OllamaOptions(ChatObject):
     """`repeat_last_n`: the penalty applies to the whole text, or with 0 to nothing. `num_ctx`: at most the context.
 
     Options that choose hardware, memory or batches are accepted without effect.
@@ -79,7 +76,7 @@ class OllamaBody(TimedBody):
 
     @property
     def num_ctx(self) -> int | None:
-        return self.options.num_ctx if self.options else None
+        return None if self.options is None else self.options.num_ctx
 
 
 class OllamaTextBody(OllamaBody):
@@ -115,19 +112,19 @@ class OllamaTextBody(OllamaBody):
         )
 
 
-class OllamaFunctionCall(_Part):
+class OllamaFunctionCall(ChatObject):
     name: Annotated[str, Field(min_length=1, max_length=128)]
     arguments: dict[str, Any]
     index: Count | None = None
 
 
-class OllamaToolCall(_Part):
+class OllamaToolCall(ChatObject):
     id: str | None = None
     type: Literal["function"] | None = None
     function: OllamaFunctionCall
 
 
-class OllamaChatMessage(_Part):
+class OllamaChatMessage(ChatObject):
     """`tool_name`, `tool_call_id`: the call that a message of the role tool answers; without them, the oldest one."""
 
     role: Literal["system", "user", "assistant", "tool"]
@@ -139,19 +136,16 @@ class OllamaChatMessage(_Part):
     tool_call_id: str | None = None
 
 
-class OllamaFunction(_Part):
+class OllamaFunction(ChatObject):
     name: Annotated[str, Field(pattern=r"^[a-zA-Z0-9_.-]{1,128}$")]
     description: str | None = None
-    parameters: dict[str, Any] = Field(default_factory=lambda: {"type": "object", "properties": {}})
+    parameters: JsonSchema | None = None
     strict: NoEffect = None
 
 
-class OllamaTool(_Part):
+class OllamaTool(ChatObject):
     type: Literal["function"] | None = None
     function: OllamaFunction
-
-    def described(self) -> dict[str, Any]:
-        return {"type": "function", "function": self.function.model_dump(exclude={"strict"}, exclude_none=True)}
 
 
 @dataclass(frozen=True)
@@ -181,7 +175,8 @@ class OllamaChatBody(OllamaTextBody):
 
     def spec(self) -> OllamaSpec:
         options = self.generation_options()
-        tools = [tool.described() for tool in self.tools or ()]
+        functions = [tool.function for tool in self.tools or ()]
+        tools = [function_tool(one.name, one.description, one.parameters) for one in functions]
         chat = ChatSpec(_chat_messages(self.messages), options, self.model, tools=tools, thinking=self.think)
         return OllamaSpec(chat if self.messages else None, None, self.model, options.stream, self.num_ctx)
 
@@ -264,10 +259,7 @@ def _chat_messages(given: list[OllamaChatMessage]) -> list[dict[str, Any]]:
         if one.tool_calls:
             calls = [(call.id or f"call_{len(messages)}_{i}", call.function) for i, call in enumerate(one.tool_calls)]
             waiting += [(call_id, function.name) for call_id, function in calls]
-            message["tool_calls"] = [
-                {"id": call_id, "type": "function", "function": {"name": call.name, "arguments": call.arguments}}
-                for call_id, call in calls
-            ]
+            message["tool_calls"] = [function_call(call_id, call.name, call.arguments) for call_id, call in calls]
         messages.append(message)
     return messages
 

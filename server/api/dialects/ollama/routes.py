@@ -11,7 +11,7 @@ from typing import Any
 import orjson
 
 from server.api.dialects.ollama import bodies, models
-from server.api.dialects.ollama.bodies import OllamaEmbedSpec, OllamaSpec, OllamaTextBody
+from server.api.dialects.ollama.bodies import OllamaEmbedSpec, OllamaSpec
 from server.api.error_shape import AnswerBody, ErrorShape
 from server.api.route import GetRoute, JsonRoute, Route, StreamingRoute
 from server.api.sse import JSON_LINES, json_line
@@ -155,8 +155,7 @@ class TextRenderer:
     is_chat: the text stands in `message`, else in `response`. Tool calls stand in one line of their own.
     """
 
-    def __init__(self, body: OllamaTextBody, run: ChatRun | GenerateRun | LoadedRun, is_chat: bool) -> None:
-        self.body = body
+    def __init__(self, run: ChatRun | GenerateRun | LoadedRun, is_chat: bool) -> None:
         self.run = run
         self.is_chat = is_chat
 
@@ -297,7 +296,7 @@ ROUTES: tuple[Route[Any, Any, Any], ...] = (
         ),
         parse=bodies.OllamaChatBody.spec,
         run=answer,
-        renderer=lambda body, run: TextRenderer(body, run, is_chat=True),
+        renderer=lambda body, run: TextRenderer(run, is_chat=True),
         format=JSON_LINES,
         errors=ERRORS,
     ),
@@ -305,7 +304,7 @@ ROUTES: tuple[Route[Any, Any, Any], ...] = (
         path="/api/generate",
         operation="generate",
         name="ollama_generate",
-        description="Answer a prompt (Ollama), with the checkpoint's chat template if any. Streams as `/api/chat`.",
+        description="Answer a prompt (Ollama), with the chat template if there is one. Streams as `/api/chat`.",
         body=bodies.OllamaGenerateBody,
         answer=OllamaGenerateAnswer,
         example=(
@@ -314,7 +313,7 @@ ROUTES: tuple[Route[Any, Any, Any], ...] = (
         ),
         parse=bodies.OllamaGenerateBody.spec,
         run=answer,
-        renderer=lambda body, run: TextRenderer(body, run, is_chat=False),
+        renderer=lambda body, run: TextRenderer(run, is_chat=False),
         format=JSON_LINES,
         errors=ERRORS,
     ),

@@ -3,13 +3,16 @@
 import { post } from "./api.js";
 import { el, withProperty } from "./dom.js";
 
-/** Send the request of a panel; returns the JSON answer and shows how long it took. */
+/** Send the request of a panel; returns the JSON answer, and the numbers that it shows: the time, and how many inputs were cut. */
 export async function ask(panel, signal) {
   const { path, body } = panel.task.request(panel);
   const started = performance.now();
-  const answer = await (await post(path, body, signal)).json();
-  panel.showNumbers({ time: `${Math.round(performance.now() - started)} ms` });
-  return answer;
+  const response = await post(path, body, signal);
+  const answer = await response.json();
+  const cut = response.headers.get("x-truncated-inputs")?.split(",").length;
+  const numbers = { time: `${Math.round(performance.now() - started)} ms`, ...(cut && { "too long and cut": `${cut} of the inputs` }) };
+  panel.showNumbers(numbers);
+  return { answer, numbers };
 }
 
 /** A score between 0 and 1 for people. */

@@ -1,5 +1,7 @@
 // Requests to the server that served this page. The API key stays in the session storage of this browser tab.
 
+import { fromJson, toJson } from "./literals.js";
+
 const STORAGE_NAME = "triptych-api-key";
 
 /** Address of the server, without the final slash. The page may be served below a path by a proxy. */
@@ -21,6 +23,14 @@ export class ApiError extends Error {
   }
 }
 
+/** Something that the user can do something about, reported by the page itself. */
+export class PageError extends Error {}
+
+/** Rethrow what the browser reports for a lost connection (TypeError) as a PageError; other errors as they are. */
+function connectionError(error) {
+  return error instanceof TypeError ? new PageError("The connection to the server failed.") : error;
+}
+
 /** The error of an answer whose status is not 2xx. */
 async function errorOf(response) {
   const text = await response.text();
@@ -37,7 +47,9 @@ async function send(path, options) {
   if (key.get()) {
     headers.Authorization = `Bearer ${key.get()}`;
   }
-  const response = await fetch(SERVER + path, { ...options, headers, credentials: "omit" });
+  const response = await fetch(SERVER + path, { ...options, headers, credentials: "omit" }).catch((error) => {
+    throw connectionError(error);
+  });
   if (!response.ok) {
     throw await errorOf(response);
   }
@@ -56,7 +68,7 @@ export function post(path, body, signal) {
   }
   return send(path, {
     method: "POST",
-    body: JSON.stringify(body),
+    body: toJson(body),
     headers: { "Content-Type": "application/json" },
     signal,
   });
@@ -71,7 +83,9 @@ export async function* events(response) {
   const reader = response.body.pipeThrough(new TextDecoderStream()).getReader();
   let rest = "";
   for (;;) {
-    const { value, done } = await reader.read();
+    const { value, done } = await reader.read().catch((error) => {
+      throw connectionError(error);
+    });
     if (done) {
       return;
     }
@@ -83,7 +97,7 @@ export async function* events(response) {
         if (line.startsWith("event: ")) {
           event.name = line.slice(7);
         } else if (line.startsWith("data: ")) {
-          event.data = line === "data: [DONE]" ? null : JSON.parse(line.slice(6));
+          event.data = line === "data: [DONE]" ? null : fromJson(line.slice(6));
         }
       }
       if (event.data?.error) {

@@ -1,4 +1,5 @@
-// Fields of a form: `{name, element, read}`. `read` returns the value for the request, or undefined to leave it out.
+// Fields of a form. Widths are third (the default), half and wide.
+// Each field is `{name, element, read}`. `read` returns the value for the request, or undefined to leave it out.
 
 import { el } from "./dom.js";
 
@@ -29,10 +30,10 @@ export function textLines(name, label, values, options) {
 }
 
 /** A text of one line. */
-export function textLine(name, label, value, { hint, placeholder, wide = true } = {}) {
+export function textLine(name, label, value, { hint, placeholder, width = "wide" } = {}) {
   const control = el("input", { type: "text", value, placeholder, spellcheck: "false", autocomplete: "off" });
   const read = () => control.value || undefined;
-  return { name, control, element: labelled(wide ? "wide" : "", name, label, control, hint), read };
+  return { name, control, element: labelled(width, name, label, control, hint), read };
 }
 
 /** A list of texts separated by commas. */
@@ -49,8 +50,19 @@ export function number(name, label, { value, min, max, step = 1, placeholder = "
   return { name, control, element: labelled("", name, label, control), read };
 }
 
+/** An integer of up to 64 bits; empty means that the server chooses one. */
+export function seed(name, label) {
+  const field = textLine(name, label, "", { width: "half", placeholder: "random" });
+  field.control.inputMode = "numeric";
+  const read = () => {
+    const text = field.control.value.trim();
+    return /^\d{1,20}$/.test(text) ? BigInt(text) : text || undefined;
+  };
+  return { ...field, read };
+}
+
 /** A choice. options: `[value, label]`; the value "" means the default. */
-export function select(name, label, options, { wide = false } = {}) {
+export function select(name, label, options, { width = "half" } = {}) {
   const control = el("select");
   const setOptions = (entries) => {
     const before = control.value;
@@ -61,7 +73,7 @@ export function select(name, label, options, { wide = false } = {}) {
   };
   setOptions(options);
   const read = () => control.value || undefined;
-  return { name, control, setOptions, element: labelled(wide ? "wide" : "", name, label, control), read };
+  return { name, control, setOptions, element: labelled(width, name, label, control), read };
 }
 
 /** A box to tick. */

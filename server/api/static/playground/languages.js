@@ -14,7 +14,7 @@ function named(code) {
   }
 }
 
-/** Pairs of codes. A code of a pair may contain a hyphen only after the first letters of a script or region. */
+/** Pairs of codes. */
 function pairsOf(model) {
   return model.languages.map((pair) => {
     const at = pair.indexOf("-");
@@ -39,8 +39,8 @@ export function offers(model) {
 export function languageFields(models) {
   const listed = models.every((model) => model.languages.length);
   if (!listed) {
-    const source = textLine("source_lang", "From", "en", { wide: false });
-    return [source, textLine("target_lang", "To", "de", { wide: false })];
+    const source = textLine("source_lang", "From", "en", { width: "half" });
+    return [source, textLine("target_lang", "To", "de", { width: "half" })];
   }
   const source = select("source_lang", "From", []);
   const target = select("target_lang", "To", []);

@@ -23,12 +23,12 @@ export function sums(text) {
 export class LoadView {
   constructor(element) {
     this.element = element;
-    this.rates = [];
+    this.rates = Array(KEPT).fill(0);
     this.line = svg("polyline", { fill: "none" });
     this.chart = svg("svg", { viewBox: `0 0 ${WIDTH} ${HEIGHT}`, width: WIDTH, height: HEIGHT, "aria-hidden": "true" }, this.line);
     this.values = { running: el("b"), waiting: el("b"), "tokens/s": el("b") };
     const parts = Object.entries(this.values).map(([name, value]) => el("span", { "data-load": name }, value, ` ${name}`));
-    this.element.replaceChildren(...parts, this.chart);
+    this.element.replaceChildren(...parts.slice(0, 2), this.chart, parts[2]);
   }
 
   /** Begin again, for example with another key. */

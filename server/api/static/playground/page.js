@@ -22,23 +22,27 @@ function notice(text) {
   byId("main").replaceChildren(el("p", { id: "notice", class: "notice", role: "status" }, text));
 }
 
+function askForKey(text) {
+  notice(text);
+  byId("key-form").hidden = false;
+  byId("key").focus();
+}
+
 /** Ask for the models, and show the page for them. */
 async function connect() {
   clearTimeout(retry);
   let info;
   try {
     const about = await (await get("/")).json();
-    byId("key").placeholder = about.needs_key ? "required" : "none needed";
+    byId("key-form").hidden = !about.needs_key;
     if (about.needs_key && !key.get()) {
-      notice("This server needs an API key. Enter it at the top of the page; it is kept in this browser tab only.");
-      byId("key").focus();
+      askForKey("This server needs an API key. Enter it at the top of the page; it is kept in this browser tab only.");
       return;
     }
     info = await (await get("/info")).json();
   } catch (error) {
     if (error.status === 401) {
-      notice("The server does not accept this API key.");
-      byId("key").focus();
+      askForKey("The server does not accept this API key.");
       return;
     }
     notice("The server does not answer. The page tries again every two seconds.");
@@ -63,7 +67,7 @@ function show(info) {
   const missing = [];
   const groups = TASKS.map(({ title, tasks }) => {
     const tabs = tasks.flatMap((task) => {
-      const models = info.models.filter(({ routes }) => routes.includes(task.route));
+      const models = info.models.filter(({ routes }) => routes.includes(task.route)).sort(task.order);
       if (!models.length) {
         missing.push(task);
         return [];

@@ -1,6 +1,6 @@
 // The panel of one task: its form, its answer, its errors, and the request as code.
 
-import { ApiError } from "./api.js";
+import { ApiError, PageError } from "./api.js";
 import { CodeView } from "./code_view.js";
 import { el } from "./dom.js";
 import { select } from "./fields.js";
@@ -8,8 +8,7 @@ import { hideInspector } from "./tokens.js";
 
 /** Sizes of a model in one line. */
 function described(model) {
-  const millions = model.parameters / 1e6;
-  const size = millions >= 1000 ? `${(millions / 1000).toFixed(1)}B` : `${millions.toFixed(millions < 10 ? 1 : 0)}M`;
+  const size = new Intl.NumberFormat("en", { notation: "compact", maximumSignificantDigits: 2 }).format(model.parameters);
   const adapter = model.adapter_of ? `adapter of ${model.adapter_of}, ` : "";
   const kind = [model.family, `${size} parameters`, model.quantization ?? model.dtype];
   return `${adapter}${kind.join(", ")}, ${model.context_tokens} tokens of context`;
@@ -28,7 +27,7 @@ export class Panel {
   constructor(task, models) {
     this.task = task;
     this.models = models;
-    this.model = select("model", "Model", models.map(({ name }) => [name, name]), { wide: true });
+    this.model = select("model", "Model", models.map(({ name }) => [name, name]), { width: "wide" });
     this.modelHint = el("p", { class: "hint" });
     this.model.element.append(this.modelHint);
     const { main, settings = [], more = [] } = task.fields(this);
@@ -114,6 +113,9 @@ export class Panel {
         this.status.textContent = "Stopped.";
       } else {
         this.showError(error);
+        if (!(error instanceof ApiError || error instanceof PageError)) {
+          throw error;
+        }
       }
     } finally {
       this.controller = undefined;
@@ -162,11 +164,10 @@ export class Panel {
       return;
     }
     const isApi = error instanceof ApiError;
-    const message = isApi ? error.message : `The server could not be reached, or the connection was cut: ${error.message}.`;
     const facts = isApi
       ? [error.field && `field ${error.field}`, `status ${error.status}`, error.code, error.requestId && `request ${error.requestId}`]
       : [];
-    this.error.replaceChildren(el("p", {}, message));
+    this.error.replaceChildren(el("p", {}, error.message));
     if (facts.length) {
       this.error.append(el("p", { class: "facts" }, facts.filter(Boolean).join(" · ")));
     }

@@ -1,6 +1,6 @@
 // Fields for decoding that the tabs Chat and Generate share.
 
-import { check, number, textLine } from "./fields.js";
+import { check, number, seed, textLine } from "./fields.js";
 
 export const TOP_LOGPROBS = 5;
 
@@ -18,8 +18,8 @@ export function samplingFields(maxTokens) {
       number("repetition_penalty", "Repetition penalty", { min: 0, step: 0.05 }),
       number("presence_penalty", "Presence penalty", { min: -2, max: 2, step: 0.1 }),
       number("frequency_penalty", "Frequency penalty", { min: -2, max: 2, step: 0.1 }),
-      number("seed", "Seed", { min: 0, placeholder: "random" }),
-      textLine("stop", "Stop at this text", "", { wide: false, placeholder: "none" }),
+      seed("seed", "Seed"),
+      textLine("stop", "Stop at this text", "", { width: "half", placeholder: "none" }),
       check("logprobs", "Token probabilities, on hover", true),
     ],
   };

@@ -1,41 +1,13 @@
 // The current request as a command or a program. The API key is always a variable of the environment, never the key itself.
 
 import { SERVER, key } from "./api.js";
+import { JSON_STYLE, PYTHON_STYLE, expression } from "./literals.js";
 
 const VARIABLE = "TRIPTYCH_API_KEY";
-const WIDTH = 88;
 
 /** A word of the shell. */
 function shellQuoted(text) {
   return `'${text.replaceAll("'", "'\\''")}'`;
-}
-
-const JSON_STYLE = { null: "null", true: "true", false: "false", lastComma: "" };
-const PYTHON_STYLE = { null: "None", true: "True", false: "False", lastComma: "," };
-
-/** A value as an expression, on one line if it is short. JSON strings are also Python strings. */
-function expression(value, style, indent = "") {
-  if (value === null || typeof value === "boolean") {
-    return style[String(value)];
-  }
-  if (typeof value !== "object") {
-    return JSON.stringify(value);
-  }
-  const isList = Array.isArray(value);
-  const [open, close] = isList ? "[]" : "{}";
-  const parts = (inner) =>
-    isList
-      ? value.map((item) => expression(item, style, inner))
-      : Object.entries(value)
-          .filter(([, item]) => item !== undefined)
-          .map(([name, item]) => `${JSON.stringify(name)}: ${expression(item, style, inner)}`);
-  const line = `${open}${parts(indent).join(", ")}${close}`;
-  if (line.length + indent.length <= WIDTH && !line.includes("\n")) {
-    return line;
-  }
-  const inner = `${indent}${style === JSON_STYLE ? "  " : "    "}`;
-  const lines = parts(inner).map((part) => inner + part);
-  return `${open}\n${lines.join(",\n")}${style.lastComma}\n${indent}${close}`;
 }
 
 const python = (value) => expression(value, PYTHON_STYLE, "    ");
@@ -52,7 +24,7 @@ export function curl({ path, body, form, file, stream }) {
     lines.push(`-F ${shellQuoted(`file=@${file}`)}`);
     lines.push(...Object.entries(form).map(([name, value]) => `-F ${shellQuoted(`${name}=${value}`)}`));
   } else {
-    lines.push("-H 'Content-Type: application/json'", `-d ${shellQuoted(expression(body, JSON_STYLE))}`);
+    lines.push("-H 'Content-Type: application/json'", `-d ${shellQuoted(expression(body, JSON_STYLE, "  "))}`);
   }
   return lines.join(" \\\n  ");
 }

@@ -50,6 +50,11 @@ function inspect(span) {
 document.addEventListener("keydown", (event) => event.key === "Escape" && hideInspector());
 document.addEventListener("scroll", hideInspector, { capture: true, passive: true });
 
+/** What the tint of the tokens means. */
+export function legend() {
+  return el("p", { class: "legend" }, "certain", el("i", { "aria-hidden": "true" }), "surprising");
+}
+
 export class TokenText {
   constructor() {
     this.element = el("div", { class: "token-text" });

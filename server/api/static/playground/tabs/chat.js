@@ -1,11 +1,11 @@
 // A conversation with POST /v1/chat/completions, as a stream.
 
-import { events, post } from "../api.js";
+import { PageError, events, post } from "../api.js";
 import { el, spoken } from "../dom.js";
 import { textArea, textLine } from "../fields.js";
 import { TOP_LOGPROBS, samplingFields, splitExtensions } from "../sampling.js";
 import { Stopwatch } from "../stopwatch.js";
-import { TokenText } from "../tokens.js";
+import { TokenText, legend } from "../tokens.js";
 
 /** The tokens of a chunk, in the shape of `TokenText`. */
 function tokensOf(choice) {
@@ -50,7 +50,7 @@ export const chat = {
       panel.update();
       panel.draft.control.focus();
     });
-    panel.draft = textArea("draft", "Message", "Tell me a story about a fox.", { rows: 3 });
+    panel.draft = textArea("draft", "Message", "Once upon a time, there was a little fox.", { rows: 3 });
     panel.draft.control.addEventListener("keydown", (event) => {
       if (event.key === "Enter" && !event.shiftKey && !event.isComposing && !event.ctrlKey && !event.metaKey) {
         event.preventDefault();
@@ -96,7 +96,7 @@ export const chat = {
     }
     const answer = bubble("assistant", reasoning, text.element);
     conversation.element.append(answer);
-    panel.show(conversation.element);
+    panel.show(conversation.element, ...(body.logprobs ? [legend()] : []));
     draft.control.value = "";
     let finish;
     let usage;
@@ -117,7 +117,7 @@ export const chat = {
         answer.scrollIntoView({ block: "nearest" });
       }
       if (!finish) {
-        throw new Error("the answer is incomplete");
+        throw new PageError("The answer is incomplete: the stream ended early.");
       }
       const tokens = usage ? { tokens: String(usage.completion_tokens), prompt: String(usage.prompt_tokens) } : {};
       panel.showNumbers({ ...watch.numbers(), ...tokens, end: finish });

@@ -4,7 +4,7 @@ import { ask, bars } from "../answers.js";
 import { number, select, textArea } from "../fields.js";
 
 const FUNCTIONS = [
-  ["", "of the checkpoint"],
+  ["", "default"],
   ["softmax", "softmax"],
   ["sigmoid", "sigmoid"],
 ];
@@ -28,6 +28,7 @@ export const classify = {
   },
 
   async run(panel, signal) {
-    panel.show(bars(await ask(panel, signal)));
+    const { answer: labels } = await ask(panel, signal);
+    panel.show(bars(labels));
   },
 };

@@ -13,7 +13,7 @@ const SENTENCES = [
   "The old teacher sleeps.",
 ];
 const POOLING = [
-  ["", "of the checkpoint"],
+  ["", "default"],
   ["mean", "mean"],
   ["cls", "first token"],
   ["last", "last token"],
@@ -78,10 +78,9 @@ export const embed = {
 
   async run(panel, signal) {
     const { inputs } = panel.values();
-    const vectors = await ask(panel, signal);
+    const { answer: vectors, numbers } = await ask(panel, signal);
     const cosines = vectors.map((left) => vectors.map((right) => dot(left, right)));
     panel.show(heatMap(inputs, cosines), ...(inputs.length > 1 ? [closest(inputs, cosines)] : []));
-    const { textContent: time } = panel.numbers.querySelector("dd");
-    panel.showNumbers({ time, sentences: String(inputs.length), dimensions: String(vectors[0].length) });
+    panel.showNumbers({ ...numbers, sentences: String(inputs.length), dimensions: String(vectors[0].length) });
   },
 };

@@ -31,7 +31,7 @@ export const entities = {
 
   async run(panel, signal) {
     const text = panel.values().inputs;
-    const found = await ask(panel, signal);
+    const { answer: found } = await ask(panel, signal);
     const part = characters(text);
     const labels = [...new Set(found.map(({ entity_group: label }) => label))].sort();
     const pieces = [];

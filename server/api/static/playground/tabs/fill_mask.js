@@ -40,7 +40,7 @@ export const fillMask = {
   },
 
   async run(panel, signal) {
-    const words = await ask(panel, signal);
+    const { answer: words } = await ask(panel, signal);
     panel.show(bars(words.map(({ score, sequence }) => ({ label: sequence, score }))));
   },
 };

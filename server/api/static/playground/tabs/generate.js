@@ -1,11 +1,11 @@
 // Continue a prompt with POST /generate, as a stream.
 
-import { events, post } from "../api.js";
+import { PageError, events, post } from "../api.js";
 import { el } from "../dom.js";
 import { number, textArea } from "../fields.js";
 import { TOP_LOGPROBS, samplingFields, splitExtensions } from "../sampling.js";
 import { Stopwatch } from "../stopwatch.js";
-import { TokenText } from "../tokens.js";
+import { TokenText, legend } from "../tokens.js";
 
 export const generate = {
   id: "generate",
@@ -13,6 +13,8 @@ export const generate = {
   route: "/generate",
   about: "The model continues a text, token by token.",
   needs: "a decoder or an encoder-decoder",
+  /** Models that only continue texts come before models that also translate. */
+  order: (one, other) => one.languages.length - other.languages.length,
   verb: "Generate",
   placeholder: "The text appears here. Point at a token to see how probable it was, and what else the model considered.",
 
@@ -42,7 +44,7 @@ export const generate = {
     const { path, body } = this.request(panel);
     const text = new TokenText();
     const watch = new Stopwatch();
-    panel.show(el("span", { class: "prompt" }, body.prompt), text.element);
+    panel.show(el("span", { class: "prompt" }, body.prompt), text.element, ...(body.logprobs ? [legend()] : []));
     let done;
     for await (const { name, data } of events(await post(path, body, signal))) {
       if (name === "token") {
@@ -54,7 +56,7 @@ export const generate = {
       }
     }
     if (!done) {
-      throw new Error("the answer is incomplete");
+      throw new PageError("The answer is incomplete: the stream ended early.");
     }
     const [choice] = done.choices;
     text.complete(choice.logprobs ?? []);

@@ -29,7 +29,7 @@ export const questionAnswer = {
 
   async run(panel, signal) {
     const part = characters(panel.values().context);
-    const found = await ask(panel, signal);
+    const { answer: found } = await ask(panel, signal);
     const [{ start, end }] = found;
     panel.show(
       el("p", { class: "marked-text" }, part(0, start), el("mark", {}, part(start, end)), part(end)),

@@ -30,7 +30,7 @@ export const rerank = {
 
   async run(panel, signal) {
     const { texts } = panel.values();
-    const ranked = await ask(panel, signal);
+    const { answer: ranked } = await ask(panel, signal);
     panel.show(bars(ranked.map(({ index, score }) => ({ label: texts[index], score, shown: score.toFixed(3) }))));
   },
 };

@@ -1,6 +1,6 @@
 // The text of a recording, with POST /v1/audio/transcriptions.
 
-import { post } from "../api.js";
+import { PageError, post } from "../api.js";
 import { el } from "../dom.js";
 import { textLine } from "../fields.js";
 
@@ -21,7 +21,7 @@ export const transcribe = {
   placeholder: "The text appears here.",
 
   fields() {
-    return { main: [fileField(), textLine("language", "Language", "", { placeholder: "detected", wide: false })] };
+    return { main: [fileField(), textLine("language", "Language", "", { placeholder: "detected", width: "half" })] };
   },
 
   request(panel) {
@@ -36,7 +36,7 @@ export const transcribe = {
   async run(panel, signal) {
     const { file, ...fields } = panel.values();
     if (!file) {
-      throw new Error("choose a file first");
+      throw new PageError("Choose a file first.");
     }
     const form = new FormData();
     form.append("file", file);

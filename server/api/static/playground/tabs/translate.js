@@ -37,7 +37,8 @@ export const translate = {
   },
 
   async run(panel, signal) {
-    const { translations, usage } = await ask(panel, signal);
+    const { answer, numbers } = await ask(panel, signal);
+    const { translations, usage } = answer;
     const [{ text, target_lang: language, alternatives, attention }] = translations;
     const views = (attention ?? []).map((one) => new AlignmentView(one));
     const others = alternatives.map((one) => el("li", {}, one.text));
@@ -47,7 +48,6 @@ export const translate = {
       ...views.map(({ element }) => element),
     );
     views.forEach((view) => view.draw());
-    const { textContent: time } = panel.numbers.querySelector("dd");
-    panel.showNumbers({ time, tokens: String(usage.completion_tokens), "source tokens": String(usage.prompt_tokens) });
+    panel.showNumbers({ ...numbers, tokens: String(usage.completion_tokens), "source tokens": String(usage.prompt_tokens) });
   },
 };

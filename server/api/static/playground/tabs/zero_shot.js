@@ -28,6 +28,8 @@ export const zeroShot = {
   },
 
   async run(panel, signal) {
-    panel.show(bars(await ask(panel, signal)));
+    const { answer } = await ask(panel, signal);
+    const { labels, scores } = answer;
+    panel.show(bars(labels.map((label, at) => ({ label, score: scores[at] }))));
   },
 };

@@ -12,7 +12,8 @@ from pydantic import BaseModel, ConfigDict, Field
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 
-from server.api.error_shape import AnswerBody, ErrorShape
+from server.api.dialects.openai.common import ERRORS
+from server.api.error_shape import AnswerBody
 from server.api.fields import Finite, Language, ModelName
 from server.api.form import read_form
 from server.api.route import Route, json_response, leaving_on_disconnect
@@ -216,9 +217,6 @@ _EXAMPLES: Mapping[str, tuple[Mapping[str, Any], Any]] = {
     ),
 }
 
-_ERRORS = ErrorShape(statuses={422: 400})
-"""OpenAI answers 400 where the native dialect answers 422. Bodies are the same."""
-
 ROUTES: tuple[AudioRoute, ...] = (
     AudioRoute(
         path="/v1/audio/transcriptions",
@@ -229,7 +227,7 @@ ROUTES: tuple[AudioRoute, ...] = (
         answer=TranscriptionAnswer,
         example=_EXAMPLES["transcriptions"],
         run=transcribe,
-        errors=_ERRORS,
+        errors=ERRORS,
     ),
     AudioRoute(
         path="/v1/audio/translations",
@@ -240,6 +238,6 @@ ROUTES: tuple[AudioRoute, ...] = (
         answer=TranscriptionAnswer,
         example=_EXAMPLES["translations"],
         run=transcribe,
-        errors=_ERRORS,
+        errors=ERRORS,
     ),
 )

@@ -1,0 +1,116 @@
+"""Field types of chat requests that several dialects share, and their conversion to what `ChatSpec` takes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any
+
+import orjson
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSchema
+
+from server.errors import InvalidRequest
+from server.operations.chat import ToolChoice
+
+_OTHER_PARTS = frozenset(
+    {"image_url", "input_image", "image", "input_audio", "audio", "video_url", "file", "input_file", "document"}
+)
+"""Types of parts that clients send and the server does not support, which errors name."""
+_PART_HINTS = frozenset({"annotations", "logprobs", "cache_control", "prompt_cache_breakpoint"})
+"""Further keys of a text part, which do not change the prompt."""
+_SET_BY_SERVER = frozenset({"messages", "tools", "documents", "add_generation_prompt"})
+"""Variables of chat templates that have fields of their own."""
+
+
+class ChatObject(BaseModel):
+    """Base of the objects inside chat requests: strict types, unknown fields refused."""
+
+    model_config = ConfigDict(strict=True, extra="forbid", allow_inf_nan=False)
+
+
+def text_parts(*types: str) -> BeforeValidator:
+    """A validator for a field with text, or with a list of text parts, which become one text with a line per part.
+
+    types: the types of parts that are text. Their text is in the key `text`, that of a `refusal` in `refusal`.
+    """
+
+    def join(value: Any) -> Any:
+        if isinstance(value, list):
+            return "\n".join([_text_of(part, types) for part in value])
+        return value
+
+    return BeforeValidator(join)
+
+
+def _text_of(part: Any, types: Sequence[str]) -> str:
+    kind = part.get("type") if isinstance(part, dict) else None
+    if not isinstance(kind, str):
+        raise ValueError("must be text, or a list of parts with a `type`")
+    if kind in _OTHER_PARTS:
+        raise ValueError(f"contains a part of type {kind}; only text is supported")
+    key = "refusal" if kind == "refusal" else "text"
+    if kind not in types or not part.keys() <= {"type", key, *_PART_HINTS} or not isinstance(part.get(key), str):
+        raise ValueError(f"contains a part that is not text; it needs `type` ({', '.join(types)}) and `{key}`")
+    text: str = part[key]
+    return text
+
+
+def _parse_arguments(value: Any) -> Any:
+    """The object in the JSON text of a call's arguments. Some clients write an empty text for no arguments."""
+    try:
+        parsed = orjson.loads(value or "{}") if isinstance(value, str) else None
+    except orjson.JSONDecodeError:
+        parsed = None
+    if not isinstance(parsed, dict):
+        raise ValueError("must be the JSON text of an object")
+    return parsed
+
+
+def _check_variables(variables: dict[str, Any]) -> dict[str, Any]:
+    taken = sorted(_SET_BY_SERVER & variables.keys())
+    if taken:
+        raise ValueError(f"cannot set `{taken[0]}`, which has a field of its own")
+    return variables
+
+
+TEXT_OR_PARTS = WithJsonSchema(
+    {
+        "anyOf": [
+            {"type": "string"},
+            {
+                "type": "array",
+                "items": {"type": "object", "properties": {"type": {"type": "string"}, "text": {"type": "string"}}},
+            },
+        ]
+    }
+)
+FunctionName = Annotated[str, Field(pattern=r"^[A-Za-z0-9_-]{1,64}$")]
+ArgumentsText = Annotated[dict[str, Any], BeforeValidator(_parse_arguments), WithJsonSchema({"type": "string"})]
+JsonSchema = Annotated[dict[str, Any], Field(description="a JSON Schema")]
+TemplateVariables = Annotated[
+    dict[str, Any],
+    AfterValidator(_check_variables),
+    Field(description="further variables of the chat template, for example `enable_thinking`"),
+]
+
+
+def function_tool(name: str, description: str | None, parameters: Mapping[str, Any] | None) -> dict[str, Any]:
+    """A function as chat templates and `ChatSpec` take it. Without parameters, it takes none."""
+    function: dict[str, Any] = {"name": name}
+    if description is not None:
+        function["description"] = description
+    function["parameters"] = parameters or {"type": "object", "properties": {}}
+    return {"type": "function", "function": function}
+
+
+def function_call(call_id: str, name: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """A call of an earlier answer as chat templates and `ChatSpec` take it."""
+    return {"id": call_id, "type": "function", "function": {"name": name, "arguments": arguments}}
+
+
+def check_tool_choice(choice: ToolChoice, tools: Sequence[Mapping[str, Any]]) -> None:
+    """Raise InvalidRequest for a choice that needs a function which the request does not define."""
+    names = {tool["function"]["name"] for tool in tools}
+    if choice.mode == "required" and not names:
+        raise InvalidRequest("`tool_choice` requires a call, but `tools` defines no function", "tool_choice")
+    if choice.name is not None and choice.name not in names:
+        raise InvalidRequest("`tool_choice` names a function that `tools` does not define", "tool_choice")

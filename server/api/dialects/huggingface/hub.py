@@ -1,0 +1,275 @@
+"""The hub's tasks on one URL: `POST /models/{model}`, and `POST /` for the default model.
+
+`huggingface_hub.InferenceClient(model=URL)` sends every task there. The fields of the body decide about the task, and
+where they fit several tasks, the model does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, TypeVar
+
+from pydantic import BaseModel
+from starlette.requests import Request
+from starlette.responses import Response
+
+from server.api.body import read_json
+from server.api.dialects.huggingface import hub_bodies as bodies
+from server.api.dialects.huggingface.hub_answers import HubAnswer, HubErrorAnswer
+from server.api.dialects.huggingface.tgi import TGI_ERRORS, TgiAnswer, TgiRenderer
+from server.api.dialects.huggingface.tgi_bodies import TgiParameters
+from server.api.error_shape import ErrorShape, named_message
+from server.api.route import ERROR_SHAPE, JsonRoute, Route, StreamingRoute
+from server.api.state import of
+from server.errors import InvalidRequest
+from server.ipc.call import Call
+from server.operations.classify import LabelScore, classify
+from server.operations.embed import embed
+from server.operations.entities import NamedEntity
+from server.operations.fill_mask import FilledMask, fill_mask
+from server.operations.generate import GenerateResult, GenerateSpec, generate
+from server.operations.question_answer import ContextAnswer, question_answer
+from server.operations.runtime import Runtime, ServedModel
+from server.operations.similarity import similarity
+from server.operations.token_classify import token_classify
+from server.operations.translate import TranslateResult, TranslateSpec, translate
+from server.operations.zero_shot_classify import zero_shot_classify
+
+Item = TypeVar("Item")
+
+
+HUB_ERRORS = ErrorShape(
+    body=lambda error, request_id: {"error": named_message(error)},
+    answer=HubErrorAnswer,
+    fields={"source_lang": "src_lang", "target_lang": "tgt_lang", "prompt": "inputs"},
+)
+
+
+def _nested(
+    body: Any, results: Sequence[Sequence[Item]], render: Callable[[Item], Any], one_in_list: bool = False
+) -> list[Any]:
+    """A list per input. one_in_list: also for a single input, whose list otherwise stands alone."""
+    rendered = [[render(item) for item in result] for result in results]
+    return rendered if one_in_list or not isinstance(body.inputs, str) else rendered[0]
+
+
+def _word(filled: FilledMask) -> dict[str, Any]:
+    return {"score": filled.score, "token": filled.token_id, "token_str": filled.token, "sequence": filled.sequence}
+
+
+def _entity(entity: NamedEntity) -> dict[str, Any]:
+    named = {"entity_group": entity.label} if entity.index is None else {"entity": entity.label, "index": entity.index}
+    return named | {"score": entity.score, "word": entity.word, "start": entity.start, "end": entity.end}
+
+
+def _answers(body: bodies.HubQuestionBody, found: list[ContextAnswer]) -> Any:
+    rendered = [asdict(answer) for answer in found]
+    return rendered[0] if body.top_k() == 1 and rendered else rendered
+
+
+class HubGenerateRenderer(TgiRenderer):
+    """As text-generation-inference on its root path: a whole answer is in a list."""
+
+    def whole(self, result: GenerateResult) -> Any:
+        return [super().whole(result)]
+
+
+async def _generated(runtime: Runtime, call: Call, spec: GenerateSpec) -> GenerateResult:
+    run = await generate(runtime, call, spec)
+    await run.complete()
+    return run.result()
+
+
+async def _translated(runtime: Runtime, call: Call, spec: TranslateSpec) -> TranslateResult:
+    run = await translate(runtime, call, spec)
+    await run.complete()
+    return run.result()
+
+
+def _summaries(body: bodies.HubSummarizeBody, result: GenerateResult) -> list[dict[str, str]]:
+    return [{"summary_text": choice.text, "generated_text": choice.text} for choice in result.choices]
+
+
+def _task(name: str, operation: str, body: type[BaseModel], run: Any, render: Any) -> JsonRoute[Any, Any, Any]:
+    """A task with one JSON answer."""
+    return JsonRoute(
+        path="/models/{model}",
+        operation=operation,
+        name=name,
+        description=body.__doc__ or "",
+        body=body,
+        answer=HubAnswer,
+        example=({}, []),
+        parse=lambda given: given.spec(),
+        run=run,
+        render=render,
+        errors=HUB_ERRORS,
+    )
+
+
+def _label(one: LabelScore) -> dict[str, Any]:
+    return {"label": one.label, "score": one.score}
+
+
+TASKS: Mapping[str, Route[Any, Any, Any]] = {
+    "text-generation": StreamingRoute(
+        path="/models/{model}",
+        operation="generate",
+        name="text-generation",
+        description="Text generation.",
+        body=bodies.HubGenerateBody,
+        answer=TgiAnswer,
+        example=({}, []),
+        parse=bodies.HubGenerateBody.spec,
+        run=generate,
+        renderer=HubGenerateRenderer,
+        errors=TGI_ERRORS,
+    ),
+    **{
+        task.name: task
+        for task in (
+            _task("feature-extraction", "embed", bodies.HubEmbedBody, embed, lambda body, found: found),
+            _task("sentence-similarity", "similarity", bodies.HubSimilarityBody, similarity, lambda body, found: found),
+            _task(
+                "text-classification",
+                "classify",
+                bodies.HubClassifyBody,
+                classify,
+                lambda body, found: _nested(body, found, _label, one_in_list=True),
+            ),
+            _task(
+                "zero-shot-classification",
+                "zero_shot_classify",
+                bodies.HubZeroShotBody,
+                zero_shot_classify,
+                lambda body, found: _nested(body, found, _label),
+            ),
+            _task(
+                "fill-mask",
+                "fill_mask",
+                bodies.HubFillMaskBody,
+                fill_mask,
+                lambda body, found: _nested(body, found, _word),
+            ),
+            _task(
+                "token-classification",
+                "token_classify",
+                bodies.HubTokenClassifyBody,
+                token_classify,
+                lambda body, found: _nested(body, found, _entity),
+            ),
+            _task("question-answering", "question_answer", bodies.HubQuestionBody, question_answer, _answers),
+            _task("summarization", "generate", bodies.HubSummarizeBody, _generated, _summaries),
+            _task(
+                "translation",
+                "translate",
+                bodies.HubTranslateBody,
+                _translated,
+                lambda body, result: [{"translation_text": one.text} for one in result.translations],
+            ),
+        )
+    },
+}
+
+_INPUT_FIELDS = {"source_sentence": "sentence-similarity", "question": "question-answering"}
+"""Fields of an `inputs` object that only one task has."""
+_PARAMETERS = {
+    "candidate_labels": "zero-shot-classification",
+    "aggregation_strategy": "token-classification",
+    "ignore_labels": "token-classification",
+    "targets": "fill-mask",
+    "function_to_apply": "text-classification",
+    "src_lang": "translation",
+    "tgt_lang": "translation",
+    **dict.fromkeys(TgiParameters.model_fields.keys() - {"top_k"}, "text-generation"),
+}
+"""Parameters that only one task has."""
+_ROOT_FIELDS = {"stream": "text-generation", **dict.fromkeys(("normalize", "dimensions"), "feature-extraction")}
+"""Fields of the body that only one task has."""
+_BY_MODEL = (
+    "token-classification",
+    "question-answering",
+    "text-classification",
+    "translation",
+    "text-generation",
+    "fill-mask",
+    "feature-extraction",
+)
+"""Tasks of bodies that fit several, in the order in which a model is asked for them."""
+
+
+def _named_task(body: Mapping[str, Any]) -> str | None:
+    """The task that the fields of a body name, if they do."""
+    inputs, parameters = body.get("inputs"), body.get("parameters")
+    if (isinstance(inputs, dict) and "table" in inputs) or "table" in body:
+        raise InvalidRequest("tasks on tables are not supported", "inputs")
+    for known, given in ((_INPUT_FIELDS, inputs), (_PARAMETERS, parameters), (_ROOT_FIELDS, body)):
+        if isinstance(given, dict):
+            for field, task in known.items():
+                if given.get(field) is not None:
+                    return task
+    return None
+
+
+def _task_of_model(body: Mapping[str, Any], model: ServedModel) -> str:
+    """The task of a body that fits several: the model's own. Feature extraction alone sends no `parameters`."""
+    operations = model.operations()
+    fitting = [task for task in _BY_MODEL if TASKS[task].operation in operations]
+    if not fitting:
+        raise InvalidRequest(f"the model `{model.name}` answers no task of this route", "model")
+    if "embed" in operations and "parameters" not in body and not _has_mask(body.get("inputs"), model):
+        return "feature-extraction"
+    one_pair = len(model.languages()) == 1
+    if fitting[0] in ("translation", "text-generation") and model.info.is_encoder_decoder and not one_pair:
+        return "summarization"
+    return fitting[0]
+
+
+def _has_mask(inputs: object, model: ServedModel) -> bool:
+    """Whether a text contains the mask token of a model that fills masks."""
+    mask = model.tokenizer.special.mask if "fill_mask" in model.operations() else None
+    spelling = None if mask is None else model.tokenizer.id_to_token(mask)
+    texts = inputs if isinstance(inputs, list) else [inputs]
+    return spelling is not None and any(isinstance(text, str) and spelling in text for text in texts)
+
+
+@dataclass(frozen=True, kw_only=True)
+class HubRoute(Route[Any, Any, Any]):
+    """The route of all tasks."""
+
+    async def respond(self, request: Request) -> Response:
+        state = of(request)
+        body = await read_json(request, state.settings.max_body_bytes, state.settings.body_timeout_seconds)
+        if not isinstance(body, dict):
+            raise InvalidRequest("the body must be a JSON object")
+        task = _named_task(body)
+        sent = request.path_params.get("model", body.get("model"))
+        name = sent if isinstance(sent, str) else None
+        if name is not None or task is None:
+            model = state.runtime.ready()[0] if name is None else state.runtime.model(name)
+            task = task or _task_of_model(body, model)
+            if TASKS[task].operation not in model.operations():
+                raise InvalidRequest(f"the model `{model.name}` does not support the task {task}", "model")
+            body["model"] = model.name
+        request.scope[ERROR_SHAPE] = TASKS[task].errors
+        return await TASKS[task].respond(request)
+
+
+async def _never(runtime: Runtime, call: Call, spec: Any) -> Any:
+    raise AssertionError("a HubRoute runs the operation of a task")
+
+
+ROUTES: tuple[Route[Any, Any, Any], ...] = (
+    HubRoute(
+        path="/models/{model}",
+        operation="hub_task",
+        description="A task of the hub that the model does, as `huggingface_hub.InferenceClient` sends it.",
+        body=bodies.HubTaskBody,
+        answer=HubAnswer,
+        example=({"inputs": "I liked this film."}, [[{"label": "positive", "score": 0.98}]]),
+        run=_never,
+        aliases=("/",),
+        errors=HUB_ERRORS,
+    ),
+)

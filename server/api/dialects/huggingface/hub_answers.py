@@ -1,0 +1,61 @@
+"""Schemas of the answers of the hub's tasks."""
+
+from __future__ import annotations
+
+from pydantic import RootModel
+
+from server.api.dialects.huggingface.tgi import TgiAnswer
+from server.api.error_shape import AnswerBody
+
+
+class HubLabel(AnswerBody):
+    label: str
+    score: float
+
+
+class HubWord(AnswerBody):
+    score: float
+    token: int
+    token_str: str
+    sequence: str
+
+
+class HubEntity(AnswerBody):
+    """An entity, or with the aggregation strategy "none" a token with `entity` and `index`."""
+
+    entity_group: str | None = None
+    entity: str | None = None
+    index: int | None = None
+    score: float
+    word: str
+    start: int
+    end: int
+
+
+class HubFound(AnswerBody):
+    answer: str
+    score: float
+    start: int
+    end: int
+
+
+class HubTranslation(AnswerBody):
+    translation_text: str
+
+
+class HubSummary(AnswerBody):
+    """The same text under both names, because a body without parameters does not say which of two tasks it is for."""
+
+    summary_text: str
+    generated_text: str
+
+
+HubItem = HubLabel | HubWord | HubEntity | HubFound | HubTranslation | HubSummary | TgiAnswer | float
+
+
+class HubAnswer(RootModel[HubFound | list[HubItem | list[HubLabel | HubWord | HubEntity | float]]]):
+    """The answer of the task. Text classification nests its labels in a list per input, also for a single input."""
+
+
+class HubErrorAnswer(AnswerBody):
+    error: str

@@ -1,0 +1,267 @@
+"""Request bodies of the hub's tasks, as `huggingface_hub.InferenceClient` sends them, and their specifications.
+
+Settings that change the answer and are not supported are accepted at their default value only.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, RootModel
+
+from server.api.dialects.huggingface.tgi_bodies import TgiBody
+from server.api.fields import MAX_ITEMS, MAX_WORDS, Count, Finite, Language, ShortText, Side, Texts, TimedBody
+from server.operations.classify import ClassifySpec
+from server.operations.embed import EmbedSpec
+from server.operations.entities import OUTSIDE
+from server.operations.fill_mask import DEFAULT_TOP_K, FillMaskSpec
+from server.operations.generate import GenerateSpec
+from server.operations.generation_options import GenerationOptions
+from server.operations.question_answer import QuestionAnswerSpec
+from server.operations.similarity import SimilaritySpec
+from server.operations.spans import MAX_ANSWER_TOKENS
+from server.operations.token_classify import TokenClassifySpec
+from server.operations.translate import TranslateSpec
+from server.operations.zero_shot_classify import DEFAULT_TEMPLATE, ZeroShotClassifySpec
+
+
+class HubFields(BaseModel):
+    """Base of nested objects."""
+
+    model_config = ConfigDict(strict=True, extra="forbid", allow_inf_nan=False)
+
+
+class HubOptions(HubFields):
+    """Settings of the hosted service. They do not change an answer."""
+
+    use_cache: bool | None = None
+    wait_for_model: bool | None = None
+
+
+class HubBody(TimedBody):
+    """Base of the bodies of all tasks."""
+
+    options: HubOptions | None = None
+
+
+def as_list(inputs: Any) -> list[str]:
+    """One text or many, as a list."""
+    return [inputs] if isinstance(inputs, str) else inputs
+
+
+class HubGenerateBody(TgiBody):
+    """Text generation."""
+
+    options: HubOptions | None = None
+
+
+class HubEmbedBody(HubBody):
+    """Feature extraction. The settings stand beside `inputs`."""
+
+    inputs: Texts
+    normalize: bool | None = None
+    prompt_name: Annotated[str | None, Field(max_length=64)] = None
+    truncate: bool | None = None
+    truncation_direction: Side | None = None
+    dimensions: Annotated[int | None, Field(ge=1)] = None
+    encoding_format: Literal["float"] | None = None
+
+    def spec(self) -> EmbedSpec:
+        side = None if self.truncate is False else self.truncation_direction or "right"
+        normalizes = self.normalize is not False
+        return EmbedSpec(as_list(self.inputs), self.model, normalizes, side, self.dimensions, self.prompt_name)
+
+
+class HubNoParameters(HubFields):
+    """A task without parameters."""
+
+
+class HubSentences(HubFields):
+    source_sentence: str
+    sentences: Annotated[list[str], Field(min_length=1, max_length=MAX_ITEMS)]
+
+
+class HubSimilarityBody(HubBody):
+    """Sentence similarity."""
+
+    inputs: HubSentences
+    parameters: HubNoParameters | None = None
+
+    def spec(self) -> SimilaritySpec:
+        return SimilaritySpec(self.inputs.source_sentence, self.inputs.sentences, self.model)
+
+
+class HubClassifyParameters(HubFields):
+    function_to_apply: Literal["softmax", "sigmoid", "none"] | None = None
+    top_k: Annotated[int | None, Field(ge=1)] = None
+
+
+class HubClassifyBody(HubBody):
+    """Text classification."""
+
+    inputs: Texts
+    parameters: HubClassifyParameters | None = None
+
+    def spec(self) -> ClassifySpec:
+        given = self.parameters or HubClassifyParameters()
+        inputs = [(text,) for text in as_list(self.inputs)]
+        return ClassifySpec(inputs, self.model, given.function_to_apply, False, given.top_k)
+
+
+class HubZeroShotParameters(HubFields):
+    candidate_labels: Annotated[list[ShortText], Field(min_length=1, max_length=MAX_ITEMS)]
+    hypothesis_template: Annotated[str | None, Field(min_length=2, max_length=1024)] = None
+    multi_label: bool | None = None
+
+
+class HubZeroShotBody(HubBody):
+    """Zero-shot classification."""
+
+    inputs: Texts
+    parameters: HubZeroShotParameters
+
+    def spec(self) -> ZeroShotClassifySpec:
+        given = self.parameters
+        template = given.hypothesis_template or DEFAULT_TEMPLATE
+        labels = given.candidate_labels
+        return ZeroShotClassifySpec(as_list(self.inputs), labels, self.model, template, bool(given.multi_label))
+
+
+class HubFillMaskParameters(HubFields):
+    targets: Annotated[list[ShortText] | None, Field(min_length=1, max_length=MAX_WORDS)] = None
+    top_k: Annotated[int | None, Field(ge=1, le=MAX_WORDS)] = None
+
+
+class HubFillMaskBody(HubBody):
+    """Fill mask."""
+
+    inputs: Texts
+    parameters: HubFillMaskParameters | None = None
+
+    def spec(self) -> FillMaskSpec:
+        given = self.parameters or HubFillMaskParameters()
+        return FillMaskSpec(as_list(self.inputs), self.model, given.top_k or DEFAULT_TOP_K, given.targets or ())
+
+
+class HubTokenClassifyParameters(HubFields):
+    aggregation_strategy: Literal["none", "simple", "first", "average", "max"] | None = None
+    ignore_labels: Annotated[list[str] | None, Field(max_length=MAX_WORDS)] = None
+    stride: Count | None = None
+
+
+class HubTokenClassifyBody(HubBody):
+    """Token classification."""
+
+    inputs: Texts
+    parameters: HubTokenClassifyParameters | None = None
+
+    def spec(self) -> TokenClassifySpec:
+        given = self.parameters or HubTokenClassifyParameters()
+        ignored = [OUTSIDE] if given.ignore_labels is None else given.ignore_labels
+        strategy = given.aggregation_strategy or "simple"
+        return TokenClassifySpec(as_list(self.inputs), self.model, strategy, given.stride, ignored)
+
+
+class HubQuestion(HubFields):
+    question: Annotated[str, Field(min_length=1)]
+    context: Annotated[str, Field(min_length=1)]
+
+
+class HubQuestionParameters(HubFields):
+    """Windows have the length and the overlap that transformers gives them."""
+
+    align_to_words: Literal[True] | None = None
+    doc_stride: Literal[128] | None = None
+    handle_impossible_answer: Literal[False] | None = None
+    max_answer_len: Annotated[int | None, Field(ge=1, le=384)] = None
+    max_seq_len: Literal[384] | None = None
+    top_k: Annotated[int | None, Field(ge=1, le=MAX_WORDS)] = None
+
+
+class HubQuestionBody(HubBody):
+    """Question answering."""
+
+    inputs: HubQuestion
+    parameters: HubQuestionParameters | None = None
+
+    def top_k(self) -> int:
+        return (self.parameters.top_k if self.parameters else None) or 1
+
+    def spec(self) -> QuestionAnswerSpec:
+        longest = (self.parameters.max_answer_len if self.parameters else None) or MAX_ANSWER_TOKENS
+        return QuestionAnswerSpec(self.inputs.question, self.inputs.context, self.model, self.top_k(), longest)
+
+
+class HubDecoding(HubFields):
+    """Decoding options, as transformers names them."""
+
+    max_new_tokens: Annotated[int | None, Field(ge=1, le=1 << 20)] = None
+    min_new_tokens: Count | None = None
+    do_sample: bool | None = None
+    temperature: Annotated[Finite | None, Field(ge=0, le=100)] = None
+    top_k: Count | None = None
+    top_p: Annotated[Finite | None, Field(gt=0, le=1)] = None
+    min_p: Annotated[Finite | None, Field(ge=0, le=1)] = None
+    typical_p: Annotated[Finite | None, Field(gt=0, le=1)] = None
+    repetition_penalty: Annotated[Finite | None, Field(gt=0, le=100)] = None
+    no_repeat_ngram_size: Count | None = None
+    encoder_no_repeat_ngram_size: Count | None = None
+    num_beams: Annotated[int | None, Field(ge=1, le=16)] = None
+    num_beam_groups: Annotated[int | None, Field(ge=1, le=16)] = None
+    diversity_penalty: Annotated[Finite | None, Field(ge=0, le=100)] = None
+    length_penalty: Annotated[Finite | None, Field(ge=-100, le=100)] = None
+    early_stopping: bool | Literal["never"] | None = None
+
+
+class HubSummarizeParameters(HubFields):
+    clean_up_tokenization_spaces: Literal[False] | None = None
+    generate_parameters: HubDecoding | None = None
+    truncation: Literal["do_not_truncate"] | None = None
+
+    def options(self, **more: Any) -> GenerationOptions:
+        given = self.generate_parameters.model_dump(exclude_none=True) if self.generate_parameters else {}
+        return GenerationOptions(**given, **more)
+
+
+class HubSummarizeBody(HubBody):
+    """Summarization, and other texts that an encoder-decoder makes of a text."""
+
+    inputs: Annotated[str, Field(min_length=1)]
+    parameters: HubSummarizeParameters | None = None
+
+    def spec(self) -> GenerateSpec:
+        return GenerateSpec([self.inputs], (self.parameters or HubSummarizeParameters()).options(), self.model)
+
+
+class HubTranslateParameters(HubSummarizeParameters):
+    src_lang: Language | None = None
+    tgt_lang: Language | None = None
+
+
+class HubTranslateBody(HubBody):
+    """Translation."""
+
+    inputs: Texts
+    parameters: HubTranslateParameters | None = None
+
+    def spec(self) -> TranslateSpec:
+        given = self.parameters or HubTranslateParameters()
+        options = given.options(source_lang=given.src_lang, target_lang=given.tgt_lang)
+        return TranslateSpec(as_list(self.inputs), options, model=self.model)
+
+
+class HubTaskBody(
+    RootModel[
+        HubGenerateBody
+        | HubEmbedBody
+        | HubSimilarityBody
+        | HubClassifyBody
+        | HubZeroShotBody
+        | HubFillMaskBody
+        | HubTokenClassifyBody
+        | HubQuestionBody
+        | HubSummarizeBody
+        | HubTranslateBody
+    ]
+):
+    """The body of any task."""

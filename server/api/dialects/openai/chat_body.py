@@ -1,0 +1,226 @@
+"""The request body of `/v1/chat/completions`, and its conversion to a `ChatSpec`."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import AfterValidator, Field, WithJsonSchema, model_validator
+
+from server.api.chat_fields import (
+    TEXT_OR_PARTS,
+    ArgumentsText,
+    ChatObject,
+    FunctionName,
+    JsonSchema,
+    TemplateVariables,
+    check_tool_choice,
+    function_call,
+    function_tool,
+    text_parts,
+)
+from server.api.dialects.openai.common import ServiceTier, StreamOptions, TopLogprobs, check_stream_options
+from server.api.fields import AnswerCount, NoEffect, SamplingFields, Unsupported, only
+from server.api.response_format import ResponseFormatChoice, ResponseFormatRegex, ResponseFormatText
+from server.errors import InvalidRequest
+from server.operations.chat import ChatSpec, ToolChoice
+from server.operations.grammar import JsonFormat, TextFormat
+
+MaxTokens = Annotated[int, Field(ge=1, le=1 << 20, description="default: as many as the context leaves")]
+
+
+class OpenAIFunction(ChatObject):
+    """`strict`: without effect, since arguments always follow the schema."""
+
+    name: FunctionName
+    description: str | None = None
+    parameters: JsonSchema | None = None
+    strict: NoEffect = None
+
+
+class OpenAITool(ChatObject):
+    type: Literal["function"]
+    function: OpenAIFunction
+
+
+class OpenAICalledFunction(ChatObject):
+    name: FunctionName
+    arguments: ArgumentsText
+
+
+class OpenAICall(ChatObject):
+    id: str
+    type: Literal["function"] = "function"
+    function: OpenAICalledFunction
+
+
+class OpenAIMessage(ChatObject):
+    """A message. `reasoning_content`: what the model thought before an earlier answer, for templates that show it."""
+
+    role: Literal["system", "developer", "user", "assistant", "tool"]
+    content: Annotated[str | None, text_parts("text", "refusal"), TEXT_OR_PARTS] = None
+    name: str | None = None
+    tool_calls: list[OpenAICall] | None = None
+    tool_call_id: str | None = None
+    reasoning_content: str | None = None
+    refusal: str | None = None
+    annotations: NoEffect = None
+    audio: Unsupported = None
+    function_call: Unsupported = None
+
+    @model_validator(mode="after")
+    def _check(self) -> OpenAIMessage:
+        of_assistant = self.role == "assistant"
+        if (self.tool_calls or self.reasoning_content or self.refusal) and not of_assistant:
+            raise ValueError("has fields that only a message of the role assistant can have")
+        if (self.tool_call_id is None) is (self.role == "tool"):
+            raise ValueError("needs `tool_call_id` exactly if its role is tool")
+        if self.content is None and not (of_assistant and (self.tool_calls or self.refusal)):
+            raise ValueError("needs `content`")
+        return self
+
+    def for_template(self) -> dict[str, Any]:
+        """The message as chat templates take it. OpenAI's newer name of the role system is developer."""
+        calls = [function_call(call.id, call.function.name, call.function.arguments) for call in self.tool_calls or []]
+        message = {
+            "role": "system" if self.role == "developer" else self.role,
+            "content": self.refusal if self.content is None else self.content,
+            "name": self.name,
+            "tool_calls": calls or None,
+            "tool_call_id": self.tool_call_id,
+            "reasoning_content": self.reasoning_content,
+        }
+        return {key: value for key, value in message.items() if value is not None}
+
+
+class OpenAIJsonObject(ChatObject):
+    """A JSON object. `value`: its schema, as huggingface_hub sends it."""
+
+    type: Literal["json_object"]
+    value: JsonSchema | None = None
+
+    def text_format(self) -> TextFormat:
+        return JsonFormat(self.value or {"type": "object"})
+
+
+class OpenAINamedSchema(ChatObject):
+    """`strict`: without effect, since answers always follow the schema."""
+
+    name: FunctionName
+    description: NoEffect = None
+    schema_: Annotated[JsonSchema | None, Field(alias="schema")] = None
+    strict: NoEffect = None
+
+
+class OpenAIJsonSchema(ChatObject):
+    """JSON that matches a schema; without a schema, any JSON object."""
+
+    type: Literal["json_schema"]
+    json_schema: OpenAINamedSchema
+
+    def text_format(self) -> TextFormat:
+        return JsonFormat(self.json_schema.schema_ or {"type": "object"})
+
+
+OpenAIResponseFormat = Annotated[
+    ResponseFormatText | OpenAIJsonObject | OpenAIJsonSchema | ResponseFormatRegex | ResponseFormatChoice,
+    Field(discriminator="type"),
+]
+
+
+def _tool_choice(value: Any) -> Any:
+    if isinstance(value, str) and value in ("none", "auto", "required"):
+        return value
+    try:
+        return OpenAINamedChoice.model_validate(value)
+    except ValueError:
+        raise ValueError('must be "none", "auto", "required" or {"type": "function", "function": {"name"}}') from None
+
+
+class OpenAIChosenFunction(ChatObject):
+    name: FunctionName
+
+
+class OpenAINamedChoice(ChatObject):
+    type: Literal["function"]
+    function: OpenAIChosenFunction
+
+
+OpenAIToolChoice = Annotated[
+    Any,
+    AfterValidator(_tool_choice),
+    WithJsonSchema({"anyOf": [{"enum": ["none", "auto", "required"]}, {"type": "object"}]}),
+]
+
+
+class ChatCompletionBody(SamplingFields):
+    """`POST /v1/chat/completions`."""
+
+    messages: Annotated[list[OpenAIMessage], Field(min_length=1)]
+    max_tokens: MaxTokens | None = None
+    max_completion_tokens: MaxTokens | None = None
+    n: AnswerCount | None = None
+    num_return_sequences: AnswerCount | None = None
+    logprobs: bool | None = None
+    top_logprobs: TopLogprobs | None = None
+    response_format: OpenAIResponseFormat | None = None
+    stream_options: StreamOptions | None = None
+    tools: list[OpenAITool] | None = None
+    tool_choice: OpenAIToolChoice | None = None
+    parallel_tool_calls: bool | None = None
+    continue_final_message: bool | None = None
+    add_generation_prompt: bool | None = None
+    chat_template_kwargs: TemplateVariables | None = None
+    documents: list[dict[str, Any]] | None = None
+    store: NoEffect = None
+    safety_identifier: NoEffect = None
+    prompt_cache_key: NoEffect = None
+    prompt_cache_retention: NoEffect = None
+    prompt_cache_options: NoEffect = None
+    service_tier: ServiceTier = None
+    modalities: Annotated[Any, only(["text"])] = None
+    verbosity: Annotated[Any, only("medium")] = None
+    functions: Annotated[Any, only([])] = None
+    function_call: Annotated[Any, only("none")] = None
+    audio: Unsupported = None
+    moderation: Unsupported = None
+    prediction: Unsupported = None
+    reasoning_effort: Unsupported = None
+    web_search_options: Unsupported = None
+
+    def spec(self) -> ChatSpec:
+        check_stream_options(self.stream_options, self.stream)
+        limits = [limit for limit in (self.max_tokens, self.max_completion_tokens) if limit is not None]
+        if len(set(limits)) > 1:
+            raise InvalidRequest("`max_tokens` and `max_completion_tokens` differ; send one of them", "max_tokens")
+        if self.continue_final_message and self.add_generation_prompt:
+            raise InvalidRequest(
+                "`continue_final_message` cannot be combined with `add_generation_prompt`", "continue_final_message"
+            )
+        tools = [
+            function_tool(tool.function.name, tool.function.description, tool.function.parameters)
+            for tool in self.tools or []
+        ]
+        choice = self._choice()
+        check_tool_choice(choice, tools)
+        options = self.options(
+            max_new_tokens=limits[0] if limits else None,
+            fill_context=True,
+            text_format=self.response_format and self.response_format.text_format(),
+        )
+        return ChatSpec(
+            [message.for_template() for message in self.messages],
+            options,
+            self.model,
+            tools,
+            choice,
+            parallel_tool_calls=self.parallel_tool_calls is not False,
+            add_generation_prompt=self.add_generation_prompt is not False,
+            continue_final_message=bool(self.continue_final_message),
+            template_variables=self.chat_template_kwargs or {},
+            documents=self.documents or [],
+        )
+
+    def _choice(self) -> ToolChoice:
+        if isinstance(self.tool_choice, OpenAINamedChoice):
+            return ToolChoice("required", self.tool_choice.function.name)
+        return ToolChoice(self.tool_choice or "auto")

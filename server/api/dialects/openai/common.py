@@ -1,0 +1,105 @@
+"""Shared by the routes of the OpenAI dialect: error shape, usage, ends of streams and log-probabilities."""
+
+from __future__ import annotations
+
+import time
+import uuid
+from collections.abc import Sequence
+from typing import Annotated, Any, Literal
+
+from pydantic import Field
+
+from server.api.chat_fields import ChatObject
+from server.api.error_shape import AnswerBody, ErrorShape
+from server.api.fields import only
+from server.api.sse import data_frame
+from server.errors import InvalidRequest, RequestError
+from server.operations.generated_text import ScoredToken, SpelledToken
+from server.operations.generation_run import TokenUsage
+
+STATUSES = {422: 400}
+"""OpenAI answers 400 where the native dialect answers 422. Bodies are the same."""
+ERRORS = ErrorShape(statuses=STATUSES, fields={"max_new_tokens": "max_tokens"})
+DONE = b"data: [DONE]\n\n"
+
+FinishReason = Literal["stop", "length", "tool_calls"]
+ServiceTier = Annotated[Any, only("auto", "default")]
+TopLogprobs = Annotated[int, Field(ge=0, le=20)]
+
+
+class StreamOptions(ChatObject):
+    """`include_usage`: end the stream with a chunk that has the usage and no choices."""
+
+    include_usage: bool | None = None
+    include_obfuscation: Annotated[Any, only(False)] = None
+
+
+def check_stream_options(options: StreamOptions | None, stream: bool | None) -> None:
+    """Raise InvalidRequest for options of a stream that the request does not ask for."""
+    if options is not None and not stream:
+        raise InvalidRequest("`stream_options` requires `stream`", "stream_options")
+
+
+def includes_usage(options: StreamOptions | None) -> bool:
+    return options is not None and bool(options.include_usage)
+
+
+class OpenAIUsageDetails(AnswerBody):
+    cached_tokens: int
+
+
+class OpenAIUsage(AnswerBody):
+    prompt_tokens: int
+    completion_tokens: int
+    total_tokens: int
+    prompt_tokens_details: OpenAIUsageDetails
+
+
+def new_id(prefix: str) -> str:
+    """An id of an answer."""
+    return f"{prefix}-{uuid.uuid4().hex}"
+
+
+def now() -> int:
+    """Seconds since 1970, as in the field `created`."""
+    return int(time.time())
+
+
+def usage(tokens: TokenUsage) -> dict[str, Any]:
+    return {
+        "prompt_tokens": tokens.prompt_tokens,
+        "completion_tokens": tokens.completion_tokens,
+        "total_tokens": tokens.total_tokens,
+        "prompt_tokens_details": {"cached_tokens": tokens.cached_tokens},
+    }
+
+
+def finish_reason(reason: str | None) -> str | None:
+    """The finish reason of an answer. OpenAI has none for a deadline: an answer that it cuts is too short too."""
+    return "length" if reason == "timeout" else reason
+
+
+def end_of_stream(chunk: dict[str, Any], include_usage: bool, tokens: TokenUsage) -> bytes:
+    """The usage chunk, if the client asks for it, and `[DONE]`. chunk: the fields that all chunks have."""
+    if not include_usage:
+        return DONE
+    return data_frame(chunk | {"choices": [], "usage": usage(tokens)}) + DONE
+
+
+def stream_error(error: RequestError, request_id: str) -> bytes:
+    """The end of a stream that failed."""
+    return data_frame(ERRORS.render(error, request_id))
+
+
+def token_text(token: SpelledToken) -> str:
+    """The text of a token with its spaces; its name for a special token. Bytes of a part of a character are U+FFFD."""
+    return token.data.decode("utf-8", "replace") if token.data else token.token
+
+
+def logprobs(tokens: Sequence[ScoredToken]) -> list[dict[str, Any]]:
+    """Log-probabilities as in chat answers."""
+    return [_scored(token) | {"top_logprobs": [_scored(one) for one in token.top]} for token in tokens]
+
+
+def _scored(token: ScoredToken) -> dict[str, Any]:
+    return {"token": token_text(token), "logprob": token.logprob, "bytes": list(token.data) if token.data else None}

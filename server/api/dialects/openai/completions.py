@@ -1,0 +1,204 @@
+"""`POST /v1/completions`: continuations of prompts, and log-probabilities of prompts as lm-eval reads them."""
+
+from __future__ import annotations
+
+import codecs
+from collections.abc import Sequence
+from typing import Annotated, Any, Literal
+
+from pydantic import Field
+
+from server.api.dialects.openai.common import (
+    ERRORS,
+    OpenAIUsage,
+    StreamOptions,
+    TopLogprobs,
+    check_stream_options,
+    end_of_stream,
+    finish_reason,
+    includes_usage,
+    new_id,
+    now,
+    stream_error,
+    token_text,
+    usage,
+)
+from server.api.error_shape import AnswerBody
+from server.api.fields import AnswerCount, NoEffect, Prompt, SamplingFields, only
+from server.api.route import StreamingRoute
+from server.api.sse import data_frame
+from server.errors import InvalidRequest, RequestError
+from server.operations.generate import GeneratedChoice, GenerateResult, GenerateSpec, generate
+from server.operations.generated_text import ScoredToken, SpelledToken, TextDelta
+
+DEFAULT_MAX_TOKENS = 16
+
+
+class CompletionBody(SamplingFields):
+    """`POST /v1/completions`. `logprobs`: number of likeliest tokens to return with each token."""
+
+    prompt: Prompt
+    max_tokens: Annotated[int | None, Field(ge=0, le=1 << 20, description=f"default {DEFAULT_MAX_TOKENS}")] = None
+    n: AnswerCount | None = None
+    best_of: AnswerCount | None = None
+    num_return_sequences: AnswerCount | None = None
+    echo: bool | None = None
+    logprobs: TopLogprobs | None = None
+    stream_options: StreamOptions | None = None
+    suffix: Annotated[Any, only("")] = None
+    store: NoEffect = None
+
+    def spec(self) -> GenerateSpec:
+        check_stream_options(self.stream_options, self.stream)
+        if self.stream and self.echo and self.logprobs is not None:
+            raise InvalidRequest("`echo` with `logprobs` cannot be combined with `stream`", "echo")
+        is_one = isinstance(self.prompt, str) or isinstance(self.prompt[0], int)
+        options = self.options(
+            max_new_tokens=DEFAULT_MAX_TOKENS if self.max_tokens is None else self.max_tokens,
+            logprobs=self.logprobs is not None,
+            top_logprobs=self.logprobs,
+            prompt_logprobs=bool(self.echo) and self.logprobs is not None,
+        )
+        return GenerateSpec([self.prompt] if is_one else self.prompt, options, self.model)
+
+
+class CompletionLogprobs(AnswerBody):
+    """One entry per token in each list. `text_offset`: place of the token in `text`, in characters."""
+
+    tokens: list[str]
+    token_logprobs: list[float | None]
+    top_logprobs: list[dict[str, float] | None]
+    text_offset: list[int]
+
+
+class CompletionChoice(AnswerBody):
+    index: int
+    text: str
+    logprobs: CompletionLogprobs | None
+    finish_reason: Literal["stop", "length"]
+
+
+class CompletionAnswer(AnswerBody):
+    id: str
+    object: Literal["text_completion"]
+    created: int
+    model: str
+    choices: list[CompletionChoice]
+    usage: OpenAIUsage
+
+
+class TokenPlaces:
+    """Counts the characters before each token of a text.
+
+    text: beginning of the text. Some tokenizers write a space before its first word that is not in the text.
+    """
+
+    def __init__(self, text: str) -> None:
+        self._drops_space = not text.startswith(" ")
+        self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
+        self._characters = 0
+
+    def next(self, token: SpelledToken) -> int:
+        place, text = self._characters, self._decoder.decode(token.data)
+        if self._drops_space and text:
+            self._drops_space, text = False, text.removeprefix(" ")
+        self._characters += len(text)
+        return place
+
+
+def _logprobs(tokens: Sequence[SpelledToken], places: TokenPlaces) -> dict[str, Any]:
+    """The field `logprobs` of a choice. The first token of a prompt has no log-probability."""
+    scored = [token if isinstance(token, ScoredToken) else None for token in tokens]
+    return {
+        "tokens": [token_text(token) for token in tokens],
+        "token_logprobs": [token and token.logprob for token in scored],
+        "top_logprobs": [token and _top(token) for token in scored],
+        "text_offset": [places.next(token) for token in tokens],
+    }
+
+
+def _top(token: ScoredToken) -> dict[str, float]:
+    """The likeliest tokens and the token itself. Of tokens with the same text, the likeliest one counts."""
+    top: dict[str, float] = {}
+    for one in (*token.top, token):
+        top.setdefault(token_text(one), one.logprob)
+    return top
+
+
+class CompletionRenderer:
+    """Completions, whole or as chunks with one choice each. The last chunk of a choice has its finish reason."""
+
+    def __init__(self, body: CompletionBody, model: str) -> None:
+        self.body = body
+        self.include_usage = includes_usage(body.stream_options)
+        self.head = {"id": new_id("cmpl"), "object": "text_completion", "created": now(), "model": model}
+        self.places: dict[int, TokenPlaces] = {}
+
+    def whole(self, result: GenerateResult) -> dict[str, Any]:
+        choices = [self._choice(index, choice) for index, choice in enumerate(result.choices)]
+        return self.head | {"choices": choices, "usage": usage(result.usage)}
+
+    def _choice(self, index: int, choice: GeneratedChoice) -> dict[str, Any]:
+        tokens: list[SpelledToken] = []
+        if choice.first_prompt_token is not None:
+            tokens += [choice.first_prompt_token, *filter(None, choice.prompt_logprobs or [])]
+        tokens += choice.logprobs or []
+        return {
+            "index": index,
+            "text": choice.text,
+            "logprobs": None if self.body.logprobs is None else _logprobs(tokens, TokenPlaces(choice.text)),
+            "finish_reason": finish_reason(choice.finish_reason),
+        }
+
+    def deltas(self, deltas: list[TextDelta]) -> bytes:
+        return b"".join(
+            [self._chunk(delta) for delta in deltas if delta.text or delta.logprobs or delta.answer.finish_reason]
+        )
+
+    def _chunk(self, delta: TextDelta) -> bytes:
+        answer = delta.answer
+        choice: dict[str, Any] = {"index": answer.index, "text": delta.text, "logprobs": None}
+        if self.body.logprobs is not None:
+            places = self.places.setdefault(answer.index, TokenPlaces(delta.text))
+            choice["logprobs"] = _logprobs([answer.scored(entry) for entry in delta.logprobs], places)
+        choice["finish_reason"] = finish_reason(answer.finish_reason)
+        chunk = self.head | {"choices": [choice]}
+        return data_frame(chunk | {"usage": None} if self.include_usage else chunk)
+
+    def end(self, result: GenerateResult) -> bytes:
+        return end_of_stream(self.head, self.include_usage, result.usage)
+
+    def error(self, error: RequestError, request_id: str) -> bytes:
+        return stream_error(error, request_id)
+
+
+EXAMPLE = (
+    {"model": "gpt2", "prompt": "Once upon a time", "max_tokens": 16, "temperature": 0.8},
+    {
+        "id": "cmpl-0d1f",
+        "object": "text_completion",
+        "created": 1764000000,
+        "model": "gpt2",
+        "choices": [{"index": 0, "text": " there was a king.", "logprobs": None, "finish_reason": "stop"}],
+        "usage": {
+            "prompt_tokens": 4,
+            "completion_tokens": 6,
+            "total_tokens": 10,
+            "prompt_tokens_details": {"cached_tokens": 0},
+        },
+    },
+)
+
+ROUTE = StreamingRoute(
+    path="/v1/completions",
+    operation="generate",
+    name="completions",
+    description="Continue prompts: texts or token ids. Accepts the sampler and beam fields of `/generate` too.",
+    body=CompletionBody,
+    answer=CompletionAnswer,
+    example=EXAMPLE,
+    parse=CompletionBody.spec,
+    run=generate,
+    renderer=lambda body, run: CompletionRenderer(body, run.model_name),
+    errors=ERRORS,
+)

@@ -1,0 +1,87 @@
+"""`POST /v1/embeddings`: one vector per input, as numbers or as base64."""
+
+from __future__ import annotations
+
+import base64
+from typing import Annotated, Any, Literal
+
+from pydantic import Field
+
+from server.api.dialects.openai.common import STATUSES
+from server.api.error_shape import AnswerBody, ErrorShape
+from server.api.fields import NoEffect, Prompt, TimedBody
+from server.api.route import JsonRoute
+from server.operations.embed import EmbedResult, EmbedSpec, embed
+
+
+class EmbeddingsBody(TimedBody):
+    """`POST /v1/embeddings`. Inputs that are longer than the model reads are refused."""
+
+    input: Prompt
+    encoding_format: Literal["float", "base64"] | None = None
+    dimensions: Annotated[int | None, Field(ge=1)] = None
+    user: NoEffect = None
+
+    def spec(self) -> EmbedSpec:
+        is_one = isinstance(self.input, str) or isinstance(self.input[0], int)
+        inputs = [self.input] if is_one else self.input
+        return EmbedSpec(inputs, self.model, truncation=None, dimensions=self.dimensions)
+
+
+class OpenAIEmbedding(AnswerBody):
+    """A vector: numbers, or its little-endian float32 values in base64."""
+
+    object: Literal["embedding"]
+    index: int
+    embedding: list[float] | str
+
+
+class EmbeddingsUsage(AnswerBody):
+    prompt_tokens: int
+    total_tokens: int
+
+
+class EmbeddingsAnswer(AnswerBody):
+    object: Literal["list"]
+    data: list[OpenAIEmbedding]
+    model: str
+    usage: EmbeddingsUsage
+
+
+def _render(body: EmbeddingsBody, result: EmbedResult) -> dict[str, Any]:
+    rows: list[Any] = list(result.vectors)
+    if body.encoding_format == "base64":
+        rows = [base64.b64encode(row.astype("<f4").tobytes()).decode() for row in rows]
+    return {
+        "object": "list",
+        "data": [{"object": "embedding", "index": index, "embedding": row} for index, row in enumerate(rows)],
+        "model": result.model,
+        "usage": {"prompt_tokens": result.prompt_tokens, "total_tokens": result.prompt_tokens},
+    }
+
+
+ROUTE = JsonRoute(
+    path="/v1/embeddings",
+    operation="embed",
+    name="embeddings",
+    description="One vector for each input: a text, token ids, or a list of either.",
+    body=EmbeddingsBody,
+    answer=EmbeddingsAnswer,
+    example=(
+        {"model": "e5-small", "input": ["a first text", "a second one"]},
+        {
+            "object": "list",
+            "data": [
+                {"object": "embedding", "index": 0, "embedding": [0.6, 0.8]},
+                {"object": "embedding", "index": 1, "embedding": [0.8, 0.6]},
+            ],
+            "model": "e5-small",
+            "usage": {"prompt_tokens": 10, "total_tokens": 10},
+        },
+    ),
+    parse=EmbeddingsBody.spec,
+    run=embed,
+    render=_render,
+    large_answers=True,
+    errors=ErrorShape(statuses=STATUSES, fields={"inputs": "input"}),
+)

@@ -1,0 +1,11 @@
+"""All routes of the OpenAI dialect."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from server.api.dialects.openai import audio, chat, completions, embeddings, models
+from server.api.route import Route
+
+ROUTES: tuple[Route[Any, Any, Any], ...] = (chat.ROUTE, completions.ROUTE, embeddings.ROUTE, *audio.ROUTES)
+GET_ROUTES = models.GET_ROUTES

@@ -1,0 +1,77 @@
+"""A process that reads one line of JSON and answers with one, under a time limit for each answer."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import threading
+from collections.abc import Sequence
+from pathlib import Path
+
+_START_SECONDS = 30.0
+_INHERITED_VARIABLES = ("PATH", "PYTHONPATH", "PYTHONHOME", "SYSTEMROOT", "TZ", "LANG", "LC_ALL")
+
+
+class LineProcess:
+    """Starts with the first line, and is replaced after it was killed. Not for several threads at once.
+
+    file: Python script. It prints an empty line when it is ready. arguments: its arguments.
+    """
+
+    def __init__(self, file: Path, arguments: Sequence[str] = ()) -> None:
+        self._file, self._arguments = file, arguments
+        self._process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def pid(self) -> int:
+        """Id of the running process."""
+        assert self._process is not None
+        return self._process.pid
+
+    def exchange(self, line: bytes, seconds: float) -> bytes:
+        """Send a line and return the reply. Without a reply in time the process is killed and b"" returned.
+
+        Raises TimeoutError if the process does not start.
+        """
+        if self._process is None or self._process.poll() is not None:
+            self._start()
+        return self._exchange(line, seconds)
+
+    def stop(self) -> None:
+        """Stop the process if it is running."""
+        process, self._process = self._process, None
+        if process is not None:
+            process.kill()
+            process.communicate()
+
+    def _start(self) -> None:
+        self.stop()
+        # -P and a path instead of -m: the working directory must not shadow modules.
+        self._process = subprocess.Popen(
+            [sys.executable, "-P", str(self._file), *self._arguments],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            env={name: os.environ[name] for name in _INHERITED_VARIABLES if name in os.environ},
+        )
+        if not self._exchange(b"", _START_SECONDS):
+            raise TimeoutError(f"did not start within {_START_SECONDS:g} s")
+
+    def _exchange(self, line: bytes, seconds: float) -> bytes:
+        process = self._process
+        assert process is not None and process.stdin is not None and process.stdout is not None
+        alarm = threading.Timer(seconds, process.kill)
+        alarm.start()
+        try:
+            process.stdin.write(line)
+            process.stdin.flush()
+            reply = process.stdout.readline()
+        except OSError:
+            reply = b""
+        finally:
+            alarm.cancel()
+        if not reply.endswith(b"\n"):
+            self.stop()
+            return b""
+        return reply

@@ -1,0 +1,224 @@
+"""`huggingface_hub.InferenceClient`, unchanged, with the URL of a model: every task of the hub that Triptych serves."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from huggingface_hub import InferenceClient
+from huggingface_hub.errors import HfHubHTTPError, ValidationError
+
+from tests.clients.conftest import ClientServer
+
+PROMPT = "Once upon a time"
+
+
+@pytest.fixture
+def client(server: ClientServer):
+    """Creates the client of one model; of the default model without a name."""
+
+    def create(model: str | None = None) -> InferenceClient:
+        return InferenceClient(model=f"{server.url}/models/{model}" if model else server.url, token=server.key)
+
+    return create
+
+
+def test_text_generation(client) -> None:
+    story = client("story")
+    text = story.text_generation(PROMPT, max_new_tokens=12)
+    assert isinstance(text, str) and text
+    assert story.text_generation(PROMPT, max_new_tokens=12, return_full_text=True) == PROMPT + text
+    output = story.text_generation(PROMPT, max_new_tokens=12, details=True, decoder_input_details=True, top_n_tokens=2)
+    assert output.generated_text == text
+    details = output.details
+    assert details.finish_reason == "length" and details.generated_tokens == 12 == len(details.tokens)
+    assert "".join(token.text for token in details.tokens if not token.special) == text
+    assert details.prefill[0].logprob is None and all(token.logprob < 0 for token in details.prefill[1:])
+    assert "".join(token.text for token in details.prefill) == "<s>" + PROMPT
+    for token, top in zip(details.tokens, details.top_tokens, strict=True):
+        assert len(top) == 2 and token.id == top[0]["id"]  # greedy search takes the likeliest token
+        assert top[0]["logprob"] >= top[1]["logprob"]
+
+
+def test_text_generation_as_a_stream(client) -> None:
+    story = client("story")
+    text = story.text_generation(PROMPT, max_new_tokens=12)
+    assert "".join(story.text_generation(PROMPT, max_new_tokens=12, stream=True)) == text
+    events = list(story.text_generation(PROMPT, max_new_tokens=12, stream=True, details=True))
+    assert [event.index for event in events] == list(range(1, 13))
+    assert [event.generated_text for event in events] == [None] * 11 + [text]
+    assert events[-1].details.generated_tokens == 12 and events[-1].details.input_length > 0
+    assert "".join(event.token.text for event in events) == text
+
+
+def test_sampling_and_best_of(client) -> None:
+    story = client("story")
+    settings = {"max_new_tokens": 10, "do_sample": True, "temperature": 0.9, "top_k": 30, "top_p": 0.9, "seed": 7}
+    assert story.text_generation(PROMPT, **settings) == story.text_generation(PROMPT, **settings)
+    best = story.text_generation(PROMPT, best_of=3, details=True, **settings)
+    others = best.details.best_of_sequences
+    assert len(others) == 2
+
+    def mean(tokens) -> float:
+        return sum(token.logprob for token in tokens) / len(tokens)
+
+    assert mean(best.details.tokens) >= max(mean(other.tokens) for other in others)
+    assert {best.details.seed, *(other.seed for other in others)} == {7, 8, 9}
+
+
+def test_stop_strings_stay_in_the_text(client) -> None:
+    story = client("story")
+    text = story.text_generation(PROMPT, max_new_tokens=20)
+    stop = text[4:8]
+    output = story.text_generation(PROMPT, max_new_tokens=20, stop=[stop], details=True)
+    assert output.generated_text == text[: text.index(stop) + len(stop)]
+    assert output.details.finish_reason == "stop_sequence"
+
+
+def test_grammars(client) -> None:
+    story = client("story")
+    schema = {"type": "object", "properties": {"animal": {"enum": ["cat", "dog"]}}, "required": ["animal"]}
+    schema["additionalProperties"] = False
+    text = story.text_generation(PROMPT, grammar={"type": "json", "value": schema})
+    assert text.replace(" ", "") in ('{"animal":"cat"}', '{"animal":"dog"}')
+    assert story.text_generation(PROMPT, grammar={"type": "regex", "value": "(red|blue) hats"}).endswith(" hats")
+
+
+def test_text_generation_errors(client) -> None:
+    story = client("story")
+    for field, value in (("watermark", True), ("temperature", -1.0), ("best_of", 2)):
+        with pytest.raises(ValidationError, match=field):
+            story.text_generation(PROMPT, **{field: value})
+    with pytest.raises(ValidationError, match="best_of"):
+        list(story.text_generation(PROMPT, best_of=2, do_sample=True, stream=True))
+    with pytest.raises(HfHubHTTPError, match="no loaded model"):
+        client("nothing").text_generation(PROMPT)
+
+
+def test_feature_extraction(client) -> None:
+    encoder = client("sentence-encoder")
+    (vector,) = encoder.feature_extraction("The cat sleeps.")
+    assert vector.ndim == 1 and np.linalg.norm(vector) == pytest.approx(1, rel=1e-5)
+    raw = encoder.feature_extraction("The cat sleeps.", normalize=False)[0]
+    np.testing.assert_allclose(raw / np.linalg.norm(raw), vector, rtol=1e-4, atol=1e-6)
+    short = encoder.feature_extraction("The cat sleeps.", dimensions=8, truncate=True, truncation_direction="left")
+    assert short.shape == (1, 8)
+    with pytest.raises(HfHubHTTPError, match="encoding_format"):
+        encoder.feature_extraction("The cat sleeps.", encoding_format="base64")
+
+
+def test_sentence_similarity(client) -> None:
+    sentences = ["The cat was chased by the dog.", "The king bought a red boat."]
+    found = client("sentence-encoder").sentence_similarity("The dog chased the cat.", other_sentences=sentences)
+    assert len(found) == 2 and all(-1 <= one <= 1 for one in found)
+
+
+def test_text_classification(client) -> None:
+    labels = client("sentiment").text_classification("I loved this wonderful film")
+    assert [one.label for one in labels] == ["POSITIVE", "NEGATIVE"]
+    assert sum(one.score for one in labels) == pytest.approx(1)
+    (only,) = client("sentiment").text_classification("I loved this film", top_k=1, function_to_apply="sigmoid")
+    assert only.label == "POSITIVE"
+
+
+def test_zero_shot_classification(client) -> None:
+    labels = ["music", "sport", "law"]
+    found = client("nli").zero_shot_classification("The band played until midnight.", labels)
+    assert {one.label for one in found} == set(labels) and sum(one.score for one in found) == pytest.approx(1)
+    assert [one.score for one in found] == sorted((one.score for one in found), reverse=True)
+    each = client("nli").zero_shot_classification("A band.", labels, multi_label=True, hypothesis_template="On {}.")
+    assert len(each) == 3
+
+
+def test_fill_mask(client) -> None:
+    words = client("mlm").fill_mask("the old [MASK] slept.", top_k=3)
+    assert len(words) == 3 and words[0].score >= words[1].score and words[0].token_str in words[0].sequence
+
+
+def test_token_classification(client) -> None:
+    found = client("ner").token_classification("The old sailor slept.")
+    assert all(0 <= one.start < one.end and one.entity_group for one in found)
+    tokens = client("ner").token_classification("The old sailor slept.", aggregation_strategy="none", stride=2)
+    assert tokens and all(one.entity for one in tokens)
+    label = tokens[0].entity
+    kept = client("ner").token_classification(
+        "The old sailor slept.", aggregation_strategy="none", ignore_labels=[label]
+    )
+    assert [one.entity for one in kept] == [one.entity for one in tokens if one.entity != label]
+
+
+def test_question_answering(client) -> None:
+    context = "the old sailor slept in a blue house."
+    answer = client("qa").question_answering("who slept?", context)
+    assert context[answer.start : answer.end] == answer.answer
+    several = client("qa").question_answering("who slept?", context, top_k=3)
+    assert len(several) == 3 and several[0].score == pytest.approx(answer.score)
+    (first, *_) = client("qa").question_answering("who slept?", context, top_k=2, max_answer_len=1)
+    assert " " not in first.answer
+    with pytest.raises(HfHubHTTPError, match="handle_impossible_answer"):
+        client("qa").question_answering("who slept?", context, handle_impossible_answer=True)
+
+
+def test_translation(client) -> None:
+    translator = client("translator-en-fr")
+    assert translator.translation("I am a student").translation_text == "Je suis un étudiant"
+    named = translator.translation("I am a student", src_lang="en", tgt_lang="fr", generate_parameters={"num_beams": 2})
+    assert named.translation_text == "Je suis un étudiant"
+    with pytest.raises(HfHubHTTPError, match="tgt_lang"):
+        translator.translation("I am a student", src_lang="en", tgt_lang="ja")
+    with pytest.raises(HfHubHTTPError, match="max_lenght"):
+        translator.translation("I am a student", generate_parameters={"max_lenght": 2})
+
+
+def test_summarization(client) -> None:
+    summarizer = client("summarizer")
+    text = "The old sailor slept in a blue house."
+    summary = summarizer.summarization(text)
+    assert summary.summary_text
+    short = summarizer.summarization(
+        text, generate_parameters={"max_new_tokens": 2}, clean_up_tokenization_spaces=False
+    )
+    assert summary.summary_text.startswith(short.summary_text)
+    with pytest.raises(HfHubHTTPError, match="truncation"):
+        summarizer.summarization(text, truncation="only_second")
+    assert summarizer.text_generation(text) == summary.summary_text
+    assert summarizer.text_generation(text, max_new_tokens=2)
+
+
+def test_tables_and_files_are_refused(client) -> None:
+    with pytest.raises(HfHubHTTPError, match="tables"):
+        client("qa").table_question_answering({"a": ["1"]}, "how many?")
+    with pytest.raises(HfHubHTTPError, match="415"):
+        client("sentiment").image_classification(b"GIF89a")
+
+
+def test_the_default_model_answers_what_the_body_asks(client) -> None:
+    """Without a name, the fields of the body choose the first model that fits; else the first model answers."""
+    first = client()
+    assert first.text_generation(PROMPT, max_new_tokens=4)
+    assert len(first.zero_shot_classification("A band.", ["music", "law"])) == 2
+    assert first.question_answering("who slept?", "the old sailor slept.").answer
+    assert len(first.sentence_similarity("a cat", other_sentences=["a dog"])) == 1
+    assert first.translation("I am a student", src_lang="en", tgt_lang="fr").translation_text == "Je suis un étudiant"
+
+
+def test_a_task_that_the_model_does_not_do(client) -> None:
+    with pytest.raises(HfHubHTTPError, match="does not support the task zero-shot-classification"):
+        client("story").zero_shot_classification("text", ["a", "b"])
+
+
+def test_endpoint_info(server: ClientServer) -> None:
+    info = InferenceClient(
+        model=f"{server.url}/models/sentence-encoder", token=server.key, provider="hf-inference"
+    ).get_endpoint_info()
+    assert info["model_id"] == "sentence-encoder" and info["model_type"] == {"embedding": {"pooling": "mean"}}
+    assert info["max_input_length"] > 0 and info["max_client_batch_size"] == 1024
+    default = InferenceClient(model=server.url, token=server.key, provider="hf-inference").get_endpoint_info()
+    assert default["model_id"] == "story" and default["max_total_tokens"] >= default["max_input_tokens"]
+
+
+def test_a_wrong_key_is_refused(server: ClientServer) -> None:
+    if not server.needs_key:
+        pytest.skip("this server needs no key")
+    wrong = InferenceClient(model=f"{server.url}/models/sentiment", token="wrong")
+    with pytest.raises(HfHubHTTPError, match="401"):
+        wrong.text_classification("text")
