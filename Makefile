@@ -12,7 +12,7 @@ DEV := $(VENV)/.dev
 PEERS := .venv-bench
 
 .DEFAULT_GOAL := help
-.PHONY: help serve test test-families check format demo bench bench-quick bench-cuda clean
+.PHONY: reference help serve test test-families check format demo bench bench-quick bench-cuda clean
 
 help:  ## Say what the targets do
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -61,6 +61,9 @@ check: $(DEV)  ## Lint, types, import contracts
 format: $(DEV)  ## Format the code
 	@$(BIN)/ruff check --fix .
 	@$(BIN)/ruff format .
+
+reference: $(DEV)  ## Write docs/api-reference.md from the schema of the server
+	@$(BIN)/python docs/api_reference.py
 
 demo: $(DEV)  ## Train the demo models from scratch (under 40 minutes on two cores)
 	@$(BIN)/python -m weights.demo.train
