@@ -61,9 +61,8 @@ def page() -> str:
     decoding = ", ".join(f"`{name}`" for name in GenerationFields.model_fields)
     lines += ["## Decoding fields", "", f"The routes that generate text share these fields: {decoding}.", ""]
     lines += ["## Objects", "", "Objects inside of bodies, with their fields.", ""]
-    lines += [
-        f"- {name}: {_fields(schemas[name])}" for name in sorted(found - bodies.keys()) if _is_object(schemas, name)
-    ]
+    inner = [name for name in sorted(found - bodies.keys()) if schemas[name].get("properties")]
+    lines += [f"- {name}: {_fields(schemas[name])}" for name in inner]
     lines += ["", "## Fields", "", "| field | value | meaning |", "|---|---|---|", *_rows(schemas, found)]
     return "\n".join(lines).rstrip() + "\n"
 
