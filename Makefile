@@ -13,7 +13,7 @@ PEERS := .venv-bench
 CLIENTS := .venv-clients
 
 .DEFAULT_GOAL := help
-.PHONY: help serve test test-families test-clients check format demo page-screenshots bench bench-quick bench-cuda clean
+.PHONY: help serve test test-families test-clients check format reference demo page-screenshots bench bench-quick bench-cuda clean
 
 help:  ## Say what the targets do
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -75,6 +75,9 @@ check: $(DEV)  ## Lint, types, import contracts
 format: $(DEV)  ## Format the code
 	@$(BIN)/ruff check --fix .
 	@$(BIN)/ruff format .
+
+reference: $(DEV)  ## Write docs/api-reference.md from the schema of the server
+	@$(BIN)/python docs/api_reference.py
 
 demo: $(DEV)  ## Train the demo models from scratch (under 40 minutes on two cores)
 	@$(BIN)/python -m weights.demo.train
