@@ -87,19 +87,21 @@ def test_the_mask_allows_exactly_the_tokens_that_keep_the_answer_valid(name: str
 
 
 def test_text_before_a_marker_is_that_of_a_request_without_sections() -> None:
+    """Where a marker may have begun, tokens that go on with a wrong text are banned, which may change the samples."""
     sections = [AnswerSection([Marker(1, '}"')]), AnswerSection(grammar=choice_grammar(['a": 1}']))]
     plain = run(random_engine(), [random_request(i, "", max_new_tokens=60) for i in range(30)])
     results = run(random_engine(), [random_request(i, "", sections=sections, max_new_tokens=60) for i in range(30)])
-    begun = 0
+    begun = unchanged = 0
     for i in range(30):
         own, other = text_of(results.texts(i)[0]), text_of(plain.texts(i)[0])
-        if b'}"' not in other:
+        if b"}" not in other:
             assert results.texts(i) == plain.texts(i)
+            unchanged += 1
         elif b'}"' in own:
             begun += 1
             is_cut = results.finished[i].hypotheses[0].finish_reason == "length"
             assert own.partition(b'}"')[2] == b'a": 1}' or is_cut
-    assert 0 < begun < 30
+    assert begun and unchanged
 
 
 def text_of(tokens: list[int]) -> bytes:
