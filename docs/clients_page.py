@@ -89,8 +89,8 @@ CLIENTS = (
 
 _HEAD = """# Clients
 
-Programs that work with Triptych unchanged. The tests run each package against a running server twice: without a key, and
-with a key that the client puts where it always does. This page is written from their results (`make clients`).
+Programs that work with Triptych unchanged. The tests run each package against a running server twice: without a key,
+and with a key that the client sends in its own way. This page is written from their results (`make clients`).
 
 | client | version | calls | tests without a key | tests with a key |
 |---|---|---|---|---|
@@ -143,7 +143,8 @@ def examples() -> list[str]:
     for client in CLIENTS:
         language = "sh" if client.example.endswith(".sh") else "python"
         code = (ROOT / client.example).read_text().rstrip()
-        parts.append(f"## {client.package}\n\n[`{client.example}`](../{client.example})\n\n```{language}\n{code}\n```\n")
+        link = f"[`{client.example}`](../{client.example})"
+        parts.append(f"## {client.package}\n\n{link}\n\n```{language}\n{code}\n```\n")
     return parts
 
 
