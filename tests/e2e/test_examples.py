@@ -42,6 +42,10 @@ MODEL_OF = {
     "zero_shot_classify": "nli",
     "transcribe": "whisper",
     "translate_speech": "whisper",
+    "openai_chat": "story",
+    "openai_completions": "story",
+    "openai_embeddings": "sentence-encoder",
+    "openai_responses": "story",
     "server_status": "",
 }
 PRINTED = {
@@ -60,6 +64,10 @@ PRINTED = {
     "zero_shot_classify": r"(0\.\d+: (music|sport|law)\n){3}",
     "transcribe": r"\d+\.\d seconds of speech in language .+\n( +\d+\.\d\d to +\d+\.\d\d: .*\n)+",
     "translate_speech": r"English: .+",
+    "openai_chat": r"answer: , there was .+\nusage: 45 tokens\nstreamed: , there was .+",
+    "openai_completions": r" +'<s>' \n( +'.+' -\d+\.\d\d\n)+",
+    "openai_embeddings": r"sentence-encoder reads 128 tokens\n(\d\.\d+: .+\n){2}",
+    "openai_responses": r"answer: , there was .+\nstreamed: .+",
     "server_status": r"/health: 200\n/ready: 200\nversion: .+\n(.+ parameters, routes /.+\n)+triptych_kv_blocks_total",
 }
 
@@ -104,7 +112,7 @@ def test_every_route_has_an_example(server: RunningServer) -> None:
     document = server.get("/openapi.json").json()
     aliases = {"/predict", "/ner"}
     routes = {path for path in document["paths"] if path not in aliases}
-    shown = {route for script in EXAMPLES for route in re.findall(r"(?:POST|GET|,|and) (/[\w/]+)", script.read_text())}
+    shown = {route for script in EXAMPLES for route in re.findall(r"(?:POST|GET|,|and) (/[\w/{}]+)", script.read_text())}
     assert len(routes) >= 18
     assert routes <= shown, routes - shown
     assert set(MODEL_OF) == set(PRINTED) == {script.stem for script in EXAMPLES}
