@@ -13,10 +13,10 @@ PEERS := .venv-bench
 CLIENTS := .venv-clients
 
 .DEFAULT_GOAL := help
-.PHONY: help serve test test-families test-clients check format demo bench bench-quick bench-cuda clean
+.PHONY: help serve test test-families test-clients check format demo page-screenshots bench bench-quick bench-cuda clean
 
 help:  ## Say what the targets do
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 $(BIN)/python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
@@ -94,6 +94,9 @@ $(PEERS)/.installed: benchmarks/peers.txt constraints.txt
 	@$(PEERS)/infinity/bin/pip --disable-pip-version-check -q install -c $(PEERS)/torch.txt 'infinity-emb[server]' \
 		'transformers<5' sentence-transformers
 	@touch $@
+
+page-screenshots: $(DEV)  ## Write the pictures of docs/playground.md (needs Chromium)
+	@PLAYGROUND_SCREENSHOTS=docs/images $(BIN)/python -m pytest tests/page/test_screenshots.py $(ARGS)
 
 bench: $(RUNTIME) $(PEERS)/.installed  ## Compare with the peers and write docs/benchmarks.md (ARGS="--only B --minutes 30")
 	@$(BIN)/python -m benchmarks --peers $(PEERS)/bin/python $(ARGS)

@@ -210,7 +210,7 @@ def test_every_route_but_probes_and_the_page_needs_a_key(start: Callable[..., Pr
                 continue
             assert response.status_code == 401, (method, path)
             if method != "head":
-                assert response.json()["error"]["code"] == "unauthorized"
+                assert "valid API key" in response.text
             assert response.headers["www-authenticate"] == "Bearer"
     for key in ("first-key", "second-key"):
         assert server.get("/info", headers={"authorization": f"Bearer {key}"}).status_code == 200
