@@ -16,7 +16,13 @@ function visible(token) {
 
 function row(token, logprob, isChosen) {
   const bar = withProperty(el("span", { class: "bar" }), "--share", Math.exp(logprob));
-  return el("div", { class: isChosen ? "row chosen" : "row" }, el("code", {}, visible(token)), bar, el("span", {}, percent(logprob)));
+  return el(
+    "div",
+    { class: isChosen ? "row chosen" : "row" },
+    el("code", {}, visible(token)),
+    bar,
+    el("span", {}, percent(logprob)),
+  );
 }
 
 function describe(token, text) {
@@ -70,8 +76,8 @@ export class TokenText {
   }
 
   /**
-   * Add text that arrived with tokens: `{logprob, token, top}`, all optional. Text may arrive later than its tokens, because
-   * the server holds back unfinished characters and beginnings of stop strings.
+   * Add text that arrived with tokens: `{logprob, token, top}`, all optional. Text may arrive later than its tokens,
+   * because the server holds back unfinished characters and beginnings of stop strings.
    */
   append(text, tokens) {
     this.count += tokens.length;
