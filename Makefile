@@ -6,13 +6,14 @@ ARGS ?=
 
 VENV := .venv
 BIN := $(VENV)/bin
-PIP := $(BIN)/pip --disable-pip-version-check -q
+PIP := $(BIN)/pip --disable-pip-version-check
 RUNTIME := $(VENV)/.runtime
 DEV := $(VENV)/.dev
 PEERS := .venv-bench
+CLIENTS := .venv-clients
 
 .DEFAULT_GOAL := help
-.PHONY: help serve test test-families check format demo page-screenshots bench bench-quick bench-cuda clean
+.PHONY: help serve test test-families test-clients check format reference demo page-screenshots bench bench-quick bench-cuda clean
 
 help:  ## Say what the targets do
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -20,27 +21,30 @@ help:  ## Say what the targets do
 $(BIN)/python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
 		{ echo "Triptych needs Python 3.11 or newer; set PYTHON=/path/to/python3.11"; exit 1; }
-	@echo "creating the environment in $(VENV)"
+	@echo "1/3 creating the environment in $(VENV)"
 	@$(PYTHON) -m venv $(VENV)
 
-# torch first and pinned: any looser requirement would choose its own, much larger build.
+# torch first and pinned: any looser requirement would choose its own, much larger build. pip hides the output of builds, so
+# setup.py writes its progress to the standard error of this recipe.
 $(RUNTIME): $(BIN)/python pyproject.toml setup.py constraints.txt $(wildcard models/backends/cpu/kernels/*)
-	@echo "installing Triptych"
+	@echo "2/3 installing torch (a download of some 200 MB)"
 	@$(PIP) install -c constraints.txt "$$(grep '^torch==' constraints.txt)"
-	@$(PIP) install -c constraints.txt -e .
+	@echo "3/3 installing the other packages, and compiling the kernels (a minute or two)"
+	@KERNELS_PROGRESS=/proc/$$$$/fd/2 $(PIP) install -c constraints.txt -e .
 	@touch $@
 
 # Their names only: installing the package with its extra would compile the kernels once more.
 define DEV_REQUIREMENTS
 import tomllib
 with open("pyproject.toml", "rb") as file:
-    print(*tomllib.load(file)["project"]["optional-dependencies"]["dev"], sep="\n")
+    extras = tomllib.load(file)["project"]["optional-dependencies"]
+print(*extras["dev"], *extras["clients"], sep="\n")
 endef
 export DEV_REQUIREMENTS
 
 $(DEV): $(RUNTIME)
 	@echo "installing what tests and checks need"
-	@$(BIN)/python -c "$$DEV_REQUIREMENTS" | $(PIP) install -c constraints.txt -r /dev/stdin
+	@$(BIN)/python -c "$$DEV_REQUIREMENTS" | $(PIP) -q install -c constraints.txt -r /dev/stdin
 	@touch $@
 
 serve: $(RUNTIME)  ## Install if needed, then serve the demo models (PORT=8000, ARGS="name=/path ...")
@@ -52,6 +56,16 @@ test: $(DEV)  ## Run the tests, except those of rare model families
 test-families: $(DEV)  ## Run the tests of rare model families
 	@$(BIN)/python -m pytest -n 2 --dist worksteal -m rare_family tests/parity $(ARGS)
 
+# These clients ask for other versions of our own dependencies, so they have an environment of their own.
+$(CLIENTS)/.installed: tests/clients/heavy/requirements.txt
+	@echo "creating the environment of the clients in $(CLIENTS)"
+	@$(PYTHON) -m venv $(CLIENTS)
+	@$(CLIENTS)/bin/pip --disable-pip-version-check -q install -r tests/clients/heavy/requirements.txt
+	@touch $@
+
+test-clients: $(DEV) $(CLIENTS)/.installed  ## Run the tests with the clients that need an environment of their own
+	@$(BIN)/python -m pytest tests/clients/heavy $(ARGS)
+
 check: $(DEV)  ## Lint, types, import contracts
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check .
@@ -61,6 +75,9 @@ check: $(DEV)  ## Lint, types, import contracts
 format: $(DEV)  ## Format the code
 	@$(BIN)/ruff check --fix .
 	@$(BIN)/ruff format .
+
+reference: $(DEV)  ## Write docs/api-reference.md from the schema of the server
+	@$(BIN)/python docs/api_reference.py
 
 demo: $(DEV)  ## Train the demo models from scratch (under 40 minutes on two cores)
 	@$(BIN)/python -m weights.demo.train
@@ -96,4 +113,4 @@ bench-cuda: $(DEV)  ## Decode rate of a 1B LLaMA shape as a share of the bandwid
 	@$(BIN)/python -m benchmarks.decode_rate $(ARGS)
 
 clean:  ## Remove the environment and build products
-	@rm -rf $(VENV) $(PEERS) .bench build *.egg-info .mypy_cache .ruff_cache .pytest_cache models/backends/cpu/_kernels*
+	@rm -rf $(VENV) $(PEERS) $(CLIENTS) .bench build *.egg-info .mypy_cache .ruff_cache .pytest_cache models/backends/cpu/_kernels*
