@@ -6,14 +6,14 @@ ARGS ?=
 
 VENV := .venv
 BIN := $(VENV)/bin
-PIP := $(BIN)/pip --disable-pip-version-check -q
+PIP := $(BIN)/pip --disable-pip-version-check
 RUNTIME := $(VENV)/.runtime
 DEV := $(VENV)/.dev
 PEERS := .venv-bench
 CLIENTS := .venv-clients
 
 .DEFAULT_GOAL := help
-.PHONY: help serve test test-families test-clients check format demo page-screenshots bench bench-quick bench-cuda clean
+.PHONY: help serve test test-families test-clients check format reference demo page-screenshots bench bench-quick bench-cuda clean
 
 help:  ## Say what the targets do
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -21,14 +21,16 @@ help:  ## Say what the targets do
 $(BIN)/python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
 		{ echo "Triptych needs Python 3.11 or newer; set PYTHON=/path/to/python3.11"; exit 1; }
-	@echo "creating the environment in $(VENV)"
+	@echo "1/3 creating the environment in $(VENV)"
 	@$(PYTHON) -m venv $(VENV)
 
-# torch first and pinned: any looser requirement would choose its own, much larger build.
+# torch first and pinned: any looser requirement would choose its own, much larger build. pip hides the output of builds, so
+# setup.py writes its progress to the standard error of this recipe.
 $(RUNTIME): $(BIN)/python pyproject.toml setup.py constraints.txt $(wildcard models/backends/cpu/kernels/*)
-	@echo "installing Triptych"
+	@echo "2/3 installing torch (a download of some 200 MB)"
 	@$(PIP) install -c constraints.txt "$$(grep '^torch==' constraints.txt)"
-	@$(PIP) install -c constraints.txt -e .
+	@echo "3/3 installing the other packages, and compiling the kernels (a minute or two)"
+	@KERNELS_PROGRESS=/proc/$$$$/fd/2 $(PIP) install -c constraints.txt -e .
 	@touch $@
 
 # Their names only: installing the package with its extra would compile the kernels once more.
@@ -42,7 +44,7 @@ export DEV_REQUIREMENTS
 
 $(DEV): $(RUNTIME)
 	@echo "installing what tests and checks need"
-	@$(BIN)/python -c "$$DEV_REQUIREMENTS" | $(PIP) install -c constraints.txt -r /dev/stdin
+	@$(BIN)/python -c "$$DEV_REQUIREMENTS" | $(PIP) -q install -c constraints.txt -r /dev/stdin
 	@touch $@
 
 serve: $(RUNTIME)  ## Install if needed, then serve the demo models (PORT=8000, ARGS="name=/path ...")
@@ -73,6 +75,9 @@ check: $(DEV)  ## Lint, types, import contracts
 format: $(DEV)  ## Format the code
 	@$(BIN)/ruff check --fix .
 	@$(BIN)/ruff format .
+
+reference: $(DEV)  ## Write docs/api-reference.md from the schema of the server
+	@$(BIN)/python docs/api_reference.py
 
 demo: $(DEV)  ## Train the demo models from scratch (under 40 minutes on two cores)
 	@$(BIN)/python -m weights.demo.train

@@ -5,10 +5,13 @@ x86-64 level at once, and the level is chosen at run time. Without a suitable co
 and computes with torch alone. pip hides the output of builds, so the reason is written to `_kernels_missing.txt` in the
 place of the library, where `models/backends/cpu/missing.py` reads it.
 
-Environment: CXX (compiler command), CXXFLAGS and LDFLAGS (added to the options below).
+Environment: CXX (compiler command), CXXFLAGS and LDFLAGS (added to the options below), KERNELS_PROGRESS (file that gets
+a line for each compiled source).
 """
 
+import contextlib
 import hashlib
+import itertools
 import os
 import shlex
 import shutil
@@ -124,6 +127,12 @@ def run(compiler: Compiler, arguments) -> None:
         raise BuildError(f"{compiler} could not compile the kernels ({errors[0]}). {REMEDY}")
 
 
+def report(line: str, environment=os.environ) -> None:
+    """Write a line of progress to the file of $KERNELS_PROGRESS, if it can be written."""
+    with contextlib.suppress(OSError, KeyError), open(environment["KERNELS_PROGRESS"], "a") as file:
+        file.write(f"{line}\n")
+
+
 def build(library: Path) -> None:
     """Compile and link the kernels into `library`, with the object files beside it. Raises BuildError."""
     if sys.platform != "linux":
@@ -132,9 +141,15 @@ def build(library: Path) -> None:
     flags = [*FLAGS, *FLAGS_OF[compiler.kind], *shlex.split(os.environ.get("CXXFLAGS", ""))]
     library.parent.mkdir(parents=True, exist_ok=True)
     objects = [library.with_name(f"{source.stem}.o") for source in SOURCES]
+    counter = itertools.count(1)
+
+    def compile(source: Path, out: Path) -> None:
+        run(compiler, [*flags, "-c", source, "-o", out])
+        report(f"  compiled {source.name} with {compiler} ({next(counter)} of {len(SOURCES)})")
+
     # A file takes twenty seconds or more, so all cores compile.
     with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:
-        list(pool.map(lambda source, out: run(compiler, [*flags, "-c", source, "-o", out]), SOURCES, objects))
+        list(pool.map(compile, SOURCES, objects))
     run(compiler, [*objects, *LINK_FLAGS, *shlex.split(os.environ.get("LDFLAGS", "")), "-o", library])
 
 

@@ -12,6 +12,7 @@ from pydantic import BaseModel
 from pydantic.json_schema import models_json_schema
 
 from server.api.error_shape import NATIVE_ERRORS, ErrorAnswer, ErrorShape
+from server.api.field_descriptions import describe_fields
 from server.api.form import MULTIPART, URL_ENCODED
 from server.api.route import GetRoute, Route, StreamingRoute
 
@@ -142,6 +143,7 @@ def document(
     modes += [(answer, "serialization") for answer in answers]
     _, definitions = models_json_schema(modes, ref_template="#/components/schemas/{model}")
     schemas = definitions["$defs"]
+    describe_fields(schemas, [body.__name__ for body in dict.fromkeys(route.body for route in routes)])
     for route in routes:
         if route.media_type == "multipart/form-data":
             form = schemas[route.body.__name__]

@@ -58,6 +58,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_format_flags(parser)
 
 
+def chat_fields(arguments: argparse.Namespace) -> dict[str, Any]:
+    """The fields of the flags that were given, with OpenAI's name for the number of tokens."""
+    options = fields(arguments, CHAT)
+    if "max_new_tokens" in options:
+        options["max_completion_tokens"] = options.pop("max_new_tokens")
+    return options
+
+
 class Conversation:
     """The messages so far. The system message, if any, is the first one."""
 
@@ -121,14 +129,12 @@ async def _write_answer(connection: Connection, body: dict[str, Any], written: l
 
 def run(arguments: argparse.Namespace, start: StartServer) -> None:
     """Run the command. Raises CommandError."""
-    options = fields(arguments, CHAT) | response_format(arguments)
+    options = chat_fields(arguments) | response_format(arguments)
     format = options.get("response_format", {})
     if "schema" in format:
         format["json_schema"] = {"name": "answer", "schema": format.pop("schema")}
     if arguments.chat_template_kwargs is not None:
         options["chat_template_kwargs"] = arguments.chat_template_kwargs
-    if "max_new_tokens" in options:
-        options["max_completion_tokens"] = options.pop("max_new_tokens")
     interactive = arguments.text is None and arguments.input is None and sys.stdin.isatty()
     message = ""
     if not interactive:

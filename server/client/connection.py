@@ -217,7 +217,7 @@ async def _json(response: httpx.Response) -> Any:
     try:
         return json.loads(data)
     except ValueError:
-        raise RequestFailed(f"{response.url} did not answer in JSON", response.status_code) from None
+        raise CommandError(f"{response.url} did not answer in JSON; is it another server?") from None
 
 
 async def _failure(response: httpx.Response) -> RequestFailed:

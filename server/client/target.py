@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import os
+import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager
 from pathlib import Path
@@ -81,6 +82,8 @@ def target(arguments: argparse.Namespace, start: StartServer) -> Iterator[tuple[
     for name in ("url", "model", "api_key_file"):
         if getattr(arguments, name) is not None:
             raise CommandError(f"--load runs without a server: leave out --{name.replace('_', '-')}")
+    if sys.stderr.isatty():
+        print(f"loading {arguments.load}", file=sys.stderr)
     with start(arguments.load, settings) as (url, key):
         yield Target(url, key, **limits), None
 

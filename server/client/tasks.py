@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from server.client.connection import Connection
-from server.client.errors import RequestFailed
+from server.client.errors import CommandError, RequestFailed
 from server.client.options import CLASSIFICATION, EMBEDDING, GENERATION, TRANSLATION, Option
 from server.client.records import Format, Outcome, Record
 
@@ -117,5 +117,5 @@ def _split(task: Task, answer: Any, count: int) -> list[Any]:
     except (LookupError, TypeError):
         answers = []
     if len(answers) != count:
-        raise RequestFailed(f"{task.path} did not answer as Triptych does; is it another server?", 404)
+        raise CommandError(f"{task.path} did not answer as Triptych does; is it another server?")
     return answers

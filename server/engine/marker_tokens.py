@@ -6,8 +6,8 @@ are found by the beginnings of tokens instead of trying every token.
 
 from __future__ import annotations
 
-from bisect import bisect_left
-from collections.abc import Iterator, Sequence
+from collections import defaultdict
+from collections.abc import Sequence
 from functools import cached_property
 
 from server.ipc.sections import WHITE_SPACE, MarkerScanner
@@ -16,11 +16,15 @@ _WHITE_SPACE = WHITE_SPACE.encode()
 
 
 class MarkerTokens:
-    """The text tokens of a vocabulary, sorted. tokens: bytes of each token, by id; empty for special tokens."""
+    """The text tokens of a vocabulary. What was found is kept: there are few markers, so there are few texts to find.
+
+    tokens: bytes of each token, by id; empty for special tokens.
+    """
 
     def __init__(self, tokens: Sequence[bytes]) -> None:
         self._tokens = tokens
         self._containing: dict[bytes, list[int]] = {}
+        self._beginning: dict[tuple[bytes, bool], list[int]] = {}
 
     def candidates(self, scanner: MarkerScanner, texts: Sequence[str]) -> set[int]:
         """All tokens that may complete a marker before their last byte; some of them do not.
@@ -33,31 +37,42 @@ class MarkerTokens:
             found.update(self._with(marker))
             for size in range(1, len(marker)):
                 if held.endswith(marker[:size]):
-                    found.update(_beginning(self._sorted, marker[size:]))
+                    found.update(self._beginning_with(marker[size:], False))
         for _, rest in scanner.start_markers:
-            found.update(_beginning(self._sorted_without_space, rest.encode("latin-1")))
+            found.update(self._beginning_with(rest.encode("latin-1"), True))
         return found
 
     def _with(self, marker: bytes) -> list[int]:
         """All tokens that contain a whole marker before their last byte."""
         if marker not in self._containing:
-            self._containing[marker] = [i for i, token in enumerate(self._tokens) if marker in token[:-1]]
+            containing = (index for index, token in enumerate(self._tokens) if marker in token)
+            self._containing[marker] = [index for index in containing if marker in self._tokens[index][:-1]]
         return self._containing[marker]
 
-    @cached_property
-    def _sorted(self) -> list[tuple[bytes, int]]:
-        return sorted((token, index) for index, token in enumerate(self._tokens) if token)
+    def _beginning_with(self, text: bytes, without_space: bool) -> list[int]:
+        """All tokens that begin with a text and are longer. without_space: white space in tokens is ignored."""
+        key = text, without_space
+        if key not in self._beginning:
+            places = (*self._by_first_byte[text[0]], *(self._after_space if without_space else ()))
+            ignored = _WHITE_SPACE if without_space else b""
+            named = ((index, self._tokens[index]) for index in places)
+            self._beginning[key] = [
+                index
+                for index, token in named
+                if len(token) > len(text) and token.translate(None, ignored).startswith(text)
+            ]
+        return self._beginning[key]
 
     @cached_property
-    def _sorted_without_space(self) -> list[tuple[bytes, int]]:
-        squeezed = ((token.translate(None, _WHITE_SPACE), index) for token, index in self._sorted)
-        return sorted(pair for pair in squeezed if pair[0])
+    def _by_first_byte(self) -> dict[int, list[int]]:
+        indices: dict[int, list[int]] = defaultdict(list)
+        for index, token in enumerate(self._tokens):
+            if token:
+                indices[token[0]].append(index)
+        return indices
 
-
-def _beginning(tokens: Sequence[tuple[bytes, int]], prefix: bytes) -> Iterator[int]:
-    """Ids of all tokens that begin with a prefix. tokens: sorted."""
-    for place in range(bisect_left(tokens, (prefix, -1)), len(tokens)):
-        token, index = tokens[place]
-        if not token.startswith(prefix):
-            return
-        yield index
+    @cached_property
+    def _after_space(self) -> list[int]:
+        """All tokens with white space before other text."""
+        spaces = (index for byte in _WHITE_SPACE for index in self._by_first_byte[byte])
+        return [index for index in spaces if self._tokens[index].strip(_WHITE_SPACE)]

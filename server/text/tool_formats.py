@@ -183,4 +183,4 @@ def by_marker(template: str) -> ToolFormat | None:
 
 def reasoning_markers(template: str) -> tuple[str, str] | None:
     """The texts around reasoning, by a template's source, or None where it marks no reasoning."""
-    return next((pair for pair in REASONING_MARKERS if pair[1] in template), None)
+    return next((pair for pair in REASONING_MARKERS if pair[0] in template or pair[1] in template), None)

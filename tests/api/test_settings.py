@@ -151,6 +151,22 @@ def test_adapters_as_flags_in_the_environment_and_in_a_table(tmp_path: Path, mon
     assert load({}, file).adapter == ["c=z@n", "d=w@n"]
 
 
+def test_the_name_of_a_model_is_the_end_of_its_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    directory = tmp_path / "lr=0.1" / "llama"
+    directory.mkdir(parents=True)
+    monkeypatch.chdir(directory)
+    for entry in (".", "./", "../llama", str(directory), str(directory) + "/"):
+        assert load({"models": [entry]}).models == [f"llama={entry}"]
+    monkeypatch.chdir(tmp_path)
+    assert load({"models": ["lr=0.1/llama"]}).models == ["llama=lr=0.1/llama"]  # a directory as it stands
+    assert load({"models": ["lr=0.2/llama"]}).models == ["lr=0.2/llama"]  # the model `lr` at `0.2/llama`
+    assert load({"models": ["llm=lr=0.1/llama"]}).models == ["llm=lr=0.1/llama"]
+    with pytest.raises(
+        StartError, match=r"cannot name a model after 'lr=0\.1': write NAME=PATH, for example llm=lr=0\.1"
+    ):
+        load({"models": ["lr=0.1"]})
+
+
 def test_version_and_families(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as stop:
         main(["--version"])

@@ -122,8 +122,8 @@ async def test_a_failure_that_all_texts_share_ends_the_batch(status: int) -> Non
 
 async def test_an_answer_of_another_server_is_refused() -> None:
     for value in ({"data": []}, [], "text", None):
-        server, _ = connection(lambda body, value=value: httpx.Response(200, json=value))
-        with pytest.raises(RequestFailed, match="another server"):
+        server, _ = connection(lambda body, value=value: httpx.Response(200, content=json.dumps(value)))
+        with pytest.raises(CommandError, match="another server"):
             await send(server, TASKS["translate"], [Record(1, "a")], {})
 
 

@@ -106,7 +106,7 @@ async def test_cut_inputs_are_known() -> None:
     assert (await script.connection.post("/embed", {})).truncated == {0, 2}
 
 
-@pytest.mark.parametrize("url", ["server", "ftp://server", "http://", "http://[", ""])
+@pytest.mark.parametrize("url", ["server", "ftp://server", "http://", "http://host:port", ""])
 def test_a_wrong_url_is_one_line(url: str) -> None:
     with pytest.raises(CommandError, match="is not the URL of a server"):
         Connection(Target(url))

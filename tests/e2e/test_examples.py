@@ -56,6 +56,7 @@ MODEL_OF = {
     "anthropic_messages": "story",
     "ollama_chat": "story",
     "cohere_rerank": "cross-encoder",
+    "batch_jobs": "",
 }
 PRINTED = {
     "generate": r"greedy: .+\nsample 0: .+\nsample 1: .+\nusage: ",
@@ -81,6 +82,7 @@ PRINTED = {
     "tgi_stream": r".+\nfinished: (length|eos_token)",
     "embed_sparse": r"weights above zero: \d+ and \d+\ndot product: \d+\.\d{3}",
     "late_chunking": r"(.+: \[.+, \.\.\.\]\n){3}",
+    "batch_jobs": r"5000 vectors of \d+ numbers\n500 translations: Je suis un étudiant \.\.\. Le chien .+",
     "server_status": r"/health: 200\n/ready: 200\nversion: .+\n(.+ parameters, routes /.+\n)+triptych_kv_blocks_total",
     "anthropic_messages": r"prompt tokens: \d+\nmessage: .+\nstop reason: (max_tokens|end_turn)\nstream: .+\n",
     "ollama_chat": r"models: .*story:latest.*\nanswer: .+\n\d+ tokens in \d+\.\d\d s\n",

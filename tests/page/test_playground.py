@@ -40,8 +40,9 @@ def test_token_probabilities_on_hover_and_by_keyboard(playground: Playground) ->
         if at == 3:
             output.locator(".token").nth(at).hover()
         else:
-            output.locator(".token").nth(at - 1).focus()
-            playground.page.keyboard.press("ArrowRight")
+            output.locator('.token[tabindex="0"]').focus()
+            for _ in range(at):
+                playground.page.keyboard.press("ArrowRight")
         expect(inspector).to_be_visible()
         expect(output.locator(".token").nth(at)).to_have_attribute("aria-describedby", "inspector")
         assert inspector.locator(".row").count() == 5

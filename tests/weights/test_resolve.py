@@ -52,6 +52,7 @@ def hub(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
 
 
 def test_directory_resolves_to_itself(tmp_path: Path):
+    (tmp_path / "config.json").touch()
     assert resolve(str(tmp_path)) == tmp_path
 
 
@@ -80,8 +81,8 @@ def test_complete_cache_needs_no_download(hub):
     ("source", "expected"),
     [
         ("org/none", "not a directory, not in the local hub cache, and the hub cannot be reached"),
-        ("./no/such/dir", "neither a directory nor a hub id"),
-        ("a/b/c", "neither a directory nor a hub id"),
+        ("./no/such/dir", "there is no directory './no/such/dir'"),
+        ("a/b/c", "there is no directory 'a/b/c'"),
         ("", "neither a directory nor a hub id"),
         ("org/..", "not"),
     ],

@@ -136,7 +136,7 @@ def _notes(levels: Sequence[Level]) -> list[str]:
         late = percentile(level.late_seconds(), 99)
         if late > 0.01:
             notes.append(
-                f"{level.load}: requests were sent up to {late * 1000:,.0f} ms late (p99): this client is slow"
+                f"{level.load}: requests were sent up to {late * 1000:,.0f} ms late (p99); latencies include it"
             )
         if level.output_tokens() and level.counted_by == "events":
             notes.append(f"{level.load}: the server sent no usage; output tokens are events")

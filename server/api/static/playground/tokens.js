@@ -85,6 +85,14 @@ export class TokenText {
     if (text) {
       this.element.append(...spans(text, this.pending));
       this.pending = [];
+      this.makeReachable();
+    }
+  }
+
+  /** One token is reachable with the Tab key, the others from there with the arrow keys. */
+  makeReachable() {
+    if (!this.element.querySelector('.token[tabindex="0"]')) {
+      this.element.querySelector(".token[tabindex]")?.setAttribute("tabindex", "0");
     }
   }
 
@@ -98,6 +106,7 @@ export class TokenText {
         span.replaceWith(...spans(span.textContent, own));
       }
     }
+    this.makeReachable();
   }
 }
 
