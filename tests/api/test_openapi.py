@@ -59,7 +59,8 @@ def test_every_route_is_described(document: dict[str, Any]) -> None:
         assert "schema" in answers["200"]["content"]["application/json"]
         statuses = {401, 404, 408, 413, 415, 422, 429, 500, 503, 504} if method == "post" else {401, 404, 500, 503}
         assert answers.keys() >= {"200", *(str(route.errors.statuses.get(status, status)) for status in statuses)}
-        assert "422" not in answers or 422 not in route.errors.statuses
+        sharing = [one for one in registry.ROUTES if path in (one.path, *one.aliases)] or [route]
+        assert "422" not in answers or any(422 not in one.errors.statuses for one in sharing)
         if method == "post":
             is_form = route.media_type == "multipart/form-data"
             media = operation["requestBody"]["content"][route.media_type]
@@ -74,7 +75,9 @@ def test_every_route_is_described(document: dict[str, Any]) -> None:
 
 def test_errors_are_described_in_the_shape_of_their_dialect(document: dict[str, Any]) -> None:
     for route in registry.ROUTES:
-        schema = document["paths"][route.path]["post"]["responses"]["401"]["content"]["application/json"]["schema"]
+        unauthorized = str(route.errors.statuses.get(401, 401))
+        answer = document["paths"][route.path]["post"]["responses"][unauthorized]
+        schema = answer["content"]["application/json"]["schema"]
         schemas = schema.get("anyOf", [schema])
         assert route.errors.answer.__name__ in {resolve(document, one)["title"] for one in schemas}
 

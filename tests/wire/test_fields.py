@@ -229,7 +229,7 @@ def test_values_at_the_bounds_pass(client: httpx.Client, body: dict) -> None:
         ({"type": "json_schema", "schema": {"$ref": "#"}}, "matches no text"),
         ({"type": "json_schema"}, "needs the field `schema`"),
         ({"type": "regex", "pattern": "a", "flags": "i"}, "unknown field `flags`"),
-        ({"type": "secret"}, "has to be one of 'text', 'json_object', 'json_schema', 'regex', 'choice'"),
+        ({"type": "secret"}, "must be one of 'text', 'json_object', 'json_schema', 'regex', 'choice'"),
         ({"type": "choice", "choices": ["secret", "secret"]}, "contains a choice twice"),
     ],
 )

@@ -1,0 +1,120 @@
+"""`libretranslatepy`, unchanged, and the requests of LibreTranslate's documentation."""
+
+from __future__ import annotations
+
+import urllib.error
+from typing import Any
+
+import httpx
+import pytest
+from libretranslatepy import LibreTranslateAPI
+
+from server.api.dialects.libretranslate import FrontendSettingsAnswer, LibreTranslateAnswer
+from tests.clients.conftest import ClientServer
+from tests.waiting import HANG_SECONDS
+
+ENGLISH, FRENCH = "The garden is small.", "Le jardin est petit."
+
+
+@pytest.fixture
+def client(server: ClientServer) -> LibreTranslateAPI:
+    return LibreTranslateAPI(server.url, server.key if server.needs_key else None)
+
+
+def post(server: ClientServer, path: str = "/translate", form: bool = False, **fields: Any) -> httpx.Response:
+    """Send fields as JSON or as a form, with the key where LibreTranslate's clients put it."""
+    if server.needs_key:
+        fields["api_key"] = server.key
+    body: dict[str, Any] = {"data": fields} if form else {"json": fields}
+    return httpx.post(server.url + path, timeout=HANG_SECONDS, **body)
+
+
+def translate(server: ClientServer, **fields: Any) -> dict[str, Any]:
+    answer = post(server, **{"source": "en", "target": "fr", **fields})
+    assert answer.status_code == 200, answer.text
+    return LibreTranslateAnswer.model_validate_json(answer.content).model_dump(exclude_none=True)
+
+
+def test_the_package_translates_detects_and_lists(client: LibreTranslateAPI) -> None:
+    assert client.translate(ENGLISH, "en", "fr") == FRENCH
+    assert client.translate(ENGLISH, "auto", "fr") == FRENCH
+    assert client.detect(ENGLISH) == [{"language": "en", "confidence": 100.0}]
+    assert client.languages() == [{"code": "en", "name": "English", "targets": ["fr"]}]
+
+
+def test_the_package_without_a_valid_key_is_refused(server: ClientServer) -> None:
+    if not server.needs_key:
+        assert LibreTranslateAPI(server.url, "any").translate(ENGLISH, "en", "fr") == FRENCH
+        return
+    for key in (None, "", "wrong"):
+        client = LibreTranslateAPI(server.url, key)
+        for call in (lambda c: c.translate("a", "xx", "fr"), lambda c: c.detect("a"), lambda c: c.languages()):
+            with pytest.raises(urllib.error.HTTPError) as caught:
+                call(client)
+            assert caught.value.code == 403
+            assert b'"error"' in (body := caught.value.read()) and b"en" not in body.replace(b"send", b"")
+
+
+def test_a_list_alternatives_and_detection(server: ClientServer) -> None:
+    answer = translate(server, q=[ENGLISH, "I am a student"], source="auto", alternatives=2)
+    assert answer["translatedText"] == [FRENCH, "Je suis un étudiant"]
+    assert [len(texts) for texts in answer["alternatives"]] == [2, 2]
+    assert answer["detectedLanguage"] == [{"language": "en", "confidence": 100.0}] * 2
+    assert translate(server, q=ENGLISH) == {"translatedText": FRENCH}
+
+
+def test_html_keeps_its_tags(server: ClientServer) -> None:
+    document = '<p class="a">We like the <b>red</b> house.</p><p>The garden is small.</p>'
+    answer = translate(server, q=document, format="html")
+    assert answer["translatedText"] == f'<p class="a">Nous aimons la maison <b>rouge</b>.</p><p>{FRENCH}</p>'
+
+
+def test_forms(server: ClientServer) -> None:
+    fields = {"q": ENGLISH, "source": "en", "target": "fr", "alternatives": "1", "format": "text"}
+    assert post(server, form=True, **fields).json()["translatedText"] == FRENCH
+    key = {"api_key": (None, server.key)} if server.needs_key else {}
+    parts = {name: (None, value) for name, value in fields.items()} | key
+    answer = httpx.post(f"{server.url}/translate", files=parts, timeout=HANG_SECONDS)
+    assert answer.json()["translatedText"] == FRENCH and len(answer.json()["alternatives"]) == 1
+
+
+def test_languages_with_the_key_in_the_query_and_settings(server: ClientServer) -> None:
+    query = {"api_key": server.key} if server.needs_key else {}
+    languages = httpx.get(f"{server.url}/languages", params=query, timeout=HANG_SECONDS)
+    assert languages.json() == [{"code": "en", "name": "English", "targets": ["fr"]}]
+    settings = httpx.get(f"{server.url}/frontend/settings", params=query, timeout=HANG_SECONDS)
+    assert FrontendSettingsAnswer.model_validate_json(settings.content).keyRequired is server.needs_key
+    unknown = httpx.get(f"{server.url}/languages", params={**query, "zz": "1"}, timeout=HANG_SECONDS)
+    assert unknown.status_code == 400 and "`api_key`" in unknown.json()["error"]
+
+
+@pytest.mark.parametrize(
+    ("fields", "named"),
+    [
+        ({"source": "xx!"}, "`source`"),
+        ({"target": "de"}, "en-fr"),
+        ({"format": "markdown"}, "`format`"),
+        ({"alternatives": 99}, "`alternatives` must be at most 15"),
+        ({"q": 7}, "`q`"),
+        ({"zz": 1}, "`zz`"),
+        ({"q": "<b>" * 300, "format": "html"}, "deeper than 256"),
+    ],
+)
+def test_a_wrong_field_is_named_in_the_dialects_shape(server: ClientServer, fields: dict[str, Any], named: str) -> None:
+    answer = post(server, **{"q": "a", "source": "en", "target": "fr", **fields})
+    assert answer.status_code == 400
+    assert list(answer.json()) == ["error"] and named in answer.json()["error"]
+
+
+def test_two_dialects_in_one_body_and_native_bodies(server: ClientServer) -> None:
+    native = {"inputs": ENGLISH, "source_lang": "en", "target_lang": "fr"}
+    both = httpx.post(
+        f"{server.url}/translate", json={**native, "q": "a"}, headers=server.headers, timeout=HANG_SECONDS
+    )
+    assert both.status_code == 422 and "different dialects" in both.json()["error"]["message"]
+    with_header = httpx.post(f"{server.url}/translate", json=native, headers=server.headers, timeout=HANG_SECONDS)
+    assert with_header.json()["translations"][0]["text"] == FRENCH
+    if server.needs_key:
+        in_field = post(server, **native)
+        assert in_field.status_code == 401 and in_field.json()["error"]["code"] == "unauthorized"
+        assert post(server, q="a", **native).status_code in (401, 403)

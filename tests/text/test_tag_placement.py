@@ -1,0 +1,84 @@
+"""Inline tags go around the words that attend to the words they contained."""
+
+from __future__ import annotations
+
+import re
+from itertools import pairwise
+
+import numpy as np
+import pytest
+
+from server.text.tag_placement import InlineTag, TokenAlignment, place_tags
+
+SOURCE = "We like the red house ."
+TARGET = "Nous aimons la maison rouge ."
+WORDS = {"Nous": "We", "aimons": "like", "la": "the", "maison": "house", "rouge": "red", ".": "."}
+
+
+def spans(text: str) -> list[tuple[int, int]]:
+    return [match.span() for match in re.finditer(r"\S+", text)]
+
+
+def attention(pairs: dict[str, str], target: str = TARGET, source: str = SOURCE) -> TokenAlignment:
+    """Attention of each target word on its source word; the last source token is special."""
+    weights = np.full((len(target.split()), len(source.split()) + 1), 0.01, np.float32)
+    for row, word in enumerate(target.split()):
+        weights[row, source.split().index(pairs[word]) if word in pairs else -1] = 1
+    return TokenAlignment([*spans(source), (0, 0)], spans(target), weights)
+
+
+def tag(text: str, name: str, *children: InlineTag) -> InlineTag:
+    start = SOURCE.index(text)
+    return InlineTag(start, start + len(text), f"<{name}>", f"</{name}>", children=list(children))
+
+
+def placed(*tags: InlineTag, alignment: TokenAlignment | None = None) -> str:
+    return place_tags(TARGET, SOURCE, tags, alignment or attention(WORDS), lambda text: text)
+
+
+def test_an_element_follows_its_word() -> None:
+    assert placed(tag("red", "b")) == "Nous aimons la maison <b>rouge</b> ."
+    assert placed(tag("red house", "b")) == "Nous aimons la <b>maison rouge</b> ."
+    assert placed(tag("like", "b")) == "Nous <b>aimons</b> la maison rouge ."
+
+
+def test_siblings_change_order_and_children_stay_inside() -> None:
+    assert placed(tag("red", "b"), tag("house", "i")) == "Nous aimons la <i>maison</i> <b>rouge</b> ."
+    nested = tag("the red house", "a", tag("red", "b", tag("red", "u")))
+    assert placed(nested) == "Nous aimons <a>la maison <b><u>rouge</u></b></a> ."
+
+
+def test_an_element_without_a_counterpart_is_dropped_but_its_image_is_not() -> None:
+    image = InlineTag(SOURCE.index("red"), SOURCE.index("red"), "<img>", is_atom=True)
+    lost = attention({**WORDS, "rouge": "house"})
+    assert placed(tag("red", "b", image), alignment=lost).replace("<img>", "") == TARGET
+    assert placed(tag("red", "b", image), alignment=lost).count("<img>") == 1
+    assert place_tags(TARGET, SOURCE, [tag("red", "b", image)], None, lambda text: text) == TARGET + "<img>"
+
+
+def test_an_image_goes_before_the_word_that_followed_it() -> None:
+    image = InlineTag(SOURCE.index("red"), SOURCE.index("red"), "<img>", is_atom=True)
+    assert placed(image) == "Nous aimons la maison <img>rouge ."
+
+
+def test_untranslated_text_replaces_its_words_or_their_translation() -> None:
+    code = InlineTag(SOURCE.index("red"), SOURCE.index("red") + 3, "<code>red</code>", is_atom=True)
+    assert placed(code) == "Nous aimons la maison <code>red</code> ."
+    kept = place_tags("la red maison", SOURCE, [code], None, lambda text: text)
+    assert kept == "la <code>red</code> maison"
+
+
+def test_characters_of_the_translation_are_escaped() -> None:
+    marked = place_tags("a < b", "x y", [InlineTag(0, 1, "<b>", "</b>")], None, lambda text: text.replace("<", "&lt;"))
+    assert marked == "a &lt; b"
+
+
+@pytest.mark.parametrize("pieces", [["私は", "赤い", "家", "が好き"]])
+def test_words_of_a_script_without_spaces_are_its_tokens(pieces: list[str]) -> None:
+    target = "".join(pieces)
+    edges = [sum(map(len, pieces[:count])) for count in range(len(pieces) + 1)]
+    weights = np.zeros((len(pieces), 6), np.float32)
+    for row, column in enumerate([0, 3, 4, 1]):
+        weights[row, column] = 1
+    alignment = TokenAlignment(spans(SOURCE), list(pairwise(edges)), weights)
+    assert place_tags(target, SOURCE, [tag("red", "b")], alignment, lambda text: text) == "私は<b>赤い</b>家が好き"
