@@ -10,12 +10,13 @@ PIP := $(BIN)/pip --disable-pip-version-check
 RUNTIME := $(VENV)/.runtime
 DEV := $(VENV)/.dev
 PEERS := .venv-bench
+CLIENTS := .venv-clients
 
 .DEFAULT_GOAL := help
-.PHONY: help serve test test-families check format demo bench bench-quick bench-cuda clean
+.PHONY: help serve test test-families test-clients check format reference demo page-screenshots bench bench-quick bench-cuda clean
 
 help:  ## Say what the targets do
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 $(BIN)/python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
@@ -36,7 +37,8 @@ $(RUNTIME): $(BIN)/python pyproject.toml setup.py constraints.txt $(wildcard mod
 define DEV_REQUIREMENTS
 import tomllib
 with open("pyproject.toml", "rb") as file:
-    print(*tomllib.load(file)["project"]["optional-dependencies"]["dev"], sep="\n")
+    extras = tomllib.load(file)["project"]["optional-dependencies"]
+print(*extras["dev"], *extras["clients"], sep="\n")
 endef
 export DEV_REQUIREMENTS
 
@@ -54,6 +56,16 @@ test: $(DEV)  ## Run the tests, except those of rare model families
 test-families: $(DEV)  ## Run the tests of rare model families
 	@$(BIN)/python -m pytest -n 2 --dist worksteal -m rare_family tests/parity $(ARGS)
 
+# These clients ask for other versions of our own dependencies, so they have an environment of their own.
+$(CLIENTS)/.installed: tests/clients/heavy/requirements.txt
+	@echo "creating the environment of the clients in $(CLIENTS)"
+	@$(PYTHON) -m venv $(CLIENTS)
+	@$(CLIENTS)/bin/pip --disable-pip-version-check -q install -r tests/clients/heavy/requirements.txt
+	@touch $@
+
+test-clients: $(DEV) $(CLIENTS)/.installed  ## Run the tests with the clients that need an environment of their own
+	@$(BIN)/python -m pytest tests/clients/heavy $(ARGS)
+
 check: $(DEV)  ## Lint, types, import contracts
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check .
@@ -63,6 +75,9 @@ check: $(DEV)  ## Lint, types, import contracts
 format: $(DEV)  ## Format the code
 	@$(BIN)/ruff check --fix .
 	@$(BIN)/ruff format .
+
+reference: $(DEV)  ## Write docs/api-reference.md from the schema of the server
+	@$(BIN)/python docs/api_reference.py
 
 demo: $(DEV)  ## Train the demo models from scratch (under 40 minutes on two cores)
 	@$(BIN)/python -m weights.demo.train
@@ -85,6 +100,9 @@ $(PEERS)/.installed: benchmarks/peers.txt constraints.txt
 		'transformers<5' sentence-transformers
 	@touch $@
 
+page-screenshots: $(DEV)  ## Write the pictures of docs/playground.md (needs Chromium)
+	@PLAYGROUND_SCREENSHOTS=docs/images $(BIN)/python -m pytest tests/page/test_screenshots.py $(ARGS)
+
 bench: $(RUNTIME) $(PEERS)/.installed  ## Compare with the peers and write docs/benchmarks.md (ARGS="--only B --minutes 30")
 	@$(BIN)/python -m benchmarks --peers $(PEERS)/bin/python $(ARGS)
 
@@ -95,4 +113,4 @@ bench-cuda: $(DEV)  ## Decode rate of a 1B LLaMA shape as a share of the bandwid
 	@$(BIN)/python -m benchmarks.decode_rate $(ARGS)
 
 clean:  ## Remove the environment and build products
-	@rm -rf $(VENV) $(PEERS) .bench build *.egg-info .mypy_cache .ruff_cache .pytest_cache models/backends/cpu/_kernels*
+	@rm -rf $(VENV) $(PEERS) $(CLIENTS) .bench build *.egg-info .mypy_cache .ruff_cache .pytest_cache models/backends/cpu/_kernels*

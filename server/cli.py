@@ -28,7 +28,12 @@ NOT_FLAGS = frozenset({"models", "api_keys"})
 """Models are positional arguments. Keys on a command line would be visible in process lists."""
 REPEATED = frozenset({"adapter"})
 """Flags that may be given more than once."""
-METAVARS = {"adapter": "NAME=PATH_OR_HUB_ID@MODEL", "quantize": "[NAME=]int8", "speculative": "NAME=METHOD"}
+METAVARS = {
+    "adapter": "NAME=PATH_OR_HUB_ID@MODEL",
+    "quantize": "[NAME=]int8",
+    "speculative": "NAME=METHOD",
+    "languages": "[NAME=]SOURCE-TARGET",
+}
 GROUPS = {
     "device": "models",
     "host": "network",
@@ -121,7 +126,7 @@ def _fill_check(parser: _Parser) -> None:
     parser.add_argument(
         "path", metavar="[NAME=]PATH_OR_HUB_ID", help="Directory or Hugging Face Hub id of the checkpoint."
     )
-    _add_flags(parser, ["device", "dtype", "quantize", "kv_cache_memory", "threads"])
+    _add_flags(parser, ["device", "dtype", "quantize", "languages", "kv_cache_memory", "threads"])
     parser.set_defaults(run=_check)
 
 
@@ -288,13 +293,14 @@ def _check(arguments: argparse.Namespace, worker: Sequence[str] | None) -> None:
 
     settings = _load_settings(arguments)
     start_logging("error", "text")
-    info, device = _run(lambda: inspect(arguments.path, settings, _worker(worker)))
+    model, device = _run(lambda: inspect(arguments.path, settings, _worker(worker)))
+    info = model.info
     context = f"{info.context_tokens} tokens"
     if info.is_encoder_decoder:
         context += f", source {info.source_tokens or 'unlimited'}"
     rows = [
         ("family", f"{info.family} ({info.architecture})"),
-        ("serves", ", ".join(info.tasks)),
+        ("serves", ", ".join(model.tasks)),
         ("parameters", f"{info.parameters:,}"),
         ("weights", f"{info.weight_bytes / 2**20:,.1f} MiB, {info.quantization or info.dtype} on {device}"),
         ("context", context),
@@ -303,8 +309,8 @@ def _check(arguments: argparse.Namespace, worker: Sequence[str] | None) -> None:
     if info.kv_blocks:
         pools = ", ".join(f"{pool} {blocks} blocks" for pool, blocks in info.kv_blocks.items())
         rows.append(("KV cache", f"{info.kv_bytes / 2**20:,.1f} MiB ({pools} of {info.block_size} tokens)"))
-    if (text := shortage(info)) is not None:
-        rows.append(("warning", text))
+    rows += [("languages", ", ".join(model.languages()[:12]))] if model.languages() else []
+    rows += [("warning", problem) for problem in (shortage(info), model.language_problem) if problem is not None]
     if info.labels:
         rows.append(("labels", ", ".join(info.labels[:8]) + (" ..." if len(info.labels) > 8 else "")))
     rows.append(("loaded in", f"{info.load_seconds:.2f} s"))

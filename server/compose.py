@@ -28,7 +28,6 @@ from server.ipc.client import EngineClient
 from server.ipc.descriptions import (
     Device,
     EngineOptions,
-    ModelInfo,
     ModelSpec,
     Speculation,
 )
@@ -38,7 +37,7 @@ from server.ipc.queue import default_limits
 from server.ipc.supervisor import WORKER_COMMAND, Supervisor, SupervisorLimits
 from server.memory import usable_memory_bytes
 from server.metrics import Metrics
-from server.operations.runtime import Runtime
+from server.operations.runtime import Runtime, ServedModel
 from server.settings import Settings
 from server.text import checkpoint_text
 from server.text.checkpoint_text import CheckpointText
@@ -64,6 +63,7 @@ class Server:
         self.directories = find_models(settings)
         self.speculations = find_speculations(settings, self.directories)
         self.adapters = find_adapters(settings, list(self.directories))
+        self.languages = _stated_languages(settings.languages, list(self.directories))
         metrics = Metrics()
         sequences, tokens = default_limits(usable_memory_bytes())
         client = EngineClient(
@@ -100,7 +100,8 @@ class Server:
 
     async def _load_texts(self) -> None:
         for name, directory in self.directories.items():
-            self.texts[name] = await asyncio.to_thread(checkpoint_text.load, name, directory)
+            pair = self.languages.get(name, "")
+            self.texts[name] = await asyncio.to_thread(checkpoint_text.load, name, directory, pair)
         for adapter in self.adapters:
             self.texts[adapter.name] = self.texts[adapter.model]
         for name, speculation in self.speculations.items():
@@ -111,8 +112,9 @@ class Server:
 
     def _greet(self, url: str) -> None:
         for model in self.state.runtime.loaded():
-            if (text := shortage(model.info)) is not None:
-                log.warning("%s", text)
+            for problem in (shortage(model.info), model.language_problem):
+                if problem is not None:
+                    log.warning("%s", problem)
         print(greeting(url, self.state.runtime, bool(self.state.keys)), flush=True)
 
 
@@ -287,7 +289,20 @@ def _quantized_models(entries: Sequence[str], names: Sequence[str]) -> set[str]:
     return quantized
 
 
-async def inspect(source: str, settings: Settings, worker: Sequence[str]) -> tuple[ModelInfo, Device]:
+def _stated_languages(entries: Sequence[str], names: Sequence[str]) -> dict[str, str]:
+    """Language pairs by model, from `--languages`. Raises StartError for a model that is not served."""
+    found: dict[str, str] = {}
+    for entry in entries:
+        name, _, pair = entry.rpartition("=")
+        if not name and len(names) == 1:
+            name = names[0]
+        if name not in names:
+            raise StartError(f"languages: write NAME=SOURCE-TARGET, where NAME is one of {', '.join(names)}")
+        found[name] = pair
+    return found
+
+
+async def inspect(source: str, settings: Settings, worker: Sequence[str]) -> tuple[ServedModel, Device]:
     """Load a checkpoint in a worker and return its description and device.
 
     source: `[NAME=]PATH_OR_HUB_ID`.
@@ -298,12 +313,13 @@ async def inspect(source: str, settings: Settings, worker: Sequence[str]) -> tup
     except ValueError:  # the name of the directory is not needed to describe a single checkpoint
         name = "model"
     directory = _resolve(source)
-    checkpoint_text.load(name, directory)
+    pair = settings.languages[-1].rpartition("=")[2] if settings.languages else ""
+    text = checkpoint_text.load(name, directory, pair)
     client = EngineClient(Telemetry(Metrics(), _LoadReport()), 1, 1)
     supervisor = _supervisor({name: directory}, settings, client, worker, {})
     try:
         await supervisor.start()
-        return client.models[name], client.device
+        return ServedModel(client.models[name], text), client.device
     finally:
         await supervisor.stop()
 

@@ -22,7 +22,7 @@ def greeting(url: str, runtime: Runtime, needs_key: bool) -> str:
     models = runtime.loaded()
     width = max(len(model.name) for model in models)
     lines = [f"Triptych is ready on {url} ({runtime.client.device})"]
-    lines += [f"  {model.name:<{width}}  {', '.join(model.info.tasks)}" for model in models]
+    lines += [f"  {model.name:<{width}}  {', '.join(model.tasks)}" for model in models]
     return "\n".join([*lines, "", "Try it:", f"  {_example(url, runtime, needs_key)}", ""])
 
 

@@ -68,8 +68,8 @@ def _with_name(entry: object) -> object:
     return "=".join(split_entry(entry)) if isinstance(entry, str) else entry
 
 
-def _speculative_entries(value: object) -> object:
-    """Parse `NAME=METHOD` entries from a list, a TOML table, or comma-separated text."""
+def _named_entries(value: object) -> object:
+    """Parse `NAME=VALUE` entries from a list, a TOML table, or comma-separated text."""
     return (
         [f"{name}={method}" for name, method in value.items()] if isinstance(value, Mapping) else _split_commas(value)
     )
@@ -96,7 +96,8 @@ Count = Annotated[int, Field(ge=1)]
 Seconds = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 Models = Annotated[list[str], NoDecode, BeforeValidator(_model_entries)]
 Adapters = Annotated[list[str], NoDecode, BeforeValidator(_adapter_entries)]
-Speculations = Annotated[list[str], NoDecode, BeforeValidator(_speculative_entries)]
+Speculations = Annotated[list[str], NoDecode, BeforeValidator(_named_entries)]
+Languages = Annotated[list[str], NoDecode, BeforeValidator(_named_entries)]
 Names = Annotated[list[str], NoDecode, BeforeValidator(_split_commas)]
 Keys = Annotated[list[SecretStr], NoDecode, BeforeValidator(_split_commas)]
 
@@ -139,6 +140,11 @@ class Settings(BaseSettings):
         description="Speculative decoding of a model: NAME=ngram drafts tokens that followed the same tokens before, "
         "NAME=draft:MODEL_OR_PATH drafts them with a smaller model. Separate entries by commas.",
     )
+    languages: Languages = Field(
+        default=[],
+        description="Language pair of a Marian checkpoint whose files do not name it, as NAME=en-de or NAME=en+fr-de; "
+        "the name may be left out with a single model. Separate entries by commas.",
+    )
     speculative_tokens: Count = Field(default=4, description="Maximum number of tokens drafted per step.")
 
     host: str = Field(
@@ -161,8 +167,8 @@ class Settings(BaseSettings):
 
     dialect_errors: ErrorDialect = Field(
         default="native",
-        description="Shape of errors on the routes that text-embeddings-inference (tei) has too. The request header "
-        "X-Error-Format chooses it for one request.",
+        description="Shape of errors on the native routes: native, or tei for clients of Text Embeddings Inference. A "
+        "request header chooses it for one request.",
     )
 
     max_body_bytes: Size = Field(default=2 << 20, description="Maximum size of a request body.")

@@ -6,12 +6,15 @@ import json
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from benchmarks import __main__ as command
 from benchmarks import checkpoints, goals, plan, vocabulary, workloads
+from benchmarks.contestants import http_server
 from benchmarks.context import deviation
+from benchmarks.http_client import Response
 from benchmarks.measure import Options, Results, Turns, fast_enough, next_workload, run
 from benchmarks.plan import Contest
 from benchmarks.process import REPOSITORY, ContestantProcess
@@ -49,6 +52,18 @@ def test_every_token_is_timed(tiny_run: Path) -> None:
     # A busy server puts several tokens into one event. test_http_client.py checks that no event is missed.
     assert workloads.TINY.mixed <= http["extra"]["events"] <= http["units"]
     assert http["extra"]["http_cpu_seconds"] > 0
+
+
+def test_tokens_of_one_event_have_gaps_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Under load, all tokens of a short answer may come in one event."""
+    body = b'event: done\ndata: {"usage":{"completion_tokens":4}}\n\n'
+    answers = [Response(0.0, 1.0, [0.5], body), Response(0.0, 1.0, [0.5, 0.7], body)]
+    monkeypatch.setattr(http_server, "send_all", lambda port, calls, in_flight: (answers, 1.0))
+    contestant = http_server.Entry.__new__(http_server.Entry)
+    contestant._server = SimpleNamespace(port=1)
+    outcome = contestant._run(workloads.Job("generate", [[5], [5]], [4, 4]))
+    assert sorted(outcome.gaps) == pytest.approx([0.0] * 5 + [0.2]) and outcome.tokens == 8
+    assert outcome.plain()["gaps_p50"] == 0.0
 
 
 def test_page_lists_goals_and_missing_contestants(tiny_run: Path) -> None:

@@ -45,6 +45,21 @@ def test_compose_publishes_only_on_loopback() -> None:
     assert len(ports) == 3 and all(port.startswith("127.0.0.1:") for port in ports)
 
 
+def test_compose_serves_own_checkpoints_that_are_mounted() -> None:
+    text = (REPOSITORY / "docker-compose.yml").read_text()
+    service = yaml.safe_load(text)["services"]["triptych"]
+    assert service["environment"]["TRIPTYCH_MODELS"] == "${TRIPTYCH_MODELS:-}"
+    source, target, mode = service["volumes"][1].rsplit(":", 2)
+    variable, default = re.fullmatch(r"\$\{(\w+):-(.+)\}", source).groups()
+    assert (target, mode) == ("/checkpoints", "ro") and (REPOSITORY / default).is_dir()
+    (command,) = re.findall(r"^#   (.*) docker compose up$", text, re.MULTILINE)
+    values = dict(part.split("=", 1) for part in command.split())
+    assert values.keys() == {variable, "TRIPTYCH_MODELS"}
+    models = Settings(models=values["TRIPTYCH_MODELS"]).models
+    assert models == ["llm=/checkpoints/llama", "mt=/checkpoints/opus-mt-en-de"]
+    assert Settings(models="").models == [], "without the variable, the demo models are served"
+
+
 def test_every_configuration_file_is_yaml_or_json() -> None:
     files = [*REPOSITORY.glob("deploy/**/*.yml"), *REPOSITORY.glob("deploy/**/*.json")]
     assert len(files) >= 4

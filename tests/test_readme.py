@@ -27,3 +27,20 @@ def test_every_link_has_a_target() -> None:
     assert len(local) >= 20
     missing = [f"{page.name}: {link}" for page, link in local if not (page.parent / link).exists()]
     assert not missing
+
+
+def test_every_page_that_is_named_exists() -> None:
+    """Pages are named in text and code too, not only in links. A name is a path from the root or from docs/."""
+    pages = [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), *(ROOT / "examples").rglob("*")]
+    rooms = ("server", "models", "weights", "benchmarks", "tests")
+    code = [path for room in rooms for path in (ROOT / room).rglob("*.py")]
+    missing = []
+    for path in [page for page in pages if page.is_file()]:
+        for name in re.findall(r"[\w./-]+\.md\b", path.read_text()):
+            if not any((place / name).exists() for place in (ROOT, ROOT / "docs", path.parent)):
+                missing.append(f"{path.relative_to(ROOT)}: {name}")
+    for path in code:
+        for name in re.findall(r"\bdocs/[\w./-]+\.md\b", path.read_text()):
+            if not (ROOT / name).exists():
+                missing.append(f"{path.relative_to(ROOT)}: {name}")
+    assert not missing

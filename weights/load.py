@@ -13,6 +13,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from weights.finite import is_finite
 from weights.manifest import ManifestError, check_manifest
 from weights.read import StoredTensor, WeightsError, open_checkpoint
 from weights.rules import Rule, first_match
@@ -103,7 +104,7 @@ def load_weights(
     folder: subdirectory of the weight files; empty for the directory itself.
 
     Raises WeightsError for files that cannot be read or differ from the manifest, and, all in one message, for missing,
-    unexpected and misshapen tensors.
+    unexpected and misshapen tensors, or for tensors with NaN or infinity.
     """
     try:
         check_manifest(directory)
@@ -114,19 +115,37 @@ def load_weights(
         plan.raise_faults()
         total_bytes = sum(stored[name].nbytes for name in {source.name for source in plan.sources.values()})
         done_bytes, parameters, loaded_bytes = 0, 0, 0
+        not_finite: list[str] = []
+        overflowing: list[str] = []
         for stored_name, targets in _by_stored_name(plan.sources).items():
             for name, source in targets:
                 target_dtype = torch.float32 if keep_float32(name) else dtype
                 view = source.read(stored)
                 tensor = torch.empty(view.shape, dtype=target_dtype, device=device)
                 tensor.copy_(view)
+                if not is_finite(tensor):
+                    (overflowing if is_finite(view) else not_finite).append(stored_name)
                 assign(name, tensor)
                 parameters += tensor.numel()
                 loaded_bytes += tensor.numel() * tensor.itemsize
             done_bytes += stored[stored_name].nbytes
             if progress is not None:
                 progress(done_bytes, total_bytes)
+        _refuse_not_finite(not_finite, overflowing, dtype)
     return LoadReport(parameters, loaded_bytes)
+
+
+def _refuse_not_finite(not_finite: Sequence[str], overflowing: Sequence[str], dtype: torch.dtype) -> None:
+    """Raise WeightsError for tensors of the checkpoint with NaN or infinity, in the file or after conversion."""
+    if not_finite:
+        names = list(dict.fromkeys(not_finite))
+        raise WeightsError(f"{len(names)} tensors contain NaN or infinity ({_shortened(names)})")
+    if overflowing:
+        names, name = list(dict.fromkeys(overflowing)), str(dtype).removeprefix("torch.")
+        raise WeightsError(
+            f"{len(names)} tensors contain values too large for {name} ({_shortened(names)}); use --dtype bfloat16 or "
+            "float32"
+        )
 
 
 def _make_plan(

@@ -61,6 +61,9 @@ class Entry:
             outcome.tokens += answer.completion_tokens
             outcome.first_seconds += [moment - answer.started for moment in answer.times[:1]]
             outcome.gaps += [after - before for before, after in pairwise(answer.times)]
+            if job.beams == 1:
+                # A busy server puts several tokens into one event; they arrive at the same moment.
+                outcome.gaps += [0.0] * (answer.completion_tokens - len(answer.times))
         outcome.extra["events"] = sum(len(answer.times) for answer in answers)
         return outcome
 

@@ -18,7 +18,8 @@ from models.layers.linear import Linear
 from models.lora.adapters import LowRankUpdate
 from models.lora.config import LoraConfig
 from models.transformer import Transformer
-from weights.read import StoredTensor, open_safetensors
+from weights.finite import is_finite
+from weights.read import StoredTensor, WeightsError, open_safetensors
 from weights.rules import Rule, first_match, transpose
 
 WEIGHTS = "adapter_model.safetensors"
@@ -84,6 +85,8 @@ def read_lora(
                     raise ConfigError(
                         f"{module!r} is for a weight of shape {list(shape)}; the base model's is {list(linears[path])}"
                     )
+                if not (is_finite(update.down) and is_finite(update.up)):
+                    raise WeightsError(f"{module!r} contains NaN or infinity")
                 updates[path] = update
     if not updates:
         raise ConfigError(f"{WEIGHTS!r} changes nothing in this model")

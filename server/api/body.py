@@ -7,13 +7,13 @@ Error messages of this module never contain any part of the body, except names o
 from __future__ import annotations
 
 import asyncio
-import re
 from typing import Any, TypeVar
 
 import orjson
 from pydantic import BaseModel, ValidationError
 from starlette.requests import Request
 
+from server.api.schema_errors import describe_errors
 from server.errors import BodyTimeout, BodyTooLarge, ClientGone, InvalidRequest, UnsupportedMediaType
 
 MAX_DEPTH = 32
@@ -23,7 +23,6 @@ THREAD_BYTES = 1 << 16
 _BODY = "triptych.body"
 _BODY_BYTES = "triptych.body_bytes"
 """Keys of the scope for a parsed body and its size."""
-_FIELD_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,63}")
 
 Schema = TypeVar("Schema", bound=BaseModel)
 
@@ -49,15 +48,24 @@ async def read_json(request: Request, max_bytes: int, timeout_seconds: float) ->
 
     Raises UnsupportedMediaType, BodyTooLarge, BodyTimeout, InvalidRequest, or ClientGone after a disconnect.
     """
-    if _BODY not in request.scope:
+    if not is_kept(request):
         content_type = request.headers.get("content-type", "").partition(";")[0].strip().lower()
         if content_type != "application/json" and not content_type.endswith("+json"):
             raise UnsupportedMediaType("send JSON with the header `Content-Type: application/json`", "content-type")
         raw = await receive(request, max_bytes, timeout_seconds)
         large = len(raw) >= THREAD_BYTES
-        request.scope[_BODY] = await asyncio.to_thread(parse, raw) if large else parse(raw)
-        request.scope[_BODY_BYTES] = len(raw)
+        keep(request, await asyncio.to_thread(parse, raw) if large else parse(raw), len(raw))
     return request.scope[_BODY]
+
+
+def keep(request: Request, value: Any, num_bytes: int) -> None:
+    """Store a parsed body of this size for `read_json`."""
+    request.scope[_BODY], request.scope[_BODY_BYTES] = value, num_bytes
+
+
+def is_kept(request: Request) -> bool:
+    """Whether the body was read and parsed before."""
+    return _BODY in request.scope
 
 
 async def receive(request: Request, max_bytes: int, timeout_seconds: float) -> bytes:
@@ -119,31 +127,5 @@ def validate(value: Any, schema: type[Schema]) -> Schema:
     try:
         return schema.model_validate(value)
     except ValidationError as error:
-        first = error.errors(include_url=False, include_context=False, include_input=False)[0]
-    name = first["loc"][0] if first["loc"] else None
-    param = name if isinstance(name, str) and _FIELD_NAME.fullmatch(name) else None
-    inner = first["loc"][-1] if len(first["loc"]) > 1 else None
-    if isinstance(inner, str) and _FIELD_NAME.fullmatch(inner) and first["type"] in ("extra_forbidden", "missing"):
-        problem = "has an unknown field" if first["type"] == "extra_forbidden" else "needs the field"
-        raise InvalidRequest(f"`{param}` {problem} `{inner}`", param)
-    if first["type"] == "extra_forbidden":
-        raise InvalidRequest(f"unknown field `{param}`" if param else "a field with an invalid name is unknown", param)
-    if first["type"] == "missing":
-        raise InvalidRequest(f"the field `{param}` is required", param)
-    if first["type"] == "union_tag_invalid":
-        raise InvalidRequest(f"the `type` of `{param}` has to be one of{first['msg'].rpartition(':')[2]}", param)
-    if first["type"] == "union_tag_not_found":
-        raise InvalidRequest(f"`{param}` needs the field `type`", param)
-    text = first["msg"].removeprefix("Value error, ").removeprefix("Input ")
-    raise InvalidRequest(f"`{_place(value, first['loc'])}` {text}" if param else text, param)
-
-
-def _place(value: Any, location: tuple[int | str, ...]) -> str:
-    """A field of the body as `messages[0].role`. Parts of the location that are no keys of the body are left out."""
-    place = ""
-    for part in location:
-        if isinstance(value, dict) and isinstance(part, str) and part in value and _FIELD_NAME.fullmatch(part):
-            place, value = f"{place}.{part}" if place else part, value[part]
-        elif isinstance(value, list) and isinstance(part, int) and part < len(value):
-            place, value = f"{place}[{part}]", value[part]
-    return place
+        message, param = describe_errors(value, error.errors(include_url=False, include_input=False))
+    raise InvalidRequest(message, param)

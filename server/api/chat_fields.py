@@ -9,7 +9,7 @@ import orjson
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSchema
 
 from server.errors import InvalidRequest
-from server.operations.chat import ToolChoice
+from server.operations.chat import ToolCall, ToolChoice
 
 _OTHER_PARTS = frozenset(
     {"image_url", "input_image", "image", "input_audio", "audio", "video_url", "file", "input_file", "document"}
@@ -93,6 +93,23 @@ TemplateVariables = Annotated[
 ]
 
 
+def tool_choice(named: type[BaseModel], form: str) -> AfterValidator:
+    """A validator for `tool_choice`. named: schema of the choice of one function; form: how an error describes it."""
+
+    def check(value: Any) -> Any:
+        if isinstance(value, str) and value in ("none", "auto", "required"):
+            return value
+        try:
+            return named.model_validate(value)
+        except ValueError:
+            raise ValueError(f'must be "none", "auto", "required" or {form}') from None
+
+    return AfterValidator(check)
+
+
+TOOL_CHOICE = WithJsonSchema({"anyOf": [{"enum": ["none", "auto", "required"]}, {"type": "object"}]})
+
+
 def function_tool(name: str, description: str | None, parameters: Mapping[str, Any] | None) -> dict[str, Any]:
     """A function as chat templates and `ChatSpec` take it. Without parameters, it takes none."""
     function: dict[str, Any] = {"name": name}
@@ -114,3 +131,14 @@ def check_tool_choice(choice: ToolChoice, tools: Sequence[Mapping[str, Any]]) ->
         raise InvalidRequest("`tool_choice` requires a call, but `tools` defines no function", "tool_choice")
     if choice.name is not None and choice.name not in names:
         raise InvalidRequest("`tool_choice` names a function that `tools` does not define", "tool_choice")
+
+
+def complete_calls(calls: Sequence[ToolCall]) -> list[tuple[ToolCall, dict[str, Any]]]:
+    """Calls with their arguments as objects. A call that the token limit cut is left out."""
+    found = []
+    for call in calls:
+        try:
+            found.append((call, orjson.loads(call.arguments)))
+        except orjson.JSONDecodeError:
+            continue
+    return found

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
 from fastapi import FastAPI
@@ -12,6 +12,8 @@ from pydantic import BaseModel
 from pydantic.json_schema import models_json_schema
 
 from server.api.error_shape import NATIVE_ERRORS, ErrorAnswer, ErrorShape
+from server.api.field_descriptions import describe_fields
+from server.api.form import MULTIPART, URL_ENCODED
 from server.api.route import GetRoute, Route, StreamingRoute
 
 DESCRIPTION = (
@@ -51,7 +53,8 @@ def describe(route: Route[Any, Any, Any]) -> dict[str, Any]:
     errors = {route.errors.statuses.get(status, status): text for status, text in _ERRORS.items()}
     responses |= {status: _error_response(errors[status], route.errors) for status in sorted(errors)}
     media = {"schema": _reference(route.body), "example": example}
-    described: dict[str, Any] = {"requestBody": {"required": True, "content": {route.media_type: media}}}
+    media_types = [route.media_type, *((URL_ENCODED, MULTIPART) if route.takes_forms else ())]
+    described: dict[str, Any] = {"requestBody": {"required": True, "content": dict.fromkeys(media_types, media)}}
     if "{" in route.path:
         described["parameters"] = _path_parameters(route.path)
     return {
@@ -95,8 +98,15 @@ def describe_get(route: GetRoute) -> dict[str, Any]:
         "operation_id": route.name,
         "description": route.description,
         "responses": responses,
-        "openapi_extra": {"parameters": _path_parameters(route.path)},
+        "openapi_extra": {"parameters": [*_path_parameters(route.path), *_query_parameters(route.parameters)]},
     }
+
+
+def _query_parameters(parameters: Mapping[str, str]) -> list[dict[str, Any]]:
+    return [
+        {"name": name, "in": "query", "description": text, "schema": {"type": "string"}}
+        for name, text in parameters.items()
+    ]
 
 
 def _path_parameters(path: str) -> list[dict[str, Any]]:
@@ -133,6 +143,7 @@ def document(
     modes += [(answer, "serialization") for answer in answers]
     _, definitions = models_json_schema(modes, ref_template="#/components/schemas/{model}")
     schemas = definitions["$defs"]
+    describe_fields(schemas, [body.__name__ for body in dict.fromkeys(route.body for route in routes)])
     for route in routes:
         if route.media_type == "multipart/form-data":
             form = schemas[route.body.__name__]

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
-from copy import copy
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -62,12 +62,18 @@ class ErrorShape:
         return self.codes.get(error.code) or self.statuses.get(error.status, error.status)
 
     def render(self, error: RequestError, request_id: str) -> Any:
-        """The JSON body of an error, with the dialect's own names of fields."""
-        if self.fields:
-            error = copy(error)
+        """The JSON body of an error."""
+        return self.body(error, request_id)
+
+    @contextmanager
+    def renaming(self) -> Iterator[None]:
+        """While inside, errors of operations get the dialect's own names of fields."""
+        try:
+            yield
+        except RequestError as error:
             error.param = self.fields.get(error.param or "", error.param)
             error.message = _FIELD.sub(lambda found: f"`{self.fields.get(found[1], found[1])}`", error.message)
-        return self.body(error, request_id)
+            raise
 
 
 NATIVE_ERRORS = ErrorShape()

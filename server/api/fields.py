@@ -53,6 +53,13 @@ _TEXT = {"type": "string"}
 _IDS = {"type": "array", "items": {"type": "integer", "minimum": 0}, "minItems": 1}
 
 
+def form_value(value: object) -> object:
+    """The number or boolean that the text of a form spells. Other values, as JSON has them, stay."""
+    if isinstance(value, str) and value.isascii() and value.isdigit():
+        return int(value[:20])
+    return {"true": True, "false": False}.get(value, value) if isinstance(value, str) else value
+
+
 def _list_of(item: dict[str, Any]) -> dict[str, Any]:
     return {"type": "array", "items": item, "minItems": 1, "maxItems": MAX_ITEMS}
 

@@ -1,21 +1,26 @@
-"""Read form bodies with a file, with a size limit and a deadline, and validate their fields. Writes nothing to disk."""
+"""Read form bodies, with a size limit and a deadline. Writes nothing to disk."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator
-from typing import TypeVar
+from typing import Any, TypeVar
+from urllib.parse import parse_qsl
 
 from pydantic import BaseModel
 from starlette.datastructures import UploadFile
 from starlette.formparsers import MultiPartException, MultiPartParser
 from starlette.requests import Request
 
-from server.api.body import receive, validate
+from server.api.body import is_kept, keep, read_json, receive, validate
 from server.errors import InvalidRequest, UnsupportedMediaType
 
 MAX_FIELDS = 32
 MAX_FIELD_BYTES = 64 << 10
+"""Limits of a form with a file."""
+MAX_VALUES = 1100
+"""Values of a form without a file: a list of `MAX_ITEMS` texts, and other fields."""
+URL_ENCODED, MULTIPART = "application/x-www-form-urlencoded", "multipart/form-data"
 CHUNK_BYTES = 64 << 10
 """The parser yields to other requests after each chunk of this size."""
 
@@ -26,6 +31,65 @@ class _MemoryParser(MultiPartParser):
     """Multipart parser that keeps files in memory. The size of the whole body was checked before."""
 
     spool_max_size = 1 << 40
+
+
+def is_form(request: Request) -> bool:
+    """Whether the body is a form."""
+    return _content_type(request) in (URL_ENCODED, MULTIPART)
+
+
+def _content_type(request: Request) -> str:
+    return request.headers.get("content-type", "").partition(";")[0].strip().lower()
+
+
+async def read_fields(request: Request, max_bytes: int, timeout_seconds: float) -> Any:
+    """Receive JSON, or a form whose values are strings. A second call for the same request returns the same value.
+
+    A field `name[]`, and one that is repeated, is a list.
+    Raises the exceptions of `read_json`.
+    """
+    if is_form(request) and not is_kept(request):
+        raw = await receive(request, max_bytes, timeout_seconds)
+        pairs = (
+            _url_encoded(raw) if _content_type(request) == URL_ENCODED else await _multipart(request, raw, max_bytes)
+        )
+        values: dict[str, list[str]] = {}
+        lists = {key.removesuffix("[]") for key, _ in pairs if key.endswith("[]")}
+        for key, text in pairs:
+            values.setdefault(key.removesuffix("[]"), []).append(text)
+        fields = {name: found if name in lists or len(found) > 1 else found[0] for name, found in values.items()}
+        keep(request, fields, len(raw))
+    return await read_json(request, max_bytes, timeout_seconds)
+
+
+def _url_encoded(raw: bytes) -> list[tuple[str, str]]:
+    try:
+        pairs = parse_qsl(raw.decode(), keep_blank_values=True, errors="strict", max_num_fields=MAX_VALUES)
+    except UnicodeDecodeError:
+        raise InvalidRequest("the form is not UTF-8") from None
+    except ValueError:
+        raise InvalidRequest(f"the form has more than {MAX_VALUES} values") from None
+    return pairs
+
+
+async def _multipart(request: Request, raw: bytes, max_bytes: int) -> list[tuple[str, str]]:
+    parser = _MemoryParser(request.headers, _chunks(raw), max_files=1, max_fields=MAX_VALUES, max_part_size=max_bytes)
+    try:
+        form = await parser.parse()
+    except MultiPartException:
+        raise InvalidRequest(f"the form is malformed, or has a file or more than {MAX_VALUES} values") from None
+    pairs = []
+    for key, part in form.multi_items():
+        if isinstance(part, UploadFile):
+            raise InvalidRequest("this route takes no file")
+        pairs.append((key, part))
+    return pairs
+
+
+async def _chunks(raw: bytes) -> AsyncGenerator[bytes, None]:
+    for start in range(0, len(raw), CHUNK_BYTES):
+        yield raw[start : start + CHUNK_BYTES]
+        await asyncio.sleep(0)
 
 
 async def read_form(
@@ -39,17 +103,13 @@ async def read_form(
     timeout_seconds: time for receiving the whole body.
     Raises the exceptions of `body.read`.
     """
-    content_type = request.headers.get("content-type", "").partition(";")[0].strip().lower()
-    if content_type != "multipart/form-data":
+    if _content_type(request) != MULTIPART:
         raise UnsupportedMediaType("send a form with the header `Content-Type: multipart/form-data`", "content-type")
     raw = await receive(request, max_bytes, timeout_seconds)
 
-    async def chunks() -> AsyncGenerator[bytes, None]:
-        for start in range(0, len(raw), CHUNK_BYTES):
-            yield raw[start : start + CHUNK_BYTES]
-            await asyncio.sleep(0)
-
-    parser = _MemoryParser(request.headers, chunks(), max_files=1, max_fields=MAX_FIELDS, max_part_size=MAX_FIELD_BYTES)
+    parser = _MemoryParser(
+        request.headers, _chunks(raw), max_files=1, max_fields=MAX_FIELDS, max_part_size=MAX_FIELD_BYTES
+    )
     try:
         form = await parser.parse()
     except MultiPartException:

@@ -18,11 +18,12 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from server.api import docs_page, playground_page
 from server.api.access_log import log_request
-from server.api.dialects.registry import error_shape
+from server.api.dialects.registry import KEYS_IN_FIELDS, error_shape
 from server.api.error_shape import ErrorShape
+from server.api.keys import KEY_DEFERRED
 from server.api.route import ERROR_FORMAT
 from server.api.sse import dumps
-from server.api.state import State
+from server.api.state import CACHE_SALT, State
 from server.errors import InvalidRequest, NotReady, RequestError, Unauthorized
 from server.settings import ErrorDialect, key_matches
 
@@ -71,7 +72,7 @@ class RequestMiddleware:
         self.state.answering += delays_shutdown
         try:
             try:
-                scope["triptych.cache_salt"] = self._check(scope, headers)
+                self._check(scope, headers)
             except RequestError as error:
                 shape = error_shape(Request(scope), self.state.settings.dialect_errors)
                 await error_response(error, request_id, self.state, shape)(scope, receive, send_with_id)
@@ -85,8 +86,11 @@ class RequestMiddleware:
             self.state.answering -= delays_shutdown
             self._record(scope, status, time.monotonic() - started, request_id)
 
-    def _check(self, scope: Scope, headers: Headers) -> str:
-        """Check the API key and the drain state; return the cache salt of the key.
+    def _check(self, scope: Scope, headers: Headers) -> None:
+        """Check the API key and the drain state; store the cache salt of the key.
+
+        A request without a key in its headers, to a path that takes keys in a field, is checked by its route
+        (`keys.authorize`), before anything else.
 
         Raises Unauthorized without a valid key, NotReady while the server drains, InvalidRequest for an unknown error
         format.
@@ -96,12 +100,16 @@ class RequestMiddleware:
         salt = ""
         if self.state.keys and not _reads(scope, PUBLIC_PATHS):
             key = _sent_key(headers)
-            if not key_matches(key, self.state.keys):
+            if not key and (scope["method"], scope["path"]) in KEYS_IN_FIELDS:
+                scope[KEY_DEFERRED] = True
+            elif not key_matches(key, self.state.keys):
                 raise Unauthorized("send a valid API key as `Authorization: Bearer KEY` or `x-api-key: KEY`")
-            salt = self.state.cache_salt(key)
+            else:
+                salt = self.state.cache_salt(key)
         if self.state.draining and not _reads(scope, OPERATIONS_PATHS):
             raise NotReady("the server is shutting down", retry_after=5)
-        return salt
+        if KEY_DEFERRED not in scope:
+            scope[CACHE_SALT] = salt
 
     def _record(self, scope: Scope, status: int, seconds: float, request_id: str) -> None:
         """Count the request and log it. Status 499 means that the client disconnected before a status was sent."""

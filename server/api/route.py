@@ -10,7 +10,7 @@ import asyncio
 import contextlib
 from abc import ABC, abstractmethod
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, ClassVar, Generic, Protocol, TypeVar
 
 import orjson
@@ -21,6 +21,8 @@ from starlette.responses import Response
 from server.api.access_log import CALL
 from server.api.body import read, read_json
 from server.api.error_shape import NATIVE_ERRORS, ErrorShape
+from server.api.form import is_form, read_fields
+from server.api.keys import KEY_DEFERRED, authorize
 from server.api.sse import SERVER_SENT_EVENTS, EventStream, EventWriter, StreamFormat, watch_disconnect
 from server.api.state import State, arrival, cache_salt, of
 from server.errors import ClientGone, InvalidRequest, RequestError
@@ -64,6 +66,8 @@ class Route(ABC, Generic[BodyT, SpecT, ResultT]):
     run: the operation itself.
     aliases: further paths, not in the OpenAPI document.
     errors: how errors are reported.
+    takes_forms: the body may also be a form.
+    key_field: field of the body that may hold the API key; empty if only headers may.
     """
 
     path: str
@@ -78,6 +82,8 @@ class Route(ABC, Generic[BodyT, SpecT, ResultT]):
     run: Callable[[Runtime, Call, SpecT], Awaitable[ResultT]]
     aliases: tuple[str, ...] = ()
     errors: ErrorShape = NATIVE_ERRORS
+    takes_forms: bool = False
+    key_field: str = ""
     media_type: ClassVar[str] = "application/json"
 
     @property
@@ -89,8 +95,11 @@ class Route(ABC, Generic[BodyT, SpecT, ResultT]):
         """Answer one request. Raises RequestError."""
 
     async def read(self, request: Request, state: State) -> BodyT:
-        """The validated body."""
-        return await read(request, self.body, state.settings.max_body_bytes, state.settings.body_timeout_seconds)
+        """The validated body. Raises Unauthorized for a body without a valid key, if the headers had none."""
+        limits = state.settings.max_body_bytes, state.settings.body_timeout_seconds
+        value = await (read_fields if self.takes_forms else read_json)(request, *limits)
+        authorize(request, state, self.key_field, value.get(self.key_field) if isinstance(value, dict) else None)
+        return await read(request, self.body, *limits)
 
     def call(self, request: Request, state: State, body: BodyT) -> Call:
         """The engine work of a request, with its deadline."""
@@ -117,8 +126,10 @@ class JsonRoute(Route[BodyT, SpecT, ResultT]):
         state = of(request)
         body = await self.read(request, state)
         with self.call(request, state, body) as call:
-            async with leaving_on_disconnect(request, call):
-                result = await self.run(state.runtime, call, self.parse(body))
+            spec = self.parse(body)
+            with self.errors.renaming():
+                async with leaving_on_disconnect(request, call):
+                    result = await self.run(state.runtime, call, spec)
         if self.large_answers:
             response = await state.runtime.in_thread(lambda: json_response(self.render(body, result)))
         else:
@@ -178,13 +189,14 @@ class StreamingRoute(
         call = self.call(request, state, body)
         try:
             spec = self.parse(body)
-            async with leaving_on_disconnect(request, call):
-                run = await self.run(state.runtime, call, spec)
-                renderer = self.renderer(body, run)
-                if not spec.stream:
-                    await run.complete()
-                    return json_response(renderer.whole(run.result()))
-                first = await run.begin()
+            with self.errors.renaming():
+                async with leaving_on_disconnect(request, call):
+                    run = await self.run(state.runtime, call, spec)
+                    renderer = self.renderer(body, run)
+                    if not spec.stream:
+                        await run.complete()
+                        return json_response(renderer.whole(run.result()))
+                    first = await run.begin()
         except BaseException:
             call.close()
             raise
@@ -232,7 +244,9 @@ class _Stream(Generic[DeltaT, ResultT]):
 class GetRoute:
     """A `GET` route of a dialect that describes the server or its models.
 
-    render: the JSON value of the answer, from the state and the path parameters. Raises RequestError.
+    render: the JSON value of the answer, from the state and the parameters. Raises RequestError.
+    parameters: names and descriptions of parameters in the query, or in a form. Others are ignored if there are none.
+    takes_post: the route also answers `POST`.
     The other fields are those of `Route`.
     """
 
@@ -245,6 +259,9 @@ class GetRoute:
     render: Callable[[State, Mapping[str, str]], Any]
     errors: ErrorShape = NATIVE_ERRORS
     aliases: tuple[str, ...] = ()
+    parameters: Mapping[str, str] = field(default_factory=dict)
+    takes_post: bool = False
+    key_field: str = ""
 
     @property
     def operation_id(self) -> str:
@@ -252,7 +269,18 @@ class GetRoute:
 
     async def respond(self, request: Request) -> Response:
         """Answer one request. Raises RequestError."""
-        return json_response(self.render(of(request), request.path_params))
+        state = of(request)
+        given: dict[str, Any] = {}
+        if self.parameters:
+            given = dict(request.query_params)
+            if request.headers.get("content-length", "0") != "0":
+                fields = await read_fields(request, state.settings.max_body_bytes, state.settings.body_timeout_seconds)
+                given |= fields if isinstance(fields, dict) else {}
+        authorize(request, state, self.key_field, given.get(self.key_field))
+        unknown = next((name for name in given if name not in self.parameters), None)
+        if unknown is not None:
+            raise InvalidRequest(f"this route takes only {', '.join(f'`{name}`' for name in self.parameters)}")
+        return json_response(self.render(state, {**given, **request.path_params}))
 
 
 @dataclass(frozen=True)
@@ -267,14 +295,16 @@ class SharedPath:
     async def respond(self, request: Request) -> Response:
         """Answer one request in its dialect. Raises RequestError, InvalidRequest for fields of two dialects."""
         state = of(request)
-        body = await read_json(request, state.settings.max_body_bytes, state.settings.body_timeout_seconds)
-        found = [route for route in self.routes if isinstance(body, dict) and route.field in body]
-        if len(found) > 1:
+        limits = state.settings.max_body_bytes, state.settings.body_timeout_seconds
+        routes = [route for route in self.routes if route.takes_forms] if is_form(request) else self.routes
+        body = await (read_fields if routes else read_json)(request, *limits)
+        found = [route for route in routes if isinstance(body, dict) and route.field in body]
+        if len(found) > 1 and KEY_DEFERRED not in request.scope:
             names = " and ".join(f"`{route.field}`" for route in found)
             raise InvalidRequest(
                 f"{names} belong to different dialects of this route; send one of them", found[1].field
             )
-        route = found[0] if found else self.routes[0]
+        route = found[0] if found else routes[0]
         request.scope[ERROR_SHAPE] = route.errors
         return await route.respond(request)
 

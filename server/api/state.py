@@ -16,6 +16,8 @@ from server.operations.runtime import Runtime
 from server.settings import Settings
 
 DEFAULT_TIMEOUT_MS = 60_000
+CACHE_SALT = "triptych.cache_salt"
+"""Key of the scope for the salt of the request's API key. Missing until the key was checked."""
 
 
 @dataclass
@@ -83,6 +85,6 @@ def arrival(request: Request) -> float:
 
 def cache_salt(request: Request) -> str:
     """Separates the request's prefix cache entries from those of other API keys; empty if no key is required."""
-    salt = request.scope["triptych.cache_salt"]
+    salt = request.scope[CACHE_SALT]
     assert isinstance(salt, str)
     return salt

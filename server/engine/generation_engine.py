@@ -15,7 +15,8 @@ from msgspec.structs import replace
 from server.engine.beam_search import Beam
 from server.engine.drafts import Drafter
 from server.engine.events import NOT_FINITE, STEP_FAILED, TIMED_OUT, EngineEvents, StepFailed
-from server.engine.grammar_masks import GrammarMasks, PendingMasks, fork
+from server.engine.grammar_masks import NO_ALLOWED_TOKEN, GrammarMasks, PendingMasks
+from server.engine.grammar_state import fork
 from server.engine.model_limits import ModelLimits
 from server.engine.prompt_scores import score_prompts
 from server.engine.runner import Runner
@@ -128,7 +129,7 @@ class GenerationEngine:
             return "attention needs a source text"
         if self.is_encoder_decoder and any(row.prompt_logprobs for row in message.rows):
             return "log-probabilities of a source text are not available; they need a decoder-only model"
-        if (params.grammar or params.stop_texts) and self.grammar_masks is None:
+        if (params.sections or params.stop_texts) and self.grammar_masks is None:
             return "a grammar or stop string was sent before the vocabulary"
         if params.stop_texts and params.num_beams == 1:
             return "stop strings are for beam search"
@@ -291,7 +292,7 @@ class GenerationEngine:
             self.scheduler.blocks.fork(group, parents)
             if group.grammar_states:
                 possible = [beam.is_possible for beam in beams.running]
-                group.grammar_states = fork(group.grammar_states, parents, possible)
+                group.grammar_states = fork(group.grammar_states, parents, possible, NO_ALLOWED_TOKEN)
             self._restart_if_outgrown(group)
 
     def _restart_if_outgrown(self, group: SequenceGroup) -> None:

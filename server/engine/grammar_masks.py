@@ -12,16 +12,16 @@ from __future__ import annotations
 
 import time
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import cache
 from types import SimpleNamespace
 
 import llguidance
 import numpy as np
-from numpy.typing import NDArray
 
-Bits = NDArray[np.uint32]
+from server.engine.grammar_state import Bits, GrammarState
+from server.engine.marker_tokens import MarkerTokens
 
 CACHED_GRAMMARS = 16
 MAX_LEXER_STATES = 1 << 15
@@ -32,34 +32,6 @@ TOO_COMPLEX = "`response_format` grew too complex"
 NO_ALLOWED_TOKEN = "`response_format` cannot be followed: no token of the model's vocabulary goes on from here"
 
 
-class GrammarState:
-    """Position of one sequence in its grammar.
-
-    start: number of tokens before the text that the grammar describes.
-    num_consumed: number of tokens that the matcher has read.
-    bits: mask of the next token: [words], uint32, or None before the first one. Token i is allowed if bit i % 32 of
-        word i // 32 is set.
-    accepts: the text may end here. is_complete: the text can only end here.
-    failure: error message if no token is allowed, else empty.
-    """
-
-    def __init__(self, grammar: str, start: int) -> None:
-        self.grammar = grammar
-        self.matcher: llguidance.LLMatcher | None = None
-        self.num_consumed = start
-        self.bits: Bits | None = None
-        self.accepts = False
-        self.is_complete = False
-        self.failure = ""
-
-    def fork(self) -> GrammarState:
-        """A copy for another beam."""
-        copy = GrammarState(self.grammar, self.num_consumed)
-        copy.matcher = self.matcher.deep_copy() if self.matcher is not None else None
-        copy.failure = self.failure
-        return copy
-
-
 class GrammarMasks:
     """Computes grammar masks for one model, and caches its compiled grammars.
 
@@ -68,14 +40,19 @@ class GrammarMasks:
     """
 
     def __init__(self, tokens: Sequence[bytes], vocab_size: int) -> None:
-        spelled = [*tokens[:vocab_size], *[b""] * (vocab_size - len(tokens))]
+        self._tokens = [*tokens[:vocab_size], *[b""] * (vocab_size - len(tokens))]
         # An extra id after the last logit stands for the end of the text; its bit in a mask says whether it may end.
         self._end = vocab_size
+        # Further ids stand for single bytes, for the rest of a token after a marker.
+        self._first_byte = vocab_size + 1
+        spelled = [*self._tokens, b"", *(bytes([byte]) for byte in range(256))]
         self._words = vocab_size // 32 + 1
+        self._all_words = (len(spelled) + 31) // 32
         self._vocabulary = llguidance.LLTokenizer(
-            _vocabulary([*spelled, b""], self._end), n_vocab=vocab_size + 1, eos_token=self._end
+            _vocabulary(spelled, self._end), n_vocab=len(spelled), eos_token=self._end
         )
         self._grammars: OrderedDict[str, llguidance.LLMatcher] = OrderedDict()
+        self._marker_tokens = MarkerTokens(self._tokens)
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="masks")
 
     def start(self, rows: Sequence[tuple[GrammarState, Sequence[int], Sequence[int], Sequence[int]]]) -> PendingMasks:
@@ -87,32 +64,93 @@ class GrammarMasks:
         return PendingMasks(self._thread.submit(self._make, rows))
 
     def _make(self, rows: Sequence[tuple[GrammarState, Sequence[int], Sequence[int], Sequence[int]]]) -> None:
-        live = [row for row in rows if self._consume(row[0], row[1])]
-        bits: Bits = np.zeros((len(live), self._words), dtype=np.uint32)
+        live = [row for row in rows if self._consume(*row)]
+        bits: Bits = np.zeros((len(live), self._all_words), dtype=np.uint32)
         targets = [(row[0].matcher, index) for index, row in enumerate(live) if row[0].matcher is not None]
         if targets:
             _executor().unsafe_compute_mask_ptr(targets, bits.ctypes.data, bits.shape[1] * 4, bits.shape[0])
         word, bit = divmod(self._end, 32)
         ended = (bits[:, word] >> np.uint32(bit)) & np.uint32(1)
-        bits[:, word] &= ~np.uint32(1 << bit)
+        bits = bits[:, : self._words]
+        bits[:, word] &= np.uint32((1 << bit) - 1)
         for (grammar_state, _, ends, other_ends), mask, may_end in zip(live, bits, ended.tolist(), strict=True):
             self._store_mask(grammar_state, mask, bool(may_end), ends, other_ends)
 
-    def _consume(self, grammar_state: GrammarState, tokens: Sequence[int]) -> bool:
-        """Feed new tokens to the matcher. Returns False if the grammar has failed, so that no mask is needed."""
+    def _consume(
+        self, grammar_state: GrammarState, tokens: Sequence[int], ends: Sequence[int], other_ends: Sequence[int]
+    ) -> bool:
+        """Read new tokens. Returns whether a mask of a grammar is needed: there is one and it has not failed."""
         grammar_state.accepts = grammar_state.is_complete = False
         grammar_state.bits = np.zeros(self._words, dtype=np.uint32)
         if grammar_state.failure:
             return False
-        if grammar_state.matcher is None:
-            grammar_state.matcher = self._matcher(grammar_state.grammar)
         for token in tokens[grammar_state.num_consumed :]:
-            if not grammar_state.matcher.consume_token(token):
-                break
+            self._advance(grammar_state, token)
         grammar_state.num_consumed = len(tokens)
-        if grammar_state.matcher.is_error():
-            self._fail(grammar_state)
+        section = grammar_state.section
+        if not section.grammar and not grammar_state.failure:
+            grammar_state.accepts = section.may_end
+            grammar_state.bits = self._free_mask(grammar_state, () if section.may_end else (*ends, *other_ends))
+            return False
+        if grammar_state.matcher is None and not grammar_state.failure:
+            grammar_state.matcher = self._matcher(section.grammar)
+            if grammar_state.matcher.is_error():
+                self._fail(grammar_state)
         return not grammar_state.failure
+
+    def _advance(self, grammar_state: GrammarState, token: int) -> None:
+        """Read one token: it moves on in the grammar of its section, and may lead to another section."""
+        if grammar_state.failure:
+            return
+        if grammar_state.section.grammar:
+            self._read(grammar_state, [token])
+        data = self._tokens[token] if token < len(self._tokens) else b""
+        if not data:
+            marker = grammar_state.scanner.of_token(token)
+            if marker is not None:
+                grammar_state.enter(marker.section)
+            return
+        while data and grammar_state.section.markers:
+            found = grammar_state.scanner.push(data.decode("latin-1"))
+            if found is None:
+                return
+            marker, end = found
+            grammar_state.enter(marker.section)
+            data = data[end:]
+            if data and grammar_state.section.grammar:
+                self._read(grammar_state, [self._first_byte + byte for byte in data])
+
+    def _read(self, grammar_state: GrammarState, tokens: list[int]) -> None:
+        """Move on in the grammar of the current section."""
+        if grammar_state.matcher is None:
+            grammar_state.matcher = self._matcher(grammar_state.section.grammar)
+        if not grammar_state.matcher.consume_tokens(tokens):
+            self._fail(grammar_state)
+
+    def _free_mask(self, grammar_state: GrammarState, ends: Sequence[int]) -> Bits | None:
+        """The mask in a section without a grammar. None if it allows every token."""
+        scanner = grammar_state.scanner
+        key = grammar_state.index, scanner.held, bool(scanner.start_markers)
+        masks = grammar_state.free_masks
+        if key not in masks:
+            banned = {*ends, *self._misleading(grammar_state)}
+            masks[key] = self._all_but(banned) if banned else None
+        return masks[key]
+
+    def _misleading(self, grammar_state: GrammarState) -> Iterable[int]:
+        """Tokens that complete a marker and go on with text that does not fit the section after it."""
+        texts = [marker.text for marker in grammar_state.section.markers if marker.text and not marker.at_start]
+        for token in self._marker_tokens.candidates(grammar_state.scanner, texts):
+            tried = grammar_state.fork()
+            self._advance(tried, token)
+            if tried.failure:
+                yield token
+
+    def _all_but(self, banned: Iterable[int]) -> Bits:
+        mask: Bits = np.full(self._words, 0xFFFFFFFF, dtype=np.uint32)
+        for token in banned:
+            mask[token // 32] &= ~np.uint32(1 << token % 32)
+        return mask
 
     def _store_mask(
         self, grammar_state: GrammarState, mask: Bits, may_end: bool, ends: Sequence[int], other_ends: Sequence[int]
@@ -143,13 +181,13 @@ class GrammarMasks:
         return self._grammars[grammar].deep_copy()
 
     def _fail(self, grammar_state: GrammarState) -> None:
-        assert grammar_state.matcher is not None and grammar_state.bits is not None
+        assert grammar_state.matcher is not None
         reason = grammar_state.matcher.get_error().partition("\n")[0]
         no_token = not reason or reason.startswith("NoExtension")
         grammar_state.failure = NO_ALLOWED_TOKEN if no_token else f"{TOO_COMPLEX}: {reason[:200]}"
-        grammar_state.bits[:] = 0
+        grammar_state.bits = np.zeros(self._words, dtype=np.uint32)
         # Copies of a matcher share lexer states, which may be the limit that was exceeded.
-        self._grammars.pop(grammar_state.grammar, None)
+        self._grammars.pop(grammar_state.section.grammar, None)
 
 
 class PendingMasks:
@@ -163,23 +201,6 @@ class PendingMasks:
         started = time.monotonic()
         self._future.result()
         return time.monotonic() - started
-
-
-def fork(
-    grammar_states: Sequence[GrammarState], parents: Sequence[int], possible: Sequence[bool]
-) -> list[GrammarState]:
-    """Grammar states of new beams, copied from their parents. Impossible beams get a failed state."""
-    children = []
-    unclaimed = set(range(len(grammar_states)))
-    for parent, is_possible in zip(parents, possible, strict=True):
-        own = parent in unclaimed and is_possible
-        child = grammar_states[parent] if own else grammar_states[parent].fork()
-        if is_possible:
-            unclaimed.discard(parent)
-        else:
-            child.failure = NO_ALLOWED_TOKEN
-        children.append(child)
-    return children
 
 
 def _vocabulary(tokens: list[bytes], end: int) -> llguidance.TokenizerWrapper:

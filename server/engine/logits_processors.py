@@ -15,7 +15,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from server.engine.grammar_masks import GrammarState
+from server.engine.grammar_state import GrammarState
 from server.engine.timestamps import TimestampRow, apply_timestamp_rules
 from server.engine.token_tables import Ids, TokenTables
 from server.ipc.params import GenerationParams
@@ -62,7 +62,7 @@ def is_needed(params: GenerationParams) -> bool:
         or params.timestamps is not None
         or params.allowed_token_ids
         or params.logit_bias
-        or params.grammar
+        or params.sections
         or params.forced_bos_token_id is not None
         or params.forced_eos_token_id is not None
     )

@@ -17,7 +17,7 @@ from torch import Tensor
 from models.backends import interface as ops
 from models.logits import DecoderOutput, LogitsRequest, LogitsTopK
 from server.engine.beam_search import Describe, advance_together
-from server.engine.grammar_masks import GrammarState
+from server.engine.grammar_state import GrammarState
 from server.engine.logits_processors import ProcessorRow, is_needed, process, takes_log_probs
 from server.engine.runner import TransformerProtocol
 from server.engine.sampler import SamplerRow, sample

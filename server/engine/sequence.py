@@ -10,7 +10,7 @@ from enum import Enum
 from itertools import pairwise
 
 from server.engine.beam_groups import make_search
-from server.engine.grammar_masks import GrammarState
+from server.engine.grammar_state import GrammarState
 from server.engine.prefix_keys import root_key
 from server.engine.token_tables import TokenTables
 from server.ipc.messages import Generate, GenerateRow, TokenLogprob
@@ -110,14 +110,14 @@ class SequenceGroup:
         # Keys and values of the same text differ between adapters.
         self.root_key = root_key(f"{adapter} {message.cache_salt}")
         self.cached_tokens: int | None = None
-        self.accepts_drafts = params.num_beams == 1 and not params.grammar
+        self.accepts_drafts = params.num_beams == 1 and not params.sections
         self.tables = TokenTables.of(params, text)
         self.end_ids = frozenset((*params.end_token_ids, *params.stop_token_ids))
         self.beams = make_search(params, row.max_new_tokens, self.end_ids)
         self.grammar_states: list[GrammarState] = []
-        if params.grammar:
+        if params.sections:
             forced = params.forced_bos_token_id is not None
-            self.grammar_states = [GrammarState(params.grammar, self.num_prompt_tokens + forced)]
+            self.grammar_states = [GrammarState(params.sections, self.num_prompt_tokens + forced)]
         self.logprobs: list[TokenLogprob] = []
         self.prompt_logprobs: list[TokenLogprob] = []
         self.prompt_reported = False

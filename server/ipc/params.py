@@ -6,6 +6,8 @@ from typing import Literal
 
 import msgspec
 
+from server.ipc.sections import AnswerSection
+
 
 class TimestampRules(msgspec.Struct, frozen=True, array_like=True):
     """Rules for the timestamp tokens of a speech model.
@@ -39,7 +41,7 @@ class GenerationParams(msgspec.Struct, frozen=True, omit_defaults=True):
     num_beam_groups: divides num_beams. diversity_penalty: penalty for each beam of an earlier group that took a token.
     top_logprobs: alternatives to report beside the log-probability of each token, if `logprobs` is set.
     stream: with beams, report tokens as soon as all beams that can still win agree on them.
-    grammar: grammar of the text in llguidance's format; empty for none. It decides when the text may end.
+    sections: sections of the answer, the first one first, where a grammar describes any of them; else empty.
     attention: return the cross-attention weights of an encoder-decoder.
     """
 
@@ -76,5 +78,5 @@ class GenerationParams(msgspec.Struct, frozen=True, omit_defaults=True):
     logprobs: bool = False
     top_logprobs: int = 0
     stream: bool = False
-    grammar: str = ""
+    sections: list[AnswerSection] = []
     attention: bool = False

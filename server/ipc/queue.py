@@ -22,7 +22,7 @@ _MEMORY_SHARE = 32
 """The queue may fill this fraction of the memory: a thirty-second."""
 _SEQUENCE_BYTES = 16 << 10
 _TOKEN_BYTES = 128
-"""Memory of a waiting sequence and of one of its tokens, in both processes together, rounded up."""
+"""Memory of a waiting sequence and of one of its tokens: measured in the worker, estimated for the HTTP process."""
 _MIN_SEQUENCES, _MAX_SEQUENCES = 4096, 65_536
 _MIN_TOKENS, _MAX_TOKENS = 1 << 19, 1 << 24
 

@@ -2,97 +2,39 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
 from typing import Any, Literal
-
-import orjson
 
 from server.errors import InvalidRequest
 from server.ipc.call import Call
-from server.operations.cost import Cost, max_tokens
-from server.operations.generate import GeneratedChoice, GenerateRun, GenerateSpec, generate, generation_cost
+from server.operations.answer_parser import AnswerParser, ToolCall, ToolCallDelta
+from server.operations.answer_plan import AnswerPlan, AnswerPlanner, Reasoning
+from server.operations.chat_prompt import reasoning_of, render_prompt
+from server.operations.chat_spec import ChatSpec
+from server.operations.generate import GeneratedChoice, GenerateRun, GenerateSpec, generate
 from server.operations.generated_text import ScoredToken, TextDelta
-from server.operations.generation_options import GenerationOptions
 from server.operations.generation_run import PhaseSeconds, TokenUsage
+from server.operations.grammar import source_of
 from server.operations.runtime import Runtime, ServedModel
-from server.text.chat import ChatError, chat_context, continued_text
+from server.operations.template_tools import template_tools
+from server.operations.tool_grammar import CallGrammar, Function, ToolChoice, callable_functions, special_tokens
+from server.text.tool_formats import TemplateTools
 
 FinishReason = Literal["stop", "length", "tool_calls", "timeout"]
-
-
-@dataclass(frozen=True)
-class ToolChoice:
-    """Whether the answer calls tools.
-
-    mode: `none` forbids calls, `auto` allows them, `required` demands at least one.
-    name: the only function that may be called; None for any. Only with `required`.
-    """
-
-    mode: Literal["none", "auto", "required"] = "auto"
-    name: str | None = None
-
-
-@dataclass(frozen=True)
-class ChatSpec:
-    """Ask for an answer to chat messages.
-
-    messages: as chat templates take them: `role`, `content` (text, or a list of `{"type": "text", "text"}`), and
-        optionally `tool_calls` (`{"id", "type": "function", "function": {"name", "arguments": object}}`),
-        `tool_call_id`, `name`, `reasoning_content`.
-    model: name of the model, or None for the first one with a chat template.
-    tools: `{"type": "function", "function": {"name", "description", "parameters": JSON schema}}`.
-    parallel_tool_calls: whether an answer may contain several calls.
-    add_generation_prompt: end the prompt with the beginning of an assistant message.
-    continue_final_message: continue the last message instead of starting a new one.
-    thinking: whether the model reasons before it answers, as the template's variable `enable_thinking`; None leaves it
-        to the template.
-    template_variables: further variables of the template.
-    documents: texts that some templates put into the prompt.
-    """
-
-    messages: Sequence[Mapping[str, Any]]
-    options: GenerationOptions = field(default_factory=GenerationOptions)
-    model: str | None = None
-    tools: Sequence[Mapping[str, Any]] = ()
-    tool_choice: ToolChoice = ToolChoice()
-    parallel_tool_calls: bool = True
-    add_generation_prompt: bool = True
-    continue_final_message: bool = False
-    thinking: bool | None = None
-    template_variables: Mapping[str, Any] = field(default_factory=dict)
-    documents: Sequence[Mapping[str, Any]] = ()
-
-    @property
-    def stream(self) -> bool:
-        return self.options.stream
-
-    def cost(self, model: ServedModel) -> Cost:
-        """Upper bounds of the work; see `Cost`. A template may repeat its own text for every message."""
-        given = len(orjson.dumps([list(self.messages), list(self.tools), list(self.documents)]))
-        templates = model.text.chat_templates.by_name.values()
-        characters = given + max(map(len, templates), default=0) * (len(self.messages) + len(self.tools) + 1)
-        tokens = [max_tokens(characters, model.max_input_tokens)]
-        return generation_cost(self.options, model, characters, tokens, self.options.candidates)
-
-
-@dataclass(frozen=True)
-class ToolCall:
-    """A complete call of a function. arguments: JSON text of an object."""
-
-    id: str
-    name: str
-    arguments: str
-
-
-@dataclass(slots=True)
-class ToolCallDelta:
-    """New text of one call. index: place of the call in the answer. id, name: only in the call's first delta."""
-
-    index: int
-    id: str | None = None
-    name: str | None = None
-    arguments: str = ""
+__all__ = [
+    "ChatChoice",
+    "ChatDelta",
+    "ChatResult",
+    "ChatRun",
+    "ChatSpec",
+    "ToolCall",
+    "ToolCallDelta",
+    "ToolChoice",
+    "chat",
+    "count_prompt_tokens",
+]
 
 
 @dataclass(slots=True)
@@ -137,11 +79,13 @@ class ChatResult:
     timings: PhaseSeconds
 
 
-@dataclass
 class ChatRun:
-    """A submitted `ChatSpec`."""
+    """A submitted `ChatSpec`. plan: how its answers consist of reasoning, content and calls."""
 
-    run: GenerateRun
+    def __init__(self, run: GenerateRun, plan: AnswerPlan) -> None:
+        self.run = run
+        self._names = _field_names(run.spec)
+        self._parsers = {text.index: AnswerParser(plan) for row in run.texts for text in row}
 
     @property
     def model_name(self) -> str:
@@ -152,13 +96,15 @@ class ChatRun:
         return self.run.usage()
 
     async def begin(self) -> list[ChatDelta]:
-        return self._deltas(await self.run.begin())
+        with _naming_fields(self._names):
+            return self._deltas(await self.run.begin())
 
     async def forward(self, sink: Callable[[list[ChatDelta]], bool]) -> bool:
-        return await self.run.forward(lambda deltas: sink(self._deltas(deltas)))
+        with _naming_fields(self._names):
+            return await self.run.forward(lambda deltas: sink(self._deltas(deltas)))
 
     async def complete(self) -> None:
-        await self.run.complete()
+        await self.forward(lambda _: True)
 
     def result(self) -> ChatResult:
         result = self.run.result()
@@ -166,40 +112,54 @@ class ChatRun:
         return ChatResult(result.model, choices, result.usage, result.seed, result.timings)
 
     def _deltas(self, deltas: list[TextDelta]) -> list[ChatDelta]:
-        return [
-            ChatDelta(
-                delta.answer.index,
-                delta.text,
-                token_ids=delta.token_ids,
-                logprobs=[delta.answer.scored(entry) for entry in delta.logprobs],
-            )
-            for delta in deltas
-            if delta.text or delta.token_ids
-        ]
+        new = [self._delta(delta) for delta in deltas]
+        return [one for one in new if one.content or one.reasoning or one.tool_calls or one.token_ids]
+
+    def _delta(self, delta: TextDelta) -> ChatDelta:
+        parser = self._parsers[delta.answer.index]
+        new = parser.push(delta.text, delta.marks)
+        if delta.answer.done:
+            new.extend(parser.finish())
+        logprobs = [delta.answer.scored(entry) for entry in delta.logprobs]
+        return ChatDelta(delta.answer.index, new.content, new.reasoning, new.tool_calls, delta.token_ids, logprobs)
 
     def _choice(self, choice: GeneratedChoice) -> ChatChoice:
+        parser = self._parsers[choice.index]
         reason: Any = choice.finish_reason
-        return ChatChoice(choice.text, "", [], reason, choice.stop_reason, choice.token_ids, choice.logprobs)
+        if reason == "stop" and parser.has_complete_calls:
+            reason = "tool_calls"
+        return ChatChoice(
+            parser.parts.content,
+            parser.parts.reasoning,
+            parser.tool_calls,
+            reason,
+            choice.stop_reason,
+            choice.token_ids,
+            choice.logprobs,
+        )
 
 
 async def chat(runtime: Runtime, call: Call, spec: ChatSpec) -> ChatRun:
     """Render the template, tokenize and submit. Raises InvalidRequest that names the field at fault."""
     model = _model(runtime, spec)
-    prompt_ids = await _prompt_ids(runtime, model, spec)
-    try:
-        run = await generate(runtime, call, GenerateSpec([prompt_ids], spec.options, model.name))
-    except InvalidRequest as error:
-        if error.param == "prompt":
-            error.param = "messages"
-            error.message = error.message.replace("`prompt`", "`messages`")
-        raise
-    return ChatRun(run)
+    functions = await _functions(runtime, spec)
+    tools = await _template_tools(runtime, model, spec, call.deadline)
+    prompt = await render_prompt(runtime, model, spec, tools, call.deadline)
+    plan = await runtime.in_thread(lambda: _plan(model, spec, functions, tools, prompt))
+    prompt_ids = await _encode(runtime, model, prompt)
+    sections = plan.sections if plan.kinds != ["content"] else ()
+    generation = GenerateSpec([prompt_ids], spec.options, model.name, sections, plan.special_ids)
+    with _naming_fields(_field_names(generation)):
+        run = await generate(runtime, call, generation)
+    return ChatRun(run, plan)
 
 
 async def count_prompt_tokens(runtime: Runtime, spec: ChatSpec) -> tuple[str, int]:
     """Name of the model and number of tokens of the prompt, without generating. Raises InvalidRequest as `chat`."""
     model = _model(runtime, spec)
-    return model.name, len(await _prompt_ids(runtime, model, spec))
+    await _functions(runtime, spec)
+    prompt = await render_prompt(runtime, model, spec, await _template_tools(runtime, model, spec, None), None)
+    return model.name, len(await _encode(runtime, model, prompt))
 
 
 def _model(runtime: Runtime, spec: ChatSpec) -> ServedModel:
@@ -212,44 +172,89 @@ def _model(runtime: Runtime, spec: ChatSpec) -> ServedModel:
     raise InvalidRequest(f"{names}: the checkpoint has no chat template; use the completion routes", "model")
 
 
-async def _prompt_ids(runtime: Runtime, model: ServedModel, spec: ChatSpec) -> list[int]:
-    text = await runtime.in_thread(lambda: _prompt_text(runtime, model, spec))
-    encodings = await runtime.encode(model.tokenizer, [text], param="messages", add_special_tokens=False)
+async def _functions(runtime: Runtime, spec: ChatSpec) -> list[Function]:
+    """The functions that an answer may call. Raises InvalidRequest for bad tools."""
+    if not spec.tools and spec.tool_choice.mode == "auto":
+        return []
+    functions = await runtime.in_thread(lambda: callable_functions(spec.tools, spec.tool_choice))
+    if functions and spec.options.ignore_eos:
+        raise InvalidRequest(
+            "`ignore_eos` cannot be combined with `tools`, which decide where the text ends", "ignore_eos"
+        )
+    return functions
+
+
+async def _template_tools(
+    runtime: Runtime, model: ServedModel, spec: ChatSpec, deadline: float | None
+) -> TemplateTools | None:
+    """What the template does with tools, if the request has any. Raises InvalidRequest if it ignores them."""
+    shows_tools = bool(spec.tools) and spec.tool_choice.mode != "none"
+    if not shows_tools and not any(one.get("tool_calls") or one.get("role") == "tool" for one in spec.messages):
+        return None
+    found = await template_tools(runtime, model, deadline)
+    if shows_tools and found.format is None:
+        raise InvalidRequest(
+            f"`tools` are not supported by `{model.name}`: its chat template ignores them, so it has no tool format",
+            "tools",
+        )
+    return found
+
+
+async def _encode(runtime: Runtime, model: ServedModel, prompt: str) -> list[int]:
+    encodings = await runtime.encode(model.tokenizer, [prompt], param="messages", add_special_tokens=False)
     return encodings[0].ids
 
 
-def _prompt_text(runtime: Runtime, model: ServedModel, spec: ChatSpec) -> str:
-    """The prompt as the template writes it. Raises InvalidRequest if the template fails or rejects the messages."""
-    if spec.continue_final_message and spec.add_generation_prompt:
-        spec = replace(spec, add_generation_prompt=False)
-    templates = model.text.chat_templates
-    try:
-        source = templates.choose(with_tools=bool(spec.tools))
-        context = chat_context(
-            templates,
-            spec.messages,
-            tools=list(spec.tools) or None,
-            documents=list(spec.documents) or None,
-            add_generation_prompt=spec.add_generation_prompt,
-            extra_variables={**_thinking_variable(spec.thinking, source), **spec.template_variables},
-        )
-        text = runtime.chat_renderer.render(source, context, runtime.max_text_characters)
-        return continued_text(text, spec.messages[-1]) if spec.continue_final_message else text
-    except ChatError as error:
-        raise InvalidRequest(f"`messages`: {error}", "messages") from None
-
-
-def _thinking_variable(thinking: bool | None, source: str) -> dict[str, Any]:
-    """The template variable that turns reasoning on or off. Raises InvalidRequest where the template has none.
-
-    A template that mentions no reasoning needs no variable to turn it off.
-    """
-    if thinking is None:
-        return {}
-    if "enable_thinking" in source:
-        return {"enable_thinking": thinking}
-    if thinking or "think" in source or "reasoning" in source:
+def _plan(
+    model: ServedModel,
+    spec: ChatSpec,
+    functions: Sequence[Function],
+    tools: TemplateTools | None,
+    prompt: str,
+) -> AnswerPlan:
+    """The sections of the answers. Raises InvalidRequest for a format that cannot be followed."""
+    template = model.text.chat_templates.choose(with_tools=tools is not None)
+    reasoning = reasoning_of(template, prompt, spec.messages, spec.continue_final_message)
+    row = tools.format if tools is not None and functions else None
+    if reasoning is None and row is None:
+        return AnswerPlanner().plan()
+    text_format = spec.options.text_format
+    if text_format is not None and row is not None and row.at_start and spec.tool_choice.mode == "auto":
         raise InvalidRequest(
-            "`thinking` cannot be chosen: the model's chat template has no variable `enable_thinking`", "thinking"
+            f"`response_format` cannot be combined with `tools` for `{model.name}`, whose calls look like other JSON; "
+            "set `tool_choice` to `none` or `required`",
+            "response_format",
         )
-    return {}
+    special = special_tokens(model.tokenizer, [*(row.texts if row is not None else ()), *_texts(reasoning)])
+    several = spec.parallel_tool_calls and spec.tool_choice.name is None
+    return AnswerPlanner(
+        calls=CallGrammar(row, functions, special, several and row.parallel) if row is not None else None,
+        is_required=spec.tool_choice.mode == "required",
+        at_start=not spec.continue_final_message,
+        text_source=source_of(text_format) if text_format is not None else None,
+        reasoning=reasoning,
+        special=special,
+    ).plan()
+
+
+def _texts(reasoning: Reasoning | None) -> list[str]:
+    return [reasoning.begin, reasoning.end] if reasoning is not None else []
+
+
+def _field_names(generation: GenerateSpec) -> dict[str, str]:
+    """The fields of a chat, by the fields that errors of its generation name."""
+    constrained_by_tools = generation.sections and generation.options.text_format is None
+    return {"prompt": "messages"} | ({"response_format": "tools"} if constrained_by_tools else {})
+
+
+@contextmanager
+def _naming_fields(names: Mapping[str, str]) -> Iterator[None]:
+    """Replace names of fields in errors."""
+    try:
+        yield
+    except InvalidRequest as error:
+        name = names.get(error.param or "")
+        if name is not None:
+            error.message = error.message.replace(f"`{error.param}`", f"`{name}`")
+            error.param = name
+        raise

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from server.errors import InvalidRequest
 from server.ipc.call import Call
 from server.ipc.messages import Generate, GenerateRow
 from server.ipc.params import GenerationParams
+from server.ipc.sections import AnswerSection
 from server.operations import grammar, prompts
 from server.operations.cost import MAX_ADDED_TOKENS, Cost, characters_of, max_tokens
 from server.operations.encode import check_ids
@@ -36,11 +37,15 @@ class GenerateSpec:
 
     prompts: texts, or lists of token ids.
     model: name of the model, or None for the first one that generates.
+    sections: sections of the answer. Where they are given, they replace `options.text_format`.
+    marker_ids: special tokens to report as `TextDelta.marks`.
     """
 
     prompts: Sequence[str] | Sequence[list[int]]
     options: GenerationOptions = field(default_factory=GenerationOptions)
     model: str | None = None
+    sections: Sequence[AnswerSection] = ()
+    marker_ids: frozenset[int] = frozenset()
 
     @property
     def stream(self) -> bool:
@@ -61,6 +66,7 @@ class GeneratedChoice:
     """One answer.
 
     prompt_index: place of its prompt in the request.
+    index: place of the answer among all generated ones, as in `TextDelta.answer.index`.
     stop_reason: the stop string or stop token that ended it, or None.
     score: length-penalized sum of log-probabilities, with beam search.
     logprobs: one entry per generated token, if requested.
@@ -69,6 +75,7 @@ class GeneratedChoice:
     """
 
     prompt_index: int
+    index: int
     text: str
     token_ids: list[int]
     finish_reason: str
@@ -133,6 +140,7 @@ class GenerateRun(TextRun):
             prompt_logprobs = [None, *(text.scored(entry) for entry in entries)]
         return GeneratedChoice(
             prompt_index,
+            text.index,
             text.text,
             text.token_ids,
             text.finish_reason,
@@ -152,8 +160,8 @@ async def generate(runtime: Runtime, call: Call, spec: GenerateSpec) -> Generate
     language_prompt = prompts.translation_prompt(options, model)
     is_seq2seq = model.info.is_encoder_decoder
     continues = not is_seq2seq or options.decoder_prefix is not None
-    rules, token_bytes = await grammar.prepare(runtime, model, options.text_format, continues=continues)
-    resolved = resolve(options, model, language_prompt, grammar=rules)
+    sections, token_bytes = await _sections(runtime, model, spec, continues)
+    resolved = resolve(options, model, language_prompt, sections=sections)
     params = resolved.params
     if params.stop_texts and token_bytes is None:
         token_bytes = await grammar.token_bytes_for_stops(runtime, model)
@@ -163,7 +171,7 @@ async def generate(runtime: Runtime, call: Call, spec: GenerateSpec) -> Generate
     echoes = _echoes(model, spec, prompt_ids)
     prefix = prompts.decoder_prefix(options, model)
     start = prompts.decoder_start(model, language_prompt) + prefix
-    shown = text_options(options, token_bytes)
+    shown = replace(text_options(options, token_bytes), marker_ids=spec.marker_ids)
     rows: list[GenerateRow] = []
     texts: list[list[GeneratedText]] = []
     for origin, (prompt, echo) in enumerate(zip(prompt_ids, echoes, strict=True)):
@@ -189,6 +197,22 @@ async def generate(runtime: Runtime, call: Call, spec: GenerateSpec) -> Generate
     prompts.check_attention_size(message)
     call.submit(message)
     return GenerateRun(call, texts, spec=spec, model=model, seed=resolved.seed, prompts=prompt_ids)
+
+
+async def _sections(
+    runtime: Runtime, model: ServedModel, spec: GenerateSpec, continues: bool
+) -> tuple[Sequence[AnswerSection], TokenBytes | None]:
+    """The sections that the engine follows, none if no grammar is in them, and the bytes to decode the answer with.
+
+    An answer that begins without a grammar is decoded like one without sections.
+    """
+    if not spec.sections:
+        return await grammar.prepare(runtime, model, spec.options.text_format, continues=continues)
+    if not any(section.grammar for section in spec.sections):
+        return (), None
+    problem = f"`tools` and `response_format` are not supported for `{model.name}`"
+    token_bytes = await grammar.send_token_bytes(runtime, model, problem, "tools")
+    return spec.sections, token_bytes if spec.sections[0].grammar else None
 
 
 def text_options(options: GenerationOptions, token_bytes: TokenBytes | None) -> TextOptions:

@@ -26,12 +26,14 @@ class TextOptions:
     """How tokens become text.
 
     token_bytes: bytes of each token, for answers that a grammar or beam search with stop strings decided byte by byte.
+    marker_ids: special tokens to report as `TextDelta.marks` instead of as text.
     """
 
     skip_special_tokens: bool = True
     stop: tuple[str, ...] = ()
     include_stop: bool = False
     token_bytes: TokenBytes | None = None
+    marker_ids: frozenset[int] = frozenset()
 
     @property
     def drops_space(self) -> bool:
@@ -72,6 +74,7 @@ class AttentionMatrix:
 class TextDelta:
     """New text and tokens of one answer. The text is final: later tokens cannot change it.
 
+    marks: reported special tokens, each with its place in `text`.
     pieces: text that each token adds. The text may begin with an echo and end with text that tokens held back.
     """
 
@@ -80,6 +83,15 @@ class TextDelta:
     token_ids: list[int] = field(default_factory=list)
     pieces: list[str] = field(default_factory=list)
     logprobs: list[TokenLogprob] = field(default_factory=list)
+    marks: list[tuple[int, int]] = field(default_factory=list)
+
+    def extend(self, later: TextDelta) -> None:
+        """Append the next delta of the same answer."""
+        self.marks += [(len(self.text) + place, token_id) for place, token_id in later.marks]
+        self.text += later.text
+        self.token_ids += later.token_ids
+        self.pieces += later.pieces
+        self.logprobs += later.logprobs
 
 
 def load_token_bytes(tokenizer: Tokenizer) -> None:
@@ -126,6 +138,7 @@ class GeneratedText:
         self._is_empty = is_empty
         ends = () if options.include_stop else (*params.end_token_ids, *params.stop_token_ids)
         self._hidden_ids = frozenset(ends)
+        self._marker_ids = options.marker_ids - self._hidden_ids
         self._stop_ids = frozenset(params.stop_token_ids)
         self._new_detokenizer: Callable[[], IncrementalDetokenizer] = partial(
             IncrementalDetokenizer,
@@ -147,18 +160,24 @@ class GeneratedText:
         """Add new tokens. Tokens after a completed stop string are dropped, and the answer is done."""
         text, self._echo = self._echo, ""
         pieces: list[str] = []
+        marks: list[tuple[int, int]] = []
         for token_id in () if self._is_empty else token_ids:
             if self.finish_reason is not None:
                 break
             piece = ""
-            if token_id not in self._hidden_ids:
+            if token_id in self._marker_ids:
+                piece = self._detokenizer.flush()
+            elif token_id not in self._hidden_ids:
                 piece = self._detokenizer.push_one(token_id)
-                text += piece
-                if self._detokenizer.stopped is not None:
-                    self.finish_reason, self.stop_reason = "stop", self._detokenizer.stopped
             pieces.append(piece)
-        taken = len(pieces)
-        delta = TextDelta(self, text, list(token_ids[:taken]), pieces, list(logprobs[:taken]) if logprobs else [])
+            text += piece
+            if self._detokenizer.stopped is not None:
+                self.finish_reason, self.stop_reason = "stop", self._detokenizer.stopped
+            elif token_id in self._marker_ids:
+                marks.append((len(text), token_id))
+        count = len(pieces)
+        own = list(logprobs[:count]) if logprobs else []
+        delta = TextDelta(self, text, list(token_ids[:count]), pieces, own, marks)
         self.text += delta.text
         self.token_ids += delta.token_ids
         self.pieces += pieces

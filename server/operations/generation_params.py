@@ -13,6 +13,7 @@ from typing import TypeVar
 from server.errors import InvalidRequest
 from server.ipc.descriptions import ModelInfo
 from server.ipc.params import GenerationParams
+from server.ipc.sections import AnswerSection
 from server.operations.encode import check_ids
 from server.operations.generation_options import GenerationOptions, check_combinations
 from server.operations.runtime import ServedModel
@@ -47,13 +48,13 @@ def resolve(
     model: ServedModel,
     language_prompt: TranslationPrompt,
     min_beams: int = 1,
-    grammar: str = "",
+    sections: Sequence[AnswerSection] = (),
 ) -> ResolvedOptions:
     """Parameters of all sequences of a request.
 
     language_prompt: the checkpoint's prompt for the target language.
     min_beams: beams that the requested alternatives need, if the request does not set `num_beams`.
-    grammar: compiled `text_format`, or an empty string.
+    sections: sections of the answer, if a grammar describes any of them.
     Raises InvalidRequest that names the option, for a contradiction or an id outside the vocabulary.
     """
     info, defaults = model.info, model.info.generation
@@ -105,12 +106,12 @@ def resolve(
         logprobs=options.logprobs or options.is_ranked,
         top_logprobs=options.top_logprobs,
         stream=options.stream,
-        grammar=grammar,
+        sections=list(sections),
         attention=options.return_attention,
     )
     max_new_tokens = max_tokens_of(options, info)
     _check_minimum(options, max_new_tokens)
-    _check_ends(model, params)
+    _check_ends(model, params, "response_format" if options.text_format is not None else "tools")
     return ResolvedOptions(params, max_new_tokens, _first(options.seed, default=secrets.randbits(63)))
 
 
@@ -174,19 +175,18 @@ def _check_minimum(options: GenerationOptions, max_new_tokens: int) -> None:
         )
 
 
-def _check_ends(model: ServedModel, params: GenerationParams) -> None:
+def _check_ends(model: ServedModel, params: GenerationParams, param: str) -> None:
     """Raise InvalidRequest for two settings that cannot be combined with a grammar.
 
     These are beam search without an end token, and a forced first token that adds text.
+    param: the field that asks for the grammar.
     """
-    if not params.grammar:
+    if not params.sections:
         return
     if params.num_beams > 1 and not (params.end_token_ids or params.stop_token_ids):
-        raise InvalidRequest(
-            f"`response_format` with beam search requires an end token; `{model.name}` has none", "response_format"
-        )
+        raise InvalidRequest(f"`{param}` with beam search requires an end token; `{model.name}` has none", param)
     if params.forced_bos_token_id is not None and model.tokenizer.token_bytes.by_id[params.forced_bos_token_id]:
         raise InvalidRequest(
-            "`forced_bos_token` adds text to the answer, so it cannot be combined with `response_format`",
+            f"`forced_bos_token` adds text to the answer, so it cannot be combined with `{param}`",
             "forced_bos_token",
         )

@@ -121,10 +121,7 @@ class TextRun:
             for delta in self._handle(row, event):
                 earlier = merged.setdefault(id(delta.answer), delta)
                 if earlier is not delta:
-                    earlier.text += delta.text
-                    earlier.token_ids += delta.token_ids
-                    earlier.pieces += delta.pieces
-                    earlier.logprobs += delta.logprobs
+                    earlier.extend(delta)
         return list(merged.values())
 
     def _handle(self, row: int, event: Event) -> list[TextDelta]:

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from server.errors import InvalidRequest
 from server.ipc.messages import Vocabulary
+from server.ipc.sections import AnswerSection
 from server.operations.runtime import Runtime, ServedModel
 from server.text.token_bytes import NoTokenBytes, TokenBytes
 
@@ -64,23 +65,19 @@ TextFormat = JsonFormat | RegexFormat | ChoiceFormat
 
 async def prepare(
     runtime: Runtime, model: ServedModel, text_format: TextFormat | None, *, continues: bool
-) -> tuple[str, TokenBytes | None]:
-    """The grammar of one request and the bytes of the model's tokens; `("", None)` without a format.
+) -> tuple[list[AnswerSection], TokenBytes | None]:
+    """The answer's only section and the bytes of the model's tokens; `([], None)` without a format.
 
     Sends the token bytes to the worker if the worker does not have them yet.
     continues: the answer continues a text (a decoder's prompt, a forced prefix) instead of beginning one.
     Raises InvalidRequest with the library's reason.
     """
     if text_format is None:
-        return "", None
+        return [], None
     source = await runtime.in_thread(lambda: source_of(text_format))
-    try:
-        token_bytes = await runtime.in_thread(lambda: model.tokenizer.token_bytes)
-    except NoTokenBytes as error:
-        raise InvalidRequest(f"`{_PARAM}` is not supported for `{model.name}`: {error}", _PARAM) from None
-    # The worker stores token bytes by base model: an adapter shares its model's tokenizer.
-    runtime.client.add_vocabulary(Vocabulary(model.info.adapter_of or model.name, list(token_bytes.by_id)))
-    return assemble(source, token_bytes.opens_with_space and not continues), token_bytes
+    token_bytes = await send_token_bytes(runtime, model, f"`{_PARAM}` is not supported for `{model.name}`", _PARAM)
+    grammar = assemble(answer_rule(token_bytes.opens_with_space and not continues), {"text": source})
+    return [AnswerSection(grammar=grammar)], token_bytes
 
 
 async def token_bytes_for_stops(runtime: Runtime, model: ServedModel) -> TokenBytes:
@@ -88,13 +85,22 @@ async def token_bytes_for_stops(runtime: Runtime, model: ServedModel) -> TokenBy
 
     Raises InvalidRequest if a token's bytes depend on other tokens.
     """
+    return await send_token_bytes(
+        runtime, model, f"`stop` cannot be combined with beam search for `{model.name}`", "stop"
+    )
+
+
+async def send_token_bytes(runtime: Runtime, model: ServedModel, problem: str, param: str) -> TokenBytes:
+    """The bytes of the model's tokens. Sends them to the worker if the worker does not have them yet.
+
+    Raises InvalidRequest with `problem` and a reason if a token's bytes depend on other tokens.
+    """
     try:
         token_bytes = await runtime.in_thread(lambda: model.tokenizer.token_bytes)
     except NoTokenBytes as error:
-        raise InvalidRequest(
-            f"`stop` cannot be combined with beam search for `{model.name}`: {error}", "stop"
-        ) from None
-    runtime.client.add_vocabulary(Vocabulary(model.name, list(token_bytes.by_id)))
+        raise InvalidRequest(f"{problem}: {error}", param) from None
+    # The worker stores token bytes by base model: an adapter shares its model's tokenizer.
+    runtime.client.add_vocabulary(Vocabulary(model.info.adapter_of or model.name, list(token_bytes.by_id)))
     return token_bytes
 
 
@@ -106,7 +112,7 @@ def source_of(text_format: TextFormat) -> str:
             raise InvalidRequest(
                 f"`{_PARAM}` has a schema of {len(schema)} bytes; the limit is {MAX_FORMAT_BYTES}", _PARAM
             )
-        source = _json_source(schema)
+        source = json_source(schema)
     elif isinstance(text_format, RegexFormat):
         source = _regex_source(text_format.pattern)
     else:
@@ -117,17 +123,24 @@ def source_of(text_format: TextFormat) -> str:
     return source
 
 
-def assemble(source: str, opens_with_space: bool) -> str:
-    """The grammar of the whole answer: the text, after a space if the first token of a text begins with a space.
+def answer_rule(opens_with_space: bool) -> str:
+    """The rule of an answer that is one text, after a space if the first token of a text begins with a space."""
+    return 'start: " " @text' if opens_with_space else "start: @text"
 
+
+def assemble(rules: str, sources: Mapping[str, str]) -> str:
+    """A complete grammar.
+
+    rules: in llguidance's Lark syntax; the answer is `start`, and `@name` is another grammar.
+    sources: the other grammars by name, as JSON.
     `no_forcing` allows every token sequence that spells the text, not only the tokenizer's own segmentation.
     """
-    start = 'start: " " @text' if opens_with_space else "start: @text"
-    rules = f'%llguidance {{"no_forcing": true}}\n{start}'
-    return json.dumps({"grammars": [{"name": "start", "lark_grammar": rules}, {"name": "text", **json.loads(source)}]})
+    start = {"name": "start", "lark_grammar": f'%llguidance {{"no_forcing": true}}\n{rules}'}
+    return json.dumps({"grammars": [start, *({"name": name, **json.loads(one)} for name, one in sources.items())]})
 
 
-def _json_source(schema: str) -> str:
+def json_source(schema: str) -> str:
+    """The grammar of JSON that matches a schema. schema: as JSON text."""
     from llguidance import LLMatcher
 
     return _text_grammar(LLMatcher.grammar_from_json_schema(schema, overrides=_JSON_OPTIONS))
@@ -149,13 +162,16 @@ def _text_grammar(grammar: str) -> str:
     return json.dumps({name: value for name, value in rules.items() if name != "name" and value is not None})
 
 
-@lru_cache(maxsize=64)
+@lru_cache(maxsize=256)
 def refusal(source: str) -> str | None:
-    """The reason why a grammar cannot be used, or None. Compiles the grammar and computes the mask of a first byte."""
+    """The reason why a grammar cannot be used, or None. Compiles the grammar and computes the mask of a first byte.
+
+    source: the grammar of a text, as JSON.
+    """
     from llguidance import LLMatcher, LLParserLimits
 
     limits = LLParserLimits(verbose_errors=False)
-    matcher = LLMatcher(_byte_vocabulary(), assemble(source, False), limits=limits, log_level=0)
+    matcher = LLMatcher(_byte_vocabulary(), assemble(answer_rule(False), {"text": source}), limits=limits, log_level=0)
     if matcher.is_error():
         return f"cannot be used: {_reason(matcher.get_error())}"
     mask = matcher.compute_bitmask()

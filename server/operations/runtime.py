@@ -9,20 +9,25 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import TypeVar
 
-from server.errors import ContextLengthExceeded, InvalidRequest, ModelNotFound, NotReady
+from server.errors import ContextLengthExceeded, DeadlineExceeded, InvalidRequest, ModelNotFound, NotReady
 from server.ipc.client import EngineClient
 from server.ipc.descriptions import ModelInfo, Task
 from server.metrics import Metrics
 from server.operations.entailment import entailment
-from server.text.chat import ChatRenderer
+from server.text.chat import ChatError, ChatRenderer
 from server.text.checkpoint_text import CheckpointText
+from server.text.detect import LanguageDetector
+from server.text.language_offers import PAIR_FAMILIES
 from server.text.tokenizer import Encoding, Tokenizer
+from server.text.tool_formats import TemplateTools
 
 TOKENIZER_THREADS = 2
+PLACEHOLDER_NAMES = frozenset({"dummy", "tgi"})
+"""Names that clients of Hugging Face send instead of none. They mean the default model, unless a model has the name."""
 
 _OPERATIONS: Mapping[Task, tuple[str, ...]] = {
     "generate": ("generate",),
-    "translate": ("translate",),
+    "translate": ("translate", "detect_language"),
     "embed": ("embed", "embed_all", "similarity"),
     "classify": ("classify",),
     "rerank": ("rerank",),
@@ -80,17 +85,32 @@ class ServedModel:
         mask = self.tokenizer.special.mask
         return None if mask is None else self.tokenizer.id_to_token(mask)
 
+    @property
+    def tasks(self) -> list[Task]:
+        """The tasks of the checkpoint, without translation if its languages are not known."""
+        return [task for task in self.info.tasks if task != "translate" or self.text.languages.known]
+
+    @property
+    def language_problem(self) -> str | None:
+        """Why a translation checkpoint cannot translate, and the setting that helps; None if there is no problem."""
+        if self.tasks == self.info.tasks:
+            return None
+        problem = f"{self.name}: the checkpoint does not say which languages it translates, so /translate is off"
+        if self.info.family in PAIR_FAMILIES:
+            problem += f"; set them with --languages {self.name}=SOURCE-TARGET, for example {self.name}=en-de"
+        return problem
+
     def languages(self) -> list[str]:
         """Translations as `source-target`; for a speech model, the languages that it transcribes."""
         if self.text.speech is not None:
             return list(self.text.speech.languages) or ["en"]
-        if "translate" not in self.info.tasks:
+        if "translate" not in self.tasks:
             return []
         return [f"{source}-{target}" for source, target in self.text.languages.pairs()]
 
     def operations(self) -> list[str]:
         """Names of the operations that this model supports, without `tokenize` and `detokenize`."""
-        names = [name for task in self.info.tasks for name in _OPERATIONS[task]]
+        names = [name for task in self.tasks for name in _OPERATIONS[task]]
         if self.text.speech is not None and self.text.speech.translates:
             names.append("translate_speech")
         if "generate" in self.info.tasks and self.text.chat_templates.by_name:
@@ -107,6 +127,8 @@ class Runtime:
     texts: tokenizer, languages and templates of each checkpoint, by model name.
     max_text_characters: a longer text is refused before it is tokenized.
     chat_renderer: renders chat templates.
+    template_tools: what each chat template does with tools, by its source; filled by `template_tools.template_tools`.
+    language_detector: detects the languages of texts.
     threads: run tokenizers, at most `TOKENIZER_THREADS` at once.
     """
 
@@ -115,6 +137,8 @@ class Runtime:
     texts: Mapping[str, CheckpointText]
     max_text_characters: int
     chat_renderer: ChatRenderer = field(default_factory=ChatRenderer)
+    template_tools: dict[str, TemplateTools] = field(default_factory=dict)
+    language_detector: LanguageDetector = field(default_factory=LanguageDetector)
     threads: ThreadPoolExecutor = field(
         default_factory=lambda: ThreadPoolExecutor(TOKENIZER_THREADS, thread_name_prefix="tokenizer")
     )
@@ -135,7 +159,7 @@ class Runtime:
             ModelNotFound: no model has this name.
             OperationNotSupported: the named model, or every loaded model, lacks the operation.
         """
-        if name is not None:
+        if name is not None and not self._is_placeholder(name):
             model = self.model(name)
             if operation not in (*model.operations(), *_TEXT_OPERATIONS):
                 raise OperationNotSupported(operation, model.name, model.operations())
@@ -155,6 +179,9 @@ class Runtime:
                 return model
         raise ModelNotFound("no loaded model has this name; `GET /info` lists the models", "model")
 
+    def _is_placeholder(self, name: str) -> bool:
+        return name in PLACEHOLDER_NAMES and name not in (model.name for model in self.ready())
+
     def ready(self) -> list[ServedModel]:
         """As `loaded`. Raises NotReady while the models are loading."""
         models = self.loaded()
@@ -165,6 +192,20 @@ class Runtime:
     async def in_thread(self, work: Callable[[], Result]) -> Result:
         """Run text work in a tokenizer thread, so that it does not block the event loop."""
         return await asyncio.get_running_loop().run_in_executor(self.threads, work)
+
+    async def in_template_thread(self, work: Callable[[], Result], deadline: float | None = None) -> Result:
+        """Run work with chat templates in the thread that all of them share.
+
+        deadline: time of `time.monotonic()`, or None. Raises DeadlineExceeded when it has passed.
+        """
+        left = None if deadline is None else max(deadline - time.monotonic(), 0.0)
+        try:
+            async with asyncio.timeout(left):
+                return await asyncio.wrap_future(self.chat_renderer.submit(work))
+        except (TimeoutError, ChatError):
+            if deadline is not None and time.monotonic() >= deadline:
+                raise DeadlineExceeded("the deadline passed before the chat template was rendered") from None
+            raise
 
     def check_characters(self, texts: Sequence[str], param: str) -> None:
         """Raises ContextLengthExceeded for a text that is too long to tokenize. param: the field with the texts."""

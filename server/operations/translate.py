@@ -169,14 +169,14 @@ async def translate(runtime: Runtime, call: Call, spec: TranslateSpec) -> Transl
     model, language_prompt = _choose(runtime, spec)
     options = spec.options
     _check(spec)
-    rules, token_bytes = await grammar.prepare(
+    sections, token_bytes = await grammar.prepare(
         runtime, model, options.text_format, continues=options.decoder_prefix is not None
     )
     ranks = spec.num_alternatives + 1
     inputs = [SegmentedText(i, parts) for i, parts in enumerate(await _split(runtime, model, spec, language_prompt))]
     tagged = [one for text in inputs for one in text.segments if isinstance(one, MarkedSegment) and one.sentence.tags]
     aligned = replace(options, return_attention=options.return_attention or bool(tagged))
-    resolved = resolve(aligned, model, language_prompt, min_beams=ranks, grammar=rules)
+    resolved = resolve(aligned, model, language_prompt, min_beams=ranks, sections=sections)
     params = resolved.params
     if params.num_beams < ranks:
         raise InvalidRequest(

@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from server.text.line_process import LineProcess
 from server.text.tokenizer import TokenizerError
@@ -22,6 +24,11 @@ MAX_TEMPLATE_CHARACTERS = 1 << 20
 _PROCESS_FILE = Path(__file__).with_name("chat_process.py")
 _MEMORY_BYTES = 512 << 20
 _REASONING_KEYS = ("reasoning_content", "thinking", "reasoning")
+CONTINUED = "CONTINUE_FINAL_MESSAGE_TAG "
+"""Put after the text to continue, as transformers does. The space shows whether the template keeps white space."""
+_NOT_CONTINUED = "the last message has no text that can be continued"
+
+Result = TypeVar("Result")
 
 
 class ChatError(ValueError):
@@ -96,15 +103,20 @@ def chat_context(
     *,
     tools: Sequence[Mapping[str, Any]] | None = None,
     documents: Sequence[Mapping[str, Any]] | None = None,
+    null_content: bool = False,
     add_generation_prompt: bool = True,
     extra_variables: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
     """Variables for a template, the same as in `apply_chat_template` of transformers. JSON values only.
 
     messages: chat messages; keys whose value is None are left out.
+    null_content: keep a `content` that is None.
     extra_variables: further variables, for example the switch `enable_thinking` of some templates.
     """
-    stated = [{key: value for key, value in message.items() if value is not None} for message in messages]
+    kept = ("content",) if null_content else ()
+    stated = [
+        {key: value for key, value in message.items() if value is not None or key in kept} for message in messages
+    ]
     return {
         "messages": [_with_reasoning(message) for message in stated],
         "tools": tools,
@@ -121,28 +133,40 @@ def _with_reasoning(message: dict[str, Any]) -> dict[str, Any]:
     return message if reasoning is None else {"thinking": reasoning, **message, "reasoning_content": reasoning}
 
 
-def continued_text(text: str, message: Mapping[str, Any]) -> str:
-    """A rendered prompt up to the end of its last message's content, so that the model continues that message.
+def with_continued(message: Mapping[str, Any]) -> tuple[dict[str, Any], str]:
+    """A last message whose text ends in `CONTINUED`, so that its end can be found in the prompt, and the text itself.
 
-    message: the last message. Raises ChatError if its text is empty or not found in the prompt.
+    Raises ChatError if the message has no text.
     """
     content = message.get("content")
-    if isinstance(content, list):
-        content = next((part["text"] for part in reversed(content) if part.get("type") == "text"), None)
-    stripped = content.strip() if isinstance(content, str) else ""
-    start = text.rfind(stripped)
-    if not stripped or start < 0:
-        raise ChatError("the last message has no text that can be continued")
-    assert isinstance(content, str)
-    whole = content.lstrip()  # templates may strip the text; trailing spaces stay where the template keeps them
-    kept = whole if text.startswith(whole, start) else stripped
-    return text[: start + len(kept)]
+    if isinstance(content, str):
+        return {**message, "content": content + CONTINUED}, content
+    parts = list(content) if isinstance(content, list) else []
+    for index in reversed(range(len(parts))):
+        if "text" in parts[index]:
+            text = parts[index]["text"]
+            parts[index] = {**parts[index], "text": text + CONTINUED}
+            return {**message, "content": parts}, text
+    raise ChatError(_NOT_CONTINUED)
+
+
+def continued_text(rendered: str, text: str) -> str:
+    """A rendered prompt up to the end of the text that `with_continued` has marked.
+
+    White space at its end stays only if the template keeps it, as in `apply_chat_template` of transformers. Raises
+    ChatError if the template has left the text out.
+    """
+    end = rendered.rfind(CONTINUED.strip())
+    if end < 0 or text.strip() not in rendered:
+        raise ChatError(_NOT_CONTINUED)
+    return rendered[:end] if rendered[end:].startswith(CONTINUED) else rendered[:end].rstrip()
 
 
 class ChatRenderer:
     """Renders templates in a separate process, one text at a time. Safe to use from several threads.
 
-    The process starts with the first text and is replaced after it was killed for exceeding a limit.
+    The process starts with the first text and is replaced after it was killed for exceeding a limit. Work with
+    templates runs in a thread of its own (`submit`), so that a slow template delays other chats but no tokenizer.
 
     seconds: time limit for one text.
     memory_bytes: address space limit of the process.
@@ -151,20 +175,32 @@ class ChatRenderer:
     def __init__(self, seconds: float = 2.0, memory_bytes: int = _MEMORY_BYTES) -> None:
         self._seconds, self._memory_bytes = seconds, memory_bytes
         self._lock = threading.Lock()
+        self._is_closed = False
         self._process = LineProcess(_PROCESS_FILE, [str(memory_bytes)])
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="templates")
 
-    def render(self, source: str, context: Mapping[str, Any], max_characters: int) -> str:
+    def submit(self, work: Callable[[], Result]) -> Future[Result]:
+        """Run work that calls `render` in the thread of templates."""
+        return self._thread.submit(work)
+
+    def render(
+        self, source: str, context: Mapping[str, Any], max_characters: int, deadline: float | None = None
+    ) -> str:
         """Render a template to text.
 
         source: the template.
         context: its variables (`chat_context`).
         max_characters: limit on the length of the text.
+        deadline: time of `time.monotonic()` at which rendering stops, if that is before the usual time limit.
         Raises ChatError for a template that rejects the messages, fails, or exceeds a limit.
         """
         request = {"source": source, "context": context, "max_characters": max_characters}
         with self._lock:
+            if self._is_closed:
+                raise ChatError("chat templates are not rendered any more: the server is stopping")
+            left = self._seconds if deadline is None else min(self._seconds, max(deadline - time.monotonic(), 0.0))
             try:
-                line = self._process.exchange(json.dumps(request).encode() + b"\n", self._seconds)
+                line = self._process.exchange(json.dumps(request).encode() + b"\n", left)
             except TimeoutError as error:
                 raise ChatError(f"the process that renders chat templates {error}") from None
         if not line:
@@ -182,6 +218,9 @@ class ChatRenderer:
         return reply["text"]
 
     def close(self) -> None:
-        """Stop the process if it is running."""
+        """Stop the process, also during a template, and the thread."""
+        self._is_closed = True
+        self._thread.shutdown(wait=False, cancel_futures=True)
+        self._process.kill()
         with self._lock:
             self._process.stop()

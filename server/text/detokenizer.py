@@ -71,6 +71,12 @@ class IncrementalDetokenizer:
         """The text that was held back. Nothing may be pushed afterwards."""
         return self._stop.push(self._without_prompt(self._stream.finish())) + self._stop.finish()
 
+    def flush(self) -> str:
+        """The text that was held back. For a special token that is reported apart from the text and ends it here."""
+        held = self._stream.fork().finish()
+        text, self._prompt_rest = self._without_prompt(held), held
+        return self._stop.push(text) + self._stop.finish()
+
     def _without_prompt(self, text: str) -> str:
         """Remove the held-back text of the prompt from the beginning of the completion's text."""
         while self._prompt_rest and text:
@@ -130,7 +136,9 @@ class StopStrings:
         return text[:certain]
 
     def finish(self) -> str:
+        """The text that was held back. A stop string cannot begin before this call and end after it."""
         held, self._held = self._held, ""
+        self._matched = [0] * len(self._strings)
         return held
 
     def _advance(self, character: str) -> None:

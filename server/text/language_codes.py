@@ -63,6 +63,11 @@ def english_name(language: Language) -> str | None:
     return _names().get(language.language)
 
 
+def named_languages() -> list[str]:
+    """ISO 639-1 codes of the languages that `english_name` knows."""
+    return list(_names())
+
+
 def is_collective(code: str) -> bool:
     """Whether a code is that of a group of languages (ISO 639-5, or a group name of OPUS-MT)."""
     return code in _OPUS_GROUPS or code.lower() in _ISO_639_5.split()

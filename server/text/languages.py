@@ -10,7 +10,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -117,6 +117,20 @@ class TranslationLanguages:
                 if any(one.name != source.name for one in targets):
                     found.add(source.language.language)
         return None if self._by_name else frozenset(found)
+
+    def language_pairs(self, every: Sequence[str]) -> list[tuple[str, str]]:
+        """(source, target) of all translations, as codes without script and region.
+
+        every: the languages of a checkpoint or a source that takes any.
+        """
+        if self._by_name:
+            return [(source, target) for source in every for target in every if source != target]
+        found: dict[tuple[str, str], None] = {}
+        for offer in self._offers:
+            sources = [code for one in offer.sources for code in ([one.language.language] if one.language else every)]
+            targets = [one.language.language for one in offer.targets]
+            found |= dict.fromkeys((source, target) for source in sources for target in targets if source != target)
+        return list(found)
 
     def pairs(self) -> list[tuple[str, str]]:
         """(source, target) codes of all translations, in the checkpoint's codes; `mul` for a group of sources.

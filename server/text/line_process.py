@@ -38,6 +38,12 @@ class LineProcess:
             self._start()
         return self._exchange(line, seconds)
 
+    def kill(self) -> None:
+        """End the process, also from another thread while `exchange` waits for a reply."""
+        process = self._process
+        if process is not None:
+            process.kill()
+
     def stop(self) -> None:
         """Stop the process if it is running."""
         process, self._process = self._process, None

@@ -16,160 +16,40 @@ MAX_TAGS = 20_000
 MAX_DEPTH = 256
 """Limits of one document."""
 
-BLOCK_TAGS = frozenset(
-    [
-        "address",
-        "article",
-        "aside",
-        "blockquote",
-        "body",
-        "br",
-        "button",
-        "caption",
-        "center",
-        "col",
-        "colgroup",
-        "dd",
-        "details",
-        "dialog",
-        "dir",
-        "div",
-        "dl",
-        "dt",
-        "fieldset",
-        "figcaption",
-        "figure",
-        "footer",
-        "form",
-        "frame",
-        "frameset",
-        "h1",
-        "h2",
-        "h3",
-        "h4",
-        "h5",
-        "h6",
-        "head",
-        "header",
-        "hgroup",
-        "hr",
-        "html",
-        "iframe",
-        "legend",
-        "li",
-        "link",
-        "listing",
-        "main",
-        "menu",
-        "meta",
-        "nav",
-        "noembed",
-        "noframes",
-        "noscript",
-        "ol",
-        "optgroup",
-        "option",
-        "p",
-        "param",
-        "plaintext",
-        "pre",
-        "script",
-        "search",
-        "section",
-        "select",
-        "source",
-        "style",
-        "summary",
-        "table",
-        "tbody",
-        "td",
-        "template",
-        "textarea",
-        "tfoot",
-        "th",
-        "thead",
-        "title",
-        "tr",
-        "track",
-        "ul",
-        "xmp",
-    ]
-)
+_BLOCK_TAGS_TEXT = """
+address article aside blockquote body br button caption center col colgroup dd details dialog dir div dl dt fieldset
+figcaption figure footer form frame frameset h1 h2 h3 h4 h5 h6 head header hgroup hr html iframe legend li link
+listing main menu meta nav noembed noframes noscript ol optgroup option p param plaintext pre script search section
+select source style summary table tbody td template textarea tfoot th thead title tr track ul xmp
+"""
+BLOCK_TAGS = frozenset(_BLOCK_TAGS_TEXT.split())
 """HTML elements that end a sentence. Mostly `display: block` of the HTML Living Standard, section 15.3."""
-UNTRANSLATED_TAGS = frozenset(
-    [
-        "audio",
-        "canvas",
-        "code",
-        "iframe",
-        "kbd",
-        "math",
-        "noembed",
-        "noframes",
-        "object",
-        "plaintext",
-        "pre",
-        "samp",
-        "script",
-        "style",
-        "svg",
-        "template",
-        "textarea",
-        "var",
-        "video",
-        "xmp",
-    ]
-)
+_UNTRANSLATED_TAGS_TEXT = """
+audio canvas code iframe kbd math noembed noframes object plaintext pre samp script style svg template textarea var
+video xmp
+"""
+UNTRANSLATED_TAGS = frozenset(_UNTRANSLATED_TAGS_TEXT.split())
 """HTML elements whose text is code, data or a fallback."""
-_OPAQUE_TAGS = frozenset(["audio", "canvas", "math", "object", "svg", "video"])
+_OPAQUE_TAGS_TEXT = """
+audio canvas math object svg video
+"""
+_OPAQUE_TAGS = frozenset(_OPAQUE_TAGS_TEXT.split())
 """Untranslated inline elements whose text is no part of the sentence."""
+_TABLE_PARTS = frozenset(["tr", "tbody", "tfoot", "thead"])
+_ENDS_P = """
+address article aside blockquote center details dialog dir div dl fieldset figcaption figure footer form h1 h2 h3 h4 h5
+h6 header hgroup hr main menu nav ol p pre search section table ul
+"""
 _CLOSED_BY = {
-    "p": frozenset(
-        [
-            "address",
-            "article",
-            "aside",
-            "blockquote",
-            "center",
-            "details",
-            "dialog",
-            "dir",
-            "div",
-            "dl",
-            "fieldset",
-            "figcaption",
-            "figure",
-            "footer",
-            "form",
-            "h1",
-            "h2",
-            "h3",
-            "h4",
-            "h5",
-            "h6",
-            "header",
-            "hgroup",
-            "hr",
-            "main",
-            "menu",
-            "nav",
-            "ol",
-            "p",
-            "pre",
-            "search",
-            "section",
-            "table",
-            "ul",
-        ]
-    ),
+    "p": frozenset(_ENDS_P.split()),
     "li": frozenset(["li"]),
     "dt": frozenset(["dt", "dd"]),
     "dd": frozenset(["dt", "dd"]),
     "option": frozenset(["option", "optgroup"]),
     "optgroup": frozenset(["optgroup"]),
-    "td": frozenset(["td", "th", "tr", "tbody", "tfoot", "thead"]),
-    "th": frozenset(["td", "th", "tr", "tbody", "tfoot", "thead"]),
-    "tr": frozenset(["tr", "tbody", "tfoot", "thead"]),
+    "td": frozenset(["td", "th"]) | _TABLE_PARTS,
+    "th": frozenset(["td", "th"]) | _TABLE_PARTS,
+    "tr": _TABLE_PARTS,
     "thead": frozenset(["tbody", "tfoot"]),
     "tbody": frozenset(["tbody", "tfoot"]),
 }
@@ -252,6 +132,11 @@ def parse(document: str, options: MarkupOptions) -> list[str | Run]:
         parts.append(piece.raw)
         run = []
     return [part for part in parts if part]
+
+
+def plain_text(document: str, options: MarkupOptions) -> str:
+    """The text that is to be translated, without tags. Raises MarkupError."""
+    return "\n".join([part.text for part in parse(document, options) if isinstance(part, Run)])
 
 
 def _pieces(found: Sequence[MarkupToken], options: MarkupOptions) -> Iterator[Piece]:

@@ -15,9 +15,10 @@ from xml.parsers import expat
 MarkupKind = Literal["html", "xml"]
 TokenKind = Literal["text", "start", "end", "void", "comment", "other"]
 
-VOID_TAGS = frozenset(
-    ["area", "base", "br", "col", "embed", "hr", "img", "input", "link", "meta", "param", "source", "track", "wbr"]
-)
+_VOID_TAGS_TEXT = """
+area base br col embed hr img input link meta param source track wbr
+"""
+VOID_TAGS = frozenset(_VOID_TAGS_TEXT.split())
 """HTML elements without content (HTML Living Standard, section 13.1.2)."""
 _XML_DECLARATION = re.compile(r"\s*<\?xml\s[^>]*\?>")
 _ROOT, _END_ROOT = "<document>", "</document>"

@@ -65,9 +65,11 @@ def test_every_route_is_described(document: dict[str, Any]) -> None:
             media = operation["requestBody"]["content"][route.media_type]
             body = resolve(document, media["schema"]) if "$ref" in media["schema"] else None
             assert media["example"]
-            if body is not None:
-                assert ("file" in body["properties"]) is is_form
-                assert body["additionalProperties"] is False
+            for one in (
+                [] if body is None else [resolve(document, option) for option in body.get("anyOf", ())] or [body]
+            ):
+                assert ("file" in one["properties"]) is is_form
+                assert one["additionalProperties"] is False
 
 
 def test_errors_are_described_in_the_shape_of_their_dialect(document: dict[str, Any]) -> None:

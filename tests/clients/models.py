@@ -52,6 +52,14 @@ def write_story(directory: Path, template: str) -> Path:
     return directory
 
 
+def _write_prompted_encoder(directory: Path) -> Path:
+    """Write the demo sentence encoder with a prompt for queries and one for passages."""
+    shutil.copytree(DEMO / "sentence-encoder", directory)
+    prompts = {"prompts": {"query": "query: ", "passage": "passage: "}, "default_prompt_name": None}
+    (directory / "config_sentence_transformers.json").write_text(json.dumps(prompts))
+    return directory
+
+
 def _write_summarizer(directory: Path) -> Path:
     write_byte_level(directory, "roberta")
     (directory / "tokenizer_config.json").write_text(json.dumps({"tokenizer_class": "BartTokenizer"}))
@@ -72,6 +80,7 @@ def _write_recognizer(directory: Path) -> Path:
 
 WRITERS: Mapping[str, Callable[[Path], Path]] = {
     "caller": lambda directory: write_story(directory, HERMES_TEMPLATE),
+    "prompted-encoder": _write_prompted_encoder,
     "ner": lambda directory: write_encoder(directory, "bert", "TokenClassification"),
     "mlm": lambda directory: write_encoder(directory, "bert", "MaskedLM"),
     "qa": lambda directory: write_encoder(directory, "bert", "QuestionAnswering"),

@@ -112,6 +112,29 @@ def test_a_conversation_with_tool_results_is_rendered(client: anthropic.Anthropi
     assert lengths[0] > without
 
 
+def test_a_call_is_forced_and_streamed(client: anthropic.Anthropic) -> None:
+    cities = {"type": "object", "properties": {"city": {"enum": ["Paris", "Rome"]}}, "required": ["city"]}
+    tool = WEATHER | {"input_schema": cities | {"additionalProperties": False}}
+    for choice in ({"type": "any"}, {"type": "tool", "name": "weather"}):
+        arguments = {"model": "caller", "max_tokens": 100, "messages": MESSAGES, "tools": [tool]}
+        arguments["tool_choice"] = choice | {"disable_parallel_tool_use": True}
+        message = client.messages.create(**arguments)
+        (block,) = message.content
+        assert message.stop_reason == "tool_use" and block.type == "tool_use"
+        assert block.name == "weather" and block.input["city"] in ("Paris", "Rome") and block.id
+        with client.messages.stream(**arguments) as stream:
+            final = stream.get_final_message()
+        assert final.stop_reason == "tool_use" and final.content[0].input == block.input
+        answered = [
+            *MESSAGES,
+            message.to_param(),
+            {"role": "user", "content": [{"type": "tool_result", "tool_use_id": block.id, "content": "rain"}]},
+        ]
+        assert client.messages.create(model="caller", max_tokens=4, messages=answered, tools=[tool]).content
+        cut = client.messages.create(**arguments | {"max_tokens": message.usage.output_tokens // 2})
+        assert cut.stop_reason == "max_tokens" and cut.content == []
+
+
 def test_thinking_is_a_switch_of_the_template(client: anthropic.Anthropic) -> None:
     counted = [
         client.messages.count_tokens(model="caller", messages=MESSAGES, thinking=thinking).input_tokens

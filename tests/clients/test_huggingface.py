@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import numpy as np
 import pytest
 from huggingface_hub import InferenceClient
@@ -182,6 +184,23 @@ def test_summarization(client) -> None:
         summarizer.summarization(text, truncation="only_second")
     assert summarizer.text_generation(text) == summary.summary_text
     assert summarizer.text_generation(text, max_new_tokens=2)
+
+
+def test_chat(client) -> None:
+    messages = [{"role": "user", "content": "Tell me about a fox."}]
+    for chatter in (client("caller"), client()):
+        answer = chatter.chat_completion(messages, max_tokens=12, seed=1, temperature=0.5)
+        assert answer.choices[0].message.role == "assistant" and answer.usage.completion_tokens <= 12
+        chunks = chatter.chat_completion(messages, max_tokens=12, seed=1, temperature=0.5, stream=True)
+        text = "".join(chunk.choices[0].delta.content or "" for chunk in chunks if chunk.choices)
+        assert text == answer.choices[0].message.content
+    schema = {"type": "object", "properties": {"animal": {"enum": ["cat", "dog"]}}, "required": ["animal"]}
+    format = {"type": "json_schema", "json_schema": {"name": "animal", "schema": schema | _CLOSED}}
+    answer = client("caller").chat_completion(messages, max_tokens=40, response_format=format)
+    assert json.loads(answer.choices[0].message.content)["animal"] in ("cat", "dog")
+
+
+_CLOSED = {"additionalProperties": False}
 
 
 def test_tables_and_files_are_refused(client) -> None:

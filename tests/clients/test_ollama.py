@@ -201,7 +201,7 @@ def test_errors_have_the_shape_of_the_client(client: ollama.Client, server: Clie
     assert wrong.value.status_code == 400
     body = {"model": "caller", "messages": MESSAGES, "format": "yaml"}
     answer = httpx.post(f"{server.url}/api/chat", json=body, headers=server.headers)
-    assert answer.status_code == 400 and answer.json()["error"].startswith("`format` should be")
+    assert answer.status_code == 400 and answer.json()["error"].startswith("`format` must be")
     with pytest.raises(ollama.ResponseError) as pulled:
         client.pull("caller")
     assert pulled.value.status_code == 404 and pulled.value.error == "there is no such route"

@@ -24,8 +24,8 @@ def events(response: httpx.Response) -> Iterator[tuple[str, Any]]:
     assert not buffer.strip(), f"the stream ended inside a frame: {buffer!r}"
 
 
-def stream(url: str, body: dict[str, Any]) -> list[tuple[str, Any]]:
-    with httpx.stream("POST", url, json=body, timeout=120) as response:
+def stream(url: str, body: dict[str, Any], headers: dict[str, str] | None = None) -> list[tuple[str, Any]]:
+    with httpx.stream("POST", url, json=body, headers=headers, timeout=120) as response:
         response.read() if response.status_code != 200 else None
         assert response.status_code == 200, response.text
         assert response.headers["content-type"] == "text/event-stream; charset=utf-8"

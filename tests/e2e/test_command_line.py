@@ -55,8 +55,17 @@ def require_custom_code(story: Path) -> str:
     return "auto_map"
 
 
+def set_a_weight_to_nan(story: Path) -> str:
+    tensors = load_file(story / "model.safetensors")
+    name = "model.layers.1.mlp.up_proj.weight"
+    tensors[name] = tensors[name].copy()
+    tensors[name][3, 5] = float("nan")
+    save_file(tensors, story / "model.safetensors", metadata={"format": "pt"})
+    return f"NaN or infinity ({name})"
+
+
 @pytest.mark.parametrize(
-    "damage", [remove_a_tensor, set_an_unknown_architecture, truncate_weights, require_custom_code]
+    "damage", [set_a_weight_to_nan, remove_a_tensor, set_an_unknown_architecture, truncate_weights, require_custom_code]
 )
 @pytest.mark.parametrize("command", ["serve", "check"])
 def test_the_error_for_an_invalid_checkpoint_is_one_line(story: Path, damage, command: str) -> None:

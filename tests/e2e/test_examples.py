@@ -1,4 +1,4 @@
-"""Every script in `examples/` runs against a real server, and every route has a script."""
+"""Every script in `examples/` runs against a real server, and every native route has a script."""
 
 from __future__ import annotations
 
@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from server.api.dialects.native import routes as native
+from server.api.dialects.openai import audio
 from tests.audio.wavs import wav
 from tests.e2e.conftest import REPOSITORY, RunningServer, serving
 from tests.e2e.encoder_checkpoints import write_encoder
@@ -42,7 +44,18 @@ MODEL_OF = {
     "zero_shot_classify": "nli",
     "transcribe": "whisper",
     "translate_speech": "whisper",
+    "openai_chat": "story",
+    "openai_completions": "story",
+    "openai_embeddings": "sentence-encoder",
+    "openai_responses": "story",
+    "huggingface_client": "story",
+    "tgi_stream": "story",
+    "embed_sparse": "mlm",
+    "late_chunking": "sentence-encoder",
     "server_status": "",
+    "anthropic_messages": "story",
+    "ollama_chat": "story",
+    "cohere_rerank": "cross-encoder",
     "batch_jobs": "",
 }
 PRINTED = {
@@ -61,8 +74,19 @@ PRINTED = {
     "zero_shot_classify": r"(0\.\d+: (music|sport|law)\n){3}",
     "transcribe": r"\d+\.\d seconds of speech in language .+\n( +\d+\.\d\d to +\d+\.\d\d: .*\n)+",
     "translate_speech": r"English: .+",
+    "openai_chat": r"answer: , there was .+\nusage: 45 tokens\nstreamed: , there was .+",
+    "openai_completions": r" +'<s>' \n( +'.+' -\d+\.\d\d\n)+",
+    "openai_embeddings": r"sentence-encoder reads 128 tokens\n(\d\.\d+: .+\n){2}",
+    "openai_responses": r"answer: , there was .+\nstreamed: .+",
+    "huggingface_client": r"text: .+\nstream: .+\n",
+    "tgi_stream": r".+\nfinished: (length|eos_token)",
+    "embed_sparse": r"weights above zero: \d+ and \d+\ndot product: \d+\.\d{3}",
+    "late_chunking": r"(.+: \[.+, \.\.\.\]\n){3}",
     "batch_jobs": r"5000 vectors of \d+ numbers\n500 translations: Je suis un étudiant \.\.\. Le chien .+",
     "server_status": r"/health: 200\n/ready: 200\nversion: .+\n(.+ parameters, routes /.+\n)+triptych_kv_blocks_total",
+    "anthropic_messages": r"prompt tokens: \d+\nmessage: .+\nstop reason: (max_tokens|end_turn)\nstream: .+\n",
+    "ollama_chat": r"models: .*story:latest.*\nanswer: .+\n\d+ tokens in \d+\.\d\d s\n",
+    "cohere_rerank": r"(0\.\d+: .+\n){2}",
 }
 
 
@@ -102,10 +126,9 @@ def test_the_example_runs(server: RunningServer, script: Path, tmp_path: Path) -
     assert re.match(PRINTED[script.stem], printed), printed
 
 
-def test_every_route_has_an_example(server: RunningServer) -> None:
-    document = server.get("/openapi.json").json()
-    aliases = {"/predict", "/ner"}
-    routes = {path for path in document["paths"] if path not in aliases}
+def test_every_native_route_has_an_example(server: RunningServer) -> None:
+    routes = {route.path for route in (*native.ROUTES, *audio.ROUTES)} | {"/health", "/ready", "/info", "/metrics"}
+    assert routes <= server.get("/openapi.json").json()["paths"].keys()
     shown = {route for script in EXAMPLES for route in re.findall(r"(?:POST|GET|,|and) (/[\w/]+)", script.read_text())}
     assert len(routes) >= 18
     assert routes <= shown, routes - shown

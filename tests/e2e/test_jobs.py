@@ -109,7 +109,9 @@ def test_documented_commands_work_as_pasted(demo_server: RunningServer, command:
     command = command.replace("curl ", "curl --fail-with-body ", 1).replace("http://127.0.0.1:8000", demo_server.url)
     done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stdout
-    if "stream" in command:
+    if "generate_stream" in command:
+        assert '"generated_text":"' in done.stdout.splitlines()[-2]
+    elif "stream" in command:
         assert "event: done\n" in done.stdout
     elif "/metrics" in command:
         assert "triptych_build_info" in done.stdout

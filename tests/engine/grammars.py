@@ -14,7 +14,16 @@ from server.engine.generation_engine import GenerationEngine
 from server.engine.model_limits import ModelLimits
 from server.engine.scheduler import Schedule, Scheduler
 from server.ipc.messages import Generate, Vocabulary
-from server.operations.grammar import ChoiceFormat, JsonFormat, RegexFormat, assemble, source_of
+from server.ipc.sections import AnswerSection
+from server.operations.grammar import (
+    ChoiceFormat,
+    JsonFormat,
+    RegexFormat,
+    TextFormat,
+    answer_rule,
+    assemble,
+    source_of,
+)
 from tests.engine.stored_logits import StoredLogits
 from tests.ipc.one_row import one_row
 
@@ -100,16 +109,20 @@ CHOICES = [
 ]
 
 
+def grammar_of(text_format: TextFormat, opens_with_space: bool = False) -> str:
+    return assemble(answer_rule(opens_with_space), {"text": source_of(text_format)})
+
+
 def json_grammar(schema: dict) -> str:
-    return assemble(source_of(JsonFormat(schema)), False)
+    return grammar_of(JsonFormat(schema))
 
 
 def regex_grammar(pattern: str, opens_with_space: bool = False) -> str:
-    return assemble(source_of(RegexFormat(pattern)), opens_with_space)
+    return grammar_of(RegexFormat(pattern), opens_with_space)
 
 
 def choice_grammar(choices: list[str], opens_with_space: bool = False) -> str:
-    return assemble(source_of(ChoiceFormat(choices)), opens_with_space)
+    return grammar_of(ChoiceFormat(choices), opens_with_space)
 
 
 class RandomRunner:
@@ -148,10 +161,11 @@ def random_engine(seed: int = 0, blocks: int = 4096) -> Engine:
 
 
 def random_request(request_id: int, grammar: str, **settings: object) -> Generate:
-    """A sampled request with a grammar and a prompt that is unique to its id."""
+    """A sampled request with a grammar, or none if it is empty, and a prompt that is unique to its id."""
     params = {"max_new_tokens": 800, "end_token_ids": [END], "do_sample": True, "seed": request_id, **settings}
     prompt = random.Random(request_id).choices(range(3, 259), k=6)
-    return one_row(request_id, "random", prompt, grammar=grammar, **params)
+    sections = [AnswerSection(grammar=grammar)] if grammar else []
+    return one_row(request_id, "random", prompt, **{"sections": sections, **params})
 
 
 def decode_text(tokens: list[int], vocabulary: list[bytes] = TOKENS) -> str:

@@ -9,6 +9,7 @@ import pytest
 import torch
 
 import server.engine.engine as engine_module
+from server.engine import encoder_outputs
 from server.engine.encode_queue import EncodeQueue, EncodeRequest
 from server.engine.fairness import DeficitRoundRobin
 from server.ipc.messages import Encode, EncodeItem
@@ -216,3 +217,42 @@ def test_encoding_and_generating_share_an_engine(pairs):
     requests = [encode(0, TEXTS * 5), *(generate(both[1], i, [5, 6, 7]) for i in range(1, 5))]
     results = run(one, requests)
     assert len(results.encoded) == len(TEXTS) * 5 and len(results.finished) == 4
+
+
+def test_sparse_vectors_alone_and_in_a_batch_equal_transformers(pairs, monkeypatch):
+    monkeypatch.setattr(encoder_outputs, "MAX_LOGITS_ROWS", 16)
+    pair = pairs("masked")
+    together = run(pair.engine(), [encode(0, TEXTS, "masked", "embed_sparse")])
+    for index, text in enumerate(TEXTS):
+        alone = run(pair.engine(), [encode(0, [text], "masked", "embed_sparse")])
+        assert together.words[0, index] == alone.words[0, 0]
+        np.testing.assert_allclose(values(together, 0, index), values(alone, 0, 0), rtol=1e-4, atol=1e-5)
+        with torch.inference_mode():
+            logits = pair.oracle(torch.tensor([text], device=pair.loaded.device)).logits[0].cpu()
+        expected = torch.log1p(torch.relu(logits)).amax(0).numpy()
+        found = np.zeros(97, np.float32)
+        found[alone.words[0, 0]] = values(alone, 0, 0)
+        np.testing.assert_allclose(found, expected, rtol=1e-3, atol=1e-4)
+
+
+@pytest.mark.parametrize("pooling", ["mean", None])
+def test_spans_are_pooled_from_one_pass(pairs, pooling):
+    pair = pairs("bert")
+    items = [EncodeItem(TEXTS[1], spans=[(0, 30), (3, 4), (7, 20), (5, 9)]), EncodeItem(TEXTS[6], spans=[(90, 100)])]
+    results = run(pair.engine(), [Encode(0, "bert", "embed_spans", items, pooling=pooling), encode(1, TEXTS)])
+    for index, item in enumerate(items):
+        with torch.inference_mode():
+            text = torch.tensor([item.token_ids], device=pair.loaded.device)
+            hidden = pair.oracle(text).last_hidden_state[0].cpu()
+        expected = torch.stack([hidden[first:end].mean(0) for first, end in item.spans])
+        expected = expected / expected.norm(dim=-1, keepdim=True)
+        assert results.rows[0, index] == len(item.spans)
+        found = values(results, 0, index).reshape(len(item.spans), -1)
+        np.testing.assert_allclose(found, expected.numpy(), rtol=1e-3, atol=1e-4)
+
+
+def test_invalid_spans_are_refused(pairs):
+    wrong = [[], [(2, 2)], [(-1, 1)], [(0, 4)]]
+    requests = [Encode(i, "bert", "embed_spans", [EncodeItem([5, 6, 7], spans=one)]) for i, one in enumerate(wrong)]
+    results = run(pairs("bert").engine(), requests)
+    assert {i: results.failed[i].code for i in results.failed} == dict.fromkeys(range(4), "engine_error")

@@ -19,9 +19,10 @@ from llguidance import LLParserLimits
 from transformers import LogitsProcessor
 
 from server.engine import grammar_masks, logits_processors
-from server.engine.grammar_masks import CACHED_GRAMMARS, GrammarMasks, GrammarState
+from server.engine.grammar_masks import CACHED_GRAMMARS, GrammarMasks
+from server.engine.grammar_state import GrammarState
 from server.ipc.messages import Vocabulary
-from server.operations.grammar import JsonFormat, assemble, source_of
+from server.ipc.sections import AnswerSection
 from tests.engine.grammars import (
     CHOICES,
     END,
@@ -93,7 +94,7 @@ def test_only_the_choices_are_generated(choices):
 
 
 def test_any_json_object():
-    grammar = assemble(source_of(JsonFormat({"type": "object"})), False)
+    grammar = json_grammar({"type": "object"})
     results = run(random_engine(), [random_request(i, grammar, max_new_tokens=900) for i in range(40)])
     whole = 0
     for i in range(40):
@@ -126,7 +127,7 @@ def test_the_mask_allows_exactly_the_valid_tokens():
     formats = GrammarMasks(TOKENS, VOCAB)
     texts = {choice.encode()[:n] for choice in choices for n in range(len(choice.encode()) + 1)}
     seen = set()
-    stack = [(GrammarState(choice_grammar(choices), 0), [], b"")]
+    stack = [(GrammarState([AnswerSection(grammar=choice_grammar(choices))], 0), [], b"")]
     while stack:
         grammar_state, tokens, text = stack.pop()
         formats.start([(grammar_state, tokens, [END], [5])]).wait()
@@ -145,7 +146,7 @@ def test_the_mask_allows_exactly_the_valid_tokens():
 def test_the_vocabulary_may_be_longer_or_shorter_than_the_logits(vocab_size):
     """Two tokens may have the same bytes: both are allowed if they have a logit."""
     tokens = [b"", b"a", b"b", b"a", b"", *[b"c"] * 40, b"a"]
-    one = GrammarState(choice_grammar(["a", "ab"]), 0)
+    one = GrammarState([AnswerSection(grammar=choice_grammar(["a", "ab"]))], 0)
     formats = GrammarMasks(tokens, vocab_size)
     formats.start([(one, [], [0], [])]).wait()
     bits = np.unpackbits(one.bits.view(np.uint8), bitorder="little")
@@ -225,7 +226,7 @@ def test_beams_equal_transformers_with_a_brute_force_mask(pairs, name, variant):
     texts = ["".join(chooser.choices("abc", k=chooser.randint(4, 9))) for _ in range(12 * len(prompts))]
     wanted = [sorted(set(texts[i :: len(prompts)])) for i in range(len(prompts))]
     requests = [
-        generate(pair, i, prompt, grammar=choice_grammar(choices), **settings)
+        generate(pair, i, prompt, sections=[AnswerSection(grammar=choice_grammar(choices))], **settings)
         for i, (prompt, choices) in enumerate(zip(prompts, wanted, strict=True))
     ]
     results = run(engine, requests)

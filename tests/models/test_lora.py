@@ -166,6 +166,10 @@ def with_a_norm(tensors) -> None:
     tensors[name.format("A")], tensors[name.format("B")] = torch.zeros(4, 32), torch.zeros(48, 4)
 
 
+def with_nan(tensors) -> None:
+    tensors[UP.format("B")][3, 1] = float("nan")
+
+
 def with_output_head(tensors) -> None:
     name = "base_model.model.lm_head.lora_{}.weight"
     tensors[name.format("A")], tensors[name.format("B")] = torch.zeros(4, 32), torch.zeros(97, 4)
@@ -190,6 +194,7 @@ def with_output_head(tensors) -> None:
         (None, {"target_modules": ["q_proj"]}, "does not list as a target"),
         (None, {"rank_pattern": {"up_proj": 8}}, "has ranks 4 and 4; adapter_config.json says 8"),
         (dict.clear, {}, "changes nothing"),
+        (with_nan, {}, "'model.layers.1.mlp.up_proj' contains NaN or infinity"),
     ],
 )
 def test_file_that_contradicts_its_settings_is_refused(home, tmp_path, change, settings, message):

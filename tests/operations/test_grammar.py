@@ -18,6 +18,7 @@ from server.ipc.messages import (
     Message,
     Vocabulary,
 )
+from server.ipc.params import GenerationParams
 from server.operations import grammar
 from server.operations.grammar import ChoiceFormat, JsonFormat, RegexFormat
 from tests.api.conftest import Bench
@@ -31,10 +32,16 @@ def rules(format_grammar: str) -> tuple[str, dict[str, Any]]:
     return start["lark_grammar"], text
 
 
+def only_grammar(params: GenerationParams) -> str:
+    (section,) = params.sections
+    assert not section.markers
+    return section.grammar
+
+
 async def test_without_a_format_there_is_no_grammar_and_no_vocabulary(bench: Bench, http: httpx.AsyncClient) -> None:
     bench.become_ready()
     for neutral in ({}, {"response_format": None}, {"response_format": {"type": "text"}}):
-        assert (await sent_params(bench, http, **neutral)).grammar == ""
+        assert (await sent_params(bench, http, **neutral)).sections == []
     assert not any(isinstance(message, Vocabulary) for message in bench.sent)
 
 
@@ -66,15 +73,15 @@ async def test_the_vocabulary_is_sent_once_to_each_worker_process(bench: Bench, 
 
 async def test_the_grammar_allows_every_tokenization_of_the_text(bench: Bench, http: httpx.AsyncClient) -> None:
     bench.become_ready()
-    start, text = rules((await sent_params(bench, http, response_format=DIGITS)).grammar)
+    start, text = rules(only_grammar(await sent_params(bench, http, response_format=DIGITS)))
     assert '"no_forcing": true' in start and start.endswith("start: @text")
     assert text == {"name": "text", "lark_grammar": "start: /[0-9]+/"}
 
 
 def test_a_leading_space_comes_before_the_text() -> None:
-    source = grammar.source_of(JsonFormat({"type": "object"}))
-    assert rules(grammar.assemble(source, True))[0].endswith('start: " " @text')
-    assert rules(grammar.assemble(source, False))[0].endswith("start: @text")
+    sources = {"text": grammar.source_of(JsonFormat({"type": "object"}))}
+    assert rules(grammar.assemble(grammar.answer_rule(True), sources))[0].endswith('start: " " @text')
+    assert rules(grammar.assemble(grammar.answer_rule(False), sources))[0].endswith("start: @text")
 
 
 def test_a_schema_cannot_set_options_of_the_library() -> None:
@@ -116,7 +123,7 @@ async def test_beam_search_with_a_format_requires_an_end_token(bench: Bench, htt
     body = {"model": "decoder", "prompt": "a", "num_beams": 2, "response_format": DIGITS}
     answer = await http.post("/generate", json=body)
     assert (answer.status_code, answer.json()["error"]["param"]) == (422, "response_format")
-    assert (await sent_params(bench, http, response_format=DIGITS)).grammar, (
+    assert (await sent_params(bench, http, response_format=DIGITS)).sections, (
         "without beams, the format itself ends the text"
     )
 

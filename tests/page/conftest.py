@@ -8,7 +8,6 @@ import re
 import shutil
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -19,6 +18,8 @@ from tests.page.checkpoints import write_models
 
 KEY = "a-key-of-the-page-tests"
 NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
+TABS = ["Chat", "Generate", "Translate", "Transcribe", "Embed", "Classify"]
+TABS += ["Zero-shot", "Entities", "Fill mask", "Question", "Rerank"]
 _FAILED_REQUEST = re.compile(r"the server responded with a status of (\d+)")
 
 
@@ -60,7 +61,7 @@ def server(
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
     """Module scope, because the event loop of playwright must not run beside the loops of other tests."""
-    named = os.environ.get("TRIPTYCH_TEST_CHROMIUM") or next(filter(None, map(shutil.which, NAMES)), None)
+    named = os.environ.get("PLAYGROUND_CHROMIUM") or next(filter(None, map(shutil.which, NAMES)), None)
     if named is None:
         pytest.skip(f"no Chromium on this machine: none of {', '.join(NAMES)} in PATH")
     with sync_playwright() as playwright:
@@ -162,10 +163,3 @@ def closed_playground(server: PageServer, context: BrowserContext) -> Iterator[P
     made = Playground.in_context(server, context)
     yield made
     assert not made.problems
-
-
-@pytest.fixture(scope="session")
-def images() -> Path | None:
-    """Folder for the screenshots of the documentation, or None if they are not to be made."""
-    named = os.environ.get("TRIPTYCH_SCREENSHOTS")
-    return Path(named) if named else None

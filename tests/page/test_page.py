@@ -1,4 +1,4 @@
-"""The frame of the playground in Chromium: key, tabs, keyboard, themes, contrast, labels, load."""
+"""The frame of the playground in Chromium: tabs, keyboard, themes, contrast, labels, load."""
 
 from __future__ import annotations
 
@@ -9,36 +9,9 @@ import httpx
 import pytest
 from playwright.sync_api import Route, expect
 
-from tests.page.conftest import KEY, Playground
+from tests.page.conftest import TABS, Playground
 
-TABS = ["Chat", "Generate", "Translate", "Transcribe", "Embed", "Classify"]
-TABS += ["Zero-shot", "Entities", "Fill mask", "Question", "Rerank"]
-
-
-def test_the_key(closed_playground: Playground) -> None:
-    page, server = closed_playground.page, closed_playground.server
-    page.goto(server.running.url)
-    key_field = page.get_by_label("API key")
-    if server.key is None:
-        page.locator("[role=tab]").first.wait_for()
-        assert key_field.is_hidden()
-        return
-    expect(page.get_by_text("This server needs an API key.")).to_be_visible()
-    expect(key_field).to_be_focused()
-    assert page.locator("[role=tab]").count() == 0
-    closed_playground.expected = {401}
-    closed_playground.enter_key("wrong")
-    expect(page.get_by_text("does not accept this API key")).to_be_visible()
-    closed_playground.enter_key(KEY)
-    expect(page.locator("[role=tab]")).to_have_count(len(TABS))
-    assert KEY not in page.content()
-    stored = page.evaluate("() => [JSON.stringify(sessionStorage), JSON.stringify(localStorage), document.cookie]")
-    assert KEY in stored[0] and KEY not in stored[1] + stored[2] and KEY not in page.url
-    page.reload()
-    expect(page.locator("[role=tab]")).to_have_count(len(TABS))
-    with page.context.new_page() as other:
-        other.goto(server.running.url)
-        expect(other.get_by_text("This server needs an API key.")).to_be_visible()
+pytestmark = pytest.mark.parametrize("server", [None], ids=["no-key"], indirect=True)
 
 
 def test_tabs_by_keyboard(playground: Playground) -> None:

@@ -40,8 +40,9 @@ def test_token_probabilities_on_hover_and_by_keyboard(playground: Playground) ->
         if at == 3:
             output.locator(".token").nth(at).hover()
         else:
-            output.locator(".token").nth(at - 1).focus()
-            playground.page.keyboard.press("ArrowRight")
+            output.locator('.token[tabindex="0"]').focus()
+            for _ in range(at):
+                playground.page.keyboard.press("ArrowRight")
         expect(inspector).to_be_visible()
         expect(output.locator(".token").nth(at)).to_have_attribute("aria-describedby", "inspector")
         assert inspector.locator(".row").count() == 5
@@ -96,11 +97,28 @@ def test_chat(playground: Playground) -> None:
     messages = playground.body(panel)["messages"]
     assert [message["role"] for message in messages] == ["system", "user", "assistant", "user"]
     assert messages[2]["content"] == answer
-    playground.page.keyboard.press("Enter")
+    panel.get_by_label("Message", exact=True).press("Enter")
     playground.wait(panel)
+    assert output.locator(".message").count() == 4
+    panel.get_by_label("Seed").fill("8")
+    assert playground.body(panel)["messages"] == messages, "an empty message asks for another answer"
+    playground.run(panel)
     assert output.locator(".message").count() == 4
     panel.get_by_role("button", name="New conversation").click()
     assert output.locator(".message").count() == 0
+    playground.run(panel)
+    assert panel.get_by_role("alert").inner_text() == "Write a message first."
+
+
+def test_a_refused_message_comes_back(playground: Playground) -> None:
+    playground.expected = {400}
+    panel = playground.tab("Chat")
+    panel.get_by_label("Length").fill("-1")
+    panel.get_by_label("Message", exact=True).fill("Hello")
+    playground.run(panel)
+    assert "max_tokens" in panel.get_by_role("alert").inner_text()
+    assert panel.get_by_label("Message", exact=True).input_value() == "Hello"
+    assert panel.locator(".message").count() == 0
 
 
 def test_translate(playground: Playground) -> None:

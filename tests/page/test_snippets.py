@@ -10,14 +10,13 @@ from pathlib import Path
 import pytest
 
 from tests.audio.wavs import wav
-from tests.page.conftest import KEY, Playground
+from tests.page.conftest import KEY, TABS, Playground
 from tests.parity.speech import recording
 from tests.waiting import HANG_SECONDS
 
 AWKWARD = "It's a \"test\" \\ of $HOME and `ls`,\n{braces} [ brackets ] 'twice' 🎩"
 OPENAI = {"Chat", "Generate", "Embed", "Transcribe"}
 TEXT_FIELD = {"Chat": "Message", "Generate": "Prompt", "Translate": "Text", "Classify": "Text"}
-TABS = [*OPENAI, "Translate", "Classify", "Zero-shot", "Entities", "Fill mask", "Question", "Rerank"]
 
 
 def run_code(language: str, code: str, key: str | None, directory: Path) -> str:
@@ -32,7 +31,10 @@ def run_code(language: str, code: str, key: str | None, directory: Path) -> str:
     return run.stdout
 
 
-@pytest.mark.parametrize("tab", sorted(TABS))
+CASES = [*((KEY, tab) for tab in TABS), (None, "Chat"), (None, "Classify")]
+
+
+@pytest.mark.parametrize(("server", "tab"), CASES, indirect=["server"])
 def test_the_code_runs(playground: Playground, tab: str, tmp_path: Path) -> None:
     panel = playground.tab(tab)
     if tab in TEXT_FIELD:

@@ -211,7 +211,7 @@ def test_many_threads_share_one_process(renderer):
 def test_a_dead_process_is_replaced_and_closing_stops_it():
     renderer = ChatRenderer(seconds=HANG_SECONDS)
     assert renderer.render("a", {}, 9) == "a"
-    first = renderer._process
+    first = psutil.Process(renderer._process.pid)
     first.kill()
     first.wait()
     assert renderer.render("b", {}, 9) == "b"

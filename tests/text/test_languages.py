@@ -106,9 +106,9 @@ def test_target_tokens_select_the_language(tmp_path: Path):
         ("ind_Latn", 5),
     ):
         assert languages.match("en", code).leading_source_ids == (1000 + index,), code
-    with pytest.raises(UnknownPair, match="target_lang is required"):
+    with pytest.raises(UnknownPair, match="`target_lang` is required"):
         languages.match("en", None)
-    with pytest.raises(UnknownPair, match="target_lang is required"):
+    with pytest.raises(UnknownPair, match="`target_lang` is required"):
         languages.match(None, None)
     with pytest.raises(UnknownPair, match="this translation is not offered"):
         languages.match("en", "de")
@@ -130,7 +130,7 @@ def test_several_source_languages(tmp_path: Path):
     languages = _marian(tmp_path, "fr+de", "en")
     assert languages.pairs() == [("fr", "en"), ("de", "en")]
     assert languages.match("deu", "en").source_lang == "de"
-    with pytest.raises(UnknownPair, match="source_lang is required"):
+    with pytest.raises(UnknownPair, match="`source_lang` is required"):
         languages.match(None, "en")
 
 

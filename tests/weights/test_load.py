@@ -9,6 +9,7 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor
 
+from weights.finite import is_finite
 from weights.load import LoadReport, WeightsError, load_weights
 from weights.rules import Drop, Rename, Slice, Split, Transpose
 
@@ -141,3 +142,40 @@ def test_wrong_checkpoint_assigns_no_tensor(tmp_path: Path):
     with pytest.raises(WeightsError):
         load_weights(tmp_path, RULES, EXPECTED, torch.float32, "cpu", lambda name, _: assigned.append(name))
     assert assigned == []
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), -float("inf")])
+def test_weights_that_are_not_finite_are_refused_by_name(tmp_path: Path, value: float):
+    tensors = _checkpoint()
+    tensors["h.1.qkv"][7, 2] = value
+    tensors["shared.weight"][0, 0] = value
+    message = _refused(tmp_path, tensors)
+    assert "2 tensors contain NaN or infinity" in message and "h.1.qkv" in message and "shared.weight" in message
+    assert "h.0.qkv" not in message
+
+
+def test_a_tensor_that_is_not_used_may_contain_infinity(tmp_path: Path):
+    tensors = _checkpoint()
+    tensors["h.0.mask"][:] = -float("inf")
+    _load(tmp_path, tensors)
+
+
+def test_weights_too_large_for_float16_are_refused_with_the_setting_that_helps(tmp_path: Path):
+    tensors = _checkpoint()
+    tensors["h.0.up"][1, 1] = 1e6
+    _load(tmp_path, tensors, torch.bfloat16)
+    with pytest.raises(WeightsError, match=r"1 tensors .* too large for float16 \(h\.0\.up\).*--dtype bfloat16"):
+        _load(tmp_path, tensors, torch.float16)
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16, torch.float16])
+def test_every_position_of_a_tensor_is_checked(dtype: torch.dtype):
+    for size in (1, 7, 100, 1000):
+        tensor = torch.randn(size).to(dtype)
+        assert is_finite(tensor)
+        for position in {0, size // 2, size - 1}:
+            for value in (float("nan"), float("inf"), -float("inf")):
+                damaged = tensor.clone()
+                damaged[position] = value
+                assert not is_finite(damaged), (size, position, value)
+    assert is_finite(torch.empty(0, dtype=dtype))

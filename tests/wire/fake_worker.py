@@ -151,6 +151,10 @@ def encode(message: Encode, index: int) -> Encoded:
         words = (message.target_ids or letters)[: message.top_k]
         scores = [1 / (2 + rank) for rank in range(len(words))]
         return Encoded(message.request_id, index, struct.pack(f"<{len(words)}f", *scores), 1, words)
+    if message.task == "embed_sparse":
+        weights = [float(place + 1) for place in range(len(item.token_ids))]
+        values = struct.pack(f"<{len(weights)}f", *weights)
+        return Encoded(message.request_id, index, values, 1, item.token_ids)
     count, types = float(len(item.token_ids)), float(sum(item.token_type_ids or []))
     if message.model.startswith("answerer"):
         letters = [chr(max(0, token - FIRST_BYTE)) for token in item.token_ids]
@@ -159,13 +163,15 @@ def encode(message: Encode, index: int) -> Encoded:
         rows = [tag(token, count) for token in item.token_ids]
     elif message.task == "embed_tokens":
         rows = [[float(token), float(place), count, 1.0] for place, token in enumerate(item.token_ids)]
+    elif message.task == "embed_spans":
+        rows = [[float(first), float(end), count] for first, end in item.spans]
     elif message.model.startswith("reranker"):
         rows = [[types - 3.0]]
     elif message.task == "classify":
         rows = [[types, 1.0, count]]
     else:
         rows = [[count, float(sum(item.token_ids) % 97), float(item.token_ids[0]), 1.0]]
-    if message.task in ("embed", "embed_tokens") and message.normalize:
+    if message.task in ("embed", "embed_tokens", "embed_spans") and message.normalize:
         rows = [[value / sum(one * one for one in row) ** 0.5 for value in row] for row in rows]
     flat = [value for row in rows for value in row]
     return Encoded(message.request_id, index, struct.pack(f"<{len(flat)}f", *flat), len(rows))

@@ -166,8 +166,8 @@ def test_tokenize_and_detokenize(client: httpx.Client) -> None:
     tokens = post(client, "/tokenize", model="classifier", inputs=["aé", "b"])
     TokenizeAnswer.model_validate(tokens)
     assert tokens[1] == [
-        {"id": 101, "text": "b", "start": 0, "end": 1, "special": False},
-        {"id": 1, "text": "</s>", "start": 0, "end": 0, "special": True},
+        {"id": 101, "text": "b", "start": 0, "end": 1, "special": False, "stop": 1},
+        {"id": 1, "text": "</s>", "start": 0, "end": 0, "special": True, "stop": None},
     ]
     assert [(token["start"], token["end"]) for token in tokens[0]] == [(0, 1), (1, 2), (1, 2), (0, 0)]
     bare = post(client, "/tokenize", model="classifier", inputs="b", add_special_tokens=False)

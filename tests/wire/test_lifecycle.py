@@ -167,18 +167,19 @@ def test_requests_beyond_the_queue_limits_are_refused(start: Callable[..., Proce
         assert response.status_code != 429 or int(response.headers["retry-after"]) >= 1
         return response.status_code, response.json()["error"]["code"]
 
-    assert refusal({"prompt": "a", "n": 4}) == (422, "request_too_large")
+    assert ask({"prompt": "a", "n": 4}).status_code == 200, "sent in parts"
     assert refusal({"prompt": "a" * 41}) == (422, "request_too_large")
-    with ThreadPoolExecutor(2) as pool:
+    with ThreadPoolExecutor(3) as pool:
         waiting = [pool.submit(ask, {"prompt": "&" * 10}) for _ in range(2)]
         eventually(lambda: running(server) == 2)
-        assert refusal({"prompt": "a", "n": 2}) == (429, "overloaded")
         assert refusal({"prompt": "a" * 21}) == (429, "overloaded")
         assert server.post("/embed", json={"inputs": "a" * 21}).status_code == 429
         assert ask({"prompt": "a" * 20}).status_code == 200
+        waiting.append(pool.submit(ask, {"prompt": "&" * 10}))
+        eventually(lambda: running(server) == 3)
+        assert refusal({"prompt": "a"}) == (429, "overloaded")
         server.worker().send_signal(signal.SIGUSR1)
-        assert [one.result().status_code for one in waiting] == [200, 200]
-    assert ask({"prompt": "a", "n": 3}).status_code == 200
+        assert [one.result().status_code for one in waiting] == [200, 200, 200]
 
 
 def test_every_route_but_probes_and_the_page_needs_a_key(start: Callable[..., Process]) -> None:
@@ -210,7 +211,7 @@ def test_every_route_but_probes_and_the_page_needs_a_key(start: Callable[..., Pr
                 continue
             assert response.status_code == 401, (method, path)
             if method != "head":
-                assert response.json()["error"]["code"] == "unauthorized"
+                assert "valid API key" in response.text
             assert response.headers["www-authenticate"] == "Bearer"
     for key in ("first-key", "second-key"):
         assert server.get("/info", headers={"authorization": f"Bearer {key}"}).status_code == 200

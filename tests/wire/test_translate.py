@@ -93,7 +93,8 @@ def test_an_unknown_pair_lists_the_pairs_on_offer(client: httpx.Client) -> None:
     message = refused(client, "target_lang", source_lang="en", target_lang="fi")
     assert "en-de" in message and "en-fr" in message
     assert "en-de" in refused(client, "target_lang", model="translator", target_lang="fr")
-    refused(client, "target_lang", source_lang="de", target_lang="en")
+    refused(client, "source_lang", source_lang="de", target_lang="en")
+    assert refused(client, "source_lang", source_lang="english").startswith("`source_lang` is not a language code; ")
     refused(client, "target_lang", target_lang="?!")
 
 

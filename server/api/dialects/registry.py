@@ -10,11 +10,13 @@ from fastapi import FastAPI
 from starlette.requests import Request
 from starlette.routing import compile_path
 
-from server.api.dialects import lm_eval
+from server.api.dialects import deepl, libretranslate, lm_eval
 from server.api.dialects.anthropic import routes as anthropic
+from server.api.dialects.cohere import routes as cohere
 from server.api.dialects.huggingface import hub, info, tei, tgi
 from server.api.dialects.native import routes as native
 from server.api.dialects.ollama import routes as ollama
+from server.api.dialects.ollama.answers import ERRORS as OLLAMA_ERRORS
 from server.api.dialects.openai import routes as openai
 from server.api.documents import describe, describe_get, describe_shared
 from server.api.error_shape import NATIVE_ERRORS, ErrorShape
@@ -32,6 +34,9 @@ ROUTES: tuple[Route[Any, Any, Any], ...] = (
     *openai.ROUTES,
     *anthropic.ROUTES,
     *ollama.ROUTES,
+    *cohere.ROUTES,
+    *libretranslate.ROUTES,
+    *deepl.ROUTES,
 )
 """Routes that run an operation. Of the dialects on one path, the first one answers bodies that fit none of them."""
 GET_ROUTES: tuple[GetRoute, ...] = (
@@ -39,6 +44,8 @@ GET_ROUTES: tuple[GetRoute, ...] = (
     *lm_eval.GET_ROUTES,
     *openai.GET_ROUTES,
     *ollama.GET_ROUTES,
+    *libretranslate.GET_ROUTES,
+    *deepl.GET_ROUTES,
 )
 """Routes that describe the server or its models."""
 
@@ -52,7 +59,16 @@ def _by_path() -> Mapping[str, list[Route[Any, Any, Any]]]:
 
 
 _ROUTES_BY_PATH = _by_path()
-_SHAPES_BY_PREFIX = {"/api/": ollama.ERRORS}
+_ALL_ROUTES: tuple[Route[Any, Any, Any] | GetRoute, ...] = (*ROUTES, *GET_ROUTES)
+KEYS_IN_FIELDS = frozenset(
+    (method, path)
+    for route in _ALL_ROUTES
+    if route.key_field
+    for path in (route.path, *route.aliases)
+    for method in ((route.method, "POST") if isinstance(route, GetRoute) and route.takes_post else (route.method,))
+)
+"""(method, path) of routes that check the API key themselves, if the headers have none."""
+_SHAPES_BY_PREFIX = {"/api/": OLLAMA_ERRORS, "/v2/glossar": deepl.ERRORS, "/v2/document": deepl.ERRORS}
 """Error shapes of paths that no route has, by the beginning of the path."""
 _ERROR_SHAPES = [
     *((compile_path(path)[0], routes[0].errors) for path, routes in _ROUTES_BY_PATH.items()),
@@ -70,6 +86,8 @@ def add_routes(app: FastAPI) -> None:
         app.add_api_route(path, respond, methods=["POST"], name=first.operation_id, **in_schema)
     for route in GET_ROUTES:
         app.add_api_route(route.path, route.respond, methods=["GET"], name=route.name, **describe_get(route))
+        if route.takes_post:
+            app.add_api_route(route.path, route.respond, methods=["POST"], include_in_schema=False)
         for alias in route.aliases:
             app.add_api_route(alias, route.respond, methods=["GET"], name=route.name, include_in_schema=False)
 

@@ -9,8 +9,8 @@ from typing import Any
 import ollama
 import pytest
 
+from server.api.dialects.ollama.answers import OllamaChatAnswer, TextRenderer
 from server.api.dialects.ollama.bodies import OllamaChatBody
-from server.api.dialects.ollama.routes import OllamaChatAnswer, TextRenderer
 from server.errors import EngineFailure
 from server.operations.chat import ChatChoice, ChatDelta, ChatResult, ToolCall, ToolCallDelta
 from server.operations.generation_run import PhaseSeconds, TokenUsage
@@ -70,6 +70,12 @@ def test_unknown_durations_are_left_out() -> None:
     answer = TextRenderer(MadeUpRun(), is_chat=True).whole(result(choice, decode_seconds=None))
     OllamaChatAnswer.model_validate(answer)
     assert "eval_duration" not in answer and answer["done_reason"] == "timeout"
+
+
+def test_a_call_that_the_limit_cut_is_left_out() -> None:
+    calls = [CALLS[0], ToolCall("call_2", "weather", '{"city": "Ro')]
+    answer = TextRenderer(MadeUpRun(), is_chat=True).whole(result(ChatChoice("", "", calls, "length", None, [1], None)))
+    assert [call["id"] for call in answer["message"]["tool_calls"]] == ["call_1"]
 
 
 def test_a_fault_within_a_stream_is_a_line() -> None:

@@ -5,8 +5,7 @@ from __future__ import annotations
 import uuid
 from typing import Any, Literal
 
-import orjson
-
+from server.api.chat_fields import complete_calls
 from server.api.dialects.anthropic.bodies import AnthropicCountBody, AnthropicMessagesBody
 from server.api.error_shape import AnswerBody, ErrorShape
 from server.api.route import JsonRoute, Route, StreamingRoute
@@ -46,7 +45,10 @@ class AnthropicAnswerToolUse(AnswerBody):
 
 
 class AnthropicMessage(AnswerBody):
-    """`stop_reason`: `pause_turn` for an answer that the deadline ended; sent back, it is continued."""
+    """`stop_reason`: `pause_turn` for an answer that the deadline ended; sent back, it is continued.
+
+    A call that `max_tokens` cut is left out of a whole answer, and ends early in a stream.
+    """
 
     id: str
     type: Literal["message"]
@@ -118,10 +120,8 @@ class MessageRenderer:
             content.append({"type": "thinking", "thinking": choice.reasoning, "signature": ""})
         if choice.content:
             content.append({"type": "text", "text": choice.content})
-        for call in choice.tool_calls:
-            content.append(
-                {"type": "tool_use", "id": call.id, "name": call.name, "input": orjson.loads(call.arguments)}
-            )
+        for call, arguments in complete_calls(choice.tool_calls):
+            content.append({"type": "tool_use", "id": call.id, "name": call.name, "input": arguments})
         return self._message(content, result.usage) | self._stop(choice)
 
     def deltas(self, deltas: list[ChatDelta]) -> bytes:

@@ -129,7 +129,7 @@ TASKS: Mapping[str, Route[Any, Any, Any]] = {
     **{
         task.name: task
         for task in (
-            _task("feature-extraction", "embed", bodies.HubEmbedBody, embed, lambda body, found: found),
+            _task("feature-extraction", "embed", bodies.HubEmbedBody, embed, lambda body, found: found.vectors),
             _task("sentence-similarity", "similarity", bodies.HubSimilarityBody, similarity, lambda body, found: found),
             _task(
                 "text-classification",

@@ -36,6 +36,7 @@ from server.operations.token_classify import TokenClassifySpec
 from server.operations.tokenize import DetokenizeSpec, TokenizeSpec
 from server.operations.translate import TranslateSpec
 from server.operations.zero_shot_classify import DEFAULT_TEMPLATE, ZeroShotClassifySpec
+from server.text.markup import MarkupOptions
 from server.text.truncation import TruncationSide
 
 CHUNK_SCHEMA = {"type": "array", "items": {"type": "integer", "minimum": 0}, "minItems": 2, "maxItems": 2}
@@ -78,10 +79,18 @@ class TranslateBody(GenerationFields):
     inputs: Texts
     num_alternatives: Annotated[int | None, Field(ge=0, le=15)] = None
     split_sentences: bool | None = None
+    format: Annotated[
+        Literal["text", "html", "xml"] | None, Field(description="html and xml: the tags of the inputs stay in place")
+    ] = None
 
     def spec(self) -> TranslateSpec:
         return TranslateSpec(
-            as_list(self.inputs), self.options(), self.num_alternatives or 0, self.split_sentences, self.model
+            as_list(self.inputs),
+            self.options(),
+            self.num_alternatives or 0,
+            self.split_sentences,
+            self.model,
+            markup=MarkupOptions(self.format) if self.format in ("html", "xml") else None,
         )
 
 
@@ -232,7 +241,7 @@ class FillMaskBody(TimedBody):
     inputs: Texts
     top_k: Annotated[int | None, Field(ge=1, le=MAX_WORDS)] = None
     targets: Annotated[
-        list[ShortText] | None, BeforeValidator(one_or_many), Field(min_length=1, max_length=MAX_WORDS)
+        Annotated[list[ShortText], Field(min_length=1, max_length=MAX_WORDS)] | None, BeforeValidator(one_or_many)
     ] = None
 
     def spec(self) -> FillMaskSpec:

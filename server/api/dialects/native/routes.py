@@ -18,7 +18,7 @@ from server.operations.fill_mask import FilledMask, fill_mask
 from server.operations.generate import generate
 from server.operations.late_chunking import ChunkVector, embed_chunks
 from server.operations.question_answer import question_answer
-from server.operations.rerank import RankedText, rerank
+from server.operations.rerank import RerankResult, rerank
 from server.operations.similarity import similarity
 from server.operations.token_classify import token_classify
 from server.operations.tokenize import TextToken, detokenize, tokenize
@@ -38,9 +38,10 @@ def _label(label: LabelScore) -> dict[str, Any]:
     return {"label": label.label, "score": label.score}
 
 
-def _ranked(body: bodies.RerankBody, ranked: list[RankedText]) -> list[dict[str, Any]]:
+def _ranked(body: bodies.RerankBody, result: RerankResult) -> list[dict[str, Any]]:
     return [
-        {"index": one.index, "score": one.score} | ({"text": one.text} if body.return_text else {}) for one in ranked
+        {"index": one.index, "score": one.score} | ({"text": one.text} if body.return_text else {})
+        for one in result.ranked
     ]
 
 
@@ -104,6 +105,7 @@ ROUTES: tuple[Route[Any, Any, Any], ...] = (
     StreamingRoute(
         path="/translate",
         operation="translate",
+        field="inputs",
         description="Translate texts, sentence by sentence unless `split_sentences` is false.",
         body=bodies.TranslateBody,
         answer=answers.TranslateAnswer,

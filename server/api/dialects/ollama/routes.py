@@ -1,259 +1,12 @@
-"""The routes of the Ollama dialect: rendering of answers, streams of JSON lines and errors."""
+"""The routes of the Ollama dialect."""
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
-from datetime import UTC, datetime
 from typing import Any
 
-import orjson
-
-from server.api.dialects.ollama import bodies, models
-from server.api.dialects.ollama.bodies import OllamaEmbedSpec, OllamaSpec
-from server.api.error_shape import AnswerBody, ErrorShape
+from server.api.dialects.ollama import answers, bodies, models
 from server.api.route import GetRoute, JsonRoute, Route, StreamingRoute
-from server.api.sse import JSON_LINES, json_line
-from server.errors import InvalidRequest, RequestError
-from server.ipc.call import Call
-from server.operations.chat import ChatDelta, ChatResult, ChatRun, chat
-from server.operations.embed import EmbedResult, embed
-from server.operations.generate import GenerateResult, GenerateRun, generate
-from server.operations.generated_text import ScoredToken, TextDelta
-from server.operations.runtime import Runtime, ServedModel
-
-NANOSECONDS = 1_000_000_000
-
-
-class OllamaErrorAnswer(AnswerBody):
-    error: str
-
-
-class OllamaAnswerFunction(AnswerBody):
-    name: str
-    arguments: dict[str, Any]
-    index: int
-
-
-class OllamaAnswerCall(AnswerBody):
-    id: str
-    function: OllamaAnswerFunction
-
-
-class OllamaAnswerMessage(AnswerBody):
-    role: str
-    content: str
-    thinking: str | None = None
-    tool_calls: list[OllamaAnswerCall] | None = None
-
-
-class OllamaTokenLogprob(AnswerBody):
-    """`bytes`: of the token in UTF-8."""
-
-    token: str
-    logprob: float
-    bytes: list[int]
-    top_logprobs: list[OllamaTokenLogprob] | None = None
-
-
-class OllamaTextAnswer(AnswerBody):
-    """Durations are in nanoseconds; those of phases are left out where stop strings ended the answer early."""
-
-    model: str
-    created_at: str
-    done: bool
-    logprobs: list[OllamaTokenLogprob] | None = None
-    done_reason: str | None = None
-    total_duration: int | None = None
-    load_duration: int | None = None
-    prompt_eval_count: int | None = None
-    prompt_eval_duration: int | None = None
-    eval_count: int | None = None
-    eval_duration: int | None = None
-
-
-class OllamaChatAnswer(OllamaTextAnswer):
-    message: OllamaAnswerMessage
-
-
-class OllamaGenerateAnswer(OllamaTextAnswer):
-    response: str
-    thinking: str | None = None
-
-
-class OllamaEmbedAnswer(AnswerBody):
-    model: str
-    embeddings: list[list[float]]
-    total_duration: int
-    load_duration: int
-    prompt_eval_count: int
-
-
-class OllamaEmbeddingsAnswer(AnswerBody):
-    embedding: list[float]
-
-
-ERRORS = ErrorShape(
-    statuses={422: 400},
-    body=lambda error, request_id: {"error": error.message},
-    answer=OllamaErrorAnswer,
-    fields={
-        "max_new_tokens": "num_predict",
-        "repetition_penalty": "repeat_penalty",
-        "response_format": "format",
-        "thinking": "think",
-    },
-)
-EMBED_ERRORS = replace(ERRORS, fields={"inputs": "input"})
-EMBEDDINGS_ERRORS = replace(ERRORS, fields={"inputs": "prompt"})
-
-
-@dataclass
-class LoadedRun:
-    """The answer to a request without a question: the model is loaded."""
-
-    model_name: str
-
-    async def begin(self) -> list[TextDelta]:
-        return []
-
-    async def forward(self, sink: Callable[[list[TextDelta]], bool]) -> bool:
-        return False
-
-    async def complete(self) -> None:
-        return
-
-    def result(self) -> None:
-        return
-
-
-async def answer(runtime: Runtime, call: Call, spec: OllamaSpec) -> ChatRun | GenerateRun | LoadedRun:
-    """Answer as chat where the model has a chat template, else as a plain prompt. Raises InvalidRequest."""
-    model = runtime.candidates(spec.model, "generate")[0]
-    _check_context(spec.num_ctx, model)
-    if spec.chat is None and spec.plain is None:
-        return LoadedRun(model.name)
-    if spec.chat is None or (spec.plain is not None and not model.text.chat_templates.by_name):
-        assert spec.plain is not None
-        return await generate(runtime, call, spec.plain)
-    return await chat(runtime, call, spec.chat)
-
-
-def _check_context(num_ctx: int | None, model: ServedModel) -> None:
-    """Raise InvalidRequest for a context that is longer than the model's."""
-    if num_ctx is not None and num_ctx > model.max_input_tokens:
-        raise InvalidRequest(
-            f"`options`: `num_ctx` {num_ctx} exceeds the {model.max_input_tokens} tokens of `{model.name}`",
-            "options",
-        )
-
-
-class TextRenderer:
-    """One answer of `/api/chat` or `/api/generate`: whole, or as JSON lines with the statistics in the last one.
-
-    is_chat: the text stands in `message`, else in `response`. Tool calls stand in one line of their own.
-    """
-
-    def __init__(self, run: ChatRun | GenerateRun | LoadedRun, is_chat: bool) -> None:
-        self.run = run
-        self.is_chat = is_chat
-
-    def whole(self, result: ChatResult | GenerateResult | None) -> dict[str, Any]:
-        if result is None:
-            return self._line(self._text(""), done=True) | {"done_reason": "load"}
-        (choice,) = result.choices
-        if isinstance(result, ChatResult):
-            text = self._text(result.choices[0].content, result.choices[0].reasoning, _calls(result))
-        else:
-            text = self._text(result.choices[0].text)
-        logprobs = [] if choice.logprobs is None else choice.logprobs
-        return self._line(text, logprobs, done=True) | self._statistics(result)
-
-    def deltas(self, deltas: Sequence[ChatDelta | TextDelta]) -> bytes:
-        lines = []
-        for delta in deltas:
-            if isinstance(delta, ChatDelta):
-                text, thinking, logprobs = delta.content, delta.reasoning, delta.logprobs
-            else:
-                text, thinking, logprobs = delta.text, "", [delta.answer.scored(entry) for entry in delta.logprobs]
-            if text or thinking or logprobs:
-                lines.append(json_line(self._line(self._text(text, thinking), logprobs)))
-        return b"".join(lines)
-
-    def end(self, result: ChatResult | GenerateResult | None) -> bytes:
-        if result is None:
-            return json_line(self.whole(result))
-        calls = _calls(result) if isinstance(result, ChatResult) else []
-        called = json_line(self._line(self._text("", calls=calls))) if calls else b""
-        return called + json_line(self._line(self._text(""), done=True) | self._statistics(result))
-
-    def error(self, error: RequestError, request_id: str) -> bytes:
-        return json_line(ERRORS.render(error, request_id))
-
-    def _text(self, content: str, thinking: str = "", calls: Sequence[dict[str, Any]] = ()) -> dict[str, Any]:
-        extra: dict[str, Any] = {"thinking": thinking} if thinking else {}
-        if not self.is_chat:
-            return {"response": content, **extra}
-        return {
-            "message": {"role": "assistant", "content": content, **extra, **({"tool_calls": calls} if calls else {})}
-        }
-
-    def _line(self, text: dict[str, Any], logprobs: Sequence[ScoredToken] = (), done: bool = False) -> dict[str, Any]:
-        created_at = datetime.now(UTC).isoformat().replace("+00:00", "Z")
-        line = {"model": self.run.model_name, "created_at": created_at, **text, "done": done}
-        if logprobs:
-            line["logprobs"] = [
-                _logprob(token) | {"top_logprobs": [_logprob(one) for one in token.top]} for token in logprobs
-            ]
-        return line
-
-    def _statistics(self, result: ChatResult | GenerateResult) -> dict[str, Any]:
-        timings, reason = result.timings, result.choices[0].finish_reason
-        found = {
-            "done_reason": "stop" if reason == "tool_calls" else reason,
-            "total_duration": _nanoseconds(timings.total_seconds),
-            "load_duration": 0,
-            "prompt_eval_count": result.usage.prompt_tokens,
-            "prompt_eval_duration": _nanoseconds(timings.prefill_seconds),
-            "eval_count": result.usage.completion_tokens,
-            "eval_duration": _nanoseconds(timings.decode_seconds),
-        }
-        return {name: value for name, value in found.items() if value is not None}
-
-
-def _calls(result: ChatResult) -> list[dict[str, Any]]:
-    return [
-        {"id": call.id, "function": {"name": call.name, "arguments": orjson.loads(call.arguments), "index": index}}
-        for index, call in enumerate(result.choices[0].tool_calls)
-    ]
-
-
-def _logprob(token: ScoredToken) -> dict[str, Any]:
-    return {"token": token.token, "logprob": token.logprob, "bytes": list(token.data)}
-
-
-def _nanoseconds(seconds: float | None) -> int | None:
-    return None if seconds is None else round(seconds * NANOSECONDS)
-
-
-async def _embed(runtime: Runtime, call: Call, spec: OllamaEmbedSpec) -> tuple[EmbedResult, float]:
-    """Vectors, and the seconds since the arrival of the request."""
-    _check_context(spec.num_ctx, runtime.candidates(spec.model, "embed")[0])
-    result = await embed(runtime, call, spec)
-    return result, time.monotonic() - call.arrival
-
-
-def _embedded(body: bodies.OllamaEmbedBody, found: tuple[EmbedResult, float]) -> dict[str, Any]:
-    result, seconds = found
-    return {
-        "model": result.model,
-        "embeddings": result.vectors,
-        "total_duration": _nanoseconds(seconds),
-        "load_duration": 0,
-        "prompt_eval_count": result.prompt_tokens,
-    }
-
+from server.api.sse import JSON_LINES
 
 _TIMES = {
     "created_at": "2026-01-01T12:00:00.000000Z",
@@ -289,16 +42,16 @@ ROUTES: tuple[Route[Any, Any, Any], ...] = (
         name="ollama_chat",
         description="Answer a conversation (Ollama). Streams JSON lines unless `stream` is false.",
         body=bodies.OllamaChatBody,
-        answer=OllamaChatAnswer,
+        answer=answers.OllamaChatAnswer,
         example=(
             {"model": "story", "messages": [{"role": "user", "content": "Tell me a story."}], "stream": False},
             {"model": "story", "message": {"role": "assistant", "content": "Once there was a fox."}, **_TIMES},
         ),
         parse=bodies.OllamaChatBody.spec,
-        run=answer,
-        renderer=lambda body, run: TextRenderer(run, is_chat=True),
+        run=answers.answer,
+        renderer=lambda body, run: answers.TextRenderer(run, is_chat=True),
         format=JSON_LINES,
-        errors=ERRORS,
+        errors=answers.ERRORS,
     ),
     StreamingRoute(
         path="/api/generate",
@@ -306,16 +59,16 @@ ROUTES: tuple[Route[Any, Any, Any], ...] = (
         name="ollama_generate",
         description="Answer a prompt (Ollama), with the chat template if there is one. Streams as `/api/chat`.",
         body=bodies.OllamaGenerateBody,
-        answer=OllamaGenerateAnswer,
+        answer=answers.OllamaGenerateAnswer,
         example=(
             {"model": "story", "prompt": "Tell me a story.", "stream": False},
             {"model": "story", "response": "Once there was a fox.", **_TIMES},
         ),
         parse=bodies.OllamaGenerateBody.spec,
-        run=answer,
-        renderer=lambda body, run: TextRenderer(run, is_chat=False),
+        run=answers.answer,
+        renderer=lambda body, run: answers.TextRenderer(run, is_chat=False),
         format=JSON_LINES,
-        errors=ERRORS,
+        errors=answers.ERRORS,
     ),
     JsonRoute(
         path="/api/embed",
@@ -323,7 +76,7 @@ ROUTES: tuple[Route[Any, Any, Any], ...] = (
         name="ollama_embed",
         description="One vector for each input (Ollama).",
         body=bodies.OllamaEmbedBody,
-        answer=OllamaEmbedAnswer,
+        answer=answers.OllamaEmbedAnswer,
         example=(
             {"model": "sentence-encoder", "input": ["a first text", "a second one"]},
             {
@@ -335,9 +88,9 @@ ROUTES: tuple[Route[Any, Any, Any], ...] = (
             },
         ),
         parse=bodies.OllamaEmbedBody.spec,
-        run=_embed,
-        render=_embedded,
-        errors=EMBED_ERRORS,
+        run=answers.embed_texts,
+        render=answers.embedded,
+        errors=answers.EMBED_ERRORS,
     ),
     JsonRoute(
         path="/api/embeddings",
@@ -345,12 +98,12 @@ ROUTES: tuple[Route[Any, Any, Any], ...] = (
         name="ollama_embeddings",
         description="The vector of one text, not scaled to length 1 (Ollama's former route).",
         body=bodies.OllamaEmbeddingsBody,
-        answer=OllamaEmbeddingsAnswer,
+        answer=answers.OllamaEmbeddingsAnswer,
         example=({"model": "sentence-encoder", "prompt": "a text"}, {"embedding": [0.6, 0.8]}),
         parse=bodies.OllamaEmbeddingsBody.spec,
-        run=_embed,
+        run=answers.embed_texts,
         render=lambda body, found: {"embedding": found[0].vectors[0]},
-        errors=EMBEDDINGS_ERRORS,
+        errors=answers.EMBEDDINGS_ERRORS,
     ),
     JsonRoute(
         path="/api/show",
@@ -374,7 +127,7 @@ ROUTES: tuple[Route[Any, Any, Any], ...] = (
         parse=models.parse_show,
         run=models.find_model,
         render=models.show,
-        errors=ERRORS,
+        errors=answers.ERRORS,
     ),
 )
 
@@ -386,7 +139,7 @@ GET_ROUTES: tuple[GetRoute, ...] = (
         answer=models.OllamaTagsAnswer,
         example={"models": [_MODEL | {"modified_at": "2026-01-01T12:00:00Z"}]},
         render=models.tags,
-        errors=ERRORS,
+        errors=answers.ERRORS,
     ),
     GetRoute(
         path="/api/ps",
@@ -397,7 +150,7 @@ GET_ROUTES: tuple[GetRoute, ...] = (
             "models": [_MODEL | {"expires_at": "9999-12-31T23:59:59Z", "size_vram": 0, "context_length": 512}],
         },
         render=models.running,
-        errors=ERRORS,
+        errors=answers.ERRORS,
     ),
     GetRoute(
         path="/api/version",
@@ -406,6 +159,6 @@ GET_ROUTES: tuple[GetRoute, ...] = (
         answer=models.OllamaVersionAnswer,
         example={"version": models.API_VERSION},
         render=models.version,
-        errors=ERRORS,
+        errors=answers.ERRORS,
     ),
 )

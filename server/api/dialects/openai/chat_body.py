@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, Field, WithJsonSchema, model_validator
+from pydantic import Field, model_validator
 
 from server.api.chat_fields import (
     TEXT_OR_PARTS,
+    TOOL_CHOICE,
     ArgumentsText,
     ChatObject,
     FunctionName,
@@ -17,6 +18,7 @@ from server.api.chat_fields import (
     function_call,
     function_tool,
     text_parts,
+    tool_choice,
 )
 from server.api.dialects.openai.common import ServiceTier, StreamOptions, TopLogprobs, check_stream_options
 from server.api.fields import AnswerCount, NoEffect, SamplingFields, Unsupported, only
@@ -127,15 +129,6 @@ OpenAIResponseFormat = Annotated[
 ]
 
 
-def _tool_choice(value: Any) -> Any:
-    if isinstance(value, str) and value in ("none", "auto", "required"):
-        return value
-    try:
-        return OpenAINamedChoice.model_validate(value)
-    except ValueError:
-        raise ValueError('must be "none", "auto", "required" or {"type": "function", "function": {"name"}}') from None
-
-
 class OpenAIChosenFunction(ChatObject):
     name: FunctionName
 
@@ -146,9 +139,7 @@ class OpenAINamedChoice(ChatObject):
 
 
 OpenAIToolChoice = Annotated[
-    Any,
-    AfterValidator(_tool_choice),
-    WithJsonSchema({"anyOf": [{"enum": ["none", "auto", "required"]}, {"type": "object"}]}),
+    Any, tool_choice(OpenAINamedChoice, '{"type": "function", "function": {"name"}}'), TOOL_CHOICE
 ]
 
 
@@ -165,7 +156,7 @@ class ChatCompletionBody(SamplingFields):
     response_format: OpenAIResponseFormat | None = None
     stream_options: StreamOptions | None = None
     tools: list[OpenAITool] | None = None
-    tool_choice: OpenAIToolChoice | None = None
+    tool_choice: OpenAIToolChoice = None
     parallel_tool_calls: bool | None = None
     continue_final_message: bool | None = None
     add_generation_prompt: bool | None = None

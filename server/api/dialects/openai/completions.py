@@ -191,6 +191,7 @@ EXAMPLE = (
 
 ROUTE = StreamingRoute(
     path="/v1/completions",
+    aliases=("/models/{model}/v1/completions",),
     operation="generate",
     name="completions",
     description="Continue prompts: texts or token ids. Accepts the sampler and beam fields of `/generate` too.",

@@ -62,6 +62,7 @@ def _render(body: EmbeddingsBody, result: EmbedResult) -> dict[str, Any]:
 
 ROUTE = JsonRoute(
     path="/v1/embeddings",
+    aliases=("/models/{model}/v1/embeddings",),
     operation="embed",
     name="embeddings",
     description="One vector for each input: a text, token ids, or a list of either.",

@@ -4,8 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
-from server.api.dialects.openai import audio, chat, completions, embeddings, models
+from server.api.dialects.openai import audio, chat, completions, embeddings, models, responses
 from server.api.route import Route
 
-ROUTES: tuple[Route[Any, Any, Any], ...] = (chat.ROUTE, completions.ROUTE, embeddings.ROUTE, *audio.ROUTES)
+ROUTES: tuple[Route[Any, Any, Any], ...] = (
+    chat.ROUTE,
+    completions.ROUTE,
+    responses.ROUTE,
+    embeddings.ROUTE,
+    *audio.ROUTES,
+)
 GET_ROUTES = models.GET_ROUTES

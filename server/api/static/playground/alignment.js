@@ -8,7 +8,7 @@ const SPECIAL = /^(<.*>|\[[A-Z]+\]|__\w+__|>>.*<<|[a-z]{2,3}_[A-Z][A-Za-z]{1,3})
 const WORD_START = /^[▁Ġ]/;
 
 /**
- * Words from tokens: `{text, tokens}` with the places of their tokens. Special tokens and language codes belong to no word.
+ * Words from tokens: `{text, tokens}` with the places of their tokens. Special tokens and language codes are left out.
  * Tokens that begin a word are marked by SentencePiece and byte-level tokenizers; WordPiece marks the others with `##`.
  */
 export function words(tokens) {
@@ -55,7 +55,9 @@ export class AlignmentView {
     const table = weights(matrix, sources, targets);
     this.links = table.flatMap((row, target) => {
       const most = Math.max(...row);
-      return row.flatMap((weight, source) => (weight >= MIN_WEIGHT || weight === most ? [{ source, target, weight }] : []));
+      return row.flatMap((weight, source) =>
+        weight >= MIN_WEIGHT || weight === most ? [{ source, target, weight }] : [],
+      );
     });
     this.source = wordRow("Source words", sources);
     this.target = wordRow("Target words", targets);
@@ -79,7 +81,10 @@ export class AlignmentView {
   }
 
   listen() {
-    for (const [side, row] of [["source", this.source], ["target", this.target]]) {
+    for (const [side, row] of [
+      ["source", this.source],
+      ["target", this.target],
+    ]) {
       row.items.forEach((item, at) => {
         for (const name of ["mouseenter", "focus"]) {
           item.addEventListener(name, () => this.highlight(side, at));
@@ -94,8 +99,18 @@ export class AlignmentView {
   highlight(side, at) {
     this.box.classList.toggle("chosen", side !== undefined);
     const own = this.links.filter((link) => link[side] === at);
-    this.source.items.forEach((item, index) => item.classList.toggle("on", own.some(({ source }) => source === index)));
-    this.target.items.forEach((item, index) => item.classList.toggle("on", own.some(({ target }) => target === index)));
+    this.source.items.forEach((item, index) =>
+      item.classList.toggle(
+        "on",
+        own.some(({ source }) => source === index),
+      ),
+    );
+    this.target.items.forEach((item, index) =>
+      item.classList.toggle(
+        "on",
+        own.some(({ target }) => target === index),
+      ),
+    );
     this.links.forEach((link) => link.line?.classList.toggle("on", own.includes(link)));
   }
 

@@ -3,14 +3,20 @@
 import { post } from "./api.js";
 import { el, withProperty } from "./dom.js";
 
-/** Send the request of a panel; returns the JSON answer, and the numbers that it shows: the time, and how many inputs were cut. */
+/**
+ * Send the request of a panel.
+ * Returns the JSON answer, and the numbers that it shows: the time, and how many inputs were too long and cut.
+ */
 export async function ask(panel, signal) {
   const { path, body } = panel.task.request(panel);
   const started = performance.now();
   const response = await post(path, body, signal);
   const answer = await response.json();
   const cut = response.headers.get("x-truncated-inputs")?.split(",").length;
-  const numbers = { time: `${Math.round(performance.now() - started)} ms`, ...(cut && { "too long and cut": `${cut} of the inputs` }) };
+  const numbers = {
+    time: `${Math.round(performance.now() - started)} ms`,
+    ...(cut && { "too long and cut": `${cut} of the inputs` }),
+  };
   panel.showNumbers(numbers);
   return { answer, numbers };
 }

@@ -6,7 +6,10 @@ import { curl, httpx, openai } from "./snippets.js";
 const LANGUAGES = { curl: "curl", python: "Python", openai: "OpenAI client" };
 const COPIED_MS = 1600;
 
-/** source: a function that returns `{request, openai}`; see `snippets.js`. `openai` is undefined where the client has no such method. */
+/**
+ * source: a function that returns `{request, openai}`; see `snippets.js`. `openai` is undefined where the client of
+ * OpenAI has no such method.
+ */
 export class CodeView {
   constructor(source) {
     this.source = source;

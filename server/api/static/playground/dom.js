@@ -50,7 +50,14 @@ export function roveWithArrows(container, items, { onMove = () => {} } = {}) {
   container.addEventListener("keydown", (event) => {
     const all = items();
     const at = all.indexOf(document.activeElement);
-    const moves = { ArrowRight: at + 1, ArrowDown: at + 1, ArrowLeft: at - 1, ArrowUp: at - 1, Home: 0, End: all.length - 1 };
+    const moves = {
+      ArrowRight: at + 1,
+      ArrowDown: at + 1,
+      ArrowLeft: at - 1,
+      ArrowUp: at - 1,
+      Home: 0,
+      End: all.length - 1,
+    };
     const next = moves[event.key];
     if (at < 0 || next === undefined || event.ctrlKey || event.metaKey || event.altKey) {
       return;

@@ -39,7 +39,11 @@ export function textLine(name, label, value, { hint, placeholder, width = "wide"
 /** A list of texts separated by commas. */
 export function commaList(name, label, value, options) {
   const field = textLine(name, label, value, options);
-  const parts = () => field.control.value.split(",").map((part) => part.trim()).filter(Boolean);
+  const parts = () =>
+    field.control.value
+      .split(",")
+      .map((part) => part.trim())
+      .filter(Boolean);
   return { ...field, read: () => (parts().length ? parts() : undefined) };
 }
 

@@ -30,7 +30,9 @@ export function offers(model) {
   const sources = [...new Set(pairs.map(([source]) => source))].filter((source) => source !== ANY || !toAny.length);
   const targets = (source) => {
     const own = pairs.filter(([from, to]) => from === source && to !== ANY).map(([, to]) => to);
-    return [...new Set([...own, ...(toAny.includes(source) || source === ANY ? fromAny : [])])].filter((to) => to !== source);
+    return [...new Set([...own, ...(toAny.includes(source) || source === ANY ? fromAny : [])])].filter(
+      (to) => to !== source,
+    );
   };
   return { sources, targets };
 }

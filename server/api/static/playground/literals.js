@@ -1,4 +1,5 @@
-// Values as JSON and as Python. Seeds have up to 64 bits, more than a number of JavaScript holds, so they may be a BigInt.
+// Values as JSON and as Python.
+// Seeds have up to 64 bits, more than a number of JavaScript holds, so they may be a BigInt.
 
 const WIDTH = 88;
 export const JSON_STYLE = { null: "null", true: "true", false: "false", lastComma: "" };
@@ -32,5 +33,8 @@ export function expression(value, style, indent = "") {
 /** JSON text of a value that may contain BigInt. */
 export const toJson = (value) => expression(value, JSON_STYLE);
 
-/** The value of a JSON text, with long seeds as strings. A quote inside a JSON string is escaped, so the pattern matches fields only. */
+/**
+ * The value of a JSON text, with long seeds as strings.
+ * A quote inside a JSON string is escaped, so the pattern matches fields only.
+ */
 export const fromJson = (text) => JSON.parse(text.replace(/"seed":(\d{16,})/g, '"seed":"$1"'));

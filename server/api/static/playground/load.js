@@ -25,9 +25,15 @@ export class LoadView {
     this.element = element;
     this.rates = Array(KEPT).fill(0);
     this.line = svg("polyline", { fill: "none" });
-    this.chart = svg("svg", { viewBox: `0 0 ${WIDTH} ${HEIGHT}`, width: WIDTH, height: HEIGHT, "aria-hidden": "true" }, this.line);
+    this.chart = svg(
+      "svg",
+      { viewBox: `0 0 ${WIDTH} ${HEIGHT}`, width: WIDTH, height: HEIGHT, "aria-hidden": "true" },
+      this.line,
+    );
     this.values = { running: el("b"), waiting: el("b"), "tokens/s": el("b") };
-    const parts = Object.entries(this.values).map(([name, value]) => el("span", { "data-load": name }, value, ` ${name}`));
+    const parts = Object.entries(this.values).map(([name, value]) =>
+      el("span", { "data-load": name }, value, ` ${name}`),
+    );
     this.element.replaceChildren(...parts.slice(0, 2), this.chart, parts[2]);
   }
 

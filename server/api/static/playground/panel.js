@@ -8,7 +8,9 @@ import { hideInspector } from "./tokens.js";
 
 /** Sizes of a model in one line. */
 function described(model) {
-  const size = new Intl.NumberFormat("en", { notation: "compact", maximumSignificantDigits: 2 }).format(model.parameters);
+  const size = new Intl.NumberFormat("en", { notation: "compact", maximumSignificantDigits: 2 }).format(
+    model.parameters,
+  );
   const adapter = model.adapter_of ? `adapter of ${model.adapter_of}, ` : "";
   const kind = [model.family, `${size} parameters`, model.quantization ?? model.dtype];
   return `${adapter}${kind.join(", ")}, ${model.context_tokens} tokens of context`;
@@ -27,7 +29,12 @@ export class Panel {
   constructor(task, models) {
     this.task = task;
     this.models = models;
-    this.model = select("model", "Model", models.map(({ name }) => [name, name]), { width: "wide" });
+    this.model = select(
+      "model",
+      "Model",
+      models.map(({ name }) => [name, name]),
+      { width: "wide" },
+    );
     this.modelHint = el("p", { class: "hint" });
     this.model.element.append(this.modelHint);
     const { main, settings = [], more = [] } = task.fields(this);
@@ -41,12 +48,26 @@ export class Panel {
     this.numbers = el("dl", { class: "numbers" });
     this.status = el("p", { class: "spoken", role: "status" });
     const moreBox = more.length
-      ? [el("details", { class: "more" }, el("summary", {}, "More settings"), el("div", { class: "grid" }, ...elements(more)))]
+      ? [
+          el(
+            "details",
+            { class: "more" },
+            el("summary", {}, "More settings"),
+            el("div", { class: "grid" }, ...elements(more)),
+          ),
+        ]
       : [];
     const top = el("div", { class: "grid" }, ...elements([this.model, ...main]));
     const options = el("div", { class: "grid" }, ...elements(settings));
     this.form = el("form", { class: "card form", novalidate: true }, top, options, ...moreBox, this.actions);
-    this.answer = el("section", { class: "card answer", "aria-label": "Answer" }, this.error, this.output, this.numbers, this.status);
+    this.answer = el(
+      "section",
+      { class: "card answer", "aria-label": "Answer" },
+      this.error,
+      this.output,
+      this.numbers,
+      this.status,
+    );
     this.code = new CodeView(() => this.snippet());
     this.element = el(
       "section",
@@ -150,7 +171,9 @@ export class Panel {
 
   /** Show numbers about the answer. entries: name to text. */
   showNumbers(entries) {
-    const parts = Object.entries(entries).map(([name, value]) => el("div", {}, el("dt", {}, name), el("dd", {}, value)));
+    const parts = Object.entries(entries).map(([name, value]) =>
+      el("div", {}, el("dt", {}, name), el("dd", {}, value)),
+    );
     this.numbers.replaceChildren(...parts);
   }
 
@@ -165,7 +188,12 @@ export class Panel {
     }
     const isApi = error instanceof ApiError;
     const facts = isApi
-      ? [error.field && `field ${error.field}`, `status ${error.status}`, error.code, error.requestId && `request ${error.requestId}`]
+      ? [
+          error.field && `field ${error.field}`,
+          `status ${error.status}`,
+          error.code,
+          error.requestId && `request ${error.requestId}`,
+        ]
       : [];
     this.error.replaceChildren(el("p", {}, error.message));
     if (facts.length) {

@@ -1,4 +1,5 @@
-// The current request as a command or a program. The API key is always a variable of the environment, never the key itself.
+// The current request as a command or a program.
+// The API key is always a variable of the environment, never the key itself.
 
 import { SERVER, key } from "./api.js";
 import { JSON_STYLE, PYTHON_STYLE, expression } from "./literals.js";

@@ -16,7 +16,13 @@ function visible(token) {
 
 function row(token, logprob, isChosen) {
   const bar = withProperty(el("span", { class: "bar" }), "--share", Math.exp(logprob));
-  return el("div", { class: isChosen ? "row chosen" : "row" }, el("code", {}, visible(token)), bar, el("span", {}, percent(logprob)));
+  return el(
+    "div",
+    { class: isChosen ? "row chosen" : "row" },
+    el("code", {}, visible(token)),
+    bar,
+    el("span", {}, percent(logprob)),
+  );
 }
 
 function describe(token, text) {
@@ -70,8 +76,8 @@ export class TokenText {
   }
 
   /**
-   * Add text that arrived with tokens: `{logprob, token, top}`, all optional. Text may arrive later than its tokens, because
-   * the server holds back unfinished characters and beginnings of stop strings.
+   * Add text that arrived with tokens: `{logprob, token, top}`, all optional. Text may arrive later than its tokens,
+   * because the server holds back unfinished characters and beginnings of stop strings.
    */
   append(text, tokens) {
     this.count += tokens.length;
@@ -79,6 +85,14 @@ export class TokenText {
     if (text) {
       this.element.append(...spans(text, this.pending));
       this.pending = [];
+      this.makeReachable();
+    }
+  }
+
+  /** One token is reachable with the Tab key, the others from there with the arrow keys. */
+  makeReachable() {
+    if (!this.element.querySelector('.token[tabindex="0"]')) {
+      this.element.querySelector(".token[tabindex]")?.setAttribute("tabindex", "0");
     }
   }
 
@@ -92,6 +106,7 @@ export class TokenText {
         span.replaceWith(...spans(span.textContent, own));
       }
     }
+    this.makeReachable();
   }
 }
 

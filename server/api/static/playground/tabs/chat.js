@@ -24,6 +24,23 @@ class Conversation {
     this.clearButton = el("button", { type: "button", class: "quiet" }, "New conversation");
   }
 
+  /** The messages up to the last question: what to send when there is no new one. */
+  get questions() {
+    const isAnswered = this.messages.at(-1)?.role === "assistant";
+    return isAnswered ? this.messages.slice(0, -1) : this.messages;
+  }
+
+  /** Take back the last message. */
+  removeLast() {
+    this.messages.pop();
+    this.element.lastElementChild.remove();
+  }
+
+  ask(content) {
+    this.messages.push({ role: "user", content });
+    this.element.append(bubble("user", content));
+  }
+
   clear() {
     this.messages = [];
     this.element.replaceChildren();
@@ -57,21 +74,32 @@ export const chat = {
         panel.run();
       }
     });
-    panel.draft.element.append(el("p", { class: "hint" }, "Enter sends, Shift+Enter begins a new line."), conversation.clearButton);
+    panel.draft.element.append(
+      el(
+        "p",
+        { class: "hint" },
+        "Enter sends, Shift+Enter begins a new line. An empty message asks for another answer.",
+      ),
+      conversation.clearButton,
+    );
     const system = textLine("system", "System message", "", { placeholder: "none" });
     return { main: [panel.draft], settings, more: [system, ...more] };
   },
 
   request(panel) {
     const { draft, system, logprobs, model, ...options } = panel.values();
+    const { messages: before, questions } = panel.conversation;
     const messages = [
       ...(system ? [{ role: "system", content: system }] : []),
-      ...panel.conversation.messages,
-      ...(draft?.trim() ? [{ role: "user", content: draft.trim() }] : []),
+      ...(draft.trim() ? [...before, { role: "user", content: draft.trim() }] : questions),
     ];
     const tops = logprobs ? { logprobs, top_logprobs: TOP_LOGPROBS } : {};
     const stream = { stream: true, stream_options: { include_usage: true } };
-    return { path: "/v1/chat/completions", body: { model, messages, ...options, ...tops, ...stream }, stream: "openai" };
+    return {
+      path: "/v1/chat/completions",
+      body: { model, messages, ...options, ...tops, ...stream },
+      stream: "openai",
+    };
   },
 
   openai({ body }) {
@@ -87,12 +115,16 @@ export const chat = {
     const { conversation, draft } = panel;
     const question = draft.control.value.trim();
     const { path, body } = this.request(panel);
+    if (!body.messages.some(({ role }) => role === "user")) {
+      throw new PageError("Write a message first.");
+    }
     const text = new TokenText();
     const reasoning = el("div", { class: "reasoning", hidden: true });
     const watch = new Stopwatch();
     if (question) {
-      conversation.element.append(bubble("user", question));
-      conversation.messages.push({ role: "user", content: question });
+      conversation.ask(question);
+    } else if (conversation.messages.at(-1).role === "assistant") {
+      conversation.removeLast();
     }
     const answer = bubble("assistant", reasoning, text.element);
     conversation.element.append(answer);
@@ -119,16 +151,19 @@ export const chat = {
       if (!finish) {
         throw new PageError("The answer is incomplete: the stream ended early.");
       }
-      const tokens = usage ? { tokens: String(usage.completion_tokens), prompt: String(usage.prompt_tokens) } : {};
+      const tokens = usage
+        ? { tokens: String(usage.completion_tokens), "prompt tokens": String(usage.prompt_tokens) }
+        : {};
       panel.showNumbers({ ...watch.numbers(), ...tokens, end: finish });
     } finally {
-      if (text.element.textContent) {
+      if (text.element.textContent || finish) {
         conversation.messages.push({ role: "assistant", content: text.element.textContent });
-      } else if (finish === undefined) {
-        conversation.messages.pop();
-        draft.control.value = question;
+      } else {
         answer.remove();
-        conversation.element.lastElementChild?.remove();
+        if (question) {
+          conversation.removeLast();
+          draft.control.value = question;
+        }
       }
       draft.control.focus();
     }

@@ -20,7 +20,13 @@ export const classify = {
 
   fields() {
     const text = textArea("inputs", "Text", "I loved this wonderful film");
-    return { main: [text], settings: [number("top_k", "Labels", { min: 1, placeholder: "all" }), select("function_to_apply", "Scores", FUNCTIONS)] };
+    return {
+      main: [text],
+      settings: [
+        number("top_k", "Labels", { min: 1, placeholder: "all" }),
+        select("function_to_apply", "Scores", FUNCTIONS),
+      ],
+    };
   },
 
   request(panel) {

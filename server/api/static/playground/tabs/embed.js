@@ -7,7 +7,6 @@ import { select, textLines } from "../fields.js";
 const SENTENCES = [
   "The dog chased the cat.",
   "The cat was chased by the dog.",
-  "The cat chased the dog.",
   "The king bought a red boat.",
   "A red boat was bought by the king.",
   "The old teacher sleeps.",
@@ -26,7 +25,12 @@ function dot(left, right) {
 }
 
 function heatMap(sentences, cosines) {
-  const head = el("tr", {}, el("td"), ...sentences.map((text, at) => el("th", { scope: "col", title: text }, String(at + 1))));
+  const head = el(
+    "tr",
+    {},
+    el("td"),
+    ...sentences.map((text, at) => el("th", { scope: "col", title: text }, String(at + 1))),
+  );
   const rows = cosines.map((row, at) => {
     const cells = row.map((cosine, column) => {
       const share = Math.max(0, Math.min(1, cosine));
@@ -36,16 +40,32 @@ function heatMap(sentences, cosines) {
     });
     return el("tr", {}, el("th", { scope: "row" }, el("span", {}, `${at + 1}`), sentences[at]), ...cells);
   });
-  const table = el("table", { class: "heat-map" }, el("caption", { class: "spoken" }, "Cosine similarity of each two sentences"), el("thead", {}, head), el("tbody", {}, ...rows));
+  const table = el(
+    "table",
+    { class: "heat-map" },
+    el("caption", { class: "spoken" }, "Cosine similarity of each two sentences"),
+    el("thead", {}, head),
+    el("tbody", {}, ...rows),
+  );
   return el("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": "Similarities" }, table);
 }
 
 /** The two different sentences that are closest to each other. */
 function closest(sentences, cosines) {
   let best = [-2, 0, 0];
-  cosines.forEach((row, at) => row.slice(0, at).forEach((cosine, other) => (best = cosine > best[0] ? [cosine, other, at] : best)));
+  cosines.forEach((row, at) =>
+    row.slice(0, at).forEach((cosine, other) => (best = cosine > best[0] ? [cosine, other, at] : best)),
+  );
   const [cosine, one, other] = best;
-  return el("p", { class: "closest" }, "Closest: ", el("q", {}, sentences[one]), " and ", el("q", {}, sentences[other]), `, ${cosine.toFixed(2)}`);
+  return el(
+    "p",
+    { class: "closest" },
+    "Closest: ",
+    el("q", {}, sentences[one]),
+    " and ",
+    el("q", {}, sentences[other]),
+    `, ${cosine.toFixed(2)}`,
+  );
 }
 
 export const embed = {
@@ -73,7 +93,11 @@ export const embed = {
     if (pooling !== undefined) {
       return undefined;
     }
-    return { method: "embeddings.create", fields: { model, input }, print: ["print([item.embedding for item in answer.data])"] };
+    return {
+      method: "embeddings.create",
+      fields: { model, input },
+      print: ["print([item.embedding for item in answer.data])"],
+    };
   },
 
   async run(panel, signal) {

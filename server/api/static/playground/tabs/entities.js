@@ -38,7 +38,12 @@ export const entities = {
     let at = 0;
     for (const { entity_group: label, start, end, score } of found) {
       pieces.push(part(at, start));
-      const mark = el("mark", { title: `${label} ${percent(score)}` }, part(start, end), el("span", { class: "label" }, label));
+      const mark = el(
+        "mark",
+        { title: `${label} ${percent(score)}` },
+        part(start, end),
+        el("span", { class: "label" }, label),
+      );
       pieces.push(withProperty(mark, "--hue", hue(label, labels)));
       at = end;
     }

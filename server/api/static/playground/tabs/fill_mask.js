@@ -18,7 +18,12 @@ export const fillMask = {
     panel.mask = panel.models[0].mask_token;
     const insert = el("button", { type: "button", class: "quiet" }, "Insert the mask");
     insert.addEventListener("click", () => {
-      panel.text.control.setRangeText(panel.mask, panel.text.control.selectionStart, panel.text.control.selectionEnd, "end");
+      panel.text.control.setRangeText(
+        panel.mask,
+        panel.text.control.selectionStart,
+        panel.text.control.selectionEnd,
+        "end",
+      );
       panel.text.control.focus();
       panel.update();
     });

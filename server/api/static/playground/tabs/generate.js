@@ -16,7 +16,8 @@ export const generate = {
   /** Models that only continue texts come before models that also translate. */
   order: (one, other) => one.languages.length - other.languages.length,
   verb: "Generate",
-  placeholder: "The text appears here. Point at a token to see how probable it was, and what else the model considered.",
+  placeholder:
+    "The text appears here. Point at a token to see how probable it was, and what else the model considered.",
 
   fields() {
     const { settings, more } = samplingFields("max_new_tokens");
@@ -36,7 +37,11 @@ export const generate = {
   openai({ body }) {
     const { max_new_tokens: max_tokens, logprobs, top_logprobs, ...others } = body;
     const known = { ...others, max_tokens, logprobs: logprobs ? top_logprobs : undefined };
-    const print = ["for chunk in answer:", "    for choice in chunk.choices:", '        print(choice.text, end="", flush=True)'];
+    const print = [
+      "for chunk in answer:",
+      "    for choice in chunk.choices:",
+      '        print(choice.text, end="", flush=True)',
+    ];
     return { method: "completions.create", ...splitExtensions(known), print };
   },
 
@@ -60,7 +65,8 @@ export const generate = {
     }
     const [choice] = done.choices;
     text.complete(choice.logprobs ?? []);
-    const finish = choice.stop_reason === null ? choice.finish_reason : `${choice.finish_reason} at ${choice.stop_reason}`;
+    const finish =
+      choice.stop_reason === null ? choice.finish_reason : `${choice.finish_reason} at ${choice.stop_reason}`;
     panel.showNumbers({ ...watch.numbers(), end: finish, seed: String(done.seed) });
   },
 };

@@ -8,7 +8,12 @@ import { textLine } from "../fields.js";
 function fileField() {
   const control = el("input", { type: "file", id: "recording", accept: ".wav,audio/wav,audio/x-wav" });
   const label = el("label", { for: "recording" }, "Recording, a WAV file");
-  return { name: "file", control, element: el("div", { class: "field wide" }, label, control), read: () => control.files[0] };
+  return {
+    name: "file",
+    control,
+    element: el("div", { class: "field wide" }, label, control),
+    read: () => control.files[0],
+  };
 }
 
 export const transcribe = {

@@ -48,6 +48,10 @@ export const translate = {
       ...views.map(({ element }) => element),
     );
     views.forEach((view) => view.draw());
-    panel.showNumbers({ ...numbers, tokens: String(usage.completion_tokens), "source tokens": String(usage.prompt_tokens) });
+    panel.showNumbers({
+      ...numbers,
+      tokens: String(usage.completion_tokens),
+      "source tokens": String(usage.prompt_tokens),
+    });
   },
 };

@@ -17,7 +17,9 @@ export const zeroShot = {
       main: [
         textArea("inputs", "Text", "The new phone has a brilliant screen and a weak battery."),
         commaList("candidate_labels", "Labels, separated by commas", "technology, politics, sport"),
-        textLine("hypothesis_template", "Sentence about the text, with {} for the label", "", { placeholder: "This example is {}." }),
+        textLine("hypothesis_template", "Sentence about the text, with {} for the label", "", {
+          placeholder: "This example is {}.",
+        }),
         check("multi_label", "Several labels can be true"),
       ],
     };

@@ -1,0 +1,216 @@
+"""The body of `POST /v2/chat`, and its conversion to chat messages."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Annotated, Any, Literal
+
+import orjson
+from pydantic import BeforeValidator, Field
+
+from server.api.chat_fields import (
+    TEXT_OR_PARTS,
+    ArgumentsText,
+    ChatObject,
+    FunctionName,
+    JsonSchema,
+    check_tool_choice,
+    function_call,
+    function_tool,
+    text_parts,
+)
+from server.api.fields import MAX_STOPS, Count, Finite, NoEffect, ShortText, TimedBody, only
+from server.errors import InvalidRequest
+from server.operations.chat import ChatSpec, ToolChoice
+from server.operations.generation_options import GenerationOptions
+from server.operations.grammar import JsonFormat, TextFormat
+
+_TOOL_CHOICES: dict[str | None, ToolChoice] = {
+    None: ToolChoice("auto"),
+    "REQUIRED": ToolChoice("required"),
+    "NONE": ToolChoice("none"),
+}
+
+
+def _document_parts(value: Any) -> Any:
+    """Parts of a tool result with each document as text parts: its data as JSON."""
+    if not isinstance(value, list):
+        return value
+    parts = []
+    for part in value:
+        document = part.get("document") if isinstance(part, dict) and part.get("type") == "document" else None
+        if isinstance(document, dict) and isinstance(document.get("data"), (dict, str)):
+            data = document["data"]
+            part = {"type": "text", "text": data if isinstance(data, str) else orjson.dumps(data).decode()}
+        parts.append(part)
+    return parts
+
+
+def _as_parts(value: Any) -> Any:
+    """A string as a list of one text part."""
+    return [{"type": "text", "text": value}] if isinstance(value, str) else value
+
+
+Content = Annotated[str, text_parts("text"), TEXT_OR_PARTS]
+
+
+class CohereCalledFunction(ChatObject):
+    name: FunctionName
+    arguments: ArgumentsText
+
+
+class CohereToolCall(ChatObject):
+    id: Annotated[str, Field(min_length=1, max_length=256)]
+    type: Literal["function"] | None = None
+    function: CohereCalledFunction
+
+
+class CohereTextPart(ChatObject):
+    type: Literal["text"]
+    text: str
+
+
+class CohereThinkingPart(ChatObject):
+    type: Literal["thinking"]
+    thinking: str
+
+
+class CohereUserMessage(ChatObject):
+    role: Literal["user", "system"]
+    content: Content
+
+
+class CohereAssistantMessage(ChatObject):
+    """`tool_plan`: text before the calls; it stands before `content` in the prompt."""
+
+    role: Literal["assistant"]
+    content: Annotated[
+        list[Annotated[CohereTextPart | CohereThinkingPart, Field(discriminator="type")]] | None,
+        BeforeValidator(_as_parts),
+        TEXT_OR_PARTS,
+    ] = None
+    tool_plan: str | None = None
+    tool_calls: list[CohereToolCall] | None = None
+    citations: Annotated[list[Any] | None, only([])] = None
+
+
+class CohereToolMessage(ChatObject):
+    role: Literal["tool"]
+    tool_call_id: str
+    content: Annotated[str, text_parts("text"), BeforeValidator(_document_parts), TEXT_OR_PARTS]
+
+
+Message = Annotated[CohereUserMessage | CohereAssistantMessage | CohereToolMessage, Field(discriminator="role")]
+
+
+class CohereFunction(ChatObject):
+    name: FunctionName
+    description: str | None = None
+    parameters: JsonSchema | None = None
+
+
+class CohereTool(ChatObject):
+    type: Literal["function"] | None = None
+    function: CohereFunction
+
+
+class CohereResponseFormat(ChatObject):
+    type: Literal["text", "json_object"]
+    json_schema: JsonSchema | None = None
+
+    def text_format(self) -> TextFormat | None:
+        """The grammar. Raises InvalidRequest for a schema of plain text."""
+        if self.type == "text":
+            if self.json_schema is not None:
+                raise InvalidRequest(
+                    "`response_format`: `json_schema` requires the type json_object", "response_format"
+                )
+            return None
+        return JsonFormat(self.json_schema or {"type": "object"})
+
+
+class CohereThinking(ChatObject):
+    type: Literal["enabled", "disabled"]
+
+
+class CohereChatBody(TimedBody):
+    """`POST /v2/chat`. `strict_tools`, `citation_options`, `priority`: without effect.
+
+    Arguments always match their schema, and without `documents` there are no citations.
+    """
+
+    messages: Annotated[list[Message], Field(min_length=1)]
+    stream: bool | None = None
+    max_tokens: Annotated[int | None, Field(ge=1, le=1 << 20)] = None
+    stop_sequences: Annotated[list[ShortText] | None, Field(max_length=MAX_STOPS)] = None
+    temperature: Annotated[Finite | None, Field(ge=0, le=100)] = None
+    k: Count | None = None
+    p: Annotated[Finite | None, Field(gt=0, le=1)] = None
+    seed: Annotated[int | None, Field(ge=0, lt=1 << 64)] = None
+    frequency_penalty: Annotated[Finite | None, Field(ge=-2, le=2)] = None
+    presence_penalty: Annotated[Finite | None, Field(ge=-2, le=2)] = None
+    logprobs: bool | None = None
+    response_format: CohereResponseFormat | None = None
+    tools: Annotated[list[CohereTool] | None, Field(max_length=128)] = None
+    tool_choice: Literal["REQUIRED", "NONE"] | None = None
+    thinking: CohereThinking | None = None
+    documents: Annotated[list[Any] | None, only([])] = None
+    safety_mode: Annotated[str | None, only("OFF", "NONE")] = None
+    strict_tools: NoEffect = None
+    citation_options: NoEffect = None
+    priority: NoEffect = None
+
+    def spec(self) -> ChatSpec:
+        """Convert the body. Raises InvalidRequest for messages or a tool choice that do not fit together."""
+        functions = [tool.function for tool in self.tools or ()]
+        tools = [function_tool(one.name, one.description, one.parameters) for one in functions]
+        tool_choice = _TOOL_CHOICES[self.tool_choice]
+        check_tool_choice(tool_choice, tools)
+        return ChatSpec(
+            list(_messages(self.messages)),
+            GenerationOptions(
+                stream=bool(self.stream),
+                max_new_tokens=self.max_tokens,
+                fill_context=self.max_tokens is None,
+                temperature=self.temperature,
+                top_k=self.k,
+                top_p=self.p,
+                seed=self.seed,
+                frequency_penalty=self.frequency_penalty or 0.0,
+                presence_penalty=self.presence_penalty or 0.0,
+                stop=self.stop_sequences or (),
+                logprobs=bool(self.logprobs),
+                text_format=None if self.response_format is None else self.response_format.text_format(),
+            ),
+            self.model,
+            tools=tools,
+            tool_choice=tool_choice,
+            thinking=None if self.thinking is None else self.thinking.type == "enabled",
+        )
+
+
+def _messages(
+    given: Sequence[CohereUserMessage | CohereAssistantMessage | CohereToolMessage],
+) -> Iterator[dict[str, Any]]:
+    """Messages as chat templates take them."""
+    names: dict[str, str] = {}
+    for one in given:
+        if isinstance(one, CohereUserMessage):
+            yield {"role": one.role, "content": one.content}
+        elif isinstance(one, CohereToolMessage):
+            if one.tool_call_id not in names:
+                raise InvalidRequest("`messages` has a message of the role tool without its call before it", "messages")
+            name = names[one.tool_call_id]
+            yield {"role": "tool", "tool_call_id": one.tool_call_id, "name": name, "content": one.content}
+        else:
+            texts = [part.text for part in one.content or () if isinstance(part, CohereTextPart)]
+            thoughts = [part.thinking for part in one.content or () if isinstance(part, CohereThinkingPart)]
+            message: dict[str, Any] = {
+                "role": "assistant",
+                "content": "\n".join([one.tool_plan or "", *texts]).strip("\n"),
+            }
+            message |= {"reasoning_content": "\n".join(thoughts)} if thoughts else {}
+            calls = one.tool_calls or ()
+            names |= {call.id: call.function.name for call in calls}
+            rendered = [function_call(call.id, call.function.name, call.function.arguments) for call in calls]
+            yield message | ({"tool_calls": rendered} if rendered else {})

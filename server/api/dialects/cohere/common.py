@@ -1,0 +1,43 @@
+"""Shared by the routes of the Cohere dialect: error shape and the description of an answer."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from server.api.error_shape import AnswerBody, ErrorShape
+
+
+class CohereErrorAnswer(AnswerBody):
+    """`id`: of the request."""
+
+    id: str
+    message: str
+
+
+class CohereApiVersion(AnswerBody):
+    version: str
+
+
+class CohereUnits(AnswerBody):
+    """The units that Cohere bills; this server counts them only."""
+
+    input_tokens: int | None = None
+    output_tokens: int | None = None
+    search_units: int | None = None
+
+
+class CohereMeta(AnswerBody):
+    api_version: CohereApiVersion
+    billed_units: CohereUnits
+
+
+ERRORS = ErrorShape(
+    statuses={422: 400},
+    body=lambda error, request_id: {"id": request_id, "message": error.message},
+    answer=CohereErrorAnswer,
+)
+
+
+def meta(version: str, **units: int) -> dict[str, Any]:
+    """The field `meta`. version: of the API. units: fields of `CohereUnits`."""
+    return {"api_version": {"version": version}, "billed_units": units}

@@ -1,0 +1,232 @@
+"""The DeepL dialect (API.md section 7): `/v2/translate`, `/v2/languages`, `/v2/usage`.
+
+Bodies are JSON or forms, where `text` is repeated. Fields, answers and statuses are those of the API that DeepL's own
+Python package calls.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any, Literal
+
+from pydantic import BeforeValidator, Field, RootModel
+
+from server.api.error_shape import AnswerBody, ErrorShape
+from server.api.fields import Body, Language, Texts, Unsupported, form_value, one_or_many, only
+from server.api.route import GetRoute, JsonRoute, Route
+from server.api.state import State
+from server.errors import InvalidRequest, RequestError, Unauthorized
+from server.operations.detect_language import DetectedTranslation, translate_detected
+from server.operations.generation_options import GenerationOptions
+from server.operations.translate import TranslateSpec
+from server.text.markup import MarkupOptions
+from server.text.offered_languages import language_label, offered_languages
+
+_REGIONAL_TARGETS: Mapping[str, tuple[tuple[str, str], ...]] = {
+    "en": (("EN-GB", "English (British)"), ("EN-US", "English (American)")),
+    "pt": (("PT-BR", "Portuguese (Brazilian)"), ("PT-PT", "Portuguese (European)")),
+}
+"""Targets that DeepL names with a region only. A model without regions translates to the language."""
+
+
+def _flag(value: object) -> object:
+    """A boolean of JSON, or `0`, `1`, `true` or `false`."""
+    found = form_value(value)
+    return bool(found) if isinstance(found, int) and found in (0, 1) else found
+
+
+def _split_mode(value: object) -> object:
+    """`split_sentences` as text. Some clients send a number or a boolean."""
+    return str(int(value)) if isinstance(value, int) else value
+
+
+def _tags(value: object) -> object:
+    """Names of tags as a list, from a list or from text separated by commas."""
+    return [name.strip() for name in value.split(",") if name.strip()] if isinstance(value, str) else value
+
+
+Flag = Annotated[bool | None, BeforeValidator(_flag)]
+TagName = Annotated[str, Field(min_length=1, max_length=64)]
+Tags = Annotated[Annotated[list[TagName], Field(max_length=256)] | None, BeforeValidator(_tags)]
+
+
+class DeeplTranslateBody(Body):
+    """`POST /v2/translate`.
+
+    `split_sentences`: 0 never, 1 at punctuation and line breaks, nonewlines at punctuation.
+    `non_splitting_tags`, `splitting_tags`, `ignore_tags` and `outline_detection` require `tag_handling`.
+    Fields that ask for another style, for glossaries or for hints are refused: the models have none of them.
+    """
+
+    text: Annotated[Texts, BeforeValidator(one_or_many)]
+    target_lang: Language
+    source_lang: Language | None = None
+    split_sentences: Annotated[Literal["0", "1", "nonewlines"] | None, BeforeValidator(_split_mode)] = None
+    preserve_formatting: Annotated[
+        Flag, Field(description="accepted without effect: the server never corrects what the model writes")
+    ] = None
+    tag_handling: Annotated[Literal["html", "xml"] | None, BeforeValidator(lambda value: value or None)] = None
+    tag_handling_version: Annotated[Literal["v1", "v2"] | None, Field(description="accepted without effect")] = None
+    outline_detection: Flag = None
+    splitting_tags: Tags = None
+    non_splitting_tags: Tags = None
+    ignore_tags: Tags = None
+    show_billed_characters: Flag = None
+    formality: Annotated[str | None, only("default", "prefer_more", "prefer_less")] = None
+    model_type: Annotated[str | None, only("latency_optimized", "prefer_quality_optimized")] = None
+    context: Annotated[str | None, only("")] = None
+    glossary_id: Unsupported = None
+    glossary_ids: Annotated[list[Any] | None, only([])] = None
+    style_id: Unsupported = None
+    custom_instructions: Annotated[list[Any] | None, only([])] = None
+    translation_memory_id: Unsupported = None
+    translation_memory_threshold: Unsupported = None
+
+    def spec(self) -> TranslateSpec:
+        """Convert the body. Raises InvalidRequest for options of tags without `tag_handling`."""
+        for name in ("outline_detection", "splitting_tags", "non_splitting_tags", "ignore_tags"):
+            needed = "`tag_handling` xml" if name == "outline_detection" else "`tag_handling`"
+            allowed = ("xml",) if name == "outline_detection" else ("xml", "html")
+            if getattr(self, name) is not None and self.tag_handling not in allowed:
+                raise InvalidRequest(f"`{name}` requires {needed}", name)
+        at_newlines = self.split_sentences != "nonewlines" and (
+            self.split_sentences is not None or self.tag_handling != "html"
+        )
+        return TranslateSpec(
+            self.text,
+            GenerationOptions(source_lang=self.source_lang, target_lang=self.target_lang),
+            split_sentences=self.split_sentences != "0",
+            split_at_newlines=at_newlines,
+            model=self.model,
+            markup=self._markup(at_newlines),
+        )
+
+    def _markup(self, at_newlines: bool) -> MarkupOptions | None:
+        if self.tag_handling is None:
+            return None
+        lower = str.lower if self.tag_handling == "html" else str
+        return MarkupOptions(
+            self.tag_handling,
+            splitting_tags=frozenset(map(lower, self.splitting_tags or ())),
+            non_splitting_tags=frozenset(map(lower, self.non_splitting_tags or ())),
+            ignore_tags=frozenset(map(lower, self.ignore_tags or ())),
+            detect_outline=self.outline_detection is not False,
+            split_at_newlines=at_newlines,
+        )
+
+
+class DeeplTranslation(AnswerBody):
+    """`detected_source_language`: as stated, or as detected if the request states none."""
+
+    detected_source_language: str
+    text: str
+    billed_characters: int | None = None
+
+
+class DeeplTranslateAnswer(AnswerBody):
+    translations: list[DeeplTranslation]
+
+
+class DeeplLanguage(AnswerBody):
+    language: str
+    name: str
+    supports_formality: bool | None = None
+
+
+class DeeplLanguagesAnswer(RootModel[list[DeeplLanguage]]):
+    """Source languages, or target languages with `type` target."""
+
+
+class DeeplUsageAnswer(AnswerBody):
+    """Characters are not counted. The limit is the one that DeepL states for accounts without a limit."""
+
+    character_count: int
+    character_limit: int
+
+
+class DeeplError(AnswerBody):
+    message: str
+
+
+def _error(error: RequestError, request_id: str) -> dict[str, str]:
+    if isinstance(error, Unauthorized):
+        return {"message": "send a valid API key as `Authorization: DeepL-Auth-Key KEY`"}
+    return {"message": error.message}
+
+
+ERRORS = ErrorShape(
+    statuses={401: 403, 422: 400},
+    fields={"inputs": "text"},
+    body=_error,
+    answer=DeeplError,
+)
+
+
+def _translated(body: DeeplTranslateBody, results: Sequence[DetectedTranslation]) -> dict[str, Any]:
+    rendered = []
+    for text, one in zip(body.text, results, strict=True):
+        language = one.detected.language if one.detected else body.source_lang or ""
+        translation: dict[str, Any] = {"detected_source_language": language.upper(), "text": one.translation.text}
+        if body.show_billed_characters:
+            translation["billed_characters"] = len(text)
+        rendered.append(translation)
+    return {"translations": rendered}
+
+
+def _languages(state: State, parameters: Mapping[str, str]) -> list[dict[str, Any]]:
+    kind = parameters.get("type", "source")
+    if kind not in ("source", "target"):
+        raise InvalidRequest("`type` must be source or target", "type")
+    offered = offered_languages([model.text.languages for model in state.runtime.candidates(None, "translate")])
+    if kind == "source":
+        return [{"language": one.code.upper(), "name": one.name} for one in offered]
+    targets = sorted({target for one in offered for target in one.targets})
+    named = [pair for code in targets for pair in _REGIONAL_TARGETS.get(code, [(code.upper(), language_label(code))])]
+    return [{"language": code, "name": name, "supports_formality": False} for code, name in named]
+
+
+def _usage(state: State, parameters: Mapping[str, str]) -> dict[str, int]:
+    return {"character_count": 0, "character_limit": 1_000_000_000_000}
+
+
+ROUTES: tuple[Route[Any, Any, Any], ...] = (
+    JsonRoute(
+        path="/v2/translate",
+        operation="translate",
+        name="deepl_translate",
+        description="Translate texts as DeepL does.",
+        body=DeeplTranslateBody,
+        answer=DeeplTranslateAnswer,
+        example=(
+            {"text": ["The garden is small."], "target_lang": "FR"},
+            {"translations": [{"detected_source_language": "EN", "text": "Le jardin est petit."}]},
+        ),
+        parse=DeeplTranslateBody.spec,
+        run=translate_detected,
+        render=_translated,
+        errors=ERRORS,
+        takes_forms=True,
+    ),
+)
+GET_ROUTES: tuple[GetRoute, ...] = (
+    GetRoute(
+        path="/v2/languages",
+        name="deepl_languages",
+        description="The languages that the loaded models translate from, or to.",
+        answer=DeeplLanguagesAnswer,
+        example=[{"language": "EN", "name": "English"}],
+        render=_languages,
+        errors=ERRORS,
+        parameters={"type": "source (default) or target"},
+        takes_post=True,
+    ),
+    GetRoute(
+        path="/v2/usage",
+        name="deepl_usage",
+        description="No characters are billed.",
+        answer=DeeplUsageAnswer,
+        example={"character_count": 0, "character_limit": 1_000_000_000_000},
+        render=_usage,
+        errors=ERRORS,
+    ),
+)

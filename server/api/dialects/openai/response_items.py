@@ -1,0 +1,132 @@
+"""The items of a response (reasoning, message, call): whole, and as the events that build them."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
+
+ItemEvents = list[tuple[str, dict[str, Any]]]
+"""Events of one item: type and fields, without the sequence number."""
+
+
+@dataclass
+class OutputItem(ABC):
+    """One item of the output. text: its text so far, or the arguments of a call. index: its place in the output."""
+
+    prefix: ClassVar[str]
+    id: str
+    index: int
+    text: str = ""
+    logprobs: list[Any] = field(default_factory=list)
+
+    @abstractmethod
+    def whole(self, status: str) -> dict[str, Any]:
+        """The item with its text so far."""
+
+    @abstractmethod
+    def begin(self) -> ItemEvents:
+        """The events before its text."""
+
+    @abstractmethod
+    def add(self, text: str, logprobs: list[Any]) -> ItemEvents:
+        """Append text, and return its event."""
+
+    @abstractmethod
+    def end(self, status: str) -> ItemEvents:
+        """The events after its text."""
+
+    def _place(self) -> dict[str, Any]:
+        return {"item_id": self.id, "output_index": self.index}
+
+    def _item(self, event: str, item: dict[str, Any]) -> tuple[str, dict[str, Any]]:
+        return f"response.output_item.{event}", {"output_index": self.index, "item": item}
+
+
+class TextItem(OutputItem):
+    """An item with one part of text. event: the name of the events with its text."""
+
+    event: ClassVar[str]
+
+    @abstractmethod
+    def part(self) -> dict[str, Any]:
+        """The part with the text so far."""
+
+    def more(self, logprobs: list[Any]) -> dict[str, Any]:
+        """Further fields of the events with text."""
+        return {}
+
+    def begin(self) -> ItemEvents:
+        return [
+            self._item("added", self.whole("in_progress") | {"content": []}),
+            ("response.content_part.added", self._place() | {"content_index": 0, "part": self.part()}),
+        ]
+
+    def add(self, text: str, logprobs: list[Any]) -> ItemEvents:
+        self.text += text
+        self.logprobs += logprobs
+        return [(f"{self.event}.delta", self._place() | {"content_index": 0, "delta": text} | self.more(logprobs))]
+
+    def end(self, status: str) -> ItemEvents:
+        place = self._place() | {"content_index": 0}
+        return [
+            (f"{self.event}.done", place | {"text": self.text} | self.more(self.logprobs)),
+            ("response.content_part.done", place | {"part": self.part()}),
+            self._item("done", self.whole(status)),
+        ]
+
+
+class ReasoningItem(TextItem):
+    prefix = "rs"
+    event = "response.reasoning_text"
+
+    def part(self) -> dict[str, Any]:
+        return {"type": "reasoning_text", "text": self.text}
+
+    def whole(self, status: str) -> dict[str, Any]:
+        return {"id": self.id, "type": "reasoning", "status": status, "summary": [], "content": [self.part()]}
+
+
+class MessageItem(TextItem):
+    prefix = "msg"
+    event = "response.output_text"
+
+    def part(self) -> dict[str, Any]:
+        return {"type": "output_text", "text": self.text, "annotations": [], "logprobs": list(self.logprobs)}
+
+    def more(self, logprobs: list[Any]) -> dict[str, Any]:
+        return {"logprobs": list(logprobs)}
+
+    def whole(self, status: str) -> dict[str, Any]:
+        head = {"id": self.id, "type": "message", "role": "assistant", "status": status}
+        return head | {"content": [self.part()]}
+
+
+@dataclass
+class CallItem(OutputItem):
+    """A call of a function. Its text are the arguments."""
+
+    prefix = "fc"
+    call_id: str = ""
+    name: str = ""
+
+    def whole(self, status: str) -> dict[str, Any]:
+        return {
+            "id": self.id,
+            "type": "function_call",
+            "status": status,
+            "call_id": self.call_id,
+            "name": self.name,
+            "arguments": self.text,
+        }
+
+    def begin(self) -> ItemEvents:
+        return [self._item("added", self.whole("in_progress"))]
+
+    def add(self, text: str, logprobs: list[Any]) -> ItemEvents:
+        self.text += text
+        return [("response.function_call_arguments.delta", self._place() | {"delta": text})] if text else []
+
+    def end(self, status: str) -> ItemEvents:
+        done = self._place() | {"arguments": self.text, "name": self.name}
+        return [("response.function_call_arguments.done", done), self._item("done", self.whole(status))]

@@ -1,0 +1,27 @@
+"""API keys in the fields of a request, for dialects whose clients send them there instead of in a header."""
+
+from __future__ import annotations
+
+from starlette.requests import Request
+
+from server.api.state import CACHE_SALT, State
+from server.errors import Unauthorized
+from server.settings import key_matches
+
+KEY_DEFERRED = "triptych.key_deferred"
+"""Key of the scope of a request without a key in its headers, to a path that takes keys in a field."""
+
+
+def authorize(request: Request, state: State, field: str, key: object) -> None:
+    """Check the key in a field, if the headers had none. Nothing may be done or told before.
+
+    field: name of the field; empty for a dialect that takes keys in headers only. key: its value.
+    Raises Unauthorized.
+    """
+    if not request.scope.pop(KEY_DEFERRED, False):
+        return
+    sent = key.encode("utf-8", "replace") if isinstance(key, str) and field else b""
+    if not key_matches(sent, state.keys):
+        place = f"in the field `{field}`" if field else "as `Authorization: Bearer KEY` or `x-api-key: KEY`"
+        raise Unauthorized(f"send a valid API key {place}")
+    request.scope[CACHE_SALT] = state.cache_salt(sent)

@@ -1,0 +1,109 @@
+"""Sections of an answer: any text, or text that a grammar describes, with markers that lead to other sections.
+
+A chat answer may consist of reasoning, content and function calls. The engine follows the sections to apply the right
+grammar. The HTTP process follows them to tell the parts apart. Both use `MarkerScanner`, so they always agree.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from copy import copy
+
+import msgspec
+
+WHITE_SPACE = " \t\n\r"
+
+
+class Marker(msgspec.Struct, frozen=True, array_like=True):
+    """A text or special token that ends a section.
+
+    section: index of the section that follows.
+    text: the text; empty for a special token.
+    token_id: id of the special token, or None for a text.
+    at_start: the marker counts only as the first text of its section. White space before and inside it is ignored.
+    """
+
+    section: int
+    text: str = ""
+    token_id: int | None = None
+    at_start: bool = False
+
+
+class AnswerSection(msgspec.Struct, frozen=True, array_like=True):
+    """One section of an answer. An answer begins in the first section of its list.
+
+    markers: what ends the section.
+    grammar: grammar of the text in llguidance's format, which decides when the text may end; empty for any text.
+    may_end: whether the answer may end in this section. Only for a section without a grammar.
+    """
+
+    markers: list[Marker] = []
+    grammar: str = ""
+    may_end: bool = True
+
+
+class MarkerScanner:
+    """Finds the first marker in the text of one section, which arrives in pieces.
+
+    held: the end of the text, which may be the beginning of a marker.
+    """
+
+    def __init__(self, markers: Sequence[Marker]) -> None:
+        self.held = ""
+        self._markers = markers
+        self._anywhere = [marker for marker in markers if marker.text and not marker.at_start]
+        self._at_start = [marker for marker in markers if marker.text and marker.at_start]
+        self._start = ""
+        self._is_empty = True
+
+    def fork(self) -> MarkerScanner:
+        """A copy for another continuation of the same text."""
+        return copy(self)
+
+    @property
+    def start_markers(self) -> list[tuple[Marker, str]]:
+        """The `at_start` markers that are still possible, each with the rest of its text without white space."""
+        return [(marker, marker.text[len(self._start) :]) for marker in self._at_start]
+
+    def of_token(self, token_id: int) -> Marker | None:
+        """The marker that a special token is at this place, if any."""
+        fitting = (marker for marker in self._markers if marker.token_id == token_id)
+        return next((marker for marker in fitting if self._is_empty or not marker.at_start), None)
+
+    def push(self, text: str) -> tuple[Marker, int] | None:
+        """Scan the next piece of text up to the end of the first complete marker.
+
+        Returns the marker and the number of characters of this piece up to its end, or None. After a marker, the
+        scanner must not be used again.
+        """
+        self._is_empty = self._is_empty and not text.strip(WHITE_SPACE)
+        first = self._push_start(text)
+        window = self.held + text
+        ends = [(window.index(one.text) + len(one.text), one) for one in self._anywhere if one.text in window]
+        if ends:
+            end, marker = min(ends, key=lambda pair: (pair[0], -len(pair[1].text)))
+            if first is None or end - len(self.held) < first[1]:
+                first = marker, end - len(self.held)
+        if not self._at_start:
+            window = window[len(window) - self._partial(window) :]
+        self.held = window
+        return first
+
+    def _push_start(self, text: str) -> tuple[Marker, int] | None:
+        for index, character in enumerate(text if self._at_start else ""):
+            if character in WHITE_SPACE:
+                continue
+            self._start += character
+            self._at_start = [marker for marker in self._at_start if marker.text.startswith(self._start)]
+            for marker in self._at_start:
+                if marker.text == self._start:
+                    return marker, index + 1
+            if not self._at_start:
+                break
+        return None
+
+    def _partial(self, text: str) -> int:
+        """Length of the longest end of a text that is the beginning of a marker."""
+        longest = max((len(marker.text) for marker in self._anywhere), default=1) - 1
+        ends = (text[start:] for start in range(max(0, len(text) - longest), len(text)))
+        return next((len(end) for end in ends if any(one.text.startswith(end) for one in self._anywhere)), 0)

@@ -1,0 +1,61 @@
+"""What a chat request asks for."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import orjson
+
+from server.operations.cost import Cost, max_tokens
+from server.operations.generate import generation_cost
+from server.operations.generation_options import GenerationOptions
+from server.operations.runtime import ServedModel
+from server.operations.tool_grammar import ToolChoice
+
+
+@dataclass(frozen=True)
+class ChatSpec:
+    """Ask for an answer to chat messages.
+
+    messages: as chat templates take them: `role`, `content` (text, or a list of `{"type": "text", "text"}`), and
+        optionally `tool_calls` (`{"id", "type": "function", "function": {"name", "arguments": object or JSON text}}`),
+        `tool_call_id`, `name`, `reasoning_content`.
+    model: name of the model, or None for the first one with a chat template.
+    tools: `{"type": "function", "function": {"name", "description", "parameters": JSON schema}}`. With the choice
+        `none` they are not shown to the model.
+    parallel_tool_calls: whether an answer may contain several calls.
+    add_generation_prompt: end the prompt with the beginning of an assistant message.
+    continue_final_message: continue the last message instead of starting a new one.
+    thinking: whether the model reasons before it answers, as the template's variable `enable_thinking`; None leaves it
+        to the template.
+    template_variables: further variables of the template.
+    documents: texts that some templates put into the prompt.
+    """
+
+    messages: Sequence[Mapping[str, Any]]
+    options: GenerationOptions = field(default_factory=GenerationOptions)
+    model: str | None = None
+    tools: Sequence[Mapping[str, Any]] = ()
+    tool_choice: ToolChoice = field(default_factory=ToolChoice)
+    parallel_tool_calls: bool = True
+    add_generation_prompt: bool = True
+    continue_final_message: bool = False
+    thinking: bool | None = None
+    template_variables: Mapping[str, Any] = field(default_factory=dict)
+    documents: Sequence[Mapping[str, Any]] = ()
+
+    @property
+    def stream(self) -> bool:
+        return self.options.stream
+
+    def cost(self, model: ServedModel) -> Cost:
+        """Upper bounds of the work; see `Cost`. A template may repeat its own text for every message."""
+        given = len(
+            orjson.dumps([list(self.messages), list(self.tools), list(self.documents), dict(self.template_variables)])
+        )
+        templates = model.text.chat_templates.by_name.values()
+        characters = given + max(map(len, templates), default=0) * (len(self.messages) + len(self.tools) + 1)
+        tokens = [max_tokens(characters, model.max_input_tokens)]
+        return generation_cost(self.options, model, characters, tokens, self.options.candidates)

@@ -1,0 +1,188 @@
+"""Checks tools and tool choices, and makes the grammars of function calls."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from server.errors import InvalidRequest
+from server.operations import grammar
+from server.text.tokenizer import Tokenizer
+from server.text.tool_formats import ToolFormat
+
+MAX_TOOLS = 128
+MAX_TOOLS_BYTES = 1 << 18
+NAME = re.compile(r"[A-Za-z0-9_.:/-]{1,128}")
+_COMBINING = (
+    "$ref",
+    "allOf",
+    "anyOf",
+    "oneOf",
+    "not",
+    "if",
+    "patternProperties",
+    "propertyNames",
+    "unevaluatedProperties",
+)
+
+
+@dataclass(frozen=True)
+class ToolChoice:
+    """Whether the answer calls tools.
+
+    mode: `none` forbids calls, `auto` allows them, `required` demands at least one.
+    name: the only function that may be called; None for any. Only with `required`.
+    """
+
+    mode: Literal["none", "auto", "required"] = "auto"
+    name: str | None = None
+
+
+@dataclass(frozen=True)
+class Function:
+    """A function that the answer may call. source: grammar of its arguments, as JSON."""
+
+    name: str
+    source: str
+
+
+def callable_functions(tools: Sequence[Mapping[str, Any]], choice: ToolChoice) -> list[Function]:
+    """The functions that the answer may call; empty if it calls none. Compiles the schemas of their arguments.
+
+    Raises InvalidRequest for a bad tool, a schema that cannot be followed, and a choice of a function that is missing.
+    """
+    if not tools and (choice.mode == "required" or choice.name is not None):
+        raise InvalidRequest("`tool_choice` requires a call, but `tools` is empty", "tool_choice")
+    if len(tools) > MAX_TOOLS:
+        raise InvalidRequest(f"`tools` has {len(tools)} functions; the limit is {MAX_TOOLS}", "tools")
+    size = len(json.dumps(list(tools)))
+    if size > MAX_TOOLS_BYTES:
+        raise InvalidRequest(f"`tools` has {size} bytes; the limit is {MAX_TOOLS_BYTES}", "tools")
+    names = [_name(tool, index) for index, tool in enumerate(tools)]
+    repeated = next((index for index, name in enumerate(names) if name in names[:index]), None)
+    if repeated is not None:
+        raise InvalidRequest(f"`tools[{repeated}].function.name` is also the name of an earlier function", "tools")
+    if choice.name is not None and choice.name not in names:
+        raise InvalidRequest("`tool_choice` names a function that is not in `tools`", "tool_choice")
+    functions = [Function(name, _arguments_source(tools[index], index)) for index, name in enumerate(names)]
+    if choice.mode == "none":
+        return []
+    return [one for one in functions if choice.name in (None, one.name)]
+
+
+def _name(tool: Mapping[str, Any], index: int) -> str:
+    function = tool.get("function")
+    if tool.get("type") != "function" or not isinstance(function, Mapping):
+        raise InvalidRequest(f"`tools[{index}]` is not a function", "tools")
+    name = function.get("name")
+    if not isinstance(name, str) or NAME.fullmatch(name) is None:
+        raise InvalidRequest(
+            f"`tools[{index}].function.name` must have 1 to 128 characters out of letters, digits and `_.:/-`", "tools"
+        )
+    return name
+
+
+def _arguments_source(tool: Mapping[str, Any], index: int) -> str:
+    """The grammar of a function's arguments. Members that the schema does not name are not generated."""
+    place = f"`tools[{index}].function.parameters`"
+    schema = tool["function"].get("parameters")
+    if schema is None:
+        schema = {"properties": {}}
+    if not isinstance(schema, Mapping) or schema.get("type", "object") != "object":
+        raise InvalidRequest(f"{place} must be a JSON schema of type `object`", "tools")
+    closed = {} if any(key in schema for key in _COMBINING) else {"additionalProperties": False}
+    text = json.dumps({"type": "object", **closed, **schema})
+    if len(text) > grammar.MAX_FORMAT_BYTES:
+        raise InvalidRequest(f"{place} has {len(text)} bytes; the limit is {grammar.MAX_FORMAT_BYTES}", "tools")
+    source = grammar.json_source(text)
+    reason = grammar.refusal(source)
+    if reason is not None:
+        raise InvalidRequest(f"{place} {reason}", "tools")
+    return source
+
+
+# ---------------------------------------------------------------------------------------------------------- grammars
+
+
+@dataclass(frozen=True)
+class CallGrammar:
+    """The grammar of the calls of one answer, in the texts and special tokens of one checkpoint.
+
+    special: ids of the checkpoint's special tokens that the format's texts contain.
+    several: whether the answer may contain more than one call.
+    """
+
+    row: ToolFormat
+    functions: Sequence[Function]
+    special: Mapping[str, int]
+    several: bool
+
+    @property
+    def sources(self) -> dict[str, str]:
+        """The grammars of the arguments, which the rules refer to."""
+        return {f"args_{index}": function.source for index, function in enumerate(self.functions)}
+
+    def rules(self, text_before: str) -> str:
+        """Rules of the calls; `calls` is the first one. text_before: the beginning of the calls that exists already."""
+        first = _rest(self.row.begin + self.row.before_name, text_before)
+        more = f" ({self._lark(self.row.separator + self.row.before_name)} call)*" if self.several else ""
+        before, after = self._lark(self.row.before_arguments), self._lark(self.row.after_arguments)
+        calls = (
+            f"{json.dumps(function.name)} {before} @args_{index} {after}"
+            for index, function in enumerate(self.functions)
+        )
+        return (
+            f"calls: SPACE? {self._lark(first)} call{more} {self._lark(self.row.end)}\n"
+            f"call: {' | '.join(calls)}\n"
+            f"{SPACE_RULE}"
+        )
+
+    def _lark(self, text: str) -> str:
+        return lark(text, self.special)
+
+
+SPACE_RULE = r"SPACE: / |\n{1,2} {0,20}/"
+"""One space, or a line break with indentation, or an empty line."""
+
+
+def special_tokens(tokenizer: Tokenizer, texts: Sequence[str]) -> dict[str, int]:
+    """Ids of the special tokens that occur in texts."""
+    named = ((tokenizer.id_to_token(token_id), token_id) for token_id in tokenizer.special_ids)
+    return {token: token_id for token, token_id in named if token and any(token in text for text in texts)}
+
+
+def symbols(text: str, special: Mapping[str, int]) -> list[str | int]:
+    """A text as characters and ids of special tokens, without white space."""
+    found: list[str | int] = []
+    for part in _parts(text, special):
+        found += [special[part]] if part in special else [one for one in part if not one.isspace()]
+    return found
+
+
+def lark(text: str, special: Mapping[str, int]) -> str:
+    """A text in Lark syntax. White space becomes optional."""
+    spelled = []
+    for part in _parts(text, special):
+        if part in special:
+            spelled.append(f"<[{special[part]}]>")
+        else:
+            spelled.append("SPACE?" if part.isspace() else json.dumps(part, ensure_ascii=False))
+    return " ".join(spelled)
+
+
+def _parts(text: str, special: Mapping[str, int]) -> list[str]:
+    longest_first = sorted(special, key=len, reverse=True)
+    separator = "|".join([*map(re.escape, longest_first), r"\s+"])
+    return [part for part in re.split(f"({separator})", text) if part]
+
+
+def _rest(text: str, beginning: str) -> str:
+    """A text after its beginning. White space is not compared."""
+    for character in beginning:
+        text = text.lstrip()
+        assert text.startswith(character), "a marker begins the calls"
+        text = text[1:]
+    return text

@@ -1,0 +1,74 @@
+"""Every field of every request body has a description, in one place, and docs/api-reference.md is current."""
+
+from __future__ import annotations
+
+import runpy
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pydantic.json_schema import models_json_schema
+
+from server.api.app import create_routes
+from server.api.dialects import registry
+from server.api.field_descriptions import DESCRIPTIONS, describe_fields, reachable
+from tests.api.conftest import Bench
+
+ROOT = Path(__file__).resolve().parents[2]
+BODIES = list(dict.fromkeys(route.body for route in registry.ROUTES))
+NAMES = [body.__name__ for body in BODIES]
+
+
+@pytest.fixture
+def schemas(bench: Bench) -> dict[str, Any]:
+    found: dict[str, Any] = create_routes(bench.state).openapi()["components"]["schemas"]
+    return found
+
+
+def test_every_field_of_every_body_has_a_description(schemas: dict[str, Any]) -> None:
+    """A field without one: add it to server/api/field_descriptions.py, or to its class if it is peculiar to it."""
+    fields = {
+        f"{name}.{field}": schema.get("description")
+        for name in reachable(schemas, NAMES)
+        for field, schema in schemas[name].get("properties", {}).items()
+    }
+    assert len(fields) > 300
+    missing = [name for name, text in fields.items() if not text]
+    assert not missing
+
+
+def test_every_description_is_used() -> None:
+    """An entry that no schema uses is a mistake in its name, or is left over."""
+    _, definitions = models_json_schema([(body, "validation") for body in BODIES])
+    schemas = definitions["$defs"]
+    used: set[str] = set()
+    for name in reachable(schemas, NAMES):
+        for field, schema in schemas[name].get("properties", {}).items():
+            if "description" not in schema:
+                used.add(f"{name}.{field}" if f"{name}.{field}" in DESCRIPTIONS else field)
+    assert not DESCRIPTIONS.keys() - used
+
+
+def test_answers_get_no_description_of_requests() -> None:
+    schemas = {
+        "Body": {"properties": {"stream": {"type": "boolean"}, "one": {"$ref": "#/x/Inner"}}},
+        "Inner": {"properties": {"seed": {"type": "integer"}, "n": {"description": "own"}}},
+        "Answer": {"properties": {"seed": {"type": "integer"}}},
+    }
+    describe_fields(schemas, ["Body"])
+    assert "description" not in schemas["Answer"]["properties"]["seed"]
+    assert schemas["Inner"]["properties"]["seed"]["description"] == DESCRIPTIONS["seed"]
+    assert schemas["Inner"]["properties"]["n"]["description"] == "own"
+
+
+def test_the_api_reference_is_current() -> None:
+    page = runpy.run_path(str(ROOT / "docs" / "api_reference.py"))["page"]()
+    assert (ROOT / "docs" / "api-reference.md").read_text() == page, "run `make reference`"
+
+
+def test_the_api_reference_has_every_route_and_field(schemas: dict[str, Any]) -> None:
+    page = (ROOT / "docs" / "api-reference.md").read_text()
+    assert not [route.path for route in registry.ROUTES if f"`POST {route.path}`" not in page]
+    assert not [route.path for route in registry.GET_ROUTES if f"`GET {route.path}`" not in page]
+    fields = {field for name in reachable(schemas, NAMES) for field in schemas[name].get("properties", {})}
+    assert not [field for field in fields if f"| `{field}` |" not in page]

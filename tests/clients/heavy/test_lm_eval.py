@@ -1,0 +1,94 @@
+"""lm-eval's `local-completions` with its remote tokenizer: scores equal those of the same model through transformers.
+
+The task file and its data are written by the test, because no data set can be downloaded.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+import transformers
+
+from tests.clients.conftest import ClientServer
+from tests.clients.models import DEMO
+
+lm_eval = pytest.importorskip("lm_eval", reason="lm-eval has an environment of its own: make test-clients")
+
+DOCUMENTS = [
+    {"prompt": "Once upon a time there was", "choices": [" a king", " a red", " the fox slept"], "answer": 0},
+    {"prompt": "The old fox", "choices": [" slept", " bought a boat", " was"], "answer": 2},
+    {"prompt": "The dog chased", "choices": [" the cat", " time"], "answer": 0},
+    {"prompt": "A small cat", "choices": [" saw the queen", " old", " and the dog ran home"], "answer": 1},
+]
+TASK = """\
+task: stories
+dataset_path: json
+dataset_kwargs:
+  data_files: {{test: {data}}}
+test_split: test
+output_type: multiple_choice
+doc_to_text: "{{{{prompt}}}}"
+doc_to_choice: "{{{{choices}}}}"
+doc_to_target: "{{{{answer}}}}"
+target_delimiter: ""
+metric_list:
+  - metric: acc
+  - metric: acc_norm
+"""
+
+
+def expected_logprobs() -> list[list[tuple[float, bool]]]:
+    """Sum of log-probabilities of each choice, and whether greedy search would take it, with transformers."""
+    directory = DEMO / "story"
+    model = transformers.AutoModelForCausalLM.from_pretrained(directory).eval()
+    tokenizer = transformers.AutoTokenizer.from_pretrained(directory)
+    found = []
+    for document in DOCUMENTS:
+        row = []
+        for choice in document["choices"]:
+            context = tokenizer(document["prompt"], add_special_tokens=False).input_ids
+            whole = tokenizer(document["prompt"] + choice, add_special_tokens=False).input_ids
+            assert whole[: len(context)] == context
+            with torch.inference_mode():
+                logprobs = model(torch.tensor([whole])).logits[0].log_softmax(-1)
+            tail = [logprobs[place - 1] for place in range(len(context), len(whole))]
+            tokens = whole[len(context) :]
+            total = sum(float(one[token]) for one, token in zip(tail, tokens, strict=True))
+            row.append((total, all(int(one.argmax()) == token for one, token in zip(tail, tokens, strict=True))))
+        found.append(row)
+    return found
+
+
+def test_scores_equal_transformers(server: ClientServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    data = tmp_path / "stories.jsonl"
+    data.write_text("".join(json.dumps(document) + "\n" for document in DOCUMENTS))
+    (tmp_path / "stories.yaml").write_text(TASK.format(data=data))
+    monkeypatch.setenv("HF_HOME", str(tmp_path / "cache"))
+    monkeypatch.setenv("OPENAI_API_KEY", server.key)
+    settings = {
+        "model": "story",
+        "base_url": f"{server.url}/models/story/v1/completions",
+        "tokenizer_backend": "remote",
+        "tokenized_requests": True,
+        "num_concurrent": 1,
+        "auth_token": server.key,
+    }
+    results = lm_eval.simple_evaluate(
+        model="local-completions",
+        model_args=settings,
+        tasks=["stories"],
+        task_manager=lm_eval.tasks.TaskManager(include_path=str(tmp_path), include_defaults=False),
+        bootstrap_iters=0,
+    )
+    expected = expected_logprobs()
+    samples = sorted(results["samples"]["stories"], key=lambda sample: sample["doc_id"])
+    for sample, row in zip(samples, expected, strict=True):
+        for (logprob, is_greedy), (theirs, theirs_greedy) in zip(sample["filtered_resps"], row, strict=True):
+            assert float(logprob) == pytest.approx(theirs, abs=1e-3)
+            assert str(is_greedy) == str(theirs_greedy)
+    best = [max(range(len(row)), key=lambda index: row[index][0]) for row in expected]
+    accuracy = sum(place == document["answer"] for place, document in zip(best, DOCUMENTS, strict=True)) / len(best)
+    assert results["results"]["stories"]["acc,none"] == accuracy
