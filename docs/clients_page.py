@@ -104,7 +104,8 @@ without keys needs none; packages that insist on one accept any text.
 def heavy_versions() -> dict[str, str]:
     """Versions of the clients that have an environment of their own."""
     lines = (line.partition("#")[0].strip() for line in HEAVY_REQUIREMENTS.read_text().splitlines())
-    return dict(line.split("==") for line in lines if "==" in line)
+    pairs = (line.split("==") for line in lines if "==" in line)
+    return {name.partition("[")[0]: number for name, number in pairs}
 
 
 def passed(files: Iterable[Path]) -> Mapping[str, Counter[str]]:

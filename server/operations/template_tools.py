@@ -6,8 +6,9 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from server.errors import InvalidRequest
 from server.operations.runtime import Runtime, ServedModel
-from server.text.chat import ChatError, chat_context
+from server.text.chat import ChatError, ChatStopped, chat_context
 from server.text.tool_formats import GENERIC, TemplateTools, by_marker, recognise
 
 _NAME, _ARGUMENTS, _RESULT, _ID = "sample_tool", {"sample_key": "sample value"}, "sample_result", "sample123"
@@ -27,19 +28,28 @@ Messages = Sequence[Mapping[str, Any]]
 
 
 async def template_tools(runtime: Runtime, model: ServedModel, deadline: float | None) -> TemplateTools:
-    """What the template of a model does with tools. The sample is rendered with the first request that needs it."""
+    """What the template of a model does with tools. The sample is rendered with the first request that needs it.
+
+    deadline: time of `time.monotonic()`, or None. Raises InvalidRequest and DeadlineExceeded for a slow template.
+    """
     templates = model.text.chat_templates
     source = templates.choose(with_tools=True)
 
     def render(messages: Messages, tools: Messages | None) -> str:
         context = chat_context(templates, messages, tools=tools, null_content=True)
         try:
-            return runtime.chat_renderer.render(source, context, runtime.max_text_characters)
+            return runtime.chat_renderer.render(source, context, runtime.max_text_characters, deadline)
+        except ChatStopped:
+            raise
         except ChatError:
             return ""
 
     if source not in runtime.template_tools:
-        runtime.template_tools[source] = await runtime.in_template_thread(lambda: _inspect(source, render), deadline)
+        try:
+            found = await runtime.in_template_thread(lambda: _inspect(source, render), deadline)
+        except ChatStopped as error:
+            raise InvalidRequest(f"`messages`: {error}", "messages") from None
+        runtime.template_tools[source] = found
     return runtime.template_tools[source]
 
 

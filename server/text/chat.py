@@ -35,6 +35,10 @@ class ChatError(ValueError):
     """A template failed or rejected the messages. The message is one line and contains no message text."""
 
 
+class ChatStopped(ChatError):
+    """A template was stopped before its end, so nothing is known about the messages."""
+
+
 @dataclass(frozen=True)
 class ChatTemplates:
     """The chat templates of a checkpoint.
@@ -197,14 +201,14 @@ class ChatRenderer:
         request = {"source": source, "context": context, "max_characters": max_characters}
         with self._lock:
             if self._is_closed:
-                raise ChatError("chat templates are not rendered any more: the server is stopping")
+                raise ChatStopped("chat templates are not rendered any more: the server is stopping")
             left = self._seconds if deadline is None else min(self._seconds, max(deadline - time.monotonic(), 0.0))
             try:
                 line = self._process.exchange(json.dumps(request).encode() + b"\n", left)
             except TimeoutError as error:
-                raise ChatError(f"the process that renders chat templates {error}") from None
+                raise ChatStopped(f"the process that renders chat templates {error}") from None
         if not line:
-            raise ChatError(
+            raise ChatStopped(
                 f"the chat template was stopped: it took more than {self._seconds:g} s or "
                 f"more than {self._memory_bytes >> 20} MiB of memory"
             )

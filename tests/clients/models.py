@@ -29,7 +29,8 @@ HERMES_TEMPLATE = """\
     {{- '</tools>\\nFor each call return <tool_call>\\n{"name": ..., "arguments": ...}\\n</tool_call><|im_end|>\\n' }}
 {%- endif %}
 {%- for message in messages %}
-    {{- '<|im_start|>' + message.role + '\\n' + (message.content or '') }}
+    {{- '<|im_start|>' + message.role + '\\n' }}
+    {{- message.content or '' }}
     {%- for call in message.tool_calls or [] %}
         {{- '<tool_call>\\n{"name": "' + call.function.name + '", "arguments": ' }}
         {{- call.function.arguments | tojson + '}\\n</tool_call>' }}
@@ -38,10 +39,21 @@ HERMES_TEMPLATE = """\
 {%- endfor %}
 {%- if add_generation_prompt %}
     {{- '<|im_start|>assistant\\n' }}
+{%- endif %}
+"""
+"""A chat template with tool calls as Hermes and Qwen models write them."""
+THINKING_TEMPLATE = """\
+{%- for message in messages %}
+    {{- '<|im_start|>' + message.role + '\\n' }}
+    {%- if message.reasoning_content %}{{ '<think>\\n' + message.reasoning_content + '\\n</think>\\n' }}{% endif %}
+    {{- message.content + '<|im_end|>\\n' }}
+{%- endfor %}
+{%- if add_generation_prompt %}
+    {{- '<|im_start|>assistant\\n' }}
     {%- if enable_thinking is defined and enable_thinking %}{{ '<think>\\n' }}{% endif %}
 {%- endif %}
 """
-"""A chat template with tool calls as Hermes and Qwen models write them, and an optional beginning of reasoning."""
+"""A chat template that can begin the answer with reasoning, and that repeats earlier reasoning."""
 _NLI_LABELS = {0: "contradiction", 1: "neutral", 2: "entailment"}
 
 
@@ -80,6 +92,7 @@ def _write_recognizer(directory: Path) -> Path:
 
 WRITERS: Mapping[str, Callable[[Path], Path]] = {
     "caller": lambda directory: write_story(directory, HERMES_TEMPLATE),
+    "thinker": lambda directory: write_story(directory, THINKING_TEMPLATE),
     "prompted-encoder": _write_prompted_encoder,
     "ner": lambda directory: write_encoder(directory, "bert", "TokenClassification"),
     "mlm": lambda directory: write_encoder(directory, "bert", "MaskedLM"),

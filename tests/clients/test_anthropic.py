@@ -137,7 +137,7 @@ def test_a_call_is_forced_and_streamed(client: anthropic.Anthropic) -> None:
 
 def test_thinking_is_a_switch_of_the_template(client: anthropic.Anthropic) -> None:
     counted = [
-        client.messages.count_tokens(model="caller", messages=MESSAGES, thinking=thinking).input_tokens
+        client.messages.count_tokens(model="thinker", messages=MESSAGES, thinking=thinking).input_tokens
         for thinking in ({"type": "disabled"}, {"type": "adaptive"}, {"type": "enabled", "budget_tokens": 1024})
     ]
     assert counted[0] == counted[1] < counted[2]

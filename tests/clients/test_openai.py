@@ -246,7 +246,7 @@ class TestChat:
     def test_variables_of_the_template(self, client: OpenAI) -> None:
         def prompt_tokens(**variables: bool) -> int:
             answer = client.chat.completions.create(
-                model="caller",
+                model="thinker",
                 messages=[{"role": "user", "content": STORY}],
                 max_tokens=1,
                 extra_body={"chat_template_kwargs": variables},

@@ -65,7 +65,6 @@ def test_all_items_reach_the_template(client: OpenAI) -> None:
         input=[
             {"role": "developer", "content": "In English."},
             {"role": "user", "content": "What color is it?", "type": "message"},
-            {"type": "reasoning", "id": "rs_1", "summary": [], "content": [{"type": "reasoning_text", "text": "Hm."}]},
             {"type": "message", "role": "assistant", "content": [{"type": "output_text", "text": "I look."}]},
             {"type": "function_call", "call_id": "call_1", "id": "fc_1", "status": "completed", **call},
             {"type": "function_call_output", "call_id": "call_1", "output": "blue"},
@@ -81,7 +80,6 @@ def test_all_items_reach_the_template(client: OpenAI) -> None:
             {
                 "role": "assistant",
                 "content": "I look.",
-                "reasoning_content": "Hm.",
                 "tool_calls": [{"id": "call_1", "type": "function", "function": call}],
             },
             {"role": "tool", "tool_call_id": "call_1", "content": "blue"},
@@ -89,6 +87,22 @@ def test_all_items_reach_the_template(client: OpenAI) -> None:
         max_tokens=1,
     )
     assert answer.usage.input_tokens == written.usage.prompt_tokens
+
+
+def test_reasoning_reaches_the_template(client: OpenAI) -> None:
+    reasoning = {
+        "type": "reasoning",
+        "id": "rs_1",
+        "summary": [],
+        "content": [{"type": "reasoning_text", "text": "Hm."}],
+    }
+    answer = client.responses.create(
+        model="thinker", input=[reasoning, {"role": "assistant", "content": "Yes."}], max_output_tokens=1
+    )
+    written = client.chat.completions.create(
+        model="thinker", messages=[{"role": "assistant", "content": "Yes.", "reasoning_content": "Hm."}], max_tokens=1
+    )
+    assert answer.usage.input_tokens == written.usage.prompt_tokens > 20
 
 
 @pytest.mark.parametrize("limit", [16, None], ids=["cut", "whole"])

@@ -14,7 +14,7 @@ import transformers
 from server.text.tool_formats import TOOL_FORMATS
 from tests.e2e.conftest import RunningServer, serving
 from tests.operations.chat_bench import write_checkpoint
-from tests.operations.test_tool_calls import SCHEMAS, TOOLS
+from tests.operations.tool_cases import SCHEMAS, TOOLS
 from tests.parity.checkpoints import save
 from tests.text.tool_templates import BY_FORMAT, SPECIAL_TOKENS
 

@@ -1,5 +1,27 @@
-"""Fixtures of the API tests: the application in this process, with the test in place of the worker."""
+"""Fixtures of the tests of operations: the application without a worker, and chats with an engine."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
 
 from tests.api.conftest import bench, http
+from tests.operations.chat_bench import ChatBench, write_checkpoint
+from tests.text.chat_templates import CHATML
+from tests.text.tool_templates import BY_FORMAT, OPENS_THINKING, QWEN_3, SPECIAL_TOKENS
 
-__all__ = ["bench", "http"]
+__all__ = ["bench", "http", "llm"]
+
+
+@pytest.fixture
+async def llm(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[ChatBench]:
+    """A bench with the template and special tokens that a test names; by default those of `hermes`."""
+    name = getattr(request, "param", "hermes")
+    templates = {**BY_FORMAT, "qwen": QWEN_3, "opens-thinking": OPENS_THINKING, "none": CHATML}
+    special = SPECIAL_TOKENS.get(name, [])
+    added = ["<tool_call>", "</tool_call>"] if name == "qwen" else []
+    made = ChatBench(write_checkpoint(tmp_path / "llm", templates[name], special, added))
+    yield made
+    made.close()

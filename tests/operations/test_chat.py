@@ -16,7 +16,7 @@ from server.operations.chat import ChatSpec
 from server.operations.generation_options import GenerationOptions
 from server.text.chat import ChatError, ChatRenderer
 from tests.operations.chat_bench import ChatBench, write_checkpoint
-from tests.operations.test_tool_calls import TOOLS, history
+from tests.operations.tool_cases import TOOLS, history
 from tests.text.chat_templates import CHATML, GEMMA, TURNS
 from tests.text.tool_templates import BY_FORMAT, DEEPSEEK, DEEPSEEK_NAMES, HERMES, LLAMA_3, QWEN_3
 from tests.waiting import HANG_SECONDS
@@ -158,6 +158,21 @@ async def test_a_slow_template_without_a_deadline_is_stopped_by_its_own_limit(
     with pytest.raises(InvalidRequest, match="took more than") as error:
         await bench.ask(ChatSpec([{"role": "user", "content": "a"}], ONE_TOKEN))
     assert error.value.param == "messages"
+
+
+@with_template(SLOW + HERMES)
+async def test_a_template_that_was_stopped_is_asked_again(bench: ChatBench, monkeypatch: Any) -> None:
+    """A sample that took too long does not mean that the template ignores tools."""
+    spec = ChatSpec([{"role": "user", "content": "a"}], ONE_TOKEN, tools=TOOLS)
+    with monkeypatch.context() as hurried:
+        hurried.setattr(bench.runtime.chat_renderer, "_seconds", 0.3)
+        with pytest.raises(InvalidRequest, match="took more than"):
+            await bench.ask(spec)
+        with pytest.raises(DeadlineExceeded):
+            await bench.ask(spec, time.monotonic() + 0.1)
+    assert not bench.runtime.template_tools
+    bench.runtime.texts["llm"].chat_templates.by_name["default"] = HERMES
+    assert "get_weather" in await prompt_of(bench, spec)
 
 
 def test_closing_ends_a_template_that_is_running() -> None:

@@ -271,7 +271,7 @@ def draw(path: str, loads: list[Load], levels: list[Level]) -> str:
         }
         return chart.chart(f"{path}, {levels[0].load}", "seconds since the start", "milliseconds", points, scatter=True)
     series: dict[str, list[tuple[float, float]]] = {}
-    for load, level in zip(loads, levels, strict=True):
+    for load, level in sorted(zip(loads, levels, strict=True), key=lambda pair: pair[0].size):
         kinds = {"first token": level.first_token_seconds(), "inter-token": level.gap_seconds()}
         for name, values in kinds.items() if any(kinds.values()) else {"answer": level.latency_seconds()}.items():
             for percent in PERCENTILES[::2]:

@@ -13,9 +13,8 @@ import torch
 import transformers
 
 from tests.clients.conftest import ClientServer
+from tests.clients.heavy.scripts import needs_environment, run_script
 from tests.clients.models import DEMO
-
-lm_eval = pytest.importorskip("lm_eval", reason="lm-eval has an environment of its own: make test-clients")
 
 DOCUMENTS = [
     {"prompt": "Once upon a time there was", "choices": [" a king", " a red", " the fox slept"], "answer": 0},
@@ -62,33 +61,18 @@ def expected_logprobs() -> list[list[tuple[float, bool]]]:
     return found
 
 
-def test_scores_equal_transformers(server: ClientServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@needs_environment
+def test_scores_equal_transformers(server: ClientServer, tmp_path: Path) -> None:
     data = tmp_path / "stories.jsonl"
     data.write_text("".join(json.dumps(document) + "\n" for document in DOCUMENTS))
     (tmp_path / "stories.yaml").write_text(TASK.format(data=data))
-    monkeypatch.setenv("HF_HOME", str(tmp_path / "cache"))
-    monkeypatch.setenv("OPENAI_API_KEY", server.key)
-    settings = {
-        "model": "story",
-        "base_url": f"{server.url}/models/story/v1/completions",
-        "tokenizer_backend": "remote",
-        "tokenized_requests": True,
-        "num_concurrent": 1,
-        "auth_token": server.key,
-    }
-    results = lm_eval.simple_evaluate(
-        model="local-completions",
-        model_args=settings,
-        tasks=["stories"],
-        task_manager=lm_eval.tasks.TaskManager(include_path=str(tmp_path), include_defaults=False),
-        bootstrap_iters=0,
-    )
+    printed = run_script("lm_eval_client.py", server, tmp_path, str(tmp_path))
+    results = json.loads(printed.splitlines()[-1])
     expected = expected_logprobs()
-    samples = sorted(results["samples"]["stories"], key=lambda sample: sample["doc_id"])
-    for sample, row in zip(samples, expected, strict=True):
-        for (logprob, is_greedy), (theirs, theirs_greedy) in zip(sample["filtered_resps"], row, strict=True):
-            assert float(logprob) == pytest.approx(theirs, abs=1e-3)
-            assert str(is_greedy) == str(theirs_greedy)
+    for row, theirs in zip(results["scores"], expected, strict=True):
+        for (logprob, is_greedy), (their_logprob, their_greedy) in zip(row, theirs, strict=True):
+            assert logprob == pytest.approx(their_logprob, abs=1e-3)
+            assert is_greedy == their_greedy
     best = [max(range(len(row)), key=lambda index: row[index][0]) for row in expected]
-    accuracy = sum(place == document["answer"] for place, document in zip(best, DOCUMENTS, strict=True)) / len(best)
-    assert results["results"]["stories"]["acc,none"] == accuracy
+    right = sum(place == document["answer"] for place, document in zip(best, DOCUMENTS, strict=True))
+    assert results["accuracy"] == right / len(best)

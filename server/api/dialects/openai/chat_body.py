@@ -14,7 +14,6 @@ from server.api.chat_fields import (
     FunctionName,
     JsonSchema,
     TemplateVariables,
-    check_tool_choice,
     function_call,
     function_tool,
     text_parts,
@@ -191,8 +190,6 @@ class ChatCompletionBody(SamplingFields):
             function_tool(tool.function.name, tool.function.description, tool.function.parameters)
             for tool in self.tools or []
         ]
-        choice = self._choice()
-        check_tool_choice(choice, tools)
         options = self.options(
             max_new_tokens=limits[0] if limits else None,
             fill_context=True,
@@ -203,7 +200,7 @@ class ChatCompletionBody(SamplingFields):
             options,
             self.model,
             tools,
-            choice,
+            self._choice(),
             parallel_tool_calls=self.parallel_tool_calls is not False,
             add_generation_prompt=self.add_generation_prompt is not False,
             continue_final_message=bool(self.continue_final_message),

@@ -14,7 +14,6 @@ from server.api.chat_fields import (
     FunctionName,
     JsonSchema,
     TemplateVariables,
-    check_tool_choice,
     function_call,
     function_tool,
     text_parts,
@@ -193,8 +192,6 @@ class ResponsesBody(SamplingFields):
 
     def spec(self) -> ChatSpec:
         tools = [function_tool(tool.name, tool.description, tool.parameters) for tool in self.tools or []]
-        choice = self._choice()
-        check_tool_choice(choice, tools)
         text_format = self.text and self.text.format and self.text.format.text_format()
         options = self.options(
             max_new_tokens=self.max_output_tokens,
@@ -207,7 +204,7 @@ class ResponsesBody(SamplingFields):
             options,
             self.model,
             tools,
-            choice,
+            self._choice(),
             parallel_tool_calls=self.parallel_tool_calls is not False,
             template_variables=self.chat_template_kwargs or {},
         )

@@ -1,0 +1,83 @@
+"""Reasoning before content and calls, and formats of the answer after it, with a real engine."""
+
+from __future__ import annotations
+
+import json
+
+import jsonschema
+import pytest
+
+from server.errors import InvalidRequest
+from server.operations.grammar import JsonFormat
+from tests.operations.chat_bench import ChatBench
+from tests.operations.tool_cases import REQUIRED, SCHEMAS, check_calls, spec, template
+
+
+@template("qwen")
+async def test_reasoning_comes_before_a_forced_call(llm: ChatBench) -> None:
+    llm.follow("<think>\nI need <tool_call> the city.\n</think>\n\n")
+    result, deltas = await llm.ask(spec(REQUIRED, n=3, parallel_tool_calls=False))
+    assert check_calls(result, deltas) >= 1
+    for choice in result.choices:
+        assert choice.reasoning == "I need <tool_call> the city." and choice.content == "" and choice.tool_calls
+
+
+@template("qwen")
+async def test_a_forced_call_needs_no_reasoning(llm: ChatBench) -> None:
+    result, deltas = await llm.ask(spec(REQUIRED, n=8, parallel_tool_calls=False))
+    assert check_calls(result, deltas) >= 1
+    starts = {llm.tokenizer.decode(choice.token_ids).lstrip()[:6] for choice in result.choices}
+    assert starts <= {"<think", "<tool_"} and "<tool_" in starts
+
+
+@template("opens-thinking")
+async def test_reasoning_that_the_prompt_opens(llm: ChatBench) -> None:
+    llm.follow(["Let me", "\n", "</", "think>\n\n", "\n", "The rest"[:3].encode()[0] + 3])
+    (choice,) = (await llm.ask(spec(tools=[], max_new_tokens=6)))[0].choices
+    assert (choice.reasoning, choice.content) == ("Let me", "T")
+    assert not llm.sent[0].params.sections, "reasoning alone needs no grammar"
+
+
+@template("qwen", "opens-thinking")
+async def test_a_format_applies_to_the_answer_after_reasoning(llm: ChatBench, request: pytest.FixtureRequest) -> None:
+    """Also where a token contains the end of the marker and line breaks, and no answer ends while it reasons."""
+    opened = request.node.callspec.params["llm"] == "opens-thinking"
+    llm.follow([*([] if opened else ["<", "think>"]), "Let me", 1, "</", "think>\n\n"])
+    schema = {"type": "object", "properties": {"a": {"enum": [1, 2]}}, "required": ["a"], "additionalProperties": False}
+    asked = spec(tools=[], n=3, text_format=JsonFormat(schema))
+    for choice in (await llm.ask(asked))[0].choices:
+        assert choice.reasoning.startswith("Let me")
+        assert choice.finish_reason == "length" or json.loads(choice.content)["a"] in (1, 2)
+    llm.follow([*([] if opened else ["<", "think>"]), "Let me", "</", "think>\n\n"])
+    for choice in (await llm.ask(asked))[0].choices:
+        assert choice.reasoning == "Let me" and json.loads(choice.content)["a"] in (1, 2)
+
+
+@template("qwen")
+async def test_a_template_can_switch_reasoning_off(llm: ChatBench) -> None:
+    llm.follow("<think>no</think>")
+    asked = spec(tools=[], max_new_tokens=len(llm.runner.script), template_variables={"enable_thinking": False})
+    (choice,) = (await llm.ask(asked))[0].choices
+    assert (choice.reasoning, choice.content) == ("", "<think>no</think>")
+
+
+@template("hermes", "mistral")
+async def test_a_format_and_tools_together(llm: ChatBench) -> None:
+    """The content follows the format, unless the answer is a call."""
+    schema = {"type": "object", "properties": {"b": {"enum": [3]}}, "required": ["b"], "additionalProperties": False}
+    result, _ = await llm.ask(spec(n=12, text_format=JsonFormat(schema)))
+    calls = [choice for choice in result.choices if choice.tool_calls]
+    contents = [choice for choice in result.choices if choice.content]
+    assert calls and contents and len(calls) + len(contents) == 12
+    assert all(json.loads(choice.content) == {"b": 3} for choice in contents)
+    for choice in calls:
+        for call in choice.tool_calls[: None if choice.finish_reason == "tool_calls" else -1]:
+            jsonschema.validate(json.loads(call.arguments), SCHEMAS[call.name])
+
+
+@template("llama-3")
+async def test_a_format_is_refused_where_calls_look_like_it(llm: ChatBench) -> None:
+    with pytest.raises(InvalidRequest, match="tool_choice") as error:
+        await llm.ask(spec(text_format=JsonFormat({"type": "object"})))
+    assert error.value.param == "response_format"
+    await llm.ask(spec(REQUIRED, text_format=JsonFormat({"type": "object"})))
