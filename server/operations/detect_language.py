@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -61,7 +62,8 @@ async def detect_language(runtime: Runtime, call: Call, spec: DetectLanguageSpec
         return runtime.language_detector.detect(texts, languages, precise)
 
     try:
-        return await runtime.in_thread(detect)
+        # Not in a tokenizer thread: the first text waits for the detector to load.
+        return await asyncio.to_thread(detect)
     except MarkupError as error:
         raise InvalidRequest(f"`inputs`: {error}", "inputs") from None
     except DetectionError as error:

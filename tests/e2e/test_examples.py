@@ -57,8 +57,14 @@ MODEL_OF = {
     "ollama_chat": "story",
     "cohere_rerank": "cross-encoder",
     "batch_jobs": "",
+    "libretranslate_client": "translator-en-fr",
+    "deepl_client": "translator-en-fr",
+    "translate_html": "translator-en-fr",
 }
 PRINTED = {
+    "libretranslate_client": r"English to fr\ndetected: en\ntranslation: Le jardin est petit\.\n",
+    "deepl_client": r"languages: French\nfrom EN: Le jardin est petit\.\nhtml: <p class=\"intro\">.+<b>rouge</b>\.",
+    "translate_html": r"<h1 id=\"top\">.+</h1>\n<p>.+<a href=\"/house\">.+</a>.*<code>make serve</code>",
     "generate": r"greedy: .+\nsample 0: .+\nsample 1: .+\nusage: ",
     "generate_stream": r".+\nfinished: (length|stop)",
     "translate": r"translation: Je suis un étudiant\n(alternative: .+\n){2}(translation: .+\n){2}",
