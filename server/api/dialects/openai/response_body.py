@@ -166,7 +166,7 @@ class ResponsesBody(SamplingFields):
     max_output_tokens: Annotated[
         int | None, Field(ge=1, le=1 << 20, description="default: as many as the context leaves")
     ] = None
-    include: Annotated[list[str] | None, AfterValidator(_check_include)] = None
+    include: Annotated[list[str], AfterValidator(_check_include)] | None = None
     top_logprobs: TopLogprobs | None = None
     text: ResponseText | None = None
     tools: list[ResponseTool] | None = None
