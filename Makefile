@@ -13,7 +13,7 @@ PEERS := .venv-bench
 CLIENTS := .venv-clients
 
 .DEFAULT_GOAL := help
-.PHONY: help serve test test-families test-clients check format reference demo page-screenshots bench bench-quick bench-cuda clean
+.PHONY: help serve test test-families test-clients clients check format reference demo page-screenshots bench bench-quick bench-cuda clean
 
 help:  ## Say what the targets do
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -65,6 +65,11 @@ $(CLIENTS)/.installed: tests/clients/heavy/requirements.txt
 
 test-clients: $(DEV) $(CLIENTS)/.installed  ## Run the tests with the clients that need an environment of their own
 	@$(BIN)/python -m pytest tests/clients/heavy $(ARGS)
+
+clients: $(DEV) $(CLIENTS)/.installed  ## Run the tests of all clients and write docs/clients.md from their results
+	@mkdir -p build
+	@$(BIN)/python -m pytest tests/clients --junitxml=build/clients.xml $(ARGS)
+	@$(BIN)/python docs/clients_page.py build/clients.xml
 
 check: $(DEV)  ## Lint, types, import contracts
 	@$(BIN)/ruff check .

@@ -61,7 +61,7 @@ def add_arguments(parser: argparse.ArgumentParser, name: str) -> None:
     files = parser.add_argument_group("inputs and outputs")
     files.add_argument("-i", "--input", type=Path, metavar="FILE", help="read texts from a file; - is standard input")
     files.add_argument(
-        "--format",
+        "--input-format",
         choices=("text", "lines", "jsonl"),
         help="how the input is read: as one text, a text per line, or JSON lines "
         f"(default: jsonl for *.jsonl, else {task.format})",
@@ -128,7 +128,7 @@ def run(arguments: argparse.Namespace, name: str, start: StartServer) -> None:
     """Run a command. Raises CommandError."""
     task = TASKS[name]
     body = fields(arguments, task.options) | (response_format(arguments) if task.generates else {})
-    records = read_records(arguments.texts, arguments.input, arguments.format, task.format, task.field)
+    records = read_records(arguments.texts, arguments.input, arguments.input_format, task.format, task.field)
     if not records:
         return
     this = Run(task, arguments, records, len(records), body)

@@ -143,6 +143,7 @@ CHAT = tuple(
 TRANSLATION = (
     Option("num_alternatives", "answer", int, "number of further translations"),
     Option("split_sentences", "inputs", bool, "translate sentence by sentence (default: yes)"),
+    Option("format", "inputs", str, "html and xml: the tags stay in place", choices=("text", "html", "xml")),
 )
 
 _TRUNCATION = (

@@ -215,6 +215,8 @@ def _plan(
     """The sections of the answers. Raises InvalidRequest for a format that cannot be followed."""
     template = model.text.chat_templates.choose(with_tools=tools is not None)
     reasoning = reasoning_of(template, prompt, spec.messages, spec.continue_final_message)
+    if reasoning is not None and not reasoning.is_open and spec.tool_choice.mode == "required":
+        reasoning = None  # a forced call begins with the first token
     row = tools.format if tools is not None and functions else None
     if reasoning is None and row is None:
         return AnswerPlanner().plan()

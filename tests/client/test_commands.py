@@ -85,7 +85,7 @@ def test_standard_input_is_one_prompt_or_lines(
 ) -> None:
     (request,) = run("generate", stdin=b"one\ntwo\n", monkeypatch=monkeypatch)
     assert request.body["prompt"] == "one\ntwo"
-    requests = run("generate", "--format", "lines", stdin=b"one\ntwo\n", monkeypatch=monkeypatch)
+    requests = run("generate", "--input-format", "lines", stdin=b"one\ntwo\n", monkeypatch=monkeypatch)
     assert sorted(request.body["prompt"] for request in requests) == ["one", "two"]
     assert capsys.readouterr().out == "ONE\nTWO\nONE\nTWO\n"
 
@@ -137,7 +137,7 @@ def test_a_batch_of_files(tmp_path: Path, capsys: pytest.CaptureFixture[str]) ->
 
 
 def test_a_stopped_batch_is_continued(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """The server fails after 25 requests; the second run sends the rest, and no text twice."""
+    """The server fails after 25 requests; the second run sends the rest, and no text that has an answer."""
     source, output = tmp_path / "in.txt", tmp_path / "out.jsonl"
     source.write_text("".join(f"text {number}\n" for number in range(60)))
     answered: list[str] = []
@@ -155,12 +155,13 @@ def test_a_stopped_batch_is_continued(tmp_path: Path, capsys: pytest.CaptureFixt
             main([*argv, "--url", server.url, "--retries", "1"])
         assert stop.value.code == 1 and "draining (HTTP 503)" in capsys.readouterr().err
         first = output.read_text().count("\n")
-        assert 25 <= first < 60 and first == len(answered)
-        broken = False
+        assert 22 <= first < 60 and len(answered) - first <= 2  # answers that were on their way when it stopped
+        kept = {line["line"] for line in map(json.loads, output.read_text().splitlines())}
+        broken, sent = False, len(answered)
         main([*argv, "--url", server.url, "--resume"])
     lines = [json.loads(line) for line in output.read_text().splitlines()]
     assert sorted(line["line"] for line in lines) == list(range(1, 61))
-    assert len(answered) == len(set(answered)) == 60
+    assert sorted(answered[sent:]) == sorted(f"text {line - 1}" for line in set(range(1, 61)) - kept)
     assert all(line["answer"][0] == len(f"text {line['line'] - 1}") for line in lines)
 
 

@@ -117,6 +117,7 @@ def test_a_call_is_forced_and_streamed(client: anthropic.Anthropic) -> None:
     tool = WEATHER | {"input_schema": cities | {"additionalProperties": False}}
     for choice in ({"type": "any"}, {"type": "tool", "name": "weather"}):
         arguments = {"model": "caller", "max_tokens": 100, "messages": MESSAGES, "tools": [tool]}
+        arguments["thinking"] = {"type": "disabled"}
         arguments["tool_choice"] = choice | {"disable_parallel_tool_use": True}
         message = client.messages.create(**arguments)
         (block,) = message.content

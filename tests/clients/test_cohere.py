@@ -182,6 +182,7 @@ def test_a_call_is_forced_and_streamed(client: cohere.ClientV2) -> None:
     cities = {"type": "object", "properties": {"city": {"enum": ["Paris", "Rome"]}}, "required": ["city"]}
     function = {"name": "weather", "parameters": cities | {"additionalProperties": False}}
     arguments = CHAT | {"tools": [{"type": "function", "function": function}], "tool_choice": "REQUIRED"}
+    arguments["thinking"] = {"type": "disabled"}
     answer = client.chat(**arguments, max_tokens=200)
     assert answer.finish_reason in ("TOOL_CALL", "MAX_TOKENS")
     call = answer.message.tool_calls[0]

@@ -13,9 +13,9 @@ from tests.operations.chat_bench import ChatBench
 from tests.operations.tool_cases import REQUIRED, SCHEMAS, check_calls, spec, template
 
 
-@template("qwen")
-async def test_reasoning_comes_before_a_forced_call(llm: ChatBench) -> None:
-    llm.follow("<think>\nI need <tool_call> the city.\n</think>\n\n")
+@template("opens-thinking")
+async def test_reasoning_that_the_prompt_opens_comes_before_a_forced_call(llm: ChatBench) -> None:
+    llm.follow("I need <tool_call> the city.\n</think>\n\n")
     result, deltas = await llm.ask(spec(REQUIRED, n=3, parallel_tool_calls=False))
     assert check_calls(result, deltas) >= 1
     for choice in result.choices:
@@ -23,11 +23,13 @@ async def test_reasoning_comes_before_a_forced_call(llm: ChatBench) -> None:
 
 
 @template("qwen")
-async def test_a_forced_call_needs_no_reasoning(llm: ChatBench) -> None:
+async def test_a_forced_call_begins_with_the_first_token(llm: ChatBench) -> None:
+    llm.follow("<think>")
     result, deltas = await llm.ask(spec(REQUIRED, n=8, parallel_tool_calls=False))
     assert check_calls(result, deltas) >= 1
-    starts = {llm.tokenizer.decode(choice.token_ids).lstrip()[:6] for choice in result.choices}
-    assert starts <= {"<think", "<tool_"} and "<tool_" in starts
+    for choice in result.choices:
+        assert choice.tool_calls and not choice.reasoning
+        assert llm.tokenizer.decode(choice.token_ids).lstrip().startswith("<tool_call>")
 
 
 @template("opens-thinking")

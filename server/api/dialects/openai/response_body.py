@@ -96,8 +96,8 @@ def _text_or_items(schema: dict[str, Any]) -> None:
     schema["anyOf"] = [{"type": "string"}, {name: schema.pop(name) for name in ("type", "items", "minItems")}]
 
 
-def _check_include(names: list[str]) -> list[str]:
-    if any(name != LOGPROBS for name in names):
+def _check_include(names: list[str] | None) -> list[str] | None:
+    if any(name != LOGPROBS for name in names or ()):
         raise ValueError(f"supports only {LOGPROBS}")
     return names
 
