@@ -2,14 +2,28 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable
+from typing import Any
+
 from starlette.requests import Request
 
 from server.api.state import CACHE_SALT, State
-from server.errors import Unauthorized
+from server.errors import InvalidRequest, Unauthorized
 from server.settings import key_matches
 
+_IN_HEADER = "as `Authorization: Bearer KEY` or `x-api-key: KEY`"
 KEY_DEFERRED = "triptych.key_deferred"
 """Key of the scope of a request without a key in its headers, to a path that takes keys in a field."""
+
+
+async def read_unverified(request: Request, reading: Awaitable[Any]) -> Any:
+    """A body whose key is not checked yet. A body that cannot be read holds no key: raises Unauthorized."""
+    try:
+        return await reading
+    except InvalidRequest:
+        if KEY_DEFERRED in request.scope:
+            raise Unauthorized(f"send a valid API key {_IN_HEADER}") from None
+        raise
 
 
 def authorize(request: Request, state: State, field: str, key: object) -> None:
@@ -22,6 +36,6 @@ def authorize(request: Request, state: State, field: str, key: object) -> None:
         return
     sent = key.encode("utf-8", "replace") if isinstance(key, str) and field else b""
     if not key_matches(sent, state.keys):
-        place = f"in the field `{field}`" if field else "as `Authorization: Bearer KEY` or `x-api-key: KEY`"
+        place = f"in the field `{field}`" if field else _IN_HEADER
         raise Unauthorized(f"send a valid API key {place}")
     request.scope[CACHE_SALT] = state.cache_salt(sent)

@@ -22,7 +22,7 @@ from server.api.access_log import CALL
 from server.api.body import read, read_json
 from server.api.error_shape import NATIVE_ERRORS, ErrorShape
 from server.api.form import is_form, read_fields
-from server.api.keys import KEY_DEFERRED, authorize
+from server.api.keys import KEY_DEFERRED, authorize, read_unverified
 from server.api.sse import SERVER_SENT_EVENTS, EventStream, EventWriter, StreamFormat, watch_disconnect
 from server.api.state import State, arrival, cache_salt, of
 from server.errors import ClientGone, InvalidRequest, RequestError
@@ -97,7 +97,8 @@ class Route(ABC, Generic[BodyT, SpecT, ResultT]):
     async def read(self, request: Request, state: State) -> BodyT:
         """The validated body. Raises Unauthorized for a body without a valid key, if the headers had none."""
         limits = state.settings.max_body_bytes, state.settings.body_timeout_seconds
-        value = await (read_fields if self.takes_forms else read_json)(request, *limits)
+        reader = read_fields if self.takes_forms else read_json
+        value = await read_unverified(request, reader(request, *limits))
         authorize(request, state, self.key_field, value.get(self.key_field) if isinstance(value, dict) else None)
         return await read(request, self.body, *limits)
 
@@ -274,7 +275,8 @@ class GetRoute:
         if self.parameters:
             given = dict(request.query_params)
             if request.headers.get("content-length", "0") != "0":
-                fields = await read_fields(request, state.settings.max_body_bytes, state.settings.body_timeout_seconds)
+                limits = state.settings.max_body_bytes, state.settings.body_timeout_seconds
+                fields = await read_unverified(request, read_fields(request, *limits))
                 given |= fields if isinstance(fields, dict) else {}
         authorize(request, state, self.key_field, given.get(self.key_field))
         unknown = next((name for name in given if name not in self.parameters), None)
@@ -297,7 +299,7 @@ class SharedPath:
         state = of(request)
         limits = state.settings.max_body_bytes, state.settings.body_timeout_seconds
         routes = [route for route in self.routes if route.takes_forms] if is_form(request) else self.routes
-        body = await (read_fields if routes else read_json)(request, *limits)
+        body = await read_unverified(request, (read_fields if routes else read_json)(request, *limits))
         found = [route for route in routes if isinstance(body, dict) and route.field in body]
         if len(found) > 1 and KEY_DEFERRED not in request.scope:
             names = " and ".join(f"`{route.field}`" for route in found)
