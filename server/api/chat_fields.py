@@ -8,8 +8,7 @@ from typing import Annotated, Any
 import orjson
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSchema
 
-from server.errors import InvalidRequest
-from server.operations.chat import ToolCall, ToolChoice
+from server.operations.chat import ToolCall
 
 _OTHER_PARTS = frozenset(
     {"image_url", "input_image", "image", "input_audio", "audio", "video_url", "file", "input_file", "document"}
@@ -122,15 +121,6 @@ def function_tool(name: str, description: str | None, parameters: Mapping[str, A
 def function_call(call_id: str, name: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
     """A call of an earlier answer as chat templates and `ChatSpec` take it."""
     return {"id": call_id, "type": "function", "function": {"name": name, "arguments": arguments}}
-
-
-def check_tool_choice(choice: ToolChoice, tools: Sequence[Mapping[str, Any]]) -> None:
-    """Raise InvalidRequest for a choice that needs a function which the request does not define."""
-    names = {tool["function"]["name"] for tool in tools}
-    if choice.mode == "required" and not names:
-        raise InvalidRequest("`tool_choice` requires a call, but `tools` defines no function", "tool_choice")
-    if choice.name is not None and choice.name not in names:
-        raise InvalidRequest("`tool_choice` names a function that `tools` does not define", "tool_choice")
 
 
 def complete_calls(calls: Sequence[ToolCall]) -> list[tuple[ToolCall, dict[str, Any]]]:

@@ -496,3 +496,30 @@ def test_a_worker_that_dies_is_a_server_error(stalled: RunningServer, stalled_cl
         with pytest.raises(openai.InternalServerError) as caught:
             waiting.result()
     assert caught.value.status_code in (500, 503) and caught.value.type == "server_error"
+
+
+def test_a_stream_that_fails_ends_with_an_error(tmp_path: Path) -> None:
+    """A cut answer never looks complete: the package raises, and there is no end event."""
+    endless = {"model": "story", "stream": True, "extra_body": {"ignore_eos": True}}
+    with (
+        serving(tmp_path / "log", f"story={DEMO / 'story'}") as server,
+        OpenAI(base_url=f"{server.url}/v1", api_key=NO_KEY, max_retries=0) as client,
+    ):
+        for begin in (
+            lambda: client.completions.create(prompt=[STORY] * 16, max_tokens=500, **endless),
+            lambda: client.chat.completions.create(messages=[{"role": "user", "content": STORY}], n=16, **endless),
+        ):
+            server.wait_ready()
+            with begin() as stream, pytest.raises(openai.APIError) as caught:
+                next(stream)
+                server.worker().kill()
+                for _ in stream:
+                    pass
+            assert not isinstance(caught.value, openai.APIStatusError | openai.APIConnectionError)
+            assert isinstance(caught.value.body, dict) and caught.value.body["type"] == "server_error"
+        server.wait_ready()
+        with client.responses.create(input=STORY, **endless) as stream:
+            next(stream)
+            server.worker().kill()
+            *_, last = stream
+        assert last.type == "error" and last.message and last.code in ("engine_error", "not_ready")

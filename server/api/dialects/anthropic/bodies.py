@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field
 
-from server.api.chat_fields import ChatObject, JsonSchema, check_tool_choice, function_call, function_tool
+from server.api.chat_fields import ChatObject, JsonSchema, function_call, function_tool
 from server.api.fields import MAX_STOPS, Count, Finite, ShortText, TimedBody
 from server.api.response_format import ResponseFormatJsonSchema
 from server.errors import InvalidRequest
@@ -141,7 +141,6 @@ class AnthropicCountBody(TimedBody):
             raise InvalidRequest("`tool_choice` has a `name` exactly if its `type` is tool", "tool_choice")
         tools = [function_tool(tool.name, tool.description, tool.input_schema) for tool in self.tools or ()]
         tool_choice = ToolChoice(_MODES[choice.type], choice.name)
-        check_tool_choice(tool_choice, tools)
         messages = [{"role": "system", "content": _joined(self.system)}] if self.system else []
         messages += _messages(self.messages)
         continues = self.messages[-1].role == "assistant"

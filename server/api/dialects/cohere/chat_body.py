@@ -14,7 +14,6 @@ from server.api.chat_fields import (
     ChatObject,
     FunctionName,
     JsonSchema,
-    check_tool_choice,
     function_call,
     function_tool,
     text_parts,
@@ -165,7 +164,6 @@ class CohereChatBody(TimedBody):
         functions = [tool.function for tool in self.tools or ()]
         tools = [function_tool(one.name, one.description, one.parameters) for one in functions]
         tool_choice = _TOOL_CHOICES[self.tool_choice]
-        check_tool_choice(tool_choice, tools)
         return ChatSpec(
             list(_messages(self.messages)),
             GenerationOptions(
