@@ -27,7 +27,7 @@ class Record:
     """One input.
 
     line: number of its line, from 1.
-    item: a text, or what else the request takes in its place (token ids, a pair of texts).
+    item: a text, or another value that the request accepts (token ids, a pair of texts).
     id: value of the field `id`, or None.
     fields: fields of the request that replace those of the flags.
     """
@@ -45,7 +45,7 @@ class Record:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What became of one input.
+    """The result of one input: an answer or an error.
 
     error: the error of the server's answer as JSON, with at least a `message`; None for an answer.
     truncated: whether the text was cut to fit the model.
