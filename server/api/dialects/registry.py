@@ -38,7 +38,7 @@ ROUTES: tuple[Route[Any, Any, Any], ...] = (
     *libretranslate.ROUTES,
     *deepl.ROUTES,
 )
-"""Routes that run an operation. Of the dialects on one path, the first one answers bodies that fit none of them."""
+"""Routes that run an operation. Where dialects share a path, the first answers bodies that fit none."""
 GET_ROUTES: tuple[GetRoute, ...] = (
     *info.GET_ROUTES,
     *lm_eval.GET_ROUTES,
