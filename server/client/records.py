@@ -1,8 +1,10 @@
 """Inputs and outputs of a batch: texts, lines, or JSON lines.
 
 A line of JSON is a text in quotes, or an object with the text and any fields of the request. These fields replace
-those of the flags. `id` names the line in the output. The output has one object per line: `line`, `id` if there was one,
-`answer` or `error`, and `truncated` if the text was cut to fit the model.
+those of the flags. `id` names the line in the output.
+
+The output has one object per line: `line`, `id` if there was one, `answer` or `error`, and `truncated` if the text was
+cut to fit the model.
 """
 
 from __future__ import annotations
