@@ -18,7 +18,7 @@ _BODIES: dict[str, dict[str, Any]] = {
 
 
 def greeting(url: str, runtime: Runtime, needs_key: bool) -> str:
-    """needs_key: clients must send an API key."""
+    """All lines. needs_key: clients must send an API key."""
     models = runtime.loaded()
     width = max(len(model.name) for model in models)
     lines = [f"Triptych is ready on {url} ({runtime.client.device})"]

@@ -103,8 +103,8 @@ def load_weights(
     keep_float32: whether the tensor with this name in the model is float32 for every `dtype`.
     folder: subdirectory of the weight files; empty for the directory itself.
 
-    Raises WeightsError for files that cannot be read or differ from the manifest, and, all in one message, for missing,
-    unexpected and misshapen tensors, or for tensors with NaN or infinity.
+    Raises WeightsError for files that cannot be read or differ from the manifest, and for tensors with NaN or infinity.
+    One WeightsError names all missing, unexpected and misshapen tensors.
     """
     try:
         check_manifest(directory)

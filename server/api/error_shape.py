@@ -67,7 +67,7 @@ class ErrorShape:
 
     @contextmanager
     def renaming(self) -> Iterator[None]:
-        """While inside, errors of operations get the dialect's own names of fields."""
+        """Context manager around an operation: its errors name the fields as the dialect does."""
         try:
             yield
         except RequestError as error:

@@ -36,7 +36,7 @@ NoEffect = Annotated[Any, Field(description="accepted without effect")]
 
 
 def only(*neutral: Any) -> AfterValidator:
-    """A validator for a field that the server does not support: null and the values that ask for nothing pass."""
+    """A validator for a field that the server does not support. It accepts null and the values `neutral`."""
 
     def check(value: Any) -> Any:
         if value is None or any(type(value) is type(one) and value == one for one in neutral):
@@ -162,7 +162,7 @@ class TimedBody(Body):
 
 
 class SamplingFields(TimedBody):
-    """Decoding options of API.md section 3 that every generating route of every dialect can accept."""
+    """Decoding options (docs/decoding.md) that every generating route of every dialect can accept."""
 
     stream: bool | None = None
     min_new_tokens: Count | None = None
@@ -210,7 +210,7 @@ class SamplingFields(TimedBody):
 
 
 class GenerationFields(SamplingFields):
-    """All decoding options of API.md section 3."""
+    """All decoding options, as docs/decoding.md lists them."""
 
     max_new_tokens: Annotated[int | None, Field(ge=1, le=1 << 20)] = None
     n: AnswerCount | None = None

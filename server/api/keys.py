@@ -27,7 +27,7 @@ async def read_unverified(request: Request, reading: Awaitable[Any]) -> Any:
 
 
 def authorize(request: Request, state: State, field: str, key: object) -> None:
-    """Check the key in a field, if the headers had none. Nothing may be done or told before.
+    """Check the key in a field, if the headers had none. Must come before any other work or answer.
 
     field: name of the field; empty for a dialect that takes keys in headers only. key: its value.
     Raises Unauthorized.

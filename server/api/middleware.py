@@ -89,8 +89,8 @@ class RequestMiddleware:
     def _check(self, scope: Scope, headers: Headers) -> None:
         """Check the API key and the drain state; store the cache salt of the key.
 
-        A request without a key in its headers, to a path that takes keys in a field, is checked by its route
-        (`keys.authorize`), before anything else.
+        If the headers have no key and the path takes keys in a field, the route checks the key before anything else
+        (`keys.authorize`).
 
         Raises Unauthorized without a valid key, NotReady while the server drains, InvalidRequest for an unknown error
         format.

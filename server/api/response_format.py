@@ -1,4 +1,4 @@
-"""The field `response_format` (API.md section 3), as clients send it."""
+"""The field `response_format` (docs/decoding.md), as clients send it."""
 
 from __future__ import annotations
 

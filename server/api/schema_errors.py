@@ -1,4 +1,4 @@
-"""The words for values that a schema refuses. pydantic's own words name Python types and classes."""
+"""Messages about values that a schema refuses. pydantic's own messages name Python types and classes."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Server-sent events: their bytes, and the response that streams them.
 
 Each event is one JSON object on one line in ASCII, because some clients treat U+2028 and similar characters as line
-ends. Source: WHATWG HTML Living Standard, section 9.2, and API.md section 2.
+ends. Source: WHATWG HTML Living Standard, section 9.2. See docs/decisions/0002-server-sent-events.md.
 """
 
 from __future__ import annotations

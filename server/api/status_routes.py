@@ -1,4 +1,4 @@
-"""`GET /health`, `/ready`, `/info`, `/metrics`: for probes, operators and Prometheus. API.md section 8."""
+"""`GET /health`, `/ready`, `/info`, `/metrics`: for probes, operators and Prometheus."""
 
 from __future__ import annotations
 

@@ -38,7 +38,7 @@ EXAMPLES = {
   triptych classify "I loved this wonderful film"
   triptych classify --top-k 3 < reviews.txt              # label, score, text; one line each""",
 }
-"""Examples in the help texts. `tests/client/test_help.py` parses each one."""
+"""Examples in the help texts. `tests/client/test_commands.py` parses each one."""
 
 HELP_END = """
 examples:

@@ -1,8 +1,10 @@
 """Inputs and outputs of a batch: texts, lines, or JSON lines.
 
-A line of JSON is a text in quotes, or an object with the text and with any fields of the request, which replace those
-of the flags. `id` names the line in the output. The output has one object per line: `line`, `id` if there was one,
-`answer` or `error`, and `truncated` if the text was cut to fit the model.
+A line of JSON is a text in quotes, or an object with the text and any fields of the request. These fields replace
+those of the flags. `id` names the line in the output.
+
+The output has one object per line: `line`, `id` if there was one, `answer` or `error`, and `truncated` if the text was
+cut to fit the model.
 """
 
 from __future__ import annotations
@@ -27,7 +29,7 @@ class Record:
     """One input.
 
     line: number of its line, from 1.
-    item: a text, or what else the request takes in its place (token ids, a pair of texts).
+    item: a text, or another value that the request accepts (token ids, a pair of texts).
     id: value of the field `id`, or None.
     fields: fields of the request that replace those of the flags.
     """
@@ -45,7 +47,7 @@ class Record:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What became of one input.
+    """The result of one input: an answer or an error.
 
     error: the error of the server's answer as JSON, with at least a `message`; None for an answer.
     truncated: whether the text was cut to fit the model.

@@ -79,7 +79,7 @@ class GrammarMasks:
     def _consume(
         self, grammar_state: GrammarState, tokens: Sequence[int], ends: Sequence[int], other_ends: Sequence[int]
     ) -> bool:
-        """Read new tokens. Returns whether a mask of a grammar is needed: there is one and it has not failed."""
+        """Read new tokens. Returns whether the current section has a grammar whose mask must be computed."""
         grammar_state.accepts = grammar_state.is_complete = False
         grammar_state.bits = np.zeros(self._words, dtype=np.uint32)
         if grammar_state.failure:
@@ -99,7 +99,7 @@ class GrammarMasks:
         return not grammar_state.failure
 
     def _advance(self, grammar_state: GrammarState, token: int) -> None:
-        """Read one token: it moves on in the grammar of its section, and may lead to another section."""
+        """Read one token: advance the grammar of the section, and enter another section after a marker."""
         if grammar_state.failure:
             return
         if grammar_state.section.grammar:
@@ -121,7 +121,7 @@ class GrammarMasks:
                 self._read(grammar_state, [self._first_byte + byte for byte in data])
 
     def _read(self, grammar_state: GrammarState, tokens: list[int]) -> None:
-        """Move on in the grammar of the current section."""
+        """Advance the grammar of the current section."""
         if grammar_state.matcher is None:
             grammar_state.matcher = self._matcher(grammar_state.section.grammar)
         if not grammar_state.matcher.consume_tokens(tokens):
@@ -138,7 +138,7 @@ class GrammarMasks:
         return masks[key]
 
     def _misleading(self, grammar_state: GrammarState) -> Iterable[int]:
-        """Tokens that complete a marker and go on with text that does not fit the section after it."""
+        """Tokens that complete a marker and continue with text that the grammar after it does not allow."""
         texts = [marker.text for marker in grammar_state.section.markers if marker.text and not marker.at_start]
         for token in self._marker_tokens.candidates(grammar_state.scanner, texts):
             tried = grammar_state.fork()

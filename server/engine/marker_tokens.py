@@ -16,7 +16,7 @@ _WHITE_SPACE = WHITE_SPACE.encode()
 
 
 class MarkerTokens:
-    """The text tokens of a vocabulary. What was found is kept: there are few markers, so there are few texts to find.
+    """The text tokens of a vocabulary. Results are cached; the cache stays small because there are few markers.
 
     tokens: bytes of each token, by id; empty for special tokens.
     """

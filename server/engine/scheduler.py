@@ -1,10 +1,12 @@
 """Decides what one step computes. Imports no torch; `BlockTables` assigns the KV blocks.
 
 A step can mix prefill and decoding. Each sequence has tokens, some of them computed, and each step computes more of
-them under a token budget: first sequences that lack one token (they decode, and the budget does not limit them), then
-chunks of sequences that lack more, then new groups, whose calls take turns. A group is admitted if its present tokens
-fit the pool. If a decoding sequence finds no free block, the newest admitted group is preempted: it frees its blocks
-and is computed again later (docs/decisions/0003-admission-and-preemption.md).
+them under a token budget. Sequences that lack one token come first: they decode, and the budget does not limit them.
+Chunks of sequences that lack more tokens follow, then new groups, whose calls take turns.
+
+A group is admitted if its present tokens fit the pool. If a decoding sequence finds no free block, the newest admitted
+group is preempted: it frees its blocks and is computed again later
+(docs/decisions/0003-admission-and-preemption.md).
 
 A decoding sequence may have a draft after its last token. The step computes as much of it as the budget and the pool
 allow, and the blocks of rejected tokens are freed (docs/decisions/0018-speculative-decoding.md).

@@ -36,7 +36,7 @@ def default_limits(memory_bytes: int) -> tuple[int, int]:
 
 
 class Queue:
-    """Counts what waits. max_requests: limit of waiting sequences. max_tokens: limit of their tokens."""
+    """Counts waiting sequences and their tokens. max_requests, max_tokens: their limits."""
 
     def __init__(self, max_requests: int, max_tokens: int) -> None:
         self.max_requests = max_requests

@@ -38,8 +38,8 @@ class Part:
 class Submission:
     """The parts of a call's message.
 
-    parts: those that were not sent yet.
-    waiting_sequences, waiting_tokens: of the parts that were sent, those that wait for their first step.
+    parts: the parts that are not sent yet.
+    waiting_sequences, waiting_tokens: sequences of sent parts that wait for their first step, and their tokens.
     """
 
     call: Call

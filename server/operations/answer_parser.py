@@ -79,7 +79,7 @@ class AnswerParser:
         return bool(self.parts.tool_calls) and self._calls.is_complete
 
     def push(self, text: str, marks: Sequence[tuple[int, int]] = ()) -> AnswerParts:
-        """Read the next piece of the text. marks: special tokens in it, each with its place."""
+        """Read the next piece of the text. marks: (place in the piece, token id) of each special token in it."""
         start = 0
         for place, token_id in marks:
             self._read(text[start:place])
@@ -150,7 +150,11 @@ class AnswerParser:
             self._new.content += self._trimmed(text, is_first, holds_space=self._leads_to_calls)
 
     def _trimmed(self, text: str, drops_line_breaks: bool, holds_space: bool) -> str:
-        """Text after the white space that was held back, without what is dropped or held back now."""
+        """Put the white space that was held back before a text, and return what may be reported now.
+
+        drops_line_breaks: leave out the line breaks at its beginning.
+        holds_space: hold back the white space at its end.
+        """
         text = self._space + text
         if drops_line_breaks:
             text = text.lstrip("\n")

@@ -19,7 +19,7 @@ SectionKind = Literal["reasoning", "content", "calls"]
 class AnswerPlan:
     """The sections of an answer, and how to read its calls.
 
-    kinds: what the text of each section is.
+    kinds: kind of each section.
     before_name, before_arguments: texts around the name of a call, as characters and special tokens. White space is
         left out.
     special_ids: special tokens in the sections and between them.
@@ -49,7 +49,7 @@ class Reasoning:
 class _Section:
     """A section under construction. Indices in markers count from the first section of this list.
 
-    rules: of its grammar, whose first rule is `answer`; empty for any text.
+    rules: Lark rules of its grammar, the first one named `answer`; empty for any text.
     sources: the other grammars that the rules use.
     """
 
@@ -76,7 +76,7 @@ class AnswerPlanner:
     is_required: the answer consists of calls, after any reasoning.
     at_start: the answer begins a message; false if it continues one.
     text_source: grammar of the content, as JSON, or None for any text.
-    reasoning: how it begins with reasoning, or None.
+    reasoning: how the answer begins with reasoning, or None.
     special: ids of the special tokens in the texts of calls and reasoning.
     """
 
@@ -105,7 +105,7 @@ class AnswerPlanner:
     def _with_reasoning(
         self, sections: list[_Section], reasoning: Reasoning
     ) -> tuple[list[_Section], list[AnswerSection]]:
-        """The sections with reasoning before them, under construction and built."""
+        """Put the reasoning before the sections. Returns all sections, under construction and built."""
         may_end = not sections[0].rules
         if reasoning.is_open:
             thinking = _Section("reasoning", markers=[self._marker(reasoning.end, 1)])

@@ -80,7 +80,7 @@ class ChatResult:
 
 
 class ChatRun:
-    """A submitted `ChatSpec`. plan: how its answers consist of reasoning, content and calls."""
+    """A submitted `ChatSpec`. plan: the sections of each answer (reasoning, content and calls)."""
 
     def __init__(self, run: GenerateRun, plan: AnswerPlan) -> None:
         self.run = run
@@ -244,7 +244,7 @@ def _texts(reasoning: Reasoning | None) -> list[str]:
 
 
 def _field_names(generation: GenerateSpec) -> dict[str, str]:
-    """The fields of a chat, by the fields that errors of its generation name."""
+    """Names of chat fields, by the generation fields that errors name."""
     constrained_by_tools = generation.sections and generation.options.text_format is None
     return {"prompt": "messages"} | ({"response_format": "tools"} if constrained_by_tools else {})
 

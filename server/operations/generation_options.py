@@ -21,7 +21,7 @@ SAMPLER_NEUTRAL: Mapping[str, tuple[float, ...]] = {
 
 @dataclass(frozen=True)
 class GenerationOptions:
-    """Decoding options of one request, as in API.md section 3. None means that the checkpoint's default applies.
+    """Decoding options of one request, as in docs/decoding.md. None means that the checkpoint's default applies.
 
     max_new_tokens: 0 for an answer without any token, which is useful for the prompt's log-probabilities.
     fill_context: without `max_new_tokens`, let the answer fill the context or the KV pool.

@@ -1,6 +1,6 @@
 """Resolve generation options and checkpoint defaults into the `GenerationParams` that the engine receives.
 
-Precedence of every option: the request, then the checkpoint, then the table of API.md section 3.
+Precedence of every option: the request, then the checkpoint, then the table of docs/decoding.md.
 """
 
 from __future__ import annotations

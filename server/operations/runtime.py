@@ -23,7 +23,7 @@ from server.text.tool_formats import TemplateTools
 
 TOKENIZER_THREADS = 2
 PLACEHOLDER_NAMES = frozenset({"dummy", "tgi"})
-"""Names that clients of Hugging Face send instead of none. They mean the default model, unless a model has the name."""
+"""Names that Hugging Face clients send if the user names no model: the default model, unless a model has the name."""
 
 _OPERATIONS: Mapping[Task, tuple[str, ...]] = {
     "generate": ("generate",),

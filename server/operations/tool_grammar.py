@@ -126,7 +126,7 @@ class CallGrammar:
         return {f"args_{index}": function.source for index, function in enumerate(self.functions)}
 
     def rules(self, text_before: str) -> str:
-        """Rules of the calls; `calls` is the first one. text_before: the beginning of the calls that exists already."""
+        """Rules of the calls; `calls` is the first one. text_before: text of the calls that the marker contains."""
         first = _rest(self.row.begin + self.row.before_name, text_before)
         more = f" ({self._lark(self.row.separator + self.row.before_name)} call)*" if self.several else ""
         before, after = self._lark(self.row.before_arguments), self._lark(self.row.after_arguments)

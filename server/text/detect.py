@@ -1,7 +1,8 @@
 """Detect the language of a text, among the languages that the loaded models read.
 
-lingua runs in a process of its own (`detect_process`), which starts with the first text. Its precise models take about
-22 MiB per language, so they serve up to `PRECISE_LANGUAGES`; for more, models of trigrams alone take 60 MiB in all.
+lingua runs in a process of its own (`detect_process`), which starts with the first text. Its precise tables take about
+22 MB per language, so they are used for up to `PRECISE_LANGUAGES`. More languages use tables of trigrams only, which
+take about 60 MB for all languages together.
 """
 
 from __future__ import annotations
@@ -57,7 +58,7 @@ class LanguageDetector:
         """The languages that each text may be in, most likely first; empty for a text without letters.
 
         languages: ISO 639-1 codes to choose from; None for all that can be detected.
-        precise: use the large models.
+        precise: use the large tables.
         Raises DetectionError. A single language is the answer for every text, without detection.
         """
         chosen = sorted(set(languages)) if languages is not None else sorted(_BY_LANGUAGE)

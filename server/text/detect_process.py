@@ -1,7 +1,7 @@
-"""The process that detects languages with lingua, separate from the server because lingua blocks it while it loads.
+"""The process that detects languages with lingua, separate because lingua would block the server while it loads.
 
 Each line of stdin is a JSON request, each line of stdout its reply: the languages' shares of each text.
-lingua reads the models of a language when a request first names it, and shares them between requests.
+lingua reads the tables of a language when a request first names it, and shares them between requests.
 """
 
 from __future__ import annotations

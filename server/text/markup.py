@@ -61,9 +61,9 @@ class MarkupOptions:
     """How markup is read.
 
     splitting_tags: further elements that end a sentence.
-    non_splitting_tags: elements that do not.
+    non_splitting_tags: elements that do not end a sentence.
     ignore_tags: elements whose text is not translated.
-    detect_outline: XML elements end a sentence unless text stands beside them. Else only `splitting_tags` do.
+    detect_outline: XML elements end a sentence unless text stands beside them. If false, only `splitting_tags` end one.
     split_at_newlines: a line break ends a sentence.
     """
 
@@ -77,8 +77,10 @@ class MarkupOptions:
 
 @dataclass(slots=True)
 class Piece:
-    """A part of a run. kind: `text`, `open` and `close` for inline tags, `atom` for what is kept as it is, `block`.
+    """A part of a document.
 
+    kind: `text`; `open` or `close` for an inline tag; `atom` for inline markup that is kept as it is; `block` for
+        markup that ends a run.
     text: characters with references resolved; for an atom, its text that belongs to the sentence.
     """
 
@@ -106,7 +108,7 @@ class InlineElement:
 
 @dataclass
 class Run:
-    """Text with inline tags. elements: of each opening tag and atom, by index of the piece."""
+    """Text with inline tags. elements: the element of each opening tag and atom, by index of its piece."""
 
     pieces: list[Piece]
     text: str
@@ -213,7 +215,7 @@ def _xml_blocks(found: Sequence[MarkupToken], options: MarkupOptions) -> list[bo
 
 
 def _translated(found: Iterable[MarkupToken], options: MarkupOptions) -> Iterator[bool]:
-    """Whether each token is outside the elements that are not translated, their tags included.
+    """Whether each token is translated: it is no part of an untranslated element, tags included.
 
     Raises MarkupError for elements nested too deep.
     """

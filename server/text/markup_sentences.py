@@ -27,7 +27,7 @@ class MarkedSentence:
     text: characters for the model; white space is collapsed.
     raw: the sentence in the document.
     tags: inline tags inside it.
-    before, after: white space of the document that inline tags hold to the sentence.
+    before, after: white space at the ends of the sentence, which inline tags may contain.
     separator: space after it, for a target language with spaces between sentences.
     """
 
@@ -75,7 +75,7 @@ def sentences(
 
 
 class _RunSentences:
-    """The sentences of one run. Slots 1, 3, 5... are sentences; slots 0, 2, 4... are what is between them."""
+    """The sentences of one run. Slots 1, 3, 5... are sentences; slots 0, 2, 4... are the markup between them."""
 
     def __init__(
         self,
@@ -100,7 +100,7 @@ class _RunSentences:
             self._assign(root)
 
     def parts(self) -> list[str | MarkedSentence]:
-        """Sentences and what is between them, in order."""
+        """Sentences and the markup between them, in order."""
         raws: list[list[str]] = [[] for _ in range(2 * len(self._spans) + 1)]
         opened: list[int] = []
         at = 0
@@ -199,7 +199,7 @@ def _without_atoms(run: Run) -> str:
 
 
 def _joined(spans: Sequence[_SentenceSpan], run: Run, fits: Callable[[str], bool]) -> list[_SentenceSpan]:
-    """The sentences, where those that an element connects are one, if the model can read them together."""
+    """The sentences. Those that one element connects become one sentence, if the model can read them together."""
     starts, ends = [one.start for one in spans], [one.end for one in spans]
     joins = [0] * (len(spans) + 1)  # changes of the number of elements that join a sentence to the next one
     waiting = list(run.roots)

@@ -33,8 +33,8 @@ class MarkupError(ValueError):
 class MarkupToken:
     """A part of a document.
 
-    kind: `text` for characters and references, `start` and `end` for tags, `void` for a tag of an element without
-        content, `comment` also for CDATA sections, `other` for declarations and processing instructions.
+    kind: `text` (characters and references), `start` or `end` (tags), `void` (tag of an element without content),
+        `comment` (also CDATA sections), or `other` (declarations and processing instructions).
     raw: the characters of the document.
     name: name of the element, in lower case in HTML.
     text: characters with references resolved.

@@ -1,4 +1,4 @@
-"""The access log: who asked what of which model, and never the prompt."""
+"""The access log: client, path, model and tokens of each request, and never the prompt."""
 
 from __future__ import annotations
 

@@ -37,7 +37,7 @@ def tokenizer() -> transformers.PreTrainedTokenizerBase:
 
 @cache
 def told(count: int) -> str:
-    """What the storyteller of transformers tells after `STORY`, in `count` tokens."""
+    """The `count` tokens that transformers generates after `STORY` with the storyteller model."""
     from weights.demo.train.stories import continue_story
 
     return continue_story(STORY, count).removeprefix(STORY) if count else ""

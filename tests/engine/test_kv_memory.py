@@ -1,4 +1,4 @@
-"""Memory for keys and values is divided by need, and a pool too small for the context is told."""
+"""Memory for keys and values is divided by need, and a pool too small for the context is reported."""
 
 from __future__ import annotations
 

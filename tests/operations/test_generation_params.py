@@ -1,4 +1,4 @@
-"""Parameters that reach the engine: from the request, else from the checkpoint, else from the table of API.md."""
+"""Parameters that reach the engine: from the request, else from the checkpoint, else from docs/decoding.md."""
 
 from __future__ import annotations
 

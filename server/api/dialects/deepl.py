@@ -1,4 +1,4 @@
-"""The DeepL dialect (API.md section 7): `/v2/translate`, `/v2/languages`, `/v2/usage`.
+"""The DeepL dialect: `/v2/translate`, `/v2/languages`, `/v2/usage`.
 
 Bodies are JSON or forms, where `text` is repeated. Fields, answers and statuses are those of the API that DeepL's own
 Python package calls.

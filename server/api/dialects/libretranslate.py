@@ -1,4 +1,4 @@
-"""The LibreTranslate dialect (API.md section 7): `/translate` with `q`, `/detect`, `/languages`, `/frontend/settings`.
+"""The LibreTranslate dialect: `/translate` with `q`, `/detect`, `/languages`, `/frontend/settings`.
 
 Bodies are JSON or forms, and hold the API key in `api_key`. Fields and answers were read from LibreTranslate's own
 source. Unlike there, translated HTML keeps its character references.

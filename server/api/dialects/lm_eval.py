@@ -1,6 +1,7 @@
 """The tokenizer routes that lm-eval's `local-completions` reads: `tokenizer_info`, `tokenize` and `detokenize`.
 
-They are those of vLLM. Without a name they are about the first model that generates; `/models/{model}/...` names one.
+They are those of vLLM. Without a model's name they describe the first model that generates.
+`/models/{model}/...` names one.
 """
 
 from __future__ import annotations

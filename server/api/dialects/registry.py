@@ -38,7 +38,7 @@ ROUTES: tuple[Route[Any, Any, Any], ...] = (
     *libretranslate.ROUTES,
     *deepl.ROUTES,
 )
-"""Routes that run an operation. Of the dialects on one path, the first one answers bodies that fit none of them."""
+"""Routes that run an operation. Where dialects share a path, the first answers bodies that fit none."""
 GET_ROUTES: tuple[GetRoute, ...] = (
     *info.GET_ROUTES,
     *lm_eval.GET_ROUTES,
@@ -93,9 +93,10 @@ def add_routes(app: FastAPI) -> None:
 
 
 def error_shape(request: Request, dialect: ErrorDialect) -> ErrorShape:
-    """How errors of a request are reported: by its body's dialect once that is known, before it by the path.
+    """How errors of a request are reported: as the dialect of its body does if it is known, else as its path's does.
 
-    dialect: errors of routes that the native dialect shares with text-embeddings-inference, unless a header says so.
+    dialect: whose errors the routes shared by the native dialect and text-embeddings-inference report. A header of the
+        request overrides it.
     """
     path = request.scope["path"]
     found = [request.scope[ERROR_SHAPE]] if ERROR_SHAPE in request.scope else []
@@ -123,7 +124,7 @@ def paths_of(model: ServedModel) -> list[str]:
 
 
 def default_models(runtime: Runtime) -> dict[str, str]:
-    """For each route that a request may leave without a model, the model that answers then."""
+    """The model that answers requests without `model`, by route."""
     defaults: dict[str, str] = {}
     for route in ROUTES:
         model = route.body.model_fields.get("model")

@@ -1,1 +1,1 @@
-"""The Anthropic dialect (API.md section 6): `/v1/messages` and `/v1/messages/count_tokens`."""
+"""The Anthropic dialect: `/v1/messages` and `/v1/messages/count_tokens`."""

@@ -177,7 +177,7 @@ class MessageRenderer:
         return {"stop_reason": reason, "stop_sequence": text}
 
     def _in_block(self, kind: str, content: dict[str, Any]) -> bytes:
-        """Events that make a block of this type the open one; none if it is."""
+        """Events that close the open block and begin one of this type; none if the open block has it already."""
         if self.open_block == kind:
             return b""
         closed = self._close()

@@ -1,1 +1,1 @@
-"""The Cohere dialect (API.md section 7): chat, embed and rerank; rerank also as Jina's clients send it."""
+"""The Cohere dialect: chat, embed and rerank; rerank also as Jina's clients send it."""

@@ -8,7 +8,7 @@ from server.api.error_shape import AnswerBody, ErrorShape
 
 
 class CohereErrorAnswer(AnswerBody):
-    """`id`: of the request."""
+    """`id`: id of the request."""
 
     id: str
     message: str
@@ -39,5 +39,5 @@ ERRORS = ErrorShape(
 
 
 def meta(version: str, **units: int) -> dict[str, Any]:
-    """The field `meta`. version: of the API. units: fields of `CohereUnits`."""
+    """The field `meta`. version: version of the API. units: fields of `CohereUnits`."""
     return {"api_version": {"version": version}, "billed_units": units}

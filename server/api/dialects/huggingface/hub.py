@@ -1,7 +1,7 @@
 """The hub's tasks on one URL: `POST /models/{model}`, and `POST /` for the default model.
 
-`huggingface_hub.InferenceClient(model=URL)` sends every task there. The fields of the body decide about the task, and
-where they fit several tasks, the model does.
+`huggingface_hub.InferenceClient(model=URL)` sends every task there. The fields of the body select the task. Where
+they fit several tasks, the model decides.
 """
 
 from __future__ import annotations
@@ -196,7 +196,7 @@ _BY_MODEL = (
     "fill-mask",
     "feature-extraction",
 )
-"""Tasks of bodies that fit several, in the order in which a model is asked for them."""
+"""Tasks for a body that fits several. The first one that the model supports is used."""
 
 
 def _named_task(body: Mapping[str, Any]) -> str | None:

@@ -1,1 +1,1 @@
-"""The native dialect: API.md sections 3 to 5."""
+"""The native dialect: the server's own routes."""

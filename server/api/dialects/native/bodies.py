@@ -1,4 +1,4 @@
-"""Request bodies of the native dialect (API.md sections 3 to 5), and their conversion to specifications."""
+"""Request bodies of the native dialect, and their conversion to specifications."""
 
 from __future__ import annotations
 

@@ -46,7 +46,7 @@ class OllamaAnswerMessage(AnswerBody):
 
 
 class OllamaTokenLogprob(AnswerBody):
-    """`bytes`: of the token in UTF-8."""
+    """`bytes`: the bytes of the token, in UTF-8."""
 
     token: str
     logprob: float
@@ -108,7 +108,7 @@ EMBEDDINGS_ERRORS = replace(ERRORS, fields={"inputs": "prompt"})
 
 @dataclass
 class LoadedRun:
-    """The answer to a request without a question: the model is loaded."""
+    """The answer to a request without messages or prompt: the model is loaded."""
 
     model_name: str
 

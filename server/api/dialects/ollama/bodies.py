@@ -22,7 +22,7 @@ MAX_TOOLS = 128
 
 
 class OllamaOptions(ChatObject):
-    """`repeat_last_n`: the penalty applies to the whole text, or with 0 to nothing. `num_ctx`: at most the context.
+    """`repeat_last_n`: the penalty applies to the whole text, or with 0 to nothing. `num_ctx`: at most the model's.
 
     Options that choose hardware, memory or batches are accepted without effect.
     """
@@ -150,9 +150,11 @@ class OllamaTool(ChatObject):
 
 @dataclass(frozen=True)
 class OllamaSpec:
-    """Ask for text. Without a question the model is only loaded, which it is already.
+    """Ask for text. A request without messages or prompt only asks to load the model, and every model is loaded.
 
-    chat: the question as chat messages. plain: as a prompt, for a model without chat template or a raw prompt.
+    chat: the request as chat messages, or None.
+    plain: the request as a prompt, for a model without chat template or a raw prompt; or None.
+    num_ctx: context that the client needs, in tokens.
     """
 
     chat: ChatSpec | None
@@ -214,7 +216,7 @@ class OllamaGenerateBody(OllamaTextBody):
 
 @dataclass(frozen=True)
 class OllamaEmbedSpec(EmbedSpec):
-    """Ask for vectors. num_ctx: tokens of a text that the model has to read."""
+    """Ask for vectors. num_ctx: context that the client needs, in tokens."""
 
     num_ctx: int | None = None
 

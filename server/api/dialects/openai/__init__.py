@@ -1,1 +1,1 @@
-"""The OpenAI dialect (API.md section 6): completions, chat, responses, embeddings, models and audio."""
+"""The OpenAI dialect: completions, chat, responses, embeddings, models and audio."""

@@ -1,4 +1,4 @@
-"""The audio routes of the OpenAI dialect (API.md section 6): a recording in a form, its text as JSON or subtitles."""
+"""The audio routes of the OpenAI dialect: a recording in a form, its text as JSON or subtitles."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ class TranscriptionForm(TranslationForm):
 class SpokenSegment(AnswerBody):
     """A part of a text with its times in seconds. `seek`: first frame (of 10 ms) of its window.
 
-    `avg_logprob`: of all tokens of the window, time tokens included.
+    `avg_logprob`: mean over all tokens of the window, time tokens included.
     """
 
     id: int

@@ -55,7 +55,7 @@ class OpenAICall(ChatObject):
 
 
 class OpenAIMessage(ChatObject):
-    """A message. `reasoning_content`: what the model thought before an earlier answer, for templates that show it."""
+    """A message. `reasoning_content`: reasoning before an earlier answer, for templates that show it."""
 
     role: Literal["system", "developer", "user", "assistant", "tool"]
     content: Annotated[str | None, text_parts("text", "refusal"), TEXT_OR_PARTS] = None

@@ -75,7 +75,7 @@ def usage(tokens: TokenUsage) -> dict[str, Any]:
 
 
 def finish_reason(reason: str | None) -> str | None:
-    """The finish reason of an answer. OpenAI has none for a deadline: an answer that it cuts is too short too."""
+    """The finish reason of an answer. OpenAI has none for a deadline, so an answer that it cuts has `length`."""
     return "length" if reason == "timeout" else reason
 
 

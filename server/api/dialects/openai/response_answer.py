@@ -31,7 +31,7 @@ class ResponseReasoningText(AnswerBody):
 
 
 class ResponseReasoningItem(AnswerBody):
-    """What the model thought before its answer."""
+    """Reasoning before an answer."""
 
     id: str
     type: Literal["reasoning"]

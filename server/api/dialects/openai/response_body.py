@@ -56,7 +56,7 @@ class InputCallOutput(ResponseItem):
 
 
 class InputReasoning(ResponseItem):
-    """What the model thought before an earlier answer, for templates that show it."""
+    """Reasoning before an earlier answer, for templates that show it."""
 
     type: Literal["reasoning"]
     summary: Annotated[Any, only([])] = None

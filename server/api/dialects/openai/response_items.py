@@ -104,7 +104,7 @@ class MessageItem(TextItem):
 
 @dataclass
 class CallItem(OutputItem):
-    """A call of a function. Its text are the arguments."""
+    """A call of a function. Its text is the JSON of the arguments."""
 
     prefix = "fc"
     call_id: str = ""
