@@ -53,7 +53,7 @@ def page() -> str:
     lines = [_HEAD, "## Routes", ""]
     for path, item in document["paths"].items():
         for method, operation in item.items():
-            names = [schema for content in _contents(operation) for schema in _names(content["schema"])]
+            names = dict.fromkeys(schema for content in _contents(operation) for schema in _names(content["schema"]))
             bodies |= dict.fromkeys(names)
             lines += [f"### `{method.upper()} {path}`", "", operation["description"].strip().replace("\n", " "), ""]
             lines += [*(f"- {_fields(schemas[name])}" for name in names), *[""] * bool(names)]

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 NO_EFFECT = "accepted without effect"
-UNSUPPORTED = "not supported: only values that ask for nothing are accepted"
+UNSUPPORTED = "not supported; must be null or its neutral value"
 
 DESCRIPTIONS: Mapping[str, str] = {
     # Prompts and inputs
@@ -242,7 +242,7 @@ DESCRIPTIONS: Mapping[str, str] = {
     "background": UNSUPPORTED,
     "k": "draw from this many of the likeliest tokens; 0 for all",
     "p": "draw from the likeliest tokens that together have this probability",
-    "safety_mode": "only values that ask for nothing are accepted",
+    "safety_mode": "not supported; `OFF`, `NONE` or null",
     "metadata": NO_EFFECT,
     "user_id": NO_EFFECT,
     "service_tier": NO_EFFECT,

@@ -70,7 +70,9 @@ class LanguageDetector:
         if len(known) == 1:
             raise DetectionError(f"{known[0]} is the only language of the loaded models that can be detected")
         if find_spec("lingua") is None:
-            raise DetectionError("detection needs a package: pip install lingua-language-detector")
+            raise DetectionError(
+                "detection needs the package lingua-language-detector (pip install 'triptych[detect]')"
+            )
         codes = [code for language in known for code in _BY_LANGUAGE[language]]
         request = {"languages": codes, "precise": precise, "texts": [text[:MAX_CHARACTERS] for text in texts]}
         with self._lock:

@@ -138,7 +138,7 @@ class AnthropicCountBody(TimedBody):
         """Convert the body. Raises InvalidRequest for blocks, tools or a tool choice that do not fit together."""
         choice = self.tool_choice or AnthropicToolChoice(type="auto")
         if (choice.type == "tool") != (choice.name is not None):
-            raise InvalidRequest("`tool_choice` has a `name` exactly if its `type` is tool", "tool_choice")
+            raise InvalidRequest("`tool_choice` needs a `name` if its `type` is tool, and only then", "tool_choice")
         tools = [function_tool(tool.name, tool.description, tool.input_schema) for tool in self.tools or ()]
         tool_choice = ToolChoice(_MODES[choice.type], choice.name)
         messages = [{"role": "system", "content": _joined(self.system)}] if self.system else []

@@ -74,7 +74,7 @@ class OpenAIMessage(ChatObject):
         if (self.tool_calls or self.reasoning_content or self.refusal) and not of_assistant:
             raise ValueError("has fields that only a message of the role assistant can have")
         if (self.tool_call_id is None) is (self.role == "tool"):
-            raise ValueError("needs `tool_call_id` exactly if its role is tool")
+            raise ValueError("needs `tool_call_id` if its role is tool, and only then")
         if self.content is None and not (of_assistant and (self.tool_calls or self.refusal)):
             raise ValueError("needs `content`")
         return self
