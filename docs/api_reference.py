@@ -53,8 +53,8 @@ def page() -> str:
     lines = [_HEAD, "## Routes", ""]
     for path, item in document["paths"].items():
         for method, operation in item.items():
-            names = dict.fromkeys(schema for content in _contents(operation) for schema in _names(content["schema"]))
-            bodies |= dict.fromkeys(names)
+            names = dict.fromkeys(name for content in _contents(operation) for name in _names(content["schema"]))
+            bodies |= names
             lines += [f"### `{method.upper()} {path}`", "", operation["description"].strip().replace("\n", " "), ""]
             lines += [*(f"- {_fields(schemas[name])}" for name in names), *[""] * bool(names)]
     found = set(reachable(schemas, list(bodies)))
