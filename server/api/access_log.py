@@ -17,16 +17,22 @@ CALL = "triptych.call"
 _MAX_PATH_CHARACTERS = 256
 
 
-def log_request(scope: Scope, level: int, status: int, seconds: float, request_id: str) -> None:
-    """Log a request that has ended. status: 499 if the client disconnected before a status was sent."""
+def log_request(scope: Scope, level: int, status: int, seconds: float, request_id: str, is_route: bool) -> None:
+    """Log a request that has ended.
+
+    status: 499 if the client disconnected before a status was sent.
+    is_route: whether the path belongs to a route. Other paths are logged as `unmatched`.
+    """
     if not log.isEnabledFor(level):
         return
     client = scope.get("client")
+    # A path without a route may hold anything that a client has pasted. The route may have parameters.
+    path = scope["path"][:_MAX_PATH_CHARACTERS] if is_route else "unmatched"
     fields: dict[str, Any] = {
         "client": client[0] if client else None,
         "method": scope["method"][:8],
         # Quoted, so that a path cannot forge a line of the log.
-        "path": quote(scope["path"][:_MAX_PATH_CHARACTERS], safe="/:@!$&'()*+,;=~"),
+        "path": quote(path, safe="/:@!$&'()*+,;=~"),
         "status": status,
         "milliseconds": round(seconds * 1000, 1),
     }

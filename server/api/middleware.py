@@ -120,7 +120,7 @@ class RequestMiddleware:
         metrics.request_seconds.labels(route).observe(seconds)
         if self.state.settings.access_log:
             level = logging.DEBUG if _reads(scope, OPERATIONS_PATHS) else logging.INFO
-            log_request(scope, level, status or 499, seconds, request_id)
+            log_request(scope, level, status or 499, seconds, request_id, route != "unmatched")
 
 
 def _without_slash(path: str) -> str:

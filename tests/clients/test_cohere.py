@@ -172,7 +172,7 @@ def test_options_of_a_chat(client: cohere.ClientV2) -> None:
     ]
     assert seeds[0] == seeds[1] != seeds[2]
     lengths = [
-        client.chat(**CHAT, max_tokens=1, thinking={"type": kind}).usage.tokens.input_tokens
+        client.chat(**CHAT | {"model": "thinker"}, max_tokens=1, thinking={"type": kind}).usage.tokens.input_tokens
         for kind in ("disabled", "enabled")
     ]
     assert lengths[0] < lengths[1]

@@ -126,7 +126,7 @@ def test_tools_and_their_results_are_rendered(client: ollama.Client) -> None:
 
 def test_thinking_is_a_switch_of_the_template(client: ollama.Client) -> None:
     lengths = [
-        client.chat("caller", MESSAGES, think=think, options={"num_predict": 1}).prompt_eval_count
+        client.chat("thinker", MESSAGES, think=think, options={"num_predict": 1}).prompt_eval_count
         for think in (None, False, True)
     ]
     assert lengths[0] == lengths[1] < lengths[2]
@@ -155,7 +155,8 @@ def test_models_are_described(client: ollama.Client, server: ClientServer) -> No
     assert model.details.family == "llama" and model.details.parameter_size == "1.1M"
     shown = client.show("caller:latest")
     assert shown.modelinfo["llama.context_length"] == 512 and "<tool_call>" in shown.template
-    assert shown.capabilities == ["completion", "tools", "thinking"]
+    assert shown.capabilities == ["completion", "tools"]
+    assert client.show("thinker").capabilities == ["completion", "thinking"]
     assert client.show("sentence-encoder").capabilities == ["embedding"]
     assert httpx.get(f"{server.url}/api/version", headers=server.headers).json()["version"].count(".") == 2
 

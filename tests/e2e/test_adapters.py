@@ -119,7 +119,7 @@ def test_requests_without_a_model_never_use_an_adapter(server: RunningServer) ->
     [
         ("grim={home}/grim@tale", 2, "no model is named 'tale'"),
         ("story={home}/grim@story", 2, "'story' is that of a model"),
-        ("grim={home}/none@story", 1, "neither a directory nor a hub id"),
+        ("grim={home}/none@story", 1, "there is no directory"),
         ("grim={home}/grim@translator-en-fr", 1, "model 'translator-en-fr': adapter 'grim': the base model has no"),
         ("grim=@story", 2, "write NAME=PATH_OR_HUB_ID@MODEL"),
     ],

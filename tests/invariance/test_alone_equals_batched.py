@@ -10,6 +10,7 @@ import random
 
 import pytest
 
+from server.ipc.sections import AnswerSection
 from tests.engine.grammars import json_grammar, regex_grammar
 from tests.engine.harness import generate, run
 from tests.engine.tiny_checkpoints import GENERATING
@@ -22,6 +23,8 @@ LENGTHS = [1, 3, 8, 17, 30, 44, 2, 5, 12, 26, 9, 40, 7, 21, 33, 4, 15, 6, 11, 19
 def mixed_requests(pair) -> list:
     """Greedy, sampled and beam requests with prompts of many lengths, with and without processors."""
     chooser = random.Random(7)
+    integers = AnswerSection(grammar=json_grammar({"type": "array", "items": {"type": "integer"}}))
+    words = AnswerSection(grammar=regex_grammar("[a-z]{5,}(,[0-9]+)*"))
     scored = {"prompt_logprobs": True, "top_logprobs": 2} if not pair.starts else {}
     requests = []
     for i, prompt in enumerate(random_ids(97, LENGTHS, seed=11)):
@@ -37,8 +40,8 @@ def mixed_requests(pair) -> list:
             {"frequency_penalty": 0.9, "encoder_no_repeat_ngram_size": 2, "logit_bias": {5: 1.5, 90: -100.0}},
             {"num_beams": 2, "allowed_token_ids": list(range(2, 97, 3)), "frequency_penalty": -0.4},
             {"do_sample": True, "seed": i, "allowed_token_ids": list(range(60)), "typical_p": 0.5, **scored},
-            {"do_sample": True, "seed": i, "grammar": json_grammar({"type": "array", "items": {"type": "integer"}})},
-            {"num_beams": 3, "num_return_sequences": 2, "grammar": regex_grammar("[a-z]{5,}(,[0-9]+)*")},
+            {"do_sample": True, "seed": i, "sections": [integers]},
+            {"num_beams": 3, "num_return_sequences": 2, "sections": [words]},
         ][i % 13]
         requests.append(generate(pair, i, prompt, max_new_tokens=chooser.randint(8, 28), **settings))
     return requests
