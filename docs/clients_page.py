@@ -109,13 +109,15 @@ def heavy_versions() -> dict[str, str]:
 
 
 def passed(files: Iterable[Path]) -> Mapping[str, Counter[str]]:
-    """Passed tests of each module, by `key` and `no-key`. Raises SystemExit if a test failed or was skipped."""
+    """Passed tests of each module, by `key` and `no-key`. Raises SystemExit if a test failed."""
     found: dict[str, Counter[str]] = {}
     for file in files:
         for case in ElementTree.parse(file).iter("testcase"):
             module = case.attrib["classname"].removeprefix("tests.clients.")
             parameters = case.attrib["name"].partition("[")[2].removesuffix("]").split("-")
-            if any(case.find(outcome) is not None for outcome in ("failure", "error", "skipped")):
+            if case.find("skipped") is not None:
+                continue
+            if any(case.find(outcome) is not None for outcome in ("failure", "error")):
                 raise SystemExit(f"{module}: {case.attrib['name']} did not pass")
             key = "no-key" if "no" in parameters else "key"
             for name in (module, *(f"{module}:{one}" for one in parameters)):
