@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import sys
 from importlib.metadata import version
 
 from tests.e2e.conftest import REPOSITORY
@@ -10,6 +11,7 @@ from tests.e2e.conftest import REPOSITORY
 _SPEC = importlib.util.spec_from_file_location("clients_page", REPOSITORY / "docs" / "clients_page.py")
 assert _SPEC is not None and _SPEC.loader is not None
 clients_page = importlib.util.module_from_spec(_SPEC)
+sys.modules[_SPEC.name] = clients_page  # dataclasses look their module up
 _SPEC.loader.exec_module(clients_page)
 
 PAGE = clients_page.PAGE.read_text()
