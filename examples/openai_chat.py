@@ -1,4 +1,4 @@
-"""POST /v1/chat/completions with the `openai` package: a whole answer, and a streamed one. GET /v1/models."""
+"""POST /v1/chat/completions with the `openai` package: a whole answer, and a streamed one."""
 
 import os
 
@@ -9,7 +9,7 @@ client = OpenAI(
     base_url=os.environ.get("TRIPTYCH_URL", "http://127.0.0.1:8000") + "/v1",
     api_key=os.environ.get("TRIPTYCH_API_KEY", "not-needed"),
 )
-model = os.environ.get("TRIPTYCH_MODEL") or client.models.list().data[0].id
+model = os.environ.get("TRIPTYCH_MODEL", "story")
 
 messages = [{"role": "user", "content": "Once upon a time"}]
 answer = client.chat.completions.create(model=model, messages=messages, max_tokens=40)

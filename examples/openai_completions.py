@@ -8,7 +8,7 @@ client = OpenAI(
     base_url=os.environ.get("TRIPTYCH_URL", "http://127.0.0.1:8000") + "/v1",
     api_key=os.environ.get("TRIPTYCH_API_KEY", "not-needed"),
 )
-model = os.environ.get("TRIPTYCH_MODEL") or client.models.list().data[0].id
+model = os.environ.get("TRIPTYCH_MODEL", "story")
 
 answer = client.completions.create(model=model, prompt="The old fox slept.", max_tokens=0, echo=True, logprobs=1)
 logprobs = answer.choices[0].logprobs

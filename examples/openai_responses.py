@@ -8,7 +8,7 @@ client = OpenAI(
     base_url=os.environ.get("TRIPTYCH_URL", "http://127.0.0.1:8000") + "/v1",
     api_key=os.environ.get("TRIPTYCH_API_KEY", "not-needed"),
 )
-model = os.environ.get("TRIPTYCH_MODEL") or client.models.list().data[0].id
+model = os.environ.get("TRIPTYCH_MODEL", "story")
 
 conversation = [{"role": "user", "content": "Once upon a time"}]
 answer = client.responses.create(model=model, input=conversation, max_output_tokens=40, store=False)
