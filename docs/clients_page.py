@@ -71,13 +71,13 @@ CLIENTS = (
         "langchain-openai",
         ("heavy.test_scripts:langchain_client",),
         "`ChatOpenAI`, `OpenAIEmbeddings`",
-        "tests/clients/heavy/langchain_client.py",
+        "examples/langchain_chat.py",
     ),
     Client(
         "litellm",
         ("heavy.test_scripts:litellm_client",),
         "completion, streaming, embedding",
-        "tests/clients/heavy/litellm_client.py",
+        "examples/litellm_chat.py",
     ),
     Client(
         "lm-eval",

@@ -19,7 +19,9 @@ from tests.e2e.encoder_checkpoints import write_encoder
 from tests.e2e.test_transcribe import LONG, write_tokenizer
 from tests.parity.speech import write as write_whisper
 
-EXAMPLES = sorted((REPOSITORY / "examples").glob("*.py"))
+HEAVY_EXAMPLES = {"langchain_chat", "litellm_chat"}
+"""Examples whose packages have an environment of their own: `tests.clients.heavy` runs them."""
+EXAMPLES = sorted(one for one in (REPOSITORY / "examples").glob("*.py") if one.stem not in HEAVY_EXAMPLES)
 NLI_LABELS = {0: "contradiction", 1: "neutral", 2: "entailment"}
 HEADS = {
     "ner": ("TokenClassification", {}),

@@ -6,6 +6,7 @@ The task file and its data are written by the test, because no data set can be d
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -13,7 +14,7 @@ import torch
 import transformers
 
 from tests.clients.conftest import ClientServer
-from tests.clients.heavy.scripts import needs_environment, run_script
+from tests.clients.heavy.scripts import EXAMPLES, HERE, needs_environment, run_script
 from tests.clients.models import DEMO
 
 DOCUMENTS = [
@@ -61,12 +62,17 @@ def expected_logprobs() -> list[list[tuple[float, bool]]]:
     return found
 
 
+def write_task(directory: Path) -> None:
+    """Write the task file `stories` and its data."""
+    data = directory / "stories.jsonl"
+    data.write_text("".join(json.dumps(document) + "\n" for document in DOCUMENTS))
+    (directory / "stories.yaml").write_text(TASK.format(data=data))
+
+
 @needs_environment
 def test_scores_equal_transformers(server: ClientServer, tmp_path: Path) -> None:
-    data = tmp_path / "stories.jsonl"
-    data.write_text("".join(json.dumps(document) + "\n" for document in DOCUMENTS))
-    (tmp_path / "stories.yaml").write_text(TASK.format(data=data))
-    printed = run_script("lm_eval_client.py", server, tmp_path, str(tmp_path))
+    write_task(tmp_path)
+    printed = run_script(HERE / "lm_eval_client.py", server, tmp_path, str(tmp_path))
     results = json.loads(printed.splitlines()[-1])
     expected = expected_logprobs()
     for row, theirs in zip(results["scores"], expected, strict=True):
@@ -76,3 +82,10 @@ def test_scores_equal_transformers(server: ClientServer, tmp_path: Path) -> None
     best = [max(range(len(row)), key=lambda index: row[index][0]) for row in expected]
     right = sum(place == document["answer"] for place, document in zip(best, DOCUMENTS, strict=True))
     assert results["accuracy"] == right / len(best)
+
+
+@needs_environment
+def test_the_example_runs(server: ClientServer, tmp_path: Path) -> None:
+    write_task(tmp_path)
+    printed = run_script(EXAMPLES / "lm_eval.sh", server, tmp_path, "stories", "--include_path", str(tmp_path))
+    assert re.search(r"\|stories\b.*\|acc\b", printed), printed
