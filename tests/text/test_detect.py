@@ -54,7 +54,7 @@ def test_languages_that_cannot_be_detected_are_an_error(detector: LanguageDetect
 
 def test_a_missing_package_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(detect, "find_spec", lambda name: None)
-    with pytest.raises(DetectionError, match="pip install lingua-language-detector"):
+    with pytest.raises(DetectionError, match=r"pip install .triptych\[detect\]"):
         LanguageDetector().detect(["a b"], ["en", "de"], True)
 
 
