@@ -131,10 +131,11 @@ class JsonRoute(Route[BodyT, SpecT, ResultT]):
             with self.errors.renaming():
                 async with leaving_on_disconnect(request, call):
                     result = await self.run(state.runtime, call, spec)
-        if self.large_answers:
-            response = await state.runtime.in_thread(lambda: json_response(self.render(body, result)))
-        else:
-            response = json_response(self.render(body, result))
+            # The cost of the request stays reserved until the answer is rendered.
+            if self.large_answers:
+                response = await state.runtime.pools.render.run(lambda: json_response(self.render(body, result)), call)
+            else:
+                response = json_response(self.render(body, result))
         if call.truncated_inputs:
             response.headers[TRUNCATED_INPUTS] = ",".join(map(str, call.truncated_inputs))
         return response

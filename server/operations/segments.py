@@ -116,6 +116,16 @@ class SegmentedText:
         return [segment.answers[0] for segment in self.segments if segment.answers]
 
 
+def max_segments(text: str, limit: int, is_markup: bool) -> int:
+    """Most segments of a text, for a model that reads `limit` tokens.
+
+    A sentence ends at a line break or a mark, markup also at a tag. A segment that does not fit is longer than half of
+    the limit, in characters. It is cut near its middle, so that at most every sixteenth part of the limit is a segment.
+    """
+    ends = sum(map(text.count, SENTENCE_ENDS)) + (text.count("<") + text.count("&") if is_markup else 0)
+    return max(1, min(len(text), 2 + ends + 16 * len(text) // max(limit, 1)))
+
+
 def whole(text: str) -> list[Segment]:
     """A text as one segment. White space alone is not translated."""
     return [Segment(text, "") if text.strip() else Segment("", text)]
