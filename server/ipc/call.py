@@ -100,6 +100,7 @@ class Call:
         self._wake: asyncio.Future[bool] | None = None
         self._gone = False
         self._timer: asyncio.TimerHandle | None = None
+        self._close_callbacks: dict[Callable[[], None], None] = {}
 
     def __enter__(self) -> Call:
         return self
@@ -108,6 +109,19 @@ class Call:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+    @property
+    def gone(self) -> bool:
+        """Whether the client has disconnected."""
+        return self._gone
+
+    def on_close(self, callback: Callable[[], None]) -> None:
+        """Run a callback once, when the call closes."""
+        self._close_callbacks[callback] = None
+
+    def off_close(self, callback: Callable[[], None]) -> None:
+        """Forget a callback of `on_close`."""
+        self._close_callbacks.pop(callback, None)
 
     def next_id(self) -> int:
         """A new id for a sequence."""
@@ -191,11 +205,14 @@ class Call:
         self.deliver()
 
     def close(self) -> None:
-        """Abort all unfinished sequences. May be called more than once."""
+        """Abort all unfinished sequences and run the callbacks of `on_close`. May be called more than once."""
         self._stop_timer()
         self._client.withdraw(self)
         for request_id in list(self._open):
             self._abort(request_id)
+        callbacks, self._close_callbacks = self._close_callbacks, {}
+        for callback in callbacks:
+            callback()
 
     def fail(self, code: FailureCode, message: str) -> None:
         """End every open sequence with a failure that was detected in this process."""
