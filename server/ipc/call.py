@@ -12,7 +12,7 @@ import asyncio
 import time
 from collections.abc import Callable, Sequence
 from types import TracebackType
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from server.errors import (
     ClientGone,
@@ -33,6 +33,9 @@ from server.ipc.messages import (
     PromptScored,
     Tokens,
 )
+
+if TYPE_CHECKING:
+    from server.operations.key_limits import KeyLimits
 
 DEADLINE_SLACK_SECONDS = 1.0
 """The worker enforces deadlines. The call fails its sequences this long after the deadline if the worker did not."""
@@ -67,16 +70,23 @@ class Call:
     deadline: time of `time.monotonic()` at which sequences finish with reason `timeout`, or None.
     arrival: time of `time.monotonic()` at which the request arrived.
     cache_salt: separates the prefix cache entries of different API keys.
+    key: name and limits of the request's API key; None if the server requires no key.
     truncated_inputs: places, in the request, of the inputs that lost tokens. The operation sets them.
     model, prompt_tokens, completion_tokens: of all messages so far, for the log.
     """
 
     def __init__(
-        self, client: SequenceClient, deadline: float | None = None, arrival: float = 0.0, cache_salt: str = ""
+        self,
+        client: SequenceClient,
+        deadline: float | None = None,
+        arrival: float = 0.0,
+        cache_salt: str = "",
+        key: KeyLimits | None = None,
     ) -> None:
         self.deadline = deadline
         self.arrival = arrival
         self.cache_salt = cache_salt
+        self.key = key
         self.submitted = 0.0
         self.model = ""
         self.prompt_tokens = 0
