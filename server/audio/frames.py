@@ -65,6 +65,6 @@ def window(frames: Frames, start: int, window_frames: int) -> Frames:
     return np.pad(part, ((0, window_frames - len(part)), (0, 0)))
 
 
-def num_frames(samples: Samples) -> int:
-    """Number of frames of the recording without the padding of `split_samples`."""
-    return -(-len(samples) // HOP_SAMPLES)
+def num_frames(num_samples: int) -> int:
+    """Number of frames of a recording of this many samples, without the padding of `split_samples`."""
+    return -(-num_samples // HOP_SAMPLES)

@@ -21,7 +21,7 @@ _MIN_MEMORY_BYTES = 64 << 20
 _MEMORY_SHARE = 16
 """Requests may need this fraction of the memory of the machine: a sixteenth."""
 _MODEL_SHARE = 0.75
-"""Requests for one of several models may take this part of the memory, and of the requests of `Door`."""
+"""Requests for one of several models may take this part of the memory and of the requests."""
 
 
 def default_memory_bytes(machine_bytes: int) -> int:
@@ -65,10 +65,12 @@ class Admission:
     """Reserves the cost of requests.
 
     memory_bytes: most memory that one request, and all requests in progress, may need.
-    models: number of loaded models. Several models share the memory so that none takes all of it.
+    max_requests: most requests in progress.
+    models: number of loaded models. Several models share both limits so that none takes all.
     """
 
     memory_bytes: int = DEFAULT_MEMORY_BYTES
+    max_requests: int = 1024
     models: int = 1
     total: _Reserved = field(default_factory=_Reserved)
     _by_model: dict[str, _Reserved] = field(default_factory=dict)
@@ -94,7 +96,7 @@ class Admission:
         new_requests = 0 if held else 1
         self._check_size(cost, param)
         self._check_key(call, new_requests, more_tokens, more_memory, param)
-        self._check_room(model.name, more_memory)
+        self._check_room(model.name, new_requests, more_memory)
         if held is None:
             held = self._calls[call] = _Reservation(model.name, call.key.name if call.key else None, 0, 0)
             call.on_close(lambda: self._release(call))
@@ -129,15 +131,23 @@ class Admission:
             param,
         )
 
-    def _check_room(self, model: str, memory: int) -> None:
+    def _check_room(self, model: str, requests: int, memory: int) -> None:
         limit = self.memory_bytes
         if self.total.memory_bytes + memory > limit:
             lacking = self.total.memory_bytes + memory - limit
             raise self._overloaded("the requests in progress need all memory for requests", lacking)
         of_model = self._by_model.get(model)
-        if self.models > 1 and of_model is not None and of_model.memory_bytes + memory > limit * _MODEL_SHARE:
+        if self.models == 1 or of_model is None:
+            return
+        if of_model.memory_bytes + memory > limit * _MODEL_SHARE:
             lacking = of_model.memory_bytes + memory - int(limit * _MODEL_SHARE)
             raise self._overloaded(f'the requests in progress for "{model}" need all memory of one model', lacking)
+        if of_model.requests + requests > self.max_requests * _MODEL_SHARE:
+            seconds = self._rate.seconds_until(of_model.memory_bytes // of_model.requests)
+            raise Overloaded(
+                f'{of_model.requests:,} requests for "{model}" are in progress; try again in {seconds} s',
+                retry_after=seconds,
+            )
 
     def _overloaded(self, reason: str, lacking_bytes: int) -> Overloaded:
         seconds = self._rate.seconds_until(lacking_bytes)
@@ -165,6 +175,6 @@ class Admission:
                 )
             seconds = self._rate.seconds_until(memory)
             raise Overloaded(
-                f"the requests in progress of the API key have {used:,} of {limit:,.0f} {unit}; try again in {seconds} s",
+                f"the API key has {used:,} of {limit:,.0f} {unit} in progress; try again in {seconds} s",
                 retry_after=seconds,
             )

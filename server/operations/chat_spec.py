@@ -8,7 +8,7 @@ from typing import Any
 
 import orjson
 
-from server.operations.cost import Cost, text_tokens
+from server.operations.cost import Cost, most_tokens
 from server.operations.generate import generation_cost
 from server.operations.generation_options import GenerationOptions
 from server.operations.runtime import ServedModel
@@ -59,5 +59,5 @@ class ChatSpec:
         repeats = len(self.messages) + len(self.tools) + 1
         characters = len(given) + max(map(len, templates), default=0) * repeats
         written = max(map(model.tokenizer.token_bound, templates), default=0) * repeats
-        tokens = min(text_tokens(model.tokenizer, given) + written, model.max_input_tokens)
+        tokens = min(most_tokens(model.tokenizer, given) + written, model.max_input_tokens)
         return generation_cost(self.options, model, characters, [tokens], self.options.candidates)

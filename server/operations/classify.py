@@ -12,7 +12,7 @@ from server.errors import InvalidRequest
 from server.ipc.call import Call
 from server.ipc.descriptions import ModelInfo
 from server.ipc.messages import Encode
-from server.operations.cost import Cost, characters_of, text_tokens
+from server.operations.cost import Cost, characters_of, most_tokens
 from server.operations.encode import InputItems, Numbers, pair_items, sigmoid, text_items, vectors
 from server.operations.runtime import Runtime, ServedModel
 from server.text.truncation import TruncationSide
@@ -39,7 +39,7 @@ class ClassifySpec:
 
     def cost(self, model: ServedModel) -> Cost:
         """Upper bounds of the work; see `Cost`."""
-        tokens = sum(min(text_tokens(model.tokenizer, *texts), model.max_input_tokens) for texts in self.inputs)
+        tokens = sum(min(most_tokens(model.tokenizer, *texts), model.max_input_tokens) for texts in self.inputs)
         numbers = len(self.inputs) * len(model.info.labels)
         return Cost(sum(map(characters_of, self.inputs)), tokens, len(self.inputs), answer_numbers=numbers)
 

@@ -65,7 +65,7 @@ class Cost:
         ]
 
 
-def text_tokens(tokenizer: Tokenizer, *texts: str) -> int:
+def most_tokens(tokenizer: Tokenizer, *texts: str) -> int:
     """Most tokens that a text, or a pair of texts, can become with the tokens around it."""
     return sum(map(tokenizer.token_bound, texts)) + MAX_ADDED_TOKENS
 

@@ -11,7 +11,7 @@ import numpy as np
 from server.errors import InvalidRequest, RequestTooLarge
 from server.ipc.call import Call
 from server.ipc.messages import Encode, EncodeItem
-from server.operations.cost import Cost, characters_of, text_tokens
+from server.operations.cost import Cost, characters_of, most_tokens
 from server.operations.encode import InputItems, Numbers, check_tokens, matrices, prompted_items, vectors
 from server.operations.runtime import Runtime, ServedModel
 from server.text.truncation import TruncationSide
@@ -131,7 +131,7 @@ def input_cost(spec: EmbedInputs, model: ServedModel) -> Cost:
     texts = [one for one in spec.inputs if isinstance(one, str)]
     limit = model.max_input_tokens
     before = model.tokenizer.token_bound(prompt)
-    tokens = sum(min(before + text_tokens(model.tokenizer, text), limit) for text in texts)
+    tokens = sum(min(before + most_tokens(model.tokenizer, text), limit) for text in texts)
     tokens += sum(min(len(one), limit) for one in spec.inputs if not isinstance(one, str))
     return Cost(characters_of(texts) + (len(texts) + 1) * len(prompt), tokens, len(spec.inputs))
 

@@ -16,7 +16,7 @@ from msgspec.structs import replace
 from server.errors import InvalidRequest
 from server.ipc.call import Call
 from server.ipc.messages import Encode, Encoded, EncodeItem
-from server.operations.cost import Cost, characters_of, text_tokens
+from server.operations.cost import Cost, characters_of, most_tokens
 from server.operations.encode import encoded_items, text_items
 from server.operations.runtime import Runtime, ServedModel
 from server.text.tokenizer import Tokenizer
@@ -39,7 +39,7 @@ class FillMaskSpec:
     def cost(self, model: ServedModel) -> Cost:
         """Upper bounds of the work; see `Cost`. Each answer repeats its text."""
         characters = characters_of(self.inputs) * (1 + self.top_k) + characters_of(self.targets)
-        tokens = sum(min(text_tokens(model.tokenizer, text), model.max_input_tokens) for text in self.inputs)
+        tokens = sum(min(most_tokens(model.tokenizer, text), model.max_input_tokens) for text in self.inputs)
         return Cost(characters, tokens, len(self.inputs), answer_numbers=len(self.inputs) * self.top_k)
 
 

@@ -11,7 +11,7 @@ from server.ipc.messages import Generate, GenerateRow
 from server.ipc.params import GenerationParams
 from server.ipc.sections import AnswerSection
 from server.operations import grammar, prompts
-from server.operations.cost import MAX_ADDED_TOKENS, Cost, characters_of, text_tokens
+from server.operations.cost import MAX_ADDED_TOKENS, Cost, characters_of, most_tokens
 from server.operations.encode import check_ids
 from server.operations.generated_text import (
     AttentionMatrix,
@@ -56,7 +56,7 @@ class GenerateSpec:
         prefix = prompts.translation_prompt(self.options, model).prefix
         limit = model.max_input_tokens
         texts = [one for one in self.prompts if isinstance(one, str)]
-        tokens = [min(text_tokens(model.tokenizer, prefix, text), limit) for text in texts]
+        tokens = [min(most_tokens(model.tokenizer, prefix, text), limit) for text in texts]
         tokens += [min(len(one) + MAX_ADDED_TOKENS, limit) for one in self.prompts if not isinstance(one, str)]
         characters = characters_of(texts) + len(texts) * len(prefix)
         if self.options.echo:
@@ -266,7 +266,7 @@ def generation_cost(
     if options.return_attention:
         numbers = sum(input_tokens) * candidates * options.num_return_sequences * new_tokens
     prefix = options.decoder_prefix or ""
-    start_tokens = min(text_tokens(model.tokenizer, prefix), model.info.context_tokens)
+    start_tokens = min(most_tokens(model.tokenizer, prefix), model.info.context_tokens)
     starts = len(input_tokens) * start_tokens if model.info.is_encoder_decoder else 0
     return Cost(
         characters + len(prefix) + 2 * characters_of(options.bad_words) + len(options.bad_words),

@@ -14,7 +14,7 @@ import numpy as np
 from server.errors import InvalidRequest
 from server.ipc.call import Call
 from server.ipc.messages import Encode, EncodeItem
-from server.operations.cost import Cost, text_tokens
+from server.operations.cost import Cost, most_tokens
 from server.operations.embed import check_dimensions, cut_vectors
 from server.operations.encode import Numbers, check_tokens, matrices, type_ids_or_none
 from server.operations.runtime import Runtime, ServedModel
@@ -45,7 +45,7 @@ class EmbedChunksSpec:
         """Upper bounds of the work; see `Cost`. A sentence has at least one character."""
         prompt = model.text.prompt(self.prompt_name)
         count = min(len(self.text), MAX_CHUNKS) if self.chunks is None else len(self.chunks)
-        tokens = text_tokens(model.tokenizer, prompt, self.text)
+        tokens = most_tokens(model.tokenizer, prompt, self.text)
         return Cost(
             len(prompt) + len(self.text),
             min(tokens, model.max_input_tokens),

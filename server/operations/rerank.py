@@ -12,7 +12,7 @@ import numpy as np
 
 from server.ipc.call import Call
 from server.ipc.messages import Encode, EncodeItem
-from server.operations.cost import Cost, characters_of, text_tokens
+from server.operations.cost import Cost, characters_of, most_tokens
 from server.operations.encode import sigmoid, vectors
 from server.operations.pairs import joined_item, pair_template, text_ids
 from server.operations.runtime import Runtime, ServedModel
@@ -39,7 +39,7 @@ class RerankSpec:
         """Upper bounds of the work; see `Cost`. Query and texts are tokenized once each."""
         query = model.tokenizer.token_bound(self.query)
         limit = model.max_input_tokens
-        tokens = sum(min(query + text_tokens(model.tokenizer, text), limit) for text in self.texts)
+        tokens = sum(min(query + most_tokens(model.tokenizer, text), limit) for text in self.texts)
         characters = len(self.query) + characters_of(self.texts)
         return Cost(characters, tokens, len(self.texts), answer_numbers=len(self.texts))
 

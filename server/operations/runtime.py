@@ -298,7 +298,7 @@ class Runtime:
             found.update(zip(places, map(convert, encodings), strict=True))
 
         small, large = _pieces(
-            [sum(map(tokenizer.token_bound, one)) for one in zip(texts, *([pairs] if pairs else []))]
+            [sum(map(tokenizer.token_bound, one)) for one in zip(texts, pairs or [""] * len(texts), strict=True)]
         )
         started = time.perf_counter()
         with self.client.preparing():
@@ -314,12 +314,12 @@ def _pieces(token_bounds: Sequence[int]) -> tuple[list[list[int]], list[list[int
     """Places of texts that are tokenized together: pieces of several small texts, and single large texts."""
     small: list[list[int]] = []
     large: list[list[int]] = []
-    tokens = PIECE_TOKENS
+    tokens = 0
     for place, bound in enumerate(token_bounds):
         if bound > PIECE_TOKENS:
             large.append([place])
             continue
-        if tokens + bound > PIECE_TOKENS:
+        if not small or tokens + bound > PIECE_TOKENS:
             small.append([])
             tokens = 0
         small[-1].append(place)

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from server.ipc.logprobs import Logprobs
 from server.operations.generated_text import GeneratedText, TextDelta
 from server.text.language_codes import parse_language
-from server.text.sentences import Sentence, split_sentences
+from server.text.sentences import SENTENCE_ENDS, Sentence, split_sentences
 
 UNSPACED = frozenset({"zh", "ja", "th", "lo", "km", "my", "yue"})
 """Languages that put no space between sentences; ISO 639-1 codes where they exist."""

@@ -10,7 +10,7 @@ from itertools import chain
 from server.errors import InvalidRequest
 from server.ipc.call import Call
 from server.ipc.messages import Encode
-from server.operations.cost import MAX_ADDED_TOKENS, Cost, characters_of, max_windows, text_tokens
+from server.operations.cost import MAX_ADDED_TOKENS, Cost, characters_of, max_windows, most_tokens
 from server.operations.encode import Numbers, matrices, window_item
 from server.operations.entities import OUTSIDE, Aggregation, NamedEntity, entities, text_tokens, without_overlaps
 from server.operations.runtime import Runtime, ServedModel
@@ -40,7 +40,7 @@ class TokenClassifySpec:
         """Upper bounds of the work; see `Cost`."""
         width = model.max_input_tokens - MAX_ADDED_TOKENS
         stride = default_stride(width) if self.stride_tokens is None else self.stride_tokens
-        lengths = [text_tokens(model.tokenizer, text) for text in self.inputs]
+        lengths = [most_tokens(model.tokenizer, text) for text in self.inputs]
         sequences = sum(max_windows(length, width - stride) for length in lengths)
         tokens = min(sequences * model.max_input_tokens, sum(lengths) * (1 + width // max(1, width - stride)))
         numbers = tokens * len(model.info.labels)

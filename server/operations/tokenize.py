@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from server.ipc.call import Call
-from server.operations.cost import Cost, characters_of, text_tokens
+from server.operations.cost import Cost, characters_of, most_tokens
 from server.operations.encode import check_ids
 from server.operations.runtime import Runtime, ServedModel
 from server.text.tokenizer import Encoding
@@ -23,7 +23,7 @@ class TokenizeSpec:
 
     def cost(self, model: ServedModel) -> Cost:
         """Upper bounds of the work; see `Cost`. The engine does nothing."""
-        placed = sum(text_tokens(model.tokenizer, text) for text in self.inputs)
+        placed = sum(most_tokens(model.tokenizer, text) for text in self.inputs)
         return Cost(characters_of(self.inputs), 0, 0, placed_tokens=placed)
 
 

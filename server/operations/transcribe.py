@@ -109,17 +109,15 @@ async def transcribe(runtime: Runtime, call: Call, spec: TranscribeSpec) -> Tran
         raise InvalidRequest("`num_beams` cannot be combined with a `temperature`", "num_beams")
     language = _language(spec, tokens, model)
     runtime.admission.admit(call, model, spec.cost(model), "file")
-    samples = await runtime.pools.audio.run(lambda: _samples(spec), call)
-    seconds, own_frames = len(samples) / SAMPLE_RATE, audio.num_frames(samples)
     window_frames = FRAMES_PER_TOKEN * model.info.source_tokens
+    waves, num_samples = await runtime.pools.audio.run(lambda: _waves(spec, window_frames), call)
+    seconds = num_samples / SAMPLE_RATE
     with_times = spec.with_times or seconds > window_frames / FRAMES_PER_SECOND
     prompt = await _prompt_ids(runtime, call, model, tokens, spec.prompt)
     params = _params(spec, model, tokens, with_times)
     seed = spec.seed if spec.seed is not None else secrets.randbits(63)
-    waves = await runtime.pools.audio.run(lambda: audio.split_samples(samples, window_frames), call)
-    del samples
     frames = await _frames(runtime, call, model, waves)
-    total_frames = min(own_frames, len(frames))
+    total_frames = min(audio.num_frames(num_samples), len(frames))
 
     if language is None and tokens.languages:
         only = GenerationParams(allowed_token_ids=sorted(tokens.languages.values()))
@@ -171,12 +169,14 @@ async def _generate(
     raise AssertionError("a sequence ends with an event")
 
 
-def _samples(spec: TranscribeSpec) -> audio.Samples:
+def _waves(spec: TranscribeSpec, window_frames: int) -> tuple[list[audio.Samples], int]:
+    """The parts of the recording for the log-mel computation, and the number of its samples."""
     try:
         samples, rate = read_wav(spec.wav, spec.max_seconds)
     except AudioError as error:
         raise InvalidRequest(str(error), "file") from None
-    return resample(samples, rate, SAMPLE_RATE)
+    samples = resample(samples, rate, SAMPLE_RATE)
+    return audio.split_samples(samples, window_frames), len(samples)
 
 
 def _language(spec: TranscribeSpec, tokens: SpeechTokens, model: ServedModel) -> str | None:

@@ -12,7 +12,7 @@ from server.errors import InvalidRequest
 from server.ipc.call import Call
 from server.ipc.messages import Generate, GenerateRow
 from server.operations import grammar, prompts, segments
-from server.operations.cost import Cost, characters_of, text_tokens
+from server.operations.cost import Cost, characters_of, most_tokens
 from server.operations.generate import generation_cost, hypotheses, text_options
 from server.operations.generated_text import AttentionMatrix, GeneratedText, ScoredToken, TextDelta
 from server.operations.generation_options import GenerationOptions
@@ -63,7 +63,7 @@ class TranslateSpec:
         counts = [
             segments.max_segments(text, limit, self.markup is not None) if by_parts else 1 for text in self.inputs
         ]
-        around = text_tokens(model.tokenizer, prefix)
+        around = most_tokens(model.tokenizer, prefix)
         tokens: list[int] = []
         for text, count in zip(self.inputs, counts, strict=True):
             mean = -(-model.tokenizer.token_bound(text) // count)

@@ -44,8 +44,13 @@ class PairTemplate:
             second = next(i for i in range(start + size, len(tokens) + 1) if not any(pair.special[i : i + 1]))
             end = second + size
             types = pair.type_ids[start], pair.type_ids[second]
-            around = tokens[:start], tokens[start + size : second], tokens[end:]
-            template = cls(*(tuple(part) for part in around), types, _ends_once(tokenizer, sample))
+            template = cls(
+                before=tuple(tokens[:start]),
+                between=tuple(tokens[start + size : second]),
+                after=tuple(tokens[end:]),
+                types=types,
+                once=_ends_once(tokenizer, sample),
+            )
             if template.join(alone.ids, alone.ids).ids == pair.ids:
                 return template
         raise NoPairs("the tokenizer makes no tokens of a sample text")
