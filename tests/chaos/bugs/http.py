@@ -4,9 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import sys
 from typing import Any
 
 from tests.chaos.bugs.registry import bug, replace
+
+
+def _replace_imported(name: str, new: Any) -> None:
+    """Replace a function in each module of the product that has imported it by name."""
+    for module_name, module in list(sys.modules.items()):
+        if module_name.split(".")[0] in ("server", "weights", "models") and name in vars(module):
+            replace(module, name, new)
 
 
 @bug("http")
@@ -160,14 +168,10 @@ def drain_cuts_streams() -> None:
 @bug("http", "worker")
 def the_manifest_is_not_read() -> None:
     """A checkpoint whose files differ from its manifest is loaded."""
-    from weights import manifest
+    from weights import load, manifest  # noqa: F401 - imported before the name is replaced in it
 
     replace(manifest, "check_manifest", lambda directory: 0)
-    import sys
-
-    for name, module in list(sys.modules.items()):
-        if name.startswith(("server.", "weights.", "models.")) and hasattr(module, "check_manifest"):
-            module.check_manifest = lambda directory: 0
+    _replace_imported("check_manifest", manifest.check_manifest)
 
 
 @bug("http", "worker")
@@ -177,27 +181,23 @@ def links_leave_the_directory() -> None:
 
     from weights import resolve
 
-    replace(resolve, "file_in", lambda directory, name: path if (path := Path(directory) / name).exists() else None)
-    import sys
+    from weights import load, manifest, read  # noqa: F401 - imported before the name is replaced in them
 
-    for name, module in list(sys.modules.items()):
-        if name.startswith(("server.", "weights.", "models.")) and hasattr(module, "file_in"):
-            module.file_in = resolve.file_in
+    replace(resolve, "file_in", lambda directory, name: path if (path := Path(directory) / name).exists() else None)
+    _replace_imported("file_in", resolve.file_in)
 
 
 @bug("http")
 def a_part_of_a_key_is_enough() -> None:
     """A key is compared as far as it goes, so that no key at all is accepted."""
     from server import settings
-    from server.api import keys, middleware
+    from server.api import keys, middleware  # noqa: F401 - imported before the name is replaced in them
 
     def matches(key: bytes, known: Any) -> bool:
         return any(bytes(one).startswith(key) for one in known)
 
     replace(settings, "key_matches", matches)
-    for module in (keys, middleware):
-        if hasattr(module, "key_matches"):
-            module.key_matches = matches
+    _replace_imported("key_matches", matches)
 
 
 @bug("http")
