@@ -6,8 +6,6 @@ The command line is built from these fields (`server.cli`). Imports no torch and
 
 from __future__ import annotations
 
-import hashlib
-import hmac
 import ipaddress
 import os
 import re
@@ -19,6 +17,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BeforeValidator, Field, SecretStr, ValidationError, model_validator
 from pydantic_settings import BaseSettings, InitSettingsSource, NoDecode, PydanticBaseSettingsSource, SettingsConfigDict
 
+from server.api_keys import ApiKeys, load_keys
 from server.client.environment import VARIABLES as CLIENT_VARIABLES
 from server.errors import StartError
 
@@ -156,7 +155,9 @@ class Settings(BaseSettings):
         default=[], description="API keys that clients must send, separated by commas. Not available as a flag."
     )
     api_key_file: Path | None = Field(
-        default=None, description="File with one API key per line. Lines that begin with # are comments."
+        default=None,
+        description="File with one API key per line, where lines that begin with # are comments, or a TOML file "
+        "(*.toml) with a table [keys.NAME] per key. It is read again when it changes.",
     )
     cors_origins: Names = Field(
         default=[],
@@ -268,19 +269,9 @@ class Settings(BaseSettings):
             )
         return self
 
-    def keys(self) -> tuple[bytes, ...]:
-        """All API keys, from `api_keys` and the key file. Raises StartError for an unreadable or empty file."""
-        keys = [key.get_secret_value() for key in self.api_keys]
-        if self.api_key_file is not None:
-            try:
-                lines = self.api_key_file.read_text(encoding="utf-8").splitlines()
-            except (OSError, UnicodeDecodeError) as error:
-                raise StartError(f"api_key_file: cannot read {self.api_key_file}: {_reason(error)}") from None
-            found = [line.strip() for line in lines if line.strip() and not line.startswith("#")]
-            if not found:
-                raise StartError(f"api_key_file: {self.api_key_file} contains no key")
-            keys += found
-        return tuple(key.encode() for key in keys)
+    def keys(self) -> ApiKeys:
+        """All API keys, from `api_keys` and the key file. Raises StartError for an unreadable or invalid file."""
+        return load_keys([key.get_secret_value() for key in self.api_keys], self.api_key_file)
 
     def check_exposure(self) -> None:
         """Raise StartError for a public address without an API key."""
@@ -352,15 +343,3 @@ def is_loopback(host: str) -> bool:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:
         return False
-
-
-def key_matches(key: bytes, keys: tuple[bytes, ...]) -> bool:
-    """Whether `key` is one of `keys`. The time does not depend on the result or on the number of correct characters.
-
-    Digests are compared, so that the time does not depend on the lengths either.
-    """
-    digest = hashlib.sha256(key).digest()
-    found = False
-    for known in keys:
-        found |= hmac.compare_digest(digest, hashlib.sha256(known).digest())
-    return found

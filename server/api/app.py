@@ -15,6 +15,7 @@ from starlette.responses import Response
 from starlette.types import ASGIApp
 
 from server.api import docs_page, playground_page, status_routes
+from server.api.background import with_background
 from server.api.dialects.registry import GET_ROUTES, ROUTES, add_routes, error_shape, with_paths
 from server.api.documents import DESCRIPTION, document
 from server.api.head import HeadMiddleware
@@ -47,7 +48,7 @@ def create_routes(state: State, lifespan: Lifespan = nullcontext) -> FastAPI:
         title="Triptych",
         version=version(),
         description=DESCRIPTION,
-        lifespan=lambda app: lifespan(),
+        lifespan=lambda app: with_background(state, lifespan),
         docs_url=None,
         redoc_url=None,
     )

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import TypeVar
 
@@ -14,6 +13,7 @@ from server.ipc.client import EngineClient
 from server.ipc.descriptions import ModelInfo, Task
 from server.metrics import Metrics
 from server.operations.entailment import entailment
+from server.operations.pools import Pools
 from server.text.chat import ChatError, ChatRenderer
 from server.text.checkpoint_text import CheckpointText
 from server.text.detect import LanguageDetector
@@ -21,7 +21,6 @@ from server.text.language_offers import PAIR_FAMILIES
 from server.text.tokenizer import Encoding, Tokenizer
 from server.text.tool_formats import TemplateTools
 
-TOKENIZER_THREADS = 2
 PLACEHOLDER_NAMES = frozenset({"dummy", "tgi"})
 """Names that Hugging Face clients send if the user names no model: the default model, unless a model has the name."""
 
@@ -129,7 +128,7 @@ class Runtime:
     chat_renderer: renders chat templates.
     template_tools: what each chat template does with tools, by its source; filled by `template_tools.template_tools`.
     language_detector: detects the languages of texts.
-    threads: run tokenizers, at most `TOKENIZER_THREADS` at once.
+    pools: threads for text work.
     """
 
     client: EngineClient
@@ -139,9 +138,12 @@ class Runtime:
     chat_renderer: ChatRenderer = field(default_factory=ChatRenderer)
     template_tools: dict[str, TemplateTools] = field(default_factory=dict)
     language_detector: LanguageDetector = field(default_factory=LanguageDetector)
-    threads: ThreadPoolExecutor = field(
-        default_factory=lambda: ThreadPoolExecutor(TOKENIZER_THREADS, thread_name_prefix="tokenizer")
-    )
+    pools: Pools = field(default_factory=Pools)
+
+    def close(self) -> None:
+        """Stop the threads and the process of chat templates."""
+        self.pools.close()
+        self.chat_renderer.close()
 
     def loaded(self) -> list[ServedModel]:
         """All loaded models, in the order of the command line."""
@@ -191,7 +193,7 @@ class Runtime:
 
     async def in_thread(self, work: Callable[[], Result]) -> Result:
         """Run text work in a tokenizer thread, so that it does not block the event loop."""
-        return await asyncio.get_running_loop().run_in_executor(self.threads, work)
+        return await self.pools.tokenize.run(work)
 
     async def in_template_thread(self, work: Callable[[], Result], deadline: float | None = None) -> Result:
         """Run work with chat templates in the thread that all of them share.

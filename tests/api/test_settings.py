@@ -8,7 +8,7 @@ import pytest
 
 from server.cli import NOT_FLAGS, _parser, main
 from server.errors import StartError
-from server.settings import Settings, is_loopback, key_matches, load
+from server.settings import Settings, is_loopback, load
 
 
 @pytest.fixture(autouse=True)
@@ -89,20 +89,6 @@ def test_unknown_names_in_file_and_environment(tmp_path: Path, monkeypatch: pyte
     monkeypatch.setenv("TRIPTYCH_PROT", "1")
     with pytest.raises(StartError, match="TRIPTYCH_PROT"):
         load({})
-
-
-def test_keys_from_environment_and_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("TRIPTYCH_API_KEYS", "first-key, second-key")
-    file = tmp_path / "keys"
-    file.write_text("# comment\nthree\n\n four \n")
-    settings = load({"api_key_file": str(file)})
-    assert settings.keys() == (b"first-key", b"second-key", b"three", b"four")
-    assert "first-key" not in repr(settings)
-    file.write_text("\n# nothing\n")
-    with pytest.raises(StartError, match="no key"):
-        settings.keys()
-    assert key_matches(b"two", (b"one", b"two")) and not key_matches(b"tw", (b"one", b"two"))
-    assert not key_matches(b"", (b"one",)) and not key_matches(b"x", ())
 
 
 def test_a_public_address_needs_a_key(monkeypatch: pytest.MonkeyPatch) -> None:
