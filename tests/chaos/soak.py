@@ -70,7 +70,7 @@ async def _client(url: str, numbers: Iterator[int], rng: random.Random) -> None:
 
 
 async def fill_word_caches(url: str) -> None:
-    """Tokenize many different words with each model. Otherwise the mix would fill the caches slowly, as if it leaked."""
+    """Tokenize many different words with each model; the mix would fill the caches slowly, like a leak."""
     async with Connection(url) as connection:
         for model in MODELS:
             for first in range(0, CACHED_WORDS, 2000):
@@ -89,7 +89,7 @@ def measure(url: str, pid: int, life: int, requests: int) -> Round:
     """Wait until the server is idle and read the facts."""
     eventually(lambda: facts.is_idle(url))
     process = psutil.Process(pid)
-    (worker,) = (child for child in process.children() if "server.engine.worker" in " ".join(child.cmdline()))
+    (worker,) = (child for child in process.children() if "--fd" in child.cmdline())
     return Round(
         life,
         requests,

@@ -24,7 +24,7 @@ for name in bugs.BUGS:
 
 
 @cache
-def tests_in(path: str) -> set[str]:
+def names_in(path: str) -> set[str]:
     tree = ast.parse((REPOSITORY / path).read_text(encoding="utf-8"))
     return {node.name for node in tree.body if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)}
 
@@ -38,7 +38,7 @@ def test_a_promise_has_tests_and_a_planted_bug(promise: Promise) -> None:
     assert promise.tests and promise.bug in BUGS
     for test in promise.tests:
         path, _, name = test.partition("::")
-        assert name in tests_in(path), f"no test {test}"
+        assert name in names_in(path), f"no test {test}"
 
 
 def test_every_bug_can_be_planted() -> None:

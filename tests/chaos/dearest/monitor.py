@@ -66,7 +66,8 @@ class LoopMonitor:
             if time.monotonic() - began > SAMPLED_SECONDS and began != sampled:
                 sampled = began
                 text = "".join(
-                    f"  [{'loop' if ident == self._thread else 'other'}]\n" + "".join(traceback.format_stack(frame)[-7:])
+                    f"  [{'loop' if ident == self._thread else 'other'}]\n"
+                    + "".join(traceback.format_stack(frame)[-7:])
                     for ident, frame in sys._current_frames().items()
                     if ident != threading.get_ident()
                 )

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from tests.chaos.dearest.measure import Measurement, MeasuredServer
+from tests.chaos.dearest.measure import MeasuredServer, Measurement
 from tests.chaos.dearest.recipe import Recipe, body_bytes, shrink
 from tests.chaos.dearest.schema import Mutator
 
