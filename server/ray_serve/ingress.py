@@ -22,6 +22,7 @@ from server.api.dialects.registry import error_shape
 from server.api.form import is_form
 from server.api.sse import dumps
 from server.errors import ClientGone, NotReady, Overloaded, RequestError
+from server.log_format import start_logging
 from server.metrics import CONTENT_TYPE
 from server.ray_serve.arguments import read
 from server.ray_serve.gathered_metrics import gather
@@ -45,7 +46,9 @@ class Ingress:
     """The deployment. replicas: handle of the replicas. arguments: of the builder."""
 
     def __init__(self, replicas: DeploymentHandle, arguments: Mapping[str, Any]) -> None:
-        self._app = Forwarder(replicas, read(arguments))
+        settings = read(arguments)
+        start_logging(settings.log_level, settings.log_format)
+        self._app = Forwarder(replicas, settings)
 
     def __serve_build_asgi_app__(self) -> ASGIApp:
         """The ASGI application that Ray Serve runs."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import time
 from collections.abc import AsyncGenerator, Mapping
@@ -21,6 +22,9 @@ from server.ray_serve.autoscaling import RUNNING, WAITING
 from server.ray_serve.messages import answer
 from server.settings import Settings
 
+WAIT_SECONDS = 10.0
+"""Longest time that a request waits for the next worker. Ray sends most requests to the replica with the fewest in
+progress, so one that refused all of them at once while its worker restarts would receive most of the traffic."""
 UNREADY_SECONDS = 30.0
 """Time without a ready worker after which a replica is unhealthy, besides twice the time that loading took."""
 
@@ -52,8 +56,16 @@ class Replica:
 
     async def answer(self, scope: Scope, body: bytes) -> AsyncGenerator[list[Message], None]:
         """Answer one HTTP request: the ASGI messages of the response, in the batches in which they came."""
+        if scope["method"] == "POST":
+            await self._wait_ready()
         async for messages in answer(self._app, scope, body):
             yield messages
+
+    async def _wait_ready(self) -> None:
+        """Wait while the worker is being replaced. The application refuses the request if it is not ready by then."""
+        end = time.monotonic() + WAIT_SECONDS
+        while not (self._server.state.ready or self._server.lifecycle.failed) and time.monotonic() < end:
+            await asyncio.sleep(0.05)
 
     def metrics_page(self) -> tuple[str, bytes]:
         """The name of this replica, and its metrics as Prometheus text."""
