@@ -14,6 +14,12 @@ def parameter(*shape: int) -> nn.Parameter:
     return nn.Parameter(torch.empty(shape), requires_grad=False)
 
 
+def set_parameter(module: nn.Module, name: str, tensor: Tensor) -> None:
+    """Set the parameter with this dotted name, without gradient."""
+    owner, _, attribute = name.rpartition(".")
+    setattr(module.get_submodule(owner), attribute, nn.Parameter(tensor, requires_grad=False))
+
+
 class Linear(nn.Module):
     """`x W^T + b`.
 

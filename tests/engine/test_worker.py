@@ -15,7 +15,6 @@ from pathlib import Path
 import pytest
 
 from server.engine.connection import Connection, ConnectionClosed
-from server.engine.host import usable_cores
 from server.ipc.descriptions import EngineOptions, ModelSpec
 from server.ipc.messages import (
     FRAME_HEADER,
@@ -258,24 +257,3 @@ def test_messages_that_arrive_byte_by_byte_are_received():
     assert received == expected
     assert connection.receive(0.0) == []
     ours.close(), theirs.close()
-
-
-@pytest.mark.parametrize(
-    "files, cores",
-    [
-        ({"cpu.max": "150000 100000"}, 2),
-        ({"cpu.max": "100000 100000"}, 1),
-        ({"cpu.max": "20000 100000"}, 1),
-        ({"cpu/cpu.cfs_quota_us": "100000", "cpu/cpu.cfs_period_us": "100000"}, 1),
-        ({"cpu.max": "max 100000"}, None),
-        ({"cpu/cpu.cfs_quota_us": "-1", "cpu/cpu.cfs_period_us": "100000"}, None),
-        ({"cpu.max": "nonsense"}, None),
-        ({}, None),
-    ],
-)
-def test_usable_cores(tmp_path, monkeypatch, files, cores):
-    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: set(range(8)), raising=False)
-    for name, text in files.items():
-        (tmp_path / name).parent.mkdir(exist_ok=True)
-        (tmp_path / name).write_text(text)
-    assert usable_cores(tmp_path) == (8 if cores is None else cores)
