@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 import signal
 import socket
@@ -23,7 +22,6 @@ from server.ipc.messages import (
     Encode,
     EncodeItem,
     LoadFailed,
-    Message,
     Progress,
     Ready,
     Shutdown,
@@ -33,67 +31,15 @@ from server.ipc.messages import (
     encode_frame,
 )
 from tests.engine.harness import generate, reference
+from tests.engine.worker_process import ROOT, Worker
 from tests.waiting import HANG_SECONDS, eventually
-
-ROOT = Path(__file__).resolve().parents[2]
-DEVICE = os.environ.get("TRIPTYCH_TEST_DEVICE", "cpu")
-
-
-class Worker:
-    """A simple client that starts a worker and reads its messages one by one, with blocking reads."""
-
-    def __init__(self) -> None:
-        self.socket, theirs = socket.socketpair()
-        self.socket.settimeout(HANG_SECONDS)
-        self.process = subprocess.Popen(
-            [sys.executable, "-P", "-m", "server.engine.worker", "--fd", str(theirs.fileno())],
-            pass_fds=(theirs.fileno(),),
-            env=os.environ | {"PYTHONPATH": str(ROOT)},
-            stderr=subprocess.PIPE,
-        )
-        theirs.close()
-        self._buffer = b""
-
-    def send(self, message: Message) -> None:
-        self.socket.sendall(encode_frame(message))
-
-    def receive(self) -> Message | None:
-        while True:
-            if len(self._buffer) >= FRAME_HEADER.size:
-                (length,) = FRAME_HEADER.unpack_from(self._buffer)
-                end = FRAME_HEADER.size + length
-                if len(self._buffer) >= end:
-                    message = decode_from_worker(self._buffer[FRAME_HEADER.size : end])
-                    self._buffer = self._buffer[end:]
-                    return message
-            data = self.socket.recv(1 << 16)
-            if not data:
-                return None
-            self._buffer += data
-
-    def until(self, kind: type, seen: list | None = None):
-        while True:
-            message = self.receive()
-            assert message is not None, f"the worker closed before {kind.__name__}"
-            if seen is not None:
-                seen.append(message)
-            if isinstance(message, kind):
-                return message
-
-    def configure(self, pairs, epoch: int = 7, **options) -> None:
-        specs = [ModelSpec(pair.name, pair.loaded.spec.directory, "float32") for pair in pairs]
-        settings = {"threads": 1, "block_size": 4, "kv_cache_bytes": 1 << 22, **options}
-        self.send(Configure(epoch, DEVICE.split(":")[0], specs, EngineOptions(**settings)))
 
 
 @pytest.fixture
 def worker():
     one = Worker()
     yield one
-    one.socket.close()
-    if one.process.poll() is None:
-        one.process.kill()
-    one.process.communicate()
+    one.end()
 
 
 def test_a_worker_from_configure_to_shutdown(pairs, worker):
