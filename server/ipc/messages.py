@@ -41,12 +41,18 @@ class Message(msgspec.Struct, frozen=True, array_like=True, tag=True):
 
 
 class Configure(Message, frozen=True):
-    """First message to a new worker. epoch: number of worker starts; every output of this worker carries it."""
+    """First message to a new worker.
+
+    epoch: number of worker starts; every output of this worker carries it.
+    weights_descriptor: descriptor of the memory for weights that the workers share (`server.ipc.weight_memory`),
+        inherited by the worker; None for weights of its own. Workers on CUDA ignore it.
+    """
 
     epoch: int
     device: DeviceChoice
     models: list[ModelSpec]
     options: EngineOptions
+    weights_descriptor: int | None = None
 
 
 class Vocabulary(Message, frozen=True):
