@@ -14,6 +14,7 @@ from server.ipc.client import EngineClient
 from server.ipc.descriptions import ModelInfo, Task
 from server.metrics import Metrics
 from server.operations.entailment import entailment
+from server.operations.grammar_compiler import GrammarCompiler
 from server.text.chat import ChatError, ChatRenderer
 from server.text.checkpoint_text import CheckpointText
 from server.text.detect import LanguageDetector
@@ -128,6 +129,7 @@ class Runtime:
     max_text_characters: a longer text is refused before it is tokenized.
     chat_renderer: renders chat templates.
     template_tools: what each chat template does with tools, by its source; filled by `template_tools.template_tools`.
+    grammar_compiler: compiles the formats of answers.
     language_detector: detects the languages of texts.
     threads: run tokenizers, at most `TOKENIZER_THREADS` at once.
     """
@@ -138,6 +140,7 @@ class Runtime:
     max_text_characters: int
     chat_renderer: ChatRenderer = field(default_factory=ChatRenderer)
     template_tools: dict[str, TemplateTools] = field(default_factory=dict)
+    grammar_compiler: GrammarCompiler = field(default_factory=GrammarCompiler)
     language_detector: LanguageDetector = field(default_factory=LanguageDetector)
     threads: ThreadPoolExecutor = field(
         default_factory=lambda: ThreadPoolExecutor(TOKENIZER_THREADS, thread_name_prefix="tokenizer")
