@@ -28,8 +28,8 @@ def die_with_parent() -> None:
 
 
 def leave_signals_to_parent() -> None:
-    """Ignore SIGINT and SIGTERM, which reach the whole process group. The parent drains and then sends `Shutdown`."""
-    for number in (signal.SIGINT, signal.SIGTERM):
+    """Ignore signals that reach the whole process group. The parent drains and then sends `Shutdown`."""
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
 
 
