@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 from tests.e2e.conftest import COMMAND, RunningServer, serving
@@ -19,11 +19,18 @@ def command() -> tuple[str, ...]:
     return COMMAND if planted is None else (sys.executable, "-m", "tests.chaos.planted", planted, "--")
 
 
+class StartFailed(Exception):
+    """The server did not become ready, so that nothing was checked."""
+
+
 @contextmanager
 def server(*arguments: str) -> Iterator[RunningServer]:
     """A ready server without access log; it stops at the end of the block."""
-    with (
-        tempfile.TemporaryDirectory() as directory,
-        serving(Path(directory) / "log", "--no-access-log", *arguments, command=command()) as running,
-    ):
+    with tempfile.TemporaryDirectory() as directory, ExitStack() as stack:
+        try:
+            running = stack.enter_context(
+                serving(Path(directory) / "log", "--no-access-log", *arguments, command=command())
+            )
+        except AssertionError as error:
+            raise StartFailed(str(error)) from None
         yield running

@@ -17,6 +17,21 @@ def _replace_imported(name: str, new: Any) -> None:
             replace(module, name, new)
 
 
+def _without_limits(*names: str) -> None:
+    """Replace limits of the supervisor by endless ones. Raises AttributeError for a limit that does not exist."""
+    from server.ipc.supervisor import SupervisorLimits
+
+    def initialize(self: Any, *rest: Any, **named: Any) -> None:
+        old(self, *rest, **named)
+        for name in names:
+            object.__setattr__(self, name, type(getattr(self, name))(10**9))
+
+    for name in names:
+        if name not in SupervisorLimits.__dataclass_fields__:
+            raise AttributeError(f"the supervisor has no limit {name}")
+    old = replace(SupervisorLimits, "__init__", initialize)
+
+
 @bug("http")
 def lost_worker_tells_nobody() -> None:
     """Open streams are not ended when their worker dies."""
@@ -28,11 +43,7 @@ def lost_worker_tells_nobody() -> None:
 @bug("http")
 def hang_is_never_seen() -> None:
     """The time since the last message of a worker counts for nothing."""
-    from server.ipc.supervisor import SupervisorLimits
-
-    old = replace(
-        SupervisorLimits, "__init__", lambda self, *rest, **named: old(self, *rest, **(named | {"hang_seconds": 1e9}))
-    )
+    _without_limits("hang_seconds")
 
 
 @bug("http")
@@ -228,10 +239,4 @@ def every_request_leaves_a_kilobyte() -> None:
 @bug("http")
 def loading_has_no_limit() -> None:
     """A worker that never becomes ready is waited for, and one that ends soon after is started again without end."""
-    from server.ipc.supervisor import SupervisorLimits
-
-    names = {name: value for name, value in _NO_LIMITS.items() if name in SupervisorLimits.__dataclass_fields__}
-    old = replace(SupervisorLimits, "__init__", lambda self, *rest, **named: old(self, *rest, **(named | names)))
-
-
-_NO_LIMITS = {"max_failures": 10**6, "loading_seconds": 1e9, "max_restarts": 10**6}
+    _without_limits("max_failures")
