@@ -88,9 +88,9 @@ PROMISES: tuple[Promise, ...] = (
             "tests/api/test_sse.py::test_a_stalled_client_is_disconnected",
         ),
         clients.slow_readers,
-        "slow-readers-are-not-seen",
+        "stalled-readers-stay",
         {},
-        {"readers": 16, "cut_seconds": 40},
+        {"readers": 4, "streams": 4},
     ),
     Promise(
         7,

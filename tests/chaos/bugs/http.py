@@ -59,17 +59,12 @@ def clients_that_leave_are_not_seen() -> None:
 
 
 @bug("http")
-def slow_readers_are_not_seen() -> None:
-    """Bytes are written to a connection whose client reads nothing, without end."""
-    from server.api import protocol
+def stalled_readers_stay() -> None:
+    """Nothing ends a stream whose client reads no byte: neither the stream nor the kernel."""
+    from server.api import serve, sse
 
-    def write(self: Any, body: bytes) -> bool:
-        if self._cycle.response_complete:
-            return False
-        self._cycle.transport.write(b"%x\r\n%b\r\n" % (len(body), body))
-        return True
-
-    replace(protocol.UvicornConnection, "write", write)
+    replace(sse, "STALL_SECONDS", 1e6)
+    replace(serve, "STALLED_CLIENT_MILLISECONDS", 0)
 
 
 @bug("http")
