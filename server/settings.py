@@ -159,6 +159,23 @@ class Settings(BaseSettings):
         description="File with one API key per line, where lines that begin with # are comments, or a TOML file "
         "(*.toml) with a table [keys.NAME] per key. It is read again when it changes.",
     )
+    tls_certificate: Path | None = Field(
+        default=None,
+        description="Certificate chain in PEM form, for HTTPS. Needs --tls-key.",
+    )
+    tls_key: Path | None = Field(default=None, description="Private key of the certificate in PEM form.")
+    tls_key_password: SecretStr | None = Field(
+        default=None, description="Password of an encrypted private key. Not available as a flag."
+    )
+    metrics_port: Annotated[int, Field(ge=0, le=65535)] | None = Field(
+        default=None,
+        description="Second TCP port, with /metrics, /health and /ready alone. The first port then has no /metrics.",
+    )
+    metrics_host: str = Field(
+        default="127.0.0.1",
+        description="Address of the second port. A loopback address needs no API key and has no TLS; any other address "
+        "needs the keys of the first port and has its TLS.",
+    )
     cors_origins: Names = Field(
         default=[],
         description="Origins whose pages may call the server from a browser, such as https://example.com, separated by "
@@ -263,6 +280,8 @@ class Settings(BaseSettings):
         for name in speculative:
             if models and name not in models:
                 raise ValueError(f"speculative: no model is named {name!r}, only {', '.join(models)}")
+        if (self.tls_certificate is None) != (self.tls_key is None):
+            raise ValueError("tls_certificate and tls_key: set both of them, or neither")
         if self.hang_seconds <= self.stale_seconds:
             raise ValueError(
                 f"hang_seconds ({self.hang_seconds:g}) must be more than stale_seconds ({self.stale_seconds:g})"
@@ -275,11 +294,15 @@ class Settings(BaseSettings):
 
     def check_exposure(self) -> None:
         """Raise StartError for a public address without an API key."""
-        if not self.keys() and not self.insecure_no_auth and not is_loopback(self.host):
-            raise StartError(
-                f"host {self.host} is reachable from other machines, but no API key is set: "
-                f"set {PREFIX}API_KEYS or --api-key-file, or allow access without a key with --insecure-no-auth"
-            )
+        if self.keys() or self.insecure_no_auth:
+            return
+        hosts = {"host": self.host} | ({} if self.metrics_port is None else {"metrics_host": self.metrics_host})
+        for name, host in hosts.items():
+            if not is_loopback(host):
+                raise StartError(
+                    f"{name} {host} is reachable from other machines, but no API key is set: "
+                    f"set {PREFIX}API_KEYS or --api-key-file, or allow access without a key with --insecure-no-auth"
+                )
 
 
 def _with_file(table: dict[str, Any]) -> type[Settings]:
@@ -319,7 +342,11 @@ def load(flags: Mapping[str, Any], config: Path | None = None) -> Settings:
         text = first["msg"].removeprefix("Value error, ")
         if first["type"] == "extra_forbidden":
             raise StartError(f"{config}: {where} is not a setting of Triptych") from None
-        if where and isinstance(first["input"], str | int | float) and not where.startswith("api_key"):
+        if (
+            where
+            and isinstance(first["input"], str | int | float)
+            and not where.startswith(("api_key", "tls_key_password"))
+        ):
             text += f", not {str(first['input'])[:80]!r}"
         raise StartError(f"{where}: {text}" if where else text) from None
 

@@ -25,6 +25,7 @@ from server.api.route import ERROR_FORMAT
 from server.api.sse import dumps
 from server.api.state import CACHE_SALT, KEY_LIMITS, State
 from server.errors import InvalidRequest, NotReady, RequestError, Unauthorized
+from server.log_format import REQUEST_ID
 from server.settings import ErrorDialect
 
 PUBLIC_PATHS = frozenset({"/health", "/ready", *docs_page.PAGE.files, *playground_page.FILES})
@@ -43,11 +44,14 @@ class RequestMiddleware:
     Adds to the scope: `triptych.arrival` (float, seconds of the monotonic clock), `triptych.request_id` (str),
     `triptych.key_limits` (KeyLimits, for a request with a key) and `triptych.cache_salt` (str, separates the prefix
     cache entries of different API keys).
+
+    needs_key: whether API keys are checked, if there are any.
     """
 
-    def __init__(self, app: ASGIApp, state: State) -> None:
+    def __init__(self, app: ASGIApp, state: State, needs_key: bool = True) -> None:
         self.app = app
         self.state = state
+        self._needs_key = needs_key
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -60,6 +64,7 @@ class RequestMiddleware:
         request_id = sent_id if _REQUEST_ID.fullmatch(sent_id) else uuid.uuid4().hex
         scope["triptych.arrival"] = started
         scope["triptych.request_id"] = request_id
+        REQUEST_ID.set(request_id)
         status = 0
 
         async def send_with_id(message: Message) -> None:
@@ -99,7 +104,7 @@ class RequestMiddleware:
         if headers.get(ERROR_FORMAT, "native") not in get_args(ErrorDialect):
             raise InvalidRequest("the header X-Error-Format must be native or tei", ERROR_FORMAT)
         salt = ""
-        if self.state.keys and not _reads(scope, PUBLIC_PATHS):
+        if self._needs_key and self.state.keys and not _reads(scope, PUBLIC_PATHS):
             key = _sent_key(headers)
             if not key and (scope["method"], scope["path"]) in KEYS_IN_FIELDS:
                 scope[KEY_DEFERRED] = True

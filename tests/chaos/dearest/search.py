@@ -114,7 +114,7 @@ def _climb(
     timeout: float,
     max_bytes: int,
 ) -> list[Dear]:
-    """The dearest bodies of one route, dearest first. Each try changes one of the best so far, once or several times."""
+    """The dearest bodies of one route, dearest first. Each try changes one of the best so far up to three times."""
     kept = [_first(server, route, example, models, timeout) for example in route.examples]
     for _ in range(tries):
         recipe = mutator.random.choice(kept).recipe
