@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
+from tests.chaos.dearest.measure import LAUNCHER, MeasuredServer, measured_server
 from tests.e2e.conftest import COMMAND, RunningServer, serving
 
 planted: str | None = None
@@ -21,6 +22,20 @@ def command() -> tuple[str, ...]:
 
 class StartFailed(Exception):
     """The server did not become ready, so that nothing was checked."""
+
+
+@contextmanager
+def monitored_server(*arguments: str) -> Iterator[MeasuredServer]:
+    """A ready server whose event loop and memory are measured; it stops at the end of the block."""
+    launcher = (LAUNCHER,) if planted is None else ("tests.chaos.planted", planted, "--monitored")
+    with tempfile.TemporaryDirectory() as directory, ExitStack() as stack:
+        try:
+            measured = stack.enter_context(
+                measured_server(Path(directory), "--no-access-log", *arguments, launcher=launcher)
+            )
+        except AssertionError as error:
+            raise StartFailed(str(error)) from None
+        yield measured
 
 
 @contextmanager

@@ -127,14 +127,20 @@ def slow_senders_have_no_deadline() -> None:
 
 @bug("http")
 def text_work_runs_in_the_event_loop() -> None:
-    """Texts are tokenized in the thread of the event loop, and rendered there."""
+    """Texts are tokenized in the thread of the event loop."""
+    from server.operations.pools import Pool
     from server.operations.runtime import Runtime
 
-    async def encode(self: Any, tokenizer: Any, texts: Any, **named: Any) -> Any:
-        named.pop("param", None)
-        return [tokenizer.encode([text], **{k: v for k, v in named.items() if k != "pairs"})[0] for text in texts]
+    async def run(self: Any, work: Any, call: Any = None) -> Any:
+        return work()
 
-    replace(Runtime, "encode", encode)
+    async def run_pieces(self: Any, pieces: Any, call: Any = None) -> Any:
+        return [work() for work in pieces]
+
+    replace(Pool, "run", run)
+    replace(Pool, "run_pieces", run_pieces)
+    if hasattr(Runtime, "in_thread"):
+        replace(Runtime, "in_thread", run)
 
 
 @bug("http")
