@@ -29,9 +29,7 @@ Measured with Triptych {version} on {date}: {machine}.
 |---|---|---|---|---|---|---|
 """
 
-_SMALL = (
-    "\n\n**Some rows were measured with small counts**, on a machine that was busy: run `make chaos` for the figures."
-)
+_SMALL = "\n\n**Some rows were measured with small counts**: run `make chaos` for the figures."
 
 
 def machine() -> str:
