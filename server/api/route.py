@@ -196,8 +196,10 @@ class StreamingRoute(
                     run = await self.run(state.runtime, call, spec)
                     renderer = self.renderer(body, run)
                     if not spec.stream:
-                        await run.complete()
-                        return json_response(renderer.whole(run.result()))
+                        # The deadline's timer would keep the request in memory after its answer.
+                        with call:
+                            await run.complete()
+                            return json_response(renderer.whole(run.result()))
                     first = await run.begin()
         except BaseException:
             call.close()
