@@ -320,7 +320,7 @@ class EngineClient:
     def _end(self, request_id: int, sequence: _Sequence, event: Finished | Encoded | Failed) -> None:
         self._leave_queue(sequence, sequence.waiting_sequences, sequence.waiting_tokens)
         del self._sequences[request_id]
-        sequence.call.ended(request_id)
+        sequence.call.ended(request_id, event)
         self._observer.on_finished(sequence.model, event)
 
 
