@@ -110,7 +110,7 @@ class Lifecycle:
             log.exception("cannot serve: a fault while loading")
 
     async def _stop(self) -> None:
-        """Stop the worker, the threads and the process of chat templates. None outlives the application."""
+        """Stop the worker, the threads, and the processes of chat templates and grammars. None outlives the server."""
         assert self._loading is not None
         self._loading.cancel()
         await asyncio.gather(self._loading, return_exceptions=True)

@@ -13,6 +13,7 @@ from server.ipc.client import EngineClient
 from server.ipc.descriptions import ModelInfo, Task
 from server.metrics import Metrics
 from server.operations.entailment import entailment
+from server.operations.grammar_compiler import GrammarCompiler
 from server.operations.pools import Pools
 from server.operations.stages import stage
 from server.text.chat import ChatError, ChatRenderer
@@ -128,6 +129,7 @@ class Runtime:
     max_text_characters: a longer text is refused before it is tokenized.
     chat_renderer: renders chat templates.
     template_tools: what each chat template does with tools, by its source; filled by `template_tools.template_tools`.
+    grammar_compiler: compiles the formats of answers.
     language_detector: detects the languages of texts.
     pools: threads for text work.
     """
@@ -138,13 +140,15 @@ class Runtime:
     max_text_characters: int
     chat_renderer: ChatRenderer = field(default_factory=ChatRenderer)
     template_tools: dict[str, TemplateTools] = field(default_factory=dict)
+    grammar_compiler: GrammarCompiler = field(default_factory=GrammarCompiler)
     language_detector: LanguageDetector = field(default_factory=LanguageDetector)
     pools: Pools = field(default_factory=Pools)
 
     def close(self) -> None:
-        """Stop the threads and the process of chat templates."""
+        """Stop the threads, and the processes of chat templates and grammars."""
         self.pools.close()
         self.chat_renderer.close()
+        self.grammar_compiler.close()
 
     def loaded(self) -> list[ServedModel]:
         """All loaded models, in the order of the command line."""

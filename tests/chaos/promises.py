@@ -2,7 +2,18 @@
 
 from __future__ import annotations
 
-from tests.chaos.checks import answers, checkpoints, clients, engine, growth, inputs, latency, processes, security
+from tests.chaos.checks import (
+    answers,
+    checkpoints,
+    clients,
+    engine,
+    growth,
+    inputs,
+    latency,
+    overload,
+    processes,
+    security,
+)
 from tests.chaos.promise import Promise
 
 PROMISES: tuple[Promise, ...] = (
@@ -80,6 +91,16 @@ PROMISES: tuple[Promise, ...] = (
         "slow-readers-are-not-seen",
         {},
         {"readers": 16, "cut_seconds": 40},
+    ),
+    Promise(
+        7,
+        "Overload is refused, not queued",
+        "ten times capacity for 10 s: refused within 50 ms p99, goodput ≥ 90% of peak; 1,280 at once: within 1 s",
+        ("tests/wire/test_lifecycle.py::test_requests_beyond_the_queue_limits_are_refused",),
+        overload.overload,
+        "overload-is-queued",
+        {},
+        {"seconds": 3, "connections": 200},
     ),
     Promise(
         8,
@@ -246,7 +267,7 @@ PROMISES: tuple[Promise, ...] = (
         "401 without a key on every route but probes and pages; each place for a key works",
         ("tests/wire/test_lifecycle.py::test_every_route_but_probes_and_the_page_needs_a_key",),
         security.keys,
-        "a-part-of-a-key-is-enough",
+        "no-key-is-a-key",
     ),
     Promise(
         23,
@@ -265,7 +286,7 @@ PROMISES: tuple[Promise, ...] = (
         24,
         "Hours without growth",
         "mixed requests, 5% aborted: ≤ 100 bytes a request, descriptors and threads back to the start",
-        ("tests/chaos/test_growth.py::test_a_thousand_requests_leave_nothing",),
+        ("tests/e2e/test_growth.py::test_requests_leave_nothing",),
         growth.growth,
         "every-request-leaves-a-kilobyte",
         {"requests": 40_000, "every": 2000},

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import tempfile
+from functools import partial
 from pathlib import Path
 
 from tests.chaos.dearest.measure import measured_server
@@ -23,7 +24,8 @@ def main() -> None:
         models = write_models(Path(name) / "models")
         (Path(name) / "server").mkdir()
         with measured_server(Path(name) / "server", *models) as server:
-            search(server, arguments.tries, arguments.seed, arguments.only, arguments.timeout)
+            report = partial(print, flush=True)
+            search(server, arguments.tries, arguments.seed, arguments.only, arguments.timeout, report=report)
             if arguments.stacks and server.stalls.stacks.exists():
                 arguments.stacks.write_text(server.stalls.stacks.read_text())
 

@@ -65,8 +65,9 @@ class LoopMonitor:
             began = self._last[0]
             if time.monotonic() - began > SAMPLED_SECONDS and began != sampled:
                 sampled = began
+                loop = self._thread
                 text = "".join(
-                    f"  [{'loop' if ident == self._thread else 'other'}]\n" + "".join(traceback.format_stack(frame)[-7:])
+                    f"  [{'loop' if ident == loop else 'other'}]\n" + "".join(traceback.format_stack(frame)[-7:])
                     for ident, frame in sys._current_frames().items()
                     if ident != threading.get_ident()
                 )

@@ -1,10 +1,10 @@
 """Request bodies in few bytes: JSON in which long strings, lists and objects are written as a pattern and a count.
 
-    {"$text": ["ab ", 4000]}     the first 4,000 characters of "ab ab ab ..."
-    {"$list": [7, 1000]}         a list of 1,000 sevens
-    {"$each": ["label ", 30]}    the 30 different strings "label 0", "label 1", ...
-    {"$keys": [1.0, 500]}        an object with the keys "0" to "499" and equal values
-    {"$deep": 30}                30 lists inside each other
+{"$text": ["ab ", 4000]}     the first 4,000 characters of "ab ab ab ..."
+{"$list": [7, 1000]}         a list of 1,000 sevens
+{"$each": ["label ", 30]}    the 30 different strings "label 0", "label 1", ...
+{"$keys": [1.0, 500]}        an object with the keys "0" to "499" and equal values
+{"$deep": 30}                30 lists inside each other
 """
 
 from __future__ import annotations

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from tests.chaos.dearest.measure import Measurement, MeasuredServer
+from tests.chaos.dearest.measure import MeasuredServer, Measurement
 from tests.chaos.dearest.recipe import Recipe, body_bytes, shrink
 from tests.chaos.dearest.schema import Mutator
 
@@ -114,7 +114,7 @@ def _climb(
     timeout: float,
     max_bytes: int,
 ) -> list[Dear]:
-    """The dearest bodies of one route, dearest first. Each try changes one of the best so far, once or several times."""
+    """The dearest bodies of one route, dearest first. Each try changes one of the best so far up to three times."""
     kept = [_first(server, route, example, models, timeout) for example in route.examples]
     for _ in range(tries):
         recipe = mutator.random.choice(kept).recipe
