@@ -13,6 +13,7 @@ import logging
 import os
 import signal
 import socket
+import sys
 from collections.abc import Callable, Iterator
 
 import uvicorn
@@ -28,6 +29,9 @@ KEEP_ALIVE_SECONDS = 30
 STALLED_CLIENT_MILLISECONDS = 30_000
 """The kernel closes a connection whose client acknowledges no byte for this time."""
 BACKLOG_CONNECTIONS = 2048
+SWITCH_SECONDS = 0.001
+"""Time after which a thread that runs Python code lets the event loop run. Python's default is 5 ms, and the loop waits
+once for each thread that is busy."""
 
 
 def listen(host: str, port: int) -> socket.socket:
@@ -63,6 +67,7 @@ async def serve(
     on_ready: called once, when everything is loaded.
     Raises StartError when loading fails, CheckpointError if a checkpoint is the reason.
     """
+    sys.setswitchinterval(SWITCH_SECONDS)
     config = uvicorn.Config(
         app,
         http=await choose_protocol(),
