@@ -34,6 +34,9 @@ KEEP_ALIVE_SECONDS = 30
 STALLED_CLIENT_MILLISECONDS = 30_000
 """The kernel closes a connection whose client acknowledges no byte for this time."""
 BACKLOG_CONNECTIONS = 2048
+SWITCH_SECONDS = 0.001
+"""Time after which a thread that runs Python code lets the event loop run. Python's default is 5 ms, and the loop waits
+once for each thread that is busy."""
 
 
 def listen(host: str, port: int, setting: str = "port") -> socket.socket:
@@ -146,6 +149,7 @@ async def serve(
     on_ready: called once, when everything is loaded.
     Raises StartError when loading or the workers fail, CheckpointError if a checkpoint is the reason.
     """
+    sys.setswitchinterval(SWITCH_SECONDS)
     servers = [_UvicornServer(_config(app, await choose_protocol(), "on"), endpoints.api, endpoints.tls)]
     if endpoints.metrics is not None:
         config = _config(monitoring, LimitedHttpProtocol, "off")
