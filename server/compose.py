@@ -1,4 +1,4 @@
-"""Build a server from its settings: find the models, and create the supervisor, the client and the application.
+"""Build a server from its settings: find the models, and create the worker pool, the client and the application.
 
 Only this module and `server.cli` import all parts of the server.
 """
@@ -7,19 +7,18 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import socket
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from starlette.types import ASGIApp
 
 from server import settings as configuration
-from server.api.app import create_api
+from server.api.app import create_api, create_monitoring
 from server.api.lifecycle import Lifecycle
-from server.api.serve import serve, stop_on_signals
+from server.api.serve import Endpoints, serve, stop_on_signals
 from server.api.state import State
 from server.api.telemetry import Telemetry
 from server.errors import CheckpointError, StartError
@@ -34,7 +33,9 @@ from server.ipc.descriptions import (
 from server.ipc.fit import shortage
 from server.ipc.messages import Progress
 from server.ipc.queue import default_limits
-from server.ipc.supervisor import WORKER_COMMAND, Supervisor, SupervisorLimits
+from server.ipc.supervisor import SupervisorLimits
+from server.ipc.worker_pool import WorkerPool
+from server.ipc.worker_process import WORKER_COMMAND
 from server.memory import usable_memory_bytes
 from server.metrics import Metrics
 from server.operations.runtime import Runtime, ServedModel
@@ -42,6 +43,9 @@ from server.settings import Settings
 from server.text import checkpoint_text
 from server.text.checkpoint_text import CheckpointText
 from weights.resolve import ADAPTER_WEIGHTS, MODEL_WEIGHTS, ResolveError, resolve
+
+if TYPE_CHECKING:
+    from server.api.tracing import Tracing
 
 log = logging.getLogger("triptych")
 
@@ -52,7 +56,7 @@ _LARGE_BYTES = 256 << 20
 
 
 class Server:
-    """A server with its supervisor, engine client and application.
+    """A server with its workers, engine client and application.
 
     Raises StartError or CheckpointError for models that cannot be found.
     worker: command that starts a worker process.
@@ -67,36 +71,38 @@ class Server:
         metrics = Metrics()
         sequences, tokens = default_limits(usable_memory_bytes())
         client = EngineClient(
-            Telemetry(metrics, _LoadReport()),
+            Telemetry(metrics, _LoadReport(bars=settings.log_format == "text")),
             settings.max_queue_requests or sequences,
             settings.max_queue_tokens or tokens,
             COALESCE_SECONDS,
+            settings.stale_seconds,
         )
-        self.supervisor = _supervisor(self.directories, settings, client, worker, self.speculations, self.adapters)
+        self.pool = _pool(self.directories, settings, client, worker, self.speculations, self.adapters)
         self.texts: dict[str, CheckpointText] = {}
         self.state = State(
             settings=settings,
             runtime=Runtime(client, metrics, self.texts, settings.max_text_characters),
-            fresh=lambda: self.supervisor.fresh,
+            fresh=lambda: self.pool.num_ready > 0,
             failed=lambda: self.lifecycle.failed,
+            workers=lambda: (self.pool.num_ready, self.pool.num_workers),
             keys=settings.keys(),
+            tracing=_tracing(settings),
         )
-        self.lifecycle = Lifecycle(self.state, self.supervisor, self._load_texts)
+        self.lifecycle = Lifecycle(self.state, self.pool, self._load_texts)
 
-    async def serve_until_signal(self, listener: socket.socket) -> None:
-        """Serve on a socket until a signal stops the process. Prints when it is ready, and when it has stopped."""
+    async def serve_until_signal(self, endpoints: Endpoints) -> None:
+        """Serve until a signal stops the process. Prints when the server is ready, and when it has stopped."""
         stop = asyncio.Event()
         stop_on_signals(stop, self.lifecycle)
-        await self.serve(listener, stop, self._greet)
-        print("Triptych has stopped", flush=True)
+        await self.serve(endpoints, stop, lambda url: self._greet(url, endpoints.metrics_url))
+        self._say("Triptych has stopped")
 
-    async def serve(self, listener: socket.socket, stop: asyncio.Event, on_ready: Callable[[str], None]) -> None:
-        """Serve on a socket until `stop` is set. on_ready: called with the URL when the models are loaded."""
+    async def serve(self, endpoints: Endpoints, stop: asyncio.Event, on_ready: Callable[[str], None]) -> None:
+        """Serve until `stop` is set. on_ready: called with the URL when the models are loaded."""
         log.info("loading %s", ", ".join(self.directories))
-        host, port = listener.getsockname()[:2]
-        url = f"http://{f'[{host}]' if ':' in host else host}:{port}"
         app = create_api(self.state, self.lifecycle.lifespan)
-        await serve(app, self.lifecycle, listener, stop, lambda: on_ready(url))
+        monitoring = create_monitoring(self.state)
+        await serve(app, monitoring, self.lifecycle, endpoints, stop, lambda: on_ready(endpoints.url))
 
     async def _load_texts(self) -> None:
         for name, directory in self.directories.items():
@@ -110,12 +116,20 @@ class Server:
                 draft = await asyncio.to_thread(checkpoint_text.load, f"{name} draft", directory)
                 checkpoint_text.check_same_tokens(name, self.texts[name], draft)
 
-    def _greet(self, url: str) -> None:
+    def _greet(self, url: str, metrics_url: str) -> None:
         for model in self.state.runtime.loaded():
             for problem in (shortage(model.info), model.language_problem):
                 if problem is not None:
                     log.warning("%s", problem)
-        print(greeting(url, self.state.runtime, bool(self.state.keys)), flush=True)
+        lines = greeting(url, self.state.runtime, bool(self.state.keys), metrics_url)
+        self._say(lines.partition("\n")[0] if self.settings.log_format == "json" else lines)
+
+    def _say(self, text: str) -> None:
+        """Tell the operator: on stdout, or with JSON logs as a line of the log."""
+        if self.settings.log_format == "json":
+            log.info("%s", text)
+        else:
+            print(text, flush=True)
 
 
 def create_app(settings: Settings | None = None, worker: Sequence[str] = WORKER_COMMAND) -> ASGIApp:
@@ -124,21 +138,27 @@ def create_app(settings: Settings | None = None, worker: Sequence[str] = WORKER_
     settings: by default read from the environment (`TRIPTYCH_MODELS` and so on).
     worker: command that starts the worker process.
     The ASGI server binds the address, so `host` and `port` have no effect; without API keys, bind a loopback address.
-    Raises StartError or CheckpointError for models that cannot be found.
+    Raises StartError for settings that only `triptych serve` has. Raises StartError or CheckpointError for models that
+    cannot be found.
     """
-    server = Server(configuration.load({}) if settings is None else settings, worker)
+    settings = configuration.load({}) if settings is None else settings
+    if settings.tls_certificate is not None or settings.metrics_port is not None:
+        name = "metrics_port" if settings.tls_certificate is None else "tls_certificate"
+        raise StartError(f"{name}: only `triptych serve` has this setting; another ASGI server has its own")
+    server = Server(settings, worker)
     return create_api(server.state, server.lifecycle.unattended_lifespan)
 
 
 class _LoadReport:
-    """Shows the progress of loading: a bar per model on a terminal, else log lines."""
+    """Shows the progress of loading: a bar per model on a terminal, else log lines. bars: whether bars are allowed."""
 
-    def __init__(self) -> None:
+    def __init__(self, bars: bool = True) -> None:
+        self._bars_allowed = bars
         self._bars: dict[str, Any] = {}
         self._logged: set[tuple[str, bool]] = set()
 
     def __call__(self, progress: Progress) -> None:
-        if sys.stderr.isatty():
+        if self._bars_allowed and sys.stderr.isatty():
             self._draw(progress)
         else:
             self._log(progress)
@@ -244,14 +264,14 @@ def _resolve(source: str, weights: Sequence[str] = MODEL_WEIGHTS) -> Path:
         raise CheckpointError(str(error)) from None
 
 
-def _supervisor(
+def _pool(
     directories: dict[str, Path],
     settings: Settings,
     client: EngineClient,
     worker: Sequence[str],
     speculations: Mapping[str, Speculation],
     adapters: Sequence[AdapterSource] = (),
-) -> Supervisor:
+) -> WorkerPool:
     options = EngineOptions(
         max_batch_tokens=settings.max_batch_tokens,
         max_encode_tokens=settings.max_encode_tokens,
@@ -262,7 +282,12 @@ def _supervisor(
         prefix_cache=settings.prefix_cache,
         speculative_tokens=settings.speculative_tokens,
     )
-    limits = SupervisorLimits(settings.stale_seconds, settings.hang_seconds, max_failures=settings.max_restarts)
+    limits = SupervisorLimits(
+        stale_seconds=settings.stale_seconds,
+        hang_seconds=settings.hang_seconds,
+        loading_hang_seconds=settings.loading_hang_seconds,
+        max_failures=settings.max_restarts,
+    )
     quantized = _quantized_models(settings.quantize, list(directories))
     specs = [
         ModelSpec(
@@ -275,7 +300,7 @@ def _supervisor(
         )
         for name, directory in directories.items()
     ]
-    return Supervisor(specs, settings.device, options, client, limits, worker)
+    return WorkerPool(specs, settings.device, options, client, settings.workers, limits, worker, settings.grace_seconds)
 
 
 def _quantized_models(entries: Sequence[str], names: Sequence[str]) -> set[str]:
@@ -287,6 +312,17 @@ def _quantized_models(entries: Sequence[str], names: Sequence[str]) -> set[str]:
             raise StartError(f"quantize: no model is named {name!r}, only {', '.join(names)}")
         quantized.update([name] if "=" in entry else names)
     return quantized
+
+
+def _tracing(settings: Settings) -> Tracing | None:
+    """The traces of requests, if they are on. Raises StartError if their packages or settings are missing."""
+    if not settings.traces:
+        return None
+    try:
+        from server.api.tracing import start_tracing
+    except ImportError:
+        raise StartError("traces: install the packages for it: pip install 'triptych[otel]'") from None
+    return start_tracing()
 
 
 def _stated_languages(entries: Sequence[str], names: Sequence[str]) -> dict[str, str]:
@@ -316,12 +352,12 @@ async def inspect(source: str, settings: Settings, worker: Sequence[str]) -> tup
     pair = settings.languages[-1].rpartition("=")[2] if settings.languages else ""
     text = checkpoint_text.load(name, directory, pair)
     client = EngineClient(Telemetry(Metrics(), _LoadReport()), 1, 1)
-    supervisor = _supervisor({name: directory}, settings, client, worker, {})
+    pool = _pool({name: directory}, settings.model_copy(update={"workers": 1}), client, worker, {})
     try:
-        await supervisor.start()
+        await pool.start()
         return ServedModel(client.models[name], text), client.device
     finally:
-        await supervisor.stop()
+        await pool.stop()
 
 
 def families() -> list[tuple[str, str]]:

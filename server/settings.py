@@ -159,6 +159,23 @@ class Settings(BaseSettings):
         description="File with one API key per line, where lines that begin with # are comments, or a TOML file "
         "(*.toml) with a table [keys.NAME] per key. It is read again when it changes.",
     )
+    tls_certificate: Path | None = Field(
+        default=None,
+        description="Certificate chain in PEM form, for HTTPS. Needs --tls-key.",
+    )
+    tls_key: Path | None = Field(default=None, description="Private key of the certificate in PEM form.")
+    tls_key_password: SecretStr | None = Field(
+        default=None, description="Password of an encrypted private key. Not available as a flag."
+    )
+    metrics_port: Annotated[int, Field(ge=0, le=65535)] | None = Field(
+        default=None,
+        description="Second TCP port, with /metrics, /health and /ready alone. The first port then has no /metrics.",
+    )
+    metrics_host: str = Field(
+        default="127.0.0.1",
+        description="Address of the second port. A loopback address needs no API key and has no TLS; any other address "
+        "needs the keys of the first port and has its TLS.",
+    )
     cors_origins: Names = Field(
         default=[],
         description="Origins whose pages may call the server from a browser, such as https://example.com, separated by "
@@ -204,20 +221,34 @@ class Settings(BaseSettings):
         default=1536, description="Maximum number of tokens in an encoder step while no sequence is decoding."
     )
     max_batch_rows: Count = Field(default=128, description="Maximum number of sequences in a decoding step, per model.")
-    kv_cache_memory: Size = Field(default=1 << 30, description="Memory for the KV cache of all models, such as 512M.")
+    kv_cache_memory: Size = Field(
+        default=1 << 30, description="Memory for the KV cache of all models, such as 512M, in each worker."
+    )
     block_size: Count = Field(default=32, description="Number of tokens in a KV block.")
     prefix_cache: bool = Field(default=True, description="Reuse the KV blocks of prompts with the same beginning.")
-    threads: int = Field(default=0, ge=0, description="Number of torch threads; 0 leaves the choice to torch.")
+    threads: int = Field(
+        default=0,
+        ge=0,
+        description="Number of torch threads of a worker; 0 divides the cores among the workers.",
+    )
+    workers: int = Field(
+        default=0,
+        ge=0,
+        description="Number of worker processes; each serves all models. 0: one for each CUDA device, or one on a CPU.",
+    )
 
     grace_seconds: Seconds = Field(default=30.0, description="Time that running requests get to finish after SIGTERM.")
-    stale_seconds: Seconds = Field(
-        default=2.0, description="Time without a message from the worker after which the server is not ready."
-    )
+    stale_seconds: Seconds = Field(default=2.0, description="Time without a message after which a worker is not ready.")
     hang_seconds: Seconds = Field(
-        default=10.0, description="Time without a message from the worker after which it is killed and replaced."
+        default=10.0, description="Time without a message from a worker after which it is killed and replaced."
+    )
+    loading_hang_seconds: Seconds = Field(
+        default=30.0, description="Time without a message from a loading worker after which it is killed and replaced."
     )
     max_restarts: Count = Field(
-        default=6, description="Number of consecutive failed worker starts after which the server gives up."
+        default=5,
+        description="Number of failures of a worker within a minute, or of its failed starts in a row, after which the "
+        "server ends with an error, unless another worker is ready.",
     )
     log_level: Literal["debug", "info", "warning", "error"] = Field(
         default="info", description="Lowest level of the log messages to write."
@@ -226,6 +257,11 @@ class Settings(BaseSettings):
         default="text", description="Format of the log: lines of text, or one JSON object per line."
     )
     access_log: bool = Field(default=True, description="Write one log line per request.")
+    traces: bool = Field(
+        default=False,
+        description="Send an OpenTelemetry trace of each request to the endpoint in OTEL_EXPORTER_OTLP_ENDPOINT. Needs "
+        "triptych[otel].",
+    )
 
     @model_validator(mode="after")
     def _check(self) -> Settings:
@@ -263,6 +299,8 @@ class Settings(BaseSettings):
         for name in speculative:
             if models and name not in models:
                 raise ValueError(f"speculative: no model is named {name!r}, only {', '.join(models)}")
+        if (self.tls_certificate is None) != (self.tls_key is None):
+            raise ValueError("tls_certificate and tls_key: set both of them, or neither")
         if self.hang_seconds <= self.stale_seconds:
             raise ValueError(
                 f"hang_seconds ({self.hang_seconds:g}) must be more than stale_seconds ({self.stale_seconds:g})"
@@ -275,11 +313,15 @@ class Settings(BaseSettings):
 
     def check_exposure(self) -> None:
         """Raise StartError for a public address without an API key."""
-        if not self.keys() and not self.insecure_no_auth and not is_loopback(self.host):
-            raise StartError(
-                f"host {self.host} is reachable from other machines, but no API key is set: "
-                f"set {PREFIX}API_KEYS or --api-key-file, or allow access without a key with --insecure-no-auth"
-            )
+        if self.keys() or self.insecure_no_auth:
+            return
+        hosts = {"host": self.host} | ({} if self.metrics_port is None else {"metrics_host": self.metrics_host})
+        for name, host in hosts.items():
+            if not is_loopback(host):
+                raise StartError(
+                    f"{name} {host} is reachable from other machines, but no API key is set: "
+                    f"set {PREFIX}API_KEYS or --api-key-file, or allow access without a key with --insecure-no-auth"
+                )
 
 
 def _with_file(table: dict[str, Any]) -> type[Settings]:
@@ -319,7 +361,11 @@ def load(flags: Mapping[str, Any], config: Path | None = None) -> Settings:
         text = first["msg"].removeprefix("Value error, ")
         if first["type"] == "extra_forbidden":
             raise StartError(f"{config}: {where} is not a setting of Triptych") from None
-        if where and isinstance(first["input"], str | int | float) and not where.startswith("api_key"):
+        if (
+            where
+            and isinstance(first["input"], str | int | float)
+            and not where.startswith(("api_key", "tls_key_password"))
+        ):
             text += f", not {str(first['input'])[:80]!r}"
         raise StartError(f"{where}: {text}" if where else text) from None
 

@@ -17,7 +17,7 @@ from pydantic import BaseModel
 from starlette.requests import Request
 from starlette.responses import Response
 
-from server.api.access_log import CALL
+from server.api.access_log import CALL, OPERATION
 from server.api.body import read, read_json
 from server.api.error_shape import NATIVE_ERRORS, ErrorShape
 from server.api.form import is_form, read_fields
@@ -109,6 +109,7 @@ class Route(ABC, Generic[BodyT, SpecT, ResultT]):
         key = request.scope.get(KEY_LIMITS)
         call = Call(state.runtime.client, deadline, arrival(request), cache_salt(request), key)
         request.scope[CALL] = call
+        request.scope[OPERATION] = self.operation
         return call
 
 

@@ -13,7 +13,9 @@ from server.ipc.client import EngineClient
 from server.ipc.descriptions import ModelInfo, Task
 from server.metrics import Metrics
 from server.operations.entailment import entailment
+from server.operations.grammar_compiler import GrammarCompiler
 from server.operations.pools import Pools
+from server.operations.stages import stage
 from server.text.chat import ChatError, ChatRenderer
 from server.text.checkpoint_text import CheckpointText
 from server.text.detect import LanguageDetector
@@ -127,6 +129,7 @@ class Runtime:
     max_text_characters: a longer text is refused before it is tokenized.
     chat_renderer: renders chat templates.
     template_tools: what each chat template does with tools, by its source; filled by `template_tools.template_tools`.
+    grammar_compiler: compiles the formats of answers.
     language_detector: detects the languages of texts.
     pools: threads for text work.
     """
@@ -137,13 +140,15 @@ class Runtime:
     max_text_characters: int
     chat_renderer: ChatRenderer = field(default_factory=ChatRenderer)
     template_tools: dict[str, TemplateTools] = field(default_factory=dict)
+    grammar_compiler: GrammarCompiler = field(default_factory=GrammarCompiler)
     language_detector: LanguageDetector = field(default_factory=LanguageDetector)
     pools: Pools = field(default_factory=Pools)
 
     def close(self) -> None:
-        """Stop the threads and the process of chat templates."""
+        """Stop the threads, and the processes of chat templates and grammars."""
         self.pools.close()
         self.chat_renderer.close()
+        self.grammar_compiler.close()
 
     def loaded(self) -> list[ServedModel]:
         """All loaded models, in the order of the command line."""
@@ -202,8 +207,9 @@ class Runtime:
         """
         left = None if deadline is None else max(deadline - time.monotonic(), 0.0)
         try:
-            async with asyncio.timeout(left):
-                return await asyncio.wrap_future(self.chat_renderer.submit(work))
+            with stage("render template"):
+                async with asyncio.timeout(left):
+                    return await asyncio.wrap_future(self.chat_renderer.submit(work))
         except (TimeoutError, ChatError):
             if deadline is not None and time.monotonic() >= deadline:
                 raise DeadlineExceeded("the deadline passed before the chat template was rendered") from None
@@ -233,7 +239,7 @@ class Runtime:
         """
         self.check_characters((*texts, *(pairs or ())), param)
         started = time.perf_counter()
-        with self.client.preparing():
+        with self.client.preparing(), stage("tokenize"):
             encodings = await self.in_thread(
                 lambda: tokenizer.encode(texts, pairs=pairs, add_special_tokens=add_special_tokens, offsets=offsets)
             )
