@@ -1,4 +1,4 @@
-# Two commands for users: `make serve` and `make test`. CI runs `make check test test-families`.
+# Two commands for users: `make serve` and `make test`. CI runs `.ci/run`.
 PYTHON ?= python3
 PORT ?= 8000
 HOST ?= 127.0.0.1
@@ -13,7 +13,7 @@ PEERS := .venv-bench
 CLIENTS := .venv-clients
 
 .DEFAULT_GOAL := help
-.PHONY: help serve test test-families test-clients clients check format reference demo page-screenshots bench bench-quick bench-cuda clean
+.PHONY: help serve test test-families test-page test-clients test-heavy-clients clients check format reference demo page-screenshots bench bench-quick bench-cuda clean
 
 help:  ## Say what the targets do
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -50,11 +50,17 @@ $(DEV): $(RUNTIME)
 serve: $(RUNTIME)  ## Install if needed, then serve the demo models (PORT=8000, ARGS="name=/path ...")
 	@$(BIN)/triptych serve --host $(HOST) --port $(PORT) $(ARGS)
 
-test: $(DEV)  ## Run the tests, except those of rare model families
-	@$(BIN)/python -m pytest -n 2 --dist worksteal -m "not rare_family" $(ARGS)
+test: $(DEV)  ## Run the tests, except those of rare model families, of the page and of the client packages
+	@$(BIN)/python -m pytest -n 2 --dist worksteal -m "not rare_family" --ignore=tests/page --ignore=tests/clients $(ARGS)
 
 test-families: $(DEV)  ## Run the tests of rare model families
 	@$(BIN)/python -m pytest -n 2 --dist worksteal -m rare_family tests/parity $(ARGS)
+
+test-page: $(DEV)  ## Run the tests of the playground page (needs Chromium)
+	@$(BIN)/python -m pytest -n 2 --dist loadfile tests/page $(ARGS)
+
+test-clients: $(DEV)  ## Run the tests with the client packages
+	@$(BIN)/python -m pytest -n 2 --dist loadfile tests/clients --ignore=tests/clients/heavy $(ARGS)
 
 # These clients ask for other versions of our own dependencies, so they have an environment of their own.
 $(CLIENTS)/.installed: tests/clients/heavy/requirements.txt
@@ -63,7 +69,7 @@ $(CLIENTS)/.installed: tests/clients/heavy/requirements.txt
 	@$(CLIENTS)/bin/pip --disable-pip-version-check -q install -r tests/clients/heavy/requirements.txt
 	@touch $@
 
-test-clients: $(DEV) $(CLIENTS)/.installed  ## Run the tests with the clients that need an environment of their own
+test-heavy-clients: $(DEV) $(CLIENTS)/.installed  ## Run the tests with the clients that need an environment of their own
 	@$(BIN)/python -m pytest tests/clients/heavy $(ARGS)
 
 clients: $(DEV) $(CLIENTS)/.installed  ## Run the tests of all clients and write docs/clients.md from their results

@@ -1,4 +1,7 @@
-"""One log record per request: client, path, status, duration, model and tokens. Never a prompt, a key or a query."""
+"""One log record per request: client, name of its API key, path, status, duration, model and tokens.
+
+Never a prompt, a key or a query.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +11,7 @@ from urllib.parse import quote
 
 from starlette.types import Scope
 
+from server.api.state import KEY_LIMITS
 from server.ipc.call import Call
 
 log = logging.getLogger("triptych.access")
@@ -36,6 +40,8 @@ def log_request(scope: Scope, level: int, status: int, seconds: float, request_i
         "status": status,
         "milliseconds": round(seconds * 1000, 1),
     }
+    if KEY_LIMITS in scope:
+        fields["key"] = scope[KEY_LIMITS].name
     call = scope.get(CALL)
     if isinstance(call, Call) and call.model:
         fields |= {
@@ -49,6 +55,8 @@ def log_request(scope: Scope, level: int, status: int, seconds: float, request_i
 
 def _text(fields: dict[str, Any]) -> str:
     text = "{client} {method} {path} {status} {milliseconds}ms".format_map(fields | {"client": fields["client"] or "-"})
+    if "key" in fields:
+        text += " key={key}".format_map(fields)
     if "model" in fields:
         text += " model={model} tokens={prompt_tokens}+{completion_tokens}".format_map(fields)
     return f"{text} {fields['request_id']}"

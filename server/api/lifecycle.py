@@ -115,9 +115,7 @@ class Lifecycle:
         self._loading.cancel()
         await asyncio.gather(self._loading, return_exceptions=True)
         await self.supervisor.stop()
-        self._state.runtime.threads.shutdown(wait=False, cancel_futures=True)
-        self._state.runtime.chat_renderer.close()
-        self._state.runtime.grammar_compiler.close()
+        self._state.runtime.close()
 
     async def _wait_idle(self, seconds: float) -> bool:
         """Wait until no request is running, for `seconds` at most. Returns whether none is running."""

@@ -23,9 +23,10 @@ from server.api.error_shape import ErrorShape
 from server.api.keys import KEY_DEFERRED
 from server.api.route import ERROR_FORMAT
 from server.api.sse import dumps
-from server.api.state import CACHE_SALT, State
+from server.api.state import CACHE_SALT, KEY_LIMITS, State
 from server.errors import InvalidRequest, NotReady, RequestError, Unauthorized
-from server.settings import ErrorDialect, key_matches
+from server.log_format import REQUEST_ID
+from server.settings import ErrorDialect
 
 PUBLIC_PATHS = frozenset({"/health", "/ready", *docs_page.PAGE.files, *playground_page.FILES})
 """Paths that need no API key for `GET` and `HEAD`."""
@@ -40,13 +41,17 @@ _REQUEST_ID = re.compile(r"[\x21-\x7e]{1,128}")
 class RequestMiddleware:
     """Checks, counts and logs each HTTP request before and after the application handles it.
 
-    Adds to the scope: `triptych.arrival` (float, seconds of the monotonic clock), `triptych.request_id` (str) and
-    `triptych.cache_salt` (str, separates the prefix cache entries of different API keys).
+    Adds to the scope: `triptych.arrival` (float, seconds of the monotonic clock), `triptych.request_id` (str),
+    `triptych.key_limits` (KeyLimits, for a request with a key) and `triptych.cache_salt` (str, separates the prefix
+    cache entries of different API keys).
+
+    needs_key: whether API keys are checked, if there are any.
     """
 
-    def __init__(self, app: ASGIApp, state: State) -> None:
+    def __init__(self, app: ASGIApp, state: State, needs_key: bool = True) -> None:
         self.app = app
         self.state = state
+        self._needs_key = needs_key
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -59,6 +64,7 @@ class RequestMiddleware:
         request_id = sent_id if _REQUEST_ID.fullmatch(sent_id) else uuid.uuid4().hex
         scope["triptych.arrival"] = started
         scope["triptych.request_id"] = request_id
+        REQUEST_ID.set(request_id)
         status = 0
 
         async def send_with_id(message: Message) -> None:
@@ -87,7 +93,7 @@ class RequestMiddleware:
             self._record(scope, status, time.monotonic() - started, request_id)
 
     def _check(self, scope: Scope, headers: Headers) -> None:
-        """Check the API key and the drain state; store the cache salt of the key.
+        """Check the API key and the drain state; store the limits and the cache salt of the key.
 
         If the headers have no key and the path takes keys in a field, the route checks the key before anything else
         (`keys.authorize`).
@@ -98,13 +104,15 @@ class RequestMiddleware:
         if headers.get(ERROR_FORMAT, "native") not in get_args(ErrorDialect):
             raise InvalidRequest("the header X-Error-Format must be native or tei", ERROR_FORMAT)
         salt = ""
-        if self.state.keys and not _reads(scope, PUBLIC_PATHS):
+        if self._needs_key and self.state.keys and not _reads(scope, PUBLIC_PATHS):
             key = _sent_key(headers)
             if not key and (scope["method"], scope["path"]) in KEYS_IN_FIELDS:
                 scope[KEY_DEFERRED] = True
-            elif not key_matches(key, self.state.keys):
-                raise Unauthorized("send a valid API key as `Authorization: Bearer KEY` or `x-api-key: KEY`")
             else:
+                limits = self.state.keys.find(key)
+                if limits is None:
+                    raise Unauthorized("send a valid API key as `Authorization: Bearer KEY` or `x-api-key: KEY`")
+                scope[KEY_LIMITS] = limits
                 salt = self.state.cache_salt(key)
         if self.state.draining and not _reads(scope, OPERATIONS_PATHS):
             raise NotReady("the server is shutting down", retry_after=5)

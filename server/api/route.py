@@ -24,7 +24,7 @@ from server.api.error_shape import NATIVE_ERRORS, ErrorShape
 from server.api.form import is_form, read_fields
 from server.api.keys import KEY_DEFERRED, authorize, read_unverified
 from server.api.sse import SERVER_SENT_EVENTS, EventStream, EventWriter, StreamFormat, watch_disconnect
-from server.api.state import State, arrival, cache_salt, of
+from server.api.state import KEY_LIMITS, State, arrival, cache_salt, of
 from server.errors import ClientGone, InvalidRequest, RequestError
 from server.ipc.call import Call
 from server.operations.cost import Cost
@@ -105,7 +105,8 @@ class Route(ABC, Generic[BodyT, SpecT, ResultT]):
     def call(self, request: Request, state: State, body: BodyT) -> Call:
         """The engine work of a request, with its deadline."""
         deadline = state.deadline(request, getattr(body, "timeout_ms", None))
-        call = Call(state.runtime.client, deadline, arrival(request), cache_salt(request))
+        key = request.scope.get(KEY_LIMITS)
+        call = Call(state.runtime.client, deadline, arrival(request), cache_salt(request), key)
         request.scope[CALL] = call
         return call
 

@@ -11,11 +11,14 @@ from dataclasses import dataclass, field
 
 from starlette.requests import Request
 
+from server.api_keys import ApiKeys
 from server.errors import InvalidRequest
 from server.operations.runtime import Runtime
 from server.settings import Settings
 
 DEFAULT_TIMEOUT_MS = 60_000
+KEY_LIMITS = "triptych.key_limits"
+"""Key of the scope for the `KeyLimits` of the request's API key. Missing if no key is required."""
 CACHE_SALT = "triptych.cache_salt"
 """Key of the scope for the salt of the request's API key. Missing until the key was checked."""
 
@@ -28,6 +31,7 @@ class State:
     fresh: whether the worker is ready and has sent a heartbeat recently.
     failed: whether the supervisor has given up on the worker.
     started: all models have been loaded once. draining: new requests are refused.
+    keys: the accepted API keys; replaced when the key file changes.
     answering: number of requests in progress. recordings: number of requests with a recording in memory.
     start_time: when the server started, in seconds since 1970.
     secret: key of the hash that turns API keys into cache salts; different in every process.
@@ -37,7 +41,7 @@ class State:
     runtime: Runtime
     fresh: Callable[[], bool]
     failed: Callable[[], bool]
-    keys: tuple[bytes, ...] = ()
+    keys: ApiKeys = field(default_factory=ApiKeys)
     started: bool = False
     draining: bool = False
     answering: int = 0

@@ -18,7 +18,11 @@ from server.errors import NotReady
 from server.metrics import CONTENT_TYPE
 from server.operations.runtime import ServedModel
 
+probes = APIRouter()
+"""`/health` and `/ready`."""
 router = APIRouter()
+metrics_router = APIRouter()
+"""`/metrics`."""
 
 
 class Status(AnswerBody):
@@ -79,7 +83,7 @@ class InfoAnswer(HubInfo):
     limits: ServerLimits
 
 
-@router.get("/health", **describe_status("health", Status, {"status": "ok"}))
+@probes.get("/health", **describe_status("health", Status, {"status": "ok"}))
 async def health(request: Request) -> Response:
     """200 while the server runs and has not given up on its worker."""
     if of(request).failed():
@@ -87,7 +91,7 @@ async def health(request: Request) -> Response:
     return json_response({"status": "ok"})
 
 
-@router.get("/ready", **describe_status("ready", Status, {"status": "ready"}))
+@probes.get("/ready", **describe_status("ready", Status, {"status": "ready"}))
 async def ready(request: Request) -> Response:
     """200 when every model is loaded, the worker is alive and the server is not draining."""
     state = of(request)
@@ -153,7 +157,7 @@ def _describe(model: ServedModel) -> dict[str, object]:
     }
 
 
-@router.get("/metrics", **describe_status("metrics"))
+@metrics_router.get("/metrics", **describe_status("metrics"))
 async def metrics(request: Request) -> Response:
     """Prometheus text."""
     return Response(of(request).runtime.metrics.render(), media_type=CONTENT_TYPE)

@@ -16,6 +16,7 @@ from typing import Literal
 import msgspec
 
 from server.ipc.descriptions import Device, DeviceChoice, EngineOptions, ModelInfo, ModelSpec, Pooling
+from server.ipc.logprobs import PackedLogprobs
 from server.ipc.params import GenerationParams
 
 EncodeTask = Literal[
@@ -40,12 +41,18 @@ class Message(msgspec.Struct, frozen=True, array_like=True, tag=True):
 
 
 class Configure(Message, frozen=True):
-    """First message to a new worker. epoch: number of worker starts; every output of this worker carries it."""
+    """First message to a new worker.
+
+    epoch: number of worker starts; every output of this worker carries it.
+    weights_descriptor: descriptor of the memory for weights that the workers share (`server.ipc.weight_memory`),
+        inherited by the worker; None for weights of its own. Workers on CUDA ignore it.
+    """
 
     epoch: int
     device: DeviceChoice
     models: list[ModelSpec]
     options: EngineOptions
+    weights_descriptor: int | None = None
 
 
 class Vocabulary(Message, frozen=True):
@@ -211,14 +218,6 @@ class LoadFailed(Message, frozen=True):
     message: str
 
 
-class TokenLogprob(msgspec.Struct, frozen=True, array_like=True):
-    """Log-probability of one token under the raw distribution, before temperature, penalties and masks."""
-
-    token_id: int
-    logprob: float
-    top: list[tuple[int, float]] = []
-
-
 class Tokens(msgspec.Struct, frozen=True, array_like=True):
     """New tokens of a row, in order. With beams: tokens with which the best hypothesis is certain to begin.
 
@@ -227,7 +226,7 @@ class Tokens(msgspec.Struct, frozen=True, array_like=True):
 
     request_id: int
     token_ids: list[int]
-    logprobs: list[TokenLogprob] | None = None
+    logprobs: PackedLogprobs | None = None
     cached_tokens: int = 0
 
 
@@ -235,7 +234,7 @@ class PromptScored(msgspec.Struct, frozen=True, array_like=True):
     """Log-probabilities of all prompt tokens but the first. Sent before the first new token of the row."""
 
     request_id: int
-    logprobs: list[TokenLogprob]
+    logprobs: PackedLogprobs
 
 
 class Hypothesis(msgspec.Struct, frozen=True, array_like=True):
@@ -252,7 +251,7 @@ class Hypothesis(msgspec.Struct, frozen=True, array_like=True):
     finish_reason: FinishReason
     stop_token_id: int | None = None
     score: float | None = None
-    logprobs: list[TokenLogprob] | None = None
+    logprobs: PackedLogprobs | None = None
     attention: bytes | None = None
 
 

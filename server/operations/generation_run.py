@@ -12,7 +12,8 @@ from typing import Protocol, TypeVar
 
 from server.errors import DeadlineExceeded
 from server.ipc.call import Call, Event, request_error
-from server.ipc.messages import Encoded, Failed, Finished, PromptScored, TokenLogprob, Tokens
+from server.ipc.logprobs import Logprobs
+from server.ipc.messages import Encoded, Failed, Finished, PromptScored, Tokens
 from server.operations.generated_text import GeneratedText, TextDelta
 
 Delta = TypeVar("Delta")
@@ -81,7 +82,7 @@ class TextRun:
     call: Call
     texts: list[list[GeneratedText]]
     finished: list[Finished] = field(default_factory=list)
-    prompt_logprobs: dict[int, list[TokenLogprob]] = field(default_factory=dict)
+    prompt_logprobs: dict[int, Logprobs] = field(default_factory=dict)
     cached_tokens: dict[int, int] = field(default_factory=dict)
 
     async def begin(self) -> list[TextDelta]:
@@ -141,7 +142,7 @@ class TextRun:
         if isinstance(event, Failed):
             raise request_error(event)
         if isinstance(event, PromptScored):
-            self.prompt_logprobs[row] = event.logprobs
+            self.prompt_logprobs[row] = Logprobs(event.logprobs)
             return []
         if isinstance(event, Encoded):
             return []

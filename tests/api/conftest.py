@@ -86,7 +86,7 @@ class Bench:
 def bench(tmp_path: Path) -> Iterator[Bench]:
     made = Bench(tmp_path, Settings())
     yield made
-    made.runtime.threads.shutdown()
+    made.runtime.pools.close()
 
 
 @pytest.fixture

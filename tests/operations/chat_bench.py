@@ -143,7 +143,7 @@ class ChatBench:
             return run.result(), deltas
 
     def close(self) -> None:
-        self.runtime.threads.shutdown()
+        self.runtime.pools.close()
         self.runtime.chat_renderer.close()
 
     def _receive(self, message: Any) -> None:

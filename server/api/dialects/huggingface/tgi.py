@@ -14,7 +14,7 @@ from server.api.error_shape import AnswerBody, ErrorShape, named_message
 from server.api.route import Route, StreamingRoute
 from server.api.sse import data_frame
 from server.errors import DeadlineExceeded, RequestError
-from server.ipc.messages import TokenLogprob
+from server.ipc.logprobs import TokenLogprob
 from server.operations.generate import SEED_LIMIT, GenerateResult, GenerateRun, generate
 from server.operations.generated_text import GeneratedText, TextDelta
 from server.text.tokenizer import Tokenizer
