@@ -52,7 +52,8 @@ class GrammarWaits:
                 task = MaskTask([(state, row.tokens, ends, stops) for row, state in states])
                 self._tasks[group] = task
                 tasks.append(task)
-        self._masks.threads.start(tasks)
+        if tasks:
+            self._masks.start(tasks)
 
     def late(self, groups: Sequence[SequenceGroup], forward_seconds: float) -> list[SequenceGroup]:
         """Wait a little for the masks of a step. Returns the groups whose masks are not done."""

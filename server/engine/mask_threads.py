@@ -14,8 +14,8 @@ import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
+from server.cores import usable_cores
 from server.engine.grammar_state import GrammarState
-from server.engine.host import usable_cores
 
 log = logging.getLogger("triptych.engine")
 
